@@ -1,0 +1,165 @@
+# Every command of the project. `make` alone lists them.
+#
+# `make demo` and `make test` set up all they need in `.venv` and `target`; they expect Python 3.10
+# or newer, a Rust toolchain and GNU Make. Set PYTHON to choose the interpreter of a fresh `.venv`.
+
+SHELL := bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+# The steps of `check` and `test` are ordered from cheap to dear, and cargo and pytest use all
+# cores by themselves.
+.NOTPARALLEL:
+
+UV_VERSION := 0.13.8
+VENV := $(CURDIR)/.venv
+
+# Tools find the environment by these; its programs come before those of the machine.
+export VIRTUAL_ENV := $(VENV)
+export PATH := $(VENV)/bin:$(PATH)
+# uv uses the interpreter that is there and downloads none.
+export UV_PYTHON_DOWNLOADS := never
+unexport PYTHONHOME PYTHONPATH CONDA_PREFIX
+
+PYTHONS := $(PYTHON) python3 python3.14 python3.13 python3.12 python3.11 python3.10
+NEXTEST := $(shell command -v cargo-nextest 2>/dev/null)
+HOST := $(shell rustc -vV 2>/dev/null | sed -n 's/^host: //p')
+
+DEMO := examples/cartpole.py
+BENCHMARKS := $(filter-out benchmarks/_%,$(wildcard benchmarks/*.py))
+
+say = @printf '\n\033[1m==> %s\033[0m\n' "$(1)"
+
+##@ Use
+
+.PHONY: help
+help: ## List these commands
+	@awk 'BEGIN { FS = ":.*## " } \
+		/^##@ / { printf "\n\033[1m%s\033[0m\n", substr($$0, 5) } \
+		/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+
+.PHONY: demo
+demo: build .venv/.installed-demo ## Train a CartPole policy through Echoic, with a live view and a plot
+	$(call say,Running the demo)
+	@python $(DEMO)
+
+.PHONY: test
+test: build .venv/.installed-test test-rust loom test-python ## Run all tests: Rust, model checks, Python, documentation examples
+
+.PHONY: bench
+bench: build .venv/.installed-test ## Run every benchmark; each prints one JSON line
+	@test -n "$(BENCHMARKS)" || { echo 'There are no benchmarks in benchmarks/ yet.' >&2; exit 1; }
+	@for file in $(BENCHMARKS); do \
+		printf '\n==> %s\n' "$$file" >&2; \
+		python "$$file"; \
+	done
+
+.PHONY: docs
+docs: .venv/.installed-docs ## Build the documentation into site/
+	$(call say,Building the documentation)
+	@mkdocs build --strict
+	@echo "Open site/index.html"
+
+##@ Develop
+
+.PHONY: check
+check: lint types docs rustdoc test ## Run all that continuous integration runs
+
+.PHONY: fmt
+fmt: .venv/.installed-dev ## Format Rust and Python code
+	@cargo fmt --all
+	@ruff check --fix-only --quiet
+	@ruff format
+
+.PHONY: lint
+lint: .venv/.installed-dev ## Check formatting and lints of Rust and Python code
+	$(call say,Checking format)
+	@cargo fmt --all --check
+	@ruff format --check
+	$(call say,Checking lints)
+	@ruff check
+	@cargo clippy --workspace --all-targets -- -D warnings
+
+.PHONY: types
+types: build .venv/.installed-test ## Check the Python types, and the stub against the native module
+	$(call say,Checking types)
+	@mypy --strict python/echoic
+	@python -m mypy.stubtest echoic._native
+
+.PHONY: build
+build: .venv/.installed-dev ## Build the native module (release) and install the package into .venv
+	$(call say,Building echoic. The first time takes a few minutes; later only what changed is built)
+	@maturin develop --release --uv
+
+.PHONY: rustdoc
+rustdoc: ## Build the documentation of the Rust crates, warnings denied
+	$(call say,Building the Rust documentation)
+	@RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps
+
+.PHONY: test-rust
+test-rust: .venv/.made ## Run the Rust tests and doctests
+	$(call say,Testing the Rust crates)
+ifdef NEXTEST
+	@cargo nextest run --workspace
+	@cargo test --workspace --doc
+else
+	@cargo test --workspace
+endif
+
+.PHONY: test-python
+test-python: build .venv/.installed-test ## Run the Python tests, docstring and documentation examples
+	$(call say,Testing the Python package and the examples of the documentation)
+	@python -m pytest
+
+##@ Prove
+
+# A folder of its own: the flag changes every crate, and would rebuild `target` back and forth.
+.PHONY: loom
+loom: ## Model-check the ring: every order of its atomic operations, within bounds
+	$(call say,Model-checking the ring)
+	@RUSTFLAGS="--cfg loom" cargo test -p echoic-memory --release --test loom --target-dir target/loom
+
+.PHONY: miri
+miri: ## Run the unsafe code in miri (needs nightly with the miri component)
+	@MIRIFLAGS="-Zmiri-disable-isolation" cargo +nightly miri test -p echoic-memory --target-dir target/miri
+
+.PHONY: tsan
+tsan: ## Run the Rust tests of the memory under ThreadSanitizer (needs nightly; see CONTRIBUTING.md)
+	@echo placeholder
+
+.PHONY: valgrind
+valgrind: ## Run the Rust tests of the memory under valgrind's memcheck
+	@echo placeholder
+
+##@ Keep
+
+.PHONY: lock
+lock: .venv/.made ## Pin the Python dependencies anew, from requirements/*.in
+	@requirements/lock
+
+.PHONY: clean
+clean: ## Remove all that was built, .venv included
+	@rm -rf .venv target site build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	@rm -f python/echoic/*.so
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# The environment. A stamp is newer than the requirements that it stands for.
+
+.venv/.made:
+	$(call say,Making .venv)
+	@found=; for python in $(PYTHONS); do \
+		if "$$python" -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null; then \
+			found=$$python; break; \
+		fi; \
+	done; \
+	test -n "$$found" || { echo 'Python 3.10 or newer is needed. Set PYTHON to its path.' >&2; exit 1; }; \
+	"$$found" -m venv --clear .venv || { \
+		echo 'This Python cannot make environments; on Debian and Ubuntu install python3-venv.' >&2; exit 1; }
+	@python --version
+	@python -m pip --quiet --disable-pip-version-check install uv==$(UV_VERSION)
+	@touch $@
+
+.venv/.installed-%: requirements/core.txt requirements/%.txt .venv/.made
+	$(call say,Installing requirements/$*.txt)
+	@uv pip install -r requirements/core.txt -r requirements/$*.txt
+	@touch $@

@@ -1,0 +1,128 @@
+//! One aligned allocation that never moves.
+//!
+//! # Invariants
+//!
+//! 1. `pointer` is valid for reads and writes of `layout.size()` initialised bytes until drop.
+//! 2. A block hands out its pointer and nothing else: who may touch which byte is the business of
+//!    [`crate::store`].
+
+use std::alloc::{Layout, alloc, dealloc};
+use std::ptr::NonNull;
+
+/// Alignment of every block and of every batch in it: a cache line, and what XLA and AVX-512 want.
+pub const ALIGNMENT: usize = 64;
+
+/// From this size on the block is aligned to huge pages and the kernel is asked to use them.
+const HUGE_PAGE: usize = 2 << 20;
+
+/// Memory that could not be had.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum AllocError {
+    /// The sizes multiplied past what an address can hold.
+    #[error("{what} needs more bytes than an address can hold")]
+    Overflow {
+        /// What was to be allocated.
+        what: String,
+    },
+    /// The system has no such amount.
+    #[error("the system refused to allocate {bytes} bytes")]
+    Refused {
+        /// How much was asked for.
+        bytes: usize,
+    },
+}
+
+/// Zeroed, aligned memory, every page of it already mapped.
+#[derive(Debug)]
+pub struct Block {
+    pointer: NonNull<u8>,
+    layout: Layout,
+}
+
+// SAFETY: a block owns its memory and has no thread affinity; by invariant 2 it never touches the
+// bytes after construction, so sharing the block itself races with nothing.
+unsafe impl Send for Block {}
+// SAFETY: as above; `&Block` gives only the address.
+unsafe impl Sync for Block {}
+
+impl Block {
+    /// Allocates `bytes` zeroed bytes and touches every page, so that first use is not slower.
+    ///
+    /// # Errors
+    ///
+    /// [`AllocError`] when the size is impossible or the system refuses.
+    pub fn new(bytes: usize) -> Result<Self, AllocError> {
+        let alignment = if bytes >= HUGE_PAGE { HUGE_PAGE } else { ALIGNMENT };
+        // An allocation of zero bytes has no address; one line is cheaper than a special case.
+        let layout = Layout::from_size_align(bytes.max(ALIGNMENT), alignment)
+            .map_err(|_| AllocError::Overflow { what: format!("a block of {bytes} bytes") })?;
+        // SAFETY: the layout's size is at least `ALIGNMENT`, so not zero.
+        let pointer = unsafe { alloc(layout) };
+        let pointer = NonNull::new(pointer).ok_or(AllocError::Refused { bytes })?;
+        // Not `alloc_zeroed`: with this alignment it would touch the pages before the advice.
+        advise_huge_pages(pointer, layout);
+        // SAFETY: freshly allocated with this size.
+        unsafe { pointer.write_bytes(0, layout.size()) };
+        Ok(Self { pointer, layout })
+    }
+
+    /// Where the bytes start.
+    pub fn pointer(&self) -> NonNull<u8> {
+        self.pointer
+    }
+
+    /// How many bytes there are.
+    pub fn len(&self) -> usize {
+        self.layout.size()
+    }
+
+    /// Never true: the smallest block is one cache line.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+impl Drop for Block {
+    fn drop(&mut self) {
+        // SAFETY: allocated in `new` with this layout, freed only here.
+        unsafe { dealloc(self.pointer.as_ptr(), self.layout) };
+    }
+}
+
+#[cfg(all(target_os = "linux", not(miri)))]
+fn advise_huge_pages(pointer: NonNull<u8>, layout: Layout) {
+    if layout.align() >= HUGE_PAGE {
+        // SAFETY: advice about our own, page-aligned allocation. It changes no contents, and where
+        // the kernel does not follow it only speed is lost, so the result is not looked at.
+        let _ =
+            unsafe { libc::madvise(pointer.as_ptr().cast(), layout.size(), libc::MADV_HUGEPAGE) };
+    }
+}
+
+#[cfg(not(all(target_os = "linux", not(miri))))]
+fn advise_huge_pages(_pointer: NonNull<u8>, _layout: Layout) {}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn is_zeroed_and_aligned_at_every_size() {
+        for bytes in [0, 1, 64, 4097, HUGE_PAGE, HUGE_PAGE + 1] {
+            let block = Block::new(bytes).unwrap();
+            assert!(block.len() >= bytes.max(1) && !block.is_empty());
+            assert_eq!(block.pointer().as_ptr() as usize % ALIGNMENT, 0, "{bytes} bytes");
+            // SAFETY: invariant 1, and this test is the only one that has the block.
+            let all = unsafe { std::slice::from_raw_parts(block.pointer().as_ptr(), block.len()) };
+            assert!(all.iter().all(|byte| *byte == 0));
+        }
+    }
+
+    #[test]
+    fn an_impossible_size_is_an_error() {
+        let error = Block::new(usize::MAX).unwrap_err();
+        assert!(matches!(error, AllocError::Overflow { .. }), "{error}");
+        let error = Block::new(1 << 60).unwrap_err();
+        assert_eq!(error, AllocError::Refused { bytes: 1 << 60 });
+    }
+}

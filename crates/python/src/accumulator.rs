@@ -1,0 +1,274 @@
+//! Trajectories put together step by step in memory that is made once.
+
+use echoic_replay::Leaf;
+use numpy::PyUntypedArray;
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyString, PyTuple};
+
+use crate::array::{bytes_mut, is_shared};
+use crate::error::trajectory_error;
+use crate::leaf::{ShapeRule, Source};
+use crate::tree::Tree;
+
+/// How a leaf of a part is filled, decided by the first value it gets.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    /// The leading axis is time: every value is one step.
+    Step,
+    /// The value is the whole leaf.
+    Whole,
+}
+
+/// Steps as long as the leaf was not given as a whole, and the other way round.
+struct StepOrWhole<'a> {
+    decided: Option<&'a [Kind]>,
+    /// Of the leaves seen in this walk.
+    kinds: Vec<Kind>,
+}
+
+impl ShapeRule for StepOrWhole<'_> {
+    fn accepts(&mut self, leaf: &Leaf, shape: &[usize]) -> bool {
+        let kind = if shape == leaf.shape {
+            Kind::Whole
+        } else if leaf.shape.split_first().is_some_and(|(_, step)| shape == step) {
+            Kind::Step
+        } else {
+            return false;
+        };
+        let decided = self.decided.and_then(|kinds| kinds.get(self.kinds.len()));
+        if decided.is_some_and(|decided| *decided != kind) {
+            return false;
+        }
+        self.kinds.push(kind);
+        true
+    }
+
+    fn expected(&self, leaf: &Leaf) -> String {
+        let whole = format!("{:?}", leaf.shape);
+        let decided = self.decided.and_then(|kinds| kinds.get(self.kinds.len()));
+        match (decided, leaf.shape.split_first()) {
+            (Some(Kind::Step), Some((_, step))) => format!("{step:?} (one step of {whole})"),
+            (None, Some((_, step))) => format!("{step:?} (one step) or {whole} (the whole leaf)"),
+            _ => whole,
+        }
+    }
+}
+
+/// One name of the example.
+struct Part {
+    name: Py<PyString>,
+    tree: Tree,
+    /// One array per leaf, with the shape of the example.
+    arrays: Vec<Py<PyUntypedArray>>,
+    /// Bytes of each leaf.
+    leaf_bytes: Vec<usize>,
+    /// In the order in which the leaves are walked; `None` before the first value.
+    kinds: Option<Vec<Kind>>,
+    /// How many values make the part full, once its kinds are known.
+    capacity: Option<usize>,
+    filled: usize,
+}
+
+/// Puts trajectories together step by step.
+#[pyclass(module = "echoic")]
+pub struct TrajectoryAccumulator {
+    parts: Vec<Part>,
+}
+
+#[pymethods]
+impl TrajectoryAccumulator {
+    #[new]
+    fn new(example: &Bound<'_, PyDict>) -> PyResult<Self> {
+        let py = example.py();
+        if example.is_empty() {
+            return Err(trajectory_error(py, "the example has no parts: give a dict of trees"));
+        }
+        let parts = example.iter().map(|(name, value)| {
+            let Ok(name) = name.cast_into::<PyString>() else {
+                return Err(trajectory_error(py, "the parts of the example need string names"));
+            };
+            let tree = Tree::compile(&value)?;
+            let spec = crate::spec::core_spec(py, &tree)?;
+            let mut part = Part {
+                name: name.unbind(),
+                tree,
+                arrays: Vec::new(),
+                leaf_bytes: spec.leaf_bytes().to_vec(),
+                kinds: None,
+                capacity: None,
+                filled: 0,
+            };
+            part.renew_arrays(py)?;
+            Ok(part)
+        });
+        Ok(Self { parts: parts.collect::<PyResult<_>>()? })
+    }
+
+    /// Adds a step to a part, or sets it.
+    fn add(&mut self, name: &Bound<'_, PyString>, step: &Bound<'_, PyAny>) -> PyResult<()> {
+        let py = name.py();
+        let wanted = name.to_cow()?;
+        let mut names = self.parts.iter().map(|part| part.name.bind(py).to_cow());
+        let Some(at) = names.position(|name| name.is_ok_and(|name| name == wanted)) else {
+            let names: Vec<_> = self.parts.iter().map(|part| format!("`{}`", part.name)).collect();
+            let message = format!("there is no part `{wanted}`; there are {}", names.join(", "));
+            return Err(trajectory_error(py, message));
+        };
+        self.parts[at].add(py, step)
+    }
+
+    /// Hands out the finished trajectory and begins a new one.
+    fn build<'py>(&mut self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let short = self.parts.iter().filter(|part| !part.is_full());
+        let short: Vec<String> = short.map(Part::describe).collect();
+        if !short.is_empty() {
+            let message = format!("the trajectory is not complete: {}", short.join(", "));
+            return Err(trajectory_error(py, message));
+        }
+        let trajectory = PyDict::new(py);
+        for part in &self.parts {
+            let tree = part
+                .tree
+                .build(py, &mut |leaf| Ok(part.arrays[leaf].bind(py).clone().into_any()))?;
+            trajectory.set_item(&part.name, tree)?;
+        }
+        self.reset();
+        Ok(trajectory)
+    }
+
+    /// Forgets the steps of the unfinished trajectory.
+    fn reset(&mut self) {
+        for part in &mut self.parts {
+            part.filled = 0;
+            part.kinds = None;
+            part.capacity = None;
+        }
+    }
+
+    #[getter]
+    fn fill<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let fill = PyDict::new(py);
+        for part in &self.parts {
+            let state = (part.filled, part.capacity).into_pyobject(py)?;
+            fill.set_item(&part.name, state.cast_into::<PyTuple>()?)?;
+        }
+        Ok(fill)
+    }
+
+    #[getter]
+    fn is_full(&self) -> bool {
+        self.parts.iter().all(Part::is_full)
+    }
+
+    fn __repr__(&self) -> String {
+        let parts: Vec<String> = self.parts.iter().map(Part::describe).collect();
+        format!("TrajectoryAccumulator({})", parts.join(", "))
+    }
+}
+
+impl Part {
+    fn is_full(&self) -> bool {
+        self.capacity == Some(self.filled)
+    }
+
+    fn describe(&self) -> String {
+        match self.capacity {
+            Some(capacity) => format!("`{}` has {} of {capacity}", self.name, self.filled),
+            None => format!("`{}` is empty", self.name),
+        }
+    }
+
+    fn add(&mut self, py: Python<'_>, step: &Bound<'_, PyAny>) -> PyResult<()> {
+        if self.is_full() {
+            let message = format!(
+                "part `{}` is full: it has {} of {}; call build() or reset() first",
+                self.name, self.filled, self.filled
+            );
+            return Err(trajectory_error(py, message));
+        }
+        let mut shapes = StepOrWhole { decided: self.kinds.as_deref(), kinds: Vec::new() };
+        let mut sources = Vec::with_capacity(self.arrays.len());
+        self.tree.gather(step, &mut shapes, &mut sources)?;
+        let kinds = shapes.kinds;
+        if self.kinds.is_none() {
+            self.capacity = Some(self.agree_on_capacity(py, &sources, &kinds)?);
+            if self.is_full() {
+                self.reset_kinds();
+                let message = format!("part `{}` has a time axis of length 0", self.name);
+                return Err(trajectory_error(py, message));
+            }
+            self.keep_what_was_handed_out(py)?;
+            self.kinds = Some(kinds.clone());
+        }
+        for (source, kind) in sources.iter().zip(kinds) {
+            self.write(py, source, kind)?;
+        }
+        self.filled += 1;
+        Ok(())
+    }
+
+    fn reset_kinds(&mut self) {
+        self.kinds = None;
+        self.capacity = None;
+    }
+
+    /// The common length of the time axes, or 1 when every leaf was given as a whole.
+    fn agree_on_capacity(
+        &self,
+        py: Python<'_>,
+        sources: &[Source],
+        kinds: &[Kind],
+    ) -> PyResult<usize> {
+        let leaf = |source: &Source| &self.tree.rules[source.leaf].leaf;
+        let mut steps = sources
+            .iter()
+            .zip(kinds)
+            .filter(|(_, kind)| **kind == Kind::Step)
+            .map(|(source, _)| leaf(source));
+        let Some(first) = steps.next() else { return Ok(1) };
+        match steps.find(|other| other.shape[0] != first.shape[0]) {
+            None => Ok(first.shape[0]),
+            Some(other) => {
+                let message =
+                    format!("the time axes of part `{}` differ: {first} and {other}", self.name);
+                Err(trajectory_error(py, message))
+            }
+        }
+    }
+
+    /// Moves to fresh arrays if someone still has those of the last trajectory.
+    fn keep_what_was_handed_out(&mut self, py: Python<'_>) -> PyResult<()> {
+        if self.arrays.iter().any(|array| is_shared(array.bind(py))) {
+            self.renew_arrays(py)?;
+        }
+        Ok(())
+    }
+
+    fn renew_arrays(&mut self, py: Python<'_>) -> PyResult<()> {
+        let empty = py.import("numpy")?.getattr("empty")?;
+        let arrays = self.tree.rules.iter().map(|rule| {
+            let shape = PyTuple::new(py, &rule.leaf.shape)?;
+            Ok(empty.call1((shape, rule.descr.bind(py)))?.cast_into()?.unbind())
+        });
+        self.arrays = arrays.collect::<PyResult<_>>()?;
+        Ok(())
+    }
+
+    fn write(&self, py: Python<'_>, source: &Source, kind: Kind) -> PyResult<()> {
+        let array = self.arrays[source.leaf].bind(py);
+        let bytes = self.leaf_bytes[source.leaf];
+        let (offset, len) = match kind {
+            Kind::Whole => (0, bytes),
+            Kind::Step => {
+                let step = bytes / self.tree.rules[source.leaf].leaf.shape[0];
+                (self.filled * step, step)
+            }
+        };
+        // SAFETY: the array has `bytes` bytes in C order and nobody else has a reference to it;
+        // `filled` is below the length of the time axis, so the step is inside.
+        let to = unsafe { bytes_mut(array, offset, len) };
+        // SAFETY: the shape rule accepted a value of this many bytes.
+        unsafe { source.copy_to(0, to) };
+        Ok(())
+    }
+}

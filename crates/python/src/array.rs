@@ -1,0 +1,141 @@
+//! The thin edge to numpy's C API: reading array headers, and arrays over memory of the ring.
+
+use std::ffi::c_int;
+use std::mem::size_of;
+
+use numpy::npyffi::{self, PY_ARRAY_API, PyArrayObject, flags, npy_intp};
+use numpy::{PyArrayDescr, PyUntypedArray};
+use pyo3::prelude::*;
+
+/// A numpy array whose header this file reads without going through Python.
+#[derive(Clone, Copy)]
+pub struct Header<'a, 'py>(&'a Bound<'py, PyUntypedArray>);
+
+impl<'a, 'py> Header<'a, 'py> {
+    /// `object` as an array, if it is one or of a subclass.
+    #[inline]
+    pub fn of(object: &'a Bound<'py, PyAny>) -> Option<Self> {
+        object.cast::<PyUntypedArray>().ok().map(Self)
+    }
+
+    fn fields(&self) -> &npyffi::objects::PyArrayObject_fields {
+        let array: *mut PyArrayObject = self.0.as_ptr().cast();
+        // SAFETY: a `PyUntypedArray` is an array object, which numpy keeps initialised while our
+        // reference is alive. Its header changes only by calls that hold the GIL, as we do (on a
+        // free-threaded build, changing an array that another thread uses is the user's data race
+        // by numpy's own rules).
+        unsafe { &(*array).fields }
+    }
+
+    /// The address of the dtype object, to compare with a known one.
+    #[inline]
+    pub fn descr_ptr(&self) -> *mut npyffi::PyArray_Descr {
+        self.fields().descr
+    }
+
+    /// The lengths of the axes.
+    #[inline]
+    pub fn shape(&self) -> &'a [usize] {
+        const { assert!(size_of::<npy_intp>() == size_of::<usize>()) };
+        let (dimensions, axes) = (self.fields().dimensions, self.fields().nd as usize);
+        if axes == 0 {
+            // The pointer of a 0-dimensional array may be null.
+            return &[];
+        }
+        // SAFETY: numpy keeps `nd` lengths there, none negative, so they are valid as `usize`.
+        unsafe { std::slice::from_raw_parts(dimensions.cast(), axes) }
+    }
+
+    /// Whether elements follow each other in C order without gaps.
+    #[inline]
+    pub fn is_c_contiguous(&self) -> bool {
+        self.fields().flags & flags::NPY_ARRAY_C_CONTIGUOUS != 0
+    }
+
+    /// Where the elements start.
+    #[inline]
+    pub fn data(&self) -> *mut u8 {
+        self.fields().data.cast()
+    }
+}
+
+/// An array over memory that `owner` keeps alive, writable and in C order.
+///
+/// # Safety
+///
+/// `data` must be valid for reads and writes of the elements, by nobody else, until `owner` is
+/// dropped.
+pub unsafe fn view<'py>(
+    py: Python<'py>,
+    descr: &Bound<'py, PyArrayDescr>,
+    shape: &[usize],
+    data: *mut u8,
+    owner: &Bound<'py, PyAny>,
+) -> PyResult<Bound<'py, PyAny>> {
+    let dimensions: *mut npy_intp = shape.as_ptr().cast_mut().cast();
+    // SAFETY: reading a type object of an initialised API.
+    let class = unsafe { npyffi::get_type_object(py, npyffi::NpyTypes::PyArray_Type) };
+    // SAFETY: numpy copies the dimensions, takes over the dtype reference given here, and does not
+    // free memory that it was handed.
+    let array = unsafe {
+        PY_ARRAY_API.PyArray_NewFromDescr(
+            py,
+            class,
+            descr.clone().into_ptr().cast(),
+            shape.len() as c_int,
+            dimensions,
+            std::ptr::null_mut(),
+            data.cast(),
+            flags::NPY_ARRAY_CARRAY,
+            std::ptr::null_mut(),
+        )
+    };
+    // SAFETY: numpy returned a new reference, or null with an exception set.
+    let array = unsafe { Bound::from_owned_ptr_or_err(py, array) }?;
+    // SAFETY: a fresh array without a base; the reference to the owner is handed over.
+    let failed = unsafe {
+        PY_ARRAY_API.PyArray_SetBaseObject(py, array.as_ptr().cast(), owner.clone().into_ptr())
+    };
+    if failed != 0 { Err(PyErr::fetch(py)) } else { Ok(array) }
+}
+
+/// Where the elements of an array start.
+pub fn array_data(array: &Bound<'_, PyUntypedArray>) -> *mut u8 {
+    Header(array).data()
+}
+
+/// Some bytes of an array.
+///
+/// # Safety
+///
+/// The bytes must lie in the array, and nobody else may touch them while the slice is in use.
+#[expect(clippy::mut_from_ref, reason = "a reference to a Python object is shared by nature")]
+pub unsafe fn bytes_mut<'a>(
+    array: &'a Bound<'_, PyUntypedArray>,
+    offset: usize,
+    len: usize,
+) -> &'a mut [u8] {
+    // SAFETY: inside the array by the caller's promise.
+    let start = unsafe { array_data(array).add(offset) };
+    // SAFETY: as above, nobody else touches them, and the array outlives the slice.
+    unsafe { std::slice::from_raw_parts_mut(start, len) }
+}
+
+/// Whether anyone but the holder of this one reference has the object.
+pub fn is_shared<T>(object: &Bound<'_, T>) -> bool {
+    // SAFETY: reads a field of a live object.
+    unsafe { pyo3::ffi::Py_REFCNT(object.as_ptr()) > 1 }
+}
+
+/// Copies `to.len()` bytes from `offset` bytes behind `from`.
+///
+/// # Safety
+///
+/// That range must be valid, inside one allocation with `from`, and not overlap `to`.
+#[inline]
+pub unsafe fn copy(from: *const u8, offset: usize, to: &mut [u8]) {
+    // SAFETY: the caller's promise.
+    let from = unsafe { from.add(offset) };
+    // SAFETY: the caller's promise; `to` is a slice.
+    unsafe { std::ptr::copy_nonoverlapping(from, to.as_mut_ptr(), to.len()) };
+}

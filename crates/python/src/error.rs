@@ -1,0 +1,90 @@
+//! Rust errors as the classes of `echoic.errors`, which are defined in Python so that each can also
+//! be the builtin that it resembles.
+
+use echoic_replay::StreamError;
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::PyType;
+
+macro_rules! error_class {
+    ($function:ident, $name:literal) => {
+        pub fn $function(py: Python<'_>, message: impl Into<String>) -> PyErr {
+            static CLASS: PyOnceLock<Py<PyType>> = PyOnceLock::new();
+            match CLASS.import(py, "echoic.errors", $name) {
+                Ok(class) => PyErr::from_type(class.clone(), (message.into(),)),
+                Err(error) => error,
+            }
+        }
+    };
+}
+
+error_class!(spec_error, "SpecError");
+error_class!(closed_error, "ClosedError");
+error_class!(timeout_error, "WaitTimeoutError");
+error_class!(trajectory_error, "TrajectoryError");
+
+/// What a call on a stream was about, for its error message.
+pub enum Doing {
+    /// Storing samples, of which some are stored already.
+    Submit { stored: usize, wanted: usize },
+    /// Waiting for a batch, of which some samples are there.
+    Sample,
+}
+
+impl Doing {
+    fn stored(&self) -> usize {
+        match self {
+            Self::Submit { stored, .. } => *stored,
+            Self::Sample => 0,
+        }
+    }
+
+    fn progress(&self) -> String {
+        match self {
+            Self::Submit { wanted: 1, .. } | Self::Sample => String::new(),
+            Self::Submit { stored, wanted } => format!(" ({stored} of {wanted} samples stored)"),
+        }
+    }
+}
+
+/// Turns what ended a wait into the exception for it.
+pub fn stream_error(py: Python<'_>, error: &StreamError, doing: &Doing) -> PyErr {
+    use echoic_replay::Blocked;
+    let progress = doing.progress();
+    let error = match error {
+        StreamError::TimedOut(reason) => {
+            let (name, text) = match reason {
+                Blocked::Capacity => {
+                    ("CAPACITY", "the ring is full of complete batches that no consumer has taken")
+                }
+                Blocked::Leased => (
+                    "LEASED",
+                    "every batch is held by arrays that are still alive; drop them, copy what you \
+                     keep, or raise num_buffers",
+                ),
+                Blocked::Empty => ("EMPTY", "no batch is complete"),
+            };
+            let error = timeout_error(py, format!("timed out: {text}{progress}"));
+            set(py, error, "reason", name)
+        }
+        StreamError::Closed => match doing {
+            Doing::Submit { .. } => closed_error(py, format!("the server is closed{progress}")),
+            Doing::Sample => closed_error(
+                py,
+                "the server is closed and all complete batches were taken; remainder() has the \
+                 samples that do not fill one",
+            ),
+        },
+        StreamError::TooSmall { .. } => pyo3::exceptions::PyValueError::new_err(error.to_string()),
+        StreamError::Memory(_) => pyo3::exceptions::PyMemoryError::new_err(error.to_string()),
+        other => pyo3::exceptions::PyRuntimeError::new_err(other.to_string()),
+    };
+    set(py, error, "stored", doing.stored())
+}
+
+fn set<'py>(py: Python<'py>, error: PyErr, name: &str, value: impl IntoPyObject<'py>) -> PyErr {
+    match error.value(py).setattr(name, value) {
+        Ok(()) => error,
+        Err(other) => other,
+    }
+}

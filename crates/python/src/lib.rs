@@ -1,0 +1,34 @@
+//! Python bindings of Echoic: one file per public class, no logic of its own about experience.
+//!
+//! - [`server`], [`sample`], [`accumulator`], [`spec`]: the classes.
+//! - [`tree`] and [`leaf`]: from a Python tree to checked byte sources and back.
+//! - [`array`]: the thin edge to numpy's C API, and the only file with `unsafe` about arrays.
+//! - [`wait`]: waiting without the GIL, with Ctrl-C and deadlines.
+//! - [`error`]: Rust errors as the classes of `echoic.errors`.
+
+mod accumulator;
+mod allocations;
+mod array;
+mod dtype;
+mod error;
+mod leaf;
+mod sample;
+mod server;
+mod spec;
+mod tree;
+mod wait;
+
+/// The native core of `echoic`.
+#[pyo3::pymodule(gil_used = false)]
+mod _native {
+    #[pymodule_export]
+    use super::accumulator::TrajectoryAccumulator;
+    #[pymodule_export]
+    use super::allocations::allocation_count;
+    #[pymodule_export]
+    use super::sample::{Histogram, Sample, SampleInfo};
+    #[pymodule_export]
+    use super::server::{Server, empty_call};
+    #[pymodule_export]
+    use super::spec::{LeafSpec, Spec};
+}

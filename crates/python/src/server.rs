@@ -1,0 +1,276 @@
+//! The in-process door of a server with one stream.
+
+use std::cell::RefCell;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use echoic_replay::stream::Wait;
+use echoic_replay::{Blocked, Incoming, Stream, StreamConfig, StreamError};
+use pyo3::prelude::*;
+use pyo3::types::PyType;
+
+use crate::error::{Doing, stream_error};
+use crate::leaf::{Many, One, ShapeRule, Source};
+use crate::sample::{Sample, SampleInfo};
+use crate::spec::{Spec, core_spec};
+use crate::tree::Tree;
+use crate::wait;
+
+/// From this size on the GIL is released while bytes are copied. Below, taking it back could cost
+/// more than the copy takes: up to a switch interval (5 ms) when another thread computes.
+const DETACH_BYTES: usize = 256 << 10;
+
+thread_local! {
+    /// Reused by every submit of a thread, so that none allocates.
+    static SOURCES: RefCell<Vec<Source>> = const { RefCell::new(Vec::new()) };
+}
+
+/// A server with one stream.
+#[pyclass(frozen, subclass, module = "echoic._native")]
+pub struct Server {
+    tree: Tree,
+    stream: Arc<Stream>,
+    held_warning_after: Duration,
+    warned: AtomicBool,
+}
+
+#[pymethods]
+impl Server {
+    #[new]
+    #[pyo3(signature = (example, batch_size, num_buffers, held_warning_after))]
+    fn new(
+        py: Python<'_>,
+        example: &Bound<'_, PyAny>,
+        batch_size: usize,
+        num_buffers: usize,
+        held_warning_after: f64,
+    ) -> PyResult<Self> {
+        let held_warning_after =
+            Duration::try_from_secs_f64(held_warning_after).map_err(|error| {
+                let message = format!("held_warning_after = {held_warning_after}: {error}");
+                pyo3::exceptions::PyValueError::new_err(message)
+            })?;
+        let tree = Tree::compile(example)?;
+        let spec = core_spec(py, &tree)?;
+        // Touching the memory takes a while when there is much of it.
+        let stream = py
+            .detach(|| Stream::new(spec, StreamConfig { batch_size, num_buffers }))
+            .map_err(|error| stream_error(py, &error, &Doing::Sample))?;
+        let (stream, warned) = (Arc::new(stream), AtomicBool::new(false));
+        Ok(Self { tree, stream, held_warning_after, warned })
+    }
+
+    /// Stores one sample.
+    #[pyo3(signature = (tree, timeout=None))]
+    fn submit(
+        &self,
+        py: Python<'_>,
+        tree: &Bound<'_, PyAny>,
+        timeout: Option<f64>,
+    ) -> PyResult<()> {
+        self.with_sources(tree, &mut One, |sources, _| self.store(py, sources, 1, timeout))
+    }
+
+    /// Stores many samples.
+    #[pyo3(signature = (tree, timeout=None))]
+    fn submit_batch(
+        &self,
+        py: Python<'_>,
+        tree: &Bound<'_, PyAny>,
+        timeout: Option<f64>,
+    ) -> PyResult<()> {
+        self.with_sources(tree, &mut Many::default(), |sources, shapes| {
+            self.store(py, sources, shapes.rows.unwrap_or(0), timeout)
+        })
+    }
+
+    /// Takes the next batch.
+    #[pyo3(signature = (timeout=None))]
+    fn sample(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Sample> {
+        let batch = match self.stream.try_take() {
+            Some(batch) => batch,
+            None => {
+                let deadline = wait::deadline(timeout)?;
+                let look = |_: Python<'_>, _| Ok(());
+                wait::detached(py, deadline, || Doing::Sample, look, |wait| self.stream.take(wait))?
+            }
+        };
+        Sample::new(py, &self.tree, &self.stream, batch)
+    }
+
+    /// Takes what does not fill a batch.
+    #[pyo3(signature = (timeout=None))]
+    fn remainder(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Option<Sample>> {
+        if !self.stream.is_closed() {
+            return Err(pyo3::exceptions::PyRuntimeError::new_err(
+                "remainder() is for a closed server: before close() the batch may still fill up",
+            ));
+        }
+        let deadline = wait::deadline(timeout)?;
+        let look = |_: Python<'_>, _| Ok(());
+        let take = |wait: Wait<'_>| self.stream.take_remainder(wait);
+        let batch = wait::detached(py, deadline, || Doing::Sample, look, take)?;
+        batch.map(|batch| Sample::new(py, &self.tree, &self.stream, batch)).transpose()
+    }
+
+    /// Ends intake and wakes everyone who waits.
+    fn close(&self) {
+        self.stream.close();
+    }
+
+    #[getter]
+    fn closed(&self) -> bool {
+        self.stream.is_closed()
+    }
+
+    #[getter]
+    fn info(&self) -> SampleInfo {
+        SampleInfo::of(&self.stream)
+    }
+
+    #[getter]
+    fn spec(&self, py: Python<'_>) -> PyResult<Spec> {
+        Spec::new(py, self.stream.spec())
+    }
+
+    #[getter]
+    fn batch_size(&self) -> usize {
+        self.stream.batch_size()
+    }
+}
+
+impl Server {
+    /// Checks a tree and calls `store` with its sources. Nothing is stored if a leaf is wrong.
+    #[inline]
+    fn with_sources<S: ShapeRule>(
+        &self,
+        tree: &Bound<'_, PyAny>,
+        shapes: &mut S,
+        store: impl FnOnce(&[Source], &S) -> PyResult<()>,
+    ) -> PyResult<()> {
+        // Taken out, not borrowed: converting a leaf runs Python, which may submit by itself.
+        let mut sources = SOURCES.take();
+        let result = match self.tree.gather(tree, shapes, &mut sources) {
+            Ok(()) => store(&sources, shapes),
+            Err(error) => {
+                self.stream.note_refused();
+                Err(error)
+            }
+        };
+        sources.clear();
+        SOURCES.set(sources);
+        result
+    }
+
+    #[inline]
+    fn store(
+        &self,
+        py: Python<'_>,
+        sources: &[Source],
+        samples: usize,
+        timeout: Option<f64>,
+    ) -> PyResult<()> {
+        let mut stored = 0;
+        let small = samples.saturating_mul(self.stream.spec().nbytes()) < DETACH_BYTES;
+        if small {
+            match self.store_while_room(sources, samples, &mut stored) {
+                Ok(()) => return Ok(()),
+                Err(StreamError::TimedOut(_)) => {}
+                Err(error) => {
+                    return Err(stream_error(
+                        py,
+                        &error,
+                        &Doing::Submit { stored, wanted: samples },
+                    ));
+                }
+            }
+        }
+        self.store_detached(py, sources, samples, stored, timeout)
+    }
+
+    /// Stores samples until all are stored or the next would have to wait.
+    #[inline]
+    fn store_while_room(
+        &self,
+        sources: &[Source],
+        samples: usize,
+        stored: &mut usize,
+    ) -> Result<(), StreamError> {
+        while *stored < samples {
+            let incoming = self.stream.try_reserve(samples - *stored)?;
+            *stored += self.fill(incoming, sources, *stored);
+        }
+        Ok(())
+    }
+
+    #[cold]
+    fn store_detached(
+        &self,
+        py: Python<'_>,
+        sources: &[Source],
+        samples: usize,
+        stored: usize,
+        timeout: Option<f64>,
+    ) -> PyResult<()> {
+        let deadline = wait::deadline(timeout)?;
+        let progress = std::sync::atomic::AtomicUsize::new(stored);
+        let doing = || Doing::Submit { stored: progress.load(Ordering::Relaxed), wanted: samples };
+        let look = |py: Python<'_>, reason| self.warn_about_held_batches(py, reason);
+        wait::detached(py, deadline, doing, look, |wait| {
+            let mut stored = stored;
+            while stored < samples {
+                let wait = Wait { on_tick: &mut *wait.on_tick, ..wait };
+                let incoming = self.stream.reserve(samples - stored, wait)?;
+                stored += self.fill(incoming, sources, stored);
+                progress.store(stored, Ordering::Relaxed);
+            }
+            Ok(())
+        })
+    }
+
+    /// Copies the samples from `first` on into the room there is; how many they were.
+    #[inline]
+    fn fill(&self, mut incoming: Incoming<'_>, sources: &[Source], first: usize) -> usize {
+        let samples = incoming.len();
+        let leaf_bytes = self.stream.spec().leaf_bytes();
+        for source in sources {
+            let bytes = leaf_bytes[source.leaf];
+            let column = incoming.column_mut(source.leaf);
+            // SAFETY: `gather` accepted this value with the rule of this leaf: it has the leaf's
+            // shape, after a leading axis of the number of samples if there are many, and `first`
+            // plus the room asked for never passes that number.
+            unsafe { source.copy_to(first * bytes, column) };
+        }
+        incoming.commit();
+        samples
+    }
+
+    /// Says once that batches which nobody lets go of keep producers waiting.
+    fn warn_about_held_batches(&self, py: Python<'_>, reason: Blocked) -> PyResult<()> {
+        let held = self.stream.oldest_hold();
+        if reason != Blocked::Leased
+            || held < self.held_warning_after
+            || self.warned.swap(true, Ordering::Relaxed)
+        {
+            return Ok(());
+        }
+        let info = self.stream.info();
+        let message = format!(
+            "producers wait because {} of {} batches are held by arrays that are still alive, the \
+             oldest for {:.1} s; drop or copy them, or raise num_buffers",
+            info.batches_held,
+            info.num_buffers,
+            held.as_secs_f64()
+        );
+        let class = py.import("echoic.errors")?.getattr("HeldBatchesWarning")?;
+        py.import("warnings")?.call_method1("warn", (message, class.cast::<PyType>()?, 2))?;
+        Ok(())
+    }
+}
+
+/// Does nothing with its argument: the cost of a call into this module, for benchmarks.
+#[pyfunction]
+pub fn empty_call(tree: &Bound<'_, PyAny>) {
+    let _ = tree;
+}

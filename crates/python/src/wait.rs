@@ -1,0 +1,70 @@
+//! Waiting without the GIL: Ctrl-C within a tenth of a second, deadlines, and one warning when
+//! batches that are held too long keep producers waiting.
+
+use std::ops::ControlFlow;
+use std::time::{Duration, Instant};
+
+use echoic_replay::Blocked;
+use echoic_replay::stream::Wait;
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+
+use crate::error::{Doing, stream_error};
+
+/// How often the main thread looks for signals, which Python delivers to it alone.
+const SIGNAL_TICK: Duration = Duration::from_millis(50);
+/// How often other threads look up: only for the warning about held batches.
+const IDLE_TICK: Duration = Duration::from_secs(1);
+
+/// Checks a timeout in seconds; `None` waits for ever.
+pub fn deadline(timeout: Option<f64>) -> PyResult<Option<Instant>> {
+    let Some(seconds) = timeout else { return Ok(None) };
+    if seconds.is_nan() || seconds < 0.0 {
+        let message = format!("timeout must be None or a number of seconds >= 0, got {seconds}");
+        return Err(pyo3::exceptions::PyValueError::new_err(message));
+    }
+    // A time past what the clock can hold is for ever.
+    Ok(Duration::try_from_secs_f64(seconds).ok().and_then(|wait| Instant::now().checked_add(wait)))
+}
+
+/// Runs `attempt` without the GIL; `look` is called with the GIL now and then while it waits.
+pub fn detached<T: Send>(
+    py: Python<'_>,
+    deadline: Option<Instant>,
+    doing: impl Fn() -> Doing,
+    look: impl Fn(Python<'_>, Blocked) -> PyResult<()> + Sync,
+    attempt: impl FnOnce(Wait<'_>) -> Result<T, echoic_replay::StreamError> + Send,
+) -> PyResult<T> {
+    let main = is_main_thread(py)?;
+    let mut raised: Option<PyErr> = None;
+    let result = py.detach(|| {
+        let mut on_tick = |reason| {
+            let looked = Python::try_attach(|py| {
+                if main {
+                    py.check_signals()?;
+                }
+                look(py, reason)
+            });
+            match looked {
+                Some(Ok(())) => ControlFlow::Continue(()),
+                Some(Err(error)) => {
+                    raised = Some(error);
+                    ControlFlow::Break(())
+                }
+                // The interpreter is going away, and with it whoever could end this wait.
+                None => ControlFlow::Break(()),
+            }
+        };
+        let tick = if main { SIGNAL_TICK } else { IDLE_TICK };
+        attempt(Wait { deadline, tick, on_tick: &mut on_tick })
+    });
+    result.map_err(|error| raised.take().unwrap_or_else(|| stream_error(py, &error, &doing())))
+}
+
+fn is_main_thread(py: Python<'_>) -> PyResult<bool> {
+    static MAIN_THREAD: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    static CURRENT: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    let main = MAIN_THREAD.import(py, "threading", "main_thread")?.call0()?;
+    let current = CURRENT.import(py, "threading", "get_ident")?.call0()?;
+    main.getattr("ident")?.eq(current)
+}

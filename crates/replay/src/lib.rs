@@ -1,0 +1,20 @@
+//! Experience, whatever brings it in and takes it out.
+//!
+//! - [`spec`]: the contract: path, dtype and shape of every leaf of a sample.
+//! - [`stream`]: samples in one by one, fixed-size batches out in order, each once.
+//! - [`histogram`]: durations counted without a lock.
+//! - [`metrics`]: what a stream can tell about itself.
+//!
+//! This crate knows nothing of networks and nothing of Python.
+#![forbid(unsafe_code)]
+
+pub mod histogram;
+pub mod metrics;
+pub mod spec;
+pub mod stream;
+
+pub use echoic_memory::Blocked;
+pub use histogram::{Histogram, Summary};
+pub use metrics::StreamInfo;
+pub use spec::{Dtype, Leaf, Spec, SpecError};
+pub use stream::{Batch, Incoming, Stream, StreamConfig, StreamError};

@@ -1,0 +1,238 @@
+//! What a stream can tell about itself.
+//!
+//! Counting must not slow down what is counted: totals are derived from the ring's own cursors, and
+//! of a large batch only [`MARKS`] samples, evenly spread, are timed. Their share of the batch does
+//! not depend on their contents, so the histograms are those of all samples up to chance.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use crate::histogram::{Histogram, Summary};
+
+/// How many samples of a batch are timed at most.
+pub const MARKS: usize = 32;
+
+/// Counters and clocks of one stream.
+#[derive(Debug)]
+pub(crate) struct Meter {
+    start: Instant,
+    /// Every `stride`-th slot of a batch is timed.
+    stride: usize,
+    per_batch: usize,
+    /// When the sample in each timed slot was submitted.
+    submitted: Box<[AtomicU64]>,
+    /// When each buffer was taken; 0 while nobody holds it.
+    taken: Box<[AtomicU64]>,
+    pub(crate) submit_to_available: Histogram,
+    pub(crate) copy_time: Histogram,
+    pub(crate) hold_time: Histogram,
+    pub(crate) producer_waits: Waits,
+    pub(crate) consumer_waits: Waits,
+    pub(crate) refused: AtomicU64,
+}
+
+/// How often and how long threads waited.
+#[derive(Debug, Default)]
+pub(crate) struct Waits {
+    count: AtomicU64,
+    nanos: AtomicU64,
+}
+
+impl Waits {
+    pub(crate) fn record(&self, nanos: u64) {
+        self.count.fetch_add(1, Ordering::Relaxed);
+        self.nanos.fetch_add(nanos, Ordering::Relaxed);
+    }
+
+    fn read(&self) -> (u64, f64) {
+        let nanos = self.nanos.load(Ordering::Relaxed);
+        (self.count.load(Ordering::Relaxed), nanos as f64 * 1e-9)
+    }
+}
+
+impl Meter {
+    pub(crate) fn new(buffers: usize, batch_size: usize) -> Self {
+        let stride = batch_size.div_ceil(MARKS);
+        let per_batch = batch_size.div_ceil(stride);
+        let zeros = |len| (0..len).map(|_| AtomicU64::new(0)).collect();
+        Self {
+            start: Instant::now(),
+            stride,
+            per_batch,
+            submitted: zeros(buffers * per_batch),
+            taken: zeros(buffers),
+            submit_to_available: Histogram::default(),
+            copy_time: Histogram::default(),
+            hold_time: Histogram::default(),
+            producer_waits: Waits::default(),
+            consumer_waits: Waits::default(),
+            refused: AtomicU64::new(0),
+        }
+    }
+
+    /// Nanoseconds since the stream was made; never 0.
+    pub(crate) fn now(&self) -> u64 {
+        self.start.elapsed().as_nanos() as u64 + 1
+    }
+
+    /// The timed slots among `len` slots from `first`, as indices into `submitted`.
+    fn timed(&self, buffer: usize, first: usize, len: usize) -> std::ops::Range<usize> {
+        let base = buffer * self.per_batch;
+        base + first.div_ceil(self.stride)..base + (first + len - 1) / self.stride + 1
+    }
+
+    /// Whether any of these slots is timed.
+    #[inline]
+    pub(crate) fn is_timed(&self, first: usize, len: usize) -> bool {
+        !self.timed(0, first, len).is_empty()
+    }
+
+    /// Notes when the samples of these slots were submitted. Call it before their commit.
+    pub(crate) fn mark(&self, buffer: usize, first: usize, len: usize, submitted: u64) {
+        for mark in &self.submitted[self.timed(buffer, first, len)] {
+            mark.store(submitted, Ordering::Relaxed);
+        }
+    }
+
+    /// Notes that a batch was taken. The caller holds it, so no slot of it is written meanwhile.
+    pub(crate) fn take(&self, buffer: usize, available: u64) {
+        self.taken[buffer].store(self.now(), Ordering::Relaxed);
+        // Where rows were brought together after a close there is no such time.
+        if available > 0 {
+            for mark in &self.submitted[buffer * self.per_batch..][..self.per_batch] {
+                let submitted = mark.load(Ordering::Relaxed);
+                self.submit_to_available.record(available.saturating_sub(submitted));
+            }
+        }
+    }
+
+    /// Notes that a batch is about to be given back.
+    pub(crate) fn give_back(&self, buffer: usize) {
+        let taken = self.taken[buffer].swap(0, Ordering::Relaxed);
+        self.hold_time.record(self.now().saturating_sub(taken));
+    }
+
+    /// For how long the batch that was taken first has been held.
+    pub(crate) fn oldest_hold(&self) -> Duration {
+        let taken = self.taken.iter().map(|taken| taken.load(Ordering::Relaxed));
+        let oldest = taken.filter(|taken| *taken > 0).min();
+        oldest.map_or(Duration::ZERO, |at| Duration::from_nanos(self.now().saturating_sub(at)))
+    }
+}
+
+/// A snapshot of a stream. Exact while nothing moves; while samples come and go, numbers of one
+/// snapshot may be apart by what moved meanwhile. Times are in seconds.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct StreamInfo {
+    /// Samples per batch.
+    pub batch_size: usize,
+    /// Batches that fit.
+    pub num_buffers: usize,
+    /// Samples that fit.
+    pub capacity: usize,
+    /// Samples stored and not yet taken.
+    pub store_size: u64,
+    /// Samples in batches that are not complete.
+    pub partial: u64,
+    /// Complete batches that wait for a consumer.
+    pub batches_ready: u64,
+    /// Batches whose memory someone still holds.
+    pub batches_held: usize,
+    /// Buffers that are free.
+    pub batches_free: usize,
+    /// How long the batch that was taken first has been held.
+    pub oldest_hold: f64,
+    /// Samples stored since the start.
+    pub inserted_total: u64,
+    /// Batches completed since the start.
+    pub batches_total: u64,
+    /// Complete batches taken since the start.
+    pub delivered_total: u64,
+    /// Pushes that had to wait for room.
+    pub blocked_pushes: u64,
+    /// How long pushes waited, in total.
+    pub blocked_time: f64,
+    /// Calls for a batch that had to wait.
+    pub sample_waits: u64,
+    /// How long they waited, in total.
+    pub sample_wait_time: f64,
+    /// Times a producer looked again because another was opening a batch.
+    pub contention: u64,
+    /// Reserved slots whose writer gave up; others filled them.
+    pub aborted: u64,
+    /// Samples that were refused because they did not fit the spec.
+    pub refused: u64,
+    /// Bytes of one sample.
+    pub bytes_per_sample: usize,
+    /// Bytes allocated for the ring.
+    pub memory_bytes: usize,
+    /// From the submit of a sample to the completion of its batch.
+    pub submit_to_available: Summary,
+    /// Copying one submitted run of samples into the ring.
+    pub copy_time: Summary,
+    /// From taking a batch to the end of its last view.
+    pub hold_time: Summary,
+}
+
+impl StreamInfo {
+    pub(crate) fn new(
+        meter: &Meter,
+        store: &echoic_memory::BatchStore,
+        bytes_per_sample: usize,
+    ) -> Self {
+        let counts = store.counts();
+        let (batch_size, num_buffers) = (store.ring().batch_size(), store.ring().buffers());
+        let delivered = counts.taken * batch_size as u64;
+        let (blocked_pushes, blocked_time) = meter.producer_waits.read();
+        let (sample_waits, sample_wait_time) = meter.consumer_waits.read();
+        Self {
+            batch_size,
+            num_buffers,
+            capacity: batch_size * num_buffers,
+            store_size: counts.committed.saturating_sub(delivered),
+            partial: counts.committed - counts.completed * batch_size as u64,
+            batches_ready: counts.completed.saturating_sub(counts.taken),
+            batches_held: counts.leased,
+            batches_free: counts.free,
+            oldest_hold: meter.oldest_hold().as_secs_f64(),
+            inserted_total: counts.committed,
+            batches_total: counts.completed,
+            delivered_total: counts.taken,
+            blocked_pushes,
+            blocked_time,
+            sample_waits,
+            sample_wait_time,
+            contention: counts.contention,
+            aborted: counts.aborted,
+            refused: meter.refused.load(Ordering::Relaxed),
+            bytes_per_sample,
+            memory_bytes: store.memory_bytes(),
+            submit_to_available: meter.submit_to_available.summary(),
+            copy_time: meter.copy_time.summary(),
+            hold_time: meter.hold_time.summary(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_every_sample_of_a_small_batch_and_an_even_part_of_a_large_one() {
+        let timed = |batch_size: usize| {
+            let meter = Meter::new(2, batch_size);
+            (0..batch_size).filter(|slot| meter.is_timed(*slot, 1)).count()
+        };
+        assert_eq!((timed(1), timed(32), timed(33), timed(1000)), (1, 32, 17, 32));
+    }
+
+    #[test]
+    fn a_run_marks_the_timed_slots_it_covers_and_no_other() {
+        let meter = Meter::new(2, 128);
+        assert_eq!((meter.stride, meter.per_batch), (4, 32));
+        assert_eq!(meter.timed(0, 0, 128), 0..32);
+        assert_eq!(meter.timed(1, 4, 5), 33..35);
+        assert!(meter.timed(1, 5, 3).is_empty());
+    }
+}

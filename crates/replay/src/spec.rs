@@ -1,0 +1,195 @@
+//! The contract of a sample: which leaves it has, and what each looks like.
+
+use std::fmt;
+
+/// Type of the elements of a leaf. Two dtypes of equal size are still two dtypes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Dtype {
+    /// One byte, 0 or 1.
+    Bool,
+    /// Signed integer of 1, 2, 4 or 8 bytes.
+    Int(u8),
+    /// Unsigned integer of 1, 2, 4 or 8 bytes.
+    UInt(u8),
+    /// IEEE 754 number of 2, 4 or 8 bytes.
+    Float(u8),
+    /// The upper half of a 4-byte float.
+    BFloat16,
+    /// Two floats: 8 or 16 bytes in total.
+    Complex(u8),
+    /// Zero-padded bytes of this length.
+    Bytes(u32),
+}
+
+impl Dtype {
+    /// Size of one element.
+    pub fn itemsize(self) -> usize {
+        match self {
+            Self::Bool => 1,
+            Self::BFloat16 => 2,
+            Self::Int(bytes) | Self::UInt(bytes) | Self::Float(bytes) | Self::Complex(bytes) => {
+                usize::from(bytes)
+            }
+            Self::Bytes(bytes) => bytes as usize,
+        }
+    }
+}
+
+impl fmt::Display for Dtype {
+    /// numpy's name of the dtype.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (kind, bytes) = match *self {
+            Self::Bool => return f.write_str("bool"),
+            Self::BFloat16 => return f.write_str("bfloat16"),
+            Self::Bytes(bytes) => return write!(f, "S{bytes}"),
+            Self::Int(bytes) => ("int", bytes),
+            Self::UInt(bytes) => ("uint", bytes),
+            Self::Float(bytes) => ("float", bytes),
+            Self::Complex(bytes) => ("complex", bytes),
+        };
+        write!(f, "{kind}{}", u32::from(bytes) * 8)
+    }
+}
+
+/// One leaf of a sample.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Leaf {
+    /// Where the leaf stands in the tree: keys joined by `/`, empty for a sample that is one leaf.
+    pub path: String,
+    /// Type of its elements.
+    pub dtype: Dtype,
+    /// Shape without a batch axis.
+    pub shape: Vec<usize>,
+}
+
+impl Leaf {
+    /// Bytes of this leaf in one sample; `None` when that is past what an address can hold.
+    pub fn nbytes(&self) -> Option<usize> {
+        // A zero anywhere makes the product zero, but not before the others have been multiplied.
+        self.shape.iter().try_fold(self.dtype.itemsize(), |bytes, axis| bytes.checked_mul(*axis))
+    }
+}
+
+impl fmt::Display for Leaf {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let path = if self.path.is_empty() { "(root)" } else { &self.path };
+        write!(f, "{path}: {}{:?}", self.dtype, self.shape)
+    }
+}
+
+/// A contract that no sample could meet.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum SpecError {
+    /// Give the example at least one array.
+    #[error("the example has no leaves: there is nothing to store")]
+    Empty,
+    /// Rename one of them: paths tell leaves apart in errors and on the wire.
+    #[error("two leaves of the example have the path `{0}`")]
+    Duplicate(String),
+    /// Make the leaf smaller.
+    #[error("leaf `{0}` has more bytes than an address can hold")]
+    TooLarge(String),
+}
+
+/// The leaves of a sample, in the order of their columns.
+///
+/// ```
+/// use echoic_replay::{Dtype, Leaf, Spec};
+///
+/// let obs = Leaf { path: "obs".into(), dtype: Dtype::Float(4), shape: vec![4] };
+/// let spec = Spec::new(vec![obs])?;
+/// assert_eq!(spec.nbytes(), 16);
+/// assert_eq!(spec.leaves()[0].to_string(), "obs: float32[4]");
+/// # Ok::<(), echoic_replay::SpecError>(())
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Spec {
+    leaves: Vec<Leaf>,
+    leaf_bytes: Vec<usize>,
+    nbytes: usize,
+}
+
+impl Spec {
+    /// Checks the leaves and fixes their order.
+    ///
+    /// # Errors
+    ///
+    /// [`SpecError`] when there are none, two have one path, or their bytes can't be counted.
+    pub fn new(leaves: Vec<Leaf>) -> Result<Self, SpecError> {
+        if leaves.is_empty() {
+            return Err(SpecError::Empty);
+        }
+        let mut paths = std::collections::HashSet::new();
+        let mut leaf_bytes = Vec::with_capacity(leaves.len());
+        let mut total = 0usize;
+        for leaf in &leaves {
+            if !paths.insert(&leaf.path) {
+                return Err(SpecError::Duplicate(leaf.path.clone()));
+            }
+            let too_large = || SpecError::TooLarge(leaf.path.clone());
+            let bytes = leaf.nbytes().ok_or_else(too_large)?;
+            total = total.checked_add(bytes).ok_or_else(too_large)?;
+            leaf_bytes.push(bytes);
+        }
+        Ok(Self { leaves, leaf_bytes, nbytes: total })
+    }
+
+    /// The leaves in the order of their columns.
+    pub fn leaves(&self) -> &[Leaf] {
+        &self.leaves
+    }
+
+    /// Bytes of each leaf in one sample.
+    pub fn leaf_bytes(&self) -> &[usize] {
+        &self.leaf_bytes
+    }
+
+    /// Bytes of one sample.
+    pub fn nbytes(&self) -> usize {
+        self.nbytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn leaf(path: &str, shape: &[usize]) -> Leaf {
+        Leaf { path: path.into(), dtype: Dtype::Int(8), shape: shape.into() }
+    }
+
+    #[test]
+    fn counts_scalars_and_empty_leaves() {
+        let spec = Spec::new(vec![leaf("scalar", &[]), leaf("empty", &[3, 0])]).unwrap();
+        assert_eq!((spec.leaf_bytes(), spec.nbytes()), (&[8, 0][..], 8));
+    }
+
+    #[test]
+    fn refuses_what_no_sample_could_meet() {
+        let huge = leaf("huge", &[usize::MAX, 2]);
+        let pair = vec![leaf("a", &[usize::MAX / 16]), leaf("b", &[usize::MAX / 16])];
+        assert_eq!(Spec::new(vec![]), Err(SpecError::Empty));
+        assert_eq!(Spec::new(vec![huge]), Err(SpecError::TooLarge("huge".into())));
+        assert!(Spec::new(pair).is_ok());
+        let twice = vec![leaf("a", &[]), leaf("a", &[1])];
+        assert_eq!(Spec::new(twice), Err(SpecError::Duplicate("a".into())));
+    }
+
+    #[test]
+    fn dtypes_have_numpy_names_and_sizes() {
+        let cases = [
+            (Dtype::Bool, "bool", 1),
+            (Dtype::UInt(1), "uint8", 1),
+            (Dtype::Int(4), "int32", 4),
+            (Dtype::Float(2), "float16", 2),
+            (Dtype::BFloat16, "bfloat16", 2),
+            (Dtype::Complex(16), "complex128", 16),
+            (Dtype::Bytes(5), "S5", 5),
+        ];
+        for (dtype, name, bytes) in cases {
+            assert_eq!((dtype.to_string().as_str(), dtype.itemsize()), (name, bytes));
+        }
+    }
+}

@@ -1,0 +1,337 @@
+//! Samples in one by one, fixed-size batches out in order, each once.
+//!
+//! A [`Stream`] is a [`Spec`], the memory of its batches, and the numbers about both. Producers
+//! [`reserve`](Stream::reserve) room, write every column of the [`Incoming`] and commit; consumers
+//! [`take`](Stream::take) a [`Batch`], whose memory is theirs until they drop it.
+//!
+//! # Invariants
+//!
+//! 1. A sample is in exactly one batch, or in the remainder after a close.
+//! 2. Batches are taken in the order in which they were begun; samples of one producer keep their
+//!    order, except that a slot given up by another writer is filled by whoever comes next.
+//! 3. Whoever waits can say why, and until when.
+
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use echoic_memory::{AllocError, BatchStore, Blocked, Lease, Refusal, Writer};
+
+use crate::metrics::{Meter, StreamInfo};
+use crate::spec::Spec;
+
+/// Size of a stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StreamConfig {
+    /// Samples per batch.
+    pub batch_size: usize,
+    /// Batches that fit: at least two, one to fill and one to read.
+    pub num_buffers: usize,
+}
+
+/// What a stream can't do.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum StreamError {
+    /// Give another size.
+    #[error("{what} must be at least {least}, got {got}")]
+    TooSmall {
+        /// Which size.
+        what: &'static str,
+        /// The least allowed.
+        least: usize,
+        /// What was given.
+        got: usize,
+    },
+    /// Use fewer or smaller batches.
+    #[error(transparent)]
+    Memory(#[from] AllocError),
+    /// Wait longer, consume faster, or drop batches that are held.
+    #[error("the wait ended with nothing to be had")]
+    TimedOut(Blocked),
+    /// The caller's own callback ended the wait.
+    #[error("the wait was interrupted")]
+    Interrupted,
+    /// Stop producing; or, for a consumer: there is nothing more.
+    #[error("the stream is closed")]
+    Closed,
+}
+
+/// How a caller waits: until when, and what it does in between.
+pub struct Wait<'a> {
+    /// Give up at this time; never, when `None`.
+    pub deadline: Option<Instant>,
+    /// How often to call `on_tick`.
+    pub tick: Duration,
+    /// Told the reason of the wait; breaking ends it.
+    pub on_tick: &'a mut dyn FnMut(Blocked) -> ControlFlow<()>,
+}
+
+impl Wait<'_> {
+    /// Calls `attempt` with deadlines a tick apart until it has a result or the wait is over.
+    fn run<T>(
+        &mut self,
+        mut attempt: impl FnMut(Option<Instant>) -> Result<T, Refusal>,
+    ) -> Result<T, StreamError> {
+        loop {
+            let next = Instant::now().checked_add(self.tick);
+            let until = match (self.deadline, next) {
+                (Some(deadline), Some(next)) => Some(deadline.min(next)),
+                (deadline, next) => deadline.or(next),
+            };
+            let reason = match attempt(until) {
+                Ok(found) => return Ok(found),
+                Err(Refusal::Closed) => return Err(StreamError::Closed),
+                Err(Refusal::Blocked(reason)) => reason,
+            };
+            if self.deadline.is_some_and(|deadline| deadline <= Instant::now()) {
+                return Err(StreamError::TimedOut(reason));
+            }
+            if (self.on_tick)(reason).is_break() {
+                return Err(StreamError::Interrupted);
+            }
+        }
+    }
+}
+
+/// See the [module](self).
+///
+/// ```
+/// use echoic_replay::{Dtype, Leaf, Spec, Stream, StreamConfig};
+///
+/// let leaf = Leaf { path: "reward".into(), dtype: Dtype::Float(4), shape: vec![] };
+/// let config = StreamConfig { batch_size: 2, num_buffers: 2 };
+/// let stream = Stream::new(Spec::new(vec![leaf])?, config)?;
+/// for reward in [1.0f32, 2.0] {
+///     let mut sample = stream.try_reserve(1)?;
+///     sample.column_mut(0).copy_from_slice(&reward.to_ne_bytes());
+///     sample.commit();
+/// }
+/// let batch = stream.try_take().expect("two samples make a batch");
+/// assert_eq!(batch.column(0), [1.0f32.to_ne_bytes(), 2.0f32.to_ne_bytes()].concat());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct Stream {
+    spec: Spec,
+    store: Arc<BatchStore>,
+    meter: Arc<Meter>,
+}
+
+/// Room for some samples of one batch. Dropping it without a commit stores nothing.
+#[must_use = "nothing is stored before the commit"]
+#[derive(Debug)]
+pub struct Incoming<'a> {
+    writer: Writer<'a>,
+    meter: &'a Meter,
+    /// When copying began, if this run is timed.
+    begun: Option<u64>,
+}
+
+/// A batch that is the holder's alone until dropped.
+#[derive(Debug)]
+pub struct Batch {
+    lease: Lease,
+    meter: Arc<Meter>,
+}
+
+impl Stream {
+    /// Allocates the batches of a stream.
+    ///
+    /// # Errors
+    ///
+    /// [`StreamError::TooSmall`] or [`StreamError::Memory`].
+    pub fn new(spec: Spec, config: StreamConfig) -> Result<Self, StreamError> {
+        let StreamConfig { batch_size, num_buffers } = config;
+        for (what, least, got) in [("batch_size", 1, batch_size), ("num_buffers", 2, num_buffers)] {
+            if got < least {
+                return Err(StreamError::TooSmall { what, least, got });
+            }
+        }
+        let store = Arc::new(BatchStore::new(num_buffers, batch_size, spec.leaf_bytes())?);
+        Ok(Self { spec, store, meter: Arc::new(Meter::new(num_buffers, batch_size)) })
+    }
+
+    /// What samples look like.
+    pub fn spec(&self) -> &Spec {
+        &self.spec
+    }
+
+    /// Samples per batch.
+    pub fn batch_size(&self) -> usize {
+        self.store.ring().batch_size()
+    }
+
+    /// Reserves room for up to `samples` samples without waiting.
+    ///
+    /// # Errors
+    ///
+    /// [`StreamError::TimedOut`] when there is no room, [`StreamError::Closed`] after a close.
+    #[inline]
+    pub fn try_reserve(&self, samples: usize) -> Result<Incoming<'_>, StreamError> {
+        match self.store.try_reserve(samples) {
+            Ok(writer) => Ok(self.incoming(writer, None)),
+            Err(Refusal::Blocked(reason)) => Err(StreamError::TimedOut(reason)),
+            Err(Refusal::Closed) => Err(StreamError::Closed),
+        }
+    }
+
+    /// Reserves room for up to `samples` samples, waiting for it.
+    ///
+    /// # Errors
+    ///
+    /// [`StreamError::TimedOut`], [`StreamError::Interrupted`] or [`StreamError::Closed`].
+    pub fn reserve(&self, samples: usize, mut wait: Wait<'_>) -> Result<Incoming<'_>, StreamError> {
+        match self.try_reserve(samples) {
+            Err(StreamError::TimedOut(_)) => {}
+            other => return other,
+        }
+        let since = self.meter.now();
+        let reserved = wait.run(|until| self.store.reserve(samples, until));
+        self.meter.producer_waits.record(self.meter.now() - since);
+        Ok(self.incoming(reserved?, Some(since)))
+    }
+
+    #[inline]
+    fn incoming<'a>(&'a self, writer: Writer<'a>, waiting_since: Option<u64>) -> Incoming<'a> {
+        let (buffer, first, len) = (writer.buffer(), writer.first(), writer.len());
+        let begun = self.meter.is_timed(first, len).then(|| {
+            let now = self.meter.now();
+            self.meter.mark(buffer, first, len, waiting_since.unwrap_or(now));
+            now
+        });
+        Incoming { writer, meter: &self.meter, begun }
+    }
+
+    /// Takes the next batch if it is complete.
+    pub fn try_take(&self) -> Option<Batch> {
+        Some(self.batch(self.store.try_take()?))
+    }
+
+    /// Takes the next batch, waiting for it.
+    ///
+    /// # Errors
+    ///
+    /// [`StreamError::TimedOut`], [`StreamError::Interrupted`], or [`StreamError::Closed`] once all
+    /// complete batches of a closed stream are taken.
+    pub fn take(&self, mut wait: Wait<'_>) -> Result<Batch, StreamError> {
+        if let Some(batch) = self.try_take() {
+            return Ok(batch);
+        }
+        let since = self.meter.now();
+        let taken = wait.run(|until| self.store.take(until));
+        self.meter.consumer_waits.record(self.meter.now() - since);
+        Ok(self.batch(taken?))
+    }
+
+    /// The samples of a closed stream that do not fill a batch, once; waits for the last writers.
+    ///
+    /// # Errors
+    ///
+    /// [`StreamError::TimedOut`] or [`StreamError::Interrupted`] while writers are at work.
+    ///
+    /// # Panics
+    ///
+    /// When the stream is not closed.
+    pub fn take_remainder(&self, mut wait: Wait<'_>) -> Result<Option<Batch>, StreamError> {
+        let taken = wait.run(|until| self.store.take_remainder(until));
+        Ok(taken?.map(|lease| self.batch(lease)))
+    }
+
+    fn batch(&self, lease: Lease) -> Batch {
+        self.meter.take(lease.buffer(), lease.stamp());
+        Batch { lease, meter: Arc::clone(&self.meter) }
+    }
+
+    /// Ends intake. Complete batches can still be taken, then the remainder.
+    pub fn close(&self) {
+        self.store.close();
+    }
+
+    /// Whether intake has ended.
+    pub fn is_closed(&self) -> bool {
+        self.store.ring().is_closed()
+    }
+
+    /// Counts a sample that was refused at the door.
+    pub fn note_refused(&self) {
+        self.meter.refused.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// For how long the batch that was taken first has been held.
+    pub fn oldest_hold(&self) -> Duration {
+        self.meter.oldest_hold()
+    }
+
+    /// A snapshot of all numbers.
+    pub fn info(&self) -> StreamInfo {
+        StreamInfo::new(&self.meter, &self.store, self.spec.nbytes())
+    }
+}
+
+impl Incoming<'_> {
+    /// For how many samples there is room: at least one.
+    #[expect(clippy::len_without_is_empty, reason = "room is never empty")]
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.writer.len()
+    }
+
+    /// The bytes of these samples in one column, to be overwritten as a whole.
+    ///
+    /// # Panics
+    ///
+    /// When there is no such column.
+    #[inline]
+    pub fn column_mut(&mut self, column: usize) -> &mut [u8] {
+        self.writer.column_mut(column)
+    }
+
+    /// Stores the samples.
+    #[inline]
+    pub fn commit(self) {
+        let meter = self.meter;
+        if let Some(begun) = self.begun {
+            meter.copy_time.record(meter.now().saturating_sub(begun));
+        }
+        self.writer.commit(|| meter.now());
+    }
+}
+
+impl Batch {
+    /// Position of this batch in the order of the stream, from 0.
+    pub fn sequence(&self) -> u64 {
+        self.lease.sequence()
+    }
+
+    /// Samples in it: the batch size, or fewer in a remainder.
+    pub fn rows(&self) -> usize {
+        self.lease.rows()
+    }
+
+    /// Where a column starts. Its `rows` samples are the holder's to read and write until the batch
+    /// is dropped.
+    ///
+    /// # Panics
+    ///
+    /// When there is no such column.
+    pub fn column_pointer(&self, column: usize) -> *mut u8 {
+        self.lease.column_pointer(column)
+    }
+
+    /// The bytes of one column.
+    ///
+    /// # Panics
+    ///
+    /// When there is no such column.
+    pub fn column(&self, column: usize) -> &[u8] {
+        self.lease.column(column)
+    }
+}
+
+impl Drop for Batch {
+    fn drop(&mut self) {
+        self.meter.give_back(self.lease.buffer());
+    }
+}

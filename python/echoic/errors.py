@@ -1,0 +1,57 @@
+"""What can go wrong, each case as its own class.
+
+Every class is an :class:`EchoicError` and also the builtin it resembles, so code that catches
+``TimeoutError`` or ``ValueError`` keeps working. The native core raises these very classes.
+"""
+
+__all__ = [
+    "ClosedError",
+    "EchoicError",
+    "HeldBatchesWarning",
+    "SpecError",
+    "TrajectoryError",
+    "WaitTimeoutError",
+]
+
+
+class EchoicError(Exception):
+    """Base of all errors that Echoic raises by itself."""
+
+
+class SpecError(EchoicError, ValueError):
+    """A sample does not fit the example, or an example can't be stored.
+
+    The message names the leaf or node, what was expected and what came. Nothing of the sample was
+    stored.
+    """
+
+
+class WaitTimeoutError(EchoicError, TimeoutError):
+    """A timeout passed before there was room, or a batch.
+
+    Attributes:
+        reason: ``"CAPACITY"`` (complete batches wait for a consumer), ``"LEASED"`` (all batches are
+            held by live arrays) or ``"EMPTY"`` (no batch is complete).
+        stored: How many samples of a ``submit_batch`` were stored before the timeout.
+    """
+
+    reason: str = ""
+    stored: int = 0
+
+
+class ClosedError(EchoicError, RuntimeError):
+    """The server takes no more samples, or has no more batches.
+
+    Attributes:
+        stored: How many samples of a ``submit_batch`` were stored before the server was closed.
+    """
+
+    stored: int = 0
+
+
+class TrajectoryError(EchoicError, ValueError):
+    """A trajectory got too many or too few steps, or a part that it does not have."""
+
+
+class HeldBatchesWarning(UserWarning):
+    """Producers wait because every batch is held by arrays that are still alive."""

@@ -1,0 +1,100 @@
+"""The server: what a learner makes, and what workers in its process push to."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from echoic import _native
+from echoic.errors import ClosedError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from typing_extensions import Self
+
+__all__ = ["Server"]
+
+
+class Server(_native.Server):
+    """A stream of samples, handed out in batches of a fixed size.
+
+    Producers call :meth:`submit` from any number of threads; each sample is copied once, into its
+    place in a pre-allocated ring. Consumers call :meth:`sample` and get numpy views of that place.
+    The methods that run per sample live in the native base class.
+
+    Args:
+        example: A sample as all others will be: nested dicts, tuples, lists, namedtuples,
+            dataclasses or nodes registered with optree, with arrays or scalars as leaves. Only its
+            structure, dtypes and shapes matter.
+        batch_size: How many samples make a batch.
+        num_buffers: How many batches fit: at least 2. Producers wait while all are full or held.
+        transport: How workers in other processes connect; ``None`` for this process only.
+        held_warning_after: After how many seconds a batch that is still held, while producers wait
+            for memory, is worth a :class:`~echoic.HeldBatchesWarning`.
+
+    Raises:
+        SpecError: The example can't be stored, and why.
+        MemoryError: The batches do not fit into memory.
+
+    Examples:
+        >>> import numpy as np
+        >>> from echoic import Server
+        >>> example = {"obs": np.zeros(4, np.float32), "reward": np.float32(0)}
+        >>> with Server(example, batch_size=2) as server:
+        ...     for step in range(2):
+        ...         obs = np.full(4, step, np.float32)
+        ...         server.submit({"obs": obs, "reward": np.float32(step)})
+        ...     sample = server.sample()
+        >>> sample.batch["obs"].shape
+        (2, 4)
+        >>> sample.batch["reward"]
+        array([0., 1.], dtype=float32)
+    """
+
+    def __new__(
+        cls,
+        example: Any,
+        batch_size: int,
+        num_buffers: int = 4,
+        transport: None = None,
+        *,
+        held_warning_after: float = 10.0,
+    ) -> Self:
+        """Allocate the ring; see the class for the arguments."""
+        if transport is not None:
+            raise TypeError(
+                f"transport must be None, got {type(transport).__name__}: "
+                "this release serves its own process only"
+            )
+        return super().__new__(cls, example, batch_size, num_buffers, held_warning_after)
+
+    def start(self) -> Self:
+        """Open the doors to other processes; returns the server.
+
+        There is none without a transport: ``submit`` and ``sample`` work as soon as the server is
+        made, so calling this, once or more often, changes nothing.
+        """
+        return self
+
+    def dataset_iter(self) -> Iterator[_native.Sample]:
+        """Yield batches until the server is closed and all complete ones were taken.
+
+        The loop variable keeps its batch while the next one is awaited, which takes one of the
+        ``num_buffers``.
+        """
+        while True:
+            try:
+                sample = self.sample()
+            except ClosedError:
+                return
+            yield sample
+            # Let go before the next wait, so that only the caller's reference counts.
+            del sample
+
+    def __enter__(self) -> Self:
+        """Start the server."""
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        """Close the server."""
+        self.close()
