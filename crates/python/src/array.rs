@@ -4,7 +4,7 @@ use std::ffi::c_int;
 use std::mem::size_of;
 
 use numpy::npyffi::{self, PY_ARRAY_API, PyArrayObject, flags, npy_intp};
-use numpy::{PyArrayDescr, PyUntypedArray};
+use numpy::{PyArrayDescr, PyArrayDescrMethods, PyUntypedArray, PyUntypedArrayMethods};
 use pyo3::prelude::*;
 
 /// A numpy array whose header this file reads without going through Python.
@@ -27,10 +27,11 @@ impl<'a, 'py> Header<'a, 'py> {
         unsafe { &(*array).fields }
     }
 
-    /// The address of the dtype object, to compare with a known one.
+    /// Whether the elements are of this dtype, byte order included.
     #[inline]
-    pub fn descr_ptr(&self) -> *mut npyffi::PyArray_Descr {
-        self.fields().descr
+    pub fn has_dtype(&self, descr: &Bound<'py, PyArrayDescr>) -> bool {
+        // Almost always both are numpy's one object for a plain dtype.
+        std::ptr::addr_eq(self.fields().descr, descr.as_ptr()) || self.0.dtype().is_equiv_to(descr)
     }
 
     /// The lengths of the axes.
@@ -97,6 +98,29 @@ pub unsafe fn view<'py>(
         PY_ARRAY_API.PyArray_SetBaseObject(py, array.as_ptr().cast(), owner.clone().into_ptr())
     };
     if failed != 0 { Err(PyErr::fetch(py)) } else { Ok(array) }
+}
+
+/// The bytes of a numpy scalar of just this dtype, which must be one of numpy's own of a fixed size;
+/// `None` for anything else.
+pub fn scalar_bytes(value: &Bound<'_, PyAny>, descr: &Bound<'_, PyArrayDescr>) -> Option<[u8; 16]> {
+    let py = value.py();
+    // SAFETY: reading a type object of an initialised API.
+    let generic = unsafe { npyffi::get_type_object(py, npyffi::NpyTypes::PyGenericArrType_Type) };
+    // SAFETY: both are live objects.
+    if unsafe { pyo3::ffi::PyObject_TypeCheck(value.as_ptr(), generic) } == 0 {
+        return None;
+    }
+    // SAFETY: the object is a numpy scalar.
+    let own = unsafe { PY_ARRAY_API.PyArray_DescrFromScalar(py, value.as_ptr()) };
+    // SAFETY: numpy returned a new reference, or null with an exception set.
+    let own = unsafe { Bound::from_owned_ptr_or_opt(py, own.cast()) }?;
+    if !own.is(descr) || descr.itemsize() > 16 {
+        return None;
+    }
+    let mut bytes = [0; 16];
+    // SAFETY: the scalar has `itemsize` bytes, at most those that there are.
+    unsafe { PY_ARRAY_API.PyArray_ScalarAsCtype(py, value.as_ptr(), bytes.as_mut_ptr().cast()) };
+    Some(bytes)
 }
 
 /// Where the elements of an array start.

@@ -1,13 +1,12 @@
 //! One leaf: its rule, and a Python value checked against it as a source of bytes.
 
 use echoic_replay::{Dtype, Leaf};
-use numpy::npyffi::PY_ARRAY_API;
 use numpy::{PyArrayDescr, PyArrayDescrMethods, PyUntypedArray, PyUntypedArrayMethods};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyBool, PyBytes, PyComplex, PyDict, PyFloat, PyInt};
 
-use crate::array::{Header, array_data, copy};
+use crate::array::{Header, array_data, copy, scalar_bytes};
 use crate::dtype;
 use crate::error::spec_error;
 
@@ -107,7 +106,12 @@ impl LeafRule {
         let descr = array.dtype();
         let dtype = dtype::from_numpy(&descr)
             .map_err(|advice| spec_error(py, format!("leaf `{name}` of the example: {advice}")))?;
-        let native = descr.call_method1("newbyteorder", ("=",))?.cast_into::<PyArrayDescr>()?;
+        // numpy has one object for each of its plain dtypes; given a name it finds that one, which
+        // makes the comparison with an array's dtype that of two addresses.
+        let native = match dtype {
+            Dtype::BFloat16 => descr,
+            _ => numpy(py)?.call_method1("dtype", (dtype.to_string(),))?.cast_into()?,
+        };
         let leaf = Leaf { path, dtype, shape: array.shape().to_vec() };
         Ok(Self { leaf, descr: native.unbind() })
     }
@@ -121,7 +125,7 @@ impl LeafRule {
         shapes: &mut impl ShapeRule,
     ) -> PyResult<Source> {
         if let Some(header) = Header::of(value)
-            && header.descr_ptr() == self.descr.as_ptr().cast()
+            && header.has_dtype(self.descr.bind(value.py()))
             && header.is_c_contiguous()
             && shapes.accepts(&self.leaf, header.shape())
         {
@@ -140,6 +144,13 @@ impl LeafRule {
         shapes: &mut impl ShapeRule,
     ) -> PyResult<Source> {
         let py = value.py();
+        let inline = !matches!(self.leaf.dtype, Dtype::Bytes(_) | Dtype::BFloat16);
+        if inline && let Some(bytes) = scalar_bytes(value, self.descr.bind(py)) {
+            if !shapes.accepts(&self.leaf, &[]) {
+                return Err(self.mismatch(py, shapes, &describe_type(value)));
+            }
+            return Ok(Source { leaf: index, bytes: Bytes::Inline(bytes) });
+        }
         if let Some(number) = self.python_scalar(value) {
             let bytes = number?;
             if !shapes.accepts(&self.leaf, &[]) {
@@ -302,12 +313,9 @@ fn as_array<'py>(value: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyUntypedArra
     if let Ok(array) = value.cast::<PyUntypedArray>() {
         return Ok(array.clone());
     }
-    // SAFETY: `PyArray_CheckAnyScalar` only inspects the type of a live object.
-    let scalar = unsafe { PY_ARRAY_API.PyArray_CheckAnyScalarExact(py, value.as_ptr()) } != 0;
-    let known = scalar
-        || value.hasattr("__array__")?
-        || value.hasattr("__array_interface__")?
-        || has_buffer(value);
+    // numpy's own scalars have `__array__` too.
+    let known =
+        value.hasattr("__array__")? || value.hasattr("__array_interface__")? || has_buffer(value);
     let array = if !known && value.hasattr("__dlpack__")? {
         numpy(py)?.call_method1("from_dlpack", (value,))?
     } else {

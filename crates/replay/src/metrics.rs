@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use crate::histogram::{Histogram, Summary};
 
 /// How many samples of a batch are timed at most.
-pub const MARKS: usize = 32;
+pub const MARKS: usize = 8;
 
 /// Counters and clocks of one stream.
 #[derive(Debug)]
@@ -224,15 +224,15 @@ mod tests {
             let meter = Meter::new(2, batch_size);
             (0..batch_size).filter(|slot| meter.is_timed(*slot, 1)).count()
         };
-        assert_eq!((timed(1), timed(32), timed(33), timed(1000)), (1, 32, 17, 32));
+        assert_eq!((timed(1), timed(8), timed(9), timed(1000)), (1, 8, 5, 8));
     }
 
     #[test]
     fn a_run_marks_the_timed_slots_it_covers_and_no_other() {
         let meter = Meter::new(2, 128);
-        assert_eq!((meter.stride, meter.per_batch), (4, 32));
-        assert_eq!(meter.timed(0, 0, 128), 0..32);
-        assert_eq!(meter.timed(1, 4, 5), 33..35);
-        assert!(meter.timed(1, 5, 3).is_empty());
+        assert_eq!((meter.stride, meter.per_batch), (16, 8));
+        assert_eq!(meter.timed(0, 0, 128), 0..8);
+        assert_eq!(meter.timed(1, 16, 17), 9..11);
+        assert!(meter.timed(1, 17, 15).is_empty());
     }
 }
