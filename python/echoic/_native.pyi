@@ -2,7 +2,19 @@
 
 from typing import Any, final
 
-from typing_extensions import Self
+from typing_extensions import Self, disjoint_base
+
+__all__ = [
+    "Histogram",
+    "LeafSpec",
+    "Sample",
+    "SampleInfo",
+    "Server",
+    "Spec",
+    "TrajectoryAccumulator",
+    "allocation_count",
+    "empty_call",
+]
 
 def allocation_count() -> int:
     """How often Rust code of this module has allocated memory since it was loaded."""
@@ -10,6 +22,7 @@ def allocation_count() -> int:
 def empty_call(tree: Any) -> None:
     """Do nothing with the argument: the cost of a call into this module, for benchmarks."""
 
+@disjoint_base
 class Server:
     """The native part of :class:`echoic.Server`: everything that runs per sample."""
 
@@ -108,7 +121,10 @@ class Sample:
 
 @final
 class Histogram:
-    """Durations in seconds; all zero while ``count`` is. Quantiles are within 1/16 of their value."""
+    """Durations in seconds, all zero while ``count`` is.
+
+    Quantiles are within 1/16 of their value.
+    """
 
     @property
     def count(self) -> int:
@@ -255,7 +271,7 @@ class LeafSpec:
 
     @property
     def dtype(self) -> str:
-        """numpy's name of the dtype."""
+        """The dtype, by numpy's name for it."""
 
     @property
     def shape(self) -> tuple[int, ...]:

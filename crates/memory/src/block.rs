@@ -24,8 +24,8 @@ pub enum AllocError {
         /// What was to be allocated.
         what: String,
     },
-    /// The system has no such amount.
-    #[error("the system refused to allocate {bytes} bytes")]
+    /// Make it smaller: the machine has no such amount.
+    #[error("the machine has no {bytes} bytes of memory to allocate")]
     Refused {
         /// How much was asked for.
         bytes: usize,
@@ -56,6 +56,10 @@ impl Block {
         // An allocation of zero bytes has no address; one line is cheaper than a special case.
         let layout = Layout::from_size_align(bytes.max(ALIGNMENT), alignment)
             .map_err(|_| AllocError::Overflow { what: format!("a block of {bytes} bytes") })?;
+        // A system that overcommits would grant this, and kill us when the pages are touched.
+        if physical_memory().is_some_and(|memory| bytes > memory) {
+            return Err(AllocError::Refused { bytes });
+        }
         // SAFETY: the layout's size is at least `ALIGNMENT`, so not zero.
         let pointer = unsafe { alloc(layout) };
         let pointer = NonNull::new(pointer).ok_or(AllocError::Refused { bytes })?;
@@ -87,6 +91,20 @@ impl Drop for Block {
         // SAFETY: allocated in `new` with this layout, freed only here.
         unsafe { dealloc(self.pointer.as_ptr(), self.layout) };
     }
+}
+
+#[cfg(all(target_os = "linux", not(miri)))]
+fn physical_memory() -> Option<usize> {
+    // SAFETY: asks for a number.
+    let pages = unsafe { libc::sysconf(libc::_SC_PHYS_PAGES) };
+    // SAFETY: as above.
+    let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+    usize::try_from(pages).ok()?.checked_mul(usize::try_from(page).ok()?)
+}
+
+#[cfg(not(all(target_os = "linux", not(miri))))]
+fn physical_memory() -> Option<usize> {
+    None
 }
 
 #[cfg(all(target_os = "linux", not(miri)))]
@@ -122,7 +140,8 @@ mod tests {
     fn an_impossible_size_is_an_error() {
         let error = Block::new(usize::MAX).unwrap_err();
         assert!(matches!(error, AllocError::Overflow { .. }), "{error}");
-        let error = Block::new(1 << 60).unwrap_err();
-        assert_eq!(error, AllocError::Refused { bytes: 1 << 60 });
+        for bytes in [1 << 60, 1 << 46] {
+            assert_eq!(Block::new(bytes).unwrap_err(), AllocError::Refused { bytes });
+        }
     }
 }

@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use echoic_replay::stream::Wait;
 use echoic_replay::{Blocked, Incoming, Stream, StreamConfig, StreamError};
@@ -42,10 +42,12 @@ impl Server {
     fn new(
         py: Python<'_>,
         example: &Bound<'_, PyAny>,
-        batch_size: usize,
-        num_buffers: usize,
+        batch_size: i64,
+        num_buffers: i64,
         held_warning_after: f64,
     ) -> PyResult<Self> {
+        let batch_size = size("batch_size", batch_size)?;
+        let num_buffers = size("num_buffers", num_buffers)?;
         let held_warning_after =
             Duration::try_from_secs_f64(held_warning_after).map_err(|error| {
                 let message = format!("held_warning_after = {held_warning_after}: {error}");
@@ -69,7 +71,8 @@ impl Server {
         tree: &Bound<'_, PyAny>,
         timeout: Option<f64>,
     ) -> PyResult<()> {
-        self.with_sources(tree, &mut One, |sources, _| self.store(py, sources, 1, timeout))
+        let deadline = wait::deadline(timeout)?;
+        self.with_sources(tree, &mut One, |sources, _| self.store(py, sources, 1, deadline))
     }
 
     /// Stores many samples.
@@ -80,18 +83,19 @@ impl Server {
         tree: &Bound<'_, PyAny>,
         timeout: Option<f64>,
     ) -> PyResult<()> {
+        let deadline = wait::deadline(timeout)?;
         self.with_sources(tree, &mut Many::default(), |sources, shapes| {
-            self.store(py, sources, shapes.rows.unwrap_or(0), timeout)
+            self.store(py, sources, shapes.rows.unwrap_or(0), deadline)
         })
     }
 
     /// Takes the next batch.
     #[pyo3(signature = (timeout=None))]
     fn sample(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Sample> {
+        let deadline = wait::deadline(timeout)?;
         let batch = match self.stream.try_take() {
             Some(batch) => batch,
             None => {
-                let deadline = wait::deadline(timeout)?;
                 let look = |_: Python<'_>, _| Ok(());
                 wait::detached(py, deadline, || Doing::Sample, look, |wait| self.stream.take(wait))?
             }
@@ -169,7 +173,7 @@ impl Server {
         py: Python<'_>,
         sources: &[Source],
         samples: usize,
-        timeout: Option<f64>,
+        deadline: Option<Instant>,
     ) -> PyResult<()> {
         let mut stored = 0;
         let small = samples.saturating_mul(self.stream.spec().nbytes()) < DETACH_BYTES;
@@ -186,7 +190,7 @@ impl Server {
                 }
             }
         }
-        self.store_detached(py, sources, samples, stored, timeout)
+        self.store_detached(py, sources, samples, stored, deadline)
     }
 
     /// Stores samples until all are stored or the next would have to wait.
@@ -211,9 +215,8 @@ impl Server {
         sources: &[Source],
         samples: usize,
         stored: usize,
-        timeout: Option<f64>,
+        deadline: Option<Instant>,
     ) -> PyResult<()> {
-        let deadline = wait::deadline(timeout)?;
         let progress = std::sync::atomic::AtomicUsize::new(stored);
         let doing = || Doing::Submit { stored: progress.load(Ordering::Relaxed), wanted: samples };
         let look = |py: Python<'_>, reason| self.warn_about_held_batches(py, reason);
@@ -267,6 +270,13 @@ impl Server {
         py.import("warnings")?.call_method1("warn", (message, class.cast::<PyType>()?, 2))?;
         Ok(())
     }
+}
+
+/// A size, which the core checks further.
+fn size(name: &str, value: i64) -> PyResult<usize> {
+    usize::try_from(value).map_err(|_| {
+        pyo3::exceptions::PyValueError::new_err(format!("{name} must be positive, got {value}"))
+    })
 }
 
 /// Does nothing with its argument: the cost of a call into this module, for benchmarks.

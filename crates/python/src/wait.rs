@@ -51,8 +51,11 @@ pub fn detached<T: Send>(
                     raised = Some(error);
                     ControlFlow::Break(())
                 }
-                // The interpreter is going away, and with it whoever could end this wait.
-                None => ControlFlow::Break(()),
+                // The interpreter is going away. Going back to it from here would end in an unwind
+                // that Rust can't pass on; the end of the process ends this thread too.
+                None => loop {
+                    std::thread::park();
+                },
             }
         };
         let tick = if main { SIGNAL_TICK } else { IDLE_TICK };
