@@ -24,9 +24,8 @@ unexport PYTHONHOME PYTHONPATH CONDA_PREFIX
 PYTHONS := $(PYTHON) python3 python3.14 python3.13 python3.12 python3.11 python3.10
 NEXTEST := $(shell command -v cargo-nextest 2>/dev/null)
 HOST := $(shell rustc -vV 2>/dev/null | sed -n 's/^host: //p')
-
-DEMO := examples/cartpole.py
-BENCHMARKS := $(filter-out benchmarks/_%,$(wildcard benchmarks/*.py))
+# The folders with Python code of ours.
+OURS := python tests examples benchmarks conftest.py
 
 say = @printf '\n\033[1m==> %s\033[0m\n' "$(1)"
 
@@ -41,18 +40,14 @@ help: ## List these commands
 .PHONY: demo
 demo: build .venv/.installed-demo ## Train a CartPole policy through Echoic, with a live view and a plot
 	$(call say,Running the demo)
-	@python $(DEMO)
+	@python -m examples.cartpole
 
 .PHONY: test
-test: build .venv/.installed-test test-rust loom test-python ## Run all tests: Rust, model checks, Python, documentation examples
+test: build test-rust loom test-python ## Run all tests: Rust, model checks, Python, documentation examples
 
 .PHONY: bench
-bench: build .venv/.installed-test ## Run every benchmark; each prints one JSON line
-	@test -n "$(BENCHMARKS)" || { echo 'There are no benchmarks in benchmarks/ yet.' >&2; exit 1; }
-	@for file in $(BENCHMARKS); do \
-		printf '\n==> %s\n' "$$file" >&2; \
-		python "$$file"; \
-	done
+bench: build .venv/.installed-demo ## Run the benchmarks, beside physical bounds and peers; prints JSON lines
+	@python -m benchmarks
 
 .PHONY: docs
 docs: .venv/.installed-docs ## Build the documentation into site/
@@ -68,16 +63,16 @@ check: lint types docs rustdoc test ## Run all that continuous integration runs
 .PHONY: fmt
 fmt: .venv/.installed-dev ## Format Rust and Python code
 	@cargo fmt --all
-	@ruff check --fix-only --quiet
-	@ruff format
+	@ruff check --fix-only --quiet $(OURS)
+	@ruff format $(OURS)
 
 .PHONY: lint
 lint: .venv/.installed-dev ## Check formatting and lints of Rust and Python code
 	$(call say,Checking format)
 	@cargo fmt --all --check
-	@ruff format --check
+	@ruff format --check $(OURS)
 	$(call say,Checking lints)
-	@ruff check
+	@ruff check $(OURS)
 	@cargo clippy --workspace --all-targets -- -D warnings
 
 .PHONY: types
@@ -107,7 +102,7 @@ else
 endif
 
 .PHONY: test-python
-test-python: build .venv/.installed-test ## Run the Python tests, docstring and documentation examples
+test-python: build .venv/.installed-test .venv/.installed-demo ## Run the Python tests, docstring and documentation examples
 	$(call say,Testing the Python package and the examples of the documentation)
 	@python -m pytest
 
@@ -124,12 +119,15 @@ miri: ## Run the unsafe code in miri (needs nightly with the miri component)
 	@MIRIFLAGS="-Zmiri-disable-isolation" cargo +nightly miri test -p echoic-memory --target-dir target/miri
 
 .PHONY: tsan
-tsan: ## Run the Rust tests of the memory under ThreadSanitizer (needs nightly; see CONTRIBUTING.md)
-	@echo placeholder
+tsan: ## Run the ring and store under ThreadSanitizer (needs nightly)
+	@TSAN_OPTIONS="suppressions=$(CURDIR)/crates/memory/tsan.supp" \
+		RUSTFLAGS="-Zsanitizer=thread -Cunsafe-allow-abi-mismatch=sanitizer" \
+		cargo +nightly test -p echoic-memory --test ring --target $(HOST) --target-dir target/tsan
 
 .PHONY: valgrind
-valgrind: ## Run the Rust tests of the memory under valgrind's memcheck
-	@echo placeholder
+valgrind: ## Run the Rust tests of the memory under valgrind's memcheck (needs valgrind)
+	@CARGO_TARGET_$(subst -,_,$(shell echo $(HOST) | tr a-z A-Z))_RUNNER="valgrind -q --error-exitcode=1" \
+		cargo test -p echoic-memory --test ring --target $(HOST) -- --skip property
 
 ##@ Keep
 
@@ -139,7 +137,7 @@ lock: .venv/.made ## Pin the Python dependencies anew, from requirements/*.in
 
 .PHONY: clean
 clean: ## Remove all that was built, .venv included
-	@rm -rf .venv target site build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	@rm -rf .venv target site build dist demo-output benchmarks/.envs .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	@rm -f python/echoic/*.so
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 

@@ -82,14 +82,12 @@ class Server(_native.Server):
         The loop variable keeps its batch while the next one is awaited, which takes one of the
         ``num_buffers``.
         """
-        while True:
-            try:
-                sample = self.sample()
-            except ClosedError:
-                return
-            yield sample
-            # Let go before the next wait, so that only the caller's reference counts.
-            del sample
+        try:
+            while True:
+                # Not through a variable: this frame would keep the batch as well.
+                yield self.sample()
+        except ClosedError:
+            return
 
     def __enter__(self) -> Self:
         """Start the server."""

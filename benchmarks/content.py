@@ -1,0 +1,109 @@
+"""The check that a received batch holds what was sent.
+
+A fast copy of the wrong bytes is worth nothing, so a workload calls this before it reports a
+number, and a [`ContentError`] leaves the workload without one.
+
+Everything is compared in small pieces: whole-batch temporaries would empty the caches, and be
+mapped and unmapped each time, which slows down the next copy that is on the clock.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from benchmarks.payload import flatten
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from benchmarks.payload import Array, Pool, Tree
+
+PIECE_BYTES = 1 << 15
+
+
+class ContentError(Exception):
+    """A received batch is not what was sent."""
+
+
+class Receiver:
+    """Compares batches with the rows a [`Pool`] sends, in order.
+
+    A receiver counts the rows it was shown, so a batch that is lost, repeated, stale or out of
+    order differs from what is due just like a wrong byte does.
+    """
+
+    def __init__(self, pool: Pool) -> None:
+        """Expect the stream of ``pool`` from its first row on."""
+        self._pool = pool
+        self._rows = 0
+        self._buffers: set[int] = set()
+
+    @property
+    def rows(self) -> int:
+        """Rows that were received so far."""
+        return self._rows
+
+    @property
+    def buffers(self) -> int:
+        """Places in memory where checked batches have lain: the buffers in use."""
+        return len(self._buffers)
+
+    def check(self, batch: Tree, rows: int) -> None:
+        """Compare every row of ``batch`` with the ``rows`` that are due next."""
+        leaves = self._leaves(batch, rows)
+        for path, leaf in leaves.items():
+            piece = max(1, PIECE_BYTES * rows // max(leaf.nbytes, 1))
+            for first in range(0, rows, piece):
+                self._compare(path, leaf, first, min(first + piece, rows))
+        self._buffers.add(next(iter(leaves.values())).ctypes.data)
+        self._rows += rows
+
+    def check_ends(self, batch: Tree, rows: int) -> None:
+        """Compare the first and the last row of ``batch`` only.
+
+        Cheap enough to run inside a timer. The order of the rows between is what a preceding
+        pass with [`check`] has verified.
+        """
+        for path, leaf in self._leaves(batch, rows).items():
+            self._compare(path, leaf, 0, 1)
+            self._compare(path, leaf, rows - 1, rows)
+        self._rows += rows
+
+    def skip(self, rows: int) -> None:
+        """Count ``rows`` as received without looking at them."""
+        self._rows += rows
+
+    def _leaves(self, batch: Tree, rows: int) -> dict[str, Array]:
+        leaves = dict(flatten(batch))
+        columns = self._pool.columns
+        if leaves.keys() != columns.keys():
+            raise ContentError(f"expected leaves {list(columns)}, got {list(leaves)}")
+        for path, column in columns.items():
+            leaf, shape = leaves[path], (rows, *column.shape[1:])
+            if leaf.shape != shape or leaf.dtype != column.dtype:
+                raise ContentError(
+                    f"`{path}`: expected {shape} {column.dtype}, got {leaf.shape} {leaf.dtype}"
+                )
+        return leaves
+
+    def _compare(self, path: str, leaf: Array, first: int, last: int) -> None:
+        due = self._pool.expected(path, self._rows + first, last - first)
+        got = leaf[first:last]
+        if not np.array_equal(got, due):
+            row = first + int(np.argwhere(got != due)[0][0])
+            raise ContentError(
+                f"`{path}`: row {row} of the batch after {self._rows} rows differs from what "
+                "was sent"
+            )
+
+
+def check_copies(slots: Sequence[Array], sources: Sequence[Array], first: int) -> None:
+    """Check that ``slots`` hold the ``sources`` in turn, from number ``first`` on."""
+    for number, slot in enumerate(slots, start=first):
+        source = sources[number % len(sources)]
+        for piece in range(0, slot.nbytes, PIECE_BYTES):
+            which = slice(piece, piece + PIECE_BYTES)
+            if not np.array_equal(slot[which], source[which]):
+                raise ContentError(f"copy {number} differs from its source")

@@ -1,0 +1,91 @@
+"""What a workload needs of a system that moves samples, and Echoic as such a system.
+
+The workloads are written once against this small interface. A peer runs the very same
+code in its own environment (`benchmarks.peers`), so both sides do identical work.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+from benchmarks.timing import UnavailableError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from benchmarks.payload import Tree
+
+
+class Stream(Protocol):
+    """A server with one stream, used in process."""
+
+    def submit(self, tree: Tree, /) -> Any:
+        """Store one sample, waiting while the ring is full."""
+        ...
+
+    def sample(self) -> Any:
+        """Wait for a whole batch; its tree is the attribute ``batch`` of the result."""
+        ...
+
+    def close(self) -> Any:
+        """End the stream."""
+        ...
+
+
+class Engine(Protocol):
+    """Opens streams."""
+
+    @property
+    def name(self) -> str:
+        """How the engine is called in the results."""
+        ...
+
+    def open(self, example: Tree, *, batch_size: int, num_buffers: int) -> Stream:
+        """Open a stream whose ring holds ``num_buffers`` batches."""
+        ...
+
+    def submit_batch(self, stream: Stream) -> Callable[[Tree], Any]:
+        """Return the call that stores many samples at once.
+
+        Raises:
+            UnavailableError: the engine has no such call.
+        """
+        ...
+
+    def empty_call(self) -> Callable[[Tree], Any]:
+        """Return a native function that takes the tree and does nothing.
+
+        Raises:
+            UnavailableError: the engine has no such function.
+        """
+        ...
+
+
+class Echoic:
+    """The project itself."""
+
+    name = "echoic"
+
+    def open(self, example: Tree, *, batch_size: int, num_buffers: int) -> Stream:
+        """Open an in-process server."""
+        # Imported here: a peer's environment runs the workloads without Echoic.
+        import echoic  # noqa: PLC0415
+
+        server: Stream = echoic.Server(
+            example, batch_size=batch_size, num_buffers=num_buffers
+        ).start()
+        return server
+
+    def submit_batch(self, stream: Stream) -> Callable[[Tree], Any]:
+        """Return the server's own method."""
+        method: Callable[[Tree], Any] = stream.submit_batch  # type: ignore[attr-defined]
+        return method
+
+    def empty_call(self) -> Callable[[Tree], Any]:
+        """Return the empty function that the native module offers for this purpose."""
+        try:
+            from echoic._native import empty_call  # noqa: PLC0415 - as above
+        except ImportError as error:
+            raise UnavailableError(f"echoic._native.empty_call is missing: {error}") from error
+        function: Callable[[Tree], Any] = empty_call
+        return function

@@ -1,0 +1,82 @@
+"""What a person sees on standard error while the benchmarks run.
+
+A moving bar where `rich` is installed and standard error is a terminal, plain lines
+otherwise. Standard output belongs to the results.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+
+class Progress:
+    """Counts rounds and prints finished workloads; a context manager."""
+
+    def __init__(self, rounds: int) -> None:
+        """Expect ``rounds`` rounds over all workloads."""
+        self._rounds = rounds
+        self._bar: Any = None
+        self._task: Any = None
+
+    def __enter__(self) -> Progress:
+        """Show the bar, if there can be one."""
+        if sys.stderr.isatty():
+            self._bar = _rich_bar()
+        if self._bar is not None:
+            self._bar.start()
+            self._task = self._bar.add_task("", total=self._rounds)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Take the bar away."""
+        if self._bar is not None:
+            self._bar.stop()
+
+    def say(self, text: str) -> None:
+        """Print a line that stays."""
+        if self._bar is not None:
+            self._bar.console.print(text, highlight=False, markup=False, soft_wrap=True)
+        else:
+            print(text, file=sys.stderr, flush=True)
+
+    def begin(self, name: str) -> None:
+        """Name the workload that starts."""
+        if self._bar is not None:
+            self._bar.update(self._task, description=name)
+
+    def advance(self) -> None:
+        """Count one round."""
+        if self._bar is not None:
+            self._bar.advance(self._task)
+
+
+def _rich_bar() -> Any:
+    try:
+        # rich is optional.
+        from rich.console import Console  # noqa: PLC0415
+        from rich.progress import (
+            BarColumn,
+            MofNCompleteColumn,
+            TextColumn,
+            TimeElapsedColumn,
+        )
+        from rich.progress import Progress as RichProgress
+    except ImportError:
+        return None
+    return RichProgress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        console=Console(stderr=True),
+        transient=True,
+    )

@@ -1,0 +1,558 @@
+"""The workloads of the in-process stream.
+
+Each is a session on one open server: entering it opens the server, every call of the
+yielded function is one repeat, leaving it closes the server. All of them check what
+they received before they return a number.
+
+# What is timed
+
+`submit` and `submit_batch` loops run over prebuilt arguments; the loop itself (some ten
+nanoseconds a turn) is in the number, on every side. In the alternating workloads only
+the filling of a batch is on the clock; taking and checking it is not, and the total
+rate with the taking stands beside it. In the threaded workload the clock runs from the
+first `submit` until the consumer has the last batch, and the interpreter's switch
+interval is part of the result.
+
+Where a workload is compared with a copy round a ring of the same size, the last
+batches are kept in hand, so that all buffers go round: a ring that may use any free
+buffer would otherwise stay in a hotter corner of the cache than the bound.
+`buffers_used` shows it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Literal
+
+import numpy as np
+
+from benchmarks import payload, probes
+from benchmarks.content import ContentError, Receiver
+from benchmarks.engine import Engine, Stream
+from benchmarks.payload import Pool
+from benchmarks.timing import Measure, Measurement
+
+Check = Callable[[Any, int], None]
+Session = Callable[[Engine], AbstractContextManager[Measure]]
+
+
+# How often the ring goes round under the full check before each repeat is timed.
+CHECKED_ROUNDS = 2
+
+
+@dataclass(frozen=True)
+class Target:
+    """A limit the project set itself: printed beside the result, never asserted."""
+
+    metric: str
+    at_least: float | None = None
+    at_most: float | None = None
+
+
+@dataclass(frozen=True)
+class Workload:
+    """One thing to measure, with what it is measured against.
+
+    `better` says which way the value improves, so that ratios can always mean speed.
+    """
+
+    name: str
+    what: str
+    unit: str
+    better: Literal["lower", "higher"]
+    session: Session
+    bound_name: str
+    bound: Session
+    parameters: dict[str, Any] = field(default_factory=dict)
+    targets: tuple[Target, ...] = ()
+
+
+@contextlib.contextmanager
+def submit_alternating(
+    engine: Engine,
+    pool: Pool,
+    *,
+    batch_size: int,
+    num_buffers: int,
+    batches: int,
+    unit: Literal["us", "GB/s"],
+) -> Iterator[Measure]:
+    """Fill a batch one sample at a time, take it, check it, all in one thread."""
+    stream = engine.open(pool.example, batch_size=batch_size, num_buffers=num_buffers)
+    receiver = Receiver(pool)
+    trees = itertools.cycle(pool.entries)
+    held: deque[Any] = deque(maxlen=num_buffers - 2)
+    samples = batches * batch_size
+    sample_bytes = payload.sample_bytes(pool.example)
+
+    def fill_and_take(count: int, check: Check) -> tuple[int, int]:
+        submit, sample = stream.submit, stream.sample
+        filling = taking = 0
+        for _ in range(count):
+            start = time.perf_counter_ns()
+            for tree in itertools.islice(trees, batch_size):
+                submit(tree)
+            filled = time.perf_counter_ns()
+            held.append(sample().batch)
+            taking += time.perf_counter_ns() - filled
+            filling += filled - start
+            check(held[-1], batch_size)
+        return filling, taking
+
+    def measure() -> Measurement:
+        fill_and_take(CHECKED_ROUNDS * num_buffers, receiver.check)
+        filling, taking = fill_and_take(batches, receiver.check_ends)
+        extras = {
+            "samples_per_s_with_taking": samples / (filling + taking) * 1e9,
+            "buffers_used": float(receiver.buffers),
+        }
+        if unit == "us":
+            return Measurement(filling / samples / 1e3, extras)
+        extras["us_per_sample"] = filling / samples / 1e3
+        return Measurement(samples * sample_bytes / filling, extras)
+
+    with contextlib.closing(stream):
+        yield measure
+
+
+@contextlib.contextmanager
+def submit_threaded(
+    engine: Engine, pool: Pool, *, batch_size: int, num_buffers: int, batches: int
+) -> Iterator[Measure]:
+    """Submit in one Python thread while another takes the batches."""
+    stream = engine.open(pool.example, batch_size=batch_size, num_buffers=num_buffers)
+    receiver = Receiver(pool)
+    trees = itertools.cycle(pool.entries)
+    samples = batches * batch_size
+    # The first pass, which is not counted, checks every row; the timed ones the ends.
+    checks = itertools.chain([receiver.check], itertools.repeat(receiver.check_ends))
+
+    def consume(check: Check, ready: threading.Event) -> int:
+        failure: ContentError | None = None
+        ready.set()
+        for _ in range(batches):
+            batch = stream.sample().batch
+            # A failed check must not stop the draining: the producer would wait on.
+            if failure is None:
+                try:
+                    check(batch, batch_size)
+                except ContentError as error:
+                    failure = error
+        finished = time.perf_counter_ns()
+        if failure is not None:
+            raise failure
+        return finished
+
+    def measure() -> Measurement:
+        submit = stream.submit
+        ready = threading.Event()
+        with ThreadPoolExecutor(1) as threads, _closed_on_error(stream):
+            consumer = threads.submit(consume, next(checks), ready)
+            ready.wait()
+            start = time.perf_counter_ns()
+            for tree in itertools.islice(trees, samples):
+                submit(tree)
+            elapsed = consumer.result() - start
+        return Measurement(elapsed / samples / 1e3, {"samples_per_s": samples / elapsed * 1e9})
+
+    with contextlib.closing(stream):
+        yield measure
+
+
+@contextlib.contextmanager
+def submit_blocks(
+    engine: Engine, pool: Pool, *, num_buffers: int, batches: int, aliased: bool
+) -> Iterator[Measure]:
+    """Fill a batch with one `submit_batch`, take it, check it, all in one thread.
+
+    ``aliased`` puts the sources where a plain `memcpy` into the ring is slowest (see
+    `payload.touched_bytes`). Batches are whole pages there, so all of them start alike.
+    """
+    stream = engine.open(pool.example, batch_size=pool.rows, num_buffers=num_buffers)
+    with contextlib.closing(stream):
+        submit_batch = engine.submit_batch(stream)
+        receiver = Receiver(pool)
+        blocks = itertools.cycle(pool.entries)
+        if aliased:
+            submit_batch(next(blocks))
+            batch = stream.sample().batch
+            receiver.check(batch, pool.rows)
+            pool = pool.aliased_to(batch)
+            blocks = itertools.cycle(pool.entries)
+            next(blocks)
+            # Kept, it would take a buffer out of the round.
+            del batch
+            # Of the moved blocks, the second is due next.
+            receiver = Receiver(pool)
+            receiver.skip(pool.rows)
+        held: deque[Any] = deque(maxlen=num_buffers - 2)
+        rows = batches * pool.rows
+        sample_bytes = payload.sample_bytes(pool.example)
+
+        def fill_and_take(count: int, check: Check) -> int:
+            filling = 0
+            for block in itertools.islice(blocks, count):
+                start = time.perf_counter_ns()
+                submit_batch(block)
+                filling += time.perf_counter_ns() - start
+                held.append(stream.sample().batch)
+                check(held[-1], pool.rows)
+            return filling
+
+        def measure() -> Measurement:
+            fill_and_take(CHECKED_ROUNDS * num_buffers, receiver.check)
+            filling = fill_and_take(batches, receiver.check_ends)
+            extras = {
+                "samples_per_s": rows / filling * 1e9,
+                "buffers_used": float(receiver.buffers),
+            }
+            return Measurement(rows * sample_bytes / filling, extras)
+
+        yield measure
+
+
+@contextlib.contextmanager
+def handover(
+    engine: Engine,
+    pool: Pool,
+    *,
+    batch_size: int,
+    num_buffers: int,
+    handovers: int,
+    pause: float,
+    parked_after: float,
+) -> Iterator[Measure]:
+    """Time from the `submit` that completes a batch until a parked consumer has it.
+
+    The clock starts before that `submit`, so its own cost is in the number. The
+    producer rests ``pause`` seconds before it completes a batch. A hand-over counts
+    only if the consumer had been in `sample` for ``parked_after`` seconds by then, and
+    ``parked_share`` says how many did.
+    """
+    stream = engine.open(pool.example, batch_size=batch_size, num_buffers=num_buffers)
+    receiver = Receiver(pool)
+    trees = itertools.cycle(pool.entries)
+
+    def consume() -> tuple[list[int], list[int]]:
+        entered, received = [], []
+        failure: ContentError | None = None
+        for _ in range(handovers):
+            entered.append(time.perf_counter_ns())
+            batch = stream.sample().batch
+            received.append(time.perf_counter_ns())
+            if failure is None:
+                try:
+                    receiver.check(batch, batch_size)
+                except ContentError as error:
+                    failure = error
+        if failure is not None:
+            raise failure
+        return entered, received
+
+    def measure() -> Measurement:
+        submit = stream.submit
+        sent = []
+        with ThreadPoolExecutor(1) as threads, _closed_on_error(stream):
+            consumer = threads.submit(consume)
+            for _ in range(handovers):
+                for tree in itertools.islice(trees, batch_size - 1):
+                    submit(tree)
+                last = next(trees)
+                time.sleep(pause)
+                sent.append(time.perf_counter_ns())
+                submit(last)
+            entered, received = (np.array(times) for times in consumer.result())
+        parked = np.array(sent) - entered >= parked_after * 1e9
+        if not parked.any():
+            raise RuntimeError("the consumer was never parked: the machine is too busy")
+        delays = (received - np.array(sent))[parked] / 1e3
+        median, p99 = np.percentile(delays, [50, 99])
+        return Measurement(
+            float(median), {"p99_us": float(p99), "parked_share": float(parked.mean())}
+        )
+
+    with contextlib.closing(stream):
+        yield measure
+
+
+@contextlib.contextmanager
+def take_ready(
+    engine: Engine, pool: Pool, *, batch_size: int, num_buffers: int, rounds: int
+) -> Iterator[Measure]:
+    """Call `sample` and reach for its tree while batches lie ready; µs a batch.
+
+    Giving back the previous batch is in the number, as in any real loop. One round of
+    each repeat is off the clock and checks every batch it takes.
+    """
+    stream = engine.open(pool.example, batch_size=batch_size, num_buffers=num_buffers)
+    receiver = Receiver(pool)
+    trees = itertools.cycle(pool.entries)
+    ready = _ready(num_buffers)
+
+    def fill() -> None:
+        for tree in itertools.islice(trees, ready * batch_size):
+            stream.submit(tree)
+
+    def measure() -> Measurement:
+        sample = stream.sample
+        fill()
+        for _ in range(ready):
+            receiver.check(sample().batch, batch_size)
+        elapsed = 0
+        for _ in range(rounds):
+            fill()
+            start = time.perf_counter_ns()
+            for _ in range(ready):
+                batch = sample().batch
+            elapsed += time.perf_counter_ns() - start
+            receiver.skip((ready - 1) * batch_size)
+            receiver.check(batch, batch_size)
+        return Measurement(elapsed / (rounds * ready) / 1e3)
+
+    with contextlib.closing(stream):
+        yield measure
+
+
+@contextlib.contextmanager
+def _closed_on_error(stream: Stream) -> Iterator[None]:
+    """End the stream if the producer fails, or its consumer would wait for ever."""
+    try:
+        yield
+    except BaseException:
+        stream.close()
+        raise
+
+
+def workloads(quick: bool) -> list[Workload]:
+    """List all workloads; ``quick`` ones do little work and say little."""
+    return [
+        _submit_small(quick, threaded=False),
+        _submit_small(quick, threaded=True),
+        *(_submit_batch_small(quick, rows) for rows in (4096, 16384, 65536)),
+        _submit_batch_small(quick, 16384, aliased=True),
+        _frames(quick),
+        _frame_blocks(quick),
+        _layers(quick),
+        _handover(quick),
+        _take_ready(quick),
+    ]
+
+
+def _submit_small(quick: bool, *, threaded: bool) -> Workload:
+    pool = Pool.of_samples(payload.small(), 61)
+    batch_size, num_buffers = 1024, 4
+    batches = 8 if quick else 200
+    session: Session = partial(
+        submit_threaded if threaded else partial(submit_alternating, unit="us"),
+        pool=pool,
+        batch_size=batch_size,
+        num_buffers=num_buffers,
+        batches=batches,
+    )
+    return Workload(
+        name="submit_small_threaded" if threaded else "submit_small_alternating",
+        what="submit of {obs: (4,) f32, reward: (1,) f32}, "
+        + ("producer and consumer thread" if threaded else "one thread fills and takes"),
+        unit="us/sample",
+        better="lower",
+        session=session,
+        bound_name="empty native call with the same argument, one thread",
+        bound=partial(probes.empty_calls, pool=pool, calls=batches * batch_size),
+        parameters={
+            "batch_size": batch_size,
+            "num_buffers": num_buffers,
+            "batches": batches,
+        },
+        targets=() if threaded else (Target("above_bound", at_most=0.5),),
+    )
+
+
+def _submit_batch_small(quick: bool, rows: int, *, aliased: bool = False) -> Workload:
+    pool = Pool.of_blocks(payload.small(), 3, rows)
+    batches = 8 if quick else 2**25 // (rows * 8)
+    return Workload(
+        name=f"submit_batch_small_{rows}" + ("_aliased" if aliased else ""),
+        what=f"submit_batch of {{obs: (4,) f32, reward: (1,) f32}}, {rows} rows a call"
+        + (", 16 bytes earlier in their pages than the ring" if aliased else ""),
+        unit="GB/s",
+        better="higher",
+        session=partial(submit_blocks, pool=pool, num_buffers=4, batches=batches, aliased=aliased),
+        bound_name=_COPY_NAME,
+        bound=_copies(pool, slots_per_batch=1, num_buffers=4, batches=batches),
+        parameters={"batch_size": rows, "num_buffers": 4, "batches": batches},
+        targets=(
+            Target("ratio_to_bound", at_least=0.8),
+            Target("samples_per_s", at_least=20e6),
+        ),
+    )
+
+
+def _frames(quick: bool) -> Workload:
+    return _submit_bytes(
+        name="submit_frames",
+        what="submit of an 84x84x4 u8 frame with three scalars, one thread",
+        pool=Pool.of_samples(payload.frame(), 7),
+        batch_size=64,
+        batches=2 if quick else 100,
+        targets=(Target("ratio_to_bound", at_least=0.85),),
+    )
+
+
+def _layers(quick: bool) -> Workload:
+    return _submit_bytes(
+        name="submit_layers",
+        what="submit of a 1.02 MB tree of 44 leaves, one thread",
+        pool=Pool.of_samples(payload.layers(), 3),
+        batch_size=8,
+        batches=1 if quick else 20,
+        targets=(),
+    )
+
+
+def _submit_bytes(
+    *,
+    name: str,
+    what: str,
+    pool: Pool,
+    batch_size: int,
+    batches: int,
+    targets: tuple[Target, ...],
+) -> Workload:
+    return Workload(
+        name=name,
+        what=what,
+        unit="GB/s",
+        better="higher",
+        session=partial(
+            submit_alternating,
+            pool=pool,
+            batch_size=batch_size,
+            num_buffers=4,
+            batches=batches,
+            unit="GB/s",
+        ),
+        bound_name=_COPY_NAME,
+        bound=_copies(pool, slots_per_batch=batch_size, num_buffers=4, batches=batches),
+        parameters={
+            "batch_size": batch_size,
+            "num_buffers": 4,
+            "batches": batches,
+            "sample_bytes": payload.sample_bytes(pool.example),
+        },
+        targets=targets,
+    )
+
+
+def _frame_blocks(quick: bool) -> Workload:
+    rows = 64
+    pool = Pool.of_blocks(payload.frame(), 3, rows)
+    batches = 2 if quick else 100
+    return Workload(
+        name="submit_batch_frames",
+        what=f"submit_batch of 84x84x4 u8 frames with scalars, {rows} rows a call",
+        unit="GB/s",
+        better="higher",
+        session=partial(submit_blocks, pool=pool, num_buffers=4, batches=batches, aliased=False),
+        bound_name=_COPY_NAME,
+        bound=_copies(pool, slots_per_batch=1, num_buffers=4, batches=batches),
+        parameters={"batch_size": rows, "num_buffers": 4, "batches": batches},
+        targets=(Target("ratio_to_bound", at_least=0.85),),
+    )
+
+
+def _handover(quick: bool) -> Workload:
+    handovers = 20 if quick else 300
+    pause = 0.002
+    return Workload(
+        name="handover",
+        what="from before the submit that completes a batch until a parked consumer "
+        "thread has it in hand",
+        unit="us",
+        better="lower",
+        session=partial(
+            handover,
+            pool=Pool.of_samples(payload.small(), 61),
+            batch_size=32,
+            num_buffers=4,
+            handovers=handovers,
+            pause=pause,
+            parked_after=pause / 4,
+        ),
+        bound_name="wake-up of a Python thread parked on a threading.Lock",
+        bound=_any_engine(partial(probes.lock_handovers, handovers, pause)),
+        parameters={
+            "batch_size": 32,
+            "num_buffers": 4,
+            "handovers": handovers,
+            "pause_s": pause,
+        },
+        targets=(Target("value", at_most=20), Target("p99_us", at_most=100)),
+    )
+
+
+def _take_ready(quick: bool) -> Workload:
+    example = payload.six_leaves()
+    batch_size, num_buffers = 8, 16
+    rounds = 4 if quick else 500
+    return Workload(
+        name="take_ready",
+        what="sample and its tree of six leaves while batches lie ready",
+        unit="us/batch",
+        better="lower",
+        session=partial(
+            take_ready,
+            pool=Pool.of_samples(example, 61),
+            batch_size=batch_size,
+            num_buffers=num_buffers,
+            rounds=rounds,
+        ),
+        bound_name="six numpy slices in a dict, plain Python: a reference, not a bound",
+        bound=_any_engine(
+            partial(
+                probes.numpy_slices,
+                example,
+                batch_size=batch_size,
+                batches=rounds * _ready(num_buffers),
+            )
+        ),
+        parameters={
+            "batch_size": batch_size,
+            "num_buffers": num_buffers,
+            "rounds": rounds,
+        },
+        targets=(Target("value", at_most=2),),
+    )
+
+
+def _ready(num_buffers: int) -> int:
+    # Fewer than the ring holds: the batch in hand occupies a buffer too.
+    return num_buffers - 2
+
+
+_COPY_NAME = "numpy copy of the same bytes round a ring of the same size"
+
+
+def _copies(pool: Pool, *, slots_per_batch: int, num_buffers: int, batches: int) -> Session:
+    return _any_engine(
+        partial(
+            probes.plain_copies,
+            pool,
+            slots_per_batch=slots_per_batch,
+            num_buffers=num_buffers,
+            batches=batches,
+        )
+    )
+
+
+def _any_engine(probe: Callable[[], AbstractContextManager[Measure]]) -> Session:
+    """Make a session of a probe that is the same whatever engine it stands beside."""
+    return lambda _engine: probe()

@@ -1,0 +1,154 @@
+"""Puts the parts together: a server, workers that fill it, a learner that empties it."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import echoic
+import numpy as np
+from rich.console import Console
+
+from examples.cartpole import ppo, rollout
+from examples.cartpole.learner import Learner, evaluate
+from examples.cartpole.plot import save_plot
+from examples.cartpole.policy import ActorCritic
+from examples.cartpole.progress import EPISODES, Progress
+from examples.cartpole.view import choose_view
+from examples.cartpole.weights import SharedWeights
+from examples.cartpole.worker import Crew
+
+ROLLOUTS_PER_BATCH = 16
+# One batch to learn from while the other fills. More would let the workers run further
+# ahead, with a policy that is further behind.
+BATCHES = 2
+EVALUATION_EPISODES = 20
+INTERRUPTED = 130
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the command line can set."""
+
+    seed: int = 0
+    workers: int = 4
+    steps: int = 300_000
+    target: float = 400.0
+    out: Path = Path("demo-output")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a run ended with."""
+
+    progress: Progress
+    info: echoic.SampleInfo  # after all workers stopped
+    sent: int  # rollouts, as the workers counted them
+    reached: bool
+    evaluation: list[float]  # returns of greedy episodes
+    plot: Path
+
+
+def train(options: Options) -> Outcome:
+    """Learn until the target is reached or the steps are used up, then draw the plot."""
+    rng = np.random.default_rng(options.seed)
+    model = ActorCritic(rollout.OBSERVATION, rollout.ACTIONS)
+    params = model.initial(rng)
+    weights = SharedWeights(params)
+    learner = Learner(model, params, weights, ppo.Settings(), rng)
+
+    view = choose_view(Console(), options.steps, options.target)
+    server = echoic.Server(rollout.EXAMPLE, batch_size=ROLLOUTS_PER_BATCH, num_buffers=BATCHES)
+    crew = Crew(options.workers, model, weights, server, options.seed)
+    progress = Progress()
+    with view, server, crew:
+        for sample in server.dataset_iter():
+            progress.add(learner.learn(sample.batch))
+            # The name would keep the batch, and its slots from the workers, until the
+            # next batch is there.
+            del sample
+            view.update(progress, server.info)
+            if progress.reached(options.target) or progress.steps >= options.steps:
+                break
+
+    plot = options.out / "cartpole.png"
+    save_plot(progress, options.target, plot)
+    return Outcome(
+        progress=progress,
+        info=server.info,
+        sent=crew.sent,
+        reached=progress.reached(options.target),
+        evaluation=evaluate(model, params, EVALUATION_EPISODES, options.seed),
+        plot=plot,
+    )
+
+
+def report(outcome: Outcome, target: float) -> None:
+    """The last lines of a run."""
+    progress, info = outcome.progress, outcome.info
+    learned = info.delivered_total * info.batch_size
+    score = f"mean return of the last {EPISODES} training episodes"
+    print(
+        f"Echoic took {info.inserted_total:,d} rollouts of {rollout.LENGTH} steps;"
+        f" {learned:,d} were learned from, in {info.delivered_total:,d} batches,"
+        f" at {progress.steps / progress.seconds:,.0f} steps/s."
+    )
+    print(
+        f"{'Reached' if outcome.reached else 'Missed'} the target of {target:g} ({score})"
+        f" after {progress.steps:,d} steps and {progress.seconds:.1f} s."
+    )
+    print(
+        f"Greedy evaluation, {len(outcome.evaluation)} episodes of its own:"
+        f" mean return {np.mean(outcome.evaluation):.1f}."
+    )
+    print(f"The plot is in {outcome.plot}; {score}: {progress.mean_return:.1f}")
+
+
+def parse(arguments: list[str]) -> Options:
+    """Options from the command line."""
+    parser = argparse.ArgumentParser(
+        prog="python -m examples.cartpole",
+        description="Learn CartPole with worker threads that send through Echoic. "
+        f"Exits with 1 when the mean return of the last {EPISODES} training episodes "
+        "does not reach the target.",
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+    standard = Options()
+    parser.add_argument(
+        "--seed", type=int, default=standard.seed, help="of the networks and the games"
+    )
+    parser.add_argument("--workers", type=positive, default=standard.workers, help="worker threads")
+    parser.add_argument(
+        "--steps", type=positive, default=standard.steps, help="to learn from at most"
+    )
+    parser.add_argument(
+        "--target", type=float, default=standard.target, help="mean return to stop at"
+    )
+    parser.add_argument("--out", type=Path, default=standard.out, help="folder for the plot")
+    return Options(**vars(parser.parse_args(arguments)))
+
+
+def positive(text: str) -> int:
+    """A whole number of at least 1."""
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{number} is not a positive number")
+    return number
+
+
+def main(arguments: list[str]) -> int:
+    """Run the demo; the exit status says whether the target was reached."""
+    options = parse(arguments)
+    try:
+        outcome = train(options)
+    except KeyboardInterrupt:
+        print("Interrupted. The server is closed and all workers have stopped.")
+        return INTERRUPTED
+    report(outcome, options.target)
+    return 0 if outcome.reached else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,133 @@
+"""Fixtures that several test files share: servers that get closed, threads that get joined."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+import echoic
+import numpy as np
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+# A wait that should have ended fails its own test after this, long before the whole run does.
+PATIENCE = 20.0
+
+
+class Background:
+    """Runs functions in threads and gives back what they return or raise."""
+
+    def __init__(self) -> None:
+        self._threads: list[threading.Thread] = []
+
+    def start(self, function: Callable[..., Any], *arguments: Any) -> Callable[[], Any]:
+        """Start a thread; calling the result joins it, and returns or raises as it did."""
+        outcome: list[tuple[bool, Any]] = []
+
+        def run() -> None:
+            try:
+                outcome.append((True, function(*arguments)))
+            except BaseException as error:  # noqa: BLE001 - raised again by `result`
+                outcome.append((False, error))
+
+        thread = threading.Thread(target=run, daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+        def result() -> Any:
+            thread.join(PATIENCE)
+            assert not thread.is_alive(), f"{function} is still running"
+            returned, value = outcome[0]
+            if not returned:
+                raise value
+            return value
+
+        return result
+
+    def start_and_let_block(
+        self, function: Callable[..., Any], *arguments: Any
+    ) -> Callable[[], Any]:
+        """Like `start`, for a function that is going to wait.
+
+        The pause makes it likely that it waits already; a test must be right either way.
+        """
+        result = self.start(function, *arguments)
+        time.sleep(0.03)
+        return result
+
+    def join(self) -> None:
+        """Wait for all threads."""
+        for thread in self._threads:
+            thread.join(PATIENCE)
+            assert not thread.is_alive(), "a thread outlived its test"
+
+
+@pytest.fixture
+def make_server() -> Iterator[Callable[..., echoic.Server]]:
+    """Make servers that are closed after the test, which wakes whoever still waits."""
+    servers: list[echoic.Server] = []
+
+    def make(example: Any, batch_size: int = 4, num_buffers: int = 2, **rest: Any) -> Any:
+        server = echoic.Server(example, batch_size=batch_size, num_buffers=num_buffers, **rest)
+        servers.append(server)
+        return server
+
+    yield make
+    for server in servers:
+        server.close()
+
+
+@pytest.fixture
+def background(make_server: object) -> Iterator[Background]:
+    """Run functions in threads.
+
+    Joined before the servers are closed, so that a thread which only a close would wake fails.
+    """
+    threads = Background()
+    yield threads
+    threads.join()
+
+
+@pytest.fixture
+def eventually() -> Callable[[Callable[[], bool]], None]:
+    """Wait until a condition holds."""
+
+    def wait(condition: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + PATIENCE
+        while not condition():
+            assert time.monotonic() < deadline, "the condition never came true"
+            time.sleep(0.001)
+
+    return wait
+
+
+@pytest.fixture
+def run_script() -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Run Python source in a fresh interpreter."""
+
+    def run(source: str, *flags: str, **options: Any) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, *flags, "-c", source],
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE,
+            check=False,
+            **options,
+        )
+
+    return run
+
+
+@pytest.fixture
+def counter_server(make_server: Callable[..., echoic.Server]) -> Callable[..., echoic.Server]:
+    """Make servers whose samples are one int64."""
+
+    def make(batch_size: int = 4, num_buffers: int = 2, **rest: Any) -> echoic.Server:
+        return make_server(np.int64(0), batch_size, num_buffers, **rest)
+
+    return make

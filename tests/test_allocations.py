@@ -1,0 +1,120 @@
+"""The steady state allocates nothing in Rust: the module counts, these tests compare."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import echoic
+import numpy as np
+import pytest
+from echoic._native import allocation_count
+
+MakeServer = Callable[..., echoic.Server]
+
+Pair = collections.namedtuple("Pair", "first second")  # noqa: PYI024 - as users have them
+
+
+@dataclasses.dataclass
+class Step:
+    obs: Any
+    reward: Any
+
+
+OBS = np.zeros(4, np.float32)
+SIX = {name: np.zeros(3, np.float32) for name in "abcdef"}
+
+SAMPLES = {
+    "dict": {"obs": OBS, "reward": np.zeros(1, np.float32)},
+    "six leaves": SIX,
+    "nested": {"a": (OBS, [OBS, {"b": OBS}]), "c": None},
+    "namedtuple": Pair(OBS, OBS),
+    "dataclass": Step(OBS, OBS),
+    "single leaf": OBS,
+    "python numbers": {"float": 1.5, "int": 3, "flag": True, "complex": 1j},
+    "numpy scalars": {"reward": np.float32(1), "action": np.int64(3), "done": np.bool_(0)},
+    "not contiguous": np.zeros((4, 6), np.float32)[:, ::2],
+    "byte-swapped": np.zeros(4, ">f4"),
+    "bytes": b"abcde",
+    "buffer": memoryview(bytes(8)),
+}
+
+
+def test_the_counter_counts(make_server: MakeServer) -> None:
+    before = allocation_count()
+    make_server(OBS)
+    assert allocation_count() > before
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_submitting_allocates_nothing(make_server: MakeServer, name: str) -> None:
+    sample = SAMPLES[name]
+    # Many small batches, so that their completion is covered.
+    server = make_server(sample, batch_size=8, num_buffers=2000)
+    for _ in range(100):
+        server.submit(sample)
+    before = allocation_count()
+    for _ in range(10_000):
+        server.submit(sample)
+    assert allocation_count() - before == 0
+    assert server.info.inserted_total == 10_100
+
+
+@pytest.mark.parametrize("rows", [1, 7, 8, 20])
+def test_submitting_rows_allocates_nothing(make_server: MakeServer, rows: int) -> None:
+    server = make_server(SIX, batch_size=8, num_buffers=4000)
+    batch = {name: np.zeros((rows, 3), np.float32) for name in SIX}
+    for _ in range(10):
+        server.submit_batch(batch)
+    before = allocation_count()
+    for _ in range(1000):
+        server.submit_batch(batch)
+    assert allocation_count() - before == 0
+
+
+def cycles(server: echoic.Server, sample: Any, count: int) -> int:
+    """Allocations of `count` rounds of filling a batch, taking it and dropping it."""
+    before = allocation_count()
+    for _ in range(count):
+        for _ in range(server.batch_size):
+            server.submit(sample)
+        server.sample()
+    return allocation_count() - before
+
+
+# What is left: one short list of lengths per batch, from which numpy takes the shapes.
+def test_taking_and_dropping_a_batch_of_six_leaves_allocates_at_most_twice(
+    make_server: MakeServer,
+) -> None:
+    server = make_server(SIX, batch_size=8, num_buffers=3)
+    cycles(server, SIX, 20)
+    assert cycles(server, SIX, 1000) <= 2 * 1000
+
+
+def test_memory_does_not_grow_with_the_number_of_batches(make_server: MakeServer) -> None:
+    server = make_server(SAMPLES["nested"], batch_size=2, num_buffers=3)
+    cycles(server, SAMPLES["nested"], 20)
+    first = cycles(server, SAMPLES["nested"], 500)
+    assert cycles(server, SAMPLES["nested"], 500) == first
+
+
+def test_a_producer_that_blocks_allocates_nothing(make_server: MakeServer, background: Any) -> None:
+    server = make_server(OBS, batch_size=1, num_buffers=2)
+    rounds = 200
+
+    def consume() -> None:
+        for _ in range(rounds + 20):
+            server.sample(timeout=20)
+
+    consumed = background.start(consume)
+    for _ in range(20):
+        server.submit(OBS, timeout=20)
+    before = allocation_count()
+    for _ in range(rounds):
+        server.submit(OBS, timeout=20)
+    grown = allocation_count() - before
+    consumed()
+    # The consumer's own, as above, and nothing on top.
+    assert grown <= 2 * (rounds + 20)

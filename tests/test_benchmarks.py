@@ -1,0 +1,233 @@
+"""The benchmarks run, print complete records, and refuse to report wrong content.
+
+No test here looks at a speed. Peers are left out: they need a package index.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from benchmarks import payload, stream
+from benchmarks.__main__ import run
+from benchmarks.content import ContentError, Receiver, check_copies
+from benchmarks.engine import Echoic
+from benchmarks.payload import Pool
+from benchmarks.timing import Measurement, Summary, UnavailableError, interleave
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def test_quick_mode_prints_a_complete_record_for_every_workload(tmp_path: Path) -> None:
+    out = tmp_path / "results.jsonl"
+    command = [sys.executable, "-m", "benchmarks", "stream", "--quick", "--no-peers"]
+    done = subprocess.run(
+        [*command, "--out", str(out)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == ""
+
+    records = [json.loads(line) for line in out.read_text().splitlines()]
+    assert [record["workload"] for record in records] == [
+        workload.name for workload in stream.workloads(quick=True)
+    ]
+    for record in records:
+        assert record["content_checked"] is True
+        assert record["repeats"] == 3
+        assert record["unit"]
+        assert record["spread"].keys() == {"iqr", "q1", "q3", "min", "max"}
+        assert 0 < record["spread"]["min"] <= record["median"] <= record["spread"]["max"]
+        assert record["bound"]["name"]
+        assert record["bound"]["median"] > 0, record["bound"]
+        assert record["ratio_to_bound"] > 0
+        assert record["peers"] == record["ratio_to_peer"] == {}
+        assert record["machine"]["cores"] >= 1
+        assert record["machine"].keys() >= {"cpu", "memory_gib", "kernel", "date"}
+        assert record["versions"].keys() >= {"python", "numpy", "echoic"}
+        for target in record["targets"]:
+            assert target["value"] is not None, (record["workload"], target)
+
+
+class Corrupting:
+    """Echoic with one bit flipped in a late batch, as a faulty ring might do it."""
+
+    name = "corrupting"
+
+    def open(self, example: Any, *, batch_size: int, num_buffers: int) -> Any:
+        server: Any = Echoic().open(example, batch_size=batch_size, num_buffers=num_buffers)
+        taken = 0
+
+        def sample() -> SimpleNamespace:
+            nonlocal taken
+            taken += 1
+            batch = payload.rebuild(
+                example,
+                iter([leaf.copy() for _, leaf in payload.flatten(server.sample().batch)]),
+            )
+            if taken == 6:
+                _, leaf = payload.flatten(batch)[-1]
+                leaf.reshape(-1).view(np.uint8)[-1] ^= 1
+            return SimpleNamespace(batch=batch)
+
+        return SimpleNamespace(
+            submit=server.submit,
+            submit_batch=server.submit_batch,
+            sample=sample,
+            close=server.close,
+        )
+
+    def submit_batch(self, stream: Any) -> Any:
+        return stream.submit_batch
+
+    def empty_call(self) -> Any:
+        return Echoic().empty_call()
+
+
+@pytest.mark.parametrize("name", [workload.name for workload in stream.workloads(quick=True)])
+def test_workload_with_a_corrupted_batch_prints_no_number(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = io.StringIO()
+    status = run(Corrupting(), out, quick=True, peers=False, repeats=9, only=name)
+    assert status == 1
+    assert name not in [json.loads(line)["workload"] for line in out.getvalue().splitlines()]
+    assert f"{name}: WRONG CONTENT" in capsys.readouterr().err
+
+
+ROWS = 32
+
+
+@pytest.fixture
+def pool() -> Pool:
+    return Pool.of_samples(payload.small(), 7)
+
+
+def batch_of(pool: Pool, first: int = 0, rows: int = ROWS) -> dict[str, Any]:
+    return {path: pool.expected(path, first, rows) for path in pool.columns}
+
+
+def test_receiver_accepts_the_stream_in_order(pool: Pool) -> None:
+    receiver = Receiver(pool)
+    receiver.check(batch_of(pool), ROWS)
+    receiver.check(batch_of(pool, ROWS), ROWS)
+    receiver.check_ends(batch_of(pool, 2 * ROWS), ROWS)
+    assert receiver.rows == 3 * ROWS
+
+
+@pytest.mark.parametrize("row", [0, 1, ROWS - 1])
+def test_receiver_names_the_leaf_and_row_of_one_changed_bit(pool: Pool, row: int) -> None:
+    batch = batch_of(pool)
+    batch["obs"][row].view(np.uint8)[0] ^= 1
+    with pytest.raises(ContentError, match=rf"`obs`: row {row} "):
+        Receiver(pool).check(batch, ROWS)
+
+
+@pytest.mark.parametrize("row", [0, ROWS - 1])
+def test_check_of_the_ends_sees_a_changed_end(pool: Pool, row: int) -> None:
+    batch = batch_of(pool)
+    batch["reward"][row] += 1
+    with pytest.raises(ContentError, match=rf"`reward`: row {row} "):
+        Receiver(pool).check_ends(batch, ROWS)
+
+
+@pytest.mark.parametrize("check", ["check", "check_ends"])
+@pytest.mark.parametrize(
+    "first",
+    [0, ROWS - 1, ROWS + 1, 2 * ROWS],
+    ids=["repeated", "early", "late", "skipped"],
+)
+def test_receiver_refuses_a_batch_out_of_order(pool: Pool, check: str, first: int) -> None:
+    receiver = Receiver(pool)
+    receiver.check(batch_of(pool), ROWS)
+    with pytest.raises(ContentError, match="differs from what was sent"):
+        getattr(receiver, check)(batch_of(pool, first), ROWS)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda batch: batch.pop("reward"),
+        lambda batch: batch.update(obs=batch["obs"].astype(np.float64)),
+        lambda batch: batch.update(obs=batch["obs"][:-1]),
+        lambda batch: batch.update(obs=batch["obs"].reshape(ROWS, 2, 2)),
+    ],
+    ids=["leaf missing", "other dtype", "row missing", "other shape"],
+)
+def test_receiver_refuses_another_form(pool: Pool, change: Any) -> None:
+    batch = batch_of(pool)
+    change(batch)
+    with pytest.raises(ContentError, match="expected"):
+        Receiver(pool).check(batch, ROWS)
+
+
+def test_check_of_plain_copies_sees_a_changed_byte() -> None:
+    sources = [np.full(8, value, np.uint8) for value in range(3)]
+    slots = [sources[(4 + slot) % 3].copy() for slot in range(5)]
+    check_copies(slots, sources, 4)
+    slots[4][7] ^= 1
+    with pytest.raises(ContentError, match="copy 8 "):
+        check_copies(slots, sources, 4)
+
+
+def test_no_ring_of_a_workload_hides_a_stale_row() -> None:
+    for workload in stream.workloads(quick=True):
+        pool = workload.session.keywords["pool"]  # type: ignore[attr-defined]
+        period = len(pool.entries) * pool.rows
+        batch_size = workload.parameters["batch_size"]
+        ring = batch_size * workload.parameters["num_buffers"]
+        assert batch_size % period, workload.name
+        assert ring % period, workload.name
+
+
+def test_subjects_are_measured_in_turn_and_a_failing_one_is_left_out() -> None:
+    order: list[str] = []
+
+    class Subject:
+        def __init__(self, name: str, fails: bool = False) -> None:
+            self.name, self.fails = name, fails
+
+        def __call__(self) -> Subject:
+            return self
+
+        def __enter__(self) -> Any:
+            return self.measure
+
+        def __exit__(self, *_: object) -> None:
+            order.append(f"close {self.name}")
+
+        def measure(self) -> Measurement:
+            order.append(self.name)
+            if self.fails:
+                raise UnavailableError("stalled")
+            return Measurement(float(len(order)))
+
+    subjects: Any = {
+        "a": Subject("a"),
+        "b": Subject("b", fails=True),
+        "c": Subject("c"),
+    }
+    rounds = interleave(subjects, repeats=2)
+    assert order == ["a", "b", "c", "a", "c", "a", "c", "close c", "close b", "close a"]
+    # The first round only warms up.
+    assert rounds.values("a") == [4, 6]
+    assert rounds.values("c") == [5, 7]
+    assert rounds.values("b") == []
+    assert rounds.unavailable == {"b": "stalled"}
+
+
+def test_summary_gives_median_quartiles_and_range() -> None:
+    assert Summary.of([5, 1, 4, 2, 3]) == Summary(median=3, q1=2, q3=4, min=1, max=5)
+    assert Summary.of([2.5]) == Summary(median=2.5, q1=2.5, q3=2.5, min=2.5, max=2.5)

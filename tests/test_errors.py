@@ -1,0 +1,119 @@
+"""Every error is an EchoicError and the builtin that it resembles, and none is a panic."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import echoic
+import numpy as np
+import pytest
+from echoic import errors
+
+BUILTINS = {
+    "SpecError": ValueError,
+    "WaitTimeoutError": TimeoutError,
+    "ClosedError": RuntimeError,
+    "TrajectoryError": ValueError,
+}
+
+
+@pytest.mark.parametrize(("name", "builtin"), BUILTINS.items())
+def test_each_error_is_an_echoic_error_and_a_builtin(name: str, builtin: type) -> None:
+    error = getattr(echoic, name)
+    assert issubclass(error, echoic.EchoicError)
+    assert issubclass(error, builtin)
+
+
+def test_the_list_above_is_complete() -> None:
+    classes = {name for name in errors.__all__ if name.endswith("Error")}
+    assert classes == {"EchoicError", *BUILTINS}
+    assert issubclass(echoic.EchoicError, Exception)
+    assert issubclass(echoic.HeldBatchesWarning, UserWarning)
+
+
+def test_the_package_exports_the_very_classes_of_the_errors_module() -> None:
+    for name in errors.__all__:
+        assert getattr(echoic, name) is getattr(errors, name)
+
+
+def closed_sample() -> None:
+    with echoic.Server(0, batch_size=1) as server:
+        pass
+    server.sample()
+
+
+def closed_submit() -> None:
+    with echoic.Server(0, batch_size=1) as server:
+        pass
+    server.submit(0)
+
+
+PROVOKED = {
+    "a sample that does not fit": (
+        lambda: echoic.Server(0, batch_size=1).submit(0.5),
+        echoic.SpecError,
+    ),
+    "rows that do not fit": (
+        lambda: echoic.Server(0, batch_size=1).submit_batch(np.zeros(2)),
+        echoic.SpecError,
+    ),
+    "an example without leaves": (lambda: echoic.Server({}, batch_size=1), echoic.SpecError),
+    "no batch in time": (
+        lambda: echoic.Server(0, batch_size=1).sample(timeout=0),
+        echoic.WaitTimeoutError,
+    ),
+    "a closed server, sample": (closed_sample, echoic.ClosedError),
+    "a closed server, submit": (closed_submit, echoic.ClosedError),
+    "an unfinished trajectory": (
+        lambda: echoic.TrajectoryAccumulator({"a": np.zeros(2)}).build(),
+        echoic.TrajectoryError,
+    ),
+}
+
+
+@pytest.mark.parametrize("case", PROVOKED)
+def test_what_goes_wrong_is_raised_as_just_that_class(case: str) -> None:
+    provoke, expected = PROVOKED[case]
+    with pytest.raises(echoic.EchoicError) as caught:
+        provoke()
+    assert type(caught.value) is expected
+    assert isinstance(caught.value, BUILTINS[expected.__name__])
+
+
+# Nonsense of all kinds: each must end in an ordinary exception that names no Rust source.
+ABUSES = {
+    "no example": echoic.Server,
+    "sizes of another type": lambda: echoic.Server(0, batch_size="2"),
+    "a size past an int": lambda: echoic.Server(0, batch_size=1 << 80),
+    "all the slots there are": lambda: echoic.Server(0, batch_size=(1 << 63) - 1, num_buffers=2),
+    "all the buffers there are": lambda: echoic.Server(0, batch_size=1, num_buffers=(1 << 64) - 1),
+    "slots without bytes": lambda: echoic.Server(np.zeros(0), 1 << 63, num_buffers=1 << 63),
+    "a timeout of another type": lambda: echoic.Server(0, batch_size=1).sample(timeout="1"),
+    "a sample made by hand": echoic.Sample,
+    "an info made by hand": echoic.SampleInfo,
+    "a histogram made by hand": echoic.Histogram,
+    "a spec made by hand": echoic.Spec,
+    "an info that is assigned": lambda: setattr(echoic.Server(0, batch_size=1).info, "partial", 1),
+    "an accumulator of no dict": lambda: echoic.TrajectoryAccumulator([np.zeros(2)]),
+    "an accumulator of nothing": lambda: echoic.TrajectoryAccumulator({}),
+    "an accumulator of numbered parts": lambda: echoic.TrajectoryAccumulator({1: np.zeros(2)}),
+    "a part that is no name": lambda: echoic.TrajectoryAccumulator({"a": np.zeros(2)}).add(1, 2),
+}
+
+
+@pytest.mark.parametrize("abuse", ABUSES)
+def test_abuse_is_an_ordinary_exception_and_never_a_panic(abuse: str, capfd: Any) -> None:
+    with pytest.raises(Exception) as caught:
+        ABUSES[abuse]()
+    assert type(caught.value).__name__ != "PanicException"
+    assert ".rs:" not in str(caught.value)
+    # A panic that was caught would still have been printed.
+    assert capfd.readouterr().err == ""
+
+
+def test_errors_survive_pickling_with_their_attributes() -> None:
+    with pytest.raises(echoic.WaitTimeoutError) as caught:
+        echoic.Server(0, batch_size=1).sample(timeout=0)
+    copy = pickle.loads(pickle.dumps(caught.value))
+    assert (str(copy), copy.reason, copy.stored) == (str(caught.value), "EMPTY", 0)

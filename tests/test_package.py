@@ -1,0 +1,109 @@
+"""What importing the package gives and leaves alone, and that its stub tells the truth."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import echoic
+import pytest
+from echoic import _native
+
+STUB = ast.parse(Path(_native.__file__).with_name("_native.pyi").read_text(encoding="utf-8"))
+CLASSES = {node.name: node for node in STUB.body if isinstance(node, ast.ClassDef)}
+
+
+def test_importing_loads_no_framework(run_script: Any) -> None:
+    done = run_script(
+        "import sys, echoic\n"
+        "heavy = {'torch', 'jax', 'tensorflow', 'ray', 'gymnasium', 'rich', 'matplotlib',"
+        " 'ml_dtypes', 'typing_extensions', 'multiprocessing.shared_memory'}\n"
+        "print(sorted(heavy & set(sys.modules)))\n"
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "[]\n", "")
+
+
+def test_using_it_loads_no_framework(run_script: Any) -> None:
+    done = run_script(
+        "import sys, numpy as np, echoic\n"
+        "with echoic.Server({'a': (np.zeros(3), 1)}, batch_size=1) as server:\n"
+        "    server.submit({'a': (np.zeros(3), 1)})\n"
+        "    server.sample().info.as_dict()\n"
+        "heavy = {'torch', 'jax', 'tensorflow', 'ray', 'gymnasium', 'rich', 'matplotlib'}\n"
+        "print(sorted(heavy & set(sys.modules)))\n"
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "[]\n", "")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="counts threads in /proc")
+def test_importing_starts_no_thread(run_script: Any) -> None:
+    # The pool of numpy's BLAS is not ours.
+    source = "import echoic, os; print(len(os.listdir('/proc/self/task')))"
+    done = run_script(source, env={**os.environ, "OPENBLAS_NUM_THREADS": "1"})
+    assert (done.stdout, done.stderr) == ("1\n", "")
+
+
+def test_importing_warns_about_nothing(run_script: Any) -> None:
+    done = run_script("import echoic", "-W", "error", "-X", "dev")
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("name", echoic.__all__)
+def test_every_public_name_exists_and_is_documented(name: str) -> None:
+    value = getattr(echoic, name)
+    assert inspect.getdoc(value), name
+    assert value.__name__ == name
+
+
+def test_public_names_are_sorted_and_nothing_else_is_public() -> None:
+    assert echoic.__all__ == sorted(echoic.__all__)
+    public = {name for name in vars(echoic) if not name.startswith("_")}
+    assert public - set(echoic.__all__) <= {"errors", "server"}
+
+
+def test_the_stub_has_the_names_of_the_native_module() -> None:
+    written = {
+        node.name
+        for node in STUB.body
+        if isinstance(node, (ast.ClassDef, ast.FunctionDef)) and not node.name.startswith("_")
+    }
+    assert written == {name for name in vars(_native) if not name.startswith("_")}
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_the_stub_has_the_members_of_each_native_class(name: str) -> None:
+    written = {node.name for node in CLASSES[name].body if isinstance(node, ast.FunctionDef)}
+    runtime = vars(getattr(_native, name))
+    public = {member for member in runtime if not member.startswith("_")}
+    assert {member for member in written if not member.startswith("_")} == public
+    # What every object has in some form needs no line in the stub; what it writes must be there.
+    assert {member for member in written if member.startswith("_")} <= set(runtime)
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_the_stub_documents_every_member(name: str) -> None:
+    assert ast.get_docstring(CLASSES[name])
+    for node in CLASSES[name].body:
+        if isinstance(node, ast.FunctionDef) and not node.name.startswith("_"):
+            assert ast.get_docstring(node), node.name
+
+
+@pytest.mark.parametrize("method", ["submit", "submit_batch", "sample", "remainder"])
+def test_signatures_of_the_stub_are_those_at_runtime(method: str) -> None:
+    (node,) = [
+        node
+        for node in CLASSES["Server"].body
+        if isinstance(node, ast.FunctionDef) and node.name == method
+    ]
+    signature = inspect.signature(getattr(_native.Server, method))
+    assert [argument.arg for argument in node.args.args] == list(signature.parameters)
+    defaults = [
+        parameter.default
+        for parameter in signature.parameters.values()
+        if parameter.default is not inspect.Parameter.empty
+    ]
+    assert [ast.literal_eval(default) for default in node.args.defaults] == defaults

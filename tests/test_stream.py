@@ -1,0 +1,703 @@
+"""Samples in one by one, fixed-size batches out: order, back-pressure, closing, numbers."""
+
+from __future__ import annotations
+
+import pickle
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import echoic
+import numpy as np
+import pytest
+
+pytestmark = pytest.mark.timeout(60)
+
+MakeServer = Callable[..., echoic.Server]
+
+
+def test_batches_have_the_samples_in_order(make_server: MakeServer) -> None:
+    example = {"obs": np.zeros(4, np.float32), "reward": np.float32(0)}
+    server = make_server(example, batch_size=3, num_buffers=4)
+    for step in range(9):
+        server.submit({"obs": np.full(4, step, np.float32), "reward": np.float32(-step)})
+
+    for batch in range(3):
+        steps = np.arange(3 * batch, 3 * batch + 3, dtype=np.float32)
+        sample = server.sample(timeout=0)
+        assert sample.sequence == batch
+        assert len(sample) == 3
+        np.testing.assert_array_equal(sample.batch["obs"], np.repeat(steps[:, None], 4, axis=1))
+        np.testing.assert_array_equal(sample.batch["reward"], -steps)
+
+
+def test_a_sample_is_copied_before_submit_returns(counter_server: MakeServer) -> None:
+    server = counter_server(batch_size=2)
+    value = np.array(1, np.int64)
+    server.submit(value)
+    value[...] = 2
+    server.submit(value)
+    assert server.sample(timeout=0).batch.tolist() == [1, 2]
+
+
+def test_batches_of_one_sample(counter_server: MakeServer) -> None:
+    server = counter_server(batch_size=1)
+    for step in range(50):
+        server.submit(step)
+        assert server.sample(timeout=0).batch.tolist() == [step]
+
+
+def test_starting_returns_the_server_any_number_of_times(counter_server: MakeServer) -> None:
+    server = counter_server(batch_size=1)
+    assert server.start() is server
+    assert server.start() is server
+    server.submit(7)
+    assert server.sample(timeout=0).batch.tolist() == [7]
+
+
+# Many samples at once.
+
+
+def test_submit_batch_stores_rows_in_order_across_batches(counter_server: MakeServer) -> None:
+    server = counter_server(batch_size=4, num_buffers=4)
+    server.submit(0)
+    server.submit_batch(np.arange(1, 12))
+    taken = [server.sample(timeout=0).batch.tolist() for _ in range(3)]
+    assert taken == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11]]
+
+
+def test_submit_batch_may_be_larger_than_the_ring(
+    counter_server: MakeServer, background: Any
+) -> None:
+    server = counter_server(batch_size=4, num_buffers=2)
+    rows = np.arange(1003)
+    stored = background.start(server.submit_batch, rows)
+    taken = [server.sample(timeout=10).batch.copy() for _ in range(250)]
+    stored()
+    np.testing.assert_array_equal(np.concatenate(taken), rows[:1000])
+    assert server.info.partial == 3
+
+
+def test_submit_batch_of_large_rows_keeps_every_byte(
+    make_server: MakeServer, background: Any
+) -> None:
+    # Large enough that the copy runs without the GIL.
+    rng = np.random.default_rng(0)
+    rows = {"frame": rng.integers(0, 256, (20, 84, 84, 4), np.uint8), "step": np.arange(20)}
+    server = make_server({"frame": rows["frame"][0], "step": np.int64(0)}, 5, 2)
+    stored = background.start(server.submit_batch, rows)
+    for batch in range(4):
+        part = slice(5 * batch, 5 * batch + 5)
+        sample = server.sample(timeout=10)
+        np.testing.assert_array_equal(sample.batch["frame"], rows["frame"][part])
+        np.testing.assert_array_equal(sample.batch["step"], rows["step"][part])
+        del sample
+    stored()
+
+
+def test_submit_batch_of_no_rows_stores_nothing(counter_server: MakeServer) -> None:
+    server = counter_server()
+    server.submit_batch(np.zeros(0, np.int64))
+    assert server.info.inserted_total == 0
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        np.arange(24).reshape(8, 3)[::2],
+        np.arange(24).reshape(8, 3)[::-2],
+        np.asfortranarray(np.arange(12).reshape(4, 3)),
+        np.arange(12).reshape(3, 4).T,
+        np.broadcast_to(np.arange(3), (4, 3)),
+    ],
+    ids=["every-second", "backwards", "fortran", "transposed", "broadcast"],
+)
+def test_submit_batch_takes_rows_that_are_not_contiguous(
+    make_server: MakeServer, rows: np.ndarray
+) -> None:
+    assert not rows.flags.c_contiguous
+    server = make_server(np.zeros(3, np.int64), batch_size=4)
+    server.submit_batch(rows)
+    np.testing.assert_array_equal(server.sample(timeout=0).batch, rows)
+
+
+def test_submit_batch_needs_one_number_of_rows_in_all_leaves(make_server: MakeServer) -> None:
+    server = make_server({"a": np.zeros(2, np.float32), "b": np.int64(0)})
+    rows = {"a": np.zeros((3, 2), np.float32), "b": np.zeros(2, np.int64)}
+    with pytest.raises(echoic.SpecError) as caught:
+        server.submit_batch(rows)
+    assert str(caught.value) == "leaf `b`: expected int64[3], got int64[2]"
+    assert server.info.inserted_total == 0
+
+
+def test_submit_batch_needs_a_leading_axis(make_server: MakeServer) -> None:
+    server = make_server({"a": np.zeros(2, np.float32)})
+    with pytest.raises(echoic.SpecError) as caught:
+        server.submit_batch({"a": np.zeros(2, np.float32)})
+    assert str(caught.value) == "leaf `a`: expected float32[n, 2], got float32[2]"
+
+
+# Several threads.
+
+
+def check_producers(server: echoic.Server, producers: int, each: int, background: Any) -> None:
+    """Each producer counts up; every number arrives once, in its order, in an unmixed sample."""
+
+    def produce(producer: int) -> None:
+        for step in range(each):
+            payload = np.full(3, producer * each + step, np.int64)
+            server.submit({"producer": producer, "step": step, "payload": payload})
+
+    results = [background.start(produce, producer) for producer in range(producers)]
+    seen: list[list[int]] = [[] for _ in range(producers)]
+    for _ in range(producers * each // server.batch_size):
+        batch = server.sample(timeout=20).batch
+        expected = batch["producer"] * each + batch["step"]
+        np.testing.assert_array_equal(batch["payload"], np.repeat(expected[:, None], 3, axis=1))
+        for producer, step in zip(batch["producer"].tolist(), batch["step"].tolist(), strict=True):
+            seen[producer].append(step)
+    for result in results:
+        result()
+    assert seen == [list(range(each))] * producers
+
+
+PRODUCED = {"producer": 0, "step": 0, "payload": np.zeros(3, np.int64)}
+
+
+def test_samples_of_many_producers_arrive_once_unmixed_and_in_their_order(
+    make_server: MakeServer, background: Any
+) -> None:
+    check_producers(make_server(PRODUCED, 32, 4), 6, 1600, background)
+
+
+# A ring this small blocks at every sample, so a wake-up that gets lost is a stall.
+def test_a_small_ring_with_blocked_producers_never_stalls(
+    make_server: MakeServer, background: Any
+) -> None:
+    check_producers(make_server(PRODUCED, 1, 2), 4, 500, background)
+
+
+def test_each_batch_goes_to_exactly_one_of_many_consumers(
+    counter_server: MakeServer, background: Any
+) -> None:
+    # Each of the four loops keeps its last batch while it waits, so four buffers would be too few.
+    server = counter_server(batch_size=8, num_buffers=6)
+
+    def consume() -> list[list[int]]:
+        return [sample.batch.tolist() for sample in server.dataset_iter()]
+
+    consumers = [background.start(consume) for _ in range(4)]
+    for step in range(8 * 300):
+        server.submit(step)
+    server.close()
+    batches = sorted(batch for consumer in consumers for batch in consumer())
+    assert batches == np.arange(8 * 300).reshape(300, 8).tolist()
+
+
+def test_rows_of_one_submit_batch_keep_their_order_among_other_producers(
+    make_server: MakeServer, background: Any
+) -> None:
+    server = make_server({"producer": 0, "row": 0}, batch_size=16, num_buffers=3)
+    rows = 16 * 50
+
+    def produce(producer: int) -> None:
+        batch = {"producer": np.full(rows, producer), "row": np.arange(rows)}
+        server.submit_batch(batch)
+
+    results = [background.start(produce, producer) for producer in range(3)]
+    seen: list[list[int]] = [[], [], []]
+    for _ in range(150):
+        batch = server.sample(timeout=20).batch
+        for producer, row in zip(batch["producer"].tolist(), batch["row"].tolist(), strict=True):
+            seen[producer].append(row)
+    for result in results:
+        result()
+    assert seen == [list(range(rows))] * 3
+
+
+# Back-pressure.
+
+
+def test_a_producer_waits_until_a_batch_is_dropped(
+    counter_server: MakeServer, background: Any
+) -> None:
+    server = counter_server(batch_size=1, num_buffers=2)
+    server.submit(0)
+    server.submit(1)
+    first = server.sample()
+    done = threading.Event()
+
+    def produce() -> None:
+        server.submit(2)
+        done.set()
+
+    produced = background.start(produce)
+    assert not done.wait(0.1)
+    assert first.batch.tolist() == [0]
+    del first
+    produced()
+    assert [server.sample(timeout=0).batch.tolist() for _ in range(2)] == [[1], [2]]
+
+
+def test_a_batch_that_is_kept_does_not_stop_the_others(counter_server: MakeServer) -> None:
+    server = counter_server(batch_size=2, num_buffers=3)
+    server.submit_batch(np.array([-1, -2]))
+    kept = server.sample(timeout=0).batch
+    for lap in range(20):
+        server.submit_batch(np.array([lap, lap]), timeout=0)
+        assert server.sample(timeout=0).batch.tolist() == [lap, lap]
+    assert kept.tolist() == [-1, -2]
+
+
+def test_a_full_ring_stores_nothing_of_a_sample_that_timed_out(
+    counter_server: MakeServer,
+) -> None:
+    server = counter_server(batch_size=2, num_buffers=2)
+    server.submit_batch(np.arange(4))
+    with pytest.raises(echoic.WaitTimeoutError):
+        server.submit(99, timeout=0)
+    assert server.info.inserted_total == 4
+    assert [server.sample(timeout=0).batch.tolist() for _ in range(2)] == [[0, 1], [2, 3]]
+    server.submit_batch(np.array([4, 5]), timeout=0)
+    assert server.sample(timeout=0).batch.tolist() == [4, 5]
+
+
+# Timeouts.
+
+
+def test_capacity_is_the_reason_when_nobody_takes_batches(counter_server: MakeServer) -> None:
+    server = counter_server(batch_size=2, num_buffers=2)
+    server.submit_batch(np.arange(4))
+    with pytest.raises(echoic.WaitTimeoutError, match="no consumer has taken") as caught:
+        server.submit(4, timeout=0.01)
+    assert (caught.value.reason, caught.value.stored) == ("CAPACITY", 0)
+
+
+def test_leased_is_the_reason_when_all_batches_are_held(counter_server: MakeServer) -> None:
+    server = counter_server(batch_size=2, num_buffers=2)
+    server.submit_batch(np.arange(4))
+    held = [server.sample(), server.sample()]
+    with pytest.raises(echoic.WaitTimeoutError, match="still alive") as caught:
+        server.submit(4, timeout=0.01)
+    assert (caught.value.reason, caught.value.stored) == ("LEASED", 0)
+    del held
+    server.submit(4, timeout=0)
+
+
+def test_empty_is_the_reason_when_no_batch_is_complete(counter_server: MakeServer) -> None:
+    server = counter_server(batch_size=2)
+    server.submit(0)
+    with pytest.raises(echoic.WaitTimeoutError, match="no batch is complete") as caught:
+        server.sample(timeout=0.01)
+    assert (caught.value.reason, caught.value.stored) == ("EMPTY", 0)
+
+
+@pytest.mark.parametrize("rows", [11, 100_003], ids=["small", "without the GIL"])
+def test_a_batch_that_times_out_says_how_many_rows_are_stored(
+    counter_server: MakeServer, rows: int
+) -> None:
+    server = counter_server(batch_size=4, num_buffers=2)
+    with pytest.raises(echoic.WaitTimeoutError) as caught:
+        server.submit_batch(np.arange(rows), timeout=0.01)
+    assert (caught.value.reason, caught.value.stored) == ("CAPACITY", 8)
+    assert f"8 of {rows} samples stored" in str(caught.value)
+    assert server.info.inserted_total == 8
+    taken = [server.sample(timeout=0).batch.tolist() for _ in range(2)]
+    assert taken == [[0, 1, 2, 3], [4, 5, 6, 7]]
+
+
+def test_a_timeout_is_waited_out_and_not_much_longer(counter_server: MakeServer) -> None:
+    server = counter_server()
+    start = time.monotonic()
+    with pytest.raises(echoic.WaitTimeoutError):
+        server.sample(timeout=0.15)
+    assert 0.15 <= time.monotonic() - start < 2.0
+
+
+def test_a_timeout_of_zero_does_not_wait(counter_server: MakeServer) -> None:
+    server = counter_server()
+    start = time.monotonic()
+    for _ in range(100):
+        with pytest.raises(echoic.WaitTimeoutError):
+            server.sample(timeout=0)
+    assert time.monotonic() - start < 2.0
+
+
+BAD_TIMEOUTS = [-1, -0.001, float("nan"), float("-inf")]
+
+
+@pytest.mark.parametrize("timeout", BAD_TIMEOUTS)
+def test_a_bad_timeout_is_refused_when_there_is_nothing_to_wait_for(
+    counter_server: MakeServer, timeout: float
+) -> None:
+    server = counter_server(batch_size=1)
+    with pytest.raises(ValueError, match="timeout"):
+        server.submit(0, timeout=timeout)
+    with pytest.raises(ValueError, match="timeout"):
+        server.submit_batch(np.arange(1), timeout=timeout)
+    assert server.info.inserted_total == 0
+    server.submit(0)
+    with pytest.raises(ValueError, match="timeout"):
+        server.sample(timeout=timeout)
+    server.close()
+    with pytest.raises(ValueError, match="timeout"):
+        server.remainder(timeout=timeout)
+
+
+@pytest.mark.parametrize("timeout", BAD_TIMEOUTS)
+def test_a_bad_timeout_is_refused_when_a_wait_would_begin(
+    counter_server: MakeServer, timeout: float
+) -> None:
+    server = counter_server(batch_size=1, num_buffers=2)
+    with pytest.raises(ValueError, match="timeout"):
+        server.sample(timeout=timeout)
+    server.submit_batch(np.arange(2))
+    with pytest.raises(ValueError, match="timeout"):
+        server.submit(2, timeout=timeout)
+    with pytest.raises(ValueError, match="timeout"):
+        server.submit_batch(np.arange(1), timeout=timeout)
+
+
+@pytest.mark.parametrize("timeout", [1e300, float("inf")])
+def test_a_timeout_past_what_a_clock_holds_is_for_ever(
+    counter_server: MakeServer, background: Any, timeout: float
+) -> None:
+    server = counter_server(batch_size=1)
+    taken = background.start_and_let_block(server.sample, timeout)
+    server.submit(5)
+    assert taken().batch.tolist() == [5]
+
+
+# Closing.
+
+
+def test_close_wakes_blocked_producers_and_consumers(
+    counter_server: MakeServer, background: Any
+) -> None:
+    full = counter_server(batch_size=1, num_buffers=2)
+    full.submit_batch(np.arange(2))
+    empty = counter_server()
+    waiting = [
+        background.start_and_let_block(full.submit, 2),
+        background.start_and_let_block(full.submit_batch, np.arange(3)),
+        background.start_and_let_block(full.submit_batch, np.arange(100_000)),
+        background.start_and_let_block(empty.sample),
+        background.start_and_let_block(empty.sample),
+    ]
+    full.close()
+    empty.close()
+    for result in waiting:
+        with pytest.raises(echoic.ClosedError, match="the server is closed"):
+            result()
+    assert [full.sample().batch.tolist() for _ in range(2)] == [[0], [1]]
+
+
+def test_a_batch_that_close_interrupts_says_how_many_rows_are_stored(
+    counter_server: MakeServer, background: Any, eventually: Any
+) -> None:
+    server = counter_server(batch_size=2, num_buffers=2)
+    stored = background.start(server.submit_batch, np.arange(10))
+    eventually(lambda: server.info.inserted_total == 4)
+    server.close()
+    with pytest.raises(echoic.ClosedError, match="4 of 10 samples stored") as caught:
+        stored()
+    assert caught.value.stored == 4
+
+
+def test_a_closed_server_takes_no_samples_and_gives_what_it_has(
+    counter_server: MakeServer,
+) -> None:
+    server = counter_server(batch_size=2, num_buffers=3)
+    server.submit_batch(np.arange(4))
+    assert not server.closed
+    server.close()
+    assert server.closed
+    for rejected in (lambda: server.submit(4), lambda: server.submit_batch(np.arange(4))):
+        with pytest.raises(echoic.ClosedError):
+            rejected()
+    assert [server.sample().batch.tolist() for _ in range(2)] == [[0, 1], [2, 3]]
+    with pytest.raises(echoic.ClosedError):
+        server.sample()
+
+
+def test_closing_twice_changes_nothing(counter_server: MakeServer) -> None:
+    server = counter_server(batch_size=2)
+    server.submit_batch(np.arange(3))
+    server.close()
+    server.close()
+    assert server.sample().batch.tolist() == [0, 1]
+    remainder = server.remainder()
+    assert remainder is not None
+    assert remainder.batch.tolist() == [2]
+    server.close()
+    assert server.remainder() is None
+
+
+def test_threads_that_close_at_once_lose_nothing(counter_server: MakeServer) -> None:
+    for _ in range(50):
+        server = counter_server(batch_size=2, num_buffers=2)
+        server.submit_batch(np.arange(3))
+        threads = [threading.Thread(target=server.close) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        remainder = server.remainder()
+        assert remainder is not None
+        assert server.sample().batch.tolist() + remainder.batch.tolist() == [0, 1, 2]
+
+
+def test_dataset_iter_ends_when_closed_and_drained(
+    counter_server: MakeServer, background: Any
+) -> None:
+    server = counter_server(batch_size=2, num_buffers=2)
+
+    def produce() -> None:
+        for step in range(11):
+            server.submit(step)
+        server.close()
+
+    produced = background.start(produce)
+    batches = [sample.batch.tolist() for sample in server.dataset_iter()]
+    produced()
+    assert batches == [[0, 1], [2, 3], [4, 5], [6, 7], [8, 9]]
+
+
+def test_dataset_iter_itself_holds_no_batch(counter_server: MakeServer) -> None:
+    server = counter_server(batch_size=1, num_buffers=2)
+    server.submit_batch(np.arange(2))
+    batches = server.dataset_iter()
+    next(batches)
+    next(batches)
+    # The generator is suspended at its yield and keeps the one it gave.
+    assert server.info.batches_held == 1
+    server.submit(2, timeout=0)
+    assert next(batches).batch.tolist() == [2]
+
+
+@pytest.mark.parametrize("rows", range(1, 4))
+def test_the_remainder_is_what_does_not_fill_a_batch(counter_server: MakeServer, rows: int) -> None:
+    server = counter_server(batch_size=4)
+    server.submit_batch(np.arange(4 + rows))
+    server.close()
+    sample = server.remainder()
+    assert sample is not None
+    assert len(sample) == rows
+    assert sample.batch.tolist() == list(range(4, 4 + rows))
+    assert sample.sequence == 1
+    assert server.remainder() is None
+    assert server.sample().batch.tolist() == [0, 1, 2, 3]
+
+
+def test_there_is_no_remainder_when_all_batches_are_full(counter_server: MakeServer) -> None:
+    server = counter_server(batch_size=2)
+    server.submit_batch(np.arange(4))
+    server.close()
+    assert server.remainder() is None
+
+
+def test_the_remainder_of_an_open_server_is_refused(counter_server: MakeServer) -> None:
+    server = counter_server()
+    server.submit(1)
+    with pytest.raises(RuntimeError, match="remainder"):
+        server.remainder()
+
+
+def test_nothing_that_was_stored_is_lost_when_close_races_with_producers(
+    counter_server: MakeServer, background: Any
+) -> None:
+    for _ in range(20):
+        server = counter_server(batch_size=4, num_buffers=4)
+        stored: list[list[int]] = [[], []]
+
+        def produce(producer: int, server: Any = server, stored: Any = stored) -> None:
+            try:
+                for step in range(100_000):
+                    server.submit(2 * step + producer)
+                    stored[producer].append(2 * step + producer)
+            except echoic.ClosedError:
+                pass
+
+        producers = [background.start(produce, producer) for producer in range(2)]
+        taken = [server.sample(timeout=10).batch.tolist() for _ in range(30)]
+        server.close()
+        for producer in producers:
+            producer()
+        taken += [sample.batch.tolist() for sample in server.dataset_iter()]
+        remainder = server.remainder()
+        rest = [] if remainder is None else remainder.batch.tolist()
+        assert sorted(sum(taken, rest)) == sorted(stored[0] + stored[1])
+
+
+def test_a_server_is_a_context_manager_that_closes() -> None:
+    with echoic.Server(np.int64(0), batch_size=1) as server:
+        server.submit(3)
+        assert not server.closed
+    assert server.closed
+    assert server.sample().batch.tolist() == [3]
+
+
+def test_an_error_inside_the_context_passes_through_and_closes() -> None:
+    with pytest.raises(KeyError), echoic.Server(np.int64(0), batch_size=1) as server:
+        raise KeyError
+    assert server.closed
+
+
+# Making one.
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"batch_size": 0}, "batch_size must be at least 1, got 0"),
+        ({"batch_size": -1}, "batch_size must be at least 1, got -1"),
+        ({"num_buffers": 1}, "num_buffers must be at least 2, got 1"),
+        ({"num_buffers": 0}, "num_buffers must be at least 2, got 0"),
+        ({"num_buffers": -3}, "num_buffers must be at least 2, got -3"),
+        ({"held_warning_after": -1.0}, "held_warning_after"),
+        ({"held_warning_after": float("nan")}, "held_warning_after"),
+    ],
+)
+def test_sizes_that_make_no_sense_are_refused(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        echoic.Server(np.int64(0), **{"batch_size": 2, **arguments})
+
+
+@pytest.mark.parametrize("transport", ["tcp", object(), 0])
+def test_a_transport_is_refused_while_there_is_none(transport: Any) -> None:
+    with pytest.raises(TypeError, match="transport must be None"):
+        echoic.Server(np.int64(0), batch_size=1, transport=transport)
+
+
+def test_a_ring_that_no_address_can_hold_is_a_memory_error() -> None:
+    huge = np.broadcast_to(np.float32(0), (1 << 40,))
+    with pytest.raises(MemoryError, match="4398046511104 bytes"):
+        echoic.Server(huge, batch_size=1 << 30)
+
+
+def test_more_slots_than_memory_is_a_memory_error_even_without_bytes(run_script: Any) -> None:
+    # With no bytes a sample, only the bookkeeping of the slots could be too large.
+    done = run_script(
+        "import resource, numpy as np, echoic\n"
+        "resource.setrlimit(resource.RLIMIT_AS, (4 << 30, 4 << 30))\n"
+        "try:\n"
+        "    echoic.Server(np.zeros(0), batch_size=1 << 42)\n"
+        "except MemoryError:\n"
+        "    print('MemoryError')\n"
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "MemoryError\n", "")
+
+
+def test_a_server_cannot_be_pickled(counter_server: MakeServer) -> None:
+    with pytest.raises(TypeError, match="cannot pickle"):
+        pickle.dumps(counter_server())
+
+
+# What it says about itself.
+
+
+def test_info_counts_what_went_through(counter_server: MakeServer) -> None:
+    server = counter_server(batch_size=4, num_buffers=3)
+    server.submit_batch(np.arange(10))
+    info = server.info
+    assert (info.batch_size, info.num_buffers, info.capacity) == (4, 3, 12)
+    assert (info.inserted_total, info.batches_total, info.delivered_total) == (10, 2, 0)
+    assert (info.store_size, info.partial, info.batches_ready) == (10, 2, 2)
+    assert (info.batches_held, info.batches_free, info.sequence) == (0, 0, 0)
+    assert info.bytes_per_sample == 8
+    assert info.memory_bytes >= 12 * 8
+
+    sample = server.sample()
+    info = server.info
+    assert (info.store_size, info.partial, info.batches_ready) == (6, 2, 1)
+    assert (info.batches_held, info.delivered_total, info.sequence) == (1, 1, 1)
+    assert info.oldest_hold > 0
+    del sample
+    info = server.info
+    assert (info.batches_held, info.batches_free, info.oldest_hold) == (0, 1, 0.0)
+    assert (info.aborted, info.refused, info.blocked_pushes, info.sample_waits) == (0, 0, 0, 0)
+
+
+def test_info_counts_waits(counter_server: MakeServer) -> None:
+    server = counter_server(batch_size=1, num_buffers=2)
+    with pytest.raises(echoic.WaitTimeoutError):
+        server.sample(timeout=0.02)
+    server.submit_batch(np.arange(2))
+    for _ in range(3):
+        with pytest.raises(echoic.WaitTimeoutError):
+            server.submit(2, timeout=0.02)
+    info = server.info
+    assert (info.sample_waits, info.blocked_pushes) == (1, 3)
+    assert 0.02 <= info.sample_wait_time < 5
+    assert 0.06 <= info.blocked_time < 5
+
+
+def test_info_counts_samples_that_were_refused(counter_server: MakeServer) -> None:
+    server = counter_server()
+    for _ in range(3):
+        with pytest.raises(echoic.SpecError):
+            server.submit("nonsense")
+    assert (server.info.refused, server.info.inserted_total) == (3, 0)
+
+
+def test_histograms_measure_submit_copy_and_hold(counter_server: MakeServer) -> None:
+    server = counter_server(batch_size=2, num_buffers=2)
+    assert server.info.hold_time.count == 0
+    assert server.info.hold_time.max == 0.0
+    server.submit(0)
+    time.sleep(0.05)
+    server.submit(1)
+    sample = server.sample()
+    time.sleep(0.05)
+    del sample
+    info = server.info
+    # The first sample waited for the second, the second for nobody.
+    assert info.submit_to_available.count == 2
+    assert info.submit_to_available.max >= 0.05 > info.submit_to_available.min
+    assert info.copy_time.count == 2
+    assert info.hold_time.count == 1
+    assert info.hold_time.min >= 0.05
+    for histogram in (info.submit_to_available, info.copy_time, info.hold_time):
+        assert 0 < histogram.min <= histogram.mean <= histogram.max < 10
+        assert histogram.p50 <= histogram.p90 <= histogram.p99
+
+
+def test_the_info_of_a_sample_is_as_of_its_first_reading(counter_server: MakeServer) -> None:
+    server = counter_server(batch_size=1, num_buffers=4)
+    server.submit_batch(np.arange(2))
+    first, second = server.sample(), server.sample()
+    assert (first.info.sequence, second.info.sequence) == (0, 1)
+    assert first.info.inserted_total == 2
+    server.submit(2)
+    assert first.info.inserted_total == 2
+    assert server.info.inserted_total == 3
+
+
+def test_info_as_a_dict_has_the_same_numbers_flat(counter_server: MakeServer) -> None:
+    server = counter_server(batch_size=2)
+    server.submit_batch(np.arange(2))
+    sample = server.sample()
+    info = sample.info
+    numbers = info.as_dict()
+    names = [name for name in dir(info) if not name.startswith("_") and name != "as_dict"]
+    histograms = {"submit_to_available", "copy_time", "hold_time"}
+    parts = ("count", "min", "mean", "p50", "p90", "p99", "max")
+    flat = {name: getattr(info, name) for name in names if name not in histograms}
+    for name in histograms:
+        flat |= {f"{name}.{part}": getattr(getattr(info, name), part) for part in parts}
+    assert numbers == flat
+    assert all(type(number) in (int, float) for number in numbers.values())
+
+
+def test_the_spec_tells_paths_dtypes_and_shapes(make_server: MakeServer) -> None:
+    server = make_server({"b": (np.zeros((2, 3), np.uint8), 0.0), "a": np.zeros((), "S5")})
+    leaves = [(leaf.path, leaf.dtype, leaf.shape, leaf.nbytes) for leaf in server.spec.leaves]
+    assert leaves == [
+        ("a", "S5", (), 5),
+        ("b/0", "uint8", (2, 3), 6),
+        ("b/1", "float64", (), 8),
+    ]
+    assert (server.spec.nbytes, len(server.spec)) == (19, 3)
+    for path in ("a", "b/0", "b/1"):
+        assert path in str(server.spec)

@@ -1,0 +1,186 @@
+"""Waiting: Ctrl-C ends it, it uses no CPU, and it lets other threads run."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import echoic
+import numpy as np
+import pytest
+
+pytestmark = pytest.mark.timeout(60)
+
+MakeServer = Callable[..., echoic.Server]
+
+INTERRUPTED = """
+import numpy as np, echoic
+server = echoic.Server(np.int64(0), batch_size=1, num_buffers=2)
+full = echoic.Server(np.int64(0), batch_size=1, num_buffers=2)
+full.submit_batch(np.arange(2))
+leased = echoic.Server(np.int64(0), batch_size=1, num_buffers=2)
+leased.submit_batch(np.arange(2))
+held = [leased.sample(), leased.sample()]
+print("waiting", flush=True)
+{call}
+print("not interrupted", flush=True)
+"""
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "server.sample()",
+        "server.sample(timeout=60)",
+        "next(server.dataset_iter())",
+        "full.submit(2)",
+        "leased.submit(2)",
+        "full.submit_batch(np.arange(3))",
+        "full.submit_batch(np.arange(1_000_000))",
+    ],
+)
+def test_ctrl_c_ends_a_wait_at_once(call: str) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-c", INTERRUPTED.replace("{call}", call)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    try:
+        assert process.stdout.readline() == "waiting\n"
+        # Time to really wait; the test is right without, but shows less.
+        time.sleep(0.2)
+        start = time.monotonic()
+        process.send_signal(signal.SIGINT)
+        out, error = process.communicate(timeout=20)
+        took = time.monotonic() - start
+    finally:
+        process.kill()
+    assert out == ""
+    assert error.rstrip().endswith("KeyboardInterrupt")
+    assert process.returncode == -signal.SIGINT
+    # Includes the end of the interpreter.
+    assert took < 0.8
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGUSR1"), reason="needs a signal of our own")
+def test_signal_handlers_run_while_the_main_thread_waits(counter_server: MakeServer) -> None:
+    server = counter_server(batch_size=1)
+    main = threading.main_thread().ident
+    assert main is not None
+    before = signal.signal(signal.SIGUSR1, lambda *_: server.submit(5))
+    timer = threading.Timer(0.05, signal.pthread_kill, (main, signal.SIGUSR1))
+    try:
+        timer.start()
+        assert server.sample(timeout=10).batch.tolist() == [5]
+    finally:
+        timer.join()
+        signal.signal(signal.SIGUSR1, before)
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGUSR1"), reason="needs a signal of our own")
+def test_an_interrupted_submit_stores_nothing_and_the_server_goes_on(
+    counter_server: MakeServer,
+) -> None:
+    class Interrupt(BaseException):
+        pass
+
+    def raise_it(*_: object) -> None:
+        raise Interrupt
+
+    server = counter_server(batch_size=1, num_buffers=2)
+    server.submit_batch(np.arange(2))
+    main = threading.main_thread().ident
+    assert main is not None
+    before = signal.signal(signal.SIGUSR1, raise_it)
+    timer = threading.Timer(0.05, signal.pthread_kill, (main, signal.SIGUSR1))
+    try:
+        timer.start()
+        with pytest.raises(Interrupt):
+            server.submit(2, timeout=10)
+    finally:
+        timer.join()
+        signal.signal(signal.SIGUSR1, before)
+    assert [server.sample(timeout=0).batch.tolist() for _ in range(2)] == [[0], [1]]
+    server.submit(3, timeout=0)
+    assert server.sample(timeout=0).batch.tolist() == [3]
+
+
+def wait_out(call: Callable[[], Any]) -> float:
+    """CPU seconds of this process, all threads, in a call that times out."""
+    before = time.process_time()
+    with pytest.raises(echoic.WaitTimeoutError):
+        call()
+    return time.process_time() - before
+
+
+def test_a_wait_uses_no_cpu(counter_server: MakeServer) -> None:
+    server = counter_server(batch_size=1, num_buffers=2)
+    assert wait_out(lambda: server.sample(timeout=1.0)) < 0.05
+    server.submit_batch(np.arange(2))
+    assert wait_out(lambda: server.submit(2, timeout=1.0)) < 0.05
+    held = [server.sample(), server.sample()]
+    assert wait_out(lambda: server.submit(2, timeout=1.0)) < 0.05
+    assert len(held) == 2
+
+
+def test_many_parked_threads_use_no_cpu(counter_server: MakeServer, background: Any) -> None:
+    server = counter_server(batch_size=1, num_buffers=2)
+
+    def take() -> list[int]:
+        return server.sample(timeout=20).batch.tolist()
+
+    waiting = [background.start_and_let_block(take) for _ in range(8)]
+    before = time.process_time()
+    time.sleep(0.5)
+    assert time.process_time() - before < 0.05
+    for step in range(8):
+        server.submit(step)
+    assert sorted(result() for result in waiting) == [[step] for step in range(8)]
+
+
+@pytest.mark.parametrize("call", ["sample", "submit", "submit_batch"])
+def test_other_threads_run_while_one_waits(
+    counter_server: MakeServer, background: Any, call: str
+) -> None:
+    server = counter_server(batch_size=1, num_buffers=2)
+    calls = {
+        "sample": lambda: server.sample(timeout=0.5),
+        "submit": lambda: server.submit(2, timeout=0.5),
+        "submit_batch": lambda: server.submit_batch(np.arange(2, 4), timeout=0.5),
+    }
+    if call != "sample":
+        server.submit_batch(np.arange(2))
+    stop = threading.Event()
+
+    def longest_pause() -> float:
+        longest, last = 0.0, time.monotonic()
+        while not stop.is_set():
+            now = time.monotonic()
+            longest, last = max(longest, now - last), now
+        return longest
+
+    counting = background.start(longest_pause)
+    with pytest.raises(echoic.WaitTimeoutError):
+        calls[call]()
+    stop.set()
+    assert counting() < 0.4
+
+
+def test_a_wait_ends_by_what_another_python_thread_does(
+    counter_server: MakeServer, background: Any
+) -> None:
+    server = counter_server(batch_size=1, num_buffers=2)
+    sampled = background.start_and_let_block(lambda: server.sample().batch.tolist())
+    server.submit(1)
+    assert sampled() == [1]
+    server.submit_batch(np.arange(2))
+    submitted = background.start_and_let_block(server.submit, 2)
+    assert [server.sample(timeout=5).batch.tolist() for _ in range(3)] == [[0], [1], [2]]
+    submitted()
