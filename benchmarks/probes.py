@@ -16,12 +16,21 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from benchmarks.content import check_copies
-from benchmarks.payload import Pool, Tree, flatten, packed, placed, touched_bytes
+from benchmarks.content import CHECKED_ROUNDS, Receiver
+from benchmarks.payload import (
+    Array,
+    Pool,
+    Tree,
+    flatten,
+    packed,
+    placed,
+    rebuild,
+    touched_bytes,
+)
 from benchmarks.timing import Measure, Measurement
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from benchmarks.engine import Engine
 
@@ -47,40 +56,53 @@ def plain_copies(
 ) -> Iterator[Measure]:
     """Copy the entries of ``pool`` round a ring of the same size with numpy: GB/s.
 
-    One ``np.copyto`` moves all bytes of one call at once, into slots that were touched
-    before. Filling a batch is timed; reading it afterwards, to check it, is not. The
-    workload does the same, so the check disturbs the caches of both alike.
+    One ``np.copyto`` moves all bytes of one call at once, into slots that were touched before.
+    What happens off the clock is the workload's own: the same checks of the same rows. Work
+    between two copies slows the second one down, so without it the bound would be another one.
     """
     sources = [placed(packed(entry), 0) for entry in pool.entries]
     nbytes = sources[0].nbytes
-    # Whole cache lines apart, so that no slot is a few bytes further into its page than
-    # a source is; see `touched_bytes` for what that would cost.
+    # Whole cache lines apart, so that no slot is a few bytes further into its page than a source
+    # is; see `touched_bytes` for what that would cost.
     stride = -(-nbytes // 64) * 64
     ring = touched_bytes(slots_per_batch * num_buffers * stride, 0)
-    slots = [ring[start : start + nbytes] for start in range(0, ring.nbytes, stride)]
-    pairs = zip(itertools.cycle(slots), itertools.cycle(sources))
-    batch_bytes = slots_per_batch * nbytes
-    total = 0
+    starts = range(0, ring.nbytes, stride)
+    slots = [ring[start : start + nbytes] for start in starts]
+    pairs = zip(itertools.cycle(slots), itertools.cycle(sources), strict=False)
+    trees = itertools.cycle(
+        [_batch(pool, ring, start, stride, slots_per_batch) for start in starts[::slots_per_batch]]
+    )
+    rows = slots_per_batch * pool.rows
+    receiver = Receiver(pool)
 
-    def fill(count: int, *, check: bool) -> int:
-        nonlocal total
+    def fill(count: int, check: Callable[[Tree, int], None]) -> int:
         elapsed = 0
-        for batch in range(count):
+        for tree in itertools.islice(trees, count):
             start = time.perf_counter_ns()
             for slot, source in itertools.islice(pairs, slots_per_batch):
                 np.copyto(slot, source)
             elapsed += time.perf_counter_ns() - start
-            if check or batch == count - 1:
-                first = total % len(slots)
-                check_copies(slots[first : first + slots_per_batch], sources, total)
-            total += slots_per_batch
+            check(tree, rows)
         return elapsed
 
     def measure() -> Measurement:
-        fill(2 * num_buffers, check=True)
-        return Measurement(batches * batch_bytes / fill(batches, check=False))
+        fill(CHECKED_ROUNDS * num_buffers, receiver.check)
+        elapsed = fill(batches, receiver.check_ends)
+        return Measurement(batches * slots_per_batch * nbytes / elapsed)
 
     yield measure
+
+
+def _batch(pool: Pool, ring: Array, start: int, stride: int, slots: int) -> Tree:
+    """View ``slots`` packed entries as a batch of the pool's tree."""
+    leaves = []
+    for _, leaf in flatten(pool.entries[0]):
+        view: Array = np.ndarray(
+            (slots, *leaf.shape), leaf.dtype, ring.data, start, (stride, *leaf.strides)
+        )
+        leaves.append(view if pool.rows == 1 else view[0])
+        start += leaf.nbytes
+    return rebuild(pool.example, iter(leaves))
 
 
 @contextlib.contextmanager

@@ -6,11 +6,14 @@ otherwise. Standard output belongs to the results.
 
 from __future__ import annotations
 
+import importlib
 import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from types import TracebackType
+
+    from typing_extensions import Self
 
 
 class Progress:
@@ -22,7 +25,7 @@ class Progress:
         self._bar: Any = None
         self._task: Any = None
 
-    def __enter__(self) -> Progress:
+    def __enter__(self) -> Self:
         """Show the bar, if there can be one."""
         if sys.stderr.isatty():
             self._bar = _rich_bar()
@@ -60,23 +63,17 @@ class Progress:
 
 
 def _rich_bar() -> Any:
+    """Return a bar of `rich`, or None where it is not installed: it is optional."""
     try:
-        # rich is optional.
-        from rich.console import Console  # noqa: PLC0415
-        from rich.progress import (
-            BarColumn,
-            MofNCompleteColumn,
-            TextColumn,
-            TimeElapsedColumn,
-        )
-        from rich.progress import Progress as RichProgress
+        console = importlib.import_module("rich.console")
+        bars = importlib.import_module("rich.progress")
     except ImportError:
         return None
-    return RichProgress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        console=Console(stderr=True),
+    return bars.Progress(
+        bars.TextColumn("{task.description}"),
+        bars.BarColumn(),
+        bars.MofNCompleteColumn(),
+        bars.TimeElapsedColumn(),
+        console=console.Console(stderr=True),
         transient=True,
     )

@@ -1,22 +1,24 @@
 """The workloads of the in-process stream.
 
-Each is a session on one open server: entering it opens the server, every call of the
-yielded function is one repeat, leaving it closes the server. All of them check what
-they received before they return a number.
+Each is a session on one open server: entering it opens the server, every call of the yielded
+function is one repeat, leaving it closes the server. All of them check what they received before
+they return a number.
 
 # What is timed
 
 `submit` and `submit_batch` loops run over prebuilt arguments; the loop itself (some ten
-nanoseconds a turn) is in the number, on every side. In the alternating workloads only
-the filling of a batch is on the clock; taking and checking it is not, and the total
-rate with the taking stands beside it. In the threaded workload the clock runs from the
-first `submit` until the consumer has the last batch, and the interpreter's switch
-interval is part of the result.
+nanoseconds a turn) is in the number, on every side. In the alternating workloads only the filling
+of a batch is on the clock; taking and checking it is not, and the total rate with the taking
+stands beside it. In the threaded workload the clock runs from the first `submit` until the
+consumer has the last batch, and the interpreter's switch interval is part of the result.
 
-Where a workload is compared with a copy round a ring of the same size, the last
-batches are kept in hand, so that all buffers go round: a ring that may use any free
-buffer would otherwise stay in a hotter corner of the cache than the bound.
-`buffers_used` shows it.
+Every repeat begins with a pass off the clock in which all rows are checked. In the timed pass
+only the first and last row of each batch are: reading whole batches would leave the caches in
+another state than the copies of the bound find.
+
+Where a workload is compared with a copy round a ring of the same size, the last batches are kept
+in hand, so that all buffers go round: a ring that may use any free buffer would otherwise stay in
+a hotter corner of the cache than the bound. `buffers_used` shows it.
 """
 
 from __future__ import annotations
@@ -29,14 +31,14 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import Any, Literal
 
 import numpy as np
 
 from benchmarks import payload, probes
-from benchmarks.content import ContentError, Receiver
+from benchmarks.content import CHECKED_ROUNDS, ContentError, Receiver
 from benchmarks.engine import Engine, Stream
 from benchmarks.payload import Pool
 from benchmarks.timing import Measure, Measurement
@@ -45,8 +47,16 @@ Check = Callable[[Any, int], None]
 Session = Callable[[Engine], AbstractContextManager[Measure]]
 
 
-# How often the ring goes round under the full check before each repeat is timed.
-CHECKED_ROUNDS = 2
+@dataclass(frozen=True)
+class Ring:
+    """The size of a stream's memory."""
+
+    batch_size: int
+    num_buffers: int = 4
+
+    def open(self, engine: Engine, pool: Pool) -> Stream:
+        """Open a stream of this size for the samples of ``pool``."""
+        return engine.open(pool.example, **asdict(self))
 
 
 @dataclass(frozen=True)
@@ -81,17 +91,16 @@ def submit_alternating(
     engine: Engine,
     pool: Pool,
     *,
-    batch_size: int,
-    num_buffers: int,
+    ring: Ring,
     batches: int,
     unit: Literal["us", "GB/s"],
 ) -> Iterator[Measure]:
     """Fill a batch one sample at a time, take it, check it, all in one thread."""
-    stream = engine.open(pool.example, batch_size=batch_size, num_buffers=num_buffers)
+    stream = ring.open(engine, pool)
     receiver = Receiver(pool)
     trees = itertools.cycle(pool.entries)
-    held: deque[Any] = deque(maxlen=num_buffers - 2)
-    samples = batches * batch_size
+    held: deque[Any] = deque(maxlen=ring.num_buffers - 2)
+    samples = batches * ring.batch_size
     sample_bytes = payload.sample_bytes(pool.example)
 
     def fill_and_take(count: int, check: Check) -> tuple[int, int]:
@@ -99,17 +108,17 @@ def submit_alternating(
         filling = taking = 0
         for _ in range(count):
             start = time.perf_counter_ns()
-            for tree in itertools.islice(trees, batch_size):
+            for tree in itertools.islice(trees, ring.batch_size):
                 submit(tree)
             filled = time.perf_counter_ns()
             held.append(sample().batch)
             taking += time.perf_counter_ns() - filled
             filling += filled - start
-            check(held[-1], batch_size)
+            check(held[-1], ring.batch_size)
         return filling, taking
 
     def measure() -> Measurement:
-        fill_and_take(CHECKED_ROUNDS * num_buffers, receiver.check)
+        fill_and_take(CHECKED_ROUNDS * ring.num_buffers, receiver.check)
         filling, taking = fill_and_take(batches, receiver.check_ends)
         extras = {
             "samples_per_s_with_taking": samples / (filling + taking) * 1e9,
@@ -125,14 +134,12 @@ def submit_alternating(
 
 
 @contextlib.contextmanager
-def submit_threaded(
-    engine: Engine, pool: Pool, *, batch_size: int, num_buffers: int, batches: int
-) -> Iterator[Measure]:
+def submit_threaded(engine: Engine, pool: Pool, *, ring: Ring, batches: int) -> Iterator[Measure]:
     """Submit in one Python thread while another takes the batches."""
-    stream = engine.open(pool.example, batch_size=batch_size, num_buffers=num_buffers)
+    stream = ring.open(engine, pool)
     receiver = Receiver(pool)
     trees = itertools.cycle(pool.entries)
-    samples = batches * batch_size
+    samples = batches * ring.batch_size
     # The first pass, which is not counted, checks every row; the timed ones the ends.
     checks = itertools.chain([receiver.check], itertools.repeat(receiver.check_ends))
 
@@ -144,7 +151,7 @@ def submit_threaded(
             # A failed check must not stop the draining: the producer would wait on.
             if failure is None:
                 try:
-                    check(batch, batch_size)
+                    check(batch, ring.batch_size)
                 except ContentError as error:
                     failure = error
         finished = time.perf_counter_ns()
@@ -170,14 +177,14 @@ def submit_threaded(
 
 @contextlib.contextmanager
 def submit_blocks(
-    engine: Engine, pool: Pool, *, num_buffers: int, batches: int, aliased: bool
+    engine: Engine, pool: Pool, *, ring: Ring, batches: int, aliased: bool
 ) -> Iterator[Measure]:
     """Fill a batch with one `submit_batch`, take it, check it, all in one thread.
 
     ``aliased`` puts the sources where a plain `memcpy` into the ring is slowest (see
     `payload.touched_bytes`). Batches are whole pages there, so all of them start alike.
     """
-    stream = engine.open(pool.example, batch_size=pool.rows, num_buffers=num_buffers)
+    stream = ring.open(engine, pool)
     with contextlib.closing(stream):
         submit_batch = engine.submit_batch(stream)
         receiver = Receiver(pool)
@@ -194,7 +201,7 @@ def submit_blocks(
             # Of the moved blocks, the second is due next.
             receiver = Receiver(pool)
             receiver.skip(pool.rows)
-        held: deque[Any] = deque(maxlen=num_buffers - 2)
+        held: deque[Any] = deque(maxlen=ring.num_buffers - 2)
         rows = batches * pool.rows
         sample_bytes = payload.sample_bytes(pool.example)
 
@@ -209,7 +216,7 @@ def submit_blocks(
             return filling
 
         def measure() -> Measurement:
-            fill_and_take(CHECKED_ROUNDS * num_buffers, receiver.check)
+            fill_and_take(CHECKED_ROUNDS * ring.num_buffers, receiver.check)
             filling = fill_and_take(batches, receiver.check_ends)
             extras = {
                 "samples_per_s": rows / filling * 1e9,
@@ -225,20 +232,18 @@ def handover(
     engine: Engine,
     pool: Pool,
     *,
-    batch_size: int,
-    num_buffers: int,
+    ring: Ring,
     handovers: int,
     pause: float,
-    parked_after: float,
 ) -> Iterator[Measure]:
     """Time from the `submit` that completes a batch until a parked consumer has it.
 
     The clock starts before that `submit`, so its own cost is in the number. The
-    producer rests ``pause`` seconds before it completes a batch. A hand-over counts
-    only if the consumer had been in `sample` for ``parked_after`` seconds by then, and
-    ``parked_share`` says how many did.
+    producer rests ``pause`` seconds before it completes a batch. A hand-over counts only if the
+    consumer had been in `sample` for a quarter of that by then, and ``parked_share`` says how
+    many did.
     """
-    stream = engine.open(pool.example, batch_size=batch_size, num_buffers=num_buffers)
+    stream = ring.open(engine, pool)
     receiver = Receiver(pool)
     trees = itertools.cycle(pool.entries)
 
@@ -251,7 +256,7 @@ def handover(
             received.append(time.perf_counter_ns())
             if failure is None:
                 try:
-                    receiver.check(batch, batch_size)
+                    receiver.check(batch, ring.batch_size)
                 except ContentError as error:
                     failure = error
         if failure is not None:
@@ -264,14 +269,14 @@ def handover(
         with ThreadPoolExecutor(1) as threads, _closed_on_error(stream):
             consumer = threads.submit(consume)
             for _ in range(handovers):
-                for tree in itertools.islice(trees, batch_size - 1):
+                for tree in itertools.islice(trees, ring.batch_size - 1):
                     submit(tree)
                 last = next(trees)
                 time.sleep(pause)
                 sent.append(time.perf_counter_ns())
                 submit(last)
             entered, received = (np.array(times) for times in consumer.result())
-        parked = np.array(sent) - entered >= parked_after * 1e9
+        parked = np.array(sent) - entered >= pause / 4 * 1e9
         if not parked.any():
             raise RuntimeError("the consumer was never parked: the machine is too busy")
         delays = (received - np.array(sent))[parked] / 1e3
@@ -285,28 +290,26 @@ def handover(
 
 
 @contextlib.contextmanager
-def take_ready(
-    engine: Engine, pool: Pool, *, batch_size: int, num_buffers: int, rounds: int
-) -> Iterator[Measure]:
+def take_ready(engine: Engine, pool: Pool, *, ring: Ring, rounds: int) -> Iterator[Measure]:
     """Call `sample` and reach for its tree while batches lie ready; µs a batch.
 
     Giving back the previous batch is in the number, as in any real loop. One round of
     each repeat is off the clock and checks every batch it takes.
     """
-    stream = engine.open(pool.example, batch_size=batch_size, num_buffers=num_buffers)
+    stream = ring.open(engine, pool)
     receiver = Receiver(pool)
     trees = itertools.cycle(pool.entries)
-    ready = _ready(num_buffers)
+    ready = _ready(ring)
 
     def fill() -> None:
-        for tree in itertools.islice(trees, ready * batch_size):
+        for tree in itertools.islice(trees, ready * ring.batch_size):
             stream.submit(tree)
 
     def measure() -> Measurement:
         sample = stream.sample
         fill()
         for _ in range(ready):
-            receiver.check(sample().batch, batch_size)
+            receiver.check(sample().batch, ring.batch_size)
         elapsed = 0
         for _ in range(rounds):
             fill()
@@ -314,8 +317,8 @@ def take_ready(
             for _ in range(ready):
                 batch = sample().batch
             elapsed += time.perf_counter_ns() - start
-            receiver.skip((ready - 1) * batch_size)
-            receiver.check(batch, batch_size)
+            receiver.skip((ready - 1) * ring.batch_size)
+            receiver.check(batch, ring.batch_size)
         return Measurement(elapsed / (rounds * ready) / 1e3)
 
     with contextlib.closing(stream):
@@ -349,13 +352,12 @@ def workloads(quick: bool) -> list[Workload]:
 
 def _submit_small(quick: bool, *, threaded: bool) -> Workload:
     pool = Pool.of_samples(payload.small(), 61)
-    batch_size, num_buffers = 1024, 4
+    ring = Ring(1024)
     batches = 8 if quick else 200
     session: Session = partial(
         submit_threaded if threaded else partial(submit_alternating, unit="us"),
         pool=pool,
-        batch_size=batch_size,
-        num_buffers=num_buffers,
+        ring=ring,
         batches=batches,
     )
     return Workload(
@@ -366,18 +368,15 @@ def _submit_small(quick: bool, *, threaded: bool) -> Workload:
         better="lower",
         session=session,
         bound_name="empty native call with the same argument, one thread",
-        bound=partial(probes.empty_calls, pool=pool, calls=batches * batch_size),
-        parameters={
-            "batch_size": batch_size,
-            "num_buffers": num_buffers,
-            "batches": batches,
-        },
+        bound=partial(probes.empty_calls, pool=pool, calls=batches * ring.batch_size),
+        parameters={**asdict(ring), "batches": batches},
         targets=() if threaded else (Target("above_bound", at_most=0.5),),
     )
 
 
 def _submit_batch_small(quick: bool, rows: int, *, aliased: bool = False) -> Workload:
     pool = Pool.of_blocks(payload.small(), 3, rows)
+    ring = Ring(rows)
     batches = 8 if quick else 2**25 // (rows * 8)
     return Workload(
         name=f"submit_batch_small_{rows}" + ("_aliased" if aliased else ""),
@@ -385,10 +384,10 @@ def _submit_batch_small(quick: bool, rows: int, *, aliased: bool = False) -> Wor
         + (", 16 bytes earlier in their pages than the ring" if aliased else ""),
         unit="GB/s",
         better="higher",
-        session=partial(submit_blocks, pool=pool, num_buffers=4, batches=batches, aliased=aliased),
+        session=partial(submit_blocks, pool=pool, ring=ring, batches=batches, aliased=aliased),
         bound_name=_COPY_NAME,
-        bound=_copies(pool, slots_per_batch=1, num_buffers=4, batches=batches),
-        parameters={"batch_size": rows, "num_buffers": 4, "batches": batches},
+        bound=_copies(pool, ring, slots_per_batch=1, batches=batches),
+        parameters={**asdict(ring), "batches": batches},
         targets=(
             Target("ratio_to_bound", at_least=0.8),
             Target("samples_per_s", at_least=20e6),
@@ -401,7 +400,7 @@ def _frames(quick: bool) -> Workload:
         name="submit_frames",
         what="submit of an 84x84x4 u8 frame with three scalars, one thread",
         pool=Pool.of_samples(payload.frame(), 7),
-        batch_size=64,
+        ring=Ring(64),
         batches=2 if quick else 100,
         targets=(Target("ratio_to_bound", at_least=0.85),),
     )
@@ -412,18 +411,18 @@ def _layers(quick: bool) -> Workload:
         name="submit_layers",
         what="submit of a 1.02 MB tree of 44 leaves, one thread",
         pool=Pool.of_samples(payload.layers(), 3),
-        batch_size=8,
+        ring=Ring(8),
         batches=1 if quick else 20,
         targets=(),
     )
 
 
-def _submit_bytes(
+def _submit_bytes(  # noqa: PLR0913 - what the two workloads of this kind differ in
     *,
     name: str,
     what: str,
     pool: Pool,
-    batch_size: int,
+    ring: Ring,
     batches: int,
     targets: tuple[Target, ...],
 ) -> Workload:
@@ -432,19 +431,11 @@ def _submit_bytes(
         what=what,
         unit="GB/s",
         better="higher",
-        session=partial(
-            submit_alternating,
-            pool=pool,
-            batch_size=batch_size,
-            num_buffers=4,
-            batches=batches,
-            unit="GB/s",
-        ),
+        session=partial(submit_alternating, pool=pool, ring=ring, batches=batches, unit="GB/s"),
         bound_name=_COPY_NAME,
-        bound=_copies(pool, slots_per_batch=batch_size, num_buffers=4, batches=batches),
+        bound=_copies(pool, ring, slots_per_batch=ring.batch_size, batches=batches),
         parameters={
-            "batch_size": batch_size,
-            "num_buffers": 4,
+            **asdict(ring),
             "batches": batches,
             "sample_bytes": payload.sample_bytes(pool.example),
         },
@@ -453,101 +444,79 @@ def _submit_bytes(
 
 
 def _frame_blocks(quick: bool) -> Workload:
-    rows = 64
-    pool = Pool.of_blocks(payload.frame(), 3, rows)
+    ring = Ring(64)
+    pool = Pool.of_blocks(payload.frame(), 3, ring.batch_size)
     batches = 2 if quick else 100
     return Workload(
         name="submit_batch_frames",
-        what=f"submit_batch of 84x84x4 u8 frames with scalars, {rows} rows a call",
+        what=f"submit_batch of 84x84x4 u8 frames with scalars, {ring.batch_size} rows a call",
         unit="GB/s",
         better="higher",
-        session=partial(submit_blocks, pool=pool, num_buffers=4, batches=batches, aliased=False),
+        session=partial(submit_blocks, pool=pool, ring=ring, batches=batches, aliased=False),
         bound_name=_COPY_NAME,
-        bound=_copies(pool, slots_per_batch=1, num_buffers=4, batches=batches),
-        parameters={"batch_size": rows, "num_buffers": 4, "batches": batches},
+        bound=_copies(pool, ring, slots_per_batch=1, batches=batches),
+        parameters={**asdict(ring), "batches": batches},
         targets=(Target("ratio_to_bound", at_least=0.85),),
     )
 
 
 def _handover(quick: bool) -> Workload:
+    ring = Ring(32)
+    pool = Pool.of_samples(payload.small(), 61)
     handovers = 20 if quick else 300
     pause = 0.002
     return Workload(
         name="handover",
-        what="from before the submit that completes a batch until a parked consumer "
-        "thread has it in hand",
+        what="from before the submit that completes a batch until a parked consumer thread has "
+        "it in hand",
         unit="us",
         better="lower",
-        session=partial(
-            handover,
-            pool=Pool.of_samples(payload.small(), 61),
-            batch_size=32,
-            num_buffers=4,
-            handovers=handovers,
-            pause=pause,
-            parked_after=pause / 4,
-        ),
+        session=partial(handover, pool=pool, ring=ring, handovers=handovers, pause=pause),
         bound_name="wake-up of a Python thread parked on a threading.Lock",
         bound=_any_engine(partial(probes.lock_handovers, handovers, pause)),
-        parameters={
-            "batch_size": 32,
-            "num_buffers": 4,
-            "handovers": handovers,
-            "pause_s": pause,
-        },
+        parameters={**asdict(ring), "handovers": handovers, "pause_s": pause},
         targets=(Target("value", at_most=20), Target("p99_us", at_most=100)),
     )
 
 
 def _take_ready(quick: bool) -> Workload:
-    example = payload.six_leaves()
-    batch_size, num_buffers = 8, 16
+    ring = Ring(8, num_buffers=16)
+    pool = Pool.of_samples(payload.six_leaves(), 61)
     rounds = 4 if quick else 500
+    slices = partial(
+        probes.numpy_slices,
+        pool.example,
+        batch_size=ring.batch_size,
+        batches=rounds * _ready(ring),
+    )
     return Workload(
         name="take_ready",
         what="sample and its tree of six leaves while batches lie ready",
         unit="us/batch",
         better="lower",
-        session=partial(
-            take_ready,
-            pool=Pool.of_samples(example, 61),
-            batch_size=batch_size,
-            num_buffers=num_buffers,
-            rounds=rounds,
-        ),
+        session=partial(take_ready, pool=pool, ring=ring, rounds=rounds),
         bound_name="six numpy slices in a dict, plain Python: a reference, not a bound",
-        bound=_any_engine(
-            partial(
-                probes.numpy_slices,
-                example,
-                batch_size=batch_size,
-                batches=rounds * _ready(num_buffers),
-            )
-        ),
-        parameters={
-            "batch_size": batch_size,
-            "num_buffers": num_buffers,
-            "rounds": rounds,
-        },
+        bound=_any_engine(slices),
+        parameters={**asdict(ring), "rounds": rounds},
         targets=(Target("value", at_most=2),),
     )
 
 
-def _ready(num_buffers: int) -> int:
+def _ready(ring: Ring) -> int:
     # Fewer than the ring holds: the batch in hand occupies a buffer too.
-    return num_buffers - 2
+    return ring.num_buffers - 2
 
 
 _COPY_NAME = "numpy copy of the same bytes round a ring of the same size"
 
 
-def _copies(pool: Pool, *, slots_per_batch: int, num_buffers: int, batches: int) -> Session:
+def _copies(pool: Pool, ring: Ring, *, slots_per_batch: int, batches: int) -> Session:
     return _any_engine(
         partial(
             probes.plain_copies,
             pool,
             slots_per_batch=slots_per_batch,
-            num_buffers=num_buffers,
+            num_buffers=ring.num_buffers,
             batches=batches,
         )
     )

@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks import payload, stream
+from benchmarks import payload, probes, stream
 from benchmarks.__main__ import run
-from benchmarks.content import ContentError, Receiver, check_copies
+from benchmarks.content import ContentError, Receiver
 from benchmarks.engine import Echoic
 from benchmarks.payload import Pool
 from benchmarks.timing import Measurement, Summary, UnavailableError, interleave
@@ -173,13 +173,19 @@ def test_receiver_refuses_another_form(pool: Pool, change: Any) -> None:
         Receiver(pool).check(batch, ROWS)
 
 
-def test_check_of_plain_copies_sees_a_changed_byte() -> None:
-    sources = [np.full(8, value, np.uint8) for value in range(3)]
-    slots = [sources[(4 + slot) % 3].copy() for slot in range(5)]
-    check_copies(slots, sources, 4)
-    slots[4][7] ^= 1
-    with pytest.raises(ContentError, match="copy 8 "):
-        check_copies(slots, sources, 4)
+@pytest.mark.parametrize("rows", [1, ROWS], ids=["samples", "blocks"])
+def test_bound_checks_its_copies_too(monkeypatch: pytest.MonkeyPatch, rows: int) -> None:
+    pool = (
+        Pool.of_samples(payload.frame(), 7)
+        if rows == 1
+        else Pool.of_blocks(payload.frame(), 3, rows)
+    )
+    slots = ROWS // rows
+    with probes.plain_copies(pool, slots_per_batch=slots, num_buffers=4, batches=2) as measure:
+        assert measure().value > 0
+        monkeypatch.setattr(np, "copyto", lambda slot, source: None)
+        with pytest.raises(ContentError, match="differs from what was sent"):
+            measure()
 
 
 def test_no_ring_of_a_workload_hides_a_stale_row() -> None:

@@ -468,12 +468,10 @@ def test_dataset_iter_itself_holds_no_batch(counter_server: MakeServer) -> None:
     server = counter_server(batch_size=1, num_buffers=2)
     server.submit_batch(np.arange(2))
     batches = server.dataset_iter()
-    next(batches)
-    next(batches)
-    # The generator is suspended at its yield and keeps the one it gave.
-    assert server.info.batches_held == 1
-    server.submit(2, timeout=0)
-    assert next(batches).batch.tolist() == [2]
+    for step in range(10):
+        assert next(batches).batch.tolist() == [step]
+        assert server.info.batches_held == 0
+        server.submit(step + 2, timeout=0)
 
 
 @pytest.mark.parametrize("rows", range(1, 4))
@@ -551,10 +549,10 @@ def test_an_error_inside_the_context_passes_through_and_closes() -> None:
     ("arguments", "message"),
     [
         ({"batch_size": 0}, "batch_size must be at least 1, got 0"),
-        ({"batch_size": -1}, "batch_size must be at least 1, got -1"),
+        ({"batch_size": -1}, r"batch_size must be .*, got -1"),
         ({"num_buffers": 1}, "num_buffers must be at least 2, got 1"),
         ({"num_buffers": 0}, "num_buffers must be at least 2, got 0"),
-        ({"num_buffers": -3}, "num_buffers must be at least 2, got -3"),
+        ({"num_buffers": -3}, r"num_buffers must be .*, got -3"),
         ({"held_warning_after": -1.0}, "held_warning_after"),
         ({"held_warning_after": float("nan")}, "held_warning_after"),
     ],

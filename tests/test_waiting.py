@@ -177,7 +177,7 @@ def test_a_wait_ends_by_what_another_python_thread_does(
     counter_server: MakeServer, background: Any
 ) -> None:
     server = counter_server(batch_size=1, num_buffers=2)
-    sampled = background.start_and_let_block(lambda: server.sample().batch.tolist())
+    sampled = background.start_and_let_block(lambda: [*server.sample().batch.tolist()])
     server.submit(1)
     assert sampled() == [1]
     server.submit_batch(np.arange(2))

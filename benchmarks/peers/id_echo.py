@@ -31,7 +31,7 @@ class IdEcho:
         server: Stream = echo.Server(example, batch_size=batch_size, num_buffers=num_buffers)
         return server
 
-    def submit_batch(self, stream: Stream) -> Callable[[Tree], Any]:
+    def submit_batch(self, _stream: Stream) -> Callable[[Tree], Any]:
         """Refuse: it takes one sample a call."""
         raise UnavailableError("id-echo has no call that submits many samples")
 

@@ -14,7 +14,7 @@ import queue
 import subprocess
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from benchmarks.peers.environment import interpreter
 from benchmarks.timing import Measure, Measurement, UnavailableError
@@ -22,6 +22,8 @@ from benchmarks.timing import Measure, Measurement, UnavailableError
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from types import TracebackType
+
+    from typing_extensions import Self
 
     from benchmarks.peers import Peer
 
@@ -40,7 +42,7 @@ class PeerProcess:
         self._answers: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._not_installed: str | None = None
 
-    def __enter__(self) -> PeerProcess:
+    def __enter__(self) -> Self:
         """Install the peer if need be; that it cannot be is told by each session."""
         try:
             interpreter(self.peer)
@@ -78,10 +80,9 @@ class PeerProcess:
         if self._not_installed is not None:
             raise UnavailableError(self._not_installed)
         child = self._child or self._start()
-        assert child.stdin is not None
         try:
-            child.stdin.write(json.dumps(request) + "\n")
-            child.stdin.flush()
+            _pipe(child.stdin).write(json.dumps(request) + "\n")
+            _pipe(child.stdin).flush()
             line = self._answers.get(timeout=ANSWER_TIMEOUT)
         except queue.Empty:
             self._stop()
@@ -106,11 +107,9 @@ class PeerProcess:
         self._child = child
         answers: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._answers = answers
-        stdout = child.stdout
-        assert stdout is not None
 
         def read() -> None:
-            for line in stdout:
+            for line in _pipe(child.stdout):
                 answers.put(line)
             answers.put("")
 
@@ -121,11 +120,17 @@ class PeerProcess:
         child, self._child = self._child, None
         if child is None:
             return
-        assert child.stdin is not None
         with contextlib.suppress(BrokenPipeError):
-            child.stdin.close()
+            _pipe(child.stdin).close()
         try:
             child.wait(timeout=2)
         except subprocess.TimeoutExpired:
             child.kill()
             child.wait()
+
+
+def _pipe(stream: IO[str] | None) -> IO[str]:
+    """Return a stream that `Popen` was asked to open, so that it is there."""
+    if stream is None:
+        raise RuntimeError("the child was started without its pipes")
+    return stream

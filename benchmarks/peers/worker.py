@@ -44,7 +44,6 @@ def serve(engine: Engine) -> None:
                 answer = {"unavailable": str(error)}
             except ContentError as error:
                 answer = {"unavailable": f"wrong content: {error}"}
-            # A peer may fail in any way of its own; the failure is the result then.
-            except Exception as error:
+            except Exception as error:  # noqa: BLE001 - however a peer fails is its result
                 answer = {"unavailable": f"{type(error).__name__}: {error}"}
             print(json.dumps(answer), file=answers)

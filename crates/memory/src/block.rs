@@ -56,10 +56,7 @@ impl Block {
         // An allocation of zero bytes has no address; one line is cheaper than a special case.
         let layout = Layout::from_size_align(bytes.max(ALIGNMENT), alignment)
             .map_err(|_| AllocError::Overflow { what: format!("a block of {bytes} bytes") })?;
-        // A system that overcommits would grant this, and kill us when the pages are touched.
-        if physical_memory().is_some_and(|memory| bytes > memory) {
-            return Err(AllocError::Refused { bytes });
-        }
+        check_available(bytes)?;
         // SAFETY: the layout's size is at least `ALIGNMENT`, so not zero.
         let pointer = unsafe { alloc(layout) };
         let pointer = NonNull::new(pointer).ok_or(AllocError::Refused { bytes })?;
@@ -90,6 +87,15 @@ impl Drop for Block {
     fn drop(&mut self) {
         // SAFETY: allocated in `new` with this layout, freed only here.
         unsafe { dealloc(self.pointer.as_ptr(), self.layout) };
+    }
+}
+
+/// Refuses more than the machine has: a system that overcommits would grant it, and kill the process
+/// when the pages are touched.
+pub(crate) fn check_available(bytes: usize) -> Result<(), AllocError> {
+    match physical_memory() {
+        Some(memory) if bytes > memory => Err(AllocError::Refused { bytes }),
+        _ => Ok(()),
     }
 }
 

@@ -129,6 +129,10 @@ pub struct Place {
 pub struct Counts {
     /// Slots committed since the start.
     pub committed: u64,
+    /// Committed slots of batches that are not complete.
+    pub partial: u64,
+    /// Committed slots that nobody took yet.
+    pub stored: u64,
     /// Batches completed since the start.
     pub completed: u64,
     /// Complete batches taken since the start.
@@ -174,7 +178,10 @@ pub struct Ring {
     hole_count: Padded<AtomicUsize>,
     contention: AtomicU64,
     aborted: AtomicU64,
-    /// Taken after the close only: it serialises consumers that settle.
+    /// Rows that did not fill a batch when the ring settled, and how many of them were taken.
+    remainder_rows: AtomicU64,
+    remainder_taken: AtomicU64,
+    /// Locked after the close only: it serialises consumers that settle.
     settled: Mutex<Settled>,
     space: Event,
     ready: Event,
@@ -212,6 +219,8 @@ impl Ring {
             hole_count: Padded::new(AtomicUsize::new(0)),
             contention: AtomicU64::new(0),
             aborted: AtomicU64::new(0),
+            remainder_rows: AtomicU64::new(0),
+            remainder_taken: AtomicU64::new(0),
             settled: Mutex::new(Settled::NotYet),
             space: Event::default(),
             ready: Event::default(),
@@ -340,12 +349,26 @@ impl Ring {
 
     /// Why `open` is `NONE`.
     fn producer_block(&self) -> Blocked {
-        let counts = self.completed.load(Ordering::Relaxed);
-        if counts > self.taken.load(Ordering::Relaxed) {
-            Blocked::Capacity
-        } else {
+        let ready = self.completed.load(Ordering::Relaxed) > self.taken.load(Ordering::Relaxed);
+        if self.leased.load(Ordering::Relaxed) > 0 && !ready {
             Blocked::Leased
+        } else {
+            Blocked::Capacity
         }
+    }
+
+    /// Waits until a reservation may succeed, without making one. Another producer may be faster.
+    ///
+    /// # Errors
+    ///
+    /// [`Refusal::Blocked`] with the reason at the deadline, [`Refusal::Closed`] after a close.
+    pub fn wait_for_room(&self, deadline: Option<Instant>) -> Result<(), Refusal> {
+        let room = self.space.wait(deadline, || match self.open.load(Ordering::Acquire) {
+            SEALED => Some(Err(Refusal::Closed)),
+            NONE if self.hole_count.load(Ordering::Relaxed) == 0 => None,
+            _ => Some(Ok(())),
+        });
+        room.unwrap_or_else(|| Err(Refusal::Blocked(self.producer_block())))
     }
 
     /// Like [`Ring::try_reserve`], but waits until `deadline` while blocked.
@@ -480,6 +503,9 @@ impl Ring {
     /// Reserves whatever `buffer` has left, without opening another.
     fn exhaust(&self, buffer: &Buffer, index: usize) -> Option<Run<'_>> {
         let size = self.batch_size as u64;
+        if buffer.reserved.load(Ordering::Relaxed) >= size {
+            return None;
+        }
         let first = buffer.reserved.fetch_add(size, Ordering::AcqRel);
         let len = size.checked_sub(first).filter(|len| *len > 0)? as usize;
         Some(Run { ring: self, buffer: index, first: first as usize, len })
@@ -507,16 +533,18 @@ impl Ring {
         }
         let unpublished = self.unpublished();
         let holes: Vec<Place> = std::iter::from_fn(|| self.pop_hole()).collect();
-        let committed: u64 = unpublished
-            .iter()
-            .map(|(_, index)| self.buffers[*index].committed.load(Ordering::Acquire))
-            .sum();
-        if committed as usize + holes.len() != unpublished.len() * self.batch_size {
-            self.give_back_holes(&holes);
+        let committed = |index: usize| self.buffers[index].committed.load(Ordering::Acquire);
+        let rows: u64 = unpublished.iter().map(|(_, index)| committed(*index)).sum();
+        let slots = unpublished.len() * self.batch_size;
+        // A batch whose slots are all committed belongs to its last writer until it is published.
+        let full = |index: usize| committed(index) == self.batch_size as u64;
+        if unpublished.iter().any(|(_, index)| full(*index)) || rows as usize + holes.len() != slots
+        {
+            self.give_back_holes(holes.into_iter());
             return false;
         }
         // By invariant 5 no run is left and none will come: every slot is committed or a hole of
-        // ours, so moving rows races with nobody.
+        // ours, and nobody is about to publish, so moving rows races with nobody.
         let left = Self::bring_together(&unpublished, &holes, self.batch_size, &mut move_row);
         *settled = Settled::Remainder(self.renumber(&unpublished, left));
         true
@@ -554,41 +582,35 @@ impl Ring {
         rows
     }
 
-    /// Publishes the batches that `rows` fill and closes the gaps in the numbering that empty ones
+    /// Publishes the batches that `rows` fill, and closes the gaps in the numbering that empty ones
     /// leave, so that complete batches behind them can be taken. Returns what does not fill a batch.
     fn renumber(&self, unpublished: &[(u64, usize)], rows: usize) -> Option<Claim> {
-        let (first, _) = *unpublished.first()?;
         let (filled, rest) = unpublished.split_at(rows / self.batch_size);
-        // Consumers can't pass batch `first`, so its successors' numbers are ours to change; each
-        // becomes visible with the release in `publish`.
-        let mut sequence = first;
-        for old in first..self.opened.load(Ordering::Acquire) {
-            let index = self.order[self.turn(old)].load(Ordering::Acquire);
-            if rest.contains(&(old, index)) {
-                continue;
-            }
-            let buffer = &self.buffers[index];
-            self.order[self.turn(sequence)].store(index, Ordering::Relaxed);
-            buffer.sequence.store(sequence, Ordering::Relaxed);
+        for (_, index) in filled {
+            let buffer = &self.buffers[*index];
             buffer.committed.store(self.batch_size as u64, Ordering::Relaxed);
-            if filled.contains(&(old, index)) {
-                buffer.stamp.store(0, Ordering::Relaxed);
-                self.completed.fetch_add(1, Ordering::Relaxed);
-            }
+            buffer.stamp.store(0, Ordering::Relaxed);
+            self.completed.fetch_add(1, Ordering::Relaxed);
             self.publish(buffer);
-            sequence += 1;
         }
+        let (first, partial) = *rest.first()?;
+        // Consumers can't pass batch `first`, so the numbers from there on are ours to change. What
+        // follows it and is not in `rest` was published before and moves up.
+        let mut sequence = first;
+        for old in first..self.opened.load(Ordering::Relaxed) {
+            let index = self.order[self.turn(old)].load(Ordering::Relaxed);
+            if rest.iter().all(|(_, empty)| *empty != index) {
+                self.order[self.turn(sequence)].store(index, Ordering::Relaxed);
+                self.buffers[index].sequence.store(sequence, Ordering::Relaxed);
+                self.publish(&self.buffers[index]);
+                sequence += 1;
+            }
+        }
+        self.opened.store(sequence, Ordering::Release);
         let left = rows % self.batch_size;
-        let Some((_, index)) = rest.first().filter(|_| left > 0) else {
-            self.opened.store(sequence, Ordering::Release);
-            return None;
-        };
-        let buffer = &self.buffers[*index];
-        buffer.stamp.store(0, Ordering::Relaxed);
-        buffer.committed.store(left as u64, Ordering::Relaxed);
-        self.order[self.turn(sequence)].store(*index, Ordering::Relaxed);
-        self.opened.store(sequence + 1, Ordering::Release);
-        Some(self.claim(*index, sequence, left))
+        self.remainder_rows.store(left as u64, Ordering::Relaxed);
+        self.buffers[partial].stamp.store(0, Ordering::Relaxed);
+        (left > 0).then_some(Claim { buffer: partial, sequence, stamp: 0, rows: left })
     }
 
     fn turn(&self, sequence: u64) -> usize {
@@ -600,7 +622,12 @@ impl Ring {
     pub fn take_remainder(&self) -> Option<Claim> {
         match &mut *self.settled.lock().unwrap_or_else(PoisonError::into_inner) {
             Settled::NotYet => None,
-            Settled::Remainder(claim) => claim.take(),
+            Settled::Remainder(claim) => {
+                let claim = claim.take()?;
+                self.remainder_taken.store(claim.rows as u64, Ordering::Relaxed);
+                self.leased.fetch_add(1, Ordering::Relaxed);
+                Some(claim)
+            }
         }
     }
 
@@ -610,7 +637,8 @@ impl Ring {
         self.ready.notify();
     }
 
-    fn give_back_holes(&self, holes: &[Place]) {
+    fn give_back_holes(&self, holes: impl ExactSizeIterator<Item = Place>) {
+        // The count first: it may be too high for a moment, but never too low.
         self.hole_count.fetch_add(holes.len(), Ordering::Relaxed);
         for place in holes {
             self.holes.insert(place.buffer * self.batch_size + place.slot);
@@ -621,15 +649,21 @@ impl Ring {
 
     /// A look at the states of all slots.
     pub fn counts(&self) -> Counts {
+        let size = self.batch_size as u64;
         let taken = self.taken.load(Ordering::Acquire);
         let completed = self.completed.load(Ordering::Acquire);
-        let partial: u64 = self
-            .unpublished()
+        let unpublished = self.unpublished();
+        let filling: u64 = unpublished
             .iter()
             .map(|(_, buffer)| self.buffers[*buffer].committed.load(Ordering::Acquire))
             .sum();
+        let remainder = self.remainder_rows.load(Ordering::Relaxed);
+        let committed = completed * size + filling + remainder;
+        let partial = filling + remainder - self.remainder_taken.load(Ordering::Relaxed);
         Counts {
-            committed: completed * self.batch_size as u64 + partial,
+            committed,
+            partial,
+            stored: completed.saturating_sub(taken) * size + partial,
             completed,
             taken,
             leased: self.leased.load(Ordering::Relaxed),
@@ -674,12 +708,11 @@ impl Run<'_> {
 
 impl Drop for Run<'_> {
     fn drop(&mut self) {
-        let slots = self.first..self.first + self.len;
         if !self.ring.is_closed() {
             self.ring.aborted.fetch_add(self.len as u64, Ordering::Relaxed);
         }
-        let holes: Vec<Place> = slots.map(|slot| Place { buffer: self.buffer, slot }).collect();
-        self.ring.give_back_holes(&holes);
+        let slots = self.first..self.first + self.len;
+        self.ring.give_back_holes(slots.map(|slot| Place { buffer: self.buffer, slot }));
     }
 }
 

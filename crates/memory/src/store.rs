@@ -20,7 +20,7 @@ use std::mem::ManuallyDrop;
 use std::sync::Arc;
 use std::time::Instant;
 
-use crate::block::{ALIGNMENT, AllocError, Block};
+use crate::block::{self, ALIGNMENT, AllocError, Block};
 use crate::ring::{Claim, Counts, Place, Refusal, Ring, Run};
 
 /// Where a column lies in the block.
@@ -107,10 +107,11 @@ impl BatchStore {
                 .and_then(|bytes| total.checked_add(bytes))
                 .ok_or_else(overflow)?;
         }
-        buffers
-            .checked_mul(batch_size)
-            .filter(|slots| *slots < usize::MAX / 2)
-            .ok_or_else(overflow)?;
+        let slots = buffers.checked_mul(batch_size).filter(|slots| *slots < usize::MAX / 2);
+        // The ring's own memory counts too: with leaves of no bytes it is all there is.
+        let bookkeeping =
+            (slots.ok_or_else(overflow)? / 8).saturating_add(buffers.saturating_mul(1024));
+        block::check_available(total.saturating_add(bookkeeping))?;
         let block = Block::new(total)?;
         Ok(Self { ring: Ring::new(buffers, batch_size), block, columns: columns.into() })
     }
@@ -179,9 +180,28 @@ impl BatchStore {
         self.ring.close();
     }
 
-    /// The ring that shares out the slots.
-    pub fn ring(&self) -> &Ring {
-        &self.ring
+    /// Samples per batch.
+    pub fn batch_size(&self) -> usize {
+        self.ring.batch_size()
+    }
+
+    /// How many batches fit.
+    pub fn buffers(&self) -> usize {
+        self.ring.buffers()
+    }
+
+    /// Whether intake has ended.
+    pub fn is_closed(&self) -> bool {
+        self.ring.is_closed()
+    }
+
+    /// Waits until a reservation may succeed. See [`Ring::wait_for_room`].
+    ///
+    /// # Errors
+    ///
+    /// As [`Ring::wait_for_room`].
+    pub fn wait_for_room(&self, deadline: Option<Instant>) -> Result<(), Refusal> {
+        self.ring.wait_for_room(deadline)
     }
 
     /// A look at the states of all slots.
@@ -282,7 +302,7 @@ impl Lease {
     }
 
     /// Where a column of this batch starts. Reads and writes of its `rows` slots are the holder's
-    /// right until the lease is dropped.
+    /// right until the lease is dropped, except writes while a slice of [`Lease::column`] is alive.
     ///
     /// # Panics
     ///

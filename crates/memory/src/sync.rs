@@ -22,7 +22,7 @@ const SPINS: u32 = 64;
 /// Waits a moment for a step of another thread that is a few instructions long. `spins` counts the
 /// calls of one wait.
 pub(crate) fn pause(spins: &mut u32) {
-    *spins += 1;
+    *spins = spins.wrapping_add(1);
     #[cfg(not(loom))]
     if *spins % SPINS == 0 {
         std::thread::yield_now();

@@ -177,3 +177,38 @@ fn closing_beside_an_abort_leaves_the_committed_rows() {
         assert_eq!(sorted(slots.drain()), accepted);
     });
 }
+
+#[test]
+fn settling_beside_a_commit_gives_each_row_once() {
+    model(3, || {
+        let slots = Slots::new(2, 2);
+        drop(slots.ring.try_reserve(1));
+        assert!(slots.push(1));
+        let other = slots.clone();
+        let producer =
+            thread::spawn(move || (2..=4).filter(|v| other.push(*v)).collect::<Vec<_>>());
+        slots.ring.close();
+        let mut move_row = |from: echoic_memory::ring::Place, to: echoic_memory::ring::Place| {
+            // SAFETY: a settling ring owns all slots.
+            let value = slots.cell(from.buffer, from.slot).with(|cell| unsafe { *cell });
+            // SAFETY: as above.
+            slots.cell(to.buffer, to.slot).with_mut(|cell| unsafe { *cell = value });
+        };
+        let early = slots.ring.settle(&mut move_row);
+        let mut received: Vec<u64> = Vec::new();
+        while let Some(claim) = slots.ring.try_take() {
+            received.extend(slots.read(claim));
+        }
+        let accepted = producer.join().unwrap();
+        assert!(slots.ring.settle(&mut move_row));
+        while let Some(claim) = slots.ring.try_take() {
+            assert!(!early, "a settled ring has nothing more to come");
+            received.extend(slots.read(claim));
+        }
+        let rest = slots.ring.take_remainder();
+        received.extend(rest.into_iter().flat_map(|claim| slots.read(claim)));
+        let pushed: Vec<u64> = [1].into_iter().chain(accepted).collect();
+        assert_eq!(slots.ring.counts().committed, pushed.len() as u64);
+        assert_eq!(sorted(received), pushed);
+    });
+}

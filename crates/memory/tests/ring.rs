@@ -146,7 +146,10 @@ fn closing_ends_intake_and_leaves_complete_batches_and_the_remainder() {
     assert_eq!(values(&store.take(None).unwrap()), [0, 1]);
     assert_eq!(values(&store.take(None).unwrap()), [2, 3]);
     assert_eq!(store.take(None).unwrap_err(), Refusal::Closed);
+    assert_eq!((store.counts().partial, store.counts().stored), (1, 1));
     assert_eq!(values(&store.take_remainder(None).unwrap().unwrap()), [4]);
+    let counts = store.counts();
+    assert_eq!((counts.committed, counts.partial, counts.stored, counts.leased), (5, 0, 0, 0));
     assert!(store.take_remainder(None).unwrap().is_none());
 }
 
@@ -173,6 +176,26 @@ fn a_consumer_that_waits_through_a_close_gets_what_the_last_writer_commits() {
         last.commit(|| 0);
         assert_eq!(consumer.join().unwrap(), Ok(0));
     });
+}
+
+/// The last writer of a batch still has to publish it after its commit was counted.
+#[test]
+fn a_close_between_commit_and_publish_waits_for_the_publisher() {
+    let ring = Ring::new(2, 2);
+    let given_up = ring.try_reserve(1).unwrap();
+    ring.try_reserve(1).unwrap().commit(|| 1);
+    let whole = ring.try_reserve(2).unwrap();
+    drop(given_up);
+    whole.commit(|| {
+        ring.close();
+        assert!(!ring.settle(|_, _| panic!("no row may move yet")));
+        1
+    });
+    assert!(ring.settle(|from, to| assert_eq!((from.buffer, to.buffer), (0, 0))));
+    assert_eq!(ring.try_take().map(|claim| (claim.buffer(), claim.rows())), Some((1, 2)));
+    assert!(ring.try_take().is_none());
+    assert_eq!(ring.take_remainder().map(|claim| (claim.buffer(), claim.rows())), Some((0, 1)));
+    assert_eq!(ring.counts().completed, 1);
 }
 
 #[test]
@@ -205,7 +228,9 @@ fn every_batch_of_every_column_is_aligned() {
 fn sizes_past_an_address_are_refused() {
     assert!(BatchStore::new(2, usize::MAX / 2, &[1]).is_err());
     assert!(BatchStore::new(2, 4, &[usize::MAX / 4, usize::MAX / 4]).is_err());
-    assert!(BatchStore::new(usize::MAX, 2, &[0]).is_err());
+    for (buffers, batch_size) in [(usize::MAX, 2), (2, 1 << 45), (1 << 58, 1)] {
+        assert!(BatchStore::new(buffers, batch_size, &[0]).is_err(), "{buffers} {batch_size}");
+    }
 }
 
 /// Threads push, abort, take and keep at random; every pushed value must come out exactly once.

@@ -1,13 +1,15 @@
 //! Trajectories put together step by step in memory that is made once.
 
 use echoic_replay::Leaf;
-use numpy::PyUntypedArray;
+use pyo3::exceptions::PyMemoryError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString, PyTuple};
 
-use crate::array::{bytes_mut, is_shared};
+use crate::array::{self, is_shared};
 use crate::error::trajectory_error;
 use crate::leaf::{ShapeRule, Source};
+use crate::memory::Memory;
+use crate::spec::core_spec;
 use crate::tree::Tree;
 
 /// How a leaf of a part is filled, decided by the first value it gets.
@@ -58,10 +60,13 @@ impl ShapeRule for StepOrWhole<'_> {
 struct Part {
     name: Py<PyString>,
     tree: Tree,
-    /// One array per leaf, with the shape of the example.
-    arrays: Vec<Py<PyUntypedArray>>,
+    /// The leaves one after the other, each aligned.
+    memory: Py<Memory>,
+    /// Where each leaf starts.
+    offsets: Vec<usize>,
     /// Bytes of each leaf.
     leaf_bytes: Vec<usize>,
+    nbytes: usize,
     /// In the order in which the leaves are walked; `None` before the first value.
     kinds: Option<Vec<Kind>>,
     /// How many values make the part full, once its kinds are known.
@@ -87,19 +92,18 @@ impl TrajectoryAccumulator {
             let Ok(name) = name.cast_into::<PyString>() else {
                 return Err(trajectory_error(py, "the parts of the example need string names"));
             };
-            let tree = Tree::compile(&value)?;
-            let spec = crate::spec::core_spec(py, &tree)?;
-            let mut part = Part {
-                name: name.unbind(),
-                tree,
-                arrays: Vec::new(),
-                leaf_bytes: spec.leaf_bytes().to_vec(),
-                kinds: None,
-                capacity: None,
-                filled: 0,
-            };
-            part.renew_arrays(py)?;
-            Ok(part)
+            let tree = Tree::compile(&value, &name.to_cow()?)?;
+            let leaf_bytes = core_spec(py, &tree)?.leaf_bytes().to_vec();
+            let mut nbytes = 0usize;
+            let mut offsets = Vec::with_capacity(leaf_bytes.len());
+            for bytes in &leaf_bytes {
+                offsets.push(nbytes);
+                let end = bytes.checked_next_multiple_of(64).and_then(|b| nbytes.checked_add(b));
+                nbytes = end.ok_or_else(|| PyMemoryError::new_err("the example is too large"))?;
+            }
+            let memory = Memory::new(py, nbytes)?;
+            let (name, kinds, capacity, filled) = (name.unbind(), None, None, 0);
+            Ok(Part { name, tree, memory, offsets, leaf_bytes, nbytes, kinds, capacity, filled })
         });
         Ok(Self { parts: parts.collect::<PyResult<_>>()? })
     }
@@ -127,10 +131,7 @@ impl TrajectoryAccumulator {
         }
         let trajectory = PyDict::new(py);
         for part in &self.parts {
-            let tree = part
-                .tree
-                .build(py, &mut |leaf| Ok(part.arrays[leaf].bind(py).clone().into_any()))?;
-            trajectory.set_item(&part.name, tree)?;
+            trajectory.set_item(&part.name, part.build(py)?)?;
         }
         self.reset();
         Ok(trajectory)
@@ -187,7 +188,7 @@ impl Part {
             return Err(trajectory_error(py, message));
         }
         let mut shapes = StepOrWhole { decided: self.kinds.as_deref(), kinds: Vec::new() };
-        let mut sources = Vec::with_capacity(self.arrays.len());
+        let mut sources = Vec::with_capacity(self.offsets.len());
         self.tree.gather(step, &mut shapes, &mut sources)?;
         let kinds = shapes.kinds;
         if self.kinds.is_none() {
@@ -197,8 +198,14 @@ impl Part {
                 let message = format!("part `{}` has a time axis of length 0", self.name);
                 return Err(trajectory_error(py, message));
             }
-            self.keep_what_was_handed_out(py)?;
+            // Someone still has the last trajectory: it stays as it is, and this one goes elsewhere.
+            if is_shared(self.memory.bind(py)) {
+                self.memory = Memory::new(py, self.nbytes)?;
+            }
             self.kinds = Some(kinds.clone());
+        }
+        for source in &sources {
+            source.recheck(py, &self.tree.rules[source.leaf])?;
         }
         for (source, kind) in sources.iter().zip(kinds) {
             self.write(py, source, kind)?;
@@ -236,39 +243,32 @@ impl Part {
         }
     }
 
-    /// Moves to fresh arrays if someone still has those of the last trajectory.
-    fn keep_what_was_handed_out(&mut self, py: Python<'_>) -> PyResult<()> {
-        if self.arrays.iter().any(|array| is_shared(array.bind(py))) {
-            self.renew_arrays(py)?;
-        }
-        Ok(())
-    }
-
-    fn renew_arrays(&mut self, py: Python<'_>) -> PyResult<()> {
-        let empty = py.import("numpy")?.getattr("empty")?;
-        let arrays = self.tree.rules.iter().map(|rule| {
-            let shape = PyTuple::new(py, &rule.leaf.shape)?;
-            Ok(empty.call1((shape, rule.descr.bind(py)))?.cast_into()?.unbind())
-        });
-        self.arrays = arrays.collect::<PyResult<_>>()?;
-        Ok(())
-    }
-
-    fn write(&self, py: Python<'_>, source: &Source, kind: Kind) -> PyResult<()> {
-        let array = self.arrays[source.leaf].bind(py);
+    fn write(&mut self, py: Python<'_>, source: &Source, kind: Kind) -> PyResult<()> {
         let bytes = self.leaf_bytes[source.leaf];
+        let start = self.offsets[source.leaf];
         let (offset, len) = match kind {
-            Kind::Whole => (0, bytes),
+            Kind::Whole => (start, bytes),
             Kind::Step => {
                 let step = bytes / self.tree.rules[source.leaf].leaf.shape[0];
-                (self.filled * step, step)
+                (start + self.filled * step, step)
             }
         };
-        // SAFETY: the array has `bytes` bytes in C order and nobody else has a reference to it;
-        // `filled` is below the length of the time axis, so the step is inside.
-        let to = unsafe { bytes_mut(array, offset, len) };
-        // SAFETY: the shape rule accepted a value of this many bytes.
-        unsafe { source.copy_to(0, to) };
-        Ok(())
+        // SAFETY: the shape rule accepted a value of `len` bytes, rechecked just now.
+        let written = Memory::write(&mut self.memory, py, offset, len, |to| unsafe {
+            source.copy_to(0, to);
+        });
+        // No array refers to the memory between a trajectory's first value and its `build`.
+        if written { Ok(()) } else { Err(trajectory_error(py, "the memory is in use")) }
+    }
+
+    fn build<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        let memory = self.memory.bind(py);
+        self.tree.build(py, &mut |leaf| {
+            let rule = &self.tree.rules[leaf];
+            let data = memory.get().pointer().wrapping_add(self.offsets[leaf]);
+            // SAFETY: the leaf's bytes are at its offset. We write to the memory only while no
+            // array has it as its base.
+            unsafe { array::view(py, rule.descr.bind(py), &rule.leaf.shape, data, memory.as_any()) }
+        })
     }
 }

@@ -18,6 +18,12 @@ impl<'a, 'py> Header<'a, 'py> {
         object.cast::<PyUntypedArray>().ok().map(Self)
     }
 
+    /// `object` as an array, if it is one and of no subclass, which could mean more than its data.
+    #[inline]
+    pub fn of_exact(object: &'a Bound<'py, PyAny>) -> Option<Self> {
+        Self::of(object).filter(|_| object.is_exact_instance_of::<PyUntypedArray>())
+    }
+
     fn fields(&self) -> &npyffi::objects::PyArrayObject_fields {
         let array: *mut PyArrayObject = self.0.as_ptr().cast();
         // SAFETY: a `PyUntypedArray` is an array object, which numpy keeps initialised while our
@@ -51,6 +57,15 @@ impl<'a, 'py> Header<'a, 'py> {
     #[inline]
     pub fn is_c_contiguous(&self) -> bool {
         self.fields().flags & flags::NPY_ARRAY_C_CONTIGUOUS != 0
+    }
+
+    /// How many bytes a contiguous array of this shape and dtype has.
+    #[inline]
+    pub fn nbytes(&self) -> Option<usize> {
+        // SAFETY: the dtype of a live array, by whose reference it is kept.
+        let itemsize = unsafe { npyffi::PyDataType_ELSIZE(self.0.py(), self.fields().descr) };
+        let itemsize = usize::try_from(itemsize).ok()?;
+        self.shape().iter().try_fold(itemsize, |bytes, axis| bytes.checked_mul(*axis))
     }
 
     /// Where the elements start.
@@ -121,28 +136,6 @@ pub fn scalar_bytes(value: &Bound<'_, PyAny>, descr: &Bound<'_, PyArrayDescr>) -
     // SAFETY: the scalar has `itemsize` bytes, at most those that there are.
     unsafe { PY_ARRAY_API.PyArray_ScalarAsCtype(py, value.as_ptr(), bytes.as_mut_ptr().cast()) };
     Some(bytes)
-}
-
-/// Where the elements of an array start.
-pub fn array_data(array: &Bound<'_, PyUntypedArray>) -> *mut u8 {
-    Header(array).data()
-}
-
-/// Some bytes of an array.
-///
-/// # Safety
-///
-/// The bytes must lie in the array, and nobody else may touch them while the slice is in use.
-#[expect(clippy::mut_from_ref, reason = "a reference to a Python object is shared by nature")]
-pub unsafe fn bytes_mut<'a>(
-    array: &'a Bound<'_, PyUntypedArray>,
-    offset: usize,
-    len: usize,
-) -> &'a mut [u8] {
-    // SAFETY: inside the array by the caller's promise.
-    let start = unsafe { array_data(array).add(offset) };
-    // SAFETY: as above, nobody else touches them, and the array outlives the slice.
-    unsafe { std::slice::from_raw_parts_mut(start, len) }
 }
 
 /// Whether anyone but the holder of this one reference has the object.

@@ -23,6 +23,13 @@ error_class!(closed_error, "ClosedError");
 error_class!(timeout_error, "WaitTimeoutError");
 error_class!(trajectory_error, "TrajectoryError");
 
+/// Whether an error is of the classes of `echoic.errors`.
+pub fn is_ours(py: Python<'_>, error: &PyErr) -> bool {
+    static BASE: PyOnceLock<Py<PyType>> = PyOnceLock::new();
+    BASE.import(py, "echoic.errors", "EchoicError")
+        .is_ok_and(|class| error.is_instance(py, class.as_any()))
+}
+
 /// What a call on a stream was about, for its error message.
 pub enum Doing {
     /// Storing samples, of which some are stored already.
@@ -32,6 +39,14 @@ pub enum Doing {
 }
 
 impl Doing {
+    /// Puts the number of samples that were stored on an exception, where it has room for it.
+    pub fn annotate(&self, py: Python<'_>, error: PyErr) -> PyErr {
+        match error.value(py).setattr("stored", self.stored()) {
+            // Whatever went wrong with the number, the error matters more.
+            Ok(()) | Err(_) => error,
+        }
+    }
+
     fn stored(&self) -> usize {
         match self {
             Self::Submit { stored, .. } => *stored,
@@ -79,7 +94,7 @@ pub fn stream_error(py: Python<'_>, error: &StreamError, doing: &Doing) -> PyErr
         StreamError::Memory(_) => pyo3::exceptions::PyMemoryError::new_err(error.to_string()),
         other => pyo3::exceptions::PyRuntimeError::new_err(other.to_string()),
     };
-    set(py, error, "stored", doing.stored())
+    doing.annotate(py, error)
 }
 
 fn set<'py>(py: Python<'py>, error: PyErr, name: &str, value: impl IntoPyObject<'py>) -> PyErr {

@@ -2,13 +2,15 @@
 
 use echoic_replay::{Dtype, Leaf};
 use numpy::{PyArrayDescr, PyArrayDescrMethods, PyUntypedArray, PyUntypedArrayMethods};
+use pyo3::exceptions::{PyException, PyMemoryError};
+use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::{PyBool, PyBytes, PyComplex, PyDict, PyFloat, PyInt};
+use pyo3::types::{PyBool, PyBytes, PyComplex, PyComplexMethods, PyDict, PyFloat, PyInt, PyType};
 
-use crate::array::{Header, array_data, copy, scalar_bytes};
+use crate::array::{Header, copy, scalar_bytes};
 use crate::dtype;
-use crate::error::spec_error;
+use crate::error::{is_ours, spec_error};
 
 /// What values of one leaf must look like.
 pub struct LeafRule {
@@ -69,32 +71,56 @@ pub struct Source {
 }
 
 enum Bytes {
-    /// In an array, whose reference keeps them alive. The length was checked against the rule.
-    Array { data: *const u8, _owner: Py<PyAny> },
+    /// In an array. The reference keeps the array alive, not its buffer: see [`Source::recheck`].
+    Array { data: *const u8, nbytes: usize, owner: Py<PyAny> },
     /// A Python number, converted.
     Inline([u8; 16]),
 }
 
-// SAFETY: the pointer is read only, into memory that `_owner` keeps alive, from any thread.
+// SAFETY: the pointer is read only, under the rules of `copy_to`, from any thread.
 unsafe impl Send for Source {}
 // SAFETY: as above.
 unsafe impl Sync for Source {}
 
 impl Source {
+    /// Checks that the array still has the memory that the rules accepted.
+    ///
+    /// Between the check of a leaf and the copy, Python code may have run: another leaf's
+    /// `__array__`, or another thread while this one waited for room. It can have given the array
+    /// other memory, with `resize(refcheck=False)` or `__setstate__`.
+    #[inline]
+    pub fn recheck(&self, py: Python<'_>, rule: &LeafRule) -> PyResult<()> {
+        let Bytes::Array { data, nbytes, owner } = &self.bytes else { return Ok(()) };
+        let same = Header::of(owner.bind(py)).is_some_and(|header| {
+            std::ptr::addr_eq(header.data(), *data)
+                && header.is_c_contiguous()
+                && header.nbytes() == Some(*nbytes)
+        });
+        if same { Ok(()) } else { Err(changed(py, rule)) }
+    }
+
     /// Copies the bytes from `offset` on into `to`.
     ///
     /// # Safety
     ///
-    /// `offset + to.len()` must be at most the size of the value that the rules accepted.
+    /// `offset + to.len()` must be at most the size of the value that the rules accepted, and
+    /// [`Source::recheck`] must have succeeded since Python code could last run in this thread. What
+    /// other threads do to the array meanwhile is under numpy's own rules: it may not be resized.
     #[inline]
     pub unsafe fn copy_to(&self, offset: usize, to: &mut [u8]) {
         match &self.bytes {
-            // SAFETY: by the caller's promise both ends are inside the array, which is alive. It
-            // does not overlap `to`: slots that are being written are in no array handed out.
+            // SAFETY: by the caller's promise both ends are inside the array's memory. It does not
+            // overlap `to`: slots that are being written are in no array handed out.
             Bytes::Array { data, .. } => unsafe { copy(*data, offset, to) },
             Bytes::Inline(bytes) => to.copy_from_slice(&bytes[offset..offset + to.len()]),
         }
     }
+}
+
+#[cold]
+fn changed(py: Python<'_>, rule: &LeafRule) -> PyErr {
+    let name = display(&rule.leaf.path);
+    spec_error(py, format!("leaf `{name}`: the array was changed while it was being submitted"))
 }
 
 impl LeafRule {
@@ -110,7 +136,9 @@ impl LeafRule {
         // makes the comparison with an array's dtype that of two addresses.
         let native = match dtype {
             Dtype::BFloat16 => descr,
-            _ => numpy(py)?.call_method1("dtype", (dtype.to_string(),))?.cast_into()?,
+            _ => {
+                numpy(py)?.call_method1(intern!(py, "dtype"), (dtype.to_string(),))?.cast_into()?
+            }
         };
         let leaf = Leaf { path, dtype, shape: array.shape().to_vec() };
         Ok(Self { leaf, descr: native.unbind() })
@@ -124,18 +152,29 @@ impl LeafRule {
         value: &Bound<'_, PyAny>,
         shapes: &mut impl ShapeRule,
     ) -> PyResult<Source> {
-        if let Some(header) = Header::of(value)
+        if let Some(header) = Header::of_exact(value)
             && header.has_dtype(self.descr.bind(value.py()))
             && header.is_c_contiguous()
             && shapes.accepts(&self.leaf, header.shape())
         {
-            let bytes = Bytes::Array { data: header.data(), _owner: value.clone().unbind() };
-            return Ok(Source { leaf: index, bytes });
+            return Ok(self.array_source(index, header, value));
         }
         self.source_of_other(index, value, shapes)
     }
 
-    /// Everything but a contiguous array of just this dtype object.
+    #[inline]
+    fn array_source(
+        &self,
+        leaf: usize,
+        header: Header<'_, '_>,
+        owner: &Bound<'_, PyAny>,
+    ) -> Source {
+        let nbytes = header.nbytes().unwrap_or(usize::MAX);
+        let bytes = Bytes::Array { data: header.data(), nbytes, owner: owner.clone().unbind() };
+        Source { leaf, bytes }
+    }
+
+    /// Everything but a contiguous array of just this dtype.
     #[cold]
     fn source_of_other(
         &self,
@@ -151,7 +190,7 @@ impl LeafRule {
             }
             return Ok(Source { leaf: index, bytes: Bytes::Inline(bytes) });
         }
-        if let Some(number) = self.python_scalar(value) {
+        if let Some(number) = self.python_scalar(value, shapes) {
             let bytes = number?;
             if !shapes.accepts(&self.leaf, &[]) {
                 return Err(self.mismatch(py, shapes, &describe_type(value)));
@@ -163,78 +202,82 @@ impl LeafRule {
             Some(array) => array,
             None => as_array(value).map_err(|error| unreadable(py, name, value, error))?,
         };
-        let got = || format!("{}{:?}", array.dtype(), array.shape());
+        if is_masked(&array)? {
+            let message = format!(
+                "leaf `{name}`: a masked array would lose its mask; give its filled() values"
+            );
+            return Err(spec_error(py, message));
+        }
         let descr = self.descr.bind(py);
-        let same_but_for_order = || -> PyResult<bool> {
-            let native = array.dtype().call_method1("newbyteorder", ("=",))?;
-            Ok(native.cast::<PyArrayDescr>()?.is_equiv_to(descr))
+        let fits = |array: &Bound<'_, PyUntypedArray>, shapes: &mut _| {
+            same_but_for_byte_order(&array.dtype(), descr)
+                && ShapeRule::accepts(shapes, &self.leaf, array.shape())
         };
-        if !array.dtype().is_equiv_to(descr) && !same_but_for_order()? {
-            return Err(self.mismatch(py, shapes, &got()));
+        if !fits(&array, shapes) {
+            let got = format!("{}{:?}", array.dtype(), array.shape());
+            return Err(self.mismatch(py, shapes, &got));
         }
-        if !shapes.accepts(&self.leaf, array.shape()) {
-            return Err(self.mismatch(py, shapes, &got()));
+        if let Some(header) = Header::of(array.as_any())
+            && header.is_c_contiguous()
+            && header.has_dtype(descr)
+        {
+            return Ok(self.array_source(index, header, array.as_any()));
         }
-        let array = if array.is_c_contiguous() && array.dtype().is_equiv_to(descr) {
-            array
-        } else {
-            contiguous(&array, descr)?
-        };
-        let data = array_data(&array);
-        Ok(Source { leaf: index, bytes: Bytes::Array { data, _owner: array.into_any().unbind() } })
+        let (array, shape) = (contiguous(&array, descr)?, array.shape().to_vec());
+        match Header::of(array.as_any()) {
+            Some(header) if header.shape() == shape && header.has_dtype(descr) => {
+                Ok(self.array_source(index, header, array.as_any()))
+            }
+            _ => Err(changed(py, self)),
+        }
     }
 
     /// The bytes of a Python number of this leaf's kind; `None` for anything else.
-    fn python_scalar(&self, value: &Bound<'_, PyAny>) -> Option<PyResult<[u8; 16]>> {
-        let py = value.py();
-        let mut bytes = [0; 16];
-        let mut put = |number: &[u8]| bytes[..number.len()].copy_from_slice(number);
-        if let Ok(flag) = value.cast_exact::<PyBool>() {
-            if self.leaf.dtype != Dtype::Bool {
-                return Some(Err(self.wrong_number(py, value)));
-            }
-            put(&[u8::from(flag.is_true())]);
+    fn python_scalar(
+        &self,
+        value: &Bound<'_, PyAny>,
+        shapes: &impl ShapeRule,
+    ) -> Option<PyResult<[u8; 16]>> {
+        let dtype = self.leaf.dtype;
+        let converted = if let Ok(flag) = value.cast_exact::<PyBool>() {
+            (dtype == Dtype::Bool).then(|| Ok(padded(&[u8::from(flag.is_true())])))
         } else if let Ok(number) = value.cast_exact::<PyFloat>() {
-            match self.leaf.dtype {
-                Dtype::Float(4) => put(&(number.value() as f32).to_ne_bytes()),
-                Dtype::Float(8) => put(&number.value().to_ne_bytes()),
+            let number = number.value();
+            match dtype {
+                _ if !holds(dtype, number) => None,
+                Dtype::Float(4) => Some(Ok(padded(&(number as f32).to_ne_bytes()))),
+                Dtype::Float(8) => Some(Ok(padded(&number.to_ne_bytes()))),
                 // numpy knows how to round to the narrow ones.
-                Dtype::Float(_) | Dtype::BFloat16 | Dtype::Complex(_) => {
-                    return Some(self.numpy_scalar(value));
-                }
-                _ => return Some(Err(self.wrong_number(py, value))),
+                _ => Some(self.numpy_scalar(value)),
             }
         } else if value.is_exact_instance_of::<PyInt>() {
-            let Some(number) = self.integer(value) else {
-                return Some(Err(self.wrong_number(py, value)));
-            };
-            put(&number);
-        } else if value.is_exact_instance_of::<PyComplex>() {
-            return Some(match self.leaf.dtype {
-                Dtype::Complex(_) => self.numpy_scalar(value),
-                _ => Err(self.wrong_number(py, value)),
-            });
+            self.integer(value).map(Ok)
+        } else if let Ok(number) = value.cast_exact::<PyComplex>() {
+            let complex = matches!(dtype, Dtype::Complex(_));
+            (complex && holds(dtype, number.real()) && holds(dtype, number.imag()))
+                .then(|| self.numpy_scalar(value))
         } else {
             return None;
-        }
-        Some(Ok(bytes))
+        };
+        let refused = || Err(self.mismatch(value.py(), shapes, &describe_type(value)));
+        Some(converted.unwrap_or_else(refused))
     }
 
     /// A Python int in this leaf's width, if the leaf is an integer and it fits.
-    fn integer(&self, value: &Bound<'_, PyAny>) -> Option<Vec<u8>> {
+    fn integer(&self, value: &Bound<'_, PyAny>) -> Option<[u8; 16]> {
         let number: i128 = match value.extract::<i64>() {
             Ok(number) => number.into(),
             Err(_) => value.extract::<u64>().ok()?.into(),
         };
         Some(match self.leaf.dtype {
-            Dtype::Int(1) => i8::try_from(number).ok()?.to_ne_bytes().into(),
-            Dtype::Int(2) => i16::try_from(number).ok()?.to_ne_bytes().into(),
-            Dtype::Int(4) => i32::try_from(number).ok()?.to_ne_bytes().into(),
-            Dtype::Int(8) => i64::try_from(number).ok()?.to_ne_bytes().into(),
-            Dtype::UInt(1) => u8::try_from(number).ok()?.to_ne_bytes().into(),
-            Dtype::UInt(2) => u16::try_from(number).ok()?.to_ne_bytes().into(),
-            Dtype::UInt(4) => u32::try_from(number).ok()?.to_ne_bytes().into(),
-            Dtype::UInt(8) => u64::try_from(number).ok()?.to_ne_bytes().into(),
+            Dtype::Int(1) => padded(&i8::try_from(number).ok()?.to_ne_bytes()),
+            Dtype::Int(2) => padded(&i16::try_from(number).ok()?.to_ne_bytes()),
+            Dtype::Int(4) => padded(&i32::try_from(number).ok()?.to_ne_bytes()),
+            Dtype::Int(8) => padded(&i64::try_from(number).ok()?.to_ne_bytes()),
+            Dtype::UInt(1) => padded(&u8::try_from(number).ok()?.to_ne_bytes()),
+            Dtype::UInt(2) => padded(&u16::try_from(number).ok()?.to_ne_bytes()),
+            Dtype::UInt(4) => padded(&u32::try_from(number).ok()?.to_ne_bytes()),
+            Dtype::UInt(8) => padded(&u64::try_from(number).ok()?.to_ne_bytes()),
             _ => return None,
         })
     }
@@ -242,11 +285,9 @@ impl LeafRule {
     /// A Python number converted by numpy.
     fn numpy_scalar(&self, value: &Bound<'_, PyAny>) -> PyResult<[u8; 16]> {
         let py = value.py();
-        let array = numpy(py)?.call_method1("array", (value, self.descr.bind(py)))?;
-        let raw: Bound<'_, PyBytes> = array.call_method0("tobytes")?.cast_into()?;
-        let mut bytes = [0; 16];
-        bytes[..raw.as_bytes().len()].copy_from_slice(raw.as_bytes());
-        Ok(bytes)
+        let array = numpy(py)?.call_method1(intern!(py, "array"), (value, self.descr.bind(py)))?;
+        let raw: Bound<'_, PyBytes> = array.call_method0(intern!(py, "tobytes"))?.cast_into()?;
+        Ok(padded(raw.as_bytes()))
     }
 
     /// A Python `bytes` for a leaf of bytes, zero-padded; `None` for anything else.
@@ -264,12 +305,8 @@ impl LeafRule {
             let message = format!("leaf `{name}`: expected at most {width} bytes, got {len}");
             return Err(spec_error(py, message));
         }
-        let array = numpy(py)?.call_method1("array", (value, self.descr.bind(py)))?;
+        let array = numpy(py)?.call_method1(intern!(py, "array"), (value, self.descr.bind(py)))?;
         Ok(Some(array.cast_into()?))
-    }
-
-    fn wrong_number(&self, py: Python<'_>, value: &Bound<'_, PyAny>) -> PyErr {
-        self.mismatch(py, &One, &describe_type(value))
     }
 
     fn mismatch(&self, py: Python<'_>, shapes: &impl ShapeRule, got: &str) -> PyErr {
@@ -278,6 +315,26 @@ impl LeafRule {
         let dtype = self.leaf.dtype;
         spec_error(py, format!("leaf `{name}`: expected {dtype}{expected}, got {got}"))
     }
+}
+
+/// A number's bytes at the start of the room for the widest.
+fn padded(number: &[u8]) -> [u8; 16] {
+    let mut bytes = [0; 16];
+    bytes[..number.len()].copy_from_slice(number);
+    bytes
+}
+
+/// Whether a float is of this kind and does not overflow it.
+fn holds(dtype: Dtype, number: f64) -> bool {
+    // Half a unit in the last place above the largest number, where rounding gives infinity.
+    let limit = match dtype {
+        Dtype::Float(2) => 65_520.0,
+        Dtype::Float(4) | Dtype::Complex(8) => 3.402_823_567_797_336_6e38,
+        Dtype::BFloat16 => 3.396_177_5e38,
+        Dtype::Float(_) | Dtype::Complex(_) => f64::INFINITY,
+        _ => return false,
+    };
+    !number.is_finite() || number.abs() < limit
 }
 
 /// A path as a person reads it.
@@ -293,7 +350,14 @@ fn describe_type(value: &Bound<'_, PyAny>) -> String {
     }
 }
 
+/// What to raise for a leaf that raised by itself: Ctrl-C and the like as they are.
 fn unreadable(py: Python<'_>, name: &str, value: &Bound<'_, PyAny>, error: PyErr) -> PyErr {
+    if !error.is_instance_of::<PyException>(py)
+        || error.is_instance_of::<PyMemoryError>(py)
+        || is_ours(py, &error)
+    {
+        return error;
+    }
     let class = value.get_type().name().map_or("?".into(), |name| name.to_string());
     let wrapped =
         spec_error(py, format!("leaf `{name}`: a {class} can't be read as an array: {error}"));
@@ -307,19 +371,38 @@ fn numpy(py: Python<'_>) -> PyResult<&Bound<'_, PyAny>> {
     Ok(module.bind(py))
 }
 
-/// Anything that can be an array without copying its elements one by one.
+/// Whether two dtypes differ in nothing but the order of bytes.
+fn same_but_for_byte_order(one: &Bound<'_, PyArrayDescr>, other: &Bound<'_, PyArrayDescr>) -> bool {
+    // Dtypes that have no byte order to change are no dtypes of ours.
+    let native = one.call_method1(intern!(one.py(), "newbyteorder"), ("=",));
+    one.is_equiv_to(other)
+        || native.is_ok_and(|native| {
+            native.cast::<PyArrayDescr>().is_ok_and(|native| native.is_equiv_to(other))
+        })
+}
+
+fn is_masked(array: &Bound<'_, PyUntypedArray>) -> PyResult<bool> {
+    if array.is_exact_instance_of::<PyUntypedArray>() {
+        return Ok(false);
+    }
+    static MASKED: PyOnceLock<Py<PyType>> = PyOnceLock::new();
+    array.is_instance(MASKED.import(array.py(), "numpy.ma", "MaskedArray")?)
+}
+
+/// What numpy makes of an object: the object itself, its memory, or a new array of its elements.
 fn as_array<'py>(value: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyUntypedArray>> {
     let py = value.py();
     if let Ok(array) = value.cast::<PyUntypedArray>() {
         return Ok(array.clone());
     }
     // numpy's own scalars have `__array__` too.
-    let known =
-        value.hasattr("__array__")? || value.hasattr("__array_interface__")? || has_buffer(value);
-    let array = if !known && value.hasattr("__dlpack__")? {
-        numpy(py)?.call_method1("from_dlpack", (value,))?
+    let known = value.hasattr(intern!(py, "__array__"))?
+        || value.hasattr(intern!(py, "__array_interface__"))?
+        || has_buffer(value);
+    let array = if !known && value.hasattr(intern!(py, "__dlpack__"))? {
+        numpy(py)?.call_method1(intern!(py, "from_dlpack"), (value,))?
     } else {
-        numpy(py)?.call_method1("asarray", (value,))?
+        numpy(py)?.call_method1(intern!(py, "asarray"), (value,))?
     };
     Ok(array.cast_into()?)
 }
@@ -338,6 +421,6 @@ fn contiguous<'py>(
     let order = PyDict::new(py);
     order.set_item("order", "C")?;
     // Not `ascontiguousarray`, which turns 0-dimensional arrays into 1-dimensional ones.
-    let array = numpy(py)?.call_method("array", (array, descr), Some(&order))?;
+    let array = numpy(py)?.call_method(intern!(py, "array"), (array, descr), Some(&order))?;
     Ok(array.cast_into()?)
 }

@@ -2,7 +2,8 @@
 //!
 //! - [`server`], [`sample`], [`accumulator`], [`spec`]: the classes.
 //! - [`tree`] and [`leaf`]: from a Python tree to checked byte sources and back.
-//! - [`array`]: the thin edge to numpy's C API, and the only file with `unsafe` about arrays.
+//! - [`array`]: the thin edge to numpy's C API, and the only file that calls it.
+//! - [`memory`]: bytes for arrays of our own. [`fork`]: servers stay in their process.
 //! - [`wait`]: waiting without the GIL, with Ctrl-C and deadlines.
 //! - [`error`]: Rust errors as the classes of `echoic.errors`.
 
@@ -11,7 +12,9 @@ mod allocations;
 mod array;
 mod dtype;
 mod error;
+mod fork;
 mod leaf;
+mod memory;
 mod sample;
 mod server;
 mod spec;
@@ -31,4 +34,9 @@ mod _native {
     use super::server::{Server, empty_call};
     #[pymodule_export]
     use super::spec::{LeafSpec, Spec};
+
+    #[pymodule_init]
+    fn init(module: &pyo3::Bound<'_, pyo3::types::PyModule>) -> pyo3::PyResult<()> {
+        super::fork::watch(module)
+    }
 }

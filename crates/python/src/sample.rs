@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use echoic_replay::{Batch, Stream, StreamInfo, Summary};
+use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::PyDict;
@@ -62,6 +63,11 @@ impl Sample {
 
     fn __len__(&self) -> usize {
         self.rows
+    }
+
+    /// Lets the garbage collector see a batch that was made to refer to its own sample.
+    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+        visit.call(&self.batch)
     }
 
     fn __repr__(&self) -> String {

@@ -6,11 +6,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use echoic_replay::stream::Wait;
-use echoic_replay::{Blocked, Incoming, Stream, StreamConfig, StreamError};
+use echoic_replay::{Blocked, Incoming, Moment, Stream, StreamConfig, StreamError};
 use pyo3::prelude::*;
 use pyo3::types::PyType;
 
-use crate::error::{Doing, stream_error};
+use crate::error::{Doing, is_ours, stream_error};
+use crate::fork::Process;
 use crate::leaf::{Many, One, ShapeRule, Source};
 use crate::sample::{Sample, SampleInfo};
 use crate::spec::{Spec, core_spec};
@@ -33,6 +34,7 @@ pub struct Server {
     stream: Arc<Stream>,
     held_warning_after: Duration,
     warned: AtomicBool,
+    process: Process,
 }
 
 #[pymethods]
@@ -48,19 +50,19 @@ impl Server {
     ) -> PyResult<Self> {
         let batch_size = size("batch_size", batch_size)?;
         let num_buffers = size("num_buffers", num_buffers)?;
-        let held_warning_after =
-            Duration::try_from_secs_f64(held_warning_after).map_err(|error| {
-                let message = format!("held_warning_after = {held_warning_after}: {error}");
-                pyo3::exceptions::PyValueError::new_err(message)
-            })?;
-        let tree = Tree::compile(example)?;
+        let held_warning_after = match wait::seconds("held_warning_after", held_warning_after)? {
+            Some(seconds) => seconds,
+            None => Duration::MAX,
+        };
+        let tree = Tree::compile(example, "")?;
         let spec = core_spec(py, &tree)?;
+        tree.try_build(py, batch_size)?;
         // Touching the memory takes a while when there is much of it.
         let stream = py
             .detach(|| Stream::new(spec, StreamConfig { batch_size, num_buffers }))
             .map_err(|error| stream_error(py, &error, &Doing::Sample))?;
         let (stream, warned) = (Arc::new(stream), AtomicBool::new(false));
-        Ok(Self { tree, stream, held_warning_after, warned })
+        Ok(Self { tree, stream, held_warning_after, warned, process: Process::current() })
     }
 
     /// Stores one sample.
@@ -71,6 +73,7 @@ impl Server {
         tree: &Bound<'_, PyAny>,
         timeout: Option<f64>,
     ) -> PyResult<()> {
+        self.process.check(py)?;
         let deadline = wait::deadline(timeout)?;
         self.with_sources(tree, &mut One, |sources, _| self.store(py, sources, 1, deadline))
     }
@@ -83,21 +86,28 @@ impl Server {
         tree: &Bound<'_, PyAny>,
         timeout: Option<f64>,
     ) -> PyResult<()> {
+        self.process.check(py)?;
         let deadline = wait::deadline(timeout)?;
         self.with_sources(tree, &mut Many::default(), |sources, shapes| {
-            self.store(py, sources, shapes.rows.unwrap_or(0), deadline)
+            let samples = shapes.rows.unwrap_or(0);
+            if samples == 0 && self.stream.is_closed() {
+                let doing = Doing::Submit { stored: 0, wanted: 0 };
+                return Err(stream_error(py, &StreamError::Closed, &doing));
+            }
+            self.store(py, sources, samples, deadline)
         })
     }
 
     /// Takes the next batch.
     #[pyo3(signature = (timeout=None))]
     fn sample(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Sample> {
+        self.process.check(py)?;
         let deadline = wait::deadline(timeout)?;
         let batch = match self.stream.try_take() {
             Some(batch) => batch,
             None => {
                 let look = |_: Python<'_>, _| Ok(());
-                wait::detached(py, deadline, || Doing::Sample, look, |wait| self.stream.take(wait))?
+                wait::detached(py, deadline, Doing::Sample, look, |wait| self.stream.take(wait))?
             }
         };
         Sample::new(py, &self.tree, &self.stream, batch)
@@ -106,6 +116,7 @@ impl Server {
     /// Takes what does not fill a batch.
     #[pyo3(signature = (timeout=None))]
     fn remainder(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Option<Sample>> {
+        self.process.check(py)?;
         if !self.stream.is_closed() {
             return Err(pyo3::exceptions::PyRuntimeError::new_err(
                 "remainder() is for a closed server: before close() the batch may still fill up",
@@ -114,7 +125,7 @@ impl Server {
         let deadline = wait::deadline(timeout)?;
         let look = |_: Python<'_>, _| Ok(());
         let take = |wait: Wait<'_>| self.stream.take_remainder(wait);
-        let batch = wait::detached(py, deadline, || Doing::Sample, look, take)?;
+        let batch = wait::detached(py, deadline, Doing::Sample, look, take)?;
         batch.map(|batch| Sample::new(py, &self.tree, &self.stream, batch)).transpose()
     }
 
@@ -158,7 +169,9 @@ impl Server {
         let result = match self.tree.gather(tree, shapes, &mut sources) {
             Ok(()) => store(&sources, shapes),
             Err(error) => {
-                self.stream.note_refused();
+                if is_ours(tree.py(), &error) {
+                    self.stream.note_refused();
+                }
                 Err(error)
             }
         };
@@ -167,6 +180,7 @@ impl Server {
         result
     }
 
+    /// Stores samples, waiting for room where there is none.
     #[inline]
     fn store(
         &self,
@@ -175,22 +189,26 @@ impl Server {
         samples: usize,
         deadline: Option<Instant>,
     ) -> PyResult<()> {
+        let large = samples.saturating_mul(self.stream.spec().nbytes()) >= DETACH_BYTES;
         let mut stored = 0;
-        let small = samples.saturating_mul(self.stream.spec().nbytes()) < DETACH_BYTES;
-        if small {
-            match self.store_while_room(sources, samples, &mut stored) {
+        let mut submitted = None;
+        loop {
+            for source in sources {
+                source.recheck(py, &self.tree.rules[source.leaf])?;
+            }
+            let mut store = || self.store_while_room(sources, samples, submitted, &mut stored);
+            let result = if large { py.detach(store) } else { store() };
+            match result {
                 Ok(()) => return Ok(()),
                 Err(StreamError::TimedOut(_)) => {}
                 Err(error) => {
-                    return Err(stream_error(
-                        py,
-                        &error,
-                        &Doing::Submit { stored, wanted: samples },
-                    ));
+                    let doing = Doing::Submit { stored, wanted: samples };
+                    return Err(stream_error(py, &error, &doing));
                 }
             }
+            submitted.get_or_insert_with(|| self.stream.now());
+            self.wait_for_room(py, deadline, Doing::Submit { stored, wanted: samples })?;
         }
-        self.store_detached(py, sources, samples, stored, deadline)
     }
 
     /// Stores samples until all are stored or the next would have to wait.
@@ -199,37 +217,25 @@ impl Server {
         &self,
         sources: &[Source],
         samples: usize,
+        submitted: Option<Moment>,
         stored: &mut usize,
     ) -> Result<(), StreamError> {
         while *stored < samples {
-            let incoming = self.stream.try_reserve(samples - *stored)?;
+            let incoming = self.stream.try_reserve_since(submitted, samples - *stored)?;
             *stored += self.fill(incoming, sources, *stored);
         }
         Ok(())
     }
 
     #[cold]
-    fn store_detached(
+    fn wait_for_room(
         &self,
         py: Python<'_>,
-        sources: &[Source],
-        samples: usize,
-        stored: usize,
         deadline: Option<Instant>,
+        doing: Doing,
     ) -> PyResult<()> {
-        let progress = std::sync::atomic::AtomicUsize::new(stored);
-        let doing = || Doing::Submit { stored: progress.load(Ordering::Relaxed), wanted: samples };
         let look = |py: Python<'_>, reason| self.warn_about_held_batches(py, reason);
-        wait::detached(py, deadline, doing, look, |wait| {
-            let mut stored = stored;
-            while stored < samples {
-                let wait = Wait { on_tick: &mut *wait.on_tick, ..wait };
-                let incoming = self.stream.reserve(samples - stored, wait)?;
-                stored += self.fill(incoming, sources, stored);
-                progress.store(stored, Ordering::Relaxed);
-            }
-            Ok(())
-        })
+        wait::detached(py, deadline, doing, look, |wait| self.stream.wait_for_room(wait))
     }
 
     /// Copies the samples from `first` on into the room there is; how many they were.
@@ -242,7 +248,7 @@ impl Server {
             let column = incoming.column_mut(source.leaf);
             // SAFETY: `gather` accepted this value with the rule of this leaf: it has the leaf's
             // shape, after a leading axis of the number of samples if there are many, and `first`
-            // plus the room asked for never passes that number.
+            // plus the room asked for never passes that number. `store` rechecked it just now.
             unsafe { source.copy_to(first * bytes, column) };
         }
         incoming.commit();
@@ -267,7 +273,7 @@ impl Server {
             held.as_secs_f64()
         );
         let class = py.import("echoic.errors")?.getattr("HeldBatchesWarning")?;
-        py.import("warnings")?.call_method1("warn", (message, class.cast::<PyType>()?, 2))?;
+        py.import("warnings")?.call_method1("warn", (message, class.cast::<PyType>()?))?;
         Ok(())
     }
 }

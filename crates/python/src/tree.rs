@@ -37,16 +37,18 @@ enum Node {
 
 /// An example, compiled.
 pub struct Tree {
+    /// Path of the root, for error messages: empty but for the part of something larger.
+    prefix: String,
     root: Node,
     pub rules: Vec<LeafRule>,
 }
 
 impl Tree {
-    /// Compiles an example.
-    pub fn compile(example: &Bound<'_, PyAny>) -> PyResult<Self> {
+    /// Compiles an example whose leaves have paths below `prefix`.
+    pub fn compile(example: &Bound<'_, PyAny>, prefix: &str) -> PyResult<Self> {
         let mut rules = Vec::new();
-        let root = compile(example, "", 0, &mut rules)?;
-        Ok(Self { root, rules })
+        let root = compile(example, prefix, 0, &mut rules)?;
+        Ok(Self { prefix: prefix.to_owned(), root, rules })
     }
 
     /// Checks `value` and appends a source for each leaf.
@@ -61,7 +63,7 @@ impl Tree {
             sources.push(self.rules[leaf].source(leaf, value, shapes)?);
             Ok(())
         })
-        .map_err(|error| error.raise(value.py()))
+        .map_err(|error| error.raise(value.py(), &self.prefix))
     }
 
     /// Builds a tree of what `leaf` returns for each leaf.
@@ -71,6 +73,23 @@ impl Tree {
         leaf: &mut impl FnMut(usize) -> PyResult<Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyAny>> {
         build(&self.root, py, leaf)
+    }
+
+    /// Builds a batch without memory, so that a tree that can't hold batches is refused before
+    /// there is a batch to lose.
+    pub fn try_build(&self, py: Python<'_>, rows: usize) -> PyResult<()> {
+        let numpy = py.import("numpy")?;
+        let built = self.build(py, &mut |leaf| {
+            let rule = &self.rules[leaf];
+            let zero = numpy.call_method1("zeros", ((), rule.descr.bind(py)))?;
+            let shape: Vec<usize> = [&[rows], &rule.leaf.shape[..]].concat();
+            numpy.call_method1("broadcast_to", (zero, PyTuple::new(py, shape)?))
+        });
+        built.map(drop).map_err(|error| {
+            let wrapped = spec_error(py, format!("the example's tree can't hold a batch: {error}"));
+            wrapped.set_cause(py, Some(error));
+            wrapped
+        })
     }
 
     fn walk<'py>(
@@ -191,10 +210,11 @@ impl WalkError {
         self
     }
 
-    fn raise(self, py: Python<'_>) -> PyErr {
+    fn raise(self, py: Python<'_>, prefix: &str) -> PyErr {
         match self {
             Self::Raised(error) => error,
             Self::Structure(Mismatch { mut path, message }) => {
+                path.extend((!prefix.is_empty()).then(|| prefix.to_owned()));
                 path.reverse();
                 let path = path.join("/");
                 spec_error(py, format!("node `{}`: {message}", display(&path)))

@@ -18,20 +18,24 @@ const IDLE_TICK: Duration = Duration::from_secs(1);
 
 /// Checks a timeout in seconds; `None` waits for ever.
 pub fn deadline(timeout: Option<f64>) -> PyResult<Option<Instant>> {
-    let Some(seconds) = timeout else { return Ok(None) };
+    let Some(timeout) = timeout else { return Ok(None) };
+    Ok(seconds("timeout", timeout)?.and_then(|wait| Instant::now().checked_add(wait)))
+}
+
+/// Checks a number of seconds; `None` is more than a clock can hold, so for ever.
+pub fn seconds(name: &str, seconds: f64) -> PyResult<Option<Duration>> {
     if seconds.is_nan() || seconds < 0.0 {
-        let message = format!("timeout must be None or a number of seconds >= 0, got {seconds}");
+        let message = format!("{name} must be a number of seconds >= 0, got {seconds}");
         return Err(pyo3::exceptions::PyValueError::new_err(message));
     }
-    // A time past what the clock can hold is for ever.
-    Ok(Duration::try_from_secs_f64(seconds).ok().and_then(|wait| Instant::now().checked_add(wait)))
+    Ok(Duration::try_from_secs_f64(seconds).ok())
 }
 
 /// Runs `attempt` without the GIL; `look` is called with the GIL now and then while it waits.
 pub fn detached<T: Send>(
     py: Python<'_>,
     deadline: Option<Instant>,
-    doing: impl Fn() -> Doing,
+    doing: Doing,
     look: impl Fn(Python<'_>, Blocked) -> PyResult<()> + Sync,
     attempt: impl FnOnce(Wait<'_>) -> Result<T, echoic_replay::StreamError> + Send,
 ) -> PyResult<T> {
@@ -61,7 +65,10 @@ pub fn detached<T: Send>(
         let tick = if main { SIGNAL_TICK } else { IDLE_TICK };
         attempt(Wait { deadline, tick, on_tick: &mut on_tick })
     });
-    result.map_err(|error| raised.take().unwrap_or_else(|| stream_error(py, &error, &doing())))
+    result.map_err(|error| match raised.take() {
+        Some(raised) => doing.annotate(py, raised),
+        None => stream_error(py, &error, &doing),
+    })
 }
 
 fn is_main_thread(py: Python<'_>) -> PyResult<bool> {

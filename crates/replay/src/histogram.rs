@@ -76,7 +76,9 @@ impl Histogram {
         if count == 0 {
             return Summary::default();
         }
-        let (min, max) = (self.min.load(Ordering::Relaxed), self.max.load(Ordering::Relaxed));
+        // A value may be counted an instant before the ends know of it.
+        let max = self.max.load(Ordering::Relaxed);
+        let min = self.min.load(Ordering::Relaxed).min(max);
         let quantile = |q: f64| {
             let rank = (q * count as f64).ceil().max(1.0) as u64;
             let mut seen = 0;
@@ -85,7 +87,7 @@ impl Histogram {
                 seen >= rank
             });
             // The bucket's middle, but nothing that was never recorded.
-            let nanos = at.map_or(max, middle).clamp(min.min(max), max);
+            let nanos = at.map_or(max, middle).clamp(min, max);
             nanos as f64 * 1e-9
         };
         Summary {

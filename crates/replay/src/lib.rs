@@ -17,4 +17,4 @@ pub use echoic_memory::Blocked;
 pub use histogram::{Histogram, Summary};
 pub use metrics::StreamInfo;
 pub use spec::{Dtype, Leaf, Spec, SpecError};
-pub use stream::{Batch, Incoming, Stream, StreamConfig, StreamError};
+pub use stream::{Batch, Incoming, Moment, Stream, StreamConfig, StreamError};

@@ -10,14 +10,14 @@ use std::time::{Duration, Instant};
 use crate::histogram::{Histogram, Summary};
 
 /// How many samples of a batch are timed at most.
-pub const MARKS: usize = 8;
+pub const MARKS: usize = 4;
 
 /// Counters and clocks of one stream.
 #[derive(Debug)]
 pub(crate) struct Meter {
     start: Instant,
-    /// Every `stride`-th slot of a batch is timed.
-    stride: usize,
+    /// Every `1 << shift`-th slot of a batch is timed.
+    shift: u32,
     per_batch: usize,
     /// When the sample in each timed slot was submitted.
     submitted: Box<[AtomicU64]>,
@@ -52,12 +52,12 @@ impl Waits {
 
 impl Meter {
     pub(crate) fn new(buffers: usize, batch_size: usize) -> Self {
-        let stride = batch_size.div_ceil(MARKS);
-        let per_batch = batch_size.div_ceil(stride);
+        let shift = batch_size.div_ceil(MARKS).next_power_of_two().ilog2();
+        let per_batch = ((batch_size - 1) >> shift) + 1;
         let zeros = |len| (0..len).map(|_| AtomicU64::new(0)).collect();
         Self {
             start: Instant::now(),
-            stride,
+            shift,
             per_batch,
             submitted: zeros(buffers * per_batch),
             taken: zeros(buffers),
@@ -78,7 +78,8 @@ impl Meter {
     /// The timed slots among `len` slots from `first`, as indices into `submitted`.
     fn timed(&self, buffer: usize, first: usize, len: usize) -> std::ops::Range<usize> {
         let base = buffer * self.per_batch;
-        base + first.div_ceil(self.stride)..base + (first + len - 1) / self.stride + 1
+        let before = first + (1 << self.shift) - 1;
+        base + (before >> self.shift)..base + ((first + len - 1) >> self.shift) + 1
     }
 
     /// Whether any of these slots is timed.
@@ -181,16 +182,15 @@ impl StreamInfo {
         bytes_per_sample: usize,
     ) -> Self {
         let counts = store.counts();
-        let (batch_size, num_buffers) = (store.ring().batch_size(), store.ring().buffers());
-        let delivered = counts.taken * batch_size as u64;
+        let (batch_size, num_buffers) = (store.batch_size(), store.buffers());
         let (blocked_pushes, blocked_time) = meter.producer_waits.read();
         let (sample_waits, sample_wait_time) = meter.consumer_waits.read();
         Self {
             batch_size,
             num_buffers,
             capacity: batch_size * num_buffers,
-            store_size: counts.committed.saturating_sub(delivered),
-            partial: counts.committed - counts.completed * batch_size as u64,
+            store_size: counts.stored,
+            partial: counts.partial,
             batches_ready: counts.completed.saturating_sub(counts.taken),
             batches_held: counts.leased,
             batches_free: counts.free,
@@ -224,15 +224,15 @@ mod tests {
             let meter = Meter::new(2, batch_size);
             (0..batch_size).filter(|slot| meter.is_timed(*slot, 1)).count()
         };
-        assert_eq!((timed(1), timed(8), timed(9), timed(1000)), (1, 8, 5, 8));
+        assert_eq!((timed(1), timed(4), timed(5), timed(32), timed(1000)), (1, 4, 3, 4, 4));
     }
 
     #[test]
     fn a_run_marks_the_timed_slots_it_covers_and_no_other() {
         let meter = Meter::new(2, 128);
-        assert_eq!((meter.stride, meter.per_batch), (16, 8));
-        assert_eq!(meter.timed(0, 0, 128), 0..8);
-        assert_eq!(meter.timed(1, 16, 17), 9..11);
-        assert!(meter.timed(1, 17, 15).is_empty());
+        assert_eq!((meter.shift, meter.per_batch), (5, 4));
+        assert_eq!(meter.timed(0, 0, 128), 0..4);
+        assert_eq!(meter.timed(1, 32, 33), 5..7);
+        assert!(meter.timed(1, 33, 31).is_empty());
     }
 }

@@ -1,7 +1,7 @@
 //! Samples in one by one, fixed-size batches out in order, each once.
 //!
 //! A [`Stream`] is a [`Spec`], the memory of its batches, and the numbers about both. Producers
-//! [`reserve`](Stream::reserve) room, write every column of the [`Incoming`] and commit; consumers
+//! [`reserve`](Stream::try_reserve) room, write every column of the [`Incoming`] and commit; consumers
 //! [`take`](Stream::take) a [`Batch`], whose memory is theirs until they drop it.
 //!
 //! # Invariants
@@ -119,6 +119,10 @@ pub struct Stream {
     meter: Arc<Meter>,
 }
 
+/// A time on the clock of one stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Moment(u64);
+
 /// Room for some samples of one batch. Dropping it without a commit stores nothing.
 #[must_use = "nothing is stored before the commit"]
 #[derive(Debug)]
@@ -160,7 +164,7 @@ impl Stream {
 
     /// Samples per batch.
     pub fn batch_size(&self) -> usize {
-        self.store.ring().batch_size()
+        self.store.batch_size()
     }
 
     /// Reserves room for up to `samples` samples without waiting.
@@ -170,38 +174,49 @@ impl Stream {
     /// [`StreamError::TimedOut`] when there is no room, [`StreamError::Closed`] after a close.
     #[inline]
     pub fn try_reserve(&self, samples: usize) -> Result<Incoming<'_>, StreamError> {
-        match self.store.try_reserve(samples) {
-            Ok(writer) => Ok(self.incoming(writer, None)),
-            Err(Refusal::Blocked(reason)) => Err(StreamError::TimedOut(reason)),
-            Err(Refusal::Closed) => Err(StreamError::Closed),
-        }
+        self.try_reserve_since(None, samples)
     }
 
-    /// Reserves room for up to `samples` samples, waiting for it.
+    /// Like [`Stream::try_reserve`], for samples that have waited for room since `submitted`.
+    ///
+    /// # Errors
+    ///
+    /// As [`Stream::try_reserve`].
+    #[inline]
+    pub fn try_reserve_since(
+        &self,
+        submitted: Option<Moment>,
+        samples: usize,
+    ) -> Result<Incoming<'_>, StreamError> {
+        let writer = match self.store.try_reserve(samples) {
+            Ok(writer) => writer,
+            Err(Refusal::Blocked(reason)) => return Err(StreamError::TimedOut(reason)),
+            Err(Refusal::Closed) => return Err(StreamError::Closed),
+        };
+        let (buffer, first, len) = (writer.buffer(), writer.first(), writer.len());
+        let begun = self.meter.is_timed(first, len).then(|| {
+            let now = self.meter.now();
+            self.meter.mark(buffer, first, len, submitted.map_or(now, |moment| moment.0));
+            now
+        });
+        Ok(Incoming { writer, meter: &self.meter, begun })
+    }
+
+    /// The time on this stream's clock.
+    pub fn now(&self) -> Moment {
+        Moment(self.meter.now())
+    }
+
+    /// Waits until a reservation may succeed. Another producer may be faster, so try in a loop.
     ///
     /// # Errors
     ///
     /// [`StreamError::TimedOut`], [`StreamError::Interrupted`] or [`StreamError::Closed`].
-    pub fn reserve(&self, samples: usize, mut wait: Wait<'_>) -> Result<Incoming<'_>, StreamError> {
-        match self.try_reserve(samples) {
-            Err(StreamError::TimedOut(_)) => {}
-            other => return other,
-        }
+    pub fn wait_for_room(&self, mut wait: Wait<'_>) -> Result<(), StreamError> {
         let since = self.meter.now();
-        let reserved = wait.run(|until| self.store.reserve(samples, until));
+        let room = wait.run(|until| self.store.wait_for_room(until));
         self.meter.producer_waits.record(self.meter.now() - since);
-        Ok(self.incoming(reserved?, Some(since)))
-    }
-
-    #[inline]
-    fn incoming<'a>(&'a self, writer: Writer<'a>, waiting_since: Option<u64>) -> Incoming<'a> {
-        let (buffer, first, len) = (writer.buffer(), writer.first(), writer.len());
-        let begun = self.meter.is_timed(first, len).then(|| {
-            let now = self.meter.now();
-            self.meter.mark(buffer, first, len, waiting_since.unwrap_or(now));
-            now
-        });
-        Incoming { writer, meter: &self.meter, begun }
+        room
     }
 
     /// Takes the next batch if it is complete.
@@ -251,7 +266,7 @@ impl Stream {
 
     /// Whether intake has ended.
     pub fn is_closed(&self) -> bool {
-        self.store.ring().is_closed()
+        self.store.is_closed()
     }
 
     /// Counts a sample that was refused at the door.

@@ -60,7 +60,7 @@ fn a_wait_that_is_interrupted_was_told_why_it_waits() {
         if reasons.len() < 3 { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
     };
     let wait = Wait { deadline: None, tick: Duration::from_millis(1), on_tick: &mut on_tick };
-    assert_eq!(stream.reserve(1, wait).unwrap_err(), StreamError::Interrupted);
+    assert_eq!(stream.wait_for_room(wait).unwrap_err(), StreamError::Interrupted);
     assert_eq!(reasons, [Blocked::Capacity; 3]);
     assert_eq!(stream.info().blocked_pushes, 1);
     assert!(stream.info().blocked_time >= 3e-3);
@@ -89,7 +89,9 @@ fn waiting_for_room_counts_into_the_time_from_submit_to_available() {
             let mut on_tick = |_| ControlFlow::Continue(());
             let tick = Duration::from_secs(1);
             let wait = Wait { deadline: None, tick, on_tick: &mut on_tick };
-            stream.reserve(1, wait).unwrap().commit();
+            let submitted = stream.now();
+            stream.wait_for_room(wait).unwrap();
+            stream.try_reserve_since(Some(submitted), 1).unwrap().commit();
         });
         std::thread::sleep(Duration::from_millis(30));
         (0..2).for_each(|_| drop(stream.try_take().unwrap()));
