@@ -52,7 +52,7 @@ bench: build .venv/.installed-demo ## Run the benchmarks, beside physical bounds
 .PHONY: docs
 docs: .venv/.installed-docs ## Build the documentation into site/
 	$(call say,Building the documentation)
-	@mkdocs build --strict
+	@NO_MKDOCS_2_WARNING=1 mkdocs build --strict --quiet
 	@echo "Open site/index.html"
 
 ##@ Develop
@@ -89,7 +89,7 @@ build: .venv/.installed-dev ## Build the native module (release) and install the
 .PHONY: rustdoc
 rustdoc: ## Build the documentation of the Rust crates, warnings denied
 	$(call say,Building the Rust documentation)
-	@RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps
+	@RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --document-private-items
 
 .PHONY: test-rust
 test-rust: .venv/.made ## Run the Rust tests and doctests

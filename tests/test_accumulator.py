@@ -178,15 +178,24 @@ def test_an_unknown_part_is_refused_with_those_there_are(
     [
         (
             {"obs": np.zeros(3, np.float32), "reward": np.float32(0)},
-            "leaf `obs`: expected float32[2] (one step) or [3, 2] (the whole leaf), got float32[3]",
+            (
+                "leaf `step/obs`: expected float32[2] (one step) or [3, 2] (the whole leaf), "
+                "got float32[3]"
+            ),
         ),
         (
             {"obs": np.zeros(2, np.float64), "reward": np.float32(0)},
-            "leaf `obs`: expected float32[2] (one step) or [3, 2] (the whole leaf), got float64[2]",
+            (
+                "leaf `step/obs`: expected float32[2] (one step) or [3, 2] (the whole leaf), "
+                "got float64[2]"
+            ),
         ),
         (
             {"obs": np.zeros(2, np.float32), "reward": np.zeros(1, np.float32)},
-            "leaf `reward`: expected float32[] (one step) or [3] (the whole leaf), got float32[1]",
+            (
+                "leaf `step/reward`: expected float32[] (one step) or [3] (the whole leaf), "
+                "got float32[1]"
+            ),
         ),
         ({"obs": np.zeros(2, np.float32)}, "the keys differ from the example's: missing 'reward'"),
     ],
@@ -216,7 +225,7 @@ def test_a_leaf_that_got_steps_takes_no_whole_value_in_between(
     with pytest.raises(echoic.SpecError) as caught:
         buf.add("step", whole)
     assert str(caught.value) == (
-        "leaf `obs`: expected float32[2] (one step of [3, 2]), got float32[3, 2]"
+        "leaf `step/obs`: expected float32[2] (one step of [3, 2]), got float32[3, 2]"
     )
 
 
@@ -233,7 +242,7 @@ def test_time_axes_of_one_part_must_agree() -> None:
     with pytest.raises(echoic.TrajectoryError) as caught:
         buf.add("p", {"a": np.zeros(2), "b": 0.0})
     assert str(caught.value) == (
-        "the time axes of part `p` differ: a: float64[3, 2] and b: float64[4]"
+        "the time axes of part `p` differ: p/a: float64[3, 2] and p/b: float64[4]"
     )
     assert buf.fill == {"p": (0, None)}
 

@@ -6,7 +6,9 @@ use pyo3::exceptions::{PyException, PyMemoryError};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::{PyBool, PyBytes, PyComplex, PyComplexMethods, PyDict, PyFloat, PyInt, PyType};
+use pyo3::types::{
+    PyBool, PyBytes, PyComplex, PyComplexMethods, PyDict, PyFloat, PyInt, PyList, PyTuple, PyType,
+};
 
 use crate::array::{Header, copy, scalar_bytes};
 use crate::dtype;
@@ -129,6 +131,7 @@ impl LeafRule {
         let py = value.py();
         let name = display(&path);
         let array = as_array(value).map_err(|error| unreadable(py, name, value, error))?;
+        refuse_masked(py, name, &array)?;
         let descr = array.dtype();
         let dtype = dtype::from_numpy(&descr)
             .map_err(|advice| spec_error(py, format!("leaf `{name}` of the example: {advice}")))?;
@@ -197,17 +200,21 @@ impl LeafRule {
             }
             return Ok(Source { leaf: index, bytes: Bytes::Inline(bytes) });
         }
+        // numpy would make arrays of these, but in a tree they are nodes.
+        if value.is_none()
+            || value.is_instance_of::<PyList>()
+            || value.is_instance_of::<PyTuple>()
+            || value.is_instance_of::<PyDict>()
+        {
+            let class = value.get_type();
+            return Err(self.mismatch(py, shapes, &format!("a {}", class.name()?)));
+        }
         let name = display(&self.leaf.path);
         let array = match self.padded_bytes(value)? {
             Some(array) => array,
             None => as_array(value).map_err(|error| unreadable(py, name, value, error))?,
         };
-        if is_masked(&array)? {
-            let message = format!(
-                "leaf `{name}`: a masked array would lose its mask; give its filled() values"
-            );
-            return Err(spec_error(py, message));
-        }
+        refuse_masked(py, name, &array)?;
         let descr = self.descr.bind(py);
         let fits = |array: &Bound<'_, PyUntypedArray>, shapes: &mut _| {
             same_but_for_byte_order(&array.dtype(), descr)
@@ -223,9 +230,10 @@ impl LeafRule {
         {
             return Ok(self.array_source(index, header, array.as_any()));
         }
-        let (array, shape) = (contiguous(&array, descr)?, array.shape().to_vec());
+        let nbytes = Header::of(array.as_any()).and_then(|header| header.nbytes());
+        let array = contiguous(&array, descr)?;
         match Header::of(array.as_any()) {
-            Some(header) if header.shape() == shape && header.has_dtype(descr) => {
+            Some(header) if header.nbytes() == nbytes && header.has_dtype(descr) => {
                 Ok(self.array_source(index, header, array.as_any()))
             }
             _ => Err(changed(py, self)),
@@ -381,12 +389,16 @@ fn same_but_for_byte_order(one: &Bound<'_, PyArrayDescr>, other: &Bound<'_, PyAr
         })
 }
 
-fn is_masked(array: &Bound<'_, PyUntypedArray>) -> PyResult<bool> {
-    if array.is_exact_instance_of::<PyUntypedArray>() {
-        return Ok(false);
-    }
+/// A masked array would lose its mask without a word.
+fn refuse_masked(py: Python<'_>, name: &str, array: &Bound<'_, PyUntypedArray>) -> PyResult<()> {
     static MASKED: PyOnceLock<Py<PyType>> = PyOnceLock::new();
-    array.is_instance(MASKED.import(array.py(), "numpy.ma", "MaskedArray")?)
+    if array.is_exact_instance_of::<PyUntypedArray>()
+        || !array.is_instance(MASKED.import(py, "numpy.ma", "MaskedArray")?)?
+    {
+        return Ok(());
+    }
+    let advice = "a masked array would lose its mask; give its filled() values";
+    Err(spec_error(py, format!("leaf `{name}`: {advice}")))
 }
 
 /// What numpy makes of an object: the object itself, its memory, or a new array of its elements.

@@ -56,11 +56,11 @@ impl Server {
         };
         let tree = Tree::compile(example, "")?;
         let spec = core_spec(py, &tree)?;
-        tree.try_build(py, batch_size)?;
         // Touching the memory takes a while when there is much of it.
         let stream = py
             .detach(|| Stream::new(spec, StreamConfig { batch_size, num_buffers }))
             .map_err(|error| stream_error(py, &error, &Doing::Sample))?;
+        tree.try_build(py, batch_size)?;
         let (stream, warned) = (Arc::new(stream), AtomicBool::new(false));
         Ok(Self { tree, stream, held_warning_after, warned, process: Process::current() })
     }

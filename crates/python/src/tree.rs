@@ -23,14 +23,16 @@ enum Node {
     Dict(Vec<(Py<PyAny>, Node)>),
     Tuple(Vec<Node>),
     List(Vec<Node>),
-    NamedTuple(Py<PyType>, Vec<Node>),
+    /// With the names of its fields.
+    NamedTuple(Py<PyType>, Vec<String>, Vec<Node>),
     /// Attribute name, whether the constructor takes it, and the node.
     Dataclass(Py<PyType>, Vec<(Py<PyString>, bool, Node)>),
-    /// Class, metadata and unflatten function of the example, as optree gives them.
+    /// Metadata, unflatten function and names of the children are as optree gives them.
     Registered {
         class: Py<PyType>,
         metadata: Py<PyAny>,
         unflatten: Py<PyAny>,
+        names: Vec<String>,
         children: Vec<Node>,
     },
 }
@@ -118,31 +120,36 @@ impl Tree {
             }
             Node::Tuple(children) => {
                 let Ok(tuple) = value.cast_exact::<PyTuple>() else { return wrong("a tuple") };
-                self.walk_sequence(children, tuple.iter(), value, visit)?;
+                self.walk_sequence(children, &[], tuple.iter(), value, visit)?;
             }
             Node::List(children) => {
                 let Ok(list) = value.cast::<PyList>() else { return wrong("a list") };
                 // A list may change while a leaf is converted: its iterator checks each step.
-                self.walk_sequence(children, list.iter(), value, visit)?;
+                self.walk_sequence(children, &[], list.iter(), value, visit)?;
             }
-            Node::NamedTuple(class, children) => {
+            Node::NamedTuple(class, names, children) => {
                 if !value.get_type().is(class) {
                     return wrong(&format!("a {}", class.bind(py).name()?));
                 }
                 let tuple = value.cast::<PyTuple>().map_err(PyErr::from)?;
-                self.walk_sequence(children, tuple.iter(), value, visit)?;
+                self.walk_sequence(children, names, tuple.iter(), value, visit)?;
             }
             Node::Dataclass(class, fields) => {
                 if !value.get_type().is(class) {
                     return wrong(&format!("a {}", class.bind(py).name()?));
                 }
                 for (name, _, child) in fields {
-                    let field = value.getattr(name)?;
+                    let field = value.getattr(name).map_err(|cause| {
+                        WalkError::Structure(Mismatch {
+                            cause: Some(cause),
+                            ..mismatch(&format!("an attribute {name}"), value)
+                        })
+                    })?;
                     self.walk(child, &field, visit)
                         .map_err(|error| error.under(name.bind(py).as_any()))?;
                 }
             }
-            Node::Registered { class, metadata, children, .. } => {
+            Node::Registered { class, metadata, names, children, .. } => {
                 if !value.get_type().is(class) {
                     return wrong(&format!("a {}", class.bind(py).name()?));
                 }
@@ -150,7 +157,7 @@ impl Tree {
                 if !flat.metadata.eq(metadata)? {
                     return wrong(&format!("a {} like the example's", class.bind(py).name()?));
                 }
-                self.walk_sequence(children, flat.children.into_iter(), value, visit)?;
+                self.walk_sequence(children, names, flat.children.into_iter(), value, visit)?;
             }
         }
         Ok(())
@@ -159,6 +166,7 @@ impl Tree {
     fn walk_sequence<'py>(
         &self,
         children: &[Node],
+        names: &[String],
         mut values: impl Iterator<Item = Bound<'py, PyAny>>,
         parent: &Bound<'py, PyAny>,
         visit: &mut impl FnMut(usize, &Bound<'py, PyAny>) -> PyResult<()>,
@@ -167,7 +175,9 @@ impl Tree {
             let Some(value) = values.next() else {
                 return Err(WalkError::Structure(wrong_length(children.len(), parent)));
             };
-            self.walk(child, &value, visit).map_err(|error| error.at(index))?;
+            self.walk(child, &value, visit).map_err(|error| {
+                error.push(|| names.get(index).cloned().unwrap_or_else(|| index.to_string()))
+            })?;
         }
         if values.next().is_some() {
             return Err(WalkError::Structure(wrong_length(children.len(), parent)));
@@ -186,6 +196,7 @@ struct Mismatch {
     /// From the innermost node outwards.
     path: Vec<String>,
     message: String,
+    cause: Option<PyErr>,
 }
 
 impl From<PyErr> for WalkError {
@@ -199,10 +210,6 @@ impl WalkError {
         self.push(|| path_part(key))
     }
 
-    fn at(self, index: usize) -> Self {
-        self.push(|| index.to_string())
-    }
-
     fn push(mut self, part: impl FnOnce() -> String) -> Self {
         if let Self::Structure(mismatch) = &mut self {
             mismatch.path.push(part());
@@ -213,11 +220,13 @@ impl WalkError {
     fn raise(self, py: Python<'_>, prefix: &str) -> PyErr {
         match self {
             Self::Raised(error) => error,
-            Self::Structure(Mismatch { mut path, message }) => {
+            Self::Structure(Mismatch { mut path, message, cause }) => {
                 path.extend((!prefix.is_empty()).then(|| prefix.to_owned()));
                 path.reverse();
                 let path = path.join("/");
-                spec_error(py, format!("node `{}`: {message}", display(&path)))
+                let error = spec_error(py, format!("node `{}`: {message}", display(&path)));
+                error.set_cause(py, cause);
+                error
             }
         }
     }
@@ -225,14 +234,18 @@ impl WalkError {
 
 fn mismatch(expected: &str, value: &Bound<'_, PyAny>) -> Mismatch {
     let class = value.get_type().name().map_or("?".into(), |name| name.to_string());
-    Mismatch { path: Vec::new(), message: format!("expected {expected}, got a {class}") }
+    Mismatch {
+        path: Vec::new(),
+        cause: None,
+        message: format!("expected {expected}, got a {class}"),
+    }
 }
 
 fn wrong_length(expected: usize, value: &Bound<'_, PyAny>) -> Mismatch {
     let got = value.len().map_or("another number".into(), |len| len.to_string());
     let class = value.get_type().name().map_or("?".into(), |name| name.to_string());
     let message = format!("expected {expected} children, got a {class} of {got}");
-    Mismatch { path: Vec::new(), message }
+    Mismatch { path: Vec::new(), message, cause: None }
 }
 
 fn differing_keys(items: &[(Py<PyAny>, Node)], dict: &Bound<'_, PyDict>) -> Mismatch {
@@ -255,7 +268,7 @@ fn differing_keys(items: &[(Py<PyAny>, Node)], dict: &Bound<'_, PyDict>) -> Mism
         parts.push(format!("unexpected {}", unexpected.join(", ")));
     }
     let message = format!("the keys differ from the example's: {}", parts.join("; "));
-    Mismatch { path: Vec::new(), message }
+    Mismatch { path: Vec::new(), message, cause: None }
 }
 
 /// One step of a path. A slash in a key is written `~1`, and a tilde `~0`, as in JSON pointers.
@@ -327,9 +340,10 @@ fn compile(
     let class = value.get_type();
     if optree(py, "is_namedtuple")?.call1((value,))?.is_truthy()? {
         let tuple = value.cast::<PyTuple>()?;
-        let names = class.getattr("_fields")?.try_iter()?.collect::<PyResult<_>>()?;
-        let nodes = children(tuple.iter().collect(), names)?;
-        return Ok(Node::NamedTuple(class.unbind(), nodes));
+        let keys: Vec<_> = class.getattr("_fields")?.try_iter()?.collect::<PyResult<_>>()?;
+        let names = keys.iter().map(path_part).collect();
+        let nodes = children(tuple.iter().collect(), keys)?;
+        return Ok(Node::NamedTuple(class.unbind(), names, nodes));
     }
     if !optree(py, "tree_is_leaf")?.call1((value,))?.is_truthy()? {
         let flat = flatten_one_level(value)?;
@@ -337,6 +351,7 @@ fn compile(
             class: class.unbind(),
             metadata: flat.metadata.unbind(),
             unflatten: flat.unflatten.unbind(),
+            names: flat.entries.iter().map(path_part).collect(),
             children: children(flat.children, flat.entries)?,
         });
     }
@@ -404,7 +419,7 @@ fn build<'py>(
         }
         Node::Tuple(children) => PyTuple::new(py, all(children)?)?.into_any(),
         Node::List(children) => PyList::new(py, all(children)?)?.into_any(),
-        Node::NamedTuple(class, children) => {
+        Node::NamedTuple(class, _, children) => {
             class.bind(py).call_method1("_make", (all(children)?,))?
         }
         Node::Dataclass(class, fields) => {
