@@ -6,7 +6,9 @@ from sybil.parsers.markdown import PythonCodeBlockParser
 from sybil.parsers.rest import DocTestParser
 
 # The blocks of a page share their names, as a reader would expect.
-pages = Sybil(parsers=[PythonCodeBlockParser()], patterns=["README.md", "docs/**/*.md"])
+pages = Sybil(
+    parsers=[PythonCodeBlockParser()], patterns=["README.md", "docs/*.md", "docs/**/*.md"]
+)
 docstrings = Sybil(
     parsers=[DocTestParser()],
     patterns=["*.py", "*.pyi"],

@@ -1,11 +1,11 @@
 //! Python bindings of Echoic: one file per public class, no logic of its own about experience.
 //!
-//! - [`server`], [`sample`], [`accumulator`], [`spec`]: the classes.
-//! - [`tree`] and [`leaf`]: from a Python tree to checked byte sources and back.
-//! - [`array`]: the thin edge to numpy's C API, and the only file that calls it.
-//! - [`memory`]: bytes for arrays of our own. [`fork`]: servers stay in their process.
-//! - [`wait`]: waiting without the GIL, with Ctrl-C and deadlines.
-//! - [`error`]: Rust errors as the classes of `echoic.errors`.
+//! - `server`, `sample`, `accumulator`, `spec`: the classes.
+//! - `tree` and `leaf`: from a Python tree to checked byte sources and back.
+//! - `array`: the thin edge to numpy's C API, and the only file that calls it.
+//! - `memory`: bytes for arrays of our own. `fork`: servers stay in their process.
+//! - `wait`: waiting without the GIL, with Ctrl-C and deadlines.
+//! - `error`: Rust errors as the classes of `echoic.errors`.
 
 mod accumulator;
 mod allocations;
