@@ -269,6 +269,8 @@ def handover(
         with ThreadPoolExecutor(1) as threads, _closed_on_error(stream):
             consumer = threads.submit(consume)
             for _ in range(handovers):
+                # Going on at once would keep the GIL from the consumer that is waking up.
+                time.sleep(pause)
                 for tree in itertools.islice(trees, ring.batch_size - 1):
                     submit(tree)
                 last = next(trees)
@@ -464,7 +466,7 @@ def _handover(quick: bool) -> Workload:
     ring = Ring(32)
     pool = Pool.of_samples(payload.small(), 61)
     handovers = 20 if quick else 300
-    pause = 0.002
+    pause = 0.001
     return Workload(
         name="handover",
         what="from before the submit that completes a batch until a parked consumer thread has "
@@ -473,7 +475,7 @@ def _handover(quick: bool) -> Workload:
         better="lower",
         session=partial(handover, pool=pool, ring=ring, handovers=handovers, pause=pause),
         bound_name="wake-up of a Python thread parked on a threading.Lock",
-        bound=_any_engine(partial(probes.lock_handovers, handovers, pause)),
+        bound=_any_engine(partial(probes.lock_handovers, handovers, 2 * pause)),
         parameters={**asdict(ring), "handovers": handovers, "pause_s": pause},
         targets=(Target("value", at_most=20), Target("p99_us", at_most=100)),
     )

@@ -153,6 +153,22 @@ pub fn is_shared<T>(object: &Bound<'_, T>) -> bool {
 pub unsafe fn copy(from: *const u8, offset: usize, to: &mut [u8]) {
     // SAFETY: the caller's promise.
     let from = unsafe { from.add(offset) };
-    // SAFETY: the caller's promise; `to` is a slice.
-    unsafe { std::ptr::copy_nonoverlapping(from, to.as_mut_ptr(), to.len()) };
+    let ahead = (to.as_ptr() as usize).wrapping_sub(from as usize) % PAGE;
+    if to.len() <= SHORT_COPY || !(1..LINE).contains(&ahead) {
+        // SAFETY: the caller's promise; `to` is a slice.
+        return unsafe { std::ptr::copy_nonoverlapping(from, to.as_mut_ptr(), to.len()) };
+    }
+    for (at, part) in to.chunks_mut(SHORT_COPY).enumerate() {
+        // SAFETY: inside the caller's range.
+        let from = unsafe { from.add(at * SHORT_COPY) };
+        // SAFETY: the caller's promise; `part` is a slice.
+        unsafe { std::ptr::copy_nonoverlapping(from, part.as_mut_ptr(), part.len()) };
+    }
 }
+
+/// Where the target lies less than a cache line ahead of the source within their pages, the string
+/// instructions that the C library uses for long copies are ten to twenty times slower on Zen
+/// processors (2 against 40 GB/s measured). Copies of this length use vector instructions instead.
+const SHORT_COPY: usize = 2048;
+const LINE: usize = 64;
+const PAGE: usize = 4096;
