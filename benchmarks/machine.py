@@ -20,7 +20,8 @@ def machine() -> dict[str, Any]:
         "cpu": _cpu_model(),
         "cores": _usable_cores(),
         "memory_gib": _memory_gib(),
-        "kernel": f"{platform.system()} {platform.release()} {platform.machine()}",
+        # Without the suffix of whoever built it, which says nothing about speed.
+        "kernel": f"{platform.system()} {platform.release().split('-')[0]} {platform.machine()}",
         # Other programs on the same cores are the commonest reason for a bad number.
         "load_average": [round(load, 2) for load in os.getloadavg()],
         "date": dt.datetime.now(dt.timezone.utc).isoformat(timespec="seconds"),

@@ -106,8 +106,8 @@ impl Server {
         let batch = match self.stream.try_take() {
             Some(batch) => batch,
             None => {
-                let look = |_: Python<'_>, _| Ok(());
-                wait::detached(py, deadline, Doing::Sample, look, |wait| self.stream.take(wait))?
+                let take = |wait: Wait<'_>| self.stream.take(wait);
+                wait::detached(py, deadline, &Doing::Sample, None, take)?
             }
         };
         Sample::new(py, &self.tree, &self.stream, batch)
@@ -123,9 +123,8 @@ impl Server {
             ));
         }
         let deadline = wait::deadline(timeout)?;
-        let look = |_: Python<'_>, _| Ok(());
         let take = |wait: Wait<'_>| self.stream.take_remainder(wait);
-        let batch = wait::detached(py, deadline, Doing::Sample, look, take)?;
+        let batch = wait::detached(py, deadline, &Doing::Sample, None, take)?;
         batch.map(|batch| Sample::new(py, &self.tree, &self.stream, batch)).transpose()
     }
 
@@ -235,7 +234,8 @@ impl Server {
         doing: Doing,
     ) -> PyResult<()> {
         let look = |py: Python<'_>, reason| self.warn_about_held_batches(py, reason);
-        wait::detached(py, deadline, doing, look, |wait| self.stream.wait_for_room(wait))
+        let room = |wait: Wait<'_>| self.stream.wait_for_room(wait);
+        wait::detached(py, deadline, &doing, Some(&look), room)
     }
 
     /// Copies the samples from `first` on into the room there is; how many they were.

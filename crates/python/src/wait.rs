@@ -4,8 +4,8 @@
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
-use echoic_replay::Blocked;
 use echoic_replay::stream::Wait;
+use echoic_replay::{Blocked, StreamError};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 
@@ -13,8 +13,8 @@ use crate::error::{Doing, stream_error};
 
 /// How often the main thread looks for signals, which Python delivers to it alone.
 const SIGNAL_TICK: Duration = Duration::from_millis(50);
-/// How often other threads look up: only for the warning about held batches.
-const IDLE_TICK: Duration = Duration::from_secs(1);
+/// How often a producer in another thread looks whether held batches are worth a warning.
+const WARNING_TICK: Duration = Duration::from_secs(1);
 
 /// Checks a timeout in seconds; `None` waits for ever.
 pub fn deadline(timeout: Option<f64>) -> PyResult<Option<Instant>> {
@@ -31,15 +31,19 @@ pub fn seconds(name: &str, seconds: f64) -> PyResult<Option<Duration>> {
     Ok(Duration::try_from_secs_f64(seconds).ok())
 }
 
-/// Runs `attempt` without the GIL; `look` is called with the GIL now and then while it waits.
+/// What to look at with the GIL now and then while waiting, given the reason of the wait.
+pub type LookOut<'a> = &'a (dyn Fn(Python<'_>, Blocked) -> PyResult<()> + Sync);
+
+/// Runs `attempt` without the GIL.
 pub fn detached<T: Send>(
     py: Python<'_>,
     deadline: Option<Instant>,
-    doing: Doing,
-    look: impl Fn(Python<'_>, Blocked) -> PyResult<()> + Sync,
-    attempt: impl FnOnce(Wait<'_>) -> Result<T, echoic_replay::StreamError> + Send,
+    doing: &Doing,
+    look_out: Option<LookOut<'_>>,
+    attempt: impl FnOnce(Wait<'_>) -> Result<T, StreamError> + Send,
 ) -> PyResult<T> {
     let main = is_main_thread(py)?;
+    let tick = if main { Some(SIGNAL_TICK) } else { look_out.map(|_| WARNING_TICK) };
     let mut raised: Option<PyErr> = None;
     let result = py.detach(|| {
         let mut on_tick = |reason| {
@@ -47,7 +51,7 @@ pub fn detached<T: Send>(
                 if main {
                     py.check_signals()?;
                 }
-                look(py, reason)
+                look_out.map_or(Ok(()), |look| look(py, reason))
             });
             match looked {
                 Some(Ok(())) => ControlFlow::Continue(()),
@@ -62,12 +66,11 @@ pub fn detached<T: Send>(
                 },
             }
         };
-        let tick = if main { SIGNAL_TICK } else { IDLE_TICK };
         attempt(Wait { deadline, tick, on_tick: &mut on_tick })
     });
     result.map_err(|error| match raised.take() {
         Some(raised) => doing.annotate(py, raised),
-        None => stream_error(py, &error, &doing),
+        None => stream_error(py, &error, doing),
     })
 }
 

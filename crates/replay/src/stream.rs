@@ -62,8 +62,9 @@ pub enum StreamError {
 pub struct Wait<'a> {
     /// Give up at this time; never, when `None`.
     pub deadline: Option<Instant>,
-    /// How often to call `on_tick`.
-    pub tick: Duration,
+    /// How often to call `on_tick`; never, when `None`. A sleep without any time to end is cheaper
+    /// for the kernel to begin and to end.
+    pub tick: Option<Duration>,
     /// Told the reason of the wait; breaking ends it.
     pub on_tick: &'a mut dyn FnMut(Blocked) -> ControlFlow<()>,
 }
@@ -75,7 +76,7 @@ impl Wait<'_> {
         mut attempt: impl FnMut(Option<Instant>) -> Result<T, Refusal>,
     ) -> Result<T, StreamError> {
         loop {
-            let next = Instant::now().checked_add(self.tick);
+            let next = self.tick.and_then(|tick| Instant::now().checked_add(tick));
             let until = match (self.deadline, next) {
                 (Some(deadline), Some(next)) => Some(deadline.min(next)),
                 (deadline, next) => deadline.or(next),

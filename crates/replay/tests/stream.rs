@@ -59,7 +59,7 @@ fn a_wait_that_is_interrupted_was_told_why_it_waits() {
         reasons.push(reason);
         if reasons.len() < 3 { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
     };
-    let wait = Wait { deadline: None, tick: Duration::from_millis(1), on_tick: &mut on_tick };
+    let wait = Wait { deadline: None, tick: Some(Duration::from_millis(1)), on_tick: &mut on_tick };
     assert_eq!(stream.wait_for_room(wait).unwrap_err(), StreamError::Interrupted);
     assert_eq!(reasons, [Blocked::Capacity; 3]);
     assert_eq!(stream.info().blocked_pushes, 1);
@@ -73,7 +73,7 @@ fn a_deadline_beats_the_tick() {
     let mut on_tick = |_| ControlFlow::Continue(());
     let wait = Wait {
         deadline: Some(start + Duration::from_millis(20)),
-        tick: Duration::from_secs(3600),
+        tick: Some(Duration::from_secs(3600)),
         on_tick: &mut on_tick,
     };
     assert_eq!(stream.take(wait).unwrap_err(), StreamError::TimedOut(Blocked::Empty));
@@ -87,8 +87,7 @@ fn waiting_for_room_counts_into_the_time_from_submit_to_available() {
     std::thread::scope(|scope| {
         let blocked = scope.spawn(|| {
             let mut on_tick = |_| ControlFlow::Continue(());
-            let tick = Duration::from_secs(1);
-            let wait = Wait { deadline: None, tick, on_tick: &mut on_tick };
+            let wait = Wait { deadline: None, tick: None, on_tick: &mut on_tick };
             let submitted = stream.now();
             stream.wait_for_room(wait).unwrap();
             stream.try_reserve_since(Some(submitted), 1).unwrap().commit();
