@@ -357,7 +357,8 @@ impl Ring {
         }
     }
 
-    /// Waits until a reservation may succeed, without making one. Another producer may be faster.
+    /// Waits until a reservation may succeed, without making one: whoever waits holds nothing that
+    /// others could want. Another producer may be faster, so try in a loop.
     ///
     /// # Errors
     ///
@@ -365,27 +366,10 @@ impl Ring {
     pub fn wait_for_room(&self, deadline: Option<Instant>) -> Result<(), Refusal> {
         let room = self.space.wait(deadline, || match self.open.load(Ordering::Acquire) {
             SEALED => Some(Err(Refusal::Closed)),
-            NONE if self.hole_count.load(Ordering::Relaxed) == 0 => None,
+            NONE if self.holes.is_empty() => None,
             _ => Some(Ok(())),
         });
         room.unwrap_or_else(|| Err(Refusal::Blocked(self.producer_block())))
-    }
-
-    /// Like [`Ring::try_reserve`], but waits until `deadline` while blocked.
-    ///
-    /// # Errors
-    ///
-    /// [`Refusal::Blocked`] with the reason at the deadline, [`Refusal::Closed`] after a close.
-    pub fn reserve(&self, len: usize, deadline: Option<Instant>) -> Result<Run<'_>, Refusal> {
-        let mut reason = Blocked::Capacity;
-        let reserved = self.space.wait(deadline, || match self.try_reserve(len) {
-            Err(Refusal::Blocked(why)) => {
-                reason = why;
-                None
-            }
-            other => Some(other),
-        });
-        reserved.unwrap_or(Err(Refusal::Blocked(reason)))
     }
 
     /// Takes the next batch in order if it is complete.

@@ -126,15 +126,6 @@ impl BatchStore {
         Ok(Writer { store: self, run: self.ring.try_reserve(len)? })
     }
 
-    /// Reserves up to `len` slots, waiting for room until `deadline`.
-    ///
-    /// # Errors
-    ///
-    /// As [`Ring::reserve`].
-    pub fn reserve(&self, len: usize, deadline: Option<Instant>) -> Result<Writer<'_>, Refusal> {
-        Ok(Writer { store: self, run: self.ring.reserve(len, deadline)? })
-    }
-
     /// Takes the next batch if it is complete.
     pub fn try_take(self: &Arc<Self>) -> Option<Lease> {
         Some(self.lease(self.ring.try_take()?))

@@ -1,7 +1,7 @@
 //! The ring under every interleaving that loom can find. Run with `make loom`.
 #![cfg(loom)]
 
-use echoic_memory::ring::{Claim, Ring};
+use echoic_memory::ring::{Claim, Place, Refusal, Ring};
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use loom::thread;
@@ -29,7 +29,14 @@ impl Slots {
 
     /// Stores `value`, waiting for room; `false` once closed.
     fn push(&self, value: u64) -> bool {
-        let Ok(run) = self.ring.reserve(1, None) else { return false };
+        let run = loop {
+            match self.ring.try_reserve(1) {
+                Ok(run) => break run,
+                Err(Refusal::Closed) => return false,
+                Err(Refusal::Blocked(_)) if self.ring.wait_for_room(None).is_err() => return false,
+                Err(Refusal::Blocked(_)) => {}
+            }
+        };
         // SAFETY: the run is the only right to this slot.
         self.cell(run.buffer(), run.first()).with_mut(|cell| unsafe { *cell = value });
         run.commit(|| 1);
@@ -188,7 +195,7 @@ fn settling_beside_a_commit_gives_each_row_once() {
         let producer =
             thread::spawn(move || (2..=4).filter(|v| other.push(*v)).collect::<Vec<_>>());
         slots.ring.close();
-        let mut move_row = |from: echoic_memory::ring::Place, to: echoic_memory::ring::Place| {
+        let mut move_row = |from: Place, to: Place| {
             // SAFETY: a settling ring owns all slots.
             let value = slots.cell(from.buffer, from.slot).with(|cell| unsafe { *cell });
             // SAFETY: as above.

@@ -5,11 +5,25 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use echoic_memory::{BatchStore, Blocked, Lease, Refusal, Ring};
+use echoic_memory::{BatchStore, Blocked, Lease, Refusal, Ring, Writer};
 use proptest::prelude::*;
 
 fn store(buffers: usize, batch_size: usize) -> Arc<BatchStore> {
     Arc::new(BatchStore::new(buffers, batch_size, &[8, 1]).unwrap())
+}
+
+/// Reserves slots, waiting for room until `deadline`.
+fn reserve(
+    store: &BatchStore,
+    len: usize,
+    deadline: Option<Instant>,
+) -> Result<Writer<'_>, Refusal> {
+    loop {
+        match store.try_reserve(len) {
+            Err(Refusal::Blocked(_)) => store.wait_for_room(deadline)?,
+            other => return other,
+        }
+    }
 }
 
 /// Stores one value in both columns; `false` when there is no room.
@@ -118,7 +132,7 @@ fn a_dropped_run_wakes_a_producer_that_found_the_ring_full() {
     assert!(push(&store, 0));
     let held = store.try_reserve(1).unwrap();
     std::thread::scope(|scope| {
-        let producer = scope.spawn(|| store.reserve(1, None).unwrap().commit(|| 0));
+        let producer = scope.spawn(|| reserve(&store, 1, None).unwrap().commit(|| 0));
         // Long enough to park. Should it not have, the test passes all the same.
         std::thread::sleep(Duration::from_millis(5));
         drop(held);
@@ -133,7 +147,7 @@ fn waits_end_at_their_deadline() {
     let soon = || Some(Instant::now() + Duration::from_millis(20));
     assert_eq!(store.take(soon()).unwrap_err(), Refusal::Blocked(Blocked::Empty));
     assert!(push(&store, 0));
-    assert_eq!(store.reserve(1, soon()).unwrap_err(), Refusal::Blocked(Blocked::Capacity));
+    assert_eq!(reserve(&store, 1, soon()).unwrap_err(), Refusal::Blocked(Blocked::Capacity));
 }
 
 #[test]
@@ -247,9 +261,9 @@ fn threads_lose_nothing_and_duplicate_nothing() {
                     scope.spawn(move || {
                         for value in producer * EACH..(producer + 1) * EACH {
                             if value % 13 == 0 {
-                                drop(store.reserve(2, None).unwrap());
+                                drop(reserve(store, 2, None).unwrap());
                             }
-                            let mut writer = store.reserve(1, None).unwrap();
+                            let mut writer = reserve(store, 1, None).unwrap();
                             writer.column_mut(0).copy_from_slice(&value.to_ne_bytes());
                             writer.column_mut(1).copy_from_slice(&[value as u8]);
                             writer.commit(|| 1);
