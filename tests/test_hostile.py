@@ -60,6 +60,7 @@ def test_a_built_trajectory_can_not_be_resized() -> None:
         array.resize((1,))
 
 
+@pytest.mark.filterwarnings("ignore:Setting the shape:DeprecationWarning")
 def test_what_a_user_does_to_a_built_array_does_not_reach_the_next() -> None:
     buf = echoic.TrajectoryAccumulator({"o": np.zeros((2, 4), np.float32)})
 

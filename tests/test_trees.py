@@ -273,6 +273,7 @@ def test_any_mapping_that_is_a_dict_is_taken_for_a_dict(make_server: MakeServer)
 # The example.
 
 
+@pytest.mark.filterwarnings("ignore:Setting the shape:DeprecationWarning")
 def test_changing_the_example_later_has_no_influence(make_server: MakeServer) -> None:
     example: dict[str, Any] = {"a": np.zeros(4, np.float32), "b": [0, 0], "c": OrderedDict(x=0)}
     server = make_server(example, batch_size=1)
