@@ -212,7 +212,7 @@ class SampleInfo:
 
     @property
     def blocked_pushes(self) -> int:
-        """Pushes that had to wait for room."""
+        """Times that a push had to wait for room."""
 
     @property
     def blocked_time(self) -> float:

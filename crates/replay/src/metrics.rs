@@ -149,7 +149,7 @@ pub struct StreamInfo {
     pub batches_total: u64,
     /// Complete batches taken since the start.
     pub delivered_total: u64,
-    /// Pushes that had to wait for room.
+    /// Times that a push had to wait for room.
     pub blocked_pushes: u64,
     /// How long pushes waited, in total.
     pub blocked_time: f64,
