@@ -19,6 +19,7 @@ pytestmark = pytest.mark.timeout(60)
 MakeServer = Callable[..., echoic.Server]
 
 INTERRUPTED = """
+import threading
 import numpy as np, echoic
 server = echoic.Server(np.int64(0), batch_size=1, num_buffers=2)
 full = echoic.Server(np.int64(0), batch_size=1, num_buffers=2)
@@ -26,6 +27,9 @@ full.submit_batch(np.arange(2))
 leased = echoic.Server(np.int64(0), batch_size=1, num_buffers=2)
 leased.submit_batch(np.arange(2))
 held = [leased.sample(), leased.sample()]
+drained = echoic.Server(np.uint8(0), batch_size=4, num_buffers=2)
+drain = threading.Thread(target=lambda: [None for _ in drained.dataset_iter()], daemon=True)
+drain.start()
 print("waiting", flush=True)
 {call}
 print("not interrupted", flush=True)
@@ -42,6 +46,7 @@ print("not interrupted", flush=True)
         "leased.submit(2)",
         "full.submit_batch(np.arange(3))",
         "full.submit_batch(np.arange(1_000_000))",
+        "drained.submit_batch(np.broadcast_to(np.uint8(0), 20_000_000))",
     ],
 )
 def test_ctrl_c_ends_a_wait_at_once(call: str) -> None:

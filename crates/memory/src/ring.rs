@@ -643,7 +643,9 @@ impl Ring {
             .sum();
         let remainder = self.remainder_rows.load(Ordering::Relaxed);
         let committed = completed * size + filling + remainder;
-        let partial = filling + remainder - self.remainder_taken.load(Ordering::Relaxed);
+        // Settling and taking may both have happened since `remainder` was read.
+        let left = remainder.saturating_sub(self.remainder_taken.load(Ordering::Relaxed));
+        let partial = filling + left;
         Counts {
             committed,
             partial,

@@ -206,7 +206,10 @@ impl Server {
                 }
             }
             submitted.get_or_insert_with(|| self.stream.now());
-            self.wait_for_room(py, deadline, Doing::Submit { stored, wanted: samples })?;
+            let doing = Doing::Submit { stored, wanted: samples };
+            self.wait_for_room(py, deadline, &doing)?;
+            // Many short waits may never come to a tick, however long they take together.
+            py.check_signals().map_err(|raised| doing.annotate(py, raised))?;
         }
     }
 
@@ -231,11 +234,11 @@ impl Server {
         &self,
         py: Python<'_>,
         deadline: Option<Instant>,
-        doing: Doing,
+        doing: &Doing,
     ) -> PyResult<()> {
         let look = |py: Python<'_>, reason| self.warn_about_held_batches(py, reason);
         let room = |wait: Wait<'_>| self.stream.wait_for_room(wait);
-        wait::detached(py, deadline, &doing, Some(&look), room)
+        wait::detached(py, deadline, doing, Some(&look), room)
     }
 
     /// Copies the samples from `first` on into the room there is; how many they were.
