@@ -6,6 +6,7 @@
 //! other, so no wake-up is lost, and notifying costs a fence and a load while nobody waits.
 
 use std::sync::PoisonError;
+use std::task::Waker;
 use std::time::{Duration, Instant};
 
 use crate::padded::Padded;
@@ -40,6 +41,8 @@ pub struct Event {
     /// it is held for an increment only.
     epoch: Mutex<u64>,
     changed: Condvar,
+    /// Event loops to call once. Each is counted in `waiters`.
+    wakers: Mutex<Vec<Waker>>,
 }
 
 impl Default for Event {
@@ -48,6 +51,7 @@ impl Default for Event {
             waiters: Padded::new(AtomicUsize::new(0)),
             epoch: Mutex::new(0),
             changed: Condvar::new(),
+            wakers: Mutex::new(Vec::new()),
         }
     }
 }
@@ -82,6 +86,22 @@ impl Event {
         *epoch = epoch.wrapping_add(1);
         drop(epoch);
         self.changed.notify_all();
+        let wakers =
+            std::mem::take(&mut *self.wakers.lock().unwrap_or_else(PoisonError::into_inner));
+        self.waiters.fetch_sub(wakers.len(), Ordering::Relaxed);
+        wakers.iter().for_each(Waker::wake_by_ref);
+    }
+
+    /// Has `waker` called at the next notification, once. Look at the condition again after this.
+    pub fn register(&self, waker: &Waker) {
+        let mut wakers = self.wakers.lock().unwrap_or_else(PoisonError::into_inner);
+        if !wakers.iter().any(|known| known.will_wake(waker)) {
+            wakers.push(waker.clone());
+            self.waiters.fetch_add(1, Ordering::Relaxed);
+        }
+        drop(wakers);
+        // Pairs with the fence in `notify`.
+        fence(Ordering::SeqCst);
     }
 
     /// Calls `poll` until it returns something, parking in between; `None` after the deadline.
@@ -178,6 +198,24 @@ mod tests {
             flag.store(true, Ordering::Release);
             event.notify();
         });
+        assert_eq!(event.waiters.load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn calls_a_waker_once() {
+        struct Flag(AtomicUsize);
+        impl std::task::Wake for Flag {
+            fn wake(self: std::sync::Arc<Self>) {
+                self.0.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+        let (event, flag) = (Event::default(), std::sync::Arc::new(Flag(AtomicUsize::new(0))));
+        let waker = Waker::from(flag.clone());
+        event.register(&waker);
+        event.register(&waker);
+        event.notify();
+        event.notify();
+        assert_eq!(flag.0.load(Ordering::Relaxed), 1);
         assert_eq!(event.waiters.load(Ordering::Relaxed), 0);
     }
 

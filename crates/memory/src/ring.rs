@@ -372,6 +372,13 @@ impl Ring {
         room.unwrap_or_else(|| Err(Refusal::Blocked(self.producer_block())))
     }
 
+    /// Has `waker` called once when a reservation may succeed, or the ring was closed: for an event
+    /// loop, which can't park here. Try again after this call, before sleeping; it may also be called
+    /// for nothing.
+    pub fn wake_on_room(&self, waker: &std::task::Waker) {
+        self.space.register(waker);
+    }
+
     /// Takes the next batch in order if it is complete.
     pub fn try_take(&self) -> Option<Claim> {
         let mut turn = self.taken.load(Ordering::Acquire);

@@ -195,6 +195,12 @@ impl BatchStore {
         self.ring.wait_for_room(deadline)
     }
 
+    /// Has `waker` called once when a reservation may succeed, or the store was closed. See
+    /// [`Ring::wake_on_room`].
+    pub fn wake_on_room(&self, waker: &std::task::Waker) {
+        self.ring.wake_on_room(waker);
+    }
+
     /// A look at the states of all slots.
     pub fn counts(&self) -> Counts {
         self.ring.counts()
@@ -262,6 +268,19 @@ impl Writer<'_> {
         // SAFETY: the run's slots are contiguous and inside the column (invariant 1), ours alone
         // while the run lives (invariant 2), initialised by the block, and borrowed with `self`.
         unsafe { std::slice::from_raw_parts_mut(pointer, bytes) }
+    }
+
+    /// The bytes of the reserved slots in every column at once, in the order of the columns: for
+    /// one system call that reads into all of them.
+    pub fn columns_mut(&mut self) -> impl Iterator<Item = &mut [u8]> {
+        let place = Place { buffer: self.run.buffer(), slot: self.run.first() };
+        let (store, slots) = (self.store, self.run.len());
+        store.columns.iter().enumerate().map(move |(index, column)| {
+            let pointer = store.slot_pointer(index, place);
+            // SAFETY: as in `column_mut`; columns do not overlap (invariant 1), and each is handed
+            // out once, borrowed with `self`.
+            unsafe { std::slice::from_raw_parts_mut(pointer, column.slot_bytes * slots) }
+        })
     }
 
     /// Declares the slots written. See [`Run::commit`].

@@ -14,6 +14,7 @@
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::task::Waker;
 use std::time::{Duration, Instant};
 
 use echoic_memory::{AllocError, BatchStore, Blocked, Lease, Refusal, Writer};
@@ -220,6 +221,12 @@ impl Stream {
         room
     }
 
+    /// Has `waker` called once when a reservation may succeed, or the stream was closed: for an event
+    /// loop. Try again after this call, before sleeping; it may also be called for nothing.
+    pub fn wake_on_room(&self, waker: &Waker) {
+        self.store.wake_on_room(waker);
+    }
+
     /// Takes the next batch if it is complete.
     pub fn try_take(&self) -> Option<Batch> {
         Some(self.batch(self.store.try_take()?))
@@ -302,6 +309,11 @@ impl Incoming<'_> {
     #[inline]
     pub fn column_mut(&mut self, column: usize) -> &mut [u8] {
         self.writer.column_mut(column)
+    }
+
+    /// The bytes of these samples in every column at once, in the order of the leaves.
+    pub fn columns_mut(&mut self) -> impl Iterator<Item = &mut [u8]> {
+        self.writer.columns_mut()
     }
 
     /// Stores the samples.
