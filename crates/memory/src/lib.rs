@@ -3,6 +3,7 @@
 //! - [`ring`]: who may write or read which slot, decided by atomics alone. It holds no bytes.
 //! - [`store`]: the ring joined to its column memory: [`BatchStore`], [`Writer`], [`Lease`].
 //! - [`block`]: one aligned allocation, touched at start.
+//! - [`window`]: rows kept until they are known to have arrived.
 //! - [`event`]: parking and waking without lost wake-ups.
 //!
 //! All `unsafe` code about memory lives in `block` and `store`; the ring's algorithm is safe code
@@ -17,6 +18,7 @@ mod padded;
 pub mod ring;
 pub mod store;
 mod sync;
+pub mod window;
 
 pub use block::AllocError;
 pub use ring::{Blocked, Counts, Refusal, Ring};

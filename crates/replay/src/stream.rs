@@ -70,12 +70,25 @@ pub struct Wait<'a> {
     pub on_tick: &'a mut dyn FnMut(Blocked) -> ControlFlow<()>,
 }
 
+/// Why a wait ended without a result.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WaitOver {
+    /// The deadline passed.
+    TimedOut(Blocked),
+    /// The caller's own callback ended it.
+    Interrupted,
+}
+
 impl Wait<'_> {
-    /// Calls `attempt` with deadlines a tick apart until it has a result or the wait is over.
-    fn run<T>(
+    /// Calls `attempt` with deadlines a tick apart until it breaks with a result or the wait is over.
+    ///
+    /// # Errors
+    ///
+    /// [`WaitOver`].
+    pub fn until<T>(
         &mut self,
-        mut attempt: impl FnMut(Option<Instant>) -> Result<T, Refusal>,
-    ) -> Result<T, StreamError> {
+        mut attempt: impl FnMut(Option<Instant>) -> ControlFlow<T, Blocked>,
+    ) -> Result<T, WaitOver> {
         loop {
             let next = self.tick.and_then(|tick| Instant::now().checked_add(tick));
             let until = match (self.deadline, next) {
@@ -83,16 +96,32 @@ impl Wait<'_> {
                 (deadline, next) => deadline.or(next),
             };
             let reason = match attempt(until) {
-                Ok(found) => return Ok(found),
-                Err(Refusal::Closed) => return Err(StreamError::Closed),
-                Err(Refusal::Blocked(reason)) => reason,
+                ControlFlow::Break(found) => return Ok(found),
+                ControlFlow::Continue(reason) => reason,
             };
             if self.deadline.is_some_and(|deadline| deadline <= Instant::now()) {
-                return Err(StreamError::TimedOut(reason));
+                return Err(WaitOver::TimedOut(reason));
             }
             if (self.on_tick)(reason).is_break() {
-                return Err(StreamError::Interrupted);
+                return Err(WaitOver::Interrupted);
             }
+        }
+    }
+
+    /// [`Wait::until`] an attempt on the store is not blocked.
+    fn run<T>(
+        &mut self,
+        mut attempt: impl FnMut(Option<Instant>) -> Result<T, Refusal>,
+    ) -> Result<T, StreamError> {
+        let ended = self.until(|until| match attempt(until) {
+            Ok(found) => ControlFlow::Break(Ok(found)),
+            Err(Refusal::Closed) => ControlFlow::Break(Err(StreamError::Closed)),
+            Err(Refusal::Blocked(reason)) => ControlFlow::Continue(reason),
+        });
+        match ended {
+            Ok(result) => result,
+            Err(WaitOver::TimedOut(reason)) => Err(StreamError::TimedOut(reason)),
+            Err(WaitOver::Interrupted) => Err(StreamError::Interrupted),
         }
     }
 }

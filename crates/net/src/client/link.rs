@@ -1,0 +1,215 @@
+//! The handshake, from the client's end.
+
+use std::io::{self, Write};
+use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use crate::auth::{Side, Token, random};
+use crate::transport::{Dial, Link};
+use crate::wire::frame::{HEADER_BYTES, Header, kind};
+use crate::wire::handshake::{self, Challenge, Hello, Open, Refused, Welcome};
+use crate::wire::{PREFACE_BYTES, VERSION, WireError, preface, read_preface};
+
+/// Why no connection came to stand.
+#[derive(Debug, Clone, thiserror::Error)]
+#[non_exhaustive]
+pub enum LinkError {
+    /// Nobody answered, or the connection broke.
+    #[error("{0}")]
+    Lost(String),
+    /// The server said no.
+    #[error("the server refused: {} ({})", .0.text, .0.code.name())]
+    Refused(Refused),
+    /// What the server said makes no sense.
+    #[error("the server sent nonsense: {0}")]
+    Wire(#[from] WireError),
+    /// The server could not show that it has the token.
+    #[error(
+        "a token was given, but the server {0}; if that is really your server, give it the same token"
+    )]
+    Impostor(&'static str),
+}
+
+impl LinkError {
+    /// Whether trying again may help.
+    pub fn is_temporary(&self) -> bool {
+        match self {
+            Self::Lost(_) => true,
+            Self::Refused(refused) => refused.code.is_temporary(),
+            Self::Wire(_) | Self::Impostor(_) => false,
+        }
+    }
+}
+
+impl From<io::Error> for LinkError {
+    fn from(error: io::Error) -> Self {
+        Self::Lost(error.to_string())
+    }
+}
+
+/// Waits until the link can be read, or written if `write`, or the deadline passes.
+pub(crate) fn wait(link: &dyn Link, write: bool, deadline: Instant) -> Result<(), LinkError> {
+    let left = deadline.saturating_duration_since(Instant::now());
+    if left.is_zero() {
+        return Err(LinkError::Lost("the server did not answer in time".into()));
+    }
+    let flags = if write { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN };
+    let mut fds = [PollFd::new(&link, flags)];
+    match poll(&mut fds, Some(&timespec(left))) {
+        Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+        Err(error) => Err(io::Error::from(error).into()),
+    }
+}
+
+pub(crate) fn timespec(duration: Duration) -> Timespec {
+    Timespec {
+        tv_sec: duration.as_secs().try_into().unwrap_or(i64::MAX),
+        tv_nsec: duration.subsec_nanos().into(),
+    }
+}
+
+/// A link on which the handshake is under way.
+pub(crate) struct Opening {
+    pub(crate) link: Box<dyn Link>,
+    /// What came and is not used yet.
+    pub(crate) input: Vec<u8>,
+    /// A file descriptor that came with it.
+    pub(crate) memory: Option<OwnedFd>,
+    deadline: Instant,
+}
+
+impl Opening {
+    /// Connects and shakes hands. `open` is sent with the proof that `token` gives.
+    pub(crate) fn new(
+        dial: &dyn Dial,
+        token: Option<&Token>,
+        mut open: Open,
+        deadline: Instant,
+    ) -> Result<(Self, Welcome), LinkError> {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let link = dial.dial(left.max(Duration::from_millis(1)))?;
+        let mut this = Self { link, input: Vec::new(), memory: None, deadline };
+        let client = random()?;
+        let mut output = preface(VERSION).to_vec();
+        Hello { nonce: client }.write(&mut output);
+        this.send(&output)?;
+        this.read_preface()?;
+        let (header, payload) = this.frame()?;
+        let challenge = match header.kind {
+            kind::CHALLENGE => Challenge::read(&payload)?,
+            _ => return Err(not_that(header, &payload, "CHALLENGE or REFUSED")),
+        };
+        if let Some(token) = token {
+            if !challenge.wants_proof {
+                return Err(LinkError::Impostor("asks for none"));
+            }
+            open.proof = token.prove(Side::Client, &client, &challenge.nonce, &open.signed());
+        }
+        let mut output = Vec::new();
+        open.write(&mut output);
+        this.send(&output)?;
+        let (header, payload) = this.frame()?;
+        let welcome = match header.kind {
+            kind::WELCOME => Welcome::read(&payload)?,
+            _ => return Err(not_that(header, &payload, "WELCOME or REFUSED")),
+        };
+        let signed = welcome.signed();
+        let proven = token.is_none_or(|token| {
+            token.verify(Side::Server, &client, &challenge.nonce, &signed, &welcome.proof)
+        });
+        if !proven {
+            return Err(LinkError::Impostor("has another"));
+        }
+        Ok((this, welcome))
+    }
+
+    /// Sends all of `bytes`.
+    pub(crate) fn send(&mut self, mut bytes: &[u8]) -> Result<(), LinkError> {
+        while !bytes.is_empty() || self.link.has_unflushed() {
+            let result = match bytes {
+                [] => self.link.flush().map(|()| 0),
+                _ => self.link.write(bytes),
+            };
+            match result {
+                Ok(sent) => bytes = &bytes[sent..],
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    wait(&*self.link, true, self.deadline)?;
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                // The other end may have said why it is gone.
+                Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(()),
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+
+    fn read_preface(&mut self) -> Result<(), LinkError> {
+        loop {
+            match read_preface(&self.input)? {
+                Some(VERSION) => {
+                    self.input.drain(..PREFACE_BYTES);
+                    return Ok(());
+                }
+                Some(got) => return Err(WireError::Version { got }.into()),
+                None => self.more()?,
+            }
+        }
+    }
+
+    /// The next frame.
+    pub(crate) fn frame(&mut self) -> Result<(Header, Vec<u8>), LinkError> {
+        loop {
+            if let Some(header) = Header::read(&self.input)? {
+                if header.len > handshake::MAX_PAYLOAD {
+                    let (limit, got) = (handshake::MAX_PAYLOAD.into(), header.len.into());
+                    let field = "length of a frame";
+                    return Err(WireError::TooLarge { field, limit, got }.into());
+                }
+                let end = HEADER_BYTES + header.len as usize;
+                if self.input.len() >= end {
+                    let payload = self.input[HEADER_BYTES..end].to_vec();
+                    self.input.drain(..end);
+                    return Ok((header, payload));
+                }
+            }
+            self.more()?;
+        }
+    }
+
+    /// Reads something, waiting for it.
+    fn more(&mut self) -> Result<(), LinkError> {
+        let mut bytes = [0; 4096];
+        loop {
+            match self.link.read_with_memory(&mut bytes) {
+                Ok((0, _)) => {
+                    return Err(LinkError::Lost("the server closed the connection".into()));
+                }
+                Ok((read, memory)) => {
+                    self.input.extend_from_slice(&bytes[..read]);
+                    self.memory = memory.or(self.memory.take());
+                    return Ok(());
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    let write = self.link.has_unflushed();
+                    wait(&*self.link, write, self.deadline)?;
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+}
+
+/// What to make of a frame that is not the one expected: a refusal, or nonsense.
+fn not_that(header: Header, payload: &[u8], expected: &'static str) -> LinkError {
+    if header.kind != kind::REFUSED {
+        return WireError::Unexpected { expected, got: header.kind }.into();
+    }
+    match Refused::read(payload) {
+        Ok(refused) => LinkError::Refused(refused),
+        Err(error) => error.into(),
+    }
+}

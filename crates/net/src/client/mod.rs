@@ -1,0 +1,538 @@
+//! The client's end of a door: from samples to a connection, each delivered exactly once.
+//!
+//! A [`Client`] copies samples into a bounded [`Window`] and returns. A thread of its own, the
+//! [`courier`], carries them to the server and keeps each until the server has acknowledged it. When
+//! the connection breaks, it comes back and goes on where the server says.
+//!
+//! # Invariants
+//!
+//! 1. A sample stays in the window until it is acknowledged, so nothing that was sent is lost while
+//!    the client lives; what could not be delivered can be had back.
+//! 2. Whoever waits is woken by an acknowledgement, a failure or a close, and can say what for.
+
+mod courier;
+mod link;
+mod probe;
+
+use std::io::Write;
+use std::ops::ControlFlow;
+use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering, fence};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use echoic_memory::window::{Reader, Rows, Window};
+use echoic_memory::{AllocError, Blocked};
+use echoic_replay::Spec;
+use echoic_replay::stream::{Wait, WaitOver};
+
+pub use link::LinkError;
+pub use probe::{Probed, probe};
+
+use self::courier::{Courier, ENOUGH_BYTES};
+use crate::address::Address;
+use crate::auth::{Token, random};
+use crate::transport::Dial;
+use crate::wire::frame::{Stall, samples_per_frame};
+use crate::wire::handshake::ProducerId;
+
+/// How a client behaves.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// What the server asks for.
+    pub token: Option<Token>,
+    /// How many bytes of samples may wait to be acknowledged.
+    pub window_bytes: usize,
+    /// How long a sample may wait for others to share a system call with.
+    pub linger: Duration,
+    /// How long to try to come back to a server; for ever, when `None`.
+    pub deadline: Option<Duration>,
+    /// How often to try; without limit, when `None`.
+    pub max_retry: Option<u32>,
+    /// How long to try to reach the server at first.
+    pub connect_timeout: Duration,
+    /// Who this is; chosen at random when `None`.
+    pub producer: Option<ProducerId>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            token: None,
+            window_bytes: 4 << 20,
+            linger: Duration::from_micros(200),
+            deadline: Some(Duration::from_secs(60)),
+            max_retry: None,
+            connect_timeout: Duration::from_secs(10),
+            producer: None,
+        }
+    }
+}
+
+/// Why a client gave up.
+#[derive(Debug, Clone)]
+pub struct Failure {
+    /// What went wrong last.
+    pub error: LinkError,
+    /// How often it tried to connect.
+    pub attempts: u32,
+}
+
+/// What a client waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Waiting {
+    /// The server's ring is full of complete batches.
+    Capacity,
+    /// The server's batches are all held.
+    Leased,
+    /// There is no connection.
+    Away,
+    /// The server has not acknowledged what is on its way.
+    Network,
+}
+
+/// What a client can't do.
+#[derive(Debug, Clone, thiserror::Error)]
+#[non_exhaustive]
+pub enum ClientError {
+    /// Wait longer.
+    #[error("the wait ended with nothing to be had")]
+    TimedOut(Waiting),
+    /// The caller's own callback ended the wait.
+    #[error("the wait was interrupted")]
+    Interrupted,
+    /// Use another client.
+    #[error("the client is closed")]
+    Closed,
+    /// The server can't be reached, or does not want us.
+    #[error("{}", .0.error)]
+    Failed(Failure),
+    /// A sample is larger than a frame.
+    #[error("a sample of {0} bytes does not fit into a frame of 4 GiB")]
+    SampleTooLarge(usize),
+    /// The spec has more than the wire carries.
+    #[error("the spec can't be used over a network: {0}")]
+    Spec(crate::wire::WireError),
+    /// Use a smaller window.
+    #[error(transparent)]
+    Memory(#[from] AllocError),
+    /// The system refuses.
+    #[error("{0}")]
+    System(String),
+}
+
+/// What a client can tell about itself.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct ClientInfo {
+    /// Samples put into the window.
+    pub samples_sent: u64,
+    /// Samples that the server has stored.
+    pub samples_acked: u64,
+    /// Samples in the window.
+    pub pending: u64,
+    /// Samples that fit into the window.
+    pub window: u64,
+    /// Bytes of one sample.
+    pub bytes_per_sample: u64,
+    /// Bytes given to the system.
+    pub bytes_sent: u64,
+    /// System calls that took them.
+    pub writes: u64,
+    /// Times that it came back.
+    pub reconnects: u64,
+    /// Times that a call had to wait.
+    pub blocked_sends: u64,
+    /// Seconds that they waited, in total.
+    pub blocked_time: f64,
+    /// Whether a connection stands.
+    pub connected: bool,
+}
+
+/// Where the courier is.
+#[derive(Debug)]
+enum State {
+    Connecting,
+    Standing,
+    Away { why: String },
+    Closed,
+    Failed(Failure),
+}
+
+/// When whoever sends has to wake the courier.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Alarm {
+    /// It is awake, or waits for something else.
+    Off,
+    /// When there is enough to be worth a system call.
+    AtEnough,
+    /// At the first sample.
+    AtOnce,
+}
+
+#[derive(Debug, Default)]
+struct Stats {
+    writes: AtomicU64,
+    bytes: AtomicU64,
+    reconnects: AtomicU64,
+    blocked: AtomicU64,
+    blocked_nanos: AtomicU64,
+}
+
+/// What a client and its courier share.
+struct Shared {
+    spec: Spec,
+    dial: Box<dyn Dial>,
+    options: Options,
+    producer: ProducerId,
+    epoch: u64,
+    window: Arc<Window>,
+    state: Mutex<State>,
+    /// No more samples are taken.
+    closing: AtomicBool,
+    /// The courier has ended.
+    over: AtomicBool,
+    alarm: AtomicU8,
+    stall: AtomicU8,
+    /// Samples before this have been sent.
+    sent: AtomicU64,
+    /// Samples before this are to be sent at once.
+    urgent: AtomicU64,
+    bell: UnixStream,
+    stats: Stats,
+}
+
+/// See the [module](self).
+pub struct Client {
+    shared: Arc<Shared>,
+    courier: Mutex<Option<JoinHandle<Reader>>>,
+    /// The window's reading end, once the courier has ended.
+    remains: Mutex<Option<Reader>>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Shared {
+    fn is_closing(&self) -> bool {
+        self.closing.load(Ordering::Acquire)
+    }
+
+    fn set_state(&self, state: State) {
+        let over = matches!(state, State::Closed | State::Failed(_));
+        *lock(&self.state) = state;
+        if over {
+            self.over.store(true, Ordering::Release);
+        }
+        self.window.notify();
+    }
+
+    fn set_alarm(&self, alarm: Alarm) {
+        self.alarm.store(alarm as u8, Ordering::Relaxed);
+        if alarm != Alarm::Off {
+            // Pairs with the fence in `announce`: either the sender sees the alarm, or the courier
+            // sees the sample.
+            fence(Ordering::SeqCst);
+        }
+    }
+
+    fn set_stall(&self, stall: Stall) {
+        self.stall.store(stall as u8, Ordering::Relaxed);
+    }
+
+    /// Tells the courier about a sample, if it wants to know.
+    fn announce(&self) {
+        fence(Ordering::SeqCst);
+        let alarm = self.alarm.load(Ordering::Relaxed);
+        if alarm == Alarm::Off as u8 {
+            return;
+        }
+        let enough = || {
+            let waiting = self.window.claimed().saturating_sub(self.sent.load(Ordering::Relaxed));
+            waiting.saturating_mul(self.spec.nbytes() as u64) >= ENOUGH_BYTES as u64
+        };
+        if (alarm == Alarm::AtOnce as u8 || enough())
+            && self.alarm.swap(Alarm::Off as u8, Ordering::Relaxed) != Alarm::Off as u8
+        {
+            self.ring();
+        }
+    }
+
+    fn ring(&self) {
+        // A bell that is full rings already, and one that is broken has nobody to hear it.
+        let _ = (&self.bell).write(&[1]);
+    }
+
+    fn waiting(&self) -> Waiting {
+        if !matches!(*lock(&self.state), State::Standing) {
+            return Waiting::Away;
+        }
+        match self.stall.load(Ordering::Relaxed) {
+            stall if stall == Stall::Capacity as u8 => Waiting::Capacity,
+            stall if stall == Stall::Leased as u8 => Waiting::Leased,
+            _ => Waiting::Network,
+        }
+    }
+
+    /// Why no more can be sent or awaited, if so.
+    fn ending(&self) -> Option<ClientError> {
+        if !self.over.load(Ordering::Acquire) {
+            return None;
+        }
+        match &*lock(&self.state) {
+            State::Failed(failure) => Some(ClientError::Failed(failure.clone())),
+            _ => Some(ClientError::Closed),
+        }
+    }
+
+    /// Waits until `poll` has a result, or the courier has ended, which is an error here.
+    fn wait<T>(
+        &self,
+        mut wait: Wait<'_>,
+        mut poll: impl FnMut() -> Option<T>,
+    ) -> Result<T, ClientError> {
+        let look = &mut || poll().map(Ok).or_else(|| self.ending().map(Err));
+        let waited = wait.until(|until| match self.window.wait(until, &mut *look) {
+            Some(found) => ControlFlow::Break(found),
+            None => ControlFlow::Continue(Blocked::Capacity),
+        });
+        match waited {
+            Ok(result) => result,
+            Err(WaitOver::TimedOut(_)) => Err(ClientError::TimedOut(self.waiting())),
+            Err(WaitOver::Interrupted) => Err(ClientError::Interrupted),
+        }
+    }
+}
+
+impl Client {
+    /// A client of the server that `dial` reaches. It connects in the background: see
+    /// [`Client::wait_until_connected`].
+    ///
+    /// # Errors
+    ///
+    /// [`ClientError`] when there is no memory, or the spec can't be sent.
+    pub fn new(dial: Box<dyn Dial>, spec: Spec, options: Options) -> Result<Self, ClientError> {
+        let system = |error: std::io::Error| ClientError::System(error.to_string());
+        crate::wire::spec::check(&spec).map_err(ClientError::Spec)?;
+        let sample = spec.nbytes();
+        if samples_per_frame(sample, 1).is_none() {
+            return Err(ClientError::SampleTooLarge(sample));
+        }
+        let rows = options.window_bytes.checked_div(sample).unwrap_or(1 << 16);
+        // Two samples at least, so that one can be filled while the other is sent; and no more rows than
+        // their marks may reasonably weigh.
+        let (window, reader) = Window::new(rows.clamp(2, 1 << 20), sample)?;
+        let (bell, ear) = UnixStream::pair().map_err(system)?;
+        bell.set_nonblocking(true).map_err(system)?;
+        ear.set_nonblocking(true).map_err(system)?;
+        let producer = match options.producer {
+            Some(producer) => producer,
+            None => random().map_err(system)?,
+        };
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let shared = Arc::new(Shared {
+            spec,
+            dial,
+            options,
+            producer,
+            epoch: now.as_nanos() as u64,
+            window,
+            state: Mutex::new(State::Connecting),
+            closing: AtomicBool::new(false),
+            over: AtomicBool::new(false),
+            alarm: AtomicU8::new(Alarm::Off as u8),
+            stall: AtomicU8::new(Stall::None as u8),
+            sent: AtomicU64::new(0),
+            urgent: AtomicU64::new(0),
+            bell,
+            stats: Stats::default(),
+        });
+        let courier = Courier::new(Arc::clone(&shared), reader, ear);
+        let thread = std::thread::Builder::new().name("echoic-courier".into());
+        let courier = thread.spawn(move || courier.run()).map_err(system)?;
+        Ok(Self { shared, courier: Mutex::new(Some(courier)), remains: Mutex::new(None) })
+    }
+
+    /// What samples look like.
+    pub fn spec(&self) -> &Spec {
+        &self.shared.spec
+    }
+
+    /// Where the server is.
+    pub fn address(&self) -> Address {
+        self.shared.dial.address()
+    }
+
+    /// Who this is to the server.
+    pub fn producer(&self) -> ProducerId {
+        self.shared.producer
+    }
+
+    /// Waits until the server has accepted this client.
+    ///
+    /// # Errors
+    ///
+    /// [`ClientError`].
+    pub fn wait_until_connected(&self, wait: Wait<'_>) -> Result<(), ClientError> {
+        let shared = &self.shared;
+        shared.wait(wait, || matches!(*lock(&shared.state), State::Standing).then_some(()))
+    }
+
+    /// Claims room for up to `samples` samples without waiting; fewer where there is less. `None` when
+    /// there is none. Write them, then [`Client::commit`].
+    ///
+    /// # Errors
+    ///
+    /// [`ClientError::Closed`] or [`ClientError::Failed`].
+    #[inline]
+    pub fn try_claim(&self, samples: usize) -> Result<Option<Rows<'_>>, ClientError> {
+        if self.shared.is_closing() || self.shared.over.load(Ordering::Relaxed) {
+            return Err(self.shared.ending().unwrap_or(ClientError::Closed));
+        }
+        Ok(self.shared.window.try_claim(samples))
+    }
+
+    /// Sends what was written.
+    #[inline]
+    pub fn commit(&self, rows: Rows<'_>) {
+        rows.commit();
+        self.shared.announce();
+    }
+
+    /// Waits until a claim may succeed. Another thread may be faster, so try in a loop.
+    ///
+    /// # Errors
+    ///
+    /// [`ClientError`].
+    pub fn wait_for_room(&self, wait: Wait<'_>) -> Result<(), ClientError> {
+        let shared = &self.shared;
+        let since = Instant::now();
+        let waited = shared.wait(wait, || {
+            if shared.is_closing() && shared.ending().is_none() {
+                return Some(Err(ClientError::Closed));
+            }
+            (!shared.window.is_full()).then_some(Ok(()))
+        });
+        shared.stats.blocked.fetch_add(1, Ordering::Relaxed);
+        let nanos = since.elapsed().as_nanos() as u64;
+        shared.stats.blocked_nanos.fetch_add(nanos, Ordering::Relaxed);
+        waited?
+    }
+
+    /// Waits until everything that was sent before is stored.
+    ///
+    /// # Errors
+    ///
+    /// [`ClientError`].
+    pub fn flush(&self, wait: Wait<'_>) -> Result<(), ClientError> {
+        let shared = &self.shared;
+        let target = shared.window.claimed();
+        shared.urgent.fetch_max(target, Ordering::AcqRel);
+        if shared.window.released() < target {
+            shared.ring();
+        }
+        shared.wait(wait, || (shared.window.released() >= target).then_some(()))
+    }
+
+    /// Takes no more samples, delivers those that are left, and ends. May be called again after it
+    /// timed out or was interrupted.
+    ///
+    /// # Errors
+    ///
+    /// [`ClientError`] when not everything could be delivered.
+    pub fn close(&self, wait: Wait<'_>) -> Result<(), ClientError> {
+        let shared = &self.shared;
+        shared.closing.store(true, Ordering::Release);
+        shared.ring();
+        let ended = || shared.over.load(Ordering::Acquire).then_some(());
+        shared.wait(wait, ended)?;
+        self.collect();
+        match shared.ending() {
+            Some(ClientError::Failed(failure)) if self.pending() > 0 => {
+                Err(ClientError::Failed(failure))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether it takes no more samples.
+    pub fn is_closed(&self) -> bool {
+        self.shared.is_closing() || self.shared.over.load(Ordering::Acquire)
+    }
+
+    /// Samples that the server has not acknowledged.
+    pub fn pending(&self) -> u64 {
+        let acked = self.shared.window.released();
+        self.shared.window.claimed().saturating_sub(acked)
+    }
+
+    /// Takes back the window from a courier that has ended.
+    fn collect(&self) {
+        if !self.shared.over.load(Ordering::Acquire) {
+            return;
+        }
+        if let Some(courier) = lock(&self.courier).take()
+            && let Ok(reader) = courier.join()
+        {
+            *lock(&self.remains) = Some(reader);
+        }
+    }
+
+    /// The samples that could not be delivered, once the client has given up: how many, and their bytes.
+    /// `None` while it has not.
+    pub fn undelivered(&self) -> Option<(usize, Vec<u8>)> {
+        self.collect();
+        let mut remains = lock(&self.remains);
+        let reader = remains.as_mut()?;
+        let finished = reader.finished();
+        let mut next = self.shared.window.released();
+        let mut bytes = Vec::new();
+        let first = next;
+        while next < finished {
+            let (rows, part) = reader.rows(next, (finished - next) as usize);
+            bytes.extend_from_slice(part);
+            next += rows as u64;
+        }
+        Some(((finished - first) as usize, bytes))
+    }
+
+    /// A snapshot of its numbers.
+    pub fn info(&self) -> ClientInfo {
+        let (shared, stats) = (&self.shared, &self.shared.stats);
+        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let acked = shared.window.released();
+        let sent = shared.window.claimed();
+        ClientInfo {
+            samples_sent: sent,
+            samples_acked: acked,
+            pending: sent.saturating_sub(acked),
+            window: shared.window.capacity() as u64,
+            bytes_per_sample: shared.spec.nbytes() as u64,
+            bytes_sent: read(&stats.bytes),
+            writes: read(&stats.writes),
+            reconnects: read(&stats.reconnects),
+            blocked_sends: read(&stats.blocked),
+            blocked_time: read(&stats.blocked_nanos) as f64 * 1e-9,
+            connected: matches!(*lock(&shared.state), State::Standing),
+        }
+    }
+
+    /// Why there is no connection, if there is none.
+    pub fn trouble(&self) -> Option<String> {
+        match &*lock(&self.shared.state) {
+            State::Away { why } => Some(why.clone()),
+            State::Failed(failure) => Some(failure.error.to_string()),
+            _ => None,
+        }
+    }
+}
+
+impl Drop for Client {
+    /// Without a close, the courier goes on in the background until everything is delivered, it gives
+    /// up, or the process ends.
+    fn drop(&mut self) {
+        self.shared.closing.store(true, Ordering::Release);
+        self.shared.ring();
+    }
+}

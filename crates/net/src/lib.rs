@@ -1,0 +1,21 @@
+//! The doors of Echoic to other processes.
+//!
+//! - [`wire`]: the bytes, as values. It opens no socket.
+//! - [`address`]: where a server is.
+//! - [`auth`]: proving that one has the token without sending it.
+//! - [`transport`]: ways for bytes to come and go: TCP, TLS, Unix sockets, and yours.
+//! - [`server`]: from connections to samples in a stream.
+//! - [`client`]: from samples to a connection, each exactly once.
+//!
+//! This crate knows nothing of Python, and has no `unsafe` code.
+#![forbid(unsafe_code)]
+
+pub mod address;
+pub mod auth;
+pub mod client;
+pub mod server;
+pub mod transport;
+pub mod wire;
+
+pub use address::{Address, AddressError};
+pub use auth::Token;

@@ -1,0 +1,207 @@
+//! What a door can tell about itself and its connections.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
+
+use crate::wire::frame::Stall;
+use crate::wire::handshake::RefusalCode;
+
+/// Counters of one connection. Its event loop writes them, anyone may read.
+#[derive(Debug)]
+pub(crate) struct ConnectionMeter {
+    pub(crate) peer: String,
+    since: Instant,
+    pub(crate) samples: AtomicU64,
+    pub(crate) bytes: AtomicU64,
+    pub(crate) reads: AtomicU64,
+    pub(crate) duplicates: AtomicU64,
+    pub(crate) blocked_nanos: AtomicU64,
+    blocked_by: AtomicU8,
+}
+
+/// A snapshot of one connection.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ConnectionInfo {
+    /// Its number, from 1 on.
+    pub id: u64,
+    /// Who is at the other end.
+    pub peer: String,
+    /// For how many seconds it has stood.
+    pub age: f64,
+    /// Samples stored.
+    pub samples: u64,
+    /// Bytes received.
+    pub bytes: u64,
+    /// System calls that received them.
+    pub reads: u64,
+    /// Samples that came twice and were dropped.
+    pub duplicates: u64,
+    /// Seconds for which its samples waited for room.
+    pub blocked_time: f64,
+    /// What it waits for now: `"CAPACITY"`, `"LEASED"`, or nothing.
+    pub blocked_by: &'static str,
+}
+
+/// Counters of one door.
+#[derive(Debug, Default)]
+pub(crate) struct Meter {
+    pub(crate) accepted: AtomicU64,
+    pub(crate) reconnects: AtomicU64,
+    pub(crate) silent: AtomicU64,
+    pub(crate) malformed: AtomicU64,
+    pub(crate) accept_errors: AtomicU64,
+    /// Of connections that are gone.
+    gone: Mutex<Flow>,
+    refused: Mutex<BTreeMap<&'static str, u64>>,
+    connections: Mutex<BTreeMap<u64, Arc<ConnectionMeter>>>,
+}
+
+/// What went through connections.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Flow {
+    /// Samples stored.
+    pub samples: u64,
+    /// Bytes received.
+    pub bytes: u64,
+    /// System calls that received them.
+    pub reads: u64,
+    /// Samples that came twice and were dropped.
+    pub duplicates: u64,
+    /// Seconds for which samples waited for room, summed over connections.
+    pub blocked_time: f64,
+}
+
+/// A snapshot of one door.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct DoorInfo {
+    /// Connections that stand.
+    pub connections: u64,
+    /// Connections accepted since the start.
+    pub accepted: u64,
+    /// Clients that came back.
+    pub reconnects: u64,
+    /// Connections closed because nothing came for too long.
+    pub silent: u64,
+    /// Connections closed because of bytes that made no sense.
+    pub malformed: u64,
+    /// Times that the system did not let us accept.
+    pub accept_errors: u64,
+    /// Connections refused, by reason.
+    pub refused: BTreeMap<&'static str, u64>,
+    /// What went through all connections.
+    pub flow: Flow,
+}
+
+impl ConnectionMeter {
+    pub(crate) fn new(peer: String) -> Self {
+        Self {
+            peer,
+            since: Instant::now(),
+            samples: AtomicU64::new(0),
+            bytes: AtomicU64::new(0),
+            reads: AtomicU64::new(0),
+            duplicates: AtomicU64::new(0),
+            blocked_nanos: AtomicU64::new(0),
+            blocked_by: AtomicU8::new(0),
+        }
+    }
+
+    /// Counts one system call that received `bytes`.
+    pub(crate) fn read(&self, bytes: usize) {
+        self.reads.fetch_add(1, Ordering::Relaxed);
+        self.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+
+    pub(crate) fn set_stall(&self, stall: Stall) {
+        self.blocked_by.store(stall as u8, Ordering::Relaxed);
+    }
+
+    fn flow(&self) -> Flow {
+        Flow {
+            samples: self.samples.load(Ordering::Relaxed),
+            bytes: self.bytes.load(Ordering::Relaxed),
+            reads: self.reads.load(Ordering::Relaxed),
+            duplicates: self.duplicates.load(Ordering::Relaxed),
+            blocked_time: self.blocked_nanos.load(Ordering::Relaxed) as f64 * 1e-9,
+        }
+    }
+
+    fn info(&self, id: u64) -> ConnectionInfo {
+        let Flow { samples, bytes, reads, duplicates, blocked_time } = self.flow();
+        let stall = self.blocked_by.load(Ordering::Relaxed);
+        let blocked_by = match stall {
+            _ if stall == Stall::Capacity as u8 => "CAPACITY",
+            _ if stall == Stall::Leased as u8 => "LEASED",
+            _ => "",
+        };
+        let (peer, age) = (self.peer.clone(), self.since.elapsed().as_secs_f64());
+        ConnectionInfo {
+            id,
+            peer,
+            age,
+            samples,
+            bytes,
+            reads,
+            duplicates,
+            blocked_time,
+            blocked_by,
+        }
+    }
+}
+
+impl Flow {
+    fn add(&mut self, other: Self) {
+        self.samples += other.samples;
+        self.bytes += other.bytes;
+        self.reads += other.reads;
+        self.duplicates += other.duplicates;
+        self.blocked_time += other.blocked_time;
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Meter {
+    pub(crate) fn enter(&self, id: u64, connection: &Arc<ConnectionMeter>) {
+        self.accepted.fetch_add(1, Ordering::Relaxed);
+        lock(&self.connections).insert(id, Arc::clone(connection));
+    }
+
+    pub(crate) fn leave(&self, id: u64) {
+        // Both locks, so that no snapshot counts a connection twice or not at all.
+        let mut gone = lock(&self.gone);
+        if let Some(connection) = lock(&self.connections).remove(&id) {
+            gone.add(connection.flow());
+        }
+    }
+
+    pub(crate) fn refuse(&self, code: RefusalCode) {
+        *lock(&self.refused).entry(code.name()).or_default() += 1;
+    }
+
+    pub(crate) fn info(&self) -> DoorInfo {
+        let gone = lock(&self.gone);
+        let mut flow = *gone;
+        let connections = lock(&self.connections);
+        connections.values().for_each(|connection| flow.add(connection.flow()));
+        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        DoorInfo {
+            connections: connections.len() as u64,
+            accepted: read(&self.accepted),
+            reconnects: read(&self.reconnects),
+            silent: read(&self.silent),
+            malformed: read(&self.malformed),
+            accept_errors: read(&self.accept_errors),
+            refused: lock(&self.refused).clone(),
+            flow,
+        }
+    }
+
+    pub(crate) fn connections(&self) -> Vec<ConnectionInfo> {
+        lock(&self.connections).iter().map(|(id, meter)| meter.info(*id)).collect()
+    }
+}

@@ -1,0 +1,248 @@
+//! The server's end of a door: from links to samples in a stream.
+//!
+//! - [`worker`]: the event loops, of which there is a fixed number whatever the number of clients.
+//! - [`connection`]: one client, from its first byte on.
+//! - [`intake`]: from data frames into the ring.
+//! - [`sessions`]: what each producer has delivered, so that nothing is stored twice.
+//! - [`meter`]: the numbers.
+
+mod connection;
+mod intake;
+mod meter;
+mod sessions;
+mod worker;
+
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::mpsc::{Sender, channel};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use echoic_replay::Stream;
+
+pub use meter::{ConnectionInfo, DoorInfo, Flow};
+
+use self::connection::Connection;
+use self::meter::Meter;
+use self::worker::Worker;
+use crate::address::Address;
+use crate::auth::{Token, random};
+use crate::transport::{Link, Listen};
+use crate::wire::handshake::ProducerId;
+
+/// The name of a server's only stream.
+pub const STREAM: &str = "stream";
+
+/// The most bytes that one client may have on their way, and the least; and the most for all.
+const CREDIT_MOST: usize = 4 << 20;
+const CREDIT_LEAST: usize = 64 << 10;
+const CREDIT_TOTAL: usize = 256 << 20;
+
+/// How a door is kept.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// What clients must have; none, and anyone may enter.
+    pub token: Option<Token>,
+    /// Allows an address that strangers can reach without a token.
+    pub insecure: bool,
+    /// How many connections may stand.
+    pub max_connections: usize,
+    /// After how much silence each side says that it is there; three of these are a death.
+    pub heartbeat: Duration,
+    /// How many event loops.
+    pub threads: usize,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            token: None,
+            insecure: false,
+            max_connections: 4096,
+            heartbeat: Duration::from_secs(5),
+            threads: std::thread::available_parallelism().map_or(1, |cores| {
+                // Half the cores for the door, up to the few that fill any memory bus.
+                (cores.get() / 2).clamp(1, 4)
+            }),
+        }
+    }
+}
+
+/// Why a door can't be opened.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// Give a token, or say that none is wanted.
+    #[error(
+        "{0} can be reached from other machines, so it needs a token; give token=… on both sides, \
+         or insecure=True if everyone who can reach it may write"
+    )]
+    NeedsToken(Address),
+    /// The stream's spec has more than the wire carries.
+    #[error("the spec can't be used over a network: {0}")]
+    Spec(#[from] crate::wire::WireError),
+    /// A sample is larger than a frame.
+    #[error("a sample of {0} bytes does not fit into a frame of 4 GiB")]
+    SampleTooLarge(usize),
+    /// A setting makes no sense.
+    #[error("{what} must be at least {least}")]
+    TooSmall {
+        /// Which setting.
+        what: &'static str,
+        /// The least allowed.
+        least: u64,
+    },
+    /// The system refuses.
+    #[error(transparent)]
+    System(#[from] io::Error),
+}
+
+/// What event loops are told.
+pub(crate) enum Message {
+    /// A client has come.
+    Link(Box<dyn Link>),
+    /// A client belongs to this event loop.
+    Moved(Box<Connection>),
+    /// Finish by this time.
+    Close(Instant),
+}
+
+/// What all event loops of a door share.
+pub(crate) struct Shared {
+    stream: Arc<Stream>,
+    options: Options,
+    meter: Meter,
+    instance: [u8; 16],
+    workers: Vec<(Sender<Message>, Arc<mio::Waker>)>,
+    turns: AtomicU64,
+    ids: AtomicU64,
+    standing: AtomicUsize,
+}
+
+impl Shared {
+    fn send(&self, worker: usize, message: Message) {
+        let (sender, waker) = &self.workers[worker];
+        // A loop that has ended has closed its connections, and so does the one that is dropped here.
+        if sender.send(message).is_ok() {
+            let _ = waker.wake();
+        }
+    }
+
+    /// The event loop that serves a producer.
+    fn home(&self, producer: &ProducerId) -> usize {
+        let mut hasher = DefaultHasher::new();
+        producer.hash(&mut hasher);
+        (hasher.finish() % self.workers.len() as u64) as usize
+    }
+
+    /// How many samples a client may have on their way.
+    fn credit(&self) -> u64 {
+        let standing = self.standing.load(Ordering::Relaxed).max(1);
+        let bytes = (CREDIT_TOTAL / standing).clamp(CREDIT_LEAST, CREDIT_MOST);
+        let samples = bytes.checked_div(self.stream.spec().nbytes()).unwrap_or(1 << 16);
+        samples.max(2) as u64
+    }
+}
+
+/// A door that stands open.
+pub struct Server {
+    address: Address,
+    shared: Arc<Shared>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Server {
+    /// Listens, and lets clients push into `stream`.
+    ///
+    /// # Errors
+    ///
+    /// [`OpenError`].
+    pub fn open(
+        listen: &dyn Listen,
+        stream: Arc<Stream>,
+        options: Options,
+    ) -> Result<Self, OpenError> {
+        for (what, least, got) in [
+            ("max_connections", 1, options.max_connections as u64),
+            ("threads", 1, options.threads as u64),
+        ] {
+            if got < least {
+                return Err(OpenError::TooSmall { what, least });
+            }
+        }
+        crate::wire::spec::check(stream.spec())?;
+        let sample = stream.spec().nbytes();
+        if crate::wire::frame::samples_per_frame(sample, 1).is_none() {
+            return Err(OpenError::SampleTooLarge(sample));
+        }
+        let listener = listen.listen()?;
+        let address = listener.address();
+        if listen.is_public() && options.token.is_none() && !options.insecure {
+            return Err(OpenError::NeedsToken(address));
+        }
+        let mut parts = Vec::new();
+        let mut workers = Vec::new();
+        for _ in 0..options.threads {
+            let poll = mio::Poll::new()?;
+            let waker = Worker::waker(&poll)?;
+            let (sender, inbox) = channel();
+            workers.push((sender, Arc::clone(&waker)));
+            parts.push((poll, waker, inbox));
+        }
+        let shared = Arc::new(Shared {
+            stream,
+            options,
+            meter: Meter::default(),
+            instance: random()?,
+            workers,
+            turns: AtomicU64::new(0),
+            ids: AtomicU64::new(0),
+            standing: AtomicUsize::new(0),
+        });
+        let mut door = Self { address, shared, threads: Vec::new() };
+        let mut listener = Some(listener);
+        for (index, (poll, waker, inbox)) in parts.into_iter().enumerate() {
+            let shared = Arc::clone(&door.shared);
+            let worker = Worker::new(index, shared, inbox, poll, waker, listener.take())?;
+            let name = format!("echoic-door-{index}");
+            let thread = std::thread::Builder::new().name(name).spawn(move || worker.run())?;
+            door.threads.push(thread);
+        }
+        Ok(door)
+    }
+
+    /// Where clients connect to.
+    pub fn address(&self) -> &Address {
+        &self.address
+    }
+
+    /// A snapshot of its numbers.
+    pub fn info(&self) -> DoorInfo {
+        self.shared.meter.info()
+    }
+
+    /// A snapshot of each connection.
+    pub fn connections(&self) -> Vec<ConnectionInfo> {
+        self.shared.meter.connections()
+    }
+
+    /// Lets nobody in any more, asks clients to finish what they are sending, and waits for that until
+    /// `deadline`. What is not stored by then stays with the clients.
+    pub fn close(&mut self, deadline: Instant) {
+        for worker in 0..self.shared.workers.len() {
+            self.shared.send(worker, Message::Close(deadline));
+        }
+        for thread in self.threads.drain(..) {
+            // A loop that panicked has printed why; there is nothing left to close.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.close(Instant::now());
+    }
+}

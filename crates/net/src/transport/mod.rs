@@ -1,0 +1,117 @@
+//! Ways for bytes to come and go.
+//!
+//! A transport is two small things: something that [listens](Listen) and something that
+//! [dials](Dial). Both give [`Link`]s: reliable, ordered byte streams that never block. The rest of
+//! this crate knows nothing else about sockets, so a transport of your own (RDMA, QUIC, …) is these
+//! three traits.
+
+pub mod tcp;
+pub mod tls;
+pub mod unix;
+
+use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
+
+use crate::address::Address;
+
+/// A reliable, ordered stream of bytes that never blocks.
+///
+/// `read` and `write` return [`io::ErrorKind::WouldBlock`] when they could only wait, and then the
+/// file descriptor becomes ready when they need not any more. A `read` of zero bytes is the peer's
+/// end. `flush` returns `WouldBlock` while bytes that `write` took are still on this side.
+pub trait Link: Read + Write + AsFd + Send {
+    /// How many bytes a `read` would return at least, where that can be known cheaply.
+    fn available(&self) -> Option<usize> {
+        None
+    }
+
+    /// Whether a flush would have something to do.
+    fn has_unflushed(&self) -> bool {
+        false
+    }
+
+    /// Tells the peer that nothing more will come.
+    ///
+    /// # Errors
+    ///
+    /// As the system says.
+    fn finish(&mut self) -> io::Result<()>;
+
+    /// Who is at the other end, for people.
+    fn peer(&self) -> String;
+
+    /// Sends bytes, as `write` does, and a file descriptor with them.
+    ///
+    /// # Errors
+    ///
+    /// [`io::ErrorKind::Unsupported`] unless both ends are on one machine.
+    fn send_with_memory(&mut self, _bytes: &[u8], _memory: BorrowedFd<'_>) -> io::Result<usize> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    /// Reads bytes, as `read` does, and a file descriptor if one came with them.
+    ///
+    /// # Errors
+    ///
+    /// As `read`.
+    fn read_with_memory(&mut self, bytes: &mut [u8]) -> io::Result<(usize, Option<OwnedFd>)> {
+        self.read(bytes).map(|read| (read, None))
+    }
+}
+
+/// Where links come in.
+pub trait Listener: AsFd + Send {
+    /// The next link, if one waits.
+    ///
+    /// # Errors
+    ///
+    /// [`io::ErrorKind::WouldBlock`] when none does.
+    fn accept(&mut self) -> io::Result<Box<dyn Link>>;
+
+    /// Where it listens in fact: with the port that was chosen.
+    fn address(&self) -> Address;
+}
+
+/// The server's end of a transport.
+pub trait Listen: Send + Sync {
+    /// Begins to listen.
+    ///
+    /// # Errors
+    ///
+    /// As the system says, with the address in the text.
+    fn listen(&self) -> io::Result<Box<dyn Listener>>;
+
+    /// Whether strangers can reach it: then a token is needed.
+    fn is_public(&self) -> bool;
+
+    /// Whether clients may write into the ring's memory.
+    fn offers_memory(&self) -> bool {
+        false
+    }
+}
+
+/// The client's end of a transport.
+pub trait Dial: Send + Sync {
+    /// Connects, waiting for at most `timeout`.
+    ///
+    /// # Errors
+    ///
+    /// As the system says.
+    fn dial(&self, timeout: Duration) -> io::Result<Box<dyn Link>>;
+
+    /// Where it connects to.
+    fn address(&self) -> Address;
+}
+
+/// An error with the address in its text.
+pub(crate) fn at(address: &Address, doing: &str, error: &io::Error) -> io::Error {
+    let text = match error.kind() {
+        io::ErrorKind::AddrInUse => {
+            format!("cannot {doing} {address}: it is in use by another server")
+        }
+        io::ErrorKind::PermissionDenied => format!("cannot {doing} {address}: not permitted"),
+        _ => format!("cannot {doing} {address}: {error}"),
+    };
+    io::Error::new(error.kind(), text)
+}

@@ -1,0 +1,240 @@
+//! Sockets in the file system of one machine, private to the user.
+//!
+//! The same sockets carry `unix://` and `shm://`. For the latter they lie in a folder of the user's
+//! own, and are used to hand over the ring's memory and to notice that a client has died.
+
+use std::fs;
+use std::io::{self, IoSlice, IoSliceMut, Read, Write};
+use std::mem::MaybeUninit;
+use std::net::Shutdown;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketType, recvmsg, sendmsg,
+};
+
+use super::{Dial, Link, Listen, Listener, at};
+use crate::address::Address;
+
+/// How many connections may wait to be accepted.
+const BACKLOG: i32 = 1024;
+
+/// A socket at a path.
+#[derive(Debug, Clone)]
+pub struct Unix {
+    address: Address,
+    path: PathBuf,
+    memory: bool,
+}
+
+/// A connected socket.
+#[derive(Debug)]
+pub struct UnixLink(UnixStream);
+
+/// Removes its file when dropped.
+struct UnixDoor {
+    listener: UnixListener,
+    address: Address,
+    path: PathBuf,
+    /// Device and number of the file, so that another server's is not removed.
+    file: (u64, u64),
+}
+
+impl Unix {
+    /// A socket at this path.
+    pub fn new(path: impl Into<PathBuf>) -> Self {
+        let path = path.into();
+        Self { address: Address::Unix { path: path.clone() }, path, memory: false }
+    }
+
+    /// The socket of a name in the user's private folder, for the ring's memory.
+    ///
+    /// # Errors
+    ///
+    /// When there is no such folder, and none can be made that is safe.
+    pub fn shared_memory(name: &str) -> io::Result<Self> {
+        let path = private_folder()?.join(format!("{name}.sock"));
+        Ok(Self { address: Address::Shm { name: name.to_owned() }, path, memory: true })
+    }
+
+    fn bind(&self) -> io::Result<UnixListener> {
+        let family = AddressFamily::UNIX;
+        let socket = rustix::net::socket(family, SocketType::STREAM, None)?;
+        rustix::io::fcntl_setfd(&socket, rustix::io::FdFlags::CLOEXEC)?;
+        rustix::net::bind(&socket, &SocketAddrUnix::new(&self.path)?)?;
+        // Nobody can connect before `listen`, so there is no moment at which others could.
+        rustix::fs::chmod(&self.path, rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR)?;
+        rustix::net::listen(&socket, BACKLOG)?;
+        let listener = UnixListener::from(socket);
+        listener.set_nonblocking(true)?;
+        Ok(listener)
+    }
+
+    /// Whether a socket file is left over from a server that is gone.
+    fn is_stale(&self) -> bool {
+        UnixStream::connect(&self.path)
+            .is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)
+    }
+}
+
+/// `$XDG_RUNTIME_DIR/echoic`, or a folder of the user's own among the temporary ones.
+fn private_folder() -> io::Result<PathBuf> {
+    let user = rustix::process::geteuid().as_raw();
+    let folder = match std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from) {
+        Some(runtime) if runtime.is_absolute() && runtime.is_dir() => runtime.join("echoic"),
+        _ => std::env::temp_dir().join(format!("echoic-{user}")),
+    };
+    match fs::DirBuilder::new().mode(0o700).create(&folder) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+        Ok(()) | Err(_) => {}
+    }
+    // Someone else may have made it first, to listen in.
+    let found = fs::symlink_metadata(&folder)?;
+    if found.is_dir() && found.uid() == user && found.mode() & 0o077 == 0 {
+        return Ok(folder);
+    }
+    Err(io::Error::new(
+        io::ErrorKind::PermissionDenied,
+        format!("{} is not a folder that only this user can enter", folder.display()),
+    ))
+}
+
+impl Listen for Unix {
+    fn listen(&self) -> io::Result<Box<dyn Listener>> {
+        let bound = match self.bind() {
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse && self.is_stale() => {
+                fs::remove_file(&self.path).and_then(|()| self.bind())
+            }
+            bound => bound,
+        };
+        let listener = bound.map_err(|error| at(&self.address, "listen at", &error))?;
+        let file = identity(&self.path)?;
+        let (address, path) = (self.address.clone(), self.path.clone());
+        Ok(Box::new(UnixDoor { listener, address, path, file }))
+    }
+
+    fn is_public(&self) -> bool {
+        false
+    }
+
+    fn offers_memory(&self) -> bool {
+        self.memory
+    }
+}
+
+fn identity(path: &Path) -> io::Result<(u64, u64)> {
+    let found = fs::symlink_metadata(path)?;
+    Ok((found.dev(), found.ino()))
+}
+
+impl Dial for Unix {
+    fn dial(&self, _timeout: Duration) -> io::Result<Box<dyn Link>> {
+        let stream = UnixStream::connect(&self.path)?;
+        stream.set_nonblocking(true)?;
+        Ok(Box::new(UnixLink(stream)))
+    }
+
+    fn address(&self) -> Address {
+        self.address.clone()
+    }
+}
+
+impl Listener for UnixDoor {
+    fn accept(&mut self) -> io::Result<Box<dyn Link>> {
+        let (stream, _) = self.listener.accept()?;
+        stream.set_nonblocking(true)?;
+        Ok(Box::new(UnixLink(stream)))
+    }
+
+    fn address(&self) -> Address {
+        self.address.clone()
+    }
+}
+
+impl AsFd for UnixDoor {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.listener.as_fd()
+    }
+}
+
+impl Drop for UnixDoor {
+    fn drop(&mut self) {
+        if identity(&self.path).is_ok_and(|file| file == self.file) {
+            // What can't be removed is found stale by the next server.
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+impl Link for UnixLink {
+    fn available(&self) -> Option<usize> {
+        rustix::io::ioctl_fionread(&self.0).ok().and_then(|bytes| bytes.try_into().ok())
+    }
+
+    fn finish(&mut self) -> io::Result<()> {
+        self.0.shutdown(Shutdown::Write)
+    }
+
+    fn peer(&self) -> String {
+        #[cfg(target_os = "linux")]
+        if let Ok(peer) = rustix::net::sockopt::socket_peercred(&self.0) {
+            return format!("process {}", peer.pid.as_raw_nonzero());
+        }
+        "a process of this machine".into()
+    }
+
+    fn send_with_memory(&mut self, bytes: &[u8], memory: BorrowedFd<'_>) -> io::Result<usize> {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut ancillary = SendAncillaryBuffer::new(&mut space);
+        let memory = [memory];
+        ancillary.push(SendAncillaryMessage::ScmRights(&memory));
+        Ok(sendmsg(&self.0, &[IoSlice::new(bytes)], &mut ancillary, SendFlags::empty())?)
+    }
+
+    fn read_with_memory(&mut self, bytes: &mut [u8]) -> io::Result<(usize, Option<OwnedFd>)> {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+        let mut into = [IoSliceMut::new(bytes)];
+        let read = recvmsg(&self.0, &mut into, &mut ancillary, RecvFlags::CMSG_CLOEXEC)?;
+        let memory = ancillary.drain().find_map(|message| match message {
+            RecvAncillaryMessage::ScmRights(mut descriptors) => descriptors.next(),
+            _ => None,
+        });
+        Ok((read.bytes, memory))
+    }
+}
+
+impl Read for UnixLink {
+    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        self.0.read(bytes)
+    }
+
+    fn read_vectored(&mut self, bytes: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
+        self.0.read_vectored(bytes)
+    }
+}
+
+impl Write for UnixLink {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.write(bytes)
+    }
+
+    fn write_vectored(&mut self, bytes: &[IoSlice<'_>]) -> io::Result<usize> {
+        self.0.write_vectored(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl AsFd for UnixLink {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}

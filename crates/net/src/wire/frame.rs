@@ -1,0 +1,250 @@
+//! Frames: a header of eight bytes, then a payload of the length that the header says.
+
+use super::WireError;
+use super::reader::{Reader, write_text};
+
+/// Bytes of a frame's header: payload length (4), type (1), zero (1), channel (2).
+pub const HEADER_BYTES: usize = 8;
+/// Bytes of a data frame's payload before its samples: first sequence number (8), count (4).
+pub const DATA_BYTES: usize = 12;
+/// The most samples in a data frame.
+pub const MAX_SAMPLES: u32 = 1 << 16;
+/// The largest payload of a frame that is no data frame and no part of a handshake.
+pub const MAX_CONTROL: u32 = 4096;
+/// The longest text in a goodbye or a refusal.
+pub const MAX_TEXT: u16 = 2048;
+
+/// Types of frames. The handshake's are below 16.
+pub mod kind {
+    /// Client: its nonce.
+    pub const HELLO: u8 = 1;
+    /// Server: its nonce, and whether it asks for a token.
+    pub const CHALLENGE: u8 = 2;
+    /// Client: its proof, identity and spec.
+    pub const OPEN: u8 = 3;
+    /// Server: its proof, and where to go on.
+    pub const WELCOME: u8 = 4;
+    /// Server: why not.
+    pub const REFUSED: u8 = 5;
+    /// Client: samples.
+    pub const DATA: u8 = 16;
+    /// Server: what is stored, and how much may come.
+    pub const ACK: u8 = 17;
+    /// Either: are you there?
+    pub const PING: u8 = 18;
+    /// Either: yes.
+    pub const PONG: u8 = 19;
+    /// Either: nothing more will come.
+    pub const GOODBYE: u8 = 20;
+    /// Server: the ring's memory comes with this frame.
+    pub const MEMORY: u8 = 21;
+}
+
+/// The header of a frame.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Header {
+    /// Bytes of the payload.
+    pub len: u32,
+    /// One of [`kind`].
+    pub kind: u8,
+}
+
+impl Header {
+    /// Reads a header; `None` while it is not all there.
+    ///
+    /// # Errors
+    ///
+    /// [`WireError::Meaningless`] when the reserved byte or the channel is not zero.
+    pub fn read(bytes: &[u8]) -> Result<Option<Self>, WireError> {
+        let Some(bytes) = bytes.get(..HEADER_BYTES) else { return Ok(None) };
+        let mut reader = Reader::new(bytes);
+        let (len, kind) = (reader.u32("length of a frame")?, reader.u8("type of a frame")?);
+        let reserved = reader.u8("reserved")?;
+        let channel = reader.u16("channel")?;
+        if reserved != 0 {
+            return Err(WireError::Meaningless { field: "reserved", got: reserved.into() });
+        }
+        // One stream needs one channel; tables will use the others.
+        if channel != 0 {
+            return Err(WireError::Meaningless { field: "channel", got: channel.into() });
+        }
+        Ok(Some(Self { len, kind }))
+    }
+
+    /// The header's bytes.
+    pub fn bytes(self) -> [u8; HEADER_BYTES] {
+        let [l0, l1, l2, l3] = self.len.to_le_bytes();
+        [l0, l1, l2, l3, self.kind, 0, 0, 0]
+    }
+}
+
+/// What a data frame's payload starts with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DataHead {
+    /// Sequence number of the first sample.
+    pub first: u64,
+    /// How many samples follow: at least one.
+    pub count: u32,
+}
+
+impl DataHead {
+    /// Reads the start of a payload and checks that the length in the header is the one that
+    /// `count` samples of `sample_bytes` have.
+    ///
+    /// # Errors
+    ///
+    /// Any [`WireError`].
+    pub fn read(header: Header, bytes: &[u8], sample_bytes: usize) -> Result<Self, WireError> {
+        let mut reader = Reader::new(bytes);
+        let first = reader.u64("first sample")?;
+        let count = reader.u32_at_most("number of samples", MAX_SAMPLES)?;
+        if count == 0 {
+            return Err(WireError::Meaningless { field: "number of samples", got: 0 });
+        }
+        let expected = payload_len(count, sample_bytes);
+        if expected != Some(header.len) {
+            return Err(WireError::Sequence {
+                field: "length of a data frame",
+                expected: expected.unwrap_or(u32::MAX).into(),
+                got: header.len.into(),
+            });
+        }
+        if first.checked_add(count.into()).is_none() {
+            return Err(WireError::Meaningless { field: "first sample", got: first });
+        }
+        Ok(Self { first, count })
+    }
+
+    /// Header and start of the payload of a frame with these samples; `None` when they are too many
+    /// for one frame.
+    pub fn bytes(self, sample_bytes: usize) -> Option<[u8; HEADER_BYTES + DATA_BYTES]> {
+        let header = Header { len: payload_len(self.count, sample_bytes)?, kind: kind::DATA };
+        let mut bytes = [0; HEADER_BYTES + DATA_BYTES];
+        let (head, rest) = bytes.split_first_chunk_mut::<HEADER_BYTES>()?;
+        *head = header.bytes();
+        let (first, count) = rest.split_first_chunk_mut::<8>()?;
+        *first = self.first.to_le_bytes();
+        count.copy_from_slice(&self.count.to_le_bytes());
+        Some(bytes)
+    }
+}
+
+/// Length of a data frame's payload.
+fn payload_len(count: u32, sample_bytes: usize) -> Option<u32> {
+    let rows = (count as usize).checked_mul(sample_bytes)?;
+    u32::try_from(rows.checked_add(DATA_BYTES)?).ok()
+}
+
+/// The most samples of this size that one data frame should have, given what it should weigh.
+/// `None` when not even one fits.
+pub fn samples_per_frame(sample_bytes: usize, target_bytes: usize) -> Option<u32> {
+    payload_len(1, sample_bytes)?;
+    let fitting = target_bytes.checked_div(sample_bytes).unwrap_or(usize::MAX).max(1);
+    Some(u32::try_from(fitting).unwrap_or(u32::MAX).min(MAX_SAMPLES))
+}
+
+/// Why samples are not stored at once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Stall {
+    /// They are.
+    #[default]
+    None,
+    /// Complete batches wait for a consumer.
+    Capacity,
+    /// Every batch is held.
+    Leased,
+}
+
+/// A frame without samples.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Control {
+    /// All samples before `next` are stored; samples before `limit` may be sent.
+    Ack {
+        /// The sequence number of the first sample that is not stored.
+        next: u64,
+        /// The sequence number of the first sample that may not be sent yet.
+        limit: u64,
+        /// What keeps the next one from being stored, if it has come.
+        stall: Stall,
+    },
+    /// To be answered with the same number.
+    Ping(u64),
+    /// The answer.
+    Pong(u64),
+    /// Nothing more will come.
+    Goodbye {
+        /// Why, for people.
+        text: String,
+    },
+}
+
+impl Control {
+    /// Reads the payload of a frame of this kind.
+    ///
+    /// # Errors
+    ///
+    /// Any [`WireError`].
+    pub fn read(header: Header, payload: &[u8]) -> Result<Self, WireError> {
+        let mut reader = Reader::new(payload);
+        let (name, control) = match header.kind {
+            kind::ACK => {
+                let next = reader.u64("next sample")?;
+                let limit = reader.u64("limit")?;
+                let stall = match reader.u8("stall")? {
+                    0 => Stall::None,
+                    1 => Stall::Capacity,
+                    2 => Stall::Leased,
+                    got => {
+                        return Err(WireError::Meaningless { field: "stall", got: got.into() });
+                    }
+                };
+                ("ACK", Self::Ack { next, limit, stall })
+            }
+            kind::PING => ("PING", Self::Ping(reader.u64("number of a ping")?)),
+            kind::PONG => ("PONG", Self::Pong(reader.u64("number of a ping")?)),
+            kind::GOODBYE => {
+                let text = reader.text("reason of a goodbye", MAX_TEXT)?.to_owned();
+                ("GOODBYE", Self::Goodbye { text })
+            }
+            got => {
+                let expected = "ACK, PING, PONG or GOODBYE";
+                return Err(WireError::Unexpected { expected, got });
+            }
+        };
+        reader.end(name)?;
+        Ok(control)
+    }
+
+    /// Appends the whole frame.
+    pub fn write(&self, out: &mut Vec<u8>) {
+        match self {
+            Self::Ack { next, limit, stall } => frame(out, kind::ACK, |out| {
+                out.extend_from_slice(&next.to_le_bytes());
+                out.extend_from_slice(&limit.to_le_bytes());
+                out.push(match stall {
+                    Stall::None => 0,
+                    Stall::Capacity => 1,
+                    Stall::Leased => 2,
+                });
+            }),
+            Self::Ping(number) => {
+                frame(out, kind::PING, |out| out.extend_from_slice(&number.to_le_bytes()));
+            }
+            Self::Pong(number) => {
+                frame(out, kind::PONG, |out| out.extend_from_slice(&number.to_le_bytes()));
+            }
+            Self::Goodbye { text } => {
+                frame(out, kind::GOODBYE, |out| write_text(out, text, MAX_TEXT));
+            }
+        }
+    }
+}
+
+/// Appends a frame whose payload `write` appends.
+pub fn frame(out: &mut Vec<u8>, kind: u8, write: impl FnOnce(&mut Vec<u8>)) {
+    let mut payload = Vec::new();
+    write(&mut payload);
+    let len = u32::try_from(payload.len()).unwrap_or(u32::MAX);
+    out.extend_from_slice(&Header { len, kind }.bytes());
+    out.append(&mut payload);
+}

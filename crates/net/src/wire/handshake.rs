@@ -1,0 +1,341 @@
+//! How a connection comes to stand.
+//!
+//! ```text
+//!   client                                   server
+//!   preface, HELLO(nonce)            ──▶
+//!                                    ◀──     preface, CHALLENGE(nonce, wants a proof?)
+//!   OPEN(proof, identity, spec)      ──▶
+//!                                    ◀──     WELCOME(proof, next, limit)  or  REFUSED(code, text)
+//! ```
+//!
+//! A proof is an HMAC over both nonces and all other bytes of the frame that carries it, so neither
+//! side can be made to prove something that it did not say. The token itself is never sent.
+
+use echoic_replay::Spec;
+
+use super::frame::{MAX_TEXT, frame, kind};
+use super::reader::{Reader, write_text};
+use super::{WireError, spec};
+
+/// The largest payload of a frame of the handshake.
+pub const MAX_PAYLOAD: u32 = 1 << 20;
+/// The longest name of a stream or of a release.
+pub const MAX_NAME: u16 = 256;
+
+/// A number that is used once.
+pub type Nonce = [u8; 32];
+/// An HMAC-SHA256; zeros where no token is in use.
+pub type Proof = [u8; 32];
+/// Who produces: random unless the user chose it.
+pub type ProducerId = [u8; 16];
+
+/// Why a server refuses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum RefusalCode {
+    /// The bytes made no sense.
+    Protocol,
+    /// Another version of the protocol.
+    Version,
+    /// No token, or the wrong one.
+    Auth,
+    /// Samples of another kind.
+    Spec,
+    /// No stream has this name.
+    Stream,
+    /// Too many connections.
+    Limit,
+    /// A later incarnation of the same producer was here.
+    Stale,
+    /// The server is closing.
+    Closing,
+    /// This door does not lead to the ring's memory.
+    Memory,
+}
+
+/// Every code with its number on the wire and its name.
+const CODES: [(RefusalCode, u16, &str); 9] = [
+    (RefusalCode::Protocol, 1, "PROTOCOL"),
+    (RefusalCode::Version, 2, "VERSION"),
+    (RefusalCode::Auth, 3, "AUTH"),
+    (RefusalCode::Spec, 4, "SPEC"),
+    (RefusalCode::Stream, 5, "STREAM"),
+    (RefusalCode::Limit, 6, "LIMIT"),
+    (RefusalCode::Stale, 7, "STALE"),
+    (RefusalCode::Closing, 8, "CLOSING"),
+    (RefusalCode::Memory, 9, "MEMORY"),
+];
+
+impl RefusalCode {
+    /// All codes.
+    pub fn all() -> impl Iterator<Item = Self> {
+        CODES.iter().map(|(code, ..)| *code)
+    }
+
+    /// Its name, for people and programs.
+    pub fn name(self) -> &'static str {
+        CODES.iter().find(|(code, ..)| *code == self).map_or("?", |(.., name)| name)
+    }
+
+    fn number(self) -> u16 {
+        CODES.iter().find(|(code, ..)| *code == self).map_or(0, |(_, number, _)| *number)
+    }
+
+    /// Whether trying again later may help.
+    pub fn is_temporary(self) -> bool {
+        matches!(self, Self::Limit | Self::Closing)
+    }
+}
+
+/// The client's first frame.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Hello {
+    /// The client's nonce.
+    pub nonce: Nonce,
+}
+
+/// The server's first frame.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Challenge {
+    /// The server's nonce.
+    pub nonce: Nonce,
+    /// Whether the client must prove that it has the token.
+    pub wants_proof: bool,
+}
+
+/// What a client wants.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Purpose {
+    /// To send samples.
+    Produce,
+    /// To write samples into the ring's memory.
+    Memory,
+    /// To learn the spec.
+    Probe,
+}
+
+/// The client's second frame.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Open {
+    /// That it has the token.
+    pub proof: Proof,
+    /// What it wants.
+    pub purpose: Purpose,
+    /// Who it is.
+    pub producer: ProducerId,
+    /// Which incarnation: later ones have larger numbers.
+    pub epoch: u64,
+    /// The first sample that it still has: all before are stored, or were never this server's.
+    pub first: u64,
+    /// Which stream.
+    pub stream: String,
+    /// What its samples look like; `None` in a probe.
+    pub spec: Option<Spec>,
+}
+
+/// The server's answer to a client that may stay.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Welcome {
+    /// That the server has the token too.
+    pub proof: Proof,
+    /// Which server: another number after a restart.
+    pub instance: [u8; 16],
+    /// The first sample that is not stored.
+    pub next: u64,
+    /// The first sample that may not be sent yet.
+    pub limit: u64,
+    /// After how many milliseconds of silence either side says that it is there.
+    pub heartbeat_ms: u32,
+    /// Which release the server is.
+    pub release: String,
+    /// What the server's samples look like: in the answer to a probe.
+    pub spec: Option<Spec>,
+}
+
+/// The server's answer to a client that may not.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Refused {
+    /// Why, for programs.
+    pub code: RefusalCode,
+    /// Why, for people.
+    pub text: String,
+}
+
+impl Hello {
+    /// Appends the frame.
+    pub fn write(&self, out: &mut Vec<u8>) {
+        frame(out, kind::HELLO, |out| out.extend_from_slice(&self.nonce));
+    }
+
+    /// Reads the payload.
+    ///
+    /// # Errors
+    ///
+    /// Any [`WireError`].
+    pub fn read(payload: &[u8]) -> Result<Self, WireError> {
+        let mut reader = Reader::new(payload);
+        let hello = Self { nonce: reader.array("nonce")? };
+        reader.end("HELLO")?;
+        Ok(hello)
+    }
+}
+
+impl Challenge {
+    /// Appends the frame.
+    pub fn write(&self, out: &mut Vec<u8>) {
+        frame(out, kind::CHALLENGE, |out| {
+            out.extend_from_slice(&self.nonce);
+            out.push(self.wants_proof.into());
+        });
+    }
+
+    /// Reads the payload.
+    ///
+    /// # Errors
+    ///
+    /// Any [`WireError`].
+    pub fn read(payload: &[u8]) -> Result<Self, WireError> {
+        let mut reader = Reader::new(payload);
+        let nonce = reader.array("nonce")?;
+        let wants_proof = match reader.u8("whether a proof is wanted")? {
+            0 => false,
+            1 => true,
+            got => {
+                let field = "whether a proof is wanted";
+                return Err(WireError::Meaningless { field, got: got.into() });
+            }
+        };
+        reader.end("CHALLENGE")?;
+        Ok(Self { nonce, wants_proof })
+    }
+}
+
+impl Open {
+    /// What the proof is over: the payload behind it.
+    pub fn signed(&self) -> Vec<u8> {
+        let mut out = Vec::new();
+        out.push(match self.purpose {
+            Purpose::Produce => 1,
+            Purpose::Memory => 2,
+            Purpose::Probe => 3,
+        });
+        out.extend_from_slice(&self.producer);
+        out.extend_from_slice(&self.epoch.to_le_bytes());
+        out.extend_from_slice(&self.first.to_le_bytes());
+        write_text(&mut out, &self.stream, MAX_NAME);
+        if let Some(spec) = &self.spec {
+            spec::write(&mut out, spec);
+        }
+        out
+    }
+
+    /// Appends the frame.
+    pub fn write(&self, out: &mut Vec<u8>) {
+        frame(out, kind::OPEN, |out| {
+            out.extend_from_slice(&self.proof);
+            out.extend_from_slice(&self.signed());
+        });
+    }
+
+    /// Reads the payload.
+    ///
+    /// # Errors
+    ///
+    /// Any [`WireError`].
+    pub fn read(payload: &[u8]) -> Result<Self, WireError> {
+        let mut reader = Reader::new(payload);
+        let proof = reader.array("proof")?;
+        let purpose = match reader.u8("purpose")? {
+            1 => Purpose::Produce,
+            2 => Purpose::Memory,
+            3 => Purpose::Probe,
+            got => return Err(WireError::Meaningless { field: "purpose", got: got.into() }),
+        };
+        let producer = reader.array("producer")?;
+        let epoch = reader.u64("epoch")?;
+        let first = reader.u64("first sample")?;
+        let stream = reader.text("name of a stream", MAX_NAME)?.to_owned();
+        let spec = match purpose {
+            Purpose::Probe => None,
+            Purpose::Produce | Purpose::Memory => Some(spec::read(&mut reader)?),
+        };
+        reader.end("OPEN")?;
+        Ok(Self { proof, purpose, producer, epoch, first, stream, spec })
+    }
+}
+
+impl Welcome {
+    /// What the proof is over: the payload behind it.
+    pub fn signed(&self) -> Vec<u8> {
+        let mut out = Vec::new();
+        out.extend_from_slice(&self.instance);
+        out.extend_from_slice(&self.next.to_le_bytes());
+        out.extend_from_slice(&self.limit.to_le_bytes());
+        out.extend_from_slice(&self.heartbeat_ms.to_le_bytes());
+        write_text(&mut out, &self.release, MAX_NAME);
+        out.push(self.spec.is_some().into());
+        if let Some(spec) = &self.spec {
+            spec::write(&mut out, spec);
+        }
+        out
+    }
+
+    /// Appends the frame.
+    pub fn write(&self, out: &mut Vec<u8>) {
+        frame(out, kind::WELCOME, |out| {
+            out.extend_from_slice(&self.proof);
+            out.extend_from_slice(&self.signed());
+        });
+    }
+
+    /// Reads the payload.
+    ///
+    /// # Errors
+    ///
+    /// Any [`WireError`].
+    pub fn read(payload: &[u8]) -> Result<Self, WireError> {
+        let mut reader = Reader::new(payload);
+        let proof = reader.array("proof")?;
+        let instance = reader.array("instance")?;
+        let next = reader.u64("next sample")?;
+        let limit = reader.u64("limit")?;
+        let heartbeat_ms = reader.u32("heartbeat")?;
+        let release = reader.text("release", MAX_NAME)?.to_owned();
+        let spec = match reader.u8("whether a spec follows")? {
+            0 => None,
+            1 => Some(spec::read(&mut reader)?),
+            got => {
+                let field = "whether a spec follows";
+                return Err(WireError::Meaningless { field, got: got.into() });
+            }
+        };
+        reader.end("WELCOME")?;
+        Ok(Self { proof, instance, next, limit, heartbeat_ms, release, spec })
+    }
+}
+
+impl Refused {
+    /// Appends the frame.
+    pub fn write(&self, out: &mut Vec<u8>) {
+        frame(out, kind::REFUSED, |out| {
+            out.extend_from_slice(&self.code.number().to_le_bytes());
+            write_text(out, &self.text, MAX_TEXT);
+        });
+    }
+
+    /// Reads the payload.
+    ///
+    /// # Errors
+    ///
+    /// Any [`WireError`].
+    pub fn read(payload: &[u8]) -> Result<Self, WireError> {
+        let mut reader = Reader::new(payload);
+        let number = reader.u16("code of a refusal")?;
+        let code = CODES.iter().find(|(_, known, _)| *known == number).map(|(code, ..)| *code);
+        let code =
+            code.ok_or(WireError::Meaningless { field: "code of a refusal", got: number.into() })?;
+        let text = reader.text("reason of a refusal", MAX_TEXT)?.to_owned();
+        reader.end("REFUSED")?;
+        Ok(Self { code, text })
+    }
+}

@@ -1,0 +1,139 @@
+//! The bytes between a client and a server, as values: nothing here opens a socket or keeps a
+//! connection. `docs/protocol.md` says the same in words.
+//!
+//! - [`reader`]: bytes from outside, each checked before it is used.
+//! - [`frame`]: what is sent once a connection stands, and the header that every frame has.
+//! - [`handshake`]: how a connection comes to stand.
+//! - [`spec`]: the contract of a sample, and what two of them differ in.
+//!
+//! # Invariants
+//!
+//! 1. Nothing here panics, whatever the bytes: no indexing, no unwrap, no unchecked arithmetic.
+//! 2. No length from outside decides how much memory is taken before it was compared with a limit.
+#![deny(clippy::indexing_slicing, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+#![deny(clippy::arithmetic_side_effects)]
+
+pub mod frame;
+pub mod handshake;
+pub mod reader;
+pub mod spec;
+
+use reader::Reader;
+
+/// What both sides send first, so that a stranger is recognised by its first bytes. The first is
+/// no ASCII and the last a line feed, so text protocols and text-mode transfers do not look alike.
+pub const MAGIC: [u8; 8] = *b"\x89ECHOIC\n";
+
+/// The version of the protocol that this release speaks.
+pub const VERSION: u16 = 1;
+
+/// Bytes of the preface: magic, version, two zeros.
+pub const PREFACE_BYTES: usize = 12;
+
+/// What is wrong with bytes that came from outside.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum WireError {
+    /// The peer speaks something else.
+    #[error("expected the preface of Echoic's protocol, got the bytes {got:02x?}")]
+    Magic {
+        /// The first bytes that came.
+        got: Vec<u8>,
+    },
+    /// The peer speaks another version.
+    #[error("expected protocol version {VERSION}, got {got}")]
+    Version {
+        /// The peer's version.
+        got: u16,
+    },
+    /// The bytes ended in the middle of a field.
+    #[error("{field}: expected {wanted} more bytes, got {got}")]
+    Truncated {
+        /// What was being read.
+        field: &'static str,
+        /// How many bytes it needs.
+        wanted: usize,
+        /// How many there were.
+        got: usize,
+    },
+    /// There are bytes behind the last field.
+    #[error("{frame}: {extra} bytes too many")]
+    Trailing {
+        /// In which frame.
+        frame: &'static str,
+        /// How many.
+        extra: usize,
+    },
+    /// A number is past its limit.
+    #[error("{field}: expected at most {limit}, got {got}")]
+    TooLarge {
+        /// Which number.
+        field: &'static str,
+        /// The largest allowed.
+        limit: u64,
+        /// What came.
+        got: u64,
+    },
+    /// A field has a value without a meaning.
+    #[error("{field}: {got} has no meaning")]
+    Meaningless {
+        /// Which field.
+        field: &'static str,
+        /// What came.
+        got: u64,
+    },
+    /// A text is not UTF-8.
+    #[error("{field}: not UTF-8")]
+    NotText {
+        /// Which field.
+        field: &'static str,
+    },
+    /// A frame that the peer may not send now.
+    #[error("expected {expected}, got a frame of type {got}")]
+    Unexpected {
+        /// What may come now.
+        expected: &'static str,
+        /// The type that came.
+        got: u8,
+    },
+    /// Samples that skip numbers, or that the credit does not cover.
+    #[error("{field}: expected {expected}, got {got}")]
+    Sequence {
+        /// Which number.
+        field: &'static str,
+        /// What it must be, or be at most.
+        expected: u64,
+        /// What came.
+        got: u64,
+    },
+    /// The spec describes samples that can't be.
+    #[error("the spec: {0}")]
+    Spec(String),
+}
+
+/// The preface.
+pub fn preface(version: u16) -> [u8; PREFACE_BYTES] {
+    let [m0, m1, m2, m3, m4, m5, m6, m7] = MAGIC;
+    let [low, high] = version.to_le_bytes();
+    [m0, m1, m2, m3, m4, m5, m6, m7, low, high, 0, 0]
+}
+
+/// Checks a preface as far as it came; the peer's version once all of it is there.
+///
+/// # Errors
+///
+/// [`WireError::Magic`] as soon as a byte differs, [`WireError::Meaningless`] for the zeros.
+pub fn read_preface(bytes: &[u8]) -> Result<Option<u16>, WireError> {
+    let seen = bytes.len().min(MAGIC.len());
+    if bytes.get(..seen) != MAGIC.get(..seen) {
+        let got = bytes.iter().take(16).copied().collect();
+        return Err(WireError::Magic { got });
+    }
+    let Some(rest) = bytes.get(MAGIC.len()..PREFACE_BYTES) else { return Ok(None) };
+    let mut reader = Reader::new(rest);
+    let version = reader.u16("version")?;
+    match reader.u16("reserved")? {
+        0 => Ok(Some(version)),
+        got => Err(WireError::Meaningless { field: "reserved", got: got.into() }),
+    }
+}

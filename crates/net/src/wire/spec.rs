@@ -1,0 +1,163 @@
+//! The contract of a sample in bytes, and what two contracts differ in.
+
+use std::fmt::Write as _;
+
+use echoic_replay::{Dtype, Leaf, Spec};
+
+use super::WireError;
+use super::reader::{Reader, write_text};
+
+/// The most leaves that a spec on the wire has.
+pub const MAX_LEAVES: u32 = 1 << 14;
+/// The longest path in bytes.
+pub const MAX_PATH: u16 = 4096;
+/// The most axes: what numpy allows.
+pub const MAX_AXES: u8 = 64;
+
+/// How many differences a refusal lists.
+const LISTED: usize = 8;
+
+/// Writes a spec: number of leaves, then of each its path, dtype kind, item size, axes, shape.
+pub fn write(out: &mut Vec<u8>, spec: &Spec) {
+    out.extend_from_slice(&u32::try_from(spec.leaves().len()).unwrap_or(u32::MAX).to_le_bytes());
+    for leaf in spec.leaves() {
+        write_text(out, &leaf.path, MAX_PATH);
+        let size = u32::try_from(leaf.dtype.itemsize()).unwrap_or(u32::MAX);
+        out.push(kind(leaf.dtype));
+        out.extend_from_slice(&size.to_le_bytes());
+        out.push(u8::try_from(leaf.shape.len()).unwrap_or(u8::MAX));
+        for axis in &leaf.shape {
+            out.extend_from_slice(&(*axis as u64).to_le_bytes());
+        }
+    }
+}
+
+/// What keeps a spec from going over the wire, although it is good in one process.
+///
+/// # Errors
+///
+/// [`WireError::TooLarge`] names the limit.
+pub fn check(spec: &Spec) -> Result<(), WireError> {
+    let too_large = |field, limit: u64, got: usize| {
+        if got as u64 > limit {
+            Err(WireError::TooLarge { field, limit, got: got as u64 })
+        } else {
+            Ok(())
+        }
+    };
+    too_large("number of leaves", MAX_LEAVES.into(), spec.leaves().len())?;
+    for leaf in spec.leaves() {
+        too_large("length of a path", MAX_PATH.into(), leaf.path.len())?;
+        too_large("number of axes", MAX_AXES.into(), leaf.shape.len())?;
+    }
+    Ok(())
+}
+
+/// Reads a spec.
+///
+/// # Errors
+///
+/// Any [`WireError`].
+pub fn read(reader: &mut Reader<'_>) -> Result<Spec, WireError> {
+    let count = reader.u32_at_most("number of leaves", MAX_LEAVES)?;
+    let mut leaves = Vec::new();
+    for _ in 0..count {
+        let path = reader.text("path of a leaf", MAX_PATH)?.to_owned();
+        let kind = reader.u8("dtype of a leaf")?;
+        let dtype = dtype(kind, reader.u32("size of an element")?)?;
+        let axes = reader.u8("number of axes")?;
+        if axes > MAX_AXES {
+            let (limit, got) = (MAX_AXES.into(), axes.into());
+            return Err(WireError::TooLarge { field: "number of axes", limit, got });
+        }
+        let axis = |reader: &mut Reader<'_>| {
+            let axis = reader.u64("length of an axis")?;
+            usize::try_from(axis).map_err(|_| WireError::TooLarge {
+                field: "length of an axis",
+                limit: usize::MAX as u64,
+                got: axis,
+            })
+        };
+        let shape = (0..axes).map(|_| axis(reader)).collect::<Result<_, _>>()?;
+        leaves.push(Leaf { path, dtype, shape });
+    }
+    Spec::new(leaves).map_err(|error| WireError::Spec(error.to_string()))
+}
+
+/// The letter of a dtype's kind: numpy's where numpy has one.
+fn kind(dtype: Dtype) -> u8 {
+    match dtype {
+        Dtype::Bool => b'b',
+        Dtype::Int(_) => b'i',
+        Dtype::UInt(_) => b'u',
+        Dtype::Float(_) => b'f',
+        Dtype::BFloat16 => b'B',
+        Dtype::Complex(_) => b'c',
+        // `Dtype` may grow; what has no letter yet is bytes to the other side, of the same size.
+        _ => b'S',
+    }
+}
+
+fn dtype(kind: u8, size: u32) -> Result<Dtype, WireError> {
+    let dtype = match (kind, size) {
+        (b'b', 1) => Dtype::Bool,
+        (b'i', 1) => Dtype::Int(1),
+        (b'i', 2) => Dtype::Int(2),
+        (b'i', 4) => Dtype::Int(4),
+        (b'i', 8) => Dtype::Int(8),
+        (b'u', 1) => Dtype::UInt(1),
+        (b'u', 2) => Dtype::UInt(2),
+        (b'u', 4) => Dtype::UInt(4),
+        (b'u', 8) => Dtype::UInt(8),
+        (b'f', 2) => Dtype::Float(2),
+        (b'f', 4) => Dtype::Float(4),
+        (b'f', 8) => Dtype::Float(8),
+        (b'B', 2) => Dtype::BFloat16,
+        (b'c', 8) => Dtype::Complex(8),
+        (b'c', 16) => Dtype::Complex(16),
+        (b'S', 1..) => Dtype::Bytes(size),
+        (b'b' | b'i' | b'u' | b'f' | b'B' | b'c' | b'S', _) => {
+            return Err(WireError::Meaningless { field: "size of an element", got: size.into() });
+        }
+        _ => return Err(WireError::Meaningless { field: "dtype of a leaf", got: kind.into() }),
+    };
+    Ok(dtype)
+}
+
+/// What a client's spec differs in from the server's, as a sentence; `None` when they are equal.
+pub fn difference(server: &Spec, client: &Spec) -> Option<String> {
+    if server.leaves() == client.leaves() {
+        return None;
+    }
+    let find = |spec: &'_ Spec, path: &str| -> Option<Leaf> {
+        spec.leaves().iter().find(|leaf| leaf.path == path).cloned()
+    };
+    let mut found: Vec<String> = Vec::new();
+    for leaf in server.leaves() {
+        match find(client, &leaf.path) {
+            None => found.push(format!("the client lacks `{leaf}`")),
+            Some(other) if other != *leaf => found.push(format!(
+                "leaf `{}`: the server expects {}{:?}, the client has {}{:?}",
+                if leaf.path.is_empty() { "(root)" } else { &leaf.path },
+                leaf.dtype,
+                leaf.shape,
+                other.dtype,
+                other.shape
+            )),
+            Some(_) => {}
+        }
+    }
+    let extra = client.leaves().iter().filter(|leaf| find(server, &leaf.path).is_none());
+    found.extend(extra.map(|leaf| format!("the server does not know `{leaf}`")));
+    if found.is_empty() {
+        found.push("the leaves are in another order".into());
+    }
+    let more = found.len().saturating_sub(LISTED);
+    found.truncate(LISTED);
+    let mut text = found.join("; ");
+    if more > 0 {
+        // Writing to a string does not fail.
+        let _ = write!(text, "; and {more} more");
+    }
+    Some(text)
+}

@@ -1,0 +1,248 @@
+//! A server and its clients, over each transport of this crate.
+
+use std::ops::ControlFlow;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use echoic_net::client::{Client, ClientError, Options as ClientOptions, probe};
+use echoic_net::server::{Options, Server};
+use echoic_net::transport::tcp::Tcp;
+use echoic_net::transport::unix::Unix;
+use echoic_net::transport::{Dial, Listen};
+use echoic_net::{Address, Token};
+use echoic_replay::stream::Wait;
+use echoic_replay::{Dtype, Leaf, Spec, Stream, StreamConfig};
+
+fn spec(payload: usize) -> Spec {
+    let leaf =
+        |path: &str, dtype, shape: &[usize]| Leaf { path: path.into(), dtype, shape: shape.into() };
+    Spec::new(vec![
+        leaf("number", Dtype::UInt(8), &[]),
+        leaf("payload", Dtype::UInt(1), &[payload]),
+    ])
+    .unwrap()
+}
+
+fn stream(payload: usize, batch_size: usize) -> Arc<Stream> {
+    let config = StreamConfig { batch_size, num_buffers: 4 };
+    Arc::new(Stream::new(spec(payload), config).unwrap())
+}
+
+fn within<T>(seconds: u64, run: impl FnOnce(Wait<'_>) -> T) -> T {
+    let deadline = Some(Instant::now() + Duration::from_secs(seconds));
+    run(Wait { deadline, tick: None, on_tick: &mut |_| ControlFlow::Continue(()) })
+}
+
+fn dial(address: &Address) -> Box<dyn Dial> {
+    match address.clone() {
+        Address::Tcp { host, port } => Box::new(Tcp { host, port }),
+        Address::Unix { path } => Box::new(Unix::new(path)),
+        other => panic!("no way to dial {other}"),
+    }
+}
+
+fn tcp() -> Tcp {
+    Tcp { host: "127.0.0.1".into(), port: 0 }
+}
+
+fn socket_path(name: &str) -> PathBuf {
+    std::env::temp_dir().join(format!("echoic-test-{}-{name}.sock", std::process::id()))
+}
+
+/// Sends `numbers`, each with a payload that tells whether it arrived whole.
+fn send(client: &Client, numbers: std::ops::Range<u64>) {
+    let payload = client.spec().leaf_bytes()[1];
+    let mut numbers = numbers.peekable();
+    while let Some(first) = numbers.peek().copied() {
+        let left = (numbers.size_hint().0).min(first as usize % 7 + 1);
+        let Some(mut rows) = client.try_claim(left).unwrap() else {
+            within(20, |wait| client.wait_for_room(wait)).unwrap();
+            continue;
+        };
+        for row in rows.bytes_mut().chunks_exact_mut(8 + payload) {
+            let number = numbers.next().unwrap();
+            row[..8].copy_from_slice(&number.to_le_bytes());
+            row[8..].fill(number as u8);
+        }
+        client.commit(rows);
+    }
+}
+
+/// Takes `count` samples and checks that they are whole; their numbers.
+fn receive(stream: &Arc<Stream>, count: usize) -> Vec<u64> {
+    let payload = stream.spec().leaf_bytes()[1];
+    let mut numbers = Vec::new();
+    while numbers.len() < count {
+        let batch = within(20, |wait| stream.take(wait)).unwrap();
+        let (keys, payloads) = (batch.column(0), batch.column(1));
+        for (row, key) in keys.chunks_exact(8).enumerate() {
+            let number = u64::from_le_bytes(key.try_into().unwrap());
+            let whole = &payloads[row * payload..][..payload];
+            assert!(whole.iter().all(|byte| *byte == number as u8), "sample {number} is torn");
+            numbers.push(number);
+        }
+    }
+    numbers
+}
+
+fn passes(listen: &dyn Listen, payload: usize, count: u64) {
+    let stream = stream(payload, 8);
+    let mut server = Server::open(listen, Arc::clone(&stream), Options::default()).unwrap();
+    let client =
+        Client::new(dial(server.address()), spec(payload), ClientOptions::default()).unwrap();
+    let received = std::thread::scope(|scope| {
+        let consumer = scope.spawn(|| receive(&stream, count as usize));
+        send(&client, 0..count);
+        within(20, |wait| client.flush(wait)).unwrap();
+        consumer.join().unwrap()
+    });
+    assert_eq!(received, (0..count).collect::<Vec<_>>());
+    within(20, |wait| client.close(wait)).unwrap();
+    let info = server.info();
+    assert_eq!((info.flow.samples, info.flow.duplicates, info.malformed), (count, 0, 0));
+    server.close(Instant::now() + Duration::from_secs(5));
+    assert_eq!(server.info().connections, 0);
+}
+
+#[test]
+fn every_size_of_sample_arrives_whole_and_in_order_over_tcp() {
+    for (payload, count) in [(0, 40_000), (12, 40_000), (5_000, 4_000), (300_000, 200)] {
+        passes(&tcp(), payload, count);
+    }
+}
+
+#[test]
+fn every_size_of_sample_arrives_whole_and_in_order_over_a_unix_socket() {
+    let path = socket_path("sizes");
+    for (payload, count) in [(12, 40_000), (28_224, 2_000)] {
+        passes(&Unix::new(&path), payload, count);
+    }
+    assert!(!path.exists(), "the socket's file is removed");
+}
+
+#[test]
+fn a_client_comes_back_to_a_server_that_was_restarted() {
+    let (first, second) = (stream(100, 4), stream(100, 4));
+    let mut server = Server::open(&tcp(), first.clone(), Options::default()).unwrap();
+    let client = Client::new(dial(server.address()), spec(100), ClientOptions::default()).unwrap();
+    send(&client, 0..8);
+    within(20, |wait| client.flush(wait)).unwrap();
+    let Address::Tcp { host, port } = server.address().clone() else { unreachable!() };
+    server.close(Instant::now() + Duration::from_secs(5));
+    send(&client, 8..16);
+    let _again = Server::open(&Tcp { host, port }, second.clone(), Options::default()).unwrap();
+    within(20, |wait| client.flush(wait)).unwrap();
+    assert_eq!(receive(&first, 8), (0..8).collect::<Vec<_>>());
+    assert_eq!(receive(&second, 8), (8..16).collect::<Vec<_>>());
+    assert_eq!(client.info().reconnects, 1);
+}
+
+#[test]
+fn a_full_ring_holds_clients_back_and_says_why() {
+    let stream = stream(1000, 4);
+    let server = Server::open(&tcp(), stream.clone(), Options::default()).unwrap();
+    let options = ClientOptions { window_bytes: 10_000, ..ClientOptions::default() };
+    let client = Client::new(dial(server.address()), spec(1000), options).unwrap();
+    // 16 fit into the ring, 9 into the window; the rest has to wait.
+    std::thread::scope(|scope| {
+        let sender = scope.spawn(|| send(&client, 0..100));
+        let due = Instant::now() + Duration::from_secs(10);
+        while server.connections().first().map(|one| one.blocked_by) != Some("CAPACITY") {
+            assert!(Instant::now() < due, "the connection never said that it is blocked");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let other =
+            Client::new(dial(server.address()), spec(1000), ClientOptions::default()).unwrap();
+        within(5, |wait| other.wait_until_connected(wait)).expect("handshakes go on");
+        drop(other);
+        assert!(!sender.is_finished());
+        assert_eq!(receive(&stream, 100), (0..100).collect::<Vec<_>>());
+    });
+}
+
+#[test]
+fn a_client_that_gives_up_still_has_what_it_could_not_deliver() {
+    let stream = stream(16, 4);
+    let mut server = Server::open(&tcp(), stream.clone(), Options::default()).unwrap();
+    let options =
+        ClientOptions { deadline: Some(Duration::from_millis(200)), ..ClientOptions::default() };
+    let client = Client::new(dial(server.address()), spec(16), options).unwrap();
+    send(&client, 0..4);
+    within(20, |wait| client.flush(wait)).unwrap();
+    server.close(Instant::now() + Duration::from_secs(5));
+    send(&client, 4..7);
+    let error = within(20, |wait| client.close(wait)).unwrap_err();
+    assert!(matches!(error, ClientError::Failed(_)), "{error}");
+    let (count, bytes) = client.undelivered().unwrap();
+    let numbers: Vec<u8> = bytes.chunks_exact(24).map(|row| row[0]).collect();
+    assert_eq!((count, numbers), (3, vec![4, 5, 6]));
+}
+
+#[test]
+fn a_token_is_needed_on_both_sides() {
+    let stream = stream(16, 4);
+    let token = |text: &str| Token::new(text.as_bytes());
+    let options = Options { token: token("right"), ..Options::default() };
+    let server = Server::open(&tcp(), stream.clone(), options).unwrap();
+    let connect = |server: &Server, token| {
+        let options = ClientOptions { token, ..ClientOptions::default() };
+        let client = Client::new(dial(server.address()), spec(16), options).unwrap();
+        within(20, |wait| client.wait_until_connected(wait)).map_err(|error| error.to_string())
+    };
+    assert_eq!(connect(&server, token("right")), Ok(()));
+    for wrong in [None, token("wrong")] {
+        assert!(connect(&server, wrong).unwrap_err().contains("AUTH"));
+    }
+    assert_eq!(server.info().refused.get("AUTH"), Some(&2));
+    let open = Server::open(&tcp(), stream, Options::default()).unwrap();
+    assert!(connect(&open, token("right")).unwrap_err().contains("asks for none"));
+}
+
+#[test]
+fn another_spec_is_refused_with_what_differs() {
+    let server = Server::open(&tcp(), stream(16, 4), Options::default()).unwrap();
+    let leaf = |path: &str, dtype| Leaf { path: path.into(), dtype, shape: vec![16] };
+    let other = Spec::new(vec![leaf("numbers", Dtype::UInt(8)), leaf("payload", Dtype::Int(1))]);
+    let client = Client::new(dial(server.address()), other.unwrap(), ClientOptions::default());
+    let error = within(20, |wait| client.unwrap().wait_until_connected(wait)).unwrap_err();
+    let text = error.to_string();
+    for part in ["SPEC", "`number: uint64[]`", "server expects uint8[16], the client has int8[16]"]
+    {
+        assert!(text.contains(part), "{text}");
+    }
+}
+
+#[test]
+fn a_public_address_needs_a_token_or_a_word() {
+    let public = Tcp { host: "0.0.0.0".into(), port: 0 };
+    let refused = Server::open(&public, stream(16, 4), Options::default()).err().unwrap();
+    assert!(refused.to_string().contains("insecure=True"), "{refused}");
+    let options = Options { insecure: true, ..Options::default() };
+    assert!(Server::open(&public, stream(16, 4), options).is_ok());
+    let options = Options { token: Token::new(b"secret"), ..Options::default() };
+    assert!(Server::open(&public, stream(16, 4), options).is_ok());
+}
+
+#[test]
+fn a_probe_learns_the_spec_and_the_round_trip() {
+    let server = Server::open(&tcp(), stream(16, 4), Options::default()).unwrap();
+    let deadline = Instant::now() + Duration::from_secs(10);
+    let probed = probe(&*dial(server.address()), None, 3, deadline).unwrap();
+    assert_eq!(probed.spec, spec(16));
+    assert_eq!(probed.round_trips.len(), 3);
+}
+
+#[test]
+fn an_event_loop_of_many_serves_a_producer_that_comes_back() {
+    let stream = stream(12, 4);
+    let options = Options { threads: 3, ..Options::default() };
+    let server = Server::open(&tcp(), stream.clone(), options).unwrap();
+    for round in 0..8u64 {
+        let options = ClientOptions { producer: Some([7; 16]), ..ClientOptions::default() };
+        let client = Client::new(dial(server.address()), spec(12), options).unwrap();
+        send(&client, round * 4..round * 4 + 4);
+        within(20, |wait| client.close(wait)).unwrap();
+        assert_eq!(receive(&stream, 4), (round * 4..round * 4 + 4).collect::<Vec<_>>());
+    }
+}

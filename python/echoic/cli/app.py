@@ -1,0 +1,73 @@
+"""The typer application: the commands under one name, each from its own module."""
+
+from importlib.metadata import version
+from typing import Annotated
+
+import typer
+
+from echoic.cli.bench import bench
+from echoic.cli.ping import ping
+from echoic.cli.serve import serve
+
+__all__ = ["app"]
+
+app = typer.Typer(
+    name="echoic",
+    no_args_is_help=True,
+    add_completion=False,
+    # Expected failures are told in one line; an unexpected one is for a bug report, unabridged.
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def say_version(wanted: bool) -> None:
+    """Print the version and leave."""
+    if wanted:
+        typer.echo(f"echoic {version('echoic')}")
+        raise typer.Exit
+
+
+@app.callback()
+def echoic(
+    _version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=say_version, is_eager=True, help="Print the version and leave."
+        ),
+    ] = False,
+) -> None:
+    """Experience replay and data transport for reinforcement learning."""
+
+
+def examples(*lines: str) -> str:
+    """Text for the end of a command's help: one example a line."""
+    return "\n\n".join(["[bold]Examples[/bold]", *(f"  {line}" for line in lines)])
+
+
+app.command(
+    epilog=examples(
+        "echoic serve --spec 'obs=float32[4],reward=float32'",
+        "echoic serve --spec 'obs/image=uint8[84,84,4],action=int32' --save batches",
+        "echoic serve --spec 'x=float32' --address tcp://0.0.0.0:5555 --token-file secret",
+        "echoic serve --spec 'x=float32' --address shm://robots --address tcp://127.0.0.1:5555",
+        "echoic serve --config stream.toml",
+    )
+)(serve)
+app.command(
+    epilog=examples(
+        "echoic ping tcp://127.0.0.1:5555",
+        "echoic ping shm://robots --count 1000",
+        "echoic ping tls://learner:5555 --ca ca.pem --token-file secret",
+        "echoic ping tcp://learner:5555 --spec 'obs=float32[4],reward=float32'",
+    )
+)(ping)
+app.command(
+    epilog=examples(
+        "echoic bench tcp://127.0.0.1:5555",
+        "echoic bench shm://robots --clients 4 --seconds 30",
+        "echoic bench tcp://learner:5555 --batch 256 --token-file secret",
+        "echoic bench tcp://learner:5555 --rate 10000 --json",
+    )
+)(bench)

@@ -1,0 +1,47 @@
+"""Options that several commands share."""
+
+from pathlib import Path
+from typing import Annotated, TypeAlias
+
+import typer
+
+from echoic.cli.spec import Field, SpecTextError, parse
+
+__all__ = ["Address", "Ca", "Certificate", "Key", "ServerName", "SpecText", "TokenFile", "spec_of"]
+
+Address: TypeAlias = Annotated[
+    str,
+    typer.Argument(help="tcp://host:port, tls://host:port, unix:///path or shm://name."),
+]
+SpecText: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        metavar="SPEC", help="What samples look like: path=dtype[shape],… with / for nested dicts."
+    ),
+]
+TokenFile: TypeAlias = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="The file with the secret that server and clients share."),
+]
+Ca: TypeAlias = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="For tls://: the authority that signed the server's name."),
+]
+Certificate: TypeAlias = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="For tls://: the certificate to show.")
+]
+Key: TypeAlias = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="For tls://: the key of the certificate.")
+]
+ServerName: TypeAlias = Annotated[
+    str | None,
+    typer.Option(metavar="NAME", help="For tls://: the name in the server's certificate."),
+]
+
+
+def spec_of(source: str) -> tuple[Field, ...]:
+    """Read `--spec`."""
+    try:
+        return parse(source)
+    except SpecTextError as error:
+        raise typer.BadParameter(str(error), param_hint="--spec") from None

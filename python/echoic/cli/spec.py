@@ -1,0 +1,223 @@
+"""Specs as text: `obs/image=uint8[84,84,4],reward=float32`.
+
+A spec is a tuple of fields, each a path, a dtype and a shape. Paths are Echoic's own: keys joined
+by `/`, in which `~1` stands for a slash inside a key and `~0` for a tilde. A sample that is a
+single array has one field, with an empty path; as text it is the dtype and shape alone.
+
+`example` makes of fields the tree that users have; `mirror` makes one whose leaves come in the
+order of the fields, whatever kind of tree a server was made with.
+"""
+
+import math
+import re
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+
+__all__ = ["Field", "SpecTextError", "example", "from_table", "mirror", "parse", "text"]
+
+Tree: TypeAlias = Any
+
+# Commas separate fields, except between the brackets of a shape.
+SEPARATOR = re.compile(r",(?![^\[\]]*\])")
+FORM = re.compile(r"(?P<dtype>[A-Za-z_]\w*)\s*(?:\[(?P<shape>[\d\s,]*)\])?")
+LEAF_KEYS = ("dtype", "shape")
+
+
+class SpecTextError(ValueError):
+    """A spec that can't be read; the message names the part."""
+
+
+@dataclass(frozen=True)
+class Field:
+    """One leaf of a sample."""
+
+    path: str
+    dtype: str
+    shape: tuple[int, ...] = ()
+
+    @property
+    def form(self) -> str:
+        """Dtype and shape, as they are written."""
+        axes = ",".join(map(str, self.shape))
+        return f"{self.dtype}[{axes}]" if self.shape else self.dtype
+
+    @property
+    def keys(self) -> list[str]:
+        """The keys that lead to the leaf; none when it is the whole sample."""
+        if not self.path:
+            return []
+        return [key.replace("~1", "/").replace("~0", "~") for key in self.path.split("/")]
+
+    def zeros(self) -> Tree:
+        """An array of this dtype and shape."""
+        return np.zeros(self.shape, numpy_dtype(self.dtype))
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the leaf in one sample."""
+        return math.prod(self.shape) * numpy_dtype(self.dtype).itemsize
+
+
+def parse(source: str) -> tuple[Field, ...]:
+    """Read a spec.
+
+    Raises:
+        SpecTextError: It is no spec, and where.
+
+    Examples:
+        >>> from echoic.cli.spec import parse
+        >>> [(field.path, field.dtype, field.shape) for field in parse("a=uint8[2,3],b/c=int32")]
+        [('a', 'uint8', (2, 3)), ('b/c', 'int32', ())]
+    """
+    parts = [part.strip() for part in SEPARATOR.split(source)]
+    if len(parts) == 1 and "=" not in source:
+        return (read_form("", parts[0]),)
+    fields = []
+    for part in parts:
+        path, equals, form = part.partition("=")
+        if not equals or not path.strip():
+            raise SpecTextError(f"`{part}` is no field; it has the form path=dtype[shape]")
+        fields.append(read_form(path.strip(), form.strip()))
+    return checked(fields)
+
+
+def read_form(path: str, form: str) -> Field:
+    """Read a dtype with its shape, such as `uint8[84,84]`."""
+    match = FORM.fullmatch(form)
+    if match is None:
+        raise SpecTextError(f"{named(path)} `{form}` is no dtype[shape], such as float32[4]")
+    axes = (match["shape"] or "").split(",")
+    try:
+        shape = tuple(int(axis) for axis in axes) if match["shape"] else ()
+    except ValueError:
+        raise SpecTextError(f"{named(path)} `{form}` has an axis without a length") from None
+    return read_field(path, match["dtype"], shape)
+
+
+def read_field(path: str, dtype: str, shape: tuple[int, ...]) -> Field:
+    """Make a field whose dtype exists and has its full name."""
+    try:
+        known = numpy_dtype(dtype)
+    except TypeError:
+        raise SpecTextError(
+            f"{named(path)} there is no dtype `{dtype}`; there are float32, uint8, bool, …"
+        ) from None
+    name = known.str[1:] if known.kind == "S" else known.name
+    return Field(path, name, shape)
+
+
+def named(path: str) -> str:
+    """The beginning of a message about a leaf."""
+    return f"`{path}`:" if path else "the sample:"
+
+
+def numpy_dtype(name: str) -> "np.dtype[Any]":
+    """The dtype of this name."""
+    if name == "bfloat16":
+        # numpy learns about it when this is imported; only who uses it needs it.
+        import ml_dtypes  # type: ignore[import-not-found, unused-ignore] # noqa: PLC0415
+
+        return np.dtype(ml_dtypes.bfloat16)
+    return np.dtype(name)
+
+
+def from_table(table: Mapping[str, Any]) -> tuple[Field, ...]:
+    """Read the spec of a configuration file: nested tables that end in `dtype` and `shape`.
+
+    Raises:
+        SpecTextError: It is no spec, and where.
+    """
+    return checked(list(leaves(table, "")))
+
+
+def leaves(node: object, path: str) -> Iterable[Field]:
+    """The fields below a node, which is a leaf if it has a `dtype` or is text."""
+    if isinstance(node, str):
+        yield read_form(path, node)
+    elif not isinstance(node, Mapping):
+        raise SpecTextError(f"{named(path)} {node!r} is neither a table nor a dtype[shape]")
+    elif isinstance(node.get("dtype"), str):
+        yield read_leaf(node, path)
+    elif not node:
+        raise SpecTextError(f"{named(path)} an empty table")
+    else:
+        for key, child in node.items():
+            escaped = key.replace("~", "~0").replace("/", "~1")
+            yield from leaves(child, f"{path}/{escaped}" if path else escaped)
+
+
+def read_leaf(table: Mapping[str, Any], path: str) -> Field:
+    """Read a table with a dtype and perhaps a shape."""
+    for key in table:
+        if key not in LEAF_KEYS:
+            raise SpecTextError(
+                f"{named(path)} unknown key `{key}`; allowed are {', '.join(LEAF_KEYS)}"
+            )
+    shape = table.get("shape", [])
+    if not isinstance(shape, list) or not all(type(axis) is int and axis >= 0 for axis in shape):
+        raise SpecTextError(f"{named(path)} shape {shape!r} is no list of lengths")
+    return read_field(path, table["dtype"], tuple(shape))
+
+
+def checked(fields: list[Field]) -> tuple[Field, ...]:
+    """The fields, if they make a tree: no path twice, none below another."""
+    paths: set[str] = set()
+    for field in fields:
+        if field.path in paths:
+            raise SpecTextError(f"`{field.path}` is there twice")
+        paths.add(field.path)
+    for path in paths:
+        above = path
+        while "/" in above:
+            above = above.rpartition("/")[0]
+            if above in paths:
+                raise SpecTextError(f"`{above}` is a leaf and can't have `{path}` below it")
+    return tuple(fields)
+
+
+def text(fields: Iterable[Field]) -> str:
+    """A spec as `parse` reads it."""
+    return ",".join(f"{field.path}={field.form}" if field.path else field.form for field in fields)
+
+
+def example(fields: Iterable[Field]) -> Tree:
+    """A sample of zeros: dicts, and a tuple where the keys are 0, 1, 2, …
+
+    Examples:
+        >>> from echoic.cli.spec import example, parse
+        >>> example(parse("obs/0=int8,obs/1=int8[2],reward=bool"))
+        {'obs': (array(0, dtype=int8), array([0, 0], dtype=int8)), 'reward': array(False)}
+    """
+    return with_tuples(mirror((field, field.zeros()) for field in fields))
+
+
+def with_tuples(tree: Tree) -> Tree:
+    """Make tuples of the nodes whose keys are those of one, and dicts of the others."""
+    if not isinstance(tree, dict):
+        return tree
+    children = {key: with_tuples(child) for key, child in tree.items()}
+    if list(children) == [str(index) for index in range(len(children))]:
+        return tuple(children.values())
+    return children
+
+
+def mirror(pairs: Iterable[tuple[Field, Tree]]) -> Tree:
+    """A tree with these leaves, which keeps their paths and order.
+
+    Its dicts are ordered ones: the leaves of a plain dict come sorted by key, and those of the
+    dataclass that a server may have been made with do not.
+    """
+    root: OrderedDict[str, Any] = OrderedDict()
+    for field, leaf in pairs:
+        if not field.keys:
+            return leaf
+        *above, last = field.keys
+        node = root
+        for key in above:
+            node = node.setdefault(key, OrderedDict())
+        node[last] = leaf
+    return root

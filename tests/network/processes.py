@@ -1,0 +1,157 @@
+"""Programs of `workers.py` in processes of their own, as a test sees them."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from content import PATIENCE
+
+if TYPE_CHECKING:
+    import signal
+
+PROGRAMS = Path(__file__).with_name("workers.py")
+
+
+class Process:
+    """A running program: what it said, and signals for it."""
+
+    def __init__(self, *command: str) -> None:
+        self.popen = subprocess.Popen(
+            [sys.executable, *command],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        self.lines: list[str] = []
+        self._changed = threading.Condition()
+        self._ended = False
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.popen.stdout is not None
+        for line in self.popen.stdout:
+            with self._changed:
+                self.lines.append(line.rstrip("\n"))
+                self._changed.notify_all()
+        with self._changed:
+            self._ended = True
+            self._changed.notify_all()
+
+    def said(self, word: str) -> list[str]:
+        """What followed this word, in the lines that begin with it."""
+        with self._changed:
+            split = [line.partition(" ") for line in self.lines]
+        return [rest for first, _, rest in split if first == word]
+
+    def wait_for(self, word: str, times: int = 1) -> str:
+        """Wait until the process has said a word so often, and return what followed it."""
+        with self._changed:
+            heard = self._changed.wait_for(
+                lambda: self._ended or len(self.said_now(word)) >= times, PATIENCE
+            )
+            found = self.said_now(word)
+        assert heard, f"no {word!r} in time, but {self.lines[-5:]}"
+        assert len(found) >= times, "\n".join([f"ended without {word!r}:", *self.lines])
+        return found[times - 1]
+
+    def said_now(self, word: str) -> list[str]:
+        """Like `said`, for whoever has the lock."""
+        return [line[len(word) :].strip() for line in self.lines if line.split(" ")[0] == word]
+
+    def ask(self, question: str) -> str:
+        """Have a `serve` answer a question."""
+        times = len(self.said(question)) + 1
+        assert self.popen.stdin is not None
+        self.popen.stdin.write(f"{question}\n")
+        self.popen.stdin.flush()
+        return self.wait_for(question, times)
+
+    @property
+    def acked(self) -> int:
+        """The highest number of samples that the process knew to be acknowledged."""
+        return max(map(int, self.said("acked")), default=0)
+
+    def rss(self) -> int:
+        """Bytes of memory that it has now."""
+        return int(self._proc("statm").split()[1]) * os.sysconf("SC_PAGESIZE")
+
+    def cpu(self) -> float:
+        """Seconds of CPU that all its threads have used."""
+        user, system = self._proc("stat").rpartition(")")[2].split()[11:13]
+        return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
+
+    def _proc(self, name: str) -> str:
+        return Path(f"/proc/{self.popen.pid}/{name}").read_text()
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal."""
+        self.popen.send_signal(number)
+
+    def kill(self) -> None:
+        """End it as `kill -9` does, and wait until all it said was read."""
+        self.popen.kill()
+        self.join()
+
+    def stop(self) -> int:
+        """Ask it to end, and return how many samples it sent or took."""
+        assert self.popen.stdin is not None
+        self.popen.stdin.close()
+        return self.done()
+
+    def done(self) -> int:
+        """Wait for the end that it comes to by itself, and return how many samples it sent."""
+        number = int(self.wait_for("done"))
+        self.join()
+        assert self.popen.returncode == 0, "\n".join(self.lines)
+        return number
+
+    def join(self) -> None:
+        """Wait for its end and its last line."""
+        self.popen.wait(PATIENCE)
+        self._reader.join(PATIENCE)
+
+
+class Processes:
+    """Starts processes, and leaves none behind."""
+
+    def __init__(self) -> None:
+        self._all: list[Process] = []
+
+    def script(self, source: str) -> Process:
+        """Run Python source."""
+        return self._add(Process("-c", source))
+
+    def start(self, program: str, address: str, **options: Any) -> Process:
+        """Run a program of `workers.py`; dicts are passed as JSON, `True` as a flag."""
+        command = [str(PROGRAMS), program, address]
+        for name, value in options.items():
+            flag = "--" + name.replace("_", "-")
+            if value is True:
+                command.append(flag)
+            else:
+                text = json.dumps(value) if isinstance(value, dict) else str(value)
+                command += [flag, text]
+        return self._add(Process(*command))
+
+    def _add(self, process: Process) -> Process:
+        self._all.append(process)
+        return process
+
+    def end(self) -> None:
+        """Kill all that still run."""
+        for process in self._all:
+            # A stopped process dies of this too.
+            process.popen.kill()
+        for process in self._all:
+            process.join()
+            for pipe in (process.popen.stdin, process.popen.stdout):
+                assert pipe is not None
+                pipe.close()

@@ -1,0 +1,163 @@
+"""A network that cuts, delays, splits, holds and re-orders: everything still arrives once."""
+
+from __future__ import annotations
+
+import random
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from content import FRAME, SMALL, assert_exactly
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytestmark = pytest.mark.timeout(55)
+
+
+def anywhere(seed: int, most: int) -> Iterator[float]:
+    """After how many bytes to end connections: in the handshake, in the samples, the last never."""
+    random_number = random.Random(seed)
+    # A constructor may say that nobody answers; a client that stands may not.
+    yield 5_000
+    for _ in range(25):
+        yield random_number.randrange(random_number.choice([500, most]))
+
+
+@pytest.mark.parametrize("abruptly", [True, False], ids=["reset", "ended"])
+@pytest.mark.parametrize(("words", "count"), [(SMALL, 100_000), (FRAME, 600)])
+def test_cuts_at_any_byte(
+    tcp: Any,
+    open_intake: Any,
+    make_proxy: Any,
+    processes: Any,
+    words: int,
+    count: int,
+    abruptly: bool,
+) -> None:
+    server, intake = open_intake(tcp, words)
+    proxy = make_proxy(server)
+    proxy.limits = anywhere(words + abruptly, most=200_000)
+    proxy.abruptly = abruptly
+    sender = processes.start("send", proxy.address, words=words, count=count, rows=20, report=20)
+    assert sender.done() == count
+    assert len(proxy.links) > 10
+    assert_exactly(intake.finish()[0], count)
+
+
+def test_cuts_of_all_connections_again_and_again(
+    tcp: Any, open_intake: Any, make_proxy: Any, processes: Any, eventually: Any
+) -> None:
+    random_number = random.Random(0)
+    server, intake = open_intake(tcp)
+    proxy = make_proxy(server)
+    senders = [
+        processes.start("send", proxy.address, producer=number, rows=number, report=10)
+        for number in range(4)
+    ]
+    for sender in senders:
+        sender.wait_for("ready")
+    for turn in range(20):
+        before = [sender.acked for sender in senders]
+        time.sleep(random_number.uniform(0, 0.03))
+        proxy.cut(abruptly=turn % 2 == 0)
+        eventually(
+            lambda before=before: all(
+                sender.acked > then for sender, then in zip(senders, before, strict=True)
+            )
+        )
+    sent = [sender.stop() for sender in senders]
+    steps = intake.finish()
+    for producer, count in enumerate(sent):
+        assert_exactly(steps.pop(producer), count)
+    assert not steps
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "count"),
+    [("delay", 0.03, 3_000), ("piece", 7, 3_000), ("rate", 300_000.0, 20_000)],
+)
+def test_a_slow_or_splitting_network(
+    tcp: Any,
+    open_intake: Any,
+    make_proxy: Any,
+    processes: Any,
+    setting: str,
+    value: float,
+    count: int,
+) -> None:
+    server, intake = open_intake(tcp)
+    proxy = make_proxy(server)
+    setattr(proxy, setting, value)
+    sender = processes.start("send", proxy.address, count=count, rows=10)
+    assert sender.done() == count
+    assert_exactly(intake.finish()[0], count)
+
+
+def test_silence_for_longer_than_heartbeats_allow(
+    tcp: Any, open_intake: Any, make_proxy: Any, processes: Any, eventually: Any
+) -> None:
+    server, intake = open_intake(tcp, heartbeat=0.2)
+    proxy = make_proxy(server)
+    sender = processes.start("send", proxy.address, rows=10, report=10)
+    sender.wait_for("acked")
+    for _ in range(2):
+        links = len(proxy.links)
+        proxy.stall()
+        # The client gives the silent connection up and tries another.
+        eventually(lambda links=links: len(proxy.links) > links)
+        before = sender.acked
+        proxy.resume()
+        eventually(lambda before=before: sender.acked > before)
+    count = sender.stop()
+    assert_exactly(intake.finish()[0], count)
+
+
+def test_bytes_of_a_lost_connection_that_arrive_after_the_new_one(
+    tcp: Any, open_intake: Any, make_proxy: Any, processes: Any, eventually: Any
+) -> None:
+    server, intake = open_intake(tcp)
+    proxy = make_proxy(server)
+    sender = processes.start("send", proxy.address, rows=10, report=1)
+    sender.wait_for("acked")
+    for _ in range(5):
+        old = proxy.links[-1]
+        old.hold()
+        # It sends on, until its credit or the buffers are used up.
+        time.sleep(0.05)
+        before = sender.acked
+        old.sever_client()
+        # Released at several moments: before, while and after the client has come back.
+        if len(proxy.links) % 2:
+            eventually(lambda before=before: sender.acked > before)
+        old.release()
+        eventually(lambda before=before: sender.acked > before)
+    count = sender.stop()
+    assert len(proxy.links) > 5
+    assert_exactly(intake.finish()[0], count)
+
+
+def test_connections_that_arrive_in_another_order(
+    tcp: Any, open_intake: Any, make_proxy: Any, processes: Any, eventually: Any
+) -> None:
+    server, intake = open_intake(tcp)
+    proxy = make_proxy(server)
+    proxy.together = 3
+    senders = [
+        processes.start("send", proxy.address, producer=number, rows=10, report=10)
+        for number in range(3)
+    ]
+    for _ in range(6):
+        before = [sender.acked for sender in senders]
+        eventually(
+            lambda before=before: all(
+                sender.acked > then for sender, then in zip(senders, before, strict=True)
+            )
+        )
+        proxy.cut()
+    proxy.together = 1
+    sent = [sender.stop() for sender in senders]
+    steps = intake.finish()
+    for producer, count in enumerate(sent):
+        assert_exactly(steps.pop(producer), count)
+    assert not steps

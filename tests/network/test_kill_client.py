@@ -1,0 +1,92 @@
+"""`kill -9` of producers at any moment: their unfinished sample is all that is lost."""
+
+from __future__ import annotations
+
+import random
+import time
+from typing import Any
+
+import pytest
+from content import FRAME, HUGE, NOTHING, SMALL, assert_exactly, assert_run
+
+pytestmark = pytest.mark.timeout(55)
+
+
+# With three doors, a hundred kills. Large samples are cut in the middle almost every time.
+@pytest.mark.parametrize(
+    ("words", "kills", "batch_size"), [(SMALL, 14, 32), (FRAME, 12, 32), (HUGE, 8, 3)]
+)
+def test_killed_producers_leave_no_hole_and_nothing_acknowledged_is_lost(
+    door: Any,
+    open_intake: Any,
+    processes: Any,
+    eventually: Any,
+    words: int,
+    kills: int,
+    batch_size: int,
+) -> None:
+    random_number = random.Random(f"{door.kind} {words}")
+    server, intake = open_intake(door, words, batch_size)
+    address = server.addresses[0]
+    # Slow enough to leave the victims some of the processor.
+    others = [
+        processes.start("send", address, words=words, producer=number, report=20, pause=0.005)
+        for number in range(2)
+    ]
+    victims: list[Any] = []
+    while len(victims) < kills:
+        group = [
+            processes.start(
+                "send",
+                address,
+                words=words,
+                producer=2 + len(victims) + number,
+                rows=random_number.choice([0, 0, 1, 5] if words == HUGE else [0, 0, 1, 100]),
+                report=random_number.choice([1, 10]),
+            )
+            for number in range(min(4, kills - len(victims)))
+        ]
+        for victim in group:
+            # Some are killed while they start or connect.
+            if random_number.random() < 0.9:
+                victim.wait_for("ready")
+            time.sleep(random_number.uniform(0, 0.05))
+            victim.kill()
+        victims += group
+
+    before = [other.acked for other in others]
+    eventually(lambda: all(now.acked > then for now, then in zip(others, before, strict=True)))
+    sent = [other.stop() for other in others]
+    steps = intake.finish()
+    for producer, count in enumerate(sent):
+        assert_exactly(steps.pop(producer), count)
+    for producer, victim in enumerate(victims, 2):
+        assert_run(steps.pop(producer, NOTHING), at_least=victim.acked)
+    assert not steps
+    assert server.info.inserted_total == intake.count
+
+
+def test_producers_killed_while_they_wait_for_room_leave_no_hole(
+    door: Any, open_server: Any, open_intake: Any, processes: Any, eventually: Any
+) -> None:
+    server, intake = open_intake(door, FRAME, batch_size=5, num_buffers=2)
+    intake.pause()
+    address = server.addresses[0]
+    victims = [
+        processes.start("send", address, words=FRAME, producer=number, rows=3, report=1)
+        for number in range(4)
+    ]
+    for victim in victims:
+        victim.wait_for("ready")
+    eventually(lambda: server.info.blocked_pushes > 0 or server.info.store_size >= 10)
+    for victim in victims:
+        victim.kill()
+    other = processes.start("send", address, words=FRAME, producer=9, count=100)
+    other.wait_for("ready")
+    intake.resume()
+    assert other.done() == 100
+    steps = intake.finish()
+    assert_exactly(steps.pop(9), 100)
+    for producer, victim in enumerate(victims):
+        assert_run(steps.pop(producer, NOTHING), at_least=victim.acked)
+    assert server.info.inserted_total == intake.count

@@ -1,0 +1,177 @@
+"""The programs that the tests of this folder start as processes of their own.
+
+`send` is a producer and `serve` a learner. They say on stdout what was acknowledged or taken,
+a line at a time, and end in order when stdin ends, also because the test is gone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import select
+import signal
+import sys
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+import echoic
+from content import SMALL, example, pairs, rows
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def say(*words: object) -> None:
+    """Print a line in one system call, so that a kill can't cut it."""
+    os.write(1, (" ".join(map(str, words)) + "\n").encode())
+
+
+def transport(address: str, **options: Any) -> Any:
+    """The transport that serves an address."""
+    kind, rest = address.split("://", 1)
+    if kind == "tcp":
+        host, port = rest.rsplit(":", 1)
+        return echoic.TcpTransport(int(port), host, **options)
+    return {"unix": echoic.UnixTransport, "shm": echoic.ShmTransport}[kind](rest, **options)
+
+
+def allow_files(count: int) -> None:
+    """Allow this process so many file descriptors, or what the system allows."""
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    count = count if most == resource.RLIM_INFINITY else min(count, most)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (count, most))
+
+
+def send_some(client: echoic.Client, producer: int, count: int) -> None:
+    """Send with a client that came from another process."""
+    with client:
+        client.send_batch(rows(producer, 0, count, SMALL))
+
+
+def send(arguments: argparse.Namespace) -> None:
+    """Send samples, as many as asked for or until stdin ends."""
+    client = echoic.connect(
+        arguments.address, example(arguments.words), **json.loads(arguments.options)
+    )
+    say("ready")
+    sent = calls = 0
+    while sent != arguments.count:
+        if arguments.rows:
+            client.send_batch(rows(arguments.producer, sent, arguments.rows, arguments.words))
+            sent += arguments.rows
+        else:
+            one = rows(arguments.producer, sent, 1, arguments.words)
+            client.send({name: leaf[0] for name, leaf in one.items()})
+            sent += 1
+        calls += 1
+        if calls % arguments.report == 0:
+            if arguments.flush:
+                client.flush()
+                say("acked", sent)
+            else:
+                say("acked", int(client.stats()["samples_acked"]))
+            if arguments.pause:
+                time.sleep(arguments.pause)
+            if select.select([0], [], [], 0)[0]:
+                break
+    client.close()
+    say("reconnects", int(client.stats()["reconnects"]))
+    say("done", sent)
+
+
+def serve(arguments: argparse.Namespace) -> None:
+    """Take batches, check them, and append producer and step of each sample to a file."""
+    options = json.loads(arguments.options)
+    server = echoic.Server(
+        example(arguments.words),
+        arguments.batch_size,
+        arguments.num_buffers,
+        transport=transport(arguments.address, **options),
+    )
+    server.start()
+    signal.signal(signal.SIGTERM, lambda *_: server.close(5.0))
+    taking = threading.Event()
+    taking.set()
+    file = os.open(arguments.intake, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    if arguments.files:
+        allow_files(arguments.files)
+
+    def refused() -> int:
+        metrics = server.metrics()
+        return int(sum(value for name, value in metrics.items() if "refused" in name))
+
+    answers: dict[str, Callable[[], object]] = {
+        "pause": taking.clear,
+        "resume": taking.set,
+        "inserted": lambda: server.info.inserted_total,
+        "refused": refused,
+    }
+
+    def answer() -> None:
+        for line in sys.stdin:
+            say(line.strip(), answers[line.strip()]())
+        server.close(5.0)
+
+    threading.Thread(target=answer, daemon=True).start()
+    say("ready", server.addresses[0])
+    # In the main thread, so that signals find it where learners spend their time.
+    for taken in server.dataset_iter():
+        taking.wait()
+        os.write(file, pairs(taken.batch).tobytes())
+    rest = server.remainder()
+    if rest is not None:
+        os.write(file, pairs(rest.batch).tobytes())
+    say("done", server.info.inserted_total)
+
+
+def crowd(arguments: argparse.Namespace) -> None:
+    """Hold many connections at once, send through each, and say why the next one is refused."""
+    allow_files(4 * arguments.connections + 200)
+    clients = [
+        echoic.connect(arguments.address, example(arguments.words), window_bytes=1 << 14)
+        for _ in range(arguments.connections)
+    ]
+    say("ready")
+    try:
+        echoic.connect(arguments.address, example(arguments.words))
+    except echoic.RefusedError as error:
+        say("refused", error.code, error)
+    for producer, client in enumerate(clients):
+        client.send_batch(rows(producer, 0, arguments.rows, arguments.words))
+    for client in clients:
+        client.flush()
+    say("acked", len(clients) * arguments.rows)
+    sys.stdin.read()
+    for client in clients:
+        client.close()
+    say("done", len(clients))
+
+
+def main() -> None:
+    """Run the program that the command line names."""
+    parser = argparse.ArgumentParser()
+    programs = {function.__name__: function for function in (send, serve, crowd)}
+    parser.add_argument("program", choices=programs)
+    parser.add_argument("address")
+    parser.add_argument("--options", default="{}", help="of the client or transport, as JSON")
+    parser.add_argument("--words", type=int, default=SMALL)
+    parser.add_argument("--producer", type=int, default=0)
+    parser.add_argument("--count", type=int, default=-1)
+    parser.add_argument("--rows", type=int, default=0, help="of one send_batch; 0: use send")
+    parser.add_argument("--report", type=int, default=100, help="calls between two reports")
+    parser.add_argument("--flush", action="store_true", help="report what a flush promises")
+    parser.add_argument("--pause", type=float, default=0.0, help="seconds, after each report")
+    parser.add_argument("--batch-size", type=int, default=32)
+    parser.add_argument("--num-buffers", type=int, default=4)
+    parser.add_argument("--intake", default=os.devnull)
+    parser.add_argument("--files", type=int, default=0, help="file descriptors once it serves")
+    parser.add_argument("--connections", type=int, default=0)
+    arguments = parser.parse_args()
+    programs[arguments.program](arguments)
+
+
+if __name__ == "__main__":
+    main()
