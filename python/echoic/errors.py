@@ -6,8 +6,10 @@ Every class is an :class:`EchoicError` and also the builtin it resembles, so cod
 
 __all__ = [
     "ClosedError",
+    "DisconnectedError",
     "EchoicError",
     "HeldBatchesWarning",
+    "RefusedError",
     "SpecError",
     "TrajectoryError",
     "WaitTimeoutError",
@@ -31,8 +33,10 @@ class WaitTimeoutError(EchoicError, TimeoutError):
 
     Attributes:
         reason: ``"CAPACITY"`` (complete batches wait for a consumer), ``"LEASED"`` (all batches are
-            held by live arrays) or ``"EMPTY"`` (no batch is complete).
-        stored: How many samples of a ``submit_batch`` were stored before the timeout.
+            held by live arrays) or ``"EMPTY"`` (no batch is complete); from a client also ``"AWAY"``
+            (there is no connection) or ``"NETWORK"`` (the server has not acknowledged what was sent).
+        stored: How many samples of a ``submit_batch`` were stored, or of a ``send_batch`` taken,
+            before the timeout.
     """
 
     reason: str = ""
@@ -47,6 +51,30 @@ class ClosedError(EchoicError, RuntimeError):
     """
 
     stored: int = 0
+
+
+class DisconnectedError(EchoicError, ConnectionError):
+    """A server could not be reached, or not be reached again.
+
+    Attributes:
+        undelivered: How many samples the client still has; its ``undelivered()`` returns them.
+    """
+
+    undelivered: int = 0
+
+
+class RefusedError(EchoicError, ConnectionError):
+    """A server was reached and does not let this client in.
+
+    Attributes:
+        code: ``"AUTH"`` (the token), ``"VERSION"`` (of the protocol), ``"LIMIT"`` (too many
+            connections), ``"STALE"`` (a later producer of this identity was there), ``"CLOSING"``,
+            ``"STREAM"``, ``"MEMORY"`` or ``"PROTOCOL"``.
+        undelivered: How many samples the client still has; its ``undelivered()`` returns them.
+    """
+
+    code: str = ""
+    undelivered: int = 0
 
 
 class TrajectoryError(EchoicError, ValueError):

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from echoic import _native
 from echoic.errors import ClosedError
+from echoic.transports import Transport
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from typing_extensions import Self
 
@@ -28,7 +29,8 @@ class Server(_native.Server):
             structure, dtypes and shapes matter.
         batch_size: How many samples make a batch.
         num_buffers: How many batches fit: at least 2. Producers wait while all are full or held.
-        transport: How workers in other processes connect; ``None`` for this process only.
+        transport: How workers in other processes connect: a :class:`~echoic.TcpTransport` or another,
+            or several; ``None`` for this process only. They are opened by :meth:`start`.
         held_warning_after: After how many seconds a batch that is still held, while producers wait
             for memory, is worth a :class:`~echoic.HeldBatchesWarning`.
 
@@ -56,24 +58,40 @@ class Server(_native.Server):
         example: Any,
         batch_size: int,
         num_buffers: int = 4,
-        transport: None = None,
+        transport: Transport | Sequence[Transport] | None = None,
         *,
         held_warning_after: float = 10.0,
     ) -> Self:
         """Allocate the ring; see the class for the arguments."""
-        if transport is not None:
-            raise TypeError(
-                f"transport must be None, got {type(transport).__name__}: "
-                "this release serves its own process only"
-            )
-        return super().__new__(cls, example, batch_size, num_buffers, held_warning_after)
+        if transport is None:
+            transports: list[Transport] = []
+        elif isinstance(transport, (list, tuple)):
+            transports = list(transport)
+        else:
+            transports = [cast("Transport", transport)]
+        for one in transports:
+            if not isinstance(one, Transport):
+                raise TypeError(
+                    f"transport must be a transport such as TcpTransport(port=50051), or several, got "
+                    f"a {type(one).__name__}"
+                )
+        self = super().__new__(cls, example, batch_size, num_buffers, held_warning_after)
+        self._waiting = transports
+        return self
 
     def start(self) -> Self:
         """Open the doors to other processes; returns the server.
 
-        There is none without a transport: ``submit`` and ``sample`` work as soon as the server is
-        made, so calling this, once or more often, changes nothing.
+        Without a transport there are none: ``submit`` and ``sample`` work as soon as the server is
+        made. Starting again changes nothing.
+
+        Raises:
+            OSError: A port or path can't be had; the message says which and why.
+            ValueError: An address that other machines can reach was given no token.
         """
+        while self._waiting:
+            self._waiting[0].open(self)
+            del self._waiting[0]
         return self
 
     def dataset_iter(self) -> Iterator[_native.Sample]:

@@ -6,6 +6,8 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::PyType;
 
+use crate::wait::Stopped;
+
 macro_rules! error_class {
     ($function:ident, $name:literal) => {
         pub fn $function(py: Python<'_>, message: impl Into<String>) -> PyErr {
@@ -22,6 +24,8 @@ error_class!(spec_error, "SpecError");
 error_class!(closed_error, "ClosedError");
 error_class!(timeout_error, "WaitTimeoutError");
 error_class!(trajectory_error, "TrajectoryError");
+error_class!(disconnected_error, "DisconnectedError");
+error_class!(refused_error, "RefusedError");
 
 /// Whether an error is of the classes of `echoic.errors`.
 pub fn is_ours(py: Python<'_>, error: &PyErr) -> bool {
@@ -44,6 +48,14 @@ impl Doing {
         match error.value(py).setattr("stored", self.stored()) {
             // Whatever went wrong with the number, the error matters more.
             Ok(()) | Err(_) => error,
+        }
+    }
+
+    /// The exception for a wait that has no result.
+    pub fn stopped(&self, py: Python<'_>, stopped: Stopped<StreamError>) -> PyErr {
+        match stopped {
+            Stopped::Raised(error) => self.annotate(py, error),
+            Stopped::Failed(error) => stream_error(py, &error, self),
         }
     }
 
@@ -97,7 +109,7 @@ pub fn stream_error(py: Python<'_>, error: &StreamError, doing: &Doing) -> PyErr
     doing.annotate(py, error)
 }
 
-fn set<'py>(py: Python<'py>, error: PyErr, name: &str, value: impl IntoPyObject<'py>) -> PyErr {
+pub fn set<'py>(py: Python<'py>, error: PyErr, name: &str, value: impl IntoPyObject<'py>) -> PyErr {
     match error.value(py).setattr(name, value) {
         Ok(()) => error,
         Err(other) => other,

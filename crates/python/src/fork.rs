@@ -1,4 +1,4 @@
-//! A server belongs to the process that made it.
+//! A server or client belongs to the process that made it.
 //!
 //! A forked child has a copy of the ring that no other thread will ever fill or empty, taken at a
 //! moment when some thread may have been in the middle of a step. Using it would store samples where
@@ -21,10 +21,16 @@ impl Process {
         Self(FORKS.load(Ordering::Relaxed))
     }
 
+    /// Whether this is still that process.
+    #[inline]
+    pub fn is_current(&self) -> bool {
+        self.0 == FORKS.load(Ordering::Relaxed)
+    }
+
     /// Refuses to go on in a forked child.
     #[inline]
     pub fn check(&self, py: Python<'_>) -> PyResult<()> {
-        if self.0 == FORKS.load(Ordering::Relaxed) { Ok(()) } else { Err(forked(py)) }
+        if self.is_current() { Ok(()) } else { Err(forked(py)) }
     }
 }
 
@@ -32,8 +38,8 @@ impl Process {
 fn forked(py: Python<'_>) -> PyErr {
     closed_error(
         py,
-        "this server was made before a fork and belongs to the parent process; make it after the \
-         fork, or use threads",
+        "this server or client was made before a fork and belongs to the parent process; make it \
+         after the fork, or use threads",
     )
 }
 

@@ -119,6 +119,50 @@ impl Source {
     }
 }
 
+impl Source {
+    /// Copies the values of consecutive samples, each of `bytes` bytes and the first at `offset`, into
+    /// rows of `stride` bytes, each at `column`.
+    ///
+    /// # Safety
+    ///
+    /// As [`Source::copy_to`], for all of these samples.
+    pub unsafe fn copy_to_rows(
+        &self,
+        offset: usize,
+        bytes: usize,
+        rows: &mut [u8],
+        stride: usize,
+        column: usize,
+    ) {
+        let mut from = offset;
+        match bytes {
+            0 => {}
+            // The common sizes as constants: each copy is then one instruction, not a call.
+            4 => {
+                for row in rows.chunks_exact_mut(stride) {
+                    // SAFETY: the caller's promise.
+                    unsafe { self.copy_to(from, &mut row[column..column + 4]) };
+                    from += 4;
+                }
+            }
+            8 => {
+                for row in rows.chunks_exact_mut(stride) {
+                    // SAFETY: the caller's promise.
+                    unsafe { self.copy_to(from, &mut row[column..column + 8]) };
+                    from += 8;
+                }
+            }
+            bytes => {
+                for row in rows.chunks_exact_mut(stride) {
+                    // SAFETY: the caller's promise.
+                    unsafe { self.copy_to(from, &mut row[column..column + bytes]) };
+                    from += bytes;
+                }
+            }
+        }
+    }
+}
+
 #[cold]
 fn changed(py: Python<'_>, rule: &LeafRule) -> PyErr {
     let name = display(&rule.leaf.path);

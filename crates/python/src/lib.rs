@@ -1,7 +1,8 @@
 //! Python bindings of Echoic: one file per public class, no logic of its own about experience.
 //!
-//! - `server`, `sample`, `accumulator`, `spec`: the classes.
-//! - `tree` and `leaf`: from a Python tree to checked byte sources and back.
+//! - `server`, `client`, `sample`, `accumulator`, `spec`: the classes.
+//! - `doors`: a server's doors to other processes.
+//! - `tree`, `leaf` and `sources`: from a Python tree to checked byte sources and back.
 //! - `array`: the thin edge to numpy's C API, and the only file that calls it.
 //! - `memory`: bytes for arrays of our own. `fork`: servers stay in their process.
 //! - `wait`: waiting without the GIL, with Ctrl-C and deadlines.
@@ -10,6 +11,8 @@
 mod accumulator;
 mod allocations;
 mod array;
+mod client;
+mod doors;
 mod dtype;
 mod error;
 mod fork;
@@ -17,6 +20,7 @@ mod leaf;
 mod memory;
 mod sample;
 mod server;
+mod sources;
 mod spec;
 mod tree;
 mod wait;
@@ -28,6 +32,10 @@ mod _native {
     use super::accumulator::TrajectoryAccumulator;
     #[pymodule_export]
     use super::allocations::allocation_count;
+    #[pymodule_export]
+    use super::client::Client;
+    #[pymodule_export]
+    use super::doors::ping;
     #[pymodule_export]
     use super::sample::{Histogram, Sample, SampleInfo};
     #[pymodule_export]

@@ -9,6 +9,7 @@ use pyo3::sync::PyOnceLock;
 use pyo3::types::PyDict;
 
 use crate::array;
+use crate::doors::{DoorNumbers, Doors};
 use crate::tree::Tree;
 
 /// The base object of every array of a batch. The memory returns to the ring when the last of them
@@ -27,12 +28,19 @@ pub struct Sample {
     sequence: u64,
     rows: usize,
     stream: Arc<Stream>,
+    doors: Arc<Doors>,
     info: PyOnceLock<Py<SampleInfo>>,
 }
 
 impl Sample {
     /// Shows a batch as a tree of numpy views.
-    pub fn new(py: Python<'_>, tree: &Tree, stream: &Arc<Stream>, batch: Batch) -> PyResult<Self> {
+    pub fn new(
+        py: Python<'_>,
+        tree: &Tree,
+        stream: &Arc<Stream>,
+        doors: &Arc<Doors>,
+        batch: Batch,
+    ) -> PyResult<Self> {
         let (sequence, rows) = (batch.sequence(), batch.rows());
         let lease = Bound::new(py, Lease { batch })?;
         let mut shape = Vec::with_capacity(8);
@@ -46,8 +54,8 @@ impl Sample {
             // until the lease is dropped, which the array prevents by holding it.
             unsafe { array::view(py, rule.descr.bind(py), &shape, data, lease.as_any()) }
         })?;
-        let (stream, info) = (Arc::clone(stream), PyOnceLock::new());
-        Ok(Self { batch: batch.unbind(), sequence, rows, stream, info })
+        let (stream, doors) = (Arc::clone(stream), Arc::clone(doors));
+        Ok(Self { batch: batch.unbind(), sequence, rows, stream, doors, info: PyOnceLock::new() })
     }
 }
 
@@ -56,7 +64,8 @@ impl Sample {
     #[getter]
     fn info(&self, py: Python<'_>) -> PyResult<Py<SampleInfo>> {
         let info = self.info.get_or_try_init(py, || {
-            Py::new(py, SampleInfo { info: self.stream.info(), batch_sequence: self.sequence })
+            let info = SampleInfo::of(&self.stream, &self.doors);
+            Py::new(py, SampleInfo { batch_sequence: self.sequence, ..info })
         })?;
         Ok(info.clone_ref(py))
     }
@@ -83,47 +92,46 @@ pub struct Histogram(Summary);
 #[pyclass(frozen, module = "echoic")]
 pub struct SampleInfo {
     info: StreamInfo,
+    doors: DoorNumbers,
     batch_sequence: u64,
 }
 
 impl SampleInfo {
     /// The numbers without a batch.
-    pub fn of(stream: &Stream) -> Self {
+    pub fn of(stream: &Stream, doors: &Doors) -> Self {
         let info = stream.info();
-        Self { info, batch_sequence: info.delivered_total }
+        Self { info, doors: doors.numbers(), batch_sequence: info.delivered_total }
     }
 }
 
-/// A class with a getter for each number, `fill` over the same names, and the methods given.
+/// A class with a getter for each number of each part, `fill` over the same names, and the methods
+/// given.
 macro_rules! numbers {
-    ($class:ident . $inner:tt { $($name:ident: $type:ty),* $(,)? } $($methods:tt)*) => {
+    (
+        $class:ident { $($part:tt { $($name:ident: $type:ty),* $(,)? })* }
+        $($methods:tt)*
+    ) => {
         #[pymethods]
         impl $class {
-            $(#[getter]
+            $($(#[getter]
             fn $name(&self) -> $type {
-                self.$inner.$name
-            })*
+                self.$part.$name
+            })*)*
 
             $($methods)*
         }
 
         impl $class {
             fn fill(&self, dict: &Bound<'_, PyDict>, prefix: &str) -> PyResult<()> {
-                $(dict.set_item(format!("{prefix}{}", stringify!($name)), self.$inner.$name)?;)*
+                $($(dict.set_item(format!("{prefix}{}", stringify!($name)), self.$part.$name)?;)*)*
                 Ok(())
             }
         }
     };
 }
 
-numbers!(Histogram.0 {
-    count: u64,
-    min: f64,
-    mean: f64,
-    p50: f64,
-    p90: f64,
-    p99: f64,
-    max: f64,
+numbers!(Histogram {
+    0 { count: u64, min: f64, mean: f64, p50: f64, p90: f64, p99: f64, max: f64 }
 }
     fn __repr__(&self) -> String {
         let Summary { count, min, mean, p50, p90, p99, max } = self.0;
@@ -134,28 +142,43 @@ numbers!(Histogram.0 {
     }
 );
 
-numbers!(SampleInfo.info {
-    batch_size: usize,
-    num_buffers: usize,
-    capacity: usize,
-    store_size: u64,
-    partial: u64,
-    batches_ready: u64,
-    batches_held: usize,
-    batches_free: usize,
-    oldest_hold: f64,
-    inserted_total: u64,
-    batches_total: u64,
-    delivered_total: u64,
-    blocked_pushes: u64,
-    blocked_time: f64,
-    sample_waits: u64,
-    sample_wait_time: f64,
-    contention: u64,
-    aborted: u64,
-    refused: u64,
-    bytes_per_sample: usize,
-    memory_bytes: usize,
+numbers!(SampleInfo {
+    info {
+        batch_size: usize,
+        num_buffers: usize,
+        capacity: usize,
+        store_size: u64,
+        partial: u64,
+        batches_ready: u64,
+        batches_held: usize,
+        batches_free: usize,
+        oldest_hold: f64,
+        inserted_total: u64,
+        batches_total: u64,
+        delivered_total: u64,
+        blocked_pushes: u64,
+        blocked_time: f64,
+        sample_waits: u64,
+        sample_wait_time: f64,
+        contention: u64,
+        aborted: u64,
+        refused: u64,
+        bytes_per_sample: usize,
+        memory_bytes: usize,
+    }
+    doors {
+        connections: u64,
+        connections_accepted: u64,
+        connections_refused: u64,
+        connections_malformed: u64,
+        connections_silent: u64,
+        reconnects: u64,
+        received_samples: u64,
+        received_bytes: u64,
+        receive_calls: u64,
+        received_duplicates: u64,
+        connections_blocked_time: f64,
+    }
 }
     #[getter]
     fn sequence(&self) -> u64 {
@@ -177,7 +200,7 @@ numbers!(SampleInfo.info {
         Histogram(self.info.hold_time)
     }
 
-    fn as_dict<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+    pub fn as_dict<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let dict = PyDict::new(py);
         dict.set_item("sequence", self.batch_sequence)?;
         self.fill(&dict, "")?;

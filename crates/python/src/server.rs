@@ -1,31 +1,26 @@
 //! The in-process door of a server with one stream.
 
-use std::cell::RefCell;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use echoic_net::server::Options;
+use echoic_net::transport::TlsFiles;
 use echoic_replay::stream::Wait;
 use echoic_replay::{Blocked, Incoming, Moment, Stream, StreamConfig, StreamError};
 use pyo3::prelude::*;
-use pyo3::types::PyType;
+use pyo3::types::{PyDict, PyList, PyTuple, PyType};
 
+use crate::doors::{self, Doors};
 use crate::error::{Doing, is_ours, stream_error};
 use crate::fork::Process;
 use crate::leaf::{Many, One, ShapeRule, Source};
 use crate::sample::{Sample, SampleInfo};
+use crate::sources::{DETACH_BYTES, recheck, with_sources};
 use crate::spec::{Spec, core_spec};
 use crate::tree::Tree;
 use crate::wait;
-
-/// From this size on the GIL is released while bytes are copied. Below, taking it back could cost
-/// more than the copy takes: up to a switch interval (5 ms) when another thread computes.
-const DETACH_BYTES: usize = 256 << 10;
-
-thread_local! {
-    /// Reused by every submit of a thread, so that none allocates.
-    static SOURCES: RefCell<Vec<Source>> = const { RefCell::new(Vec::new()) };
-}
 
 /// A server with one stream.
 #[pyclass(frozen, subclass, module = "echoic._native")]
@@ -34,6 +29,7 @@ pub struct Server {
     stream: Arc<Stream>,
     held_warning_after: Duration,
     warned: AtomicBool,
+    doors: Arc<Doors>,
     process: Process,
 }
 
@@ -62,7 +58,8 @@ impl Server {
             .map_err(|error| stream_error(py, &error, &Doing::Sample))?;
         tree.try_build(py, batch_size)?;
         let (stream, warned) = (Arc::new(stream), AtomicBool::new(false));
-        Ok(Self { tree, stream, held_warning_after, warned, process: Process::current() })
+        let (doors, process) = (Arc::default(), Process::current());
+        Ok(Self { tree, stream, held_warning_after, warned, doors, process })
     }
 
     /// Stores one sample.
@@ -107,10 +104,11 @@ impl Server {
             Some(batch) => batch,
             None => {
                 let take = |wait: Wait<'_>| self.stream.take(wait);
-                wait::detached(py, deadline, &Doing::Sample, None, take)?
+                let taken = wait::detached(py, deadline, None, take);
+                taken.map_err(|stopped| Doing::Sample.stopped(py, stopped))?
             }
         };
-        Sample::new(py, &self.tree, &self.stream, batch)
+        Sample::new(py, &self.tree, &self.stream, &self.doors, batch)
     }
 
     /// Takes what does not fill a batch.
@@ -124,13 +122,76 @@ impl Server {
         }
         let deadline = wait::deadline(timeout)?;
         let take = |wait: Wait<'_>| self.stream.take_remainder(wait);
-        let batch = wait::detached(py, deadline, &Doing::Sample, None, take)?;
-        batch.map(|batch| Sample::new(py, &self.tree, &self.stream, batch)).transpose()
+        let batch = wait::detached(py, deadline, None, take)
+            .map_err(|stopped| Doing::Sample.stopped(py, stopped))?;
+        batch.map(|batch| Sample::new(py, &self.tree, &self.stream, &self.doors, batch)).transpose()
     }
 
-    /// Ends intake and wakes everyone who waits.
-    fn close(&self) {
+    /// Lets other processes push to this server.
+    #[pyo3(signature = (
+        address, token, insecure, max_connections, heartbeat, threads, certificate, key, client_ca
+    ))]
+    #[expect(clippy::too_many_arguments, reason = "they are keywords in Python")]
+    fn open_door(
+        &self,
+        py: Python<'_>,
+        address: &str,
+        token: Option<&[u8]>,
+        insecure: bool,
+        max_connections: i64,
+        heartbeat: f64,
+        threads: Option<i64>,
+        certificate: Option<PathBuf>,
+        key: Option<PathBuf>,
+        client_ca: Option<PathBuf>,
+    ) -> PyResult<String> {
+        self.process.check(py)?;
+        let files = TlsFiles { certificate, key, authority: client_ca, server_name: None };
+        let mut options = Options {
+            token: doors::token(token)?,
+            insecure,
+            max_connections: size("max_connections", max_connections)?,
+            heartbeat: doors::heartbeat(heartbeat)?,
+            ..Options::default()
+        };
+        if let Some(threads) = threads {
+            options.threads = size("threads", threads)?;
+        }
+        let address = doors::address(address)?;
+        py.detach(|| self.doors.open(&address, &files, &self.stream, options))
+            .map_err(|error| error.raise(py))
+    }
+
+    /// Where other processes connect to.
+    #[getter]
+    fn addresses<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
+        PyTuple::new(py, self.doors.addresses())
+    }
+
+    /// The numbers of each connection.
+    fn connections<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
+        self.doors.connections(py)
+    }
+
+    /// Every number, by name.
+    fn metrics<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let metrics = SampleInfo::of(&self.stream, &self.doors).as_dict(py)?;
+        for (code, count) in self.doors.info().refused {
+            metrics.set_item(format!("connections_refused.{code}"), count)?;
+        }
+        Ok(metrics)
+    }
+
+    /// Closes the doors, ends intake and wakes everyone who waits.
+    #[pyo3(signature = (drain=1.0))]
+    fn close(&self, py: Python<'_>, drain: f64) -> PyResult<()> {
+        let drain = wait::seconds("drain", drain)?.unwrap_or(Duration::MAX);
+        // The doors of a parent process are not a forked child's to close.
+        if self.process.is_current() {
+            py.detach(|| self.doors.close(drain));
+        }
         self.stream.close();
+        Ok(())
     }
 
     #[getter]
@@ -140,7 +201,7 @@ impl Server {
 
     #[getter]
     fn info(&self) -> SampleInfo {
-        SampleInfo::of(&self.stream)
+        SampleInfo::of(&self.stream, &self.doors)
     }
 
     #[getter]
@@ -163,20 +224,11 @@ impl Server {
         shapes: &mut S,
         store: impl FnOnce(&[Source], &S) -> PyResult<()>,
     ) -> PyResult<()> {
-        // Taken out, not borrowed: converting a leaf runs Python, which may submit by itself.
-        let mut sources = SOURCES.take();
-        let result = match self.tree.gather(tree, shapes, &mut sources) {
-            Ok(()) => store(&sources, shapes),
-            Err(error) => {
-                if is_ours(tree.py(), &error) {
-                    self.stream.note_refused();
-                }
-                Err(error)
+        with_sources(&self.tree, tree, shapes, store, |error| {
+            if is_ours(tree.py(), error) {
+                self.stream.note_refused();
             }
-        };
-        sources.clear();
-        SOURCES.set(sources);
-        result
+        })
     }
 
     /// Stores samples, waiting for room where there is none.
@@ -192,9 +244,7 @@ impl Server {
         let mut stored = 0;
         let mut submitted = None;
         loop {
-            for source in sources {
-                source.recheck(py, &self.tree.rules[source.leaf])?;
-            }
+            recheck(py, &self.tree, sources)?;
             let mut store = || self.store_while_room(sources, samples, submitted, &mut stored);
             let result = if large { py.detach(store) } else { store() };
             match result {
@@ -238,7 +288,8 @@ impl Server {
     ) -> PyResult<()> {
         let look = |py: Python<'_>, reason| self.warn_about_held_batches(py, reason);
         let room = |wait: Wait<'_>| self.stream.wait_for_room(wait);
-        wait::detached(py, deadline, doing, Some(&look), room)
+        wait::detached(py, deadline, Some(&look), room)
+            .map_err(|stopped| doing.stopped(py, stopped))
     }
 
     /// Copies the samples from `first` on into the room there is; how many they were.
@@ -282,7 +333,7 @@ impl Server {
 }
 
 /// A size, which the core checks further.
-fn size(name: &str, value: i64) -> PyResult<usize> {
+pub fn size(name: &str, value: i64) -> PyResult<usize> {
     usize::try_from(value).map_err(|_| {
         pyo3::exceptions::PyValueError::new_err(format!("{name} must be positive, got {value}"))
     })

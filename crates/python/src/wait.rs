@@ -4,12 +4,10 @@
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
+use echoic_replay::Blocked;
 use echoic_replay::stream::Wait;
-use echoic_replay::{Blocked, StreamError};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-
-use crate::error::{Doing, stream_error};
 
 /// How often the main thread looks for signals, which Python delivers to it alone.
 const SIGNAL_TICK: Duration = Duration::from_millis(50);
@@ -34,15 +32,22 @@ pub fn seconds(name: &str, seconds: f64) -> PyResult<Option<Duration>> {
 /// What to look at with the GIL now and then while waiting, given the reason of the wait.
 pub type LookOut<'a> = &'a (dyn Fn(Python<'_>, Blocked) -> PyResult<()> + Sync);
 
+/// Why a wait has no result.
+pub enum Stopped<E> {
+    /// Python code that ran meanwhile raised.
+    Raised(PyErr),
+    /// What was waited for can't be had.
+    Failed(E),
+}
+
 /// Runs `attempt` without the GIL.
-pub fn detached<T: Send>(
+pub fn detached<T: Send, E: Send>(
     py: Python<'_>,
     deadline: Option<Instant>,
-    doing: &Doing,
     look_out: Option<LookOut<'_>>,
-    attempt: impl FnOnce(Wait<'_>) -> Result<T, StreamError> + Send,
-) -> PyResult<T> {
-    let main = is_main_thread(py)?;
+    attempt: impl FnOnce(Wait<'_>) -> Result<T, E> + Send,
+) -> Result<T, Stopped<E>> {
+    let main = is_main_thread(py).map_err(Stopped::Raised)?;
     let tick = if main { Some(SIGNAL_TICK) } else { look_out.map(|_| WARNING_TICK) };
     let mut raised: Option<PyErr> = None;
     let result = py.detach(|| {
@@ -68,10 +73,7 @@ pub fn detached<T: Send>(
         };
         attempt(Wait { deadline, tick, on_tick: &mut on_tick })
     });
-    result.map_err(|error| match raised.take() {
-        Some(raised) => doing.annotate(py, raised),
-        None => stream_error(py, &error, doing),
-    })
+    result.map_err(|error| raised.take().map_or(Stopped::Failed(error), Stopped::Raised))
 }
 
 fn is_main_thread(py: Python<'_>) -> PyResult<bool> {

@@ -17,7 +17,7 @@ app = typer.Typer(
     add_completion=False,
     # Expected failures are told in one line; an unexpected one is for a bug report, unabridged.
     pretty_exceptions_enable=False,
-    rich_markup_mode="rich",
+    rich_markup_mode="markdown",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
@@ -43,7 +43,7 @@ def echoic(
 
 def examples(*lines: str) -> str:
     """Text for the end of a command's help: one example a line."""
-    return "\n\n".join(["[bold]Examples[/bold]", *(f"  {line}" for line in lines)])
+    return "\n\n".join(["**Examples**", *(f"- `{line}`" for line in lines)])
 
 
 app.command(

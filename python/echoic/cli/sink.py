@@ -4,7 +4,6 @@ A `Consumer` is the thread that takes batches until the server is closed, and th
 do not fill one. It keeps none, so the ring is free for the next.
 """
 
-import os
 import re
 import threading
 import zipfile
@@ -59,7 +58,7 @@ class Folder:
         partial = path.with_name(f".{path.name}.partial")
         try:
             self._write(partial, optree.tree_leaves(batch))
-            os.replace(partial, path)
+            partial.replace(path)
         finally:
             partial.unlink(missing_ok=True)
         self._next += 1

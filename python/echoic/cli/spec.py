@@ -121,7 +121,7 @@ def numpy_dtype(name: str) -> "np.dtype[Any]":
         # numpy learns about it when this is imported; only who uses it needs it.
         import ml_dtypes  # type: ignore[import-not-found, unused-ignore] # noqa: PLC0415
 
-        return np.dtype(ml_dtypes.bfloat16)
+        name = ml_dtypes.bfloat16
     return np.dtype(name)
 
 
@@ -185,7 +185,7 @@ def text(fields: Iterable[Field]) -> str:
 
 
 def example(fields: Iterable[Field]) -> Tree:
-    """A sample of zeros: dicts, and a tuple where the keys are 0, 1, 2, …
+    """A sample of zeros: dicts, and tuples where the keys are 0, 1 and so on.
 
     Examples:
         >>> from echoic.cli.spec import example, parse

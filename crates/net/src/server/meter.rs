@@ -151,6 +151,22 @@ impl ConnectionMeter {
     }
 }
 
+impl DoorInfo {
+    /// Adds the numbers of another door.
+    pub fn add(&mut self, other: &Self) {
+        self.connections += other.connections;
+        self.accepted += other.accepted;
+        self.reconnects += other.reconnects;
+        self.silent += other.silent;
+        self.malformed += other.malformed;
+        self.accept_errors += other.accept_errors;
+        for (code, count) in &other.refused {
+            *self.refused.entry(code).or_default() += count;
+        }
+        self.flow.add(other.flow);
+    }
+}
+
 impl Flow {
     fn add(&mut self, other: Self) {
         self.samples += other.samples;

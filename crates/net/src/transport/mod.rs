@@ -11,6 +11,7 @@ pub mod unix;
 
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::address::Address;
@@ -114,4 +115,109 @@ pub(crate) fn at(address: &Address, doing: &str, error: &io::Error) -> io::Error
         _ => format!("cannot {doing} {address}: {error}"),
     };
     io::Error::new(error.kind(), text)
+}
+
+/// Files in PEM for TLS. Other transports need none of them.
+#[derive(Debug, Clone, Default)]
+pub struct TlsFiles {
+    /// Our certificate: a server's always, a client's where the server asks for one.
+    pub certificate: Option<PathBuf>,
+    /// The certificate's private key.
+    pub key: Option<PathBuf>,
+    /// Whose certificates the other side must have: a client's choice of servers always, a server's
+    /// choice of clients if it makes one.
+    pub authority: Option<PathBuf>,
+    /// The name in the server's certificate, when it is not that of the host.
+    pub server_name: Option<String>,
+}
+
+/// Why an address can't be used.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum UseError {
+    /// See there.
+    #[error(transparent)]
+    Tls(#[from] tls::TlsError),
+    /// A file is needed.
+    #[error("{address} needs {what}")]
+    Missing {
+        /// Which address.
+        address: Address,
+        /// Which file.
+        what: &'static str,
+    },
+    /// Files for TLS were given, which this address would not use.
+    #[error("{0} is not encrypted, so certificates have no use there; use tls://")]
+    NotTls(Address),
+    /// The system refuses.
+    #[error(transparent)]
+    System(#[from] io::Error),
+}
+
+impl TlsFiles {
+    fn identity(&self, address: &Address) -> Result<Option<tls::Identity<'_>>, UseError> {
+        match (&self.certificate, &self.key) {
+            (None, None) => Ok(None),
+            (Some(certificate), Some(key)) => Ok(Some(tls::Identity { certificate, key })),
+            (None, Some(_)) => Err(missing(address, "a certificate for the key")),
+            (Some(_), None) => Err(missing(address, "a key for the certificate")),
+        }
+    }
+
+    fn refuse_for(&self, address: &Address) -> Result<(), UseError> {
+        let Self { certificate, key, authority, server_name } = self;
+        if certificate.is_none() && key.is_none() && authority.is_none() && server_name.is_none() {
+            return Ok(());
+        }
+        Err(UseError::NotTls(address.clone()))
+    }
+}
+
+fn missing(address: &Address, what: &'static str) -> UseError {
+    UseError::Missing { address: address.clone(), what }
+}
+
+/// The server's end of an address.
+///
+/// # Errors
+///
+/// [`UseError`].
+pub fn listen_at(address: &Address, files: &TlsFiles) -> Result<Box<dyn Listen>, UseError> {
+    if !matches!(address, Address::Tls { .. }) {
+        files.refuse_for(address)?;
+    }
+    Ok(match address.clone() {
+        Address::Tcp { host, port } => Box::new(tcp::Tcp { host, port }),
+        Address::Unix { path } => Box::new(unix::Unix::new(path)),
+        Address::Shm { name } => Box::new(unix::Unix::shared_memory(&name)?),
+        Address::Tls { host, port } => {
+            let identity = files.identity(address)?;
+            let identity = identity.ok_or_else(|| missing(address, "a certificate and its key"))?;
+            let tcp = tcp::Tcp { host, port };
+            Box::new(tls::TlsListen::new(tcp, identity, files.authority.as_deref())?)
+        }
+    })
+}
+
+/// The client's end of an address.
+///
+/// # Errors
+///
+/// [`UseError`].
+pub fn dial_to(address: &Address, files: &TlsFiles) -> Result<Box<dyn Dial>, UseError> {
+    if !matches!(address, Address::Tls { .. }) {
+        files.refuse_for(address)?;
+    }
+    Ok(match address.clone() {
+        Address::Tcp { host, port } => Box::new(tcp::Tcp { host, port }),
+        Address::Unix { path } => Box::new(unix::Unix::new(path)),
+        Address::Shm { name } => Box::new(unix::Unix::shared_memory(&name)?),
+        Address::Tls { host, port } => {
+            let ca = files.authority.as_deref();
+            let ca = ca.ok_or_else(|| missing(address, "the certificate of its authority (ca)"))?;
+            let tcp = tcp::Tcp { host, port };
+            let (name, identity) = (files.server_name.as_deref(), files.identity(address)?);
+            Box::new(tls::TlsDial::new(tcp, ca, name, identity)?)
+        }
+    })
 }

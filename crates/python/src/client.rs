@@ -1,0 +1,356 @@
+//! A producer in another process than the server.
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use echoic_net::client::{Client as Carrier, ClientError, ClientInfo, Options, Waiting};
+use echoic_net::transport::{TlsFiles, dial_to};
+use echoic_replay::stream::Wait;
+use pyo3::exceptions::{PyMemoryError, PyOSError, PyRuntimeError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyDict, PyTuple};
+
+use crate::doors::{self, DoorError, link_error};
+use crate::error::{closed_error, set, spec_error, timeout_error};
+use crate::fork::Process;
+use crate::leaf::{Many, One, Source};
+use crate::server::size;
+use crate::sources::{DETACH_BYTES, recheck, with_sources};
+use crate::spec::{Spec, core_spec};
+use crate::tree::Tree;
+use crate::wait::{self, Stopped};
+
+/// Sends samples to a server.
+#[pyclass(frozen, subclass, module = "echoic._native")]
+pub struct Client {
+    tree: Tree,
+    carrier: Carrier,
+    /// Where each leaf starts in a row of the window.
+    offsets: Vec<usize>,
+    process: Process,
+}
+
+#[pymethods]
+impl Client {
+    #[new]
+    #[pyo3(signature = (
+        address, example, token, window_bytes, linger, deadline, max_retry, connect_timeout, producer,
+        ca, certificate, key, server_name
+    ))]
+    #[expect(clippy::too_many_arguments, reason = "they are keywords in Python")]
+    fn new(
+        py: Python<'_>,
+        address: &str,
+        example: &Bound<'_, PyAny>,
+        token: Option<&[u8]>,
+        window_bytes: i64,
+        linger: f64,
+        deadline: Option<f64>,
+        max_retry: Option<u32>,
+        connect_timeout: f64,
+        producer: Option<&[u8]>,
+        ca: Option<PathBuf>,
+        certificate: Option<PathBuf>,
+        key: Option<PathBuf>,
+        server_name: Option<String>,
+    ) -> PyResult<Self> {
+        let address = doors::address(address)?;
+        let files = TlsFiles { certificate, key, authority: ca, server_name };
+        let seconds = |name, value| {
+            wait::seconds(name, value)
+                .map(|time| time.unwrap_or(Duration::from_secs(u32::MAX.into())))
+        };
+        let producer = producer.map(|id| {
+            <[u8; 16]>::try_from(id).map_err(|_| {
+                PyValueError::new_err(format!("producer must be 16 bytes, got {}", id.len()))
+            })
+        });
+        let options = Options {
+            token: doors::token(token)?,
+            window_bytes: size("window_bytes", window_bytes)?,
+            linger: seconds("linger", linger)?,
+            deadline: deadline.map(|value| seconds("deadline", value)).transpose()?,
+            max_retry,
+            connect_timeout: seconds("connect_timeout", connect_timeout)?,
+            producer: producer.transpose()?,
+        };
+        let tree = Tree::compile(example, "")?;
+        let spec = core_spec(py, &tree)?;
+        let dial = dial_to(&address, &files).map_err(|error| DoorError::from(error).raise(py))?;
+        let carrier = Carrier::new(dial, spec, options);
+        let carrier = carrier.map_err(|error| client_error(py, &error, "", 0))?;
+        let mut offsets = Vec::new();
+        let mut offset = 0;
+        for bytes in carrier.spec().leaf_bytes() {
+            offsets.push(offset);
+            offset += bytes;
+        }
+        let this = Self { tree, carrier, offsets, process: Process::current() };
+        this.wait(py, None, |wait| this.carrier.wait_until_connected(wait))?;
+        Ok(this)
+    }
+
+    /// Sends one sample.
+    #[pyo3(signature = (tree, timeout=None))]
+    fn send(&self, py: Python<'_>, tree: &Bound<'_, PyAny>, timeout: Option<f64>) -> PyResult<()> {
+        self.process.check(py)?;
+        let deadline = wait::deadline(timeout)?;
+        let push = |sources: &[Source], _: &One| self.push(py, sources, 1, deadline);
+        with_sources(&self.tree, tree, &mut One, push, |_| {})
+    }
+
+    /// Sends many samples.
+    #[pyo3(signature = (tree, timeout=None))]
+    fn send_batch(
+        &self,
+        py: Python<'_>,
+        tree: &Bound<'_, PyAny>,
+        timeout: Option<f64>,
+    ) -> PyResult<()> {
+        self.process.check(py)?;
+        let deadline = wait::deadline(timeout)?;
+        let push = |sources: &[Source], shapes: &Many| {
+            self.push(py, sources, shapes.rows.unwrap_or(0), deadline)
+        };
+        with_sources(&self.tree, tree, &mut Many::default(), push, |_| {})
+    }
+
+    /// Waits until everything is stored.
+    #[pyo3(signature = (timeout=None))]
+    fn flush(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<()> {
+        self.process.check(py)?;
+        self.wait(py, wait::deadline(timeout)?, |wait| self.carrier.flush(wait))
+    }
+
+    /// Delivers what is left and ends.
+    #[pyo3(signature = (timeout=None))]
+    fn close(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<()> {
+        if !self.process.is_current() {
+            // The parent goes on with it.
+            return Ok(());
+        }
+        self.wait(py, wait::deadline(timeout)?, |wait| self.carrier.close(wait))
+    }
+
+    #[getter]
+    fn closed(&self) -> bool {
+        self.carrier.is_closed()
+    }
+
+    #[getter]
+    fn address(&self) -> String {
+        self.carrier.address().to_string()
+    }
+
+    #[getter]
+    fn producer(&self) -> [u8; 16] {
+        self.carrier.producer()
+    }
+
+    #[getter]
+    fn spec(&self, py: Python<'_>) -> PyResult<Spec> {
+        Spec::new(py, self.carrier.spec())
+    }
+
+    /// Its numbers.
+    fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let ClientInfo {
+            samples_sent,
+            samples_acked,
+            pending,
+            window,
+            bytes_per_sample,
+            bytes_sent,
+            writes,
+            reconnects,
+            blocked_sends,
+            blocked_time,
+            connected,
+        } = self.carrier.info();
+        let dict = PyDict::new(py);
+        dict.set_item("samples_sent", samples_sent)?;
+        dict.set_item("samples_acked", samples_acked)?;
+        dict.set_item("pending", pending)?;
+        dict.set_item("window", window)?;
+        dict.set_item("bytes_per_sample", bytes_per_sample)?;
+        dict.set_item("bytes_sent", bytes_sent)?;
+        dict.set_item("writes", writes)?;
+        dict.set_item("reconnects", reconnects)?;
+        dict.set_item("blocked_sends", blocked_sends)?;
+        dict.set_item("blocked_time", blocked_time)?;
+        dict.set_item("connected", u64::from(connected))?;
+        Ok(dict)
+    }
+
+    /// What could not be delivered, as a batch.
+    fn undelivered<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
+        self.process.check(py)?;
+        let Some((count, rows)) = py.detach(|| self.carrier.undelivered()) else {
+            return Err(PyRuntimeError::new_err(
+                "undelivered() is for a client that is closed or has given up: until then it still tries",
+            ));
+        };
+        if count == 0 {
+            return Ok(None);
+        }
+        let leaf_bytes = self.carrier.spec().leaf_bytes();
+        let sample = self.carrier.spec().nbytes();
+        let batch = self.tree.build(py, &mut |leaf| {
+            let (rule, bytes, offset) =
+                (&self.tree.rules[leaf], leaf_bytes[leaf], self.offsets[leaf]);
+            let shape: Vec<usize> = [&[count], &rule.leaf.shape[..]].concat();
+            let mut column = Vec::with_capacity(count * bytes);
+            for row in rows.chunks_exact(sample.max(1)) {
+                column.extend_from_slice(&row[offset..offset + bytes]);
+            }
+            let numpy = py.import("numpy")?;
+            let shape = PyTuple::new(py, shape)?;
+            if column.is_empty() {
+                return numpy.call_method1("zeros", (shape, rule.descr.bind(py)));
+            }
+            let bytes = PyBytes::new(py, &column);
+            let flat = numpy.call_method1("frombuffer", (bytes, rule.descr.bind(py)))?;
+            flat.call_method1("reshape", (shape,))?.call_method0("copy")
+        })?;
+        Ok(Some(batch))
+    }
+
+    /// A sample of zeros, for whoever needs another client like this one.
+    fn _example<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        let numpy = py.import("numpy")?;
+        self.tree.build(py, &mut |leaf| {
+            let rule = &self.tree.rules[leaf];
+            let shape = PyTuple::new(py, &rule.leaf.shape)?;
+            numpy.call_method1("zeros", (shape, rule.descr.bind(py)))
+        })
+    }
+}
+
+impl Client {
+    fn wait<T: Send>(
+        &self,
+        py: Python<'_>,
+        deadline: Option<Instant>,
+        attempt: impl FnOnce(Wait<'_>) -> Result<T, ClientError> + Send,
+    ) -> PyResult<T> {
+        wait::detached(py, deadline, None, attempt).map_err(|stopped| match stopped {
+            Stopped::Raised(error) => error,
+            Stopped::Failed(error) => client_error(py, &error, "", self.carrier.pending()),
+        })
+    }
+
+    /// Copies samples into the window, waiting for room where there is none.
+    #[inline]
+    fn push(
+        &self,
+        py: Python<'_>,
+        sources: &[Source],
+        samples: usize,
+        deadline: Option<Instant>,
+    ) -> PyResult<()> {
+        let large = samples.saturating_mul(self.carrier.spec().nbytes()) >= DETACH_BYTES;
+        let mut pushed = 0;
+        loop {
+            recheck(py, &self.tree, sources)?;
+            let mut push = || self.push_while_room(sources, samples, &mut pushed);
+            let done = if large { py.detach(push) } else { push() };
+            match done.map_err(|error| self.failed(py, &error, pushed, samples))? {
+                true => return Ok(()),
+                false => self.wait_for_room(py, deadline, pushed, samples)?,
+            }
+        }
+    }
+
+    /// Copies samples until all are in the window, or the next would have to wait; whether all are.
+    #[inline]
+    fn push_while_room(
+        &self,
+        sources: &[Source],
+        samples: usize,
+        pushed: &mut usize,
+    ) -> Result<bool, ClientError> {
+        let spec = self.carrier.spec();
+        while *pushed < samples {
+            let Some(mut rows) = self.carrier.try_claim(samples - *pushed)? else {
+                return Ok(false);
+            };
+            let claimed = rows.len();
+            for source in sources {
+                let (bytes, column) = (spec.leaf_bytes()[source.leaf], self.offsets[source.leaf]);
+                let to = rows.bytes_mut();
+                // SAFETY: `gather` accepted this value with the rule of this leaf: it has the leaf's
+                // shape, after a leading axis of the number of samples if there are many, and `pushed`
+                // plus the rows claimed never passes that number. `push` rechecked it just now.
+                unsafe { source.copy_to_rows(*pushed * bytes, bytes, to, spec.nbytes(), column) };
+            }
+            self.carrier.commit(rows);
+            *pushed += claimed;
+        }
+        Ok(true)
+    }
+
+    #[cold]
+    fn wait_for_room(
+        &self,
+        py: Python<'_>,
+        deadline: Option<Instant>,
+        pushed: usize,
+        samples: usize,
+    ) -> PyResult<()> {
+        let room = |wait: Wait<'_>| self.carrier.wait_for_room(wait);
+        let stored = |error: PyErr| set(py, error, "stored", pushed);
+        match wait::detached(py, deadline, None, room) {
+            // Many short waits may never come to a tick, however long they take together.
+            Ok(()) => py.check_signals().map_err(stored),
+            Err(Stopped::Raised(error)) => Err(stored(error)),
+            Err(Stopped::Failed(error)) => Err(self.failed(py, &error, pushed, samples)),
+        }
+    }
+
+    #[cold]
+    fn failed(&self, py: Python<'_>, error: &ClientError, pushed: usize, samples: usize) -> PyErr {
+        let progress = match samples {
+            1 => String::new(),
+            _ => format!(" ({pushed} of {samples} samples taken)"),
+        };
+        let error = client_error(py, error, &progress, self.carrier.pending());
+        set(py, error, "stored", pushed)
+    }
+}
+
+/// The exception for what a client can't do, when `undelivered` samples are not acknowledged.
+fn client_error(py: Python<'_>, error: &ClientError, progress: &str, undelivered: u64) -> PyErr {
+    let text = |text: String| format!("{text}{progress}");
+    match error {
+        ClientError::TimedOut(waiting) => {
+            let (name, what) = match waiting {
+                Waiting::Capacity => {
+                    ("CAPACITY", "the server's ring is full of batches that no consumer has taken")
+                }
+                Waiting::Leased => {
+                    ("LEASED", "every batch of the server is held by arrays that are still alive")
+                }
+                Waiting::Away => ("AWAY", "there is no connection to the server"),
+                Waiting::Network => ("NETWORK", "the server has not acknowledged what was sent"),
+            };
+            set(py, timeout_error(py, text(format!("timed out: {what}"))), "reason", name)
+        }
+        ClientError::Closed => closed_error(py, text("the client is closed".into())),
+        ClientError::Failed(failure) => {
+            let mut what = failure.error.to_string();
+            if failure.attempts > 1 {
+                what = format!("{what}; gave up after {} attempts", failure.attempts);
+            }
+            if undelivered > 0 {
+                what = format!(
+                    "{what}; {undelivered} samples are undelivered, undelivered() returns them"
+                );
+            }
+            set(py, link_error(py, &failure.error, text(what)), "undelivered", undelivered)
+        }
+        ClientError::SampleTooLarge(_) | ClientError::Spec(_) => spec_error(py, error.to_string()),
+        ClientError::Memory(_) => PyMemoryError::new_err(error.to_string()),
+        ClientError::System(_) => PyOSError::new_err(error.to_string()),
+        other => PyRuntimeError::new_err(other.to_string()),
+    }
+}

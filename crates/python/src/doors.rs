@@ -1,0 +1,250 @@
+//! The doors of a server to other processes, and what Python says about them.
+
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use echoic_net::client::{LinkError, probe as probe_at};
+use echoic_net::server::{ConnectionInfo, DoorInfo, OpenError, Options, Server};
+use echoic_net::transport::{TlsFiles, UseError, dial_to, listen_at};
+use echoic_net::{Address, Token};
+use echoic_replay::Stream;
+use pyo3::exceptions::{PyOSError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyList};
+
+use crate::error::{disconnected_error, refused_error, set, spec_error};
+use crate::wait;
+
+/// All doors of one server.
+#[derive(Default)]
+pub struct Doors(Mutex<Vec<Server>>);
+
+/// The numbers of all doors together.
+pub struct DoorNumbers {
+    pub connections: u64,
+    pub connections_accepted: u64,
+    pub connections_refused: u64,
+    pub connections_malformed: u64,
+    pub connections_silent: u64,
+    pub reconnects: u64,
+    pub received_samples: u64,
+    pub received_bytes: u64,
+    pub receive_calls: u64,
+    pub received_duplicates: u64,
+    pub connections_blocked_time: f64,
+}
+
+/// Why a door can't be opened, or an address not be used.
+pub enum DoorError {
+    Open(OpenError),
+    Use(UseError),
+}
+
+impl From<UseError> for DoorError {
+    fn from(error: UseError) -> Self {
+        Self::Use(error)
+    }
+}
+
+impl DoorError {
+    pub fn raise(self, py: Python<'_>) -> PyErr {
+        let system = |error: std::io::Error| {
+            let (number, text) = (error.raw_os_error(), error.to_string());
+            // With a number, Python makes it the subclass that belongs to it.
+            let number = number.or_else(|| errno(error.kind()));
+            match number {
+                Some(number) => PyOSError::new_err((number, text)),
+                None => PyOSError::new_err(text),
+            }
+        };
+        match self {
+            Self::Open(OpenError::System(error)) | Self::Use(UseError::System(error)) => {
+                system(error)
+            }
+            Self::Open(error @ (OpenError::Spec(_) | OpenError::SampleTooLarge(_))) => {
+                spec_error(py, error.to_string())
+            }
+            Self::Open(error) => PyValueError::new_err(error.to_string()),
+            Self::Use(error) => PyValueError::new_err(error.to_string()),
+        }
+    }
+}
+
+/// The number of an error whose text says more than the number would.
+fn errno(kind: std::io::ErrorKind) -> Option<i32> {
+    use std::io::ErrorKind;
+    Some(match kind {
+        ErrorKind::AddrInUse => libc::EADDRINUSE,
+        ErrorKind::AddrNotAvailable => libc::EADDRNOTAVAIL,
+        ErrorKind::PermissionDenied => libc::EACCES,
+        ErrorKind::NotFound => libc::ENOENT,
+        _ => return None,
+    })
+}
+
+impl Doors {
+    fn lock(&self) -> MutexGuard<'_, Vec<Server>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Opens a door; where it is in fact.
+    pub fn open(
+        &self,
+        address: &Address,
+        files: &TlsFiles,
+        stream: &Arc<Stream>,
+        options: Options,
+    ) -> Result<String, DoorError> {
+        let listen = listen_at(address, files)?;
+        let door = Server::open(&*listen, Arc::clone(stream), options).map_err(DoorError::Open)?;
+        let address = door.address().to_string();
+        self.lock().push(door);
+        Ok(address)
+    }
+
+    /// Closes all doors at once. Clients have this long to finish what they are sending.
+    pub fn close(&self, drain: Duration) {
+        let now = Instant::now();
+        // Longer than a clock can hold is a day: nobody waits for that.
+        let deadline = now.checked_add(drain).unwrap_or(now + Duration::from_secs(86_400));
+        let mut doors = std::mem::take(&mut *self.lock());
+        std::thread::scope(|scope| {
+            for door in &mut doors {
+                scope.spawn(|| door.close(deadline));
+            }
+        });
+        self.lock().append(&mut doors);
+    }
+
+    pub fn addresses(&self) -> Vec<String> {
+        self.lock().iter().map(|door| door.address().to_string()).collect()
+    }
+
+    /// The sum over all doors.
+    pub fn info(&self) -> DoorInfo {
+        let mut sum = DoorInfo::default();
+        self.lock().iter().for_each(|door| sum.add(&door.info()));
+        sum
+    }
+
+    pub fn numbers(&self) -> DoorNumbers {
+        let info = self.info();
+        DoorNumbers {
+            connections: info.connections,
+            connections_accepted: info.accepted,
+            connections_refused: info.refused.values().sum(),
+            connections_malformed: info.malformed,
+            connections_silent: info.silent,
+            reconnects: info.reconnects,
+            received_samples: info.flow.samples,
+            received_bytes: info.flow.bytes,
+            receive_calls: info.flow.reads,
+            received_duplicates: info.flow.duplicates,
+            connections_blocked_time: info.flow.blocked_time,
+        }
+    }
+
+    pub fn connections<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
+        let list = PyList::empty(py);
+        for door in &*self.lock() {
+            let address = door.address().to_string();
+            for connection in door.connections() {
+                list.append(connection_dict(py, &address, &connection)?)?;
+            }
+        }
+        Ok(list)
+    }
+}
+
+fn connection_dict<'py>(
+    py: Python<'py>,
+    address: &str,
+    info: &ConnectionInfo,
+) -> PyResult<Bound<'py, PyDict>> {
+    let dict = PyDict::new(py);
+    dict.set_item("address", address)?;
+    dict.set_item("id", info.id)?;
+    dict.set_item("peer", &info.peer)?;
+    dict.set_item("age", info.age)?;
+    dict.set_item("samples", info.samples)?;
+    dict.set_item("bytes", info.bytes)?;
+    dict.set_item("receive_calls", info.reads)?;
+    dict.set_item("duplicates", info.duplicates)?;
+    dict.set_item("blocked_time", info.blocked_time)?;
+    dict.set_item("blocked_by", info.blocked_by)?;
+    Ok(dict)
+}
+
+/// Reads an address.
+pub fn address(text: &str) -> PyResult<Address> {
+    text.parse().map_err(|error: echoic_net::AddressError| PyValueError::new_err(error.to_string()))
+}
+
+/// Reads a token.
+pub fn token(secret: Option<&[u8]>) -> PyResult<Option<Token>> {
+    let Some(secret) = secret else { return Ok(None) };
+    let token = Token::new(secret);
+    token.map(Some).ok_or_else(|| PyValueError::new_err("the token is empty; give None for none"))
+}
+
+/// Reads the time between signs of life.
+pub fn heartbeat(seconds: f64) -> PyResult<Duration> {
+    match wait::seconds("heartbeat", seconds)? {
+        Some(time) if time >= Duration::from_millis(10) && time <= Duration::from_secs(600) => {
+            Ok(time)
+        }
+        _ => Err(PyValueError::new_err(format!(
+            "heartbeat must be from 0.01 to 600 seconds, got {seconds}"
+        ))),
+    }
+}
+
+/// The exception for a connection that does not come to stand.
+pub fn link_error(py: Python<'_>, error: &LinkError, text: String) -> PyErr {
+    match error {
+        LinkError::Refused(refused) if refused.code.name() == "SPEC" => spec_error(py, text),
+        LinkError::Refused(refused) => {
+            set(py, refused_error(py, text), "code", refused.code.name())
+        }
+        LinkError::Impostor(_) => set(py, refused_error(py, text), "code", "AUTH"),
+        _ => disconnected_error(py, text),
+    }
+}
+
+/// Asks a server what it is.
+#[pyfunction]
+#[pyo3(signature = (
+    address, token=None, timeout=5.0, count=4, ca=None, certificate=None, key=None, server_name=None
+))]
+#[expect(clippy::too_many_arguments, reason = "they are keywords in Python")]
+pub fn ping<'py>(
+    py: Python<'py>,
+    address: &str,
+    token: Option<&[u8]>,
+    timeout: f64,
+    count: usize,
+    ca: Option<PathBuf>,
+    certificate: Option<PathBuf>,
+    key: Option<PathBuf>,
+    server_name: Option<String>,
+) -> PyResult<Bound<'py, PyDict>> {
+    let files = TlsFiles { certificate, key, authority: ca, server_name };
+    let (address, token) = (self::address(address)?, self::token(token)?);
+    let dial = dial_to(&address, &files).map_err(|error| DoorError::from(error).raise(py))?;
+    let timeout = wait::seconds("timeout", timeout)?.unwrap_or(Duration::MAX);
+    let now = Instant::now();
+    let deadline = now.checked_add(timeout).unwrap_or(now + Duration::from_secs(86_400));
+    let probed = py
+        .detach(|| probe_at(&*dial, token.as_ref(), count, deadline))
+        .map_err(|error| link_error(py, &error, format!("{address}: {error}")))?;
+    let dict = PyDict::new(py);
+    dict.set_item("server_version", probed.release)?;
+    dict.set_item("protocol", probed.protocol)?;
+    let leaves = probed.spec.leaves().iter();
+    let leaves = leaves.map(|leaf| (&leaf.path, leaf.dtype.to_string(), leaf.shape.clone()));
+    dict.set_item("spec", leaves.collect::<Vec<_>>())?;
+    let times: Vec<f64> = probed.round_trips.iter().map(Duration::as_secs_f64).collect();
+    dict.set_item("rtt", times)?;
+    Ok(dict)
+}

@@ -1,0 +1,78 @@
+"""Asking a server what it is: over the connection of a client, without sending it a sample."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import echoic
+from echoic import _native
+from echoic.cli.config import ConfigError
+from echoic.cli.doors import read_token
+from echoic.cli.spec import Field
+from echoic.cli.text import fail
+
+__all__ = ["UNREACHABLE", "Answer", "ask", "client_options", "unreachable"]
+
+# Errors of an address, of the way to it and of who is there; each says in its text what is wrong.
+UNREACHABLE = (echoic.EchoicError, OSError, ValueError)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a server says about itself."""
+
+    release: str
+    protocol: int
+    spec: tuple[Field, ...]
+    round_trips: list[float]
+
+
+def client_options(
+    token_file: Path | None,
+    ca: Path | None,
+    certificate: Path | None,
+    key: Path | None,
+    server_name: str | None,
+) -> dict[str, Any]:
+    """What `echoic.connect` takes to reach a server, where there is something to say."""
+    try:
+        token = read_token(token_file)
+    except ConfigError as error:
+        fail(error)
+    options = {
+        "token": token,
+        "ca": ca,
+        "certificate": certificate,
+        "key": key,
+        "server_name": server_name,
+    }
+    return {name: value for name, value in options.items() if value is not None}
+
+
+def ask(address: str, options: Mapping[str, Any], count: int, timeout: float) -> Answer:
+    """Connect, ask and measure round trips; ends the command if nobody answers."""
+    try:
+        answer = _native.ping(address, count=count, timeout=timeout, **options)
+    except UNREACHABLE as error:
+        fail(unreachable(address, error))
+    return Answer(
+        release=answer["server_version"],
+        protocol=answer["protocol"],
+        spec=tuple(Field(path, dtype, tuple(shape)) for path, dtype, shape in answer["spec"]),
+        round_trips=answer["rtt"],
+    )
+
+
+def unreachable(address: str, error: Exception) -> str:
+    """Why a server can't be used, and what may help."""
+    code = getattr(error, "code", "")
+    if code == "AUTH":
+        return f"{address} refuses this client: {error} (give the server's --token-file)"
+    if isinstance(error, echoic.SpecError):
+        return f"{address} answers, and refuses this spec: {error}"
+    if code:
+        return f"{address} refuses this client: {error} ({code})"
+    if isinstance(error, ValueError):
+        return str(error)
+    return f"nobody answers at {address}: {error}"

@@ -1,0 +1,210 @@
+"""`echoic bench`: how much a server takes, and how fast it says so."""
+
+import json
+from dataclasses import asdict, dataclass
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+from echoic.cli import spec as specs
+from echoic.cli.ask import ask, client_options
+from echoic.cli.load import Board, Load, LoadError, Result, run
+from echoic.cli.options import (
+    Address,
+    Ca,
+    Certificate,
+    Key,
+    ServerName,
+    SpecText,
+    TokenFile,
+    spec_of,
+)
+from echoic.cli.text import amount, duration, fail, say, size
+
+__all__ = ["Report", "bench", "report"]
+
+INTERRUPTED = 130
+
+
+def bench(  # noqa: PLR0913 - one argument for each option
+    address: Address,
+    *,
+    seconds: Annotated[float, typer.Option(min=0.1, help="For how long to send.")] = 10.0,
+    clients: Annotated[int, typer.Option(min=1, help="Processes, each with a client.")] = 1,
+    batch: Annotated[
+        int, typer.Option(min=1, help="Samples per call: 1 is `send`, more is `send_batch`.")
+    ] = 1,
+    rate: Annotated[
+        float | None,
+        typer.Option(
+            min=0.001, help="Samples/s of all clients together.  [default: what the server takes]"
+        ),
+    ] = None,
+    spec: SpecText = None,
+    json_: Annotated[
+        bool, typer.Option("--json", help="Print the result as one JSON object.")
+    ] = False,
+    timeout: Annotated[
+        float, typer.Option(min=0.001, metavar="SECONDS", help="How long to wait for an answer.")
+    ] = 5.0,
+    token_file: TokenFile = None,
+    ca: Ca = None,
+    certificate: Certificate = None,
+    key: Key = None,
+    server_name: ServerName = None,
+) -> None:
+    """Put load on a server and print what it took.
+
+    Random samples are sent, which the server's learner gets like any others: use a server of its
+    own, such as `echoic serve`. The server says what samples look like; --spec asserts it instead.
+    Every client measures ten flushes a second: a flush returns when the server has stored all that
+    was sent. The status is 1 when a client fails.
+    """
+    options = client_options(token_file, ca, certificate, key, server_name)
+    fields = (
+        spec_of(spec) if spec is not None else ask(address, options, count=1, timeout=timeout).spec
+    )
+    load = Load(address, fields, options, seconds, clients, batch, rate)
+    console = Console(stderr=True)
+    progress = Progress(
+        TextColumn("sending"),
+        BarColumn(),
+        TextColumn("{task.fields[rate]}"),
+        TimeRemainingColumn(),
+        console=console,
+        transient=True,
+        # Without a terminal there is only the result.
+        disable=not console.is_terminal,
+    )
+    try:
+        with progress:
+            results = run(load, Watch(progress, load))
+    except LoadError as error:
+        fail(error)
+    except KeyboardInterrupt:
+        say("echoic: interrupted")
+        raise typer.Exit(INTERRUPTED) from None
+    found = report(load, results)
+    if json_:
+        typer.echo(json.dumps({"address": address, "spec": specs.text(fields), **asdict(found)}))
+    else:
+        show(load, found)
+
+
+class Watch:
+    """Turns the count of samples into a moving bar."""
+
+    def __init__(self, progress: Progress, load: Load) -> None:
+        self._progress = progress
+        self._nbytes = nbytes(load)
+        self._task = progress.add_task("", total=load.seconds, rate="")
+        self._since: float | None = None
+        self._before = (0.0, 0)
+
+    def __call__(self, board: Board) -> None:
+        """Show how far it is."""
+        samples = board.samples
+        if not samples:
+            # The clients are starting; the time that they send for begins afterwards.
+            return
+        now = self._progress.get_time()
+        if self._since is None:
+            self._since = now
+        then, before = self._before
+        per_second = (samples - before) / max(now - then, 1e-9) if then else 0.0
+        self._before = (now, samples)
+        self._progress.update(
+            self._task,
+            completed=now - self._since,
+            rate=f"{amount(per_second)} samples/s  {size(per_second * self._nbytes)}/s",
+        )
+
+
+@dataclass(frozen=True)
+class Report:
+    """What all clients measured together.
+
+    Attributes:
+        clients: How many there were.
+        batch: Samples per call.
+        samples: Samples sent, and stored by the server.
+        seconds: From the common start to the last acknowledgement.
+        samples_per_second: What the server took.
+        megabytes_per_second: The same, in 10^6 bytes of samples.
+        cpu_seconds_per_million: Processor time of the clients, for a million samples.
+        flushes: How many were measured.
+        flush_p50: The median time of a flush, in seconds.
+        flush_p99: 99 of 100 took at most this long.
+        writes: System calls that sent samples.
+        reconnects: How often clients had to come back.
+        blocked_time: Seconds for which clients waited for room, in total.
+    """
+
+    clients: int
+    batch: int
+    samples: int
+    seconds: float
+    samples_per_second: float
+    megabytes_per_second: float
+    cpu_seconds_per_million: float
+    flushes: int
+    flush_p50: float | None
+    flush_p99: float | None
+    writes: int
+    reconnects: int
+    blocked_time: float
+
+
+def nbytes(load: Load) -> int:
+    """Bytes of a sample."""
+    return sum(field.nbytes for field in load.spec)
+
+
+def report(load: Load, results: list[Result]) -> Report:
+    """Add up what the clients measured."""
+    samples = sum(result.samples for result in results)
+    seconds = max(result.seconds for result in results)
+    flushes = [flush for result in results for flush in result.flushes]
+    p50, p99 = np.quantile(flushes, (0.5, 0.99)).tolist() if flushes else (None, None)
+
+    def total(name: str) -> Any:
+        return sum(result.stats[name] for result in results)
+
+    return Report(
+        clients=load.clients,
+        batch=load.batch,
+        samples=samples,
+        seconds=seconds,
+        samples_per_second=samples / seconds,
+        megabytes_per_second=samples * nbytes(load) / seconds / 1e6,
+        cpu_seconds_per_million=sum(result.cpu for result in results) / max(samples, 1) * 1e6,
+        flushes=len(flushes),
+        flush_p50=p50,
+        flush_p99=p99,
+        writes=int(total("writes")),
+        reconnects=int(total("reconnects")),
+        blocked_time=total("blocked_time"),
+    )
+
+
+def show(load: Load, found: Report) -> None:
+    """Print a report for a person."""
+    call = "send" if found.batch == 1 else f"send_batch of {found.batch:,d}"
+    typer.echo(f"{load.address}: {found.clients} clients, {call}, samples of {size(nbytes(load))}")
+    lines = [
+        ("stored", f"{found.samples:,d} samples in {duration(found.seconds)}"),
+        ("rate", f"{found.samples_per_second:,.0f} samples/s"),
+        ("", f"{found.megabytes_per_second:,.1f} MB/s"),
+        ("clients' CPU", f"{found.cpu_seconds_per_million:.3g} s per million samples"),
+        ("waited for room", duration(found.blocked_time)),
+        ("system calls", f"{found.samples / max(found.writes, 1):,.1f} samples each"),
+        ("reconnects", str(found.reconnects)),
+    ]
+    if found.flush_p50 is not None and found.flush_p99 is not None:
+        trips = f"p50 {duration(found.flush_p50)}, p99 {duration(found.flush_p99)}"
+        lines.append((f"{found.flushes:,d} flushes", trips))
+    for name, value in lines:
+        typer.echo(f"  {name:16} {value}")

@@ -1,0 +1,67 @@
+"""`echoic ping`: whether a server is there, what it expects and how far it is."""
+
+from typing import Annotated
+
+import numpy as np
+import typer
+
+import echoic
+from echoic.cli import spec as specs
+from echoic.cli.ask import UNREACHABLE, Answer, ask, client_options, unreachable
+from echoic.cli.options import (
+    Address,
+    Ca,
+    Certificate,
+    Key,
+    ServerName,
+    SpecText,
+    TokenFile,
+    spec_of,
+)
+from echoic.cli.text import duration, fail, size
+
+__all__ = ["ping"]
+
+
+def ping(  # noqa: PLR0913 - one argument for each option
+    address: Address,
+    *,
+    count: Annotated[int, typer.Option(min=1, help="How many round trips to measure.")] = 10,
+    spec: SpecText = None,
+    timeout: Annotated[
+        float, typer.Option(min=0.001, metavar="SECONDS", help="How long to wait for an answer.")
+    ] = 5.0,
+    token_file: TokenFile = None,
+    ca: Ca = None,
+    certificate: Certificate = None,
+    key: Key = None,
+    server_name: ServerName = None,
+) -> None:
+    """Ask a server whether it is there, what samples it takes and how far it is.
+
+    No sample is sent. With --spec the server is also asked whether it would take a client with
+    these samples. The status is 1 when nobody answers, or when the client is refused.
+    """
+    wanted = spec_of(spec) if spec is not None else None
+    options = client_options(token_file, ca, certificate, key, server_name)
+    answer = ask(address, options, count, timeout)
+    tell(address, answer)
+    if wanted is not None:
+        try:
+            tree = specs.example(wanted)
+            echoic.connect(address, tree, connect_timeout=timeout, **options).close(timeout)
+        except UNREACHABLE as error:
+            fail(unreachable(address, error))
+        typer.echo("a client with this spec is accepted")
+
+
+def tell(address: str, answer: Answer) -> None:
+    """Print what a server said."""
+    typer.echo(f"{address} answers: echoic {answer.release}, protocol {answer.protocol}")
+    total = sum(field.nbytes for field in answer.spec)
+    typer.echo(f"samples of {size(total)}: {specs.text(answer.spec)}")
+    shortest, median, p99, longest = np.quantile(answer.round_trips, (0, 0.5, 0.99, 1))
+    typer.echo(
+        f"round trips: {len(answer.round_trips)}, shortest {duration(shortest)},"
+        f" median {duration(median)}, p99 {duration(p99)}, longest {duration(longest)}"
+    )

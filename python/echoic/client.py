@@ -1,0 +1,156 @@
+"""The client: what a rollout worker in another process pushes to."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import weakref
+from typing import TYPE_CHECKING, Any
+
+from echoic import _native
+from echoic.errors import EchoicError
+from echoic.transports import secret
+
+if TYPE_CHECKING:
+    import os
+
+    from typing_extensions import Self
+
+__all__ = ["Client", "TcpClient", "connect"]
+
+# How long a script that ends without closing its clients waits for what they still have to deliver.
+_EXIT_TIMEOUT = 5.0
+
+_open_clients: weakref.WeakSet[Client] = weakref.WeakSet()
+
+
+class Client(_native.Client):
+    """Sends samples to a server in another process, each exactly once.
+
+    ``send`` copies a sample into a bounded window and returns; a thread in the background carries the
+    window's samples to the server, many per system call, and keeps each until the server has stored
+    it. When the connection breaks, the client comes back by itself and goes on where the server says.
+    One client may be used from many threads. :func:`connect` makes one.
+
+    Args:
+        address: ``tcp://host:port``, ``tls://host:port``, ``unix:///path`` or ``shm://name``.
+        example: A sample as all others will be, like the server's.
+        token: The secret that the server asks for.
+        window_bytes: How many bytes of samples may wait for the server; then ``send`` waits.
+        linger: How many seconds a sample may wait for others to share a system call with.
+        deadline: For how many seconds to try to come back to a server that is gone; for ever when
+            ``None``.
+        max_retry: How often to try; without limit when ``None``.
+        connect_timeout: For how many seconds to try to reach the server at first.
+        producer: 16 bytes that say who this is, for a worker that keeps its identity when it is
+            restarted; random when ``None``.
+        ca: The authority that the server's certificate must be from, a PEM file (``tls://``).
+        certificate: This client's certificate, a PEM file, for servers that ask for one.
+        key: The private key of the certificate, a PEM file.
+        server_name: The name in the server's certificate, when it is not that of the host.
+
+    Raises:
+        SpecError: The server's samples are of another kind; the message says what differs.
+        RefusedError: The server does not let this client in, and why.
+        DisconnectedError: Nobody answered within ``connect_timeout``.
+    """
+
+    def __new__(
+        cls,
+        address: str,
+        example: Any,
+        *,
+        token: str | bytes | None = None,
+        window_bytes: int = 4 << 20,
+        linger: float = 0.0002,
+        deadline: float | None = 60.0,
+        max_retry: int | None = None,
+        connect_timeout: float = 10.0,
+        producer: bytes | None = None,
+        ca: str | os.PathLike[str] | None = None,
+        certificate: str | os.PathLike[str] | None = None,
+        key: str | os.PathLike[str] | None = None,
+        server_name: str | None = None,
+    ) -> Self:
+        """Connect; see the class for the arguments."""
+        options = {
+            "token": secret(token),
+            "window_bytes": window_bytes,
+            "linger": linger,
+            "deadline": deadline,
+            "max_retry": max_retry,
+            "connect_timeout": connect_timeout,
+            "producer": producer,
+            "ca": ca,
+            "certificate": certificate,
+            "key": key,
+            "server_name": server_name,
+        }
+        self = super().__new__(cls, address, example, **options)
+        # A copy is another producer: two with one identity would take each other's place.
+        self._options = {**options, "producer": None}
+        _open_clients.add(self)
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle as address, example and options: the copy connects anew, as another producer."""
+        return _connect_again, (self.address, self._example(), self._options)
+
+    def __enter__(self) -> Self:
+        """Return the client."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Deliver what is left and close."""
+        self.close()
+
+
+class TcpClient(Client):
+    """A :class:`Client` of the server at ``host`` and ``port``.
+
+    Args:
+        host: Name or number of the server's host.
+        port: Where the server listens.
+        example: A sample as all others will be, like the server's.
+        **options: Those of :class:`Client`.
+    """
+
+    def __new__(cls, host: str, port: int, example: Any, **options: Any) -> Self:
+        """Connect."""
+        host = f"[{host}]" if ":" in host else host
+        return super().__new__(cls, f"tcp://{host}:{port}", example, **options)
+
+
+def connect(address: str, example: Any, **options: Any) -> Client:
+    """Connect to a server at any kind of address.
+
+    Args:
+        address: ``tcp://host:port``, ``tls://host:port``, ``unix:///path`` or ``shm://name``.
+        example: A sample as all others will be, like the server's.
+        **options: Those of :class:`Client`.
+
+    Examples:
+        >>> import numpy as np
+        >>> from echoic import Server, UnixTransport, connect
+        >>> example = {"obs": np.zeros(4, np.float32)}
+        >>> path = tmp_path / "learner.sock"
+        >>> with Server(example, batch_size=2, transport=UnixTransport(path)) as server:
+        ...     with connect(f"unix://{path}", example) as client:
+        ...         client.send_batch({"obs": np.ones((2, 4), np.float32)})
+        ...     print(server.sample().batch["obs"].sum())
+        8.0
+    """
+    return Client(address, example, **options)
+
+
+def _connect_again(address: str, example: Any, options: dict[str, Any]) -> Client:
+    return connect(address, example, **options)
+
+
+@atexit.register
+def _deliver_at_exit() -> None:
+    """Give clients that nobody closed a moment to deliver what they have."""
+    for client in list(_open_clients):
+        # There is nobody left to tell.
+        with contextlib.suppress(EchoicError):
+            client.close(_EXIT_TIMEOUT)
