@@ -38,9 +38,11 @@ help: ## List these commands
 		/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 .PHONY: demo
+# How the demo's worker processes reach its learner: shm, unix or tcp; none for threads.
+DOOR := shm
 demo: build .venv/.installed-demo ## Train a CartPole policy through Echoic, with a live view and a plot
 	$(call say,Running the demo)
-	@python -m examples.cartpole
+	@python -m examples.cartpole --door $(DOOR)
 
 .PHONY: test
 test: build test-rust loom test-python ## Run all tests: Rust, model checks, Python, documentation examples

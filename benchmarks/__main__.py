@@ -1,4 +1,4 @@
-"""The command line: ``python -m benchmarks stream [--quick] [--no-peers]``.
+"""The command line: ``python -m benchmarks {stream,net} [--quick] [--no-peers]``.
 
 Results go to standard output (or FILE), one JSON object a line; progress and a short
 reading of each result go to standard error. The exit status is 1 when the content check
@@ -15,13 +15,14 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
-from benchmarks import report, stream
+from benchmarks import report
 from benchmarks.content import ContentError
-from benchmarks.engine import Echoic, Engine
+from benchmarks.engine import ENGINE, Engine
 from benchmarks.machine import machine, versions
 from benchmarks.peers import PEERS
-from benchmarks.peers.process import PeerProcess
+from benchmarks.peers.process import EngineProcess, PeerProcess
 from benchmarks.progress import Progress
+from benchmarks.suites import SUITES
 from benchmarks.timing import OpenSubject, interleave
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.out is not None:
             out = stack.enter_context(options.out.open("w"))
         return run(
-            Echoic(),
+            options.suite,
             out,
             quick=options.quick,
             peers=options.peers,
@@ -46,10 +47,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def run(  # noqa: PLR0913 - the options of the command line
-    engine: Engine, out: TextIO, *, quick: bool, peers: bool, repeats: int, only: str
+    suite: str,
+    out: TextIO,
+    *,
+    quick: bool,
+    peers: bool,
+    repeats: int,
+    only: str,
+    engine: Engine = ENGINE,
 ) -> int:
-    """Measure ``engine`` with every workload whose name contains ``only``."""
-    workloads = [w for w in stream.workloads(quick) if only in w.name]
+    """Measure ``engine`` with every workload of a suite whose name contains ``only``."""
+    workloads = [w for w in SUITES[suite](quick) if only in w.name]
     failed = False
     with contextlib.ExitStack() as stack:
         progress = stack.enter_context(Progress(len(workloads) * (repeats + 1)))
@@ -57,12 +65,16 @@ def run(  # noqa: PLR0913 - the options of the command line
         if peers:
             for peer in PEERS:
                 progress.say(f"{peer.name}: preparing its environment")
-                processes[peer.name] = stack.enter_context(PeerProcess(peer, quick=quick))
+                processes[peer.name] = PeerProcess(peer, suite=suite, quick=quick)
+        ours = EngineProcess(type(engine).__module__, suite=suite, quick=quick)
         for workload in workloads:
             progress.begin(workload.name)
             subjects: dict[str, OpenSubject] = {
                 report.BOUND: partial(workload.bound, engine),
-                report.OURS: partial(workload.session, engine),
+                # A server has a process of its own, as the peer's has.
+                report.OURS: partial(ours.session, workload.name)
+                if suite == "net"
+                else partial(workload.session, engine),
             }
             for name, process in processes.items():
                 subjects[name] = partial(process.session, workload.name)
@@ -90,7 +102,7 @@ def run(  # noqa: PLR0913 - the options of the command line
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument(
-        "suite", nargs="?", choices=["stream"], default="stream", help="what to measure"
+        "suite", nargs="?", choices=list(SUITES), default="stream", help="what to measure"
     )
     parser.add_argument(
         "--quick",

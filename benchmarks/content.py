@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from benchmarks.payload import flatten
+from benchmarks.payload import Pool, flatten, numbered
 
 if TYPE_CHECKING:
-    from benchmarks.payload import Array, Pool, Tree
+    from benchmarks.payload import Array, Tree
 
 PIECE_BYTES = 1 << 15
 
@@ -98,3 +98,63 @@ class Receiver:
                 f"`{path}`: row {row} of the batch after {self._rows} rows differs from what "
                 "was sent"
             )
+
+
+class Crowd:
+    """Compares batches in which many producers mix with what each of them sends, in its order.
+
+    All send the same samples, each with its own number as the origin.
+    """
+
+    SAMPLES = 61
+
+    def __init__(self, producers: int) -> None:
+        """Expect the streams of ``producers`` producers from their first rows on."""
+        self._words = self._columns()["words"]
+        self.received = np.zeros(producers, np.int64)
+
+    @classmethod
+    def pool(cls, producer: int) -> Pool:
+        """Return what ``producer`` sends."""
+        columns = cls._columns()
+        columns["origin"][:] = producer
+        return Pool.of_columns(numbered(), columns)
+
+    @classmethod
+    def _columns(cls) -> dict[str, Array]:
+        columns = dict(Pool.of_samples(numbered(), cls.SAMPLES).columns)
+        columns["words"][:, 0] = np.arange(cls.SAMPLES)
+        return columns
+
+    def check(self, batch: Tree, rows: int) -> None:
+        """Compare every row with what is due next from its producer."""
+        origins, words = self._leaves(batch, rows)
+        order = np.argsort(origins, kind="stable")
+        grouped = origins[order]
+        before = np.searchsorted(grouped, grouped)
+        due = (self.received[grouped] + np.arange(rows) - before) % self.SAMPLES
+        if not np.array_equal(words[order], self._words[due]):
+            row = int(order[(words[order] != self._words[due]).any(axis=1).argmax()])
+            raise ContentError(
+                f"row {row} is not what producer {origins[row]} sent after its first "
+                f"{self.received[origins[row]]} rows and those before it in the batch"
+            )
+        self._count(origins)
+
+    def count(self, batch: Tree, rows: int) -> None:
+        """Count the rows of each producer only: cheap enough to run inside a timer.
+
+        A row that is lost or repeated shifts all that [`check`] sees of its producer later.
+        """
+        self._count(self._leaves(batch, rows)[0])
+
+    def _count(self, origins: Array) -> None:
+        self.received += np.bincount(origins, minlength=len(self.received))
+
+    def _leaves(self, batch: Tree, rows: int) -> tuple[Array, Array]:
+        origins, words = batch["origin"][:, 0], batch["words"]
+        if origins.shape != (rows,) or words.shape != (rows, 4):
+            raise ContentError(f"expected {rows} rows, got {origins.shape} and {words.shape}")
+        if origins.min() < 0 or origins.max() >= len(self.received):
+            raise ContentError(f"there are {len(self.received)} producers, not {origins.max()}")
+        return origins, words

@@ -6,8 +6,13 @@ code in its own environment (`benchmarks.peers`), so both sides do identical wor
 
 from __future__ import annotations
 
+import itertools
+import os
+import tempfile
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from benchmarks.net.engine import Learner, Sender
 from benchmarks.timing import UnavailableError
 
 if TYPE_CHECKING:
@@ -89,3 +94,30 @@ class Echoic:
             raise UnavailableError(f"echoic._native.empty_call is missing: {error}") from error
         function: Callable[[Tree], Any] = empty_call
         return function
+
+    def listen(self, example: Tree, *, door: str, batch_size: int, num_buffers: int) -> Learner:
+        """Open a server with one door, at an address that nobody else has."""
+        import echoic  # noqa: PLC0415 - as above
+
+        name = f"echoic-bench-{os.getpid()}-{next(_numbers)}"
+        transport: echoic.Transport = {
+            "tcp": lambda: echoic.TcpTransport(0),
+            "unix": lambda: echoic.UnixTransport(Path(tempfile.gettempdir()) / f"{name}.sock"),
+            "shm": lambda: echoic.ShmTransport(name),
+        }[door]()
+        server = echoic.Server(
+            example, batch_size=batch_size, num_buffers=num_buffers, transport=transport
+        ).start()
+        return Learner(server.addresses[0], server.sample, server.close)
+
+    def connect(self, address: str, example: Tree) -> Sender:
+        """Connect with the defaults."""
+        import echoic  # noqa: PLC0415 - as above
+
+        client = echoic.connect(address, example)
+        return Sender(client.send, client.send_batch, client.flush, client.close)
+
+
+ENGINE = Echoic()
+
+_numbers = itertools.count()

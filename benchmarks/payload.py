@@ -28,6 +28,16 @@ def small() -> Tree:
     return {"obs": np.zeros(4, np.float32), "reward": np.zeros(1, np.float32)}
 
 
+def stamped() -> Tree:
+    """20 bytes: an observation, and when it was sent."""
+    return {"obs": np.zeros(3, np.float32), "sent": np.zeros(1, np.int64)}
+
+
+def numbered() -> Tree:
+    """20 bytes: who sent it, and some words of which the first is a number."""
+    return {"origin": np.zeros(1, np.int32), "words": np.zeros(4, np.int32)}
+
+
 def six_leaves() -> Tree:
     """45 bytes: a whole transition of CartPole."""
     return {
@@ -129,10 +139,14 @@ class Pool:
     @classmethod
     def of_samples(cls, example: Tree, size: int) -> Pool:
         """Make ``size`` random samples for ``submit``."""
-        columns = _random_columns(example, size)
+        return cls.of_columns(example, _random_columns(example, size))
+
+    @classmethod
+    def of_columns(cls, example: Tree, columns: dict[str, Array]) -> Pool:
+        """Make a sample for ``submit`` of each row of ``columns``."""
         entries = tuple(
             rebuild(example, iter([column[index] for column in columns.values()]))
-            for index in range(size)
+            for index in range(len(next(iter(columns.values()))))
         )
         return cls(example, entries, 1, columns)
 

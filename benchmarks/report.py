@@ -15,7 +15,7 @@ from benchmarks.timing import Rounds, Summary, rounded
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from benchmarks.stream import Target, Workload
+    from benchmarks.workload import Target, Workload
 
 OURS = "echoic"
 BOUND = "bound"
@@ -51,7 +51,11 @@ def record(workload: Workload, rounds: Rounds, peers: dict[str, Record]) -> Reco
         },
         "parameters": workload.parameters,
     }
-    line["targets"] = [_target(target, line) for target in workload.targets]
+    line["targets"] = [
+        _target(target, line)
+        for target in workload.targets
+        if target.peer is None or target.peer in peers
+    ]
     return line
 
 
@@ -93,6 +97,8 @@ def _target(target: Target, line: Record) -> Record:
         value = line["median"]
     elif target.metric == "ratio_to_bound":
         value = line["ratio_to_bound"]
+    elif target.peer is not None:
+        value = line["ratio_to_peer"][target.peer]
     else:
         value = line["metrics"].get(target.metric, {}).get("median")
     met = value is not None

@@ -28,62 +28,32 @@ import itertools
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from functools import partial
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from benchmarks import payload, probes
 from benchmarks.content import CHECKED_ROUNDS, ContentError, Receiver
-from benchmarks.engine import Engine, Stream
 from benchmarks.payload import Pool
 from benchmarks.timing import Measure, Measurement
+from benchmarks.workload import (
+    COPY_NAME,
+    Check,
+    Ring,
+    Session,
+    Target,
+    Workload,
+    any_engine,
+    copies,
+)
 
-Check = Callable[[Any, int], None]
-Session = Callable[[Engine], AbstractContextManager[Measure]]
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
-
-@dataclass(frozen=True)
-class Ring:
-    """The size of a stream's memory."""
-
-    batch_size: int
-    num_buffers: int = 4
-
-    def open(self, engine: Engine, pool: Pool) -> Stream:
-        """Open a stream of this size for the samples of ``pool``."""
-        return engine.open(pool.example, **asdict(self))
-
-
-@dataclass(frozen=True)
-class Target:
-    """A limit the project set itself: printed beside the result, never asserted."""
-
-    metric: str
-    at_least: float | None = None
-    at_most: float | None = None
-
-
-@dataclass(frozen=True)
-class Workload:
-    """One thing to measure, with what it is measured against.
-
-    `better` says which way the value improves, so that ratios can always mean speed.
-    """
-
-    name: str
-    what: str
-    unit: str
-    better: Literal["lower", "higher"]
-    session: Session
-    bound_name: str
-    bound: Session
-    parameters: dict[str, Any] = field(default_factory=dict)
-    targets: tuple[Target, ...] = ()
+    from benchmarks.engine import Engine, Stream
 
 
 @contextlib.contextmanager
@@ -387,8 +357,8 @@ def _submit_batch_small(quick: bool, rows: int, *, aliased: bool = False) -> Wor
         unit="GB/s",
         better="higher",
         session=partial(submit_blocks, pool=pool, ring=ring, batches=batches, aliased=aliased),
-        bound_name=_COPY_NAME,
-        bound=_copies(pool, ring, slots_per_batch=1, batches=batches),
+        bound_name=COPY_NAME,
+        bound=copies(pool, ring, slots_per_batch=1, batches=batches),
         parameters={**asdict(ring), "batches": batches},
         targets=(
             Target("ratio_to_bound", at_least=0.8),
@@ -434,8 +404,8 @@ def _submit_bytes(  # noqa: PLR0913 - what the two workloads of this kind differ
         unit="GB/s",
         better="higher",
         session=partial(submit_alternating, pool=pool, ring=ring, batches=batches, unit="GB/s"),
-        bound_name=_COPY_NAME,
-        bound=_copies(pool, ring, slots_per_batch=ring.batch_size, batches=batches),
+        bound_name=COPY_NAME,
+        bound=copies(pool, ring, slots_per_batch=ring.batch_size, batches=batches),
         parameters={
             **asdict(ring),
             "batches": batches,
@@ -455,8 +425,8 @@ def _frame_blocks(quick: bool) -> Workload:
         unit="GB/s",
         better="higher",
         session=partial(submit_blocks, pool=pool, ring=ring, batches=batches, aliased=False),
-        bound_name=_COPY_NAME,
-        bound=_copies(pool, ring, slots_per_batch=1, batches=batches),
+        bound_name=COPY_NAME,
+        bound=copies(pool, ring, slots_per_batch=1, batches=batches),
         parameters={**asdict(ring), "batches": batches},
         targets=(Target("ratio_to_bound", at_least=0.85),),
     )
@@ -475,7 +445,7 @@ def _handover(quick: bool) -> Workload:
         better="lower",
         session=partial(handover, pool=pool, ring=ring, handovers=handovers, pause=pause),
         bound_name="wake-up of a Python thread parked on a threading.Lock",
-        bound=_any_engine(partial(probes.lock_handovers, handovers, 2 * pause)),
+        bound=any_engine(partial(probes.lock_handovers, handovers, 2 * pause)),
         parameters={**asdict(ring), "handovers": handovers, "pause_s": pause},
         targets=(Target("value", at_most=20), Target("p99_us", at_most=100)),
     )
@@ -498,7 +468,7 @@ def _take_ready(quick: bool) -> Workload:
         better="lower",
         session=partial(take_ready, pool=pool, ring=ring, rounds=rounds),
         bound_name="six numpy slices in a dict, plain Python: a reference, not a bound",
-        bound=_any_engine(slices),
+        bound=any_engine(slices),
         parameters={**asdict(ring), "rounds": rounds},
         targets=(Target("value", at_most=2),),
     )
@@ -507,23 +477,3 @@ def _take_ready(quick: bool) -> Workload:
 def _ready(ring: Ring) -> int:
     # Fewer than the ring holds: the batch in hand occupies a buffer too.
     return ring.num_buffers - 2
-
-
-_COPY_NAME = "numpy copy of the same bytes round a ring of the same size"
-
-
-def _copies(pool: Pool, ring: Ring, *, slots_per_batch: int, batches: int) -> Session:
-    return _any_engine(
-        partial(
-            probes.plain_copies,
-            pool,
-            slots_per_batch=slots_per_batch,
-            num_buffers=ring.num_buffers,
-            batches=batches,
-        )
-    )
-
-
-def _any_engine(probe: Callable[[], AbstractContextManager[Measure]]) -> Session:
-    """Make a session of a probe that is the same whatever engine it stands beside."""
-    return lambda _engine: probe()

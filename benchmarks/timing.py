@@ -102,7 +102,7 @@ def interleave(
     series: dict[str, list[Measurement]] = {}
     unavailable: dict[str, str] = {}
     with contextlib.ExitStack() as stack:
-        stack.enter_context(_garbage_collector_off())
+        stack.enter_context(garbage_collector_off())
         measures: dict[str, Measure] = {}
         for name, open_subject in subjects.items():
             try:
@@ -130,7 +130,8 @@ def rounded(value: float) -> float:
 
 
 @contextlib.contextmanager
-def _garbage_collector_off() -> Iterator[None]:
+def garbage_collector_off() -> Iterator[None]:
+    """Keep the cyclic garbage collector off for a while."""
     was_enabled = gc.isenabled()
     gc.collect()
     gc.disable()

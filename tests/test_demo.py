@@ -1,20 +1,25 @@
-"""The demo finishes, counts right and learns; its mathematics agrees with differences.
+"""The demo finishes, counts right and learns, through every door; its processes end with it.
+
+Its mathematics agrees with differences.
 
 No test here looks at a speed.
 """
 
 from __future__ import annotations
 
+import copy
 import io
+import itertools
+import multiprocessing
+import os
 import random
 import re
 import signal
 import subprocess
 import sys
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import echoic
 import numpy as np
@@ -32,15 +37,17 @@ from examples.cartpole.__main__ import (
     Outcome,
     train,
 )
+from examples.cartpole.crew import DOORS, SPAWN, ProcessCrew, ThreadCrew, transport_of
 from examples.cartpole.learner import Lesson, evaluate
 from examples.cartpole.policy import Actor, ActorCritic, Array, Network
 from examples.cartpole.progress import EPISODES, Progress
-from examples.cartpole.view import LiveView, duration, sparkline
-from examples.cartpole.weights import SharedWeights, Version
-from examples.cartpole.worker import Crew
+from examples.cartpole.traffic import Flow, Traffic
+from examples.cartpole.view import CONNECTIONS, LiveView, duration, sparkline
+from examples.cartpole.weights import SharedWeights, Version, WeightsBlock
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
+    from multiprocessing.connection import Connection
 
 ROOT = Path(__file__).resolve().parent.parent
 STEPS_PER_BATCH = ROLLOUTS_PER_BATCH * rollout.LENGTH
@@ -71,6 +78,7 @@ def assert_counts_agree(outcome: Outcome) -> None:
     assert outcome.sent == info.inserted_total == delivered + info.store_size
     assert info.store_size <= BATCHES * ROLLOUTS_PER_BATCH
     assert (info.refused, info.aborted, info.batches_held) == (0, 0, 0)
+    assert outcome.lost == []
 
 
 def assert_is_a_picture(path: Path) -> None:
@@ -83,8 +91,11 @@ def assert_is_a_picture(path: Path) -> None:
 # A whole run.
 
 
-def test_run_stops_at_its_step_budget_and_its_counts_agree(tmp_path: Path) -> None:
-    outcome = train(Options(workers=3, steps=3 * STEPS_PER_BATCH, out=tmp_path))
+@pytest.mark.parametrize("door", DOORS)
+def test_run_stops_at_its_step_budget_and_its_counts_agree(door: str, tmp_path: Path) -> None:
+    outcome = train(Options(door=door, workers=3, steps=3 * STEPS_PER_BATCH, out=tmp_path))
+    kind = outcome.address.split(":")[0] if outcome.address else "none"
+    assert kind == door
     assert outcome.progress.steps == 3 * STEPS_PER_BATCH
     assert not outcome.reached
     assert len(outcome.evaluation) == EVALUATION_EPISODES
@@ -92,9 +103,10 @@ def test_run_stops_at_its_step_budget_and_its_counts_agree(tmp_path: Path) -> No
     assert_is_a_picture(outcome.plot)
 
 
-def test_policy_is_learned(tmp_path: Path) -> None:
+@pytest.mark.parametrize("door", ["shm", "tcp", "none"])
+def test_policy_is_learned(door: str, tmp_path: Path) -> None:
     target = 5 * UNTRAINED
-    outcome = train(Options(steps=100_000, target=target, out=tmp_path))
+    outcome = train(Options(door=door, steps=100_000, target=target, out=tmp_path))
     assert outcome.reached
     assert np.mean(outcome.progress.returns[:50]) < 2 * UNTRAINED
     assert np.mean(outcome.progress.returns[-EPISODES:]) >= target
@@ -127,25 +139,50 @@ def test_output_that_is_no_terminal_gets_plain_lines(tmp_path: Path) -> None:
     assert "\x1b" not in done.stdout
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="no SIGINT for one process there")
-def test_interrupt_ends_a_run_cleanly(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("door", "end"),
+    [*((door, signal.SIGINT) for door in DOORS), ("shm", signal.SIGKILL), ("tcp", signal.SIGKILL)],
+)
+def test_no_process_outlives_an_interrupt_or_the_learner(
+    door: str, end: signal.Signals, tmp_path: Path
+) -> None:
+    options = ("--door", door, "--target", "1000", "--steps", "10000000", "--out", str(tmp_path))
     with subprocess.Popen(
-        demo("--target", "1000", "--steps", "10000000", "--out", str(tmp_path)),
+        demo(*options),
         cwd=ROOT,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        start_new_session=True,
     ) as process:
         try:
             assert process.stdout
             process.stdout.readline()  # The first batch is learned from.
-            process.send_signal(signal.SIGINT)
-            output, errors = process.communicate(timeout=30)
-        finally:
-            process.kill()
-    assert process.returncode == INTERRUPTED
-    assert "all workers have stopped" in output
+            if end == signal.SIGINT:  # Ctrl-C goes to all processes of a terminal.
+                os.killpg(process.pid, end)
+            else:
+                process.send_signal(end)
+            # Both pipes have an end only when every process that could write to them is gone.
+            output, errors = process.communicate(timeout=20)
+        except BaseException:
+            os.killpg(process.pid, signal.SIGKILL)
+            raise
     assert errors == ""
+    if end == signal.SIGINT:
+        assert process.returncode == INTERRUPTED
+        assert "all workers have stopped" in output
+    else:
+        assert process.returncode == -end
+
+
+def test_worker_process_imports_nothing_for_the_eye() -> None:
+    script = "import sys, examples.cartpole.worker as _; print(*sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    modules = set(done.stdout.split())
+    assert "echoic" in modules
+    assert not modules & {"matplotlib", "rich", "examples.cartpole.learner"}
 
 
 @pytest.mark.parametrize("option", ["--workers", "--steps"])
@@ -166,7 +203,7 @@ def small_model() -> tuple[ActorCritic, Array]:
 def test_rollouts_of_a_worker_follow_each_other_without_a_gap() -> None:
     model, params = small_model()
     server = echoic.Server(rollout.EXAMPLE, batch_size=10, num_buffers=2)
-    with server, Crew(1, model, SharedWeights(params), server, seed=0):
+    with server, ThreadCrew(1, model, SharedWeights(params), server, seed=0):
         batch = server.sample(timeout=60).batch
     steps = {name: leaf.reshape(-1, *leaf.shape[2:]) for name, leaf in batch["step"].items()}
     over = steps["terminated"] | steps["truncated"]
@@ -176,13 +213,13 @@ def test_rollouts_of_a_worker_follow_each_other_without_a_gap() -> None:
     np.testing.assert_array_equal(~np.isnan(steps["episode_return"]), over)
     # A step is worth 1, so that a return is the distance between two ends.
     ends = [-1, *np.flatnonzero(over)]
-    assert steps["episode_return"][over].tolist() == [b - a for a, b in pairwise(ends)]
+    assert steps["episode_return"][over].tolist() == [b - a for a, b in itertools.pairwise(ends)]
 
 
 def test_log_prob_is_that_of_the_version_that_acted() -> None:
     model, params = small_model()
     server = echoic.Server(rollout.EXAMPLE, batch_size=4, num_buffers=2)
-    with server, Crew(2, model, SharedWeights(params), server, seed=0):
+    with server, ThreadCrew(2, model, SharedWeights(params), server, seed=0):
         batch = server.sample(timeout=60).batch
     assert set(batch["worker"]) <= {0, 1}
     assert batch["version"].tolist() == [0] * 4
@@ -208,14 +245,87 @@ def test_failure_of_a_worker_ends_the_run_and_is_raised() -> None:
     with (
         pytest.raises(LookupError, match="no weights today"),
         server,
-        Crew(2, model, BrokenWeights(), server, seed=0),
+        ThreadCrew(2, model, BrokenWeights(), server, seed=0),
     ):
         assert list(server.dataset_iter()) == []
 
 
-def test_published_version_does_not_change_with_the_learner() -> None:
+def rollouts_by_worker(server: echoic.Server) -> Iterator[int]:
+    for sample in server.dataset_iter():
+        yield from sample.batch["worker"].tolist()
+
+
+def kill_when_it_has_sent(workers: Iterator[int], number: int) -> None:
+    assert number in workers
+    children = {child.name: child for child in multiprocessing.active_children()}
+    children[f"worker {number}"].kill()
+
+
+@pytest.mark.parametrize("door", ["shm", "unix", "tcp"])
+def test_killed_worker_does_not_stop_the_others(door: str) -> None:
+    model, params = small_model()
+    with transport_of(door) as transport:
+        server = echoic.Server(rollout.EXAMPLE, 2, num_buffers=2, transport=transport)
+        crew = ProcessCrew(3, model, WeightsBlock(params, SPAWN), server, seed=0)
+        with server, crew:
+            workers = rollouts_by_worker(server)
+            kill_when_it_has_sent(workers, 1)
+            others = [number for number in itertools.islice(workers, 300) if number != 1]
+    # All that the killed one had on its way is far less.
+    assert len(others) > 250
+    assert set(others) == {0, 2}
+    assert crew.lost == ["worker 1: ended with status -9"]
+
+
+def test_run_ends_with_an_error_when_the_last_worker_is_killed() -> None:
+    model, params = small_model()
+    with transport_of("unix") as transport:
+        server = echoic.Server(rollout.EXAMPLE, 2, num_buffers=2, transport=transport)
+        crew = ProcessCrew(1, model, WeightsBlock(params, SPAWN), server, seed=0)
+        workers = rollouts_by_worker(server)
+
+        def run() -> None:
+            with server, crew:
+                kill_when_it_has_sent(workers, 0)
+                assert set(workers) <= {0}
+
+        with pytest.raises(RuntimeError, match=r"^worker 0: ended with status -9$"):
+            run()
+
+
+def test_run_ends_with_an_error_when_a_worker_process_fails(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    model, _ = small_model()
+    with transport_of("unix") as transport:
+        server = echoic.Server(rollout.EXAMPLE, 2, num_buffers=2, transport=transport)
+        crew = ProcessCrew(2, model, BrokenWeights(), server, seed=0)
+        with pytest.raises(RuntimeError, match="its own error is above"), server, crew:
+            assert list(server.dataset_iter()) == []
+    assert "LookupError: no weights today" in capfd.readouterr().err
+
+
+def test_worker_that_is_not_let_in_says_why() -> None:
+    model, params = small_model()
+    with transport_of("unix") as transport:
+        assert transport is not None
+        server = echoic.Server(np.int64(0), 2, transport=replace(transport, token="a secret"))
+        crew = ProcessCrew(1, model, WeightsBlock(params, SPAWN), server, seed=0)
+        with pytest.raises(RuntimeError, match="token"), server, crew:
+            assert list(server.dataset_iter()) == []
+
+
+# The weights.
+
+
+def kinds_of_weights(params: Array) -> list[SharedWeights | WeightsBlock]:
+    return [SharedWeights(params), WeightsBlock(params, SPAWN)]
+
+
+@pytest.mark.parametrize("kind", [0, 1])
+def test_published_version_does_not_change_with_the_learner(kind: int) -> None:
     params = np.zeros(3, np.float32)
-    weights = SharedWeights(params)
+    weights = kinds_of_weights(params)[kind]
     params += 1
     weights.publish(params)
     params += 1
@@ -224,6 +334,59 @@ def test_published_version_does_not_change_with_the_learner() -> None:
     assert published.tolist() == [1, 1, 1]
     with pytest.raises(ValueError, match="read-only"):
         published[0] = 5
+
+
+def as_in_another_process(weights: WeightsBlock) -> WeightsBlock:
+    """The memory is shared, and what was read from it is not."""
+    return copy.copy(weights)
+
+
+def test_reader_of_the_block_gets_the_latest_version() -> None:
+    params = np.zeros(3, np.float32)
+    weights = WeightsBlock(params, SPAWN)
+    reader = as_in_another_process(weights)
+    assert reader.latest() is weights.latest()
+    for _ in range(3):
+        params += 1
+        weights.publish(params)
+    number, found = reader.latest()
+    assert (number, found.tolist()) == (3, [3, 3, 3])
+    assert reader.latest().params is found
+
+
+def test_block_that_is_half_written_leaves_its_reader_the_version_that_it_has() -> None:
+    params = np.ones(3, np.float32)
+    weights = WeightsBlock(params, SPAWN)
+    reader = as_in_another_process(weights)
+    weights.publish(params)
+    weights._block[-1] ^= 1
+    assert reader.latest().number == 0
+    weights._block[-1] ^= 1
+    assert reader.latest().number == 1
+
+
+def read_versions(weights: WeightsBlock, reports: Connection, count: int) -> None:
+    seen = {0}
+    while len(seen) < count:
+        number, params = weights.latest()
+        if set(params.tolist()) != {number}:
+            break
+        seen.add(number)
+    reports.send(len(seen))
+
+
+def test_reader_in_another_process_never_sees_a_mixture_of_versions() -> None:
+    params = np.zeros(2_000, np.float32)
+    weights = WeightsBlock(params, SPAWN)
+    reports, reporter = SPAWN.Pipe(duplex=False)
+    reader = SPAWN.Process(target=read_versions, args=(weights, reporter, 50))
+    reader.start()
+    with reports:
+        while not reports.poll():
+            params += 1
+            weights.publish(params)
+        assert reports.recv() == 50
+    reader.join()
 
 
 # The mathematics.
@@ -404,8 +567,12 @@ def test_live_view_shows_training_and_transport() -> None:
     console = Console(file=screen, force_terminal=True, width=100, color_system=None)
     progress = progress_of((2.0, Lesson(1234, [40.0, 60.0], [1, 4])))
     view = LiveView(console, budget=5000, target=400)
+    flows = [
+        Flow("shm://pole", f"process {number}", 1000.0 + number, 0.25)
+        for number in range(CONNECTIONS + 2)
+    ]
     with view:
-        view.update(progress, server.info)
+        view.update(progress, server.info, flows)
     shown = screen.getvalue()
     for text in (
         "50.0 of 400",
@@ -415,8 +582,72 @@ def test_live_view_shows_training_and_transport() -> None:
         "4 versions",
         "3 of 4",
         "submit to available",
+        "process 7",
+        "1,007 steps/s",
+        "25%",
+        "and 2 more",
+        "to shm://pole",
     ):
         assert text in shown
+    assert "process 8" not in shown
+
+
+def test_live_view_of_threads_shows_no_connections() -> None:
+    server = echoic.Server({"x": np.float32(0)}, batch_size=2, num_buffers=2)
+    screen = io.StringIO()
+    console = Console(file=screen, force_terminal=True, width=100, color_system=None)
+    view = LiveView(console, budget=5000, target=400)
+    with view:
+        view.update(progress_of((2.0, Lesson(1234, [], [1]))), server.info, [])
+    assert "blocked pushes" in screen.getvalue()
+    assert "Connections" not in screen.getvalue()
+
+
+def connection(number: int, age: float, samples: int, blocked_time: float) -> dict[str, Any]:
+    return {
+        "id": number,
+        "address": "tcp://localhost:1",
+        "peer": f"peer {number}",
+        "age": age,
+        "samples": samples,
+        "blocked_time": blocked_time,
+    }
+
+
+def flow(number: int, rollouts_per_second: float, blocked: float) -> Flow:
+    rate = rollouts_per_second * rollout.LENGTH
+    return Flow("tcp://localhost:1", f"peer {number}", rate, blocked)
+
+
+def test_traffic_is_that_of_the_last_looks() -> None:
+    looks = iter(
+        [
+            [connection(1, 0.5, 10, 0.1)],
+            [connection(2, 0.25, 5, 0.0), connection(1, 1.5, 30, 0.6)],
+            [connection(2, 4.25, 25, 60.0)],
+        ]
+    )
+    times = iter([0.0, 0.4, 1.0, 1.4, 2.0, 6.0])
+    traffic = Traffic(lambda: next(looks), clock=lambda: next(times))
+    assert traffic.flows() == []
+    # A connection that is new counts from its own beginning.
+    first = [flow(1, 20.0, 0.2)]
+    assert traffic.flows() == first
+    assert traffic.flows() == first
+    assert traffic.flows() == [flow(1, 20.0, 0.5), flow(2, 20.0, 0.0)]
+    # The first look did not have this one yet. It has waited longer than it was looked at.
+    assert traffic.flows() == [flow(2, 25 / 4.25, 1.0)]
+
+
+def test_traffic_forgets_what_was_long_ago() -> None:
+    samples = itertools.chain([1000], itertools.count(2000, 3))
+    times = itertools.count()
+    traffic = Traffic(
+        lambda: [connection(1, 100.0, next(samples), 0.0)], clock=lambda: float(next(times))
+    )
+    flows = [traffic.flows() for _ in range(Traffic.LOOKS + 2)]
+    assert flows[Traffic.LOOKS - 1] != [flow(1, 3.0, 0.0)]
+    assert flows[-1] == [flow(1, 3.0, 0.0)]
 
 
 @pytest.mark.parametrize(

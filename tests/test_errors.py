@@ -14,6 +14,8 @@ BUILTINS = {
     "SpecError": ValueError,
     "WaitTimeoutError": TimeoutError,
     "ClosedError": RuntimeError,
+    "DisconnectedError": ConnectionError,
+    "RefusedError": ConnectionError,
     "TrajectoryError": ValueError,
 }
 
@@ -35,6 +37,14 @@ def test_the_list_above_is_complete() -> None:
 def test_the_package_exports_the_very_classes_of_the_errors_module() -> None:
     for name in errors.__all__:
         assert getattr(echoic, name) is getattr(errors, name)
+
+
+def wrong_token() -> None:
+    server = echoic.Server(0, batch_size=1)
+    token = b"right"
+    with server:
+        address = echoic.TcpTransport(0, token=token).open(server)
+        echoic.connect(address, 0, token=b"wrong")
 
 
 def closed_sample() -> None:
@@ -63,6 +73,11 @@ PROVOKED = {
         lambda: echoic.Server(0, batch_size=1).sample(timeout=0),
         echoic.WaitTimeoutError,
     ),
+    "nobody there": (
+        lambda: echoic.connect("tcp://127.0.0.1:1", 0, connect_timeout=0.05),
+        echoic.DisconnectedError,
+    ),
+    "the wrong token": (wrong_token, echoic.RefusedError),
     "a closed server, sample": (closed_sample, echoic.ClosedError),
     "a closed server, submit": (closed_submit, echoic.ClosedError),
     "an unfinished trajectory": (
@@ -95,6 +110,16 @@ ABUSES = {
     "a histogram made by hand": echoic.Histogram,
     "a spec made by hand": echoic.Spec,
     "an info that is assigned": lambda: setattr(echoic.Server(0, batch_size=1).info, "partial", 1),
+    "an address without a scheme": lambda: echoic.connect("localhost:1", 0),
+    "a window of no bytes": lambda: echoic.connect("tcp://localhost:1", 0, window_bytes=-1),
+    "a producer of 3 bytes": lambda: echoic.connect("tcp://localhost:1", 0, producer=b"abc"),
+    "an empty token": lambda: echoic.connect("tcp://localhost:1", 0, token=""),
+    "a linger of nan": lambda: echoic.connect("tcp://localhost:1", 0, linger=float("nan")),
+    "an authority without tls": lambda: echoic.connect("tcp://localhost:1", 0, ca="ca.pem"),
+    "an authority that is no file": lambda: echoic.connect("tls://localhost:1", 0, ca="/no.pem"),
+    "a name with a slash": lambda: echoic.connect("shm://a/b", 0),
+    "a door with no threads": lambda: echoic.TcpTransport(0, threads=0).open(echoic.Server(0, 1)),
+    "a heart that stands": lambda: echoic.TcpTransport(0, heartbeat=0).open(echoic.Server(0, 1)),
     "an accumulator of no dict": lambda: echoic.TrajectoryAccumulator([np.zeros(2)]),
     "an accumulator of nothing": lambda: echoic.TrajectoryAccumulator({}),
     "an accumulator of numbered parts": lambda: echoic.TrajectoryAccumulator({1: np.zeros(2)}),

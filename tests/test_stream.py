@@ -563,8 +563,8 @@ def test_sizes_that_make_no_sense_are_refused(arguments: dict[str, Any], message
 
 
 @pytest.mark.parametrize("transport", ["tcp", object(), 0])
-def test_a_transport_is_refused_while_there_is_none(transport: Any) -> None:
-    with pytest.raises(TypeError, match="transport must be None"):
+def test_what_is_no_transport_is_refused(transport: Any) -> None:
+    with pytest.raises(TypeError, match="transport must be a transport"):
         echoic.Server(np.int64(0), batch_size=1, transport=transport)
 
 

@@ -2,7 +2,7 @@
 
 A peer never enters Echoic's environment: its packages are pinned here, installed into
 ``benchmarks/.envs/<name>`` on first use, and run as a child process that executes the
-same workload code (`benchmarks.stream`) on the peer's engine.
+same workload code (`benchmarks.suites`) on the peer's engine.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Peer:
-    """Which package to install, and the module that offers its engine."""
+    """Which package to install, and the module that offers its engine as ``ENGINE``."""
 
     name: str
     version: str

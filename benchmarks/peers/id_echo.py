@@ -1,4 +1,4 @@
-"""InstaDeep's echo (`id-echo`) as an engine, in process.
+"""InstaDeep's echo (`id-echo`) as an engine, in process and over TCP.
 
 Its batches are views that the next `sample` invalidates. The workloads keep no batch
 longer than that, so they suit both sides.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.peers.worker import serve
+from benchmarks.net.engine import Learner, Sender
 from benchmarks.timing import UnavailableError
 
 if TYPE_CHECKING:
@@ -39,6 +39,31 @@ class IdEcho:
         """Refuse: it exports no empty function."""
         raise UnavailableError("id-echo has no empty native call")
 
+    def listen(
+        self,
+        example: Tree,
+        *,
+        door: str,  # noqa: ARG002 - it has one door, whichever is asked for
+        batch_size: int,
+        num_buffers: int,
+    ) -> Learner:
+        """Open a server at a free port with the same ring, else with its own defaults."""
+        echo = importlib.import_module("echo")
+        server = echo.Server(
+            example,
+            batch_size=batch_size,
+            num_buffers=num_buffers,
+            transport=echo.TcpTransport(port=0),
+        )
+        server.start()
+        return Learner(f"tcp://127.0.0.1:{server.port}", server.sample, server.close)
 
-if __name__ == "__main__":
-    serve(IdEcho())
+    def connect(self, address: str, example: Tree) -> Sender:
+        """Connect with its defaults."""
+        echo = importlib.import_module("echo")
+        host, _, port = address.removeprefix("tcp://").rpartition(":")
+        client = echo.TcpClient(host, int(port), example)
+        return Sender(client.send, None, client.wait, client.close)
+
+
+ENGINE = IdEcho()

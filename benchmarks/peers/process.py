@@ -1,136 +1,104 @@
-"""A peer's child process, seen from the parent.
+"""An engine in a child process, seen from the parent.
 
-The protocol is one JSON object a line, in turn: the parent asks for one repeat of a
-workload, the child answers with the measurement, or with the reason why there is none.
-One repeat at a time lets the parent interleave the peer with Echoic, and the child
-sleeps while the parent measures. A peer that stalls is killed and reported as stalled.
+The parent asks for one repeat of a workload at a time, and the child answers with the
+measurement, or with the reason why there is none. So the parent can interleave engines, and a
+child sleeps while another is measured. A peer that stalls is killed and reported as stalled.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
-import queue
-import subprocess
-import threading
-from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+import sys
+from typing import TYPE_CHECKING
 
+from benchmarks.child import Child, ChildError
+from benchmarks.content import ContentError
 from benchmarks.peers.environment import interpreter
 from benchmarks.timing import Measure, Measurement, UnavailableError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from types import TracebackType
-
-    from typing_extensions import Self
 
     from benchmarks.peers import Peer
 
-ROOT = Path(__file__).resolve().parent.parent.parent
-ANSWER_TIMEOUT = 90.0
 
+class EngineProcess:
+    """Runs workloads of a suite on the engine of a module, with this interpreter.
 
-class PeerProcess:
-    """Starts the child when the first session needs it, and again after a stall."""
+    Each session has a process of its own, so that the peak of its memory is the session's.
+    """
 
-    def __init__(self, peer: Peer, *, quick: bool) -> None:
-        """Prepare for ``peer``; nothing starts yet."""
-        self.peer = peer
-        self._quick = quick
-        self._child: subprocess.Popen[str] | None = None
-        self._answers: queue.SimpleQueue[str] = queue.SimpleQueue()
-        self._not_installed: str | None = None
-
-    def __enter__(self) -> Self:
-        """Install the peer if need be; that it cannot be is told by each session."""
-        try:
-            interpreter(self.peer)
-        except UnavailableError as error:
-            self._not_installed = str(error)
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """End the child."""
-        self._stop()
+    def __init__(self, module: str, *, suite: str, quick: bool) -> None:
+        """Prepare; nothing starts yet."""
+        self._arguments = [
+            "-m",
+            "benchmarks.peers.worker",
+            module,
+            suite,
+            *(["--quick"] if quick else []),
+        ]
 
     @contextlib.contextmanager
     def session(self, workload: str) -> Iterator[Measure]:
-        """Run ``workload`` in the child, one repeat a call."""
-        self._ask({"open": workload})
+        """Run ``workload`` in a child, one repeat a call."""
+        with Child([self._python(), *self._arguments]) as child:
+            child.ask({"open": workload})
 
-        def measure() -> Measurement:
-            answer = self._ask({"measure": workload})
-            return Measurement(answer["value"], answer["extras"])
+            def measure() -> Measurement:
+                answer = child.ask({"measure": workload})
+                return Measurement(answer["value"], answer["extras"])
 
-        try:
             yield measure
-        finally:
-            if self._child is not None:
-                # The next session starts a fresh child if this one fails to close.
-                with contextlib.suppress(UnavailableError):
-                    self._ask({"close": workload})
+            child.ask({"close": workload})
 
-    def _ask(self, request: dict[str, str]) -> dict[str, Any]:
+    def _python(self) -> str:
+        return sys.executable
+
+
+class PeerProcess(EngineProcess):
+    """Runs workloads on a peer, in the peer's own environment.
+
+    However a peer fails, the others are still measured: every failure is an
+    [`UnavailableError`].
+    """
+
+    def __init__(self, peer: Peer, *, suite: str, quick: bool) -> None:
+        """Install ``peer`` if need be; that it cannot be is told by each session."""
+        super().__init__(peer.module, suite=suite, quick=quick)
+        self.peer = peer
+        self._not_installed: str | None = None
+        try:
+            interpreter(peer)
+        except UnavailableError as error:
+            self._not_installed = str(error)
+
+    @contextlib.contextmanager
+    def session(self, workload: str) -> Iterator[Measure]:
+        """Run ``workload`` in a child; what goes wrong there makes it unavailable."""
+        with contextlib.ExitStack() as stack:
+            with _failures_as_unavailable():
+                measure = stack.enter_context(super().session(workload))
+
+            def guarded() -> Measurement:
+                with _failures_as_unavailable():
+                    return measure()
+
+            yield guarded
+            # How a peer ends is no result.
+            with contextlib.suppress(UnavailableError), _failures_as_unavailable():
+                stack.close()
+
+    def _python(self) -> str:
         if self._not_installed is not None:
             raise UnavailableError(self._not_installed)
-        child = self._child or self._start()
-        try:
-            _pipe(child.stdin).write(json.dumps(request) + "\n")
-            _pipe(child.stdin).flush()
-            line = self._answers.get(timeout=ANSWER_TIMEOUT)
-        except queue.Empty:
-            self._stop()
-            raise UnavailableError(f"no answer within {ANSWER_TIMEOUT:.0f} s") from None
-        except BrokenPipeError:
-            line = ""
-        if not line:
-            self._stop()
-            raise UnavailableError(f"its process ended with status {child.returncode}")
-        answer: dict[str, Any] = json.loads(line)
-        if "unavailable" in answer:
-            raise UnavailableError(answer["unavailable"])
-        return answer
-
-    def _start(self) -> subprocess.Popen[str]:
-        command = [str(interpreter(self.peer)), "-m", self.peer.module]
-        if self._quick:
-            command.append("--quick")
-        child = subprocess.Popen(
-            command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
-        self._child = child
-        answers: queue.SimpleQueue[str] = queue.SimpleQueue()
-        self._answers = answers
-
-        def read() -> None:
-            for line in _pipe(child.stdout):
-                answers.put(line)
-            answers.put("")
-
-        threading.Thread(target=read, daemon=True).start()
-        return child
-
-    def _stop(self) -> None:
-        child, self._child = self._child, None
-        if child is None:
-            return
-        with contextlib.suppress(BrokenPipeError):
-            _pipe(child.stdin).close()
-        try:
-            child.wait(timeout=2)
-        except subprocess.TimeoutExpired:
-            child.kill()
-            child.wait()
+        return str(interpreter(self.peer))
 
 
-def _pipe(stream: IO[str] | None) -> IO[str]:
-    """Return a stream that `Popen` was asked to open, so that it is there."""
-    if stream is None:
-        raise RuntimeError("the child was started without its pipes")
-    return stream
+@contextlib.contextmanager
+def _failures_as_unavailable() -> Iterator[None]:
+    try:
+        yield
+    except ContentError as error:
+        raise UnavailableError(f"wrong content: {error}") from error
+    except ChildError as error:
+        raise UnavailableError(str(error)) from error

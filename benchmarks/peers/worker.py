@@ -1,49 +1,45 @@
-"""A peer's child process, seen from inside: runs workloads on the peer's engine."""
+"""An engine's child process, seen from inside: runs the workloads of a suite on the engine.
+
+``python -m benchmarks.peers.worker MODULE SUITE [--quick]``, where the module has an ``ENGINE``.
+"""
 
 from __future__ import annotations
 
 import contextlib
-import json
-import os
+import importlib
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from benchmarks.content import ContentError
-from benchmarks.stream import workloads
-from benchmarks.timing import Measure, UnavailableError
+from benchmarks.child import Message, answer_requests
+from benchmarks.suites import SUITES
 
 if TYPE_CHECKING:
-    from benchmarks.engine import Engine
+    from collections.abc import Sequence
+
+    from benchmarks.timing import Measure
 
 
-def serve(engine: Engine) -> None:
+def serve(arguments: Sequence[str]) -> None:
     """Answer the parent's requests until it closes the pipe."""
-    known = {workload.name: workload for workload in workloads("--quick" in sys.argv)}
-    # Whatever the peer prints goes to standard error; the answers have the pipe alone.
-    answers = os.fdopen(os.dup(1), "w", buffering=1)
-    os.dup2(2, 1)
+    module, suite, *options = arguments
+    engine = importlib.import_module(module).ENGINE
+    known = {workload.name: workload for workload in SUITES[suite]("--quick" in options)}
     with contextlib.ExitStack() as stack:
-        measure: Measure | None = None
-        for line in sys.stdin:
-            request = json.loads(line)
-            answer: dict[str, Any] = {}
-            try:
-                if "open" in request:
-                    session = known[request["open"]].session(engine)
-                    measure = stack.enter_context(session)
-                elif "measure" in request and measure is not None:
-                    measurement = measure()
-                    answer = {
-                        "value": measurement.value,
-                        "extras": dict(measurement.extras),
-                    }
-                else:
-                    measure = None
-                    stack.close()
-            except UnavailableError as error:
-                answer = {"unavailable": str(error)}
-            except ContentError as error:
-                answer = {"unavailable": f"wrong content: {error}"}
-            except Exception as error:  # noqa: BLE001 - however a peer fails is its result
-                answer = {"unavailable": f"{type(error).__name__}: {error}"}
-            print(json.dumps(answer), file=answers)
+        measures: list[Measure] = []
+
+        def answer(request: Message) -> Message | None:
+            if "open" in request:
+                session = known[request["open"]].session(engine)
+                measures.append(stack.enter_context(session))
+                return None
+            if "measure" in request:
+                measurement = measures[-1]()
+                return {"value": measurement.value, "extras": dict(measurement.extras)}
+            stack.close()
+            return None
+
+        answer_requests(answer)
+
+
+if __name__ == "__main__":
+    serve(sys.argv[1:])

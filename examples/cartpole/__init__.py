@@ -1,15 +1,16 @@
-"""CartPole, learned through Echoic: worker threads act, a learner in plain numpy trains.
+"""CartPole, learned through Echoic: worker processes act, a learner in plain numpy trains.
 
-Run ``python -m examples.cartpole`` from the root of the project. Read the files in this
-order: ``rollout`` (what travels), ``worker`` (who sends it), ``learner`` (who takes it),
-``__main__`` (how they are put together). ``policy`` and ``ppo`` are the mathematics,
-``weights`` carries parameters back to the workers, ``progress``, ``view`` and ``plot``
-are for the person who watches.
+Run ``python -m examples.cartpole`` from the root of the project; ``--door`` says how the
+workers reach the learner. Read the files in this order: ``rollout`` (what travels),
+``worker`` (who sends it), ``learner`` (who takes it), ``crew`` (who starts and ends the
+workers), ``__main__`` (how all are put together). ``policy`` and ``ppo`` are the
+mathematics, ``weights`` carries parameters back to the workers, ``progress``, ``traffic``,
+``view`` and ``plot`` are for the person who watches.
 
-Left out, to stay readable: processes and networks (a worker knows only a ``send``
-function and a source of weights, so that it need not change when they come),
-normalised observations, schedules, and saving the policy. Threads race, so that two
-runs with one seed start alike but do not stay alike.
+Left out, to stay readable: workers on other machines (they would need weights over a
+connection, and an address and a token from you), replacing workers that are killed,
+normalised observations, schedules, and saving the policy. Workers race, so that two runs
+with one seed start alike but do not stay alike.
 """
 
 import os

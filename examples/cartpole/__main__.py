@@ -12,13 +12,14 @@ import numpy as np
 from rich.console import Console
 
 from examples.cartpole import ppo, rollout
+from examples.cartpole.crew import DOORS, SPAWN, Crew, ProcessCrew, ThreadCrew, transport_of
 from examples.cartpole.learner import Learner, evaluate
 from examples.cartpole.plot import save_plot
 from examples.cartpole.policy import ActorCritic
 from examples.cartpole.progress import EPISODES, Progress
+from examples.cartpole.traffic import Traffic
 from examples.cartpole.view import choose_view
-from examples.cartpole.weights import SharedWeights
-from examples.cartpole.worker import Crew
+from examples.cartpole.weights import SharedWeights, Weights, WeightsBlock
 
 ROLLOUTS_PER_BATCH = 16
 # One batch to learn from while the other fills. More would let the workers run further
@@ -32,6 +33,7 @@ INTERRUPTED = 130
 class Options:
     """What the command line can set."""
 
+    door: str = DOORS[0]
     seed: int = 0
     workers: int = 4
     steps: int = 300_000
@@ -44,8 +46,10 @@ class Outcome:
     """What a run ended with."""
 
     progress: Progress
+    address: str | None  # where workers in processes sent to
     info: echoic.SampleInfo  # after all workers stopped
     sent: int  # rollouts, as the workers counted them
+    lost: list[str]  # workers that were gone before the end, and why
     reached: bool
     evaluation: list[float]  # returns of greedy episodes
     plot: Path
@@ -56,47 +60,66 @@ def train(options: Options) -> Outcome:
     rng = np.random.default_rng(options.seed)
     model = ActorCritic(rollout.OBSERVATION, rollout.ACTIONS)
     params = model.initial(rng)
-    weights = SharedWeights(params)
+    weights: Weights
+    crew_type: type[Crew]
+    if options.door == "none":
+        weights, crew_type = SharedWeights(params), ThreadCrew
+    else:
+        weights, crew_type = WeightsBlock(params, SPAWN), ProcessCrew
     learner = Learner(model, params, weights, ppo.Settings(), rng)
 
     view = choose_view(Console(), options.steps, options.target)
-    server = echoic.Server(rollout.EXAMPLE, batch_size=ROLLOUTS_PER_BATCH, num_buffers=BATCHES)
-    crew = Crew(options.workers, model, weights, server, options.seed)
     progress = Progress()
-    with view, server, crew:
-        for sample in server.dataset_iter():
-            progress.add(learner.learn(sample.batch))
-            # The name would keep the batch, and its slots from the workers, until the
-            # next batch is there.
-            del sample
-            view.update(progress, server.info)
-            if progress.reached(options.target) or progress.steps >= options.steps:
-                break
+    with transport_of(options.door) as transport:
+        server = echoic.Server(
+            rollout.EXAMPLE,
+            batch_size=ROLLOUTS_PER_BATCH,
+            num_buffers=BATCHES,
+            transport=transport,
+        )
+        traffic = Traffic(server.connections)
+        crew = crew_type(options.workers, model, weights, server, options.seed)
+        with view, server, crew:
+            address = next(iter(server.addresses), None)
+            for sample in server.dataset_iter():
+                progress.add(learner.learn(sample.batch))
+                # The name would keep the batch, and its slots from the workers, until the
+                # next batch is there.
+                del sample
+                view.update(progress, server.info, traffic.flows())
+                if progress.reached(options.target) or progress.steps >= options.steps:
+                    break
 
     plot = options.out / "cartpole.png"
     save_plot(progress, options.target, plot)
     return Outcome(
         progress=progress,
+        address=address,
         info=server.info,
         sent=crew.sent,
+        lost=crew.lost,
         reached=progress.reached(options.target),
         evaluation=evaluate(model, params, EVALUATION_EPISODES, options.seed),
         plot=plot,
     )
 
 
-def report(outcome: Outcome, target: float) -> None:
+def report(outcome: Outcome, options: Options) -> None:
     """The last lines of a run."""
+    way = f"processes at {outcome.address}" if outcome.address else "threads"
     progress, info = outcome.progress, outcome.info
     learned = info.delivered_total * info.batch_size
     score = f"mean return of the last {EPISODES} training episodes"
+    print(f"The workers were {options.workers} {way}.")
+    for worker in outcome.lost:
+        print(f"Lost {worker}.")
     print(
         f"Echoic took {info.inserted_total:,d} rollouts of {rollout.LENGTH} steps;"
         f" {learned:,d} were learned from, in {info.delivered_total:,d} batches,"
         f" at {progress.steps / progress.seconds:,.0f} steps/s."
     )
     print(
-        f"{'Reached' if outcome.reached else 'Missed'} the target of {target:g} ({score})"
+        f"{'Reached' if outcome.reached else 'Missed'} the target of {options.target:g} ({score})"
         f" after {progress.steps:,d} steps and {progress.seconds:.1f} s."
     )
     print(
@@ -110,16 +133,23 @@ def parse(arguments: list[str]) -> Options:
     """Options from the command line."""
     parser = argparse.ArgumentParser(
         prog="python -m examples.cartpole",
-        description="Learn CartPole with worker threads that send through Echoic. "
+        description="Learn CartPole with workers that send through Echoic. "
         f"Exits with 1 when the mean return of the last {EPISODES} training episodes "
         "does not reach the target.",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
     standard = Options()
     parser.add_argument(
+        "--door",
+        choices=DOORS,
+        default=standard.door,
+        help="how worker processes reach the learner: shared memory, a Unix socket, TCP; "
+        "none for threads in its own process",
+    )
+    parser.add_argument(
         "--seed", type=int, default=standard.seed, help="of the networks and the games"
     )
-    parser.add_argument("--workers", type=positive, default=standard.workers, help="worker threads")
+    parser.add_argument("--workers", type=positive, default=standard.workers, help="how many")
     parser.add_argument(
         "--steps", type=positive, default=standard.steps, help="to learn from at most"
     )
@@ -146,7 +176,7 @@ def main(arguments: list[str]) -> int:
     except KeyboardInterrupt:
         print("Interrupted. The server is closed and all workers have stopped.")
         return INTERRUPTED
-    report(outcome, options.target)
+    report(outcome, options)
     return 0 if outcome.reached else 1
 
 

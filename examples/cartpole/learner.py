@@ -16,7 +16,7 @@ from examples.cartpole.policy import Actor, ActorCritic, Array
 from examples.cartpole.worker import ENVIRONMENT
 
 if TYPE_CHECKING:
-    from examples.cartpole.weights import SharedWeights
+    from examples.cartpole.weights import Weights
 
 
 class Lesson(NamedTuple):
@@ -34,7 +34,7 @@ class Learner:
         self,
         model: ActorCritic,
         params: Array,
-        weights: SharedWeights,
+        weights: Weights,
         settings: ppo.Settings,
         rng: np.random.Generator,
     ) -> None:

@@ -24,8 +24,12 @@ if TYPE_CHECKING:
 
     import echoic
 
+    from examples.cartpole.traffic import Flow
+
 HIGHEST_RETURN = 500.0
 BLOCKS = "▁▂▃▄▅▆▇█"
+# So many connections are shown one by one.
+CONNECTIONS = 8
 
 
 class View(Protocol):
@@ -40,7 +44,7 @@ class View(Protocol):
         trace: TracebackType | None,
     ) -> None: ...
 
-    def update(self, progress: Progress, info: echoic.SampleInfo) -> None:
+    def update(self, progress: Progress, info: echoic.SampleInfo, flows: list[Flow]) -> None:
         """Draw, if it is time to."""
         ...
 
@@ -66,19 +70,22 @@ class PlainView:
     def __exit__(self, *_: object) -> None:
         pass
 
-    def update(self, progress: Progress, info: echoic.SampleInfo) -> None:
+    def update(self, progress: Progress, info: echoic.SampleInfo, flows: list[Flow]) -> None:
         """Print a line, if the last one is old enough."""
         if progress.seconds < self._next:
             return
         self._next = progress.seconds + self.INTERVAL
         tick = progress.ticks[-1]
+        traffic = f"{info.blocked_pushes:6d} blocked pushes"
+        if flows:
+            rates = [flow.rate for flow in flows]
+            traffic = f"{len(flows)} connections, {min(rates):,.0f} to {max(rates):,.0f} steps/s"
         print(
             f"{tick.seconds:6.1f} s  {tick.steps:9,d} steps"
             f"  {progress.rate(tick.seconds):8,.0f} steps/s"
             f"  {len(progress.ticks):5d} batches"
             f"  lag {tick.lag_mean:.1f} (max {tick.lag_max})"
-            f"  {info.blocked_pushes:6d} blocked pushes"
-            f"  mean return {tick.mean_return:6.1f}",
+            f"  mean return {tick.mean_return:6.1f}  {traffic}",
             flush=True,
         )
 
@@ -93,7 +100,7 @@ class LiveView:
         self._budget = budget
         self._target = target
         self._next = 0.0
-        self._latest: tuple[Progress, echoic.SampleInfo] | None = None
+        self._latest: tuple[Progress, echoic.SampleInfo, list[Flow]] | None = None
 
     def __enter__(self) -> None:
         self._live.start()
@@ -103,21 +110,23 @@ class LiveView:
             self._live.update(self.render(*self._latest))
         self._live.stop()
 
-    def update(self, progress: Progress, info: echoic.SampleInfo) -> None:
+    def update(self, progress: Progress, info: echoic.SampleInfo, flows: list[Flow]) -> None:
         """Draw the panel anew, if the last drawing is old enough."""
-        self._latest = progress, info
+        self._latest = progress, info, flows
         if progress.seconds >= self._next:
             self._next = progress.seconds + self.INTERVAL
-            self._live.update(self.render(progress, info), refresh=True)
+            self._live.update(self.render(progress, info, flows), refresh=True)
 
-    def render(self, progress: Progress, info: echoic.SampleInfo) -> RenderableType:
+    def render(
+        self, progress: Progress, info: echoic.SampleInfo, flows: list[Flow]
+    ) -> RenderableType:
         """The panel for one moment."""
         columns = Table.grid(expand=True, padding=(0, 2))
         columns.add_column(ratio=3)
         columns.add_column(ratio=4)
-        columns.add_row(self._training(progress), self._transport(info))
+        columns.add_row(self._training(progress), self._transport(info, flows))
         return Panel(
-            Group(self._score(progress), Text(), columns),
+            Group(self._score(progress), Text(), columns, *self._connections(flows)),
             title="CartPole through Echoic",
             width=min(self._live.console.width, 96),
             padding=(1, 2),
@@ -159,12 +168,31 @@ class LiveView:
             ("lag, largest", f"{tick.lag_max} versions"),
         )
 
-    def _transport(self, info: echoic.SampleInfo) -> RenderableType:
+    def _connections(self, flows: list[Flow]) -> list[RenderableType]:
+        """What each connection brings; nothing where there are only threads."""
+        if not flows:
+            return []
+        table = Table.grid(padding=(0, 2))
+        for justify in ("left", "right", "right"):
+            table.add_column(justify=justify, no_wrap=True)
+        table.add_row("[bold]Connections[/]", "[dim]throughput[/]", "[dim]waited for room[/]")
+        for flow in flows[:CONNECTIONS]:
+            table.add_row(
+                f"[dim]{flow.peer}[/]", f"{flow.rate:,.0f} steps/s", f"{flow.blocked:.0%}"
+            )
+        more = len(flows) - CONNECTIONS
+        if more > 0:
+            table.add_row(f"[dim]and {more} more[/]")
+        return [Text(), table, Text(f"to {flows[0].address}", style="dim")]
+
+    def _transport(self, info: echoic.SampleInfo, flows: list[Flow]) -> RenderableType:
+        # Only threads push; who comes through a door waits at its own end.
+        pushes = [] if flows else [("blocked pushes", f"{info.blocked_pushes:,d}")]
         return rows(
             "Echoic",
             ("rollouts in", f"{info.inserted_total:,d}"),
             ("stored now", f"{info.store_size} of {info.capacity}"),
-            ("blocked pushes", f"{info.blocked_pushes:,d}"),
+            *pushes,
             ("learner waited", f"{info.sample_wait_time:.1f} s"),
             ("", "[dim]p50 / p99[/]"),
             ("submit to available", quantiles(info.submit_to_available)),

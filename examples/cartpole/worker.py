@@ -1,16 +1,17 @@
 """A worker: plays CartPole with the latest policy and sends rollouts, until told to stop.
 
 It knows neither the server nor the learner: it has a function that sends a tree and a
-source of weights. `Crew` runs workers in threads; another crew could run them in
-processes, with the `send` of a client.
+source of weights. `crew` runs `work` in threads, with the `submit` of the server, and
+`work_in_process` in processes, with the `send` of a client. A process imports this module
+and what it imports; what only the learner needs is not among that, so that it starts fast.
 """
 
 from __future__ import annotations
 
+import contextlib
 import math
 import random
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import echoic
@@ -20,9 +21,17 @@ from examples.cartpole import rollout
 from examples.cartpole.policy import Actor, ActorCritic
 
 if TYPE_CHECKING:
+    from multiprocessing.connection import Connection
+
     from examples.cartpole.weights import WeightsSource
 
 ENVIRONMENT = "CartPole-v1"
+# The smallest window there is, room for two rollouts: more would let a worker run further ahead.
+WINDOW_BYTES = 1
+# How many seconds a worker looks for a learner, at first and when the connection is lost. The
+# learner's end is the workers' end, be it done or killed, so this is also how long they outlive it.
+CONNECT_TIMEOUT = 3.0
+DEADLINE = 0.5
 
 Send = Callable[[Any], object]
 
@@ -75,46 +84,34 @@ def work(number: int, model: ActorCritic, weights: WeightsSource, send: Send, se
         env.close()
 
 
-class Crew:
-    """Workers in threads of this process, for as long as its `with` block runs.
+def work_in_process(  # noqa: PLR0913, PLR0917 - all that passes from one process to the other
+    number: int,
+    model: ActorCritic,
+    weights: WeightsSource,
+    address: str,
+    seed: int,
+    last_words: Connection,
+) -> None:
+    """Work through a connection of its own, until there is no learner at its other end.
 
-    The block ends by closing the server, which is what stops the workers. A worker that
-    fails closes it too, so that nobody waits for samples that will not come; its error
-    is raised at the end of the block.
+    Its last words are how many rollouts the server acknowledged, and why it ended.
     """
-
-    def __init__(
-        self,
-        size: int,
-        model: ActorCritic,
-        weights: WeightsSource,
-        server: echoic.Server,
-        seed: int,
-    ) -> None:
-        self._size = size
-        self._model = model
-        self._weights = weights
-        self._server = server
-        self._seed = seed
-        self._pool = ThreadPoolExecutor(size, thread_name_prefix="worker")
-        self._working: list[Future[int]] = []
-        #: Rollouts that the server took from all workers; known after the block.
-        self.sent = 0
-
-    def __enter__(self) -> None:
-        for number in range(self._size):
-            working = self._pool.submit(
-                work,
-                number,
-                self._model,
-                self._weights,
-                self._server.submit,
-                self._seed,
-            )
-            working.add_done_callback(lambda _: self._server.close())
-            self._working.append(working)
-
-    def __exit__(self, *_: object) -> None:
-        self._server.close()
-        self._pool.shutdown()
-        self.sent = sum(working.result() for working in self._working)
+    delivered, why = 0, ""
+    try:
+        client = echoic.connect(
+            address,
+            rollout.EXAMPLE,
+            window_bytes=WINDOW_BYTES,
+            connect_timeout=CONNECT_TIMEOUT,
+            deadline=DEADLINE,
+        )
+        try:
+            work(number, model, weights, client.send, seed)
+        finally:
+            delivered = int(client.stats()["samples_acked"])
+    except (echoic.DisconnectedError, echoic.RefusedError) as error:
+        # Every run ends so. Whether it is too early, the crew knows.
+        why = str(error)
+    # A learner that was killed listens no more.
+    with contextlib.suppress(BrokenPipeError):
+        last_words.send((delivered, why))

@@ -1,10 +1,12 @@
 """Types of the native core. The classes are documented here; the core is in `crates/python`."""
 
+import os
 from typing import Any, final
 
 from typing_extensions import Self, disjoint_base
 
 __all__ = [
+    "Client",
     "Histogram",
     "LeafSpec",
     "Sample",
@@ -14,6 +16,7 @@ __all__ = [
     "TrajectoryAccumulator",
     "allocation_count",
     "empty_call",
+    "ping",
 ]
 
 def allocation_count() -> int:
@@ -22,12 +25,139 @@ def allocation_count() -> int:
 def empty_call(tree: Any) -> None:
     """Do nothing with the argument: the cost of a call into this module, for benchmarks."""
 
+def ping(
+    address: str,
+    token: bytes | None = None,
+    timeout: float = 5.0,
+    count: int = 4,
+    ca: str | os.PathLike[str] | None = None,
+    certificate: str | os.PathLike[str] | None = None,
+    key: str | os.PathLike[str] | None = None,
+    server_name: str | None = None,
+) -> dict[str, Any]:
+    """Ask a server what it is, without sending it a sample.
+
+    Returns:
+        ``server_version``, ``protocol``, ``spec`` (path, dtype and shape of each leaf) and ``rtt``
+        (seconds that each of ``count`` pings took).
+    """
+
+@disjoint_base
+class Client:
+    """The native part of :class:`echoic.Client`: everything that runs per sample."""
+
+    def __new__(
+        cls,
+        address: str,
+        example: Any,
+        token: bytes | None,
+        window_bytes: int,
+        linger: float,
+        deadline: float | None,
+        max_retry: int | None,
+        connect_timeout: float,
+        producer: bytes | None,
+        ca: str | os.PathLike[str] | None,
+        certificate: str | os.PathLike[str] | None,
+        key: str | os.PathLike[str] | None,
+        server_name: str | None,
+    ) -> Self: ...
+    def send(self, tree: Any, timeout: float | None = None) -> None:
+        """Send one sample.
+
+        Its bytes are copied before this returns; they are delivered in the background, or, over
+        ``shm://``, stored already. Waits, without the GIL, while the window (over ``shm://``: the
+        server's ring) is full.
+
+        Args:
+            tree: A sample like the example; the rules are those of ``Server.submit``.
+            timeout: Seconds to wait for room; ``None`` waits for ever, 0 not at all.
+
+        Raises:
+            SpecError: The sample does not fit. Nothing of it is sent.
+            WaitTimeoutError: There was no room in time; ``reason`` says why.
+            ClosedError: The client is closed.
+            DisconnectedError: The client has given up; ``undelivered`` says how many samples it has.
+        """
+
+    def send_batch(self, tree: Any, timeout: float | None = None) -> None:
+        """Send many samples, given as leaves with a leading axis.
+
+        Args:
+            tree: Like the example, each leaf with the same leading axis.
+            timeout: Seconds to wait for room in total; ``None`` waits for ever.
+
+        Raises:
+            SpecError: A leaf does not fit. Nothing is sent.
+            WaitTimeoutError: Not all samples had room in time; ``stored`` says how many had.
+            ClosedError: The client is closed; ``stored`` says how many samples came before.
+            DisconnectedError: The client has given up.
+        """
+
+    def flush(self, timeout: float | None = None) -> None:
+        """Wait until everything that was sent before is stored in the server's ring.
+
+        Raises:
+            WaitTimeoutError: It was not in time; ``reason`` says why. It is still being delivered.
+            DisconnectedError: The client has given up.
+        """
+
+    def close(self, timeout: float | None = None) -> None:
+        """Take no more samples, deliver those that are left, and end.
+
+        May be called again after it timed out. In a forked child it does nothing: the client is the
+        parent's.
+
+        Raises:
+            WaitTimeoutError: Not everything was delivered in time; it still is being delivered.
+            DisconnectedError: The client has given up; :meth:`undelivered` returns what is left.
+        """
+
+    def undelivered(self) -> Any:
+        """Return what could not be delivered, once the client is closed or has given up.
+
+        Returns:
+            A tree like the example with a leading axis, or ``None`` when everything was delivered.
+        """
+
+    def stats(self) -> dict[str, float]:
+        """Return the client's numbers.
+
+        ``samples_sent``, ``samples_acked`` (stored by the server), ``pending`` (not yet), ``window``
+        (samples that fit), ``bytes_per_sample``, ``bytes_sent``, ``writes`` (system calls),
+        ``reconnects``, ``blocked_sends``, ``blocked_time`` (seconds) and ``connected`` (0 or 1).
+        """
+
+    def _example(self) -> Any:
+        """Return a sample of zeros, for another client like this one."""
+
+    @property
+    def closed(self) -> bool:
+        """Whether it takes no more samples."""
+
+    @property
+    def address(self) -> str:
+        """Where the server is."""
+
+    @property
+    def producer(self) -> bytes:
+        """Who this client is to the server."""
+
+    @property
+    def spec(self) -> Spec:
+        """What samples look like."""
+
 @disjoint_base
 class Server:
     """The native part of :class:`echoic.Server`: everything that runs per sample."""
 
     def __new__(
-        cls, example: Any, batch_size: int, num_buffers: int, held_warning_after: float
+        cls,
+        example: Any,
+        batch_size: int,
+        num_buffers: int,
+        held_warning_after: float,
+        shared: bool = False,
     ) -> Self: ...
     def submit(self, tree: Any, timeout: float | None = None) -> None:
         """Store one sample.
@@ -78,8 +208,47 @@ class Server:
         Waits for submits that are under way. Only the first call gets them.
         """
 
-    def close(self) -> None:
-        """End intake and wake everyone who waits. Batches already taken stay valid."""
+    def open_door(
+        self,
+        address: str,
+        token: bytes | None,
+        insecure: bool,
+        max_connections: int,
+        heartbeat: float,
+        threads: int | None,
+        certificate: str | os.PathLike[str] | None,
+        key: str | os.PathLike[str] | None,
+        client_ca: str | os.PathLike[str] | None,
+    ) -> str:
+        """Let other processes push to this server, for transports; returns the address.
+
+        Raises:
+            OSError: The address can't be had.
+            ValueError: The address is none, or needs a token.
+        """
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """Where other processes connect to, once the server was started."""
+
+    def connections(self) -> list[dict[str, Any]]:
+        """Return what is known of each connection.
+
+        ``address`` (of the server), ``id``, ``peer``, ``age`` (seconds), ``samples``, ``bytes``,
+        ``receive_calls``, ``duplicates``, ``blocked_time`` (seconds) and ``blocked_by``
+        (``"CAPACITY"``, ``"LEASED"`` or nothing).
+        """
+
+    def metrics(self) -> dict[str, float]:
+        """Return every number by name: those of :attr:`info`, and refusals by reason."""
+
+    def close(self, drain: float = 1.0) -> None:
+        """Close the doors, end intake and wake everyone who waits. Batches already taken stay valid.
+
+        Args:
+            drain: For how many seconds clients may finish what they are sending. What is not stored by
+                then stays with them, for a server that comes later.
+        """
 
     @property
     def closed(self) -> bool:
@@ -241,6 +410,50 @@ class SampleInfo:
     @property
     def bytes_per_sample(self) -> int:
         """Bytes of one sample."""
+
+    @property
+    def connections(self) -> int:
+        """Clients that are connected."""
+
+    @property
+    def connections_accepted(self) -> int:
+        """Connections since the start, refused ones included."""
+
+    @property
+    def connections_refused(self) -> int:
+        """Connections that were told why not; ``Server.metrics`` has them by reason."""
+
+    @property
+    def connections_malformed(self) -> int:
+        """Connections closed because of bytes that made no sense."""
+
+    @property
+    def connections_silent(self) -> int:
+        """Connections closed because nothing came for too long."""
+
+    @property
+    def reconnects(self) -> int:
+        """Clients that came back."""
+
+    @property
+    def received_samples(self) -> int:
+        """Samples stored for clients; those of ``shm://`` clients as of their last report."""
+
+    @property
+    def received_bytes(self) -> int:
+        """Bytes received over sockets."""
+
+    @property
+    def receive_calls(self) -> int:
+        """System calls that received them."""
+
+    @property
+    def received_duplicates(self) -> int:
+        """Samples that came twice and were dropped."""
+
+    @property
+    def connections_blocked_time(self) -> float:
+        """Seconds for which clients' samples waited for room, summed over clients."""
 
     @property
     def memory_bytes(self) -> int:

@@ -131,11 +131,10 @@ def connect(address: str, example: Any, **options: Any) -> Client:
 
     Examples:
         >>> import numpy as np
-        >>> from echoic import Server, UnixTransport, connect
+        >>> from echoic import Server, ShmTransport, connect
         >>> example = {"obs": np.zeros(4, np.float32)}
-        >>> path = tmp_path / "learner.sock"
-        >>> with Server(example, batch_size=2, transport=UnixTransport(path)) as server:
-        ...     with connect(f"unix://{path}", example) as client:
+        >>> with Server(example, batch_size=2, transport=ShmTransport("learner")) as server:
+        ...     with connect("shm://learner", example) as client:
         ...         client.send_batch({"obs": np.ones((2, 4), np.float32)})
         ...     print(server.sample().batch["obs"].sum())
         8.0

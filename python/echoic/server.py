@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from echoic import _native
 from echoic.errors import ClosedError
-from echoic.transports import Transport
+from echoic.transports import ShmTransport, Transport
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -75,7 +75,8 @@ class Server(_native.Server):
                     f"transport must be a transport such as TcpTransport(port=50051), or several, got "
                     f"a {type(one).__name__}"
                 )
-        self = super().__new__(cls, example, batch_size, num_buffers, held_warning_after)
+        shared = any(isinstance(one, ShmTransport) for one in transports)
+        self = super().__new__(cls, example, batch_size, num_buffers, held_warning_after, shared)
         self._waiting = transports
         return self
 

@@ -24,10 +24,11 @@ if TYPE_CHECKING:
 
 @dataclass
 class Door:
-    """One kind of address, and new addresses of it."""
+    """One kind of address, new addresses of it, and servers in this process behind them."""
 
     kind: str
     folder: Path
+    make_server: Callable[..., echoic.Server]
     _numbers: Iterator[int] = field(default_factory=itertools.count)
 
     def address(self) -> str:
@@ -39,6 +40,18 @@ class Door:
             "shm": f"shm://echoic-test-{os.getpid()}-{number}",
         }[self.kind]
 
+    def open(
+        self, words: int = SMALL, batch_size: int = 32, num_buffers: int = 4, **rest: Any
+    ) -> echoic.Server:
+        """Start a server; `rest` are options of its transport."""
+        way = transport(self.address(), **rest)
+        return self.make_server(example(words), batch_size, num_buffers, transport=way).start()
+
+    def open_and_take(self, *arguments: Any, **rest: Any) -> tuple[echoic.Server, Intake]:
+        """Like `open`, with somebody who takes and checks all that comes."""
+        server = self.open(*arguments, **rest)
+        return server, Intake(server)
+
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
@@ -49,54 +62,23 @@ def folder() -> Iterator[Path]:
 
 
 @pytest.fixture(params=["tcp", "unix", "shm"])
-def door(request: pytest.FixtureRequest, folder: Path) -> Door:
+def door(request: pytest.FixtureRequest, folder: Path, make_server: Any) -> Door:
     """Every kind of door."""
-    return Door(request.param, folder)
+    return Door(request.param, folder, make_server)
 
 
 @pytest.fixture
-def tcp(folder: Path) -> Door:
+def tcp(folder: Path, make_server: Any) -> Door:
     """The door of tests that need a network."""
-    return Door("tcp", folder)
+    return Door("tcp", folder, make_server)
 
 
 @pytest.fixture
-def processes() -> Iterator[Processes]:
-    """Start processes that end with the test."""
+def processes(make_server: object) -> Iterator[Processes]:
+    """Start processes; they end before the servers of the test do."""
     started = Processes()
     yield started
     started.end()
-
-
-@pytest.fixture
-def open_server(
-    make_server: Callable[..., echoic.Server], processes: Processes
-) -> Callable[..., echoic.Server]:
-    """Start a server in this process behind a door; `rest` are options of its transport.
-
-    Clients are other processes, and end first.
-    """
-
-    def start(
-        door: Door, words: int = SMALL, batch_size: int = 32, num_buffers: int = 4, **rest: Any
-    ) -> echoic.Server:
-        way = transport(door.address(), **rest)
-        return make_server(example(words), batch_size, num_buffers, transport=way).start()
-
-    return start
-
-
-@pytest.fixture
-def open_intake(
-    open_server: Callable[..., echoic.Server],
-) -> Callable[..., tuple[echoic.Server, Intake]]:
-    """Like `open_server`, with somebody who takes and checks all that comes."""
-
-    def start(*arguments: Any, **rest: Any) -> tuple[echoic.Server, Intake]:
-        server = open_server(*arguments, **rest)
-        return server, Intake(server)
-
-    return start
 
 
 @pytest.fixture

@@ -28,8 +28,12 @@ class Process:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
+            # Nothing here multiplies matrices, and its threads make the start twice as dear.
+            env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
         )
+        # All that it said, but of the reports only the last: there are many.
         self.lines: list[str] = []
+        self.acked = 0
         self._changed = threading.Condition()
         self._ended = False
         self._reader = threading.Thread(target=self._read, daemon=True)
@@ -39,45 +43,42 @@ class Process:
         assert self.popen.stdout is not None
         for line in self.popen.stdout:
             with self._changed:
-                self.lines.append(line.rstrip("\n"))
-                self._changed.notify_all()
+                if line.startswith("acked "):
+                    self.acked = int(line.split()[1])
+                else:
+                    self.lines.append(line.rstrip("\n"))
+                    self._changed.notify_all()
         with self._changed:
             self._ended = True
             self._changed.notify_all()
 
     def said(self, word: str) -> list[str]:
         """What followed this word, in the lines that begin with it."""
-        with self._changed:
-            split = [line.partition(" ") for line in self.lines]
+        split = [line.partition(" ") for line in list(self.lines)]
         return [rest for first, _, rest in split if first == word]
 
     def wait_for(self, word: str, times: int = 1) -> str:
         """Wait until the process has said a word so often, and return what followed it."""
         with self._changed:
             heard = self._changed.wait_for(
-                lambda: self._ended or len(self.said_now(word)) >= times, PATIENCE
+                lambda: self._ended or len(self.said(word)) >= times, PATIENCE
             )
-            found = self.said_now(word)
+            found = self.said(word)
         assert heard, f"no {word!r} in time, but {self.lines[-5:]}"
         assert len(found) >= times, "\n".join([f"ended without {word!r}:", *self.lines])
         return found[times - 1]
 
-    def said_now(self, word: str) -> list[str]:
-        """Like `said`, for whoever has the lock."""
-        return [line[len(word) :].strip() for line in self.lines if line.split(" ")[0] == word]
+    def tell(self, line: str) -> None:
+        """Send it a line."""
+        assert self.popen.stdin is not None
+        self.popen.stdin.write(f"{line}\n")
+        self.popen.stdin.flush()
 
     def ask(self, question: str) -> str:
         """Have a `serve` answer a question."""
         times = len(self.said(question)) + 1
-        assert self.popen.stdin is not None
-        self.popen.stdin.write(f"{question}\n")
-        self.popen.stdin.flush()
+        self.tell(question)
         return self.wait_for(question, times)
-
-    @property
-    def acked(self) -> int:
-        """The highest number of samples that the process knew to be acknowledged."""
-        return max(map(int, self.said("acked")), default=0)
 
     def rss(self) -> int:
         """Bytes of memory that it has now."""

@@ -28,16 +28,16 @@ class Link:
         self.server = server
         # How many more bytes pass in both directions together before the link is cut.
         self.limit = limit
-        # How many bytes of the client were passed on.
-        self.passed = 0
         self._lock = threading.Lock()
         self._flowing = threading.Event()
         self._flowing.set()
+        self._over = False
         self._severed = False
         self._running = 2
 
     def cut(self, *, abruptly: bool = True) -> None:
         """End both connections: with a reset, or as if each side had closed its own."""
+        self._over = True
         self._flowing.set()
         for end in (self.client, self.server):
             _end(end, abruptly=abruptly)
@@ -59,24 +59,31 @@ class Link:
         """Pass on one direction until it ends."""
         source, sink = (self.client, self.server) if upwards else (self.server, self.client)
         try:
-            while data := source.recv(proxy.piece):
+            while data := self._receive(source, proxy.piece):
                 proxy.pace(len(data))
                 if upwards:
                     self._flowing.wait()
-                data = self._within_limit(data)
-                sink.sendall(data)
-                if upwards:
-                    self.passed += len(data)
+                self._send(sink, self._within_limit(data))
                 if self.limit <= 0:
                     self.cut(abruptly=proxy.abruptly)
-                    break
-            with contextlib.suppress(OSError):
+            if not self._over:
                 sink.shutdown(socket.SHUT_WR)
         except OSError:
             if not self._severed:
                 self.cut()
         finally:
             self._finish()
+
+    def _receive(self, source: socket.socket, count: int) -> bytes:
+        while not self._over:
+            with contextlib.suppress(TimeoutError):
+                return source.recv(count)
+        return b""
+
+    def _send(self, sink: socket.socket, data: bytes) -> None:
+        while data and not self._over:
+            with contextlib.suppress(TimeoutError):
+                data = data[sink.send(data) :]
 
     def _within_limit(self, data: bytes) -> bytes:
         with self._lock:
@@ -176,6 +183,8 @@ class Proxy:
             return
         for end in (client, server):
             end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            # So that a thread which waits for a peer sees that its link was cut.
+            end.settimeout(0.1)
         link = Link(client, server, next(self.limits, float("inf")))
         self.links.append(link)
         self._start(link.pump, self, upwards=True)
@@ -183,8 +192,9 @@ class Proxy:
 
 
 def _end(end: socket.socket, *, abruptly: bool) -> None:
-    """End a connection that a thread may read; the thread closes it."""
+    """End a connection that threads use; the last of them closes it."""
     with contextlib.suppress(OSError):
         if abruptly:
             end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, ABORT)
-        end.shutdown(socket.SHUT_RDWR)
+        # Abruptly, only our side is woken: the other is to hear of it by the reset.
+        end.shutdown(socket.SHUT_RD if abruptly else socket.SHUT_RDWR)

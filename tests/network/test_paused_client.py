@@ -15,10 +15,10 @@ pytestmark = pytest.mark.timeout(55)
 
 @pytest.mark.parametrize("words", [SMALL, HUGE])
 def test_a_stopped_producer_keeps_nobody_waiting_and_goes_on_later(
-    door: Any, open_intake: Any, processes: Any, eventually: Any, words: int
+    door: Any, processes: Any, eventually: Any, words: int
 ) -> None:
     random_number = random.Random(f"{door.kind} {words}")
-    server, intake = open_intake(door, words, batch_size=3)
+    server, intake = door.open_and_take(words, batch_size=3)
     stopped, other = (
         processes.start("send", server.addresses[0], words=words, producer=number, report=1)
         for number in range(2)
@@ -42,9 +42,9 @@ def test_a_stopped_producer_keeps_nobody_waiting_and_goes_on_later(
 
 @pytest.mark.parametrize("words", [SMALL, HUGE])
 def test_a_producer_that_was_given_up_while_it_was_stopped_comes_back(
-    door: Any, open_intake: Any, processes: Any, eventually: Any, words: int
+    door: Any, processes: Any, eventually: Any, words: int
 ) -> None:
-    server, intake = open_intake(door, words, batch_size=3, heartbeat=0.2)
+    server, intake = door.open_and_take(words, batch_size=3, heartbeat=0.2)
     stopped, other = (
         processes.start("send", server.addresses[0], words=words, producer=number, report=1)
         for number in range(2)

@@ -18,7 +18,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import echoic
-from content import SMALL, example, pairs, rows
+from content import SMALL, example, pairs, rows, sample
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -92,22 +92,18 @@ def serve(arguments: argparse.Namespace) -> None:
         transport=transport(arguments.address, **options),
     )
     server.start()
-    signal.signal(signal.SIGTERM, lambda *_: server.close(5.0))
+    signal.signal(signal.SIGTERM, lambda *_: server.close(1.0))
     taking = threading.Event()
     taking.set()
     file = os.open(arguments.intake, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     if arguments.files:
         allow_files(arguments.files)
 
-    def refused() -> int:
-        metrics = server.metrics()
-        return int(sum(value for name, value in metrics.items() if "refused" in name))
-
     answers: dict[str, Callable[[], object]] = {
         "pause": taking.clear,
         "resume": taking.set,
         "inserted": lambda: server.info.inserted_total,
-        "refused": refused,
+        "refused": lambda: int(server.metrics()["connections_refused"]),
     }
 
     def answer() -> None:
@@ -136,24 +132,52 @@ def crowd(arguments: argparse.Namespace) -> None:
     ]
     say("ready")
     try:
-        echoic.connect(arguments.address, example(arguments.words))
+        echoic.connect(arguments.address, example(arguments.words), connect_timeout=0.5)
     except echoic.RefusedError as error:
         say("refused", error.code, error)
     for producer, client in enumerate(clients):
         client.send_batch(rows(producer, 0, arguments.rows, arguments.words))
     for client in clients:
         client.flush()
-    say("acked", len(clients) * arguments.rows)
+    say("delivered", len(clients) * arguments.rows)
     sys.stdin.read()
     for client in clients:
         client.close()
     say("done", len(clients))
 
 
+def rush(arguments: argparse.Namespace) -> None:
+    """Connect several clients at the same moment, when a line comes on stdin, and send a little."""
+    failures: list[BaseException] = []
+
+    def run(producer: int) -> None:
+        try:
+            with echoic.connect(arguments.address, example(arguments.words)) as client:
+                for step in range(arguments.count):
+                    client.send(sample(producer, step, arguments.words))
+        except BaseException as failure:  # noqa: BLE001 - raised again below
+            failures.append(failure)
+
+    first = arguments.producer
+    threads = [
+        threading.Thread(target=run, args=(first + number,))
+        for number in range(arguments.connections)
+    ]
+    say("ready")
+    sys.stdin.readline()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if failures:
+        raise failures[0]
+    say("done", arguments.count * len(threads))
+
+
 def main() -> None:
     """Run the program that the command line names."""
     parser = argparse.ArgumentParser()
-    programs = {function.__name__: function for function in (send, serve, crowd)}
+    programs = {function.__name__: function for function in (send, serve, crowd, rush)}
     parser.add_argument("program", choices=programs)
     parser.add_argument("address")
     parser.add_argument("--options", default="{}", help="of the client or transport, as JSON")

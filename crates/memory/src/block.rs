@@ -9,8 +9,11 @@
 use std::alloc::{Layout, alloc, dealloc};
 use std::ptr::NonNull;
 
-/// Alignment of every block and of every batch in it: a cache line, and what XLA and AVX-512 want.
+/// Alignment of every batch in a block: a cache line, and what XLA and AVX-512 want.
 pub const ALIGNMENT: usize = 64;
+
+/// Alignment of every block: two lines, which is what [`crate::padded::Padded`] asks for.
+pub(crate) const BLOCK_ALIGNMENT: usize = 128;
 
 /// From this size on the block is aligned to huge pages and the kernel is asked to use them.
 const HUGE_PAGE: usize = 2 << 20;
@@ -29,6 +32,20 @@ pub enum AllocError {
     Refused {
         /// How much was asked for.
         bytes: usize,
+    },
+    /// Use fewer buffers or smaller batches: the ring counts both in 32 bits.
+    #[error("a ring of {buffers} batches of {batch_size} samples has more than it can count")]
+    TooMany {
+        /// How many batches.
+        buffers: usize,
+        /// How many samples each.
+        batch_size: usize,
+    },
+    /// The system could not make memory that other processes can map.
+    #[error("could not make shared memory: {reason}")]
+    Shared {
+        /// What the system said.
+        reason: String,
     },
 }
 
@@ -52,12 +69,12 @@ impl Block {
     ///
     /// [`AllocError`] when the size is impossible or the system refuses.
     pub fn new(bytes: usize) -> Result<Self, AllocError> {
-        let alignment = if bytes >= HUGE_PAGE { HUGE_PAGE } else { ALIGNMENT };
+        let alignment = if bytes >= HUGE_PAGE { HUGE_PAGE } else { BLOCK_ALIGNMENT };
         // An allocation of zero bytes has no address; one line is cheaper than a special case.
         let layout = Layout::from_size_align(bytes.max(ALIGNMENT), alignment)
             .map_err(|_| AllocError::Overflow { what: format!("a block of {bytes} bytes") })?;
         check_available(bytes)?;
-        // SAFETY: the layout's size is at least `ALIGNMENT`, so not zero.
+        // SAFETY: the layout's size is at least a line, so not zero.
         let pointer = unsafe { alloc(layout) };
         let pointer = NonNull::new(pointer).ok_or(AllocError::Refused { bytes })?;
         // Not `alloc_zeroed`: with this alignment it would touch the pages before the advice.

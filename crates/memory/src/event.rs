@@ -1,22 +1,35 @@
-//! Parking until something may have changed.
+//! Parking until something may have changed, also in another process.
 //!
 //! An [`Event`] protects nothing: the condition lives in atomics elsewhere. A waiter announces
 //! itself, looks at the condition once more, and only then parks; a notifier changes the condition,
 //! then looks for waiters. The two sequentially consistent fences make at least one of them see the
 //! other, so no wake-up is lost, and notifying costs a fence and a load while nobody waits.
+//!
+//! An event is one word: a bit that says that somebody may wait, and a count of notifications. It
+//! may lie in memory that other processes map: on Linux they park on the word itself. A waiter that
+//! is killed leaves the bit behind, which the next notifier clears: it costs one system call. A
+//! notifier that is killed between clearing the bit and waking leaves waiters asleep, so whoever
+//! cleans up after it calls [`Event::rouse`].
+//!
+//! Elsewhere, and under loom, threads of one process park on a condition variable beside the word.
 
-use std::sync::PoisonError;
-use std::task::Waker;
 use std::time::{Duration, Instant};
 
 use crate::padded::Padded;
-use crate::sync::{AtomicUsize, Condvar, Mutex, Ordering, fence};
+use crate::sync::{AtomicU32, Ordering, fence};
+use parking::Parking;
 
 /// How long a waiter looks again before it parks.
 ///
 /// Parking and being woken costs two context switches (about 10 µs); waits shorter than this are
 /// cheaper spun out. Longer spinning would burn the core that the other side needs.
 const SPIN: Duration = Duration::from_micros(4);
+
+/// Somebody may be parked, or about to.
+const WAITING: u32 = 1;
+/// One notification: what is above the bit counts them, so that a waiter that is about to park
+/// sees that one came.
+const NOTIFIED: u32 = 2;
 
 /// Something that threads wait for.
 ///
@@ -30,111 +43,165 @@ const SPIN: Duration = Duration::from_micros(4);
 ///         done.store(true, Ordering::Release);
 ///         event.notify();
 ///     });
-///     let seen = event.wait(None, || done.load(Ordering::Acquire).then_some("done"));
+///     let seen = event.wait(None, None, || done.load(Ordering::Acquire).then_some("done"));
 ///     assert_eq!(seen, Some("done"));
 /// });
 /// ```
 #[derive(Debug)]
+#[repr(C)]
 pub struct Event {
-    waiters: Padded<AtomicUsize>,
-    /// Counts notifications that found a waiter. A mutex, because the condition variable needs one;
-    /// it is held for an increment only.
-    epoch: Mutex<u64>,
-    changed: Condvar,
-    /// Event loops to call once. Each is counted in `waiters`.
-    wakers: Mutex<Vec<Waker>>,
+    word: Padded<AtomicU32>,
+    parking: Parking,
 }
 
 impl Default for Event {
     fn default() -> Self {
-        Self {
-            waiters: Padded::new(AtomicUsize::new(0)),
-            epoch: Mutex::new(0),
-            changed: Condvar::new(),
-            wakers: Mutex::new(Vec::new()),
-        }
-    }
-}
-
-/// Counts a thread as waiting, until dropped: also when its `poll` panics.
-struct Waiting<'a>(&'a AtomicUsize);
-
-impl<'a> Waiting<'a> {
-    fn announce(waiters: &'a AtomicUsize) -> Self {
-        waiters.fetch_add(1, Ordering::Relaxed);
-        // Pairs with the fence in `notify`.
-        fence(Ordering::SeqCst);
-        Self(waiters)
-    }
-}
-
-impl Drop for Waiting<'_> {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
+        Self { word: Padded::new(AtomicU32::new(0)), parking: Parking::new() }
     }
 }
 
 impl Event {
     /// Wakes every thread that waits. Call it after the condition was changed.
     pub fn notify(&self) {
-        // Pairs with the fence in `Waiting::announce`.
+        // Pairs with the fence in `wait`.
         fence(Ordering::SeqCst);
-        if self.waiters.load(Ordering::Relaxed) == 0 {
+        let word = self.word.load(Ordering::Relaxed);
+        if word & WAITING == 0 {
             return;
         }
-        let mut epoch = self.epoch.lock().unwrap_or_else(PoisonError::into_inner);
-        *epoch = epoch.wrapping_add(1);
-        drop(epoch);
-        self.changed.notify_all();
-        let wakers =
-            std::mem::take(&mut *self.wakers.lock().unwrap_or_else(PoisonError::into_inner));
-        self.waiters.fetch_sub(wakers.len(), Ordering::Relaxed);
-        wakers.iter().for_each(Waker::wake_by_ref);
+        let next = word.wrapping_add(NOTIFIED) & !WAITING;
+        // If the word has changed, another notifier cleared the bit and wakes who was parked; who
+        // came after that sees our change, by the fences.
+        let cleared = self.word.compare_exchange(word, next, Ordering::AcqRel, Ordering::Relaxed);
+        if cleared.is_ok() {
+            self.parking.wake(&self.word);
+        }
     }
 
-    /// Has `waker` called at the next notification, once. Look at the condition again after this.
-    pub fn register(&self, waker: &Waker) {
-        let mut wakers = self.wakers.lock().unwrap_or_else(PoisonError::into_inner);
-        if !wakers.iter().any(|known| known.will_wake(waker)) {
-            wakers.push(waker.clone());
-            self.waiters.fetch_add(1, Ordering::Relaxed);
-        }
-        drop(wakers);
-        // Pairs with the fence in `notify`.
-        fence(Ordering::SeqCst);
+    /// Wakes whoever is parked, announced or not: a notifier may have died half way.
+    pub fn rouse(&self) {
+        self.word.fetch_add(NOTIFIED, Ordering::AcqRel);
+        self.parking.wake(&self.word);
     }
 
     /// Calls `poll` until it returns something, parking in between; `None` after the deadline.
     ///
-    /// `poll` runs at least once, and again after every notification, without a lock held.
+    /// `poll` runs at least once, and again after every notification, without a lock held. With a
+    /// `nap` it also runs whenever that much time has passed: what a notifier in another process
+    /// was about to say when it was stopped is then seen all the same.
     pub fn wait<T>(
         &self,
         deadline: Option<Instant>,
+        nap: Option<Duration>,
         mut poll: impl FnMut() -> Option<T>,
     ) -> Option<T> {
         if let Some(found) = spin(deadline, &mut poll) {
             return Some(found);
         }
-        let _waiting = Waiting::announce(&self.waiters);
         loop {
-            let seen = *self.epoch.lock().unwrap_or_else(PoisonError::into_inner);
-            if let Some(found) = poll() {
-                return Some(found);
+            let seen = self.word.fetch_or(WAITING, Ordering::Relaxed) | WAITING;
+            // Pairs with the fence in `notify`.
+            fence(Ordering::SeqCst);
+            let found = poll();
+            if found.is_some() {
+                return found;
             }
-            let mut epoch = self.epoch.lock().unwrap_or_else(PoisonError::into_inner);
-            while *epoch == seen {
-                epoch = match deadline {
-                    None => self.changed.wait(epoch).unwrap_or_else(PoisonError::into_inner),
-                    Some(deadline) => {
-                        let left = deadline.saturating_duration_since(Instant::now());
+            let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+            if left.is_some_and(|left| left.is_zero()) {
+                return None;
+            }
+            let pause = left.map_or(nap, |left| Some(nap.map_or(left, |nap| nap.min(left))));
+            self.parking.park(&self.word, seen, pause);
+        }
+    }
+}
+
+/// Parking on the word itself, in whichever process it is mapped.
+#[cfg(all(target_os = "linux", not(loom), not(miri)))]
+mod parking {
+    use std::time::Duration;
+
+    use crate::sync::AtomicU32;
+
+    #[derive(Debug)]
+    pub(super) struct Parking;
+
+    impl Parking {
+        pub(super) fn new() -> Self {
+            Self
+        }
+
+        /// Sleeps while `word` is `seen`, at most for `pause`; may return early.
+        pub(super) fn park(&self, word: &AtomicU32, seen: u32, pause: Option<Duration>) {
+            let timeout = pause.map(|pause| libc::timespec {
+                tv_sec: libc::time_t::try_from(pause.as_secs()).unwrap_or(libc::time_t::MAX),
+                tv_nsec: pause.subsec_nanos().into(),
+            });
+            let timeout = timeout.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
+            // SAFETY: the word and the timeout outlive the call, which reads them only. Whatever
+            // ends it, the caller looks again.
+            unsafe {
+                libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAIT, seen, timeout)
+            };
+        }
+
+        /// Wakes all who sleep on `word`.
+        pub(super) fn wake(&self, word: &AtomicU32) {
+            // SAFETY: the word's address is only looked up among those slept on.
+            unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE, i32::MAX) };
+        }
+    }
+}
+
+/// Parking on a condition variable, for threads of one process.
+#[cfg(not(all(target_os = "linux", not(loom), not(miri))))]
+mod parking {
+    use std::sync::PoisonError;
+    use std::time::{Duration, Instant};
+
+    #[cfg(loom)]
+    use loom::sync::Condvar;
+    #[cfg(not(loom))]
+    use std::sync::Condvar;
+
+    use crate::sync::{AtomicU32, Mutex, Ordering};
+
+    #[derive(Debug)]
+    pub(super) struct Parking {
+        /// Held by a waiter from its look at the word until it sleeps, and by a notifier between
+        /// changing the word and waking, so that no wake-up falls in between.
+        lock: Mutex<()>,
+        changed: Condvar,
+    }
+
+    impl Parking {
+        pub(super) fn new() -> Self {
+            Self { lock: Mutex::new(()), changed: Condvar::new() }
+        }
+
+        /// Sleeps while `word` is `seen`, at most for `pause`.
+        pub(super) fn park(&self, word: &AtomicU32, seen: u32, pause: Option<Duration>) {
+            let end = pause.and_then(|pause| Instant::now().checked_add(pause));
+            let mut lock = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
+            while word.load(Ordering::Acquire) == seen {
+                lock = match end {
+                    None => self.changed.wait(lock).unwrap_or_else(PoisonError::into_inner),
+                    Some(end) => {
+                        let left = end.saturating_duration_since(Instant::now());
                         if left.is_zero() {
-                            return None;
+                            return;
                         }
-                        let woken = self.changed.wait_timeout(epoch, left);
+                        let woken = self.changed.wait_timeout(lock, left);
                         woken.unwrap_or_else(PoisonError::into_inner).0
                     }
                 };
             }
+        }
+
+        /// Wakes all who sleep. Call it after `word` was changed.
+        pub(super) fn wake(&self, _word: &AtomicU32) {
+            drop(self.lock.lock().unwrap_or_else(PoisonError::into_inner));
+            self.changed.notify_all();
         }
     }
 }
@@ -170,7 +237,7 @@ mod tests {
     fn gives_up_at_the_deadline() {
         let start = Instant::now();
         let deadline = start + Duration::from_millis(30);
-        assert_eq!(Event::default().wait(Some(deadline), || None::<()>), None);
+        assert_eq!(Event::default().wait(Some(deadline), None, || None::<()>), None);
         assert!(start.elapsed() >= Duration::from_millis(30));
     }
 
@@ -178,7 +245,7 @@ mod tests {
     fn a_passed_deadline_polls_once() {
         let mut polls = 0;
         let past = Instant::now();
-        let waited = Event::default().wait(Some(past), || {
+        let waited = Event::default().wait(Some(past), None, || {
             polls += 1;
             None::<()>
         });
@@ -190,42 +257,30 @@ mod tests {
         let (event, flag) = (Event::default(), AtomicBool::new(false));
         std::thread::scope(|scope| {
             for _ in 0..8 {
-                scope.spawn(|| event.wait(None, || flag.load(Ordering::Acquire).then_some(())));
+                scope.spawn(|| {
+                    event.wait(None, None, || flag.load(Ordering::Acquire).then_some(()))
+                });
             }
-            while event.waiters.load(Ordering::Relaxed) < 8 {
-                std::thread::yield_now();
-            }
+            // Long enough for some to park. Should none have, the test passes all the same.
+            std::thread::sleep(Duration::from_millis(5));
             flag.store(true, Ordering::Release);
             event.notify();
         });
-        assert_eq!(event.waiters.load(Ordering::Relaxed), 0);
     }
 
     #[test]
-    fn calls_a_waker_once() {
-        struct Flag(AtomicUsize);
-        impl std::task::Wake for Flag {
-            fn wake(self: std::sync::Arc<Self>) {
-                self.0.fetch_add(1, Ordering::Relaxed);
-            }
-        }
-        let (event, flag) = (Event::default(), std::sync::Arc::new(Flag(AtomicUsize::new(0))));
-        let waker = Waker::from(flag.clone());
-        event.register(&waker);
-        event.register(&waker);
-        event.notify();
-        event.notify();
-        assert_eq!(flag.0.load(Ordering::Relaxed), 1);
-        assert_eq!(event.waiters.load(Ordering::Relaxed), 0);
-    }
-
-    #[test]
-    fn a_panicking_poll_is_not_left_counted() {
+    fn a_waiter_that_died_costs_one_wake_up() {
         let event = Event::default();
-        let poll = || -> Option<()> { panic!("poll failed") };
-        let caught =
-            std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| event.wait(None, poll)));
-        assert!(caught.is_err());
-        assert_eq!(event.waiters.load(Ordering::Relaxed), 0);
+        // What a waiter leaves that is killed while it sleeps.
+        event.word.fetch_or(WAITING, Ordering::Relaxed);
+        event.notify();
+        assert_eq!(event.word.load(Ordering::Relaxed) & WAITING, 0);
+    }
+
+    #[test]
+    fn a_nap_ends_without_a_notification() {
+        let (start, nap) = (Instant::now(), Some(Duration::from_millis(1)));
+        let later = || (start.elapsed() > Duration::from_millis(5)).then_some(());
+        assert_eq!(Event::default().wait(None, nap, later), Some(()));
     }
 }

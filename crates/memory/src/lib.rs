@@ -1,25 +1,37 @@
 //! Bytes that Echoic owns, and the right to touch them.
 //!
-//! - [`ring`]: who may write or read which slot, decided by atomics alone. It holds no bytes.
-//! - [`store`]: the ring joined to its column memory: [`BatchStore`], [`Writer`], [`Lease`].
-//! - [`block`]: one aligned allocation, touched at start.
+//! - [`ring`]: who may write or read which slot, decided by atomics alone. It holds no bytes. The
+//!   part that runs in every process is `producer`, and the words themselves are in `control`.
+//! - [`store`]: the ring joined to its column memory: [`BatchStore`], [`Writer`], [`Lease`], and
+//!   [`RemoteStore`] for other processes.
+//! - [`block`]: one aligned allocation, touched at start. `mapping`: memory that processes share.
 //! - [`window`]: rows kept until they are known to have arrived.
-//! - [`event`]: parking and waking without lost wake-ups.
+//! - [`event`]: parking and waking without lost wake-ups, across processes.
 //!
-//! All `unsafe` code about memory lives in `block` and `store`; the ring's algorithm is safe code
-//! and runs under loom (`crates/memory/tests/loom.rs`).
+//! All `unsafe` code about memory lives in `block`, `mapping`, `control`, `event` (the system call)
+//! and `store`; the ring's algorithm is safe code and runs under loom (`crates/memory/tests/loom.rs`).
 //!
 //! What this crate deliberately does not know: what the bytes mean, the network, Python.
 
 mod bitmap;
 pub mod block;
+mod control;
+#[cfg(any(test, loom))]
+pub mod death;
 pub mod event;
+#[cfg(target_os = "linux")]
+mod mapping;
 mod padded;
+mod producer;
+mod region;
 pub mod ring;
 pub mod store;
 mod sync;
+mod wakers;
 pub mod window;
 
 pub use block::AllocError;
-pub use ring::{Blocked, Counts, Refusal, Ring};
-pub use store::{BatchStore, Lease, Writer};
+pub use ring::{Blocked, Counts, Evicted, Refusal, Ring};
+#[cfg(target_os = "linux")]
+pub use store::RemoteStore;
+pub use store::{AttachError, BatchStore, Layout, Lease, Writer};

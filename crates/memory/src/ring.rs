@@ -1,25 +1,29 @@
 //! Who may touch which slot: a lock-free ring of batches.
 //!
 //! A [`Ring`] shares out `buffers` buffers of `batch_size` slots each and holds no bytes itself.
-//! Producers [`reserve`](Ring::try_reserve) a run of slots with one atomic add, write their bytes
-//! elsewhere, and [`commit`](Run::commit) with another. When all slots of a buffer are committed it
-//! is *published*: one consumer [takes](Ring::try_take) it as a whole and later
+//! Producers [`reserve`](Ring::try_reserve) a run of slots with one atomic operation, write their
+//! bytes elsewhere, and [`commit`](Run::commit) with another. When all slots of a buffer are
+//! committed it is *published*: one consumer [takes](Ring::try_take) it as a whole and later
 //! [releases](Ring::release) it.
+//!
+//! Producers may be other processes; how they reserve and commit, and what is left of one that was
+//! killed, is told in the header of `producer.rs`. This file is about what only the ring's own
+//! process does: consuming, closing, settling, admitting peers and reclaiming what they leave.
 //!
 //! # How a buffer lives
 //!
 //! ```text
-//!   free ──open_next──▶ open ──all slots reserved──▶ full ──all committed──▶ published
-//!    ▲                                                                          │ try_take
-//!    └──────────────────────────────── release ◀──────────────────────────── leased
+//!   free ──the batch before is full──▶ open ──all slots reserved──▶ full ──all committed──▶ published
+//!    ▲                                                                                        │ try_take
+//!    └───────────────────────────────────── release ◀───────────────────────────────────── leased
 //! ```
 //!
 //! Batches are numbered in the order of opening (`sequence`) and taken in that order, but a batch
 //! may use any free buffer. A consumer that keeps one batch therefore costs one buffer and does not
 //! stop the others from going round, as it would in a ring of fixed positions.
 //!
-//! The thread whose reservation covers a buffer's last slot opens the next one. When none is free,
-//! `open` becomes `NONE` and the thread that releases a buffer opens it.
+//! A producer that finds the open batch exhausted opens the next one in a free buffer. When none is
+//! free it is refused, and whoever releases one tells those who wait.
 //!
 //! A run that is dropped instead of committed turns its slots into *holes*. The next reservation
 //! takes a hole before it takes a fresh slot, so the batch fills up all the same; and
@@ -33,28 +37,26 @@
 //!    neither free nor open.
 //! 4. What a producer wrote before `commit` is visible to the consumer after `try_take`; what a
 //!    consumer read before `release` is over before a later producer's `try_reserve` returns.
-//! 5. Once `open` is `SEALED` it stays so, and no run on a fresh slot is handed out any more.
+//! 5. Once `current` is sealed it stays as it is, and no run on a fresh slot is handed out any more.
 //!
 //! # Limitations
 //!
-//! Threads of one process only. A thread that is suspended for ever between reserving and
-//! committing keeps its batch, and by their order all later ones, from being taken.
+//! A thread that is suspended for ever between reserving and committing keeps its batch, and by
+//! their order all later ones, from being taken. A peer is trusted not to write where it may not: it
+//! can spoil the batches that are being filled, or stop the ring, though not make this process
+//! access memory outside of it.
 
 use std::collections::HashSet;
-use std::sync::PoisonError;
+use std::sync::{Arc, PoisonError};
+use std::task::Waker;
 use std::time::{Duration, Instant};
 
-use crate::bitmap::AtomicBitmap;
-use crate::event::Event;
-use crate::padded::Padded;
-use crate::sync::{AtomicU64, AtomicUsize, Mutex, Ordering, fence, pause};
-
-/// `open` when every buffer is in use.
-const NONE: usize = usize::MAX;
-/// `open` while a thread that found it `NONE` opens a buffer.
-const OPENING: usize = usize::MAX - 1;
-/// `open` after `close`.
-const SEALED: usize = usize::MAX - 2;
+use crate::bitmap;
+use crate::control::{Buffer, Control, Cursor, Entry, Shape, State, Tally, Turn};
+pub use crate::producer::{Evicted, Run};
+use crate::producer::{Producer, SERVER};
+use crate::region::Region;
+use crate::sync::{AtomicU64, Mutex, Ordering};
 
 /// How often a consumer looks whether the last writers of a closed ring are done.
 const SETTLE_POLL: Duration = Duration::from_millis(1);
@@ -77,32 +79,6 @@ pub enum Blocked {
     Leased,
     /// No batch is complete.
     Empty,
-}
-
-/// Cursors of one buffer, in words that this file uses.
-#[derive(Debug)]
-struct Buffer {
-    /// Slots reserved so far. Overshoots `batch_size` when producers race for the last ones; a value
-    /// of at least `batch_size` means that nothing is to be had here.
-    reserved: Padded<AtomicU64>,
-    /// Slots committed so far.
-    committed: Padded<AtomicU64>,
-    /// `sequence + 1` of the batch that was last completed here.
-    published: AtomicU64,
-    /// Number of the batch that was last opened here.
-    sequence: AtomicU64,
-    /// What the completing producer's `stamp` returned.
-    stamp: AtomicU64,
-}
-
-/// The right to write `len` slots from `first` of one buffer. Dropping it leaves holes.
-#[derive(Debug)]
-#[must_use = "a run that is dropped leaves its slots to others"]
-pub struct Run<'a> {
-    ring: &'a Ring,
-    buffer: usize,
-    first: usize,
-    len: usize,
 }
 
 /// The right to a whole published batch, to be given back with [`Ring::release`].
@@ -141,7 +117,7 @@ pub struct Counts {
     pub leased: usize,
     /// Buffers that nobody uses.
     pub free: usize,
-    /// Times a producer had to look again because another was opening a buffer.
+    /// Times a producer that was about to open a batch found that another was faster.
     pub contention: u64,
     /// Slots whose writer gave up.
     pub aborted: u64,
@@ -159,85 +135,62 @@ enum Settled {
 /// See the [module](self).
 #[derive(Debug)]
 pub struct Ring {
-    batch_size: usize,
-    buffers: Box<[Buffer]>,
-    /// The buffer to reserve from, or `NONE`, `OPENING`, `SEALED`.
-    open: Padded<AtomicUsize>,
-    /// How many batches were opened; written only by the thread that has the right to open.
-    opened: AtomicU64,
-    /// `order[sequence % buffers]` is the buffer of that batch.
-    order: Box<[AtomicUsize]>,
-    /// How many batches were taken.
-    taken: Padded<AtomicU64>,
-    completed: AtomicU64,
-    leased: AtomicUsize,
-    free: AtomicBitmap,
-    /// Slots whose writer gave up, as `buffer * batch_size + slot`.
-    holes: AtomicBitmap,
-    /// At least the number of holes, so that the common case reads one shared word.
-    hole_count: Padded<AtomicUsize>,
-    contention: AtomicU64,
-    aborted: AtomicU64,
+    producer: Producer,
     /// Rows that did not fill a batch when the ring settled, and how many of them were taken.
     remainder_rows: AtomicU64,
     remainder_taken: AtomicU64,
+    /// How many batches there are once the ring has settled; `u64::MAX` before.
+    settled_batches: AtomicU64,
     /// Locked after the close only: it serialises consumers that settle.
     settled: Mutex<Settled>,
-    space: Event,
-    ready: Event,
+    /// The owner ids of peers, one bit each.
+    owners: Mutex<Vec<u64>>,
 }
 
 impl Ring {
-    /// A ring of `buffers` buffers with `batch_size` slots each.
+    /// A ring of `buffers` buffers with `batch_size` slots each, for threads of this process.
     ///
     /// # Panics
     ///
-    /// When either is zero, or their product is past what a bitmap can index.
+    /// When either is zero, or they are more than the ring can count or has memory for.
     pub fn new(buffers: usize, batch_size: usize) -> Self {
         assert!(buffers > 0 && batch_size > 0, "a ring needs buffers and slots");
-        let slots = buffers.checked_mul(batch_size).filter(|slots| *slots < SEALED);
-        let slots = slots.expect("the slots of a ring fit into usize");
+        let shape = Shape::new(buffers, batch_size).expect("the ring can count its slots");
+        let region = Region::own(shape.bytes()).expect("there is memory for the ring");
+        // SAFETY: nobody else has this region, it has the size, and 0 is aligned.
+        Self::start(unsafe { Control::create(&Arc::new(region), 0, shape) }, false)
+    }
+
+    /// Starts the ring whose state was just laid out.
+    pub(crate) fn start(control: Control, with_peers: bool) -> Self {
         let ring = Self {
-            batch_size,
-            buffers: (0..buffers)
-                .map(|_| Buffer {
-                    reserved: Padded::new(AtomicU64::new(batch_size as u64)),
-                    committed: Padded::new(AtomicU64::new(0)),
-                    published: AtomicU64::new(0),
-                    sequence: AtomicU64::new(0),
-                    stamp: AtomicU64::new(0),
-                })
-                .collect(),
-            open: Padded::new(AtomicUsize::new(OPENING)),
-            opened: AtomicU64::new(0),
-            order: (0..buffers).map(|_| AtomicUsize::new(0)).collect(),
-            taken: Padded::new(AtomicU64::new(0)),
-            completed: AtomicU64::new(0),
-            leased: AtomicUsize::new(0),
-            free: AtomicBitmap::new(buffers),
-            holes: AtomicBitmap::new(slots),
-            hole_count: Padded::new(AtomicUsize::new(0)),
-            contention: AtomicU64::new(0),
-            aborted: AtomicU64::new(0),
+            producer: Producer::new(control, SERVER, with_peers),
             remainder_rows: AtomicU64::new(0),
             remainder_taken: AtomicU64::new(0),
+            settled_batches: AtomicU64::new(u64::MAX),
             settled: Mutex::new(Settled::NotYet),
-            space: Event::default(),
-            ready: Event::default(),
+            owners: Mutex::new(Vec::new()),
         };
-        (0..buffers).for_each(|buffer| ring.free.insert(buffer));
-        ring.open_next();
+        let first = Turn::new(1, 0);
+        (0..ring.buffers()).for_each(|index| bitmap::insert(ring.control().free(), index));
+        ring.control().order(1).store(first.0, Ordering::Relaxed);
+        ring.producer.open(first, 1);
+        ring.control().header().current.store(first.0, Ordering::Release);
         ring
+    }
+
+    fn control(&self) -> &Control {
+        self.producer.control()
     }
 
     /// Slots per batch.
     pub fn batch_size(&self) -> usize {
-        self.batch_size
+        self.producer.batch_size()
     }
 
     /// How many batches fit.
     pub fn buffers(&self) -> usize {
-        self.buffers.len()
+        self.control().shape().buffers
     }
 
     /// Reserves up to `len` slots of one batch, without waiting.
@@ -252,109 +205,9 @@ impl Ring {
     /// # Panics
     ///
     /// When `len` is zero.
+    #[inline]
     pub fn try_reserve(&self, len: usize) -> Result<Run<'_>, Refusal> {
-        assert!(len > 0, "a run has at least one slot");
-        // More than a batch is never given, and an unbounded add could wrap the cursor round.
-        let wanted = len.min(self.batch_size);
-        let mut spins = 0;
-        loop {
-            let open = self.open.load(Ordering::Acquire);
-            if open == SEALED {
-                return Err(Refusal::Closed);
-            }
-            if self.hole_count.load(Ordering::Relaxed) > 0
-                && let Some(run) = self.take_hole()
-            {
-                return Ok(run);
-            }
-            if open == NONE {
-                return Err(Refusal::Blocked(self.producer_block()));
-            }
-            if let Some(buffer) = self.buffers.get(open)
-                && let Some(run) = self.reserve_in(buffer, open, wanted)
-            {
-                return Ok(run);
-            }
-            // Another thread is about to open the next buffer.
-            self.contention.fetch_add(1, Ordering::Relaxed);
-            pause(&mut spins);
-        }
-    }
-
-    fn reserve_in(&self, buffer: &Buffer, index: usize, len: usize) -> Option<Run<'_>> {
-        let size = self.batch_size as u64;
-        // A look first: adding to an exhausted buffer would only steal its cache line.
-        if buffer.reserved.load(Ordering::Relaxed) >= size {
-            return None;
-        }
-        // Acquire pairs with the release in `open_next`, so this buffer's cursors are reset and the
-        // last consumer is done with its bytes, even if `open` was read long ago and the buffer has
-        // gone round since.
-        let first = buffer.reserved.fetch_add(len as u64, Ordering::AcqRel);
-        if first >= size {
-            return None;
-        }
-        let end = size.min(first + len as u64);
-        if end == size {
-            // Only the run that covers the last slot comes here, so the right to open is ours.
-            self.open_next();
-        }
-        Some(Run { ring: self, buffer: index, first: first as usize, len: (end - first) as usize })
-    }
-
-    /// Opens a free buffer, or leaves that to the next `release`. The caller has the right to open:
-    /// it exhausted the open buffer, or changed `open` from `NONE` to `OPENING`.
-    fn open_next(&self) {
-        loop {
-            if let Some(index) = self.free.take_lowest() {
-                let buffer = &self.buffers[index];
-                let sequence = self.opened.load(Ordering::Relaxed);
-                self.opened.store(sequence + 1, Ordering::Relaxed);
-                buffer.committed.store(0, Ordering::Relaxed);
-                buffer.sequence.store(sequence, Ordering::Relaxed);
-                let turn = self.turn(sequence);
-                self.order[turn].store(index, Ordering::Relaxed);
-                // `open` first: from the reset of `reserved` on, another thread may exhaust this
-                // buffer and then write `open` itself, which must not be overwritten here.
-                self.open.store(index, Ordering::Release);
-                // A store would do, but loom does not order it after the failed adds of late
-                // producers, and once per batch the difference can't be measured.
-                buffer.reserved.swap(0, Ordering::AcqRel);
-                self.space.notify();
-                return;
-            }
-            self.open.store(NONE, Ordering::Release);
-            // Pairs with the fence in `release`: either that thread sees `NONE`, or we see its buffer.
-            fence(Ordering::SeqCst);
-            if self.free.is_empty() || !self.claim_opening() {
-                return;
-            }
-        }
-    }
-
-    fn claim_opening(&self) -> bool {
-        self.open.compare_exchange(NONE, OPENING, Ordering::AcqRel, Ordering::Relaxed).is_ok()
-    }
-
-    fn take_hole(&self) -> Option<Run<'_>> {
-        let place = self.pop_hole()?;
-        Some(Run { ring: self, buffer: place.buffer, first: place.slot, len: 1 })
-    }
-
-    fn pop_hole(&self) -> Option<Place> {
-        let hole = self.holes.take_lowest()?;
-        self.hole_count.fetch_sub(1, Ordering::Relaxed);
-        Some(Place { buffer: hole / self.batch_size, slot: hole % self.batch_size })
-    }
-
-    /// Why `open` is `NONE`.
-    fn producer_block(&self) -> Blocked {
-        let ready = self.completed.load(Ordering::Relaxed) > self.taken.load(Ordering::Relaxed);
-        if self.leased.load(Ordering::Relaxed) > 0 && !ready {
-            Blocked::Leased
-        } else {
-            Blocked::Capacity
-        }
+        self.producer.try_reserve(len)
     }
 
     /// Waits until a reservation may succeed, without making one: whoever waits holds nothing that
@@ -364,49 +217,49 @@ impl Ring {
     ///
     /// [`Refusal::Blocked`] with the reason at the deadline, [`Refusal::Closed`] after a close.
     pub fn wait_for_room(&self, deadline: Option<Instant>) -> Result<(), Refusal> {
-        let room = self.space.wait(deadline, || match self.open.load(Ordering::Acquire) {
-            SEALED => Some(Err(Refusal::Closed)),
-            NONE if self.holes.is_empty() => None,
-            _ => Some(Ok(())),
-        });
-        room.unwrap_or_else(|| Err(Refusal::Blocked(self.producer_block())))
+        self.producer.wait_for_room(deadline)
     }
 
-    /// Has `waker` called once when a reservation may succeed, or the ring was closed: for an event
-    /// loop, which can't park here. Try again after this call, before sleeping; it may also be called
-    /// for nothing.
-    pub fn wake_on_room(&self, waker: &std::task::Waker) {
-        self.space.register(waker);
+    /// Has `waker` called, once, when a reservation may succeed from then on or the ring is closed;
+    /// perhaps for nothing. Register first, then try once more: what happened in between is seen by
+    /// one of the two.
+    ///
+    /// Slots that a peer gives up by itself are announced to threads only, not to wakers: a peer
+    /// can't call them.
+    pub fn wake_on_room(&self, waker: &Waker) {
+        self.producer.wake_on_room(waker);
     }
 
     /// Takes the next batch in order if it is complete.
     pub fn try_take(&self) -> Option<Claim> {
-        let mut turn = self.taken.load(Ordering::Acquire);
+        let taken = &self.control().header().taken;
+        let mut turn = taken.load(Ordering::Acquire);
         loop {
-            let index = self.order[self.turn(turn)].load(Ordering::Acquire);
-            let buffer = &self.buffers[index];
-            // `order` may be that of an older batch: then `published` is another number. Acquire
-            // pairs with the release in `publish`.
-            if buffer.published.load(Ordering::Acquire) != turn + 1 {
-                let now = self.taken.load(Ordering::Acquire);
+            let next = turn + 1;
+            // `order` may be that of an older batch. Acquire pairs with the release in `publish`.
+            let complete = self
+                .producer
+                .batch(next)
+                .filter(|(_, buffer)| buffer.done.published.load(Ordering::Acquire) == next);
+            let Some((index, _)) = complete else {
+                let now = taken.load(Ordering::Acquire);
                 if now == turn {
                     return None;
                 }
                 turn = now;
                 continue;
-            }
+            };
             // `taken` only grows: if it still is `turn`, batch `turn` is ours and was not before.
-            let next = turn + 1;
-            match self.taken.compare_exchange(turn, next, Ordering::AcqRel, Ordering::Acquire) {
+            match taken.compare_exchange(turn, next, Ordering::AcqRel, Ordering::Acquire) {
                 Err(now) => turn = now,
-                Ok(_) => return Some(self.claim(index, turn, self.batch_size)),
+                Ok(_) => return Some(self.claim(index, turn, self.batch_size())),
             }
         }
     }
 
     fn claim(&self, buffer: usize, sequence: u64, rows: usize) -> Claim {
-        self.leased.fetch_add(1, Ordering::Relaxed);
-        let stamp = self.buffers[buffer].stamp.load(Ordering::Relaxed);
+        self.control().header().leased.fetch_add(1, Ordering::Relaxed);
+        let stamp = self.control().buffers()[buffer].done.stamp.load(Ordering::Relaxed);
         Claim { buffer, sequence, stamp, rows }
     }
 
@@ -427,7 +280,7 @@ impl Ring {
             // The last writers of a closed ring announce nothing, so look again now and then.
             let closing = self.is_closed();
             let until = if closing { settle_poll(deadline) } else { deadline };
-            let outcome = self.ready.wait(until, || {
+            let outcome = self.control().header().ready.wait(until, self.producer.nap(), || {
                 let closed = self.is_closed();
                 let settled = closed && self.settle(&mut move_row);
                 match self.try_take() {
@@ -451,60 +304,71 @@ impl Ring {
 
     /// Gives a batch back to the producers.
     pub fn release(&self, claim: Claim) {
-        self.leased.fetch_sub(1, Ordering::Relaxed);
-        self.free.insert(claim.buffer);
-        // Pairs with the fence in `open_next`.
-        fence(Ordering::SeqCst);
-        if self.open.load(Ordering::Acquire) == NONE && self.claim_opening() {
-            self.open_next();
-        }
+        let header = self.control().header();
+        let Buffer { reserving, tally, .. } = &self.control().buffers()[claim.buffer];
+        header.leased.fetch_sub(1, Ordering::Relaxed);
+        tally.store(0, Ordering::Relaxed);
+        let left_by = reserving.generation.load(Ordering::Relaxed);
+        // Release: whoever opens the buffer finds it reset, and us done with its bytes.
+        reserving.cursor.store(Cursor::free(left_by).0, Ordering::Release);
+        bitmap::insert(self.control().free(), claim.buffer);
+        // Release: whoever counts on a free buffer finds one.
+        header.released.fetch_add(1, Ordering::Release);
+        self.producer.announce_room();
     }
 
     /// Ends intake: from now on reservations are refused. Runs that are alive may still commit.
     ///
     /// Closing again does nothing.
     pub fn close(&self) {
-        let mut spins = 0;
+        let header = self.control().header();
+        // Held until the ring is sealed, then given up like any other run.
+        let mut rests = Vec::new();
         loop {
-            let open = self.open.load(Ordering::Acquire);
-            if open == SEALED {
+            let current = self.producer.current();
+            if current.is_sealed() {
                 return;
             }
-            if open == NONE {
-                let sealed =
-                    self.open.compare_exchange(NONE, SEALED, Ordering::AcqRel, Ordering::Relaxed);
-                if sealed.is_ok() {
-                    break;
-                }
-            } else if let Some(rest) =
-                self.buffers.get(open).and_then(|buffer| self.exhaust(buffer, open))
-            {
-                // Exhausting the open buffer gave us the right to open the next one; not using it
-                // ends intake. The rest becomes holes like any run that was given up.
-                self.open.store(SEALED, Ordering::Release);
-                drop(rest);
+            // An exhausted batch gives out no fresh slots, and none can be opened after it once
+            // `current` is sealed.
+            rests.extend(self.producer.exhaust(current));
+            let sealed = current.sealed().0;
+            let swapped = header.current.compare_exchange(
+                current.0,
+                sealed,
+                Ordering::AcqRel,
+                Ordering::Relaxed,
+            );
+            if swapped.is_ok() {
                 break;
             }
-            pause(&mut spins);
         }
-        self.space.notify();
-        self.ready.notify();
-    }
-
-    /// Reserves whatever `buffer` has left, without opening another.
-    fn exhaust(&self, buffer: &Buffer, index: usize) -> Option<Run<'_>> {
-        let size = self.batch_size as u64;
-        if buffer.reserved.load(Ordering::Relaxed) >= size {
-            return None;
-        }
-        let first = buffer.reserved.fetch_add(size, Ordering::AcqRel);
-        let len = size.checked_sub(first).filter(|len| *len > 0)? as usize;
-        Some(Run { ring: self, buffer: index, first: first as usize, len })
+        drop(rests);
+        self.producer.announce_room();
+        header.ready.notify();
     }
 
     /// Whether [`Ring::close`] was called.
     pub fn is_closed(&self) -> bool {
-        self.open.load(Ordering::Acquire) == SEALED
+        self.producer.is_closed()
+    }
+
+    /// How many batches were opened.
+    fn opened(&self) -> u64 {
+        let settled = self.settled_batches.load(Ordering::Acquire);
+        if settled != u64::MAX {
+            return settled;
+        }
+        loop {
+            let current = self.producer.current();
+            if let Some(generation) = self.producer.generation(current) {
+                return generation;
+            }
+            // A peer that wrote nonsense there must not keep us here.
+            if self.producer.current() == current {
+                return self.control().header().taken.load(Ordering::Acquire);
+            }
+        }
     }
 
     /// Brings the rows of a closed ring together once its last writers are done, and tells whether
@@ -522,34 +386,65 @@ impl Ring {
         if matches!(*settled, Settled::Remainder(_)) {
             return true;
         }
-        let unpublished = self.unpublished();
-        let holes: Vec<Place> = std::iter::from_fn(|| self.pop_hole()).collect();
-        let committed = |index: usize| self.buffers[index].committed.load(Ordering::Acquire);
-        let rows: u64 = unpublished.iter().map(|(_, index)| committed(*index)).sum();
-        let slots = unpublished.len() * self.batch_size;
+        let unpublished: Vec<(u64, usize)> = self
+            .producer
+            .incomplete(self.opened())
+            .map(|(generation, index, _)| (generation, index))
+            .collect();
+        // Read once: a batch may become full between two looks.
+        let counts: Vec<u32> =
+            unpublished.iter().map(|(_, index)| self.committed(*index)).collect();
         // A batch whose slots are all committed belongs to its last writer until it is published.
-        let full = |index: usize| committed(index) == self.batch_size as u64;
-        if unpublished.iter().any(|(_, index)| full(*index)) || rows as usize + holes.len() != slots
-        {
-            self.give_back_holes(holes.into_iter());
+        if counts.iter().any(|count| *count as usize == self.batch_size()) {
+            return false;
+        }
+        let rows: u64 = counts.into_iter().map(u64::from).sum();
+        let holes: Vec<Place> = unpublished
+            .iter()
+            .flat_map(|(generation, index)| self.take_holes(*generation, *index))
+            .collect();
+        if rows as usize + holes.len() != unpublished.len() * self.batch_size() {
+            for (generation, index) in unpublished {
+                self.give_back_holes(generation, index, &holes);
+            }
             return false;
         }
         // By invariant 5 no run is left and none will come: every slot is committed or a hole of
         // ours, and nobody is about to publish, so moving rows races with nobody.
-        let left = Self::bring_together(&unpublished, &holes, self.batch_size, &mut move_row);
+        let left = Self::bring_together(&unpublished, &holes, self.batch_size(), &mut move_row);
         *settled = Settled::Remainder(self.renumber(&unpublished, left));
         true
     }
 
-    /// The buffers of batches that are opened but not published, in order.
-    fn unpublished(&self) -> Vec<(u64, usize)> {
-        let opened = self.opened.load(Ordering::Acquire);
-        (self.taken.load(Ordering::Acquire)..opened)
-            .map(|sequence| (sequence, self.order[self.turn(sequence)].load(Ordering::Acquire)))
-            .filter(|(sequence, index)| {
-                self.buffers[*index].published.load(Ordering::Acquire) != sequence + 1
-            })
-            .collect()
+    fn committed(&self, buffer: usize) -> u32 {
+        Tally(self.control().buffers()[buffer].tally.load(Ordering::Acquire)).count()
+    }
+
+    /// Takes all holes of a batch.
+    fn take_holes(&self, generation: u64, index: usize) -> impl Iterator<Item = Place> {
+        let (hole, ours) = (Entry::hole(generation), Self::held_hole(generation));
+        let log = self.control().log(index).iter().enumerate();
+        log.filter(move |(_, place)| {
+            place.load(Ordering::Relaxed) == hole.0
+                && place
+                    .compare_exchange(hole.0, ours.0, Ordering::AcqRel, Ordering::Relaxed)
+                    .is_ok()
+        })
+        .map(move |(slot, _)| Place { buffer: index, slot })
+    }
+
+    /// What the log says of a hole that `settle` has.
+    fn held_hole(generation: u64) -> Entry {
+        Entry::new(generation, State::Claimed, SERVER, true)
+    }
+
+    fn give_back_holes(&self, generation: u64, index: usize, holes: &[Place]) {
+        let log = self.control().log(index);
+        let ours = holes.iter().filter(|place| place.buffer == index);
+        for place in ours {
+            log[place.slot].store(Entry::hole(generation).0, Ordering::Release);
+        }
+        self.producer.announce_holes(&self.control().buffers()[index], 0);
     }
 
     /// Moves rows so that those of `unpublished` fill its batches from the front; how many they are.
@@ -576,36 +471,35 @@ impl Ring {
     /// Publishes the batches that `rows` fill, and closes the gaps in the numbering that empty ones
     /// leave, so that complete batches behind them can be taken. Returns what does not fill a batch.
     fn renumber(&self, unpublished: &[(u64, usize)], rows: usize) -> Option<Claim> {
-        let (filled, rest) = unpublished.split_at(rows / self.batch_size);
-        for (_, index) in filled {
-            let buffer = &self.buffers[*index];
-            buffer.committed.store(self.batch_size as u64, Ordering::Relaxed);
-            buffer.stamp.store(0, Ordering::Relaxed);
-            self.completed.fetch_add(1, Ordering::Relaxed);
-            self.publish(buffer);
+        let buffers = self.control().buffers();
+        let opened = self.opened();
+        let (filled, rest) = unpublished.split_at(rows / self.batch_size());
+        for (generation, index) in filled {
+            self.producer.publish(&buffers[*index], *generation, 0);
         }
-        let (first, partial) = *rest.first()?;
+        let Some((first, partial)) = rest.first().copied() else {
+            self.settled_batches.store(opened, Ordering::Release);
+            return None;
+        };
         // Consumers can't pass batch `first`, so the numbers from there on are ours to change. What
         // follows it and is not in `rest` was published before and moves up.
-        let mut sequence = first;
-        for old in first..self.opened.load(Ordering::Relaxed) {
-            let index = self.order[self.turn(old)].load(Ordering::Relaxed);
+        let mut next = first;
+        for old in first..=opened {
+            let Some((index, buffer)) = self.producer.batch(old) else {
+                continue;
+            };
             if rest.iter().all(|(_, empty)| *empty != index) {
-                self.order[self.turn(sequence)].store(index, Ordering::Relaxed);
-                self.buffers[index].sequence.store(sequence, Ordering::Relaxed);
-                self.publish(&self.buffers[index]);
-                sequence += 1;
+                self.control().order(next).store(Turn::new(next, index).0, Ordering::Release);
+                buffer.done.published.store(next, Ordering::Release);
+                next += 1;
             }
         }
-        self.opened.store(sequence, Ordering::Release);
-        let left = rows % self.batch_size;
+        self.settled_batches.store(next - 1, Ordering::Release);
+        self.control().header().ready.notify();
+        let left = rows % self.batch_size();
         self.remainder_rows.store(left as u64, Ordering::Relaxed);
-        self.buffers[partial].stamp.store(0, Ordering::Relaxed);
+        let sequence = next - 1;
         (left > 0).then_some(Claim { buffer: partial, sequence, stamp: 0, rows: left })
-    }
-
-    fn turn(&self, sequence: u64) -> usize {
-        (sequence % self.buffers.len() as u64) as usize
     }
 
     /// The rows of a settled ring that do not fill a batch; `None` when there are none, when the
@@ -616,96 +510,180 @@ impl Ring {
             Settled::Remainder(claim) => {
                 let claim = claim.take()?;
                 self.remainder_taken.store(claim.rows as u64, Ordering::Relaxed);
-                self.leased.fetch_add(1, Ordering::Relaxed);
+                self.control().header().leased.fetch_add(1, Ordering::Relaxed);
                 Some(claim)
             }
         }
     }
 
-    fn publish(&self, buffer: &Buffer) {
-        let sequence = buffer.sequence.load(Ordering::Relaxed);
-        buffer.published.store(sequence + 1, Ordering::Release);
-        self.ready.notify();
+    /// Admits a peer: a free owner id from 1 on; `None` when all are in use.
+    pub fn admit(&self) -> Option<u16> {
+        let mut owners = self.owners.lock().unwrap_or_else(PoisonError::into_inner);
+        let id = (1..=u16::MAX).find(|id| {
+            let word = owners.get(usize::from(id / 64)).copied().unwrap_or_default();
+            word >> (id % 64) & 1 == 0
+        })?;
+        let word = usize::from(id / 64);
+        if owners.len() <= word {
+            owners.resize(word + 1, 0);
+        }
+        owners[word] |= 1 << (id % 64);
+        Some(id)
     }
 
-    fn give_back_holes(&self, holes: impl ExactSizeIterator<Item = Place>) {
-        // The count first: it may be too high for a moment, but never too low.
-        self.hole_count.fetch_add(holes.len(), Ordering::Relaxed);
-        for place in holes {
-            self.holes.insert(place.buffer * self.batch_size + place.slot);
+    /// Cleans up after a peer whose process is gone, and frees its owner id: what it had reserved
+    /// and not committed becomes holes, and what it had begun to commit is stored. Returns how many
+    /// slots were given back.
+    ///
+    /// # Panics
+    ///
+    /// For owner 0, which is this process.
+    pub fn reclaim(&self, owner: u16) -> u64 {
+        assert!(owner != SERVER, "this process is alive");
+        let publishing = self.producer.publishing.lock();
+        let publishing = publishing.unwrap_or_else(PoisonError::into_inner);
+        let mut given_back = 0;
+        for (generation, index, buffer) in self.producer.incomplete(self.opened()) {
+            given_back += self.reclaim_batch(owner, generation, index, buffer);
         }
-        // Producers that are parked because nothing is free may fill these.
-        self.space.notify();
+        drop(publishing);
+        // It may have been about to announce something.
+        let header = self.control().header();
+        header.holes_made.fetch_add(1, Ordering::Release);
+        header.space.rouse();
+        header.ready.rouse();
+        self.producer.announce_room();
+        let mut owners = self.owners.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(word) = owners.get_mut(usize::from(owner / 64)) {
+            *word &= !(1 << (owner % 64));
+        }
+        given_back
+    }
+
+    /// Ends all runs of a dead peer in one batch.
+    fn reclaim_batch(&self, owner: u16, generation: u64, index: usize, buffer: &Buffer) -> u64 {
+        let cursor = Cursor(buffer.reserving.cursor.load(Ordering::Acquire));
+        if !cursor.is(generation) {
+            return 0;
+        }
+        // If another run replaces this one meanwhile, then whoever reserved it recorded this.
+        self.producer.record(index, buffer, generation, cursor);
+        let log = self.control().log(index);
+        let (mut after_last, mut given_back) = (0, 0);
+        for (slot, place) in log.iter().enumerate() {
+            let entry = Entry(place.load(Ordering::Acquire));
+            if !entry.is(generation) {
+                continue;
+            }
+            let first = if entry.fills_hole() { slot } else { after_last };
+            after_last = slot + 1;
+            if entry.owner() != owner {
+                continue;
+            }
+            match entry.state() {
+                State::Hole | State::Counted => {}
+                State::Claimed => {
+                    let hole = Entry::hole(generation).0;
+                    for place in &log[first..=slot] {
+                        place.store(hole, Ordering::Release);
+                    }
+                    given_back += (slot + 1 - first) as u64;
+                }
+                State::Written => {
+                    let end = slot as u32 + 1;
+                    let counted = Tally(buffer.tally.load(Ordering::Acquire)).last() == end;
+                    if !counted {
+                        let len = (slot + 1 - first) as u32;
+                        self.producer.count(index, &buffer.tally, end, len);
+                    }
+                    self.producer.record_counted(index, end);
+                }
+            }
+        }
+        self.publish_for(owner, generation, index, buffer);
+        // Also for holes that it made and did not announce.
+        self.producer.announce_holes(buffer, 0);
+        given_back
+    }
+
+    /// Publishes a batch that a dead peer completed, unless somebody did. The caller has the lock
+    /// under which this process's own threads complete such batches.
+    fn publish_for(&self, owner: u16, generation: u64, index: usize, buffer: &Buffer) {
+        let tally = Tally(buffer.tally.load(Ordering::Acquire));
+        let last = (tally.last() as usize).checked_sub(1);
+        let by = last.and_then(|last| self.control().log(index).get(last));
+        let by = by.map(|place| Entry(place.load(Ordering::Acquire)));
+        // Had another peer completed it, the tally would show that one.
+        let theirs = by.is_some_and(|entry| entry.is(generation) && entry.owner() == owner);
+        let complete = tally.count() as usize == self.batch_size();
+        if complete && theirs && buffer.done.published.load(Ordering::Acquire) < generation {
+            self.producer.publish(buffer, generation, 0);
+        }
+    }
+
+    /// The same ring as another process sees it.
+    #[cfg(any(test, loom))]
+    pub fn peer(&self, owner: u16) -> Peer {
+        Peer(Producer::new(self.control().again(), owner, false))
     }
 
     /// A look at the states of all slots.
     pub fn counts(&self) -> Counts {
-        let size = self.batch_size as u64;
-        let taken = self.taken.load(Ordering::Acquire);
-        let completed = self.completed.load(Ordering::Acquire);
-        let unpublished = self.unpublished();
-        let filling: u64 = unpublished
-            .iter()
-            .map(|(_, buffer)| self.buffers[*buffer].committed.load(Ordering::Acquire))
-            .sum();
+        let header = self.control().header();
+        let size = self.batch_size() as u64;
+        let taken = header.taken.load(Ordering::Acquire);
+        let opened = self.opened();
+        let (mut incomplete, mut filling) = (0, 0);
+        for (_, index, _) in self.producer.incomplete(opened) {
+            incomplete += 1;
+            filling += u64::from(self.committed(index));
+        }
+        let completed = opened.saturating_sub(incomplete).max(taken);
         let remainder = self.remainder_rows.load(Ordering::Relaxed);
         let committed = completed * size + filling + remainder;
         // Settling and taking may both have happened since `remainder` was read.
         let left = remainder.saturating_sub(self.remainder_taken.load(Ordering::Relaxed));
         let partial = filling + left;
+        let is_free =
+            |buffer: &&Buffer| Cursor(buffer.reserving.cursor.load(Ordering::Relaxed)).is_free();
         Counts {
             committed,
             partial,
             stored: completed.saturating_sub(taken) * size + partial,
             completed,
             taken,
-            leased: self.leased.load(Ordering::Relaxed),
-            free: self.free.len(),
-            contention: self.contention.load(Ordering::Relaxed),
-            aborted: self.aborted.load(Ordering::Relaxed),
+            leased: header.leased.load(Ordering::Relaxed) as usize,
+            free: self.control().buffers().iter().filter(is_free).count(),
+            contention: header.contention.load(Ordering::Relaxed),
+            aborted: header.aborted.load(Ordering::Relaxed),
         }
     }
 }
 
-impl Run<'_> {
-    /// Which buffer.
-    pub fn buffer(&self) -> usize {
-        self.buffer
+/// What another process has of a ring: the right to reserve under its own owner id. For tests, which
+/// play processes as threads.
+#[cfg(any(test, loom))]
+#[derive(Debug)]
+pub struct Peer(Producer);
+
+#[cfg(any(test, loom))]
+impl Peer {
+    /// As [`Ring::try_reserve`].
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn try_reserve(&self, len: usize) -> Result<Run<'_>, Refusal> {
+        self.0.try_reserve(len)
     }
 
-    /// The first slot.
-    pub fn first(&self) -> usize {
-        self.first
-    }
-
-    /// How many slots: at least one.
-    #[expect(clippy::len_without_is_empty, reason = "a run is never empty")]
-    pub fn len(&self) -> usize {
-        self.len
-    }
-
-    /// Declares the slots written. If they complete the batch, `stamp` is called and its result
-    /// travels with the batch.
-    pub fn commit(self, stamp: impl FnOnce() -> u64) {
-        let run = std::mem::ManuallyDrop::new(self);
-        let (ring, buffer) = (run.ring, &run.ring.buffers[run.buffer]);
-        let before = buffer.committed.fetch_add(run.len as u64, Ordering::AcqRel);
-        if before + run.len as u64 == ring.batch_size as u64 {
-            // All slots are committed and nothing is published: the buffer is ours alone here.
-            buffer.stamp.store(stamp(), Ordering::Relaxed);
-            ring.completed.fetch_add(1, Ordering::Relaxed);
-            ring.publish(buffer);
-        }
-    }
-}
-
-impl Drop for Run<'_> {
-    fn drop(&mut self) {
-        if !self.ring.is_closed() {
-            self.ring.aborted.fetch_add(self.len as u64, Ordering::Relaxed);
-        }
-        let slots = self.first..self.first + self.len;
-        self.ring.give_back_holes(slots.map(|slot| Place { buffer: self.buffer, slot }));
+    /// As [`Ring::wait_for_room`].
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn wait_for_room(&self, deadline: Option<Instant>) -> Result<(), Refusal> {
+        self.0.wait_for_room(deadline)
     }
 }
 

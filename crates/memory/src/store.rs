@@ -5,31 +5,105 @@
 //! to their bytes; a [`Lease`] is a whole batch with access to its bytes. Neither can be copied, and
 //! a lease keeps the store alive, so a batch outlives whoever made the store.
 //!
+//! A store made with [`BatchStore::new_shared`] lies in memory that other processes of this host can
+//! map. There a [`RemoteStore`] writes samples straight into it; all consumers are in this process.
+//!
 //! # Invariants
 //!
 //! 1. Column `c` of buffer `b` occupies `columns[c].batch_stride` bytes from
-//!    `columns[c].offset + b * batch_stride`, inside the block, and overlaps no other.
+//!    `columns[c].offset + b * batch_stride`, inside the region, and overlaps no other.
 //! 2. Bytes of a slot are touched only through the [`Run`] or [`Claim`] that owns the slot
 //!    (invariants 1 to 4 of [`crate::ring`]), or by `settle`, which owns all that is left.
 //!
 //! # Limitations
 //!
+//! Other processes are trusted as far as [`crate::ring`] says.
+//!
 //! Slots have one size per column. Values of varying length belong in chunks, not in a ring.
 
 use std::mem::ManuallyDrop;
+#[cfg(target_os = "linux")]
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
+use std::task::Waker;
 use std::time::Instant;
 
-use crate::block::{self, ALIGNMENT, AllocError, Block};
-use crate::ring::{Claim, Counts, Place, Refusal, Ring, Run};
+use crate::block::{self, ALIGNMENT, AllocError, BLOCK_ALIGNMENT};
+use crate::control::{Control, Shape};
+use crate::producer::Producer;
+use crate::region::Region;
+use crate::ring::{Claim, Counts, Evicted, Place, Refusal, Ring, Run};
 
-/// Where a column lies in the block.
+/// Where a column lies in the region.
 #[derive(Debug, Clone, Copy)]
 struct Column {
     offset: usize,
     slot_bytes: usize,
     /// Bytes from one batch to the next: the batch, rounded up so that each starts aligned.
     batch_stride: usize,
+}
+
+/// The bytes of all slots: the columns one after the other, and behind them the ring's own words.
+#[derive(Debug)]
+struct Columns {
+    region: Arc<Region>,
+    shape: Shape,
+    columns: Box<[Column]>,
+}
+
+/// Where everything lies, before there is memory for it.
+struct Plan {
+    shape: Shape,
+    columns: Box<[Column]>,
+    /// Where the ring's own words start.
+    control: usize,
+    bytes: usize,
+}
+
+/// What a process needs to know of a shared store before it maps it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Layout {
+    /// Which form of the ring's words. Another one is another release of this crate.
+    pub version: u64,
+    /// Size of the file.
+    pub region_bytes: u64,
+    /// How many batches fit.
+    pub buffers: u64,
+    /// Samples per batch.
+    pub batch_size: u64,
+}
+
+/// Why a shared store can't be used.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum AttachError {
+    /// Use the same release on both sides.
+    #[error("the store has layout version {theirs}, this is version {ours}")]
+    Version {
+        /// Of this process.
+        ours: u64,
+        /// Of the store.
+        theirs: u64,
+    },
+    /// The sides disagree about the sizes of samples, or this is not a store.
+    #[error("{what} of the store should be {expected}, got {got}")]
+    Mismatch {
+        /// What differs.
+        what: &'static str,
+        /// What follows from the rest.
+        expected: u64,
+        /// What was given or found.
+        got: u64,
+    },
+    /// Owner ids of peers start at 1.
+    #[error("owner 0 is the server")]
+    Owner,
+    /// The sizes are past what an address can hold.
+    #[error(transparent)]
+    Sizes(#[from] AllocError),
+    /// The system would not map the file.
+    #[error("could not map the store: {0}")]
+    System(#[from] std::io::Error),
 }
 
 /// Pre-allocated memory for batches, shared by producers and consumers.
@@ -54,15 +128,25 @@ struct Column {
 #[derive(Debug)]
 pub struct BatchStore {
     ring: Ring,
-    block: Block,
-    columns: Box<[Column]>,
+    columns: Columns,
+}
+
+/// A producer in another process, writing into a store that was shared with it.
+///
+/// Samples that are not committed when the process ends are given back by the server's
+/// [`BatchStore::reclaim`].
+#[cfg(target_os = "linux")]
+#[derive(Debug)]
+pub struct RemoteStore {
+    producer: Producer,
+    columns: Columns,
 }
 
 /// Reserved slots of one batch and their bytes. Dropping it without a commit frees the slots.
 #[derive(Debug)]
 #[must_use = "a writer that is dropped stores nothing"]
 pub struct Writer<'a> {
-    store: &'a BatchStore,
+    columns: &'a Columns,
     run: Run<'a>,
 }
 
@@ -73,21 +157,24 @@ pub struct Lease {
     claim: ManuallyDrop<Claim>,
 }
 
-impl BatchStore {
-    /// Allocates `buffers` batches of `batch_size` slots with a column of `slot_bytes[c]` each.
-    ///
-    /// # Errors
-    ///
-    /// [`AllocError`] when the sizes multiply past an address or the system refuses the memory.
-    ///
-    /// # Panics
-    ///
-    /// When `buffers` or `batch_size` is zero.
-    pub fn new(
-        buffers: usize,
-        batch_size: usize,
-        slot_bytes: &[usize],
-    ) -> Result<Self, AllocError> {
+impl Layout {
+    /// Changes whenever the words of the ring change their meaning or place.
+    pub const VERSION: u64 = 1;
+
+    /// As plain numbers, to be sent to another process.
+    pub fn to_words(self) -> [u64; 4] {
+        [self.version, self.region_bytes, self.buffers, self.batch_size]
+    }
+
+    /// From what [`Layout::to_words`] gave.
+    pub fn from_words(words: [u64; 4]) -> Self {
+        let [version, region_bytes, buffers, batch_size] = words;
+        Self { version, region_bytes, buffers, batch_size }
+    }
+}
+
+impl Plan {
+    fn new(buffers: usize, batch_size: usize, slot_bytes: &[usize]) -> Result<Self, AllocError> {
         let overflow = || AllocError::Overflow {
             what: format!(
                 "a ring of {buffers} batches of {batch_size} samples of {} bytes",
@@ -107,13 +194,102 @@ impl BatchStore {
                 .and_then(|bytes| total.checked_add(bytes))
                 .ok_or_else(overflow)?;
         }
-        let slots = buffers.checked_mul(batch_size).filter(|slots| *slots < usize::MAX / 2);
-        // The ring's own memory counts too: with leaves of no bytes it is all there is.
-        let bookkeeping =
-            (slots.ok_or_else(overflow)? / 8).saturating_add(buffers.saturating_mul(1024));
-        block::check_available(total.saturating_add(bookkeeping))?;
-        let block = Block::new(total)?;
-        Ok(Self { ring: Ring::new(buffers, batch_size), block, columns: columns.into() })
+        let shape = Shape::new(buffers, batch_size)?;
+        let control = total.checked_next_multiple_of(BLOCK_ALIGNMENT).ok_or_else(overflow)?;
+        let bytes = control.checked_add(shape.bytes()).ok_or_else(overflow)?;
+        // Pointers are offset by less than this only.
+        isize::try_from(bytes).map_err(|_| overflow())?;
+        Ok(Self { shape, columns: columns.into(), control, bytes })
+    }
+}
+
+impl BatchStore {
+    /// Allocates `buffers` batches of `batch_size` slots with a column of `slot_bytes[c]` each.
+    ///
+    /// # Errors
+    ///
+    /// [`AllocError`] when the sizes multiply past an address or the system refuses the memory.
+    ///
+    /// # Panics
+    ///
+    /// When `buffers` or `batch_size` is zero.
+    pub fn new(
+        buffers: usize,
+        batch_size: usize,
+        slot_bytes: &[usize],
+    ) -> Result<Self, AllocError> {
+        let plan = Plan::new(buffers, batch_size, slot_bytes)?;
+        block::check_available(plan.bytes)?;
+        let region = Region::own(plan.bytes)?;
+        Ok(Self::start(plan, region, false))
+    }
+
+    /// Like [`BatchStore::new`], in memory that other processes can map: see [`BatchStore::share`].
+    ///
+    /// # Errors
+    ///
+    /// As [`BatchStore::new`]; always where the system is not Linux.
+    ///
+    /// # Panics
+    ///
+    /// As [`BatchStore::new`].
+    pub fn new_shared(
+        buffers: usize,
+        batch_size: usize,
+        slot_bytes: &[usize],
+    ) -> Result<Self, AllocError> {
+        let plan = Plan::new(buffers, batch_size, slot_bytes)?;
+        let region = Region::shared(plan.bytes)?;
+        Ok(Self::start(plan, region, true))
+    }
+
+    fn start(plan: Plan, region: Region, with_peers: bool) -> Self {
+        let Plan { shape, columns, control, .. } = plan;
+        assert!(shape.buffers > 0 && shape.batch_size > 0, "a ring needs buffers and slots");
+        let region = Arc::new(region);
+        // SAFETY: the region is fresh, and the plan has put the columns before `control`, which is
+        // aligned, and the ring's bytes behind it.
+        let control = unsafe { Control::create(&region, control, shape) };
+        let ring = Ring::start(control, with_peers);
+        Self { ring, columns: Columns { region, shape, columns } }
+    }
+
+    /// What another process needs for [`RemoteStore::attach`], beside the sizes of the slots and an
+    /// owner id; `None` if this store is not shared.
+    ///
+    /// Who has the descriptor can write all of the memory, so hand it to processes of the same user
+    /// only.
+    #[cfg(target_os = "linux")]
+    pub fn share(&self) -> Option<(BorrowedFd<'_>, Layout)> {
+        let Region::Shared(mapping) = &*self.columns.region else {
+            return None;
+        };
+        let layout = Layout {
+            version: Layout::VERSION,
+            region_bytes: self.columns.region.len() as u64,
+            buffers: self.buffers() as u64,
+            batch_size: self.batch_size() as u64,
+        };
+        Some((mapping.file(), layout))
+    }
+
+    /// An owner id for another process. See [`Ring::admit`].
+    pub fn admit(&self) -> Option<u16> {
+        self.ring.admit()
+    }
+
+    /// Cleans up after another process, once it is gone. See [`Ring::reclaim`].
+    ///
+    /// # Panics
+    ///
+    /// As [`Ring::reclaim`].
+    pub fn reclaim(&self, owner: u16) -> u64 {
+        self.ring.reclaim(owner)
+    }
+
+    /// Has `waker` called when a reservation may succeed. See [`Ring::wake_on_room`].
+    pub fn wake_on_room(&self, waker: &Waker) {
+        self.ring.wake_on_room(waker);
     }
 
     /// Reserves up to `len` slots without waiting. See [`Ring::try_reserve`].
@@ -123,7 +299,7 @@ impl BatchStore {
     /// As [`Ring::try_reserve`].
     #[inline]
     pub fn try_reserve(&self, len: usize) -> Result<Writer<'_>, Refusal> {
-        Ok(Writer { store: self, run: self.ring.try_reserve(len)? })
+        Ok(Writer { columns: &self.columns, run: self.ring.try_reserve(len)? })
     }
 
     /// Takes the next batch if it is complete.
@@ -137,7 +313,9 @@ impl BatchStore {
     ///
     /// As [`Ring::take`].
     pub fn take(self: &Arc<Self>, deadline: Option<Instant>) -> Result<Lease, Refusal> {
-        self.ring.take(deadline, |from, to| self.move_row(from, to)).map(|claim| self.lease(claim))
+        self.ring
+            .take(deadline, |from, to| self.columns.move_row(from, to))
+            .map(|claim| self.lease(claim))
     }
 
     /// After a close: the samples that do not fill a batch, once; waits for the last writers.
@@ -153,7 +331,7 @@ impl BatchStore {
         self: &Arc<Self>,
         deadline: Option<Instant>,
     ) -> Result<Option<Lease>, Refusal> {
-        while !self.ring.settle(|from, to| self.move_row(from, to)) {
+        while !self.ring.settle(|from, to| self.columns.move_row(from, to)) {
             if deadline.is_some_and(|deadline| deadline <= Instant::now()) {
                 return Err(Refusal::Blocked(crate::Blocked::Empty));
             }
@@ -195,12 +373,6 @@ impl BatchStore {
         self.ring.wait_for_room(deadline)
     }
 
-    /// Has `waker` called once when a reservation may succeed, or the store was closed. See
-    /// [`Ring::wake_on_room`].
-    pub fn wake_on_room(&self, waker: &std::task::Waker) {
-        self.ring.wake_on_room(waker);
-    }
-
     /// A look at the states of all slots.
     pub fn counts(&self) -> Counts {
         self.ring.counts()
@@ -208,9 +380,79 @@ impl BatchStore {
 
     /// How many bytes were allocated.
     pub fn memory_bytes(&self) -> usize {
-        self.block.len()
+        self.columns.region.len()
+    }
+}
+
+#[cfg(target_os = "linux")]
+impl RemoteStore {
+    /// Maps a store that the server shared, to produce under the `owner` id that it gave.
+    ///
+    /// # Errors
+    ///
+    /// [`AttachError`] when `file` is not the memory that `layout` and `slot_bytes` describe.
+    pub fn attach(
+        file: OwnedFd,
+        layout: &Layout,
+        slot_bytes: &[usize],
+        owner: u16,
+    ) -> Result<Self, AttachError> {
+        let (ours, theirs) = (Layout::VERSION, layout.version);
+        if ours != theirs {
+            return Err(AttachError::Version { ours, theirs });
+        }
+        if owner == 0 {
+            return Err(AttachError::Owner);
+        }
+        let count = |number: u64| usize::try_from(number).unwrap_or(usize::MAX);
+        let plan = Plan::new(count(layout.buffers), count(layout.batch_size), slot_bytes)?;
+        let Plan { shape, columns, control, bytes } = plan;
+        check("the size", bytes as u64, layout.region_bytes)?;
+        check("the least number of slots", 1, layout.buffers.min(layout.batch_size).min(1))?;
+        let region = Arc::new(Region::Shared(crate::mapping::Mapping::open(file, bytes)?));
+        // SAFETY: the mapping has the size that the plan asks for, `control` is aligned, and what
+        // lies there is used as atomics only, which any bytes are.
+        let control = unsafe { Control::open(&region, control, shape) };
+        let (buffers, batch_size) = control.header().shape();
+        check("the number of buffers", layout.buffers, buffers)?;
+        check("the size of batches", layout.batch_size, batch_size)?;
+        let producer = Producer::new(control, owner, true);
+        Ok(Self { producer, columns: Columns { region, shape, columns } })
     }
 
+    /// Reserves up to `len` slots without waiting. See [`Ring::try_reserve`]. A writer that is
+    /// dropped gives its slots to others; tasks that wait by [`BatchStore::wake_on_room`] are not
+    /// told.
+    ///
+    /// # Errors
+    ///
+    /// As [`Ring::try_reserve`].
+    #[inline]
+    pub fn try_reserve(&self, len: usize) -> Result<Writer<'_>, Refusal> {
+        Ok(Writer { columns: &self.columns, run: self.producer.try_reserve(len)? })
+    }
+
+    /// Waits until a reservation may succeed. See [`Ring::wait_for_room`].
+    ///
+    /// # Errors
+    ///
+    /// As [`Ring::wait_for_room`].
+    pub fn wait_for_room(&self, deadline: Option<Instant>) -> Result<(), Refusal> {
+        self.producer.wait_for_room(deadline)
+    }
+
+    /// Whether intake has ended.
+    pub fn is_closed(&self) -> bool {
+        self.producer.is_closed()
+    }
+}
+
+#[cfg(target_os = "linux")]
+fn check(what: &'static str, expected: u64, got: u64) -> Result<(), AttachError> {
+    if expected == got { Ok(()) } else { Err(AttachError::Mismatch { what, expected, got }) }
+}
+
+impl Columns {
     /// Where a slot of a column starts.
     ///
     /// # Panics
@@ -218,11 +460,11 @@ impl BatchStore {
     /// When the column, the buffer or the slot does not exist.
     fn slot_pointer(&self, column: usize, place: Place) -> *mut u8 {
         let column = self.columns[column];
-        assert!(place.buffer < self.ring.buffers() && place.slot < self.ring.batch_size());
+        assert!(place.buffer < self.shape.buffers && place.slot < self.shape.batch_size);
         let offset =
             column.offset + place.buffer * column.batch_stride + place.slot * column.slot_bytes;
         // SAFETY: invariant 1; buffer and slot are in range by the assertion.
-        unsafe { self.block.pointer().as_ptr().add(offset) }
+        unsafe { self.region.pointer().as_ptr().add(offset) }
     }
 
     /// Copies one slot of every column. Called by `settle` only, which owns both places.
@@ -262,31 +504,44 @@ impl Writer<'_> {
     /// When there is no such column.
     #[inline]
     pub fn column_mut(&mut self, column: usize) -> &mut [u8] {
-        let bytes = self.store.columns[column].slot_bytes * self.run.len();
-        let place = Place { buffer: self.run.buffer(), slot: self.run.first() };
-        let pointer = self.store.slot_pointer(column, place);
+        let (pointer, bytes) = self.column(column);
         // SAFETY: the run's slots are contiguous and inside the column (invariant 1), ours alone
-        // while the run lives (invariant 2), initialised by the block, and borrowed with `self`.
+        // while the run lives (invariant 2), initialised, and borrowed with `self`.
         unsafe { std::slice::from_raw_parts_mut(pointer, bytes) }
     }
 
-    /// The bytes of the reserved slots in every column at once, in the order of the columns: for
-    /// one system call that reads into all of them.
+    /// The bytes of the reserved slots in every column, in order.
     pub fn columns_mut(&mut self) -> impl Iterator<Item = &mut [u8]> {
-        let place = Place { buffer: self.run.buffer(), slot: self.run.first() };
-        let (store, slots) = (self.store, self.run.len());
-        store.columns.iter().enumerate().map(move |(index, column)| {
-            let pointer = store.slot_pointer(index, place);
-            // SAFETY: as in `column_mut`; columns do not overlap (invariant 1), and each is handed
-            // out once, borrowed with `self`.
-            unsafe { std::slice::from_raw_parts_mut(pointer, column.slot_bytes * slots) }
+        let this = &*self;
+        (0..this.columns.columns.len()).map(|column| {
+            let (pointer, bytes) = this.column(column);
+            // SAFETY: as in `column_mut`; and each column is lent once, and overlaps no other.
+            unsafe { std::slice::from_raw_parts_mut(pointer, bytes) }
         })
     }
 
-    /// Declares the slots written. See [`Run::commit`].
+    /// Where the reserved slots of a column are, and how many bytes.
+    #[inline]
+    fn column(&self, column: usize) -> (*mut u8, usize) {
+        let bytes = self.columns.columns[column].slot_bytes * self.run.len();
+        let place = Place { buffer: self.run.buffer(), slot: self.run.first() };
+        (self.columns.slot_pointer(column, place), bytes)
+    }
+
+    /// Declares the slots written. See [`Run::commit`]. For writers of a [`BatchStore`].
     #[inline]
     pub fn commit(self, stamp: impl FnOnce() -> u64) {
         self.run.commit(stamp);
+    }
+
+    /// Declares the slots written. See [`Run::try_commit`]. For writers of a [`RemoteStore`].
+    ///
+    /// # Errors
+    ///
+    /// [`Evicted`] when the server has given the slots to others.
+    #[inline]
+    pub fn try_commit(self, stamp: impl FnOnce() -> u64) -> Result<(), Evicted> {
+        self.run.try_commit(stamp)
     }
 }
 
@@ -318,7 +573,7 @@ impl Lease {
     ///
     /// When there is no such column.
     pub fn column_pointer(&self, column: usize) -> *mut u8 {
-        self.store.slot_pointer(column, Place { buffer: self.claim.buffer(), slot: 0 })
+        self.store.columns.slot_pointer(column, Place { buffer: self.claim.buffer(), slot: 0 })
     }
 
     /// The bytes of one column.
@@ -327,7 +582,7 @@ impl Lease {
     ///
     /// When there is no such column.
     pub fn column(&self, column: usize) -> &[u8] {
-        let bytes = self.store.columns[column].slot_bytes * self.claim.rows();
+        let bytes = self.store.columns.columns[column].slot_bytes * self.claim.rows();
         // SAFETY: inside the column by invariant 1, ours alone by invariant 2, borrowed with `self`.
         unsafe { std::slice::from_raw_parts(self.column_pointer(column), bytes) }
     }

@@ -13,7 +13,6 @@
 //! 3. There is one reader, and what it lends ends before it releases (the borrow checker sees to it).
 
 use std::sync::Arc;
-use std::task::Waker;
 use std::time::Instant;
 
 use crate::block::{AllocError, Block, check_available};
@@ -103,7 +102,7 @@ impl Window {
             if len == 0 {
                 return None;
             }
-            let claimed = self.claimed.compare_exchange_weak(
+            let claimed = self.claimed.compare_exchange(
                 first,
                 first + len,
                 Ordering::Relaxed,
@@ -119,17 +118,12 @@ impl Window {
     /// Calls `poll` until it returns something, parking until rows are released or [`Window::notify`]
     /// is called; `None` after the deadline.
     pub fn wait<T>(&self, deadline: Option<Instant>, poll: impl FnMut() -> Option<T>) -> Option<T> {
-        self.room.wait(deadline, poll)
+        self.room.wait(deadline, None, poll)
     }
 
     /// Wakes everyone who waits, because something that they look at has changed.
     pub fn notify(&self) {
         self.room.notify();
-    }
-
-    /// Has `waker` called once, at the next release or notification.
-    pub fn register(&self, waker: &Waker) {
-        self.room.register(waker);
     }
 
     /// Rows claimed since the start.

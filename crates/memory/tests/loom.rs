@@ -1,7 +1,10 @@
 //! The ring under every interleaving that loom can find. Run with `make loom`.
 #![cfg(loom)]
 
-use echoic_memory::ring::{Claim, Place, Refusal, Ring};
+use echoic_memory::death;
+use echoic_memory::ring::{Claim, Place, Refusal, Ring, Run};
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use loom::thread;
@@ -37,10 +40,26 @@ impl Slots {
                 Err(Refusal::Blocked(_)) => {}
             }
         };
+        self.write(run, value);
+        true
+    }
+
+    /// Stores up to `count` values from `first` on, as long as there is room.
+    fn push_if_room(&self, first: u64, count: u64) -> Vec<u64> {
+        let values = first..first + count;
+        values
+            .map_while(|value| {
+                let run = self.ring.try_reserve(1).ok()?;
+                self.write(run, value);
+                Some(value)
+            })
+            .collect()
+    }
+
+    fn write(&self, run: Run<'_>, value: u64) {
         // SAFETY: the run is the only right to this slot.
         self.cell(run.buffer(), run.first()).with_mut(|cell| unsafe { *cell = value });
-        run.commit(|| 1);
-        true
+        run.try_commit(|| 1).unwrap();
     }
 
     fn read(&self, claim: Claim) -> Vec<u64> {
@@ -101,7 +120,7 @@ fn two_producers_fill_one_batch() {
 
 #[test]
 fn a_full_ring_passes_every_sample_once_and_in_order() {
-    model(3, || {
+    model(2, || {
         let slots = Slots::new(1, 1);
         let other = slots.clone();
         let producer = thread::spawn(move || (1..=3).for_each(|value| assert!(other.push(value))));
@@ -217,5 +236,124 @@ fn settling_beside_a_commit_gives_each_row_once() {
         let pushed: Vec<u64> = [1].into_iter().chain(accepted).collect();
         assert_eq!(slots.ring.counts().committed, pushed.len() as u64);
         assert_eq!(sorted(received), pushed);
+    });
+}
+
+/// Checks `life` for every number of steps after which its thread may die: it is given one more
+/// until it dies in no schedule. `life` says whether it died.
+fn for_each_death(bound: usize, least: u32, life: impl Fn(u32) -> bool + Sync + Send + 'static) {
+    let (life, died) = (std::sync::Arc::new(life), std::sync::Arc::new(AtomicBool::new(true)));
+    let mut steps = 0;
+    while died.swap(false, Ordering::Relaxed) {
+        let (life, died) = (life.clone(), died.clone());
+        model(bound, move || {
+            if life(steps) {
+                died.store(true, Ordering::Relaxed);
+            }
+        });
+        steps += 1;
+    }
+    assert!(steps > least, "there were only {steps} steps");
+}
+
+/// A peer that dies after any of its steps, beside a producer of the server that goes on while the
+/// peer is cleaned up after. What the peer had committed comes out once, and the batches fill up.
+fn a_peer_dies(bound: usize, buffers: usize, batch_size: usize, laps: u64, gives_up: bool) {
+    for_each_death(bound, 4, move |steps| {
+        let slots = Slots::new(buffers, batch_size);
+        let owner = slots.ring.admit().unwrap();
+        // Batches that came and went, so that the next one is opened in a buffer that was used.
+        for _ in 0..laps {
+            slots.push_if_room(50, batch_size as u64);
+            slots.pop();
+        }
+        let (dying, living) = (slots.clone(), slots.clone());
+        let peer = thread::spawn(move || {
+            let ring = dying.ring.peer(owner);
+            death::after(steps, || {
+                if gives_up {
+                    drop(ring.try_reserve(2));
+                }
+                ring.try_reserve(1).map(|run| dying.write(run, 9)).is_ok()
+            })
+        });
+        let total = (buffers * batch_size) as u64;
+        let producer = thread::spawn(move || living.push_if_room(1, 1));
+        let stored = peer.join().unwrap();
+        slots.ring.reclaim(owner);
+        let mut pushed = producer.join().unwrap();
+        pushed.extend(slots.push_if_room(100, total));
+        let mut received = Vec::new();
+        while let Some(claim) = slots.ring.try_take() {
+            received.extend(slots.read(claim));
+        }
+        assert_eq!(received.len() as u64, total, "every slot was filled, by the peer or by us");
+        let theirs = received.iter().filter(|value| **value == 9).count();
+        assert!(stored.map_or(theirs <= 1, |stored| theirs == usize::from(stored)));
+        received.retain(|value| *value != 9);
+        assert_eq!(sorted(received), pushed);
+        assert_eq!(slots.ring.counts().completed, laps + buffers as u64);
+        stored.is_none()
+    });
+}
+
+#[test]
+fn a_peer_that_dies_while_it_fills_a_batch_stops_nobody() {
+    a_peer_dies(2, 1, 2, 0, false);
+}
+
+#[test]
+fn a_peer_that_dies_while_it_opens_a_batch_stops_nobody() {
+    a_peer_dies(1, 2, 1, 0, false);
+}
+
+#[test]
+fn a_peer_that_dies_while_it_opens_the_same_buffer_again_stops_nobody() {
+    a_peer_dies(1, 1, 1, 1, false);
+}
+
+#[test]
+fn a_peer_that_dies_while_it_gives_up_stops_nobody() {
+    a_peer_dies(1, 1, 3, 0, true);
+}
+
+/// The dead peer is cleaned up after while another one, alive, completes the same batch.
+#[test]
+fn reclaiming_beside_a_live_peer_publishes_the_batch_once() {
+    for_each_death(3, 4, |steps| {
+        let slots = Slots::new(1, 2);
+        let [dying, living] = [1, 2].map(|_| slots.ring.admit().unwrap());
+        let ring = slots.ring.peer(dying);
+        let life =
+            death::after(steps, || ring.try_reserve(1).map(|run| slots.write(run, 9)).is_ok());
+        let other = slots.clone();
+        let peer = thread::spawn(move || {
+            let ring = other.ring.peer(living);
+            (0..2).filter(|_| ring.try_reserve(1).map(|run| other.write(run, 8)).is_ok()).count()
+        });
+        slots.ring.reclaim(dying);
+        let theirs = peer.join().unwrap();
+        slots.push_if_room(1, 2);
+        let claim = slots.ring.try_take().expect("the batch is full");
+        assert_eq!(slots.read(claim).iter().filter(|value| **value == 8).count(), theirs);
+        assert_eq!(slots.ring.counts().completed, 1);
+        life.is_none()
+    });
+}
+
+/// A producer that sleeps because the ring is full is woken for what a dead peer leaves.
+#[test]
+fn reclaiming_wakes_who_waits_for_room() {
+    model(2, || {
+        let slots = Slots::new(1, 1);
+        let owner = slots.ring.admit().unwrap();
+        let ring = slots.ring.peer(owner);
+        // Enough for the reservation.
+        assert!(death::after(1, || ring.try_reserve(1).map(drop)).is_none());
+        let other = slots.clone();
+        let producer = thread::spawn(move || assert!(other.push(1)));
+        assert_eq!(slots.ring.reclaim(owner), 1);
+        producer.join().unwrap();
+        assert_eq!(slots.pop(), [1]);
     });
 }

@@ -3,8 +3,11 @@
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use echoic_net::client::{Client as Carrier, ClientError, ClientInfo, Options, Waiting};
-use echoic_net::transport::{TlsFiles, dial_to};
+use echoic_net::Address;
+use echoic_net::client::memory::MemoryClient;
+use echoic_net::client::{Client as WindowClient, ClientError, ClientInfo, Options, Waiting};
+use echoic_net::transport::{Dial, TlsFiles, dial_to};
+use echoic_replay::Spec as CoreSpec;
 use echoic_replay::stream::Wait;
 use pyo3::exceptions::{PyMemoryError, PyOSError, PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
@@ -25,9 +28,109 @@ use crate::wait::{self, Stopped};
 pub struct Client {
     tree: Tree,
     carrier: Carrier,
-    /// Where each leaf starts in a row of the window.
-    offsets: Vec<usize>,
     process: Process,
+}
+
+/// How samples get there.
+enum Carrier {
+    /// Through a window and a connection.
+    Window {
+        client: WindowClient,
+        /// Where each leaf starts in a row of the window.
+        offsets: Vec<usize>,
+    },
+    /// Written into the ring itself.
+    Memory(MemoryClient),
+}
+
+/// Calls a method that both kinds of client have.
+macro_rules! either {
+    ($carrier:expr, $client:ident => $call:expr) => {
+        match $carrier {
+            Carrier::Window { client: $client, .. } => $call,
+            Carrier::Memory($client) => $call,
+        }
+    };
+}
+
+impl Carrier {
+    fn new(dial: Box<dyn Dial>, spec: CoreSpec, options: Options) -> Result<Self, ClientError> {
+        if matches!(dial.address(), Address::Shm { .. }) {
+            return MemoryClient::new(dial, spec, options).map(Self::Memory);
+        }
+        let mut end = 0;
+        let starts = spec.leaf_bytes().iter().map(|bytes| {
+            end += bytes;
+            end - bytes
+        });
+        let offsets = starts.collect();
+        WindowClient::new(dial, spec, options).map(|client| Self::Window { client, offsets })
+    }
+
+    fn spec(&self) -> &CoreSpec {
+        either!(self, client => client.spec())
+    }
+
+    /// Samples that the server has not acknowledged.
+    fn pending(&self) -> u64 {
+        match self {
+            Self::Window { client, .. } => client.pending(),
+            Self::Memory(_) => 0,
+        }
+    }
+
+    fn flush(&self, wait: Wait<'_>) -> Result<(), ClientError> {
+        match self {
+            Self::Window { client, .. } => client.flush(wait),
+            Self::Memory(client) => client.flush(),
+        }
+    }
+
+    /// Copies samples until all are taken, or the next would have to wait; whether all are.
+    ///
+    /// # Safety
+    ///
+    /// `sources` are of a value that the tree of this client's spec accepted, with a leading axis of
+    /// `samples` or without if there is one, and they were rechecked since Python code could last run.
+    #[inline]
+    unsafe fn push(
+        &self,
+        sources: &[Source],
+        samples: usize,
+        pushed: &mut usize,
+    ) -> Result<bool, ClientError> {
+        let leaf_bytes = self.spec().leaf_bytes();
+        let (client, offsets) = match self {
+            Self::Window { client, offsets } => (client, offsets),
+            Self::Memory(client) => {
+                return client.push(samples, pushed, |writer, first| {
+                    for source in sources {
+                        let column = writer.column_mut(source.leaf);
+                        // SAFETY: the caller's promise; `first` plus the room that there is never passes
+                        // the number of samples.
+                        unsafe { source.copy_to(first * leaf_bytes[source.leaf], column) };
+                    }
+                });
+            }
+        };
+        let stride = self.spec().nbytes();
+        while *pushed < samples {
+            let Some(mut rows) = client.try_claim(samples - *pushed)? else {
+                return Ok(false);
+            };
+            let claimed = rows.len();
+            for source in sources {
+                let (bytes, column) = (leaf_bytes[source.leaf], offsets[source.leaf]);
+                let to = rows.bytes_mut();
+                // SAFETY: the caller's promise; `pushed` plus the rows claimed never passes the number
+                // of samples.
+                unsafe { source.copy_to_rows(*pushed * bytes, bytes, to, stride, column) };
+            }
+            client.commit(rows);
+            *pushed += claimed;
+        }
+        Ok(true)
+    }
 }
 
 #[pymethods]
@@ -79,14 +182,12 @@ impl Client {
         let dial = dial_to(&address, &files).map_err(|error| DoorError::from(error).raise(py))?;
         let carrier = Carrier::new(dial, spec, options);
         let carrier = carrier.map_err(|error| client_error(py, &error, "", 0))?;
-        let mut offsets = Vec::new();
-        let mut offset = 0;
-        for bytes in carrier.spec().leaf_bytes() {
-            offsets.push(offset);
-            offset += bytes;
-        }
-        let this = Self { tree, carrier, offsets, process: Process::current() };
-        this.wait(py, None, |wait| this.carrier.wait_until_connected(wait))?;
+        let this = Self { tree, carrier, process: Process::current() };
+        this.wait(
+            py,
+            None,
+            |wait| either!(&this.carrier, client => client.wait_until_connected(wait)),
+        )?;
         Ok(this)
     }
 
@@ -129,22 +230,26 @@ impl Client {
             // The parent goes on with it.
             return Ok(());
         }
-        self.wait(py, wait::deadline(timeout)?, |wait| self.carrier.close(wait))
+        self.wait(
+            py,
+            wait::deadline(timeout)?,
+            |wait| either!(&self.carrier, client => client.close(wait)),
+        )
     }
 
     #[getter]
     fn closed(&self) -> bool {
-        self.carrier.is_closed()
+        either!(&self.carrier, client => client.is_closed())
     }
 
     #[getter]
     fn address(&self) -> String {
-        self.carrier.address().to_string()
+        either!(&self.carrier, client => client.address().to_string())
     }
 
     #[getter]
     fn producer(&self) -> [u8; 16] {
-        self.carrier.producer()
+        either!(&self.carrier, client => client.producer())
     }
 
     #[getter]
@@ -166,7 +271,7 @@ impl Client {
             blocked_sends,
             blocked_time,
             connected,
-        } = self.carrier.info();
+        } = either!(&self.carrier, client => client.info());
         let dict = PyDict::new(py);
         dict.set_item("samples_sent", samples_sent)?;
         dict.set_item("samples_acked", samples_acked)?;
@@ -185,7 +290,11 @@ impl Client {
     /// What could not be delivered, as a batch.
     fn undelivered<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
         self.process.check(py)?;
-        let Some((count, rows)) = py.detach(|| self.carrier.undelivered()) else {
+        let Carrier::Window { client, offsets } = &self.carrier else {
+            // What was sent is in the ring.
+            return Ok(None);
+        };
+        let Some((count, rows)) = py.detach(|| client.undelivered()) else {
             return Err(PyRuntimeError::new_err(
                 "undelivered() is for a client that is closed or has given up: until then it still tries",
             ));
@@ -196,8 +305,7 @@ impl Client {
         let leaf_bytes = self.carrier.spec().leaf_bytes();
         let sample = self.carrier.spec().nbytes();
         let batch = self.tree.build(py, &mut |leaf| {
-            let (rule, bytes, offset) =
-                (&self.tree.rules[leaf], leaf_bytes[leaf], self.offsets[leaf]);
+            let (rule, bytes, offset) = (&self.tree.rules[leaf], leaf_bytes[leaf], offsets[leaf]);
             let shape: Vec<usize> = [&[count], &rule.leaf.shape[..]].concat();
             let mut column = Vec::with_capacity(count * bytes);
             for row in rows.chunks_exact(sample.max(1)) {
@@ -239,7 +347,7 @@ impl Client {
         })
     }
 
-    /// Copies samples into the window, waiting for room where there is none.
+    /// Sends samples, waiting for room where there is none.
     #[inline]
     fn push(
         &self,
@@ -252,41 +360,15 @@ impl Client {
         let mut pushed = 0;
         loop {
             recheck(py, &self.tree, sources)?;
-            let mut push = || self.push_while_room(sources, samples, &mut pushed);
+            // SAFETY: `gather` accepted the value with the rules of this tree, whose leaves the spec has;
+            // `samples` is what it found, and all was rechecked just now.
+            let mut push = || unsafe { self.carrier.push(sources, samples, &mut pushed) };
             let done = if large { py.detach(push) } else { push() };
             match done.map_err(|error| self.failed(py, &error, pushed, samples))? {
                 true => return Ok(()),
                 false => self.wait_for_room(py, deadline, pushed, samples)?,
             }
         }
-    }
-
-    /// Copies samples until all are in the window, or the next would have to wait; whether all are.
-    #[inline]
-    fn push_while_room(
-        &self,
-        sources: &[Source],
-        samples: usize,
-        pushed: &mut usize,
-    ) -> Result<bool, ClientError> {
-        let spec = self.carrier.spec();
-        while *pushed < samples {
-            let Some(mut rows) = self.carrier.try_claim(samples - *pushed)? else {
-                return Ok(false);
-            };
-            let claimed = rows.len();
-            for source in sources {
-                let (bytes, column) = (spec.leaf_bytes()[source.leaf], self.offsets[source.leaf]);
-                let to = rows.bytes_mut();
-                // SAFETY: `gather` accepted this value with the rule of this leaf: it has the leaf's
-                // shape, after a leading axis of the number of samples if there are many, and `pushed`
-                // plus the rows claimed never passes that number. `push` rechecked it just now.
-                unsafe { source.copy_to_rows(*pushed * bytes, bytes, to, spec.nbytes(), column) };
-            }
-            self.carrier.commit(rows);
-            *pushed += claimed;
-        }
-        Ok(true)
     }
 
     #[cold]
@@ -297,7 +379,7 @@ impl Client {
         pushed: usize,
         samples: usize,
     ) -> PyResult<()> {
-        let room = |wait: Wait<'_>| self.carrier.wait_for_room(wait);
+        let room = |wait: Wait<'_>| either!(&self.carrier, client => client.wait_for_room(wait));
         let stored = |error: PyErr| set(py, error, "stored", pushed);
         match wait::detached(py, deadline, None, room) {
             // Many short waits may never come to a tick, however long they take together.

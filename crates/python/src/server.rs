@@ -36,13 +36,14 @@ pub struct Server {
 #[pymethods]
 impl Server {
     #[new]
-    #[pyo3(signature = (example, batch_size, num_buffers, held_warning_after))]
+    #[pyo3(signature = (example, batch_size, num_buffers, held_warning_after, shared=false))]
     fn new(
         py: Python<'_>,
         example: &Bound<'_, PyAny>,
         batch_size: i64,
         num_buffers: i64,
         held_warning_after: f64,
+        shared: bool,
     ) -> PyResult<Self> {
         let batch_size = size("batch_size", batch_size)?;
         let num_buffers = size("num_buffers", num_buffers)?;
@@ -54,7 +55,10 @@ impl Server {
         let spec = core_spec(py, &tree)?;
         // Touching the memory takes a while when there is much of it.
         let stream = py
-            .detach(|| Stream::new(spec, StreamConfig { batch_size, num_buffers }))
+            .detach(|| {
+                let config = StreamConfig { batch_size, num_buffers };
+                if shared { Stream::new_shared(spec, config) } else { Stream::new(spec, config) }
+            })
             .map_err(|error| stream_error(py, &error, &Doing::Sample))?;
         tree.try_build(py, batch_size)?;
         let (stream, warned) = (Arc::new(stream), AtomicBool::new(false));

@@ -101,8 +101,11 @@ impl Meter {
         // Where rows were brought together after a close there is no such time.
         if available > 0 {
             for mark in &self.submitted[buffer * self.per_batch..][..self.per_batch] {
-                let submitted = mark.load(Ordering::Relaxed);
-                self.submit_to_available.record(available.saturating_sub(submitted));
+                // A producer in another process leaves no mark, so none may be left of another batch.
+                let submitted = mark.swap(0, Ordering::Relaxed);
+                if submitted > 0 {
+                    self.submit_to_available.record(available.saturating_sub(submitted));
+                }
             }
         }
     }

@@ -12,12 +12,13 @@
 //! 3. Whoever waits can say why, and until when.
 
 use std::ops::ControlFlow;
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
-use echoic_memory::{AllocError, BatchStore, Blocked, Lease, Refusal, Writer};
+use echoic_memory::{AllocError, BatchStore, Blocked, Layout, Lease, Refusal, Writer};
 
 use crate::metrics::{Meter, StreamInfo};
 use crate::spec::Spec;
@@ -178,13 +179,30 @@ impl Stream {
     ///
     /// [`StreamError::TooSmall`] or [`StreamError::Memory`].
     pub fn new(spec: Spec, config: StreamConfig) -> Result<Self, StreamError> {
+        Self::with(spec, config, BatchStore::new)
+    }
+
+    /// Like [`Stream::new`], in memory that other processes can map: see [`Stream::share`].
+    ///
+    /// # Errors
+    ///
+    /// As [`Stream::new`].
+    pub fn new_shared(spec: Spec, config: StreamConfig) -> Result<Self, StreamError> {
+        Self::with(spec, config, BatchStore::new_shared)
+    }
+
+    fn with(
+        spec: Spec,
+        config: StreamConfig,
+        allocate: impl FnOnce(usize, usize, &[usize]) -> Result<BatchStore, AllocError>,
+    ) -> Result<Self, StreamError> {
         let StreamConfig { batch_size, num_buffers } = config;
         for (what, least, got) in [("batch_size", 1, batch_size), ("num_buffers", 2, num_buffers)] {
             if got < least {
                 return Err(StreamError::TooSmall { what, least, got });
             }
         }
-        let store = Arc::new(BatchStore::new(num_buffers, batch_size, spec.leaf_bytes())?);
+        let store = Arc::new(allocate(num_buffers, batch_size, spec.leaf_bytes())?);
         Ok(Self { spec, store, meter: Arc::new(Meter::new(num_buffers, batch_size)) })
     }
 
@@ -254,6 +272,23 @@ impl Stream {
     /// loop. Try again after this call, before sleeping; it may also be called for nothing.
     pub fn wake_on_room(&self, waker: &Waker) {
         self.store.wake_on_room(waker);
+    }
+
+    /// What another process needs to write into this stream's memory, beside an [admission](
+    /// Stream::admit); `None` if it was not made for that.
+    pub fn share(&self) -> Option<(BorrowedFd<'_>, Layout)> {
+        self.store.share()
+    }
+
+    /// Admits a producer of another process: who it is in the ring. `None` when there are too many.
+    pub fn admit(&self) -> Option<u16> {
+        self.store.admit()
+    }
+
+    /// Cleans up after a producer of another process, once it can't write any more: what it did not
+    /// finish is given to others.
+    pub fn reclaim(&self, owner: u16) {
+        self.store.reclaim(owner);
     }
 
     /// Takes the next batch if it is complete.

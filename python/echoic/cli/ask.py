@@ -8,9 +8,10 @@ from typing import Any
 import echoic
 from echoic import _native
 from echoic.cli.config import ConfigError
+from echoic.cli.console import fail
 from echoic.cli.doors import read_token
 from echoic.cli.spec import Field
-from echoic.cli.text import fail
+from echoic.cli.text import why
 
 __all__ = ["UNREACHABLE", "Answer", "ask", "client_options", "unreachable"]
 
@@ -66,13 +67,12 @@ def ask(address: str, options: Mapping[str, Any], count: int, timeout: float) ->
 
 def unreachable(address: str, error: Exception) -> str:
     """Why a server can't be used, and what may help."""
-    code = getattr(error, "code", "")
-    if code == "AUTH":
-        return f"{address} refuses this client: {error} (give the server's --token-file)"
+    reason = why(error).removeprefix(f"{address}: ")
+    if isinstance(error, echoic.RefusedError):
+        advice = "; give the server's --token-file" if error.code == "AUTH" else ""
+        return f"{address} answers, but {reason}{advice}"
     if isinstance(error, echoic.SpecError):
-        return f"{address} answers, and refuses this spec: {error}"
-    if code:
-        return f"{address} refuses this client: {error} ({code})"
-    if isinstance(error, ValueError):
-        return str(error)
-    return f"nobody answers at {address}: {error}"
+        return f"{address} answers, but {reason}"
+    if isinstance(error, OSError):
+        return f"nobody answers at {address}: {reason}"
+    return reason

@@ -1,6 +1,7 @@
 """`echoic bench`: how much a server takes, and how fast it says so."""
 
 import json
+import signal
 from dataclasses import asdict, dataclass
 from typing import Annotated, Any
 
@@ -11,6 +12,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from echoic.cli import spec as specs
 from echoic.cli.ask import ask, client_options
+from echoic.cli.console import fail, say
 from echoic.cli.load import Board, Load, LoadError, Result, run
 from echoic.cli.options import (
     Address,
@@ -22,7 +24,7 @@ from echoic.cli.options import (
     TokenFile,
     spec_of,
 )
-from echoic.cli.text import amount, duration, fail, say, size
+from echoic.cli.text import amount, duration, size
 
 __all__ = ["Report", "bench", "report"]
 
@@ -48,8 +50,11 @@ def bench(  # noqa: PLR0913 - one argument for each option
         bool, typer.Option("--json", help="Print the result as one JSON object.")
     ] = False,
     timeout: Annotated[
-        float, typer.Option(min=0.001, metavar="SECONDS", help="How long to wait for an answer.")
-    ] = 5.0,
+        float,
+        typer.Option(
+            min=0.001, metavar="SECONDS", help="Without progress for so long, a client has failed."
+        ),
+    ] = 10.0,
     token_file: TokenFile = None,
     ca: Ca = None,
     certificate: Certificate = None,
@@ -67,7 +72,7 @@ def bench(  # noqa: PLR0913 - one argument for each option
     fields = (
         spec_of(spec) if spec is not None else ask(address, options, count=1, timeout=timeout).spec
     )
-    load = Load(address, fields, options, seconds, clients, batch, rate)
+    load = Load(address, fields, options, seconds, clients, batch, rate, timeout)
     console = Console(stderr=True)
     progress = Progress(
         TextColumn("sending"),
@@ -79,6 +84,8 @@ def bench(  # noqa: PLR0913 - one argument for each option
         # Without a terminal there is only the result.
         disable=not console.is_terminal,
     )
+    # Or the clients would go on alone.
+    terminate = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         with progress:
             results = run(load, Watch(progress, load))
@@ -87,6 +94,8 @@ def bench(  # noqa: PLR0913 - one argument for each option
     except KeyboardInterrupt:
         say("echoic: interrupted")
         raise typer.Exit(INTERRUPTED) from None
+    finally:
+        signal.signal(signal.SIGTERM, terminate)
     found = report(load, results)
     if json_:
         typer.echo(json.dumps({"address": address, "spec": specs.text(fields), **asdict(found)}))
@@ -193,16 +202,18 @@ def report(load: Load, results: list[Result]) -> Report:
 def show(load: Load, found: Report) -> None:
     """Print a report for a person."""
     call = "send" if found.batch == 1 else f"send_batch of {found.batch:,d}"
-    typer.echo(f"{load.address}: {found.clients} clients, {call}, samples of {size(nbytes(load))}")
+    typer.echo(f"{load.address}: {found.clients} x {call}, samples of {size(nbytes(load))}")
     lines = [
         ("stored", f"{found.samples:,d} samples in {duration(found.seconds)}"),
         ("rate", f"{found.samples_per_second:,.0f} samples/s"),
         ("", f"{found.megabytes_per_second:,.1f} MB/s"),
         ("clients' CPU", f"{found.cpu_seconds_per_million:.3g} s per million samples"),
         ("waited for room", duration(found.blocked_time)),
-        ("system calls", f"{found.samples / max(found.writes, 1):,.1f} samples each"),
         ("reconnects", str(found.reconnects)),
     ]
+    # Shared memory needs none for samples.
+    if found.writes:
+        lines.append(("system calls", f"{found.samples / found.writes:,.1f} samples each"))
     if found.flush_p50 is not None and found.flush_p99 is not None:
         trips = f"p50 {duration(found.flush_p50)}, p99 {duration(found.flush_p99)}"
         lines.append((f"{found.flushes:,d} flushes", trips))

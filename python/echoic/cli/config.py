@@ -50,7 +50,7 @@ class Config:
 
     spec: tuple[Field, ...] = ()
     batch_size: int = 256
-    buffers: int = 4
+    buffers: int = 16
     listen: tuple[Listen, ...] = (Listen(),)
     save: Path | None = None
     drain: float = 5.0

@@ -18,15 +18,15 @@ import numpy as np
 
 import echoic
 from echoic.cli.spec import Field, mirror, numpy_dtype
+from echoic.cli.text import why
 
 __all__ = ["Load", "LoadError", "Result", "random_leaf", "run"]
 
 # Between two measured flushes of a client. Each lets its pipeline run empty, so they are rare.
 FLUSH_EVERY = 0.1
-# A client without progress for so long has failed: the server is gone, or nobody takes its batches.
-STALLED = 10.0
-# How long the processes may take to start and connect.
+# How long the processes may take to start and connect, and how much longer for each of them.
 STARTING = 60.0
+STARTING_EACH = 1.0
 # Samples are made beforehand, since making them takes longer than sending them: so many, if they
 # stay below so many bytes.
 POOL = 64
@@ -49,6 +49,7 @@ class Load:
         clients: From how many processes.
         batch: Samples per call; 1 for `send`, more for `send_batch`.
         rate: Samples per second of all clients together; `None` for as many as the server takes.
+        timeout: Seconds without progress after which a client has failed.
     """
 
     address: str
@@ -58,6 +59,12 @@ class Load:
     clients: int = 1
     batch: int = 1
     rate: float | None = None
+    timeout: float = 10.0
+
+    @property
+    def starting(self) -> float:
+        """Seconds that the processes have to start and connect."""
+        return STARTING + STARTING_EACH * self.clients
 
 
 @dataclass(frozen=True)
@@ -148,21 +155,24 @@ def gather(
     crew: list[tuple[Any, "Connection[Any, Any]"]], board: Board, watch: Callable[[Board], None]
 ) -> list[Result]:
     """Wait for all results."""
-    waiting = {pipe: index for index, (_, pipe) in enumerate(crew)}
+    waiting: dict[Any, int] = {pipe: index for index, (_, pipe) in enumerate(crew)}
     results: list[Result] = []
     while waiting:
         for pipe in wait(list(waiting), timeout=0.1):
-            index = waiting.pop(pipe)  # type: ignore[call-overload]
+            index = waiting.pop(pipe)
             try:
                 outcome = crew[index][1].recv()
             except EOFError:
                 process = crew[index][0]
                 process.join()
                 outcome = f"its process ended with status {process.exitcode}"
-            if isinstance(outcome, str):
+            if isinstance(outcome, Result):
+                results.append(outcome)
+            elif outcome is not None:
                 raise LoadError(f"client {index}: {outcome}")
-            results.append(outcome)
         watch(board)
+    if len(results) < len(crew):
+        raise LoadError("the clients took too long to start")
     return results
 
 
@@ -173,26 +183,29 @@ def work(load: Load, index: int, numbers: Any, start: Any, outcome: "Connection[
     try:
         outcome.send(send(load, index, Board(numbers), start))
     except BrokenBarrierError:
-        outcome.send("stopped before it began, as another one failed")
-    except Exception as error:  # noqa: BLE001 - the parent tells it
+        # Another one failed, and says why.
+        outcome.send(None)
+    except (echoic.EchoicError, OSError, MemoryError, LoadError) as error:
+        outcome.send(why(error))
         start.abort()
-        outcome.send(f"{type(error).__name__}: {error}")
 
 
 def send(load: Load, index: int, board: Board, start: Any) -> Result:
     """Send for as long as is wanted."""
     pool = make_pool(load, np.random.default_rng(index))
     example = mirror((field, field.zeros()) for field in load.spec)
-    options = {"deadline": STALLED, **load.options}
-    with echoic.connect(load.address, example, **options) as client:
-        start.wait(STARTING)
-        cpu = time.process_time()
-        begin = time.perf_counter()
-        flushes = pump(load, index, board, client, pool)
-        client.flush(STALLED)
-        seconds = time.perf_counter() - begin
-        cpu = time.process_time() - cpu
-        stats = client.stats()
+    patience = {"connect_timeout": load.timeout, "deadline": load.timeout}
+    # Not in a `with` block, which would wait for ever for a server that takes nothing.
+    client = echoic.connect(load.address, example, **patience, **load.options)
+    start.wait(load.starting)
+    cpu = time.process_time()
+    begin = time.perf_counter()
+    flushes = pump(load, index, board, client, pool)
+    client.flush(load.timeout)
+    seconds = time.perf_counter() - begin
+    cpu = time.process_time() - cpu
+    stats = client.stats()
+    client.close(load.timeout)
     samples = int(board.numbers[index])
     if stats["samples_acked"] != samples:
         raise LoadError(f"sent {samples} samples, and {stats['samples_acked']:.0f} were stored")
@@ -211,12 +224,6 @@ def pump(load: Load, index: int, board: Board, client: Any, pool: list[Any]) -> 
         now = time.perf_counter()
         if now >= begin + load.seconds:
             break
-        if now >= next_flush:
-            client.flush(STALLED)
-            done = time.perf_counter()
-            flushes.append(done - now)
-            next_flush = done + FLUSH_EVERY
-            now = done
         calls = len(pool)
         if rate is not None:
             due = int((now - begin) * rate) - sent
@@ -225,9 +232,15 @@ def pump(load: Load, index: int, board: Board, client: Any, pool: list[Any]) -> 
                 time.sleep(min((load.batch - due) / rate, FLUSH_EVERY))
                 continue
         for samples in pool[:calls]:
-            call(samples, STALLED)
+            call(samples, load.timeout)
         sent += calls * load.batch
         board.count(index, sent)
+        # Right after a send, so that there is something to wait for at any rate.
+        if now >= next_flush:
+            since = time.perf_counter()
+            client.flush(load.timeout)
+            flushes.append(time.perf_counter() - since)
+            next_flush = since + FLUSH_EVERY
     return flushes
 
 

@@ -8,6 +8,7 @@ import typer
 import echoic
 from echoic.cli import spec as specs
 from echoic.cli.ask import UNREACHABLE, Answer, ask, client_options, unreachable
+from echoic.cli.console import fail
 from echoic.cli.options import (
     Address,
     Ca,
@@ -18,7 +19,7 @@ from echoic.cli.options import (
     TokenFile,
     spec_of,
 )
-from echoic.cli.text import duration, fail, size
+from echoic.cli.text import duration, size
 
 __all__ = ["ping"]
 

@@ -2,7 +2,8 @@
 
 It takes the batches itself, so workers are never held up by a missing learner. The life of one:
 the addresses go to standard output as soon as they are bound; SIGTERM or Ctrl-C ends the intake,
-clients get a while to deliver what they have, all that came in is consumed, and a summary ends it.
+clients get a while to finish what they are sending, all that came in is consumed, and a summary
+ends it.
 """
 
 import signal
@@ -21,12 +22,13 @@ from rich.markup import escape
 import echoic
 from echoic.cli import spec as specs
 from echoic.cli.config import Config, ConfigError, Listen, read
+from echoic.cli.console import fail, say
 from echoic.cli.doors import transport
 from echoic.cli.options import SpecText, TokenFile, spec_of
 from echoic.cli.sink import Consumer, Counter, Folder, Sink
 from echoic.cli.status import Reading, choose_view
 from echoic.cli.status import read as look
-from echoic.cli.text import duration, fail, say, size
+from echoic.cli.text import duration, size, why
 
 __all__ = ["run", "serve"]
 
@@ -44,7 +46,7 @@ def serve(  # noqa: PLR0913 - one argument for each option
         int | None, typer.Option(min=1, help="Samples that make a batch.  [default: 256]")
     ] = None,
     buffers: Annotated[
-        int | None, typer.Option(min=2, help="Batches that fit into the ring.  [default: 4]")
+        int | None, typer.Option(min=2, help="Batches that fit into the ring.  [default: 16]")
     ] = None,
     address: Annotated[
         list[str] | None,
@@ -78,7 +80,7 @@ def serve(  # noqa: PLR0913 - one argument for each option
         typer.Option(
             min=0,
             metavar="SECONDS",
-            help="How long clients may go on delivering after SIGTERM or Ctrl-C.  [default: 5]",
+            help="How long clients may take to finish after SIGTERM or Ctrl-C.  [default: 5]",
         ),
     ] = None,
     interval: Annotated[
@@ -136,27 +138,37 @@ def run(config: Config) -> None:
         typer.echo(" ".join(["listening", *server.addresses]))
         describe(config)
         last = watch(server, config, ended, since)
-        # The consumer goes on meanwhile, or clients could not deliver what they have.
+        # The consumer goes on meanwhile, or there might be no room for what clients have begun.
         server.close(drain=0.0 if consumer.error else config.drain)
         consumer.join()
+    reading = look(server, time.monotonic() - since)
     if consumer.error:
-        fail(f"could not save a batch: {consumer.error}")
-    summarise(server, consumer, look(server, time.monotonic() - since), last)
+        lost = reading.samples - consumer.samples
+        fail(f"could not save a batch: {why(consumer.error)}; {lost:,d} stored samples are lost")
+    summarise(server, consumer, reading, last)
 
 
 def open_all(config: Config) -> tuple[echoic.Server, Sink]:
     """The server, listening, and where its batches go."""
     try:
-        sink = Folder(config.save, config.spec) if config.save else Counter()
         server = echoic.Server(
             specs.example(config.spec),
             batch_size=config.batch_size,
             num_buffers=config.buffers,
             transport=[transport(listen) for listen in config.listen],
         )
+        paths = (leaf.path for leaf in server.spec.leaves)
+        sink = Folder(config.save, paths) if config.save else Counter()
+    except (ConfigError, echoic.SpecError, OSError, MemoryError) as error:
+        fail(why(error))
+    try:
         server.start()
-    except (ConfigError, echoic.EchoicError, OSError, ValueError, MemoryError) as error:
-        fail(error)
+    except ValueError as error:
+        # The text has the names of Python's arguments.
+        names = " (here: --token-file, --insecure)" if "insecure=" in str(error) else ""
+        fail(f"{error}{names}")
+    except OSError as error:
+        fail(why(error))
     return server, sink
 
 

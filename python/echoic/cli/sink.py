@@ -7,7 +7,7 @@ do not fill one. It keeps none, so the ring is free for the next.
 import re
 import threading
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -15,7 +15,6 @@ import numpy as np
 import optree
 
 import echoic
-from echoic.cli.spec import Field
 
 __all__ = ["Consumer", "Counter", "Folder", "Sink"]
 
@@ -41,14 +40,18 @@ class Folder:
     The files are uncompressed `.npz`, with one array for each leaf, named by its path (`sample` for
     a sample that is a single array). Numbers go on after those of the files that are there already.
     A file appears under its name when it is complete: who watches the folder sees no half ones.
+
+    Args:
+        folder: Where to write; made if it is not there.
+        paths: Those of the leaves, in the order in which a batch has them.
     """
 
     NAME = re.compile(r"batch-(\d+)\.npz")
 
-    def __init__(self, folder: Path, spec: tuple[Field, ...]) -> None:
+    def __init__(self, folder: Path, paths: Iterable[str]) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self._folder = folder
-        self._names = [f"{field.path or 'sample'}.npy" for field in spec]
+        self._names = [f"{path or 'sample'}.npy" for path in paths]
         found = (self.NAME.fullmatch(path.name) for path in folder.iterdir())
         self._next = max((int(match[1]) + 1 for match in found if match), default=0)
 

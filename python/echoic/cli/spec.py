@@ -11,7 +11,7 @@ order of the fields, whatever kind of tree a server was made with.
 import math
 import re
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -192,32 +192,42 @@ def example(fields: Iterable[Field]) -> Tree:
         >>> example(parse("obs/0=int8,obs/1=int8[2],reward=bool"))
         {'obs': (array(0, dtype=int8), array([0, 0], dtype=int8)), 'reward': array(False)}
     """
-    return with_tuples(mirror((field, field.zeros()) for field in fields))
 
+    def node(children: dict[str, Tree]) -> Tree:
+        is_tuple = list(children) == [str(index) for index in range(len(children))]
+        return tuple(children.values()) if is_tuple else children
 
-def with_tuples(tree: Tree) -> Tree:
-    """Make tuples of the nodes whose keys are those of one, and dicts of the others."""
-    if not isinstance(tree, dict):
-        return tree
-    children = {key: with_tuples(child) for key, child in tree.items()}
-    if list(children) == [str(index) for index in range(len(children))]:
-        return tuple(children.values())
-    return children
+    return tree(((field, field.zeros()) for field in fields), node)
 
 
 def mirror(pairs: Iterable[tuple[Field, Tree]]) -> Tree:
     """A tree with these leaves, which keeps their paths and order.
 
-    Its dicts are ordered ones: the leaves of a plain dict come sorted by key, and those of the
-    dataclass that a server may have been made with do not.
+    The leaves of a dict come sorted by key; those of the dataclass that a server may have been made
+    with do not. So a node that is not sorted becomes an ordered dict, which takes longer to send.
     """
-    root: OrderedDict[str, Any] = OrderedDict()
+
+    def node(children: dict[str, Tree]) -> Tree:
+        return children if list(children) == sorted(children) else OrderedDict(children)
+
+    return tree(pairs, node)
+
+
+def tree(pairs: Iterable[tuple[Field, Tree]], node: Callable[[dict[str, Tree]], Tree]) -> Tree:
+    """Put leaves where their paths say; `node` makes each inner node of its children."""
+    root: dict[str, Any] = {}
     for field, leaf in pairs:
         if not field.keys:
             return leaf
         *above, last = field.keys
-        node = root
+        inner = root
         for key in above:
-            node = node.setdefault(key, OrderedDict())
-        node[last] = leaf
-    return root
+            inner = inner.setdefault(key, {})
+        inner[last] = leaf
+
+    def finish(inner: Tree) -> Tree:
+        if not isinstance(inner, dict):
+            return inner
+        return node({key: finish(child) for key, child in inner.items()})
+
+    return finish(root)

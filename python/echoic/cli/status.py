@@ -16,7 +16,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 
 import echoic
-from echoic.cli.text import amount, duration, say, size
+from echoic.cli.console import say
+from echoic.cli.text import amount, duration, size
 
 __all__ = ["LineView", "PanelView", "Reading", "View", "choose_view", "read"]
 
@@ -59,26 +60,24 @@ class Reading:
 
 def read(server: echoic.Server, seconds: float) -> Reading:
     """Look at a server."""
-    info = server.info
     metrics = server.metrics()
-    prefix = "refused."
-    refused = {
-        name.removeprefix(prefix): int(count)
-        for name, count in metrics.items()
-        if name.startswith(prefix) and count
-    }
+    prefix = "connections_refused."
     return Reading(
         seconds=seconds,
-        samples=info.inserted_total,
-        bytes=info.inserted_total * info.bytes_per_sample,
-        stored=info.store_size,
-        capacity=info.capacity,
-        blocked_time=metrics["blocked_time"],
+        samples=int(metrics["inserted_total"]),
+        bytes=int(metrics["inserted_total"] * metrics["bytes_per_sample"]),
+        stored=int(metrics["store_size"]),
+        capacity=int(metrics["capacity"]),
+        blocked_time=metrics["connections_blocked_time"],
         connections=int(metrics["connections"]),
-        accepted=int(metrics["accepted"]),
+        accepted=int(metrics["connections_accepted"]),
         reconnects=int(metrics["reconnects"]),
-        duplicates=int(metrics["duplicates"]),
-        refused=refused,
+        duplicates=int(metrics["received_duplicates"]),
+        refused={
+            name.removeprefix(prefix): int(count)
+            for name, count in metrics.items()
+            if name.startswith(prefix)
+        },
     )
 
 

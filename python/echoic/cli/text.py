@@ -1,10 +1,6 @@
-"""How the commands say numbers, and what went wrong."""
+"""How the commands write numbers and errors."""
 
-from typing import NoReturn
-
-import typer
-
-__all__ = ["amount", "duration", "fail", "say", "size"]
+__all__ = ["amount", "duration", "size", "why"]
 
 THOUSAND = 1000
 
@@ -36,12 +32,8 @@ def duration(seconds: float) -> str:
     return scaled(seconds * 1e9, ("ns", "µs", "ms", "s"))
 
 
-def say(message: str) -> None:
-    """Tell a person something; standard output is for results."""
-    typer.echo(message, err=True)
-
-
-def fail(message: object, code: int = 1) -> NoReturn:
-    """End the command: one line says why."""
-    say(f"echoic: {message}")
-    raise typer.Exit(code)
+def why(error: BaseException) -> str:
+    """What an error says, without the number of a system's error."""
+    if not isinstance(error, OSError) or error.strerror is None:
+        return str(error) or type(error).__name__
+    return f"{error.filename}: {error.strerror}" if error.filename else error.strerror

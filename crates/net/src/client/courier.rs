@@ -5,9 +5,8 @@
 //! other for at most the `linger` time, so that many of them share a system call, and so that whoever
 //! sends them need not wake anybody.
 
-use std::io::{self, IoSlice, Read, Write};
+use std::io::{self, IoSlice};
 use std::os::fd::AsFd;
-use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -15,24 +14,20 @@ use std::time::{Duration, Instant};
 use echoic_memory::window::Reader;
 use rustix::event::{PollFd, PollFlags, poll};
 
+use super::line::{Ear, State};
 use super::link::{LinkError, Opening, timespec};
-use super::{Alarm, Failure, Shared, State};
+use super::{Alarm, Failure, Shared};
 use crate::transport::Link;
 use crate::wire::WireError;
 use crate::wire::frame::{
     Control, DATA_BYTES, DataHead, HEADER_BYTES, Header, MAX_CONTROL, kind, samples_per_frame,
 };
-use crate::wire::handshake::{Open, Purpose, Refused, Welcome};
+use crate::wire::handshake::{Purpose, Refused, Welcome};
 
 /// What one data frame should weigh at most: enough that its head costs nothing.
 const FRAME_BYTES: usize = 1 << 20;
 /// From this much on it is not worth waiting for more.
 pub(super) const ENOUGH_BYTES: usize = 64 << 10;
-/// The first pause after a failed attempt to connect, and the longest.
-const FIRST_BACKOFF: Duration = Duration::from_millis(20);
-const LAST_BACKOFF: Duration = Duration::from_secs(1);
-/// How long one attempt to connect may take.
-const ATTEMPT: Duration = Duration::from_secs(10);
 /// How long to wait for the server's last words.
 const FAREWELL: Duration = Duration::from_secs(2);
 
@@ -40,9 +35,7 @@ const FAREWELL: Duration = Duration::from_secs(2);
 pub(super) struct Courier {
     shared: Arc<Shared>,
     reader: Reader,
-    bell: UnixStream,
-    /// Whether a connection has stood before.
-    returning: bool,
+    ear: Ear,
 }
 
 /// A connection that stands.
@@ -86,110 +79,32 @@ impl Frame {
 }
 
 impl Courier {
-    pub(super) fn new(shared: Arc<Shared>, reader: Reader, bell: UnixStream) -> Self {
-        Self { shared, reader, bell, returning: false }
+    pub(super) fn new(shared: Arc<Shared>, reader: Reader, ear: Ear) -> Self {
+        Self { shared, reader, ear }
     }
 
     /// Carries until the client is closed or gives up; returns the window with what was not
     /// delivered.
     pub(super) fn run(mut self) -> Reader {
+        let shared = Arc::clone(&self.shared);
         let state = loop {
-            let mut standing = match self.connect() {
+            let done = || shared.line.is_closing() && shared.is_delivered();
+            let (reader, ear) = (&mut self.reader, &self.ear);
+            let attempt = |deadline| attempt(&shared, reader, deadline);
+            let mut standing = match shared.line.connect(ear, done, attempt) {
                 Ok(Some(standing)) => standing,
                 Ok(None) => break State::Closed,
                 Err(failure) => break State::Failed(failure),
             };
-            self.shared.set_state(State::Standing);
             match self.carry(&mut standing) {
                 Ok(()) => break State::Closed,
-                Err(error) if error.is_temporary() => {
-                    self.shared.set_state(State::Away { why: error.to_string() });
-                }
+                Err(error) if error.is_temporary() => shared.line.set_state(State::Away),
                 Err(error) => break State::Failed(Failure { error, attempts: 0 }),
             }
         };
         self.reader.finished();
-        self.shared.set_state(state);
+        shared.line.set_state(state);
         self.reader
-    }
-
-    /// Whether the client is closed and everything is delivered.
-    fn is_done(&self) -> bool {
-        self.shared.is_closing() && self.shared.window.claimed() == self.shared.window.released()
-    }
-
-    /// Connects, again and again; `None` when there is nothing left to connect for.
-    fn connect(&mut self) -> Result<Option<Standing>, Failure> {
-        let since = Instant::now();
-        let mut attempts = 0;
-        let mut pause = FIRST_BACKOFF;
-        let options = &self.shared.options;
-        let patience =
-            if self.returning { options.deadline } else { Some(options.connect_timeout) };
-        loop {
-            if self.is_done() {
-                return Ok(None);
-            }
-            let left = patience.map(|patience| patience.saturating_sub(since.elapsed()));
-            let deadline = Instant::now() + left.map_or(ATTEMPT, |left| left.min(ATTEMPT));
-            let error = match self.attempt(deadline) {
-                Ok(standing) => return Ok(Some(standing)),
-                Err(error) => error,
-            };
-            attempts += 1;
-            let options = &self.shared.options;
-            let tired = patience.is_some_and(|patience| since.elapsed() + pause >= patience)
-                || options.max_retry.is_some_and(|most| attempts > most);
-            if tired || !error.is_temporary() {
-                return Err(Failure { error, attempts });
-            }
-            self.shared.set_state(State::Away { why: error.to_string() });
-            // Not all at the same moment, when a thousand clients lose one server.
-            self.listen_for_bell(jittered(pause));
-            pause = (pause * 2).min(LAST_BACKOFF);
-        }
-    }
-
-    fn attempt(&mut self, deadline: Instant) -> Result<Standing, LinkError> {
-        let shared = &self.shared;
-        let open = Open {
-            proof: [0; 32],
-            purpose: Purpose::Produce,
-            producer: shared.producer,
-            epoch: shared.epoch,
-            first: shared.window.released(),
-            stream: crate::server::STREAM.into(),
-            spec: Some(shared.spec.clone()),
-        };
-        let token = shared.options.token.as_ref();
-        let (opening, welcome) = Opening::new(&*shared.dial, token, open, deadline)?;
-        let Welcome { next, limit, heartbeat_ms, .. } = welcome;
-        let finished = self.reader.finished();
-        if next < self.shared.window.released() || next > finished {
-            let (field, expected) = ("next sample of the welcome", finished);
-            return Err(WireError::Sequence { field, expected, got: next }.into());
-        }
-        self.reader.release(next);
-        if self.returning {
-            self.shared.stats.reconnects.fetch_add(1, Ordering::Relaxed);
-        }
-        self.returning = true;
-        let now = Instant::now();
-        Ok(Standing {
-            link: opening.link,
-            input: opening.input,
-            control: Vec::new(),
-            frame: None,
-            sent: next,
-            limit,
-            heartbeat: Duration::from_millis(heartbeat_ms.clamp(10, 600_000).into()),
-            last_heard: now,
-            last_spoke: now,
-            last_carried: None,
-            jammed: false,
-            dismissed: None,
-            finished: false,
-        })
     }
 
     /// Carries samples over a connection until all are delivered and the client is closed.
@@ -202,7 +117,8 @@ impl Courier {
             while !standing.jammed && standing.has_to_write(self, now) {
                 standing.write(self)?;
             }
-            if self.is_done() && standing.frame.is_none() && standing.dismissed.is_none() {
+            let done = self.shared.line.is_closing() && self.shared.is_delivered();
+            if done && standing.frame.is_none() && standing.dismissed.is_none() {
                 return self.say_goodbye(standing);
             }
             self.sleep(standing)?;
@@ -222,7 +138,7 @@ impl Courier {
     /// Sleeps until there is something to do.
     fn sleep(&mut self, standing: &mut Standing) -> Result<(), LinkError> {
         let now = Instant::now();
-        let linger = self.shared.options.linger;
+        let linger = self.shared.line.options.linger;
         let lingering =
             standing.last_carried.map(|carried| carried + linger).filter(|end| *end > now);
         let silence = standing.last_heard + standing.heartbeat * 3;
@@ -247,7 +163,7 @@ impl Courier {
         }
         let link = standing.link.as_fd();
         let mut fds =
-            [PollFd::from_borrowed_fd(link, flags), PollFd::new(&self.bell, PollFlags::IN)];
+            [PollFd::from_borrowed_fd(link, flags), PollFd::new(&self.ear, PollFlags::IN)];
         let polled = poll(&mut fds, Some(&timespec(timeout)));
         let (at_link, at_bell) = (fds[0].revents(), fds[1].revents());
         self.shared.set_alarm(Alarm::Off);
@@ -256,7 +172,7 @@ impl Courier {
             Err(error) => return Err(io::Error::from(error).into()),
         }
         if !at_bell.is_empty() {
-            self.hush();
+            self.ear.hush();
         }
         if at_link.contains(PollFlags::OUT) {
             standing.jammed = false;
@@ -270,20 +186,37 @@ impl Courier {
         }
         Ok(())
     }
+}
 
-    /// Sleeps for a while, or until the bell rings.
-    fn listen_for_bell(&self, pause: Duration) {
-        let mut fds = [PollFd::new(&self.bell, PollFlags::IN)];
-        // An interrupted pause is a shorter one.
-        let _ = poll(&mut fds, Some(&timespec(pause)));
-        self.hush();
+/// Connects once.
+fn attempt(shared: &Shared, reader: &mut Reader, deadline: Instant) -> Result<Standing, LinkError> {
+    let first = shared.window.released();
+    let open = shared.line.open(Purpose::Produce, first, &shared.spec);
+    let token = shared.line.options.token.as_ref();
+    let (opening, welcome) = Opening::new(&*shared.line.dial, token, open, deadline)?;
+    let Welcome { next, limit, heartbeat_ms, .. } = welcome;
+    let finished = reader.finished();
+    if next < first || next > finished {
+        let (field, expected) = ("next sample of the welcome", finished);
+        return Err(WireError::Sequence { field, expected, got: next }.into());
     }
-
-    /// Takes the rings that were heard out of the bell.
-    fn hush(&self) {
-        let mut rings = [0; 64];
-        while matches!((&self.bell).read(&mut rings), Ok(read) if read == rings.len()) {}
-    }
+    reader.release(next);
+    let now = Instant::now();
+    Ok(Standing {
+        link: opening.link,
+        input: opening.input,
+        control: Vec::new(),
+        frame: None,
+        sent: next,
+        limit,
+        heartbeat: Duration::from_millis(heartbeat_ms.clamp(10, 600_000).into()),
+        last_heard: now,
+        last_spoke: now,
+        last_carried: None,
+        jammed: false,
+        dismissed: None,
+        finished: false,
+    })
 }
 
 impl Standing {
@@ -323,11 +256,11 @@ impl Standing {
         let enough = || samples.saturating_mul(shared.spec.nbytes() as u64) >= ENOUGH_BYTES as u64;
         let waited = || {
             self.last_carried
-                .is_none_or(|carried| now.duration_since(carried) >= shared.options.linger)
+                .is_none_or(|carried| now.duration_since(carried) >= shared.line.options.linger)
         };
         samples > 0
             && (shared.urgent.load(Ordering::Acquire) > self.sent
-                || shared.is_closing()
+                || shared.line.is_closing()
                 || enough()
                 || waited())
     }
@@ -446,15 +379,13 @@ impl Standing {
                 Control::Ping(number) => Control::Pong(number).write(&mut self.control),
                 Control::Pong(_) => {}
                 Control::Goodbye { .. } => self.dismissed = Some(Instant::now()),
+                Control::Memory { .. } | Control::Report { .. } => {
+                    let (expected, got) = ("ACK, PING, PONG or GOODBYE", header.kind);
+                    return Err(WireError::Unexpected { expected, got }.into());
+                }
             }
         }
         self.input.drain(..used);
         Ok(())
     }
-}
-
-/// Half to all of a duration.
-fn jittered(pause: Duration) -> Duration {
-    let random = crate::auth::random::<1>().map_or(u8::MAX, |[byte]| byte);
-    pause.mul_f64(0.5 + f64::from(random) / 510.0)
 }

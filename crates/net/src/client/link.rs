@@ -25,6 +25,9 @@ pub enum LinkError {
     /// What the server said makes no sense.
     #[error("the server sent nonsense: {0}")]
     Wire(#[from] WireError),
+    /// The server's memory can't be used.
+    #[error("the server's memory can't be used: {0}")]
+    Memory(String),
     /// The server could not show that it has the token.
     #[error(
         "a token was given, but the server {0}; if that is really your server, give it the same token"
@@ -38,7 +41,7 @@ impl LinkError {
         match self {
             Self::Lost(_) => true,
             Self::Refused(refused) => refused.code.is_temporary(),
-            Self::Wire(_) | Self::Impostor(_) => false,
+            Self::Wire(_) | Self::Impostor(_) | Self::Memory(_) => false,
         }
     }
 }

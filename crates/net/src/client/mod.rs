@@ -11,16 +11,18 @@
 //! 2. Whoever waits is woken by an acknowledgement, a failure or a close, and can say what for.
 
 mod courier;
+mod line;
 mod link;
+#[cfg(target_os = "linux")]
+pub mod memory;
+
 mod probe;
 
-use std::io::Write;
 use std::ops::ControlFlow;
-use std::os::unix::net::UnixStream;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use echoic_memory::window::{Reader, Rows, Window};
 use echoic_memory::{AllocError, Blocked};
@@ -31,8 +33,9 @@ pub use link::LinkError;
 pub use probe::{Probed, probe};
 
 use self::courier::{Courier, ENOUGH_BYTES};
+use self::line::Line;
 use crate::address::Address;
-use crate::auth::{Token, random};
+use crate::auth::Token;
 use crate::transport::Dial;
 use crate::wire::frame::{Stall, samples_per_frame};
 use crate::wire::handshake::ProducerId;
@@ -149,16 +152,6 @@ pub struct ClientInfo {
     pub connected: bool,
 }
 
-/// Where the courier is.
-#[derive(Debug)]
-enum State {
-    Connecting,
-    Standing,
-    Away { why: String },
-    Closed,
-    Failed(Failure),
-}
-
 /// When whoever sends has to wake the courier.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Alarm {
@@ -174,7 +167,6 @@ enum Alarm {
 struct Stats {
     writes: AtomicU64,
     bytes: AtomicU64,
-    reconnects: AtomicU64,
     blocked: AtomicU64,
     blocked_nanos: AtomicU64,
 }
@@ -182,23 +174,14 @@ struct Stats {
 /// What a client and its courier share.
 struct Shared {
     spec: Spec,
-    dial: Box<dyn Dial>,
-    options: Options,
-    producer: ProducerId,
-    epoch: u64,
+    line: Line,
     window: Arc<Window>,
-    state: Mutex<State>,
-    /// No more samples are taken.
-    closing: AtomicBool,
-    /// The courier has ended.
-    over: AtomicBool,
     alarm: AtomicU8,
     stall: AtomicU8,
     /// Samples before this have been sent.
     sent: AtomicU64,
     /// Samples before this are to be sent at once.
     urgent: AtomicU64,
-    bell: UnixStream,
     stats: Stats,
 }
 
@@ -215,17 +198,9 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Shared {
-    fn is_closing(&self) -> bool {
-        self.closing.load(Ordering::Acquire)
-    }
-
-    fn set_state(&self, state: State) {
-        let over = matches!(state, State::Closed | State::Failed(_));
-        *lock(&self.state) = state;
-        if over {
-            self.over.store(true, Ordering::Release);
-        }
-        self.window.notify();
+    /// Whether everything that was claimed is acknowledged.
+    fn is_delivered(&self) -> bool {
+        self.window.claimed() == self.window.released()
     }
 
     fn set_alarm(&self, alarm: Alarm) {
@@ -255,17 +230,12 @@ impl Shared {
         if (alarm == Alarm::AtOnce as u8 || enough())
             && self.alarm.swap(Alarm::Off as u8, Ordering::Relaxed) != Alarm::Off as u8
         {
-            self.ring();
+            self.line.ring();
         }
     }
 
-    fn ring(&self) {
-        // A bell that is full rings already, and one that is broken has nobody to hear it.
-        let _ = (&self.bell).write(&[1]);
-    }
-
     fn waiting(&self) -> Waiting {
-        if !matches!(*lock(&self.state), State::Standing) {
+        if !self.line.stands() {
             return Waiting::Away;
         }
         match self.stall.load(Ordering::Relaxed) {
@@ -275,24 +245,13 @@ impl Shared {
         }
     }
 
-    /// Why no more can be sent or awaited, if so.
-    fn ending(&self) -> Option<ClientError> {
-        if !self.over.load(Ordering::Acquire) {
-            return None;
-        }
-        match &*lock(&self.state) {
-            State::Failed(failure) => Some(ClientError::Failed(failure.clone())),
-            _ => Some(ClientError::Closed),
-        }
-    }
-
     /// Waits until `poll` has a result, or the courier has ended, which is an error here.
     fn wait<T>(
         &self,
         mut wait: Wait<'_>,
         mut poll: impl FnMut() -> Option<T>,
     ) -> Result<T, ClientError> {
-        let look = &mut || poll().map(Ok).or_else(|| self.ending().map(Err));
+        let look = &mut || poll().map(Ok).or_else(|| self.line.ending().map(Err));
         let waited = wait.until(|until| match self.window.wait(until, &mut *look) {
             Some(found) => ControlFlow::Break(found),
             None => ControlFlow::Continue(Blocked::Capacity),
@@ -323,29 +282,16 @@ impl Client {
         // Two samples at least, so that one can be filled while the other is sent; and no more rows than
         // their marks may reasonably weigh.
         let (window, reader) = Window::new(rows.clamp(2, 1 << 20), sample)?;
-        let (bell, ear) = UnixStream::pair().map_err(system)?;
-        bell.set_nonblocking(true).map_err(system)?;
-        ear.set_nonblocking(true).map_err(system)?;
-        let producer = match options.producer {
-            Some(producer) => producer,
-            None => random().map_err(system)?,
-        };
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let changed = Arc::clone(&window);
+        let (line, ear) = Line::new(dial, options, move || changed.notify()).map_err(system)?;
         let shared = Arc::new(Shared {
             spec,
-            dial,
-            options,
-            producer,
-            epoch: now.as_nanos() as u64,
+            line,
             window,
-            state: Mutex::new(State::Connecting),
-            closing: AtomicBool::new(false),
-            over: AtomicBool::new(false),
             alarm: AtomicU8::new(Alarm::Off as u8),
             stall: AtomicU8::new(Stall::None as u8),
             sent: AtomicU64::new(0),
             urgent: AtomicU64::new(0),
-            bell,
             stats: Stats::default(),
         });
         let courier = Courier::new(Arc::clone(&shared), reader, ear);
@@ -361,12 +307,12 @@ impl Client {
 
     /// Where the server is.
     pub fn address(&self) -> Address {
-        self.shared.dial.address()
+        self.shared.line.dial.address()
     }
 
     /// Who this is to the server.
     pub fn producer(&self) -> ProducerId {
-        self.shared.producer
+        self.shared.line.producer
     }
 
     /// Waits until the server has accepted this client.
@@ -376,7 +322,7 @@ impl Client {
     /// [`ClientError`].
     pub fn wait_until_connected(&self, wait: Wait<'_>) -> Result<(), ClientError> {
         let shared = &self.shared;
-        shared.wait(wait, || matches!(*lock(&shared.state), State::Standing).then_some(()))
+        shared.wait(wait, || shared.line.stands().then_some(()))
     }
 
     /// Claims room for up to `samples` samples without waiting; fewer where there is less. `None` when
@@ -387,8 +333,8 @@ impl Client {
     /// [`ClientError::Closed`] or [`ClientError::Failed`].
     #[inline]
     pub fn try_claim(&self, samples: usize) -> Result<Option<Rows<'_>>, ClientError> {
-        if self.shared.is_closing() || self.shared.over.load(Ordering::Relaxed) {
-            return Err(self.shared.ending().unwrap_or(ClientError::Closed));
+        if let Some(refusal) = self.shared.line.refusal() {
+            return Err(refusal);
         }
         Ok(self.shared.window.try_claim(samples))
     }
@@ -409,8 +355,8 @@ impl Client {
         let shared = &self.shared;
         let since = Instant::now();
         let waited = shared.wait(wait, || {
-            if shared.is_closing() && shared.ending().is_none() {
-                return Some(Err(ClientError::Closed));
+            if let Some(refusal) = shared.line.refusal() {
+                return Some(Err(refusal));
             }
             (!shared.window.is_full()).then_some(Ok(()))
         });
@@ -430,7 +376,7 @@ impl Client {
         let target = shared.window.claimed();
         shared.urgent.fetch_max(target, Ordering::AcqRel);
         if shared.window.released() < target {
-            shared.ring();
+            shared.line.ring();
         }
         shared.wait(wait, || (shared.window.released() >= target).then_some(()))
     }
@@ -443,12 +389,10 @@ impl Client {
     /// [`ClientError`] when not everything could be delivered.
     pub fn close(&self, wait: Wait<'_>) -> Result<(), ClientError> {
         let shared = &self.shared;
-        shared.closing.store(true, Ordering::Release);
-        shared.ring();
-        let ended = || shared.over.load(Ordering::Acquire).then_some(());
-        shared.wait(wait, ended)?;
+        shared.line.close();
+        shared.wait(wait, || shared.line.is_over().then_some(()))?;
         self.collect();
-        match shared.ending() {
+        match shared.line.ending() {
             Some(ClientError::Failed(failure)) if self.pending() > 0 => {
                 Err(ClientError::Failed(failure))
             }
@@ -458,7 +402,7 @@ impl Client {
 
     /// Whether it takes no more samples.
     pub fn is_closed(&self) -> bool {
-        self.shared.is_closing() || self.shared.over.load(Ordering::Acquire)
+        self.shared.line.refusal().is_some()
     }
 
     /// Samples that the server has not acknowledged.
@@ -469,7 +413,7 @@ impl Client {
 
     /// Takes back the window from a courier that has ended.
     fn collect(&self) {
-        if !self.shared.over.load(Ordering::Acquire) {
+        if !self.shared.line.is_over() {
             return;
         }
         if let Some(courier) = lock(&self.courier).take()
@@ -511,19 +455,10 @@ impl Client {
             bytes_per_sample: shared.spec.nbytes() as u64,
             bytes_sent: read(&stats.bytes),
             writes: read(&stats.writes),
-            reconnects: read(&stats.reconnects),
+            reconnects: shared.line.returns(),
             blocked_sends: read(&stats.blocked),
             blocked_time: read(&stats.blocked_nanos) as f64 * 1e-9,
-            connected: matches!(*lock(&shared.state), State::Standing),
-        }
-    }
-
-    /// Why there is no connection, if there is none.
-    pub fn trouble(&self) -> Option<String> {
-        match &*lock(&self.shared.state) {
-            State::Away { why } => Some(why.clone()),
-            State::Failed(failure) => Some(failure.error.to_string()),
-            _ => None,
+            connected: shared.line.stands(),
         }
     }
 }
@@ -532,7 +467,6 @@ impl Drop for Client {
     /// Without a close, the courier goes on in the background until everything is delivered, it gives
     /// up, or the process ends.
     fn drop(&mut self) {
-        self.shared.closing.store(true, Ordering::Release);
-        self.shared.ring();
+        self.shared.line.close();
     }
 }

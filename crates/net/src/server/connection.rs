@@ -107,6 +107,29 @@ pub(crate) struct Connection {
     blocked_since: Option<Instant>,
     /// We said that nothing more will come.
     finished: bool,
+    /// The client's place in the ring's memory. While it has one, only the end of the link ends the
+    /// connection: until then the client may be writing.
+    place: Option<Place>,
+}
+
+/// A client's right to write into the ring's memory, taken back when dropped.
+pub(crate) struct Place {
+    stream: Arc<Stream>,
+    owner: u16,
+}
+
+impl Place {
+    /// A place in the ring, if there is one left.
+    pub(crate) fn new(stream: &Arc<Stream>) -> Option<Self> {
+        let owner = stream.admit()?;
+        Some(Self { stream: Arc::clone(stream), owner })
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.stream.reclaim(self.owner);
+    }
 }
 
 impl Connection {
@@ -126,6 +149,7 @@ impl Connection {
             acknowledged: 0,
             blocked_since: None,
             finished: false,
+            place: None,
         }
     }
 
@@ -332,13 +356,23 @@ impl Connection {
                     got,
                 });
             }
-            (_, kind::PING | kind::PONG | kind::GOODBYE) => match Control::read(header, payload)? {
-                Control::Ping(number) => Control::Pong(number).write(&mut self.output),
-                Control::Goodbye { .. } => {
-                    return Ok(Some(Outcome::Ended(Ending::Goodbye)));
+            (_, kind::PING | kind::PONG | kind::GOODBYE | kind::REPORT) => {
+                match Control::read(header, payload)? {
+                    Control::Report { samples, waited } if self.place.is_some() => {
+                        self.meter.samples.store(samples, Ordering::Relaxed);
+                        self.meter.blocked_nanos.store(waited, Ordering::Relaxed);
+                    }
+                    Control::Report { .. } => {
+                        let expected = "REPORT from a client that has the ring's memory only";
+                        return Err(WireError::Unexpected { expected, got: header.kind });
+                    }
+                    Control::Ping(number) => Control::Pong(number).write(&mut self.output),
+                    Control::Goodbye { .. } => {
+                        return Ok(Some(Outcome::Ended(Ending::Goodbye)));
+                    }
+                    _ => {}
                 }
-                _ => {}
-            },
+            }
             (_, got) => {
                 return Err(WireError::Unexpected { expected: "DATA, PING, PONG or GOODBYE", got });
             }
@@ -369,6 +403,27 @@ impl Connection {
         self.acknowledged = next;
         self.phase = Phase::Producing { producer, intake };
         self.deadline = None;
+    }
+
+    /// Lets a client stay that writes into the ring's memory. `false` when it could not be handed over.
+    pub(crate) fn share(&mut self, place: Place) -> bool {
+        self.listen();
+        let Some((memory, layout)) = place.stream.share() else { return false };
+        // What was said before goes first: the descriptor comes with the bytes it belongs to.
+        if !self.write() || self.backlog() > 0 {
+            return false;
+        }
+        let mut frame = Vec::new();
+        Control::Memory { owner: place.owner, layout: layout.to_words() }.write(&mut frame);
+        // The socket is fresh, so it takes so few bytes at once or not at all.
+        let sent = self.link.send_with_memory(&frame, memory);
+        self.place = Some(place);
+        sent.is_ok_and(|sent| sent == frame.len())
+    }
+
+    /// Whether the client may be writing into the ring's memory.
+    pub(crate) fn has_memory(&self) -> bool {
+        self.place.is_some()
     }
 
     /// Lets a client stay that sends no samples.
@@ -485,10 +540,12 @@ impl Connection {
 
     /// Why the connection should be closed now, if so.
     pub(crate) fn overdue(&self, now: Instant, patience: Duration) -> Option<Ending> {
+        if self.has_memory() {
+            return None;
+        }
         if self.deadline.is_some_and(|deadline| deadline <= now) {
             return Some(if self.is_leaving() { Ending::Refused } else { Ending::Silent });
         }
-        // A client that writes into the ring's memory has nothing to say; its death ends the link.
         let quiet = matches!(self.phase, Phase::Listening) || self.blocked_since.is_some();
         (!quiet && now.duration_since(self.last_heard) > patience).then_some(Ending::Silent)
     }

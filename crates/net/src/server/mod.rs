@@ -40,6 +40,9 @@ const CREDIT_MOST: usize = 4 << 20;
 const CREDIT_LEAST: usize = 64 << 10;
 const CREDIT_TOTAL: usize = 256 << 20;
 
+/// How long after its deadline an event loop may take to end.
+const GRACE: Duration = Duration::from_millis(200);
+
 /// How a door is kept.
 #[derive(Debug, Clone)]
 pub struct Options {
@@ -112,6 +115,8 @@ pub(crate) enum Message {
 /// What all event loops of a door share.
 pub(crate) struct Shared {
     stream: Arc<Stream>,
+    /// Whether clients may write into the ring's memory.
+    offers_memory: bool,
     options: Options,
     meter: Meter,
     instance: [u8; 16],
@@ -192,6 +197,7 @@ impl Server {
             parts.push((poll, waker, inbox));
         }
         let shared = Arc::new(Shared {
+            offers_memory: listen.offers_memory() && stream.share().is_some(),
             stream,
             options,
             meter: Meter::default(),
@@ -235,8 +241,14 @@ impl Server {
             self.shared.send(worker, Message::Close(deadline));
         }
         for thread in self.threads.drain(..) {
-            // A loop that panicked has printed why; there is nothing left to close.
-            let _ = thread.join();
+            while !thread.is_finished() && Instant::now() < deadline + GRACE {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            // One that goes on waits for a client that was stopped while it had the ring's memory. A
+            // loop that panicked has printed why; there is nothing left to close.
+            if thread.is_finished() {
+                let _ = thread.join();
+            }
         }
     }
 }

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Token as Key};
 
-use super::connection::{BUFFER, Connection, Decision, Ending, Outcome};
+use super::connection::{BUFFER, Connection, Decision, Ending, Outcome, Place};
 use super::sessions::Sessions;
 use super::{Message, Shared};
 use crate::auth::Side;
@@ -159,9 +159,11 @@ impl Worker {
     }
 
     fn is_over(&self) -> bool {
-        self.deadline.is_some_and(|deadline| {
-            self.connections.iter().all(Option::is_none) || deadline <= Instant::now()
-        })
+        // Clients that have the ring's memory are waited for, by this thread alone, until they are gone:
+        // nobody else notices.
+        let late = self.deadline.is_some_and(|deadline| deadline <= Instant::now());
+        self.deadline.is_some()
+            && self.connections.iter().flatten().all(|one| late && !one.has_memory())
     }
 
     fn timeout(&self) -> Option<Duration> {
@@ -170,8 +172,10 @@ impl Worker {
         }
         let idle = self.connections.len() == self.free.len();
         let sweep = (!idle).then(|| self.last_sweep + SWEEP);
-        let next = [sweep, self.accept_again, self.deadline].into_iter().flatten().min()?;
-        Some(next.saturating_duration_since(Instant::now()))
+        let now = Instant::now();
+        let deadline = self.deadline.filter(|deadline| *deadline > now);
+        let next = [sweep, self.accept_again, deadline].into_iter().flatten().min()?;
+        Some(next.saturating_duration_since(now))
     }
 
     fn take_messages(&mut self) {
@@ -196,7 +200,7 @@ impl Worker {
         self.deadline = Some(deadline);
         for index in 0..self.connections.len() {
             let Some(connection) = &mut self.connections[index] else { continue };
-            if connection.producer().is_some() {
+            if connection.producer().is_some() || connection.has_memory() {
                 let text = "the server is closing".to_owned();
                 connection.say(|out| Control::Goodbye { text }.write(out));
             } else if !connection.is_leaving() {
@@ -375,8 +379,18 @@ impl Worker {
         if let Some((code, text)) = self.objection(&decision) {
             return self.turn_away(index, code, &text);
         }
-        let Some(connection) = &mut self.connections[index] else { return };
         let open = &decision.open;
+        let place = match open.purpose {
+            Purpose::Memory => match Place::new(&self.shared.stream) {
+                None => {
+                    let text = "the ring has as many writers as it can tell apart";
+                    return self.turn_away(index, RefusalCode::Limit, text);
+                }
+                place => place,
+            },
+            Purpose::Produce | Purpose::Probe => None,
+        };
+        let Some(connection) = &mut self.connections[index] else { return };
         let (next, limit) = match open.purpose {
             Purpose::Produce => {
                 let home = self.shared.home(&open.producer);
@@ -404,10 +418,11 @@ impl Worker {
                 connection.produce(open.producer, resumed.next, limit);
                 (resumed.next, limit)
             }
-            Purpose::Probe | Purpose::Memory => {
+            Purpose::Probe => {
                 connection.listen();
                 (0, 0)
             }
+            Purpose::Memory => (0, 0),
         };
         let Some(connection) = &mut self.connections[index] else { return };
         let mut welcome = Welcome {
@@ -424,6 +439,11 @@ impl Worker {
             welcome.proof = token.prove(Side::Server, client, server, &welcome.signed());
         }
         connection.say(|out| welcome.write(out));
+        if let Some(place) = place
+            && !connection.share(place)
+        {
+            return self.end(index, &Ending::Gone);
+        }
         // Its first samples may have come with the rest.
         self.enqueue(index);
     }
@@ -440,7 +460,7 @@ impl Worker {
                 format!("no stream is named {:?}; there is {:?}", open.stream, super::STREAM);
             return Some((RefusalCode::Stream, text));
         }
-        if open.purpose == Purpose::Memory {
+        if open.purpose == Purpose::Memory && !self.shared.offers_memory {
             let text = "this address does not lead to the ring's memory; use shm://".to_owned();
             return Some((RefusalCode::Memory, text));
         }
@@ -490,6 +510,13 @@ impl Worker {
             // The one refusal that the connection decides by itself.
             Ending::Refused if connection.backlog() > 0 => meter.refuse(RefusalCode::Auth),
             _ => {}
+        }
+        if connection.has_memory() && !matches!(ending, Ending::Gone) {
+            // It may be writing: its end is the end of the link.
+            connection.leave();
+            connection.write();
+            self.enqueue(index);
+            return;
         }
         let farewell = matches!(ending, Ending::Goodbye | Ending::Malformed | Ending::Refused);
         if farewell && connection.is_leaving() && !connection.is_overdue() && connection.write() {

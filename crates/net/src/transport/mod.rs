@@ -3,8 +3,10 @@
 //! A transport is two small things: something that [listens](Listen) and something that
 //! [dials](Dial). Both give [`Link`]s: reliable, ordered byte streams that never block. The rest of
 //! this crate knows nothing else about sockets, so a transport of your own (RDMA, QUIC, …) is these
-//! three traits.
+//! three traits, and [`conformance::check`] tells whether it keeps their promises.
 
+pub mod conformance;
+mod socket;
 pub mod tcp;
 pub mod tls;
 pub mod unix;
@@ -16,13 +18,22 @@ use std::time::Duration;
 
 use crate::address::Address;
 
+/// How many connections may wait to be accepted.
+const BACKLOG: i32 = 1024;
+
 /// A reliable, ordered stream of bytes that never blocks.
 ///
 /// `read` and `write` return [`io::ErrorKind::WouldBlock`] when they could only wait, and then the
-/// file descriptor becomes ready when they need not any more. A `read` of zero bytes is the peer's
-/// end. `flush` returns `WouldBlock` while bytes that `write` took are still on this side.
+/// file descriptor becomes ready when they need not any more. It need not be ready before: a link may
+/// have bytes in store, so whoever waits to read has read until then. A `read` of zero bytes is the
+/// peer's end.
+///
+/// `flush` returns `WouldBlock` while bytes that `write` took are still on this side. A link that has
+/// yet to agree with its peer on something goes on with that in `read`; until it has, those who wait
+/// for a flush also read.
 pub trait Link: Read + Write + AsFd + Send {
-    /// How many bytes a `read` would return at least, where that can be known cheaply.
+    /// How many bytes a `read` with room for them would return at least, where that can be known
+    /// cheaply.
     fn available(&self) -> Option<usize> {
         None
     }
@@ -32,11 +43,12 @@ pub trait Link: Read + Write + AsFd + Send {
         false
     }
 
-    /// Tells the peer that nothing more will come.
+    /// Tells the peer that nothing more will come, after all that was written. More may still be read.
     ///
     /// # Errors
     ///
-    /// As the system says.
+    /// [`io::ErrorKind::WouldBlock`] while bytes that `write` took are still on this side: try again
+    /// after a flush. Otherwise as the system says.
     fn finish(&mut self) -> io::Result<()>;
 
     /// Who is at the other end, for people.
@@ -94,7 +106,7 @@ pub trait Listen: Send + Sync {
 
 /// The client's end of a transport.
 pub trait Dial: Send + Sync {
-    /// Connects, waiting for at most `timeout`.
+    /// Connects, waiting for at most `timeout`. The link may be accepted or not when this returns.
     ///
     /// # Errors
     ///

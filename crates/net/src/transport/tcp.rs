@@ -5,7 +5,7 @@ use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream, ToSocketAdd
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
-use super::{Dial, Link, Listen, Listener, at};
+use super::{BACKLOG, Dial, Link, Listen, Listener, at, socket};
 use crate::address::Address;
 
 /// TCP at one host and port.
@@ -34,6 +34,8 @@ impl Tcp {
     pub(crate) fn bind(&self) -> io::Result<(TcpListener, u16)> {
         let listener = TcpListener::bind((self.host.as_str(), self.port))?;
         listener.set_nonblocking(true)?;
+        // The standard library lets 128 wait, and a crowd that comes at once is larger.
+        rustix::net::listen(&listener, BACKLOG)?;
         let port = listener.local_addr()?.port();
         Ok((listener, port))
     }
@@ -45,12 +47,16 @@ impl Tcp {
             io::ErrorKind::NotFound,
             format!("the name {:?} stands for no address", self.host),
         );
-        for address in (self.host.as_str(), self.port).to_socket_addrs()? {
+        let mut addresses = (self.host.as_str(), self.port).to_socket_addrs()?.collect::<Vec<_>>();
+        addresses.reverse();
+        while let Some(address) = addresses.pop() {
+            // A number that nobody answers at leaves time for the others.
             let left = deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() {
+            let share = left / (addresses.len() as u32 + 1);
+            if share.is_zero() {
                 return Err(io::ErrorKind::TimedOut.into());
             }
-            match TcpStream::connect_timeout(&address, left) {
+            match TcpStream::connect_timeout(&address, share) {
                 // A port that nobody listens at can be connected to itself.
                 Ok(stream) if stream.local_addr().ok() == stream.peer_addr().ok() => {
                     last = io::ErrorKind::ConnectionRefused.into();
@@ -127,7 +133,7 @@ impl TcpLink {
 
 impl Link for TcpLink {
     fn available(&self) -> Option<usize> {
-        rustix::io::ioctl_fionread(&self.0).ok().and_then(|bytes| bytes.try_into().ok())
+        socket::available(&self.0)
     }
 
     fn finish(&mut self) -> io::Result<()> {
@@ -151,11 +157,11 @@ impl Read for TcpLink {
 
 impl Write for TcpLink {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.write(bytes)
+        socket::write(&self.0, bytes)
     }
 
     fn write_vectored(&mut self, bytes: &[IoSlice<'_>]) -> io::Result<usize> {
-        self.0.write_vectored(bytes)
+        socket::write_vectored(&self.0, bytes)
     }
 
     fn flush(&mut self) -> io::Result<()> {

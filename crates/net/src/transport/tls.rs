@@ -1,13 +1,14 @@
 //! Encrypted sockets of the network: rustls over TCP.
 
 use std::fmt;
-use std::io::{self, Read, Write};
+use std::io::{self, IoSlice, Read, Write};
 use std::net::TcpListener;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use rustix::event::PollFlags;
 use rustls::client::WebPkiServerVerifier;
 use rustls::crypto::CryptoProvider;
 use rustls::server::WebPkiClientVerifier;
@@ -16,7 +17,7 @@ use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 
 use super::tcp::{Tcp, TcpLink};
-use super::{Dial, Link, Listen, Listener, at};
+use super::{Dial, Link, Listen, Listener, at, socket};
 use crate::address::Address;
 
 /// How many bytes a link takes before it says that it would block.
@@ -78,8 +79,12 @@ struct TlsDoor {
 pub struct TlsLink {
     tcp: TcpLink,
     tls: Connection,
+    /// The session took bytes before the handshake was over.
+    early: bool,
     /// The peer's end has been read from the socket.
     ended: bool,
+    /// We have said that nothing more will come.
+    finished: bool,
 }
 
 fn provider() -> Arc<CryptoProvider> {
@@ -197,10 +202,15 @@ impl Listen for TlsListen {
 }
 
 impl Dial for TlsDial {
+    /// Also shakes hands, so that what is wrong with a certificate is known when this returns. What a
+    /// server thinks of ours comes later, with the first `read`.
     fn dial(&self, timeout: Duration) -> io::Result<Box<dyn Link>> {
+        let deadline = Instant::now() + timeout;
         let tcp = self.tcp.connect(timeout)?;
         let tls = rustls::ClientConnection::new(Arc::clone(&self.config), self.name.clone());
-        Ok(Box::new(TlsLink::new(tcp, tls.map_err(io::Error::other)?.into())))
+        let mut link = TlsLink::new(tcp, tls.map_err(io::Error::other)?.into());
+        link.shake_hands(deadline)?;
+        Ok(Box::new(link))
     }
 
     fn address(&self) -> Address {
@@ -230,7 +240,36 @@ impl AsFd for TlsDoor {
 impl TlsLink {
     fn new(tcp: TcpLink, mut tls: Connection) -> Self {
         tls.set_buffer_limit(Some(BUFFER));
-        Self { tcp, tls, ended: false }
+        Self { tcp, tls, early: false, ended: false, finished: false }
+    }
+
+    /// Completes the handshake.
+    fn shake_hands(&mut self, deadline: Instant) -> io::Result<()> {
+        while self.tls.is_handshaking() {
+            match self.push().and_then(|()| self.pull()) {
+                Ok(()) if self.ended => {
+                    return Err(io::Error::new(
+                        io::ErrorKind::UnexpectedEof,
+                        "the connection ended in the TLS handshake; does the server speak TLS?",
+                    ));
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.wait(deadline)?,
+                Err(error) if error.kind() != io::ErrorKind::Interrupted => return Err(error),
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits until the handshake may go on.
+    fn wait(&self, deadline: Instant) -> io::Result<()> {
+        let unsent = self.tls.wants_write();
+        let flags = if unsent { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN };
+        if socket::wait(&self.tcp, flags, deadline)? {
+            return Ok(());
+        }
+        let text = "the TLS handshake was not answered in time";
+        Err(io::Error::new(io::ErrorKind::TimedOut, text))
     }
 
     /// Moves what came from the socket into the session; `WouldBlock` when nothing did.
@@ -241,7 +280,7 @@ impl TlsLink {
         let processed = self.tls.process_new_packets();
         // An alert or the next step of the handshake may have to go out, also after a failure.
         let pushed = self.push();
-        processed.map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
+        processed.map_err(|error| io::Error::new(io::ErrorKind::InvalidData, explain(&error)))?;
         match pushed {
             Err(error) if error.kind() != io::ErrorKind::WouldBlock => Err(error),
             _ => Ok(()),
@@ -255,14 +294,44 @@ impl TlsLink {
         }
         Ok(())
     }
+
+    /// Whether the session keeps bytes until the handshake is over.
+    fn holds_back(&self) -> bool {
+        self.early && self.tls.is_handshaking()
+    }
+}
+
+/// What to do about an error, where rustls does not say so.
+fn explain(error: &rustls::Error) -> String {
+    use rustls::{AlertDescription as Alert, CertificateError, Error};
+    let advice = match error {
+        Error::InvalidCertificate(
+            CertificateError::UnknownIssuer | CertificateError::BadSignature,
+        ) => "it does not come from the authority that was given (ca)",
+        Error::AlertReceived(Alert::CertificateRequired) => {
+            "it asks for a certificate: give certificate and key"
+        }
+        Error::AlertReceived(
+            Alert::UnknownCA
+            | Alert::BadCertificate
+            | Alert::CertificateUnknown
+            | Alert::CertificateExpired
+            | Alert::DecryptError,
+        ) => "it does not accept our certificate",
+        Error::InvalidMessage(_) => "it does not speak TLS",
+        _ => return error.to_string(),
+    };
+    format!("{error}; {advice}")
 }
 
 impl Link for TlsLink {
     fn has_unflushed(&self) -> bool {
-        self.tls.wants_write()
+        self.tls.wants_write() || self.holds_back()
     }
 
     fn finish(&mut self) -> io::Result<()> {
+        self.flush()?;
+        self.finished = true;
         self.tls.send_close_notify();
         self.push()?;
         self.tcp.finish()
@@ -292,24 +361,35 @@ impl Read for TlsLink {
 
 impl Write for TlsLink {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.write_vectored(&[IoSlice::new(bytes)])
+    }
+
+    fn write_vectored(&mut self, pieces: &[IoSlice<'_>]) -> io::Result<usize> {
+        if self.finished {
+            return Err(io::ErrorKind::BrokenPipe.into());
+        }
+        let nothing = pieces.iter().all(|piece| piece.is_empty());
         loop {
-            let taken = self.tls.writer().write(bytes)?;
+            let taken = self.tls.writer().write_vectored(pieces)?;
+            self.early |= taken > 0 && self.tls.is_handshaking();
             match self.push() {
                 Err(error) if error.kind() != io::ErrorKind::WouldBlock => return Err(error),
+                _ if taken > 0 || nothing => return Ok(taken),
                 // The session's buffer is full, and so is the socket's.
-                Err(error) if taken == 0 && !bytes.is_empty() => return Err(error),
-                _ if taken > 0 || bytes.is_empty() => return Ok(taken),
-                _ => {}
-            }
-            // The session takes nothing before the handshake is over, and the socket takes all.
-            if self.tls.is_handshaking() {
-                self.pull()?;
+                Err(error) => return Err(error),
+                // It empties once the handshake is over, with which `read` goes on.
+                Ok(()) if self.tls.is_handshaking() => return Err(io::ErrorKind::WouldBlock.into()),
+                Ok(()) => {}
             }
         }
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        self.push()
+        self.push()?;
+        if self.holds_back() {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        Ok(())
     }
 }
 

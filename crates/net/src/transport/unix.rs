@@ -11,18 +11,19 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketType, recvmsg, sendmsg,
+    SendAncillaryMessage, SocketAddrUnix, SocketType, recvmsg, sendmsg,
 };
 
-use super::{Dial, Link, Listen, Listener, at};
+use super::{BACKLOG, Dial, Link, Listen, Listener, at, socket};
 use crate::address::Address;
 
-/// How many connections may wait to be accepted.
-const BACKLOG: i32 = 1024;
+/// How often to look whether the server has accepted some of those who wait.
+const CROWD_PAUSE: Duration = Duration::from_millis(5);
 
 /// A socket at a path.
 #[derive(Debug, Clone)]
@@ -63,23 +64,49 @@ impl Unix {
     }
 
     fn bind(&self) -> io::Result<UnixListener> {
-        let family = AddressFamily::UNIX;
-        let socket = rustix::net::socket(family, SocketType::STREAM, None)?;
-        rustix::io::fcntl_setfd(&socket, rustix::io::FdFlags::CLOEXEC)?;
+        let socket = fresh_socket()?;
         rustix::net::bind(&socket, &SocketAddrUnix::new(&self.path)?)?;
         // Nobody can connect before `listen`, so there is no moment at which others could.
         rustix::fs::chmod(&self.path, rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR)?;
         rustix::net::listen(&socket, BACKLOG)?;
-        let listener = UnixListener::from(socket);
-        listener.set_nonblocking(true)?;
-        Ok(listener)
+        Ok(UnixListener::from(socket))
+    }
+
+    /// Connects, waiting while more clients want to than may wait to be accepted.
+    fn connect(&self, timeout: Duration) -> io::Result<UnixStream> {
+        let address = SocketAddrUnix::new(&self.path)?;
+        let socket = fresh_socket()?;
+        let deadline = Instant::now() + timeout;
+        loop {
+            match rustix::net::connect(&socket, &address) {
+                Ok(()) => return Ok(UnixStream::from(socket)),
+                Err(Errno::INTR) => {}
+                // No socket becomes ready when there is room, so there is nothing to wait for.
+                Err(Errno::AGAIN) if Instant::now() >= deadline => {
+                    return Err(io::Error::new(
+                        io::ErrorKind::TimedOut,
+                        "the server accepts nobody, and too many wait already",
+                    ));
+                }
+                Err(Errno::AGAIN) => std::thread::sleep(CROWD_PAUSE),
+                Err(error) => return Err(error.into()),
+            }
+        }
     }
 
     /// Whether a socket file is left over from a server that is gone.
     fn is_stale(&self) -> bool {
-        UnixStream::connect(&self.path)
+        self.connect(Duration::ZERO)
             .is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)
     }
+}
+
+/// A socket that never blocks, and that no program started by this one inherits.
+fn fresh_socket() -> io::Result<OwnedFd> {
+    let socket = rustix::net::socket(AddressFamily::UNIX, SocketType::STREAM, None)?;
+    rustix::io::fcntl_setfd(&socket, rustix::io::FdFlags::CLOEXEC)?;
+    rustix::io::ioctl_fionbio(&socket, true)?;
+    Ok(socket)
 }
 
 /// `$XDG_RUNTIME_DIR/echoic`, or a folder of the user's own among the temporary ones.
@@ -133,10 +160,8 @@ fn identity(path: &Path) -> io::Result<(u64, u64)> {
 }
 
 impl Dial for Unix {
-    fn dial(&self, _timeout: Duration) -> io::Result<Box<dyn Link>> {
-        let stream = UnixStream::connect(&self.path)?;
-        stream.set_nonblocking(true)?;
-        Ok(Box::new(UnixLink(stream)))
+    fn dial(&self, timeout: Duration) -> io::Result<Box<dyn Link>> {
+        Ok(Box::new(UnixLink(self.connect(timeout)?)))
     }
 
     fn address(&self) -> Address {
@@ -173,7 +198,7 @@ impl Drop for UnixDoor {
 
 impl Link for UnixLink {
     fn available(&self) -> Option<usize> {
-        rustix::io::ioctl_fionread(&self.0).ok().and_then(|bytes| bytes.try_into().ok())
+        socket::available(&self.0)
     }
 
     fn finish(&mut self) -> io::Result<()> {
@@ -193,7 +218,7 @@ impl Link for UnixLink {
         let mut ancillary = SendAncillaryBuffer::new(&mut space);
         let memory = [memory];
         ancillary.push(SendAncillaryMessage::ScmRights(&memory));
-        Ok(sendmsg(&self.0, &[IoSlice::new(bytes)], &mut ancillary, SendFlags::empty())?)
+        Ok(sendmsg(&self.0, &[IoSlice::new(bytes)], &mut ancillary, socket::FLAGS)?)
     }
 
     fn read_with_memory(&mut self, bytes: &mut [u8]) -> io::Result<(usize, Option<OwnedFd>)> {
@@ -221,11 +246,11 @@ impl Read for UnixLink {
 
 impl Write for UnixLink {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.write(bytes)
+        socket::write(&self.0, bytes)
     }
 
     fn write_vectored(&mut self, bytes: &[IoSlice<'_>]) -> io::Result<usize> {
-        self.0.write_vectored(bytes)
+        socket::write_vectored(&self.0, bytes)
     }
 
     fn flush(&mut self) -> io::Result<()> {
@@ -236,5 +261,36 @@ impl Write for UnixLink {
 impl AsFd for UnixLink {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_that_accepts_nobody_does_not_hold_clients_for_ever() {
+        let path = std::env::temp_dir().join(format!("echoic-crowd-{}", std::process::id()));
+        let unix = Unix::new(&path);
+        let listener = unix.bind().unwrap();
+        rustix::net::listen(&listener, 0).unwrap();
+        let waiting: Vec<_> = (0..4).map(|_| unix.connect(Duration::from_millis(20))).collect();
+        fs::remove_file(&path).unwrap();
+        let crowded = waiting.iter().filter_map(|one| one.as_ref().err()).next().unwrap();
+        assert_eq!(crowded.kind(), io::ErrorKind::TimedOut);
+    }
+
+    #[test]
+    fn a_crowded_server_is_not_taken_for_a_dead_one() {
+        let path = std::env::temp_dir().join(format!("echoic-alive-{}", std::process::id()));
+        let unix = Unix::new(&path);
+        let listener = unix.bind().unwrap();
+        rustix::net::listen(&listener, 0).unwrap();
+        let _waiting: Vec<_> = (0..4).map(|_| unix.connect(Duration::ZERO)).collect();
+        let alive = !unix.is_stale();
+        drop(listener);
+        let dead = unix.is_stale();
+        fs::remove_file(&path).unwrap();
+        assert!(alive && dead);
     }
 }

@@ -38,6 +38,8 @@ pub mod kind {
     pub const GOODBYE: u8 = 20;
     /// Server: the ring's memory comes with this frame.
     pub const MEMORY: u8 = 21;
+    /// Client: what it wrote into that memory.
+    pub const REPORT: u8 = 22;
 }
 
 /// The header of a frame.
@@ -176,6 +178,20 @@ pub enum Control {
         /// Why, for people.
         text: String,
     },
+    /// The ring's memory comes with this frame.
+    Memory {
+        /// Who the client is in the ring.
+        owner: u16,
+        /// What lies where.
+        layout: [u64; 4],
+    },
+    /// What a client wrote into that memory.
+    Report {
+        /// Samples since the start.
+        samples: u64,
+        /// Nanoseconds for which it waited for room.
+        waited: u64,
+    },
 }
 
 impl Control {
@@ -206,8 +222,20 @@ impl Control {
                 let text = reader.text("reason of a goodbye", MAX_TEXT)?.to_owned();
                 ("GOODBYE", Self::Goodbye { text })
             }
+            kind::MEMORY => {
+                let owner = reader.u16("owner")?;
+                let mut layout = [0; 4];
+                for number in &mut layout {
+                    *number = reader.u64("layout")?;
+                }
+                ("MEMORY", Self::Memory { owner, layout })
+            }
+            kind::REPORT => {
+                let samples = reader.u64("samples written")?;
+                ("REPORT", Self::Report { samples, waited: reader.u64("time waited")? })
+            }
             got => {
-                let expected = "ACK, PING, PONG or GOODBYE";
+                let expected = "a frame without samples";
                 return Err(WireError::Unexpected { expected, got });
             }
         };
@@ -236,6 +264,16 @@ impl Control {
             Self::Goodbye { text } => {
                 frame(out, kind::GOODBYE, |out| write_text(out, text, MAX_TEXT));
             }
+            Self::Memory { owner, layout } => frame(out, kind::MEMORY, |out| {
+                out.extend_from_slice(&owner.to_le_bytes());
+                for number in layout {
+                    out.extend_from_slice(&number.to_le_bytes());
+                }
+            }),
+            Self::Report { samples, waited } => frame(out, kind::REPORT, |out| {
+                out.extend_from_slice(&samples.to_le_bytes());
+                out.extend_from_slice(&waited.to_le_bytes());
+            }),
         }
     }
 }

@@ -35,7 +35,7 @@ pub const PREFACE_BYTES: usize = 12;
 #[non_exhaustive]
 pub enum WireError {
     /// The peer speaks something else.
-    #[error("expected the preface of Echoic's protocol, got the bytes {got:02x?}")]
+    #[error("expected the preface of Echoic's protocol, got {}", describe(got))]
     Magic {
         /// The first bytes that came.
         got: Vec<u8>,
@@ -109,6 +109,18 @@ pub enum WireError {
     /// The spec describes samples that can't be.
     #[error("the spec: {0}")]
     Spec(String),
+}
+
+/// What bytes of another protocol look like, for people.
+fn describe(bytes: &[u8]) -> String {
+    match bytes {
+        // The types of an alert and of a handshake, and the start of every version.
+        [0x15 | 0x16, 3, ..] => "TLS; the address of a server with certificates is tls://".into(),
+        _ if bytes.iter().all(|byte| byte.is_ascii_graphic() || b" \r\n".contains(byte)) => {
+            format!("the text {:?}", String::from_utf8_lossy(bytes))
+        }
+        _ => format!("the bytes {bytes:02x?}"),
+    }
 }
 
 /// The preface.

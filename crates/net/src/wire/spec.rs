@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use echoic_replay::{Dtype, Leaf, Spec};
 
 use super::WireError;
+use super::handshake::MAX_PAYLOAD;
 use super::reader::{Reader, write_text};
 
 /// The most leaves that a spec on the wire has.
@@ -13,6 +14,9 @@ pub const MAX_LEAVES: u32 = 1 << 14;
 pub const MAX_PATH: u16 = 4096;
 /// The most axes: what numpy allows.
 pub const MAX_AXES: u8 = 64;
+
+/// The most bytes: what leaves room for the rest of a frame of the handshake.
+pub const MAX_BYTES: u32 = MAX_PAYLOAD - 4096;
 
 /// How many differences a refusal lists.
 const LISTED: usize = 8;
@@ -50,7 +54,9 @@ pub fn check(spec: &Spec) -> Result<(), WireError> {
         too_large("length of a path", MAX_PATH.into(), leaf.path.len())?;
         too_large("number of axes", MAX_AXES.into(), leaf.shape.len())?;
     }
-    Ok(())
+    let mut written = Vec::new();
+    write(&mut written, spec);
+    too_large("length of a spec", MAX_BYTES.into(), written.len())
 }
 
 /// Reads a spec.

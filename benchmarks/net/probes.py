@@ -1,0 +1,141 @@
+"""Physical bounds of the network: bare sockets between two processes.
+
+The sender is ``python -m benchmarks.net.probes``, a child of the receiver. Both are Python loops
+around system calls that move 256 KiB each, which take so long that the loops cost nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import socket
+import struct
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from benchmarks.child import Child, Message, answer_requests
+from benchmarks.content import ContentError
+from benchmarks.timing import Measure, Measurement
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+BLOCK = 256 << 10
+# A prime number of them, so that a ring of another size shows each in other places every time.
+BLOCKS = 3
+
+
+@contextlib.contextmanager
+def bare_stream(door: str, *, ring_bytes: int, total_bytes: int) -> Iterator[Measure]:
+    """Move bytes from a hot source through a socket into a ring: bytes per second."""
+    blocks = _blocks()
+    slots = -(-ring_bytes // BLOCK)
+    ring = np.zeros((slots + (slots % BLOCKS == 0), BLOCK), np.uint8)
+    places = [memoryview(place) for place in ring]
+    count = max(len(ring), total_bytes // BLOCK)
+    with _connected(door) as (link, child):
+
+        def measure() -> Measurement:
+            child.tell({"blocks": count})
+            targets = itertools.islice(itertools.cycle(places), count)
+            for target in targets:
+                filled = 0
+                while filled < BLOCK:
+                    filled += link.recv_into(target[filled:])
+            finished = time.monotonic_ns()
+            started = child.hear()["started"]
+            for number in range(count - len(ring), count):
+                if not np.array_equal(ring[number % len(ring)], blocks[number % BLOCKS]):
+                    raise ContentError(f"block {number} of a bare stream")
+            return Measurement(count * BLOCK / (finished - started) * 1e9)
+
+        yield measure
+
+
+@contextlib.contextmanager
+def bare_messages(door: str, *, messages: int, pause: float) -> Iterator[Measure]:
+    """Send the time through a socket to a process that waits for it: µs, p99 and median."""
+    with _connected(door) as (link, child):
+
+        def measure() -> Measurement:
+            child.tell({"messages": messages, "pause": pause})
+            delays = []
+            for _ in range(messages):
+                stamp = link.recv(8)
+                delays.append((time.monotonic_ns() - struct.unpack("q", stamp)[0]) / 1e3)
+            child.hear()
+            median, p99 = np.percentile(delays, [50, 99])
+            return Measurement(float(p99), {"p50_us": float(median)})
+
+        yield measure
+
+
+@contextlib.contextmanager
+def converted(
+    probe: Callable[[], contextlib.AbstractContextManager[Measure]],
+    convert: Callable[[float], float],
+) -> Iterator[Measure]:
+    """Give the value of a probe in another unit."""
+    with probe() as measure:
+        yield lambda: Measurement(convert(measure().value))
+
+
+@contextlib.contextmanager
+def _connected(door: str) -> Iterator[tuple[socket.socket, Child]]:
+    """Connect with a child over loopback TCP, or over a Unix socket."""
+    with contextlib.ExitStack() as stack:
+        family = socket.AF_INET if door == "tcp" else socket.AF_UNIX
+        listener = stack.enter_context(socket.socket(family))
+        if door == "tcp":
+            listener.bind(("127.0.0.1", 0))
+            address = str(listener.getsockname()[1])
+        else:
+            folder = stack.enter_context(tempfile.TemporaryDirectory())
+            address = str(Path(folder) / "bare.sock")
+            listener.bind(address)
+        listener.listen()
+        child = stack.enter_context(
+            Child([sys.executable, "-m", "benchmarks.net.probes", door, address])
+        )
+        listener.settimeout(30)
+        link = stack.enter_context(listener.accept()[0])
+        if door == "tcp":
+            link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        yield link, child
+
+
+def _blocks() -> list[np.ndarray[tuple[int], np.dtype[np.uint8]]]:
+    generator = np.random.default_rng(20)
+    return [generator.integers(0, 256, BLOCK, np.uint8) for _ in range(BLOCKS)]
+
+
+def send(door: str, address: str) -> None:
+    """Send what the parent asks for: the child's end."""
+    family = socket.AF_INET if door == "tcp" else socket.AF_UNIX
+    with socket.socket(family) as link:
+        link.connect(("127.0.0.1", int(address)) if door == "tcp" else address)
+        if door == "tcp":
+            link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        blocks = [memoryview(block) for block in _blocks()]
+
+        def answer(request: Message) -> Message:
+            started = time.monotonic_ns()
+            if "blocks" in request:
+                for block in itertools.islice(itertools.cycle(blocks), request["blocks"]):
+                    link.sendall(block)
+            else:
+                for _ in range(request["messages"]):
+                    time.sleep(request["pause"])
+                    link.sendall(struct.pack("q", time.monotonic_ns()))
+            return {"started": started}
+
+        answer_requests(answer)
+
+
+if __name__ == "__main__":
+    send(*sys.argv[1:])

@@ -1,0 +1,199 @@
+"""The workloads of the network suite.
+
+The peer that has only TCP is measured over TCP, whichever door of ours it stands beside.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from functools import partial
+from typing import Any
+
+from benchmarks import probes
+from benchmarks.net import probes as net_probes
+from benchmarks.net import sessions
+from benchmarks.net.load import Load
+from benchmarks.workload import COPY_NAME, Ring, Session, Target, Workload, any_engine
+
+DOORS = ("tcp", "unix", "shm")
+PEER = "id-echo"
+
+
+def workloads(quick: bool) -> list[Workload]:
+    """List all workloads; ``quick`` ones do little work and say little."""
+    seconds = 0.02 if quick else 0.4
+    return [
+        *(_small(door, seconds) for door in DOORS),
+        *(_latency(door, seconds) for door in DOORS),
+        *(_small_batches(door, seconds) for door in DOORS),
+        *(_frames(door, seconds) for door in DOORS),
+        _connections(seconds, (1, 2, 8) if quick else (1, 2, 4, 8, 64, 512)),
+    ]
+
+
+def _small(door: str, seconds: float) -> Workload:
+    load, ring = Load("small", 61), Ring(1024)
+    return Workload(
+        name=f"send_small_{door}",
+        what="send of {obs: (4,) f32, reward: (1,) f32}, one client process and a server process, "
+        "until the consumer has the samples",
+        unit="samples/s",
+        better="higher",
+        session=partial(
+            sessions.throughput, door=door, load=load, ring=ring, seconds=seconds, scale=1
+        ),
+        bound_name="empty native calls with the same argument, one thread",
+        bound=partial(_empty_calls, calls=max(1000, int(seconds * 1e6))),
+        parameters=_parameters(door, load, ring, seconds),
+        targets=(
+            (Target("value", at_least=1e6), Target(f"ratio_to_{PEER}", at_least=20))
+            if door == "shm"
+            else (Target(f"ratio_to_{PEER}", at_least=10),)
+        ),
+    )
+
+
+def _latency(door: str, seconds: float) -> Workload:
+    load, ring = Load("stamped", 61), Ring(64)
+    messages = 20 if seconds < 0.1 else 500
+    return Workload(
+        name=f"latency_small_{door}",
+        what="99th percentile from send until the consumer has the batch with the sample, "
+        "{obs: (3,) f32, sent: (1,) i64}, at half the rate that the client can reach",
+        unit="us",
+        better="lower",
+        session=partial(sessions.latency, door=door, load=load, ring=ring, seconds=seconds),
+        bound_name="a message over a bare socket to a process that waits for it",
+        bound=any_engine(
+            partial(net_probes.bare_messages, _socket(door), messages=messages, pause=0.0005)
+        ),
+        parameters=_parameters(door, load, ring, seconds),
+        targets=(Target("value", at_most=5000),),
+    )
+
+
+def _small_batches(door: str, seconds: float) -> Workload:
+    load, ring = Load("small", 3, 4096), Ring(4096)
+    name, bound = _stream_bound(door, load, ring, seconds, 1 / load.sample_bytes)
+    return Workload(
+        name=f"send_batch_small_{door}",
+        what=f"send_batch of {{obs: (4,) f32, reward: (1,) f32}}, {load.rows} rows a call",
+        unit="samples/s",
+        better="higher",
+        session=partial(
+            sessions.throughput, door=door, load=load, ring=ring, seconds=seconds, scale=1
+        ),
+        bound_name=name,
+        bound=bound,
+        parameters=_parameters(door, load, ring, seconds),
+        targets=(Target("value", at_least=5e6),),
+    )
+
+
+def _frames(door: str, seconds: float) -> Workload:
+    load, ring = Load("frame", 7), Ring(64)
+    name, bound = _stream_bound(door, load, ring, seconds, 1e-9)
+    return Workload(
+        name=f"send_frames_{door}",
+        what="send of an 84x84x4 u8 frame with three scalars",
+        unit="GB/s",
+        better="higher",
+        session=partial(
+            sessions.throughput,
+            door=door,
+            load=load,
+            ring=ring,
+            seconds=seconds,
+            scale=load.sample_bytes / 1e9,
+        ),
+        bound_name=name,
+        bound=bound,
+        parameters=_parameters(door, load, ring, seconds),
+        targets=(
+            (Target("ratio_to_bound", at_least=0.7),)
+            if door == "shm"
+            else (
+                Target(f"ratio_to_{PEER}", at_least=1.5),
+                Target("ratio_to_bound", at_least=0.8),
+            )
+        ),
+    )
+
+
+def _connections(seconds: float, counts: tuple[int, ...]) -> Workload:
+    load, ring, burst = Load("numbered", 61), Ring(1024), 64
+    return Workload(
+        name="connections_tcp",
+        what=f"send of 20 bytes over {counts[-1]} connections from two processes, in total",
+        unit="samples/s",
+        better="higher",
+        session=partial(
+            sessions.connections,
+            door="tcp",
+            load=load,
+            ring=ring,
+            seconds=seconds,
+            counts=counts,
+            burst=burst,
+        ),
+        bound_name="empty native calls with such an argument, one thread",
+        bound=partial(_empty_calls, calls=max(1000, int(seconds * 1e6))),
+        parameters={
+            **_parameters("tcp", load, ring, seconds),
+            "connections": list(counts),
+            "burst": burst,
+        },
+        targets=(Target("kept", at_least=0.8),),
+    )
+
+
+def _parameters(door: str, load: Load, ring: Ring, seconds: float) -> dict[str, Any]:
+    return {
+        "door": door,
+        "peer_door": "tcp",
+        **asdict(ring),
+        "rows_per_call": load.rows,
+        "sample_bytes": load.sample_bytes,
+        "seconds": seconds,
+    }
+
+
+def _empty_calls(engine: Any, *, calls: int) -> Any:
+    """Calls per second where the probe tells microseconds per call."""
+    probe = partial(probes.empty_calls, engine, Load("small", 61).pool(), calls)
+    return net_probes.converted(probe, lambda us: 1e6 / us)
+
+
+def _stream_bound(
+    door: str, load: Load, ring: Ring, seconds: float, scale: float
+) -> tuple[str, Session]:
+    """What moves the same bytes without any system: its name, and it in bytes times ``scale``."""
+    ring_bytes = ring.batch_size * ring.num_buffers * load.sample_bytes
+    if door == "shm":
+        slots = ring.batch_size // load.rows
+        # At 10 GB/s, about so long as the others take.
+        batches = max(2, int(seconds * 10e9 / (ring.batch_size * load.sample_bytes)))
+
+        def copy() -> Any:
+            return probes.plain_copies(
+                load.pool(),
+                slots_per_batch=slots,
+                num_buffers=ring.num_buffers,
+                batches=batches,
+            )
+
+        return COPY_NAME, any_engine(
+            lambda: net_probes.converted(copy, lambda gigabytes: gigabytes * 1e9 * scale)
+        )
+    stream = partial(
+        net_probes.bare_stream, door, ring_bytes=ring_bytes, total_bytes=int(seconds * 3e9)
+    )
+    return (
+        "a bare loop of 256 KiB sends and receives over such sockets, in two processes",
+        any_engine(lambda: net_probes.converted(stream, lambda rate: rate * scale)),
+    )
+
+
+def _socket(door: str) -> str:
+    """Return which bare socket a door is measured beside."""
+    return "tcp" if door == "tcp" else "unix"

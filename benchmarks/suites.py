@@ -1,0 +1,18 @@
+"""The suites by name: what a command line or a child process can ask for."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from benchmarks import stream
+from benchmarks.net import suite as net
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from benchmarks.workload import Workload
+
+SUITES: dict[str, Callable[[bool], list[Workload]]] = {
+    "stream": stream.workloads,
+    "net": net.workloads,
+}

@@ -1,0 +1,62 @@
+//! The memory that a ring and its columns live in: a block of this process, or a shared mapping.
+//!
+//! # Invariants
+//!
+//! 1. `pointer` is valid for reads and writes of `len` initialised bytes until drop, and aligned to
+//!    [`BLOCK_ALIGNMENT`].
+//! 2. A region hands out its pointer and nothing else, as a [`Block`] does.
+//! 3. The file of a shared mapping can neither shrink nor grow, so the mapping stays backed.
+
+use std::ptr::NonNull;
+
+use crate::block::{AllocError, Block};
+
+#[cfg(target_os = "linux")]
+use crate::mapping::Mapping;
+
+/// See the [module](self).
+#[derive(Debug)]
+pub(crate) enum Region {
+    /// For threads of this process.
+    Own(Block),
+    /// For other processes too.
+    #[cfg(target_os = "linux")]
+    Shared(Mapping),
+}
+
+impl Region {
+    /// Zeroed memory of this process.
+    pub(crate) fn own(bytes: usize) -> Result<Self, AllocError> {
+        Block::new(bytes).map(Self::Own)
+    }
+
+    /// Zeroed memory that other processes can map.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn shared(bytes: usize) -> Result<Self, AllocError> {
+        Mapping::new(bytes).map(Self::Shared)
+    }
+
+    /// Zeroed memory that other processes can map.
+    #[cfg(not(target_os = "linux"))]
+    pub(crate) fn shared(_bytes: usize) -> Result<Self, AllocError> {
+        Err(AllocError::Shared { reason: "this needs Linux".into() })
+    }
+
+    /// Where the bytes start.
+    pub(crate) fn pointer(&self) -> NonNull<u8> {
+        match self {
+            Self::Own(block) => block.pointer(),
+            #[cfg(target_os = "linux")]
+            Self::Shared(mapping) => mapping.pointer(),
+        }
+    }
+
+    /// How many bytes there are.
+    pub(crate) fn len(&self) -> usize {
+        match self {
+            Self::Own(block) => block.len(),
+            #[cfg(target_os = "linux")]
+            Self::Shared(mapping) => mapping.len(),
+        }
+    }
+}

@@ -1,0 +1,221 @@
+//! What a client shares with the thread that keeps its connection, whatever goes over it.
+
+use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use echoic_replay::Spec;
+use rustix::event::{PollFd, PollFlags, poll};
+
+use super::link::{LinkError, timespec};
+use super::{ClientError, Failure, Options, lock};
+use crate::auth::random;
+use crate::transport::Dial;
+use crate::wire::handshake::{Open, ProducerId, Purpose};
+
+/// The first pause after a failed attempt to connect, and the longest.
+const FIRST_BACKOFF: Duration = Duration::from_millis(20);
+const LAST_BACKOFF: Duration = Duration::from_secs(1);
+/// How long one attempt to connect may take.
+const ATTEMPT: Duration = Duration::from_secs(10);
+
+/// Where a connection is.
+#[derive(Debug)]
+pub(super) enum State {
+    /// None stands.
+    Away,
+    Standing,
+    /// All is delivered, and the client is closed.
+    Closed,
+    /// The client gave up.
+    Failed(Failure),
+}
+
+/// See the [module](self).
+pub(super) struct Line {
+    pub(super) dial: Box<dyn Dial>,
+    pub(super) options: Options,
+    pub(super) producer: ProducerId,
+    epoch: u64,
+    state: Mutex<State>,
+    /// Wakes whoever waits for a change of state.
+    changed: Box<dyn Fn() + Send + Sync>,
+    /// No more samples are taken.
+    closing: AtomicBool,
+    /// The thread has ended.
+    over: AtomicBool,
+    /// How many connections have stood.
+    connections: AtomicU64,
+    bell: UnixStream,
+}
+
+/// Where the thread hears the bell.
+pub(super) struct Ear(UnixStream);
+
+impl Line {
+    pub(super) fn new(
+        dial: Box<dyn Dial>,
+        options: Options,
+        changed: impl Fn() + Send + Sync + 'static,
+    ) -> io::Result<(Self, Ear)> {
+        let (bell, ear) = UnixStream::pair()?;
+        bell.set_nonblocking(true)?;
+        ear.set_nonblocking(true)?;
+        let producer = options.producer.map_or_else(random, Ok)?;
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let line = Self {
+            dial,
+            options,
+            producer,
+            epoch: now.as_nanos() as u64,
+            state: Mutex::new(State::Away),
+            changed: Box::new(changed),
+            closing: AtomicBool::new(false),
+            over: AtomicBool::new(false),
+            connections: AtomicU64::new(0),
+            bell,
+        };
+        Ok((line, Ear(ear)))
+    }
+
+    pub(super) fn set_state(&self, state: State) {
+        let over = matches!(state, State::Closed | State::Failed(_));
+        *lock(&self.state) = state;
+        if over {
+            self.over.store(true, Ordering::Release);
+        }
+        (self.changed)();
+    }
+
+    pub(super) fn stands(&self) -> bool {
+        matches!(*lock(&self.state), State::Standing)
+    }
+
+    /// Takes no more samples, and lets the thread finish.
+    pub(super) fn close(&self) {
+        self.closing.store(true, Ordering::Release);
+        self.ring();
+        (self.changed)();
+    }
+
+    pub(super) fn is_closing(&self) -> bool {
+        self.closing.load(Ordering::Acquire)
+    }
+
+    pub(super) fn is_over(&self) -> bool {
+        self.over.load(Ordering::Acquire)
+    }
+
+    /// How often the client came back.
+    pub(super) fn returns(&self) -> u64 {
+        self.connections.load(Ordering::Relaxed).saturating_sub(1)
+    }
+
+    /// Wakes the thread.
+    pub(super) fn ring(&self) {
+        // A bell that is full rings already, and one that is broken has nobody to hear it.
+        let _ = (&self.bell).write(&[1]);
+    }
+
+    /// Why nothing can be awaited any more, if so.
+    pub(super) fn ending(&self) -> Option<ClientError> {
+        if !self.is_over() {
+            return None;
+        }
+        match &*lock(&self.state) {
+            State::Failed(failure) => Some(ClientError::Failed(failure.clone())),
+            _ => Some(ClientError::Closed),
+        }
+    }
+
+    /// Why no sample is taken any more, if so.
+    #[inline]
+    pub(super) fn refusal(&self) -> Option<ClientError> {
+        if !self.is_closing() && !self.is_over() {
+            return None;
+        }
+        Some(self.ending().unwrap_or(ClientError::Closed))
+    }
+
+    /// How the client introduces itself.
+    pub(super) fn open(&self, purpose: Purpose, first: u64, spec: &Spec) -> Open {
+        Open {
+            proof: [0; 32],
+            purpose,
+            producer: self.producer,
+            epoch: self.epoch,
+            first,
+            stream: crate::server::STREAM.into(),
+            spec: Some(spec.clone()),
+        }
+    }
+
+    /// Connects, again and again; `None` when the client is `done` and need not.
+    pub(super) fn connect<T>(
+        &self,
+        ear: &Ear,
+        done: impl Fn() -> bool,
+        mut attempt: impl FnMut(Instant) -> Result<T, LinkError>,
+    ) -> Result<Option<T>, Failure> {
+        let since = Instant::now();
+        let (mut attempts, mut pause) = (0, FIRST_BACKOFF);
+        let returning = self.connections.load(Ordering::Relaxed) > 0;
+        let first = Some(self.options.connect_timeout);
+        let patience = if returning { self.options.deadline } else { first };
+        loop {
+            if done() {
+                return Ok(None);
+            }
+            let left = patience.map(|patience| patience.saturating_sub(since.elapsed()));
+            let deadline = Instant::now() + left.map_or(ATTEMPT, |left| left.min(ATTEMPT));
+            let error = match attempt(deadline) {
+                Ok(connection) => {
+                    self.connections.fetch_add(1, Ordering::Relaxed);
+                    self.set_state(State::Standing);
+                    return Ok(Some(connection));
+                }
+                Err(error) => error,
+            };
+            attempts += 1;
+            let tired = patience.is_some_and(|patience| since.elapsed() + pause >= patience)
+                || self.options.max_retry.is_some_and(|most| attempts > most);
+            if tired || !error.is_temporary() {
+                return Err(Failure { error, attempts });
+            }
+            // Not all at the same moment, when a thousand clients lose one server.
+            ear.listen(jittered(pause));
+            pause = (pause * 2).min(LAST_BACKOFF);
+        }
+    }
+}
+
+impl Ear {
+    /// Sleeps for a while, or until the bell rings.
+    fn listen(&self, pause: Duration) {
+        let mut fds = [PollFd::new(self, PollFlags::IN)];
+        // An interrupted pause is a shorter one.
+        let _ = poll(&mut fds, Some(&timespec(pause)));
+        self.hush();
+    }
+
+    /// Takes the rings that were heard out of the bell.
+    pub(super) fn hush(&self) {
+        let mut rings = [0; 64];
+        while matches!((&self.0).read(&mut rings), Ok(read) if read == rings.len()) {}
+    }
+}
+
+impl AsFd for Ear {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+/// Half to all of a duration.
+fn jittered(pause: Duration) -> Duration {
+    let random = random::<1>().map_or(u8::MAX, |[byte]| byte);
+    pause.mul_f64(0.5 + f64::from(random) / 510.0)
+}

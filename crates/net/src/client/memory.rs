@@ -1,0 +1,427 @@
+//! A client on the server's machine, which writes samples into the ring's memory itself.
+//!
+//! There is no window and nothing to acknowledge: a sample is stored when its writer commits it. The
+//! thread of a [`MemoryClient`], the watcher, keeps the socket over which the memory came: its end tells
+//! either side of the other's death. When the server is gone, the watcher looks for the next one.
+//!
+//! # Invariants
+//!
+//! 1. The socket of a mapping is closed only after the last writer in that mapping is done: for the
+//!    server, the end of the socket means that nobody writes any more.
+
+use std::io;
+use std::ops::ControlFlow;
+use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, PoisonError, RwLock};
+use std::time::{Duration, Instant};
+
+use echoic_memory::{Blocked, Layout, Refusal, RemoteStore, Writer};
+use echoic_replay::Spec;
+use echoic_replay::stream::{Wait, WaitOver};
+use rustix::event::{PollFd, PollFlags, poll};
+
+use super::line::{Ear, Line, State};
+use super::link::{LinkError, Opening, timespec};
+use super::{ClientError, ClientInfo, Failure, Options, Waiting, lock};
+use crate::address::Address;
+use crate::transport::{Dial, Link};
+use crate::wire::WireError;
+use crate::wire::frame::{Control, HEADER_BYTES, Header, MAX_CONTROL, kind};
+use crate::wire::handshake::{ProducerId, Purpose};
+
+/// How often the server is told what was written.
+const REPORT: Duration = Duration::from_secs(1);
+/// How often whoever waits for room looks whether the server is still there.
+const LOOK: Duration = Duration::from_millis(50);
+
+struct Shared {
+    spec: Spec,
+    line: Line,
+    /// The ring, while a connection stands.
+    store: RwLock<Option<Arc<RemoteStore>>>,
+    /// Wakes whoever waits for a change of state.
+    turn: Arc<(Mutex<u64>, Condvar)>,
+    samples: AtomicU64,
+    blocked: AtomicU64,
+    blocked_nanos: AtomicU64,
+}
+
+/// See the [module](self).
+pub struct MemoryClient {
+    shared: Arc<Shared>,
+}
+
+impl MemoryClient {
+    /// A client of the server that `dial` reaches. It connects in the background: see
+    /// [`MemoryClient::wait_until_connected`].
+    ///
+    /// # Errors
+    ///
+    /// [`ClientError`].
+    pub fn new(dial: Box<dyn Dial>, spec: Spec, options: Options) -> Result<Self, ClientError> {
+        let system = |error: io::Error| ClientError::System(error.to_string());
+        crate::wire::spec::check(&spec).map_err(ClientError::Spec)?;
+        let turn = Arc::new((Mutex::new(0), Condvar::new()));
+        let changed = Arc::clone(&turn);
+        let changed = move || {
+            *lock(&changed.0) += 1;
+            changed.1.notify_all();
+        };
+        let (line, ear) = Line::new(dial, options, changed).map_err(system)?;
+        let shared = Arc::new(Shared {
+            spec,
+            line,
+            store: RwLock::new(None),
+            turn,
+            samples: AtomicU64::new(0),
+            blocked: AtomicU64::new(0),
+            blocked_nanos: AtomicU64::new(0),
+        });
+        let watcher = Arc::clone(&shared);
+        let thread = std::thread::Builder::new().name("echoic-watcher".into());
+        thread.spawn(move || watcher.watch(&ear)).map_err(system)?;
+        Ok(Self { shared })
+    }
+
+    /// What samples look like.
+    pub fn spec(&self) -> &Spec {
+        &self.shared.spec
+    }
+
+    /// Where the server is.
+    pub fn address(&self) -> Address {
+        self.shared.line.dial.address()
+    }
+
+    /// Who this is to the server.
+    pub fn producer(&self) -> ProducerId {
+        self.shared.line.producer
+    }
+
+    /// Waits until the server has accepted this client.
+    ///
+    /// # Errors
+    ///
+    /// [`ClientError`].
+    pub fn wait_until_connected(&self, wait: Wait<'_>) -> Result<(), ClientError> {
+        let shared = &self.shared;
+        shared.wait(wait, || shared.line.stands().then_some(()))
+    }
+
+    /// Stores samples until `pushed` is `samples` or the next would have to wait; whether all are
+    /// stored. `fill` writes those from a number on into the room that there is for them.
+    ///
+    /// # Errors
+    ///
+    /// [`ClientError::Closed`] or [`ClientError::Failed`].
+    #[inline]
+    pub fn push(
+        &self,
+        samples: usize,
+        pushed: &mut usize,
+        mut fill: impl FnMut(&mut Writer<'_>, usize),
+    ) -> Result<bool, ClientError> {
+        if let Some(refusal) = self.shared.line.refusal() {
+            return Err(refusal);
+        }
+        let Some(store) = self.shared.store() else { return Ok(false) };
+        while *pushed < samples {
+            let Ok(mut writer) = store.try_reserve(samples - *pushed) else { return Ok(false) };
+            let len = writer.len();
+            fill(&mut writer, *pushed);
+            // The time of completion is the server's to tell, whose clock this is not.
+            if writer.try_commit(|| 0).is_err() {
+                // We were away for so long that our slots were given to others.
+                self.shared.abandon(&store);
+                return Ok(false);
+            }
+            *pushed += len;
+            self.shared.samples.fetch_add(len as u64, Ordering::Relaxed);
+        }
+        Ok(true)
+    }
+
+    /// Waits until a push may succeed. Another producer may be faster, so try in a loop.
+    ///
+    /// # Errors
+    ///
+    /// [`ClientError`].
+    pub fn wait_for_room(&self, mut wait: Wait<'_>) -> Result<(), ClientError> {
+        let shared = &self.shared;
+        let since = Instant::now();
+        let mut reason = Waiting::Away;
+        let waited = wait.until(|until| {
+            loop {
+                let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+                let pause = left.map_or(LOOK, |left| left.min(LOOK));
+                if let Some(refusal) = shared.line.refusal() {
+                    return ControlFlow::Break(Err(refusal));
+                }
+                match shared.room(pause) {
+                    Ok(()) => return ControlFlow::Break(Ok(())),
+                    Err(waiting) => reason = waiting,
+                }
+                if left.is_some_and(|left| left.is_zero()) {
+                    return ControlFlow::Continue(Blocked::Capacity);
+                }
+            }
+        });
+        shared.blocked.fetch_add(1, Ordering::Relaxed);
+        let nanos = since.elapsed().as_nanos() as u64;
+        shared.blocked_nanos.fetch_add(nanos, Ordering::Relaxed);
+        match waited {
+            Ok(result) => result,
+            Err(WaitOver::TimedOut(_)) => Err(ClientError::TimedOut(reason)),
+            Err(WaitOver::Interrupted) => Err(ClientError::Interrupted),
+        }
+    }
+
+    /// What was pushed is stored already; an error says that the client has given up since.
+    ///
+    /// # Errors
+    ///
+    /// [`ClientError::Failed`].
+    pub fn flush(&self) -> Result<(), ClientError> {
+        match self.shared.line.ending() {
+            Some(error @ ClientError::Failed(_)) => Err(error),
+            _ => Ok(()),
+        }
+    }
+
+    /// Takes no more samples and lets go of the ring.
+    ///
+    /// # Errors
+    ///
+    /// [`ClientError`] when the wait ended first.
+    pub fn close(&self, wait: Wait<'_>) -> Result<(), ClientError> {
+        let shared = &self.shared;
+        shared.line.close();
+        match shared.wait(wait, || shared.line.is_over().then_some(())) {
+            // Nothing is undelivered, so it does not matter that the server is gone.
+            Ok(()) | Err(ClientError::Failed(_)) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Whether it takes no more samples.
+    pub fn is_closed(&self) -> bool {
+        self.shared.line.refusal().is_some()
+    }
+
+    /// A snapshot of its numbers.
+    pub fn info(&self) -> ClientInfo {
+        let shared = &self.shared;
+        let samples = shared.samples.load(Ordering::Relaxed);
+        let bytes_per_sample = shared.spec.nbytes() as u64;
+        ClientInfo {
+            samples_sent: samples,
+            samples_acked: samples,
+            bytes_per_sample,
+            bytes_sent: samples.saturating_mul(bytes_per_sample),
+            reconnects: shared.line.returns(),
+            blocked_sends: shared.blocked.load(Ordering::Relaxed),
+            blocked_time: shared.blocked_nanos.load(Ordering::Relaxed) as f64 * 1e-9,
+            connected: shared.line.stands(),
+            ..ClientInfo::default()
+        }
+    }
+}
+
+impl Drop for MemoryClient {
+    fn drop(&mut self) {
+        self.shared.line.close();
+    }
+}
+
+impl Shared {
+    #[inline]
+    fn store(&self) -> Option<Arc<RemoteStore>> {
+        self.store.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Writes no more into this ring.
+    fn abandon(&self, store: &Arc<RemoteStore>) {
+        let mut current = self.store.write().unwrap_or_else(PoisonError::into_inner);
+        if current.as_ref().is_some_and(|current| Arc::ptr_eq(current, store)) {
+            *current = None;
+            drop(current);
+            self.line.ring();
+        }
+    }
+
+    /// Waits for room, but not for long.
+    fn room(&self, pause: Duration) -> Result<(), Waiting> {
+        let Some(store) = self.store() else {
+            let turn = lock(&self.turn.0);
+            // A change that comes before this sleep is seen after it.
+            drop(self.turn.1.wait_timeout(turn, pause));
+            return Err(Waiting::Away);
+        };
+        match store.wait_for_room(Some(Instant::now() + pause)) {
+            Ok(()) => Ok(()),
+            Err(Refusal::Blocked(Blocked::Leased)) => Err(Waiting::Leased),
+            Err(Refusal::Blocked(_)) => Err(Waiting::Capacity),
+            Err(Refusal::Closed) => {
+                self.abandon(&store);
+                Err(Waiting::Away)
+            }
+        }
+    }
+
+    /// Waits until `poll` has a result, or the watcher has ended, which is an error here.
+    fn wait<T>(
+        &self,
+        mut wait: Wait<'_>,
+        mut poll: impl FnMut() -> Option<T>,
+    ) -> Result<T, ClientError> {
+        let waited = wait.until(|until| {
+            let mut turn = lock(&self.turn.0);
+            loop {
+                if let Some(found) = poll().map(Ok).or_else(|| self.line.ending().map(Err)) {
+                    return ControlFlow::Break(found);
+                }
+                let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+                turn = match left {
+                    None => self.turn.1.wait(turn).unwrap_or_else(PoisonError::into_inner),
+                    Some(Duration::ZERO) => return ControlFlow::Continue(Blocked::Capacity),
+                    Some(left) => {
+                        let waited = self.turn.1.wait_timeout(turn, left);
+                        waited.unwrap_or_else(PoisonError::into_inner).0
+                    }
+                };
+            }
+        });
+        match waited {
+            Ok(result) => result,
+            Err(WaitOver::TimedOut(_)) => Err(ClientError::TimedOut(Waiting::Away)),
+            Err(WaitOver::Interrupted) => Err(ClientError::Interrupted),
+        }
+    }
+
+    /// The watcher's life.
+    fn watch(&self, ear: &Ear) {
+        let state = loop {
+            let attempt = |deadline| self.attempt(deadline);
+            let mut link = match self.line.connect(ear, || self.line.is_closing(), attempt) {
+                Ok(Some(link)) => link,
+                Ok(None) => break State::Closed,
+                Err(failure) => break State::Failed(failure),
+            };
+            let kept = self.keep(&mut *link, ear);
+            self.let_go();
+            // Nobody writes any more, so the server may take back what is unfinished.
+            drop(link);
+            match kept {
+                Ok(()) => break State::Closed,
+                Err(error) if error.is_temporary() => self.line.set_state(State::Away),
+                Err(error) => break State::Failed(Failure { error, attempts: 0 }),
+            }
+        };
+        self.line.set_state(state);
+    }
+
+    /// Connects once, and maps the ring.
+    fn attempt(&self, deadline: Instant) -> Result<Box<dyn Link>, LinkError> {
+        let token = self.line.options.token.as_ref();
+        let open = self.line.open(Purpose::Memory, 0, &self.spec);
+        let (mut opening, _) = Opening::new(&*self.line.dial, token, open, deadline)?;
+        let (header, payload) = opening.frame()?;
+        let Control::Memory { owner, layout } = Control::read(header, &payload)? else {
+            return Err(WireError::Unexpected { expected: "MEMORY", got: header.kind }.into());
+        };
+        let missing = || LinkError::Lost("the server sent no memory".into());
+        let file = opening.memory.take().ok_or_else(missing)?;
+        let layout = Layout::from_words(layout);
+        let store = RemoteStore::attach(file, &layout, self.spec.leaf_bytes(), owner)
+            .map_err(|error| LinkError::Memory(error.to_string()))?;
+        let mut current = self.store.write().unwrap_or_else(PoisonError::into_inner);
+        *current = Some(Arc::new(store));
+        Ok(opening.link)
+    }
+
+    /// Takes the ring away from whoever pushes, and waits until the last of them is done with it.
+    fn let_go(&self) {
+        let store = self.store.write().unwrap_or_else(PoisonError::into_inner).take();
+        let Some(mut store) = store else { return };
+        loop {
+            match Arc::try_unwrap(store) {
+                Ok(_) => return,
+                Err(shared) => store = shared,
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// Keeps a connection until the client is closed, or it is lost.
+    fn keep(&self, link: &mut dyn Link, ear: &Ear) -> Result<(), LinkError> {
+        let mut input = Vec::new();
+        let mut reported = 0;
+        loop {
+            self.report(link, &mut reported)?;
+            if self.line.is_closing() {
+                return Ok(());
+            }
+            if self.store().is_none() {
+                return Err(LinkError::Lost("the ring is not ours any more".into()));
+            }
+            let fd = link.as_fd();
+            let mut fds =
+                [PollFd::from_borrowed_fd(fd, PollFlags::IN), PollFd::new(ear, PollFlags::IN)];
+            match poll(&mut fds, Some(&timespec(REPORT))) {
+                Ok(_) | Err(rustix::io::Errno::INTR) => {}
+                Err(error) => return Err(io::Error::from(error).into()),
+            }
+            if !fds[1].revents().is_empty() {
+                ear.hush();
+            }
+            listen(link, &mut input)?;
+        }
+    }
+
+    /// Tells the server what was written, if something was.
+    fn report(&self, link: &mut dyn Link, reported: &mut u64) -> Result<(), LinkError> {
+        let samples = self.samples.load(Ordering::Relaxed);
+        if samples == *reported {
+            return Ok(());
+        }
+        let waited = self.blocked_nanos.load(Ordering::Relaxed);
+        let mut output = Vec::new();
+        Control::Report { samples, waited }.write(&mut output);
+        match link.write(&output) {
+            Ok(written) if written == output.len() => *reported = samples,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            // A report is far smaller than any socket's buffer.
+            Ok(_) => return Err(LinkError::Lost("the socket took half a report".into())),
+            Err(error) => return Err(error.into()),
+        }
+        Ok(())
+    }
+}
+
+/// Hears what the server has to say.
+fn listen(link: &mut dyn Link, input: &mut Vec<u8>) -> Result<(), LinkError> {
+    let mut bytes = [0; 512];
+    loop {
+        match link.read(&mut bytes) {
+            Ok(0) => return Err(LinkError::Lost("the server closed the connection".into())),
+            Ok(read) => input.extend_from_slice(&bytes[..read]),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error.into()),
+        }
+        while let Some(header) = Header::read(input)? {
+            if header.len > MAX_CONTROL {
+                let (limit, got) = (MAX_CONTROL.into(), header.len.into());
+                return Err(WireError::TooLarge { field: "length of a frame", limit, got }.into());
+            }
+            let end = HEADER_BYTES + header.len as usize;
+            let Some(payload) = input.get(HEADER_BYTES..end) else { break };
+            if header.kind == kind::GOODBYE {
+                return Err(LinkError::Lost("the server is closing".into()));
+            }
+            Control::read(header, payload)?;
+            input.drain(..end);
+        }
+    }
+}

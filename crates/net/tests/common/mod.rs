@@ -1,0 +1,78 @@
+//! What several files of tests share: certificates, made anew for each test.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use echoic_net::transport::TlsFiles;
+use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
+
+/// A certificate, or an authority's, and its key, as files.
+pub struct Papers {
+    pub certificate: PathBuf,
+    pub key: PathBuf,
+}
+
+/// An authority, and a folder for what it signs.
+pub struct Authority {
+    issuer: Issuer<'static, KeyPair>,
+    pub papers: Papers,
+    folder: Folder,
+}
+
+/// A folder that is removed at the end.
+pub struct Folder(pub PathBuf);
+
+impl Folder {
+    pub fn new() -> Self {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let number = COUNT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("echoic-test-{}-{number}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        fs::create_dir(&path).unwrap();
+        Self(path)
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        fs::remove_dir_all(&self.0).unwrap();
+    }
+}
+
+fn write(folder: &Path, name: &str, certificate: &str, key: &KeyPair) -> Papers {
+    let file = |ending| folder.join(format!("{name}.{ending}"));
+    let papers = Papers { certificate: file("crt"), key: file("key") };
+    fs::write(&papers.certificate, certificate).unwrap();
+    fs::write(&papers.key, key.serialize_pem()).unwrap();
+    papers
+}
+
+impl Authority {
+    pub fn new() -> Self {
+        let (folder, key) = (Folder::new(), KeyPair::generate().unwrap());
+        let mut params = CertificateParams::default();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let certificate = params.self_signed(&key).unwrap();
+        let papers = write(&folder.0, "authority", &certificate.pem(), &key);
+        Self { issuer: Issuer::new(params, key), papers, folder }
+    }
+
+    /// Papers for who has this name.
+    pub fn sign(&self, name: &str) -> Papers {
+        let key = KeyPair::generate().unwrap();
+        let params = CertificateParams::new([name.to_owned()]).unwrap();
+        let certificate = params.signed_by(&key, &self.issuer).unwrap();
+        write(&self.folder.0, name, &certificate.pem(), &key)
+    }
+}
+
+/// What a side uses: its papers if it has some, and the authority that it believes.
+pub fn files(own: Option<&Papers>, believed: Option<&Authority>) -> TlsFiles {
+    TlsFiles {
+        certificate: own.map(|own| own.certificate.clone()),
+        key: own.map(|own| own.key.clone()),
+        authority: believed.map(|authority| authority.papers.certificate.clone()),
+        server_name: None,
+    }
+}

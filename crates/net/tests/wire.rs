@@ -1,0 +1,24 @@
+//! What the wire format says about bytes and specs that it does not take.
+
+use echoic_net::wire::{WireError, read_preface, spec};
+use echoic_replay::{Dtype, Leaf, Spec};
+
+#[test]
+fn strangers_are_described() {
+    let told = |bytes: &[u8]| read_preface(bytes).unwrap_err().to_string();
+    assert!(told(&[0x15, 3, 3, 0, 2, 2, 0x32]).contains("tls://"));
+    assert!(told(b"HTTP/1.1 400 Bad Request").contains(r#"the text "HTTP/1.1 400 Bad""#));
+    assert!(told(&[0, 0xff]).contains("the bytes [00, ff]"));
+}
+
+#[test]
+fn a_spec_that_no_handshake_could_carry_is_told_in_time() {
+    let of_leaves = |leaves: usize| {
+        let leaf =
+            |number| Leaf { path: format!("{number:04000}"), dtype: Dtype::Bool, shape: vec![] };
+        Spec::new((0..leaves).map(leaf).collect()).unwrap()
+    };
+    assert_eq!(spec::check(&of_leaves(250)), Ok(()));
+    let error = spec::check(&of_leaves(300)).unwrap_err();
+    assert!(matches!(error, WireError::TooLarge { field: "length of a spec", .. }), "{error}");
+}

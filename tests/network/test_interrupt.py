@@ -1,0 +1,174 @@
+"""Ctrl-C ends every wait of clients and servers at once, and more of them the whole process."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import socket
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import echoic
+import pytest
+from content import FRAME, assert_exactly, by_producer, pairs, sample
+
+pytestmark = pytest.mark.timeout(40)
+
+# The server's ring and the client's window are full, and nobody takes.
+CLIENT = """
+import sys
+sys.path.insert(0, {folder!r})
+import echoic
+from content import FRAME, example, rows
+client = echoic.connect({address!r}, example(FRAME), window_bytes=1 << 20, deadline=None)
+many = rows(0, 0, 50, FRAME)
+one = {{name: leaf[0] for name, leaf in many.items()}}
+try:
+    while True:
+        client.send(one, timeout=0.5)
+except echoic.WaitTimeoutError:
+    pass
+print("waiting", flush=True)
+try:
+    {call}
+    print("not interrupted", flush=True)
+except KeyboardInterrupt:
+    print("interrupted", flush=True)
+    raise
+"""
+
+SERVER = """
+import numpy as np, echoic
+with echoic.Server(np.int64(0), 2, transport=echoic.TcpTransport(0)) as server:
+    client = echoic.connect(server.addresses[0], np.int64(0))
+    print("waiting", flush=True)
+    try:
+        {call}
+        print("not interrupted", flush=True)
+    except KeyboardInterrupt:
+        print("interrupted", flush=True)
+        raise
+"""
+
+LOST = """
+import numpy as np, echoic
+with echoic.Server(np.int64(0), 2, transport=echoic.TcpTransport(0)) as server:
+    client = echoic.connect(server.addresses[0], np.int64(0), deadline=None)
+client.send(1)
+print("waiting", flush=True)
+try:
+    {call}
+    print("not interrupted", flush=True)
+except KeyboardInterrupt:
+    print("interrupted", flush=True)
+    raise
+"""
+
+CONNECTING = """
+import numpy as np, echoic
+print("waiting", flush=True)
+try:
+    echoic.connect({address!r}, np.int64(0), connect_timeout=60.0)
+    print("not interrupted", flush=True)
+except KeyboardInterrupt:
+    print("interrupted", flush=True)
+    raise
+"""
+
+
+def assert_ends_at_once(process: Any) -> None:
+    process.wait_for("waiting")
+    # Time to really wait; the test is right without, but shows less.
+    time.sleep(0.2)
+    start = time.monotonic()
+    process.signal(signal.SIGINT)
+    process.wait_for("interrupted")
+    assert time.monotonic() - start < 0.5
+    # A process that ends gives its clients some time to deliver, unless the user has none; one that
+    # is about to end may not listen yet.
+    while process.popen.poll() is None:
+        process.signal(signal.SIGINT)
+        time.sleep(0.1)
+    process.join()
+    assert time.monotonic() - start < 2.0
+    assert "not interrupted" not in process.lines
+    assert process.popen.returncode == -signal.SIGINT
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "client.send(one)",
+        "client.send(one, timeout=60)",
+        "client.send_batch(many)",
+        "client.flush()",
+        "client.flush(timeout=60)",
+        "client.close()",
+    ],
+)
+def test_a_client_whose_server_has_no_room(door: Any, processes: Any, call: str) -> None:
+    server = door.open(FRAME, batch_size=4, num_buffers=2)
+    folder = str(Path(__file__).parent)
+    assert_ends_at_once(
+        processes.script(CLIENT.format(folder=folder, address=server.addresses[0], call=call))
+    )
+    # It goes on for others, once there is room.
+    for _ in range(2):
+        assert len(server.sample(timeout=10)) == 4
+
+
+@pytest.mark.parametrize("call", ["client.flush()", "client.close()"])
+def test_a_client_whose_server_is_gone(processes: Any, call: str) -> None:
+    assert_ends_at_once(processes.script(LOST.format(call=call)))
+
+
+@pytest.mark.parametrize(
+    "call", ["server.sample()", "server.sample(timeout=60)", "next(server.dataset_iter())"]
+)
+def test_a_server_that_waits_for_samples(processes: Any, call: str) -> None:
+    assert_ends_at_once(processes.script(SERVER.format(call=call)))
+
+
+def test_a_client_whose_server_does_not_answer(processes: Any) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        address = f"tcp://127.0.0.1:{listener.getsockname()[1]}"
+        assert_ends_at_once(processes.script(CONNECTING.format(address=address)))
+
+
+def test_an_interrupted_send_leaves_a_client_that_goes_on(door: Any, connect: Any) -> None:
+    class Interrupt(Exception):  # noqa: N818 - it is no error
+        pass
+
+    def interrupt(*_: object) -> None:
+        raise Interrupt
+
+    server = door.open(FRAME, batch_size=4, num_buffers=2)
+    client = connect(server, FRAME, window_bytes=1 << 20)
+    sent = 0
+    with contextlib.suppress(echoic.WaitTimeoutError):
+        while True:
+            client.send(sample(0, sent, FRAME), timeout=0.3)
+            sent += 1
+    before = signal.signal(signal.SIGUSR1, interrupt)
+    main = threading.main_thread().ident
+    assert main is not None
+    timer = threading.Timer(0.1, signal.pthread_kill, (main, signal.SIGUSR1))
+    try:
+        timer.start()
+        with pytest.raises(Interrupt):
+            client.send(sample(0, sent, FRAME), timeout=20)
+    finally:
+        timer.join()
+        signal.signal(signal.SIGUSR1, before)
+    # Nothing of the interrupted sample was kept, so it can be sent now.
+    came = [pairs(server.sample(timeout=10).batch) for _ in range(sent // 4)]
+    client.send(sample(0, sent, FRAME), timeout=10)
+    client.flush(timeout=10)
+    client.close(timeout=10)
+    server.close()
+    came += [pairs(taken.batch) for taken in server.dataset_iter()]
+    rest = server.remainder()
+    came += [] if rest is None else [pairs(rest.batch)]
+    assert_exactly(by_producer(came)[0], sent + 1)

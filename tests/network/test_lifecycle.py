@@ -1,0 +1,468 @@
+"""Doors and clients from their beginning to their end: nothing that was sent is lost on the way."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import pickle
+import signal
+import stat
+import time
+from pathlib import Path
+from typing import Any
+
+import echoic
+import numpy as np
+import pytest
+from content import NOTHING, SMALL, Intake, assert_exactly, by_producer, example, rows, sample
+from workers import send_some, transport
+
+pytestmark = pytest.mark.timeout(50)
+
+
+# Addresses.
+
+
+def test_port_0_is_any_free_port(tcp: Any, connect: Any) -> None:
+    servers = [tcp.open() for _ in range(2)]
+    addresses = [server.addresses[0] for server in servers]
+    assert len(set(addresses)) == 2
+    for server, address in zip(servers, addresses, strict=True):
+        assert address.startswith("tcp://127.0.0.1:")
+        assert not address.endswith(":0")
+        connect(address).send(sample(0, 0, SMALL))
+        assert server.addresses == (address,)
+
+
+def test_an_address_in_use_is_refused_by_name(door: Any, make_server: Any) -> None:
+    address = door.open().addresses[0]
+    second = make_server(example(SMALL), transport=transport(address))
+    with pytest.raises(OSError, match="in use") as caught:
+        second.start()
+    assert address.split("://")[1] in str(caught.value)
+
+
+def test_a_server_at_the_address_of_one_that_was_closed(
+    door: Any, make_server: Any, connect: Any
+) -> None:
+    server, intake = door.open_and_take()
+    address = server.addresses[0]
+    client = connect(server)
+    client.send_batch(rows(0, 0, 100, SMALL))
+    client.flush(timeout=10)
+    assert_exactly(intake.finish()[0], 100)
+    again = make_server(example(SMALL), 32, transport=transport(address)).start()
+    assert again.addresses == (address,)
+    intake = Intake(again)
+    client.send_batch(rows(0, 0, 100, SMALL))
+    client.flush(timeout=10)
+    assert client.stats()["reconnects"] >= 1
+    client.close(timeout=10)
+    assert_exactly(intake.finish()[0], 100)
+
+
+def test_a_server_with_several_doors(folder: Path, make_server: Any, connect: Any) -> None:
+    ways = [
+        echoic.TcpTransport(0),
+        echoic.UnixTransport(folder / "s"),
+        echoic.ShmTransport(f"echoic-test-{os.getpid()}-several"),
+    ]
+    server = make_server(example(SMALL), 32, transport=ways).start()
+    assert [address.split(":")[0] for address in server.addresses] == ["tcp", "unix", "shm"]
+    intake = Intake(server)
+    for producer, address in enumerate(server.addresses):
+        client = connect(address)
+        client.send_batch(rows(producer, 0, 100, SMALL))
+        client.close(timeout=10)
+    steps = intake.finish()
+    for producer in range(3):
+        assert_exactly(steps[producer], 100)
+
+
+def test_a_unix_socket_is_its_users_own_and_goes_with_its_server(
+    folder: Path, make_server: Any
+) -> None:
+    path = folder / "s"
+    server = make_server(example(SMALL), transport=echoic.UnixTransport(path)).start()
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    server.close()
+    assert not path.exists()
+
+
+@pytest.mark.parametrize("setting", ["max_connections", "threads"])
+def test_settings_without_meaning_are_refused(tcp: Any, make_server: Any, setting: str) -> None:
+    with pytest.raises(ValueError, match=setting):
+        make_server(example(SMALL), transport=transport(tcp.address(), **{setting: 0})).start()
+
+
+# Ends.
+
+
+@pytest.mark.parametrize("many", [False, True], ids=["send", "send_batch"])
+@pytest.mark.parametrize("count", [1, 16_000])
+def test_close_without_flush_delivers_everything(door: Any, many: bool, count: int) -> None:
+    server, intake = door.open_and_take()
+    with echoic.connect(server.addresses[0], example(SMALL)) as client:
+        if many:
+            client.send_batch(rows(0, 0, count, SMALL))
+        else:
+            for step in range(count):
+                client.send(sample(0, step, SMALL))
+    assert_exactly(intake.finish()[0], count)
+
+
+def test_a_process_that_ends_right_after_flush_loses_nothing(door: Any, processes: Any) -> None:
+    server, intake = door.open_and_take()
+    script = """
+import os, sys
+sys.path.insert(0, {folder!r})
+import echoic
+from content import NOTHING, SMALL, example, rows
+client = echoic.connect({address!r}, example(SMALL))
+client.send_batch(rows({producer}, 0, 16_000, SMALL))
+client.flush()
+os.kill(os.getpid(), 9)
+"""
+    started = [
+        processes.script(
+            script.format(
+                folder=str(Path(__file__).parent), address=server.addresses[0], producer=producer
+            )
+        )
+        for producer in range(4)
+    ]
+    for process in started:
+        process.join()
+        assert process.popen.returncode == -signal.SIGKILL, process.lines
+    steps = intake.finish()
+    for producer in range(4):
+        assert_exactly(steps[producer], 16_000)
+
+
+def test_what_a_closing_server_does_not_take_the_next_one_gets(
+    door: Any, make_server: Any, connect: Any
+) -> None:
+    server, intake = door.open_and_take(batch_size=8, num_buffers=2)
+    address = server.addresses[0]
+    client = connect(server)
+    client.send_batch(rows(0, 0, 100_000, SMALL))
+    first = intake.finish().get(0, NOTHING)
+    # Each side knows the same.
+    assert client.stats()["pending"] == 100_000 - len(first)
+    again = make_server(example(SMALL), 8, transport=transport(address)).start()
+    intake = Intake(again)
+    client.close(timeout=20)
+    assert_exactly(np.concatenate([first, intake.finish()[0]]), 100_000)
+
+
+def test_a_partial_batch_is_not_lost_when_the_server_closes(door: Any, connect: Any) -> None:
+    server = door.open(batch_size=32)
+    client = connect(server)
+    client.send_batch(rows(0, 0, 40, SMALL))
+    client.flush(timeout=10)
+    server.close()
+    assert len(server.sample(timeout=1)) == 32
+    rest = server.remainder(timeout=1)
+    assert rest.batch["step"].tolist() == list(range(32, 40))
+
+
+def test_what_was_acknowledged_before_sigterm_is_taken_after_it(
+    door: Any, processes: Any, folder: Path, connect: Any, eventually: Any
+) -> None:
+    intake = folder / "intake"
+    server = processes.start("serve", door.address(), intake=intake, num_buffers=64)
+    client = connect(server.wait_for("ready"))
+    server.ask("pause")
+    client.send_batch(rows(0, 0, 1_000, SMALL))
+    client.flush(timeout=10)
+    server.signal(signal.SIGTERM)
+    eventually(lambda: not client.stats()["connected"])
+    server.ask("resume")
+    assert server.done() == 1_000
+    steps = by_producer([np.frombuffer(intake.read_bytes(), np.int64).reshape(-1, 2)])
+    assert_exactly(steps[0], 1_000)
+
+
+def test_a_close_with_clients_that_can_not_finish_ends_after_its_deadline(
+    door: Any, connect: Any
+) -> None:
+    server = door.open(batch_size=2, num_buffers=2)
+    client = connect(server)
+    client.send_batch(rows(0, 0, 1_000, SMALL))
+    start = time.monotonic()
+    server.close(0.5)
+    assert time.monotonic() - start < 3
+    assert server.info.inserted_total == 4
+    with pytest.raises(echoic.WaitTimeoutError):
+        client.flush(timeout=0.2)
+    # Each side knows the same, so the next server gets none of them again.
+    assert client.stats()["pending"] == 1_000 - 4
+
+
+def test_ends_in_any_order_and_more_than_once(door: Any, connect: Any) -> None:
+    server = door.open()
+    client, other = connect(server), connect(server)
+    client.close()
+    client.close()
+    assert client.closed
+    for call in (
+        lambda: client.send(sample(0, 0, SMALL)),
+        lambda: client.send_batch(rows(0, 0, 2, SMALL)),
+    ):
+        with pytest.raises(echoic.ClosedError):
+            call()
+    server.close()
+    server.close()
+    other.close(timeout=5)
+    assert other.closed
+
+
+def test_a_client_that_is_forgotten_leaves(door: Any, connect: Any, eventually: Any) -> None:
+    server = door.open()
+    kept = connect(server)
+    forgotten = echoic.connect(server.addresses[0], example(SMALL))
+    assert len(server.connections()) == 2
+    del forgotten
+    eventually(lambda: len(server.connections()) == 1)
+    kept.send(sample(0, 0, SMALL))
+    kept.flush(timeout=5)
+
+
+def test_a_script_that_ends_without_a_close_delivers_what_it_sent(
+    door: Any, processes: Any
+) -> None:
+    server, intake = door.open_and_take()
+    script = f"""
+import sys
+sys.path.insert(0, {str(Path(__file__).parent)!r})
+import echoic
+from content import NOTHING, SMALL, example, rows
+clients = [echoic.connect({server.addresses[0]!r}, example(SMALL)) for _ in range(2)]
+for producer, client in enumerate(clients):
+    client.send_batch(rows(producer, 0, 16_000, SMALL))
+"""
+    process = processes.script(script)
+    process.join()
+    assert process.popen.returncode == 0, process.lines
+    steps = intake.finish()
+    for producer in range(2):
+        assert_exactly(steps[producer], 16_000)
+
+
+def test_a_script_that_ends_with_clients_that_can_not_deliver_ends_soon(
+    door: Any, processes: Any
+) -> None:
+    server = door.open(batch_size=2, num_buffers=2)
+    script = f"""
+import sys
+sys.path.insert(0, {str(Path(__file__).parent)!r})
+import echoic
+from content import NOTHING, SMALL, example, rows
+clients = [echoic.connect({server.addresses[0]!r}, example(SMALL)) for _ in range(4)]
+for client in clients:
+    client.send_batch(rows(0, 0, 1_000, SMALL))
+print("over", flush=True)
+"""
+    process = processes.script(script)
+    process.wait_for("over")
+    start = time.monotonic()
+    process.join()
+    # As long for all together as for one.
+    assert time.monotonic() - start < 8
+    assert process.popen.returncode == 0, process.lines
+
+
+# Who may use a client.
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_forked_child_is_refused_and_the_parent_goes_on(door: Any, connect: Any) -> None:
+    server, intake = door.open_and_take()
+    client = connect(server)
+    client.send(sample(0, 0, SMALL))
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        said = []
+        for call in (
+            lambda: client.send(sample(0, 1, SMALL)),
+            lambda: client.send_batch(rows(0, 1, 2, SMALL)),
+            lambda: client.flush(timeout=1),
+        ):
+            try:
+                call()
+            except echoic.ClosedError as error:
+                said.append(str(error))
+        # A client of the child's own works.
+        with echoic.connect(server.addresses[0], example(SMALL)) as own:
+            own.send_batch(rows(1, 0, 10, SMALL))
+        os.write(writing, "\n".join(said).encode())
+        os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading, "rb") as pipe:
+        said = pipe.read().decode().splitlines()
+    assert os.waitpid(child, 0)[1] == 0
+    assert len(said) == 3
+    assert all("fork" in line for line in said)
+    client.send(sample(0, 1, SMALL))
+    client.close(timeout=10)
+    steps = intake.finish()
+    assert_exactly(steps[0], 2)
+    assert_exactly(steps[1], 10)
+
+
+def test_a_client_that_is_pickled_connects_anew(door: Any, connect: Any) -> None:
+    server, intake = door.open_and_take()
+    client = connect(server)
+    client.send_batch(rows(0, 0, 100, SMALL))
+    with pickle.loads(pickle.dumps(client)) as copy:
+        copy.send_batch(rows(1, 0, 100, SMALL))
+        assert copy.stats()["samples_sent"] == 100
+    client.close(timeout=10)
+    steps = intake.finish()
+    assert_exactly(steps[0], 100)
+    assert_exactly(steps[1], 100)
+
+
+def test_processes_that_are_spawned_with_a_client(door: Any, connect: Any) -> None:
+    server, intake = door.open_and_take()
+    client = connect(server)
+    context = multiprocessing.get_context("spawn")
+    children = [
+        context.Process(target=send_some, args=(client, producer, 1_000)) for producer in range(2)
+    ]
+    for child in children:
+        child.start()
+    for child in children:
+        child.join(30)
+        assert child.exitcode == 0
+    steps = intake.finish()
+    for producer in range(2):
+        assert_exactly(steps[producer], 1_000)
+
+
+def test_threads_that_share_a_client_do_not_mix_samples(
+    door: Any, connect: Any, background: Any
+) -> None:
+    server, intake = door.open_and_take()
+    client = connect(server, window_bytes=1 << 16)
+
+    def send(producer: int) -> None:
+        step = 0
+        while step < 2_000:
+            if producer % 2:
+                client.send(sample(producer, step, SMALL))
+                step += 1
+            else:
+                client.send_batch(rows(producer, step, 25, SMALL))
+                step += 25
+            if step % 500 == 0:
+                client.flush(timeout=20)
+
+    results = [background.start(send, producer) for producer in range(8)]
+    for result in results:
+        result()
+    client.close(timeout=10)
+    steps = intake.finish()
+    for producer in range(8):
+        assert_exactly(steps[producer], 2_000)
+
+
+# Giving up.
+
+
+@pytest.mark.parametrize("setting", [{"deadline": 0.5}, {"max_retry": 2, "deadline": 30.0}])
+def test_a_client_that_gives_up_says_how_many_and_keeps_them(
+    door: Any, processes: Any, connect: Any, setting: dict[str, Any]
+) -> None:
+    server = processes.start("serve", door.address())
+    client = connect(server.wait_for("ready"), **setting)
+    client.send_batch(rows(0, 0, 10, SMALL))
+    client.flush(timeout=10)
+    server.kill()
+    client.send_batch(rows(0, 10, 90, SMALL))
+    start = time.monotonic()
+    with pytest.raises(echoic.DisconnectedError, match="90") as caught:
+        client.flush(timeout=20)
+    assert time.monotonic() - start < 15
+    assert caught.value.undelivered == 90
+    assert isinstance(caught.value, echoic.EchoicError)
+    assert isinstance(caught.value, ConnectionError)
+    with pytest.raises(echoic.DisconnectedError):
+        client.send(sample(0, 100, SMALL))
+    kept = client.undelivered()
+    assert kept["step"].tolist() == list(range(10, 100))
+    with pytest.raises(echoic.DisconnectedError):
+        client.close(timeout=5)
+    # They can go to another server.
+    other, intake = door.open_and_take()
+    with echoic.connect(other.addresses[0], example(SMALL)) as heir:
+        heir.send_batch(rows(0, 0, 10, SMALL))
+        heir.send_batch(kept)
+    assert_exactly(intake.finish()[0], 100)
+
+
+def test_a_client_that_has_delivered_everything_keeps_nothing(door: Any, connect: Any) -> None:
+    client = connect(door.open())
+    client.send(sample(0, 0, SMALL))
+    client.flush(timeout=10)
+    client.close(timeout=10)
+    assert client.undelivered() is None
+
+
+def test_a_send_that_waits_ends_when_the_client_gives_up(
+    door: Any, processes: Any, connect: Any, background: Any
+) -> None:
+    server = processes.start("serve", door.address())
+    client = connect(server.wait_for("ready"), deadline=1.0, window_bytes=1 << 12)
+    server.kill()
+    many = background.start(client.send_batch, rows(0, 0, 10_000, SMALL))
+    with pytest.raises(echoic.DisconnectedError):
+        many()
+
+
+def test_nobody_at_the_address(door: Any) -> None:
+    address = door.address().replace(":0", ":1")
+    start = time.monotonic()
+    with pytest.raises(echoic.DisconnectedError) as caught:
+        echoic.connect(address, example(SMALL), connect_timeout=0.5)
+    assert time.monotonic() - start < 5
+    assert address.split("://")[1] in str(caught.value)
+
+
+# Waiting.
+
+
+def test_a_full_window_says_why_it_waits(door: Any, connect: Any) -> None:
+    server = door.open(batch_size=2, num_buffers=2)
+    client = connect(server, window_bytes=1 << 12)
+    sent, reason = 0, None
+    while sent < 10_000 and reason is None:
+        try:
+            client.send(sample(0, sent, SMALL), timeout=0.3)
+        except echoic.WaitTimeoutError as error:
+            reason = error.reason
+        else:
+            sent += 1
+    assert reason == "CAPACITY"
+    assert 4 <= sent < 1_000
+    assert client.stats()["blocked_time"] >= 0.25
+    with pytest.raises(echoic.WaitTimeoutError):
+        client.flush(timeout=0.2)
+    # It goes on as if nothing had been.
+    intake = Intake(server)
+    client.send_batch(rows(0, sent, 1_000, SMALL))
+    client.close(timeout=10)
+    assert_exactly(intake.finish()[0], sent + 1_000)
+
+
+def test_a_close_in_another_thread_ends_a_send_that_waits(
+    door: Any, connect: Any, background: Any
+) -> None:
+    client = connect(door.open(batch_size=2, num_buffers=2), window_bytes=1 << 12)
+    many = background.start_and_let_block(client.send_batch, rows(0, 0, 10_000, SMALL))
+    with pytest.raises(echoic.EchoicError):
+        client.close(timeout=0.3)
+    with pytest.raises(echoic.EchoicError):
+        many()
