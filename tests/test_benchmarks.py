@@ -9,26 +9,36 @@ import io
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 
 from benchmarks import payload, probes, stream
 from benchmarks.__main__ import run
-from benchmarks.content import ContentError, Receiver
+from benchmarks.child import ChildError
+from benchmarks.content import ContentError, Crowd, Receiver
 from benchmarks.engine import Echoic
+from benchmarks.net import probes as net_probes
+from benchmarks.net.client import ClientProcess
 from benchmarks.payload import Pool
+from benchmarks.suites import SUITES
 from benchmarks.timing import Measurement, Summary, UnavailableError, interleave
+
+if TYPE_CHECKING:
+    from benchmarks.net.engine import Learner
+    from benchmarks.workload import Workload
 
 ROOT = Path(__file__).resolve().parent.parent
 
 
-def test_quick_mode_prints_a_complete_record_for_every_workload(tmp_path: Path) -> None:
+@pytest.mark.parametrize("suite", SUITES)
+def test_quick_mode_prints_a_complete_record_for_every_workload(tmp_path: Path, suite: str) -> None:
     out = tmp_path / "results.jsonl"
-    command = [sys.executable, "-m", "benchmarks", "stream", "--quick", "--no-peers"]
+    command = [sys.executable, "-m", "benchmarks", suite, "--quick", "--no-peers"]
     done = subprocess.run(
         [*command, "--out", str(out)],
         cwd=ROOT,
@@ -42,7 +52,7 @@ def test_quick_mode_prints_a_complete_record_for_every_workload(tmp_path: Path) 
 
     records = [json.loads(line) for line in out.read_text().splitlines()]
     assert [record["workload"] for record in records] == [
-        workload.name for workload in stream.workloads(quick=True)
+        workload.name for workload in SUITES[suite](True)
     ]
     for record in records:
         assert record["content_checked"] is True
@@ -57,6 +67,8 @@ def test_quick_mode_prints_a_complete_record_for_every_workload(tmp_path: Path) 
         assert record["machine"]["cores"] >= 1
         assert record["machine"].keys() >= {"cpu", "memory_gib", "kernel", "date"}
         assert record["versions"].keys() >= {"python", "numpy", "echoic"}
+        for metric in record["metrics"].values():
+            assert metric["median"] >= 0, record["metrics"]
         for target in record["targets"]:
             assert target["value"] is not None, (record["workload"], target)
 
@@ -64,10 +76,24 @@ def test_quick_mode_prints_a_complete_record_for_every_workload(tmp_path: Path) 
 class Corrupting:
     """Echoic with one bit flipped in a late batch, as a faulty ring might do it."""
 
+    # Its clients are Echoic's own.
+    __module__ = Echoic.__module__
     name = "corrupting"
 
     def open(self, example: Any, *, batch_size: int, num_buffers: int) -> Any:
         server: Any = Echoic().open(example, batch_size=batch_size, num_buffers=num_buffers)
+        return SimpleNamespace(
+            submit=server.submit,
+            submit_batch=server.submit_batch,
+            sample=self.corrupted(example, server.sample),
+            close=server.close,
+        )
+
+    def listen(self, example: Any, **options: Any) -> Learner:
+        learner = Echoic().listen(example, **options)
+        return replace(learner, sample=self.corrupted(example, learner.sample))
+
+    def corrupted(self, example: Any, sample_of_server: Any) -> Any:
         taken = 0
 
         def sample() -> SimpleNamespace:
@@ -75,19 +101,14 @@ class Corrupting:
             taken += 1
             batch = payload.rebuild(
                 example,
-                iter([leaf.copy() for _, leaf in payload.flatten(server.sample().batch)]),
+                iter([leaf.copy() for _, leaf in payload.flatten(sample_of_server().batch)]),
             )
             if taken == 6:
                 _, leaf = payload.flatten(batch)[-1]
                 leaf.reshape(-1).view(np.uint8)[-1] ^= 1
             return SimpleNamespace(batch=batch)
 
-        return SimpleNamespace(
-            submit=server.submit,
-            submit_batch=server.submit_batch,
-            sample=sample,
-            close=server.close,
-        )
+        return sample
 
     def submit_batch(self, stream: Any) -> Any:
         return stream.submit_batch
@@ -101,13 +122,102 @@ def test_workload_with_a_corrupted_batch_prints_no_number(
     name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = io.StringIO()
-    status = run(Corrupting(), out, quick=True, peers=False, repeats=9, only=name)
+    status = run("stream", out, quick=True, peers=False, repeats=9, only=name, engine=Corrupting())
     assert status == 1
     assert name not in [json.loads(line)["workload"] for line in out.getvalue().splitlines()]
     assert f"{name}: WRONG CONTENT" in capsys.readouterr().err
 
 
+# One of each kind: the doors differ in nothing that is tested here.
+@pytest.mark.parametrize(
+    "name", ["send_small_tcp", "latency_small_unix", "send_batch_small_unix", "connections_tcp"]
+)
+def test_network_workload_with_a_corrupted_batch_gives_no_number(name: str) -> None:
+    with (
+        network_workload(name).session(Corrupting()) as measure,
+        pytest.raises(ContentError, match=r"row|there are"),
+    ):
+        # The batch that is wrong is the sixth, whose repeat depends on the workload.
+        [measure() for _ in range(9)]
+
+
+def test_network_workload_ends_with_the_reason_of_a_client_that_fails(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(
+        ClientProcess, "send", lambda client, calls: client.tell({"do": "send", "burst": "many"})
+    )
+    with (
+        network_workload("send_small_tcp").session(Echoic()) as measure,
+        pytest.raises(ChildError, match="missing 1 required positional argument: 'turns'"),
+    ):
+        measure()
+
+
+def network_workload(name: str) -> Workload:
+    return next(workload for workload in SUITES["net"](True) if workload.name == name)
+
+
+@pytest.mark.parametrize("door", ["tcp", "unix"])
+def test_bare_stream_checks_its_bytes_too(monkeypatch: pytest.MonkeyPatch, door: str) -> None:
+    with net_probes.bare_stream(door, ring_bytes=1 << 20, total_bytes=1 << 22) as measure:
+        assert measure().value > 0
+    monkeypatch.setattr(net_probes, "BLOCKS", 2)
+    with (
+        net_probes.bare_stream(door, ring_bytes=1 << 20, total_bytes=1 << 22) as measure,
+        pytest.raises(ContentError, match="of a bare stream"),
+    ):
+        measure()
+
+
 ROWS = 32
+
+
+class TestCrowd:
+    """A batch of 32 rows, in turn from three producers."""
+
+    @pytest.fixture
+    def crowd(self) -> Crowd:
+        return Crowd(3)
+
+    @pytest.fixture
+    def batch(self) -> dict[str, Any]:
+        return self.rows([row % 3 for row in range(ROWS)])
+
+    def rows(self, producers: list[int]) -> dict[str, Any]:
+        numbers = [producers[:row].count(producer) for row, producer in enumerate(producers)]
+        sent = [
+            Crowd.pool(producer).entries[number]
+            for producer, number in zip(producers, numbers, strict=True)
+        ]
+        return {leaf: np.stack([sample[leaf] for sample in sent]) for leaf in sent[0]}
+
+    def test_each_producer_in_its_order_is_right(self, crowd: Crowd) -> None:
+        for producers in ([0, 1, 2, 1, 0], [2, 2, 2, 2, 2]):
+            crowd = Crowd(3)
+            crowd.check(self.rows(producers), 5)
+            assert list(crowd.received) == [producers.count(producer) for producer in range(3)]
+
+    @pytest.mark.parametrize("row", [0, 4, ROWS - 1])
+    def test_a_changed_bit_is_seen(self, crowd: Crowd, batch: Any, row: int) -> None:
+        batch["words"][row, 3] ^= 1
+        with pytest.raises(ContentError, match=rf"row {row} is not what producer {row % 3} sent"):
+            crowd.check(batch, ROWS)
+
+    def test_swapped_rows_of_one_producer_are_seen(self, crowd: Crowd, batch: Any) -> None:
+        batch["words"][[3, 6]] = batch["words"][[6, 3]]
+        with pytest.raises(ContentError, match="row 3 is not what producer 0 sent"):
+            crowd.check(batch, ROWS)
+
+    def test_a_repeated_batch_is_seen(self, crowd: Crowd, batch: Any) -> None:
+        crowd.count(batch, ROWS)
+        with pytest.raises(ContentError, match="after its first 11 rows"):
+            crowd.check(batch, ROWS)
+
+    def test_an_unknown_producer_is_seen(self, crowd: Crowd, batch: Any) -> None:
+        batch["origin"][5] = 3
+        with pytest.raises(ContentError, match="there are 3 producers, not 3"):
+            crowd.count(batch, ROWS)
 
 
 @pytest.fixture
@@ -189,8 +299,9 @@ def test_bound_checks_its_copies_too(monkeypatch: pytest.MonkeyPatch, rows: int)
 
 
 def test_no_ring_of_a_workload_hides_a_stale_row() -> None:
-    for workload in stream.workloads(quick=True):
-        pool = workload.session.keywords["pool"]  # type: ignore[attr-defined]
+    for workload in [*SUITES["stream"](True), *SUITES["net"](True)]:
+        settings = workload.session.keywords  # type: ignore[attr-defined]
+        pool = settings["pool"] if "pool" in settings else settings["load"].pool()
         period = len(pool.entries) * pool.rows
         batch_size = workload.parameters["batch_size"]
         ring = batch_size * workload.parameters["num_buffers"]

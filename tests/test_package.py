@@ -62,7 +62,7 @@ def test_every_public_name_exists_and_is_documented(name: str) -> None:
 def test_public_names_are_sorted_and_nothing_else_is_public() -> None:
     assert echoic.__all__ == sorted(echoic.__all__)
     public = {name for name in vars(echoic) if not name.startswith("_")}
-    assert public - set(echoic.__all__) <= {"client", "errors", "server", "transports"}
+    assert public - set(echoic.__all__) <= {"cli", "client", "errors", "server", "transports"}
 
 
 def test_the_stub_has_the_names_of_the_native_module() -> None:

@@ -20,6 +20,8 @@ __all__ = ["Client", "TcpClient", "connect"]
 
 # How long a script that ends without closing its clients waits for what they still have to deliver.
 _EXIT_TIMEOUT = 5.0
+# How long the end of a `with` block waits when an exception ended it.
+_ERROR_TIMEOUT = 1.0
 
 _open_clients: weakref.WeakSet[Client] = weakref.WeakSet()
 
@@ -100,9 +102,14 @@ class Client(_native.Client):
         """Return the client."""
         return self
 
-    def __exit__(self, *_: object) -> None:
-        """Deliver what is left and close."""
-        self.close()
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """Deliver what is left and close; after an exception, not for long."""
+        if kind is None:
+            self.close()
+            return
+        # The exception matters more than what it leaves undelivered, which stays with the client.
+        with contextlib.suppress(EchoicError):
+            self.close(_ERROR_TIMEOUT)
 
 
 class TcpClient(Client):
