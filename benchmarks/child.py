@@ -58,7 +58,8 @@ class Child:
             command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
         self._answers: queue.SimpleQueue[str] = queue.SimpleQueue()
-        threading.Thread(target=self._read, daemon=True).start()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
 
     def __enter__(self) -> Self:
         """Return the child, which runs already."""
@@ -115,6 +116,10 @@ class Child:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+        # It may be this thread that found the child dead.
+        if threading.current_thread() is not self._reader:
+            self._reader.join()
+            _pipe(self._process.stdout).close()
 
     def _read(self) -> None:
         for line in _pipe(self._process.stdout):

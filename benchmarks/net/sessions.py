@@ -17,6 +17,7 @@ the clock in which all rows are checked; in the timed pass the ends of each batc
 from __future__ import annotations
 
 import contextlib
+import math
 import statistics
 import time
 from dataclasses import asdict
@@ -69,8 +70,7 @@ def throughput(  # noqa: PLR0913 - what the workloads of this kind differ in
                 rate * scale,
                 {
                     "samples_per_s": rate,
-                    "server_cpu_s_per_million": server / samples * 1e6,
-                    "client_cpu_s_per_million": clients / samples * 1e6,
+                    **_cpu(server, clients, samples),
                     "server_peak_mib": peak_mib(),
                     "client_peak_mib": client.peak_mib(),
                 },
@@ -97,11 +97,12 @@ def latency(
         delays: list[Any] = []
 
         def note(batch: Any, rows: int) -> None:
-            now = time.monotonic_ns()
-            delays.append(now - batch["sent"][:, 0])
+            delays.append(time.monotonic_ns() - batch["sent"][:, 0])
             receiver.check_ends({"obs": batch["obs"]}, rows)
 
         def check(batch: Any, rows: int) -> None:
+            if batch["sent"].max() > time.monotonic_ns():
+                raise ContentError("a row was there before it was sent")
             receiver.check({"obs": batch["obs"]}, rows)
 
         def transfer(batches: int, rate: float | None, note: Check) -> float:
@@ -117,7 +118,7 @@ def latency(
             reached = transfer(_batches(half, seconds, ring), half, note)
             times = np.stack(delays) / 1e3
             if times.min() <= 0:
-                raise ContentError("a sample was there before it was sent")
+                raise ContentError("a row was there before it was sent")
             median, p99 = np.percentile(times, [50, 99])
             last, last99 = np.percentile(times[:, -1], [50, 99])
             return Measurement(
@@ -143,47 +144,55 @@ def connections(  # noqa: PLR0913 - what can be chosen
     ring: Ring,
     seconds: float,
     counts: Sequence[int],
-    burst: int,
+    turns: int | None,
 ) -> Iterator[Measure]:
     """Samples per second in total over ever more connections; the value is the last.
 
-    The clients are in two processes. In each, one thread sends ``burst`` samples through every
-    connection in turn. ``kept`` is the least that was left at any number of connections of the
-    most that fewer had reached.
+    The clients are in two processes. In each, one thread sends through every connection in turn:
+    its share of the samples in so many ``turns``, or without a number one sample each time.
+    ``kept`` is the least that was left at any number of connections of the most that fewer had
+    reached. The processor time is that with the last number.
     """
     rates = dict.fromkeys(counts, _FIRST_RATE_BYTES / load.sample_bytes / 10)
     with contextlib.ExitStack() as stack:
         learner = stack.enter_context(_listening(engine, door, load, ring))
         processes = [stack.enter_context(ClientProcess(engine, learner)) for _ in range(2)]
 
-        def total(count: int) -> float:
+        def total(count: int) -> tuple[float, dict[str, float]]:
             shares = [count - count // 2, count // 2]
             crowd = Crowd(count)
             active = [client for client, share in zip(processes, shares, strict=True) if share]
             for number, client in enumerate(active):
                 first = number * shares[0]
                 client.connect(load, connections=shares[number], first=first)
-            # As few turns as make whole batches.
-            turn = burst * count
-            step = ring.batch_size // np.gcd(ring.batch_size, turn)
 
-            def transfer(turns: int, check: Check) -> float:
+            def transfer(turns: int, calls: int, check: Check) -> tuple[float, dict[str, float]]:
+                samples = turns * calls * count
+                cpu = cpu_seconds()
                 for client in active:
-                    client.send(burst, turns=turns)
-                batches = turns * turn // ring.batch_size
+                    client.send(calls, turns=turns)
+                batches = samples // ring.batch_size
                 finished, sent = _take(learner, batches, ring, check, active)
-                return turns * turn / (finished - min(each["started"] for each in sent)) * 1e9
+                server, clients = cpu_seconds() - cpu, sum(each["cpu"] for each in sent)
+                elapsed = (finished - min(each["started"] for each in sent)) / 1e9
+                return samples / elapsed, _cpu(server, clients, samples)
 
-            transfer(int(step), crowd.check)
-            turns = max(1, round(rates[count] * seconds / (step * turn)))
-            rates[count] = transfer(int(turns * step), crowd.count)
-            transfer(int(step), crowd.check)
+            # As few samples of each connection as make whole batches.
+            whole = ring.batch_size // math.gcd(ring.batch_size, count)
+            wholes = max(1, round(rates[count] * seconds / (whole * count * (turns or 1))))
+            transfer(1, CHECKED_ROUNDS * whole, crowd.check)
+            sizes = (turns, wholes * whole) if turns else (wholes * whole, 1)
+            rates[count], cpu = transfer(*sizes, crowd.count)
+            transfer(1, CHECKED_ROUNDS * whole, crowd.check)
             for client in active:
                 client.disconnect()
-            return rates[count]
+            return rates[count], cpu
 
         def measure() -> Measurement:
-            totals = [total(count) for count in counts]
+            totals = []
+            for count in counts:
+                rate, cpu = total(count)
+                totals.append(rate)
             best = np.maximum.accumulate(totals)
             return Measurement(
                 totals[-1],
@@ -193,6 +202,7 @@ def connections(  # noqa: PLR0913 - what can be chosen
                         f"samples_per_s_{count}": total
                         for count, total in zip(counts, totals, strict=True)
                     },
+                    **cpu,
                 },
             )
 
@@ -204,6 +214,14 @@ def _listening(engine: NetEngine, door: str, load: Load, ring: Ring) -> Iterator
     learner = engine.listen(load.example, door=door, **asdict(ring))
     with contextlib.closing(learner):
         yield learner
+
+
+def _cpu(server: float, clients: float, samples: int) -> dict[str, float]:
+    """Return the processor time of a transfer per million samples."""
+    return {
+        "server_cpu_s_per_million": server / samples * 1e6,
+        "client_cpu_s_per_million": clients / samples * 1e6,
+    }
 
 
 def _batches(rate: float, seconds: float, ring: Ring) -> int:

@@ -432,6 +432,10 @@ class SampleInfo:
         """Connections closed because nothing came for too long."""
 
     @property
+    def accept_errors(self) -> int:
+        """Times that the system did not let us accept: out of file descriptors, most likely."""
+
+    @property
     def reconnects(self) -> int:
         """Clients that came back."""
 

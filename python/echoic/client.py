@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import time
 import weakref
 from typing import TYPE_CHECKING, Any
 
@@ -155,8 +156,9 @@ def _connect_again(address: str, example: Any, options: dict[str, Any]) -> Clien
 
 @atexit.register
 def _deliver_at_exit() -> None:
-    """Give clients that nobody closed a moment to deliver what they have."""
+    """Give clients that nobody closed a moment to deliver what they have, all of them together."""
+    deadline = time.monotonic() + _EXIT_TIMEOUT
     for client in list(_open_clients):
         # There is nobody left to tell.
         with contextlib.suppress(EchoicError):
-            client.close(_EXIT_TIMEOUT)
+            client.close(max(0.0, deadline - time.monotonic()))

@@ -67,6 +67,12 @@ def door(request: pytest.FixtureRequest, folder: Path, make_server: Any) -> Door
     return Door(request.param, folder, make_server)
 
 
+@pytest.fixture(params=["tcp", "unix"])
+def socket_door(request: pytest.FixtureRequest, folder: Path, make_server: Any) -> Door:
+    """The doors whose clients have a window; over shared memory, sent is stored."""
+    return Door(request.param, folder, make_server)
+
+
 @pytest.fixture
 def tcp(folder: Path, make_server: Any) -> Door:
     """The door of tests that need a network."""

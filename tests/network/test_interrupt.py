@@ -97,26 +97,26 @@ def assert_ends_at_once(process: Any) -> None:
     assert process.popen.returncode == -signal.SIGINT
 
 
-@pytest.mark.parametrize(
-    "call",
-    [
-        "client.send(one)",
-        "client.send(one, timeout=60)",
-        "client.send_batch(many)",
-        "client.flush()",
-        "client.flush(timeout=60)",
-        "client.close()",
-    ],
-)
-def test_a_client_whose_server_has_no_room(door: Any, processes: Any, call: str) -> None:
+def assert_client_ends_at_once(door: Any, processes: Any, call: str) -> None:
     server = door.open(FRAME, batch_size=4, num_buffers=2)
     folder = str(Path(__file__).parent)
-    assert_ends_at_once(
-        processes.script(CLIENT.format(folder=folder, address=server.addresses[0], call=call))
-    )
+    source = CLIENT.format(folder=folder, address=server.addresses[0], call=call)
+    assert_ends_at_once(processes.script(source))
     # It goes on for others, once there is room.
     for _ in range(2):
         assert len(server.sample(timeout=10)) == 4
+
+
+@pytest.mark.parametrize(
+    "call", ["client.send(one)", "client.send(one, timeout=60)", "client.send_batch(many)"]
+)
+def test_a_send_to_a_server_without_room(door: Any, processes: Any, call: str) -> None:
+    assert_client_ends_at_once(door, processes, call)
+
+
+@pytest.mark.parametrize("call", ["client.flush()", "client.flush(timeout=60)", "client.close()"])
+def test_a_flush_to_a_server_without_room(socket_door: Any, processes: Any, call: str) -> None:
+    assert_client_ends_at_once(socket_door, processes, call)
 
 
 @pytest.mark.parametrize("call", ["client.flush()", "client.close()"])

@@ -40,7 +40,7 @@ class Lives:
                 producer=number,
                 rows=number * 5,
                 report=20,
-                pause=0.001,
+                pause=0.01,
                 options={"deadline": 40},
             )
             for number in range(PRODUCERS)

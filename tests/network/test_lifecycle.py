@@ -140,9 +140,9 @@ os.kill(os.getpid(), 9)
 
 
 def test_what_a_closing_server_does_not_take_the_next_one_gets(
-    door: Any, make_server: Any, connect: Any
+    socket_door: Any, make_server: Any, connect: Any
 ) -> None:
-    server, intake = door.open_and_take(batch_size=8, num_buffers=2)
+    server, intake = socket_door.open_and_take(batch_size=8, num_buffers=2)
     address = server.addresses[0]
     client = connect(server)
     client.send_batch(rows(0, 0, 100_000, SMALL))
@@ -184,9 +184,9 @@ def test_what_was_acknowledged_before_sigterm_is_taken_after_it(
 
 
 def test_a_close_with_clients_that_can_not_finish_ends_after_its_deadline(
-    door: Any, connect: Any
+    socket_door: Any, connect: Any
 ) -> None:
-    server = door.open(batch_size=2, num_buffers=2)
+    server = socket_door.open(batch_size=2, num_buffers=2)
     client = connect(server)
     client.send_batch(rows(0, 0, 1_000, SMALL))
     start = time.monotonic()
@@ -250,9 +250,9 @@ for producer, client in enumerate(clients):
 
 
 def test_a_script_that_ends_with_clients_that_can_not_deliver_ends_soon(
-    door: Any, processes: Any
+    socket_door: Any, processes: Any
 ) -> None:
-    server = door.open(batch_size=2, num_buffers=2)
+    server = socket_door.open(batch_size=2, num_buffers=2)
     script = f"""
 import sys
 sys.path.insert(0, {str(Path(__file__).parent)!r})
@@ -374,9 +374,9 @@ def test_threads_that_share_a_client_do_not_mix_samples(
 
 @pytest.mark.parametrize("setting", [{"deadline": 0.5}, {"max_retry": 2, "deadline": 30.0}])
 def test_a_client_that_gives_up_says_how_many_and_keeps_them(
-    door: Any, processes: Any, connect: Any, setting: dict[str, Any]
+    socket_door: Any, processes: Any, connect: Any, setting: dict[str, Any]
 ) -> None:
-    server = processes.start("serve", door.address())
+    server = processes.start("serve", socket_door.address())
     client = connect(server.wait_for("ready"), **setting)
     client.send_batch(rows(0, 0, 10, SMALL))
     client.flush(timeout=10)
@@ -396,7 +396,7 @@ def test_a_client_that_gives_up_says_how_many_and_keeps_them(
     with pytest.raises(echoic.DisconnectedError):
         client.close(timeout=5)
     # They can go to another server.
-    other, intake = door.open_and_take()
+    other, intake = socket_door.open_and_take()
     with echoic.connect(other.addresses[0], example(SMALL)) as heir:
         heir.send_batch(rows(0, 0, 10, SMALL))
         heir.send_batch(kept)
@@ -431,11 +431,39 @@ def test_nobody_at_the_address(door: Any) -> None:
     assert address.split("://")[1] in str(caught.value)
 
 
+def test_a_shared_memory_client_that_gives_up_has_kept_nothing(
+    processes: Any, connect: Any
+) -> None:
+    server = processes.start("serve", f"shm://echoic-test-{os.getpid()}-gone")
+    client = connect(server.wait_for("ready"), deadline=0.5)
+    client.send_batch(rows(0, 0, 10, SMALL))
+    server.kill()
+    with pytest.raises(echoic.DisconnectedError) as caught:
+        # More than the ring of a server that is gone holds.
+        client.send_batch(rows(0, 10, 10_000, SMALL))
+    assert caught.value.undelivered == 0
+    assert client.undelivered() is None
+
+
 # Waiting.
 
 
-def test_a_full_window_says_why_it_waits(door: Any, connect: Any) -> None:
-    server = door.open(batch_size=2, num_buffers=2)
+def test_a_full_ring_keeps_a_shared_memory_client_waiting(make_server: Any, connect: Any) -> None:
+    way = echoic.ShmTransport(f"echoic-test-{os.getpid()}-full")
+    server = make_server(example(SMALL), 2, 2, transport=way).start()
+    client = connect(server)
+    client.send_batch(rows(0, 0, 4, SMALL))
+    with pytest.raises(echoic.WaitTimeoutError) as caught:
+        client.send(sample(0, 4, SMALL), timeout=0.2)
+    assert caught.value.reason == "CAPACITY"
+    intake = Intake(server)
+    client.send_batch(rows(0, 4, 1_000, SMALL), timeout=10)
+    client.close(timeout=10)
+    assert_exactly(intake.finish()[0], 1_004)
+
+
+def test_a_full_window_says_why_it_waits(socket_door: Any, connect: Any) -> None:
+    server = socket_door.open(batch_size=2, num_buffers=2)
     client = connect(server, window_bytes=1 << 12)
     sent, reason = 0, None
     while sent < 10_000 and reason is None:
@@ -458,9 +486,9 @@ def test_a_full_window_says_why_it_waits(door: Any, connect: Any) -> None:
 
 
 def test_a_close_in_another_thread_ends_a_send_that_waits(
-    door: Any, connect: Any, background: Any
+    socket_door: Any, connect: Any, background: Any
 ) -> None:
-    client = connect(door.open(batch_size=2, num_buffers=2), window_bytes=1 << 12)
+    client = connect(socket_door.open(batch_size=2, num_buffers=2), window_bytes=1 << 12)
     many = background.start_and_let_block(client.send_batch, rows(0, 0, 10_000, SMALL))
     with pytest.raises(echoic.EchoicError):
         client.close(timeout=0.3)

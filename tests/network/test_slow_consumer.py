@@ -82,9 +82,11 @@ def test_a_learner_that_stops_for_a_while(
         assert_exactly(steps[producer], count)
 
 
-def test_signs_of_life_do_not_fall_into_samples(door: Any) -> None:
+def test_signs_of_life_do_not_fall_into_samples(socket_door: Any) -> None:
     # So large that the socket takes a part of one, while several signs of life are due.
-    server, intake = door.open_and_take(HUGE, batch_size=2, num_buffers=2, heartbeat=HEARTBEAT)
+    server, intake = socket_door.open_and_take(
+        HUGE, batch_size=2, num_buffers=2, heartbeat=HEARTBEAT
+    )
     intake.pause()
     count = 12
     window = (count + 1) * server.info.bytes_per_sample

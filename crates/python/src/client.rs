@@ -419,7 +419,7 @@ fn client_error(py: Python<'_>, error: &ClientError, progress: &str, undelivered
         }
         ClientError::Closed => closed_error(py, text("the client is closed".into())),
         ClientError::Failed(failure) => {
-            let mut what = failure.error.to_string();
+            let mut what = format!("{}: {}", failure.address, failure.error);
             if failure.attempts > 1 {
                 what = format!("{what}; gave up after {} attempts", failure.attempts);
             }

@@ -172,6 +172,7 @@ numbers!(SampleInfo {
         connections_refused: u64,
         connections_malformed: u64,
         connections_silent: u64,
+        accept_errors: u64,
         reconnects: u64,
         received_samples: u64,
         received_bytes: u64,

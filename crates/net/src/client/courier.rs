@@ -16,7 +16,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 
 use super::line::{Ear, State};
 use super::link::{LinkError, Opening, timespec};
-use super::{Alarm, Failure, Shared};
+use super::{Alarm, Shared};
 use crate::transport::Link;
 use crate::wire::WireError;
 use crate::wire::frame::{
@@ -28,8 +28,6 @@ use crate::wire::handshake::{Purpose, Refused, Welcome};
 const FRAME_BYTES: usize = 1 << 20;
 /// From this much on it is not worth waiting for more.
 pub(super) const ENOUGH_BYTES: usize = 64 << 10;
-/// How long to wait for the server's last words.
-const FAREWELL: Duration = Duration::from_secs(2);
 
 /// See the [module](self).
 pub(super) struct Courier {
@@ -56,8 +54,8 @@ struct Standing {
     last_carried: Option<Instant>,
     /// The socket took no more.
     jammed: bool,
-    /// When the server said that it is closing: from then on nothing new goes out.
-    dismissed: Option<Instant>,
+    /// The server said that it is closing: nothing new goes out, and its last word is awaited.
+    dismissed: bool,
     /// We said that nothing more will come.
     finished: bool,
 }
@@ -75,6 +73,12 @@ impl Frame {
     /// The number behind its last sample.
     fn end(&self) -> u64 {
         self.first + u64::from(self.count)
+    }
+
+    /// The number behind the last sample that is out as a whole.
+    fn sent(&self, sample: usize) -> u64 {
+        let out = self.out.saturating_sub(self.head.len());
+        self.first + out.checked_div(sample).unwrap_or(0) as u64
     }
 }
 
@@ -99,7 +103,7 @@ impl Courier {
             match self.carry(&mut standing) {
                 Ok(()) => break State::Closed,
                 Err(error) if error.is_temporary() => shared.line.set_state(State::Away),
-                Err(error) => break State::Failed(Failure { error, attempts: 0 }),
+                Err(error) => break State::Failed(shared.line.failure(error, 0)),
             }
         };
         self.reader.finished();
@@ -118,7 +122,7 @@ impl Courier {
                 standing.write(self)?;
             }
             let done = self.shared.line.is_closing() && self.shared.is_delivered();
-            if done && standing.frame.is_none() && standing.dismissed.is_none() {
+            if done && standing.frame.is_none() && !standing.dismissed {
                 return self.say_goodbye(standing);
             }
             self.sleep(standing)?;
@@ -142,10 +146,11 @@ impl Courier {
         let lingering =
             standing.last_carried.map(|carried| carried + linger).filter(|end| *end > now);
         let silence = standing.last_heard + standing.heartbeat * 3;
-        let mut until = silence.min(standing.last_spoke + standing.heartbeat);
-        if let Some(dismissed) = standing.dismissed {
-            until = until.min(dismissed + FAREWELL);
-        } else if !standing.jammed && standing.sent < standing.limit {
+        let mut until = silence;
+        if !standing.jammed {
+            until = until.min(standing.last_spoke + standing.heartbeat);
+        }
+        if !standing.dismissed && !standing.jammed && standing.sent < standing.limit {
             // Whoever sends rings the bell by what this says; and what was finished before it was
             // said is found by the look behind it.
             let alarm = if lingering.is_some() { Alarm::AtEnough } else { Alarm::AtOnce };
@@ -214,7 +219,7 @@ fn attempt(shared: &Shared, reader: &mut Reader, deadline: Instant) -> Result<St
         last_spoke: now,
         last_carried: None,
         jammed: false,
-        dismissed: None,
+        dismissed: false,
         finished: false,
     })
 }
@@ -225,14 +230,12 @@ impl Standing {
         if now.duration_since(self.last_heard) > self.heartbeat * 3 {
             return Err(LinkError::Lost("the server has been silent for too long".into()));
         }
-        if self.dismissed.is_some_and(|at| now.duration_since(at) > FAREWELL) {
-            return Err(LinkError::Lost("the server is closing".into()));
-        }
-        if now.duration_since(self.last_spoke) >= self.heartbeat && self.control.is_empty() {
+        // A socket that takes nothing needs no ping to find out.
+        if now.duration_since(self.last_spoke) >= self.heartbeat && !self.jammed {
             Control::Ping(0).write(&mut self.control);
             self.last_spoke = now;
         }
-        if self.dismissed.is_some() && self.frame.is_none() && !self.finished {
+        if self.dismissed && self.frame.is_none() && !self.finished {
             self.finished = true;
             Control::Goodbye { text: String::new() }.write(&mut self.control);
         }
@@ -248,7 +251,7 @@ impl Standing {
         if self.frame.is_some() || !self.control.is_empty() {
             return true;
         }
-        if self.dismissed.is_some() {
+        if self.dismissed {
             return false;
         }
         let samples = self.sendable(courier);
@@ -267,20 +270,24 @@ impl Standing {
 
     /// Writes what is due, with one system call.
     fn write(&mut self, courier: &Courier) -> Result<(), LinkError> {
-        if self.frame.is_none() && self.dismissed.is_none() && !self.finished {
+        if self.frame.is_none() && !self.dismissed && !self.finished {
             self.frame = self.next_frame(courier);
         }
         let shared = &courier.shared;
         let sample = shared.spec.nbytes();
         let mut pieces: [IoSlice<'_>; 4] = std::array::from_fn(|_| IoSlice::new(&[]));
-        pieces[0] = IoSlice::new(&self.control);
+        // Between frames only: whatever is in the middle of one would be read as samples.
+        let between = self.frame.as_ref().is_none_or(|frame| frame.out == 0);
+        if between {
+            pieces[0] = IoSlice::new(&self.control);
+        }
         if let Some(frame) = &self.frame {
             let head = &frame.head[frame.out.min(frame.head.len())..];
             pieces[1] = IoSlice::new(head);
             let out = frame.out.saturating_sub(frame.head.len());
             // Rows that are out may be acknowledged, and then they are not ours to look at any more.
-            let begun = out.checked_div(sample).unwrap_or(0);
-            let first = frame.first + begun as u64;
+            let first = frame.sent(sample);
+            let begun = (first - frame.first) as usize;
             let left = frame.count as usize - begun;
             let (count, rows) = courier.reader.rows(first, left);
             pieces[2] = IoSlice::new(&rows[out - begun * sample..]);
@@ -302,7 +309,7 @@ impl Standing {
         shared.stats.writes.fetch_add(1, Ordering::Relaxed);
         shared.stats.bytes.fetch_add(written as u64, Ordering::Relaxed);
         self.last_spoke = now;
-        let control = written.min(self.control.len());
+        let control = if between { written.min(self.control.len()) } else { 0 };
         self.control.drain(..control);
         if let Some(frame) = &mut self.frame {
             frame.out += written - control;
@@ -331,7 +338,7 @@ impl Standing {
         loop {
             match self.link.read(&mut bytes) {
                 Ok(0) => {
-                    let why = if self.dismissed.is_some() {
+                    let why = if self.dismissed {
                         "the server is closing"
                     } else {
                         "the server closed the connection"
@@ -367,7 +374,8 @@ impl Standing {
             match Control::read(header, payload)? {
                 Control::Ack { next, limit, stall } => {
                     // Of a frame that is not all out, samples may be stored already.
-                    let out = self.frame.as_ref().map_or(self.sent, Frame::end);
+                    let sample = courier.shared.spec.nbytes();
+                    let out = self.frame.as_ref().map_or(self.sent, |frame| frame.sent(sample));
                     if next > out || limit < next {
                         let (field, expected) = ("acknowledged sample", out);
                         return Err(WireError::Sequence { field, expected, got: next }.into());
@@ -378,7 +386,7 @@ impl Standing {
                 }
                 Control::Ping(number) => Control::Pong(number).write(&mut self.control),
                 Control::Pong(_) => {}
-                Control::Goodbye { .. } => self.dismissed = Some(Instant::now()),
+                Control::Goodbye { .. } => self.dismissed = true,
                 Control::Memory { .. } | Control::Report { .. } => {
                     let (expected, got) = ("ACK, PING, PONG or GOODBYE", header.kind);
                     return Err(WireError::Unexpected { expected, got }.into());

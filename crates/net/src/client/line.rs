@@ -140,6 +140,11 @@ impl Line {
         Some(self.ending().unwrap_or(ClientError::Closed))
     }
 
+    /// That the client gives up because of an error.
+    pub(super) fn failure(&self, error: LinkError, attempts: u32) -> Failure {
+        Failure { address: self.dial.address(), error, attempts }
+    }
+
     /// How the client introduces itself.
     pub(super) fn open(&self, purpose: Purpose, first: u64, spec: &Spec) -> Open {
         Open {
@@ -183,7 +188,7 @@ impl Line {
             let tired = patience.is_some_and(|patience| since.elapsed() + pause >= patience)
                 || self.options.max_retry.is_some_and(|most| attempts > most);
             if tired || !error.is_temporary() {
-                return Err(Failure { error, attempts });
+                return Err(self.failure(error, attempts));
             }
             // Not all at the same moment, when a thousand clients lose one server.
             ear.listen(jittered(pause));

@@ -23,15 +23,15 @@ use rustix::event::{PollFd, PollFlags, poll};
 
 use super::line::{Ear, Line, State};
 use super::link::{LinkError, Opening, timespec};
-use super::{ClientError, ClientInfo, Failure, Options, Waiting, lock};
+use super::{ClientError, ClientInfo, Options, Waiting, lock};
 use crate::address::Address;
 use crate::transport::{Dial, Link};
 use crate::wire::WireError;
 use crate::wire::frame::{Control, HEADER_BYTES, Header, MAX_CONTROL, kind};
-use crate::wire::handshake::{ProducerId, Purpose};
+use crate::wire::handshake::{ProducerId, Purpose, Refused};
 
 /// How often the server is told what was written.
-const REPORT: Duration = Duration::from_secs(1);
+const REPORT: Duration = Duration::from_millis(100);
 /// How often whoever waits for room looks whether the server is still there.
 const LOOK: Duration = Duration::from_millis(50);
 
@@ -183,6 +183,8 @@ impl MemoryClient {
     ///
     /// [`ClientError::Failed`].
     pub fn flush(&self) -> Result<(), ClientError> {
+        // The server's numbers are to be up to date as well.
+        self.shared.line.ring();
         match self.shared.line.ending() {
             Some(error @ ClientError::Failed(_)) => Err(error),
             _ => Ok(()),
@@ -278,8 +280,12 @@ impl Shared {
         let waited = wait.until(|until| {
             let mut turn = lock(&self.turn.0);
             loop {
-                if let Some(found) = poll().map(Ok).or_else(|| self.line.ending().map(Err)) {
-                    return ControlFlow::Break(found);
+                if let Some(found) = poll() {
+                    return ControlFlow::Break(Ok(found));
+                }
+                if let Some(ending) = self.line.ending() {
+                    // Once more: the end may have brought the result.
+                    return ControlFlow::Break(poll().ok_or(ending));
                 }
                 let left = until.map(|until| until.saturating_duration_since(Instant::now()));
                 turn = match left {
@@ -315,7 +321,7 @@ impl Shared {
             match kept {
                 Ok(()) => break State::Closed,
                 Err(error) if error.is_temporary() => self.line.set_state(State::Away),
-                Err(error) => break State::Failed(Failure { error, attempts: 0 }),
+                Err(error) => break State::Failed(self.line.failure(error, 0)),
             }
         };
         self.line.set_state(state);
@@ -419,6 +425,9 @@ fn listen(link: &mut dyn Link, input: &mut Vec<u8>) -> Result<(), LinkError> {
             let Some(payload) = input.get(HEADER_BYTES..end) else { break };
             if header.kind == kind::GOODBYE {
                 return Err(LinkError::Lost("the server is closing".into()));
+            }
+            if header.kind == kind::REFUSED {
+                return Err(LinkError::Refused(Refused::read(payload)?));
             }
             Control::read(header, payload)?;
             input.drain(..end);

@@ -76,6 +76,8 @@ impl Default for Options {
 /// Why a client gave up.
 #[derive(Debug, Clone)]
 pub struct Failure {
+    /// Where the server should be.
+    pub address: Address,
     /// What went wrong last.
     pub error: LinkError,
     /// How often it tried to connect.
@@ -109,7 +111,7 @@ pub enum ClientError {
     #[error("the client is closed")]
     Closed,
     /// The server can't be reached, or does not want us.
-    #[error("{}", .0.error)]
+    #[error("{}: {}", .0.address, .0.error)]
     Failed(Failure),
     /// A sample is larger than a frame.
     #[error("a sample of {0} bytes does not fit into a frame of 4 GiB")]
@@ -251,7 +253,14 @@ impl Shared {
         mut wait: Wait<'_>,
         mut poll: impl FnMut() -> Option<T>,
     ) -> Result<T, ClientError> {
-        let look = &mut || poll().map(Ok).or_else(|| self.line.ending().map(Err));
+        // Once more after the end was seen: it may have brought the result.
+        let look = &mut || {
+            let found = poll();
+            if found.is_some() {
+                return found.map(Ok);
+            }
+            self.line.ending().map(|ending| poll().ok_or(ending))
+        };
         let waited = wait.until(|until| match self.window.wait(until, &mut *look) {
             Some(found) => ControlFlow::Break(found),
             None => ControlFlow::Continue(Blocked::Capacity),

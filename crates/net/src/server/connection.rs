@@ -59,7 +59,7 @@ pub(crate) enum Ending {
     /// What came made no sense.
     Malformed,
     /// It was told that it can't stay, and why.
-    Refused,
+    Refused(RefusalCode),
 }
 
 enum Phase {
@@ -344,7 +344,7 @@ impl Connection {
                     token.is_none_or(|t| t.verify(Side::Client, &client, &server, signed, &proof));
                 if !known {
                     self.refuse(RefusalCode::Auth, "the token is missing or wrong");
-                    return Ok(Some(Outcome::Ended(Ending::Refused)));
+                    return Ok(Some(Outcome::Ended(Ending::Refused(RefusalCode::Auth))));
                 }
                 let open = Open::read(payload)?;
                 self.phase = Phase::Deciding(Box::new(Decision { open, client, server }));
@@ -465,6 +465,7 @@ impl Connection {
             WireError::Version { .. } => {
                 let text = format!("the server: {error}");
                 self.refuse(RefusalCode::Version, &text);
+                return Outcome::Ended(Ending::Refused(RefusalCode::Version));
             }
             _ => self.refuse(RefusalCode::Protocol, &error.to_string()),
         }
@@ -544,7 +545,7 @@ impl Connection {
             return None;
         }
         if self.deadline.is_some_and(|deadline| deadline <= now) {
-            return Some(if self.is_leaving() { Ending::Refused } else { Ending::Silent });
+            return Some(if self.is_leaving() { Ending::Gone } else { Ending::Silent });
         }
         let quiet = matches!(self.phase, Phase::Listening) || self.blocked_since.is_some();
         (!quiet && now.duration_since(self.last_heard) > patience).then_some(Ending::Silent)

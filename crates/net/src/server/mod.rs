@@ -41,7 +41,7 @@ const CREDIT_LEAST: usize = 64 << 10;
 const CREDIT_TOTAL: usize = 256 << 20;
 
 /// How long after its deadline an event loop may take to end.
-const GRACE: Duration = Duration::from_millis(200);
+const GRACE: Duration = Duration::from_millis(500);
 
 /// How a door is kept.
 #[derive(Debug, Clone)]

@@ -28,10 +28,12 @@ use crate::wire::spec;
 const WAKER: Key = Key(usize::MAX);
 const LISTENER: Key = Key(usize::MAX - 1);
 
-/// How often connections are looked at for what did not happen.
+/// How often connections are looked at for what did not happen, unless hearts beat faster.
 const SWEEP: Duration = Duration::from_millis(250);
 /// How long to leave the listener alone after the system did not let us accept.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// How long clients that could not finish in time are given to hear so.
+const FAREWELL: Duration = Duration::from_millis(200);
 /// More than this unsent is a client that does not read.
 const MAX_BACKLOG: usize = 1 << 20;
 /// How many refused connections may be told why at a time.
@@ -155,13 +157,27 @@ impl Worker {
                 }
             }
             self.sweep();
+            if self.deadline.is_some_and(|deadline| deadline <= Instant::now()) {
+                self.dismiss();
+            }
+        }
+    }
+
+    /// Ends what could not finish in time: each client learns what was stored, so that it sends the next
+    /// server no more than the rest.
+    fn dismiss(&mut self) {
+        self.open_up();
+        for index in 0..self.connections.len() {
+            if self.connections[index].as_ref().is_some_and(|one| one.producer().is_some()) {
+                self.end(index, &Ending::Goodbye);
+            }
         }
     }
 
     fn is_over(&self) -> bool {
         // Clients that have the ring's memory are waited for, by this thread alone, until they are gone:
         // nobody else notices.
-        let late = self.deadline.is_some_and(|deadline| deadline <= Instant::now());
+        let late = self.deadline.is_some_and(|deadline| deadline + FAREWELL <= Instant::now());
         self.deadline.is_some()
             && self.connections.iter().flatten().all(|one| late && !one.has_memory())
     }
@@ -171,9 +187,10 @@ impl Worker {
             return Some(Duration::ZERO);
         }
         let idle = self.connections.len() == self.free.len();
-        let sweep = (!idle).then(|| self.last_sweep + SWEEP);
+        let sweep = (!idle).then(|| self.last_sweep + self.sweep_pause());
         let now = Instant::now();
-        let deadline = self.deadline.filter(|deadline| *deadline > now);
+        let ends = self.deadline.map(|deadline| [deadline, deadline + FAREWELL]);
+        let deadline = ends.into_iter().flatten().find(|end| *end > now);
         let next = [sweep, self.accept_again, deadline].into_iter().flatten().min()?;
         Some(next.saturating_duration_since(now))
     }
@@ -357,6 +374,8 @@ impl Worker {
                 });
                 self.queued[index] = true;
                 self.waiting.push_front(index);
+                // What is stored is stored: whoever flushes need not wait for the rest.
+                connection.acknowledge(credit, true);
             }
             Outcome::Opened => self.decide(index),
             Outcome::Ended(ending) => return self.end(index, &ending),
@@ -507,8 +526,7 @@ impl Worker {
             Ending::Silent => {
                 meter.silent.fetch_add(1, Ordering::Relaxed);
             }
-            // The one refusal that the connection decides by itself.
-            Ending::Refused if connection.backlog() > 0 => meter.refuse(RefusalCode::Auth),
+            Ending::Refused(code) => meter.refuse(*code),
             _ => {}
         }
         if connection.has_memory() && !matches!(ending, Ending::Gone) {
@@ -518,7 +536,7 @@ impl Worker {
             self.enqueue(index);
             return;
         }
-        let farewell = matches!(ending, Ending::Goodbye | Ending::Malformed | Ending::Refused);
+        let farewell = matches!(ending, Ending::Goodbye | Ending::Malformed | Ending::Refused(_));
         if farewell && connection.is_leaving() && !connection.is_overdue() && connection.write() {
             self.enqueue(index);
             return;
@@ -528,13 +546,17 @@ impl Worker {
         }
     }
 
+    fn sweep_pause(&self) -> Duration {
+        SWEEP.min(self.shared.options.heartbeat / 2)
+    }
+
     /// Looks for what did not happen: clients that say nothing, and clients to be kept waiting.
     fn sweep(&mut self) {
         let now = Instant::now();
         if self.accept_again.is_some_and(|again| again <= now) {
             self.accept();
         }
-        if now.duration_since(self.last_sweep) < SWEEP {
+        if now.duration_since(self.last_sweep) < self.sweep_pause() {
             return;
         }
         self.last_sweep = now;
