@@ -116,6 +116,27 @@ loom: ## Model-check the ring: every order of its atomic operations, within boun
 	$(call say,Model-checking the ring)
 	@RUSTFLAGS="--cfg loom" cargo test -p echoic-memory --release --test loom --target-dir target/loom
 
+.PHONY: fuzz
+# The stable toolchain can count what code an input reaches; the fuzzer that looks at the counts is built
+# by cargo, with the C++ compiler of the machine. What is found new goes to target/fuzz/corpus.
+FUZZ_SECONDS := 20
+FUZZ_TARGETS := $(basename $(notdir $(wildcard fuzz/targets/*.rs)))
+FUZZ_FLAGS := -Cpasses=sancov-module $(addprefix -Cllvm-args=-sanitizer-coverage-,\
+	level=4 inline-8bit-counters pc-table trace-compares)
+fuzz: ## Tell parsers, a server and a client what nobody should, FUZZ_SECONDS each
+	$(call say,Fuzzing $(FUZZ_TARGETS))
+	@RUSTFLAGS="$(FUZZ_FLAGS)" cargo build --release --manifest-path fuzz/Cargo.toml --bins \
+		--target $(HOST) --target-dir target/fuzz
+	@for target in $(FUZZ_TARGETS); do \
+		mkdir -p target/fuzz/corpus/$$target; \
+		echo "$$target, from $$(ls fuzz/corpus/$$target | wc -l) inputs"; \
+		target/fuzz/$(HOST)/release/$$target -max_total_time=$(FUZZ_SECONDS) -timeout=20 \
+			-rss_limit_mb=2048 -max_len=9000 -artifact_prefix=target/fuzz/$$target- \
+			target/fuzz/corpus/$$target fuzz/corpus/$$target > target/fuzz/$$target.log 2>&1 \
+			|| { grep -v -e NEW -e REDUCE -e pulse target/fuzz/$$target.log; exit 1; }; \
+		tail -n 1 target/fuzz/$$target.log; \
+	done
+
 .PHONY: miri
 miri: ## Run the unsafe code in miri (needs nightly with the miri component)
 	@MIRIFLAGS="-Zmiri-disable-isolation" cargo +nightly miri test -p echoic-memory --target-dir target/miri

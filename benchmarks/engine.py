@@ -100,11 +100,13 @@ class Echoic:
         import echoic  # noqa: PLC0415 - as above
 
         name = f"echoic-bench-{os.getpid()}-{next(_numbers)}"
-        transport: echoic.Transport = {
-            "tcp": lambda: echoic.TcpTransport(0),
-            "unix": lambda: echoic.UnixTransport(Path(tempfile.gettempdir()) / f"{name}.sock"),
-            "shm": lambda: echoic.ShmTransport(name),
-        }[door]()
+        transport: echoic.Transport
+        if door == "tcp":
+            transport = echoic.TcpTransport(0)
+        elif door == "unix":
+            transport = echoic.UnixTransport(Path(tempfile.gettempdir()) / f"{name}.sock")
+        else:
+            transport = echoic.ShmTransport(name)
         server = echoic.Server(
             example, batch_size=batch_size, num_buffers=num_buffers, transport=transport
         ).start()

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from benchmarks import payload, probes, stream
+from benchmarks import payload, probes, stream, table
 from benchmarks.__main__ import run
 from benchmarks.child import ChildError
 from benchmarks.content import ContentError, Crowd, Receiver
@@ -133,9 +133,10 @@ def test_workload_with_a_corrupted_batch_prints_no_number(
     "name", ["send_small_tcp", "latency_small_unix", "send_batch_small_unix", "connections_tcp"]
 )
 def test_network_workload_with_a_corrupted_batch_gives_no_number(name: str) -> None:
+    # The session sees the error too, and ends the client that sends on.
     with (
-        network_workload(name).session(Corrupting()) as measure,
         pytest.raises(ContentError, match=r"row|there are"),
+        network_workload(name).session(Corrupting()) as measure,
     ):
         # The batch that is wrong is the sixth, whose repeat depends on the workload.
         [measure() for _ in range(9)]
@@ -148,8 +149,8 @@ def test_network_workload_ends_with_the_reason_of_a_client_that_fails(
         ClientProcess, "send", lambda client, calls: client.tell({"do": "send", "burst": "many"})
     )
     with (
-        network_workload("send_small_tcp").session(Echoic()) as measure,
         pytest.raises(ChildError, match="missing 1 required positional argument: 'turns'"),
+        network_workload("send_small_tcp").session(Echoic()) as measure,
     ):
         measure()
 
@@ -348,3 +349,34 @@ def test_subjects_are_measured_in_turn_and_a_failing_one_is_left_out() -> None:
 def test_summary_gives_median_quartiles_and_range() -> None:
     assert Summary.of([5, 1, 4, 2, 3]) == Summary(median=3, q1=2, q3=4, min=1, max=5)
     assert Summary.of([2.5]) == Summary(median=2.5, q1=2.5, q3=2.5, min=2.5, max=2.5)
+
+
+@pytest.mark.parametrize("suite", ["stream"])
+def test_tables_show_the_committed_results(suite: str) -> None:
+    text = (ROOT / "benchmarks" / "results" / f"{suite}.jsonl").read_text()
+    records = [json.loads(line) for line in text.splitlines()]
+    lines = list(table.tables(records))
+    assert lines[0] == "| workload | Echoic | bound | speed / bound | speed / id-echo |"
+    assert [line.split("`")[1] for line in lines[2:]] == [record["workload"] for record in records]
+
+
+def test_table_of_a_curve_has_every_number_of_connections() -> None:
+    numbers = {f"samples_per_s_{count}": {"median": count * 1e6} for count in (1, 64)}
+    record = {
+        "workload": "curve",
+        "unit": "samples/s",
+        "median": 64e6,
+        "bound": {"median": 12_300.0},
+        "ratio_to_bound": None,
+        "ratio_to_peer": {"other": 2},
+        "metrics": numbers,
+        "peers": {"other": {"unavailable": "stalled"}},
+        "parameters": {"connections": [1, 64]},
+    }
+    assert list(table.tables([record]))[2:] == [
+        "| `curve` | 64 M samples/s | 12.3 k samples/s | - | 2 |",
+        "",
+        "| samples/s in total over so many connections | system | 1 | 64 |",
+        "|---|---|---|---|",
+        "| `curve` | Echoic | 1 M | 64 M |",
+    ]

@@ -36,7 +36,7 @@ def bare_stream(door: str, *, ring_bytes: int, total_bytes: int) -> Iterator[Mea
     blocks = _blocks()
     slots = -(-ring_bytes // BLOCK)
     ring = np.zeros((slots + (slots % BLOCKS == 0), BLOCK), np.uint8)
-    places = [memoryview(place) for place in ring]
+    places = [place.data for place in ring]
     count = max(len(ring), total_bytes // BLOCK)
     with _connected(door) as (link, child):
 
@@ -121,7 +121,7 @@ def send(door: str, address: str) -> None:
         link.connect(("127.0.0.1", int(address)) if door == "tcp" else address)
         if door == "tcp":
             link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        blocks = [memoryview(block) for block in _blocks()]
+        blocks = [block.data for block in _blocks()]
 
         def answer(request: Message) -> Message:
             started = time.monotonic_ns()

@@ -108,7 +108,8 @@ def latency(
         def transfer(batches: int, rate: float | None, note: Check) -> float:
             client.pace(batches * ring.batch_size, rate)
             finished, (sent,) = _take(learner, batches, ring, note, [client])
-            return batches * ring.batch_size / (finished - sent["started"]) * 1e9
+            elapsed: float = finished - sent["started"]
+            return batches * ring.batch_size / elapsed * 1e9
 
         def measure() -> Measurement:
             rates.append(transfer(_batches(rates[-1], seconds, ring), None, check))
@@ -144,14 +145,13 @@ def connections(  # noqa: PLR0913 - what can be chosen
     ring: Ring,
     seconds: float,
     counts: Sequence[int],
-    turns: int | None,
+    burst: int,
 ) -> Iterator[Measure]:
     """Samples per second in total over ever more connections; the value is the last.
 
-    The clients are in two processes. In each, one thread sends through every connection in turn:
-    its share of the samples in so many ``turns``, or without a number one sample each time.
-    ``kept`` is the least that was left at any number of connections of the most that fewer had
-    reached. The processor time is that with the last number.
+    The clients are in two processes. In each, one thread sends up to ``burst`` samples through
+    every connection in turn; fewer if one turn of all would last longer than the repeat. ``kept``
+    is the lowest total as a share of the first. The processor time is that with the last number.
     """
     rates = dict.fromkeys(counts, _FIRST_RATE_BYTES / load.sample_bytes / 10)
     with contextlib.ExitStack() as stack:
@@ -179,10 +179,11 @@ def connections(  # noqa: PLR0913 - what can be chosen
 
             # As few samples of each connection as make whole batches.
             whole = ring.batch_size // math.gcd(ring.batch_size, count)
-            wholes = max(1, round(rates[count] * seconds / (whole * count * (turns or 1))))
+            each = max(whole, round(rates[count] * seconds / count / whole) * whole)
+            calls = min(burst, each)
+            turns = -(-each // calls // whole) * whole if calls % whole else -(-each // calls)
             transfer(1, CHECKED_ROUNDS * whole, crowd.check)
-            sizes = (turns, wholes * whole) if turns else (wholes * whole, 1)
-            rates[count], cpu = transfer(*sizes, crowd.count)
+            rates[count], cpu = transfer(turns, calls, crowd.count)
             transfer(1, CHECKED_ROUNDS * whole, crowd.check)
             for client in active:
                 client.disconnect()
@@ -193,11 +194,10 @@ def connections(  # noqa: PLR0913 - what can be chosen
             for count in counts:
                 rate, cpu = total(count)
                 totals.append(rate)
-            best = np.maximum.accumulate(totals)
             return Measurement(
                 totals[-1],
                 {
-                    "kept": float((np.array(totals) / best).min()),
+                    "kept": min(totals) / totals[0],
                     **{
                         f"samples_per_s_{count}": total
                         for count, total in zip(counts, totals, strict=True)

@@ -28,8 +28,8 @@ def workloads(quick: bool) -> list[Workload]:
         *(_latency(door, seconds) for door in DOORS),
         *(_small_batches(door, seconds) for door in DOORS),
         *(_frames(door, seconds) for door in DOORS),
-        _connections("connections_tcp", seconds, (1, 2, 8) if quick else _MANY, turns=4),
-        _connections("connections_in_turn_tcp", seconds, (1, 8) if quick else _MANY, turns=None),
+        _connections("connections_tcp", seconds, (1, 2, 8) if quick else _MANY, burst=1024),
+        _connections("connections_in_turn_tcp", seconds, (1, 8) if quick else _MANY, burst=1),
     ]
 
 
@@ -124,14 +124,12 @@ def _frames(door: str, seconds: float) -> Workload:
     )
 
 
-def _connections(
-    name: str, seconds: float, counts: tuple[int, ...], *, turns: int | None
-) -> Workload:
+def _connections(name: str, seconds: float, counts: tuple[int, ...], *, burst: int) -> Workload:
     load, ring = Load("numbered", 61), Ring(1024)
     return Workload(
         name=name,
-        what=f"send of 20 bytes over {counts[-1]} connections from two processes, in total; each "
-        + (f"sends its share in {turns} turns" if turns else "sends one sample in its turn"),
+        what=f"send of 20 bytes over {counts[-1]} connections from two processes, in total; in its "
+        f"turn, each sends up to {burst}",
         unit="samples/s",
         better="higher",
         session=partial(
@@ -141,17 +139,17 @@ def _connections(
             ring=ring,
             seconds=seconds,
             counts=counts,
-            turns=turns,
+            burst=burst,
         ),
         bound_name="empty native calls with such an argument, one thread",
         bound=partial(_empty_calls, calls=max(1000, int(seconds * 1e6))),
         parameters={
             **_parameters("tcp", load, ring, seconds),
             "connections": list(counts),
-            "turns": turns,
+            "burst": burst,
         },
         # One sample here and one there costs a system call each, with whatever system.
-        targets=(Target("kept", at_least=0.8),) if turns else (),
+        targets=(Target("kept", at_least=0.8),) if burst > 1 else (),
     )
 
 

@@ -6,10 +6,20 @@ import random
 import time
 from typing import Any
 
+import numpy as np
 import pytest
 from content import FRAME, HUGE, NOTHING, SMALL, assert_exactly, assert_run
 
 pytestmark = pytest.mark.timeout(55)
+
+
+def in_order(door: Any, steps: np.ndarray) -> np.ndarray:
+    """Put the steps of a producer in order where killing another may have changed it.
+
+    Over shared memory, the slot that a killed producer leaves in an older batch is filled by whoever
+    comes next, which is the only way for that batch to become complete.
+    """
+    return np.sort(steps) if door.kind == "shm" else steps
 
 
 # With three doors, a hundred kills. Large samples are cut in the middle almost every time.
@@ -52,9 +62,9 @@ def test_killed_producers_leave_no_hole_and_nothing_acknowledged_is_lost(
     sent = [other.stop() for other in others]
     steps = intake.finish()
     for producer, count in enumerate(sent):
-        assert_exactly(steps.pop(producer), count)
+        assert_exactly(in_order(door, steps.pop(producer)), count)
     for producer, victim in enumerate(victims, 2):
-        assert_run(steps.pop(producer, NOTHING), at_least=victim.acked)
+        assert_run(in_order(door, steps.pop(producer, NOTHING)), at_least=victim.acked)
     assert not steps
     assert server.info.inserted_total == intake.count
 
@@ -81,7 +91,7 @@ def test_producers_killed_while_they_wait_for_room_leave_no_hole(
     intake.resume()
     assert other.done() == 100
     steps = intake.finish()
-    assert_exactly(steps.pop(9), 100)
+    assert_exactly(in_order(door, steps.pop(9)), 100)
     for producer, victim in enumerate(victims):
-        assert_run(steps.pop(producer, NOTHING), at_least=victim.acked)
+        assert_run(in_order(door, steps.pop(producer, NOTHING)), at_least=victim.acked)
     assert server.info.inserted_total == intake.count

@@ -13,6 +13,15 @@ from content import HUGE, SMALL, assert_exactly
 pytestmark = pytest.mark.timeout(55)
 
 
+def keeps_others_going(door: Any) -> bool:
+    """Whether a producer that is stopped in the middle of a copy stops nobody else.
+
+    Over shared memory it writes into the batch itself, which then waits for it: a limit that the
+    guide states. What is tested there is that nothing is lost by it.
+    """
+    return door.kind != "shm"
+
+
 @pytest.mark.parametrize("words", [SMALL, HUGE])
 def test_a_stopped_producer_keeps_nobody_waiting_and_goes_on_later(
     door: Any, processes: Any, eventually: Any, words: int
@@ -28,11 +37,13 @@ def test_a_stopped_producer_keeps_nobody_waiting_and_goes_on_later(
         time.sleep(random_number.uniform(0, 0.1))
         stopped.signal(signal.SIGSTOP)
         # More than was on its way, so that it came after the stop.
-        goal = other.acked + 30
-        eventually(lambda goal=goal: other.acked >= goal)
+        others_goal = other.acked + 30
+        if keeps_others_going(door):
+            eventually(lambda goal=others_goal: other.acked >= goal)
         goal = stopped.acked + 1
         stopped.signal(signal.SIGCONT)
         eventually(lambda goal=goal: stopped.acked >= goal)
+        eventually(lambda goal=others_goal: other.acked >= goal)
     sent = [stopped.stop(), other.stop()]
     steps = intake.finish()
     for producer, count in enumerate(sent):
@@ -56,12 +67,14 @@ def test_a_producer_that_was_given_up_while_it_was_stopped_comes_back(
         stopped.signal(signal.SIGSTOP)
         # Longer than the server waits for a sign of life.
         start = time.monotonic()
-        goal = other.acked + 30
+        others_goal = other.acked + 30
         eventually(lambda start=start: time.monotonic() - start > 1.0)
-        eventually(lambda goal=goal: other.acked >= goal)
+        if keeps_others_going(door):
+            eventually(lambda goal=others_goal: other.acked >= goal)
         goal = stopped.acked + 1
         stopped.signal(signal.SIGCONT)
         eventually(lambda goal=goal: stopped.acked >= goal)
+        eventually(lambda goal=others_goal: other.acked >= goal)
     sent = [stopped.stop(), other.stop()]
     steps = intake.finish()
     for producer, count in enumerate(sent):

@@ -15,7 +15,7 @@ from content import FRAME, HUGE, SMALL, assert_exactly, by_producer, example, sa
 # The issue asks for 30 seconds; every push runs with less.
 PAUSE = float(os.environ.get("ECHOIC_TEST_PAUSE", "4"))
 # Shorter than the pause by far, so that waiting is not mistaken for death.
-HEARTBEAT = 0.3
+HEARTBEAT = 0.5
 
 pytestmark = [
     pytest.mark.timeout(50 + PAUSE),

@@ -442,7 +442,7 @@ impl Flow {
             return Ok(false);
         }
         let size = self.size();
-        if self.steps % self.pace != 0 {
+        if !self.steps.is_multiple_of(self.pace) {
             return Ok(true);
         }
         let Some(bytes) = end.read(size, self.vectored)? else { return Ok(false) };

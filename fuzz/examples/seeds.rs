@@ -1,0 +1,178 @@
+//! Writes inputs made of real frames into `corpus/`, for fuzzing to start from. Run it after the
+//! protocol has changed, in this folder: `cargo run --example seeds`, then `make fuzz` for a good
+//! while. What is worth keeping of both is found by each target itself, into an empty folder:
+//! `server -set_cover_merge=1 kept corpus/server ../target/fuzz/corpus/server`.
+
+use std::io;
+use std::path::Path;
+
+use echoic_fuzz::spec;
+use echoic_net::server::STREAM;
+use echoic_net::wire::frame::{Control, DataHead, HEADER_BYTES, Stall};
+use echoic_net::wire::handshake::{Challenge, Hello, Open, Purpose, RefusalCode, Refused, Welcome};
+use echoic_net::wire::{VERSION, preface, spec as wire_spec};
+use echoic_replay::{Dtype, Leaf, Spec};
+
+fn bytes(write: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
+    let mut out = Vec::new();
+    write(&mut out);
+    out
+}
+
+/// One leaf of each dtype.
+fn all_dtypes() -> Spec {
+    let dtypes = [
+        Dtype::Bool,
+        Dtype::Int(1),
+        Dtype::UInt(2),
+        Dtype::Float(4),
+        Dtype::BFloat16,
+        Dtype::Complex(16),
+        Dtype::Bytes(5),
+    ];
+    let leaf = |(number, dtype)| Leaf {
+        path: format!("leaves/{number}"),
+        dtype,
+        shape: (0..number).map(|axis| axis + 2).collect(),
+    };
+    Spec::new(dtypes.into_iter().enumerate().map(leaf).collect()).expect("a good spec")
+}
+
+fn open(purpose: Purpose, spec: Spec) -> Open {
+    Open {
+        proof: [0; 32],
+        purpose,
+        producer: [9; 16],
+        epoch: 3,
+        first: 0,
+        stream: STREAM.into(),
+        spec: (purpose != Purpose::Probe).then_some(spec),
+    }
+}
+
+fn welcome(next: u64, spec: Option<Spec>) -> Welcome {
+    Welcome {
+        proof: [0; 32],
+        instance: [4; 16],
+        next,
+        limit: 1000,
+        heartbeat_ms: 5000,
+        release: "0.1.0".into(),
+        spec,
+    }
+}
+
+fn data(first: u64, count: u32, sample: usize) -> Vec<u8> {
+    let mut frame = DataHead { first, count }.bytes(sample).expect("a small frame").to_vec();
+    frame.resize(frame.len() + count as usize * sample, 7);
+    frame
+}
+
+fn controls() -> Vec<Vec<u8>> {
+    let text = "the server is closing".to_owned();
+    let ack = |next, stall| Control::Ack { next, limit: 1000, stall };
+    [
+        ack(0, Stall::None),
+        ack(2, Stall::Capacity),
+        ack(5, Stall::Leased),
+        Control::Ping(1),
+        Control::Pong(0),
+        Control::Goodbye { text },
+    ]
+    .map(|control| bytes(|out| control.write(out)))
+    .into()
+}
+
+/// What clients say to a server whose samples have this size; the first byte tells which server.
+fn clients(which: u8, filling: usize) -> Vec<Vec<u8>> {
+    let start = [&preface(VERSION)[..], &bytes(|out| Hello { nonce: [1; 32] }.write(out))].concat();
+    let opened =
+        |purpose, spec| [&start[..], &bytes(|out| open(purpose, spec).write(out))].concat();
+    let producing = opened(Purpose::Produce, spec(filling));
+    let sample = 8 + filling;
+    let mut said = vec![
+        start.clone(),
+        producing.clone(),
+        opened(Purpose::Probe, spec(filling)),
+        opened(Purpose::Memory, spec(filling)),
+        opened(Purpose::Produce, all_dtypes()),
+        [&producing[..], &data(0, 3, sample), &data(2, 3, sample)].concat(),
+        [&producing[..], &data(0, 1, sample)[..sample]].concat(),
+        b"GET / HTTP/1.1\r\n\r\n".to_vec(),
+        preface(VERSION + 1).to_vec(),
+    ];
+    said.extend(controls().iter().map(|control| [&producing[..], control].concat()));
+    let cuts = [0u8, 64, 64 + 128, 5 + 8 * 2, 7 + 64];
+    let cut = |cut: u8| said.iter().map(move |said| [&[which, cut], &said[..]].concat());
+    cuts.into_iter().flat_map(cut).collect()
+}
+
+/// What servers say to a client; the first bytes tell what it does, and how links cut.
+fn servers() -> Vec<Vec<u8>> {
+    let challenge = |wants_proof| Challenge { nonce: [2; 32], wants_proof };
+    let start = [&preface(VERSION)[..], &bytes(|out| challenge(false).write(out))].concat();
+    let answered = |answer: &[u8]| [&start[..], answer].concat();
+    let welcomed = answered(&bytes(|out| welcome(0, None).write(out)));
+    let refused = Refused { code: RefusalCode::Limit, text: "too many".into() };
+    let probed = [
+        bytes(|out| welcome(0, Some(spec(12))).write(out)),
+        bytes(|out| Control::Pong(0).write(out)),
+        bytes(|out| Control::Pong(1).write(out)),
+    ];
+    let mut said = vec![
+        start.clone(),
+        welcomed.clone(),
+        answered(&probed.concat()),
+        answered(&bytes(|out| refused.write(out))),
+        [&welcomed[..], &controls().concat()].concat(),
+    ];
+    said.extend(controls().iter().map(|control| [&welcomed[..], control].concat()));
+    let ways = [(0, 0), (1, 0), (0b10100, 3), (0b10110, 3 + 8 * 2), (0b11100, 4 + 8 * 4), (1, 2)];
+    let way =
+        |(how, cuts): (u8, u8)| said.iter().map(move |said| [&[how, cuts], &said[..]].concat());
+    ways.into_iter().flat_map(way).collect()
+}
+
+fn save(target: &str, inputs: &[Vec<u8>]) -> io::Result<()> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus").join(target);
+    std::fs::create_dir_all(&folder)?;
+    for (number, input) in inputs.iter().enumerate() {
+        std::fs::write(folder.join(format!("seed-{number:03}")), input)?;
+    }
+    Ok(())
+}
+
+fn main() -> io::Result<()> {
+    let mut frames = controls();
+    frames.extend([preface(VERSION).to_vec(), data(5, 3, 20), data(0, 1, 0), data(1, 2, 1)]);
+    save("frames", &frames)?;
+    let payload = |kind: u8, frame: Vec<u8>| [&[kind], &frame[HEADER_BYTES..]].concat();
+    let refused = |code| Refused { code, text: "no".into() };
+    let mut handshake = vec![
+        payload(0, bytes(|out| Hello { nonce: [1; 32] }.write(out))),
+        payload(1, bytes(|out| Challenge { nonce: [1; 32], wants_proof: true }.write(out))),
+        payload(2, bytes(|out| open(Purpose::Produce, all_dtypes()).write(out))),
+        payload(2, bytes(|out| open(Purpose::Probe, all_dtypes()).write(out))),
+        payload(3, bytes(|out| welcome(3, None).write(out))),
+        payload(3, bytes(|out| welcome(3, Some(all_dtypes())).write(out))),
+    ];
+    let codes = RefusalCode::all().map(|code| payload(4, bytes(|out| refused(code).write(out))));
+    handshake.extend(codes);
+    save("handshake", &handshake)?;
+    let two = |one: &Spec, other: &Spec| {
+        bytes(|out| [one, other].into_iter().for_each(|spec| wire_spec::write(out, spec)))
+    };
+    save(
+        "spec",
+        &[two(&all_dtypes(), &spec(3)), two(&spec(3), &spec(4)), two(&spec(1), &spec(1))],
+    )?;
+    save("server", &[clients(0, 12), clients(1, 4088), clients(2, 12)].concat())?;
+    save("client", &servers())?;
+    // The steps of a producer are no frames: any bytes stand for some.
+    let noise = |seed: u64| -> Vec<u8> {
+        let byte = |at: u64| ((at + seed).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 56) as u8;
+        (0..seed % 300).map(byte).collect()
+    };
+    save("producer", &(0..24).map(|number| noise(number * 97)).collect::<Vec<_>>())?;
+    Ok(())
+}
