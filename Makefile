@@ -60,11 +60,12 @@ docs: .venv/.installed-docs ## Build the documentation into site/
 ##@ Develop
 
 .PHONY: check
-check: lint types docs rustdoc test ## Run all that continuous integration runs
+check: lint types docs rustdoc test fuzz ## Run all that continuous integration runs
 
 .PHONY: fmt
 fmt: .venv/.installed-dev ## Format Rust and Python code
 	@cargo fmt --all
+	@cargo fmt --manifest-path fuzz/Cargo.toml
 	@ruff check --fix-only --quiet $(OURS)
 	@ruff format $(OURS)
 
@@ -72,6 +73,7 @@ fmt: .venv/.installed-dev ## Format Rust and Python code
 lint: .venv/.installed-dev ## Check formatting and lints of Rust and Python code
 	$(call say,Checking format)
 	@cargo fmt --all --check
+	@cargo fmt --manifest-path fuzz/Cargo.toml --check
 	@ruff format --check $(OURS)
 	$(call say,Checking lints)
 	@ruff check $(OURS)

@@ -1,7 +1,7 @@
 """Echoic: experience replay and data transport for reinforcement learning.
 
-Start with :class:`Server`: samples go in one by one, fixed-size batches come out as numpy views. Workers
-in other processes push to it with :func:`connect`.
+Start with :class:`Server`: samples go in one by one, fixed-size batches come out as numpy views.
+Workers in other processes push to it with :func:`connect`.
 """
 
 from echoic._native import Histogram, LeafSpec, Sample, SampleInfo, Spec, TrajectoryAccumulator

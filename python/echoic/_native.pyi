@@ -77,7 +77,8 @@ class Client:
             SpecError: The sample does not fit. Nothing of it is sent.
             WaitTimeoutError: There was no room in time; ``reason`` says why.
             ClosedError: The client is closed.
-            DisconnectedError: The client has given up; ``undelivered`` says how many samples it has.
+            DisconnectedError: The client has given up; ``undelivered`` says how many samples it
+                has.
         """
 
     def send_batch(self, tree: Any, timeout: float | None = None) -> None:
@@ -123,9 +124,9 @@ class Client:
     def stats(self) -> dict[str, float]:
         """Return the client's numbers.
 
-        ``samples_sent``, ``samples_acked`` (stored by the server), ``pending`` (not yet), ``window``
-        (samples that fit), ``bytes_per_sample``, ``bytes_sent``, ``writes`` (system calls),
-        ``reconnects``, ``blocked_sends``, ``blocked_time`` (seconds) and ``connected`` (0 or 1).
+        ``samples_sent``, ``samples_acked`` (stored by the server), ``pending`` (not yet),
+        ``window`` (samples that fit), ``bytes_per_sample``, ``bytes_sent``, ``writes`` (system
+        calls), ``reconnects``, ``blocked_sends``, ``blocked_time`` (seconds) and ``connected`` (0 or 1).
         """
 
     def _example(self) -> Any:
@@ -243,11 +244,13 @@ class Server:
         """Return every number by name: those of :attr:`info`, and refusals by reason."""
 
     def close(self, drain: float = 1.0) -> None:
-        """Close the doors, end intake and wake everyone who waits. Batches already taken stay valid.
+        """Close the doors, end intake and wake everyone who waits.
+
+        Batches already taken stay valid.
 
         Args:
-            drain: For how many seconds clients may finish what they are sending. What is not stored by
-                then stays with them, for a server that comes later.
+            drain: For how many seconds clients may finish what they are sending. What is not stored
+                by then stays with them, for a server that comes later.
         """
 
     @property

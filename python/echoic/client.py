@@ -30,10 +30,10 @@ _open_clients: weakref.WeakSet[Client] = weakref.WeakSet()
 class Client(_native.Client):
     """Sends samples to a server in another process, each exactly once.
 
-    ``send`` copies a sample into a bounded window and returns; a thread in the background carries the
-    window's samples to the server, many per system call, and keeps each until the server has stored
-    it. When the connection breaks, the client comes back by itself and goes on where the server says.
-    One client may be used from many threads. :func:`connect` makes one.
+    ``send`` copies a sample into a bounded window and returns; a thread in the background carries
+    the window's samples to the server, many per system call, and keeps each until the server has
+    stored it. When the connection breaks, the client comes back by itself and goes on where the
+    server says. One client may be used from many threads. :func:`connect` makes one.
 
     Args:
         address: ``tcp://host:port``, ``tls://host:port``, ``unix:///path`` or ``shm://name``.
@@ -58,7 +58,9 @@ class Client(_native.Client):
         DisconnectedError: Nobody answered within ``connect_timeout``.
     """
 
-    def __new__(
+    _options: dict[str, Any]
+
+    def __new__(  # noqa: PLR0913 - one argument for each option
         cls,
         address: str,
         example: Any,
@@ -76,7 +78,7 @@ class Client(_native.Client):
         server_name: str | None = None,
     ) -> Self:
         """Connect; see the class for the arguments."""
-        options = {
+        options: dict[str, Any] = {
             "token": secret(token),
             "window_bytes": window_bytes,
             "linger": linger,

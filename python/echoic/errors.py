@@ -33,8 +33,9 @@ class WaitTimeoutError(EchoicError, TimeoutError):
 
     Attributes:
         reason: ``"CAPACITY"`` (complete batches wait for a consumer), ``"LEASED"`` (all batches are
-            held by live arrays) or ``"EMPTY"`` (no batch is complete); from a client also ``"AWAY"``
-            (there is no connection) or ``"NETWORK"`` (the server has not acknowledged what was sent).
+            held by live arrays) or ``"EMPTY"`` (no batch is complete); from a client also
+            ``"AWAY"`` (there is no connection) or ``"NETWORK"`` (the server has not acknowledged
+            what was sent).
         stored: How many samples of a ``submit_batch`` were stored, or of a ``send_batch`` taken,
             before the timeout.
     """

@@ -29,8 +29,8 @@ class Server(_native.Server):
             structure, dtypes and shapes matter.
         batch_size: How many samples make a batch.
         num_buffers: How many batches fit: at least 2. Producers wait while all are full or held.
-        transport: How workers in other processes connect: a :class:`~echoic.TcpTransport` or another,
-            or several; ``None`` for this process only. They are opened by :meth:`start`.
+        transport: How workers in other processes connect: a :class:`~echoic.TcpTransport` or
+            another, or several; ``None`` for this process only. They are opened by :meth:`start`.
         held_warning_after: After how many seconds a batch that is still held, while producers wait
             for memory, is worth a :class:`~echoic.HeldBatchesWarning`.
 
@@ -53,6 +53,9 @@ class Server(_native.Server):
         array([0., 1.], dtype=float32)
     """
 
+    # Transports that are not open yet.
+    _waiting: list[Transport]
+
     def __new__(
         cls,
         example: Any,
@@ -72,8 +75,8 @@ class Server(_native.Server):
         for one in transports:
             if not isinstance(one, Transport):
                 raise TypeError(
-                    f"transport must be a transport such as TcpTransport(port=50051), or several, got "
-                    f"a {type(one).__name__}"
+                    "transport must be a transport such as TcpTransport(port=50051), or several, "
+                    f"got a {type(one).__name__}"
                 )
         shared = any(isinstance(one, ShmTransport) for one in transports)
         self = super().__new__(cls, example, batch_size, num_buffers, held_warning_after, shared)

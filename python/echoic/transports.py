@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
+    import os
+
     from echoic import _native
 
 __all__ = ["ShmTransport", "TcpTransport", "TlsTransport", "Transport", "UnixTransport"]
@@ -36,7 +37,8 @@ class _Door:
         max_connections: How many clients may be connected; the next is told so.
         heartbeat: After how many seconds of silence each side says that it is there. A side that is
             silent for three times as long is taken for dead.
-        threads: How many event loops serve the connections: half the cores, at most 4, when ``None``.
+        threads: How many event loops serve the connections: half the cores, at most 4, when
+            ``None``.
     """
 
     token: str | bytes | None = field(default=None, kw_only=True, repr=False)
@@ -69,7 +71,7 @@ class TcpTransport(_Door):
         host: Name or number of the interface. One that other machines can reach needs a ``token``.
         insecure: Allow such an interface without a token. Then everyone who can reach it may push
             samples.
-        token: See :class:`Transport settings <echoic.TcpTransport>`: a secret that clients must have.
+        token: A secret that clients must have. It is proven without being sent.
         max_connections: How many clients may be connected; the next is told so.
         heartbeat: After how many seconds of silence each side says that it is there.
         threads: How many event loops serve the connections.
@@ -108,8 +110,8 @@ class TlsTransport(_Door):
         key: The private key of the certificate, a PEM file.
         client_ca: The authority whose certificates clients must have, a PEM file; clients need none
             when ``None``.
-        insecure: Allow an interface that other machines can reach without a token, because you check
-            certificates, or trust everyone there.
+        insecure: Allow an interface that other machines can reach without a token, because you
+            check certificates, or trust everyone there.
         token: A secret that clients must have.
         max_connections: How many clients may be connected; the next is told so.
         heartbeat: After how many seconds of silence each side says that it is there.

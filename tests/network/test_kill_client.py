@@ -16,8 +16,8 @@ pytestmark = pytest.mark.timeout(55)
 def in_order(door: Any, steps: np.ndarray) -> np.ndarray:
     """Put the steps of a producer in order where killing another may have changed it.
 
-    Over shared memory, the slot that a killed producer leaves in an older batch is filled by whoever
-    comes next, which is the only way for that batch to become complete.
+    Over shared memory, the slot that a killed producer leaves in an older batch is filled by
+    whoever comes next, which is the only way for that batch to become complete.
     """
     return np.sort(steps) if door.kind == "shm" else steps
 

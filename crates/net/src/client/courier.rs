@@ -114,6 +114,8 @@ impl Courier {
     /// Carries samples over a connection until all are delivered and the client is closed.
     fn carry(&mut self, standing: &mut Standing) -> Result<(), LinkError> {
         standing.use_input(self)?;
+        // What came with the handshake may lie in the link already, where no poll sees it.
+        standing.read(self)?;
         loop {
             self.shared.sent.store(standing.sent, Ordering::Relaxed);
             let now = Instant::now();
@@ -384,7 +386,11 @@ impl Standing {
                     courier.shared.set_stall(stall);
                     courier.reader.release(next);
                 }
-                Control::Ping(number) => Control::Pong(number).write(&mut self.control),
+                // One answer says that we are there; a flood of questions gets no more memory.
+                Control::Ping(number) if self.control.len() < MAX_CONTROL as usize => {
+                    Control::Pong(number).write(&mut self.control);
+                }
+                Control::Ping(_) => {}
                 Control::Pong(_) => {}
                 Control::Goodbye { .. } => self.dismissed = true,
                 Control::Memory { .. } | Control::Report { .. } => {

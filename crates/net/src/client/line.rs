@@ -219,6 +219,21 @@ impl AsFd for Ear {
     }
 }
 
+/// Has a client fail if its thread dies without having said how it ended: whoever waits would wait for
+/// ever.
+pub(super) fn on_death(line: &Line) -> impl Drop {
+    struct Mourned<'a>(&'a Line);
+    impl Drop for Mourned<'_> {
+        fn drop(&mut self) {
+            if !self.0.is_over() {
+                let error = LinkError::Lost("the client's thread has died".into());
+                self.0.set_state(State::Failed(self.0.failure(error, 0)));
+            }
+        }
+    }
+    Mourned(line)
+}
+
 /// Half to all of a duration.
 fn jittered(pause: Duration) -> Duration {
     let random = random::<1>().map_or(u8::MAX, |[byte]| byte);

@@ -25,6 +25,9 @@ pub enum LinkError {
     /// What the server said makes no sense.
     #[error("the server sent nonsense: {0}")]
     Wire(#[from] WireError),
+    /// Encryption could not be agreed on, or the certificate is not the right one.
+    #[error("{0}")]
+    Unsafe(String),
     /// The server's memory can't be used.
     #[error("the server's memory can't be used: {0}")]
     Memory(String),
@@ -41,14 +44,18 @@ impl LinkError {
         match self {
             Self::Lost(_) => true,
             Self::Refused(refused) => refused.code.is_temporary(),
-            Self::Wire(_) | Self::Impostor(_) | Self::Memory(_) => false,
+            Self::Wire(_) | Self::Impostor(_) | Self::Memory(_) | Self::Unsafe(_) => false,
         }
     }
 }
 
 impl From<io::Error> for LinkError {
     fn from(error: io::Error) -> Self {
-        Self::Lost(error.to_string())
+        match error.kind() {
+            // A certificate that does not fit will not fit next time.
+            io::ErrorKind::InvalidData => Self::Unsafe(error.to_string()),
+            _ => Self::Lost(error.to_string()),
+        }
     }
 }
 

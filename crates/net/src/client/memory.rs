@@ -21,7 +21,7 @@ use echoic_replay::Spec;
 use echoic_replay::stream::{Wait, WaitOver};
 use rustix::event::{PollFd, PollFlags, poll};
 
-use super::line::{Ear, Line, State};
+use super::line::{Ear, Line, State, on_death};
 use super::link::{LinkError, Opening, timespec};
 use super::{ClientError, ClientInfo, Options, Waiting, lock};
 use crate::address::Address;
@@ -80,7 +80,11 @@ impl MemoryClient {
         });
         let watcher = Arc::clone(&shared);
         let thread = std::thread::Builder::new().name("echoic-watcher".into());
-        thread.spawn(move || watcher.watch(&ear)).map_err(system)?;
+        let watch = move || {
+            let _mourned = on_death(&watcher.line);
+            watcher.watch(&ear);
+        };
+        thread.spawn(watch).map_err(system)?;
         Ok(Self { shared })
     }
 

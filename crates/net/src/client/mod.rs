@@ -1,7 +1,7 @@
 //! The client's end of a door: from samples to a connection, each delivered exactly once.
 //!
 //! A [`Client`] copies samples into a bounded [`Window`] and returns. A thread of its own, the
-//! [`courier`], carries them to the server and keeps each until the server has acknowledged it. When
+//! `courier`, carries them to the server and keeps each until the server has acknowledged it. When
 //! the connection breaks, it comes back and goes on where the server says.
 //!
 //! # Invariants
@@ -305,7 +305,12 @@ impl Client {
         });
         let courier = Courier::new(Arc::clone(&shared), reader, ear);
         let thread = std::thread::Builder::new().name("echoic-courier".into());
-        let courier = thread.spawn(move || courier.run()).map_err(system)?;
+        let mourner = Arc::clone(&shared);
+        let courier = thread.spawn(move || {
+            let _mourned = line::on_death(&mourner.line);
+            courier.run()
+        });
+        let courier = courier.map_err(system)?;
         Ok(Self { shared, courier: Mutex::new(Some(courier)), remains: Mutex::new(None) })
     }
 

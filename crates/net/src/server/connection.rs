@@ -24,6 +24,8 @@ use crate::wire::{PREFACE_BYTES, VERSION, WireError, preface, read_preface};
 /// How much is read at once: much for one system call, and little enough to stay in the cache until it
 /// is copied on.
 const CHUNK: usize = 256 << 10;
+/// How much memory a connection may keep for what it could not use at once.
+const KEPT: usize = 4096;
 /// What a buffer for [`Connection::read`] must hold: a frame that is not complete, and a chunk.
 pub(crate) const BUFFER: usize = HEADER_BYTES + handshake::MAX_PAYLOAD as usize + CHUNK;
 
@@ -184,6 +186,8 @@ impl Connection {
         let mut filled = self.input.len();
         buffer[..filled].copy_from_slice(&self.input);
         self.input.clear();
+        // While nothing is under way, a connection keeps no memory.
+        self.input.shrink_to(KEPT);
         if filled > 0 || self.has_waiting_sample(stream) {
             let (used, stop) = self.consume(stream, &buffer[..filled], token)?;
             buffer.copy_within(used..filled, 0);
@@ -195,7 +199,10 @@ impl Connection {
         }
         let direct = match &mut self.phase {
             Phase::Producing { intake, .. } if filled == 0 => {
-                intake.read_direct(stream, &mut *self.link, &mut buffer[..CHUNK])
+                let before = intake.next;
+                let direct = intake.read_direct(stream, &mut *self.link, &mut buffer[..CHUNK]);
+                self.meter.samples.fetch_add(intake.next - before, Ordering::Relaxed);
+                direct
             }
             _ => None,
         };
@@ -306,7 +313,8 @@ impl Connection {
             return Ok((HEADER_BYTES + DATA_BYTES, None));
         }
         let limit = match self.phase {
-            Phase::Hello | Phase::Challenged { .. } => handshake::MAX_PAYLOAD,
+            // A spec may be long; a stranger's first word is not.
+            Phase::Challenged { .. } => handshake::MAX_PAYLOAD,
             _ => frame::MAX_CONTROL,
         };
         if header.len > limit {
@@ -528,8 +536,13 @@ impl Connection {
         }
         // The end of what we say, so that the client sees it after the reason, not a reset.
         if self.is_leaving() && !self.finished && !self.link.has_unflushed() {
-            self.finished = true;
-            return self.link.finish().is_ok();
+            return match self.link.finish() {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => true,
+                finished => {
+                    self.finished = true;
+                    finished.is_ok()
+                }
+            };
         }
         true
     }

@@ -186,8 +186,11 @@ impl Intake {
         let available = link.available()?;
         let fitting = available / sample;
         if self.partial_len > 0 || fitting == 0 {
-            return Some(self.read_partial(stream, link, rest, sample));
+            return Some(self.read_partial(stream, link, rest, sample, available));
         }
+        // What follows goes through a buffer, so not much of it: the next read is direct again.
+        let tail = rest.len().min(sample);
+        let rest = &mut rest[..tail];
         let samples = fitting.min(self.left as usize).min((MAX_PIECES / leaves.len()).max(1));
         let mut incoming = match reserve(stream, samples) {
             Ok(incoming) => incoming,
@@ -234,6 +237,7 @@ impl Intake {
         link: &mut dyn Link,
         rest: &mut [u8],
         sample: usize,
+        available: usize,
     ) -> Result<io::Result<(usize, usize)>, Obstacle> {
         if self.partial_len == sample {
             self.store_partial(stream)?;
@@ -243,6 +247,9 @@ impl Intake {
         if self.left == 0 {
             return Ok(link.read(rest).map(|read| (read, read)));
         }
+        // If whole samples follow in this frame, the next read takes them straight into the ring.
+        let more = self.left > 1 && available >= missing + sample;
+        let rest = if more { &mut [] } else { rest };
         let mut pieces =
             [IoSliceMut::new(&mut self.partial[self.partial_len..]), IoSliceMut::new(rest)];
         let read = match link.read_vectored(&mut pieces) {

@@ -1,10 +1,10 @@
 //! The server's end of a door: from links to samples in a stream.
 //!
-//! - [`worker`]: the event loops, of which there is a fixed number whatever the number of clients.
-//! - [`connection`]: one client, from its first byte on.
-//! - [`intake`]: from data frames into the ring.
-//! - [`sessions`]: what each producer has delivered, so that nothing is stored twice.
-//! - [`meter`]: the numbers.
+//! - `worker`: the event loops, of which there is a fixed number whatever the number of clients.
+//! - `connection`: one client, from its first byte on.
+//! - `intake`: from data frames into the ring.
+//! - `sessions`: what each producer has delivered, so that nothing is stored twice.
+//! - `meter`: the numbers.
 
 mod connection;
 mod intake;
