@@ -86,6 +86,12 @@ fn receive(stream: &Arc<Stream>, count: usize) -> Vec<u64> {
     numbers
 }
 
+fn receive_any(stream: &Arc<Stream>, count: usize) {
+    for _ in 0..count.div_ceil(stream.batch_size()) {
+        within(20, |wait| stream.take(wait)).unwrap();
+    }
+}
+
 fn passes(listen: &dyn Listen, payload: usize, count: u64) {
     let stream = stream(payload, 8);
     let mut server = Server::open(listen, Arc::clone(&stream), Options::default()).unwrap();
@@ -158,6 +164,33 @@ fn a_full_ring_holds_clients_back_and_says_why() {
         drop(other);
         assert!(!sender.is_finished());
         assert_eq!(receive(&stream, 100), (0..100).collect::<Vec<_>>());
+    });
+}
+
+#[test]
+fn clients_share_a_ring_that_is_always_full() {
+    let stream = stream(1000, 4);
+    let server = Server::open(&tcp(), stream.clone(), Options::default()).unwrap();
+    let clients: Vec<Client> = (0..3)
+        .map(|_| Client::new(dial(server.address()), spec(1000), ClientOptions::default()).unwrap())
+        .collect();
+    // More than windows and credits hold, so that everyone always has something on the way.
+    std::thread::scope(|scope| {
+        for client in &clients {
+            scope.spawn(|| {
+                while !client.is_closed() {
+                    let _ = client.try_claim(16).map(|rows| rows.map(|rows| client.commit(rows)));
+                }
+            });
+        }
+        receive_any(&stream, 20_000);
+        let samples: Vec<u64> = server.connections().iter().map(|one| one.samples).collect();
+        let least = samples.iter().min().unwrap();
+        assert!(samples.len() == 3 && least * 10 > 20_000 / 3, "not fair: {samples:?}");
+        for client in &clients {
+            let _ = within(0, |wait| client.close(wait));
+        }
+        stream.close();
     });
 }
 

@@ -23,7 +23,7 @@ use crate::wire::{PREFACE_BYTES, VERSION, WireError, preface, read_preface};
 
 /// How much is read at once: much for one system call, and little enough to stay in the cache until it
 /// is copied on.
-const CHUNK: usize = 256 << 10;
+pub(crate) const CHUNK: usize = 256 << 10;
 /// How much memory a connection may keep for what it could not use at once.
 const KEPT: usize = 4096;
 /// What a buffer for [`Connection::read`] must hold: a frame that is not complete, and a chunk.
@@ -163,15 +163,16 @@ impl Connection {
         }
     }
 
-    /// Reads and uses what there is, up to one `buffer`. `token` is what clients must have.
+    /// Reads and uses what there is, up to a `chunk`. `token` is what clients must have.
     pub(crate) fn read(
         &mut self,
         stream: &Stream,
         buffer: &mut [u8],
+        chunk: usize,
         token: Option<&Token>,
     ) -> Outcome {
         let outcome =
-            self.try_read(stream, buffer, token).unwrap_or_else(|error| self.fail(&error));
+            self.try_read(stream, buffer, chunk, token).unwrap_or_else(|error| self.fail(&error));
         self.note_stall(&outcome);
         outcome
     }
@@ -180,6 +181,7 @@ impl Connection {
         &mut self,
         stream: &Stream,
         buffer: &mut [u8],
+        chunk: usize,
         token: Option<&Token>,
     ) -> Result<Outcome, WireError> {
         // What was left over last time goes first.
@@ -200,7 +202,7 @@ impl Connection {
         let direct = match &mut self.phase {
             Phase::Producing { intake, .. } if filled == 0 => {
                 let before = intake.next;
-                let direct = intake.read_direct(stream, &mut *self.link, &mut buffer[..CHUNK]);
+                let direct = intake.read_direct(stream, &mut *self.link, &mut buffer[..chunk]);
                 self.meter.samples.fetch_add(intake.next - before, Ordering::Relaxed);
                 direct
             }
@@ -210,7 +212,7 @@ impl Connection {
             Some(Ok(read)) => read,
             Some(Err(obstacle)) => return Ok(obstructed(obstacle)),
             None => {
-                let end = buffer.len().min(filled + CHUNK);
+                let end = buffer.len().min(filled + chunk);
                 self.link.read(&mut buffer[filled..end]).map(|read| (read, read))
             }
         };

@@ -24,7 +24,7 @@ use echoic_replay::Stream;
 
 pub use meter::{ConnectionInfo, DoorInfo, Flow};
 
-use self::connection::Connection;
+use self::connection::{CHUNK, Connection};
 use self::meter::Meter;
 use self::worker::Worker;
 use crate::address::Address;
@@ -39,6 +39,10 @@ pub const STREAM: &str = "stream";
 const CREDIT_MOST: usize = 4 << 20;
 const CREDIT_LEAST: usize = 64 << 10;
 const CREDIT_TOTAL: usize = 256 << 20;
+/// The most bytes that all connections together keep because the ring is full, but for the least that is
+/// worth a system call.
+const KEPT_TOTAL: usize = 32 << 20;
+const CHUNK_LEAST: usize = 16 << 10;
 
 /// How long after its deadline an event loop may take to end.
 const GRACE: Duration = Duration::from_millis(500);
@@ -140,6 +144,13 @@ impl Shared {
         let mut hasher = DefaultHasher::new();
         producer.hash(&mut hasher);
         (hasher.finish() % self.workers.len() as u64) as usize
+    }
+
+    /// How much to read from a client at once. What finds no room in the ring is kept, so it is less when
+    /// there are many.
+    fn chunk(&self) -> usize {
+        let standing = self.standing.load(Ordering::Relaxed).max(1);
+        (KEPT_TOTAL / standing).clamp(CHUNK_LEAST, CHUNK)
     }
 
     /// How many samples a client may have on their way.

@@ -345,11 +345,12 @@ impl Worker {
             return;
         }
         let (stream, token) = (&self.shared.stream, self.shared.options.token.as_ref());
-        let mut outcome = connection.read(stream, &mut self.buffer, token);
+        let chunk = self.shared.chunk();
+        let mut outcome = connection.read(stream, &mut self.buffer, chunk, token);
         if matches!(outcome, Outcome::Blocked(_)) {
             // Room that comes from here on rings; room that came before is found by one more try.
             stream.wake_on_room(&self.room_waker);
-            outcome = connection.read(stream, &mut self.buffer, token);
+            outcome = connection.read(stream, &mut self.buffer, chunk, token);
         }
         if let Some((producer, next)) = connection.producer() {
             let producer = *producer;
@@ -383,9 +384,13 @@ impl Worker {
         self.write(index);
     }
 
-    /// The ring has room: those who waited come first.
+    /// The ring has room: those who waited come first, and of them last whoever filled it up, or nobody
+    /// else would ever have a turn.
     fn open_up(&mut self) {
         self.full = None;
+        if !self.waiting.is_empty() {
+            self.waiting.rotate_left(1);
+        }
         while let Some(index) = self.waiting.pop_back() {
             self.ready.push_front(index);
         }
