@@ -126,8 +126,8 @@ class Client:
 
         ``samples_sent``, ``samples_acked`` (stored by the server), ``pending`` (not yet),
         ``window`` (samples that fit), ``bytes_per_sample``, ``bytes_sent``, ``writes`` (system
-        calls), ``reconnects``, ``blocked_sends``, ``blocked_time`` (seconds) and ``connected`` (0 or
-        1).
+        calls), ``reconnects``, ``blocked_sends``, ``blocked_time`` (seconds) and ``connected``
+        (0 or 1).
         """
 
     def _example(self) -> Any:
