@@ -199,6 +199,11 @@ impl Cursor {
         self == Self::free(generation)
     }
 
+    /// Whether this is the free state that an earlier one than `generation` left.
+    pub(crate) fn is_left_before(self, generation: u64) -> bool {
+        self.is_free() && ((self.0 >> 32) as u32).wrapping_sub(generation as u32) >> 31 == 1
+    }
+
     /// Whether the buffer is open, or full, for `generation`.
     pub(crate) fn is(self, generation: u64) -> bool {
         !self.is_free() && self.0 >> 48 == generation & 0xffff

@@ -270,8 +270,8 @@ impl Producer {
             reserving.generation.fetch_max(generation, Ordering::AcqRel);
         }
         let cursor = Cursor(reserving.cursor.load(Ordering::Acquire));
-        // If this generation left it free, we come late.
-        if cursor.is_free() && !cursor.is_left_by(generation) {
+        // If this generation left it free, or a later one did, we come late.
+        if cursor.is_left_before(generation) {
             let opened = Cursor::new(generation, SERVER, 0);
             let swapped = reserving.cursor.compare_exchange(
                 cursor.0,

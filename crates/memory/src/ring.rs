@@ -713,3 +713,24 @@ fn settle_poll(deadline: Option<Instant>) -> Option<Instant> {
     let next = Instant::now() + SETTLE_POLL;
     Some(deadline.map_or(next, |deadline| deadline.min(next)))
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_that_comes_generations_late_to_open_a_buffer_changes_nothing() {
+        let ring = Ring::new(1, 1);
+        for _ in 0..3 {
+            ring.try_reserve(1).unwrap().commit(|| 1);
+            let claim = ring.try_take().unwrap();
+            ring.release(claim);
+        }
+        // The buffer is free, and nobody has asked for the next batch.
+        for late in 1..=3 {
+            ring.producer.open(Turn::new(late, 0), late);
+        }
+        ring.try_reserve(1).unwrap().commit(|| 1);
+        assert!(ring.try_take().is_some_and(|claim| claim.sequence() == 3));
+    }
+}
