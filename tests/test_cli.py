@@ -714,7 +714,7 @@ def test_bench_sends_to_a_server_with_any_tree(make_server: Any) -> None:
 def test_bench_that_is_refused_is_exit_status_1(open_server: Any) -> None:
     done = invoke("bench", open_server(), "--spec", "x=int8", "--clients", "2", "--timeout", "20")
     assert done.exit_code == 1
-    assert re.match(r"echoic: client [01]: the server refused: ", done.output)
+    assert re.match(r"echoic: client [01]: tcp://\S+: the server refused: ", done.output)
     assert "`x: int8" in done.output
     assert done.output.count("\n") == 1
 
