@@ -121,7 +121,7 @@ loom: ## Model-check the ring: every order of its atomic operations, within boun
 .PHONY: fuzz
 # The stable toolchain can count what code an input reaches; the fuzzer that looks at the counts is built
 # by cargo, with the C++ compiler of the machine. What is found new goes to target/fuzz/corpus.
-FUZZ_SECONDS := 20
+FUZZ_SECONDS := 10
 FUZZ_TARGETS := $(basename $(notdir $(wildcard fuzz/targets/*.rs)))
 FUZZ_FLAGS := -Cpasses=sancov-module $(addprefix -Cllvm-args=-sanitizer-coverage-,\
 	level=4 inline-8bit-counters pc-table trace-compares)
