@@ -2,16 +2,24 @@
 //!
 //! - [`spec`]: the contract: path, dtype and shape of every leaf of a sample.
 //! - [`stream`]: samples in one by one, fixed-size batches out in order, each once.
+//! - [`selectors`]: who is sampled, and who goes; [`limiter`]: who must wait.
+//! - [`chunk`] and [`trajectory`]: steps stored once, and items that name slices of them.
+//! - [`rng`]: the generator of all random choices.
 //! - [`histogram`]: durations counted without a lock.
 //! - [`metrics`]: what a stream can tell about itself.
 //!
 //! This crate knows nothing of networks and nothing of Python.
 #![forbid(unsafe_code)]
 
+pub mod chunk;
 pub mod histogram;
+pub mod limiter;
 pub mod metrics;
+pub mod rng;
+pub mod selectors;
 pub mod spec;
 pub mod stream;
+pub mod trajectory;
 
 pub use echoic_memory::Blocked;
 pub use histogram::{Histogram, Summary};

@@ -1,0 +1,1 @@
+//! Who must wait: the rate limiter of a table.

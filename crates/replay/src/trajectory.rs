@@ -1,0 +1,162 @@
+//! What an item is made of: for each leaf, slices of chunks.
+
+use std::sync::Arc;
+
+use crate::chunk::{ColumnKind, Slice};
+
+/// One leaf of a trajectory, whatever its length.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Column {
+    /// Where the leaf stands in the tree: keys joined by `/`, empty for a tree that is one leaf.
+    pub path: String,
+    /// What its values are.
+    pub kind: ColumnKind,
+    /// Whether it is one step without a time axis.
+    pub squeezed: bool,
+}
+
+/// The form of trajectories: the same for many, so stored once.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Signature {
+    /// The tree that the leaves belong to, in a notation of the layer above; opaque here.
+    pub structure: String,
+    /// The leaves in the order of the columns.
+    pub columns: Vec<Column>,
+}
+
+/// Slices of chunks for each leaf.
+#[derive(Debug, Clone)]
+pub struct Trajectory {
+    signature: Arc<Signature>,
+    /// The slices of all columns, one after the other.
+    slices: Box<[Slice]>,
+    /// Where the slices of each column end; none when each has just one.
+    ends: Option<Box<[u32]>>,
+}
+
+/// Slices that make no trajectory.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum TrajectoryError {
+    /// Give slices for every column.
+    #[error("a trajectory has {expected} columns, got {got}")]
+    Columns {
+        /// Columns of the signature.
+        expected: usize,
+        /// Columns given.
+        got: usize,
+    },
+    /// Slice chunks of this column's kind.
+    #[error("column `{path}`: the chunk has steps of another dtype or shape")]
+    Kind {
+        /// Which column.
+        path: String,
+    },
+    /// Slice steps that the chunk has.
+    #[error("column `{path}`: steps {offset} to {end} of a chunk that has {len}")]
+    Range {
+        /// Which column.
+        path: String,
+        /// First step asked for.
+        offset: u64,
+        /// End of what was asked for.
+        end: u64,
+        /// Steps of the chunk.
+        len: u32,
+    },
+    /// Give at least one step, and just one to a column without a time axis.
+    #[error("column `{path}`: {got} steps, expected {expected}")]
+    Steps {
+        /// Which column.
+        path: String,
+        /// What would do.
+        expected: &'static str,
+        /// Steps given.
+        got: u64,
+    },
+}
+
+impl Trajectory {
+    /// Checks slices, given for each column, against the signature.
+    ///
+    /// # Errors
+    ///
+    /// [`TrajectoryError`].
+    pub fn new(
+        signature: Arc<Signature>,
+        columns: Vec<Vec<Slice>>,
+    ) -> Result<Self, TrajectoryError> {
+        if columns.len() != signature.columns.len() {
+            let (expected, got) = (signature.columns.len(), columns.len());
+            return Err(TrajectoryError::Columns { expected, got });
+        }
+        for (column, slices) in signature.columns.iter().zip(&columns) {
+            check(column, slices)?;
+        }
+        let plain = columns.iter().all(|slices| slices.len() == 1);
+        let mut end = 0;
+        let ends = columns.iter().map(|slices| {
+            end += slices.len() as u32;
+            end
+        });
+        let ends = (!plain).then(|| ends.collect());
+        Ok(Self { signature, slices: columns.into_iter().flatten().collect(), ends })
+    }
+
+    /// What the trajectory looks like.
+    pub fn signature(&self) -> &Arc<Signature> {
+        &self.signature
+    }
+
+    /// The slices of a column, in the order of time.
+    ///
+    /// # Panics
+    ///
+    /// When there is no such column.
+    pub fn column(&self, column: usize) -> &[Slice] {
+        match &self.ends {
+            None => &self.slices[column..=column],
+            Some(ends) => {
+                let start = if column == 0 { 0 } else { ends[column - 1] };
+                &self.slices[start as usize..ends[column] as usize]
+            }
+        }
+    }
+
+    /// How many steps a column has.
+    ///
+    /// # Panics
+    ///
+    /// When there is no such column.
+    pub fn steps(&self, column: usize) -> u64 {
+        self.column(column).iter().map(|slice| u64::from(slice.len)).sum()
+    }
+
+    /// Every slice.
+    pub fn slices(&self) -> &[Slice] {
+        &self.slices
+    }
+}
+
+fn check(column: &Column, slices: &[Slice]) -> Result<(), TrajectoryError> {
+    let path = || column.path.clone();
+    let mut steps = 0;
+    for slice in slices {
+        if **slice.chunk.kind() != column.kind {
+            return Err(TrajectoryError::Kind { path: path() });
+        }
+        let (offset, len) = (u64::from(slice.offset), slice.chunk.len());
+        let end = offset + u64::from(slice.len);
+        if end > len.into() || slice.len == 0 {
+            return Err(TrajectoryError::Range { path: path(), offset, end, len });
+        }
+        steps += u64::from(slice.len);
+    }
+    match (column.squeezed, steps) {
+        (_, 0) => Err(TrajectoryError::Steps { path: path(), expected: "at least 1", got: 0 }),
+        (true, got) if got > 1 => {
+            Err(TrajectoryError::Steps { path: path(), expected: "just 1", got })
+        }
+        _ => Ok(()),
+    }
+}
