@@ -49,7 +49,8 @@ test: build test-rust loom test-python ## Run all tests: Rust, model checks, Pyt
 
 .PHONY: bench
 bench: build .venv/.installed-demo ## Run the benchmarks, beside physical bounds and peers; prints JSON lines
-	@python -m benchmarks
+	@python -m benchmarks stream
+	@python -m benchmarks net
 
 .PHONY: docs
 docs: .venv/.installed-docs ## Build the documentation into site/
