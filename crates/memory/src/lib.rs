@@ -4,12 +4,13 @@
 //!   part that runs in every process is `producer`, and the words themselves are in `control`.
 //! - [`store`]: the ring joined to its column memory: [`BatchStore`], [`Writer`], [`Lease`], and
 //!   [`RemoteStore`] for other processes.
+//! - [`slab`]: rows that come and go one by one, and readers that keep them.
 //! - [`block`]: one aligned allocation, touched at start. `mapping`: memory that processes share.
 //! - [`window`]: rows kept until they are known to have arrived.
-//! - [`event`]: parking and waking without lost wake-ups, across processes.
+//! - [`event`]: parking and waking without lost wake-ups, across processes; [`signal`]: for tasks too.
 //!
-//! All `unsafe` code about memory lives in `block`, `mapping`, `control`, `event` (the system call)
-//! and `store`; the ring's algorithm is safe code and runs under loom (`crates/memory/tests/loom.rs`).
+//! All `unsafe` code about memory lives in `block`, `mapping`, `control`, `event` (the system call),
+//! `slab` and `store`; the ring's algorithm is safe code and runs under loom (`crates/memory/tests/loom.rs`).
 //!
 //! What this crate deliberately does not know: what the bytes mean, the network, Python.
 
@@ -25,6 +26,10 @@ mod padded;
 mod producer;
 mod region;
 pub mod ring;
+#[cfg(not(loom))]
+pub mod signal;
+#[cfg(not(loom))]
+pub mod slab;
 pub mod store;
 mod sync;
 mod wakers;

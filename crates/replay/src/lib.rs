@@ -2,6 +2,7 @@
 //!
 //! - [`spec`]: the contract: path, dtype and shape of every leaf of a sample.
 //! - [`stream`]: samples in one by one, fixed-size batches out in order, each once.
+//! - [`table`]: items in, items out, as selectors choose and a limiter allows.
 //! - [`selectors`]: who is sampled, and who goes; [`limiter`]: who must wait.
 //! - [`chunk`] and [`trajectory`]: steps stored once, and items that name slices of them.
 //! - [`rng`]: the generator of all random choices.
@@ -19,6 +20,7 @@ pub mod rng;
 pub mod selectors;
 pub mod spec;
 pub mod stream;
+pub mod table;
 pub mod trajectory;
 
 pub use echoic_memory::Blocked;

@@ -52,6 +52,9 @@ impl fmt::Display for Dtype {
     }
 }
 
+/// The length of an axis that may have any: the first of a leaf, where items have a time.
+pub const ANY_LENGTH: usize = usize::MAX;
+
 /// One leaf of a sample.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Leaf {
@@ -74,7 +77,15 @@ impl Leaf {
 impl fmt::Display for Leaf {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let path = if self.path.is_empty() { "(root)" } else { &self.path };
-        write!(f, "{path}: {}{:?}", self.dtype, self.shape)
+        write!(f, "{path}: {}[", self.dtype)?;
+        for (axis, length) in self.shape.iter().enumerate() {
+            let comma = if axis == 0 { "" } else { ", " };
+            match *length {
+                ANY_LENGTH => write!(f, "{comma}?")?,
+                length => write!(f, "{comma}{length}")?,
+            }
+        }
+        f.write_str("]")
     }
 }
 

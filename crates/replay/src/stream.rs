@@ -61,26 +61,26 @@ pub enum StreamError {
 }
 
 /// How a caller waits: until when, and what it does in between.
-pub struct Wait<'a> {
+pub struct Wait<'a, R = Blocked> {
     /// Give up at this time; never, when `None`.
     pub deadline: Option<Instant>,
     /// How often to call `on_tick`; never, when `None`. A sleep without any time to end is cheaper
     /// for the kernel to begin and to end.
     pub tick: Option<Duration>,
     /// Told the reason of the wait; breaking ends it.
-    pub on_tick: &'a mut dyn FnMut(Blocked) -> ControlFlow<()>,
+    pub on_tick: &'a mut dyn FnMut(R) -> ControlFlow<()>,
 }
 
 /// Why a wait ended without a result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum WaitOver {
+pub enum WaitOver<R = Blocked> {
     /// The deadline passed.
-    TimedOut(Blocked),
+    TimedOut(R),
     /// The caller's own callback ended it.
     Interrupted,
 }
 
-impl Wait<'_> {
+impl<R: Copy> Wait<'_, R> {
     /// Calls `attempt` with deadlines a tick apart until it breaks with a result or the wait is over.
     ///
     /// # Errors
@@ -88,8 +88,8 @@ impl Wait<'_> {
     /// [`WaitOver`].
     pub fn until<T>(
         &mut self,
-        mut attempt: impl FnMut(Option<Instant>) -> ControlFlow<T, Blocked>,
-    ) -> Result<T, WaitOver> {
+        mut attempt: impl FnMut(Option<Instant>) -> ControlFlow<T, R>,
+    ) -> Result<T, WaitOver<R>> {
         loop {
             let next = self.tick.and_then(|tick| Instant::now().checked_add(tick));
             let until = match (self.deadline, next) {
@@ -108,7 +108,9 @@ impl Wait<'_> {
             }
         }
     }
+}
 
+impl Wait<'_> {
     /// [`Wait::until`] an attempt on the store is not blocked.
     fn run<T>(
         &mut self,

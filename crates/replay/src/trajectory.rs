@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use crate::chunk::{ColumnKind, Slice};
+use crate::spec::{ANY_LENGTH, Leaf, Spec};
 
 /// One leaf of a trajectory, whatever its length.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -130,6 +131,60 @@ impl Trajectory {
     /// When there is no such column.
     pub fn steps(&self, column: usize) -> u64 {
         self.column(column).iter().map(|slice| u64::from(slice.len)).sum()
+    }
+
+    /// Bytes of a column.
+    ///
+    /// # Panics
+    ///
+    /// When there is no such column.
+    pub fn column_bytes(&self, column: usize) -> usize {
+        let step = self.signature.columns[column].kind.step_bytes().unwrap_or(0);
+        self.steps(column) as usize * step
+    }
+
+    /// Copies the values of a column, which are as many bytes as `to` has.
+    ///
+    /// # Panics
+    ///
+    /// When they are not, or there is no such column.
+    pub fn copy_column(&self, column: usize, to: &mut [u8]) {
+        let step = self.signature.columns[column].kind.step_bytes().unwrap_or(0);
+        let mut rest = to;
+        for slice in self.column(column) {
+            let (part, after) = rest.split_at_mut(slice.len as usize * step);
+            slice.chunk.copy_to(slice.offset, part);
+            rest = after;
+        }
+        assert!(rest.is_empty(), "a column has {} bytes too few", rest.len());
+    }
+
+    /// Compares with the leaves that a table asks for; the difference, if there is one. Where a leaf's
+    /// first axis may have any length, it is the axis of time.
+    ///
+    /// # Errors
+    ///
+    /// What differs.
+    pub fn check(&self, spec: &Spec) -> Result<(), String> {
+        let (leaves, columns) = (spec.leaves(), &self.signature.columns);
+        if leaves.len() != columns.len() {
+            let (expected, got) = (leaves.len(), columns.len());
+            return Err(format!("expected an item of {expected} leaves, got {got}"));
+        }
+        for (index, (leaf, column)) in leaves.iter().zip(columns).enumerate() {
+            let steps = self.steps(index) as usize;
+            let time = if column.squeezed { None } else { Some(steps) };
+            let shape: Vec<usize> = time.into_iter().chain(column.kind.shape.clone()).collect();
+            let fits = leaf.shape.len() == shape.len()
+                && leaf.shape.iter().zip(&shape).enumerate().all(|(axis, (expected, got))| {
+                    expected == got || (axis == 0 && *expected == ANY_LENGTH && time.is_some())
+                });
+            if leaf.path != column.path || leaf.dtype != column.kind.dtype || !fits {
+                let got = Leaf { path: column.path.clone(), dtype: column.kind.dtype, shape };
+                return Err(format!("expected the leaf `{leaf}`, got `{got}`"));
+            }
+        }
+        Ok(())
     }
 
     /// Every slice.

@@ -87,3 +87,11 @@ pub trait Selector: fmt::Debug + Send {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the saved state of a {0} selector does not fit its items")]
 pub struct Damaged(pub &'static str);
+#[allow(missing_docs)]
+#[derive(Debug, Clone, PartialEq)]
+pub enum SelectorKind { Uniform }
+#[allow(missing_docs)]
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[error("limiter")]
+pub struct SelectorError;
+impl SelectorKind { #[allow(missing_docs)] pub fn build(&self) -> Result<Box<dyn Selector>, SelectorError> { todo!() } }

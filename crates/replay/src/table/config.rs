@@ -1,0 +1,56 @@
+//! What a table is told at its birth.
+
+use super::TableError;
+use crate::limiter::Limiter;
+use crate::selectors::SelectorKind;
+use crate::spec::Spec;
+
+/// The longest name of a table.
+pub const MAX_NAME: usize = 256;
+
+/// How items are kept.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Form {
+    /// Every item has these leaves, and its own copy of their bytes, side by side in one row.
+    Rows(Spec),
+    /// Items name slices of chunks, which they share. With a spec, the leaves that each must have; an
+    /// axis of length [`ANY_LENGTH`](crate::spec::ANY_LENGTH) in front may have any length.
+    Trajectories(Option<Spec>),
+}
+
+/// See the [module](self).
+#[derive(Debug, Clone, PartialEq)]
+pub struct TableConfig {
+    /// Unique in a server.
+    pub name: String,
+    /// How items are kept.
+    pub form: Form,
+    /// The tree that the leaves of its spec belong to, in a notation of the layer above; opaque here.
+    pub structure: String,
+    /// Who is sampled.
+    pub sampler: SelectorKind,
+    /// Who goes when the table is full.
+    pub remover: SelectorKind,
+    /// Who must wait.
+    pub limiter: Limiter,
+    /// How many items there may be.
+    pub max_size: u32,
+    /// After how many samples an item goes; never, when 0.
+    pub max_times_sampled: u32,
+    /// Of all random choices.
+    pub seed: u64,
+}
+
+impl TableConfig {
+    /// Refuses what can't work.
+    pub(super) fn check(&self) -> Result<(), TableError> {
+        if self.name.is_empty() || self.name.len() > MAX_NAME {
+            return Err(TableError::Name(self.name.clone()));
+        }
+        if self.max_size == 0 {
+            return Err(TableError::MaxSize);
+        }
+        self.limiter.check_table(self.max_size.into(), self.max_times_sampled.into())?;
+        Ok(())
+    }
+}

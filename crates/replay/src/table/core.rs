@@ -1,0 +1,333 @@
+//! The state of a table, all of it under the table's lock; no payload bytes are touched here.
+//!
+//! # Invariants
+//!
+//! 1. Items, sampler and remover have the same slots, and each of these has its payload.
+//! 2. There are at most `max_size` items when no method of this file runs.
+
+use std::sync::Arc;
+
+use echoic_memory::slab::{Pinned, RowWriter, Slab};
+
+use super::error::{Obstacle, TableError};
+use super::items::Items;
+use super::key::Key;
+use super::{Form, TableConfig};
+use crate::limiter::{Counts, Limiter, Reason};
+use crate::rng::Rng;
+use crate::selectors::{Entry, Pick, Selector, Slot};
+use crate::trajectory::Trajectory;
+
+/// Where the bytes of items are, by slot.
+#[derive(Debug)]
+pub(super) enum Payload {
+    /// In the row of the slot's number.
+    Rows(Arc<Slab>),
+    Trajectories {
+        slots: Vec<Option<Arc<Trajectory>>>,
+        free: Vec<Slot>,
+    },
+}
+
+/// What is known about drawn items, in the order of the draws.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Infos {
+    /// Names of the items.
+    pub keys: Vec<u64>,
+    /// How likely each draw was.
+    pub probabilities: Vec<f64>,
+    /// Their priorities.
+    pub priorities: Vec<f64>,
+    /// How often each was sampled, this draw included.
+    pub times_sampled: Vec<u32>,
+    /// The policy versions with which they were made.
+    pub versions: Vec<u64>,
+    /// How many items the table had.
+    pub table_size: u64,
+}
+
+/// Payload of drawn items.
+#[derive(Debug)]
+pub(super) enum Drawn {
+    Rows(Pinned),
+    Trajectories(Vec<Arc<Trajectory>>),
+}
+
+/// Trajectories to be dropped when the lock is no longer held: freeing memory may take a system call.
+pub(super) type Graveyard = Vec<Arc<Trajectory>>;
+
+#[derive(Debug)]
+pub(super) struct Core {
+    pub(super) items: Items,
+    pub(super) sampler: Box<dyn Selector>,
+    pub(super) remover: Box<dyn Selector>,
+    pub(super) limiter: Limiter,
+    pub(super) counts: Counts,
+    /// Inserts that have a row and are not done yet.
+    reserved: u64,
+    pub(super) rng: Rng,
+    pub(super) payload: Payload,
+    pub(super) version: u64,
+    pub(super) paused: bool,
+    pub(super) closed: bool,
+    max_size: u32,
+    max_times_sampled: u32,
+    picks: Vec<Pick>,
+}
+
+impl Core {
+    pub(super) fn new(config: &TableConfig) -> Result<Self, TableError> {
+        let payload = match &config.form {
+            Form::Rows(spec) => {
+                Payload::Rows(Arc::new(Slab::new(rows(config.max_size), spec.nbytes())?))
+            }
+            Form::Trajectories(_) => {
+                Payload::Trajectories { slots: Vec::new(), free: Vec::new() }
+            }
+        };
+        Ok(Self {
+            items: Items::default(),
+            sampler: config.sampler.build()?,
+            remover: config.remover.build()?,
+            limiter: config.limiter,
+            counts: Counts::default(),
+            reserved: 0,
+            rng: Rng::new(config.seed),
+            payload,
+            version: 0,
+            paused: false,
+            closed: false,
+            max_size: config.max_size,
+            max_times_sampled: config.max_times_sampled,
+            picks: Vec::new(),
+        })
+    }
+
+    fn check_open(&self) -> Result<(), Obstacle> {
+        if self.closed {
+            return Err(TableError::Closed.into());
+        }
+        if self.paused { Err(Reason::Paused.into()) } else { Ok(()) }
+    }
+
+    /// How many of `wanted` items may be inserted now: at least one.
+    pub(super) fn insertable(&self, wanted: u64) -> Result<u64, Obstacle> {
+        self.check_open()?;
+        let counts = Counts { inserts: self.counts.inserts + self.reserved, ..self.counts };
+        let allows = |count| self.limiter.can_insert(&counts, count);
+        if allows(wanted).is_ok() {
+            return Ok(wanted);
+        }
+        allows(1)?;
+        // The more are inserted, the less may be: between the two there is one border.
+        let (mut most, mut least_refused) = (1, wanted);
+        while least_refused - most > 1 {
+            let middle = most + (least_refused - most) / 2;
+            if allows(middle).is_ok() {
+                most = middle;
+            } else {
+                least_refused = middle;
+            }
+        }
+        Ok(most)
+    }
+
+    /// Whether `count` items may be sampled now.
+    pub(super) fn check_sample(&self, count: u64) -> Result<(), Obstacle> {
+        self.check_open()?;
+        self.limiter.can_sample(&self.counts, count)?;
+        let size = u64::from(self.items.len());
+        // Each draw may be the last of its item, so that the next has one less to choose from.
+        let gone = if self.max_times_sampled > 0 { count.saturating_sub(1) } else { 0 };
+        if size < self.limiter.min_size().max(1) + gone {
+            return Err(Reason::MinSize.into());
+        }
+        Ok(())
+    }
+
+    /// Takes rows for items to come.
+    pub(super) fn reserve(&mut self, wanted: u64) -> Result<RowWriter, Obstacle> {
+        let count = self.insertable(wanted)?;
+        let Payload::Rows(slab) = &self.payload else {
+            return Err(TableError::Spec("the table has no rows".into()).into());
+        };
+        let writer = slab.try_reserve(usize::try_from(count).unwrap_or(usize::MAX));
+        if writer.is_empty() {
+            return Err(Reason::Leased.into());
+        }
+        self.reserved += writer.len() as u64;
+        Ok(writer)
+    }
+
+    /// Gives up what [`Core::reserve`] took.
+    pub(super) fn unreserve(&mut self, count: usize) {
+        self.reserved -= count as u64;
+    }
+
+    /// Makes an item of a reserved row that has been published.
+    pub(super) fn insert_row(
+        &mut self,
+        slot: Slot,
+        priority: f64,
+        version: Option<u64>,
+        graveyard: &mut Graveyard,
+    ) -> Key {
+        self.reserved -= 1;
+        self.enter(slot, priority, version, graveyard)
+    }
+
+    /// Makes an item of a trajectory.
+    pub(super) fn insert_trajectory(
+        &mut self,
+        trajectory: Arc<Trajectory>,
+        priority: f64,
+        version: Option<u64>,
+        graveyard: &mut Graveyard,
+    ) -> Result<Key, Obstacle> {
+        self.insertable(1)?;
+        let Payload::Trajectories { slots, free } = &mut self.payload else {
+            return Err(TableError::Spec("the table has rows".into()).into());
+        };
+        let slot = free.pop().unwrap_or_else(|| {
+            slots.push(None);
+            (slots.len() - 1) as Slot
+        });
+        slots[slot as usize] = Some(trajectory);
+        Ok(self.enter(slot, priority, version, graveyard))
+    }
+
+    /// Counts an item in, and another out when there are too many: as in Reverb the newest is there
+    /// before somebody has to go, and may be who goes.
+    fn enter(
+        &mut self,
+        slot: Slot,
+        priority: f64,
+        version: Option<u64>,
+        graveyard: &mut Graveyard,
+    ) -> Key {
+        let version = version.unwrap_or(self.version);
+        let key = self.items.insert(slot, priority, version);
+        let entry = Entry { priority, version };
+        self.sampler.insert(slot, entry);
+        self.remover.insert(slot, entry);
+        self.counts.inserts += 1;
+        if self.items.len() > self.max_size {
+            self.picks.clear();
+            self.remover.pick(1, &mut self.rng, &mut self.picks);
+            if let Some(pick) = self.picks.first() {
+                self.remove(pick.slot, graveyard);
+            }
+        }
+        key
+    }
+
+    /// Removes the item in a slot that has one.
+    pub(super) fn remove(&mut self, slot: Slot, graveyard: &mut Graveyard) {
+        self.forget(slot);
+        self.free(slot, graveyard);
+    }
+
+    /// Removes an item from everything but its payload.
+    fn forget(&mut self, slot: Slot) {
+        self.sampler.remove(slot);
+        self.remover.remove(slot);
+        self.items.remove(slot);
+        self.counts.deletions += 1;
+    }
+
+    fn free(&mut self, slot: Slot, graveyard: &mut Graveyard) {
+        match &mut self.payload {
+            Payload::Rows(slab) => slab.free(slot),
+            Payload::Trajectories { slots, free } => {
+                graveyard.extend(slots[slot as usize].take());
+                free.push(slot);
+            }
+        }
+    }
+
+    /// Draws items; [`Core::check_sample`] has allowed it.
+    pub(super) fn draw(&mut self, count: usize, graveyard: &mut Graveyard) -> (Infos, Drawn) {
+        let mut infos = Infos { table_size: self.items.len().into(), ..Infos::default() };
+        infos.keys.reserve_exact(count);
+        infos.probabilities.reserve_exact(count);
+        infos.priorities.reserve_exact(count);
+        infos.times_sampled.reserve_exact(count);
+        infos.versions.reserve_exact(count);
+        let mut picks = std::mem::take(&mut self.picks);
+        picks.clear();
+        // A payload is needed until it is pinned, even if its item goes with this draw.
+        let mut exhausted = Vec::new();
+        if self.max_times_sampled == 0 {
+            self.sampler.pick(count, &mut self.rng, &mut picks);
+            for pick in &picks {
+                self.note(pick, &mut infos);
+            }
+        } else {
+            for _ in 0..count {
+                let first = picks.len();
+                self.sampler.pick(1, &mut self.rng, &mut picks);
+                let Some(pick) = picks.get(first).copied() else { break };
+                if self.note(&pick, &mut infos) >= self.max_times_sampled {
+                    self.forget(pick.slot);
+                    exhausted.push(pick.slot);
+                }
+            }
+        }
+        self.counts.samples += picks.len() as u64;
+        let drawn = match &self.payload {
+            Payload::Rows(slab) => {
+                Drawn::Rows(slab.pin(picks.iter().map(|pick| pick.slot).collect()))
+            }
+            Payload::Trajectories { slots, .. } => {
+                let trajectories = picks.iter().map(|pick| slots[pick.slot as usize].clone());
+                Drawn::Trajectories(trajectories.flatten().collect())
+            }
+        };
+        for slot in exhausted {
+            self.free(slot, graveyard);
+        }
+        self.picks = picks;
+        (infos, drawn)
+    }
+
+    /// Counts a draw; how often the item was drawn.
+    #[inline]
+    fn note(&mut self, pick: &Pick, infos: &mut Infos) -> u32 {
+        let key = self.items.key(pick.slot);
+        let item = self.items.at_mut(pick.slot);
+        item.times_sampled = item.times_sampled.saturating_add(1);
+        infos.keys.push(key.number());
+        infos.probabilities.push(pick.probability);
+        infos.priorities.push(item.priority);
+        infos.times_sampled.push(item.times_sampled);
+        infos.versions.push(item.version);
+        item.times_sampled
+    }
+
+    /// Changes a priority; whether the item is there.
+    pub(super) fn update(&mut self, key: Key, priority: f64) -> bool {
+        let Some(slot) = self.items.find(key) else { return false };
+        self.items.at_mut(slot).priority = priority;
+        self.sampler.update(slot, priority);
+        self.remover.update(slot, priority);
+        true
+    }
+
+    /// Removes everything, and counts from zero.
+    pub(super) fn reset(&mut self, graveyard: &mut Graveyard) {
+        let live: Vec<Slot> = self.items.live().collect();
+        self.sampler.clear();
+        self.remover.clear();
+        for slot in live {
+            self.items.remove(slot);
+            self.free(slot, graveyard);
+        }
+        self.counts = Counts::default();
+    }
+}
+
+/// How many rows a table has: one more than items because a newcomer is there before somebody goes, and
+/// some for those that are being written, or were removed while they are read.
+fn rows(max_size: u32) -> u32 {
+    max_size.saturating_add(1).saturating_add((max_size / 32).clamp(2, 8192))
+}

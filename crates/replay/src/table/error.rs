@@ -1,0 +1,102 @@
+//! What a table can't do.
+
+use echoic_memory::AllocError;
+
+use crate::limiter::{LimiterError, Reason};
+use crate::selectors::SelectorError;
+use crate::trajectory::TrajectoryError;
+
+/// Why a call to a table failed. The table is as it was before.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum TableError {
+    /// Give a name of 1 to 256 bytes.
+    #[error("a table's name has 1 to 256 bytes, got {0:?}")]
+    Name(String),
+    /// Give each its own.
+    #[error("two tables have the name {0:?}")]
+    Twice(String),
+    /// Use a name that the server has.
+    #[error("there is no table {name:?}; the server has {known:?}")]
+    Unknown {
+        /// What was asked for.
+        name: String,
+        /// What there is.
+        known: Vec<String>,
+    },
+    /// Give it room for something.
+    #[error("max_size must be at least 1")]
+    MaxSize,
+    /// Give other parameters.
+    #[error(transparent)]
+    Selector(#[from] SelectorError),
+    /// Give other parameters, or a batch of another size.
+    #[error(transparent)]
+    Limiter(#[from] LimiterError),
+    /// Make the table smaller.
+    #[error(transparent)]
+    Memory(#[from] AllocError),
+    /// Give a finite number that is not negative.
+    #[error("priority {index}: expected a finite number >= 0, got {got}")]
+    Priority {
+        /// Which one, in the order given.
+        index: usize,
+        /// What was given.
+        got: f64,
+    },
+    /// Give as many of one as of the other.
+    #[error("{keys} keys and {values} values")]
+    Lengths {
+        /// How many keys.
+        keys: usize,
+        /// How many values.
+        values: usize,
+    },
+    /// Make the item as the table's spec says.
+    #[error("{0}")]
+    Spec(String),
+    /// Slice other steps.
+    #[error(transparent)]
+    Trajectory(#[from] TrajectoryError),
+    /// Wait longer, or see to it that the reason goes away.
+    #[error("the wait ended because of {0}")]
+    TimedOut(Reason),
+    /// The caller's own callback ended the wait.
+    #[error("the wait was interrupted")]
+    Interrupted,
+    /// Nothing can be done with it any more.
+    #[error("the table is closed")]
+    Closed,
+    /// The checkpoint was damaged or is another table's.
+    #[error("{0}")]
+    Restore(String),
+}
+
+/// Why something can't be done now.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Obstacle {
+    /// It may be later.
+    Blocked(Reason),
+    /// It never will.
+    Failed(TableError),
+}
+
+impl From<TableError> for Obstacle {
+    fn from(error: TableError) -> Self {
+        Self::Failed(error)
+    }
+}
+
+impl From<Reason> for Obstacle {
+    fn from(reason: Reason) -> Self {
+        Self::Blocked(reason)
+    }
+}
+
+/// Refuses priorities that would harm a table.
+pub(crate) fn check_priorities(priorities: &[f64]) -> Result<(), TableError> {
+    match priorities.iter().position(|priority| !priority.is_finite() || *priority < 0.0) {
+        Some(index) => Err(TableError::Priority { index, got: priorities[index] }),
+        None => Ok(()),
+    }
+}

@@ -1,0 +1,102 @@
+//! Items on their way into a table of rows.
+
+use std::sync::Arc;
+
+use echoic_memory::slab::RowWriter;
+use smallvec::SmallVec;
+
+use super::core::Graveyard;
+use super::error::{TableError, check_priorities};
+use super::{Form, Key, Table};
+use crate::trajectory::Trajectory;
+
+/// Rows to be filled and committed. Dropped before that, they were never there.
+#[derive(Debug)]
+pub struct Insertion {
+    table: Arc<Table>,
+    /// None once committed.
+    writer: Option<RowWriter>,
+}
+
+impl Insertion {
+    pub(super) fn new(table: Arc<Table>, writer: RowWriter) -> Self {
+        Self { table, writer: Some(writer) }
+    }
+
+    /// How many items there is room for.
+    pub fn len(&self) -> usize {
+        self.writer.as_ref().map_or(0, RowWriter::len)
+    }
+
+    /// Never true.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The bytes of one item: its leaves, one after the other.
+    ///
+    /// # Panics
+    ///
+    /// When there is no such row.
+    pub fn row_mut(&mut self, index: usize) -> &mut [u8] {
+        match &mut self.writer {
+            Some(writer) => writer.row_mut(index),
+            None => unreachable!("a committed insertion is gone"),
+        }
+    }
+
+    /// Fills the first row with a trajectory, if that has the table's leaves.
+    pub(super) fn fill(&mut self, trajectory: &Trajectory) -> Result<(), TableError> {
+        let table = Arc::clone(&self.table);
+        let Form::Rows(spec) = &table.config.form else {
+            return Err(TableError::Spec("the table has no rows".into()));
+        };
+        trajectory.check(spec).map_err(TableError::Spec)?;
+        let mut rest = self.row_mut(0);
+        for (column, bytes) in spec.leaf_bytes().iter().enumerate() {
+            let (leaf, after) = rest.split_at_mut(*bytes);
+            trajectory.copy_column(column, leaf);
+            rest = after;
+        }
+        Ok(())
+    }
+
+    /// Makes items of the rows, with a priority each; their names. Without a version they have the
+    /// table's.
+    ///
+    /// # Errors
+    ///
+    /// [`TableError`] when there are not as many priorities as rows, or one is none; then nothing is
+    /// inserted.
+    pub fn commit(
+        mut self,
+        priorities: &[f64],
+        version: Option<u64>,
+    ) -> Result<SmallVec<[Key; 4]>, TableError> {
+        check_priorities(priorities)?;
+        let (keys, values) = (self.len(), priorities.len());
+        if keys != values {
+            return Err(TableError::Lengths { keys, values });
+        }
+        let mut graveyard = Graveyard::new();
+        let mut keys = SmallVec::new();
+        if let Some(writer) = self.writer.take() {
+            let core = &mut *self.table.lock();
+            for (row, priority) in writer.publish().into_iter().zip(priorities) {
+                keys.push(core.insert_row(row, *priority, version, &mut graveyard));
+            }
+        }
+        self.table.items.notify();
+        Ok(keys)
+    }
+}
+
+impl Drop for Insertion {
+    fn drop(&mut self) {
+        if let Some(writer) = self.writer.take() {
+            self.table.lock().unreserve(writer.len());
+            drop(writer);
+            self.table.room.notify();
+        }
+    }
+}

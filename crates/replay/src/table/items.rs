@@ -1,0 +1,112 @@
+//! What a table knows about its items, by slot.
+
+use super::key::{Key, MAX_GENERATION};
+use crate::selectors::Slot;
+
+/// One item.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Item {
+    pub(super) priority: f64,
+    pub(super) version: u64,
+    pub(super) times_sampled: u32,
+    /// How many items the slot had before, in the lower bits; and whether it has one now.
+    state: u32,
+}
+
+const LIVE: u32 = 1 << 31;
+
+/// Items by slot. It never shrinks: a slot that is empty remembers its generation.
+#[derive(Debug, Default)]
+pub(super) struct Items {
+    slots: Vec<Item>,
+    live: u32,
+}
+
+impl Items {
+    pub(super) fn len(&self) -> u32 {
+        self.live
+    }
+
+    /// Fills an empty slot.
+    pub(super) fn insert(&mut self, slot: Slot, priority: f64, version: u64) -> Key {
+        let index = slot as usize;
+        if index >= self.slots.len() {
+            let empty = Item { priority: 0.0, version: 0, times_sampled: 0, state: 0 };
+            self.slots.resize(index + 1, empty);
+        }
+        let generation = self.slots[index].state;
+        debug_assert!(generation & LIVE == 0, "slot {slot} is taken");
+        self.slots[index] = Item { priority, version, times_sampled: 0, state: generation | LIVE };
+        self.live += 1;
+        Key::new(slot, generation)
+    }
+
+    /// Empties a slot that has an item.
+    pub(super) fn remove(&mut self, slot: Slot) {
+        let item = &mut self.slots[slot as usize];
+        debug_assert!(item.state & LIVE != 0, "slot {slot} is empty");
+        let next = (item.state & !LIVE) + 1;
+        item.state = if next > MAX_GENERATION { 0 } else { next };
+        self.live -= 1;
+    }
+
+    /// The item in a slot that has one.
+    pub(super) fn at(&self, slot: Slot) -> &Item {
+        let item = &self.slots[slot as usize];
+        debug_assert!(item.state & LIVE != 0, "slot {slot} is empty");
+        item
+    }
+
+    /// As [`Items::at`].
+    pub(super) fn at_mut(&mut self, slot: Slot) -> &mut Item {
+        let item = &mut self.slots[slot as usize];
+        debug_assert!(item.state & LIVE != 0, "slot {slot} is empty");
+        item
+    }
+
+    /// The name of the item in a slot that has one.
+    pub(super) fn key(&self, slot: Slot) -> Key {
+        Key::new(slot, self.at(slot).state & !LIVE)
+    }
+
+    /// Where the item of this name is; none, when it has gone.
+    pub(super) fn find(&self, key: Key) -> Option<Slot> {
+        let item = self.slots.get(key.slot() as usize)?;
+        (item.state == key.generation() | LIVE && key.generation() <= MAX_GENERATION)
+            .then(|| key.slot())
+    }
+
+    /// The slots that have an item, in their order.
+    pub(super) fn live(&self) -> impl Iterator<Item = Slot> + '_ {
+        let slots = self.slots.iter().enumerate();
+        slots.filter(|(_, item)| item.state & LIVE != 0).map(|(slot, _)| slot as Slot)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_names_one_item_and_no_later_one_in_its_slot() {
+        let mut items = Items::default();
+        let first = items.insert(3, 1.0, 0);
+        assert_eq!(items.find(first), Some(3));
+        items.remove(3);
+        assert_eq!(items.find(first), None);
+        let second = items.insert(3, 2.0, 0);
+        assert_ne!(first, second);
+        assert_eq!((items.find(first), items.find(second)), (None, Some(3)));
+        assert_eq!(items.live().collect::<Vec<_>>(), [3]);
+    }
+
+    #[test]
+    fn numbers_that_are_no_keys_find_nothing() {
+        let mut items = Items::default();
+        let key = items.insert(0, 1.0, 0);
+        for bit in 0..64 {
+            let other = Key::from_number(key.number() ^ 1 << bit);
+            assert_eq!(items.find(other), None, "bit {bit}");
+        }
+    }
+}

@@ -1,0 +1,391 @@
+//! Items with priorities: many in, many out, in an order that selectors choose, at a rate that a limiter
+//! allows.
+//!
+//! A [`Table`] is a lock over numbers ([`core`]: who is where, who is next) beside memory that is written
+//! and read without it. To insert, room is [reserved](Table::try_reserve), filled, and committed; to
+//! sample, items are [drawn](Table::try_sample) and pinned, and then gathered from the [`Sampled`].
+//!
+//! - `config`, `error`: what it is told, and what it can't do.
+//! - `key`, `items`: names of items, and what is known of them.
+//! - `insertion`, `sampled`: bytes on their way in and out.
+//! - `registry`: the tables of a server.
+//!
+//! # Invariants
+//!
+//! 1. Every insert, sample, update and delete happens at one moment, under the lock.
+//! 2. No payload byte is copied, and nothing is freed, while the lock is held.
+//! 3. Bad input changes nothing: it is refused before the lock is taken, or before the first change.
+
+mod config;
+mod core;
+mod error;
+mod insertion;
+mod items;
+mod key;
+mod registry;
+mod sampled;
+
+use std::ops::ControlFlow;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Waker;
+
+use echoic_memory::signal::Signal;
+
+pub use self::config::{Form, MAX_NAME, TableConfig};
+use self::core::{Core, Graveyard, Payload};
+pub use self::core::Infos;
+pub use self::error::{Obstacle, TableError};
+pub(crate) use self::error::check_priorities;
+pub use self::insertion::Insertion;
+pub use self::key::Key;
+pub use self::registry::Tables;
+pub use self::sampled::{Sampled, Stack};
+use crate::limiter::{Counts, Limiter, Reason};
+use crate::stream::{Wait, WaitOver};
+use crate::trajectory::Trajectory;
+
+/// See the [module](self).
+///
+/// ```
+/// use std::sync::Arc;
+///
+/// use echoic_replay::limiter::Limiter;
+/// use echoic_replay::selectors::SelectorKind;
+/// use echoic_replay::table::{Form, Table, TableConfig};
+/// use echoic_replay::{Dtype, Leaf, Spec};
+///
+/// let reward = Leaf { path: "reward".into(), dtype: Dtype::Float(4), shape: vec![] };
+/// let table = Arc::new(Table::new(TableConfig {
+///     name: "replay".into(),
+///     form: Form::Rows(Spec::new(vec![reward])?),
+///     structure: String::new(),
+///     sampler: SelectorKind::Uniform,
+///     remover: SelectorKind::Fifo,
+///     limiter: Limiter::min_size(1)?,
+///     max_size: 1000,
+///     max_times_sampled: 0,
+///     seed: 7,
+/// })?);
+/// let mut insertion = table.try_reserve(1).unwrap();
+/// insertion.row_mut(0).copy_from_slice(&2.5f32.to_ne_bytes());
+/// let keys = insertion.commit(&[1.0], None)?;
+/// let sampled = table.try_sample(2).unwrap();
+/// assert_eq!(sampled.infos().keys, [keys[0].number(); 2]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct Table {
+    config: TableConfig,
+    core: Mutex<Core>,
+    /// More may be sampled.
+    items: Signal,
+    /// More may be inserted.
+    room: Signal,
+}
+
+/// The numbers of a table.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TableInfo {
+    /// How many items there are.
+    pub size: u32,
+    /// How often an item was inserted, sampled and removed since the table was new or reset.
+    pub counts: Counts,
+    /// The limiter as it is now.
+    pub limiter: Limiter,
+    /// Whether nothing may be inserted and sampled for the time being.
+    pub paused: bool,
+    /// The learner's policy version.
+    pub version: u64,
+    /// Bytes of rows that were ever used; zero for trajectories, whose chunks several tables may share.
+    pub row_bytes: usize,
+}
+
+impl Table {
+    /// An empty table.
+    ///
+    /// # Errors
+    ///
+    /// [`TableError`] when the settings can't work, alone or together.
+    pub fn new(config: TableConfig) -> Result<Self, TableError> {
+        config.check()?;
+        let core = Mutex::new(Core::new(&config)?);
+        Ok(Self { config, core, items: Signal::default(), room: Signal::default() })
+    }
+
+    /// What it was told at its birth.
+    pub fn config(&self) -> &TableConfig {
+        &self.config
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Core> {
+        // A panic in a section is a bug of ours; to refuse all further work would not mend it.
+        self.core.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Runs `change` under the lock, and drops outside of it what was removed.
+    fn change<T>(&self, change: impl FnOnce(&mut Core, &mut Graveyard) -> T) -> T {
+        let mut graveyard = Graveyard::new();
+        let result = change(&mut self.lock(), &mut graveyard);
+        drop(graveyard);
+        result
+    }
+
+    /// Lends rows for up to `count` items, fewer when the limiter or the memory does not allow more.
+    ///
+    /// # Errors
+    ///
+    /// [`Obstacle`] when it is not even one.
+    pub fn try_reserve(self: &Arc<Self>, count: usize) -> Result<Insertion, Obstacle> {
+        let writer = self.lock().reserve(count as u64)?;
+        Ok(Insertion::new(Arc::clone(self), writer))
+    }
+
+    /// Waits until [`Table::try_reserve`] succeeds.
+    ///
+    /// # Errors
+    ///
+    /// [`TableError`].
+    pub fn reserve(
+        self: &Arc<Self>,
+        count: usize,
+        wait: Wait<'_, Reason>,
+    ) -> Result<Insertion, TableError> {
+        until(&self.room, wait, || self.try_reserve(count))
+    }
+
+    /// Inserts an item that names slices of chunks.
+    ///
+    /// # Errors
+    ///
+    /// [`Obstacle`], and then nothing is inserted.
+    pub fn try_insert(
+        self: &Arc<Self>,
+        trajectory: &Arc<Trajectory>,
+        priority: f64,
+        version: Option<u64>,
+    ) -> Result<Key, Obstacle> {
+        check_priorities(&[priority])?;
+        let Form::Trajectories(spec) = &self.config.form else {
+            let mut insertion = self.try_reserve(1)?;
+            insertion.fill(trajectory)?;
+            return Ok(insertion.commit(&[priority], version)?[0]);
+        };
+        if let Some(spec) = spec {
+            trajectory.check(spec).map_err(TableError::Spec)?;
+        }
+        let trajectory = Arc::clone(trajectory);
+        let key = self.change(|core, graveyard| {
+            core.insert_trajectory(trajectory, priority, version, graveyard)
+        })?;
+        self.items.notify();
+        Ok(key)
+    }
+
+    /// Waits until [`Table::try_insert`] succeeds.
+    ///
+    /// # Errors
+    ///
+    /// [`TableError`], and then nothing is inserted.
+    pub fn insert(
+        self: &Arc<Self>,
+        trajectory: &Arc<Trajectory>,
+        priority: f64,
+        version: Option<u64>,
+        wait: Wait<'_, Reason>,
+    ) -> Result<Key, TableError> {
+        until(&self.room, wait, || self.try_insert(trajectory, priority, version))
+    }
+
+    /// Draws `count` items.
+    ///
+    /// # Errors
+    ///
+    /// [`Obstacle`], and then nothing was drawn.
+    pub fn try_sample(self: &Arc<Self>, count: usize) -> Result<Sampled, Obstacle> {
+        let (infos, drawn) = self.change(|core, graveyard| {
+            core.check_sample(count as u64)?;
+            Ok::<_, Obstacle>(core.draw(count, graveyard))
+        })?;
+        self.room.notify();
+        Ok(Sampled::new(Arc::clone(self), infos, drawn))
+    }
+
+    /// Waits until [`Table::try_sample`] succeeds.
+    ///
+    /// # Errors
+    ///
+    /// [`TableError`]; a batch that the limiter or the size of the table can never allow is refused at
+    /// once.
+    pub fn sample(
+        self: &Arc<Self>,
+        count: usize,
+        wait: Wait<'_, Reason>,
+    ) -> Result<Sampled, TableError> {
+        match self.try_sample(count) {
+            Ok(sampled) => return Ok(sampled),
+            Err(Obstacle::Failed(error)) => return Err(error),
+            Err(Obstacle::Blocked(_)) => self.check_batch(count)?,
+        }
+        until(&self.items, wait, || self.try_sample(count))
+    }
+
+    /// Refuses batches that can never be sampled.
+    ///
+    /// # Errors
+    ///
+    /// [`TableError::Limiter`], with the arithmetic.
+    pub fn check_batch(&self, count: usize) -> Result<(), TableError> {
+        let limiter = self.lock().limiter;
+        let (size, times) = (self.config.max_size, self.config.max_times_sampled);
+        Ok(limiter.check_batch(count as u64, size.into(), times.into())?)
+    }
+
+    /// Whether `count` items may be sampled now.
+    pub fn can_sample(&self, count: usize) -> bool {
+        self.lock().check_sample(count as u64).is_ok()
+    }
+
+    /// Whether `count` items may be inserted now.
+    pub fn can_insert(&self, count: usize) -> bool {
+        self.lock().insertable(count as u64).is_ok_and(|most| most == count as u64)
+    }
+
+    /// Changes priorities, all or none; how many of the items are still there. Keys of items that have
+    /// gone are passed over; of a key that is there twice the last value counts.
+    ///
+    /// # Errors
+    ///
+    /// [`TableError`] when a value is no priority, or the lengths differ.
+    pub fn update_priorities(&self, keys: &[u64], priorities: &[f64]) -> Result<usize, TableError> {
+        let (keys_len, values) = (keys.len(), priorities.len());
+        if keys_len != values {
+            return Err(TableError::Lengths { keys: keys_len, values });
+        }
+        check_priorities(priorities)?;
+        let core = &mut *self.lock();
+        let mut updated = 0;
+        for (key, priority) in keys.iter().zip(priorities) {
+            updated += usize::from(core.update(Key::from_number(*key), *priority));
+        }
+        Ok(updated)
+    }
+
+    /// Removes items; how many of them were there.
+    pub fn delete(&self, keys: &[u64]) -> usize {
+        let deleted = self.change(|core, graveyard| {
+            let mut deleted = 0;
+            for key in keys {
+                if let Some(slot) = core.items.find(Key::from_number(*key)) {
+                    core.remove(slot, graveyard);
+                    deleted += 1;
+                }
+            }
+            deleted
+        });
+        self.notify();
+        deleted
+    }
+
+    /// Removes all items and counts from zero.
+    pub fn reset(&self) {
+        self.change(Core::reset);
+        self.notify();
+    }
+
+    /// Lets nothing be inserted or sampled until [`Table::resume`].
+    pub fn pause(&self) {
+        self.lock().paused = true;
+    }
+
+    /// Ends a pause.
+    pub fn resume(&self) {
+        self.lock().paused = false;
+        self.notify();
+    }
+
+    /// Replaces the limiter; the counts stay.
+    ///
+    /// # Errors
+    ///
+    /// [`TableError::Limiter`] when the table could not work with it.
+    pub fn set_limiter(&self, limiter: Limiter) -> Result<(), TableError> {
+        let (size, times) = (self.config.max_size, self.config.max_times_sampled);
+        limiter.check_table(size.into(), times.into())?;
+        self.lock().limiter = limiter;
+        self.notify();
+        Ok(())
+    }
+
+    /// Tells the policy version of the learner. It never falls.
+    pub fn advance(&self, version: u64) {
+        let core = &mut *self.lock();
+        if version > core.version {
+            core.version = version;
+            core.sampler.advance(version);
+            core.remover.advance(version);
+        }
+    }
+
+    /// Ends everything, and wakes everyone who waits.
+    pub fn close(&self) {
+        self.lock().closed = true;
+        self.notify();
+    }
+
+    /// A snapshot of its numbers.
+    pub fn info(&self) -> TableInfo {
+        let core = self.lock();
+        let row_bytes = match &core.payload {
+            Payload::Rows(slab) => slab.used_bytes(),
+            Payload::Trajectories { .. } => 0,
+        };
+        TableInfo {
+            size: core.items.len(),
+            counts: core.counts,
+            limiter: core.limiter,
+            paused: core.paused,
+            version: core.version,
+            row_bytes,
+        }
+    }
+
+    /// Calls `waker` once when more may be sampled, or the table was closed.
+    pub fn wake_on_items(&self, waker: &Waker) {
+        self.items.wake_later(waker);
+    }
+
+    /// Calls `waker` once when more may be inserted, or the table was closed.
+    pub fn wake_on_room(&self, waker: &Waker) {
+        self.room.wake_later(waker);
+    }
+
+    fn notify(&self) {
+        self.items.notify();
+        self.room.notify();
+    }
+}
+
+/// Attempts, waiting for the signal in between.
+fn until<T>(
+    signal: &Signal,
+    mut wait: Wait<'_, Reason>,
+    mut attempt: impl FnMut() -> Result<T, Obstacle>,
+) -> Result<T, TableError> {
+    let ended = wait.until(|deadline| {
+        let mut reason = Reason::MinSize;
+        let found = signal.wait(deadline, || match attempt() {
+            Ok(found) => Some(Ok(found)),
+            Err(Obstacle::Failed(error)) => Some(Err(error)),
+            Err(Obstacle::Blocked(blocked)) => {
+                reason = blocked;
+                None
+            }
+        });
+        found.map_or(ControlFlow::Continue(reason), ControlFlow::Break)
+    });
+    match ended {
+        Ok(result) => result,
+        Err(WaitOver::TimedOut(reason)) => Err(TableError::TimedOut(reason)),
+        Err(WaitOver::Interrupted) => Err(TableError::Interrupted),
+    }
+}
