@@ -1,25 +1,45 @@
 """Echoic: experience replay and data transport for reinforcement learning.
 
 Start with :class:`Server`: samples go in one by one, fixed-size batches come out as numpy views.
-Workers in other processes push to it with :func:`connect`.
+Workers in other processes push to it with :func:`connect`. For replay there is :class:`Table`: items
+go in with priorities, and batches come out as a selector chooses.
 """
 
-from echoic._native import Histogram, LeafSpec, Sample, SampleInfo, Spec, TrajectoryAccumulator
+from echoic import limiters, selectors
+from echoic._native import (
+    Batch,
+    BatchInfo,
+    Histogram,
+    LeafSpec,
+    Sample,
+    SampleInfo,
+    Spec,
+    TrajectoryAccumulator,
+)
 from echoic.client import Client, TcpClient, connect
 from echoic.errors import (
+    CheckpointError,
     ClosedError,
     DisconnectedError,
     EchoicError,
     HeldBatchesWarning,
+    LimiterError,
+    PriorityError,
     RefusedError,
     SpecError,
+    TableNotFoundError,
     TrajectoryError,
     WaitTimeoutError,
 )
+from echoic.ragged import Ragged
 from echoic.server import Server
+from echoic.table import Table
 from echoic.transports import ShmTransport, TcpTransport, TlsTransport, Transport, UnixTransport
 
 __all__ = [
+    "Batch",
+    "BatchInfo",
+    "CheckpointError",
     "Client",
     "ClosedError",
     "DisconnectedError",
@@ -27,6 +47,9 @@ __all__ = [
     "HeldBatchesWarning",
     "Histogram",
     "LeafSpec",
+    "LimiterError",
+    "PriorityError",
+    "Ragged",
     "RefusedError",
     "Sample",
     "SampleInfo",
@@ -34,6 +57,8 @@ __all__ = [
     "ShmTransport",
     "Spec",
     "SpecError",
+    "Table",
+    "TableNotFoundError",
     "TcpClient",
     "TcpTransport",
     "TlsTransport",
@@ -43,4 +68,6 @@ __all__ = [
     "UnixTransport",
     "WaitTimeoutError",
     "connect",
+    "limiters",
+    "selectors",
 ]

@@ -3,9 +3,12 @@
 import os
 from typing import Any, final
 
+import numpy as np
 from typing_extensions import Self, disjoint_base
 
 __all__ = [
+    "Batch",
+    "BatchInfo",
     "Client",
     "Histogram",
     "LeafSpec",
@@ -13,6 +16,7 @@ __all__ = [
     "SampleInfo",
     "Server",
     "Spec",
+    "Table",
     "TrajectoryAccumulator",
     "allocation_count",
     "empty_call",
@@ -269,6 +273,195 @@ class Server:
     @property
     def batch_size(self) -> int:
         """How many samples make a batch."""
+
+@disjoint_base
+class Table:
+    """The native part of :class:`echoic.Table`: everything that runs per item."""
+
+    def __new__(
+        cls,
+        name: str,
+        example: Any,
+        sampler: tuple[str, list[float]],
+        remover: tuple[str, list[float]],
+        limiter: tuple[str, list[float]],
+        max_size: int,
+        max_times_sampled: int,
+        seed: int,
+    ) -> Self: ...
+    def insert(
+        self,
+        tree: Any,
+        priority: float = 1.0,
+        version: int | None = None,
+        timeout: float | None = None,
+    ) -> None:
+        """Insert one item.
+
+        Its bytes are copied before this returns. Waits, without the GIL, while the limiter says so.
+        When there are more than ``max_size`` items then, the remover says which goes.
+
+        Args:
+            tree: An item like the spec; the rules are those of ``Server.submit``.
+            priority: Finite and not negative.
+            version: The policy version that made the item; the table's when ``None``.
+            timeout: Seconds to wait; ``None`` waits for ever, 0 not at all.
+
+        Raises:
+            SpecError: The item does not fit.
+            PriorityError: The priority is none.
+            WaitTimeoutError: The limiter did not allow it in time; ``reason`` says why.
+            ClosedError: The table is closed.
+        """
+
+    def insert_batch(
+        self,
+        tree: Any,
+        priorities: Any = None,
+        version: int | None = None,
+        timeout: float | None = None,
+    ) -> None:
+        """Insert many items, given as leaves with a leading axis.
+
+        Args:
+            tree: Like the spec, each leaf with the same leading axis.
+            priorities: One for each item; 1 when ``None``.
+            version: The policy version that made the items; the table's when ``None``.
+            timeout: Seconds to wait in total; ``None`` waits for ever.
+
+        Raises:
+            SpecError: A leaf does not fit, or the table has no spec. Nothing is inserted.
+            PriorityError: A priority is none. Nothing is inserted.
+            WaitTimeoutError: Not all were allowed in time; ``stored`` says how many were.
+            ClosedError: The table is closed.
+        """
+
+    def sample(self, count: int, timeout: float | None = None, beta: float = 1.0) -> Batch:
+        """Draw a batch, all of it at one moment.
+
+        The arrays belong to the batch: nobody changes them later. Waits, without the GIL, while the
+        limiter says so.
+
+        Args:
+            count: How many items, at least 1.
+            timeout: Seconds to wait; ``None`` waits for ever, 0 not at all.
+            beta: The exponent of the importance weights ``batch.info.weight``.
+
+        Raises:
+            WaitTimeoutError: The limiter did not allow it in time; ``reason`` says why.
+            LimiterError: The limiter can never allow so many at once; the message has the
+                arithmetic.
+            ClosedError: The table is closed.
+        """
+
+    def update_priorities(self, keys: Any, priorities: Any) -> int:
+        """Change priorities, all at one moment; returns how many of the items are still there.
+
+        Keys of items that have gone are passed over. Of a key that is there twice the last value
+        counts.
+
+        Raises:
+            PriorityError: A priority is negative, infinite or not a number. Nothing is changed.
+        """
+
+    def delete(self, keys: Any) -> int:
+        """Remove items; returns how many of them were there."""
+
+    def reset(self) -> None:
+        """Remove all items and count inserts, samples and deletions from zero."""
+
+    def pause(self) -> None:
+        """Let inserts and samples wait until :meth:`resume`."""
+
+    def resume(self) -> None:
+        """End a pause."""
+
+    def advance(self, version: int) -> None:
+        """Tell the learner's policy version, which items get that name none. It never falls."""
+
+    def can_sample(self, count: int) -> bool:
+        """Whether a batch of so many could be sampled now without waiting."""
+
+    def can_insert(self, count: int) -> bool:
+        """Whether so many items could be inserted now without waiting."""
+
+    def close(self) -> None:
+        """End everything, and wake everyone who waits."""
+
+    def _set_limiter(self, limiter: tuple[str, list[float]]) -> None: ...
+    def __len__(self) -> int: ...
+    @property
+    def name(self) -> str:
+        """What the table is called."""
+
+    @property
+    def spec(self) -> Spec | None:
+        """What items look like; ``None`` when they may be of any form."""
+
+    @property
+    def info(self) -> dict[str, Any]:
+        """A snapshot of the table's numbers and settings.
+
+        ``name``, ``size``, ``max_size``, ``max_times_sampled``, ``inserts``, ``samples``,
+        ``deletions``, ``sampler``, ``remover``, ``min_size``, ``samples_per_insert``, ``min_diff``,
+        ``max_diff``, ``paused``, ``version`` and ``memory_bytes``.
+        """
+
+@final
+class Batch:
+    """Items sampled from a table. ``len(batch)`` is how many."""
+
+    @property
+    def data(self) -> Any:
+        """A tree like the items, every leaf with a leading axis.
+
+        A leaf of which the items have different lengths is a :class:`~echoic.Ragged`. Items of
+        different forms, which a table without a spec may have, make a list of trees.
+        """
+
+    @property
+    def info(self) -> BatchInfo:
+        """What is known about each item."""
+
+    def __len__(self) -> int: ...
+
+@final
+class BatchInfo:
+    """What is known about the items of a batch: an array for each, made when it is asked for."""
+
+    @property
+    def key(self) -> np.ndarray[Any, np.dtype[np.uint64]]:
+        """Names of the items, for ``update_priorities`` and ``delete``."""
+
+    @property
+    def probability(self) -> np.ndarray[Any, np.dtype[np.float64]]:
+        """How likely it was to draw each."""
+
+    @property
+    def priority(self) -> np.ndarray[Any, np.dtype[np.float64]]:
+        """Their priorities."""
+
+    @property
+    def weight(self) -> np.ndarray[Any, np.dtype[np.float64]]:
+        """Importance weights ``(table_size * probability) ** -beta``, the largest of which is 1."""
+
+    @property
+    def times_sampled(self) -> np.ndarray[Any, np.dtype[np.uint32]]:
+        """How often each was sampled, this time included."""
+
+    @property
+    def version(self) -> np.ndarray[Any, np.dtype[np.uint64]]:
+        """The policy versions that made them."""
+
+    @property
+    def table_size(self) -> int:
+        """How many items the table had."""
+
+    @property
+    def beta(self) -> float:
+        """The exponent of the weights."""
+
+    def __len__(self) -> int: ...
 
 @final
 class Sample:

@@ -5,12 +5,16 @@ Every class is an :class:`EchoicError` and also the builtin it resembles, so cod
 """
 
 __all__ = [
+    "CheckpointError",
     "ClosedError",
     "DisconnectedError",
     "EchoicError",
     "HeldBatchesWarning",
+    "LimiterError",
+    "PriorityError",
     "RefusedError",
     "SpecError",
+    "TableNotFoundError",
     "TrajectoryError",
     "WaitTimeoutError",
 ]
@@ -35,7 +39,9 @@ class WaitTimeoutError(EchoicError, TimeoutError):
         reason: ``"CAPACITY"`` (complete batches wait for a consumer), ``"LEASED"`` (all batches are
             held by live arrays) or ``"EMPTY"`` (no batch is complete); from a client also
             ``"AWAY"`` (there is no connection) or ``"NETWORK"`` (the server has not acknowledged
-            what was sent).
+            what was sent). From a table ``"MIN_SIZE"`` (too few items), ``"RATIO"`` (inserts or
+            samples are ahead of the others), ``"PAUSED"`` or ``"LEASED"`` (rows that would be free
+            are still being read).
         stored: How many samples of a ``submit_batch`` were stored, or of a ``send_batch`` taken,
             before the timeout.
     """
@@ -80,6 +86,26 @@ class RefusedError(EchoicError, ConnectionError):
 
 class TrajectoryError(EchoicError, ValueError):
     """A trajectory got too many or too few steps, or a part that it does not have."""
+
+
+class TableNotFoundError(EchoicError, KeyError):
+    """The server has no table of this name; the message says which it has."""
+
+    def __str__(self) -> str:
+        """Return the message as it is, which ``KeyError`` would quote."""
+        return str(self.args[0]) if self.args else ""
+
+
+class PriorityError(EchoicError, ValueError):
+    """A priority is negative, infinite or not a number. Nothing was changed."""
+
+
+class LimiterError(EchoicError, ValueError):
+    """With these numbers somebody would wait for ever, and why."""
+
+
+class CheckpointError(EchoicError, ValueError):
+    """A checkpoint is damaged, is none of ours, or is another table's. Nothing was loaded."""
 
 
 class HeldBatchesWarning(UserWarning):

@@ -10,7 +10,7 @@
 //! - [`event`]: parking and waking without lost wake-ups, across processes; [`signal`]: for tasks too.
 //!
 //! All `unsafe` code about memory lives in `block`, `mapping`, `control`, `event` (the system call),
-//! `slab` and `store`; the ring's algorithm is safe code and runs under loom (`crates/memory/tests/loom.rs`).
+//! `prefetch`, `slab` and `store`; the ring's algorithm is safe code and runs under loom (`crates/memory/tests/loom.rs`).
 //!
 //! What this crate deliberately does not know: what the bytes mean, the network, Python.
 
@@ -23,6 +23,7 @@ pub mod event;
 #[cfg(target_os = "linux")]
 mod mapping;
 mod padded;
+mod prefetch;
 mod producer;
 mod region;
 pub mod ring;
@@ -36,6 +37,7 @@ mod wakers;
 pub mod window;
 
 pub use block::AllocError;
+pub use prefetch::prefetch;
 pub use ring::{Blocked, Counts, Evicted, Refusal, Ring};
 #[cfg(target_os = "linux")]
 pub use store::RemoteStore;

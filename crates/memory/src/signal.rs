@@ -21,11 +21,7 @@ impl Signal {
     }
 
     /// Calls `poll` until it returns something, parking in between; `None` after the deadline.
-    pub fn wait<T>(
-        &self,
-        deadline: Option<Instant>,
-        poll: impl FnMut() -> Option<T>,
-    ) -> Option<T> {
+    pub fn wait<T>(&self, deadline: Option<Instant>, poll: impl FnMut() -> Option<T>) -> Option<T> {
         self.event.wait(deadline, None, poll)
     }
 

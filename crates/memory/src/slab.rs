@@ -21,6 +21,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use smallvec::SmallVec;
 
 use crate::block::{AllocError, Untouched};
+use crate::prefetch::prefetch_at;
 
 /// Numbers of rows, of which a few need no allocation.
 pub type RowNumbers = SmallVec<[u32; 8]>;
@@ -309,12 +310,12 @@ impl Pinned {
     #[inline]
     fn ask_for(&self, row: u32) {
         let start = self.slab.start(row);
-        prefetch(start.as_ptr());
+        prefetch_at(start.as_ptr());
         let last = self.slab.row_bytes.clamp(1, 256) - 1;
         for line in (64..=last).step_by(64) {
-            prefetch(start.as_ptr().wrapping_add(line));
+            prefetch_at(start.as_ptr().wrapping_add(line));
         }
-        prefetch(start.as_ptr().wrapping_add(last));
+        prefetch_at(start.as_ptr().wrapping_add(last));
     }
 }
 
@@ -327,18 +328,6 @@ fn copy(from: &[u8], to: &mut [u8]) {
         16 => to[..16].copy_from_slice(&from[..16]),
         _ => to.copy_from_slice(from),
     }
-}
-
-#[inline]
-fn prefetch(address: *const u8) {
-    #[cfg(all(target_arch = "x86_64", not(miri)))]
-    // SAFETY: a hint, which reads nothing and faults on no address.
-    unsafe {
-        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        _mm_prefetch::<_MM_HINT_T0>(address.cast());
-    }
-    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
-    let _ = address;
 }
 
 #[cfg(all(test, not(loom)))]

@@ -4,6 +4,18 @@ use echoic_replay::Dtype;
 use numpy::{PyArrayDescr, PyArrayDescrMethods};
 use pyo3::prelude::*;
 
+/// numpy's own object for a dtype in native byte order. There is one for each of the plain dtypes, and
+/// given a name numpy finds that one, which makes the comparison with an array's dtype that of two
+/// addresses.
+pub fn to_numpy(py: Python<'_>, dtype: Dtype) -> PyResult<Py<PyArrayDescr>> {
+    let name = match dtype {
+        // numpy knows it only where this package is.
+        Dtype::BFloat16 => py.import("ml_dtypes")?.getattr("bfloat16")?,
+        dtype => dtype.to_string().into_pyobject(py)?.into_any(),
+    };
+    Ok(py.import("numpy")?.call_method1("dtype", (name,))?.cast_into()?.unbind())
+}
+
 /// The core's name for a numpy dtype, or advice why there is none. Byte order does not matter here.
 pub fn from_numpy(descr: &Bound<'_, PyArrayDescr>) -> Result<Dtype, String> {
     let bytes = descr.itemsize();

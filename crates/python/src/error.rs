@@ -2,6 +2,8 @@
 //! be the builtin that it resembles.
 
 use echoic_replay::StreamError;
+use echoic_replay::limiter::Reason;
+use echoic_replay::table::TableError;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::PyType;
@@ -26,6 +28,10 @@ error_class!(timeout_error, "WaitTimeoutError");
 error_class!(trajectory_error, "TrajectoryError");
 error_class!(disconnected_error, "DisconnectedError");
 error_class!(refused_error, "RefusedError");
+error_class!(limiter_error, "LimiterError");
+error_class!(priority_error, "PriorityError");
+error_class!(table_not_found_error, "TableNotFoundError");
+error_class!(checkpoint_error, "CheckpointError");
 
 /// Whether an error is of the classes of `echoic.errors`.
 pub fn is_ours(py: Python<'_>, error: &PyErr) -> bool {
@@ -113,5 +119,35 @@ pub fn set<'py>(py: Python<'py>, error: PyErr, name: &str, value: impl IntoPyObj
     match error.value(py).setattr(name, value) {
         Ok(()) => error,
         Err(other) => other,
+    }
+}
+
+/// The exception for what a table can't do.
+pub fn table_error(py: Python<'_>, error: &TableError) -> PyErr {
+    let text = error.to_string();
+    match error {
+        TableError::TimedOut(reason) => {
+            let text = match reason {
+                Reason::MinSize => "the table has too few items to sample from",
+                Reason::Ratio => {
+                    "the limiter keeps inserts and samples together, and the others are behind"
+                }
+                Reason::Paused => "the table is paused",
+                Reason::Leased => "rows that would be free are still read",
+                _ => "there is no room",
+            };
+            let error = timeout_error(py, format!("timed out: {text}"));
+            set(py, error, "reason", reason.to_string())
+        }
+        TableError::Closed => closed_error(py, text),
+        TableError::Unknown { .. } => table_not_found_error(py, text),
+        TableError::Limiter(_) => limiter_error(py, text),
+        TableError::Priority { .. } => priority_error(py, text),
+        TableError::Spec(_) => spec_error(py, text),
+        TableError::Trajectory(_) => trajectory_error(py, text),
+        TableError::Memory(_) => pyo3::exceptions::PyMemoryError::new_err(text),
+        TableError::Restore(_) => checkpoint_error(py, text),
+        TableError::Interrupted => pyo3::exceptions::PyRuntimeError::new_err(text),
+        _ => pyo3::exceptions::PyValueError::new_err(text),
     }
 }

@@ -179,16 +179,17 @@ impl LeafRule {
         let descr = array.dtype();
         let dtype = dtype::from_numpy(&descr)
             .map_err(|advice| spec_error(py, format!("leaf `{name}` of the example: {advice}")))?;
-        // numpy has one object for each of its plain dtypes; given a name it finds that one, which
-        // makes the comparison with an array's dtype that of two addresses.
         let native = match dtype {
-            Dtype::BFloat16 => descr,
-            _ => {
-                numpy(py)?.call_method1(intern!(py, "dtype"), (dtype.to_string(),))?.cast_into()?
-            }
+            Dtype::BFloat16 => descr.unbind(),
+            _ => dtype::to_numpy(py, dtype)?,
         };
         let leaf = Leaf { path, dtype, shape: array.shape().to_vec() };
-        Ok(Self { leaf, descr: native.unbind() })
+        Ok(Self { leaf, descr: native })
+    }
+
+    /// The rule of a leaf that is known.
+    pub fn from_leaf(py: Python<'_>, leaf: Leaf) -> PyResult<Self> {
+        Ok(Self { descr: dtype::to_numpy(py, leaf.dtype)?, leaf })
     }
 
     /// Checks a value and makes it a source of bytes.

@@ -1,7 +1,8 @@
 //! Python bindings of Echoic: one file per public class, no logic of its own about experience.
 //!
 //! - `server`, `client`, `sample`, `accumulator`, `spec`: the classes.
-//! - `doors`: a server's doors to other processes.
+//! - `table`: tables in this process, and the batches that they give.
+//! - `structure`: the form of a tree as text. `doors`: a server's doors to other processes.
 //! - `tree`, `leaf` and `sources`: from a Python tree to checked byte sources and back.
 //! - `array`: the thin edge to numpy's C API, and the only file that calls it.
 //! - `memory`: bytes for arrays of our own. `fork`: servers stay in their process.
@@ -22,6 +23,8 @@ mod sample;
 mod server;
 mod sources;
 mod spec;
+mod structure;
+mod table;
 mod tree;
 mod wait;
 
@@ -42,6 +45,8 @@ mod _native {
     use super::server::{Server, empty_call};
     #[pymodule_export]
     use super::spec::{LeafSpec, Spec};
+    #[pymodule_export]
+    use super::table::{Batch, BatchInfo, Table};
 
     #[pymodule_init]
     fn init(module: &pyo3::Bound<'_, pyo3::types::PyModule>) -> pyo3::PyResult<()> {

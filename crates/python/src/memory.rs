@@ -34,6 +34,11 @@ impl Memory {
         Py::new(py, Self { lines: lines.into() })
     }
 
+    /// How many bytes there are.
+    pub fn len(&self) -> usize {
+        self.lines.len() * 64
+    }
+
     /// Where the bytes start.
     pub fn pointer(&self) -> *mut u8 {
         UnsafeCell::raw_get(self.lines.as_ptr()).cast()

@@ -16,7 +16,8 @@ use crate::leaf::{LeafRule, ShapeRule, Source, display};
 /// Deeper examples are refused: they are cycles, or would overflow the stack.
 const MAX_DEPTH: usize = 64;
 
-enum Node {
+/// A node of an example.
+pub enum Node {
     Leaf(usize),
     /// `None`: a node without leaves.
     Empty,
@@ -51,6 +52,16 @@ impl Tree {
         let mut rules = Vec::new();
         let root = compile(example, prefix, 0, &mut rules)?;
         Ok(Self { prefix: prefix.to_owned(), root, rules })
+    }
+
+    /// A tree whose nodes and leaves are known.
+    pub fn from_parts(root: Node, rules: Vec<LeafRule>) -> Self {
+        Self { prefix: String::new(), root, rules }
+    }
+
+    /// The outermost node.
+    pub fn root(&self) -> &Node {
+        &self.root
     }
 
     /// Checks `value` and appends a source for each leaf.

@@ -4,7 +4,6 @@
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
-use echoic_replay::Blocked;
 use echoic_replay::stream::Wait;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
@@ -30,7 +29,7 @@ pub fn seconds(name: &str, seconds: f64) -> PyResult<Option<Duration>> {
 }
 
 /// What to look at with the GIL now and then while waiting, given the reason of the wait.
-pub type LookOut<'a> = &'a (dyn Fn(Python<'_>, Blocked) -> PyResult<()> + Sync);
+pub type LookOut<'a, R> = &'a (dyn Fn(Python<'_>, R) -> PyResult<()> + Sync);
 
 /// Why a wait has no result.
 pub enum Stopped<E> {
@@ -40,12 +39,22 @@ pub enum Stopped<E> {
     Failed(E),
 }
 
+impl<E> Stopped<E> {
+    /// The exception for it.
+    pub fn raise(self, py: Python<'_>, failed: impl FnOnce(Python<'_>, &E) -> PyErr) -> PyErr {
+        match self {
+            Self::Raised(error) => error,
+            Self::Failed(error) => failed(py, &error),
+        }
+    }
+}
+
 /// Runs `attempt` without the GIL.
-pub fn detached<T: Send, E: Send>(
+pub fn detached<T: Send, E: Send, R: Send>(
     py: Python<'_>,
     deadline: Option<Instant>,
-    look_out: Option<LookOut<'_>>,
-    attempt: impl FnOnce(Wait<'_>) -> Result<T, E> + Send,
+    look_out: Option<LookOut<'_, R>>,
+    attempt: impl FnOnce(Wait<'_, R>) -> Result<T, E> + Send,
 ) -> Result<T, Stopped<E>> {
     let main = is_main_thread(py).map_err(Stopped::Raised)?;
     let tick = if main { Some(SIGNAL_TICK) } else { look_out.map(|_| WARNING_TICK) };

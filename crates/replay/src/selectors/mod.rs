@@ -11,9 +11,39 @@
 //! 3. What it does depends on its calls and on the numbers that it takes from the generator, nothing
 //!    else.
 //!
-//! Values are checked before they come here: priorities are finite and not negative.
+//! Values are checked before they come here: priorities are finite and not negative, slots are below
+//! [`Slot::MAX`]. A call that asks for the impossible, like removing a slot that is not there, is a bug
+//! of the table: it panics in debug builds and changes nothing in others.
+
+pub mod sum_tree;
+
+mod epoch;
+mod fifo;
+mod heap;
+mod kind;
+mod lifo;
+mod links;
+mod members;
+mod order;
+mod prioritized;
+mod saved;
+mod slot_set;
+mod strata;
+mod uniform;
+
+#[cfg(test)]
+mod tests;
 
 use std::fmt;
+
+pub use epoch::Epoch;
+pub use fifo::Fifo;
+pub use heap::Heap;
+pub use kind::{SelectorError, SelectorKind};
+pub use lifo::Lifo;
+pub use prioritized::Prioritized;
+pub use strata::HotCold;
+pub use uniform::Uniform;
 
 use crate::rng::Rng;
 
@@ -46,6 +76,13 @@ pub trait Selector: fmt::Debug + Send {
     /// Changes the priority of a slot that it has.
     fn update(&mut self, slot: Slot, priority: f64);
 
+    /// Changes many priorities, one after the other; for some kinds it is quicker than one by one.
+    fn update_many(&mut self, updates: &[(Slot, f64)]) {
+        for &(slot, priority) in updates {
+            self.update(slot, priority);
+        }
+    }
+
     /// Removes a slot that it has.
     fn remove(&mut self, slot: Slot);
 
@@ -74,8 +111,8 @@ pub trait Selector: fmt::Debug + Send {
     /// Appends all that [`Selector::restore`] needs, beside the entries, to go on just like this one.
     fn save(&self, state: &mut Vec<u64>);
 
-    /// Becomes what was saved. `entries` are the slots it had with their entries, in any order; the
-    /// selector is empty and fresh.
+    /// Becomes what was saved. `entries` are the slots it had, each with its latest priority, in any
+    /// order; the selector is empty and fresh, and was built from the same kind.
     ///
     /// # Errors
     ///
@@ -83,15 +120,15 @@ pub trait Selector: fmt::Debug + Send {
     fn restore(&mut self, state: &[u64], entries: &[(Slot, Entry)]) -> Result<(), Damaged>;
 }
 
+/// Notes a call that the table must not make: see the [module](self).
+#[cold]
+fn misuse() {
+    if cfg!(debug_assertions) {
+        panic!("a slot was inserted twice, or changed or removed while it was not there");
+    }
+}
+
 /// A saved state that does not fit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the saved state of a {0} selector does not fit its items")]
 pub struct Damaged(pub &'static str);
-#[allow(missing_docs)]
-#[derive(Debug, Clone, PartialEq)]
-pub enum SelectorKind { Uniform }
-#[allow(missing_docs)]
-#[derive(Debug, Clone, PartialEq, thiserror::Error)]
-#[error("limiter")]
-pub struct SelectorError;
-impl SelectorKind { #[allow(missing_docs)] pub fn build(&self) -> Result<Box<dyn Selector>, SelectorError> { todo!() } }

@@ -1,7 +1,9 @@
 //! What a table is told at its birth.
 
+use std::num::NonZeroU64;
+
 use super::TableError;
-use crate::limiter::Limiter;
+use crate::limiter::{Bounds, Limiter};
 use crate::selectors::SelectorKind;
 use crate::spec::Spec;
 
@@ -50,7 +52,13 @@ impl TableConfig {
         if self.max_size == 0 {
             return Err(TableError::MaxSize);
         }
-        self.limiter.check_table(self.max_size.into(), self.max_times_sampled.into())?;
+        self.limiter.check_table(self.bounds())?;
         Ok(())
+    }
+
+    /// What the limiter has to know of the table.
+    pub(super) fn bounds(&self) -> Bounds {
+        let max_times_sampled = NonZeroU64::new(self.max_times_sampled.into());
+        Bounds { max_size: self.max_size.into(), max_times_sampled }
     }
 }

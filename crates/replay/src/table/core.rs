@@ -46,6 +46,19 @@ pub struct Infos {
     pub table_size: u64,
 }
 
+impl Infos {
+    /// Importance weights: `(table size × probability)^-beta`, divided by the largest of the batch
+    /// (Schaul et al., 2016).
+    pub fn weights(&self, beta: f64) -> Vec<f64> {
+        let size = self.table_size as f64;
+        let weight = |probability: &f64| (size * probability).powf(-beta);
+        let mut weights: Vec<f64> = self.probabilities.iter().map(weight).collect();
+        let largest = weights.iter().copied().fold(0.0, f64::max);
+        weights.iter_mut().for_each(|weight| *weight /= largest);
+        weights
+    }
+}
+
 /// Payload of drawn items.
 #[derive(Debug)]
 pub(super) enum Drawn {
@@ -72,7 +85,9 @@ pub(super) struct Core {
     pub(super) closed: bool,
     max_size: u32,
     max_times_sampled: u32,
+    // Used again by every call, so that none allocates.
     picks: Vec<Pick>,
+    updates: Vec<(Slot, f64)>,
 }
 
 impl Core {
@@ -81,9 +96,7 @@ impl Core {
             Form::Rows(spec) => {
                 Payload::Rows(Arc::new(Slab::new(rows(config.max_size), spec.nbytes())?))
             }
-            Form::Trajectories(_) => {
-                Payload::Trajectories { slots: Vec::new(), free: Vec::new() }
-            }
+            Form::Trajectories(_) => Payload::Trajectories { slots: Vec::new(), free: Vec::new() },
         };
         Ok(Self {
             items: Items::default(),
@@ -100,6 +113,7 @@ impl Core {
             max_size: config.max_size,
             max_times_sampled: config.max_times_sampled,
             picks: Vec::new(),
+            updates: Vec::new(),
         })
     }
 
@@ -136,13 +150,17 @@ impl Core {
     pub(super) fn check_sample(&self, count: u64) -> Result<(), Obstacle> {
         self.check_open()?;
         self.limiter.can_sample(&self.counts, count)?;
-        let size = u64::from(self.items.len());
-        // Each draw may be the last of its item, so that the next has one less to choose from.
-        let gone = if self.max_times_sampled > 0 { count.saturating_sub(1) } else { 0 };
-        if size < self.limiter.min_size().max(1) + gone {
+        if u64::from(self.items.len()) < self.needed(count) {
             return Err(Reason::MinSize.into());
         }
         Ok(())
+    }
+
+    /// How many items there must be for a batch: each draw may be the last of its item, so that the
+    /// next has one less to choose from.
+    pub(super) fn needed(&self, count: u64) -> u64 {
+        let gone = if self.max_times_sampled > 0 { count.saturating_sub(1) } else { 0 };
+        self.limiter.parameters().min_size.max(1).saturating_add(gone)
     }
 
     /// Takes rows for items to come.
@@ -260,6 +278,9 @@ impl Core {
         if self.max_times_sampled == 0 {
             self.sampler.pick(count, &mut self.rng, &mut picks);
             for pick in &picks {
+                self.items.prefetch(pick.slot);
+            }
+            for pick in &picks {
                 self.note(pick, &mut infos);
             }
         } else {
@@ -304,13 +325,21 @@ impl Core {
         item.times_sampled
     }
 
-    /// Changes a priority; whether the item is there.
-    pub(super) fn update(&mut self, key: Key, priority: f64) -> bool {
-        let Some(slot) = self.items.find(key) else { return false };
-        self.items.at_mut(slot).priority = priority;
-        self.sampler.update(slot, priority);
-        self.remover.update(slot, priority);
-        true
+    /// Changes the priorities of those items that are there; how many they are.
+    pub(super) fn update(&mut self, keys: &[u64], priorities: &[f64]) -> usize {
+        let mut updates = std::mem::take(&mut self.updates);
+        updates.clear();
+        for (key, priority) in keys.iter().zip(priorities) {
+            if let Some(slot) = self.items.find(Key::from_number(*key)) {
+                self.items.at_mut(slot).priority = *priority;
+                updates.push((slot, *priority));
+            }
+        }
+        self.sampler.update_many(&updates);
+        self.remover.update_many(&updates);
+        let updated = updates.len();
+        self.updates = updates;
+        updated
     }
 
     /// Removes everything, and counts from zero.

@@ -33,6 +33,19 @@ pub enum TableError {
     /// Give other parameters, or a batch of another size.
     #[error(transparent)]
     Limiter(#[from] LimiterError),
+    /// Sample smaller batches, or make the table larger.
+    #[error(
+        "a batch of {count} may use up an item with each draw, so it needs {needed} items at once, \
+         and the table has room for {max_size}"
+    )]
+    Batch {
+        /// Items asked for.
+        count: u64,
+        /// Items that must be there.
+        needed: u64,
+        /// Items that there can be.
+        max_size: u64,
+    },
     /// Make the table smaller.
     #[error(transparent)]
     Memory(#[from] AllocError),
@@ -94,7 +107,11 @@ impl From<Reason> for Obstacle {
 }
 
 /// Refuses priorities that would harm a table.
-pub(crate) fn check_priorities(priorities: &[f64]) -> Result<(), TableError> {
+///
+/// # Errors
+///
+/// [`TableError::Priority`] for the first of them.
+pub fn check_priorities(priorities: &[f64]) -> Result<(), TableError> {
     match priorities.iter().position(|priority| !priority.is_finite() || *priority < 0.0) {
         Some(index) => Err(TableError::Priority { index, got: priorities[index] }),
         None => Ok(()),

@@ -1,5 +1,7 @@
 //! What a table knows about its items, by slot.
 
+use echoic_memory::prefetch;
+
 use super::key::{Key, MAX_GENERATION};
 use crate::selectors::Slot;
 
@@ -62,6 +64,13 @@ impl Items {
         let item = &mut self.slots[slot as usize];
         debug_assert!(item.state & LIVE != 0, "slot {slot} is empty");
         item
+    }
+
+    /// Has the processor fetch an item that will be looked at soon.
+    pub(super) fn prefetch(&self, slot: Slot) {
+        if let Some(item) = self.slots.get(slot as usize) {
+            prefetch(item);
+        }
     }
 
     /// The name of the item in a slot that has one.

@@ -32,10 +32,10 @@ use std::task::Waker;
 use echoic_memory::signal::Signal;
 
 pub use self::config::{Form, MAX_NAME, TableConfig};
-use self::core::{Core, Graveyard, Payload};
 pub use self::core::Infos;
+use self::core::{Core, Graveyard, Payload};
+pub use self::error::check_priorities;
 pub use self::error::{Obstacle, TableError};
-pub(crate) use self::error::check_priorities;
 pub use self::insertion::Insertion;
 pub use self::key::Key;
 pub use self::registry::Tables;
@@ -233,11 +233,18 @@ impl Table {
     ///
     /// # Errors
     ///
-    /// [`TableError::Limiter`], with the arithmetic.
+    /// [`TableError::Limiter`] or [`TableError::Batch`], with the arithmetic.
     pub fn check_batch(&self, count: usize) -> Result<(), TableError> {
-        let limiter = self.lock().limiter;
-        let (size, times) = (self.config.max_size, self.config.max_times_sampled);
-        Ok(limiter.check_batch(count as u64, size.into(), times.into())?)
+        let (limiter, counts, needed) = {
+            let core = self.lock();
+            (core.limiter, core.counts, core.needed(count as u64))
+        };
+        limiter.check_batch(&counts, count as u64, self.config.bounds())?;
+        let max_size = self.config.max_size.into();
+        if needed > max_size {
+            return Err(TableError::Batch { count: count as u64, needed, max_size });
+        }
+        Ok(())
     }
 
     /// Whether `count` items may be sampled now.
@@ -262,12 +269,7 @@ impl Table {
             return Err(TableError::Lengths { keys: keys_len, values });
         }
         check_priorities(priorities)?;
-        let core = &mut *self.lock();
-        let mut updated = 0;
-        for (key, priority) in keys.iter().zip(priorities) {
-            updated += usize::from(core.update(Key::from_number(*key), *priority));
-        }
-        Ok(updated)
+        Ok(self.lock().update(keys, priorities))
     }
 
     /// Removes items; how many of them were there.
@@ -309,8 +311,7 @@ impl Table {
     ///
     /// [`TableError::Limiter`] when the table could not work with it.
     pub fn set_limiter(&self, limiter: Limiter) -> Result<(), TableError> {
-        let (size, times) = (self.config.max_size, self.config.max_times_sampled);
-        limiter.check_table(size.into(), times.into())?;
+        limiter.check_table(self.config.bounds())?;
         self.lock().limiter = limiter;
         self.notify();
         Ok(())

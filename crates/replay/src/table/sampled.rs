@@ -69,7 +69,8 @@ impl Sampled {
             return Stack::Mixed;
         }
         let columns = 0..signature.columns.len();
-        let steps = columns.map(|column| trajectories.iter().map(|one| one.steps(column)).collect());
+        let steps =
+            columns.map(|column| trajectories.iter().map(|one| one.steps(column)).collect());
         Stack::Trajectories { signature: Arc::clone(signature), steps: steps.collect() }
     }
 

@@ -1,0 +1,314 @@
+//! What sampling gives: a tree of arrays, and what is known about each item.
+
+use std::sync::Arc;
+
+use echoic_replay::table::{Infos, Sampled, Stack};
+use echoic_replay::trajectory::{Signature, Trajectory};
+use numpy::PyArray1;
+use pyo3::gc::{PyTraverseError, PyVisit};
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+
+use super::Known;
+use super::arena::Arena;
+use crate::array;
+use crate::memory::Memory;
+use crate::sources::DETACH_BYTES;
+use crate::tree::Tree;
+
+/// Each column starts at a multiple of this, as XLA and AVX-512 want.
+const ALIGNMENT: usize = 64;
+
+/// Items of a table.
+#[pyclass(frozen, module = "echoic")]
+pub struct Batch {
+    #[pyo3(get)]
+    data: Py<PyAny>,
+    #[pyo3(get)]
+    info: Py<BatchInfo>,
+    len: usize,
+}
+
+/// What is known about the items of a batch.
+#[pyclass(frozen, module = "echoic")]
+pub struct BatchInfo {
+    infos: Infos,
+    beta: f64,
+    key: PyOnceLock<Py<PyAny>>,
+    probability: PyOnceLock<Py<PyAny>>,
+    priority: PyOnceLock<Py<PyAny>>,
+    weight: PyOnceLock<Py<PyAny>>,
+    times_sampled: PyOnceLock<Py<PyAny>>,
+    version: PyOnceLock<Py<PyAny>>,
+}
+
+impl BatchInfo {
+    fn new(infos: Infos, beta: f64) -> Self {
+        Self {
+            infos,
+            beta,
+            key: PyOnceLock::new(),
+            probability: PyOnceLock::new(),
+            priority: PyOnceLock::new(),
+            weight: PyOnceLock::new(),
+            times_sampled: PyOnceLock::new(),
+            version: PyOnceLock::new(),
+        }
+    }
+}
+
+/// A getter that makes an array when it is first asked for.
+macro_rules! columns {
+    ($($name:ident: $values:expr;)*) => {
+        #[pymethods]
+        impl BatchInfo {
+            $(#[getter]
+            fn $name(&self, py: Python<'_>) -> Py<PyAny> {
+                let values: fn(&Self) -> _ = $values;
+                let array = || PyArray1::from_vec(py, values(self)).into_any().unbind();
+                self.$name.get_or_init(py, array).clone_ref(py)
+            })*
+
+            #[getter]
+            fn table_size(&self) -> u64 {
+                self.infos.table_size
+            }
+
+            #[getter]
+            fn beta(&self) -> f64 {
+                self.beta
+            }
+
+            fn __len__(&self) -> usize {
+                self.infos.keys.len()
+            }
+
+            fn __repr__(&self) -> String {
+                let (len, size) = (self.infos.keys.len(), self.infos.table_size);
+                format!("BatchInfo(items={len}, table_size={size})")
+            }
+        }
+    };
+}
+
+columns! {
+    key: |info| info.infos.keys.clone();
+    probability: |info| info.infos.probabilities.clone();
+    priority: |info| info.infos.priorities.clone();
+    weight: |info| info.infos.weights(info.beta);
+    times_sampled: |info| info.infos.times_sampled.clone();
+    version: |info| info.infos.versions.clone();
+}
+
+/// Where the columns of a batch are in its memory.
+struct Plan {
+    offsets: Vec<usize>,
+    bytes: Vec<usize>,
+    total: usize,
+}
+
+impl Plan {
+    fn new(bytes: Vec<usize>) -> PyResult<Self> {
+        let mut total = 0usize;
+        let mut offsets = Vec::with_capacity(bytes.len());
+        for bytes in &bytes {
+            offsets.push(total);
+            let end = bytes.checked_next_multiple_of(ALIGNMENT).and_then(|b| total.checked_add(b));
+            total = end.ok_or_else(|| {
+                pyo3::exceptions::PyMemoryError::new_err("the batch is larger than any memory")
+            })?;
+        }
+        Ok(Self { offsets, bytes, total })
+    }
+
+    /// The columns as parts of the memory.
+    fn split<'a>(&self, mut memory: &'a mut [u8]) -> Vec<&'a mut [u8]> {
+        let mut columns = Vec::with_capacity(self.bytes.len());
+        for bytes in &self.bytes {
+            let (column, rest) = memory.split_at_mut(bytes.next_multiple_of(ALIGNMENT));
+            memory = rest;
+            columns.push(&mut column[..*bytes]);
+        }
+        columns
+    }
+}
+
+impl Batch {
+    /// Items of a table of rows.
+    pub(super) fn of_rows(
+        py: Python<'_>,
+        tree: &Tree,
+        arena: &Arena,
+        sampled: Sampled,
+        beta: f64,
+    ) -> PyResult<Self> {
+        let len = sampled.len();
+        let leaf_bytes = tree.rules.iter().map(|rule| {
+            rule.leaf.nbytes().and_then(|bytes| bytes.checked_mul(len)).unwrap_or(usize::MAX)
+        });
+        let plan = Plan::new(leaf_bytes.collect())?;
+        let memory = filled(py, arena, &plan, |columns| sampled.gather(columns))?;
+        let data = tree.build(py, &mut |leaf| {
+            let rule = &tree.rules[leaf];
+            let shape: Vec<usize> = [&[len], &rule.leaf.shape[..]].concat();
+            view(py, &memory, &plan, leaf, rule.descr.bind(py), &shape)
+        })?;
+        arena.give_back(memory);
+        Self::new(py, data, sampled.into_infos(), beta)
+    }
+
+    /// Trajectories: stacked where all have the same lengths, ragged where these differ, and a list of
+    /// trees where they are of different forms.
+    pub(super) fn of_trajectories(
+        py: Python<'_>,
+        known: &dyn Fn(&Arc<Signature>) -> PyResult<Arc<Known>>,
+        arena: &Arena,
+        sampled: Sampled,
+        beta: f64,
+    ) -> PyResult<Self> {
+        let data = match sampled.stack() {
+            Stack::Trajectories { signature, steps } => {
+                let known = known(&signature)?;
+                let gather = |columns: &mut [&mut [u8]]| sampled.gather(columns);
+                stacked(py, &known, arena, &steps, gather)?
+            }
+            _ => {
+                let items = sampled.trajectories().iter().map(|trajectory| {
+                    let known = known(trajectory.signature())?;
+                    alone(py, &known, arena, trajectory)
+                });
+                pyo3::types::PyList::new(py, items.collect::<PyResult<Vec<_>>>()?)?.into_any()
+            }
+        };
+        Self::new(py, data, sampled.into_infos(), beta)
+    }
+
+    fn new(py: Python<'_>, data: Bound<'_, PyAny>, infos: Infos, beta: f64) -> PyResult<Self> {
+        let len = infos.keys.len();
+        let info = Py::new(py, BatchInfo::new(infos, beta))?;
+        Ok(Self { data: data.unbind(), info, len })
+    }
+}
+
+#[pymethods]
+impl Batch {
+    fn __len__(&self) -> usize {
+        self.len
+    }
+
+    /// Lets the garbage collector see a batch that was made to refer to itself.
+    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+        visit.call(&self.data)
+    }
+
+    fn __repr__(&self) -> String {
+        format!("Batch(items={})", self.len)
+    }
+}
+
+/// Memory that `gather` has filled.
+fn filled(
+    py: Python<'_>,
+    arena: &Arena,
+    plan: &Plan,
+    gather: impl Fn(&mut [&mut [u8]]) + Sync,
+) -> PyResult<Py<Memory>> {
+    let mut memory = arena.take(py, plan.total)?;
+    let written = Memory::write(&mut memory, py, 0, plan.total, |bytes| {
+        let mut columns = plan.split(bytes);
+        if plan.total >= DETACH_BYTES {
+            py.detach(|| gather(&mut columns));
+        } else {
+            gather(&mut columns);
+        }
+    });
+    assert!(written, "memory from the arena is nobody else's");
+    Ok(memory)
+}
+
+fn view<'py>(
+    py: Python<'py>,
+    memory: &Py<Memory>,
+    plan: &Plan,
+    column: usize,
+    descr: &Bound<'py, numpy::PyArrayDescr>,
+    shape: &[usize],
+) -> PyResult<Bound<'py, PyAny>> {
+    let start = memory.get().pointer().wrapping_add(plan.offsets[column]);
+    // SAFETY: the plan puts this column's bytes, which are as many as the shape has, inside the memory;
+    // nobody writes them before the arena finds that no array holds the memory any more.
+    unsafe { array::view(py, descr, shape, start, memory.bind(py).as_any()) }
+}
+
+fn stacked<'py>(
+    py: Python<'py>,
+    known: &Known,
+    arena: &Arena,
+    steps: &[Vec<u64>],
+    gather: impl Fn(&mut [&mut [u8]]) + Sync,
+) -> PyResult<Bound<'py, PyAny>> {
+    let columns = &known.signature.columns;
+    let totals: Vec<usize> = steps.iter().map(|steps| steps.iter().sum::<u64>() as usize).collect();
+    let bytes = columns.iter().zip(&totals).map(|(column, total)| {
+        column.kind.step_bytes().and_then(|bytes| bytes.checked_mul(*total)).unwrap_or(usize::MAX)
+    });
+    let plan = Plan::new(bytes.collect())?;
+    let memory = filled(py, arena, &plan, gather)?;
+    let data = known.tree.build(py, &mut |leaf| {
+        let (column, steps) = (&columns[leaf], &steps[leaf]);
+        let descr = known.tree.rules[leaf].descr.bind(py);
+        let even = steps.iter().all(|count| *count == steps[0]);
+        let lead = match (column.squeezed, even) {
+            (true, _) => vec![steps.len()],
+            (false, true) => vec![steps.len(), steps[0] as usize],
+            (false, false) => vec![totals[leaf]],
+        };
+        let shape: Vec<usize> = [&lead[..], &column.kind.shape].concat();
+        let values = view(py, &memory, &plan, leaf, descr, &shape)?;
+        if column.squeezed || even {
+            return Ok(values);
+        }
+        let mut offsets = vec![0];
+        offsets.extend(steps.iter().scan(0, |end, count| {
+            *end += *count as i64;
+            Some(*end)
+        }));
+        ragged(py, values, offsets)
+    })?;
+    arena.give_back(memory);
+    Ok(data)
+}
+
+/// One trajectory by itself.
+fn alone<'py>(
+    py: Python<'py>,
+    known: &Known,
+    arena: &Arena,
+    trajectory: &Trajectory,
+) -> PyResult<Bound<'py, PyAny>> {
+    let columns = 0..known.signature.columns.len();
+    let plan = Plan::new(columns.clone().map(|column| trajectory.column_bytes(column)).collect())?;
+    let memory = filled(py, arena, &plan, |targets| {
+        for (column, target) in targets.iter_mut().enumerate() {
+            trajectory.copy_column(column, target);
+        }
+    })?;
+    let data = known.tree.build(py, &mut |leaf| {
+        let column = &known.signature.columns[leaf];
+        let time = (!column.squeezed).then(|| trajectory.steps(leaf) as usize);
+        let shape: Vec<usize> = time.into_iter().chain(column.kind.shape.clone()).collect();
+        view(py, &memory, &plan, leaf, known.tree.rules[leaf].descr.bind(py), &shape)
+    })?;
+    arena.give_back(memory);
+    Ok(data)
+}
+
+fn ragged<'py>(
+    py: Python<'py>,
+    values: Bound<'py, PyAny>,
+    offsets: Vec<i64>,
+) -> PyResult<Bound<'py, PyAny>> {
+    static CLASS: PyOnceLock<Py<pyo3::types::PyType>> = PyOnceLock::new();
+    let class = CLASS.import(py, "echoic.ragged", "Ragged")?;
+    class.call1((values, PyArray1::from_vec(py, offsets)))
+}

@@ -1,0 +1,513 @@
+//! A table in this process.
+
+mod arena;
+mod batch;
+mod settings;
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
+
+use echoic_replay::chunk::{Chunk, ColumnKind, Slice};
+use echoic_replay::limiter::Reason;
+use echoic_replay::stream::Wait;
+use echoic_replay::table::{self as core, Form, Insertion, Obstacle, TableConfig, TableError};
+use echoic_replay::trajectory::{Column, Signature, Trajectory};
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+
+use self::arena::Arena;
+pub use self::batch::{Batch, BatchInfo};
+use self::settings::Settings;
+use crate::array::Header;
+use crate::error::{set, spec_error, table_error};
+use crate::fork::Process;
+use crate::leaf::{Many, One, Source};
+use crate::server::size;
+use crate::sources::{DETACH_BYTES, recheck, with_sources};
+use crate::spec::{Spec, core_spec};
+use crate::structure;
+use crate::tree::Tree;
+use crate::wait;
+
+/// A tree and what its leaves are called in chunks.
+struct Known {
+    tree: Tree,
+    signature: Arc<Signature>,
+}
+
+/// How items become bytes and bytes become items.
+enum Shape {
+    /// Every item is like the example.
+    Rows {
+        tree: Tree,
+        /// Where each leaf starts in a row.
+        offsets: Vec<usize>,
+    },
+    /// Items of any form; here is the one that came or went last.
+    Chunks(Mutex<Option<Arc<Known>>>),
+}
+
+/// A table in this process.
+#[pyclass(frozen, subclass, module = "echoic._native")]
+pub struct Table {
+    table: Arc<core::Table>,
+    shape: Shape,
+    arena: Arena,
+    process: Process,
+}
+
+#[pymethods]
+impl Table {
+    #[new]
+    #[pyo3(signature = (
+        name, example, sampler, remover, limiter, max_size, max_times_sampled, seed
+    ))]
+    #[expect(clippy::too_many_arguments, reason = "they are keywords in Python")]
+    fn new(
+        py: Python<'_>,
+        name: String,
+        example: Option<&Bound<'_, PyAny>>,
+        sampler: Settings,
+        remover: Settings,
+        limiter: Settings,
+        max_size: i64,
+        max_times_sampled: i64,
+        seed: u64,
+    ) -> PyResult<Self> {
+        let count = |name: &str, value: i64| {
+            u32::try_from(size(name, value)?).map_err(|_| {
+                let message = format!("{name} must be below {}, got {value}", u32::MAX);
+                pyo3::exceptions::PyValueError::new_err(message)
+            })
+        };
+        let (form, structure, shape) = match example {
+            Some(example) => {
+                let tree = Tree::compile(example, "")?;
+                let spec = core_spec(py, &tree)?;
+                let mut offset = 0;
+                let offsets = spec.leaf_bytes().iter().map(|bytes| {
+                    offset += bytes;
+                    offset - bytes
+                });
+                let offsets = offsets.collect();
+                let structure = structure::write(py, &tree)?;
+                (Form::Rows(spec), structure, Shape::Rows { tree, offsets })
+            }
+            None => (Form::Trajectories(None), String::new(), Shape::Chunks(Mutex::new(None))),
+        };
+        let config = TableConfig {
+            name,
+            form,
+            structure,
+            sampler: sampler.selector()?,
+            remover: remover.selector()?,
+            limiter: limiter.limiter(py)?,
+            max_size: count("max_size", max_size)?,
+            max_times_sampled: count("max_times_sampled", max_times_sampled)?,
+            seed,
+        };
+        let table = core::Table::new(config).map_err(|error| table_error(py, &error))?;
+        let (arena, process) = (Arena::default(), Process::current());
+        Ok(Self { table: Arc::new(table), shape, arena, process })
+    }
+
+    /// Inserts one item.
+    #[pyo3(signature = (tree, priority=1.0, version=None, timeout=None))]
+    fn insert(
+        &self,
+        py: Python<'_>,
+        tree: &Bound<'_, PyAny>,
+        priority: f64,
+        version: Option<u64>,
+        timeout: Option<f64>,
+    ) -> PyResult<()> {
+        self.process.check(py)?;
+        let deadline = wait::deadline(timeout)?;
+        match &self.shape {
+            Shape::Rows { tree: example, offsets } => with_sources(
+                example,
+                tree,
+                &mut One,
+                |sources, _| {
+                    let rows = Rows { table: self, example, offsets, sources };
+                    rows.insert(py, 0, &[priority], version, deadline)
+                },
+                |_| {},
+            ),
+            Shape::Chunks(known) => {
+                let (known, chunks) = self.chunks_of(known, tree)?;
+                let columns = chunks
+                    .into_iter()
+                    .map(|chunk| vec![Slice { chunk: Arc::new(chunk), offset: 0, len: 1 }]);
+                let signature = Arc::clone(&known.signature);
+                let trajectory = Trajectory::new(signature, columns.collect());
+                let trajectory = Arc::new(
+                    trajectory.map_err(|error| table_error(py, &TableError::Trajectory(error)))?,
+                );
+                self.insert_trajectory(py, &trajectory, priority, version, deadline)
+            }
+        }
+    }
+
+    /// Inserts many items.
+    #[pyo3(signature = (tree, priorities=None, version=None, timeout=None))]
+    fn insert_batch(
+        &self,
+        py: Python<'_>,
+        tree: &Bound<'_, PyAny>,
+        priorities: Option<Vec<f64>>,
+        version: Option<u64>,
+        timeout: Option<f64>,
+    ) -> PyResult<()> {
+        self.process.check(py)?;
+        let deadline = wait::deadline(timeout)?;
+        let Shape::Rows { tree: example, offsets } = &self.shape else {
+            return Err(spec_error(
+                py,
+                "insert_batch() is for tables with a spec, whose items are all alike",
+            ));
+        };
+        with_sources(
+            example,
+            tree,
+            &mut Many::default(),
+            |sources, shapes| {
+                let count = shapes.rows.unwrap_or(0);
+                let priorities = priorities.unwrap_or_else(|| vec![1.0; count]);
+                if priorities.len() != count {
+                    let (keys, values) = (count, priorities.len());
+                    let message = format!("{keys} items and {values} priorities");
+                    return Err(pyo3::exceptions::PyValueError::new_err(message));
+                }
+                core::check_priorities(&priorities).map_err(|error| table_error(py, &error))?;
+                let rows = Rows { table: self, example, offsets, sources };
+                rows.insert(py, 0, &priorities, version, deadline)
+            },
+            |_| {},
+        )
+    }
+
+    /// Samples a batch.
+    #[pyo3(signature = (count, timeout=None, beta=1.0))]
+    fn sample(
+        &self,
+        py: Python<'_>,
+        count: usize,
+        timeout: Option<f64>,
+        beta: f64,
+    ) -> PyResult<Batch> {
+        self.process.check(py)?;
+        let deadline = wait::deadline(timeout)?;
+        if count == 0 {
+            return Err(pyo3::exceptions::PyValueError::new_err("a batch has at least 1 item"));
+        }
+        let sampled = match self.table.try_sample(count) {
+            Ok(sampled) => sampled,
+            Err(Obstacle::Failed(error)) => return Err(table_error(py, &error)),
+            Err(Obstacle::Blocked(_)) => {
+                let sample = |wait: Wait<'_, Reason>| self.table.sample(count, wait);
+                wait::detached(py, deadline, None, sample)
+                    .map_err(|stopped| stopped.raise(py, table_error))?
+            }
+        };
+        match &self.shape {
+            Shape::Rows { tree, .. } => Batch::of_rows(py, tree, &self.arena, sampled, beta),
+            Shape::Chunks(known) => {
+                let tree = |signature: &Arc<Signature>| Self::known(py, known, signature);
+                Batch::of_trajectories(py, &tree, &self.arena, sampled, beta)
+            }
+        }
+    }
+
+    /// Changes priorities; how many of the items were there.
+    fn update_priorities(
+        &self,
+        py: Python<'_>,
+        keys: &Bound<'_, PyAny>,
+        priorities: &Bound<'_, PyAny>,
+    ) -> PyResult<usize> {
+        self.process.check(py)?;
+        let (keys, priorities) =
+            (numbers::<u64>(keys, "uint64")?, numbers::<f64>(priorities, "float64")?);
+        self.table.update_priorities(&keys, &priorities).map_err(|error| table_error(py, &error))
+    }
+
+    /// Removes items; how many were there.
+    fn delete(&self, py: Python<'_>, keys: &Bound<'_, PyAny>) -> PyResult<usize> {
+        self.process.check(py)?;
+        let keys = numbers::<u64>(keys, "uint64")?;
+        Ok(py.detach(|| self.table.delete(&keys)))
+    }
+
+    fn reset(&self, py: Python<'_>) {
+        py.detach(|| self.table.reset());
+    }
+
+    fn pause(&self) {
+        self.table.pause();
+    }
+
+    fn resume(&self) {
+        self.table.resume();
+    }
+
+    fn advance(&self, version: u64) {
+        self.table.advance(version);
+    }
+
+    #[pyo3(name = "_set_limiter")]
+    fn set_limiter(&self, py: Python<'_>, limiter: Settings) -> PyResult<()> {
+        let limiter = limiter.limiter(py)?;
+        self.table.set_limiter(limiter).map_err(|error| table_error(py, &error))
+    }
+
+    fn can_sample(&self, count: usize) -> bool {
+        self.table.can_sample(count)
+    }
+
+    fn can_insert(&self, count: usize) -> bool {
+        self.table.can_insert(count)
+    }
+
+    fn close(&self) {
+        self.table.close();
+    }
+
+    fn __len__(&self) -> usize {
+        self.table.info().size as usize
+    }
+
+    #[getter]
+    fn name(&self) -> &str {
+        &self.table.config().name
+    }
+
+    #[getter]
+    fn spec(&self, py: Python<'_>) -> PyResult<Option<Spec>> {
+        match &self.table.config().form {
+            Form::Rows(spec) => Spec::new(py, spec).map(Some),
+            Form::Trajectories(spec) => spec.as_ref().map(|spec| Spec::new(py, spec)).transpose(),
+        }
+    }
+
+    #[getter]
+    fn info<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let (config, info) = (self.table.config(), self.table.info());
+        let dict = PyDict::new(py);
+        dict.set_item("name", &config.name)?;
+        dict.set_item("size", info.size)?;
+        dict.set_item("max_size", config.max_size)?;
+        dict.set_item("max_times_sampled", config.max_times_sampled)?;
+        dict.set_item("inserts", info.counts.inserts)?;
+        dict.set_item("samples", info.counts.samples)?;
+        dict.set_item("deletions", info.counts.deletions)?;
+        dict.set_item("sampler", config.sampler.to_string())?;
+        dict.set_item("remover", config.remover.to_string())?;
+        let limiter = info.limiter.parameters();
+        dict.set_item("min_size", limiter.min_size)?;
+        dict.set_item("samples_per_insert", limiter.samples_per_insert)?;
+        dict.set_item("min_diff", limiter.min_diff)?;
+        dict.set_item("max_diff", limiter.max_diff)?;
+        dict.set_item("paused", info.paused)?;
+        dict.set_item("version", info.version)?;
+        dict.set_item("memory_bytes", info.row_bytes)?;
+        Ok(dict)
+    }
+}
+
+impl Table {
+    /// The engine's part.
+    pub fn core(&self) -> &Arc<core::Table> {
+        &self.table
+    }
+
+    fn insert_trajectory(
+        &self,
+        py: Python<'_>,
+        trajectory: &Arc<Trajectory>,
+        priority: f64,
+        version: Option<u64>,
+        deadline: Option<Instant>,
+    ) -> PyResult<()> {
+        match self.table.try_insert(trajectory, priority, version) {
+            Ok(_) => Ok(()),
+            Err(Obstacle::Failed(error)) => Err(table_error(py, &error)),
+            Err(Obstacle::Blocked(_)) => {
+                let insert =
+                    |wait: Wait<'_, Reason>| self.table.insert(trajectory, priority, version, wait);
+                wait::detached(py, deadline, None, insert)
+                    .map(drop)
+                    .map_err(|stopped| stopped.raise(py, table_error))
+            }
+        }
+    }
+
+    /// The leaves of a tree as chunks of one step.
+    fn chunks_of(
+        &self,
+        last: &Mutex<Option<Arc<Known>>>,
+        tree: &Bound<'_, PyAny>,
+    ) -> PyResult<(Arc<Known>, Vec<Chunk>)> {
+        let py = tree.py();
+        let known = last.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        if let Some(known) = known
+            && let Ok(chunks) = chunks(&known, tree)
+        {
+            return Ok((known, chunks));
+        }
+        let example = Tree::compile(tree, "")?;
+        let signature = Arc::new(Signature {
+            structure: structure::write(py, &example)?,
+            columns: example
+                .rules
+                .iter()
+                .map(|rule| Column {
+                    path: rule.leaf.path.clone(),
+                    kind: ColumnKind::from(&rule.leaf),
+                    squeezed: true,
+                })
+                .collect(),
+        });
+        let known = Arc::new(Known { tree: example, signature });
+        *last.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(&known));
+        let chunks = chunks(&known, tree)?;
+        Ok((known, chunks))
+    }
+
+    /// The tree of a signature.
+    fn known(
+        py: Python<'_>,
+        last: &Mutex<Option<Arc<Known>>>,
+        signature: &Arc<Signature>,
+    ) -> PyResult<Arc<Known>> {
+        let found = last.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        if let Some(known) = found
+            && (Arc::ptr_eq(&known.signature, signature) || known.signature == *signature)
+        {
+            return Ok(known);
+        }
+        let leaves = signature.columns.iter().map(|column| echoic_replay::Leaf {
+            path: column.path.clone(),
+            dtype: column.kind.dtype,
+            shape: column.kind.shape.clone(),
+        });
+        let tree = structure::read(py, &signature.structure, leaves.collect())?;
+        let known = Arc::new(Known { tree, signature: Arc::clone(signature) });
+        *last.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(&known));
+        Ok(known)
+    }
+}
+
+fn chunks(known: &Known, tree: &Bound<'_, PyAny>) -> PyResult<Vec<Chunk>> {
+    let mut chunks = Vec::with_capacity(known.tree.rules.len());
+    with_sources(
+        &known.tree,
+        tree,
+        &mut One,
+        |sources, _| {
+            recheck(tree.py(), &known.tree, sources)?;
+            for source in sources {
+                let kind = &known.signature.columns[source.leaf].kind;
+                let mut bytes = vec![0; kind.step_bytes().unwrap_or(0)];
+                // SAFETY: `gather` accepted this value with the rule of this leaf, whose bytes are
+                // those of a step, and it was rechecked just now.
+                unsafe { source.copy_to(0, &mut bytes) };
+                let chunk = Chunk::raw(Arc::new(kind.clone()), 1, bytes.into());
+                chunks.push(chunk.map_err(|error| spec_error(tree.py(), error.to_string()))?);
+            }
+            Ok(())
+        },
+        |_| {},
+    )?;
+    Ok(chunks)
+}
+
+/// Checked items on their way into rows.
+struct Rows<'a> {
+    table: &'a Table,
+    example: &'a Tree,
+    offsets: &'a [usize],
+    sources: &'a [Source],
+}
+
+impl Rows<'_> {
+    /// Inserts the items from `first` on, one for each priority, waiting where it must.
+    fn insert(
+        &self,
+        py: Python<'_>,
+        first: usize,
+        priorities: &[f64],
+        version: Option<u64>,
+        deadline: Option<Instant>,
+    ) -> PyResult<()> {
+        let table = &self.table.table;
+        let mut done = first;
+        while done < priorities.len() {
+            let left = priorities.len() - done;
+            let insertion = match table.try_reserve(left) {
+                Ok(insertion) => insertion,
+                Err(Obstacle::Failed(error)) => return Err(table_error(py, &error)),
+                Err(Obstacle::Blocked(_)) => {
+                    let reserve = |wait: Wait<'_, Reason>| table.reserve(left, wait);
+                    wait::detached(py, deadline, None, reserve).map_err(|stopped| {
+                        set(py, stopped.raise(py, table_error), "stored", done)
+                    })?
+                }
+            };
+            recheck(py, self.example, self.sources)?;
+            let count = insertion.len();
+            let priorities = &priorities[done..done + count];
+            let store = || self.store(insertion, done, priorities, version);
+            let large = count.saturating_mul(self.row_bytes()) >= DETACH_BYTES;
+            let stored = if large { py.detach(store) } else { store() };
+            stored.map_err(|error| set(py, table_error(py, &error), "stored", done))?;
+            done += count;
+        }
+        Ok(())
+    }
+
+    fn row_bytes(&self) -> usize {
+        match &self.table.table.config().form {
+            Form::Rows(spec) => spec.nbytes(),
+            Form::Trajectories(_) => 0,
+        }
+    }
+
+    fn store(
+        &self,
+        mut insertion: Insertion,
+        first: usize,
+        priorities: &[f64],
+        version: Option<u64>,
+    ) -> Result<(), TableError> {
+        let row_bytes = self.row_bytes();
+        for index in 0..priorities.len() {
+            let row = insertion.row_mut(index);
+            for source in self.sources {
+                let start = self.offsets[source.leaf];
+                let end = self.offsets.get(source.leaf + 1).copied().unwrap_or(row_bytes);
+                let bytes = end - start;
+                // SAFETY: `gather` accepted this value with the rule of this leaf, after a leading
+                // axis of the number of items if there are many, and it was rechecked just now.
+                unsafe { source.copy_to((first + index) * bytes, &mut row[start..end]) };
+            }
+        }
+        insertion.commit(priorities, version).map(drop)
+    }
+}
+
+/// The numbers of an array or a sequence.
+fn numbers<T: Copy>(values: &Bound<'_, PyAny>, dtype: &str) -> PyResult<Vec<T>> {
+    let py = values.py();
+    let numpy = py.import("numpy")?;
+    let keywords = PyDict::new(py);
+    keywords.set_item("dtype", dtype)?;
+    let array = numpy
+        .call_method("ascontiguousarray", (values,), Some(&keywords))?
+        .call_method0("ravel")?;
+    let Some(header) = Header::of(&array) else { return Ok(Vec::new()) };
+    let count = header.shape().first().copied().unwrap_or(0);
+    // SAFETY: the array is contiguous, one-dimensional, of a dtype of this size, and alive.
+    let slice = unsafe { std::slice::from_raw_parts(header.data().cast::<T>(), count) };
+    Ok(slice.to_vec())
+}

@@ -1,0 +1,60 @@
+//! Selectors and limiters as Python gives them: a name and numbers.
+
+use echoic_replay::limiter::{Limiter, Parameters};
+use echoic_replay::selectors::SelectorKind;
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+
+use crate::error::limiter_error;
+
+/// What `selectors` and `limiters` are made of.
+#[derive(FromPyObject)]
+pub struct Settings(String, Vec<f64>);
+
+impl Settings {
+    /// As a selector; its parameters are checked by the table.
+    pub fn selector(&self) -> PyResult<SelectorKind> {
+        Ok(match (self.0.as_str(), self.1.as_slice()) {
+            ("uniform", []) => SelectorKind::Uniform,
+            ("prioritized", [exponent]) => SelectorKind::Prioritized { exponent: *exponent },
+            ("fifo", []) => SelectorKind::Fifo,
+            ("lifo", []) => SelectorKind::Lifo,
+            ("min_heap", []) => SelectorKind::MinHeap,
+            ("max_heap", []) => SelectorKind::MaxHeap,
+            ("epoch", []) => SelectorKind::Epoch,
+            ("hot_cold", [age_threshold, hot_fraction, exponent]) => SelectorKind::HotCold {
+                age_threshold: *age_threshold as u64,
+                hot_fraction: *hot_fraction,
+                exponent: *exponent,
+            },
+            _ => return Err(self.unknown("selector")),
+        })
+    }
+
+    /// As a limiter.
+    pub fn limiter(&self, py: Python<'_>) -> PyResult<Limiter> {
+        let made = match (self.0.as_str(), self.1.as_slice()) {
+            ("min_size", [size]) => Limiter::min_size(*size as u64),
+            ("sample_to_insert_ratio", [ratio, size, buffer]) => {
+                Limiter::sample_to_insert_ratio(*ratio, *size as u64, *buffer)
+            }
+            ("sample_to_insert_ratio", [ratio, size, low, high]) => {
+                Limiter::sample_to_insert_ratio(*ratio, *size as u64, (*low, *high))
+            }
+            ("queue", [size]) => Limiter::queue(*size as u64),
+            ("stack", [size]) => Limiter::stack(*size as u64),
+            ("raw", [size, ratio, low, high]) => Limiter::raw(Parameters {
+                min_size: *size as u64,
+                samples_per_insert: *ratio,
+                min_diff: *low,
+                max_diff: *high,
+            }),
+            _ => return Err(self.unknown("limiter")),
+        };
+        made.map_err(|error| limiter_error(py, error.to_string()))
+    }
+
+    fn unknown(&self, what: &str) -> PyErr {
+        PyValueError::new_err(format!("there is no {what} {:?} with {:?}", self.0, self.1))
+    }
+}

@@ -1,0 +1,151 @@
+//! Every item in proportion to a power of its priority.
+//!
+//! The probability is `p^e / Σ p^e`. An item of priority zero is never picked, whatever the exponent is
+//! (`0^0` counts as 0), unless all are zero: then all are picked alike.
+//!
+//! A power that a double can't hold is brought to the nearest one that does no harm: from
+//! [`LEAST`], so that what is above zero stays so, to [`MOST`], of which four billion have a finite sum.
+//! Priorities that are this far apart can't be told from zero next to each other anyway.
+
+use super::slot_set::SlotSet;
+use super::sum_tree::{LANES, SumTree};
+use super::{Damaged, Entry, Pick, Selector, Slot, misuse, saved};
+use crate::rng::Rng;
+
+/// The weight of a priority that is above zero, at least.
+pub const LEAST: f64 = f64::MIN_POSITIVE;
+
+/// The weight of a priority, at most: 2^990.
+pub const MOST: f64 = f64::from_bits((1023 + 990) << 52);
+
+/// Picks by priority. See the [module](self).
+#[derive(Debug)]
+pub struct Prioritized {
+    exponent: f64,
+    /// Which slots there are: the tree can't tell one of weight zero from none.
+    slots: SlotSet,
+    weights: SumTree,
+}
+
+impl Prioritized {
+    /// For an exponent that is finite and not negative; [`SelectorKind`](super::SelectorKind) checks.
+    pub(super) fn new(exponent: f64) -> Self {
+        debug_assert!((0.0..f64::INFINITY).contains(&exponent), "an exponent of {exponent}");
+        Self { exponent, slots: SlotSet::default(), weights: SumTree::default() }
+    }
+
+    fn weight(&self, priority: f64) -> f64 {
+        if priority > 0.0 {
+            // The most usual exponent is worth not to call `powf`.
+            let power = if self.exponent == 1.0 { priority } else { priority.powf(self.exponent) };
+            power.clamp(LEAST, MOST)
+        } else {
+            0.0
+        }
+    }
+
+    pub(super) fn contains(&self, slot: Slot) -> bool {
+        self.slots.contains(slot)
+    }
+
+    /// Takes a slot out of another one and into this, as it is. Both have the same exponent.
+    pub(super) fn move_from(&mut self, other: &mut Self, slot: Slot) {
+        let weight = other.weights.get(slot);
+        other.remove(slot);
+        self.slots.insert(slot);
+        self.weights.set(slot, weight);
+    }
+
+    fn pick_alike(&self, count: usize, rng: &mut Rng, picks: &mut Vec<Pick>) {
+        let len = self.slots.len();
+        let drawn = (0..count).filter_map(|_| self.slots.nth(rng.below(len as u64) as usize));
+        picks.extend(drawn.map(|slot| Pick { slot, probability: 1.0 / len as f64 }));
+    }
+}
+
+impl Selector for Prioritized {
+    fn insert(&mut self, slot: Slot, entry: Entry) {
+        if !self.slots.insert(slot) {
+            return misuse();
+        }
+        self.weights.set(slot, self.weight(entry.priority));
+    }
+
+    fn update(&mut self, slot: Slot, priority: f64) {
+        if !self.slots.contains(slot) {
+            return misuse();
+        }
+        self.weights.set(slot, self.weight(priority));
+    }
+
+    fn update_many(&mut self, updates: &[(Slot, f64)]) {
+        let weights: Vec<(Slot, f64)> = updates
+            .iter()
+            .filter(|(slot, _)| {
+                let held = self.slots.contains(*slot);
+                if !held {
+                    misuse();
+                }
+                held
+            })
+            .map(|(slot, priority)| (*slot, self.weight(*priority)))
+            .collect();
+        self.weights.set_many(&weights);
+    }
+
+    fn remove(&mut self, slot: Slot) {
+        if !self.slots.remove(slot) {
+            return misuse();
+        }
+        self.weights.set(slot, 0.0);
+    }
+
+    fn clear(&mut self) {
+        self.slots.clear();
+        self.weights.clear();
+    }
+
+    fn len(&self) -> usize {
+        self.slots.len()
+    }
+
+    fn pick(&mut self, count: usize, rng: &mut Rng, picks: &mut Vec<Pick>) {
+        if self.is_empty() {
+            return;
+        }
+        let total = self.weights.total();
+        if total <= 0.0 {
+            return self.pick_alike(count, rng, picks);
+        }
+        picks.reserve(count);
+        let mut places = [0.0; LANES];
+        let mut left = count;
+        while left > 0 {
+            let group = &mut places[..left.min(LANES)];
+            group.fill_with(|| rng.unit() * total);
+            self.weights.find_many(group, |found| {
+                picks.push(Pick { slot: found.index, probability: found.weight / total });
+            });
+            left -= group.len();
+        }
+    }
+
+    /// Nothing: the same entries make the same tree.
+    fn save(&self, _: &mut Vec<u64>) {}
+
+    fn restore(&mut self, state: &[u64], entries: &[(Slot, Entry)]) -> Result<(), Damaged> {
+        let damaged = Damaged("prioritized");
+        if !state.is_empty() {
+            return Err(damaged);
+        }
+        saved::check_entries(entries, damaged)?;
+        self.clear();
+        for (slot, _) in entries {
+            self.slots.insert(*slot);
+        }
+        let updates: Vec<(Slot, f64)> =
+            entries.iter().map(|(slot, entry)| (*slot, entry.priority)).collect();
+        self.update_many(&updates);
+        Ok(())
+    }
+}

@@ -1,0 +1,66 @@
+"""Rows of different lengths, one after the other."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import numpy as np
+
+__all__ = ["Ragged"]
+
+
+@dataclass(frozen=True, eq=False)
+class Ragged:
+    """A leaf of a batch whose items differ in length.
+
+    Attributes:
+        values: The values of all items, one item after the other.
+        offsets: Where each item starts, and the end: one more than there are items.
+
+    Examples:
+        >>> import numpy as np
+        >>> rows = Ragged(np.arange(5), np.array([0, 2, 5]))
+        >>> [row.tolist() for row in rows], rows.lengths.tolist()
+        ([[0, 1], [2, 3, 4]], [2, 3])
+        >>> rows.padded(-1)
+        array([[ 0,  1, -1],
+               [ 2,  3,  4]])
+    """
+
+    values: np.ndarray[Any, Any]
+    offsets: np.ndarray[Any, Any]
+
+    def __len__(self) -> int:
+        """How many items there are."""
+        return len(self.offsets) - 1
+
+    def __getitem__(self, index: int) -> np.ndarray[Any, Any]:
+        """One item, as a view."""
+        if not -len(self) <= index < len(self):
+            raise IndexError(f"item {index} of {len(self)}")
+        index %= len(self)
+        return self.values[self.offsets[index] : self.offsets[index + 1]]
+
+    def __iter__(self) -> Iterator[np.ndarray[Any, Any]]:
+        """Every item, as a view."""
+        return (self[index] for index in range(len(self)))
+
+    @property
+    def lengths(self) -> np.ndarray[Any, Any]:
+        """How long each item is."""
+        return self.offsets[1:] - self.offsets[:-1]
+
+    def padded(self, fill: Any = 0) -> np.ndarray[Any, Any]:
+        """Copy the items into one array as long as the longest, filling up the others."""
+        import numpy as np  # noqa: PLC0415 - numpy is there: values is one of its arrays
+
+        lengths = self.lengths
+        longest = int(lengths.max(initial=0))
+        shape = (len(self), longest, *self.values.shape[1:])
+        array = np.full(shape, fill, self.values.dtype)
+        array[np.arange(longest) < lengths[:, None]] = self.values
+        return array

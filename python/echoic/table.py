@@ -1,0 +1,132 @@
+"""Tables: items with priorities, sampled as a selector chooses and as often as a limiter allows."""
+
+from __future__ import annotations
+
+import secrets
+from typing import TYPE_CHECKING, Any
+
+from echoic import _native
+from echoic.limiters import Limiter, MinSize, Queue, Stack
+from echoic.selectors import Fifo, Lifo, Selector, Uniform
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+__all__ = ["Table"]
+
+
+class Table(_native.Table):
+    """Items that are inserted one by one and sampled in batches.
+
+    A table works by itself, in this process; given to a :class:`~echoic.Server` it is also there for
+    others. All methods may be called from any thread.
+
+    Args:
+        name: Unique in a server.
+        spec: An item as all others will be: a tree of arrays or scalars, of which only structure,
+            dtypes and shapes matter. The items' bytes then lie side by side, which is the fastest
+            and smallest way to store items of one form. Without a spec items may be of any form, and
+            trajectories that overlap share their steps.
+        sampler: Who is sampled.
+        remover: Who goes when the table is full.
+        limiter: Who must wait.
+        max_size: How many items there may be.
+        max_times_sampled: After how many samples an item goes; never, when 0.
+        seed: Of all random choices; random when ``None``.
+
+    Raises:
+        SpecError: The spec can't be stored.
+        LimiterError: With this limiter somebody would wait for ever; the message has the arithmetic.
+        ValueError: A setting makes no sense.
+        MemoryError: So many items can't be stored.
+
+    Examples:
+        >>> import numpy as np
+        >>> from echoic import Table, selectors
+        >>> step = {"obs": np.zeros(4, np.float32), "reward": np.float32(0)}
+        >>> table = Table("replay", step, sampler=selectors.Prioritized(0.6), max_size=1000, seed=1)
+        >>> for reward in range(10):
+        ...     table.insert({"obs": np.ones(4, np.float32), "reward": float(reward)}, priority=2.0)
+        >>> batch = table.sample(4)
+        >>> batch.data["obs"].shape, batch.info.probability
+        ((4, 4), array([0.1, 0.1, 0.1, 0.1]))
+        >>> table.update_priorities(batch.info.key, np.abs(batch.data["reward"]) + 0.1)
+        4
+    """
+
+    def __new__(
+        cls,
+        name: str,
+        spec: Any = None,
+        *,
+        max_size: int,
+        sampler: Selector | None = None,
+        remover: Selector | None = None,
+        limiter: Limiter | None = None,
+        max_times_sampled: int = 0,
+        seed: int | None = None,
+    ) -> Self:
+        """Make an empty table; see the class for the arguments."""
+        return super().__new__(
+            cls,
+            name,
+            spec,
+            _settings("sampler", Selector, Uniform() if sampler is None else sampler),
+            _settings("remover", Selector, Fifo() if remover is None else remover),
+            _settings("limiter", Limiter, MinSize() if limiter is None else limiter),
+            max_size,
+            max_times_sampled,
+            secrets.randbits(64) if seed is None else seed,
+        )
+
+    @classmethod
+    def queue(cls, name: str, spec: Any = None, *, max_size: int) -> Self:
+        """Make a table from which each item is sampled once, the oldest first.
+
+        Inserts wait while it is full.
+        """
+        return cls(
+            name,
+            spec,
+            max_size=max_size,
+            sampler=Fifo(),
+            remover=Fifo(),
+            limiter=Queue(max_size),
+            max_times_sampled=1,
+        )
+
+    @classmethod
+    def stack(cls, name: str, spec: Any = None, *, max_size: int) -> Self:
+        """Make a table from which each item is sampled once, the newest first.
+
+        Inserts wait while it is full.
+        """
+        return cls(
+            name,
+            spec,
+            max_size=max_size,
+            sampler=Lifo(),
+            remover=Lifo(),
+            limiter=Stack(max_size),
+            max_times_sampled=1,
+        )
+
+    def set_limiter(self, limiter: Limiter) -> None:
+        """Replace the limiter; what was counted so far still counts.
+
+        Raises:
+            LimiterError: The table could not work with it, and goes on with the old one.
+        """
+        self._set_limiter(_settings("limiter", Limiter, limiter))
+
+    def __repr__(self) -> str:
+        """Name, size and form."""
+        info = self.info
+        return f"Table({self.name!r}, size={info['size']}, max_size={info['max_size']})"
+
+
+def _settings(name: str, kind: type[Selector] | type[Limiter], value: Any) -> tuple[str, list[float]]:
+    if not isinstance(value, kind):
+        module = f"echoic.{kind.__name__.lower()}s"
+        raise TypeError(f"{name} must be one of {module}, got a {type(value).__name__}")
+    return value._settings()  # noqa: SLF001 - the two are one
