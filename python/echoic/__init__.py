@@ -9,11 +9,13 @@ from echoic import limiters, selectors
 from echoic._native import (
     Batch,
     BatchInfo,
+    ColumnHistory,
     Histogram,
     LeafSpec,
     Sample,
     SampleInfo,
     Spec,
+    Steps,
     TrajectoryAccumulator,
 )
 from echoic.client import Client, TcpClient, connect
@@ -32,8 +34,11 @@ from echoic.errors import (
     WaitTimeoutError,
 )
 from echoic.ragged import Ragged
+from echoic.sampler import Sampler
 from echoic.server import Server
 from echoic.table import Table
+from echoic.table_client import TableClient
+from echoic.trajectory_writer import TrajectoryWriter
 from echoic.transports import ShmTransport, TcpTransport, TlsTransport, Transport, UnixTransport
 
 __all__ = [
@@ -42,6 +47,7 @@ __all__ = [
     "CheckpointError",
     "Client",
     "ClosedError",
+    "ColumnHistory",
     "DisconnectedError",
     "EchoicError",
     "HeldBatchesWarning",
@@ -53,17 +59,21 @@ __all__ = [
     "RefusedError",
     "Sample",
     "SampleInfo",
+    "Sampler",
     "Server",
     "ShmTransport",
     "Spec",
     "SpecError",
+    "Steps",
     "Table",
+    "TableClient",
     "TableNotFoundError",
     "TcpClient",
     "TcpTransport",
     "TlsTransport",
     "TrajectoryAccumulator",
     "TrajectoryError",
+    "TrajectoryWriter",
     "Transport",
     "UnixTransport",
     "WaitTimeoutError",

@@ -10,14 +10,17 @@ __all__ = [
     "Batch",
     "BatchInfo",
     "Client",
+    "ColumnHistory",
     "Histogram",
     "LeafSpec",
     "Sample",
     "SampleInfo",
     "Server",
     "Spec",
+    "Steps",
     "Table",
     "TrajectoryAccumulator",
+    "TrajectoryWriter",
     "allocation_count",
     "empty_call",
     "ping",
@@ -405,6 +408,115 @@ class Table:
         ``name``, ``size``, ``max_size``, ``max_times_sampled``, ``inserts``, ``samples``,
         ``deletions``, ``sampler``, ``remover``, ``min_size``, ``samples_per_insert``, ``min_diff``,
         ``max_diff``, ``paused``, ``version`` and ``memory_bytes``.
+        """
+
+@disjoint_base
+class TrajectoryWriter:
+    """The native part of :class:`echoic.TrajectoryWriter`: everything that runs per step."""
+
+    def __new__(
+        cls, tables: list[Table], keep_alive: int, chunk_length: int | None
+    ) -> Self: ...
+    def configure(self, path: str, keep_alive: int, chunk_length: int | None) -> None: ...
+    def append(self, step: Any, partial: bool = False, timeout: float | None = None) -> None:
+        """Append a step, or a part of one.
+
+        Never waits, unless a thousand items wait for their tables.
+
+        Args:
+            step: A tree of arrays. Steps may differ in which leaves they have.
+            partial: The step goes on: the next append adds other leaves to it.
+            timeout: Seconds to wait where it must.
+
+        Raises:
+            SpecError: A leaf has another dtype or shape than in the steps before.
+            TrajectoryError: A leaf was given twice in one step.
+            WaitTimeoutError: The tables took no items in time. The step was appended.
+        """
+
+    def append_batch(self, steps: Any, timeout: float | None = None) -> None:
+        """Append many consecutive steps, given as leaves with a leading axis."""
+
+    @property
+    def history(self) -> Any:
+        """A tree like the steps, whose leaves are :class:`ColumnHistory`: what items are cut from."""
+
+    def create_item(self, table: str, priority: float, trajectory: Any) -> None:
+        """Make an item of steps of the history. Never waits.
+
+        Args:
+            table: Where it goes.
+            priority: Finite and not negative.
+            trajectory: A tree whose leaves are parts of columns of the history: one step
+                (``column[-1]``, which has no axis of time), a slice or a list of steps.
+
+        Raises:
+            TableNotFoundError: There is no such table.
+            PriorityError: The priority is none.
+            SpecError: The item is not like the table's spec.
+            TrajectoryError: A step is gone, or a leaf is none of this writer's history.
+        """
+
+    def flush(self, block_until_num_items: int = 0, timeout: float | None = None) -> None:
+        """Hand all items over to their tables, and wait until at most so many are not there yet.
+
+        Raises:
+            WaitTimeoutError: The tables did not take them in time; they stay with the writer.
+        """
+
+    def end_episode(self, clear: bool = True, timeout: float | None = None) -> None:
+        """Hand all items over and begin another episode.
+
+        Args:
+            clear: Items can no longer name steps of this episode.
+            timeout: Seconds to wait for the tables.
+        """
+
+    def close(self) -> None:
+        """Take nothing more; items that were not flushed are dropped."""
+
+    @property
+    def pending(self) -> int:
+        """How many items were created and are in no table yet."""
+
+    @property
+    def episode_steps(self) -> int:
+        """How many steps of this episode are complete."""
+
+@final
+class ColumnHistory:
+    """The steps of one column that new items may still name, the newest last."""
+
+    def __len__(self) -> int: ...
+    def __getitem__(self, index: int | slice | list[int]) -> Steps:
+        """Name one step (without an axis of time), a slice of them, or a list."""
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Type of the elements."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of one step."""
+
+@final
+class Steps:
+    """Some steps of a column. The bytes stay where they are; :meth:`numpy` copies them."""
+
+    def __len__(self) -> int: ...
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Type of the elements."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape that this has in an item."""
+
+    def numpy(self) -> np.ndarray[Any, Any]:
+        """Copy the values.
+
+        Raises:
+            TrajectoryError: A step is gone.
         """
 
 @final

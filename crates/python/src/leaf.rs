@@ -120,6 +120,19 @@ impl Source {
 }
 
 impl Source {
+    /// The first `len` bytes.
+    ///
+    /// # Safety
+    ///
+    /// As [`Source::copy_to`], for as long as the bytes are borrowed.
+    pub unsafe fn bytes(&self, len: usize) -> &[u8] {
+        match &self.bytes {
+            // SAFETY: by the caller's promise they are inside the array's memory.
+            Bytes::Array { data, .. } => unsafe { std::slice::from_raw_parts(*data, len) },
+            Bytes::Inline(bytes) => &bytes[..len],
+        }
+    }
+
     /// Copies the values of consecutive samples, each of `bytes` bytes and the first at `offset`, into
     /// rows of `stride` bytes, each at `column`.
     ///

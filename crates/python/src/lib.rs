@@ -2,6 +2,7 @@
 //!
 //! - `server`, `client`, `sample`, `accumulator`, `spec`: the classes.
 //! - `table`: tables in this process, and the batches that they give.
+//! - `writer`: trajectories, step by step.
 //! - `structure`: the form of a tree as text. `doors`: a server's doors to other processes.
 //! - `tree`, `leaf` and `sources`: from a Python tree to checked byte sources and back.
 //! - `array`: the thin edge to numpy's C API, and the only file that calls it.
@@ -27,6 +28,7 @@ mod structure;
 mod table;
 mod tree;
 mod wait;
+mod writer;
 
 /// The native core of `echoic`.
 #[pyo3::pymodule(gil_used = false)]
@@ -47,6 +49,8 @@ mod _native {
     use super::spec::{LeafSpec, Spec};
     #[pymodule_export]
     use super::table::{Batch, BatchInfo, Table};
+    #[pymodule_export]
+    use super::writer::{ColumnHistory, Steps, TrajectoryWriter};
 
     #[pymodule_init]
     fn init(module: &pyo3::Bound<'_, pyo3::types::PyModule>) -> pyo3::PyResult<()> {

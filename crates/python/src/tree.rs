@@ -50,8 +50,33 @@ impl Tree {
     /// Compiles an example whose leaves have paths below `prefix`.
     pub fn compile(example: &Bound<'_, PyAny>, prefix: &str) -> PyResult<Self> {
         let mut rules = Vec::new();
-        let root = compile(example, prefix, 0, &mut rules)?;
+        let root = compile(example, prefix, 0, &mut |path, leaf| {
+            rules.push(LeafRule::from_example(path, leaf)?);
+            Ok(rules.len() - 1)
+        })?;
         Ok(Self { prefix: prefix.to_owned(), root, rules })
+    }
+
+    /// Compiles a tree whose leaves are something else than arrays: `rule` says what each stands for.
+    pub fn compile_with(
+        value: &Bound<'_, PyAny>,
+        rule: &mut dyn FnMut(String, &Bound<'_, PyAny>) -> PyResult<LeafRule>,
+    ) -> PyResult<Self> {
+        let mut rules = Vec::new();
+        let root = compile(value, "", 0, &mut |path, leaf| {
+            rules.push(rule(path, leaf)?);
+            Ok(rules.len() - 1)
+        })?;
+        Ok(Self { prefix: String::new(), root, rules })
+    }
+
+    /// Calls `visit` with the number and value of each leaf of a tree of this form.
+    pub fn visit<'py>(
+        &self,
+        value: &Bound<'py, PyAny>,
+        visit: &mut impl FnMut(usize, &Bound<'py, PyAny>) -> PyResult<()>,
+    ) -> PyResult<()> {
+        self.walk(&self.root, value, visit).map_err(|error| error.raise(value.py(), &self.prefix))
     }
 
     /// A tree whose nodes and leaves are known.
@@ -72,11 +97,10 @@ impl Tree {
         shapes: &mut impl ShapeRule,
         sources: &mut Vec<Source>,
     ) -> PyResult<()> {
-        self.walk(&self.root, value, &mut |leaf, value| {
+        self.visit(value, &mut |leaf, value| {
             sources.push(self.rules[leaf].source(leaf, value, shapes)?);
             Ok(())
         })
-        .map_err(|error| error.raise(value.py(), &self.prefix))
     }
 
     /// Builds a tree of what `leaf` returns for each leaf.
@@ -316,11 +340,14 @@ fn flatten_one_level<'py>(value: &Bound<'py, PyAny>) -> PyResult<Flat<'py>> {
     })
 }
 
+/// What a leaf of this path is numbered.
+type Number<'a> = dyn FnMut(String, &Bound<'_, PyAny>) -> PyResult<usize> + 'a;
+
 fn compile(
     value: &Bound<'_, PyAny>,
     path: &str,
     depth: usize,
-    rules: &mut Vec<LeafRule>,
+    number: &mut Number<'_>,
 ) -> PyResult<Node> {
     let py = value.py();
     if depth > MAX_DEPTH {
@@ -328,7 +355,7 @@ fn compile(
         return Err(spec_error(py, message));
     }
     let mut child = |key: &Bound<'_, PyAny>, value: &Bound<'_, PyAny>| {
-        compile(value, &join(path, key), depth + 1, rules)
+        compile(value, &join(path, key), depth + 1, number)
     };
     if value.is_none() {
         return Ok(Node::Empty);
@@ -377,8 +404,7 @@ fn compile(
         }
         return Ok(Node::Dataclass(class.unbind(), nodes));
     }
-    rules.push(LeafRule::from_example(path.to_owned(), value)?);
-    Ok(Node::Leaf(rules.len() - 1))
+    Ok(Node::Leaf(number(path.to_owned(), value)?))
 }
 
 fn compile_dict<'py>(

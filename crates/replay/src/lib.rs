@@ -22,6 +22,7 @@ pub mod spec;
 pub mod stream;
 pub mod table;
 pub mod trajectory;
+pub mod writer;
 
 pub use echoic_memory::Blocked;
 pub use histogram::{Histogram, Summary};

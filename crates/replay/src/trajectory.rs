@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use smallvec::SmallVec;
+
 use crate::chunk::{ColumnKind, Slice};
 use crate::spec::{ANY_LENGTH, Leaf, Spec};
 
@@ -23,6 +25,38 @@ pub struct Signature {
     pub structure: String,
     /// The leaves in the order of the columns.
     pub columns: Vec<Column>,
+}
+
+impl Signature {
+    /// Compares trajectories of this form, whose columns have so many steps, with the leaves that a table
+    /// asks for. Where a leaf's first axis may have any length, it is the axis of time.
+    ///
+    /// # Errors
+    ///
+    /// What differs.
+    pub fn check(&self, spec: &Spec, steps: &[u64]) -> Result<(), String> {
+        let leaves = spec.leaves();
+        if leaves.len() != self.columns.len() {
+            let (expected, got) = (leaves.len(), self.columns.len());
+            return Err(format!("expected an item of {expected} leaves, got {got}"));
+        }
+        for ((leaf, column), steps) in leaves.iter().zip(&self.columns).zip(steps) {
+            let time = (!column.squeezed).then_some(*steps as usize);
+            let shape = time.iter().chain(&column.kind.shape);
+            let fits = leaf.shape.len() == shape.clone().count()
+                && leaf.shape.iter().zip(shape.clone()).enumerate().all(
+                    |(axis, (expected, got))| {
+                        expected == got || (axis == 0 && *expected == ANY_LENGTH && time.is_some())
+                    },
+                );
+            if leaf.path != column.path || leaf.dtype != column.kind.dtype || !fits {
+                let (path, shape) = (column.path.clone(), shape.copied().collect());
+                let got = Leaf { path, dtype: column.kind.dtype, shape };
+                return Err(format!("expected the leaf `{leaf}`, got `{got}`"));
+            }
+        }
+        Ok(())
+    }
 }
 
 /// Slices of chunks for each leaf.
@@ -104,6 +138,20 @@ impl Trajectory {
         Ok(Self { signature, slices: columns.into_iter().flatten().collect(), ends })
     }
 
+    /// Slices that were checked before, already one column after the other: see the fields.
+    pub(crate) fn checked(
+        signature: Arc<Signature>,
+        slices: Box<[Slice]>,
+        ends: Option<Box<[u32]>>,
+    ) -> Self {
+        let trajectory = Self { signature, slices, ends };
+        #[cfg(debug_assertions)]
+        for (index, column) in trajectory.signature.columns.iter().enumerate() {
+            assert_eq!(check(column, trajectory.column(index)), Ok(()));
+        }
+        trajectory
+    }
+
     /// What the trajectory looks like.
     pub fn signature(&self) -> &Arc<Signature> {
         &self.signature
@@ -159,32 +207,14 @@ impl Trajectory {
         assert!(rest.is_empty(), "a column has {} bytes too few", rest.len());
     }
 
-    /// Compares with the leaves that a table asks for; the difference, if there is one. Where a leaf's
-    /// first axis may have any length, it is the axis of time.
+    /// Compares with the leaves that a table asks for.
     ///
     /// # Errors
     ///
     /// What differs.
     pub fn check(&self, spec: &Spec) -> Result<(), String> {
-        let (leaves, columns) = (spec.leaves(), &self.signature.columns);
-        if leaves.len() != columns.len() {
-            let (expected, got) = (leaves.len(), columns.len());
-            return Err(format!("expected an item of {expected} leaves, got {got}"));
-        }
-        for (index, (leaf, column)) in leaves.iter().zip(columns).enumerate() {
-            let steps = self.steps(index) as usize;
-            let time = if column.squeezed { None } else { Some(steps) };
-            let shape: Vec<usize> = time.into_iter().chain(column.kind.shape.clone()).collect();
-            let fits = leaf.shape.len() == shape.len()
-                && leaf.shape.iter().zip(&shape).enumerate().all(|(axis, (expected, got))| {
-                    expected == got || (axis == 0 && *expected == ANY_LENGTH && time.is_some())
-                });
-            if leaf.path != column.path || leaf.dtype != column.kind.dtype || !fits {
-                let got = Leaf { path: column.path.clone(), dtype: column.kind.dtype, shape };
-                return Err(format!("expected the leaf `{leaf}`, got `{got}`"));
-            }
-        }
-        Ok(())
+        let steps = (0..self.signature.columns.len()).map(|column| self.steps(column));
+        self.signature.check(spec, &steps.collect::<SmallVec<[u64; 8]>>())
     }
 
     /// Every slice.

@@ -1,0 +1,160 @@
+//! What a writer remembers, for Python to cut items from.
+
+use echoic_replay::writer::Span;
+use pyo3::exceptions::{PyIndexError, PyTypeError};
+use pyo3::prelude::*;
+use pyo3::types::{PySlice, PyTuple};
+use smallvec::SmallVec;
+
+use super::TrajectoryWriter;
+
+/// The steps of one column that new items may still name.
+#[pyclass(frozen, module = "echoic")]
+pub struct ColumnHistory {
+    pub writer: Py<TrajectoryWriter>,
+    pub column: u32,
+}
+
+/// Some steps of a column: what an item is made of.
+#[pyclass(frozen, module = "echoic")]
+pub struct Steps {
+    pub writer: Py<TrajectoryWriter>,
+    pub column: u32,
+    pub spans: SmallVec<[Span; 1]>,
+    /// Whether it is one step without an axis of time.
+    pub squeezed: bool,
+}
+
+#[pymethods]
+impl ColumnHistory {
+    fn __len__(&self, py: Python<'_>) -> usize {
+        self.runs(py).iter().map(|run| (run.end - run.start) as usize).sum()
+    }
+
+    /// A step, or several: an index, a slice, or a list of indices.
+    fn __getitem__(&self, py: Python<'_>, index: &Bound<'_, PyAny>) -> PyResult<Steps> {
+        let runs = self.runs(py);
+        let len: usize = runs.iter().map(|run| (run.end - run.start) as usize).sum();
+        let steps = |spans, squeezed| {
+            Ok(Steps { writer: self.writer.clone_ref(py), column: self.column, spans, squeezed })
+        };
+        if let Ok(slice) = index.cast::<PySlice>() {
+            let slice = slice.indices(len.try_into()?)?;
+            let mut spans = SmallVec::new();
+            if slice.step == 1 {
+                self.cut(&runs, slice.start as u64, slice.slicelength as u64, &mut spans);
+            } else {
+                for number in 0..slice.slicelength as isize {
+                    let at = slice.start + number * slice.step;
+                    self.cut(&runs, at as u64, 1, &mut spans);
+                }
+            }
+            return steps(spans, false);
+        }
+        let position = |index: isize| {
+            let at = if index < 0 { index + len as isize } else { index };
+            if at < 0 || at >= len as isize {
+                return Err(PyIndexError::new_err(format!("step {index} of a history of {len}")));
+            }
+            Ok(at as u64)
+        };
+        let mut spans = SmallVec::new();
+        if let Ok(index) = index.extract::<isize>() {
+            self.cut(&runs, position(index)?, 1, &mut spans);
+            return steps(spans, true);
+        }
+        let indices: Vec<isize> = index.extract().map_err(|_| {
+            PyTypeError::new_err("the steps of a history are named by an index, a slice or a list")
+        })?;
+        for index in indices {
+            self.cut(&runs, position(index)?, 1, &mut spans);
+        }
+        steps(spans, false)
+    }
+
+    #[getter]
+    fn dtype(&self, py: Python<'_>) -> PyResult<Py<numpy::PyArrayDescr>> {
+        crate::dtype::to_numpy(py, self.writer.get().kind(py, self.column).dtype)
+    }
+
+    /// Shape of one step.
+    #[getter]
+    fn shape<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
+        PyTuple::new(py, &self.writer.get().kind(py, self.column).shape)
+    }
+
+    fn __repr__(&self, py: Python<'_>) -> String {
+        let (len, kind) = (self.__len__(py), self.writer.get().kind(py, self.column));
+        format!("ColumnHistory({len} steps of {}{:?})", kind.dtype, kind.shape)
+    }
+}
+
+impl ColumnHistory {
+    fn runs(&self, py: Python<'_>) -> SmallVec<[std::ops::Range<u64>; 2]> {
+        self.writer.get().runs(py, self.column)
+    }
+
+    /// Appends `len` steps from position `at` of the runs on.
+    fn cut(
+        &self,
+        runs: &[std::ops::Range<u64>],
+        mut at: u64,
+        mut len: u64,
+        spans: &mut SmallVec<[Span; 1]>,
+    ) {
+        for run in runs {
+            let steps = run.end - run.start;
+            if at >= steps {
+                at -= steps;
+                continue;
+            }
+            let part = len.min(steps - at);
+            if part == 0 {
+                return;
+            }
+            spans.push(Span { column: self.column, first: run.start + at, len: part as u32 });
+            (at, len) = (0, len - part);
+        }
+    }
+}
+
+impl Steps {
+    /// How many steps there are.
+    pub fn count(&self) -> u64 {
+        self.spans.iter().map(|span| u64::from(span.len)).sum()
+    }
+}
+
+#[pymethods]
+impl Steps {
+    fn __len__(&self) -> usize {
+        self.count() as usize
+    }
+
+    /// The shape that this has in an item.
+    #[getter]
+    fn shape<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
+        let kind = self.writer.get().kind(py, self.column);
+        let time = (!self.squeezed).then(|| self.count() as usize);
+        let shape: Vec<usize> = time.into_iter().chain(kind.shape.iter().copied()).collect();
+        PyTuple::new(py, shape)
+    }
+
+    #[getter]
+    fn dtype(&self, py: Python<'_>) -> PyResult<Py<numpy::PyArrayDescr>> {
+        crate::dtype::to_numpy(py, self.writer.get().kind(py, self.column).dtype)
+    }
+
+    /// The values, copied.
+    fn numpy<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        let bytes = self.writer.get().read(py, &self.spans)?;
+        let flat = py
+            .import("numpy")?
+            .call_method1("frombuffer", (pyo3::types::PyBytes::new(py, &bytes), self.dtype(py)?))?;
+        flat.call_method1("reshape", (self.shape(py)?,))?.call_method0("copy")
+    }
+
+    fn __repr__(&self, py: Python<'_>) -> PyResult<String> {
+        Ok(format!("Steps(shape={}, dtype={})", self.shape(py)?, self.dtype(py)?))
+    }
+}

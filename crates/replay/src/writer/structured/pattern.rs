@@ -1,0 +1,108 @@
+//! Which steps an automatic item has, and what else there is to say about it.
+
+use super::condition::{Condition, Term};
+use super::error::StructuredError;
+use super::priority::Priority;
+
+/// Items that are made by themselves: whenever all conditions hold and all steps exist.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Pattern {
+    /// The caller's number of a table.
+    pub table: u32,
+    /// The tree of the item, as in [`Signature::structure`](crate::trajectory::Signature::structure).
+    pub structure: String,
+    /// The item's columns.
+    pub leaves: Vec<PatternLeaf>,
+    /// When it is applied: at every step, if there are none.
+    pub conditions: Vec<Condition>,
+    /// Of the items.
+    pub priority: Priority,
+}
+
+/// One column of the items: steps of one column of the writer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PatternLeaf {
+    /// Path of the item's column.
+    pub path: String,
+    /// Name of the writer's column.
+    pub source: String,
+    /// Which steps.
+    pub take: Take,
+}
+
+/// Steps relative to the newest, as in an index or slice of the history: -1 is the newest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Take {
+    /// This step, without a time axis.
+    One(i64),
+    /// Every `step`-th from `start` to before `stop`, where 0 is the end.
+    Slice {
+        /// The first: negative.
+        start: i64,
+        /// Where it ends: after `start` and at most 0.
+        stop: i64,
+        /// Distance between steps: positive.
+        step: u32,
+    },
+}
+
+impl Take {
+    /// Which steps as start, stop and step.
+    pub(super) fn range(self) -> (i64, i64, u32) {
+        match self {
+            Self::One(index) => (index, index.saturating_add(1), 1),
+            Self::Slice { start, stop, step } => (start, stop, step),
+        }
+    }
+
+    /// How far back it goes, at least 1.
+    pub(super) fn reach(self) -> u64 {
+        self.range().0.unsigned_abs()
+    }
+}
+
+impl Pattern {
+    /// Refuses what can't be applied.
+    pub(super) fn check(&self) -> Result<(), StructuredError> {
+        if self.leaves.is_empty() {
+            return Err(StructuredError::Empty);
+        }
+        for leaf in &self.leaves {
+            let (start, stop, step) = leaf.take.range();
+            if start >= 0 || stop > 0 || stop <= start || step == 0 || start < -i64::from(u32::MAX)
+            {
+                let path = leaf.path.clone();
+                return Err(StructuredError::Slice { path, start, stop, step });
+            }
+        }
+        let by_zero = |condition: &Condition| match condition {
+            Condition::Compare { modulo, .. } => *modulo == Some(0),
+            Condition::EndOfEpisode => false,
+        };
+        if self.conditions.iter().any(by_zero) {
+            return Err(StructuredError::Modulo);
+        }
+        self.priority.check(self.leaves.len())
+    }
+
+    /// Whether it waits for the end of the episode.
+    pub(super) fn at_end(&self) -> bool {
+        self.conditions.contains(&Condition::EndOfEpisode)
+    }
+
+    /// The columns that must hold one number in a step.
+    pub(super) fn scalars(&self) -> impl Iterator<Item = &str> {
+        let data = self.conditions.iter().filter_map(|condition| match condition {
+            Condition::Compare { term: Term::Data(path), .. } => Some(path.as_str()),
+            _ => None,
+        });
+        let leaf = self.priority.leaf().and_then(|leaf| self.leaves.get(leaf));
+        data.chain(leaf.map(|leaf| leaf.source.as_str()))
+    }
+
+    /// The columns that it needs, with how many steps back.
+    pub(super) fn sources(&self) -> impl Iterator<Item = (&str, u64)> {
+        let leaves = self.leaves.iter().map(|leaf| (leaf.source.as_str(), leaf.take.reach()));
+        leaves.chain(self.scalars().map(|path| (path, 1)))
+    }
+}

@@ -1,0 +1,1160 @@
+//! A table against a list of items that does everything the slow way; and what else callers may rely on.
+
+use std::collections::HashSet;
+use std::ops::ControlFlow;
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+use echoic_replay::chunk::{Chunk, ColumnKind, Slice};
+use echoic_replay::limiter::{Counts, Limiter, LimiterError, Parameters, Reason};
+use echoic_replay::selectors::SelectorKind;
+use echoic_replay::stream::Wait;
+use echoic_replay::table::{
+    Form, Infos, Obstacle, Sampled, Stack, Table, TableConfig, TableError, Tables,
+};
+use echoic_replay::trajectory::{Column, Signature, Trajectory};
+use echoic_replay::{Dtype, Leaf, Spec};
+use proptest::prelude::*;
+use proptest::test_runner::{Config, TestRunner};
+
+const KINDS: [SelectorKind; 8] = [
+    SelectorKind::Uniform,
+    SelectorKind::Prioritized { exponent: 0.6 },
+    SelectorKind::Fifo,
+    SelectorKind::Lifo,
+    SelectorKind::MinHeap,
+    SelectorKind::MaxHeap,
+    SelectorKind::Epoch,
+    SelectorKind::HotCold { age_threshold: 1, hot_fraction: 0.7, exponent: 1.0 },
+];
+
+/// An item is its number, and bytes that follow from it.
+const PAD: usize = 13;
+
+fn pad(id: u64) -> [u8; PAD] {
+    std::array::from_fn(|at| id.wrapping_mul(0x9e37_79b9).to_le_bytes()[at % 8] ^ at as u8)
+}
+
+fn leaves() -> Vec<Leaf> {
+    vec![
+        Leaf { path: "id".into(), dtype: Dtype::UInt(8), shape: vec![] },
+        Leaf { path: "pad".into(), dtype: Dtype::UInt(1), shape: vec![PAD] },
+    ]
+}
+
+fn rows() -> Form {
+    Form::Rows(Spec::new(leaves()).unwrap())
+}
+
+fn config(form: Form, sampler: SelectorKind, remover: SelectorKind, max_size: u32) -> TableConfig {
+    TableConfig {
+        name: "table".into(),
+        form,
+        structure: String::new(),
+        sampler,
+        remover,
+        limiter: Limiter::min_size(1).unwrap(),
+        max_size,
+        max_times_sampled: 0,
+        seed: 1,
+    }
+}
+
+fn table(config: TableConfig) -> Arc<Table> {
+    Arc::new(Table::new(config).unwrap())
+}
+
+/// A table of rows with the usual settings.
+fn uniform(max_size: u32) -> Arc<Table> {
+    table(config(rows(), SelectorKind::Uniform, SelectorKind::Fifo, max_size))
+}
+
+fn write(row: &mut [u8], id: u64) {
+    row[..8].copy_from_slice(&id.to_le_bytes());
+    row[8..].copy_from_slice(&pad(id));
+}
+
+/// An item made of one chunk for each leaf.
+fn trajectory(id: u64) -> Arc<Trajectory> {
+    let columns = leaves().into_iter().map(|leaf| Column {
+        kind: ColumnKind::from(&leaf),
+        path: leaf.path,
+        squeezed: true,
+    });
+    let signature = Signature { structure: String::new(), columns: columns.collect() };
+    let values = [id.to_le_bytes().to_vec(), pad(id).to_vec()];
+    let slices = signature.columns.iter().zip(values).map(|(column, bytes)| {
+        let chunk = Chunk::raw(Arc::new(column.kind.clone()), 1, bytes.into()).unwrap();
+        vec![Slice { chunk: Arc::new(chunk), offset: 0, len: 1 }]
+    });
+    let slices = slices.collect();
+    Arc::new(Trajectory::new(Arc::new(signature), slices).unwrap())
+}
+
+/// Inserts a row at once; its key.
+fn put(table: &Arc<Table>, id: u64, priority: f64) -> u64 {
+    let mut insertion = table.try_reserve(1).unwrap();
+    write(insertion.row_mut(0), id);
+    insertion.commit(&[priority], None).unwrap()[0].number()
+}
+
+/// The numbers of drawn items, whose other bytes must be theirs.
+fn ids(sampled: &Sampled) -> Vec<u64> {
+    let len = sampled.len();
+    let (mut ids, mut pads) = (vec![0; 8 * len], vec![0; PAD * len]);
+    sampled.gather(&mut [&mut ids, &mut pads]);
+    let ids: Vec<u64> =
+        ids.chunks(8).map(|bytes| u64::from_le_bytes(bytes.try_into().unwrap())).collect();
+    for (id, bytes) in ids.iter().zip(pads.chunks(PAD)) {
+        assert_eq!(bytes, pad(*id), "the item {id} has other bytes");
+    }
+    ids
+}
+
+/// Waits at most so long.
+fn within<T>(time: Duration, call: impl FnOnce(Wait<'_, Reason>) -> T) -> T {
+    let deadline = Some(Instant::now() + time);
+    call(Wait { deadline, tick: None, on_tick: &mut |_| ControlFlow::Continue(()) })
+}
+
+fn blocked<T>(result: Result<T, Obstacle>) -> Option<Reason> {
+    match result {
+        Err(Obstacle::Blocked(reason)) => Some(reason),
+        _ => None,
+    }
+}
+
+// The model.
+
+#[derive(Debug, Clone)]
+struct Item {
+    key: u64,
+    id: u64,
+    priority: f64,
+    version: u64,
+    times_sampled: u32,
+    /// When it was inserted or updated.
+    moment: u64,
+}
+
+/// What a selector would do, as odds.
+#[derive(Debug)]
+struct Chooser {
+    kind: SelectorKind,
+    /// Drawn in this epoch.
+    drawn: HashSet<u64>,
+    /// Draws that had a choice between hot and cold.
+    draws: u64,
+    /// Of the draws under way.
+    hot: usize,
+}
+
+impl Chooser {
+    fn new(kind: SelectorKind) -> Self {
+        Self { kind, drawn: HashSet::new(), draws: 0, hot: 0 }
+    }
+
+    fn is_random(&self) -> bool {
+        !self.kind.is_deterministic()
+    }
+
+    /// Begins `count` draws.
+    fn begin(&mut self, items: &[Item], now: u64, count: usize) {
+        let SelectorKind::HotCold { age_threshold, hot_fraction, .. } = self.kind else { return };
+        let hot = items.iter().filter(|item| is_hot(item, now, age_threshold)).count();
+        self.hot = if hot == 0 {
+            0
+        } else if hot == items.len() {
+            count
+        } else {
+            let share = |draws: u64| (draws as f64 * hot_fraction) as u64;
+            let before = share(self.draws);
+            self.draws += count as u64;
+            (share(self.draws) - before) as usize
+        };
+    }
+
+    /// The probability of each item in draw `index` of `count`.
+    fn odds(&mut self, items: &[Item], now: u64, index: usize, count: usize) -> Vec<f64> {
+        let one = |chosen: Option<&Item>| -> Vec<f64> {
+            let chosen = chosen.map(|item| item.key);
+            items.iter().map(|item| f64::from(Some(item.key) == chosen)).collect()
+        };
+        let alike = |weights: Vec<f64>| -> Vec<f64> {
+            let total: f64 = weights.iter().sum();
+            weights.iter().map(|weight| weight / total).collect()
+        };
+        let by_priority = |exponent: f64, stratum: &dyn Fn(&Item) -> bool| -> Vec<f64> {
+            let power = |priority: f64| if priority > 0.0 { priority.powf(exponent) } else { 0.0 };
+            let some = items.iter().any(|item| stratum(item) && item.priority > 0.0);
+            let weight = |item: &Item| match (stratum(item), some) {
+                (false, _) => 0.0,
+                (true, false) => 1.0,
+                (true, true) => power(item.priority),
+            };
+            alike(items.iter().map(weight).collect())
+        };
+        // Zero and minus zero are one priority.
+        let compare = |left: f64, right: f64| left.partial_cmp(&right).unwrap();
+        let by_rank = |left: &Item, right: &Item| {
+            compare(left.priority, right.priority).then(left.moment.cmp(&right.moment))
+        };
+        let by_inverse_rank = |left: &Item, right: &Item| {
+            compare(right.priority, left.priority).then(left.moment.cmp(&right.moment))
+        };
+        match self.kind {
+            SelectorKind::Uniform => alike(vec![1.0; items.len()]),
+            SelectorKind::Prioritized { exponent } => by_priority(exponent, &|_| true),
+            SelectorKind::Fifo => one(items.first()),
+            SelectorKind::Lifo => one(items.last()),
+            SelectorKind::MinHeap => one(items.iter().min_by(|a, b| by_rank(a, b))),
+            SelectorKind::MaxHeap => one(items.iter().min_by(|a, b| by_inverse_rank(a, b))),
+            SelectorKind::Epoch => {
+                if items.iter().all(|item| self.drawn.contains(&item.key)) {
+                    self.drawn.clear();
+                }
+                let left = |item: &Item| f64::from(!self.drawn.contains(&item.key));
+                alike(items.iter().map(left).collect())
+            }
+            SelectorKind::HotCold { age_threshold, exponent, .. } => {
+                let hot = index < self.hot;
+                let share = if hot { self.hot } else { count - self.hot } as f64 / count as f64;
+                let odds = by_priority(exponent, &|item| is_hot(item, now, age_threshold) == hot);
+                odds.iter().map(|odds| odds * share).collect()
+            }
+            other => unreachable!("{other}"),
+        }
+    }
+}
+
+fn is_hot(item: &Item, now: u64, age_threshold: u64) -> bool {
+    now.saturating_sub(item.version) <= age_threshold
+}
+
+#[derive(Debug, Clone)]
+enum Op {
+    Insert { priorities: Vec<f64>, version: Option<u64> },
+    GiveUp(usize),
+    InsertBad(usize),
+    Sample { count: usize, keep: bool },
+    LetGo,
+    Update(Vec<(usize, f64)>),
+    UpdateBad(Vec<(usize, f64)>),
+    Delete(Vec<usize>),
+    Reset,
+    Pause,
+    Resume,
+    Advance(u64),
+    SetLimiter(Parameters),
+}
+
+/// A table and the list that it is compared with.
+struct Pair {
+    table: Arc<Table>,
+    /// In the order of their insertion.
+    items: Vec<Item>,
+    sampler: Chooser,
+    remover: Chooser,
+    counts: Counts,
+    limiter: Parameters,
+    paused: bool,
+    version: u64,
+    clock: u64,
+    next_id: u64,
+    gone: Vec<u64>,
+    seen: HashSet<u64>,
+    /// A batch that somebody keeps, and what it must go on to be.
+    held: Option<(Sampled, Vec<u64>)>,
+}
+
+impl Pair {
+    fn new(config: TableConfig) -> Self {
+        Self {
+            items: Vec::new(),
+            sampler: Chooser::new(config.sampler),
+            remover: Chooser::new(config.remover),
+            counts: Counts::default(),
+            limiter: *config.limiter.parameters(),
+            paused: false,
+            version: 0,
+            clock: 0,
+            next_id: 0,
+            gone: Vec::new(),
+            seen: HashSet::new(),
+            held: None,
+            table: table(config),
+        }
+    }
+
+    fn max_size(&self) -> usize {
+        self.table.config().max_size as usize
+    }
+
+    fn is_rows(&self) -> bool {
+        matches!(self.table.config().form, Form::Rows(_))
+    }
+
+    // The inequalities, as the documentation has them.
+
+    fn may_sample(&self, count: u64) -> Result<(), Reason> {
+        let Counts { inserts, samples, deletions } = self.counts;
+        let Parameters { min_size, samples_per_insert, min_diff, .. } = self.limiter;
+        if self.paused {
+            Err(Reason::Paused)
+        } else if inserts - deletions < min_size {
+            Err(Reason::MinSize)
+        } else if inserts as f64 * samples_per_insert - samples as f64 - (count as f64) < min_diff {
+            Err(Reason::Ratio)
+        } else {
+            Ok(())
+        }
+    }
+
+    fn may_insert(&self, count: u64) -> Result<(), Reason> {
+        let Counts { inserts, samples, deletions } = self.counts;
+        let Parameters { min_size, samples_per_insert, max_diff, .. } = self.limiter;
+        if self.paused {
+            Err(Reason::Paused)
+        } else if inserts + count - deletions <= min_size
+            || (inserts + count) as f64 * samples_per_insert - samples as f64 <= max_diff
+        {
+            Ok(())
+        } else {
+            Err(Reason::Ratio)
+        }
+    }
+
+    /// Whether a batch may use up so many items that it has to wait for more.
+    fn may_use_up(&self, count: usize) -> bool {
+        let floor = self.limiter.min_size.max(1) as usize;
+        self.table.config().max_times_sampled > 0 && self.items.len() < floor + count - 1
+    }
+
+    fn run(&mut self, op: &Op) -> Result<(), TestCaseError> {
+        match op {
+            Op::Insert { priorities, version } => self.insert(priorities, *version)?,
+            Op::GiveUp(count) => {
+                if let Ok(mut insertion) = self.table.try_reserve(*count) {
+                    insertion.row_mut(0).fill(0xee);
+                }
+            }
+            Op::InsertBad(count) => self.insert_bad(*count)?,
+            Op::Sample { count, keep } => self.sample(*count, *keep)?,
+            Op::LetGo => self.let_go(),
+            Op::Update(updates) => self.update(updates)?,
+            Op::UpdateBad(updates) => self.update_bad(updates)?,
+            Op::Delete(which) => self.delete(which)?,
+            Op::Reset => {
+                self.table.reset();
+                self.gone.extend(self.items.drain(..).map(|item| item.key));
+                self.counts = Counts::default();
+                self.sampler.drawn.clear();
+            }
+            Op::Pause => {
+                self.table.pause();
+                self.paused = true;
+            }
+            Op::Resume => {
+                self.table.resume();
+                self.paused = false;
+            }
+            Op::Advance(version) => {
+                self.table.advance(*version);
+                self.version = self.version.max(*version);
+            }
+            Op::SetLimiter(parameters) => {
+                let set = Limiter::raw(*parameters)
+                    .map_err(TableError::from)
+                    .and_then(|limiter| self.table.set_limiter(limiter));
+                if set.is_ok() {
+                    self.limiter = *parameters;
+                }
+            }
+        }
+        self.compare()
+    }
+
+    fn compare(&self) -> Result<(), TestCaseError> {
+        let info = self.table.info();
+        prop_assert_eq!(info.size as usize, self.items.len());
+        prop_assert_eq!(info.counts, self.counts);
+        prop_assert_eq!(info.counts.size(), u64::from(info.size));
+        prop_assert_eq!((info.paused, info.version), (self.paused, self.version));
+        prop_assert_eq!(info.limiter.parameters(), &self.limiter);
+        for count in 1..6 {
+            prop_assert_eq!(
+                self.table.can_insert(count),
+                self.may_insert(count as u64).is_ok(),
+                "can_insert({})",
+                count
+            );
+            if !self.may_use_up(count) {
+                prop_assert_eq!(
+                    self.table.can_sample(count),
+                    self.may_sample(count as u64).is_ok(),
+                    "can_sample({})",
+                    count
+                );
+            }
+        }
+        Ok(())
+    }
+
+    /// What [`Table::try_reserve`] does, once nobody reads rows that could be used again.
+    fn insert(&mut self, priorities: &[f64], version: Option<u64>) -> Result<(), TestCaseError> {
+        let mut count = priorities.len();
+        if self.remover.is_random() {
+            // Of several that go in one call nobody could tell which went first.
+            count = count.min(self.max_size() + 1 - self.items.len());
+        }
+        if !self.is_rows() {
+            for priority in &priorities[..count] {
+                let inserted = self.table.try_insert(&trajectory(self.next_id), *priority, version);
+                if let Err(reason) = self.may_insert(1) {
+                    prop_assert_eq!(blocked(inserted), Some(reason));
+                    break;
+                }
+                self.enter(inserted.unwrap().number(), *priority, version)?;
+            }
+            return Ok(());
+        }
+        let most = (1..=count as u64).take_while(|n| self.may_insert(*n).is_ok()).count();
+        let mut reserved = self.table.try_reserve(count);
+        if most == 0 {
+            prop_assert_eq!(blocked(reserved), self.may_insert(1).err());
+            return Ok(());
+        }
+        if matches!(reserved, Err(Obstacle::Blocked(Reason::Leased))) {
+            prop_assert!(self.held.is_some(), "nobody reads anything");
+            self.let_go();
+            reserved = self.table.try_reserve(count);
+        }
+        let mut insertion = reserved.unwrap();
+        let len = insertion.len();
+        prop_assert!(len <= most, "{} rows, though the limiter allows {}", len, most);
+        if self.held.is_none() {
+            let room = self.max_size() + 1 - self.items.len();
+            prop_assert!(len == most || len >= room, "{} of {} rows", len, most);
+        }
+        for row in 0..len {
+            write(insertion.row_mut(row), self.next_id + row as u64);
+        }
+        let keys = insertion.commit(&priorities[..len], version).unwrap();
+        prop_assert_eq!(keys.len(), len);
+        for (key, priority) in keys.iter().zip(priorities) {
+            self.enter(key.number(), *priority, version)?;
+        }
+        Ok(())
+    }
+
+    /// The newest is there before somebody has to go.
+    fn enter(
+        &mut self,
+        key: u64,
+        priority: f64,
+        version: Option<u64>,
+    ) -> Result<(), TestCaseError> {
+        prop_assert!(self.seen.insert(key), "the key {} was another item's", key);
+        let version = version.unwrap_or(self.version);
+        let (id, moment) = (self.next_id, self.tick());
+        self.next_id += 1;
+        self.items.push(Item { key, id, priority, version, times_sampled: 0, moment });
+        self.counts.inserts += 1;
+        if self.items.len() <= self.max_size() {
+            return Ok(());
+        }
+        self.remover.begin(&self.items, self.version, 1);
+        let odds = self.remover.odds(&self.items, self.version, 0, 1);
+        let at = if self.remover.is_random() {
+            self.find_gone()?
+        } else {
+            odds.iter().position(|odds| *odds > 0.0).unwrap()
+        };
+        prop_assert!(odds[at] > 0.0, "{:?} was removed, at odds {:?}", self.items[at], odds);
+        self.remove(at);
+        Ok(())
+    }
+
+    fn tick(&mut self) -> u64 {
+        self.clock += 1;
+        self.clock
+    }
+
+    fn remove(&mut self, at: usize) {
+        self.gone.push(self.items.remove(at).key);
+        self.counts.deletions += 1;
+    }
+
+    /// Finds the one item that is no longer there, by giving all the priority that they have.
+    fn find_gone(&mut self) -> Result<usize, TestCaseError> {
+        let mut gone = Vec::new();
+        for at in 0..self.items.len() {
+            let (key, priority) = (self.items[at].key, self.items[at].priority);
+            self.items[at].moment = self.tick();
+            if self.table.update_priorities(&[key], &[priority]).unwrap() == 0 {
+                gone.push(at);
+            }
+        }
+        prop_assert_eq!(gone.len(), 1, "items gone: {:?}", gone);
+        Ok(gone[0])
+    }
+
+    fn insert_bad(&mut self, count: usize) -> Result<(), TestCaseError> {
+        if !self.is_rows() {
+            let inserted = self.table.try_insert(&trajectory(self.next_id), f64::NAN, None);
+            let refused = matches!(
+                inserted,
+                Err(Obstacle::Failed(TableError::Priority { index: 0, got })) if got.is_nan()
+            );
+            prop_assert!(refused, "{:?}", inserted);
+            return Ok(());
+        }
+        let Ok(mut insertion) = self.table.try_reserve(count) else { return Ok(()) };
+        let len = insertion.len();
+        (0..len).for_each(|row| insertion.row_mut(row).fill(0xee));
+        let mut priorities = vec![1.0; len];
+        priorities[len - 1] = -1.0;
+        let refused = TableError::Priority { index: len - 1, got: -1.0 };
+        prop_assert_eq!(insertion.commit(&priorities, None), Err(refused));
+        Ok(())
+    }
+
+    fn sample(&mut self, count: usize, keep: bool) -> Result<(), TestCaseError> {
+        let sampled = self.table.try_sample(count);
+        if let Err(reason) = self.may_sample(count as u64) {
+            prop_assert_eq!(blocked(sampled), Some(reason));
+            return Ok(());
+        }
+        if self.may_use_up(count) && sampled.is_err() {
+            prop_assert_eq!(blocked(sampled), Some(Reason::MinSize));
+            return Ok(());
+        }
+        let sampled = sampled.unwrap();
+        let infos = sampled.infos().clone();
+        prop_assert_eq!(sampled.len(), count);
+        prop_assert_eq!(infos.table_size as usize, self.items.len());
+        let max_times = self.table.config().max_times_sampled;
+        let mut expected = Vec::new();
+        if max_times == 0 {
+            self.sampler.begin(&self.items, self.version, count);
+        }
+        for draw in 0..count {
+            let (index, of) = if max_times == 0 { (draw, count) } else { (0, 1) };
+            if max_times > 0 {
+                self.sampler.begin(&self.items, self.version, 1);
+            }
+            let odds = self.sampler.odds(&self.items, self.version, index, of);
+            let at = self.items.iter().position(|item| item.key == infos.keys[draw]);
+            let Some(at) = at else {
+                return Err(TestCaseError::fail(format!("draw {draw} is not in the table")));
+            };
+            let got = infos.probabilities[draw];
+            prop_assert!(
+                odds[at] > 0.0 && (got / odds[at] - 1.0).abs() < 1e-9,
+                "draw {} was {:?} with probability {}, in truth {}",
+                draw,
+                self.items[at],
+                got,
+                odds[at]
+            );
+            let item = &mut self.items[at];
+            item.times_sampled += 1;
+            prop_assert_eq!(infos.times_sampled[draw], item.times_sampled);
+            prop_assert_eq!(infos.priorities[draw], item.priority);
+            prop_assert_eq!(infos.versions[draw], item.version);
+            expected.push(item.id);
+            self.sampler.drawn.insert(item.key);
+            if item.times_sampled == max_times {
+                self.remove(at);
+            }
+        }
+        self.counts.samples += count as u64;
+        prop_assert_eq!(&ids(&sampled), &expected);
+        if keep {
+            self.let_go();
+            self.held = Some((sampled, expected));
+        }
+        Ok(())
+    }
+
+    /// Ends a batch that was kept: it must be as it was.
+    fn let_go(&mut self) {
+        if let Some((sampled, expected)) = self.held.take() {
+            assert_eq!(ids(&sampled), expected, "a batch that was kept has changed");
+        }
+    }
+
+    /// The key of an item that is there, or was, or of none.
+    fn key(&self, which: usize) -> u64 {
+        let (live, gone) = (self.items.len(), self.gone.len());
+        match which % 8 {
+            0 if gone > 0 => self.gone[which / 8 % gone],
+            1 => which as u64 | 1 << 60,
+            _ if live > 0 => self.items[which / 8 % live].key,
+            _ => u64::MAX,
+        }
+    }
+
+    fn update(&mut self, updates: &[(usize, f64)]) -> Result<(), TestCaseError> {
+        let (keys, priorities): (Vec<u64>, Vec<f64>) =
+            updates.iter().map(|(which, priority)| (self.key(*which), *priority)).unzip();
+        let mut updated = 0;
+        for (key, priority) in keys.iter().zip(&priorities) {
+            let moment = self.tick();
+            if let Some(item) = self.items.iter_mut().find(|item| item.key == *key) {
+                (item.priority, item.moment) = (*priority, moment);
+                updated += 1;
+            }
+        }
+        prop_assert_eq!(self.table.update_priorities(&keys, &priorities), Ok(updated));
+        Ok(())
+    }
+
+    fn update_bad(&mut self, updates: &[(usize, f64)]) -> Result<(), TestCaseError> {
+        let mut keys: Vec<u64> = updates.iter().map(|(which, _)| self.key(*which)).collect();
+        let mut priorities: Vec<f64> = updates.iter().map(|(_, priority)| *priority).collect();
+        keys.push(self.items.first().map_or(7, |item| item.key));
+        priorities.push(f64::INFINITY);
+        let refused = TableError::Priority { index: updates.len(), got: f64::INFINITY };
+        prop_assert_eq!(self.table.update_priorities(&keys, &priorities), Err(refused));
+        priorities.pop();
+        let lengths = TableError::Lengths { keys: keys.len(), values: priorities.len() };
+        prop_assert_eq!(self.table.update_priorities(&keys, &priorities), Err(lengths));
+        Ok(())
+    }
+
+    fn delete(&mut self, which: &[usize]) -> Result<(), TestCaseError> {
+        let keys: Vec<u64> = which.iter().map(|which| self.key(*which)).collect();
+        let before = self.items.len();
+        for key in &keys {
+            if let Some(at) = self.items.iter().position(|item| item.key == *key) {
+                self.remove(at);
+            }
+        }
+        prop_assert_eq!(self.table.delete(&keys), before - self.items.len());
+        Ok(())
+    }
+}
+
+fn priority() -> impl Strategy<Value = f64> {
+    prop::sample::select(vec![0.0, -0.0, 0.5, 1.0, 1.0, 2.0, 3.5, 1e-3, 1e6])
+}
+
+fn parameters() -> impl Strategy<Value = Parameters> {
+    let bound = prop::sample::select(vec![0.0, 1.0, 2.5, 4.0, 8.0, 20.0, f64::INFINITY]);
+    let ratio = prop::sample::select(vec![0.3, 0.5, 1.0, 2.0, 4.0]);
+    (1u64..4, ratio, bound.clone(), bound).prop_map(|(min_size, samples_per_insert, low, high)| {
+        let min_diff = if low.is_infinite() { -low } else { low - 4.0 };
+        Parameters { min_size, samples_per_insert, min_diff, max_diff: high }
+    })
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    let updates = || prop::collection::vec((any::<usize>(), priority()), 0..6);
+    let priorities = prop::collection::vec(priority(), 1..5);
+    prop_oneof![
+        8 => (priorities, prop::option::of(0u64..6))
+            .prop_map(|(priorities, version)| Op::Insert { priorities, version }),
+        1 => (1usize..5).prop_map(Op::GiveUp),
+        1 => (1usize..5).prop_map(Op::InsertBad),
+        8 => (1usize..6, prop::bool::weighted(0.2))
+            .prop_map(|(count, keep)| Op::Sample { count, keep }),
+        1 => Just(Op::LetGo),
+        4 => updates().prop_map(Op::Update),
+        1 => updates().prop_map(Op::UpdateBad),
+        2 => prop::collection::vec(any::<usize>(), 0..3).prop_map(Op::Delete),
+        1 => Just(Op::Pause),
+        3 => Just(Op::Resume),
+        2 => (0u64..8).prop_map(Op::Advance),
+        1 => parameters().prop_map(Op::SetLimiter),
+        1 => Just(Op::SetLimiter(*Limiter::min_size(1).unwrap().parameters())),
+        1 => prop::bool::weighted(0.3).prop_map(|reset| if reset { Op::Reset } else { Op::Resume }),
+    ]
+}
+
+/// Runs random operations for every pair of selectors.
+fn behaves_like_a_list(form: &Form, cases: u32) {
+    for (sampler, remover) in KINDS.into_iter().flat_map(|kind| KINDS.map(|other| (kind, other))) {
+        let config = Config {
+            cases,
+            failure_persistence: None,
+            max_shrink_iters: 4096,
+            ..Config::default()
+        };
+        let mut runner = TestRunner::new(config);
+        let max_times = prop_oneof![3 => Just(0u32), 1 => 1u32..4];
+        let ops = prop::collection::vec(op(), 1..60);
+        let strategy = (1u32..9, max_times, any::<u64>(), ops);
+        let result = runner.run(&strategy, |(max_size, max_times_sampled, seed, ops)| {
+            let config = self::config(form.clone(), sampler, remover, max_size);
+            let mut pair = Pair::new(TableConfig { max_times_sampled, seed, ..config });
+            ops.iter().try_for_each(|op| pair.run(op))?;
+            pair.let_go();
+            Ok(())
+        });
+        if let Err(error) = result {
+            panic!("sampled by {sampler}, removed by {remover}: {error}");
+        }
+    }
+}
+
+#[test]
+fn a_table_of_rows_behaves_like_a_list() {
+    behaves_like_a_list(&rows(), 24);
+}
+
+#[test]
+fn a_table_of_chunks_behaves_like_a_list() {
+    behaves_like_a_list(&Form::Trajectories(None), 12);
+}
+
+// Chances. All seeds are fixed, so these either pass always or never. A bound of six standard
+// deviations would be crossed by one right generator of 5 * 10^8, for each count that is looked at.
+
+/// Whether counts of `trials` draws are as likely as they should be.
+fn assert_odds(counts: &[u32], odds: &[f64], trials: u32) {
+    for (at, (count, odds)) in counts.iter().zip(odds).enumerate() {
+        let expected = f64::from(trials) * odds;
+        let six_deviations = 6.0 * (expected * (1.0 - odds)).sqrt();
+        let off = (f64::from(*count) - expected).abs();
+        assert!(
+            if *odds > 0.0 { off <= six_deviations } else { *count == 0 },
+            "item {at}: {count} of {trials}, expected {expected} ± {six_deviations}"
+        );
+    }
+}
+
+const PRIORITIES: [f64; 8] = [0.0, 0.1, 0.5, 1.0, 1.0, 2.0, 5.0, 20.0];
+
+/// The odds of items with these priorities, all of them of version 0, in a batch of one.
+fn odds(kind: SelectorKind) -> Vec<f64> {
+    let item = |(key, priority): (usize, &f64)| {
+        let (key, moment) = (key as u64, key as u64);
+        Item { key, id: key, priority: *priority, version: 0, times_sampled: 0, moment }
+    };
+    let items: Vec<Item> = PRIORITIES.iter().enumerate().map(item).collect();
+    let mut chooser = Chooser::new(kind);
+    chooser.begin(&items, 0, 1);
+    chooser.odds(&items, 0, 0, 1)
+}
+
+#[test]
+fn items_are_sampled_as_often_as_they_should_be() {
+    for kind in KINDS {
+        let table = table(config(rows(), kind, SelectorKind::Fifo, 8));
+        let keys: Vec<u64> = (0..8).map(|id| put(&table, id, PRIORITIES[id as usize])).collect();
+        let mut counts = [0; 8];
+        // Batches of 7 and of 8: neither whole epochs nor always the same part of one.
+        for batch in 0..8000 {
+            let sampled = table.try_sample(7 + batch % 2).unwrap();
+            for key in &sampled.infos().keys {
+                counts[keys.iter().position(|other| other == key).unwrap()] += 1;
+            }
+        }
+        assert_odds(&counts, &odds(kind), 60_000);
+    }
+}
+
+#[test]
+fn items_are_removed_as_often_as_they_should_be() {
+    for kind in KINDS {
+        let mut counts = [0; 8];
+        for seed in 0..3000 {
+            let config = config(rows(), SelectorKind::Uniform, kind, 7);
+            let table = table(TableConfig { seed, ..config });
+            let keys: Vec<u64> =
+                (0..8).map(|id| put(&table, id, PRIORITIES[id as usize])).collect();
+            let gone = |key: &u64| table.update_priorities(&[*key], &[1.0]).unwrap() == 0;
+            counts[keys.iter().position(gone).unwrap()] += 1;
+        }
+        assert_odds(&counts, &odds(kind), 3000);
+    }
+}
+
+#[test]
+fn a_seed_gives_the_same_draws_again_and_another_seed_others() {
+    let draws = |kind: SelectorKind, seed: u64| -> Vec<Infos> {
+        let table = table(TableConfig { seed, ..config(rows(), kind, kind, 20) });
+        (0..25).for_each(|id| drop(put(&table, id, 1.0 + (id % 3) as f64)));
+        (0..5).map(|_| table.try_sample(16).unwrap().into_infos()).collect()
+    };
+    for kind in KINDS {
+        assert_eq!(draws(kind, 5), draws(kind, 5), "{kind}");
+        assert_eq!(draws(kind, 5) == draws(kind, 6), kind.is_deterministic(), "{kind}");
+    }
+}
+
+// Small things, by example.
+
+#[test]
+fn the_newcomer_is_there_before_somebody_goes_and_may_be_who_goes() {
+    let table = table(config(rows(), SelectorKind::Fifo, SelectorKind::MinHeap, 2));
+    put(&table, 0, 2.0);
+    put(&table, 1, 3.0);
+    let lowest = put(&table, 2, 1.0);
+    assert_eq!(table.update_priorities(&[lowest], &[9.0]), Ok(0));
+    assert_eq!(ids(&table.try_sample(1).unwrap()), [0]);
+    assert_eq!(table.info().counts, Counts { inserts: 3, samples: 1, deletions: 1 });
+}
+
+#[test]
+fn an_item_goes_in_the_draw_that_uses_it_up_and_the_batch_has_it_still() {
+    let config = config(rows(), SelectorKind::Fifo, SelectorKind::Fifo, 5);
+    let table = table(TableConfig { max_times_sampled: 2, ..config });
+    (0..5).for_each(|id| drop(put(&table, id, 1.0)));
+    let sampled = table.try_sample(5).unwrap();
+    assert_eq!(table.info().size, 3);
+    (5..8).for_each(|id| drop(put(&table, id, 1.0)));
+    assert_eq!(ids(&sampled), [0, 0, 1, 1, 2]);
+    assert_eq!(sampled.infos().times_sampled, [1, 2, 1, 2, 1]);
+}
+
+/// The inequality asks for `min_size` items and nothing more, and each draw uses up one at most.
+#[test]
+fn a_batch_that_uses_up_items_waits_for_no_more_than_the_limiter_and_its_draws_need() {
+    let config = config(rows(), SelectorKind::Fifo, SelectorKind::Fifo, 4);
+    let limiter = Limiter::min_size(4).unwrap();
+    let table = table(TableConfig { max_times_sampled: 1, limiter, ..config });
+    (0..4).for_each(|id| drop(put(&table, id, 1.0)));
+    assert_eq!(ids(&table.try_sample(4).unwrap()), [0, 1, 2, 3]);
+}
+
+#[test]
+fn a_batch_that_no_memory_could_hold_is_refused_and_the_table_lives_on() {
+    let table = uniform(3);
+    put(&table, 7, 1.0);
+    assert!(table.try_sample(1 << 61).is_err());
+    assert_eq!(ids(&table.try_sample(2).unwrap()), [7, 7]);
+    assert_eq!(table.info().counts.samples, 2);
+}
+
+#[test]
+fn rows_that_are_being_written_count_as_inserts() {
+    let limiter = Limiter::queue(3).unwrap();
+    let config = config(rows(), SelectorKind::Fifo, SelectorKind::Fifo, 3);
+    let table = table(TableConfig { limiter, max_times_sampled: 1, ..config });
+    let first = table.try_reserve(2).unwrap();
+    let second = table.try_reserve(2).unwrap();
+    assert_eq!((first.len(), second.len()), (2, 1));
+    assert_eq!(blocked(table.try_reserve(1)), Some(Reason::Ratio));
+    assert!(!table.can_insert(1));
+    drop(first);
+    assert_eq!(table.try_reserve(3).unwrap().len(), 2);
+    assert_eq!(blocked(table.try_sample(1)), Some(Reason::MinSize));
+    second.commit(&[1.0], None).unwrap();
+    assert_eq!(table.try_sample(1).unwrap().len(), 1);
+}
+
+#[test]
+fn rows_that_are_still_read_are_not_written() {
+    let table = uniform(1);
+    put(&table, 0, 1.0);
+    let mut held = vec![table.try_sample(1).unwrap()];
+    let reason = loop {
+        match table.try_reserve(1) {
+            Ok(mut insertion) => {
+                write(insertion.row_mut(0), held.len() as u64);
+                insertion.commit(&[1.0], None).unwrap();
+                held.push(table.try_sample(1).unwrap());
+            }
+            other => break blocked(other),
+        }
+        assert!(held.len() < 100, "a small table keeps a hundred rows");
+    };
+    assert_eq!(reason, Some(Reason::Leased));
+    for (id, sampled) in held.iter().enumerate() {
+        assert_eq!(ids(sampled), [id as u64]);
+    }
+    drop(held);
+    put(&table, 99, 1.0);
+    assert_eq!(ids(&table.try_sample(1).unwrap()), [99]);
+}
+
+#[test]
+fn a_pause_is_the_first_reason_and_keeps_changes_allowed() {
+    let table = uniform(2);
+    let key = put(&table, 0, 1.0);
+    table.pause();
+    assert_eq!(blocked(table.try_reserve(1)), Some(Reason::Paused));
+    assert_eq!(blocked(table.try_sample(1)), Some(Reason::Paused));
+    assert_eq!(table.update_priorities(&[key], &[2.0]), Ok(1));
+    assert_eq!(table.delete(&[key]), 1);
+    table.resume();
+    assert_eq!(blocked(table.try_sample(1)), Some(Reason::MinSize));
+}
+
+#[test]
+fn weights_are_those_of_the_paper() {
+    let probabilities = vec![0.1, 0.4, 0.5];
+    let infos = Infos { probabilities, table_size: 10, ..Infos::default() };
+    // (10 * p) ^ -0.5 is 1, 0.5 and 0.447; the largest is 1 already.
+    let weights = infos.weights(0.5);
+    let expected = [1.0, 0.5, 0.2f64.sqrt()];
+    assert!(weights.iter().zip(expected).all(|(got, want)| (got - want).abs() < 1e-15));
+    let halved = Infos { table_size: 40, ..infos };
+    assert!(halved.weights(0.5).iter().zip(expected).all(|(got, want)| (got - want).abs() < 1e-15));
+    assert_eq!(halved.weights(0.0), [1.0; 3]);
+}
+
+#[test]
+fn a_closed_table_refuses_what_waits_and_answers_the_rest() {
+    let table = uniform(2);
+    put(&table, 0, 1.0);
+    let sampled = table.try_sample(1).unwrap();
+    table.close();
+    assert_eq!(table.try_reserve(1).unwrap_err(), Obstacle::Failed(TableError::Closed));
+    assert_eq!(table.try_sample(1).unwrap_err(), Obstacle::Failed(TableError::Closed));
+    assert!(!table.can_sample(1) && !table.can_insert(1));
+    assert_eq!((ids(&sampled), table.info().size), (vec![0], 1));
+}
+
+#[test]
+fn what_can_never_be_sampled_is_refused_at_once_with_the_arithmetic() {
+    let hour = Duration::from_secs(3600);
+    let refusal = |limiter, max_times_sampled, count| {
+        let config = config(rows(), SelectorKind::Fifo, SelectorKind::Fifo, 4);
+        let table = table(TableConfig { limiter, max_times_sampled, ..config });
+        within(hour, |wait| table.sample(count, wait)).unwrap_err()
+    };
+    let limiter = Limiter::sample_to_insert_ratio(1.0, 1, (0.0, 6.0)).unwrap();
+    assert_eq!(
+        refusal(limiter, 0, 7).to_string(),
+        "a batch of 7 can never be sampled: inserts stop at I·spi − S = 6 at the latest, and \
+         6 − 7 = -1 is below min_diff 0; at most 6 can be sampled at once"
+    );
+    assert!(matches!(
+        refusal(Limiter::queue(4).unwrap(), 1, 5),
+        TableError::Limiter(LimiterError::Items { n: 5, max_size: 4, times: 1 })
+    ));
+}
+
+#[test]
+fn settings_that_make_no_table_are_refused() {
+    let good = || config(rows(), SelectorKind::Uniform, SelectorKind::Fifo, 10);
+    let refusal = |config| Table::new(config).unwrap_err().to_string();
+    let names = "a table's name has 1 to 256 bytes, got \"\"";
+    assert_eq!(refusal(TableConfig { name: String::new(), ..good() }), names);
+    assert!(refusal(TableConfig { name: "ä".repeat(129), ..good() }).starts_with(&names[..36]));
+    assert_eq!(refusal(TableConfig { max_size: 0, ..good() }), "max_size must be at least 1");
+    let sampler = SelectorKind::Prioritized { exponent: f64::NAN };
+    assert_eq!(
+        refusal(TableConfig { sampler, ..good() }),
+        "exponent of a prioritized selector must be finite and at least 0, got NaN"
+    );
+    let limiter = Limiter::min_size(11).unwrap();
+    assert_eq!(
+        refusal(TableConfig { limiter, ..good() }),
+        "min_size 11 is never reached by a table of max_size 10"
+    );
+    assert!(Table::new(TableConfig { name: "n".repeat(256), ..good() }).is_ok());
+}
+
+#[test]
+fn tables_are_found_by_name() {
+    let named = |name: &str| {
+        let config = config(rows(), SelectorKind::Uniform, SelectorKind::Fifo, 10);
+        table(TableConfig { name: name.into(), ..config })
+    };
+    let tables = Tables::new(vec![named("a"), named("b")]).unwrap();
+    assert_eq!(tables.get("b").unwrap().config().name, "b");
+    assert_eq!(
+        tables.get("c").unwrap_err().to_string(),
+        "there is no table \"c\"; the server has [\"a\", \"b\"]"
+    );
+    assert_eq!(
+        Tables::new(vec![named("a"), named("a")]).unwrap_err().to_string(),
+        "two tables have the name \"a\""
+    );
+    tables.close();
+    assert!(tables.all().iter().all(|table| !table.can_insert(1)));
+}
+
+// Trajectories.
+
+/// A column of one byte for each step.
+fn signature(path: &str, squeezed: bool) -> Arc<Signature> {
+    let leaf = Leaf { path: path.into(), dtype: Dtype::UInt(1), shape: vec![] };
+    let column = Column { path: leaf.path.clone(), kind: (&leaf).into(), squeezed };
+    Arc::new(Signature { structure: String::new(), columns: vec![column] })
+}
+
+fn chunk(signature: &Signature, steps: &[u8]) -> Arc<Chunk> {
+    let kind = Arc::new(signature.columns[0].kind.clone());
+    Arc::new(Chunk::raw(kind, steps.len() as u32, steps.into()).unwrap())
+}
+
+fn slices(signature: &Arc<Signature>, parts: &[(&Arc<Chunk>, u32, u32)]) -> Arc<Trajectory> {
+    let slice = |&(chunk, offset, len): &(&Arc<Chunk>, u32, u32)| Slice {
+        chunk: Arc::clone(chunk),
+        offset,
+        len,
+    };
+    let column = parts.iter().map(slice).collect();
+    Arc::new(Trajectory::new(Arc::clone(signature), vec![column]).unwrap())
+}
+
+fn chunks(max_size: u32) -> Arc<Table> {
+    table(config(Form::Trajectories(None), SelectorKind::Fifo, SelectorKind::Fifo, max_size))
+}
+
+#[test]
+fn trajectories_share_chunks_and_keep_their_own_steps() {
+    let signature = signature("x", false);
+    let (first, second) = (chunk(&signature, &[0, 1, 2, 3]), chunk(&signature, &[4, 5, 6, 7]));
+    let table = chunks(10);
+    for start in 0..6u32 {
+        let parts: &[_] = match start {
+            0 | 1 => &[(&first, start, 3)],
+            2 | 3 => &[(&first, start, 4 - start), (&second, 0, start - 1)],
+            _ => &[(&second, start - 4, 3)],
+        };
+        table.try_insert(&slices(&signature, parts), 1.0, None).unwrap();
+    }
+    for start in 0..6u8 {
+        let sampled = table.try_sample(1).unwrap();
+        let mut steps = [0; 3];
+        sampled.gather(&mut [&mut steps]);
+        assert_eq!(steps, [start, start + 1, start + 2]);
+        assert_eq!(table.delete(&sampled.infos().keys), 1);
+    }
+}
+
+#[test]
+fn batches_say_whether_their_trajectories_fit_together() {
+    let (long, other) = (signature("x", false), signature("y", false));
+    let steps = chunk(&long, &[0, 1, 2, 3]);
+    let config = config(Form::Trajectories(None), SelectorKind::Epoch, SelectorKind::Fifo, 10);
+    let table = table(config);
+    table.try_insert(&slices(&long, &[(&steps, 0, 1)]), 1.0, None).unwrap();
+    // Equal signatures need not be the same one.
+    let equal = signature("x", false);
+    table.try_insert(&slices(&equal, &[(&steps, 1, 3)]), 1.0, None).unwrap();
+    match table.try_sample(2).unwrap().stack() {
+        Stack::Trajectories { signature, mut steps } => {
+            steps[0].sort_unstable();
+            assert_eq!((signature, steps), (long, vec![vec![1, 3]]));
+        }
+        stack => panic!("{stack:?}"),
+    }
+    let alien = chunk(&other, &[9]);
+    table.try_insert(&slices(&other, &[(&alien, 0, 1)]), 1.0, None).unwrap();
+    assert_eq!(table.try_sample(3).unwrap().stack(), Stack::Mixed);
+}
+
+#[test]
+fn items_that_are_not_as_the_table_says_are_refused() {
+    let long = signature("x", false);
+    let steps = chunk(&long, &[0, 1, 2, 3]);
+    let item = slices(&long, &[(&steps, 0, 2)]);
+    let leaf = Leaf { path: "x".into(), dtype: Dtype::UInt(1), shape: vec![3] };
+    for form in [Form::Rows, |spec| Form::Trajectories(Some(spec))] {
+        let form = form(Spec::new(vec![leaf.clone()]).unwrap());
+        let table = table(config(form, SelectorKind::Fifo, SelectorKind::Fifo, 4));
+        match table.try_insert(&item, 1.0, None).unwrap_err() {
+            Obstacle::Failed(TableError::Spec(text)) => {
+                assert_eq!(text, "expected the leaf `x: uint8[3]`, got `x: uint8[2]`");
+            }
+            other => panic!("{other:?}"),
+        }
+        let good = slices(&long, &[(&steps, 0, 1), (&steps, 2, 2)]);
+        table.try_insert(&good, 1.0, None).unwrap();
+        let mut values = [0; 3];
+        table.try_sample(1).unwrap().gather(&mut [&mut values]);
+        assert_eq!((values, table.info().counts.inserts), ([0, 2, 3], 1));
+    }
+}
+
+#[derive(Debug, Clone)]
+enum Share {
+    /// Into which table, and slices of which chunks.
+    Insert(bool, Vec<usize>),
+    Sample(bool),
+    LetGo,
+    Delete(bool, usize),
+    Reset(bool),
+}
+
+proptest! {
+    #![proptest_config(Config::with_cases(256))]
+
+    /// Two tables share chunks; nobody else has them.
+    #[test]
+    fn a_chunk_is_freed_exactly_when_the_last_item_that_names_it_goes(
+        ops in prop::collection::vec(
+            prop_oneof![
+                6 => (any::<bool>(), prop::collection::vec(0usize..6, 1..4))
+                    .prop_map(|(table, parts)| Share::Insert(table, parts)),
+                2 => any::<bool>().prop_map(Share::Sample),
+                1 => Just(Share::LetGo),
+                2 => (any::<bool>(), any::<usize>())
+                    .prop_map(|(table, which)| Share::Delete(table, which)),
+                1 => any::<bool>().prop_map(Share::Reset),
+            ],
+            1..60,
+        ),
+    ) {
+        let signature = signature("x", false);
+        let tables = [chunks(4), chunks(3)];
+        // Weak references, how many steps are in use, and which items, oldest first, use what.
+        let mut known: Vec<Weak<Chunk>> = vec![Weak::new(); 6];
+        let mut items: [Vec<(u64, Vec<usize>)>; 2] = [vec![], vec![]];
+        let mut held: Option<(Sampled, Vec<usize>)> = None;
+        for op in ops {
+            match op {
+                Share::Insert(table, parts) => {
+                    let alive: Vec<Arc<Chunk>> = parts
+                        .iter()
+                        .map(|part| known[*part].upgrade().unwrap_or_else(|| {
+                            let fresh = chunk(&signature, &[*part as u8; 4]);
+                            known[*part] = Arc::downgrade(&fresh);
+                            fresh
+                        }))
+                        .collect();
+                    let parts_of: Vec<_> = alive.iter().map(|chunk| (chunk, 1, 2)).collect();
+                    let item = slices(&signature, &parts_of);
+                    let table = usize::from(table);
+                    let key = tables[table].try_insert(&item, 1.0, None).unwrap();
+                    items[table].push((key.number(), parts));
+                    if items[table].len() > [4, 3][table] {
+                        items[table].remove(0);
+                    }
+                }
+                Share::Sample(table) => {
+                    let table = usize::from(table);
+                    if let Ok(sampled) = tables[table].try_sample(2) {
+                        held = Some((sampled, items[table][0].1.clone()));
+                    }
+                }
+                Share::LetGo => held = None,
+                Share::Delete(table, which) => {
+                    let table = usize::from(table);
+                    if !items[table].is_empty() {
+                        let which = which % items[table].len();
+                        let (key, _) = items[table].remove(which);
+                        prop_assert_eq!(tables[table].delete(&[key]), 1);
+                    }
+                }
+                Share::Reset(table) => {
+                    let table = usize::from(table);
+                    tables[table].reset();
+                    items[table].clear();
+                }
+            }
+            let all = items.iter().flatten().map(|(_, parts)| parts);
+            let all: Vec<&Vec<usize>> = all.chain(held.as_ref().map(|(_, parts)| parts)).collect();
+            for (part, chunk) in known.iter().enumerate() {
+                let used = all.iter().any(|parts| parts.contains(&part));
+                prop_assert_eq!(chunk.strong_count() > 0, used, "chunk {}", part);
+            }
+            if let Some((sampled, parts)) = &held {
+                let mut values = vec![0; 4 * parts.len()];
+                sampled.gather(&mut [&mut values]);
+                let one: Vec<u8> = parts.iter().flat_map(|part| [*part as u8; 2]).collect();
+                prop_assert_eq!(values, [&one[..], &one[..]].concat());
+            }
+        }
+        drop(tables);
+        held = None;
+        prop_assert!(held.is_none() && known.iter().all(|chunk| chunk.strong_count() == 0));
+    }
+}

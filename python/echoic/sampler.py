@@ -1,0 +1,153 @@
+"""Batches of a table one after the other, fetched ahead of who takes them."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from typing import TYPE_CHECKING
+
+from echoic.errors import ClosedError, WaitTimeoutError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from typing_extensions import Self
+
+    from echoic._native import Batch
+
+__all__ = ["Sampler"]
+
+# How often a thread that waits for the table looks whether it is still wanted.
+_LOOK = 0.1
+
+
+class Sampler:
+    """An iterator over batches of a table; ``client.sampler`` makes one.
+
+    With ``prefetch`` above 0, threads fetch so many batches before they are asked for. Those count as
+    sampled although nobody may ever see them; with 0 a batch is drawn when it is taken, and nothing
+    starts a thread. It ends when the table is closed, or with :meth:`close`, which also frees a thread
+    that waits in ``next``.
+    """
+
+    def __init__(
+        self,
+        sample: Callable[[float | None], Batch],
+        *,
+        prefetch: int = 2,
+        workers: int = 1,
+        timeout: float | None = None,
+    ) -> None:
+        """Take a function that samples a batch within a timeout."""
+        for name, value, least in (("prefetch", prefetch, 0), ("workers", workers, 1)):
+            if value < least:
+                raise ValueError(f"{name} must be at least {least}, got {value}")
+        self._sample = sample
+        self._prefetch = prefetch
+        self._timeout = timeout
+        self._batches: deque[Batch] = deque()
+        # Guards all that follows.
+        self._changed = threading.Condition()
+        self._on_their_way = 0
+        self._reason = "MIN_SIZE"
+        self._closed = False
+        self._error: BaseException | None = None
+        self._threads = [
+            threading.Thread(target=self._fetch, name=f"echoic-sampler-{number}", daemon=True)
+            for number in range(workers if prefetch else 0)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def __iter__(self) -> Self:
+        """Return the sampler."""
+        return self
+
+    def __next__(self) -> Batch:
+        """Return the next batch.
+
+        Raises:
+            WaitTimeoutError: There was none within the sampler's timeout; it can be tried again.
+        """
+        return self._taken() if self._prefetch else self._drawn()
+
+    def _drawn(self) -> Batch:
+        deadline = None if self._timeout is None else time.monotonic() + self._timeout
+        while not self._closed:
+            left = None if deadline is None else max(0.0, deadline - time.monotonic())
+            try:
+                return self._sample(_LOOK if left is None else min(_LOOK, left))
+            except ClosedError:
+                break
+            except WaitTimeoutError:
+                if left is not None and left <= _LOOK:
+                    raise
+        raise StopIteration
+
+    def _taken(self) -> Batch:
+        with self._changed:
+            ready = self._changed.wait_for(
+                lambda: self._batches or self._closed or self._error is not None, self._timeout
+            )
+            if self._batches and not self._closed:
+                batch = self._batches.popleft()
+                self._changed.notify_all()
+                return batch
+            if self._error is not None and not self._closed:
+                self._closed = True
+                raise self._error
+            if not ready:
+                error = WaitTimeoutError(f"timed out: the table gave no batch ({self._reason})")
+                error.reason = self._reason
+                raise error
+        raise StopIteration
+
+    def _fetch(self) -> None:
+        """Keep the batches coming until the sampler or the table is closed."""
+        while True:
+            with self._changed:
+                self._changed.wait_for(
+                    lambda: (
+                        self._closed or len(self._batches) + self._on_their_way < self._prefetch
+                    )
+                )
+                if self._closed:
+                    return
+                self._on_their_way += 1
+            batch, ended = None, False
+            try:
+                batch = self._sample(_LOOK)
+            except WaitTimeoutError as error:
+                self._reason = error.reason
+            except ClosedError:
+                ended = True
+            except BaseException as error:  # noqa: BLE001 - whoever iterates is to have it
+                self._error, ended = error, True
+            with self._changed:
+                self._on_their_way -= 1
+                if batch is not None:
+                    self._batches.append(batch)
+                if ended and not self._batches and self._error is None:
+                    self._closed = True
+                self._changed.notify_all()
+            if ended:
+                return
+
+    def close(self) -> None:
+        """End it; batches that were fetched and not taken are dropped. May be called again."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        for thread in self._threads:
+            if thread is not threading.current_thread():
+                thread.join()
+        self._batches.clear()
+
+    def __enter__(self) -> Self:
+        """Return the sampler."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close it."""
+        self.close()

@@ -1,0 +1,192 @@
+"""The client of tables: the same for tables of this process and for those of a server elsewhere."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from echoic.errors import TableNotFoundError
+from echoic.sampler import Sampler
+from echoic.trajectory_writer import TrajectoryWriter
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from typing_extensions import Self
+
+    from echoic._native import Batch, RemoteTable
+    from echoic.table import Table
+
+__all__ = ["TableClient"]
+
+
+class TableClient:
+    """Inserts into tables and samples from them; ``server.client()`` or ``connect(address)`` make one.
+
+    One client may be used from many threads.
+    """
+
+    def __init__(self, tables: Iterable[Table | RemoteTable]) -> None:
+        """Take the tables together."""
+        self._tables = {table.name: table for table in tables}
+
+    @property
+    def tables(self) -> Mapping[str, Table | RemoteTable]:
+        """The tables by name."""
+        return dict(self._tables)
+
+    def table(self, name: str) -> Table | RemoteTable:
+        """Return a table by its name.
+
+        Raises:
+            TableNotFoundError: The server has none of this name.
+        """
+        try:
+            return self._tables[name]
+        except KeyError:
+            known = ", ".join(repr(name) for name in self._tables) or "none"
+            raise TableNotFoundError(
+                f"there is no table {name!r}; the server has {known}"
+            ) from None
+
+    def insert(
+        self,
+        tree: Any,
+        priorities: Mapping[str, float],
+        *,
+        version: int | None = None,
+        timeout: float | None = None,
+    ) -> None:
+        """Insert an item into each of some tables.
+
+        Args:
+            tree: The item.
+            priorities: Its priority in each table.
+            version: The policy version that made it; the tables' when ``None``.
+            timeout: Seconds to wait in each table while its limiter says so; ``None`` waits for
+                ever.
+
+        Raises:
+            TableNotFoundError: A table is unknown. Nothing is inserted.
+            SpecError: The item is not like a table's spec.
+            PriorityError: A priority is none.
+            WaitTimeoutError: A limiter did not allow it in time.
+
+        Examples:
+            >>> from echoic import Server, Table
+            >>> with Server(tables=[Table("recent", 0.0, max_size=10)]) as server:
+            ...     client = server.client()
+            ...     client.insert(1.5, {"recent": 1.0})
+            ...     print(client.sample("recent", 1).data)
+            [1.5]
+        """
+        for name in priorities:
+            if name not in self._tables:
+                self.table(name)
+        for name, priority in priorities.items():
+            self._tables[name].insert(tree, priority, version, timeout)
+
+    def insert_batch(
+        self,
+        tree: Any,
+        table: str,
+        priorities: Any = None,
+        *,
+        version: int | None = None,
+        timeout: float | None = None,
+    ) -> None:
+        """Insert many items, given as leaves with a leading axis, into a table with a spec.
+
+        Args:
+            tree: The items.
+            table: Where to.
+            priorities: One for each item; 1 when ``None``.
+            version: The policy version that made them; the table's when ``None``.
+            timeout: Seconds to wait in total; ``None`` waits for ever.
+        """
+        self.table(table).insert_batch(tree, priorities, version, timeout)
+
+    def sample(
+        self, table: str, count: int = 1, timeout: float | None = None, *, beta: float = 1.0
+    ) -> Batch:
+        """Draw a batch, all of it at one moment; see ``Table.sample``."""
+        return self.table(table).sample(count, timeout, beta)
+
+    def sampler(  # noqa: PLR0913 - one argument for each option
+        self,
+        table: str,
+        batch_size: int,
+        *,
+        prefetch: int = 2,
+        workers: int = 1,
+        timeout: float | None = None,
+        beta: float = 1.0,
+    ) -> Sampler:
+        """Iterate over batches that are fetched ahead.
+
+        Args:
+            table: Where from.
+            batch_size: How many items each has.
+            prefetch: How many batches to fetch before they are asked for. They count as sampled;
+                with 0 each is drawn when it is taken.
+            workers: How many threads fetch.
+            timeout: Seconds that ``next`` waits; ``None`` waits for ever.
+            beta: The exponent of the importance weights.
+
+        Examples:
+            >>> import numpy as np
+            >>> from echoic import Server, Table
+            >>> with Server(tables=[Table("numbers", np.int64(0), max_size=100, seed=3)]) as server:
+            ...     client = server.client()
+            ...     client.insert_batch(np.arange(100), "numbers")
+            ...     with client.sampler("numbers", batch_size=4) as batches:
+            ...         print(len(next(batches)))
+            4
+        """
+        source = self.table(table)
+        return Sampler(
+            lambda wait: source.sample(batch_size, wait, beta),
+            prefetch=prefetch,
+            workers=workers,
+            timeout=timeout,
+        )
+
+    def update_priorities(self, table: str, keys: Any, priorities: Any) -> int:
+        """Change priorities, all at one moment; see ``Table.update_priorities``."""
+        return self.table(table).update_priorities(keys, priorities)
+
+    def delete(self, table: str, keys: Any) -> int:
+        """Remove items; returns how many of them were there."""
+        return self.table(table).delete(keys)
+
+    def reset(self, table: str) -> None:
+        """Remove all items of a table and count from zero."""
+        self.table(table).reset()
+
+    def advance(self, version: int) -> None:
+        """Tell all tables the learner's policy version."""
+        for table in self._tables.values():
+            table.advance(version)
+
+    def info(self) -> dict[str, dict[str, Any]]:
+        """Return the numbers and settings of each table; see ``Table.info``."""
+        return {name: table.info for name, table in self._tables.items()}
+
+    def trajectory_writer(
+        self, num_keep_alive_refs: int = 1, *, chunk_length: int | None = None
+    ) -> TrajectoryWriter:
+        """Make a writer of trajectories; see :class:`~echoic.TrajectoryWriter`."""
+        return TrajectoryWriter(list(self._tables.values()), num_keep_alive_refs, chunk_length)
+
+    def flush(self, timeout: float | None = None) -> None:
+        """Wait until everything that was inserted before is in the tables."""
+
+    def close(self) -> None:
+        """End the client; what it inserted is delivered first. Tables of this process stay."""
+
+    def __enter__(self) -> Self:
+        """Return the client."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close the client."""
+        self.close()

@@ -1,0 +1,73 @@
+"""Trajectories: steps are appended once, and items name the steps that they are made of."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from echoic import _native
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from typing_extensions import Self
+
+__all__ = ["TrajectoryWriter"]
+
+
+class TrajectoryWriter(_native.TrajectoryWriter):
+    """Appends steps, and makes items of them that share their bytes.
+
+    ``client.trajectory_writer`` makes one. Each step is stored once, in chunks of consecutive values of
+    one column, however many items name it. A writer is for one thread.
+
+    Args:
+        tables: The tables that items may go to.
+        num_keep_alive_refs: How many of the latest steps new items may still name.
+        chunk_length: How many steps a chunk has at most; found out by measuring when ``None``.
+
+    Examples:
+        >>> import numpy as np
+        >>> from echoic import Server, Table
+        >>> server = Server(tables=[Table("pairs", max_size=100)])
+        >>> with server, server.client().trajectory_writer(num_keep_alive_refs=2) as writer:
+        ...     for step in range(3):
+        ...         writer.append({"obs": np.full(4, step), "reward": float(step)})
+        ...         if step > 0:
+        ...             obs, reward = writer.history["obs"], writer.history["reward"]
+        ...             writer.create_item("pairs", 1.0, {"obs": obs[-2:], "reward": reward[-1]})
+        ...     writer.flush()
+        ...     batch = server.client().sample("pairs", 2)
+        >>> batch.data["obs"].shape, batch.data["reward"].shape
+        ((2, 2, 4), (2,))
+    """
+
+    def __new__(
+        cls,
+        tables: Sequence[_native.Table],
+        num_keep_alive_refs: int = 1,
+        chunk_length: int | None = None,
+    ) -> Self:
+        """Make a writer; see the class for the arguments."""
+        return super().__new__(cls, list(tables), num_keep_alive_refs, chunk_length)
+
+    def configure(
+        self, column: str, num_keep_alive_refs: int, chunk_length: int | None = None
+    ) -> None:
+        """Give a column settings of its own.
+
+        Args:
+            column: Its path: keys joined by ``/``. It need not exist yet.
+            num_keep_alive_refs: How many of its latest values new items may still name.
+            chunk_length: How many values a chunk has at most.
+        """
+        super().configure(column, num_keep_alive_refs, chunk_length)
+
+    def __enter__(self) -> Self:
+        """Return the writer."""
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: Any) -> None:
+        """Hand over what is left and close; after an exception, only close."""
+        if kind is None:
+            self.flush()
+        self.close()
