@@ -162,11 +162,10 @@ class Server:
 
     def __new__(
         cls,
-        example: Any,
-        batch_size: int,
-        num_buffers: int,
+        stream: tuple[Any, int, int] | None,
         held_warning_after: float,
-        shared: bool = False,
+        shared: bool,
+        tables: list[Table],
     ) -> Self: ...
     def submit(self, tree: Any, timeout: float | None = None) -> None:
         """Store one sample.

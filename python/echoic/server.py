@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from echoic import _native
 from echoic.errors import ClosedError
+from echoic.table_client import TableClient
 from echoic.transports import ShmTransport, Transport
 
 if TYPE_CHECKING:
@@ -13,22 +14,26 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
+    from echoic.table import Table
+
 __all__ = ["Server"]
 
 
 class Server(_native.Server):
-    """A stream of samples, handed out in batches of a fixed size.
+    """A stream of samples, handed out in batches of a fixed size; or tables; or both.
 
-    Producers call :meth:`submit` from any number of threads; each sample is copied once, into its
+    A server with an example has a stream. Producers call :meth:`submit` from any number of threads; each sample is copied once, into its
     place in a pre-allocated ring. Consumers call :meth:`sample` and get numpy views of that place.
-    The methods that run per sample live in the native base class.
+    The methods that run per sample live in the native base class. With ``tables`` it has those, and
+    :meth:`client` works with them.
 
     Args:
-        example: A sample as all others will be: nested dicts, tuples, lists, namedtuples,
+        example: A sample of the stream as all others will be: nested dicts, tuples, lists, namedtuples,
             dataclasses or nodes registered with optree, with arrays or scalars as leaves. Only its
             structure, dtypes and shapes matter.
         batch_size: How many samples make a batch.
         num_buffers: How many batches fit: at least 2. Producers wait while all are full or held.
+        tables: :class:`~echoic.Table` objects with different names.
         transport: How workers in other processes connect: a :class:`~echoic.TcpTransport` or
             another, or several; ``None`` for this process only. They are opened by :meth:`start`.
         held_warning_after: After how many seconds a batch that is still held, while producers wait
@@ -55,17 +60,22 @@ class Server(_native.Server):
 
     # Transports that are not open yet.
     _waiting: list[Transport]
+    _tables: list[Table]
 
-    def __new__(
+    def __new__(  # noqa: PLR0913 - one argument for each option
         cls,
-        example: Any,
-        batch_size: int,
+        example: Any = None,
+        batch_size: int | None = None,
         num_buffers: int = 4,
         transport: Transport | Sequence[Transport] | None = None,
         *,
+        tables: Sequence[Table] = (),
         held_warning_after: float = 10.0,
     ) -> Self:
         """Allocate the ring; see the class for the arguments."""
+        if batch_size is None and (example is not None or not tables):
+            raise TypeError("a stream needs an example and a batch_size, or give tables")
+        stream = None if batch_size is None else (example, batch_size, num_buffers)
         if transport is None:
             transports: list[Transport] = []
         elif isinstance(transport, (list, tuple)):
@@ -79,9 +89,14 @@ class Server(_native.Server):
                     f"got a {type(one).__name__}"
                 )
         shared = any(isinstance(one, ShmTransport) for one in transports)
-        self = super().__new__(cls, example, batch_size, num_buffers, held_warning_after, shared)
+        self = super().__new__(cls, stream, held_warning_after, shared, list(tables))
         self._waiting = transports
+        self._tables = list(tables)
         return self
+
+    def client(self) -> TableClient:
+        """Return a client of the tables, in this process."""
+        return TableClient(self._tables)
 
     def start(self) -> Self:
         """Open the doors to other processes; returns the server.

@@ -1,4 +1,4 @@
-//! The in-process door of a server with one stream.
+//! The in-process door of a server.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -8,62 +8,69 @@ use std::time::{Duration, Instant};
 use echoic_net::server::Options;
 use echoic_net::transport::TlsFiles;
 use echoic_replay::stream::Wait;
+use echoic_replay::table::Tables;
 use echoic_replay::{Blocked, Incoming, Moment, Stream, StreamConfig, StreamError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyTuple, PyType};
 
 use crate::doors::{self, Doors};
-use crate::error::{Doing, is_ours, stream_error};
+use crate::error::{Doing, is_ours, stream_error, table_error};
 use crate::fork::Process;
 use crate::leaf::{Many, One, ShapeRule, Source};
 use crate::sample::{Sample, SampleInfo};
 use crate::sources::{DETACH_BYTES, recheck, with_sources};
 use crate::spec::{Spec, core_spec};
+use crate::table::Table;
 use crate::tree::Tree;
 use crate::wait;
 
-/// A server with one stream.
+/// A server with a stream, tables, or both.
 #[pyclass(frozen, subclass, module = "echoic._native")]
 pub struct Server {
+    stream: Option<StreamSide>,
+    tables: Arc<Tables>,
+    closed: AtomicBool,
+    doors: Arc<Doors>,
+    process: Process,
+}
+
+/// The stream of a server.
+struct StreamSide {
     tree: Tree,
     stream: Arc<Stream>,
     held_warning_after: Duration,
     warned: AtomicBool,
-    doors: Arc<Doors>,
-    process: Process,
 }
 
 #[pymethods]
 impl Server {
     #[new]
-    #[pyo3(signature = (example, batch_size, num_buffers, held_warning_after, shared=false))]
+    #[pyo3(signature = (stream, held_warning_after, shared, tables))]
     fn new(
         py: Python<'_>,
-        example: &Bound<'_, PyAny>,
-        batch_size: i64,
-        num_buffers: i64,
+        stream: Option<(Bound<'_, PyAny>, i64, i64)>,
         held_warning_after: f64,
         shared: bool,
+        tables: Vec<Py<Table>>,
     ) -> PyResult<Self> {
-        let batch_size = size("batch_size", batch_size)?;
-        let num_buffers = size("num_buffers", num_buffers)?;
         let held_warning_after = match wait::seconds("held_warning_after", held_warning_after)? {
             Some(seconds) => seconds,
             None => Duration::MAX,
         };
-        let tree = Tree::compile(example, "")?;
-        let spec = core_spec(py, &tree)?;
-        // Touching the memory takes a while when there is much of it.
-        let stream = py
-            .detach(|| {
-                let config = StreamConfig { batch_size, num_buffers };
-                if shared { Stream::new_shared(spec, config) } else { Stream::new(spec, config) }
+        let stream = stream
+            .map(|(example, batch_size, num_buffers)| {
+                let config = StreamConfig {
+                    batch_size: size("batch_size", batch_size)?,
+                    num_buffers: size("num_buffers", num_buffers)?,
+                };
+                StreamSide::new(&example, config, shared, held_warning_after)
             })
-            .map_err(|error| stream_error(py, &error, &Doing::Sample))?;
-        tree.try_build(py, batch_size)?;
-        let (stream, warned) = (Arc::new(stream), AtomicBool::new(false));
+            .transpose()?;
+        let tables = tables.iter().map(|table| Arc::clone(table.get().core())).collect();
+        let tables = Tables::new(tables).map_err(|error| table_error(py, &error))?;
+        let (tables, closed) = (Arc::new(tables), AtomicBool::new(false));
         let (doors, process) = (Arc::default(), Process::current());
-        Ok(Self { tree, stream, held_warning_after, warned, doors, process })
+        Ok(Self { stream, tables, closed, doors, process })
     }
 
     /// Stores one sample.
@@ -76,7 +83,8 @@ impl Server {
     ) -> PyResult<()> {
         self.process.check(py)?;
         let deadline = wait::deadline(timeout)?;
-        self.with_sources(tree, &mut One, |sources, _| self.store(py, sources, 1, deadline))
+        let side = self.side()?;
+        side.with_sources(tree, &mut One, |sources, _| side.store(py, sources, 1, deadline))
     }
 
     /// Stores many samples.
@@ -89,13 +97,14 @@ impl Server {
     ) -> PyResult<()> {
         self.process.check(py)?;
         let deadline = wait::deadline(timeout)?;
-        self.with_sources(tree, &mut Many::default(), |sources, shapes| {
+        let side = self.side()?;
+        side.with_sources(tree, &mut Many::default(), |sources, shapes| {
             let samples = shapes.rows.unwrap_or(0);
-            if samples == 0 && self.stream.is_closed() {
+            if samples == 0 && side.stream.is_closed() {
                 let doing = Doing::Submit { stored: 0, wanted: 0 };
                 return Err(stream_error(py, &StreamError::Closed, &doing));
             }
-            self.store(py, sources, samples, deadline)
+            side.store(py, sources, samples, deadline)
         })
     }
 
@@ -104,31 +113,33 @@ impl Server {
     fn sample(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Sample> {
         self.process.check(py)?;
         let deadline = wait::deadline(timeout)?;
-        let batch = match self.stream.try_take() {
+        let side = self.side()?;
+        let batch = match side.stream.try_take() {
             Some(batch) => batch,
             None => {
-                let take = |wait: Wait<'_>| self.stream.take(wait);
+                let take = |wait: Wait<'_>| side.stream.take(wait);
                 let taken = wait::detached(py, deadline, None, take);
                 taken.map_err(|stopped| Doing::Sample.stopped(py, stopped))?
             }
         };
-        Sample::new(py, &self.tree, &self.stream, &self.doors, batch)
+        Sample::new(py, &side.tree, &side.stream, &self.doors, batch)
     }
 
     /// Takes what does not fill a batch.
     #[pyo3(signature = (timeout=None))]
     fn remainder(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Option<Sample>> {
         self.process.check(py)?;
-        if !self.stream.is_closed() {
+        let side = self.side()?;
+        if !side.stream.is_closed() {
             return Err(pyo3::exceptions::PyRuntimeError::new_err(
                 "remainder() is for a closed server: before close() the batch may still fill up",
             ));
         }
         let deadline = wait::deadline(timeout)?;
-        let take = |wait: Wait<'_>| self.stream.take_remainder(wait);
+        let take = |wait: Wait<'_>| side.stream.take_remainder(wait);
         let batch = wait::detached(py, deadline, None, take)
             .map_err(|stopped| Doing::Sample.stopped(py, stopped))?;
-        batch.map(|batch| Sample::new(py, &self.tree, &self.stream, &self.doors, batch)).transpose()
+        batch.map(|batch| Sample::new(py, &side.tree, &side.stream, &self.doors, batch)).transpose()
     }
 
     /// Lets other processes push to this server.
@@ -162,7 +173,8 @@ impl Server {
             options.threads = size("threads", threads)?;
         }
         let address = doors::address(address)?;
-        py.detach(|| self.doors.open(&address, &files, &self.stream, options))
+        let stream = &self.side()?.stream;
+        py.detach(|| self.doors.open(&address, &files, stream, options))
             .map_err(|error| error.raise(py))
     }
 
@@ -179,7 +191,10 @@ impl Server {
 
     /// Every number, by name.
     fn metrics<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let metrics = SampleInfo::of(&self.stream, &self.doors).as_dict(py)?;
+        let metrics = match &self.stream {
+            Some(side) => SampleInfo::of(&side.stream, &self.doors).as_dict(py)?,
+            None => PyDict::new(py),
+        };
         for (code, count) in self.doors.info().refused {
             metrics.set_item(format!("connections_refused.{code}"), count)?;
         }
@@ -194,32 +209,69 @@ impl Server {
         if self.process.is_current() {
             py.detach(|| self.doors.close(drain));
         }
-        self.stream.close();
+        self.closed.store(true, Ordering::Release);
+        if let Some(side) = &self.stream {
+            side.stream.close();
+        }
+        if self.process.is_current() {
+            self.tables.close();
+        }
         Ok(())
     }
 
     #[getter]
     fn closed(&self) -> bool {
-        self.stream.is_closed()
+        self.closed.load(Ordering::Acquire)
     }
 
     #[getter]
-    fn info(&self) -> SampleInfo {
-        SampleInfo::of(&self.stream, &self.doors)
+    fn info(&self) -> PyResult<SampleInfo> {
+        Ok(SampleInfo::of(&self.side()?.stream, &self.doors))
     }
 
     #[getter]
     fn spec(&self, py: Python<'_>) -> PyResult<Spec> {
-        Spec::new(py, self.stream.spec())
+        Spec::new(py, self.side()?.stream.spec())
     }
 
     #[getter]
-    fn batch_size(&self) -> usize {
-        self.stream.batch_size()
+    fn batch_size(&self) -> PyResult<usize> {
+        Ok(self.side()?.stream.batch_size())
     }
 }
 
 impl Server {
+    #[inline]
+    fn side(&self) -> PyResult<&StreamSide> {
+        self.stream.as_ref().ok_or_else(|| {
+            pyo3::exceptions::PyTypeError::new_err(
+                "the server has tables only; for a stream give it an example and a batch_size",
+            )
+        })
+    }
+}
+
+impl StreamSide {
+    fn new(
+        example: &Bound<'_, PyAny>,
+        config: StreamConfig,
+        shared: bool,
+        held_warning_after: Duration,
+    ) -> PyResult<Self> {
+        let py = example.py();
+        let tree = Tree::compile(example, "")?;
+        let spec = core_spec(py, &tree)?;
+        // Touching the memory takes a while when there is much of it.
+        let stream = py
+            .detach(|| {
+                if shared { Stream::new_shared(spec, config) } else { Stream::new(spec, config) }
+            })
+            .map_err(|error| stream_error(py, &error, &Doing::Sample))?;
+        tree.try_build(py, config.batch_size)?;
+        let (stream, warned) = (Arc::new(stream), AtomicBool::new(false));
+        Ok(Self { tree, stream, held_warning_after, warned })
+    }
+
     /// Checks a tree and calls `store` with its sources. Nothing is stored if a leaf is wrong.
     #[inline]
     fn with_sources<S: ShapeRule>(

@@ -14,22 +14,25 @@
 //! Values are checked before they come here: priorities are finite and not negative, slots are below
 //! [`Slot::MAX`]. A call that asks for the impossible, like removing a slot that is not there, is a bug
 //! of the table: it panics in debug builds and changes nothing in others.
+//!
+//! Bytes per item, when the slots are dense: uniform, epoch, fifo and lifo 8, prioritized 10, heaps 28,
+//! hot and cold 35.
 
+pub mod epoch;
+pub mod fifo;
+pub mod heap;
+pub mod kind;
+pub mod lifo;
+pub mod prioritized;
+pub mod strata;
 pub mod sum_tree;
+pub mod uniform;
 
-mod epoch;
-mod fifo;
-mod heap;
-mod kind;
-mod lifo;
 mod links;
 mod members;
 mod order;
-mod prioritized;
 mod saved;
 mod slot_set;
-mod strata;
-mod uniform;
 
 #[cfg(test)]
 mod tests;

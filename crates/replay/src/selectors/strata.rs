@@ -59,11 +59,6 @@ impl HotCold {
         }
     }
 
-    /// How many slots are hot.
-    pub fn hot(&self) -> usize {
-        self.hot.len()
-    }
-
     /// An item from the future is as young as can be.
     fn is_hot(&self, version: u64) -> bool {
         self.now.saturating_sub(version) <= self.age_threshold
