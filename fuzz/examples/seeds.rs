@@ -5,12 +5,15 @@
 
 use std::io;
 use std::path::Path;
+use std::sync::Arc;
 
 use echoic_fuzz::spec;
 use echoic_net::server::STREAM;
 use echoic_net::wire::frame::{Control, DataHead, HEADER_BYTES, Stall};
 use echoic_net::wire::handshake::{Challenge, Hello, Open, Purpose, RefusalCode, Refused, Welcome};
 use echoic_net::wire::{VERSION, preface, spec as wire_spec};
+use echoic_replay::chunk::{Chunk, ColumnKind};
+use echoic_replay::encoding::{Encoding, Policy};
 use echoic_replay::{Dtype, Leaf, Spec};
 
 fn bytes(write: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
@@ -133,6 +136,18 @@ fn servers() -> Vec<Vec<u8>> {
     ways.into_iter().flat_map(way).collect()
 }
 
+/// Chunks of each dtype in each form; the first byte says that the checksum is made right.
+fn chunks() -> Vec<Vec<u8>> {
+    let chunk = |leaf: &Leaf, encoding| {
+        let kind = Arc::new(ColumnKind { dtype: leaf.dtype, shape: vec![3] });
+        let raw = (0..3 * 20 * leaf.dtype.itemsize()).map(|at| (at / 40) as u8).collect();
+        let chunk = Chunk::encode(kind, 20, raw, Policy::Always(encoding)).expect("a good chunk");
+        [vec![1], bytes(|out| chunk.write(out))].concat()
+    };
+    let each = |leaf: &Leaf| Encoding::ALL.map(|encoding| chunk(leaf, encoding));
+    all_dtypes().leaves().iter().flat_map(each).collect()
+}
+
 fn save(target: &str, inputs: &[Vec<u8>]) -> io::Result<()> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus").join(target);
     std::fs::create_dir_all(&folder)?;
@@ -166,6 +181,7 @@ fn main() -> io::Result<()> {
         "spec",
         &[two(&all_dtypes(), &spec(3)), two(&spec(3), &spec(4)), two(&spec(1), &spec(1))],
     )?;
+    save("chunk", &chunks())?;
     save("server", &[clients(0, 12), clients(1, 4088), clients(2, 12)].concat())?;
     save("client", &servers())?;
     // The steps of a producer are no frames: any bytes stand for some.

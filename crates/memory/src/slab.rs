@@ -13,6 +13,8 @@
 //! 2. Bytes of a row are written only by the `RowWriter` that has it.
 //! 3. The rows of a [`Pinned`] were published when it was made, and a row that is freed after that
 //!    stays out of `free` until the `Pinned`'s generation is gone.
+//! 4. A row of a [`Snapshot`] that has its bit in `kept` stays out of `free` when it is freed, until the
+//!    snapshot is done with it.
 
 use std::collections::VecDeque;
 use std::ptr::NonNull;
@@ -53,6 +55,29 @@ struct State {
     /// What was freed while `current` was the current generation.
     freed: Vec<u32>,
     older: VecDeque<(Arc<Generation>, Vec<u32>)>,
+    snapshot: Option<Keeping>,
+}
+
+/// What a snapshot still wants.
+#[derive(Debug)]
+struct Keeping {
+    /// A bit for each row that was published when the snapshot was made and has not been read.
+    kept: Vec<u64>,
+    /// Those of them that were freed since. They come first: others wait for their memory.
+    freed: Vec<u32>,
+    /// Words of `kept` before this one are empty.
+    cursor: usize,
+}
+
+/// In which order rows are lent next.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Order {
+    /// Rows from here on were never used. They come when no row is free.
+    pub used: u32,
+    /// The last comes first.
+    pub free: Vec<u32>,
+    /// Rows that are free once the others are in use.
+    pub freed: Vec<u32>,
 }
 
 /// Rows that are one writer's alone until they are published. Dropped, they are free again.
@@ -96,6 +121,7 @@ impl Slab {
             current: Arc::default(),
             freed: Vec::new(),
             older: VecDeque::new(),
+            snapshot: None,
         };
         Ok(Self { memory: Untouched::new(bytes)?, row_bytes, rows, state: Mutex::new(state) })
     }
@@ -137,6 +163,29 @@ impl Slab {
         RowWriter { slab: Arc::clone(self), rows }
     }
 
+    /// Lends just these rows of a slab that was never used, as they were in another one of which `order`
+    /// was told. `None` when they are not like that.
+    pub fn adopt(self: &Arc<Self>, rows: &[u32], order: &Order) -> Option<RowWriter> {
+        let state = &mut *self.lock();
+        if state.fresh != 0 || order.used > self.rows {
+            return None;
+        }
+        let mut known = vec![false; order.used as usize];
+        for row in rows.iter().chain(&order.free).chain(&order.freed) {
+            let known = known.get_mut(*row as usize)?;
+            if std::mem::replace(known, true) {
+                return None;
+            }
+        }
+        state.free = order.free.clone();
+        state.freed = order.freed.clone();
+        // Those that somebody was about to fill.
+        let others = known.iter().enumerate().filter(|(_, known)| !**known);
+        state.freed.extend(others.map(|(row, _)| row as u32));
+        state.fresh = order.used;
+        Some(RowWriter { slab: Arc::clone(self), rows: rows.into() })
+    }
+
     /// Frees a published row.
     ///
     /// # Panics
@@ -147,7 +196,28 @@ impl Slab {
         let (word, bit) = bit(row);
         assert!(state.published[word] & bit != 0, "row {row} is not published");
         state.published[word] &= !bit;
-        state.freed.push(row);
+        match &mut state.snapshot {
+            Some(keeping) if keeping.kept[word] & bit != 0 => keeping.freed.push(row),
+            _ => state.freed.push(row),
+        }
+    }
+
+    /// Keeps all rows that are published now as they are, until they have been read: none when there is
+    /// a snapshot already.
+    pub fn snapshot(self: &Arc<Self>) -> Option<Snapshot> {
+        let state = &mut *self.lock();
+        if state.snapshot.is_some() {
+            return None;
+        }
+        let older = state.older.iter().flat_map(|(_, rows)| rows).copied();
+        let order = Order {
+            used: state.fresh,
+            free: state.free.clone(),
+            freed: older.chain(state.freed.iter().copied()).collect(),
+        };
+        let kept = state.published.clone();
+        state.snapshot = Some(Keeping { kept, freed: Vec::new(), cursor: 0 });
+        Some(Snapshot { slab: Arc::clone(self), order, reading: Vec::new(), freed: 0 })
     }
 
     /// Keeps published rows readable, in this order; a row may be there more than once.
@@ -203,6 +273,106 @@ impl State {
             self.free.append(&mut rows);
         }
         self.free.len() > before
+    }
+}
+
+/// The rows that were published at one moment, each to be read once, in any order. A row that is freed
+/// meanwhile is read soon, so that it is not kept from being used again for long.
+#[derive(Debug)]
+pub struct Snapshot {
+    slab: Arc<Slab>,
+    order: Order,
+    /// The rows that may be read: first those that were freed before they were turned to.
+    reading: Vec<u32>,
+    freed: usize,
+}
+
+impl Snapshot {
+    /// Turns to up to `count` rows that have not been read; whether there were any.
+    pub fn advance(&mut self, count: usize) -> bool {
+        let slab = Arc::clone(&self.slab);
+        let state = &mut *slab.lock();
+        self.release(state);
+        let Some(keeping) = &mut state.snapshot else { return false };
+        let mut waiting = std::mem::take(&mut keeping.freed);
+        waiting.retain(|row| {
+            let (word, bit) = bit(*row);
+            if keeping.kept[word] & bit == 0 {
+                // It was freed while it was being read.
+                state.freed.push(*row);
+                return false;
+            }
+            let turned = self.reading.len() < count;
+            if turned {
+                self.reading.push(*row);
+            }
+            !turned
+        });
+        keeping.freed = waiting;
+        self.freed = self.reading.len();
+        while keeping.kept.get(keeping.cursor) == Some(&0) {
+            keeping.cursor += 1;
+        }
+        for word in keeping.cursor..keeping.kept.len() {
+            // What is kept and not published was freed.
+            let mut rows = keeping.kept[word] & state.published[word];
+            while rows != 0 && self.reading.len() < count {
+                self.reading.push(word as u32 * 64 + rows.trailing_zeros());
+                rows &= rows - 1;
+            }
+            if self.reading.len() >= count {
+                break;
+            }
+        }
+        !self.reading.is_empty()
+    }
+
+    /// In which order rows would have been lent at that moment.
+    pub fn order(&self) -> &Order {
+        &self.order
+    }
+
+    /// The rows turned to.
+    pub fn rows(&self) -> &[u32] {
+        &self.reading
+    }
+
+    /// The bytes of the row at this place.
+    ///
+    /// # Panics
+    ///
+    /// When there are not so many rows.
+    pub fn row(&self, index: usize) -> &[u8] {
+        let start = self.slab.start(self.reading[index]);
+        // SAFETY: inside the memory and initialised. The row was published when the snapshot was made,
+        // under the lock, and its bit in `kept` is set until `release`, for which this is borrowed
+        // mutably; until then, by invariant 4, no writer gets it.
+        unsafe { std::slice::from_raw_parts(start.as_ptr(), self.slab.row_bytes) }
+    }
+
+    /// Lets go of the rows that were turned to.
+    fn release(&mut self, state: &mut State) {
+        let Some(keeping) = &mut state.snapshot else { return };
+        for (index, row) in self.reading.drain(..).enumerate() {
+            let (word, bit) = bit(row);
+            keeping.kept[word] &= !bit;
+            // A row that was freed after it was turned to is in the other list.
+            if index < self.freed {
+                state.freed.push(row);
+            }
+        }
+        self.freed = 0;
+    }
+}
+
+impl Drop for Snapshot {
+    fn drop(&mut self) {
+        let slab = Arc::clone(&self.slab);
+        let state = &mut *slab.lock();
+        self.release(state);
+        if let Some(keeping) = state.snapshot.take() {
+            state.freed.extend(keeping.freed);
+        }
     }
 }
 
@@ -380,6 +550,24 @@ mod tests {
     }
 
     #[test]
+    fn rows_are_adopted_into_a_fresh_slab_only() {
+        let slab = slab(6);
+        let order = |used, free: &[u32], freed: &[u32]| Order {
+            used,
+            free: free.into(),
+            freed: freed.into(),
+        };
+        assert!(slab.adopt(&[1, 1], &order(3, &[], &[])).is_none(), "twice");
+        assert!(slab.adopt(&[1], &order(3, &[0, 1], &[])).is_none(), "published and free");
+        assert!(slab.adopt(&[3], &order(3, &[], &[])).is_none(), "not below the end");
+        assert!(slab.adopt(&[0], &order(7, &[], &[])).is_none(), "more rows than there are");
+        let writer = slab.adopt(&[2, 0], &order(5, &[1], &[3])).unwrap();
+        assert_eq!(writer.publish().as_slice(), [2, 0]);
+        assert_eq!(slab.try_reserve(9).rows(), [1, 5, 4, 3]);
+        assert!(slab.adopt(&[], &order(0, &[], &[])).is_none(), "it is in use");
+    }
+
+    #[test]
     #[should_panic(expected = "not published")]
     fn a_row_that_is_being_written_cannot_be_pinned() {
         let slab = slab(1);
@@ -410,6 +598,47 @@ mod tests {
         for (bytes, column) in sizes.into_iter().zip(&columns) {
             let expected = (0..300).flat_map(|draw| vec![(draw * 7 % 100) as u8; bytes]);
             assert!(column.iter().copied().eq(expected), "{bytes} bytes");
+        }
+    }
+
+    /// Rows hold their own number; a snapshot reads each that there was just once, whatever happens
+    /// meanwhile, and nothing is lost of the memory.
+    #[test]
+    fn a_snapshot_reads_what_was_there_while_rows_are_replaced() {
+        for (step, replaced) in [(1, 0), (3, 2), (7, 7), (64, 30), (1000, 5)] {
+            let slab = slab(130);
+            let mut rows: VecDeque<u32> = (0..100).map(|value| put(&slab, value)).collect();
+            let mut snapshot = slab.snapshot().unwrap();
+            assert!(slab.snapshot().is_none(), "there is one already");
+            let (mut seen, mut next) = (Vec::new(), 1000);
+            while snapshot.advance(step) {
+                // Some of the rows that are being read are freed now, and some before their turn.
+                for _ in 0..replaced {
+                    slab.free(rows.pop_front().unwrap());
+                    if !slab.try_reserve(1).is_empty() {
+                        rows.push_back(put(&slab, next));
+                        next += 1;
+                    }
+                    if rows.len() < 10 {
+                        break;
+                    }
+                }
+                seen.extend(
+                    (0..snapshot.rows().len())
+                        .map(|index| u64::from_le_bytes(snapshot.row(index).try_into().unwrap())),
+                );
+                if rows.len() < 10 {
+                    break;
+                }
+            }
+            if rows.len() >= 10 {
+                seen.sort_unstable();
+                assert_eq!(seen, (0..100).collect::<Vec<_>>(), "{step} rows at a time");
+            }
+            drop(snapshot);
+            let free = slab.try_reserve(130).len();
+            assert_eq!(free + rows.len(), 130, "{step} rows at a time");
+            assert!(slab.snapshot().is_some());
         }
     }
 

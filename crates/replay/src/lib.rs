@@ -4,7 +4,10 @@
 //! - [`stream`]: samples in one by one, fixed-size batches out in order, each once.
 //! - [`table`]: items in, items out, as selectors choose and a limiter allows.
 //! - [`selectors`]: who is sampled, and who goes; [`limiter`]: who must wait.
-//! - [`chunk`] and [`trajectory`]: steps stored once, and items that name slices of them.
+//! - [`chunk`] and [`trajectory`]: steps stored once, and items that name slices of them; [`encoding`]:
+//!   how the bytes of a chunk are kept.
+//! - [`checkpoint`] and [`journal`]: files that bring back what a process had, and find out when they
+//!   can't.
 //! - [`rng`]: the generator of all random choices.
 //! - [`histogram`]: durations counted without a lock.
 //! - [`metrics`]: what a stream can tell about itself.
@@ -12,8 +15,12 @@
 //! This crate knows nothing of networks and nothing of Python.
 #![forbid(unsafe_code)]
 
+pub mod checkpoint;
 pub mod chunk;
+pub mod encoding;
+mod files;
 pub mod histogram;
+pub mod journal;
 pub mod limiter;
 pub mod metrics;
 pub mod rng;
@@ -25,6 +32,7 @@ pub mod trajectory;
 pub mod writer;
 
 pub use echoic_memory::Blocked;
+pub use files::FileError;
 pub use histogram::{Histogram, Summary};
 pub use metrics::StreamInfo;
 pub use spec::{Dtype, Leaf, Spec, SpecError};

@@ -1,17 +1,17 @@
 //! Who must wait: the rate limiter of a table.
 //!
-//! A table counts its I inserts, S samples and D deletions since it was empty; the limiter compares them
-//! with four numbers and keeps no state of its own:
+//! A table counts its I inserts, S samples and D deletions since it was empty; the limiter compares
+//! them with four numbers and keeps no state of its own:
 //!
 //! - n samples go when `I − D ≥ min_size` and `I·spi − S − n ≥ min_diff`;
 //! - n inserts go when `I + n − D ≤ min_size` or `(I + n)·spi − S ≤ max_diff`.
 //!
-//! These are the inequalities of Reverb, in the same arithmetic: `I·spi` is a product of doubles. Counts
-//! are exact up to 2⁵³, and the product is off by half of its last place: by 10⁻⁴ after 10¹² inserts.
-//! What is then an equality on paper may go either way, so leave the two bounds some room.
+//! These are the inequalities of Reverb, in the same arithmetic: `I·spi` is a product of doubles.
+//! Counts are exact up to 2⁵³, and the product is off by half of its last place: by 10⁻⁴ after 10¹²
+//! inserts. What is then an equality on paper may go either way, so leave the two bounds some room.
 //!
 //! Numbers that let nothing go on are refused, with the arithmetic; how that is proven is in
-//! [`deadlock`].
+//! `deadlock`.
 
 use std::fmt;
 
@@ -53,8 +53,8 @@ impl Counts {
 /// How far samples may be from the ratio before someone waits.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum ErrorBuffer {
-    /// This far to both sides of `min_size · samples_per_insert`, where a table stands when the first
-    /// sample may go.
+    /// This far to both sides of `min_size · samples_per_insert`, where a table stands when the
+    /// first sample may go.
     Symmetric(f64),
     /// `min_diff` and `max_diff` themselves.
     Range(f64, f64),
@@ -208,8 +208,8 @@ impl Parameters {
 pub struct Limiter(Parameters);
 
 impl Limiter {
-    /// The four numbers as they are. Only what no table could live with is refused here; what a table
-    /// makes of them is for [`Limiter::check_table`].
+    /// The four numbers as they are. Only what no table could live with is refused here; what a
+    /// table makes of them is for [`Limiter::check_table`].
     ///
     /// # Errors
     ///
@@ -245,10 +245,10 @@ impl Limiter {
 
     /// Keeps samples and inserts in a ratio, once there are `min_size` items.
     ///
-    /// An error buffer whose bounds are `1 + samples_per_insert` apart never stops everyone. A narrower one
-    /// may or may not, depending on which multiples of the ratio fall between the bounds, so the way
-    /// that single inserts and samples must then take is followed, and refused when it ends. It is
-    /// the way in a table that keeps its items, however often they are sampled.
+    /// An error buffer whose bounds are `1 + samples_per_insert` apart never stops everyone. A
+    /// narrower one may or may not, depending on which multiples of the ratio fall between the
+    /// bounds, so the way that single inserts and samples must then take is followed, and refused
+    /// when it ends. It is the way in a table that keeps its items, however often they are sampled.
     ///
     /// # Errors
     ///

@@ -1,6 +1,7 @@
 //! The contract of a sample: which leaves it has, and what each looks like.
 
 use std::fmt;
+use std::str::FromStr;
 
 /// Type of the elements of a leaf. Two dtypes of equal size are still two dtypes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -49,6 +50,35 @@ impl fmt::Display for Dtype {
             Self::Complex(bytes) => ("complex", bytes),
         };
         write!(f, "{kind}{}", u32::from(bytes) * 8)
+    }
+}
+
+/// A name that no dtype has.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("there is no dtype {0:?}")]
+pub struct UnknownDtype(pub String);
+
+impl FromStr for Dtype {
+    type Err = UnknownDtype;
+
+    /// The dtype of a name that `Display` gives.
+    fn from_str(name: &str) -> Result<Self, UnknownDtype> {
+        let small = [1, 2, 4, 8, 16].into_iter().flat_map(|bytes| {
+            [Self::Int(bytes), Self::UInt(bytes), Self::Float(bytes), Self::Complex(bytes)]
+        });
+        let real = small.filter(|dtype| match dtype {
+            Self::Int(bytes) | Self::UInt(bytes) => *bytes <= 8,
+            Self::Float(bytes) => (2..=8).contains(bytes),
+            Self::Complex(bytes) => *bytes >= 8,
+            _ => false,
+        });
+        let width = name.strip_prefix('S').and_then(|width| width.parse().ok());
+        [Self::Bool, Self::BFloat16]
+            .into_iter()
+            .chain(real)
+            .chain(width.filter(|width| *width > 0).map(Self::Bytes))
+            .find(|dtype| dtype.to_string() == name)
+            .ok_or_else(|| UnknownDtype(name.to_owned()))
     }
 }
 
@@ -201,6 +231,10 @@ mod tests {
         ];
         for (dtype, name, bytes) in cases {
             assert_eq!((dtype.to_string().as_str(), dtype.itemsize()), (name, bytes));
+            assert_eq!(name.parse(), Ok(dtype));
+        }
+        for name in ["", "int3", "float128", "S0", "S05", "complex8", "float8"] {
+            assert_eq!(name.parse::<Dtype>(), Err(UnknownDtype(name.into())));
         }
     }
 }

@@ -1096,7 +1096,7 @@ proptest! {
         let signature = signature("x", false);
         let tables = [chunks(4), chunks(3)];
         // Weak references, how many steps are in use, and which items, oldest first, use what.
-        let mut known: Vec<Weak<Chunk>> = vec![Weak::new(); 6];
+        let mut known: [Weak<Chunk>; 6] = Default::default();
         let mut items: [Vec<(u64, Vec<usize>)>; 2] = [vec![], vec![]];
         let mut held: Option<(Sampled, Vec<usize>)> = None;
         for op in ops {

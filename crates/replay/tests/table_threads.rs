@@ -92,6 +92,15 @@ fn join<T>(threads: Vec<ScopedJoinHandle<'_, T>>) -> Vec<T> {
     threads.into_iter().map(|thread| thread.join().unwrap()).collect()
 }
 
+/// Says that it is over when it is dropped: also when a test fails, so that its threads end.
+struct Over<'a>(&'a AtomicBool);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 /// One draw, as a sampler saw it.
 #[derive(Debug)]
 struct Seen {
@@ -143,6 +152,8 @@ fn sample_some(table: &Arc<Table>, thread: u64, over: &AtomicBool) -> Done {
         let sampled = match table.try_sample(1 + rng.below(4) as usize) {
             Ok(sampled) => sampled,
             Err(Obstacle::Blocked(Reason::MinSize)) => {
+                // There may be no item because there is no row but those of this batch.
+                held = None;
                 thread::yield_now();
                 continue;
             }
@@ -192,12 +203,13 @@ fn operations_of_many_threads_take_effect_one_after_the_other() {
     let table = Arc::new(Table::new(config(4)).unwrap());
     let (recent, over) = (Mutex::new(Vec::new()), AtomicBool::new(false));
     let done = thread::scope(|scope| {
+        let end = Over(&over);
         let inserters = spawn(scope, 3, |thread| insert_some(&table, thread, &recent));
         let mut others = spawn(scope, 3, |thread| sample_some(&table, 10 + thread, &over));
         others.extend(spawn(scope, 2, |_| update_some(&table, &recent, &over)));
         others.extend(spawn(scope, 1, |_| delete_some(&table, &recent, &over)));
         let mut done = join(inserters);
-        over.store(true, Ordering::Relaxed);
+        drop(end);
         done.extend(join(others));
         done
     });
@@ -220,7 +232,7 @@ fn operations_of_many_threads_take_effect_one_after_the_other() {
     assert!(seen > 1000, "only {seen} draws");
     assert_eq!(info.counts.inserts, keys.len() as u64);
     assert_eq!(info.counts.samples, seen as u64);
-    assert_eq!(info.counts.size(), info.size.into());
+    assert_eq!(info.counts.size(), u64::from(info.size));
     let deleted: u64 = done.iter().map(|done| done.deleted).sum();
     assert!(deleted > 0 && info.counts.deletions > deleted, "{deleted} of {info:?}");
 }
@@ -291,6 +303,7 @@ fn a_ratio_lets_everybody_finish_and_is_never_exceeded() {
     let (inserts, samples) = (500, 1000);
     let over = AtomicBool::new(false);
     thread::scope(|scope| {
+        let end = Over(&over);
         let mut threads = spawn(scope, 4, |thread| {
             (0..inserts).for_each(|id| _ = insert(&table, thread << 32 | id).unwrap());
         });
@@ -309,7 +322,7 @@ fn a_ratio_lets_everybody_finish_and_is_never_exceeded() {
             }
         });
         join(threads);
-        over.store(true, Ordering::Relaxed);
+        drop(end);
         watcher.join().unwrap();
     });
     let counts = table.info().counts;

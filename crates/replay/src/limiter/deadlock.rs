@@ -2,7 +2,8 @@
 //!
 //! Let `d = I·spi − S`. While a table has too few items inserts are free, so every table comes to
 //! `min_size` items and `d = min_size·spi`. From there an insert needs `d + spi ≤ max_diff` and a
-//! sample `d − 1 ≥ min_diff`; everyone waits where both fail, in `max_diff − spi < d < min_diff + 1`.
+//! sample `d − 1 ≥ min_diff`; everyone waits where both fail, in `max_diff − spi < d < min_diff +
+//! 1`.
 //!
 //! 1. When `max_diff − min_diff ≥ 1 + spi` there is no such d, and nothing ever ends.
 //! 2. When it is less, there is no d where both may go. The way of a table is then forced, call by
@@ -19,11 +20,11 @@ use std::num::NonZeroU64;
 
 use super::{Counts, Limiter, LimiterError, Parameters};
 
-/// How many calls are followed: as many as take well under a millisecond. A way that ends later is not
-/// refused.
+/// How many calls are followed: as many as take well under a millisecond. A way that ends later is
+/// not refused.
 const CALLS: u32 = 1 << 16;
 
-/// Counts that are not surely exact as doubles; nothing is proven beyond.
+/// Whole numbers up to here are exact as doubles; nothing is proven beyond.
 const EXACT: f64 = (1u64 << 52) as f64;
 
 /// What a table adds to its limiter.
@@ -54,8 +55,8 @@ impl Limiter {
 
     /// Whether `n` items can be sampled at once, now or after other inserts and samples.
     ///
-    /// Inserts stop at `max_diff`, so more than `max_diff − min_diff` are not sampled at once, unless there
-    /// is more than that already.
+    /// Inserts stop at `max_diff`, so more than `max_diff − min_diff` are not sampled at once,
+    /// unless there is more than that already.
     ///
     /// # Errors
     ///
@@ -76,8 +77,9 @@ impl Limiter {
         }
         let (step, top) = (self.step(), self.top());
         // Where items stay, `d` comes above `filled` only by an insert that `max_diff` allows, and
-        // rounding keeps that order. Where each goes at its first sample, a sample takes 1 off `d` and
-        // frees an insert that adds `spi`, which is no more; but then it must be free of rounding.
+        // rounding keeps that order. Where each goes at its first sample, a sample takes 1 off `d`
+        // and frees an insert that adds `spi`, which is no more; but then it must be free of
+        // rounding.
         let is_capped = match max_times_sampled.map(NonZeroU64::get) {
             None => true,
             Some(1) => self.0.samples_per_insert <= 1.0 && step > 0.0,
@@ -130,8 +132,8 @@ impl Limiter {
         None
     }
 
-    /// Goes near to the bounds, where so far only inserts or only samples may go. `None` when that is
-    /// too far to count.
+    /// Goes near to the bounds, where so far only inserts or only samples may go. `None` when that
+    /// is too far to count.
     fn skip(&self, counts: &mut Counts) -> Option<()> {
         let Parameters { samples_per_insert, min_diff, max_diff, .. } = self.0;
         let start = self.0.diff(counts.inserts, counts.samples);

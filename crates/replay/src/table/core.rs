@@ -76,6 +76,8 @@ pub(super) struct Core {
     pub(super) remover: Box<dyn Selector>,
     pub(super) limiter: Limiter,
     pub(super) counts: Counts,
+    /// How often the table was loaded: rows that were reserved before are of a slab that is gone.
+    pub(super) era: u64,
     /// Inserts that have a row and are not done yet.
     reserved: u64,
     pub(super) rng: Rng,
@@ -104,6 +106,7 @@ impl Core {
             remover: config.remover.build()?,
             limiter: config.limiter,
             counts: Counts::default(),
+            era: 0,
             reserved: 0,
             rng: Rng::new(config.seed),
             payload,
@@ -115,6 +118,12 @@ impl Core {
             picks: Vec::new(),
             updates: Vec::new(),
         })
+    }
+
+    /// Becomes `other`; what a running table was told since its birth stays.
+    pub(super) fn replace(&mut self, other: Self) -> Self {
+        let (limiter, paused, closed, era) = (self.limiter, self.paused, self.closed, self.era + 1);
+        std::mem::replace(self, Self { limiter, paused, closed, era, ..other })
     }
 
     fn check_open(&self) -> Result<(), Obstacle> {

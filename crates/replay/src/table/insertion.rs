@@ -16,11 +16,12 @@ pub struct Insertion {
     table: Arc<Table>,
     /// None once committed.
     writer: Option<RowWriter>,
+    era: u64,
 }
 
 impl Insertion {
-    pub(super) fn new(table: Arc<Table>, writer: RowWriter) -> Self {
-        Self { table, writer: Some(writer) }
+    pub(super) fn new(table: Arc<Table>, writer: RowWriter, era: u64) -> Self {
+        Self { table, writer: Some(writer), era }
     }
 
     /// How many items there is room for.
@@ -82,6 +83,10 @@ impl Insertion {
         let mut keys = SmallVec::new();
         if let Some(writer) = self.writer.take() {
             let core = &mut *self.table.lock();
+            if core.era != self.era {
+                // A checkpoint was loaded meanwhile, and what was inserted before is gone.
+                return Ok(keys);
+            }
             for (row, priority) in writer.publish().into_iter().zip(priorities) {
                 keys.push(core.insert_row(row, *priority, version, &mut graveyard));
             }
@@ -94,7 +99,10 @@ impl Insertion {
 impl Drop for Insertion {
     fn drop(&mut self) {
         if let Some(writer) = self.writer.take() {
-            self.table.lock().unreserve(writer.len());
+            let core = &mut *self.table.lock();
+            if core.era == self.era {
+                core.unreserve(writer.len());
+            }
             drop(writer);
             self.table.room.notify();
         }

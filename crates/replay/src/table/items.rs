@@ -3,7 +3,7 @@
 use echoic_memory::prefetch;
 
 use super::key::{Key, MAX_GENERATION};
-use crate::selectors::Slot;
+use crate::selectors::{Entry, Slot};
 
 /// One item.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -27,6 +27,44 @@ pub(super) struct Items {
 impl Items {
     pub(super) fn len(&self) -> u32 {
         self.live
+    }
+
+    /// How many slots there are, empty ones included.
+    pub(super) fn slots(&self) -> u32 {
+        self.slots.len() as u32
+    }
+
+    /// Appends what is known of each slot.
+    pub(super) fn save(&self, bytes: &mut Vec<u8>) {
+        for item in &self.slots {
+            bytes.extend_from_slice(&item.priority.to_le_bytes());
+            bytes.extend_from_slice(&item.version.to_le_bytes());
+            bytes.extend_from_slice(&item.times_sampled.to_le_bytes());
+            bytes.extend_from_slice(&item.state.to_le_bytes());
+        }
+    }
+
+    /// Adds a slot as it was saved; whether it made sense.
+    pub(super) fn load(&mut self, bytes: &[u8; 24]) -> bool {
+        let (priority, rest) = bytes.split_at(8);
+        let (version, rest) = rest.split_at(8);
+        let (times_sampled, state) = rest.split_at(4);
+        let word =
+            |bytes: &[u8]| bytes.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte));
+        let (priority, state) = (f64::from_bits(word(priority)), word(state) as u32);
+        if !priority.is_finite() || priority < 0.0 || state & !LIVE > MAX_GENERATION {
+            return false;
+        }
+        self.live += u32::from(state & LIVE != 0);
+        let times_sampled = word(times_sampled) as u32;
+        self.slots.push(Item { priority, version: word(version), times_sampled, state });
+        true
+    }
+
+    /// What selectors know of the item in a slot that has one.
+    pub(super) fn entry(&self, slot: Slot) -> Entry {
+        let item = self.at(slot);
+        Entry { priority: item.priority, version: item.version }
     }
 
     /// Fills an empty slot.

@@ -8,7 +8,7 @@
 //! - `config`, `error`: what it is told, and what it can't do.
 //! - `key`, `items`: names of items, and what is known of them.
 //! - `insertion`, `sampled`: bytes on their way in and out.
-//! - `registry`: the tables of a server.
+//! - `registry`: the tables of a server. [`saved`]: tables in checkpoints.
 //!
 //! # Invariants
 //!
@@ -24,6 +24,7 @@ mod items;
 mod key;
 mod registry;
 mod sampled;
+pub mod saved;
 
 use std::ops::ControlFlow;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -136,8 +137,11 @@ impl Table {
     ///
     /// [`Obstacle`] when it is not even one.
     pub fn try_reserve(self: &Arc<Self>, count: usize) -> Result<Insertion, Obstacle> {
-        let writer = self.lock().reserve(count as u64)?;
-        Ok(Insertion::new(Arc::clone(self), writer))
+        let (writer, era) = {
+            let mut core = self.lock();
+            (core.reserve(count as u64)?, core.era)
+        };
+        Ok(Insertion::new(Arc::clone(self), writer, era))
     }
 
     /// Waits until [`Table::try_reserve`] succeeds.
@@ -348,6 +352,13 @@ impl Table {
             version: core.version,
             row_bytes,
         }
+    }
+
+    /// Becomes what was loaded; its limiter, which may have changed since, stays.
+    fn replace(&self, core: Core) {
+        let old = self.lock().replace(core);
+        drop(old);
+        self.notify();
     }
 
     /// Calls `waker` once when more may be sampled, or the table was closed.

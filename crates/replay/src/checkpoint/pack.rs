@@ -1,0 +1,210 @@
+//! Packs: files of blobs, written once and referred to by many checkpoints.
+//!
+//! ```text
+//! header   as in a section, with a magic of its own
+//! blob     id: u128, length: u64, crc32c of the bytes: u32, crc32c of these 28: u32, the bytes
+//! ```
+
+use std::io::Read;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+use crc32c::{crc32c, crc32c_append};
+
+use super::blocks::{HEADER_BYTES, Summed, check_header, read_exact};
+use super::error::Error;
+use super::index::Location;
+use super::manifest::{Checksum, FileEntry};
+use crate::files::{FileError, Output};
+
+/// The first bytes of a pack.
+pub(super) const MAGIC: [u8; 8] = *b"EchoPack";
+/// Bytes before each blob.
+pub(super) const HEAD_BYTES: u64 = 32;
+/// Bytes of the longest blob.
+pub(super) const MAX_BLOB: u64 = 1 << 30;
+
+/// What stands before a blob.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Head {
+    pub(super) id: u128,
+    pub(super) len: u64,
+    pub(super) crc: u32,
+}
+
+impl Head {
+    pub(super) fn of(id: u128, blob: &[u8]) -> Self {
+        Self { id, len: blob.len() as u64, crc: crc32c(blob) }
+    }
+
+    fn write(self) -> [u8; HEAD_BYTES as usize] {
+        let mut bytes = [0; HEAD_BYTES as usize];
+        let (fields, own) = bytes.split_at_mut(28);
+        let (id, rest) = fields.split_at_mut(16);
+        let (len, crc) = rest.split_at_mut(8);
+        id.copy_from_slice(&self.id.to_le_bytes());
+        len.copy_from_slice(&self.len.to_le_bytes());
+        crc.copy_from_slice(&self.crc.to_le_bytes());
+        own.copy_from_slice(&crc32c(fields).to_le_bytes());
+        bytes
+    }
+
+    /// `None` when its own checksum is wrong.
+    fn read(bytes: &[u8; HEAD_BYTES as usize]) -> Option<Self> {
+        let (id, rest) = bytes.split_first_chunk()?;
+        let (len, rest) = rest.split_first_chunk()?;
+        let (crc, _) = rest.split_first_chunk()?;
+        let head = Self {
+            id: u128::from_le_bytes(*id),
+            len: u64::from_le_bytes(*len),
+            crc: u32::from_le_bytes(*crc),
+        };
+        (head.write() == *bytes).then_some(head)
+    }
+
+    fn show(&self) -> String {
+        format!("blob {:032x} of {} bytes with checksum {:08x}", self.id, self.len, self.crc)
+    }
+}
+
+/// Writes one pack.
+#[derive(Debug)]
+pub(super) struct PackWriter {
+    file: Summed,
+    name: String,
+}
+
+impl PackWriter {
+    pub(super) fn begin(output: Output, name: String) -> Result<Self, Error> {
+        Ok(Self { file: Summed::begin(output, &MAGIC)?, name })
+    }
+
+    pub(super) fn len(&self) -> u64 {
+        self.file.len()
+    }
+
+    /// Where the blob is in this pack, from its head on.
+    pub(super) fn write(&mut self, head: Head, blob: &[u8]) -> Result<u64, Error> {
+        let offset = self.file.len();
+        self.file.write(&head.write())?;
+        self.file.write(blob)?;
+        Ok(offset)
+    }
+
+    pub(super) fn finish(self) -> Result<FileEntry, Error> {
+        let (bytes, crc) = self.file.finish()?;
+        Ok(FileEntry { file: self.name, bytes, crc32c: Checksum(crc) })
+    }
+}
+
+fn check_head(
+    found: &[u8; HEAD_BYTES as usize],
+    expected: Head,
+    path: &Path,
+    offset: u64,
+) -> Result<(), Error> {
+    match Head::read(found) {
+        Some(head) if head == expected => Ok(()),
+        head => {
+            let got = head.map_or_else(|| "no head of a blob".into(), |head| head.show());
+            Err(Error::damaged(path, offset, "the head", expected.show(), got))
+        }
+    }
+}
+
+/// Reads a blob whose place is known to be within the file.
+pub(super) fn read_blob(
+    file: &impl FileExt,
+    path: &Path,
+    id: u128,
+    at: &Location,
+    blob: &mut Vec<u8>,
+) -> Result<(), Error> {
+    let offset = at.offset;
+    let mut head = [0; HEAD_BYTES as usize];
+    blob.clear();
+    // The length was compared with the file's.
+    blob.resize(usize::try_from(at.len).unwrap_or(usize::MAX), 0);
+    let read = file
+        .read_exact_at(&mut head, offset)
+        .and_then(|()| file.read_exact_at(blob, offset.saturating_add(HEAD_BYTES)));
+    let checked =
+        read.map_err(|source| FileError::new("read", path, source).into()).and_then(|()| {
+            check_head(&head, Head { id, len: at.len, crc: at.crc }, path, offset)?;
+            let got = crc32c(blob);
+            if got == at.crc {
+                return Ok(());
+            }
+            let start = offset.saturating_add(HEAD_BYTES);
+            Err(Error::checksum(path, start, "the checksum of a blob", at.crc, got))
+        });
+    if checked.is_err() {
+        blob.clear();
+    }
+    checked
+}
+
+/// Reads a whole pack and compares all of it: the blobs that a checkpoint has in it, in the order of
+/// their offsets, and the checksum of the file. Others may be between these.
+pub(super) fn verify(
+    file: &mut impl Read,
+    path: &Path,
+    entry: &FileEntry,
+    blobs: &[(u128, Location)],
+    progress: &mut dyn FnMut(u64) -> Result<(), Error>,
+) -> Result<(), Error> {
+    let mut header = [0; HEADER_BYTES];
+    read_exact(file, &mut header, path, 0)?;
+    check_header(&MAGIC, &header, path)?;
+    let (mut offset, mut crc) = (HEADER_BYTES as u64, crc32c(&header));
+    let mut piece = vec![0; 64 << 10];
+    let mut blobs = blobs.iter().peekable();
+    while offset < entry.bytes {
+        let mut bytes = [0; HEAD_BYTES as usize];
+        read_exact(file, &mut bytes, path, offset)?;
+        if let Some((id, at)) = blobs.next_if(|(_, at)| at.offset == offset) {
+            check_head(&bytes, Head { id: *id, len: at.len, crc: at.crc }, path, offset)?;
+        }
+        let Some(head) = Head::read(&bytes) else {
+            return Err(Error::damaged(
+                path,
+                offset,
+                "the head",
+                "that of a blob",
+                "something else",
+            ));
+        };
+        crc = crc32c_append(crc, &bytes);
+        offset = offset.saturating_add(HEAD_BYTES);
+        let start = offset;
+        let (mut left, mut got) = (head.len, 0);
+        while left > 0 {
+            let len = usize::try_from(left).unwrap_or(usize::MAX).min(piece.len());
+            let piece = piece.get_mut(..len).unwrap_or_default();
+            read_exact(file, piece, path, offset)?;
+            got = crc32c_append(got, piece);
+            crc = crc32c_append(crc, piece);
+            left = left.saturating_sub(len as u64);
+            offset = offset.saturating_add(len as u64);
+            progress(len as u64)?;
+        }
+        if got != head.crc {
+            return Err(Error::checksum(path, start, "the checksum of a blob", head.crc, got));
+        }
+        progress(HEAD_BYTES)?;
+    }
+    if let Some((id, at)) = blobs.next() {
+        let expected = Head { id: *id, len: at.len, crc: at.crc }.show();
+        return Err(Error::damaged(
+            path,
+            at.offset,
+            "the head",
+            expected,
+            "inside of another blob",
+        ));
+    }
+    if crc != entry.crc32c.0 {
+        return Err(Error::checksum(path, 0, "the checksum of the file", entry.crc32c.0, crc));
+    }
+    Ok(())
+}

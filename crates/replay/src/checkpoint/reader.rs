@@ -1,0 +1,210 @@
+//! Reading a checkpoint.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+
+use super::error::Error;
+use super::index::{self, Index, Location};
+use super::layout::{self, INDEX, MANIFEST, PACKS, State};
+use super::manifest::{FileEntry, Manifest, SectionEntry};
+use super::pack;
+use super::root::{check_root, list, read_manifest};
+use super::section::{self, SectionReader};
+use crate::files::{Dir, Lock};
+
+/// A checkpoint whose files are all there in their full length. While it is open, nobody removes it.
+/// See the [module](super).
+#[derive(Debug)]
+pub struct Reader {
+    pub(super) dir: Dir,
+    /// Opened when there are any.
+    pub(super) packs: Option<Dir>,
+    manifest: Manifest,
+    index: Index,
+    /// The pack that was read last, since blobs that follow each other are mostly in one.
+    last: Mutex<Option<(u32, File)>>,
+    _held: Lock,
+}
+
+impl Reader {
+    /// Opens a checkpoint, or the newest one of a root. The manifest and the index of blobs are read
+    /// whole and checked, and the lengths of all files; what is in sections and blobs is checked when
+    /// it is read.
+    ///
+    /// # Errors
+    ///
+    /// Any [`Error`] that says what is wrong with which file.
+    pub fn open(path: impl AsRef<Path>) -> Result<Self, Error> {
+        let dir = Dir::open(path.as_ref())?;
+        let names = dir.names()?;
+        if names.iter().any(|name| name == MANIFEST) {
+            return Self::of(dir);
+        }
+        check_root(&dir, &names)?;
+        let Some(newest) = list(path.as_ref())?.pop() else {
+            return Err(Error::Empty { root: path.as_ref().to_owned() });
+        };
+        Self::of(dir.dir(&layout::checkpoint(newest.number, State::Complete))?)
+    }
+
+    pub(super) fn of(dir: Dir) -> Result<Self, Error> {
+        let Some(held) = dir.hold()? else {
+            return Err(Error::Locked { root: dir.path().to_owned() });
+        };
+        let manifest = read_manifest(&dir)?;
+        for section in &manifest.sections {
+            open_named(&dir, &section.file)?;
+        }
+        let mut packs = None;
+        if !manifest.packs.is_empty() {
+            let found = dir.parent()?.dir(PACKS).map_err(Error::named)?;
+            for pack in &manifest.packs {
+                open_named(&found, pack)?;
+            }
+            packs = Some(found);
+        }
+        let index = match &manifest.blobs {
+            Some(blobs) => {
+                let (file, path) = (open_named(&dir, &blobs.index.file)?, dir.at(INDEX));
+                let stream = SectionReader::begin(file, path.clone(), &blobs.index, &index::MAGIC)?;
+                Index::read(stream, &path, blobs, &manifest.packs)?
+            }
+            None => Index::default(),
+        };
+        Ok(Self { dir, packs, manifest, index, last: Mutex::default(), _held: held })
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        self.dir.path()
+    }
+
+    /// Its number in its root.
+    pub fn number(&self) -> u64 {
+        self.manifest.number
+    }
+
+    /// What its manifest says: metadata, when it was made, and all files.
+    pub fn manifest(&self) -> &Manifest {
+        &self.manifest
+    }
+
+    /// What its writer wanted to be known.
+    pub fn metadata(&self) -> &BTreeMap<String, String> {
+        &self.manifest.metadata
+    }
+
+    /// The names of all sections.
+    pub fn sections(&self) -> impl Iterator<Item = &str> {
+        self.manifest.sections.iter().map(|section| section.name.as_str())
+    }
+
+    /// A section's bytes.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Unknown`], [`Error::Missing`], [`Error::Length`], [`Error::Damaged`] or
+    /// [`Error::File`].
+    pub fn section(&self, name: &str) -> Result<SectionReader, Error> {
+        let known = self.manifest.sections.iter().find(|section| section.name == name);
+        let entry = known.ok_or_else(|| Error::Unknown {
+            path: self.path().to_owned(),
+            what: format!("section {name:?}"),
+        })?;
+        self.open_section(entry, &section::MAGIC)
+    }
+
+    pub(super) fn open_section(
+        &self,
+        entry: &SectionEntry,
+        magic: &[u8; 8],
+    ) -> Result<SectionReader, Error> {
+        let file = open_named(&self.dir, &entry.file)?;
+        SectionReader::begin(file, self.dir.at(&entry.file.file), entry, magic)
+    }
+
+    /// How many blobs there are.
+    pub fn blob_count(&self) -> usize {
+        self.index.entries().len()
+    }
+
+    /// The ids of all blobs, in the order in which they are stored, which is the fastest to read them in.
+    pub fn blob_ids(&self) -> Vec<u128> {
+        let mut entries: Vec<_> = self.index.entries().iter().collect();
+        entries.sort_unstable_by_key(|(_, at)| (at.pack, at.offset));
+        entries.into_iter().map(|(id, _)| *id).collect()
+    }
+
+    /// Whether there is a blob with this id.
+    pub fn has_blob(&self, id: u128) -> bool {
+        self.index.find(id).is_some()
+    }
+
+    /// Bytes of a blob; `None` when there is none with this id.
+    pub fn blob_bytes(&self, id: u128) -> Option<u64> {
+        self.index.find(id).map(|at| at.len)
+    }
+
+    /// A blob.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Unknown`], [`Error::Missing`], [`Error::Damaged`] or [`Error::File`].
+    pub fn blob(&self, id: u128) -> Result<Vec<u8>, Error> {
+        let mut bytes = Vec::new();
+        self.blob_into(id, &mut bytes)?;
+        Ok(bytes)
+    }
+
+    /// Replaces `bytes` by a blob.
+    ///
+    /// # Errors
+    ///
+    /// As [`Reader::blob`]; `bytes` is empty then.
+    pub fn blob_into(&self, id: u128, bytes: &mut Vec<u8>) -> Result<(), Error> {
+        bytes.clear();
+        let Some(at) = self.index.find(id) else {
+            let (path, what) = (self.path().to_owned(), format!("blob {id:032x}"));
+            return Err(Error::Unknown { path, what });
+        };
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        let (file, path) = match last.take() {
+            Some((pack, file)) if pack == at.pack => (file, self.pack_path(at.pack)),
+            _ => self.open_pack(at.pack)?,
+        };
+        let (_, file) = last.insert((at.pack, file));
+        pack::read_blob(file, &path, id, at, bytes)
+    }
+
+    fn pack_path(&self, pack: u32) -> PathBuf {
+        let name = self.manifest.packs.get(pack as usize).map_or("", |pack| &pack.file);
+        self.packs.as_ref().map_or_else(|| name.into(), |packs| packs.at(name))
+    }
+
+    pub(super) fn open_pack(&self, pack: u32) -> Result<(File, PathBuf), Error> {
+        let entry = self.manifest.packs.get(pack as usize);
+        let (Some(packs), Some(entry)) = (&self.packs, entry) else {
+            return Err(Error::Missing { path: self.pack_path(pack) });
+        };
+        Ok((open_named(packs, entry)?, packs.at(&entry.file)))
+    }
+
+    pub(super) fn location(&self, id: u128) -> Option<Location> {
+        self.index.find(id).copied()
+    }
+
+    pub(super) fn locations(&self) -> &[(u128, Location)] {
+        self.index.entries()
+    }
+}
+
+/// Opens a file that a manifest names, which must have the length that it says.
+fn open_named(dir: &Dir, entry: &FileEntry) -> Result<File, Error> {
+    let (file, got) = dir.file(&entry.file).map_err(Error::named)?;
+    if got == entry.bytes {
+        return Ok(file);
+    }
+    Err(Error::Length { path: dir.at(&entry.file), expected: entry.bytes, got })
+}

@@ -1,0 +1,181 @@
+//! A directory of checkpoints: what is in it, who may change it, and what the dead have left.
+
+use std::collections::HashSet;
+use std::path::{Path, PathBuf};
+
+use super::error::Error;
+use super::layout::{self, LOCK, LOCK_TEXT, MANIFEST, MANIFEST_PART, PACKS, State};
+use super::manifest::{MAX_BYTES, Manifest};
+use crate::files::{Dir, FileError, Lock};
+
+/// A complete checkpoint in a root.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Found {
+    /// Its number: a later one has a greater number.
+    pub number: u64,
+    /// Its directory.
+    pub path: PathBuf,
+}
+
+/// The complete checkpoints of a root, the oldest first. Nothing in them is looked at.
+///
+/// # Errors
+///
+/// [`Error::File`], or [`Error::Foreign`] when it is no root.
+pub fn list(root: impl AsRef<Path>) -> Result<Vec<Found>, Error> {
+    let dir = Dir::open(root.as_ref())?;
+    let names = dir.names()?;
+    check_root(&dir, &names)?;
+    let found = numbers(&names, State::Complete).into_iter();
+    Ok(found
+        .map(|number| Found { number, path: dir.at(&layout::checkpoint(number, State::Complete)) })
+        .collect())
+}
+
+/// The directory must be marked as ours.
+pub(super) fn check_root(dir: &Dir, names: &[String]) -> Result<(), Error> {
+    if names.iter().any(|name| name == LOCK) {
+        return Ok(());
+    }
+    Err(Error::Foreign {
+        path: dir.path().to_owned(),
+        expected: "manifest.json (a checkpoint) or echoic-checkpoints.lock (a directory of them)",
+        found: names.first().map_or_else(|| "nothing".into(), |name| format!("{name:?}")),
+    })
+}
+
+fn numbers(names: &[String], state: State) -> Vec<u64> {
+    let found = names.iter().filter_map(|name| layout::read_checkpoint(name));
+    let mut numbers: Vec<u64> =
+        found.filter(|(_, found)| *found == state).map(|(number, _)| number).collect();
+    numbers.sort_unstable();
+    numbers
+}
+
+/// The manifest in a checkpoint's directory.
+pub(super) fn read_manifest(dir: &Dir) -> Result<Manifest, Error> {
+    let path = dir.at(MANIFEST);
+    match dir.read(MANIFEST, MAX_BYTES).map_err(Error::named)? {
+        Some(bytes) => Manifest::read(&bytes, &path),
+        None => {
+            let expected = "a manifest of at most 64 MiB";
+            Err(Error::Foreign { path, expected, found: "a larger file".into() })
+        }
+    }
+}
+
+/// A root that only we change, until dropped.
+#[derive(Debug)]
+pub(super) struct Root {
+    pub(super) dir: Dir,
+    pub(super) packs: Dir,
+    _lock: Lock,
+}
+
+impl Root {
+    /// Takes the root for itself. A directory that is not there or empty becomes one when `make` says
+    /// so.
+    pub(super) fn lock(path: &Path, make: bool) -> Result<Self, Error> {
+        let dir = if make { Dir::open_or_make(path)? } else { Dir::open(path)? };
+        let names = dir.names()?;
+        if !(make && names.is_empty()) {
+            check_root(&dir, &names)?;
+        }
+        let Some(lock) = dir.lock(LOCK, LOCK_TEXT)? else {
+            return Err(Error::Locked { root: path.to_owned() });
+        };
+        let packs = match dir.dir(PACKS) {
+            Err(error) if error.is_missing() => dir.make_dir(PACKS)?,
+            opened => opened?,
+        };
+        dir.sync()?;
+        Ok(Self { dir, packs, _lock: lock })
+    }
+
+    /// The numbers of all checkpoints in a state, the smallest first.
+    pub(super) fn numbers(&self, state: State) -> Result<Vec<u64>, FileError> {
+        Ok(numbers(&self.dir.names()?, state))
+    }
+
+    /// A checkpoint's directory.
+    pub(super) fn checkpoint(&self, number: u64, state: State) -> Result<Dir, FileError> {
+        self.dir.dir(&layout::checkpoint(number, state))
+    }
+
+    /// Removes what a writer has left that did not finish: files with names that only the writer of
+    /// this checkpoint gives. No complete checkpoint names them.
+    pub(super) fn remove_partial(&self, number: u64) -> Result<(), Error> {
+        let later = |state| Ok::<_, FileError>(self.numbers(state)?.last() >= Some(&number));
+        // Not even somebody's copy of a complete one under this name leads to its packs.
+        let named = later(State::Complete)? || later(State::Old)?;
+        for name in self.packs.names()? {
+            if !named && layout::read_pack(&name) == Some(number) {
+                self.packs.remove_file(&name)?;
+            }
+        }
+        let dir = match self.checkpoint(number, State::Partial) {
+            Err(error) if error.is_missing() => return Ok(()),
+            opened => opened?,
+        };
+        for name in dir.names()? {
+            let ours = [MANIFEST, MANIFEST_PART, layout::INDEX].contains(&name.as_str());
+            if ours || layout::is_section(&name) {
+                dir.remove_file(&name)?;
+            }
+        }
+        self.remove_checkpoint_dir(number, State::Partial)
+    }
+
+    /// Removes a directory, unless somebody else has put something into it.
+    fn remove_checkpoint_dir(&self, number: u64, state: State) -> Result<(), Error> {
+        match self.dir.remove_dir(&layout::checkpoint(number, state)) {
+            Err(error) if error.source.kind() == std::io::ErrorKind::DirectoryNotEmpty => Ok(()),
+            removed => Ok(removed?),
+        }
+    }
+
+    /// Removes checkpoints that were marked as old, and packs that no other checkpoint names. What is
+    /// removed is named by a manifest, which is removed last, so that a crash only means to begin
+    /// again. Appends the paths.
+    pub(super) fn remove_old(&self, removed: &mut Vec<PathBuf>) -> Result<(), Error> {
+        let old = self.numbers(State::Old)?;
+        if old.is_empty() {
+            return Ok(());
+        }
+        // Should one of these not be readable, nobody knows which packs it needs.
+        let mut needed = HashSet::new();
+        for number in self.numbers(State::Complete)? {
+            let manifest = read_manifest(&self.checkpoint(number, State::Complete)?)?;
+            needed.extend(manifest.packs.into_iter().map(|pack| pack.file));
+        }
+        for number in old {
+            let dir = self.checkpoint(number, State::Old)?;
+            let manifest = match read_manifest(&dir) {
+                Ok(manifest) => manifest,
+                // All files that it named are gone.
+                Err(Error::Missing { .. }) => {
+                    self.remove_checkpoint_dir(number, State::Old)?;
+                    continue;
+                }
+                Err(error) => return Err(error),
+            };
+            for pack in manifest.packs.iter().filter(|pack| !needed.contains(&pack.file)) {
+                self.packs.remove_file(&pack.file)?;
+                removed.push(self.packs.at(&pack.file));
+            }
+            self.packs.sync()?;
+            let index = manifest.blobs.iter().map(|blobs| &blobs.index);
+            for section in manifest.sections.iter().chain(index) {
+                dir.remove_file(&section.file.file)?;
+                removed.push(dir.at(&section.file.file));
+            }
+            dir.sync()?;
+            dir.remove_file(MANIFEST)?;
+            removed.push(dir.at(MANIFEST));
+            self.remove_checkpoint_dir(number, State::Old)?;
+        }
+        self.dir.sync()?;
+        Ok(())
+    }
+}

@@ -1,0 +1,161 @@
+//! A section: a stream of bytes under a name.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{self, BufReader, Read, Write};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use super::blocks::{BlockReader, BlockWriter};
+use super::error::Error;
+use super::manifest::{Checksum, FileEntry, SectionEntry};
+use crate::files::Output;
+
+/// The first bytes of a section's file.
+pub(super) const MAGIC: [u8; 8] = *b"EchoSect";
+
+/// Sections of one writer: `None` while being written.
+pub(super) type Sections = Arc<Mutex<BTreeMap<usize, (String, Option<SectionEntry>)>>>;
+
+/// Writes one section, while others and blobs are written too. [Finish](SectionWriter::finish) it.
+#[must_use = "a section that is not finished can't be committed"]
+#[derive(Debug)]
+pub struct SectionWriter {
+    blocks: BlockWriter,
+    name: String,
+    file: String,
+    number: usize,
+    sections: Sections,
+    failed: bool,
+}
+
+impl SectionWriter {
+    pub(super) fn begin(
+        output: Output,
+        name: &str,
+        file: String,
+        number: usize,
+        sections: Sections,
+    ) -> Result<Self, Error> {
+        let blocks = BlockWriter::begin(output, &MAGIC)?;
+        Ok(Self { blocks, name: name.into(), file, number, sections, failed: false })
+    }
+
+    /// Makes the section durable, and part of the checkpoint. Returns its bytes.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::File`], or [`Error::Failed`] after a write that went wrong.
+    pub fn finish(self) -> Result<u64, Error> {
+        if self.failed {
+            return Err(Error::Failed);
+        }
+        let (data_bytes, bytes, crc) = self.blocks.finish()?;
+        let file = FileEntry { file: self.file, bytes, crc32c: Checksum(crc) };
+        let entry = SectionEntry { name: self.name.clone(), data_bytes, file };
+        let mut sections = self.sections.lock().unwrap_or_else(PoisonError::into_inner);
+        sections.insert(self.number, (self.name, Some(entry)));
+        Ok(data_bytes)
+    }
+}
+
+impl Write for SectionWriter {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if self.failed {
+            return Err(Error::Failed.into());
+        }
+        if let Err(error) = self.blocks.write(bytes) {
+            self.failed = true;
+            return Err(error.into());
+        }
+        Ok(bytes.len())
+    }
+
+    /// Does nothing: a block is written when it is full, and the last one by
+    /// [`SectionWriter::finish`].
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Reads one section. Bytes that it hands out agreed with the checksum of their block; that no block is
+/// missing is known when it ends without an error.
+#[derive(Debug)]
+pub struct SectionReader {
+    blocks: BlockReader<BufReader<File>>,
+    entry: SectionEntry,
+    /// How much of the block was handed out.
+    taken: usize,
+    progress: Progress,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Progress {
+    Reading,
+    Ended,
+    Failed,
+}
+
+impl SectionReader {
+    pub(super) fn begin(
+        file: File,
+        path: PathBuf,
+        entry: &SectionEntry,
+        magic: &[u8; 8],
+    ) -> Result<Self, Error> {
+        let blocks = BlockReader::begin(BufReader::with_capacity(64 << 10, file), path, magic)?;
+        Ok(Self { blocks, entry: entry.clone(), taken: 0, progress: Progress::Reading })
+    }
+
+    /// Bytes of the section.
+    pub fn data_bytes(&self) -> u64 {
+        self.entry.data_bytes
+    }
+
+    /// The next bytes, which are none at the end.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Damaged`] or [`Error::File`].
+    pub fn next_bytes(&mut self) -> Result<&[u8], Error> {
+        match self.progress {
+            Progress::Failed => return Err(Error::Failed),
+            Progress::Reading if self.taken >= self.blocks.block().len() => {
+                // Should anything go wrong, nothing more is handed out.
+                self.progress = Progress::Failed;
+                self.progress = self.advance()?;
+            }
+            Progress::Reading | Progress::Ended => {}
+        }
+        Ok(self.blocks.block().get(self.taken..).unwrap_or_default())
+    }
+
+    fn advance(&mut self) -> Result<Progress, Error> {
+        self.taken = 0;
+        if !self.blocks.next_block()?.is_empty() {
+            return Ok(Progress::Reading);
+        }
+        let SectionEntry { data_bytes, file, .. } = &self.entry;
+        self.blocks.check_end(*data_bytes, file.bytes, file.crc32c.0)?;
+        Ok(Progress::Ended)
+    }
+
+    /// Bytes of the file read so far.
+    pub(super) fn offset(&self) -> u64 {
+        self.blocks.offset()
+    }
+
+    /// Counts bytes of [`SectionReader::next_bytes`] as read.
+    pub(super) fn take_bytes(&mut self, len: usize) {
+        self.taken = self.taken.saturating_add(len);
+    }
+}
+
+impl Read for SectionReader {
+    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        let mut next = self.next_bytes()?;
+        let len = next.read(bytes)?;
+        self.take_bytes(len);
+        Ok(len)
+    }
+}

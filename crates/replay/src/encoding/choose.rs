@@ -1,0 +1,127 @@
+//! Which form a column's chunks get.
+
+use std::sync::Arc;
+
+use super::delta::Elements;
+use super::{Encoding, codec};
+use crate::chunk::{Chunk, ChunkError, ColumnKind};
+
+/// How chunks of a column are encoded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub enum Policy {
+    /// As they are.
+    #[default]
+    Never,
+    /// In this form. A chunk that it would not make smaller is kept as it is.
+    Always(Encoding),
+    /// As measured: see [`Chooser`].
+    Auto,
+}
+
+/// A smaller chunk than this is not worth the time: its own fields take about as much.
+const LEAST: usize = 256;
+
+/// What an encoding must save of the bytes to be used, and what a slower one must save of those
+/// that a faster one leaves.
+const LEAST_GAIN: f64 = 0.2;
+
+/// What a slower encoding must save of all bytes besides: halving next to nothing is worth no time.
+const LEAST_PART: f64 = 0.01;
+
+/// Bytes that are tried.
+const SAMPLE: usize = 32 << 10;
+
+/// Bytes of each step that are tried at most, so that a sample has several steps to compare.
+const SAMPLE_STEP: usize = 4 << 10;
+
+/// How many chunks use a choice before it is measured again.
+const RENEWED: u32 = 32;
+
+/// Encodes the chunks of one column.
+///
+/// Under [`Policy::Auto`] some 32 KiB of a chunk, a piece of each of its first steps, are tried in
+/// every form, fastest first. A form is used when it saves a fifth, and a slower one instead when
+/// it leaves a fifth less and that is a hundredth of all bytes. A choice serves the next 31 chunks
+/// too, unless one of them does not become a fifth smaller: that one is kept as it is, and the next
+/// is tried anew.
+///
+/// ```
+/// use std::sync::Arc;
+/// use echoic_replay::chunk::ColumnKind;
+/// use echoic_replay::encoding::{Chooser, Encoding, Policy};
+/// use echoic_replay::Dtype;
+///
+/// let kind = Arc::new(ColumnKind { dtype: Dtype::Int(8), shape: vec![] });
+/// let ramp: Vec<u8> = (0..1000i64).flat_map(|step| (step * step).to_le_bytes()).collect();
+/// let chunk = Chooser::new(Policy::Auto).encode(kind, 1000, ramp.into())?;
+/// assert_ne!(chunk.encoding(), Encoding::Raw);
+/// assert!(chunk.encoded_bytes().len() < 2500, "of 8000");
+/// # Ok::<(), echoic_replay::chunk::ChunkError>(())
+/// ```
+#[derive(Debug, Clone)]
+pub struct Chooser {
+    policy: Policy,
+    choice: Encoding,
+    /// How many more chunks the choice is for.
+    left: u32,
+}
+
+impl Chooser {
+    /// Follows a policy.
+    pub fn new(policy: Policy) -> Self {
+        Self { policy, choice: Encoding::Raw, left: 0 }
+    }
+
+    /// A chunk of these bytes in the form of the policy.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Chunk::raw`].
+    pub fn encode(
+        &mut self,
+        kind: Arc<ColumnKind>,
+        len: u32,
+        raw: Box<[u8]>,
+    ) -> Result<Chunk, ChunkError> {
+        let (encoding, least) = match self.policy {
+            Policy::Never => (Encoding::Raw, 0.0),
+            Policy::Always(encoding) => (encoding, 0.0),
+            Policy::Auto if raw.len() < LEAST => (Encoding::Raw, 0.0),
+            Policy::Auto => {
+                if self.left == 0 {
+                    (self.choice, self.left) = (choose(&kind, &raw), RENEWED);
+                }
+                self.left -= 1;
+                (self.choice, LEAST_GAIN)
+            }
+        };
+        let most = raw.len() as f64 * (1.0 - least);
+        let chunk = Chunk::pack(kind, len, raw, encoding, most as usize)?;
+        if chunk.encoding() != encoding {
+            self.left = 0;
+        }
+        Ok(chunk)
+    }
+}
+
+/// The form that measures best.
+fn choose(kind: &ColumnKind, raw: &[u8]) -> Encoding {
+    let Some(step @ 1..) = kind.step_bytes() else { return Encoding::Raw };
+    let elements = Elements::of(kind.dtype);
+    // The middle of a step tells more than its start: the border of a frame never changes.
+    let width = if step <= SAMPLE_STEP { step } else { SAMPLE_STEP };
+    let start = (step - width) / 2 / elements.width() * elements.width();
+    let steps = raw.chunks_exact(step).take((SAMPLE / width).max(1));
+    let sample: Vec<u8> =
+        steps.flat_map(|step| step.iter().skip(start).take(width)).copied().collect();
+    let all = sample.len() as f64;
+    let mut best = (Encoding::Raw, all);
+    for encoding in [Encoding::Lz4, Encoding::DeltaLz4, Encoding::Zstd, Encoding::DeltaZstd] {
+        let size = codec::size(encoding, elements, width, &sample) as f64;
+        if size <= best.1 * (1.0 - LEAST_GAIN) && size <= best.1 - all * LEAST_PART {
+            best = (encoding, size);
+        }
+    }
+    best.0
+}

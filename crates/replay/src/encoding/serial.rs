@@ -1,0 +1,169 @@
+//! A chunk as bytes of a file or a message, with a checksum. All numbers are little-endian.
+//!
+//! | bytes | what |
+//! |---|---|
+//! | 1 | format: 1 |
+//! | 1 | encoding: 0 raw, 1 lz4, 2 zstd, 3 differences as lz4, 4 differences as zstd |
+//! | 1 | kind of dtype: `b` bool, `i` signed, `u` unsigned, `f` float, `B` bfloat16, `c` complex, `S` bytes |
+//! | 1 | number of axes, at most 64 |
+//! | 4 | bytes of an element |
+//! | 4 | number of steps, at least 1 |
+//! | 4 | CRC-32C of all other bytes |
+//! | 8 | length of the encoded bytes |
+//! | 8 each | length of each axis |
+//! | | the encoded bytes |
+//!
+//! There is one form of each chunk: what was read is written again byte for byte.
+#![deny(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic)]
+#![deny(clippy::arithmetic_side_effects)]
+
+use std::sync::Arc;
+
+use crc32c::{crc32c, crc32c_append};
+
+use super::Encoding;
+use crate::chunk::{Chunk, ChunkError, ColumnKind, MAX_AXES};
+use crate::spec::Dtype;
+
+const FORMAT: u8 = 1;
+
+impl Chunk {
+    /// Appends its serial form to `out`.
+    pub fn write(&self, out: &mut Vec<u8>) {
+        let (kind, payload) = (self.kind(), self.encoded_bytes());
+        let (letter, size) = (letter(kind.dtype), kind.dtype.itemsize());
+        let axes: Vec<u8> =
+            kind.shape.iter().flat_map(|axis| (*axis as u64).to_le_bytes()).collect();
+        let mut head = Vec::with_capacity(12);
+        // A chunk has at most `MAX_AXES`, and numbers that fit.
+        head.extend([FORMAT, code(self.encoding()), letter, kind.shape.len() as u8]);
+        head.extend((size as u32).to_le_bytes());
+        head.extend(self.len().to_le_bytes());
+        let length = (payload.len() as u64).to_le_bytes();
+        let sum = checksum(&head, &length, &axes, payload);
+        for part in [&head[..], &sum.to_le_bytes(), &length, &axes, payload] {
+            out.extend_from_slice(part);
+        }
+    }
+
+    /// Reads a chunk from the start of `bytes`, and says how many of them it took. Everything is
+    /// checked: the numbers before memory is taken, the checksum, and that the encoded bytes can be
+    /// decoded.
+    ///
+    /// # Errors
+    ///
+    /// [`ChunkError`].
+    pub fn read(bytes: &[u8]) -> Result<(Self, usize), ChunkError> {
+        Self::read_as(bytes, Arc::new)
+    }
+
+    /// As [`Chunk::read`]; `share` may give a kind that it has already, so that chunks share one.
+    /// It is called only for chunks whose checksum is right.
+    ///
+    /// # Errors
+    ///
+    /// [`ChunkError`].
+    pub fn read_as(
+        bytes: &[u8],
+        share: impl FnOnce(ColumnKind) -> Arc<ColumnKind>,
+    ) -> Result<(Self, usize), ChunkError> {
+        let mut left = bytes;
+        let head: [u8; 12] = take_array(&mut left, "head")?;
+        let [format, encoding, letter, axes, s0, s1, s2, s3, l0, l1, l2, l3] = head;
+        let meaningless = |field, got| ChunkError::Meaningless { field, got };
+        if format != FORMAT {
+            return Err(meaningless("format", format.into()));
+        }
+        let encoding = decode(encoding).ok_or_else(|| meaningless("encoding", encoding.into()))?;
+        let size = u32::from_le_bytes([s0, s1, s2, s3]);
+        let dtype = dtype(letter, size)?;
+        if usize::from(axes) > MAX_AXES {
+            return Err(ChunkError::Axes { got: axes.into() });
+        }
+        let len = u32::from_le_bytes([l0, l1, l2, l3]);
+        let got = u32::from_le_bytes(take_array(&mut left, "checksum")?);
+        let length: [u8; 8] = take_array(&mut left, "length")?;
+        let shape_bytes = take(&mut left, "shape", u64::from(axes).saturating_mul(8))?;
+        let axis = |axis: &[u8; 8]| {
+            let axis = u64::from_le_bytes(*axis);
+            usize::try_from(axis).map_err(|_| meaningless("axis", axis))
+        };
+        let shape = shape_bytes.as_chunks().0.iter().map(axis).collect::<Result<Vec<_>, _>>()?;
+        let payload = take(&mut left, "values", u64::from_le_bytes(length))?;
+        let expected = checksum(&head, &length, shape_bytes, payload);
+        if got != expected {
+            return Err(ChunkError::Checksum { expected, got });
+        }
+        let kind = share(ColumnKind { dtype, shape });
+        let chunk = Self::from_encoded(kind, len, encoding, payload.into())?;
+        Ok((chunk, bytes.len().saturating_sub(left.len())))
+    }
+}
+
+fn checksum(head: &[u8], length: &[u8], shape: &[u8], payload: &[u8]) -> u32 {
+    [length, shape, payload].into_iter().fold(crc32c(head), crc32c_append)
+}
+
+fn take<'a>(left: &mut &'a [u8], field: &'static str, len: u64) -> Result<&'a [u8], ChunkError> {
+    let split = usize::try_from(len).ok().and_then(|len| left.split_at_checked(len));
+    let Some((taken, rest)) = split else {
+        return Err(ChunkError::Truncated { field, expected: len, got: left.len() });
+    };
+    *left = rest;
+    Ok(taken)
+}
+
+fn take_array<const N: usize>(
+    left: &mut &[u8],
+    field: &'static str,
+) -> Result<[u8; N], ChunkError> {
+    let Some((taken, rest)) = left.split_first_chunk() else {
+        return Err(ChunkError::Truncated { field, expected: N as u64, got: left.len() });
+    };
+    *left = rest;
+    Ok(*taken)
+}
+
+fn code(encoding: Encoding) -> u8 {
+    match encoding {
+        Encoding::Raw => 0,
+        Encoding::Lz4 => 1,
+        Encoding::Zstd => 2,
+        Encoding::DeltaLz4 => 3,
+        Encoding::DeltaZstd => 4,
+    }
+}
+
+fn decode(byte: u8) -> Option<Encoding> {
+    Encoding::ALL.into_iter().find(|encoding| code(*encoding) == byte)
+}
+
+fn letter(dtype: Dtype) -> u8 {
+    match dtype {
+        Dtype::Bool => b'b',
+        Dtype::Int(_) => b'i',
+        Dtype::UInt(_) => b'u',
+        Dtype::Float(_) => b'f',
+        Dtype::BFloat16 => b'B',
+        Dtype::Complex(_) => b'c',
+        Dtype::Bytes(_) => b'S',
+    }
+}
+
+fn dtype(letter: u8, size: u32) -> Result<Dtype, ChunkError> {
+    let short = u8::try_from(size).unwrap_or(0);
+    Ok(match (letter, size) {
+        (b'b', 1) => Dtype::Bool,
+        (b'i', 1 | 2 | 4 | 8) => Dtype::Int(short),
+        (b'u', 1 | 2 | 4 | 8) => Dtype::UInt(short),
+        (b'f', 2 | 4 | 8) => Dtype::Float(short),
+        (b'B', 2) => Dtype::BFloat16,
+        (b'c', 8 | 16) => Dtype::Complex(short),
+        (b'S', _) => Dtype::Bytes(size),
+        (b'b' | b'i' | b'u' | b'f' | b'B' | b'c', _) => {
+            let (field, got) = ("size of an element", size.into());
+            return Err(ChunkError::Meaningless { field, got });
+        }
+        _ => return Err(ChunkError::Meaningless { field: "dtype", got: letter.into() }),
+    })
+}

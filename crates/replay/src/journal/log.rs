@@ -1,0 +1,232 @@
+//! The journal that others append to.
+
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::Waker;
+use std::thread::{self, JoinHandle};
+use std::time::Instant;
+
+use super::Options;
+use super::appender::{Appender, Segments};
+use super::error::Error;
+use super::queue::Queue;
+use super::recovery::{Recovered, recover};
+use super::replay::Replay;
+use super::segment::{self, HEAD_BYTES, MAX_RECORD, Unnumbered};
+use crate::files::{Dir, Lock};
+
+/// An open journal. See the [module](super).
+///
+/// Closing or dropping it writes what it has taken, and makes that durable.
+#[derive(Debug)]
+pub struct Journal {
+    queue: Arc<Queue>,
+    dir: Arc<Dir>,
+    segments: Segments,
+    max_record: usize,
+    thread: Mutex<Option<JoinHandle<()>>>,
+    _lock: Lock,
+}
+
+/// Numbers about a journal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Info {
+    /// The number of the next record.
+    pub next: u64,
+    /// All records before are kept, as the durability promises.
+    pub kept: u64,
+    /// All records before survive a failure of the machine.
+    pub durable: u64,
+    /// Bytes that wait to be written.
+    pub held_bytes: usize,
+    /// The first record that is in a file.
+    pub first: u64,
+    /// Files.
+    pub segments: usize,
+}
+
+impl Journal {
+    /// Opens the journal in a directory, which is made if it is not there, and gives the records that
+    /// it has. Starts the journal's thread.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Locked`], [`Error::Foreign`], [`Error::Newer`], [`Error::Gap`], [`Error::Damaged`],
+    /// [`Error::Thread`] or [`Error::File`].
+    pub fn open(dir: impl AsRef<Path>, options: Options) -> Result<(Self, Replay), Error> {
+        let Recovered { dir, lock, segments, last, next, replay } =
+            recover(dir.as_ref(), &options)?;
+        let segments: Segments = Arc::new(Mutex::new(segments));
+        let queue = Arc::new(Queue::new(next, options.durability, options.queue_bytes));
+        let appender = Appender::new(
+            Arc::clone(&dir),
+            Arc::clone(&segments),
+            last,
+            options.segment_bytes,
+            next,
+        );
+        let own = Arc::clone(&queue);
+        let thread = thread::Builder::new()
+            .name("echoic-journal".into())
+            .spawn(move || run(&own, appender))
+            .map_err(Error::Thread)?;
+        let max_record = MAX_RECORD.min(options.queue_bytes.saturating_sub(HEAD_BYTES));
+        let thread = Mutex::new(Some(thread));
+        Ok((Self { queue, dir, segments, max_record, thread, _lock: lock }, replay))
+    }
+
+    /// Appends a record, and returns its number. It is kept later: see [`Journal::wait`]. While the
+    /// queue is full, this waits.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::TooLarge`], [`Error::Failed`] or [`Error::Closed`].
+    pub fn append(&self, record: &[u8]) -> Result<u64, Error> {
+        self.append_parts(&[record], None)
+    }
+
+    /// Appends the record that some parts make together, waiting for room in the queue until the
+    /// deadline.
+    ///
+    /// # Errors
+    ///
+    /// As [`Journal::append`], and [`Error::Full`].
+    pub fn append_parts(&self, parts: &[&[u8]], deadline: Option<Instant>) -> Result<u64, Error> {
+        let got = parts.iter().fold(0_usize, |len, part| len.saturating_add(part.len()));
+        if got > self.max_record {
+            return Err(Error::TooLarge { limit: self.max_record, got });
+        }
+        let mut frame = Vec::with_capacity(HEAD_BYTES + got);
+        frame.resize(HEAD_BYTES, 0);
+        parts.iter().for_each(|part| frame.extend_from_slice(part));
+        let head = Unnumbered::of(frame.get(HEAD_BYTES..).unwrap_or_default());
+        self.queue.append(frame, head, deadline)
+    }
+
+    /// Waits until a record is kept, as the durability promises.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::TimedOut`], [`Error::Failed`], or [`Error::Unknown`] for a record that nobody has
+    /// appended.
+    pub fn wait(&self, sequence: u64, deadline: Option<Instant>) -> Result<(), Error> {
+        self.queue.wait(sequence, false, deadline)
+    }
+
+    /// Waits until all records so far survive a failure of the machine, whatever the durability.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::TimedOut`] or [`Error::Failed`].
+    pub fn sync(&self, deadline: Option<Instant>) -> Result<(), Error> {
+        let position = self.queue.position();
+        match position.next.checked_sub(1) {
+            Some(last) if position.synced <= last => self.queue.wait(last, true, deadline),
+            _ => Ok(()),
+        }
+    }
+
+    /// All records before this number are kept, as the durability promises.
+    pub fn kept(&self) -> u64 {
+        self.queue.position().kept
+    }
+
+    /// Has `waker` called once when more is kept, when there is more room, or when the journal has
+    /// failed: for an event loop. Look again after this call, before sleeping.
+    pub fn wake_on_progress(&self, waker: &Waker) {
+        self.queue.wake_on_progress(waker);
+    }
+
+    /// Why the journal takes no more records, if so.
+    pub fn failure(&self) -> Option<Arc<Error>> {
+        self.queue.failure()
+    }
+
+    /// Removes segments of which all records are before `sequence`. A checkpoint covers them. Returns
+    /// how many.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::File`].
+    pub fn truncate_before(&self, sequence: u64) -> Result<usize, Error> {
+        let mut removed = 0;
+        let mut segments = self.segments.lock().unwrap_or_else(PoisonError::into_inner);
+        // The oldest first, so that a crash leaves no gap.
+        while let (Some(first), Some(second)) = (segments.front(), segments.get(1))
+            && *second <= sequence
+        {
+            self.dir.remove_file(&segment::name(*first))?;
+            self.dir.sync()?;
+            segments.pop_front();
+            removed += 1;
+        }
+        Ok(removed)
+    }
+
+    /// Numbers of now.
+    pub fn info(&self) -> Info {
+        let position = self.queue.position();
+        let segments = self.segments.lock().unwrap_or_else(PoisonError::into_inner);
+        Info {
+            next: position.next,
+            kept: position.kept,
+            durable: position.synced,
+            held_bytes: position.held,
+            first: segments.front().copied().unwrap_or(position.next),
+            segments: segments.len(),
+        }
+    }
+
+    /// Takes no more records, writes those that it has, and makes them durable.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Failed`] when some are not.
+    pub fn close(&self) -> Result<(), Error> {
+        self.queue.close();
+        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+        // It tells of a panic itself.
+        thread.map_or(Ok(()), JoinHandle::join).unwrap_or_default();
+        match self.queue.failure() {
+            Some(cause) => Err(Error::Failed { cause }),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Drop for Journal {
+    fn drop(&mut self) {
+        // Who wants to know calls `close`.
+        let _ = self.close();
+    }
+}
+
+/// What the journal's thread does.
+fn run(queue: &Queue, mut appender: Appender) {
+    /// Nobody must wait for a thread that is gone.
+    struct Farewell<'a>(&'a Queue);
+    impl Drop for Farewell<'_> {
+        fn drop(&mut self) {
+            if thread::panicking() {
+                self.0.fail(Error::Closed);
+            }
+        }
+    }
+    let _farewell = Farewell(queue);
+    loop {
+        let work = queue.work();
+        if work.sync {
+            appender.mark(queue.position().synced);
+        }
+        let bytes = work.frames.iter().map(Vec::len).sum();
+        if let Err(error) = appender.write(&work.frames, work.first, work.sync) {
+            queue.fail(error);
+            return;
+        }
+        queue.done(work.frames.len() as u64, bytes, work.sync);
+        if work.last {
+            return;
+        }
+    }
+}

@@ -1,0 +1,128 @@
+//! Opening a journal: what is there, what a crash has cut off, and what must not be.
+
+use std::collections::VecDeque;
+use std::io::{BufReader, Read, Seek, SeekFrom};
+use std::path::Path;
+use std::sync::Arc;
+
+use super::Options;
+use super::appender::begin_segment;
+use super::error::Error;
+use super::replay::{Replay, Torn};
+use super::segment::{self, Scan, Step};
+use crate::files::{Dir, FileError, Lock, Output};
+
+const LOCK: &str = "echoic-journal.lock";
+const LOCK_TEXT: &str =
+    "This directory has a journal of Echoic. Whoever has it open holds a lock on this file.\n";
+
+/// A segment whose records are all right.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Segment {
+    /// Its first record.
+    pub(super) first: u64,
+    /// Bytes of it that count.
+    pub(super) len: u64,
+}
+
+/// A journal whose records were all read once.
+#[derive(Debug)]
+pub(super) struct Recovered {
+    pub(super) dir: Arc<Dir>,
+    pub(super) lock: Lock,
+    pub(super) segments: VecDeque<u64>,
+    /// The first record of the last segment, and its file.
+    pub(super) last: (u64, Output),
+    /// The number of the next record.
+    pub(super) next: u64,
+    pub(super) replay: Replay,
+}
+
+/// Reads all records, so that nothing is replayed of a journal that is damaged, and cuts off what a
+/// crash left at its end.
+pub(super) fn recover(path: &Path, options: &Options) -> Result<Recovered, Error> {
+    let dir = Arc::new(Dir::open_or_make(path)?);
+    let names = dir.names()?;
+    if !names.is_empty() && !names.iter().any(|name| name == LOCK) {
+        let found = names.first().map_or_else(String::new, |name| format!("{name:?}"));
+        let expected = "echoic-journal.lock, or an empty directory";
+        return Err(Error::Foreign { path: path.to_owned(), expected, found });
+    }
+    let Some(lock) = dir.lock(LOCK, LOCK_TEXT)? else {
+        return Err(Error::Locked { path: path.to_owned() });
+    };
+    // Not before the lock: the one who had it may have been at work.
+    let names = dir.names()?;
+    let mut firsts: Vec<u64> = names.iter().filter_map(|name| segment::read_name(name)).collect();
+    firsts.sort_unstable();
+    let parts = names.iter().filter_map(|name| name.strip_suffix(".part"));
+    for first in parts.filter_map(segment::read_name) {
+        dir.remove_file(&segment::part_name(first))?;
+    }
+    // A checkpoint covers what is before the segment that has record `from`: it need not be right.
+    let needed = firsts.partition_point(|first| *first <= options.from).saturating_sub(1);
+    let mut next = options.from;
+    let mut segments = Vec::new();
+    let mut torn = None;
+    for (number, first) in firsts.iter().enumerate().skip(needed) {
+        let (file, len) = dir.file(&segment::name(*first))?;
+        let path = dir.at(&segment::name(*first));
+        let follows = if number == needed { *first <= next } else { *first == next };
+        if !follows {
+            return Err(Error::Gap { path, expected: next, got: *first });
+        }
+        let mut scan = Scan::begin(BufReader::with_capacity(256 << 10, file), path, len, *first)?;
+        let wrong = loop {
+            match scan.step()? {
+                Step::Record => {}
+                Step::End => break None,
+                Step::Torn(what) => break Some(what),
+            }
+        };
+        let (offset, sequence) = (scan.offset(), scan.next());
+        if let Some(what) = wrong {
+            let end = Torn { offset, bytes: len.saturating_sub(offset), sequence, what };
+            if number + 1 < firsts.len() || is_damage(&dir, *first, &end)? {
+                return Err(Error::damaged(scan.path(), offset, sequence, end.what));
+            }
+            torn = Some(end);
+        }
+        next = sequence;
+        segments.push(Segment { first: *first, len: offset });
+    }
+    if next < options.from {
+        // There is no record that is needed, and some are missing that a checkpoint covers.
+        next = options.from;
+        segments.clear();
+    }
+    let replay = Replay::new(Arc::clone(&dir), segments.clone(), options.from, next, torn);
+    let last = match segments.last() {
+        Some(last) => {
+            let file = dir.extend(&segment::name(last.first), last.len)?;
+            // What is replayed now must be there the next time, too.
+            file.sync()?;
+            (last.first, file)
+        }
+        None => {
+            let file = begin_segment(&dir, next)?;
+            for first in std::mem::take(&mut firsts) {
+                dir.remove_file(&segment::name(first))?;
+            }
+            firsts.push(next);
+            (next, file)
+        }
+    };
+    Ok(Recovered { dir, lock, segments: firsts.into(), last, next, replay })
+}
+
+/// Whether what stands behind the last whole record proves that it was no crash that cut it off.
+fn is_damage(dir: &Dir, first: u64, torn: &Torn) -> Result<bool, FileError> {
+    let name = segment::name(first);
+    let (mut file, _) = dir.file(&name)?;
+    let mut tail = Vec::new();
+    let read = file
+        .seek(SeekFrom::Start(torn.offset))
+        .and_then(|_| file.take(torn.bytes).read_to_end(&mut tail));
+    read.map_err(|source| FileError::new("read", &dir.at(&name), source))?;
+    Ok(segment::proves_damage(&tail, torn.sequence))
+}

@@ -1,0 +1,90 @@
+//! The records of a journal that was opened.
+
+use std::collections::VecDeque;
+use std::fs::File;
+use std::io::BufReader;
+use std::sync::Arc;
+
+use super::error::Error;
+use super::recovery::Segment;
+use super::segment::{self, Scan, Step};
+use crate::files::Dir;
+
+/// What a crash left behind the last whole record. It was cut off; no record that was kept was in it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Torn {
+    /// Where it began, in the last segment.
+    pub offset: u64,
+    /// How long it was.
+    pub bytes: u64,
+    /// The number of the record that was not whole.
+    pub sequence: u64,
+    /// Why it is no record.
+    pub what: String,
+}
+
+/// The records that a journal had when it was opened, from the first that is needed. All were read and
+/// checked before; they are read again one by one, so that they need not fit into memory.
+#[derive(Debug)]
+pub struct Replay {
+    dir: Arc<Dir>,
+    left: VecDeque<Segment>,
+    scan: Option<Scan<BufReader<File>>>,
+    from: u64,
+    end: u64,
+    torn: Option<Torn>,
+}
+
+impl Replay {
+    pub(super) fn new(
+        dir: Arc<Dir>,
+        segments: Vec<Segment>,
+        from: u64,
+        end: u64,
+        torn: Option<Torn>,
+    ) -> Self {
+        Self { dir, left: segments.into(), scan: None, from, end, torn }
+    }
+
+    /// The number behind the last record.
+    pub fn end(&self) -> u64 {
+        self.end
+    }
+
+    /// What a crash cut off, if it did.
+    pub fn torn(&self) -> Option<&Torn> {
+        self.torn.as_ref()
+    }
+
+    /// The number of the next record, and the record.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::File`], or [`Error::Damaged`] when a file has changed since the journal was opened.
+    pub fn next_record(&mut self) -> Result<Option<(u64, &[u8])>, Error> {
+        loop {
+            let Some(mut scan) = self.scan.take() else {
+                let Some(segment) = self.left.pop_front() else { return Ok(None) };
+                let name = segment::name(segment.first);
+                let (file, _) = self.dir.file(&name)?;
+                let file = BufReader::with_capacity(256 << 10, file);
+                let path = self.dir.at(&name);
+                self.scan = Some(Scan::begin(file, path, segment.len, segment.first)?);
+                continue;
+            };
+            let sequence = scan.next();
+            match scan.step()? {
+                Step::End => {}
+                Step::Torn(what) => {
+                    return Err(Error::damaged(scan.path(), scan.offset(), sequence, what));
+                }
+                Step::Record if sequence < self.from => self.scan = Some(scan),
+                Step::Record => {
+                    let scan = self.scan.insert(scan);
+                    return Ok(Some((sequence, scan.payload())));
+                }
+            }
+        }
+    }
+}

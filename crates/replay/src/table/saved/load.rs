@@ -1,0 +1,303 @@
+//! From sections to tables.
+
+use std::collections::HashMap;
+use std::io::Read;
+use std::path::Path;
+use std::sync::Arc;
+
+use echoic_memory::slab::Order;
+
+use super::{Head, ITEM_BYTES, LeafText, SavedError, SignatureText, VERSION, form_text, section};
+use crate::checkpoint::{Reader, SectionReader};
+use crate::chunk::{Chunk, ChunkKey, ColumnKind, Slice};
+use crate::limiter::Counts;
+use crate::rng::Rng;
+use crate::selectors::{Entry, Slot};
+use crate::table::core::{Core, Payload};
+use crate::table::items::Items;
+use crate::table::{Table, Tables};
+use crate::trajectory::{Column, Signature, Trajectory};
+
+/// The most bytes of a head, and the most slices of a column: more than any table of ours has.
+const MAX_HEAD: u64 = 64 << 20;
+const MAX_SLICES: u32 = 1 << 24;
+
+/// What was loaded.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Loaded {
+    /// The checkpoint's number.
+    pub number: u64,
+    /// Items by table.
+    pub items: Vec<(String, u32)>,
+}
+
+/// Brings back the newest checkpoint of a root, or the one of this path. Every table that it has must be
+/// there, with the same form and selectors, and room for all items; what tables held is gone then.
+///
+/// # Errors
+///
+/// [`SavedError`]; then every table is as it was.
+pub fn load(tables: &Tables, path: impl AsRef<Path>) -> Result<Loaded, SavedError> {
+    let reader = Reader::open(path)?;
+    let count = (0..).take_while(|number| has(&reader, &section(*number, "head"))).count();
+    let mut chunks = Chunks { reader: &reader, known: HashMap::new(), bytes: Vec::new() };
+    let mut cores = Vec::new();
+    for number in 0..count {
+        let head = read_head(&reader, number)?;
+        let table = tables.get(&head.name)?;
+        cores.push((table, read_core(table, &head, number, &mut chunks)?, head.items));
+    }
+    let mut loaded = Loaded { number: reader.number(), items: Vec::new() };
+    for (table, core, items) in cores {
+        loaded.items.push((table.config().name.clone(), items));
+        table.replace(core);
+    }
+    Ok(loaded)
+}
+
+fn has(reader: &Reader, name: &str) -> bool {
+    reader.sections().any(|section| section == name)
+}
+
+/// The head of a table in a checkpoint.
+pub(crate) fn read_head(reader: &Reader, number: usize) -> Result<Head, SavedError> {
+    let mut source = Source::open(reader, number, "head", format!("number {number}"))?;
+    let len = source.section.data_bytes();
+    if len > MAX_HEAD {
+        return Err(source.wrong(format!("its head has {len} bytes")));
+    }
+    let mut bytes = vec![0; len as usize];
+    source.fill(&mut bytes)?;
+    let head: Head =
+        serde_json::from_slice(&bytes).map_err(|error| source.wrong(error.to_string()))?;
+    if head.version != VERSION {
+        let version = head.version;
+        return Err(source.wrong(format!("format {version}, this release reads {VERSION}")));
+    }
+    Ok(head)
+}
+
+/// A section, and whose it is.
+struct Source {
+    section: SectionReader,
+    table: String,
+}
+
+impl Source {
+    fn open(reader: &Reader, number: usize, part: &str, table: String) -> Result<Self, SavedError> {
+        Ok(Self { section: reader.section(&section(number, part))?, table })
+    }
+
+    fn wrong(&self, what: impl Into<String>) -> SavedError {
+        SavedError::Table { table: self.table.clone(), what: what.into() }
+    }
+
+    fn fill(&mut self, bytes: &mut [u8]) -> Result<(), SavedError> {
+        self.section.read_exact(bytes).map_err(|error| self.wrong(error.to_string()))
+    }
+
+    fn array<const N: usize>(&mut self) -> Result<[u8; N], SavedError> {
+        let mut bytes = [0; N];
+        self.fill(&mut bytes)?;
+        Ok(bytes)
+    }
+
+    fn u32(&mut self) -> Result<u32, SavedError> {
+        self.array().map(u32::from_le_bytes)
+    }
+
+    fn u64(&mut self) -> Result<u64, SavedError> {
+        self.array().map(u64::from_le_bytes)
+    }
+
+    /// That the section has so many bytes.
+    fn expect(&self, bytes: u64) -> Result<(), SavedError> {
+        let got = self.section.data_bytes();
+        if got == bytes {
+            return Ok(());
+        }
+        Err(self.wrong(format!("a section has {got} bytes, expected {bytes}")))
+    }
+}
+
+/// Chunks by their keys; one that several items name is made once.
+struct Chunks<'a> {
+    reader: &'a Reader,
+    known: HashMap<u128, Arc<Chunk>>,
+    bytes: Vec<u8>,
+}
+
+impl Chunks<'_> {
+    fn get(&mut self, key: u128, table: &str) -> Result<Arc<Chunk>, SavedError> {
+        if let Some(chunk) = self.known.get(&key) {
+            return Ok(Arc::clone(chunk));
+        }
+        self.reader.blob_into(key, &mut self.bytes)?;
+        let wrong = |what: String| SavedError::Table { table: table.to_owned(), what };
+        let (chunk, used) = Chunk::read(&self.bytes).map_err(|error| wrong(error.to_string()))?;
+        if used != self.bytes.len() {
+            return Err(wrong("a chunk has bytes behind its end".into()));
+        }
+        let chunk = Arc::new(chunk.known_as(ChunkKey(key)));
+        self.known.insert(key, Arc::clone(&chunk));
+        Ok(chunk)
+    }
+}
+
+/// What a table was, checked against what it is now.
+fn read_core(
+    table: &Table,
+    head: &Head,
+    number: usize,
+    chunks: &mut Chunks<'_>,
+) -> Result<Core, SavedError> {
+    let config = table.config();
+    let wrong = |what: String| SavedError::Table { table: head.name.clone(), what };
+    let (rows, spec) = form_text(config);
+    if (rows, &spec) != (head.rows, &head.spec) {
+        let text = |rows: bool, spec: &Option<Vec<LeafText>>| match spec {
+            None => "items of any form".to_owned(),
+            Some(leaves) => {
+                let leaves = leaves
+                    .iter()
+                    .map(|leaf| format!("{}: {}{:?}", leaf.path, leaf.dtype, leaf.shape));
+                let kind = if rows { "rows" } else { "trajectories" };
+                format!("{kind} of {}", leaves.collect::<Vec<_>>().join(", "))
+            }
+        };
+        let (expected, got) = (text(rows, &spec), text(head.rows, &head.spec));
+        return Err(wrong(format!("the server's has {expected}; the checkpoint's has {got}")));
+    }
+    for (what, kind, words, name) in [
+        ("sampler", &config.sampler, head.sampler, &head.selectors[0]),
+        ("remover", &config.remover, head.remover, &head.selectors[1]),
+    ] {
+        if kind.to_words() != words {
+            return Err(wrong(format!("its {what} is {kind}, the checkpoint's was {name}")));
+        }
+    }
+    if head.items > config.max_size {
+        let (items, most) = (head.items, config.max_size);
+        return Err(wrong(format!("the checkpoint has {items} items, max_size is {most}")));
+    }
+    let mut core = Core::new(config)?;
+    let open = |part: &str| Source::open(chunks.reader, number, part, head.name.clone());
+    let mut source = open("items")?;
+    source.expect(u64::from(head.slots) * ITEM_BYTES as u64)?;
+    let mut items = Items::default();
+    let mut bytes = [0; ITEM_BYTES];
+    for _ in 0..head.slots {
+        source.fill(&mut bytes)?;
+        if !items.load(&bytes) {
+            return Err(source.wrong("what is known of an item makes no sense"));
+        }
+    }
+    if items.len() != head.items {
+        return Err(source.wrong(format!("{} items, expected {}", items.len(), head.items)));
+    }
+    let live: Vec<Slot> = items.live().collect();
+    let entries: Vec<(Slot, Entry)> = live.iter().map(|slot| (*slot, items.entry(*slot))).collect();
+    for (part, selector) in [("sampler", &mut core.sampler), ("remover", &mut core.remover)] {
+        let mut source = open(part)?;
+        let bytes = source.section.data_bytes();
+        // Each kind saves a few words for an item at most.
+        if bytes % 8 != 0 || bytes / 8 > 64 + 8 * u64::from(head.slots) {
+            return Err(source.wrong(format!("the state of its {part} has {bytes} bytes")));
+        }
+        let words = (0..bytes / 8).map(|_| source.u64()).collect::<Result<Vec<_>, _>>()?;
+        selector.advance(head.policy_version);
+        selector.restore(&words, &entries).map_err(|error| source.wrong(error.to_string()))?;
+    }
+    match &mut core.payload {
+        Payload::Rows(slab) => {
+            let mut source = open("rows")?;
+            let row_bytes = slab.row_bytes();
+            source.expect(live.len() as u64 * (4 + row_bytes as u64))?;
+            let (used, free, freed) = head.order.clone();
+            let writer = slab.adopt(&live, &Order { used, free, freed });
+            let mut writer =
+                writer.ok_or_else(|| source.wrong("its items are where the table has no room"))?;
+            let places: HashMap<Slot, usize> =
+                writer.rows().iter().enumerate().map(|(index, slot)| (*slot, index)).collect();
+            let mut seen = vec![false; live.len()];
+            for _ in 0..live.len() {
+                let slot = source.u32()?;
+                let place = places.get(&slot).copied();
+                let fresh = place.filter(|place| !std::mem::replace(&mut seen[*place], true));
+                let place =
+                    fresh.ok_or_else(|| source.wrong(format!("no item is in row {slot}")))?;
+                source.fill(writer.row_mut(place))?;
+            }
+            writer.publish();
+        }
+        Payload::Trajectories { slots, free } => {
+            let signatures = head.signatures.iter().map(read_signature);
+            let signatures: Vec<Arc<Signature>> =
+                signatures.collect::<Result<_, _>>().map_err(wrong)?;
+            let mut source = open("trajectories")?;
+            slots.resize(head.slots as usize, None);
+            for _ in 0..live.len() {
+                let slot = source.u32()? as usize;
+                let trajectory = read_trajectory(&mut source, &signatures, chunks)?;
+                match slots.get_mut(slot) {
+                    Some(empty @ None) => *empty = Some(Arc::new(trajectory)),
+                    _ => return Err(source.wrong(format!("no item is in slot {slot}"))),
+                }
+            }
+            if live.iter().any(|slot| slots[*slot as usize].is_none()) {
+                return Err(source.wrong("an item has no trajectory"));
+            }
+            let empty = (0..head.slots).filter(|slot| slots[*slot as usize].is_none());
+            let mut saved = head.order.1.clone();
+            saved.sort_unstable();
+            if !saved.iter().copied().eq(empty) {
+                return Err(source.wrong("its free slots are not those without an item"));
+            }
+            free.clone_from(&head.order.1);
+        }
+    }
+    core.items = items;
+    let [inserts, samples, deletions] = head.counts;
+    if inserts.checked_sub(deletions) != Some(head.items.into()) {
+        return Err(wrong(format!("{inserts} inserts and {deletions} deletions")));
+    }
+    core.counts = Counts { inserts, samples, deletions };
+    core.rng = Rng::from_state(head.rng);
+    core.version = head.policy_version;
+    Ok(core)
+}
+
+fn read_signature(text: &SignatureText) -> Result<Arc<Signature>, String> {
+    let columns = text.leaves.iter().map(|leaf| {
+        let dtype = leaf.dtype.parse().map_err(|error| format!("{error}"))?;
+        let kind = ColumnKind { dtype, shape: leaf.shape.clone() };
+        Ok(Column { path: leaf.path.clone(), kind, squeezed: leaf.squeezed })
+    });
+    let columns = columns.collect::<Result<_, String>>()?;
+    Ok(Arc::new(Signature { structure: text.structure.clone(), columns }))
+}
+
+fn read_trajectory(
+    source: &mut Source,
+    signatures: &[Arc<Signature>],
+    chunks: &mut Chunks<'_>,
+) -> Result<Trajectory, SavedError> {
+    let number = source.u32()?;
+    let signature = signatures.get(number as usize);
+    let signature = signature.ok_or_else(|| source.wrong(format!("there is no form {number}")))?;
+    let mut columns = Vec::with_capacity(signature.columns.len());
+    for _ in &signature.columns {
+        let count = source.u32()?;
+        if count > MAX_SLICES {
+            return Err(source.wrong(format!("a column has {count} slices")));
+        }
+        let mut slices = Vec::new();
+        for _ in 0..count {
+            let key = source.array().map(u128::from_le_bytes)?;
+            let chunk = chunks.get(key, &source.table)?;
+            slices.push(Slice { chunk, offset: source.u32()?, len: source.u32()? });
+        }
+        columns.push(slices);
+    }
+    Trajectory::new(Arc::clone(signature), columns).map_err(|error| source.wrong(error.to_string()))
+}

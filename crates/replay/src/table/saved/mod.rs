@@ -1,0 +1,155 @@
+//! Tables in checkpoints.
+//!
+//! [`save`] writes every table of a server, each as it was at one moment, while inserts and samples go
+//! on; [`load`] brings them back, all or none. What is in which section:
+//!
+//! - `table-N.head`: JSON: name, form, settings, counts, the state of the generator ([`Head`]).
+//! - `table-N.items`: what is known about each slot; `table-N.sampler` and `.remover`: their states.
+//! - `table-N.rows`: slot and bytes of each item, or
+//! - `table-N.trajectories`: slot and slices of each, whose chunks are blobs, so that a chunk is written
+//!   once, however many items, tables and checkpoints have it.
+//!
+//! # Invariants
+//!
+//! 1. The lock of a table is held to copy numbers, not payload. A row that is removed while it waits to
+//!    be written is kept until then, and written first.
+//! 2. What is read is checked before anything is made of it: a file that lies makes an error.
+
+mod load;
+mod store;
+
+use serde::{Deserialize, Serialize};
+
+use super::{Form, TableConfig, TableError};
+use crate::checkpoint;
+use crate::spec::Spec;
+use crate::trajectory::Signature;
+
+pub use load::{Loaded, load};
+pub use store::save;
+
+/// The version of the sections described above.
+const VERSION: u32 = 1;
+
+/// Bytes of what is known about a slot: priority, version, times sampled, state.
+const ITEM_BYTES: usize = 24;
+
+/// Why tables can't be saved or loaded.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SavedError {
+    /// The files.
+    #[error(transparent)]
+    Files(#[from] checkpoint::Error),
+    /// A checkpoint of other tables, or one that lies.
+    #[error("table {table:?}: {what}")]
+    Table {
+        /// Which table.
+        table: String,
+        /// What does not fit.
+        what: String,
+    },
+    /// There is another under way.
+    #[error("table {0:?} is being saved already")]
+    Busy(String),
+    /// The server's tables can't hold it.
+    #[error(transparent)]
+    Engine(#[from] TableError),
+}
+
+/// One leaf, as text.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct LeafText {
+    /// Where it stands in the tree.
+    pub path: String,
+    /// Name of the dtype.
+    pub dtype: String,
+    /// Shape; in trajectories that of one step.
+    pub shape: Vec<usize>,
+    /// Whether it has no axis of time; of no meaning in rows.
+    #[serde(default)]
+    pub squeezed: bool,
+}
+
+/// The form of some trajectories.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct SignatureText {
+    /// The tree of the leaves.
+    pub structure: String,
+    /// The leaves.
+    pub leaves: Vec<LeafText>,
+}
+
+/// All about a table but its items.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Head {
+    /// Of the sections' format.
+    pub version: u32,
+    /// Of the table.
+    pub name: String,
+    /// Whether items lie in rows.
+    pub rows: bool,
+    /// The leaves that every item has, if the table says so.
+    pub spec: Option<Vec<LeafText>>,
+    /// The tree of the spec.
+    pub structure: String,
+    /// Words of the selectors.
+    pub sampler: [u64; 4],
+    /// As `sampler`.
+    pub remover: [u64; 4],
+    /// Names of the selectors, for people.
+    pub selectors: [String; 2],
+    /// The limiter: minimal size, and the bits of the three other numbers, which may be infinite.
+    pub limiter: [u64; 4],
+    /// How many items there may be.
+    pub max_size: u32,
+    /// After how many samples an item goes.
+    pub max_times_sampled: u32,
+    /// Inserts, samples, deletions.
+    pub counts: [u64; 3],
+    /// State of the generator.
+    pub rng: [u64; 4],
+    /// The learner's policy version.
+    pub policy_version: u64,
+    /// How many slots there are.
+    pub slots: u32,
+    /// How many of them have an item.
+    pub items: u32,
+    /// In which order slots are used next: how many were ever used, the free ones of which the last comes
+    /// first, and those that come after them.
+    pub order: (u32, Vec<u32>, Vec<u32>),
+    /// The forms of its trajectories.
+    pub signatures: Vec<SignatureText>,
+}
+
+fn section(table: usize, part: &str) -> String {
+    format!("table-{table}.{part}")
+}
+
+fn spec_text(spec: &Spec) -> Vec<LeafText> {
+    let leaves = spec.leaves().iter().map(|leaf| LeafText {
+        path: leaf.path.clone(),
+        dtype: leaf.dtype.to_string(),
+        shape: leaf.shape.clone(),
+        squeezed: false,
+    });
+    leaves.collect()
+}
+
+fn signature_text(signature: &Signature) -> SignatureText {
+    let leaves = signature.columns.iter().map(|column| LeafText {
+        path: column.path.clone(),
+        dtype: column.kind.dtype.to_string(),
+        shape: column.kind.shape.clone(),
+        squeezed: column.squeezed,
+    });
+    SignatureText { structure: signature.structure.clone(), leaves: leaves.collect() }
+}
+
+/// Whether items lie in rows, and the spec as text.
+fn form_text(config: &TableConfig) -> (bool, Option<Vec<LeafText>>) {
+    match &config.form {
+        Form::Rows(spec) => (true, Some(spec_text(spec))),
+        Form::Trajectories(spec) => (false, spec.as_ref().map(spec_text)),
+    }
+}

@@ -1,0 +1,216 @@
+//! From tables to sections.
+
+use std::collections::HashMap;
+use std::io::Write;
+use std::path::Path;
+use std::sync::Arc;
+
+use echoic_memory::slab::{Order, Snapshot};
+
+use super::{Head, ITEM_BYTES, SavedError, VERSION, form_text, section, signature_text};
+use crate::checkpoint::{self, SectionWriter, Summary, Writer};
+use crate::files::FileError;
+use crate::selectors::Slot;
+use crate::table::core::Payload;
+use crate::table::{Table, Tables};
+use crate::trajectory::{Signature, Trajectory};
+
+/// How many rows are read at a time.
+const ROWS: usize = 1024;
+
+/// A table at one moment.
+struct Moment {
+    head: Head,
+    items: Vec<u8>,
+    sampler: Vec<u64>,
+    remover: Vec<u64>,
+    payload: Saved,
+}
+
+enum Saved {
+    Rows(Snapshot),
+    Trajectories(Vec<(Slot, Arc<Trajectory>)>),
+}
+
+/// Writes all tables as a checkpoint of `root`, with something to be known about it.
+///
+/// # Errors
+///
+/// [`SavedError`]; then there is no new checkpoint.
+pub fn save(
+    tables: &Tables,
+    root: impl AsRef<Path>,
+    metadata: &[(&str, &str)],
+) -> Result<Summary, SavedError> {
+    let mut writer = Writer::begin(root)?;
+    for (key, value) in metadata {
+        writer.describe(*key, *value);
+    }
+    writer.describe("tables", tables.all().len().to_string());
+    // All moments first, so that they are as close together as they can be.
+    let moments =
+        tables.all().iter().map(|table| Moment::of(table)).collect::<Result<Vec<_>, _>>()?;
+    for (number, moment) in moments.into_iter().enumerate() {
+        moment.write(number, &mut writer)?;
+    }
+    Ok(writer.commit()?)
+}
+
+impl Moment {
+    fn of(table: &Table) -> Result<Self, SavedError> {
+        let config = table.config();
+        let (rows, spec) = form_text(config);
+        let core = table.lock();
+        let (payload, order) = match &core.payload {
+            Payload::Rows(slab) => {
+                let busy = || SavedError::Busy(config.name.clone());
+                let snapshot = slab.snapshot().ok_or_else(busy)?;
+                let Order { used, free, freed } = snapshot.order().clone();
+                (Saved::Rows(snapshot), (used, free, freed))
+            }
+            Payload::Trajectories { slots, free } => {
+                let order = (slots.len() as u32, free.clone(), Vec::new());
+                let slots = slots.iter().enumerate();
+                let live = slots.filter_map(|(slot, trajectory)| {
+                    trajectory.as_ref().map(|one| (slot as Slot, Arc::clone(one)))
+                });
+                (Saved::Trajectories(live.collect()), order)
+            }
+        };
+        let (mut sampler, mut remover, mut items) = (Vec::new(), Vec::new(), Vec::new());
+        core.sampler.save(&mut sampler);
+        core.remover.save(&mut remover);
+        items.reserve_exact(core.items.slots() as usize * ITEM_BYTES);
+        core.items.save(&mut items);
+        let limiter = core.limiter.parameters();
+        let numbers = [limiter.samples_per_insert, limiter.min_diff, limiter.max_diff];
+        let [ratio, min_diff, max_diff] = numbers.map(f64::to_bits);
+        let head = Head {
+            version: VERSION,
+            name: config.name.clone(),
+            rows,
+            spec,
+            structure: config.structure.clone(),
+            sampler: config.sampler.to_words(),
+            remover: config.remover.to_words(),
+            selectors: [config.sampler.to_string(), config.remover.to_string()],
+            limiter: [limiter.min_size, ratio, min_diff, max_diff],
+            max_size: config.max_size,
+            max_times_sampled: config.max_times_sampled,
+            counts: [core.counts.inserts, core.counts.samples, core.counts.deletions],
+            rng: core.rng.state(),
+            policy_version: core.version,
+            slots: core.items.slots(),
+            items: core.items.len(),
+            order,
+            signatures: Vec::new(),
+        };
+        Ok(Self { head, items, sampler, remover, payload })
+    }
+
+    fn write(mut self, number: usize, writer: &mut Writer) -> Result<(), SavedError> {
+        put(writer, &section(number, "items"), |out| out.write_all(&self.items))?;
+        for (name, words) in [("sampler", &self.sampler), ("remover", &self.remover)] {
+            put(writer, &section(number, name), |out| {
+                words.iter().try_for_each(|word| out.write_all(&word.to_le_bytes()))
+            })?;
+        }
+        match &mut self.payload {
+            Saved::Rows(snapshot) => {
+                put(writer, &section(number, "rows"), |out| {
+                    while snapshot.advance(ROWS) {
+                        for (index, row) in snapshot.rows().iter().enumerate() {
+                            out.write_all(&row.to_le_bytes())?;
+                            out.write_all(snapshot.row(index))?;
+                        }
+                    }
+                    Ok(())
+                })?;
+            }
+            Saved::Trajectories(items) => {
+                let mut chunks = Vec::new();
+                for (_, trajectory) in items.iter() {
+                    for slice in trajectory.slices() {
+                        let key = slice.chunk.key().0;
+                        if !writer.refer(key)? {
+                            chunks.clear();
+                            slice.chunk.write(&mut chunks);
+                            writer.blob(key, &chunks)?;
+                        }
+                    }
+                }
+                let signatures = &mut Signatures::default();
+                put(writer, &section(number, "trajectories"), |out| {
+                    items.iter().try_for_each(|(slot, one)| {
+                        out.write_all(&slot.to_le_bytes())?;
+                        write_trajectory(out, one, signatures)
+                    })
+                })?;
+                self.head.signatures =
+                    signatures.all.iter().map(|signature| signature_text(signature)).collect();
+            }
+        }
+        let head = serde_json::to_vec(&self.head).unwrap_or_default();
+        put(writer, &section(number, "head"), |out| out.write_all(&head))
+    }
+}
+
+/// Writes a section.
+fn put(
+    writer: &mut Writer,
+    name: &str,
+    fill: impl FnOnce(&mut SectionWriter) -> std::io::Result<()>,
+) -> Result<(), SavedError> {
+    let mut section = writer.section(name)?;
+    // What went wrong with a write, the section knows better; see `finish`.
+    let written = fill(&mut section);
+    section.finish()?;
+    written.map_err(|error| {
+        checkpoint::Error::File(FileError::new("write", Path::new(name), error))
+    })?;
+    Ok(())
+}
+
+/// Signatures by number, each once.
+#[derive(Default)]
+struct Signatures {
+    all: Vec<Arc<Signature>>,
+    /// Those that many trajectories share are found by their address.
+    numbers: HashMap<*const Signature, u32>,
+}
+
+impl Signatures {
+    fn number(&mut self, signature: &Arc<Signature>) -> u32 {
+        if let Some(number) = self.numbers.get(&Arc::as_ptr(signature)) {
+            return *number;
+        }
+        let known = self.all.iter().position(|other| other == signature);
+        let number = known.unwrap_or_else(|| {
+            self.all.push(Arc::clone(signature));
+            self.all.len() - 1
+        });
+        // Only the address of one that is kept in `all` stays its own.
+        if known.is_none() {
+            self.numbers.insert(Arc::as_ptr(signature), number as u32);
+        }
+        number as u32
+    }
+}
+
+fn write_trajectory(
+    out: &mut impl Write,
+    trajectory: &Trajectory,
+    signatures: &mut Signatures,
+) -> std::io::Result<()> {
+    out.write_all(&signatures.number(trajectory.signature()).to_le_bytes())?;
+    for column in 0..trajectory.signature().columns.len() {
+        let slices = trajectory.column(column);
+        out.write_all(&(slices.len() as u32).to_le_bytes())?;
+        for slice in slices {
+            out.write_all(&slice.chunk.key().0.to_le_bytes())?;
+            out.write_all(&slice.offset.to_le_bytes())?;
+            out.write_all(&slice.len.to_le_bytes())?;
+        }
+    }
+    Ok(())
+}

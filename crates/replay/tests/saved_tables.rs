@@ -1,0 +1,268 @@
+//! Tables saved and loaded: what comes back, what is refused, and what goes on meanwhile.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use echoic_replay::chunk::{Chunk, ColumnKind, Slice};
+use echoic_replay::limiter::Limiter;
+use echoic_replay::selectors::SelectorKind;
+use echoic_replay::table::saved::{SavedError, load, save};
+use echoic_replay::table::{Form, Obstacle, Table, TableConfig, Tables};
+use echoic_replay::trajectory::{Column, Signature, Trajectory};
+use echoic_replay::{Dtype, Leaf, Spec};
+
+const ROW: usize = 64;
+
+fn config(name: &str, form: Form, sampler: SelectorKind) -> TableConfig {
+    TableConfig {
+        name: name.into(),
+        form,
+        structure: "0".into(),
+        sampler,
+        remover: SelectorKind::Fifo,
+        limiter: Limiter::min_size(1).unwrap(),
+        max_size: 500,
+        max_times_sampled: 0,
+        seed: 5,
+    }
+}
+
+fn rows() -> Form {
+    let leaf = Leaf { path: "x".into(), dtype: Dtype::UInt(8), shape: vec![ROW / 8] };
+    Form::Rows(Spec::new(vec![leaf]).unwrap())
+}
+
+fn tables() -> Tables {
+    let prioritized = SelectorKind::Prioritized { exponent: 0.5 };
+    let tables = [
+        config("rows", rows(), prioritized),
+        config("epoch", rows(), SelectorKind::Epoch),
+        config("trajectories", Form::Trajectories(None), SelectorKind::Uniform),
+    ];
+    let tables = tables.into_iter().map(|config| Arc::new(Table::new(config).unwrap()));
+    Tables::new(tables.collect()).unwrap()
+}
+
+/// A row that says its number eight times, and has it as its priority.
+fn put(table: &Arc<Table>, number: u64) -> bool {
+    let mut insertion = match table.try_reserve(1) {
+        Ok(insertion) => insertion,
+        Err(Obstacle::Blocked(_)) => return false,
+        Err(Obstacle::Failed(error)) => panic!("{error}"),
+    };
+    for word in insertion.row_mut(0).chunks_exact_mut(8) {
+        word.copy_from_slice(&number.to_le_bytes());
+    }
+    insertion.commit(&[number as f64], Some(number)).unwrap();
+    true
+}
+
+/// Overlapping items of 4 of 8 steps, whose values are the step's number.
+fn put_trajectories(table: &Arc<Table>, chunks: u64) {
+    let kind = Arc::new(ColumnKind { dtype: Dtype::UInt(8), shape: vec![] });
+    let column = Column { path: "x".into(), kind: (*kind).clone(), squeezed: false };
+    let signature = Arc::new(Signature { structure: "0".into(), columns: vec![column] });
+    for number in 0..chunks {
+        let steps = number * 8..number * 8 + 8;
+        let bytes: Vec<u8> = steps.flat_map(u64::to_le_bytes).collect();
+        let chunk = Arc::new(Chunk::raw(Arc::clone(&kind), 8, bytes.into()).unwrap());
+        for offset in 0..4 {
+            let slice = Slice { chunk: Arc::clone(&chunk), offset, len: 4 };
+            let trajectory = Trajectory::new(Arc::clone(&signature), vec![vec![slice]]).unwrap();
+            table.try_insert(&Arc::new(trajectory), 1.0, None).unwrap();
+        }
+    }
+}
+
+fn draw(table: &Arc<Table>, count: usize) -> (Vec<u64>, Vec<f64>, Vec<u8>) {
+    let sampled = table.try_sample(count).unwrap();
+    let bytes = match sampled.trajectories() {
+        [] => ROW,
+        _ => 32,
+    };
+    let mut column = vec![0; bytes * count];
+    sampled.gather(&mut [&mut column]);
+    (sampled.infos().keys.clone(), sampled.infos().probabilities.clone(), column)
+}
+
+#[test]
+fn a_loaded_table_goes_on_as_the_saved_one_would_have() {
+    let root = tempfile::tempdir().unwrap();
+    let first = tables();
+    for number in 0..700 {
+        assert!(put(&first.all()[0], number));
+        assert!(put(&first.all()[1], number));
+    }
+    put_trajectories(&first.all()[2], 20);
+    first.all().iter().for_each(|table| drop(draw(table, 40)));
+    let some = draw(&first.all()[0], 3).0;
+    first.all()[0].update_priorities(&some, &[1000.0, 0.0, 5.0]).unwrap();
+    first.all()[0].delete(&some[..1]);
+    save(&first, root.path(), &[("why", "test")]).unwrap();
+
+    let second = tables();
+    put(&second.all()[0], 9999);
+    let loaded = load(&second, root.path()).unwrap();
+    assert_eq!(loaded.items[1], ("epoch".to_owned(), 500));
+    for (one, other) in first.all().iter().zip(second.all()) {
+        assert_eq!(one.info(), other.info());
+        for number in 0..20 {
+            assert!(draw(one, 50) == draw(other, 50), "{} {number}", one.config().name);
+            if one.config().name != "trajectories" {
+                assert!(put(one, 1000 + number) && put(other, 1000 + number));
+            }
+        }
+    }
+}
+
+#[test]
+fn chunks_that_were_saved_are_not_saved_again() {
+    let root = tempfile::tempdir().unwrap();
+    let tables = tables();
+    put_trajectories(&tables.all()[2], 50);
+    let first = save(&tables, root.path(), &[]).unwrap();
+    put_trajectories(&tables.all()[2], 1);
+    let second = save(&tables, root.path(), &[]).unwrap();
+    assert_eq!((first.new_blobs, second.new_blobs), (50, 1));
+    // What was loaded is known to the files too.
+    let again = self::tables();
+    load(&again, root.path()).unwrap();
+    assert_eq!(save(&again, root.path(), &[]).unwrap().new_blobs, 0);
+}
+
+#[test]
+fn a_checkpoint_of_other_tables_is_refused_and_changes_nothing() {
+    let root = tempfile::tempdir().unwrap();
+    let saved = tables();
+    (0..300).for_each(|number| assert!(put(&saved.all()[0], number)));
+    save(&saved, root.path(), &[]).unwrap();
+    let wide = Leaf { path: "x".into(), dtype: Dtype::UInt(8), shape: vec![9] };
+    let wide = Form::Rows(Spec::new(vec![wide]).unwrap());
+    let prioritized = SelectorKind::Prioritized { exponent: 0.5 };
+    let small = TableConfig { max_size: 200, ..config("rows", rows(), prioritized) };
+    for (config, text) in [
+        (config("other", rows(), prioritized), "there is no table \"rows\""),
+        (config("rows", wide, prioritized), "rows of x: uint64[9]"),
+        (config("rows", rows(), SelectorKind::Uniform), "its sampler is uniform"),
+        (small, "the checkpoint has 300 items, max_size is 200"),
+    ] {
+        let table = Arc::new(Table::new(config).unwrap());
+        if table.config().form == rows() {
+            assert!(put(&table, 1));
+        }
+        let before = table.info();
+        let tables = Tables::new(vec![Arc::clone(&table)]).unwrap();
+        let error = load(&tables, root.path()).unwrap_err();
+        assert!(error.to_string().contains(text), "{error}");
+        assert_eq!(table.info(), before);
+    }
+}
+
+/// Every byte of every file, changed: either nothing of it is noticed because it does not matter, or the
+/// load is refused; never a wrong value or a panic.
+#[test]
+fn damaged_files_are_refused() {
+    let root = tempfile::tempdir().unwrap();
+    let saved = tables();
+    (0..5).for_each(|number| assert!(put(&saved.all()[0], number)));
+    put_trajectories(&saved.all()[2], 2);
+    save(&saved, root.path(), &[]).unwrap();
+    let expected = draw(&saved.all()[2], 9);
+    let mut files = Vec::new();
+    collect(root.path(), &mut files);
+    for file in files {
+        let good = std::fs::read(&file).unwrap();
+        for at in (0..good.len()).step_by(good.len().div_ceil(60).max(1)) {
+            let mut bad = good.clone();
+            bad[at] ^= 0x55;
+            std::fs::write(&file, &bad).unwrap();
+            let fresh = tables();
+            match load(&fresh, root.path()) {
+                Ok(_) => assert_eq!(draw(&fresh.all()[2], 9), expected, "{file:?} at {at}"),
+                Err(_) => assert_eq!(fresh.all()[0].info().size, 0, "{file:?} at {at}"),
+            }
+        }
+        std::fs::write(&file, &good).unwrap();
+    }
+    load(&tables(), root.path()).unwrap();
+}
+
+fn collect(folder: &Path, files: &mut Vec<std::path::PathBuf>) {
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            collect(&path, files);
+        } else {
+            files.push(path);
+        }
+    }
+}
+
+#[test]
+fn what_is_saved_under_load_is_one_moment() {
+    let root = tempfile::tempdir().unwrap();
+    let tables = tables();
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let writer = scope.spawn(|| {
+            let mut number = 0;
+            while !stop.load(Ordering::Relaxed) {
+                number += u64::from(put(&tables.all()[0], number));
+            }
+            number
+        });
+        let reader = scope.spawn(|| {
+            let mut batches = 0;
+            while !stop.load(Ordering::Relaxed) {
+                if tables.all()[0].can_sample(10) {
+                    let (_, _, bytes) = draw(&tables.all()[0], 10);
+                    let whole = |row: &[u8]| row.chunks_exact(8).all(|word| word == &row[..8]);
+                    assert!(bytes.chunks_exact(ROW).all(whole));
+                    batches += 1;
+                }
+            }
+            batches
+        });
+        for _ in 0..10 {
+            save(&tables, root.path(), &[]).unwrap();
+            let copy = self::tables();
+            load(&copy, root.path()).unwrap();
+            let table = &copy.all()[0];
+            let (info, size) = (table.info(), table.info().size as u64);
+            if size == 0 {
+                continue;
+            }
+            // The items are the last ones inserted before that moment, each with its own bytes.
+            let oldest = info.counts.inserts - size;
+            let sampled = table.try_sample(2000).unwrap();
+            let mut column = vec![0; ROW * 2000];
+            sampled.gather(&mut [&mut column]);
+            for (index, row) in column.chunks_exact(ROW).enumerate() {
+                let number = sampled.infos().versions[index];
+                assert!((oldest..info.counts.inserts).contains(&number));
+                assert!(row.chunks_exact(8).all(|word| word == number.to_le_bytes()));
+            }
+        }
+        stop.store(true, Ordering::Relaxed);
+        assert!(writer.join().unwrap() > 1000 && reader.join().unwrap() > 10);
+    });
+}
+
+#[test]
+fn an_insert_under_way_does_not_outlive_a_load() {
+    let root = tempfile::tempdir().unwrap();
+    let tables = tables();
+    assert!(put(&tables.all()[0], 1));
+    save(&tables, root.path(), &[]).unwrap();
+    let table = &tables.all()[0];
+    let dropped = table.try_reserve(2).unwrap();
+    let mut committed = table.try_reserve(1).unwrap();
+    committed.row_mut(0).fill(7);
+    load(&tables, root.path()).unwrap();
+    assert!(committed.commit(&[1.0], None).unwrap().is_empty());
+    drop(dropped);
+    assert_eq!(table.info().size, 1);
+    assert!(put(table, 2));
+    assert!(matches!(load(&tables, root.path().join("nothing")), Err(SavedError::Files(_))));
+}
