@@ -184,11 +184,13 @@ fn main() -> io::Result<()> {
     save("chunk", &chunks())?;
     save("server", &[clients(0, 12), clients(1, 4088), clients(2, 12)].concat())?;
     save("client", &servers())?;
-    // The steps of a producer are no frames: any bytes stand for some.
+    // The steps of a producer, and what is done to files, are no frames: any bytes stand for some.
     let noise = |seed: u64| -> Vec<u8> {
         let byte = |at: u64| ((at + seed).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 56) as u8;
         (0..seed % 300).map(byte).collect()
     };
-    save("producer", &(0..24).map(|number| noise(number * 97)).collect::<Vec<_>>())?;
+    for target in ["producer", "checkpoint", "journal"] {
+        save(target, &(0..24).map(|number| noise(number * 97)).collect::<Vec<_>>())?;
+    }
     Ok(())
 }

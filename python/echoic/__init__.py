@@ -18,9 +18,11 @@ from echoic._native import (
     Steps,
     TrajectoryAccumulator,
 )
+from echoic.checkpointer import Checkpointer
 from echoic.client import Client, TcpClient, connect
 from echoic.errors import (
     CheckpointError,
+    CheckpointWarning,
     ClosedError,
     DisconnectedError,
     EchoicError,
@@ -45,6 +47,8 @@ __all__ = [
     "Batch",
     "BatchInfo",
     "CheckpointError",
+    "CheckpointWarning",
+    "Checkpointer",
     "Client",
     "ClosedError",
     "ColumnHistory",

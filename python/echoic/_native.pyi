@@ -1,6 +1,7 @@
 """Types of the native core. The classes are documented here; the core is in `crates/python`."""
 
 import os
+from collections.abc import Callable
 from typing import Any, final
 
 import numpy as np
@@ -23,11 +24,39 @@ __all__ = [
     "TrajectoryWriter",
     "allocation_count",
     "empty_call",
+    "list_checkpoints",
+    "open_checkpoint",
     "ping",
+    "verify_checkpoint",
 ]
 
 def allocation_count() -> int:
     """How often Rust code of this module has allocated memory since it was loaded."""
+
+def list_checkpoints(root: str | os.PathLike[str]) -> list[str]:
+    """Return the checkpoints of a directory, the oldest first; none when it is not there."""
+
+def open_checkpoint(path: str | os.PathLike[str]) -> list[Table]:
+    """Make the tables of a checkpoint, without a server that has them: to look at what is in it.
+
+    Raises:
+        CheckpointError: It is damaged, or none of ours.
+        OSError: It can't be read.
+    """
+
+def verify_checkpoint(
+    path: str | os.PathLike[str], progress: Callable[[int, int], object] | None = None
+) -> dict[str, Any]:
+    """Read every byte of a checkpoint and compare all checksums; what is known about it.
+
+    Args:
+        path: A checkpoint, or a directory of them: then the newest.
+        progress: Told now and then how many bytes of how many were read.
+
+    Raises:
+        CheckpointError: What is wrong, in which file.
+        OSError: It can't be read.
+    """
 
 def empty_call(tree: Any) -> None:
     """Do nothing with the argument: the cost of a call into this module, for benchmarks."""
@@ -250,6 +279,8 @@ class Server:
     def metrics(self) -> dict[str, float]:
         """Return every number by name: those of :attr:`info`, and refusals by reason."""
 
+    def _save(self, root: str | os.PathLike[str], keep: int) -> str: ...
+    def _load(self, path: str | os.PathLike[str]) -> dict[str, int]: ...
     def close(self, drain: float = 1.0) -> None:
         """Close the doors, end intake and wake everyone who waits.
 
@@ -366,6 +397,12 @@ class Table:
             PriorityError: A priority is negative, infinite or not a number. Nothing is changed.
         """
 
+    def items(self) -> BatchInfo:
+        """What is known about all items; nothing of it counts as a sample."""
+
+    def get(self, keys: Any) -> Batch:
+        """Read the items of these names that are there; they do not count as sampled."""
+
     def delete(self, keys: Any) -> int:
         """Remove items; returns how many of them were there."""
 
@@ -413,9 +450,7 @@ class Table:
 class TrajectoryWriter:
     """The native part of :class:`echoic.TrajectoryWriter`: everything that runs per step."""
 
-    def __new__(
-        cls, tables: list[Table], keep_alive: int, chunk_length: int | None
-    ) -> Self: ...
+    def __new__(cls, tables: list[Table], keep_alive: int, chunk_length: int | None) -> Self: ...
     def configure(self, path: str, keep_alive: int, chunk_length: int | None) -> None: ...
     def append(self, step: Any, partial: bool = False, timeout: float | None = None) -> None:
         """Append a step, or a part of one.
@@ -487,7 +522,7 @@ class ColumnHistory:
     """The steps of one column that new items may still name, the newest last."""
 
     def __len__(self) -> int: ...
-    def __getitem__(self, index: int | slice | list[int]) -> Steps:
+    def __getitem__(self, index: int | slice | list[int], /) -> Steps:
         """Name one step (without an axis of time), a slice of them, or a list."""
 
     @property

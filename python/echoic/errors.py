@@ -6,6 +6,7 @@ Every class is an :class:`EchoicError` and also the builtin it resembles, so cod
 
 __all__ = [
     "CheckpointError",
+    "CheckpointWarning",
     "ClosedError",
     "DisconnectedError",
     "EchoicError",
@@ -110,3 +111,7 @@ class CheckpointError(EchoicError, ValueError):
 
 class HeldBatchesWarning(UserWarning):
     """Producers wait because every batch is held by arrays that are still alive."""
+
+
+class CheckpointWarning(UserWarning):
+    """A scheduled checkpoint could not be made; the next one is tried in its time."""

@@ -52,7 +52,8 @@ class Ragged:
     @property
     def lengths(self) -> np.ndarray[Any, Any]:
         """How long each item is."""
-        return self.offsets[1:] - self.offsets[:-1]
+        lengths: np.ndarray[Any, Any] = self.offsets[1:] - self.offsets[:-1]
+        return lengths
 
     def padded(self, fill: Any = 0) -> np.ndarray[Any, Any]:
         """Copy the items into one array as long as the longest, filling up the others."""

@@ -108,9 +108,7 @@ class Sampler:
         while True:
             with self._changed:
                 self._changed.wait_for(
-                    lambda: (
-                        self._closed or len(self._batches) + self._on_their_way < self._prefetch
-                    )
+                    lambda: self._closed or len(self._batches) + self._on_their_way < self._prefetch
                 )
                 if self._closed:
                     return

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import warnings
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from echoic import _native
-from echoic.errors import ClosedError
+from echoic.checkpointer import Checkpointer, Schedule
+from echoic.errors import CheckpointWarning, ClosedError, EchoicError
 from echoic.table_client import TableClient
 from echoic.transports import ShmTransport, Transport
 
@@ -34,6 +37,7 @@ class Server(_native.Server):
         batch_size: How many samples make a batch.
         num_buffers: How many batches fit: at least 2. Producers wait while all are full or held.
         tables: :class:`~echoic.Table` objects with different names.
+        checkpointer: Where and when the tables are written to disk.
         transport: How workers in other processes connect: a :class:`~echoic.TcpTransport` or
             another, or several; ``None`` for this process only. They are opened by :meth:`start`.
         held_warning_after: After how many seconds a batch that is still held, while producers wait
@@ -61,6 +65,10 @@ class Server(_native.Server):
     # Transports that are not open yet.
     _waiting: list[Transport]
     _tables: list[Table]
+    _checkpointer: Checkpointer | None
+    _schedule: Schedule | None
+    # Why the last scheduled checkpoint was not made.
+    _checkpoint_error: Exception | None
 
     def __new__(  # noqa: PLR0913 - one argument for each option
         cls,
@@ -70,6 +78,7 @@ class Server(_native.Server):
         transport: Transport | Sequence[Transport] | None = None,
         *,
         tables: Sequence[Table] = (),
+        checkpointer: Checkpointer | None = None,
         held_warning_after: float = 10.0,
     ) -> Self:
         """Allocate the ring; see the class for the arguments."""
@@ -92,6 +101,14 @@ class Server(_native.Server):
         self = super().__new__(cls, stream, held_warning_after, shared, list(tables))
         self._waiting = transports
         self._tables = list(tables)
+        self._checkpointer = checkpointer
+        self._schedule = None
+        self._checkpoint_error = None
+        if checkpointer is not None:
+            if checkpointer.load and _native.list_checkpoints(checkpointer.root):
+                self._load(checkpointer.root)
+            if checkpointer.every is not None:
+                self._schedule = Schedule(checkpointer.every, self._try_checkpoint)
         return self
 
     def client(self) -> TableClient:
@@ -112,6 +129,39 @@ class Server(_native.Server):
             self._waiting[0].open(self)
             del self._waiting[0]
         return self
+
+    def checkpoint(self) -> Path:
+        """Write the tables to disk, and remove checkpoints that are older than those to be kept.
+
+        Returns:
+            Where the checkpoint is.
+
+        Raises:
+            TypeError: The server has no checkpointer.
+            OSError: The disk does not take it, or another process writes there. Nothing is lost.
+            CheckpointError: The directory has something else in it.
+        """
+        checkpointer = self._checkpointer
+        if checkpointer is None:
+            raise TypeError("the server has no checkpointer: give it Checkpointer(path)")
+        return Path(self._save(checkpointer.root, checkpointer.keep))
+
+    def _try_checkpoint(self) -> None:
+        """Make a checkpoint; what goes wrong is warned of, and tried again next time."""
+        try:
+            self.checkpoint()
+            self._checkpoint_error = None
+        except ClosedError:
+            return
+        except (OSError, EchoicError) as error:
+            self._checkpoint_error = error
+            warnings.warn(f"no checkpoint was made: {error}", CheckpointWarning, stacklevel=1)
+
+    def close(self, drain: float = 1.0) -> None:
+        """Close the doors, end intake and wake everyone who waits; see the native class."""
+        if self._schedule is not None:
+            self._schedule.stop()
+        super().close(drain)
 
     def dataset_iter(self) -> Iterator[_native.Sample]:
         """Yield batches until the server is closed and all complete ones were taken.

@@ -125,7 +125,7 @@ class Table(_native.Table):
         return f"Table({self.name!r}, size={info['size']}, max_size={info['max_size']})"
 
 
-def _settings(name: str, kind: type[Selector] | type[Limiter], value: Any) -> tuple[str, list[float]]:
+def _settings(name: str, kind: type[Selector | Limiter], value: Any) -> tuple[str, list[float]]:
     if not isinstance(value, kind):
         module = f"echoic.{kind.__name__.lower()}s"
         raise TypeError(f"{name} must be one of {module}, got a {type(value).__name__}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from echoic import _native
 
@@ -66,7 +66,7 @@ class TrajectoryWriter(_native.TrajectoryWriter):
         """Return the writer."""
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, *_: Any) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         """Hand over what is left and close; after an exception, only close."""
         if kind is None:
             self.flush()

@@ -2,7 +2,7 @@
 //!
 //! - `server`, `client`, `sample`, `accumulator`, `spec`: the classes.
 //! - `table`: tables in this process, and the batches that they give.
-//! - `writer`: trajectories, step by step.
+//! - `writer`: trajectories, step by step. `checkpoints`: tables in files.
 //! - `structure`: the form of a tree as text. `doors`: a server's doors to other processes.
 //! - `tree`, `leaf` and `sources`: from a Python tree to checked byte sources and back.
 //! - `array`: the thin edge to numpy's C API, and the only file that calls it.
@@ -13,6 +13,7 @@
 mod accumulator;
 mod allocations;
 mod array;
+mod checkpoints;
 mod client;
 mod doors;
 mod dtype;
@@ -37,6 +38,8 @@ mod _native {
     use super::accumulator::TrajectoryAccumulator;
     #[pymodule_export]
     use super::allocations::allocation_count;
+    #[pymodule_export]
+    use super::checkpoints::{list_checkpoints, open_checkpoint, verify_checkpoint};
     #[pymodule_export]
     use super::client::Client;
     #[pymodule_export]

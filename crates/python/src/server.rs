@@ -13,6 +13,7 @@ use echoic_replay::{Blocked, Incoming, Moment, Stream, StreamConfig, StreamError
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyTuple, PyType};
 
+use crate::checkpoints;
 use crate::doors::{self, Doors};
 use crate::error::{Doing, is_ours, stream_error, table_error};
 use crate::fork::Process;
@@ -199,6 +200,20 @@ impl Server {
             metrics.set_item(format!("connections_refused.{code}"), count)?;
         }
         Ok(metrics)
+    }
+
+    /// Writes a checkpoint of the tables; where it is.
+    #[pyo3(name = "_save")]
+    fn save(&self, py: Python<'_>, root: PathBuf, keep: usize) -> PyResult<PathBuf> {
+        self.process.check(py)?;
+        checkpoints::save(py, &self.tables, &root, keep)
+    }
+
+    /// Loads a checkpoint into the tables; items by table.
+    #[pyo3(name = "_load")]
+    fn load<'py>(&self, py: Python<'py>, path: PathBuf) -> PyResult<Bound<'py, PyDict>> {
+        self.process.check(py)?;
+        checkpoints::load(py, &self.tables, &path)
     }
 
     /// Closes the doors, ends intake and wakes everyone who waits.

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use echoic_replay::chunk::{Chunk, ColumnKind, Slice};
 use echoic_replay::limiter::Limiter;
 use echoic_replay::selectors::SelectorKind;
-use echoic_replay::table::saved::{SavedError, load, save};
+use echoic_replay::table::saved::{SavedError, load, open, save};
 use echoic_replay::table::{Form, Obstacle, Table, TableConfig, Tables};
 use echoic_replay::trajectory::{Column, Signature, Trajectory};
 use echoic_replay::{Dtype, Leaf, Spec};
@@ -100,6 +100,18 @@ fn a_loaded_table_goes_on_as_the_saved_one_would_have() {
     first.all()[0].update_priorities(&some, &[1000.0, 0.0, 5.0]).unwrap();
     first.all()[0].delete(&some[..1]);
     save(&first, root.path(), &[("why", "test")]).unwrap();
+
+    let looked_at = open(root.path()).unwrap();
+    for (one, other) in first.all().iter().zip(looked_at.all()) {
+        assert_eq!(one.items().keys, other.items().keys);
+        let keys = &one.items().keys[3..9];
+        let (one, other) = (one.get(keys), other.get(keys));
+        let mut bytes = [[0; 6 * ROW]; 2];
+        let len = if one.trajectories().is_empty() { 6 * ROW } else { 6 * 32 };
+        one.gather(&mut [&mut bytes[0][..len]]);
+        other.gather(&mut [&mut bytes[1][..len]]);
+        assert!(bytes[0] == bytes[1] && one.infos().priorities == other.infos().priorities);
+    }
 
     let second = tables();
     put(&second.all()[0], 9999);

@@ -10,7 +10,9 @@ use std::time::Instant;
 use echoic_replay::chunk::{Chunk, ColumnKind, Slice};
 use echoic_replay::limiter::Reason;
 use echoic_replay::stream::Wait;
-use echoic_replay::table::{self as core, Form, Insertion, Obstacle, TableConfig, TableError};
+use echoic_replay::table::{
+    self as core, Form, Insertion, Obstacle, Sampled, TableConfig, TableError,
+};
 use echoic_replay::trajectory::{Column, Signature, Trajectory};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -84,12 +86,7 @@ impl Table {
             Some(example) => {
                 let tree = Tree::compile(example, "")?;
                 let spec = core_spec(py, &tree)?;
-                let mut offset = 0;
-                let offsets = spec.leaf_bytes().iter().map(|bytes| {
-                    offset += bytes;
-                    offset - bytes
-                });
-                let offsets = offsets.collect();
+                let offsets = offsets(&spec);
                 let structure = structure::write(py, &tree)?;
                 (Form::Rows(spec), structure, Shape::Rows { tree, offsets })
             }
@@ -210,13 +207,7 @@ impl Table {
                     .map_err(|stopped| stopped.raise(py, table_error))?
             }
         };
-        match &self.shape {
-            Shape::Rows { tree, .. } => Batch::of_rows(py, tree, &self.arena, sampled, beta),
-            Shape::Chunks(known) => {
-                let tree = |signature: &Arc<Signature>| Self::known(py, known, signature);
-                Batch::of_trajectories(py, &tree, &self.arena, sampled, beta)
-            }
-        }
+        self.batch(py, sampled, beta)
     }
 
     /// Changes priorities; how many of the items were there.
@@ -230,6 +221,18 @@ impl Table {
         let (keys, priorities) =
             (numbers::<u64>(keys, "uint64")?, numbers::<f64>(priorities, "float64")?);
         self.table.update_priorities(&keys, &priorities).map_err(|error| table_error(py, &error))
+    }
+
+    /// What is known about all items.
+    fn items(&self, py: Python<'_>) -> PyResult<Py<BatchInfo>> {
+        BatchInfo::of(py, py.detach(|| self.table.items()))
+    }
+
+    /// Reads items by their names, without sampling them.
+    fn get(&self, py: Python<'_>, keys: &Bound<'_, PyAny>) -> PyResult<Batch> {
+        self.process.check(py)?;
+        let keys = numbers::<u64>(keys, "uint64")?;
+        self.batch(py, self.table.get(&keys), 1.0)
     }
 
     /// Removes items; how many were there.
@@ -321,6 +324,28 @@ impl Table {
         &self.table
     }
 
+    /// A table that was made by the engine.
+    pub fn of(py: Python<'_>, table: Arc<core::Table>) -> PyResult<Self> {
+        let shape = match &table.config().form {
+            Form::Rows(spec) => {
+                let tree = structure::read(py, &table.config().structure, spec.leaves().to_vec())?;
+                Shape::Rows { tree, offsets: offsets(spec) }
+            }
+            Form::Trajectories(_) => Shape::Chunks(Mutex::new(None)),
+        };
+        Ok(Self { table, shape, arena: Arena::default(), process: Process::current() })
+    }
+
+    fn batch(&self, py: Python<'_>, sampled: Sampled, beta: f64) -> PyResult<Batch> {
+        match &self.shape {
+            Shape::Rows { tree, .. } => Batch::of_rows(py, tree, &self.arena, sampled, beta),
+            Shape::Chunks(known) => {
+                let tree = |signature: &Arc<Signature>| Self::known(py, known, signature);
+                Batch::of_trajectories(py, &tree, &self.arena, sampled, beta)
+            }
+        }
+    }
+
     fn insert_trajectory(
         &self,
         py: Python<'_>,
@@ -396,6 +421,16 @@ impl Table {
         *last.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(&known));
         Ok(known)
     }
+}
+
+/// Where each leaf starts in a row.
+fn offsets(spec: &echoic_replay::Spec) -> Vec<usize> {
+    let mut offset = 0;
+    let starts = spec.leaf_bytes().iter().map(|bytes| {
+        offset += bytes;
+        offset - bytes
+    });
+    starts.collect()
 }
 
 fn chunks(known: &Known, tree: &Bound<'_, PyAny>) -> PyResult<Vec<Chunk>> {

@@ -309,6 +309,7 @@ impl Writer {
         part.write(text.as_bytes())?;
         part.sync()?;
         self.dir.rename(MANIFEST_PART, MANIFEST)?;
+        self.dir.sync()?;
         self.written_bytes += text.len() as u64;
         let number = self.number();
         let name = |state| layout::checkpoint(number, state);

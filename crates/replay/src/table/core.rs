@@ -304,20 +304,54 @@ impl Core {
             }
         }
         self.counts.samples += picks.len() as u64;
-        let drawn = match &self.payload {
-            Payload::Rows(slab) => {
-                Drawn::Rows(slab.pin(picks.iter().map(|pick| pick.slot).collect()))
-            }
-            Payload::Trajectories { slots, .. } => {
-                let trajectories = picks.iter().map(|pick| slots[pick.slot as usize].clone());
-                Drawn::Trajectories(trajectories.flatten().collect())
-            }
-        };
+        let drawn = self.pin(picks.iter().map(|pick| pick.slot).collect());
         for slot in exhausted {
             self.free(slot, graveyard);
         }
         self.picks = picks;
         (infos, drawn)
+    }
+
+    /// All items, in the order of their slots.
+    pub(super) fn list(&self) -> Infos {
+        let mut infos = Infos { table_size: self.items.len().into(), ..Infos::default() };
+        for slot in self.items.live() {
+            let item = self.items.at(slot);
+            infos.keys.push(self.items.key(slot).number());
+            infos.probabilities.push(f64::NAN);
+            infos.priorities.push(item.priority);
+            infos.times_sampled.push(item.times_sampled);
+            infos.versions.push(item.version);
+        }
+        infos
+    }
+
+    /// The items of these names that are there, without counting them as drawn.
+    pub(super) fn get(&self, keys: &[u64]) -> (Infos, Drawn) {
+        let mut infos = Infos { table_size: self.items.len().into(), ..Infos::default() };
+        let mut slots = Vec::with_capacity(keys.len());
+        for key in keys {
+            let Some(slot) = self.items.find(Key::from_number(*key)) else { continue };
+            let item = self.items.at(slot);
+            infos.keys.push(*key);
+            infos.probabilities.push(f64::NAN);
+            infos.priorities.push(item.priority);
+            infos.times_sampled.push(item.times_sampled);
+            infos.versions.push(item.version);
+            slots.push(slot);
+        }
+        (infos, self.pin(slots))
+    }
+
+    /// Keeps the payload of items.
+    fn pin(&self, slots: Vec<Slot>) -> Drawn {
+        match &self.payload {
+            Payload::Rows(slab) => Drawn::Rows(slab.pin(slots)),
+            Payload::Trajectories { slots: trajectories, .. } => {
+                let found = slots.iter().map(|slot| trajectories[*slot as usize].clone());
+                Drawn::Trajectories(found.flatten().collect())
+            }
+        }
     }
 
     /// Counts a draw; how often the item was drawn.

@@ -276,6 +276,17 @@ impl Table {
         Ok(self.lock().update(keys, priorities))
     }
 
+    /// What is known about all items; nothing of it counts as a sample. Probabilities are NaN.
+    pub fn items(&self) -> Infos {
+        self.lock().list()
+    }
+
+    /// The items of these names that are there, in this order; they do not count as sampled.
+    pub fn get(self: &Arc<Self>, keys: &[u64]) -> Sampled {
+        let (infos, drawn) = self.lock().get(keys);
+        Sampled::new(Arc::clone(self), infos, drawn)
+    }
+
     /// Removes items; how many of them were there.
     pub fn delete(&self, keys: &[u64]) -> usize {
         let deleted = self.change(|core, graveyard| {

@@ -10,12 +10,13 @@ use echoic_memory::slab::Order;
 use super::{Head, ITEM_BYTES, LeafText, SavedError, SignatureText, VERSION, form_text, section};
 use crate::checkpoint::{Reader, SectionReader};
 use crate::chunk::{Chunk, ChunkKey, ColumnKind, Slice};
-use crate::limiter::Counts;
+use crate::limiter::{Counts, Limiter, Parameters};
 use crate::rng::Rng;
-use crate::selectors::{Entry, Slot};
+use crate::selectors::{Entry, SelectorKind, Slot};
+use crate::spec::{Leaf, Spec};
 use crate::table::core::{Core, Payload};
 use crate::table::items::Items;
-use crate::table::{Table, Tables};
+use crate::table::{Form, Table, TableConfig, Tables};
 use crate::trajectory::{Column, Signature, Trajectory};
 
 /// The most bytes of a head, and the most slices of a column: more than any table of ours has.
@@ -53,6 +54,26 @@ pub fn load(tables: &Tables, path: impl AsRef<Path>) -> Result<Loaded, SavedErro
         table.replace(core);
     }
     Ok(loaded)
+}
+
+/// Makes the tables of a checkpoint, without a server that has them: to look at what is in it.
+///
+/// # Errors
+///
+/// [`SavedError`].
+pub fn open(path: impl AsRef<Path>) -> Result<Tables, SavedError> {
+    let reader = Reader::open(path)?;
+    let mut chunks = Chunks { reader: &reader, known: HashMap::new(), bytes: Vec::new() };
+    let mut tables = Vec::new();
+    for number in (0..).take_while(|number| has(&reader, &section(*number, "head"))) {
+        let head = read_head(&reader, number)?;
+        let wrong = |what: String| SavedError::Table { table: head.name.clone(), what };
+        let table = Table::new(head.config().map_err(wrong)?)?;
+        let core = read_core(&table, &head, number, &mut chunks)?;
+        table.replace(core);
+        tables.push(Arc::new(table));
+    }
+    Ok(Tables::new(tables)?)
 }
 
 fn has(reader: &Reader, name: &str) -> bool {
@@ -265,6 +286,39 @@ fn read_core(
     core.rng = Rng::from_state(head.rng);
     core.version = head.policy_version;
     Ok(core)
+}
+
+impl Head {
+    /// What the table was told at its birth; its seed does not matter any more.
+    fn config(&self) -> Result<TableConfig, String> {
+        let spec = self.spec.as_ref().map(|leaves| {
+            let leaves = leaves.iter().map(|leaf| {
+                let dtype = leaf.dtype.parse().map_err(|error| format!("{error}"))?;
+                Ok(Leaf { path: leaf.path.clone(), dtype, shape: leaf.shape.clone() })
+            });
+            Spec::new(leaves.collect::<Result<_, String>>()?).map_err(|error| error.to_string())
+        });
+        let form = match (self.rows, spec.transpose()?) {
+            (true, Some(spec)) => Form::Rows(spec),
+            (true, None) => return Err("it has rows and no spec".into()),
+            (false, spec) => Form::Trajectories(spec),
+        };
+        let [min_size, numbers @ ..] = self.limiter;
+        let [samples_per_insert, min_diff, max_diff] = numbers.map(f64::from_bits);
+        let parameters = Parameters { min_size, samples_per_insert, min_diff, max_diff };
+        let text = |error: &dyn std::fmt::Display| error.to_string();
+        Ok(TableConfig {
+            name: self.name.clone(),
+            form,
+            structure: self.structure.clone(),
+            sampler: SelectorKind::from_words(self.sampler).map_err(|error| text(&error))?,
+            remover: SelectorKind::from_words(self.remover).map_err(|error| text(&error))?,
+            limiter: Limiter::raw(parameters).map_err(|error| text(&error))?,
+            max_size: self.max_size,
+            max_times_sampled: self.max_times_sampled,
+            seed: 0,
+        })
+    }
 }
 
 fn read_signature(text: &SignatureText) -> Result<Arc<Signature>, String> {

@@ -1,7 +1,7 @@
 //! Tables in checkpoints.
 //!
 //! [`save`] writes every table of a server, each as it was at one moment, while inserts and samples go
-//! on; [`load`] brings them back, all or none. What is in which section:
+//! on; [`load`] brings them back, all or none; [`open`] makes tables of them to look at. What is in which section:
 //!
 //! - `table-N.head`: JSON: name, form, settings, counts, the state of the generator ([`Head`]).
 //! - `table-N.items`: what is known about each slot; `table-N.sampler` and `.remover`: their states.
@@ -25,7 +25,7 @@ use crate::checkpoint;
 use crate::spec::Spec;
 use crate::trajectory::Signature;
 
-pub use load::{Loaded, load};
+pub use load::{Loaded, load, open};
 pub use store::save;
 
 /// The version of the sections described above.

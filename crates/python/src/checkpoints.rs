@@ -1,0 +1,122 @@
+//! Checkpoints of tables.
+
+use std::ops::ControlFlow;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use echoic_replay::checkpoint::{Reader, list, retain};
+use echoic_replay::table::Tables;
+use echoic_replay::table::saved::{self, SavedError};
+use pyo3::exceptions::PyOSError;
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+
+use crate::error::{checkpoint_error, table_error};
+use crate::table::Table;
+
+/// The exception for a checkpoint that can't be written or read.
+fn saved_error(py: Python<'_>, error: &SavedError) -> PyErr {
+    match error {
+        SavedError::Engine(error) => table_error(py, error),
+        SavedError::Files(error) => files_error(py, error),
+        error => checkpoint_error(py, error.to_string()),
+    }
+}
+
+fn files_error(py: Python<'_>, error: &echoic_replay::checkpoint::Error) -> PyErr {
+    use echoic_replay::checkpoint::Error;
+    match error {
+        Error::File(_) | Error::Locked { .. } => PyOSError::new_err(error.to_string()),
+        error => checkpoint_error(py, error.to_string()),
+    }
+}
+
+/// Writes a checkpoint and removes old ones; where it is.
+pub fn save(
+    py: Python<'_>,
+    tables: &Arc<Tables>,
+    root: &PathBuf,
+    keep: usize,
+) -> PyResult<PathBuf> {
+    let release = [("release", env!("CARGO_PKG_VERSION"))];
+    let summary = py
+        .detach(|| saved::save(tables, root, &release))
+        .map_err(|error| saved_error(py, &error))?;
+    py.detach(|| retain(root, keep)).map_err(|error| files_error(py, &error))?;
+    Ok(summary.path)
+}
+
+/// Loads a checkpoint; items by table.
+pub fn load<'py>(
+    py: Python<'py>,
+    tables: &Arc<Tables>,
+    path: &PathBuf,
+) -> PyResult<Bound<'py, PyDict>> {
+    let loaded =
+        py.detach(|| saved::load(tables, path)).map_err(|error| saved_error(py, &error))?;
+    let dict = PyDict::new(py);
+    for (table, items) in loaded.items {
+        dict.set_item(table, items)?;
+    }
+    Ok(dict)
+}
+
+/// The checkpoints of a directory, the oldest first; none when it is not there.
+#[pyfunction]
+pub fn list_checkpoints(py: Python<'_>, root: PathBuf) -> PyResult<Vec<PathBuf>> {
+    // A directory that somebody has just made for them is none of ours yet.
+    if std::fs::read_dir(&root).map_or(!root.exists(), |mut all| all.next().is_none()) {
+        return Ok(Vec::new());
+    }
+    let found = py.detach(|| list(&root)).map_err(|error| files_error(py, &error))?;
+    Ok(found.into_iter().map(|one| one.path).collect())
+}
+
+/// The tables of a checkpoint, to look at.
+#[pyfunction]
+pub fn open_checkpoint(py: Python<'_>, path: PathBuf) -> PyResult<Vec<Table>> {
+    let tables = py.detach(|| saved::open(&path)).map_err(|error| saved_error(py, &error))?;
+    tables.all().iter().map(|table| Table::of(py, Arc::clone(table))).collect()
+}
+
+/// Reads every byte of a checkpoint and compares all checksums; what is known about it.
+#[pyfunction]
+#[pyo3(signature = (path, progress=None))]
+pub fn verify_checkpoint<'py>(
+    py: Python<'py>,
+    path: PathBuf,
+    progress: Option<Py<PyAny>>,
+) -> PyResult<Bound<'py, PyDict>> {
+    let mut raised = None;
+    let reader = py.detach(|| {
+        let reader = Reader::open(&path)?;
+        reader.verify(|step| {
+            let told = Python::attach(|py| {
+                py.check_signals()?;
+                progress.as_ref().map_or(Ok(()), |progress| {
+                    progress.call1(py, (step.done, step.total)).map(drop)
+                })
+            });
+            match told {
+                Ok(()) => ControlFlow::Continue(()),
+                Err(error) => {
+                    raised = Some(error);
+                    ControlFlow::Break(())
+                }
+            }
+        })?;
+        Ok(reader)
+    });
+    if let Some(error) = raised {
+        return Err(error);
+    }
+    let reader = reader.map_err(|error| files_error(py, &error))?;
+    let dict = PyDict::new(py);
+    dict.set_item("path", reader.path())?;
+    dict.set_item("number", reader.number())?;
+    dict.set_item("chunks", reader.blob_count())?;
+    for (key, value) in reader.metadata() {
+        dict.set_item(key, value)?;
+    }
+    Ok(dict)
+}

@@ -1,0 +1,82 @@
+"""When a server's tables are written to disk, and how many copies are kept."""
+
+from __future__ import annotations
+
+import os
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["Checkpointer"]
+
+
+@dataclass(frozen=True)
+class Checkpointer:
+    """Checkpoints of a server's tables in a directory.
+
+    A checkpoint is taken while inserts and samples go on; each table is written as it was at one
+    moment, with its limiter's counts, its selectors and its random state. Bytes that trajectories
+    share, and that an earlier checkpoint has, are not written again.
+
+    Args:
+        path: The directory, which is made if it is not there. It can't have anything else in it.
+        keep: How many of the newest checkpoints to keep.
+        every: Seconds between two checkpoints; only ``server.checkpoint()`` makes them when ``None``.
+        load: Have a server begin with the newest checkpoint that is there.
+
+    Examples:
+        >>> import tempfile
+        >>> from echoic import Checkpointer, Server, Table
+        >>> with tempfile.TemporaryDirectory() as path:
+        ...     with Server(tables=[Table("numbers", 0, max_size=10)],
+        ...                 checkpointer=Checkpointer(path)) as server:
+        ...         server.client().insert(7, {"numbers": 1.0})
+        ...         _ = server.checkpoint()
+        ...     with Server(tables=[Table("numbers", 0, max_size=10)],
+        ...                 checkpointer=Checkpointer(path)) as server:
+        ...         print(server.client().sample("numbers", 1).data)
+        [7]
+    """
+
+    path: str | os.PathLike[str]
+    keep: int = 3
+    every: float | None = None
+    load: bool = True
+
+    def __post_init__(self) -> None:
+        """Refuse settings that make no sense."""
+        if self.keep < 1:
+            raise ValueError(f"keep must be at least 1, got {self.keep}")
+        if self.every is not None and not self.every > 0:
+            raise ValueError(f"every must be a number of seconds above 0, got {self.every}")
+
+    @property
+    def root(self) -> Path:
+        """The directory."""
+        return Path(self.path)
+
+
+class Schedule:
+    """Calls a function now and then, in a thread."""
+
+    def __init__(self, every: float, call: Callable[[], object]) -> None:
+        """Begin."""
+        self._every = every
+        self._call = call
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="echoic-checkpointer", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while not self._over.wait(self._every):
+            self._call()
+
+    def stop(self) -> None:
+        """End, after the call that is under way."""
+        self._over.set()
+        if threading.current_thread() is not self._thread:
+            self._thread.join()

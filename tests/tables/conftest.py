@@ -1,0 +1,60 @@
+"""Fixtures of the tables' tests: tables that get closed, and every selector."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import echoic
+import numpy as np
+import pytest
+from echoic import selectors
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+SELECTORS = [
+    selectors.Uniform(),
+    selectors.Prioritized(0.6),
+    selectors.Fifo(),
+    selectors.Lifo(),
+    selectors.MinHeap(),
+    selectors.MaxHeap(),
+    selectors.Epoch(),
+    selectors.HotCold(2),
+]
+
+
+@pytest.fixture
+def make_table() -> Iterator[Callable[..., echoic.Table]]:
+    """Make tables that are closed after the test, which wakes whoever still waits."""
+    tables: list[echoic.Table] = []
+
+    def make(spec: Any = None, **settings: Any) -> echoic.Table:
+        settings = {"max_size": 100, "seed": 1, **settings}
+        table = echoic.Table("replay", spec, **settings)
+        tables.append(table)
+        return table
+
+    yield make
+    for table in tables:
+        table.close()
+
+
+@pytest.fixture
+def make_queue() -> Iterator[Callable[..., echoic.Table]]:
+    """Make queues of int64 that are closed after the test."""
+    tables: list[echoic.Table] = []
+
+    def make(max_size: int) -> echoic.Table:
+        tables.append(echoic.Table.queue("queue", np.int64(0), max_size=max_size))
+        return tables[-1]
+
+    yield make
+    for table in tables:
+        table.close()
+
+
+@pytest.fixture(params=SELECTORS, ids=lambda selector: type(selector).__name__)
+def selector(request: pytest.FixtureRequest) -> selectors.Selector:
+    """Each of the selectors."""
+    return request.param

@@ -1,0 +1,108 @@
+"""Memory: what small items take, and that nothing grows with time."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import echoic
+import numpy as np
+import pytest
+from echoic import selectors
+from echoic._native import allocation_count
+
+pytestmark = pytest.mark.timeout(110)
+
+MakeTable = Callable[..., echoic.Table]
+
+ITEM = {"action": np.int64(0), "obs": np.zeros(8, np.float32), "reward": 0.0}
+ITEM_BYTES = 48
+ITEMS = 1_000_000
+
+# In a process of its own: only there is the memory all the table's.
+FILL = f"""
+import numpy as np, echoic, gc
+from echoic import Table, selectors
+
+def resident():
+    gc.collect()
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * 4096
+
+def table(max_size):
+    item = {{"obs": np.zeros(8, np.float32), "action": np.int64(0), "reward": 0.0}}
+    sampler = selectors.Prioritized(0.6)
+    return Table("t", item, sampler=sampler, remover=selectors.Fifo(), max_size=max_size, seed=1)
+
+rows = {{
+    "obs": np.ones((1000, 8), np.float32),
+    "action": np.arange(1000),
+    "reward": np.ones(1000),
+}}
+priorities = np.linspace(0.1, 2, 1000)
+
+def use(table, items):
+    for number in range(items // 1000):
+        table.insert_batch(rows, priorities)
+        if number % 10 == 0:
+            info = table.sample(256).info
+            table.update_priorities(info.key, info.priority + 0.1)
+
+use(table(5_000), 10_000)
+before = resident()
+full = table({ITEMS})
+assert full.spec.nbytes == {ITEM_BYTES}
+use(full, {ITEMS})
+filled = resident()
+use(full, {ITEMS} // 2)
+print(filled - before, resident() - filled, full.info["size"], full.info["memory_bytes"])
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_small_items_take_little_more_than_their_bytes(run_script: Callable[..., Any]) -> None:
+    ended = run_script(FILL)
+    assert ended.returncode == 0, ended.stderr
+    taken, later, size, rows = map(int, ended.stdout.split())
+    assert size == ITEMS
+    assert taken >= ITEMS * ITEM_BYTES
+    assert taken <= ITEMS * (1.15 * ITEM_BYTES + 64), f"{taken / ITEMS:.0f} bytes an item"
+    # Items that come and go when it is full are free, but for the rows in between.
+    assert later <= 0.01 * taken, f"{later} bytes more"
+    assert ITEMS * ITEM_BYTES <= rows <= 1.01 * ITEMS * ITEM_BYTES
+
+
+def rounds(table: echoic.Table, item: Any, count: int) -> int:
+    """Allocations of Rust in rounds of all that learners and actors do."""
+    before = allocation_count()
+    for _ in range(count):
+        for _ in range(4):
+            table.insert(item, priority=2.0)
+        info = table.sample(16).info
+        table.update_priorities(info.key, info.priority)
+        table.delete(info.key[:1])
+    return allocation_count() - before
+
+
+@pytest.mark.parametrize("with_spec", [True, False], ids=["spec", "any form"])
+def test_every_round_allocates_as_little_as_the_first(
+    make_table: MakeTable, selector: selectors.Selector, with_spec: bool
+) -> None:
+    spec = ITEM if with_spec else None
+    table = make_table(spec, sampler=selector, remover=selector, max_size=50)
+    rounds(table, ITEM, 200)
+    first = rounds(table, ITEM, 300)
+    # A vector may grow once more; what grew with the number of rounds would show a hundredfold.
+    assert rounds(table, ITEM, 300) <= first + 10
+
+
+def test_inserting_into_a_full_table_hardly_allocates(make_table: MakeTable) -> None:
+    table = make_table(ITEM, sampler=selectors.Prioritized(), max_size=10_000)
+    for _ in range(11_000):
+        table.insert(ITEM)
+    before = allocation_count()
+    for _ in range(5_000):
+        table.insert(ITEM)
+    # Lists of the rows that went, one list for hundreds of them.
+    assert allocation_count() - before <= 250
