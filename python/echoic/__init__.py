@@ -1,8 +1,8 @@
 """Echoic: experience replay and data transport for reinforcement learning.
 
 Start with :class:`Server`: samples go in one by one, fixed-size batches come out as numpy views.
-Workers in other processes push to it with :func:`connect`. For replay there is :class:`Table`: items
-go in with priorities, and batches come out as a selector chooses.
+Workers in other processes push to it with :func:`connect`. For replay there is :class:`Table`:
+items go in with priorities, and batches come out as a selector chooses.
 """
 
 from echoic import limiters, selectors

@@ -473,7 +473,8 @@ class TrajectoryWriter:
 
     @property
     def history(self) -> Any:
-        """A tree like the steps, whose leaves are :class:`ColumnHistory`: what items are cut from."""
+        """A tree like the steps, whose leaves are :class:`ColumnHistory`: what items are cut
+        from."""
 
     def create_item(self, table: str, priority: float, trajectory: Any) -> None:
         """Make an item of steps of the history. Never waits.

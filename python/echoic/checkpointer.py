@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Callable
 
 __all__ = ["Checkpointer"]
@@ -25,7 +25,8 @@ class Checkpointer:
     Args:
         path: The directory, which is made if it is not there. It can't have anything else in it.
         keep: How many of the newest checkpoints to keep.
-        every: Seconds between two checkpoints; only ``server.checkpoint()`` makes them when ``None``.
+        every: Seconds between two checkpoints; only ``server.checkpoint()`` makes them when
+            ``None``.
         load: Have a server begin with the newest checkpoint that is there.
 
     Examples:

@@ -25,10 +25,10 @@ _LOOK = 0.1
 class Sampler:
     """An iterator over batches of a table; ``client.sampler`` makes one.
 
-    With ``prefetch`` above 0, threads fetch so many batches before they are asked for. Those count as
-    sampled although nobody may ever see them; with 0 a batch is drawn when it is taken, and nothing
-    starts a thread. It ends when the table is closed, or with :meth:`close`, which also frees a thread
-    that waits in ``next``.
+    With ``prefetch`` above 0, threads fetch so many batches before they are asked for. Those count
+    as sampled although nobody may ever see them; with 0 a batch is drawn when it is taken, and
+    nothing starts a thread. It ends when the table is closed, or with :meth:`close`, which also
+    frees a thread that waits in ``next``.
     """
 
     def __init__(

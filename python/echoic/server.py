@@ -25,15 +25,15 @@ __all__ = ["Server"]
 class Server(_native.Server):
     """A stream of samples, handed out in batches of a fixed size; or tables; or both.
 
-    A server with an example has a stream. Producers call :meth:`submit` from any number of threads; each sample is copied once, into its
-    place in a pre-allocated ring. Consumers call :meth:`sample` and get numpy views of that place.
-    The methods that run per sample live in the native base class. With ``tables`` it has those, and
-    :meth:`client` works with them.
+    A server with an example has a stream. Producers call :meth:`submit` from any number of
+    threads; each sample is copied once, into its place in a pre-allocated ring. Consumers call
+    :meth:`sample` and get numpy views of that place. The methods that run per sample live in the
+    native base class. With ``tables`` it has those, and :meth:`client` works with them.
 
     Args:
-        example: A sample of the stream as all others will be: nested dicts, tuples, lists, namedtuples,
-            dataclasses or nodes registered with optree, with arrays or scalars as leaves. Only its
-            structure, dtypes and shapes matter.
+        example: A sample of the stream as all others will be: nested dicts, tuples, lists,
+            namedtuples, dataclasses or nodes registered with optree, with arrays or scalars as
+            leaves. Only its structure, dtypes and shapes matter.
         batch_size: How many samples make a batch.
         num_buffers: How many batches fit: at least 2. Producers wait while all are full or held.
         tables: :class:`~echoic.Table` objects with different names.

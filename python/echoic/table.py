@@ -18,15 +18,15 @@ __all__ = ["Table"]
 class Table(_native.Table):
     """Items that are inserted one by one and sampled in batches.
 
-    A table works by itself, in this process; given to a :class:`~echoic.Server` it is also there for
-    others. All methods may be called from any thread.
+    A table works by itself, in this process; given to a :class:`~echoic.Server` it is also there
+    for others. All methods may be called from any thread.
 
     Args:
         name: Unique in a server.
         spec: An item as all others will be: a tree of arrays or scalars, of which only structure,
             dtypes and shapes matter. The items' bytes then lie side by side, which is the fastest
-            and smallest way to store items of one form. Without a spec items may be of any form, and
-            trajectories that overlap share their steps.
+            and smallest way to store items of one form. Without a spec items may be of any form,
+            and trajectories that overlap share their steps.
         sampler: Who is sampled.
         remover: Who goes when the table is full.
         limiter: Who must wait.
@@ -36,7 +36,8 @@ class Table(_native.Table):
 
     Raises:
         SpecError: The spec can't be stored.
-        LimiterError: With this limiter somebody would wait for ever; the message has the arithmetic.
+        LimiterError: With this limiter somebody would wait for ever; the message has the
+            arithmetic.
         ValueError: A setting makes no sense.
         MemoryError: So many items can't be stored.
 
@@ -54,7 +55,7 @@ class Table(_native.Table):
         4
     """
 
-    def __new__(
+    def __new__(  # noqa: PLR0913 - one argument for each option
         cls,
         name: str,
         spec: Any = None,

@@ -20,7 +20,8 @@ __all__ = ["TableClient"]
 
 
 class TableClient:
-    """Inserts into tables and samples from them; ``server.client()`` or ``connect(address)`` make one.
+    """Inserts into tables and samples from them; ``server.client()`` or ``connect(address)`` make
+    one.
 
     One client may be used from many threads.
     """

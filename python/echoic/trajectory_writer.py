@@ -17,8 +17,8 @@ __all__ = ["TrajectoryWriter"]
 class TrajectoryWriter(_native.TrajectoryWriter):
     """Appends steps, and makes items of them that share their bytes.
 
-    ``client.trajectory_writer`` makes one. Each step is stored once, in chunks of consecutive values of
-    one column, however many items name it. A writer is for one thread.
+    ``client.trajectory_writer`` makes one. Each step is stored once, in chunks of consecutive
+    values of one column, however many items name it. A writer is for one thread.
 
     Args:
         tables: The tables that items may go to.
