@@ -1,1 +1,7 @@
-"""Complete programs, each to be run from the project root with `python -m examples.NAME`."""
+"""Examples to read and to run: ``cartpole`` (a stream), ``dqn``, ``per`` and ``r2d2`` (tables)."""
+
+import os
+
+# The networks are so small that threads inside a matrix product only get in the way. The library
+# reads this when numpy is first imported, hence the place.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")

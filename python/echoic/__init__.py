@@ -5,13 +5,14 @@ Workers in other processes push to it with :func:`connect`. For replay there is 
 items go in with priorities, and batches come out as a selector chooses.
 """
 
-from echoic import limiters, selectors
+from echoic import limiters, selectors, structured_writer
 from echoic._native import (
     Batch,
     BatchInfo,
     ColumnHistory,
     Histogram,
     LeafSpec,
+    RemoteTable,
     Sample,
     SampleInfo,
     Spec,
@@ -38,6 +39,7 @@ from echoic.errors import (
 from echoic.ragged import Ragged
 from echoic.sampler import Sampler
 from echoic.server import Server
+from echoic.structured_writer import StructuredWriter
 from echoic.table import Table
 from echoic.table_client import TableClient
 from echoic.trajectory_writer import TrajectoryWriter
@@ -61,6 +63,7 @@ __all__ = [
     "PriorityError",
     "Ragged",
     "RefusedError",
+    "RemoteTable",
     "Sample",
     "SampleInfo",
     "Sampler",
@@ -69,6 +72,7 @@ __all__ = [
     "Spec",
     "SpecError",
     "Steps",
+    "StructuredWriter",
     "Table",
     "TableClient",
     "TableNotFoundError",
@@ -84,4 +88,5 @@ __all__ = [
     "connect",
     "limiters",
     "selectors",
+    "structured_writer",
 ]

@@ -14,15 +14,19 @@ __all__ = [
     "ColumnHistory",
     "Histogram",
     "LeafSpec",
+    "RemoteTable",
     "Sample",
     "SampleInfo",
     "Server",
     "Spec",
     "Steps",
+    "StructuredWriter",
     "Table",
+    "Tables",
     "TrajectoryAccumulator",
     "TrajectoryWriter",
     "allocation_count",
+    "connect_tables",
     "empty_call",
     "list_checkpoints",
     "open_checkpoint",
@@ -388,7 +392,7 @@ class Table:
         """
 
     def update_priorities(self, keys: Any, priorities: Any) -> int:
-        """Change priorities, all at one moment; returns how many of the items are still there.
+        """Change priorities, all at one moment; returns how many keys named items that are there.
 
         Keys of items that have gone are passed over. Of a key that is there twice the last value
         counts.
@@ -419,13 +423,20 @@ class Table:
         """Tell the learner's policy version, which items get that name none. It never falls."""
 
     def can_sample(self, count: int) -> bool:
-        """Whether a batch of so many could be sampled now without waiting."""
+        """Whether a batch of so many could be sampled now without waiting.
+
+        Raises:
+            LimiterError: It never could; the message has the arithmetic.
+        """
 
     def can_insert(self, count: int) -> bool:
         """Whether so many items could be inserted now without waiting."""
 
     def close(self) -> None:
-        """End everything, and wake everyone who waits."""
+        """End inserts and samples, and wake everyone who waits.
+
+        Priorities can still be changed: a learner need not know which of its batches was the last.
+        """
 
     def _set_limiter(self, limiter: tuple[str, list[float]]) -> None: ...
     def __len__(self) -> int: ...
@@ -443,16 +454,84 @@ class Table:
 
         ``name``, ``size``, ``max_size``, ``max_times_sampled``, ``inserts``, ``samples``,
         ``deletions``, ``sampler``, ``remover``, ``min_size``, ``samples_per_insert``, ``min_diff``,
-        ``max_diff``, ``paused``, ``version`` and ``memory_bytes``.
+        ``max_diff``, ``paused``, ``version`` and ``memory_bytes`` (of rows; 0 without a spec: other
+        tables may share the chunks).
         """
+
+@final
+class RemoteTable:
+    """A table of a server in another process; :func:`echoic.connect` gives them.
+
+    The methods are those of :class:`echoic.Table`. Inserts are on their way when they return: they
+    are delivered in the background, each exactly once, and ``client.flush()`` waits until they are
+    in the table. Everything else is a request that waits for its answer.
+    """
+
+    def insert(
+        self,
+        tree: Any,
+        priority: float = 1.0,
+        version: int | None = None,
+        timeout: float | None = None,
+    ) -> None: ...
+    def insert_batch(
+        self,
+        tree: Any,
+        priorities: Any = None,
+        version: int | None = None,
+        timeout: float | None = None,
+    ) -> None: ...
+    def sample(self, count: int, timeout: float | None = None, beta: float = 1.0) -> Batch: ...
+    def update_priorities(self, keys: Any, priorities: Any) -> int: ...
+    def delete(self, keys: Any) -> int: ...
+    def reset(self) -> None: ...
+    def pause(self) -> None: ...
+    def resume(self) -> None: ...
+    def advance(self, version: int) -> None: ...
+    def can_sample(self, count: int) -> bool: ...
+    def can_insert(self, count: int) -> bool: ...
+    def _set_limiter(self, limiter: tuple[str, list[float]]) -> None: ...
+    def __len__(self) -> int: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def spec(self) -> Spec | None: ...
+    @property
+    def info(self) -> dict[str, Any]: ...
+
+@final
+class Tables:
+    """A connection to the tables of a server."""
+
+    def flush(self, timeout: float | None = None) -> None: ...
+    def close(self, timeout: float | None = None) -> None: ...
+    def stats(self) -> dict[str, float]: ...
+    @property
+    def address(self) -> str: ...
+
+def connect_tables(
+    address: str,
+    token: bytes | None,
+    window_bytes: int,
+    linger: float,
+    deadline: float | None,
+    max_retry: int | None,
+    connect_timeout: float,
+    producer: bytes | None,
+    ca: str | os.PathLike[str] | None,
+    certificate: str | os.PathLike[str] | None,
+    key: str | os.PathLike[str] | None,
+    server_name: str | None,
+) -> tuple[Tables, list[RemoteTable]]:
+    """Connect to a server that has tables, for :func:`echoic.connect`."""
 
 @disjoint_base
 class TrajectoryWriter:
     """The native part of :class:`echoic.TrajectoryWriter`: everything that runs per step."""
 
-    def __new__(cls, tables: list[Table], keep_alive: int, chunk_length: int | None) -> Self: ...
-    def configure(self, path: str, keep_alive: int, chunk_length: int | None) -> None: ...
-    def append(self, step: Any, partial: bool = False, timeout: float | None = None) -> None:
+    def __new__(cls, tables: list[Table | RemoteTable], keep_alive: int, chunk_length: int | None)
+    -> Self: ... def configure(self, path: str, keep_alive: int, chunk_length: int | None) -> None:
+    ... def append(self, step: Any, partial: bool = False, timeout: float | None = None) -> None:
         """Append a step, or a part of one.
 
         Never waits, unless a thousand items wait for their tables.
@@ -517,6 +596,72 @@ class TrajectoryWriter:
     @property
     def episode_steps(self) -> int:
         """How many steps of this episode are complete."""
+
+@disjoint_base
+class StructuredWriter:
+    """The native part of :class:`echoic.StructuredWriter`: everything that runs per step."""
+
+    def __new__(cls, tables: list[Table], configs: list[Any], chunk_length: int | None) -> Self: ...
+    def append(self, step: Any, partial: bool = False, timeout: float | None = None) -> None:
+        """Append a step, or a part of one, and make the items that are due.
+
+        Never waits, unless a thousand items wait for their tables.
+
+        Args:
+            step: A tree of arrays. Steps may differ in which leaves they have.
+            partial: The step goes on: the next append adds other leaves to it. A pattern is applied
+                as soon as all that it needs is there, and at most once at a step.
+            timeout: Seconds to wait where it must.
+
+        Raises:
+            SpecError: A leaf has another dtype or shape than in the steps before, or than a
+                condition, a priority or a table's spec needs. The step was not appended.
+            TrajectoryError: A leaf was given twice in one step. The step was not appended.
+            PriorityError: A computed priority is negative or not finite. The step was appended, and
+                all items but those were made.
+            WaitTimeoutError: The tables took no items in time. The step was appended.
+        """
+
+    def append_batch(self, steps: Any, timeout: float | None = None) -> None:
+        """Append many consecutive steps, given as leaves with a leading axis.
+
+        Items are made at each of them.
+        """
+
+    def flush(self, block_until_num_items: int = 0, timeout: float | None = None) -> None:
+        """Hand all items over to their tables, and wait until at most so many are not there yet.
+
+        Raises:
+            WaitTimeoutError: The tables did not take them in time; they stay with the writer.
+        """
+
+    def end_episode(self, clear: bool = True, timeout: float | None = None) -> None:
+        """Make the items that wait for the end, hand all over and begin another episode.
+
+        Args:
+            clear: Items no longer have steps of this episode.
+            timeout: Seconds to wait for the tables.
+
+        Raises:
+            PriorityError: As for ``append``; the episode has ended all the same.
+            WaitTimeoutError: The tables did not take the items in time; they stay with the writer,
+                and the episode has ended.
+        """
+
+    def close(self) -> None:
+        """Take nothing more; items that were not flushed are dropped."""
+
+    @property
+    def pending(self) -> int:
+        """How many items were made and are in no table yet."""
+
+    @property
+    def episode_steps(self) -> int:
+        """How many steps of this episode are complete."""
+
+    @property
+    def missing_columns(self) -> list[str]:
+        """Columns that patterns name and that no step had so far: a typing error, if they stay."""
 
 @final
 class ColumnHistory:

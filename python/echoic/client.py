@@ -6,10 +6,11 @@ import atexit
 import contextlib
 import time
 import weakref
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 from echoic import _native
 from echoic.errors import EchoicError
+from echoic.table_client import TableClient
 from echoic.transports import secret
 
 if TYPE_CHECKING:
@@ -78,19 +79,19 @@ class Client(_native.Client):
         server_name: str | None = None,
     ) -> Self:
         """Connect; see the class for the arguments."""
-        options: dict[str, Any] = {
-            "token": secret(token),
-            "window_bytes": window_bytes,
-            "linger": linger,
-            "deadline": deadline,
-            "max_retry": max_retry,
-            "connect_timeout": connect_timeout,
-            "producer": producer,
-            "ca": ca,
-            "certificate": certificate,
-            "key": key,
-            "server_name": server_name,
-        }
+        options = _options(
+            token=token,
+            window_bytes=window_bytes,
+            linger=linger,
+            deadline=deadline,
+            max_retry=max_retry,
+            connect_timeout=connect_timeout,
+            producer=producer,
+            ca=ca,
+            certificate=certificate,
+            key=key,
+            server_name=server_name,
+        )
         self = super().__new__(cls, address, example, **options)
         # A copy is another producer: two with one identity would take each other's place.
         self._options = {**options, "producer": None}
@@ -131,12 +132,18 @@ class TcpClient(Client):
         return super().__new__(cls, f"tcp://{host}:{port}", example, **options)
 
 
-def connect(address: str, example: Any, **options: Any) -> Client:
+@overload
+def connect(address: str, example: None = None, **options: Any) -> TableClient: ...
+@overload
+def connect(address: str, example: Any, **options: Any) -> Client: ...
+def connect(address: str, example: Any = None, **options: Any) -> Client | TableClient:
     """Connect to a server at any kind of address.
+
+    With an example, to its stream; without one, to its tables.
 
     Args:
         address: ``tcp://host:port``, ``tls://host:port``, ``unix:///path`` or ``shm://name``.
-        example: A sample as all others will be, like the server's.
+        example: A sample as all others of the stream will be, like the server's.
         **options: Those of :class:`Client`.
 
     Examples:
@@ -148,8 +155,51 @@ def connect(address: str, example: Any, **options: Any) -> Client:
         ...         client.send_batch({"obs": np.ones((2, 4), np.float32)})
         ...     print(server.sample().batch["obs"].sum())
         8.0
+
+        >>> from echoic import Table, TcpTransport
+        >>> table = Table("replay", example, max_size=100)
+        >>> with Server(tables=[table], transport=TcpTransport(port=0)) as server:
+        ...     with connect(server.addresses[0]) as client:
+        ...         client.insert({"obs": np.ones(4, np.float32)}, {"replay": 1.0})
+        ...         client.flush()
+        ...         print(client.sample("replay", 2).data["obs"].sum())
+        8.0
     """
+    if example is None:
+        settings = _options(**options)
+        connection, tables = _native.connect_tables(address, **settings)
+        return TableClient(tables, connection)
     return Client(address, example, **options)
+
+
+def _options(  # noqa: PLR0913 - one argument for each option
+    *,
+    token: str | bytes | None = None,
+    window_bytes: int = 4 << 20,
+    linger: float = 0.0002,
+    deadline: float | None = 60.0,
+    max_retry: int | None = None,
+    connect_timeout: float = 10.0,
+    producer: bytes | None = None,
+    ca: str | os.PathLike[str] | None = None,
+    certificate: str | os.PathLike[str] | None = None,
+    key: str | os.PathLike[str] | None = None,
+    server_name: str | None = None,
+) -> dict[str, Any]:
+    """Return the options of a connection, as the native core takes them."""
+    return {
+        "token": secret(token),
+        "window_bytes": window_bytes,
+        "linger": linger,
+        "deadline": deadline,
+        "max_retry": max_retry,
+        "connect_timeout": connect_timeout,
+        "producer": producer,
+        "ca": ca,
+        "certificate": certificate,
+        "key": key,
+        "server_name": server_name,
+    }
 
 
 def _connect_again(address: str, example: Any, options: dict[str, Any]) -> Client:

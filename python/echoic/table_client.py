@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import atexit
+import contextlib
+import time
+import weakref
 from typing import TYPE_CHECKING, Any
 
-from echoic.errors import TableNotFoundError
+from echoic.errors import EchoicError, TableNotFoundError
 from echoic.sampler import Sampler
+from echoic.structured_writer import StructuredWriter
 from echoic.trajectory_writer import TrajectoryWriter
 
 if TYPE_CHECKING:
@@ -13,10 +18,18 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
-    from echoic._native import Batch, RemoteTable
+    from echoic._native import Batch, RemoteTable, Tables
+    from echoic.structured_writer import Config
     from echoic.table import Table
 
 __all__ = ["TableClient"]
+
+# How long a script that ends without closing its clients waits for what they still have to deliver.
+_EXIT_TIMEOUT = 5.0
+# How long the end of a `with` block waits when an exception ended it.
+_ERROR_TIMEOUT = 1.0
+
+_open_clients: weakref.WeakSet[TableClient] = weakref.WeakSet()
 
 
 class TableClient:
@@ -26,9 +39,14 @@ class TableClient:
     One client may be used from many threads.
     """
 
-    def __init__(self, tables: Iterable[Table | RemoteTable]) -> None:
-        """Take the tables together."""
+    def __init__(
+        self, tables: Iterable[Table | RemoteTable], connection: Tables | None = None
+    ) -> None:
+        """Take the tables together, with the connection that they are reached by."""
         self._tables = {table.name: table for table in tables}
+        self._connection = connection
+        if connection is not None:
+            _open_clients.add(self)
 
     @property
     def tables(self) -> Mapping[str, Table | RemoteTable]:
@@ -178,16 +196,63 @@ class TableClient:
         """Make a writer of trajectories; see :class:`~echoic.TrajectoryWriter`."""
         return TrajectoryWriter(list(self._tables.values()), num_keep_alive_refs, chunk_length)
 
-    def flush(self, timeout: float | None = None) -> None:
-        """Wait until everything that was inserted before is in the tables."""
+    def structured_writer(
+        self, configs: Iterable[Config], *, chunk_length: int | None = None
+    ) -> StructuredWriter:
+        """Make a writer of trajectories by patterns; see :mod:`echoic.structured_writer`."""
+        return StructuredWriter(list(self._tables.values()), configs, chunk_length)
 
-    def close(self) -> None:
+    def can_sample(self, table: str, count: int) -> bool:
+        """Whether a batch of so many could be sampled now without waiting."""
+        return self.table(table).can_sample(count)
+
+    def can_insert(self, table: str, count: int = 1) -> bool:
+        """Whether so many items could be inserted now without waiting."""
+        return self.table(table).can_insert(count)
+
+    def stats(self) -> dict[str, float]:
+        """Return the numbers of the connection; none for tables of this process.
+
+        ``items_sent``, ``items_acked`` (in their tables), ``pending`` (not yet), ``held_bytes``,
+        ``bytes_sent``, ``writes`` (system calls), ``reconnects``, ``blocked_sends``,
+        ``blocked_time`` (seconds) and ``connected`` (0 or 1).
+        """
+        return {} if self._connection is None else self._connection.stats()
+
+    def flush(self, timeout: float | None = None) -> None:
+        """Wait until everything that was inserted before is in the tables.
+
+        Raises:
+            WaitTimeoutError: It was not in time; it is still being delivered.
+            DisconnectedError: The client has given up.
+        """
+        if self._connection is not None:
+            self._connection.flush(timeout)
+
+    def close(self, timeout: float | None = None) -> None:
         """End the client; what it inserted is delivered first. Tables of this process stay."""
+        if self._connection is not None:
+            self._connection.close(timeout)
 
     def __enter__(self) -> Self:
         """Return the client."""
         return self
 
-    def __exit__(self, *_: object) -> None:
-        """Close the client."""
-        self.close()
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """Deliver what is left and close; after an exception, not for long."""
+        if kind is None:
+            self.close()
+            return
+        # The exception matters more than what it leaves undelivered.
+        with contextlib.suppress(EchoicError):
+            self.close(_ERROR_TIMEOUT)
+
+
+@atexit.register
+def _deliver_at_exit() -> None:
+    """Give clients that nobody closed a moment to deliver what they have, all of them together."""
+    deadline = time.monotonic() + _EXIT_TIMEOUT
+    for client in list(_open_clients):
+        # There is nobody left to tell.
+        with contextlib.suppress(EchoicError):
+            client.close(max(0.0, deadline - time.monotonic()))

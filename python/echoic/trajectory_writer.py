@@ -43,7 +43,7 @@ class TrajectoryWriter(_native.TrajectoryWriter):
 
     def __new__(
         cls,
-        tables: Sequence[_native.Table],
+        tables: Sequence[_native.Table | _native.RemoteTable],
         num_keep_alive_refs: int = 1,
         chunk_length: int | None = None,
     ) -> Self:

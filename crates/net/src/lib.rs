@@ -14,6 +14,7 @@ pub mod address;
 pub mod auth;
 pub mod client;
 pub mod server;
+mod spare;
 pub mod transport;
 pub mod wire;
 

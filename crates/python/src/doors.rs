@@ -1,14 +1,13 @@
 //! The doors of a server to other processes, and what Python says about them.
 
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use echoic_net::client::{LinkError, probe as probe_at};
-use echoic_net::server::{ConnectionInfo, DoorInfo, OpenError, Options, Server};
+use echoic_net::server::{ConnectionInfo, DoorInfo, OpenError, Options, Served, Server};
 use echoic_net::transport::{TlsFiles, UseError, dial_to, listen_at};
 use echoic_net::{Address, Token};
-use echoic_replay::Stream;
 use pyo3::exceptions::{PyOSError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
@@ -94,11 +93,11 @@ impl Doors {
         &self,
         address: &Address,
         files: &TlsFiles,
-        stream: &Arc<Stream>,
+        served: Served,
         options: Options,
     ) -> Result<String, DoorError> {
         let listen = listen_at(address, files)?;
-        let door = Server::open(&*listen, Arc::clone(stream), options).map_err(DoorError::Open)?;
+        let door = Server::open(&*listen, served, options).map_err(DoorError::Open)?;
         let address = door.address().to_string();
         self.lock().push(door);
         Ok(address)

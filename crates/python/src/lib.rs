@@ -1,7 +1,7 @@
 //! Python bindings of Echoic: one file per public class, no logic of its own about experience.
 //!
 //! - `server`, `client`, `sample`, `accumulator`, `spec`: the classes.
-//! - `table`: tables in this process, and the batches that they give.
+//! - `table`: tables in this process, and the batches that they give. `remote`: those of a server.
 //! - `writer`: trajectories, step by step. `checkpoints`: tables in files.
 //! - `structure`: the form of a tree as text. `doors`: a server's doors to other processes.
 //! - `tree`, `leaf` and `sources`: from a Python tree to checked byte sources and back.
@@ -21,6 +21,7 @@ mod error;
 mod fork;
 mod leaf;
 mod memory;
+mod remote;
 mod sample;
 mod server;
 mod sources;
@@ -45,6 +46,8 @@ mod _native {
     #[pymodule_export]
     use super::doors::ping;
     #[pymodule_export]
+    use super::remote::{RemoteTable, Tables, connect_tables};
+    #[pymodule_export]
     use super::sample::{Histogram, Sample, SampleInfo};
     #[pymodule_export]
     use super::server::{Server, empty_call};
@@ -53,7 +56,7 @@ mod _native {
     #[pymodule_export]
     use super::table::{Batch, BatchInfo, Table};
     #[pymodule_export]
-    use super::writer::{ColumnHistory, Steps, TrajectoryWriter};
+    use super::writer::{ColumnHistory, Steps, StructuredWriter, TrajectoryWriter};
 
     #[pymodule_init]
     fn init(module: &pyo3::Bound<'_, pyo3::types::PyModule>) -> pyo3::PyResult<()> {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use echoic_net::server::Options;
+use echoic_net::server::{Options, Served};
 use echoic_net::transport::TlsFiles;
 use echoic_replay::stream::Wait;
 use echoic_replay::table::Tables;
@@ -174,8 +174,9 @@ impl Server {
             options.threads = size("threads", threads)?;
         }
         let address = doors::address(address)?;
-        let stream = &self.side()?.stream;
-        py.detach(|| self.doors.open(&address, &files, stream, options))
+        let stream = self.stream.as_ref().map(|side| Arc::clone(&side.stream));
+        let served = Served { stream, tables: Arc::clone(&self.tables) };
+        py.detach(|| self.doors.open(&address, &files, served, options))
             .map_err(|error| error.raise(py))
     }
 

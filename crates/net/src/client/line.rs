@@ -52,6 +52,12 @@ pub(super) struct Line {
     bell: UnixStream,
 }
 
+impl std::fmt::Debug for Line {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Line").field("address", &self.dial.address()).finish_non_exhaustive()
+    }
+}
+
 /// Where the thread hears the bell.
 pub(super) struct Ear(UnixStream);
 
@@ -146,24 +152,23 @@ impl Line {
     }
 
     /// How the client introduces itself.
-    pub(super) fn open(&self, purpose: Purpose, first: u64, spec: &Spec) -> Open {
+    pub(super) fn open(&self, purpose: Purpose, first: u64, spec: Option<&Spec>) -> Open {
         Open {
             proof: [0; 32],
             purpose,
             producer: self.producer,
             epoch: self.epoch,
             first,
-            stream: crate::server::STREAM.into(),
-            spec: Some(spec.clone()),
+            stream: spec.map(|_| crate::server::STREAM.into()).unwrap_or_default(),
+            spec: spec.cloned(),
         }
     }
 
-    /// Connects, again and again; `None` when the client is `done` and need not.
+    /// Connects, again and again; `None` when an attempt finds that it need not.
     pub(super) fn connect<T>(
         &self,
         ear: &Ear,
-        done: impl Fn() -> bool,
-        mut attempt: impl FnMut(Instant) -> Result<T, LinkError>,
+        mut attempt: impl FnMut(Instant) -> Result<Option<T>, LinkError>,
     ) -> Result<Option<T>, Failure> {
         let since = Instant::now();
         let (mut attempts, mut pause) = (0, FIRST_BACKOFF);
@@ -171,16 +176,14 @@ impl Line {
         let first = Some(self.options.connect_timeout);
         let patience = if returning { self.options.deadline } else { first };
         loop {
-            if done() {
-                return Ok(None);
-            }
             let left = patience.map(|patience| patience.saturating_sub(since.elapsed()));
             let deadline = Instant::now() + left.map_or(ATTEMPT, |left| left.min(ATTEMPT));
             let error = match attempt(deadline) {
+                Ok(None) => return Ok(None),
                 Ok(connection) => {
                     self.connections.fetch_add(1, Ordering::Relaxed);
                     self.set_state(State::Standing);
-                    return Ok(Some(connection));
+                    return Ok(connection);
                 }
                 Err(error) => error,
             };

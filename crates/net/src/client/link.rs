@@ -173,8 +173,12 @@ impl Opening {
     pub(crate) fn frame(&mut self) -> Result<(Header, Vec<u8>), LinkError> {
         loop {
             if let Some(header) = Header::read(&self.input)? {
-                if header.len > handshake::MAX_PAYLOAD {
-                    let (limit, got) = (handshake::MAX_PAYLOAD.into(), header.len.into());
+                let limit = match header.kind {
+                    kind::WELCOME => handshake::MAX_WELCOME,
+                    _ => handshake::MAX_PAYLOAD,
+                };
+                if header.len > limit {
+                    let (limit, got) = (limit.into(), header.len.into());
                     let field = "length of a frame";
                     return Err(WireError::TooLarge { field, limit, got }.into());
                 }

@@ -312,8 +312,11 @@ impl Shared {
     /// The watcher's life.
     fn watch(&self, ear: &Ear) {
         let state = loop {
-            let attempt = |deadline| self.attempt(deadline);
-            let mut link = match self.line.connect(ear, || self.line.is_closing(), attempt) {
+            let attempt = |deadline| match self.line.is_closing() {
+                true => Ok(None),
+                false => self.attempt(deadline).map(Some),
+            };
+            let mut link = match self.line.connect(ear, attempt) {
                 Ok(Some(link)) => link,
                 Ok(None) => break State::Closed,
                 Err(failure) => break State::Failed(failure),
@@ -334,7 +337,7 @@ impl Shared {
     /// Connects once, and maps the ring.
     fn attempt(&self, deadline: Instant) -> Result<Box<dyn Link>, LinkError> {
         let token = self.line.options.token.as_ref();
-        let open = self.line.open(Purpose::Memory, 0, &self.spec);
+        let open = self.line.open(Purpose::Memory, 0, Some(&self.spec));
         let (mut opening, _) = Opening::new(&*self.line.dial, token, open, deadline)?;
         let (header, payload) = opening.frame()?;
         let Control::Memory { owner, layout } = Control::read(header, &payload)? else {

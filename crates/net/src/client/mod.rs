@@ -15,8 +15,9 @@ mod line;
 mod link;
 #[cfg(target_os = "linux")]
 pub mod memory;
-
 mod probe;
+mod samples;
+pub mod tables;
 
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering, fence};
@@ -32,8 +33,8 @@ use echoic_replay::stream::{Wait, WaitOver};
 pub use link::LinkError;
 pub use probe::{Probed, probe};
 
-use self::courier::{Courier, ENOUGH_BYTES};
 use self::line::Line;
+use self::samples::{ENOUGH_BYTES, Samples};
 use crate::address::Address;
 use crate::auth::Token;
 use crate::transport::Dial;
@@ -176,7 +177,7 @@ struct Stats {
 /// What a client and its courier share.
 struct Shared {
     spec: Spec,
-    line: Line,
+    line: Arc<Line>,
     window: Arc<Window>,
     alarm: AtomicU8,
     stall: AtomicU8,
@@ -190,7 +191,7 @@ struct Shared {
 /// See the [module](self).
 pub struct Client {
     shared: Arc<Shared>,
-    courier: Mutex<Option<JoinHandle<Reader>>>,
+    courier: Mutex<Option<JoinHandle<Samples>>>,
     /// The window's reading end, once the courier has ended.
     remains: Mutex<Option<Reader>>,
 }
@@ -295,7 +296,7 @@ impl Client {
         let (line, ear) = Line::new(dial, options, move || changed.notify()).map_err(system)?;
         let shared = Arc::new(Shared {
             spec,
-            line,
+            line: Arc::new(line),
             window,
             alarm: AtomicU8::new(Alarm::Off as u8),
             stall: AtomicU8::new(Stall::None as u8),
@@ -303,13 +304,8 @@ impl Client {
             urgent: AtomicU64::new(0),
             stats: Stats::default(),
         });
-        let courier = Courier::new(Arc::clone(&shared), reader, ear);
-        let thread = std::thread::Builder::new().name("echoic-courier".into());
-        let mourner = Arc::clone(&shared);
-        let courier = thread.spawn(move || {
-            let _mourned = line::on_death(&mourner.line);
-            courier.run()
-        });
+        let samples = Samples::new(Arc::clone(&shared), reader);
+        let courier = courier::spawn(&shared.line, ear, samples, Samples::settle);
         let courier = courier.map_err(system)?;
         Ok(Self { shared, courier: Mutex::new(Some(courier)), remains: Mutex::new(None) })
     }
@@ -431,9 +427,9 @@ impl Client {
             return;
         }
         if let Some(courier) = lock(&self.courier).take()
-            && let Ok(reader) = courier.join()
+            && let Ok(samples) = courier.join()
         {
-            *lock(&self.remains) = Some(reader);
+            *lock(&self.remains) = Some(samples.into_reader());
         }
     }
 

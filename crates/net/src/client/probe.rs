@@ -8,7 +8,7 @@ use super::link::{LinkError, Opening};
 use crate::auth::{Token, random};
 use crate::transport::Dial;
 use crate::wire::frame::Control;
-use crate::wire::handshake::{Open, Purpose};
+use crate::wire::handshake::{Offer, Open, Purpose};
 use crate::wire::{VERSION, WireError};
 
 /// What a server said about itself.
@@ -45,8 +45,9 @@ pub fn probe(
         spec: None,
     };
     let (mut opening, welcome) = Opening::new(dial, token, open, deadline)?;
-    let missing = WireError::Spec("the server did not tell its own".into());
-    let spec = welcome.spec.ok_or(missing)?;
+    let Offer::Spec(spec) = welcome.offer else {
+        return Err(WireError::Spec("the server did not tell its own".into()).into());
+    };
     let mut round_trips = Vec::new();
     for number in 0..pings as u64 {
         let since = Instant::now();

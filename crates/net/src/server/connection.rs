@@ -13,12 +13,15 @@ use echoic_replay::{Blocked, Stream};
 
 use super::intake::{Intake, Obstacle};
 use super::meter::ConnectionMeter;
+use super::outbox::Outbox;
+use super::tables::{Context, Desk, Hold, Scribe};
 use crate::auth::{Side, Token};
 use crate::transport::Link;
 use crate::wire::frame::{self, Control, DATA_BYTES, DataHead, HEADER_BYTES, Header, Stall, kind};
 use crate::wire::handshake::{
     self, Challenge, Hello, Nonce, Open, ProducerId, RefusalCode, Refused,
 };
+use crate::wire::tables::{MAX_REQUEST, Request};
 use crate::wire::{PREFACE_BYTES, VERSION, WireError, preface, read_preface};
 
 /// How much is read at once: much for one system call, and little enough to stay in the cache until it
@@ -28,6 +31,9 @@ pub(crate) const CHUNK: usize = 256 << 10;
 const KEPT: usize = 4096;
 /// What a buffer for [`Connection::read`] must hold: a frame that is not complete, and a chunk.
 pub(crate) const BUFFER: usize = HEADER_BYTES + handshake::MAX_PAYLOAD as usize + CHUNK;
+
+/// From how many bytes on the rest of a frame is read to where its start is, not to the shared buffer.
+const LARGE: usize = 16 << 10;
 
 /// How long a client may take to say who it is.
 const HANDSHAKE: Duration = Duration::from_secs(10);
@@ -43,6 +49,10 @@ pub(crate) enum Outcome {
     More,
     /// The ring has no room; there are bytes that wait for it.
     Blocked(Blocked),
+    /// A table takes nothing more now; there is a frame that waits for it.
+    Held { table: usize, stall: Stall },
+    /// The client is to read answers before it is given more.
+    Choked,
     /// The client says who it is: see [`Connection::take_open`].
     Opened,
     /// The connection is over.
@@ -76,7 +86,13 @@ enum Phase {
     Deciding(Box<Decision>),
     Producing {
         producer: ProducerId,
+        stream: Arc<Stream>,
         intake: Intake,
+    },
+    Requesting(Desk),
+    Inserting {
+        producer: ProducerId,
+        scribe: Box<Scribe>,
     },
     /// A probe, or a client that writes into the ring's memory.
     Listening,
@@ -91,6 +107,28 @@ pub(crate) struct Decision {
     pub(crate) server: Nonce,
 }
 
+/// How far a producer is.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Progress {
+    pub(crate) producer: ProducerId,
+    /// Number of the first sample or operation that is not stored.
+    pub(crate) next: u64,
+    /// Whether it inserts into tables; else it fills the stream.
+    pub(crate) of_tables: bool,
+}
+
+/// Why what came is not used.
+enum Fault {
+    Malformed(WireError),
+    Refused(RefusalCode, String),
+}
+
+impl From<WireError> for Fault {
+    fn from(error: WireError) -> Self {
+        Self::Malformed(error)
+    }
+}
+
 /// See the [module](self).
 pub(crate) struct Connection {
     pub(crate) id: u64,
@@ -99,9 +137,11 @@ pub(crate) struct Connection {
     phase: Phase,
     /// Bytes that came and could not be used yet.
     input: Vec<u8>,
-    /// Bytes to be sent, and how many of them are.
-    output: Vec<u8>,
-    sent: usize,
+    /// How many bytes the frame has that they begin, once that is known.
+    wanted: usize,
+    outbox: Outbox,
+    /// Nothing is read until more of the outbox is sent.
+    choked: bool,
     deadline: Option<Instant>,
     last_heard: Instant,
     /// `next` of the last acknowledgement.
@@ -144,8 +184,9 @@ impl Connection {
             meter,
             phase: Phase::Preface,
             input: Vec::new(),
-            output: Vec::new(),
-            sent: 0,
+            wanted: 0,
+            outbox: Outbox::default(),
+            choked: false,
             deadline: Some(now + HANDSHAKE),
             last_heard: now,
             acknowledged: 0,
@@ -155,43 +196,73 @@ impl Connection {
         }
     }
 
-    /// The producer that it serves.
-    pub(crate) fn producer(&self) -> Option<(&ProducerId, u64)> {
+    /// The producer that it serves, and how far that is.
+    pub(crate) fn progress(&self) -> Option<Progress> {
         match &self.phase {
-            Phase::Producing { producer, intake } => Some((producer, intake.next)),
+            Phase::Producing { producer, intake, .. } => {
+                Some(Progress { producer: *producer, next: intake.next, of_tables: false })
+            }
+            Phase::Inserting { producer, scribe } => {
+                Some(Progress { producer: *producer, next: scribe.next, of_tables: true })
+            }
             _ => None,
         }
+    }
+
+    /// Whether it brings samples for the stream.
+    pub(crate) fn fills_stream(&self) -> bool {
+        matches!(self.phase, Phase::Producing { .. })
+    }
+
+    /// What it asks of tables.
+    pub(crate) fn desk(&mut self) -> Option<(&mut Desk, &mut Outbox)> {
+        match &mut self.phase {
+            Phase::Requesting(desk) => Some((desk, &mut self.outbox)),
+            _ => None,
+        }
+    }
+
+    /// Whether it is to be asked to finish when the server closes.
+    pub(crate) fn is_at_work(&self) -> bool {
+        matches!(
+            self.phase,
+            Phase::Producing { .. } | Phase::Inserting { .. } | Phase::Requesting(_)
+        ) || self.has_memory()
     }
 
     /// Reads and uses what there is, up to a `chunk`. `token` is what clients must have.
     pub(crate) fn read(
         &mut self,
-        stream: &Stream,
+        context: &Context<'_>,
         buffer: &mut [u8],
         chunk: usize,
         token: Option<&Token>,
     ) -> Outcome {
-        let outcome =
-            self.try_read(stream, buffer, chunk, token).unwrap_or_else(|error| self.fail(&error));
+        let of_tables = matches!(self.phase, Phase::Requesting(_) | Phase::Inserting { .. });
+        let read = if of_tables {
+            self.read_tables(context, buffer, chunk, token)
+        } else {
+            self.try_read(buffer, chunk, token)
+        };
+        let outcome = read.unwrap_or_else(|fault| self.fail(fault));
         self.note_stall(&outcome);
         outcome
     }
 
     fn try_read(
         &mut self,
-        stream: &Stream,
         buffer: &mut [u8],
         chunk: usize,
         token: Option<&Token>,
-    ) -> Result<Outcome, WireError> {
+    ) -> Result<Outcome, Fault> {
         // What was left over last time goes first.
         let mut filled = self.input.len();
         buffer[..filled].copy_from_slice(&self.input);
         self.input.clear();
         // While nothing is under way, a connection keeps no memory.
         self.input.shrink_to(KEPT);
-        if filled > 0 || self.has_waiting_sample(stream) {
-            let (used, stop) = self.consume(stream, &buffer[..filled], token)?;
+        if filled > 0 || self.has_waiting_sample() {
+            let (used, stop) = self.consume(&buffer[..filled], token)?;
             buffer.copy_within(used..filled, 0);
             filled -= used;
             if let Some(stop) = stop {
@@ -200,7 +271,7 @@ impl Connection {
             }
         }
         let direct = match &mut self.phase {
-            Phase::Producing { intake, .. } if filled == 0 => {
+            Phase::Producing { intake, stream, .. } if filled == 0 => {
                 let before = intake.next;
                 let direct = intake.read_direct(stream, &mut *self.link, &mut buffer[..chunk]);
                 self.meter.samples.fetch_add(intake.next - before, Ordering::Relaxed);
@@ -216,25 +287,149 @@ impl Connection {
                 self.link.read(&mut buffer[filled..end]).map(|read| (read, read))
             }
         };
-        let (read, fresh) = match read {
-            Ok((0, _)) => return Ok(Outcome::Ended(Ending::Gone)),
-            Ok(read) => read,
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {
+        let fresh = match self.note_read(read) {
+            Ok(fresh) => fresh,
+            Err(outcome) => {
                 self.keep(&buffer[..filled]);
-                return Ok(Outcome::More);
+                return Ok(outcome);
             }
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                self.keep(&buffer[..filled]);
-                return Ok(Outcome::Drained);
-            }
-            Err(_) => return Ok(Outcome::Ended(Ending::Gone)),
         };
-        self.meter.read(read);
-        self.last_heard = Instant::now();
         filled += fresh;
-        let (used, stop) = self.consume(stream, &buffer[..filled], token)?;
+        let (used, stop) = self.consume(&buffer[..filled], token)?;
         self.keep(&buffer[used..filled]);
         Ok(stop.unwrap_or(Outcome::More))
+    }
+
+    /// Looks at what a read came to, in all and of that in the buffer: how much there is to be used, or
+    /// what else happened.
+    fn note_read(&mut self, read: io::Result<(usize, usize)>) -> Result<usize, Outcome> {
+        match read {
+            Ok((0, _)) => Err(Outcome::Ended(Ending::Gone)),
+            Ok((read, fresh)) => {
+                self.meter.read(read);
+                self.last_heard = Instant::now();
+                Ok(fresh)
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => Err(Outcome::More),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Err(Outcome::Drained),
+            Err(_) => Err(Outcome::Ended(Ending::Gone)),
+        }
+    }
+
+    /// As [`Connection::try_read`], when it is about tables: whole frames are used where they lie.
+    fn read_tables(
+        &mut self,
+        context: &Context<'_>,
+        buffer: &mut [u8],
+        chunk: usize,
+        token: Option<&Token>,
+    ) -> Result<Outcome, Fault> {
+        if let Phase::Requesting(desk) = &mut self.phase {
+            desk.retry(context, &mut self.outbox);
+            if desk.is_recalled() || self.outbox.backlog() >= context.most_unsent {
+                self.choked = true;
+                return Ok(Outcome::Choked);
+            }
+        }
+        if self.input.len() >= self.wanted && (self.wanted > 0 || !self.input.is_empty()) {
+            let mut input = std::mem::take(&mut self.input);
+            let (used, stop) = self.consume_tables(&input, context, token)?;
+            input.drain(..used);
+            if !matches!(self.phase, Phase::Leaving) {
+                self.input = input;
+            }
+            if let Some(stop) = stop {
+                return Ok(stop);
+            }
+        }
+        let filled = self.input.len();
+        if filled >= LARGE {
+            let more = self.wanted.saturating_sub(filled).clamp(1, chunk);
+            self.input.resize(filled + more, 0);
+            let read = self.link.read(&mut self.input[filled..]).map(|read| (read, read));
+            let noted = self.note_read(read);
+            self.input.truncate(filled + noted.as_ref().map_or(0, |fresh| *fresh));
+            return Ok(noted.map_or_else(|outcome| outcome, |_| Outcome::More));
+        }
+        buffer[..filled].copy_from_slice(&self.input);
+        let read = self.link.read(&mut buffer[filled..filled + chunk]).map(|read| (read, read));
+        let fresh = match self.note_read(read) {
+            Ok(fresh) => fresh,
+            Err(outcome) => {
+                // While nothing is under way, a connection keeps no memory.
+                self.input.shrink_to(KEPT);
+                return Ok(outcome);
+            }
+        };
+        self.input.clear();
+        let bytes = &buffer[..filled + fresh];
+        let (used, stop) = self.consume_tables(bytes, context, token)?;
+        if !matches!(self.phase, Phase::Leaving) {
+            self.input.reserve(self.wanted.min(chunk));
+            self.input.extend_from_slice(&bytes[used..]);
+        }
+        Ok(stop.unwrap_or(Outcome::More))
+    }
+
+    /// Uses whole frames: how many bytes, and what keeps it from using more that are there.
+    fn consume_tables(
+        &mut self,
+        bytes: &[u8],
+        context: &Context<'_>,
+        token: Option<&Token>,
+    ) -> Result<(usize, Option<Outcome>), Fault> {
+        let mut used = 0;
+        self.wanted = 0;
+        loop {
+            if self.outbox.backlog() >= context.most_unsent {
+                self.choked = true;
+                return Ok((used, Some(Outcome::Choked)));
+            }
+            let rest = &bytes[used..];
+            let Some(header) = Header::read(rest)? else { return Ok((used, None)) };
+            let limit = match &self.phase {
+                Phase::Requesting(_) if header.kind == kind::REQUEST => MAX_REQUEST,
+                Phase::Inserting { .. } => Scribe::most(header.kind).unwrap_or(frame::MAX_CONTROL),
+                _ => frame::MAX_CONTROL,
+            };
+            check_len(header, limit)?;
+            let end = HEADER_BYTES + header.len as usize;
+            let Some(payload) = rest.get(HEADER_BYTES..end) else {
+                self.wanted = end;
+                return Ok((used, None));
+            };
+            match &mut self.phase {
+                Phase::Requesting(desk) if header.kind == kind::REQUEST => {
+                    desk.take(Request::read(payload)?, context, &mut self.outbox)?;
+                }
+                Phase::Inserting { scribe, .. } if Scribe::most(header.kind).is_some() => {
+                    let before = (scribe.next, scribe.duplicates);
+                    let taken = scribe.take(header, payload, context);
+                    let (stored, dropped) = (scribe.next - before.0, scribe.duplicates - before.1);
+                    self.meter.samples.fetch_add(stored, Ordering::Relaxed);
+                    self.meter.duplicates.fetch_add(dropped, Ordering::Relaxed);
+                    match taken {
+                        Ok(()) => {}
+                        Err(Hold::Blocked { table, stall }) => {
+                            self.wanted = end;
+                            return Ok((used, Some(Outcome::Held { table, stall })));
+                        }
+                        Err(Hold::Closed) => {
+                            return Ok((used, Some(Outcome::Ended(Ending::Gone))));
+                        }
+                        Err(Hold::Malformed(error)) => return Err(error.into()),
+                        Err(Hold::Refused(code, text)) => return Err(Fault::Refused(code, text)),
+                    }
+                }
+                _ => {
+                    let stop = self.take_frame(header, payload, token)?;
+                    if stop.is_some() {
+                        return Ok((used + end, stop));
+                    }
+                }
+            }
+            used += end;
+        }
     }
 
     fn keep(&mut self, bytes: &[u8]) {
@@ -242,9 +437,9 @@ impl Connection {
     }
 
     /// Whether a complete sample waits for room.
-    fn has_waiting_sample(&self, stream: &Stream) -> bool {
+    fn has_waiting_sample(&self) -> bool {
         match &self.phase {
-            Phase::Producing { intake, .. } => intake.is_complete(stream),
+            Phase::Producing { intake, stream, .. } => intake.is_complete(stream),
             _ => false,
         }
     }
@@ -252,14 +447,13 @@ impl Connection {
     /// Uses bytes: how many, and what keeps it from using more that are there.
     fn consume(
         &mut self,
-        stream: &Stream,
         bytes: &[u8],
         token: Option<&Token>,
-    ) -> Result<(usize, Option<Outcome>), WireError> {
+    ) -> Result<(usize, Option<Outcome>), Fault> {
         let mut used = 0;
         loop {
             let rest = &bytes[used..];
-            if let Phase::Producing { intake, .. } = &mut self.phase
+            if let Phase::Producing { intake, stream, .. } = &mut self.phase
                 && intake.in_frame()
             {
                 let before = (intake.next, intake.duplicates);
@@ -279,7 +473,7 @@ impl Connection {
             let (step, stop) = match &self.phase {
                 Phase::Preface => (self.read_preface(rest)?, None),
                 Phase::Leaving => (rest.len(), None),
-                _ => self.read_frame(stream, rest, token)?,
+                _ => self.read_frame(rest, token)?,
             };
             used += step;
             if step == 0 || stop.is_some() {
@@ -292,7 +486,7 @@ impl Connection {
         match read_preface(bytes)? {
             None => Ok(0),
             Some(VERSION) => {
-                self.output.extend_from_slice(&preface(VERSION));
+                self.outbox.say(|out| out.extend_from_slice(&preface(VERSION)));
                 self.phase = Phase::Hello;
                 Ok(PREFACE_BYTES)
             }
@@ -303,13 +497,14 @@ impl Connection {
     /// Reads one frame that is no samples, or the head of one that is.
     fn read_frame(
         &mut self,
-        stream: &Stream,
         bytes: &[u8],
         token: Option<&Token>,
-    ) -> Result<(usize, Option<Outcome>), WireError> {
+    ) -> Result<(usize, Option<Outcome>), Fault> {
         let Some(header) = Header::read(bytes)? else { return Ok((0, None)) };
         let body = &bytes[HEADER_BYTES..];
-        if let (Phase::Producing { intake, .. }, kind::DATA) = (&mut self.phase, header.kind) {
+        if let (Phase::Producing { intake, stream, .. }, kind::DATA) =
+            (&mut self.phase, header.kind)
+        {
             let Some(head) = body.get(..DATA_BYTES) else { return Ok((0, None)) };
             intake.begin(DataHead::read(header, head, stream.spec().nbytes())?)?;
             return Ok((HEADER_BYTES + DATA_BYTES, None));
@@ -319,10 +514,7 @@ impl Connection {
             Phase::Challenged { .. } => handshake::MAX_PAYLOAD,
             _ => frame::MAX_CONTROL,
         };
-        if header.len > limit {
-            let (limit, got) = (limit.into(), header.len.into());
-            return Err(WireError::TooLarge { field: "length of a frame", limit, got });
-        }
+        check_len(header, limit)?;
         let Some(payload) = body.get(..header.len as usize) else { return Ok((0, None)) };
         let used = HEADER_BYTES + payload.len();
         let stop = self.take_frame(header, payload, token)?;
@@ -342,7 +534,7 @@ impl Connection {
                     return Ok(Some(Outcome::Ended(Ending::Gone)));
                 };
                 let wants_proof = token.is_some();
-                Challenge { nonce: server, wants_proof }.write(&mut self.output);
+                self.outbox.say(|out| Challenge { nonce: server, wants_proof }.write(out));
                 self.phase = Phase::Challenged { client: hello.nonce, server };
             }
             (Phase::Challenged { client, server }, kind::OPEN) => {
@@ -376,15 +568,22 @@ impl Connection {
                         let expected = "REPORT from a client that has the ring's memory only";
                         return Err(WireError::Unexpected { expected, got: header.kind });
                     }
-                    Control::Ping(number) => Control::Pong(number).write(&mut self.output),
+                    Control::Ping(number) => {
+                        self.outbox.say(|out| Control::Pong(number).write(out));
+                    }
                     Control::Goodbye { .. } => {
                         return Ok(Some(Outcome::Ended(Ending::Goodbye)));
                     }
                     _ => {}
                 }
             }
-            (_, got) => {
-                return Err(WireError::Unexpected { expected: "DATA, PING, PONG or GOODBYE", got });
+            (phase, got) => {
+                let expected = match phase {
+                    Phase::Requesting(_) => "REQUEST, PING, PONG or GOODBYE",
+                    Phase::Inserting { .. } => "a frame of an insert, PING, PONG or GOODBYE",
+                    _ => "DATA, PING, PONG or GOODBYE",
+                };
+                return Err(WireError::Unexpected { expected, got });
             }
         }
         Ok(None)
@@ -407,12 +606,34 @@ impl Connection {
     }
 
     /// Lets a producer stay.
-    pub(crate) fn produce(&mut self, producer: ProducerId, next: u64, limit: u64) {
+    pub(crate) fn produce(
+        &mut self,
+        producer: ProducerId,
+        stream: Arc<Stream>,
+        next: u64,
+        limit: u64,
+    ) {
         let mut intake = Intake::new(next);
         intake.limit = limit;
         self.acknowledged = next;
-        self.phase = Phase::Producing { producer, intake };
+        self.phase = Phase::Producing { producer, stream, intake };
         self.deadline = None;
+    }
+
+    /// Lets a client stay that asks things of tables.
+    pub(crate) fn serve(&mut self) {
+        self.phase = Phase::Requesting(Desk::default());
+        self.deadline = None;
+    }
+
+    /// Lets a client stay that inserts into tables; up to where it may send.
+    pub(crate) fn insert(&mut self, producer: ProducerId, next: u64) -> u64 {
+        let scribe = Box::new(Scribe::new(next));
+        let limit = scribe.limit;
+        self.acknowledged = next;
+        self.phase = Phase::Inserting { producer, scribe };
+        self.deadline = None;
+        limit
     }
 
     /// Lets a client stay that writes into the ring's memory. `false` when it could not be handed over.
@@ -444,15 +665,15 @@ impl Connection {
 
     /// Queues bytes for the client.
     pub(crate) fn say(&mut self, write: impl FnOnce(&mut Vec<u8>)) {
-        write(&mut self.output);
+        self.outbox.say(write);
     }
 
     /// Tells the client why it can't stay.
     pub(crate) fn refuse(&mut self, code: RefusalCode, text: &str) {
         if matches!(self.phase, Phase::Preface) {
-            self.output.extend_from_slice(&preface(VERSION));
+            self.outbox.say(|out| out.extend_from_slice(&preface(VERSION)));
         }
-        Refused { code, text: text.to_owned() }.write(&mut self.output);
+        self.outbox.say(|out| Refused { code, text: text.to_owned() }.write(out));
         self.leave();
     }
 
@@ -461,6 +682,7 @@ impl Connection {
         self.phase = Phase::Leaving;
         self.deadline = Some(Instant::now() + FAREWELL);
         self.input = Vec::new();
+        self.choked = false;
     }
 
     /// Whether it waits for the client to read why it can't stay.
@@ -468,16 +690,23 @@ impl Connection {
         matches!(self.phase, Phase::Leaving)
     }
 
-    fn fail(&mut self, error: &WireError) -> Outcome {
-        match error {
+    fn fail(&mut self, fault: Fault) -> Outcome {
+        match fault {
             // Whoever speaks another protocol would not understand the answer.
-            WireError::Magic { .. } => return Outcome::Ended(Ending::Malformed),
-            WireError::Version { .. } => {
+            Fault::Malformed(WireError::Magic { .. }) => {
+                return Outcome::Ended(Ending::Malformed);
+            }
+            Fault::Malformed(error @ WireError::Version { .. }) => {
                 let text = format!("the server: {error}");
                 self.refuse(RefusalCode::Version, &text);
                 return Outcome::Ended(Ending::Refused(RefusalCode::Version));
             }
-            _ => self.refuse(RefusalCode::Protocol, &error.to_string()),
+            Fault::Malformed(error) => self.refuse(RefusalCode::Protocol, &error.to_string()),
+            Fault::Refused(code, text) => {
+                self.acknowledge_as(Stall::None, None);
+                self.refuse(code, &text);
+                return Outcome::Ended(Ending::Refused(code));
+            }
         }
         Outcome::Ended(Ending::Malformed)
     }
@@ -486,6 +715,7 @@ impl Connection {
         let stall = match outcome {
             Outcome::Blocked(Blocked::Leased) => Stall::Leased,
             Outcome::Blocked(_) => Stall::Capacity,
+            Outcome::Held { stall, .. } => *stall,
             _ => Stall::None,
         };
         self.meter.set_stall(stall);
@@ -503,35 +733,53 @@ impl Connection {
     /// Queues an acknowledgement if much was stored since the last, or `drained`; `credit` is how many
     /// samples may be on their way.
     pub(crate) fn acknowledge(&mut self, credit: u64, drained: bool) {
-        let Phase::Producing { intake, .. } = &self.phase else { return };
-        let news = intake.next - self.acknowledged;
-        if news > 0 && (drained || news >= credit / 4) {
+        let (next, due) = match &self.phase {
+            Phase::Producing { intake, .. } => {
+                (intake.next, intake.next - self.acknowledged >= credit / 4)
+            }
+            Phase::Inserting { scribe, .. } => (scribe.next, scribe.is_due(self.acknowledged)),
+            _ => return,
+        };
+        if next > self.acknowledged && (drained || due) {
             self.acknowledge_as(Stall::None, Some(credit));
         }
     }
 
     /// Queues an acknowledgement that also says why nothing is stored.
     pub(crate) fn acknowledge_as(&mut self, stall: Stall, credit: Option<u64>) {
-        let Phase::Producing { intake, .. } = &mut self.phase else { return };
-        // What is on its way stays within what was granted: a limit never falls.
-        let limit = credit.map_or(0, |credit| intake.next.saturating_add(credit));
-        intake.limit = intake.limit.max(limit);
-        self.acknowledged = intake.next;
-        Control::Ack { next: intake.next, limit: intake.limit, stall }.write(&mut self.output);
+        let (next, limit) = match &mut self.phase {
+            Phase::Producing { intake, .. } => {
+                // What is on its way stays within what was granted: a limit never falls.
+                let limit = credit.map_or(0, |credit| intake.next.saturating_add(credit));
+                intake.limit = intake.limit.max(limit);
+                (intake.next, intake.limit)
+            }
+            Phase::Inserting { scribe, .. } => {
+                scribe.grant();
+                (scribe.next, scribe.limit)
+            }
+            _ => return,
+        };
+        self.acknowledged = next;
+        self.outbox.say(|out| Control::Ack { next, limit, stall }.write(out));
+    }
+
+    /// What its next frame waits for, if it does.
+    pub(crate) fn stall(&self) -> Stall {
+        self.meter.stall()
     }
 
     /// Sends what is queued. `false` when the connection is broken.
     pub(crate) fn write(&mut self) -> bool {
-        while self.sent < self.output.len() {
-            match self.link.write(&self.output[self.sent..]) {
-                Ok(0) => return false,
-                Ok(sent) => self.sent += sent,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return error.kind() == io::ErrorKind::WouldBlock,
-            }
+        match self.outbox.send(&mut *self.link) {
+            // Who takes large answers, however slowly, is there.
+            Ok(any) if any && self.choked => self.last_heard = Instant::now(),
+            Ok(_) => {}
+            Err(_) => return false,
         }
-        self.output.clear();
-        self.sent = 0;
+        if self.outbox.backlog() > 0 {
+            return true;
+        }
         match self.link.flush() {
             Err(error) if error.kind() != io::ErrorKind::WouldBlock => return false,
             _ => {}
@@ -549,9 +797,22 @@ impl Connection {
         true
     }
 
+    /// Whether it may be read from again because more of its answers are sent; asked once.
+    pub(crate) fn is_relieved(&mut self, most_unsent: usize) -> bool {
+        let relieved = self.choked && self.outbox.backlog() < most_unsent;
+        self.choked &= !relieved;
+        relieved
+    }
+
+    /// Whether it reads nothing of what it is sent, and that is too much to keep.
+    pub(crate) fn is_flooded(&self, most: usize) -> bool {
+        // Of who asks things of tables, no more is read meanwhile.
+        !matches!(self.phase, Phase::Requesting(_)) && self.outbox.backlog() > most
+    }
+
     /// How many bytes wait to be sent. A client that reads nothing is not worth memory.
     pub(crate) fn backlog(&self) -> usize {
-        self.output.len() - self.sent
+        self.outbox.backlog()
     }
 
     /// Why the connection should be closed now, if so.
@@ -575,6 +836,14 @@ impl Connection {
     pub(crate) fn excuse(&mut self, now: Instant) {
         self.last_heard = now;
     }
+}
+
+fn check_len(header: Header, limit: u32) -> Result<(), WireError> {
+    if header.len > limit {
+        let (limit, got) = (limit.into(), header.len.into());
+        return Err(WireError::TooLarge { field: "length of a frame", limit, got });
+    }
+    Ok(())
 }
 
 fn obstructed(obstacle: Obstacle) -> Outcome {

@@ -5,6 +5,8 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
+use echoic_replay::chunk::ChunkMeter;
+
 use crate::wire::frame::Stall;
 use crate::wire::handshake::RefusalCode;
 
@@ -40,7 +42,7 @@ pub struct ConnectionInfo {
     pub duplicates: u64,
     /// Seconds for which its samples waited for room.
     pub blocked_time: f64,
-    /// What it waits for now: `"CAPACITY"`, `"LEASED"`, or nothing.
+    /// What it waits for now: `"CAPACITY"`, `"LEASED"`, `"MIN_SIZE"`, `"RATIO"`, `"PAUSED"`, or nothing.
     pub blocked_by: &'static str,
 }
 
@@ -56,6 +58,7 @@ pub(crate) struct Meter {
     gone: Mutex<Flow>,
     refused: Mutex<BTreeMap<&'static str, u64>>,
     connections: Mutex<BTreeMap<u64, Arc<ConnectionMeter>>>,
+    pub(crate) chunks: Arc<ChunkMeter>,
 }
 
 /// What went through connections.
@@ -92,6 +95,10 @@ pub struct DoorInfo {
     pub refused: BTreeMap<&'static str, u64>,
     /// What went through all connections.
     pub flow: Flow,
+    /// Chunks that came through this door and are still there.
+    pub chunks: u64,
+    /// Bytes that they take.
+    pub chunk_bytes: u64,
 }
 
 impl ConnectionMeter {
@@ -115,7 +122,12 @@ impl ConnectionMeter {
     }
 
     pub(crate) fn set_stall(&self, stall: Stall) {
-        self.blocked_by.store(stall as u8, Ordering::Relaxed);
+        self.blocked_by.store(stall.number(), Ordering::Relaxed);
+    }
+
+    /// What it waits for now.
+    pub(crate) fn stall(&self) -> Stall {
+        Stall::of(self.blocked_by.load(Ordering::Relaxed))
     }
 
     fn flow(&self) -> Flow {
@@ -130,12 +142,7 @@ impl ConnectionMeter {
 
     fn info(&self, id: u64) -> ConnectionInfo {
         let Flow { samples, bytes, reads, duplicates, blocked_time } = self.flow();
-        let stall = self.blocked_by.load(Ordering::Relaxed);
-        let blocked_by = match stall {
-            _ if stall == Stall::Capacity as u8 => "CAPACITY",
-            _ if stall == Stall::Leased as u8 => "LEASED",
-            _ => "",
-        };
+        let blocked_by = self.stall().name();
         let (peer, age) = (self.peer.clone(), self.since.elapsed().as_secs_f64());
         ConnectionInfo {
             id,
@@ -164,6 +171,8 @@ impl DoorInfo {
             *self.refused.entry(code).or_default() += count;
         }
         self.flow.add(other.flow);
+        self.chunks += other.chunks;
+        self.chunk_bytes += other.chunk_bytes;
     }
 }
 
@@ -214,6 +223,8 @@ impl Meter {
             accept_errors: read(&self.accept_errors),
             refused: lock(&self.refused).clone(),
             flow,
+            chunks: self.chunks.chunks(),
+            chunk_bytes: self.chunks.bytes(),
         }
     }
 

@@ -3,13 +3,18 @@
 //! - `worker`: the event loops, of which there is a fixed number whatever the number of clients.
 //! - `connection`: one client, from its first byte on.
 //! - `intake`: from data frames into the ring.
+//! - `tables`: requests and inserts.
+//! - `bells`: what wakes an event loop. `outbox`: what it has to send.
 //! - `sessions`: what each producer has delivered, so that nothing is stored twice.
 //! - `meter`: the numbers.
 
+mod bells;
 mod connection;
 mod intake;
 mod meter;
+mod outbox;
 mod sessions;
+mod tables;
 mod worker;
 
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -21,16 +26,21 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use echoic_replay::Stream;
+use echoic_replay::table::Tables;
 
 pub use meter::{ConnectionInfo, DoorInfo, Flow};
 
+use self::bells::TableBells;
 use self::connection::{CHUNK, Connection};
 use self::meter::Meter;
+use self::tables::Context;
 use self::worker::Worker;
 use crate::address::Address;
 use crate::auth::{Token, random};
+use crate::spare::Spare;
 use crate::transport::{Link, Listen};
 use crate::wire::handshake::ProducerId;
+use crate::wire::tables::{TableEntry, check_list};
 
 /// The name of a server's only stream.
 pub const STREAM: &str = "stream";
@@ -46,6 +56,30 @@ const CHUNK_LEAST: usize = 16 << 10;
 
 /// How long after its deadline an event loop may take to end.
 const GRACE: Duration = Duration::from_millis(500);
+
+/// The most bytes of buffers for batches that a door keeps for the next.
+const SPARE_BYTES: usize = 64 << 20;
+
+/// What a door leads to.
+#[derive(Debug, Clone, Default)]
+pub struct Served {
+    /// What clients push samples into.
+    pub stream: Option<Arc<Stream>>,
+    /// What clients insert items into and draw them from.
+    pub tables: Arc<Tables>,
+}
+
+impl From<Arc<Stream>> for Served {
+    fn from(stream: Arc<Stream>) -> Self {
+        Self { stream: Some(stream), tables: Arc::default() }
+    }
+}
+
+impl From<Arc<Tables>> for Served {
+    fn from(tables: Arc<Tables>) -> Self {
+        Self { stream: None, tables }
+    }
+}
 
 /// How a door is kept.
 #[derive(Debug, Clone)]
@@ -87,7 +121,10 @@ pub enum OpenError {
          or insecure=True if everyone who can reach it may write"
     )]
     NeedsToken(Address),
-    /// The stream's spec has more than the wire carries.
+    /// The door leads nowhere.
+    #[error("a server needs a stream or a table")]
+    Nothing,
+    /// A spec has more than the wire carries, or the list of tables.
     #[error("the spec can't be used over a network: {0}")]
     Spec(#[from] crate::wire::WireError),
     /// A sample is larger than a frame.
@@ -118,7 +155,11 @@ pub(crate) enum Message {
 
 /// What all event loops of a door share.
 pub(crate) struct Shared {
-    stream: Arc<Stream>,
+    stream: Option<Arc<Stream>>,
+    tables: Arc<Tables>,
+    /// How the tables are introduced.
+    entries: Vec<TableEntry>,
+    spare: Arc<Spare>,
     /// Whether clients may write into the ring's memory.
     offers_memory: bool,
     options: Options,
@@ -153,12 +194,28 @@ impl Shared {
         (KEPT_TOTAL / standing).clamp(CHUNK_LEAST, CHUNK)
     }
 
+    /// How many bytes a client may have on their way, in either direction.
+    fn credit_bytes(&self) -> usize {
+        let standing = self.standing.load(Ordering::Relaxed).max(1);
+        (CREDIT_TOTAL / standing).clamp(CREDIT_LEAST, CREDIT_MOST)
+    }
+
     /// How many samples a client may have on their way.
     fn credit(&self) -> u64 {
-        let standing = self.standing.load(Ordering::Relaxed).max(1);
-        let bytes = (CREDIT_TOTAL / standing).clamp(CREDIT_LEAST, CREDIT_MOST);
-        let samples = bytes.checked_div(self.stream.spec().nbytes()).unwrap_or(1 << 16);
+        let sample = self.stream.as_ref().map_or(0, |stream| stream.spec().nbytes());
+        let samples = self.credit_bytes().checked_div(sample).unwrap_or(1 << 16);
         samples.max(2) as u64
+    }
+
+    /// What connections that are about tables work with.
+    fn context<'a>(&'a self, bells: &'a [TableBells]) -> Context<'a> {
+        Context {
+            tables: &self.tables,
+            bells,
+            chunks: &self.meter.chunks,
+            spare: &self.spare,
+            most_unsent: self.credit_bytes(),
+        }
     }
 }
 
@@ -170,16 +227,20 @@ pub struct Server {
 }
 
 impl Server {
-    /// Listens, and lets clients push into `stream`.
+    /// Listens, and lets clients use what is `served`.
     ///
     /// # Errors
     ///
     /// [`OpenError`].
     pub fn open(
         listen: &dyn Listen,
-        stream: Arc<Stream>,
+        served: impl Into<Served>,
         options: Options,
     ) -> Result<Self, OpenError> {
+        let Served { stream, tables } = served.into();
+        if stream.is_none() && tables.all().is_empty() {
+            return Err(OpenError::Nothing);
+        }
         for (what, least, got) in [
             ("max_connections", 1, options.max_connections as u64),
             ("threads", 1, options.threads as u64),
@@ -188,11 +249,15 @@ impl Server {
                 return Err(OpenError::TooSmall { what, least });
             }
         }
-        crate::wire::spec::check(stream.spec())?;
-        let sample = stream.spec().nbytes();
-        if crate::wire::frame::samples_per_frame(sample, 1).is_none() {
-            return Err(OpenError::SampleTooLarge(sample));
+        if let Some(stream) = &stream {
+            crate::wire::spec::check(stream.spec())?;
+            let sample = stream.spec().nbytes();
+            if crate::wire::frame::samples_per_frame(sample, 1).is_none() {
+                return Err(OpenError::SampleTooLarge(sample));
+            }
         }
+        let entries: Vec<TableEntry> = tables.all().iter().map(|table| (&**table).into()).collect();
+        check_list(&entries)?;
         let listener = listen.listen()?;
         let address = listener.address();
         if listen.is_public() && options.token.is_none() && !options.insecure {
@@ -208,8 +273,12 @@ impl Server {
             parts.push((poll, waker, inbox));
         }
         let shared = Arc::new(Shared {
-            offers_memory: listen.offers_memory() && stream.share().is_some(),
+            offers_memory: listen.offers_memory()
+                && stream.as_ref().is_some_and(|stream| stream.share().is_some()),
             stream,
+            tables,
+            entries,
+            spare: Spare::new(SPARE_BYTES),
             options,
             meter: Meter::default(),
             instance: random()?,

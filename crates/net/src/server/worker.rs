@@ -2,13 +2,14 @@
 //!
 //! The loop takes turns: every connection that may have something to read gets one pass over at most
 //! one buffer, then the next has its turn. When the ring is full, connections with samples wait in a
-//! row, and nothing more is read from any of them, so memory does not grow; handshakes go on.
+//! row, and nothing more is read from any of them, so memory does not grow; handshakes go on. Connections
+//! that wait for a table wait in a row of that table; the others go on.
 
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::mpsc::Receiver;
 use std::task::Waker;
 use std::time::{Duration, Instant};
@@ -16,13 +17,14 @@ use std::time::{Duration, Instant};
 use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Token as Key};
 
+use super::bells::{Bell, TableBells};
 use super::connection::{BUFFER, Connection, Decision, Ending, Outcome, Place};
 use super::sessions::Sessions;
 use super::{Message, Shared};
 use crate::auth::Side;
 use crate::transport::{Link, Listener};
 use crate::wire::frame::{Control, Stall};
-use crate::wire::handshake::{Purpose, RefusalCode, Welcome};
+use crate::wire::handshake::{Offer, Purpose, RefusalCode, Welcome};
 use crate::wire::spec;
 
 const WAKER: Key = Key(usize::MAX);
@@ -39,18 +41,13 @@ const MAX_BACKLOG: usize = 1 << 20;
 /// How many refused connections may be told why at a time.
 const MAX_LEAVING: usize = 64;
 
-/// Wakes an event loop because the ring has room.
-pub(crate) struct Room {
-    waker: Arc<mio::Waker>,
-    rung: AtomicBool,
-}
-
-impl std::task::Wake for Room {
-    fn wake(self: Arc<Self>) {
-        self.rung.store(true, Ordering::Release);
-        // An event loop that is gone needs no waking.
-        let _ = self.waker.wake();
-    }
+/// Connections that wait for a table.
+#[derive(Default)]
+struct Row {
+    /// For items.
+    sampling: Vec<usize>,
+    /// For room. Nothing is read from them.
+    inserting: VecDeque<usize>,
 }
 
 /// See the [module](self).
@@ -70,9 +67,16 @@ pub(crate) struct Worker {
     waiting: VecDeque<usize>,
     queued: Vec<bool>,
     full: Option<Stall>,
-    room: Arc<Room>,
+    room: Arc<Bell>,
     room_waker: Waker,
+    /// Of each table.
+    bells: Vec<TableBells>,
+    rows: Vec<Row>,
+    /// When the first of the parked samples has waited for as long as it may, or before.
+    due: Option<Instant>,
+    /// Of those who fill the stream, and of those who insert into tables.
     sessions: Sessions,
+    table_sessions: Sessions,
     buffer: Vec<u8>,
     last_sweep: Instant,
     last_excuse: Instant,
@@ -93,7 +97,9 @@ impl Worker {
             let fd = listener.as_fd().as_raw_fd();
             poll.registry().register(&mut SourceFd(&fd), LISTENER, Interest::READABLE)?;
         }
-        let room = Arc::new(Room { waker, rung: AtomicBool::new(false) });
+        let room = Bell::new(&waker);
+        let bells: Vec<_> = shared.tables.all().iter().map(|_| TableBells::new(&waker)).collect();
+        let rows = bells.iter().map(|_| Row::default()).collect();
         let now = Instant::now();
         Ok(Self {
             index,
@@ -110,7 +116,11 @@ impl Worker {
             full: None,
             room_waker: Waker::from(Arc::clone(&room)),
             room,
+            bells,
+            rows,
+            due: None,
             sessions: Sessions::default(),
+            table_sessions: Sessions::default(),
             buffer: vec![0; BUFFER],
             last_sweep: now,
             last_excuse: now,
@@ -147,15 +157,17 @@ impl Worker {
                 }
             }
             self.take_messages();
-            if self.room.rung.swap(false, Ordering::AcqRel) {
+            if self.room.heard() {
                 self.open_up();
             }
+            self.hear_tables();
             for _ in 0..self.ready.len() {
                 if let Some(index) = self.ready.pop_front() {
                     self.queued[index] = false;
                     self.take_turn(index);
                 }
             }
+            self.expire();
             self.sweep();
             if self.deadline.is_some_and(|deadline| deadline <= Instant::now()) {
                 self.dismiss();
@@ -168,7 +180,7 @@ impl Worker {
     fn dismiss(&mut self) {
         self.open_up();
         for index in 0..self.connections.len() {
-            if self.connections[index].as_ref().is_some_and(|one| one.producer().is_some()) {
+            if self.connections[index].as_ref().is_some_and(|one| one.is_at_work()) {
                 self.end(index, &Ending::Goodbye);
             }
         }
@@ -191,7 +203,7 @@ impl Worker {
         let now = Instant::now();
         let ends = self.deadline.map(|deadline| [deadline, deadline + FAREWELL]);
         let deadline = ends.into_iter().flatten().find(|end| *end > now);
-        let next = [sweep, self.accept_again, deadline].into_iter().flatten().min()?;
+        let next = [sweep, self.accept_again, deadline, self.due].into_iter().flatten().min()?;
         Some(next.saturating_duration_since(now))
     }
 
@@ -217,7 +229,7 @@ impl Worker {
         self.deadline = Some(deadline);
         for index in 0..self.connections.len() {
             let Some(connection) = &mut self.connections[index] else { continue };
-            if connection.producer().is_some() || connection.has_memory() {
+            if connection.is_at_work() {
                 let text = "the server is closing".to_owned();
                 connection.say(|out| Control::Goodbye { text }.write(out));
             } else if !connection.is_leaving() {
@@ -301,7 +313,7 @@ impl Worker {
     }
 
     fn remove(&mut self, index: usize) -> Option<Connection> {
-        let connection = self.connections.get_mut(index)?.take()?;
+        let mut connection = self.connections.get_mut(index)?.take()?;
         let fd = connection.link.as_fd().as_raw_fd();
         // What can't be deregistered is closed now, which deregisters it too.
         let _ = self.poll.registry().deregister(&mut SourceFd(&fd));
@@ -309,6 +321,12 @@ impl Worker {
             self.queued[index] = false;
             self.ready.retain(|other| *other != index);
             self.waiting.retain(|other| *other != index);
+            self.rows.iter_mut().for_each(|row| row.inserting.retain(|other| *other != index));
+        }
+        if let Some((desk, _)) = connection.desk() {
+            for table in desk.listed() {
+                self.rows[table].sampling.retain(|other| *other != index);
+            }
         }
         self.free.push(index);
         Some(connection)
@@ -330,33 +348,99 @@ impl Worker {
         let Some(connection) = self.connections.get_mut(index).and_then(Option::as_mut) else {
             return;
         };
-        if !connection.write() || connection.backlog() > MAX_BACKLOG {
+        if !connection.write() || connection.is_flooded(MAX_BACKLOG) {
             self.end(index, &Ending::Gone);
+        } else if connection.is_relieved(self.shared.credit_bytes()) {
+            self.enqueue(index);
         }
     }
 
     /// One pass over one connection.
     fn take_turn(&mut self, index: usize) {
         let Some(connection) = &mut self.connections[index] else { return };
-        let produces = connection.producer().is_some();
-        if self.full.is_some() && produces {
+        if self.full.is_some() && connection.fills_stream() {
             self.queued[index] = true;
             self.waiting.push_back(index);
             return;
         }
-        let (stream, token) = (&self.shared.stream, self.shared.options.token.as_ref());
-        let chunk = self.shared.chunk();
-        let mut outcome = connection.read(stream, &mut self.buffer, chunk, token);
-        if matches!(outcome, Outcome::Blocked(_)) {
+        let (shared, buffer) = (&self.shared, &mut self.buffer);
+        let (token, chunk) = (shared.options.token.as_ref(), shared.chunk());
+        let context = shared.context(&self.bells);
+        let mut outcome = connection.read(&context, buffer, chunk, token);
+        if matches!(outcome, Outcome::Blocked(_))
+            && let Some(stream) = &shared.stream
+        {
             // Room that comes from here on rings; room that came before is found by one more try.
             stream.wake_on_room(&self.room_waker);
-            outcome = connection.read(stream, &mut self.buffer, chunk, token);
+            outcome = connection.read(&context, buffer, chunk, token);
         }
-        if let Some((producer, next)) = connection.producer() {
-            let producer = *producer;
-            self.sessions.advance(&producer, connection.id, next);
+        if let Some(progress) = connection.progress() {
+            let id = connection.id;
+            self.sessions_of(progress.of_tables).advance(&progress.producer, id, progress.next);
         }
         self.conclude(index, outcome);
+    }
+
+    fn sessions_of(&mut self, of_tables: bool) -> &mut Sessions {
+        if of_tables { &mut self.table_sessions } else { &mut self.sessions }
+    }
+
+    /// Lets those who wait for tables try again whose bells rang.
+    fn hear_tables(&mut self) {
+        for table in 0..self.bells.len() {
+            if self.bells[table].items.heard() {
+                let context = self.shared.context(&self.bells);
+                let row = &mut self.rows[table];
+                for index in row.sampling.drain(..) {
+                    let connection = self.connections[index].as_mut();
+                    if let Some((desk, _)) = connection.and_then(Connection::desk) {
+                        desk.recall(table, &context);
+                        if !self.queued[index] {
+                            self.queued[index] = true;
+                            self.ready.push_back(index);
+                        }
+                    }
+                }
+            }
+            if self.bells[table].room.heard() {
+                // Last comes whoever took the room before, or nobody else would ever have a turn.
+                let row = &mut self.rows[table].inserting;
+                if !row.is_empty() {
+                    row.rotate_left(1);
+                }
+                self.ready.extend(row.drain(..));
+            }
+        }
+    }
+
+    /// Takes note of what a client of tables waits for.
+    fn enlist(&mut self, index: usize) {
+        let Some(connection) = &mut self.connections[index] else { return };
+        let Some((desk, _)) = connection.desk() else { return };
+        for table in desk.enlist() {
+            self.rows[table].sampling.push(index);
+        }
+        if let Some(deadline) = desk.deadline() {
+            self.due = Some(self.due.map_or(deadline, |due| due.min(deadline)));
+        }
+    }
+
+    /// Answers samples that have waited for as long as they may.
+    fn expire(&mut self) {
+        let now = Instant::now();
+        if self.due.is_none_or(|due| due > now) {
+            return;
+        }
+        self.due = None;
+        for index in 0..self.connections.len() {
+            let Some(connection) = &mut self.connections[index] else { continue };
+            let Some((desk, out)) = connection.desk() else { continue };
+            if desk.deadline().is_some_and(|deadline| deadline <= now) {
+                desk.expire(now, out);
+                self.write(index);
+            }
+            self.enlist(index);
+        }
     }
 
     fn conclude(&mut self, index: usize, outcome: Outcome) {
@@ -378,9 +462,18 @@ impl Worker {
                 // What is stored is stored: whoever flushes need not wait for the rest.
                 connection.acknowledge(credit, true);
             }
+            Outcome::Held { table, .. } => {
+                self.queued[index] = true;
+                self.rows[table].inserting.push_back(index);
+                // What is stored is stored: whoever flushes need not wait for the rest.
+                connection.acknowledge(credit, true);
+            }
+            // It goes on when enough is sent.
+            Outcome::Choked => {}
             Outcome::Opened => self.decide(index),
             Outcome::Ended(ending) => return self.end(index, &ending),
         }
+        self.enlist(index);
         self.write(index);
     }
 
@@ -404,51 +497,59 @@ impl Worker {
             return self.turn_away(index, code, &text);
         }
         let open = &decision.open;
-        let place = match open.purpose {
-            Purpose::Memory => match Place::new(&self.shared.stream) {
+        let place = match (open.purpose, &self.shared.stream) {
+            (Purpose::Memory, Some(stream)) => match Place::new(stream) {
                 None => {
                     let text = "the ring has as many writers as it can tell apart";
                     return self.turn_away(index, RefusalCode::Limit, text);
                 }
                 place => place,
             },
-            Purpose::Produce | Purpose::Probe => None,
+            _ => None,
         };
-        let Some(connection) = &mut self.connections[index] else { return };
-        let (next, limit) = match open.purpose {
-            Purpose::Produce => {
-                let home = self.shared.home(&open.producer);
-                if home != self.index {
-                    connection.put_back(decision);
-                    if let Some(connection) = self.remove(index) {
-                        self.shared.send(home, Message::Moved(Box::new(connection)));
-                    }
-                    return;
-                }
-                let id = connection.id;
-                let resumed = self.sessions.open(open.producer, open.epoch, open.first, id);
-                let Some(resumed) = resumed else {
-                    let text = "a later incarnation of this producer has been here";
-                    return self.turn_away(index, RefusalCode::Stale, text);
-                };
-                if resumed.again {
-                    self.shared.meter.reconnects.fetch_add(1, Ordering::Relaxed);
-                }
-                if let Some(old) = resumed.replaced {
-                    self.end_id(old);
-                }
-                let limit = resumed.next.saturating_add(self.shared.credit());
+        let (mut next, mut limit) = (0, 0);
+        let of_tables = open.purpose.is_of_tables();
+        if matches!(open.purpose, Purpose::Produce | Purpose::Insert) {
+            let home = self.shared.home(&open.producer);
+            if home != self.index {
                 let Some(connection) = &mut self.connections[index] else { return };
-                connection.produce(open.producer, resumed.next, limit);
-                (resumed.next, limit)
+                connection.put_back(decision);
+                if let Some(connection) = self.remove(index) {
+                    self.shared.send(home, Message::Moved(Box::new(connection)));
+                }
+                return;
             }
-            Purpose::Probe => {
-                connection.listen();
-                (0, 0)
+            let Some(connection) = &self.connections[index] else { return };
+            let id = connection.id;
+            let sessions = self.sessions_of(of_tables);
+            let resumed = sessions.open(open.producer, open.epoch, open.first, id);
+            let Some(resumed) = resumed else {
+                let text = "a later incarnation of this producer has been here";
+                return self.turn_away(index, RefusalCode::Stale, text);
+            };
+            if resumed.again {
+                self.shared.meter.reconnects.fetch_add(1, Ordering::Relaxed);
             }
-            Purpose::Memory => (0, 0),
-        };
+            if let Some(old) = resumed.replaced {
+                self.end_id(old);
+            }
+            next = resumed.next;
+            limit = next.saturating_add(self.shared.credit());
+        }
         let Some(connection) = &mut self.connections[index] else { return };
+        match (open.purpose, &self.shared.stream) {
+            (Purpose::Produce, Some(stream)) => {
+                connection.produce(open.producer, Arc::clone(stream), next, limit);
+            }
+            (Purpose::Insert, _) => limit = connection.insert(open.producer, next),
+            (Purpose::Request, _) => connection.serve(),
+            _ => connection.listen(),
+        }
+        let offer = match (open.purpose, &self.shared.stream) {
+            (Purpose::Probe, Some(stream)) => Offer::Spec(stream.spec().clone()),
+            (Purpose::Request | Purpose::Insert, _) => Offer::Tables(self.shared.entries.clone()),
+            _ => Offer::Known,
+        };
         let mut welcome = Welcome {
             proof: [0; 32],
             instance: self.shared.instance,
@@ -456,7 +557,7 @@ impl Worker {
             limit,
             heartbeat_ms: self.shared.options.heartbeat.as_millis().try_into().unwrap_or(u32::MAX),
             release: env!("CARGO_PKG_VERSION").into(),
-            spec: (open.purpose == Purpose::Probe).then(|| self.shared.stream.spec().clone()),
+            offer,
         };
         if let Some(token) = &self.shared.options.token {
             let (client, server) = (&decision.client, &decision.server);
@@ -475,9 +576,20 @@ impl Worker {
     /// Why a client may not stay, if so.
     fn objection(&self, decision: &Decision) -> Option<(RefusalCode, String)> {
         let open = &decision.open;
-        let stream = &self.shared.stream;
-        if self.deadline.is_some() || stream.is_closed() {
-            return Some((RefusalCode::Closing, "the server is closing".into()));
+        let closing = (RefusalCode::Closing, "the server is closing".to_owned());
+        if self.deadline.is_some() {
+            return Some(closing);
+        }
+        if open.purpose.is_of_tables() {
+            let text = "the server has no tables, only a stream".to_owned();
+            return self.shared.tables.all().is_empty().then_some((RefusalCode::Stream, text));
+        }
+        let Some(stream) = &self.shared.stream else {
+            let text = "the server has no stream, only tables".to_owned();
+            return Some((RefusalCode::Stream, text));
+        };
+        if stream.is_closed() {
+            return Some(closing);
         }
         if open.stream != super::STREAM {
             let text =
@@ -512,11 +624,13 @@ impl Worker {
     /// Ends a connection, or lets the client read why first.
     fn end(&mut self, index: usize, ending: &Ending) {
         let Some(connection) = &mut self.connections[index] else { return };
-        if let Some((producer, next)) = connection.producer() {
-            let (producer, id) = (*producer, connection.id);
-            self.sessions.advance(&producer, id, next);
-            self.sessions.leave(&producer, id);
+        if let Some(progress) = connection.progress() {
+            let id = connection.id;
+            let sessions = self.sessions_of(progress.of_tables);
+            sessions.advance(&progress.producer, id, progress.next);
+            sessions.leave(&progress.producer, id);
         }
+        let Some(connection) = &mut self.connections[index] else { return };
         let meter = &self.shared.meter;
         match ending {
             Ending::Goodbye if !connection.is_leaving() => {
@@ -566,14 +680,20 @@ impl Worker {
         }
         self.last_sweep = now;
         let heartbeat = self.shared.options.heartbeat;
-        let speak = self.full.filter(|_| now.duration_since(self.last_excuse) >= heartbeat);
-        if speak.is_some() {
+        let held = self.rows.iter().any(|row| !row.inserting.is_empty());
+        let speak =
+            (self.full.is_some() || held) && now.duration_since(self.last_excuse) >= heartbeat;
+        if speak {
             self.last_excuse = now;
         }
         for index in 0..self.connections.len() {
             let Some(connection) = &mut self.connections[index] else { continue };
-            if let Some(stall) = speak {
+            if speak && (self.queued[index] || connection.fills_stream()) {
                 // We do not hear them now, so we tell them that we are there.
+                let stall = match self.full {
+                    Some(stall) if connection.fills_stream() => stall,
+                    _ => connection.stall(),
+                };
                 connection.acknowledge_as(stall, None);
             }
             if self.full.is_some() || self.queued[index] {
@@ -581,7 +701,7 @@ impl Worker {
             }
             if let Some(ending) = connection.overdue(now, heartbeat * 3) {
                 self.end(index, &ending);
-            } else if speak.is_some() {
+            } else if speak {
                 self.write(index);
             }
         }

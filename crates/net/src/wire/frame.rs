@@ -1,5 +1,7 @@
 //! Frames: a header of eight bytes, then a payload of the length that the header says.
 
+use echoic_replay::limiter::Reason;
+
 use super::WireError;
 use super::reader::{Reader, write_text};
 
@@ -40,6 +42,26 @@ pub mod kind {
     pub const MEMORY: u8 = 21;
     /// Client: what it wrote into that memory.
     pub const REPORT: u8 = 22;
+    /// Client: something to be done with tables, and answered.
+    pub const REQUEST: u8 = 32;
+    /// Server: the items of a sample.
+    pub const BATCH: u8 = 33;
+    /// Server: it was done.
+    pub const DONE: u8 = 34;
+    /// Server: it was not done.
+    pub const FAILED: u8 = 35;
+    /// Server: the numbers of tables.
+    pub const NUMBERS: u8 = 36;
+    /// Client: items that are rows.
+    pub const ROWS: u8 = 40;
+    /// Client: what trajectories look like.
+    pub const SIGNATURE: u8 = 41;
+    /// Client: steps that items may name.
+    pub const CHUNK: u8 = 42;
+    /// Client: an item that names steps of chunks.
+    pub const ITEM: u8 = 43;
+    /// Client: chunks that no later item names.
+    pub const RELEASE: u8 = 44;
 }
 
 /// The header of a frame.
@@ -66,7 +88,7 @@ impl Header {
         if reserved != 0 {
             return Err(WireError::Meaningless { field: "reserved", got: reserved.into() });
         }
-        // One stream needs one channel; tables will use the others.
+        // What goes over a connection is said once, in its handshake, so one channel is enough.
         if channel != 0 {
             return Err(WireError::Meaningless { field: "channel", got: channel.into() });
         }
@@ -153,8 +175,65 @@ pub enum Stall {
     None,
     /// Complete batches wait for a consumer.
     Capacity,
-    /// Every batch is held.
+    /// Every batch is held, or every row that is free is still read.
     Leased,
+    /// A table has too few items.
+    MinSize,
+    /// Inserts and samples of a table are too far from their ratio.
+    Ratio,
+    /// A table is paused.
+    Paused,
+}
+
+/// Each at its number on the wire, with its name.
+const STALLS: [(Stall, &str); 6] = [
+    (Stall::None, ""),
+    (Stall::Capacity, "CAPACITY"),
+    (Stall::Leased, "LEASED"),
+    (Stall::MinSize, "MIN_SIZE"),
+    (Stall::Ratio, "RATIO"),
+    (Stall::Paused, "PAUSED"),
+];
+
+impl Stall {
+    /// Reads its number.
+    ///
+    /// # Errors
+    ///
+    /// Any [`WireError`].
+    pub fn read(reader: &mut Reader<'_>) -> Result<Self, WireError> {
+        let number = reader.u8("stall")?;
+        let meaningless = WireError::Meaningless { field: "stall", got: number.into() };
+        STALLS.get(usize::from(number)).map(|(stall, _)| *stall).ok_or(meaningless)
+    }
+
+    /// The stall of a number; none, if there is none.
+    pub fn of(number: u8) -> Self {
+        STALLS.get(usize::from(number)).map_or(Self::None, |(stall, _)| *stall)
+    }
+
+    /// Its name, for people and programs; empty when there is no stall.
+    pub fn name(self) -> &'static str {
+        STALLS.get(usize::from(self.number())).map_or("", |(_, name)| name)
+    }
+
+    /// Its number on the wire.
+    pub fn number(self) -> u8 {
+        self as u8
+    }
+}
+
+impl From<Reason> for Stall {
+    fn from(reason: Reason) -> Self {
+        match reason {
+            Reason::MinSize => Self::MinSize,
+            Reason::Ratio => Self::Ratio,
+            Reason::Paused => Self::Paused,
+            Reason::Leased => Self::Leased,
+            // Reasons may grow; what has no number yet is a lack of room to the other side.
+            _ => Self::Capacity,
+        }
+    }
 }
 
 /// A frame without samples.
@@ -206,15 +285,7 @@ impl Control {
             kind::ACK => {
                 let next = reader.u64("next sample")?;
                 let limit = reader.u64("limit")?;
-                let stall = match reader.u8("stall")? {
-                    0 => Stall::None,
-                    1 => Stall::Capacity,
-                    2 => Stall::Leased,
-                    got => {
-                        return Err(WireError::Meaningless { field: "stall", got: got.into() });
-                    }
-                };
-                ("ACK", Self::Ack { next, limit, stall })
+                ("ACK", Self::Ack { next, limit, stall: Stall::read(&mut reader)? })
             }
             kind::PING => ("PING", Self::Ping(reader.u64("number of a ping")?)),
             kind::PONG => ("PONG", Self::Pong(reader.u64("number of a ping")?)),
@@ -249,11 +320,7 @@ impl Control {
             Self::Ack { next, limit, stall } => frame(out, kind::ACK, |out| {
                 out.extend_from_slice(&next.to_le_bytes());
                 out.extend_from_slice(&limit.to_le_bytes());
-                out.push(match stall {
-                    Stall::None => 0,
-                    Stall::Capacity => 1,
-                    Stall::Leased => 2,
-                });
+                out.push(stall.number());
             }),
             Self::Ping(number) => {
                 frame(out, kind::PING, |out| out.extend_from_slice(&number.to_le_bytes()));
@@ -280,9 +347,12 @@ impl Control {
 
 /// Appends a frame whose payload `write` appends.
 pub fn frame(out: &mut Vec<u8>, kind: u8, write: impl FnOnce(&mut Vec<u8>)) {
-    let mut payload = Vec::new();
-    write(&mut payload);
-    let len = u32::try_from(payload.len()).unwrap_or(u32::MAX);
-    out.extend_from_slice(&Header { len, kind }.bytes());
-    out.append(&mut payload);
+    let start = out.len();
+    out.extend_from_slice(&Header { len: 0, kind }.bytes());
+    write(out);
+    let len = out.len().saturating_sub(start).saturating_sub(HEADER_BYTES);
+    let len = u32::try_from(len).unwrap_or(u32::MAX);
+    if let Some(bytes) = out.get_mut(start..).and_then(|frame| frame.first_chunk_mut::<4>()) {
+        *bytes = len.to_le_bytes();
+    }
 }

@@ -15,10 +15,13 @@ use echoic_replay::Spec;
 
 use super::frame::{MAX_TEXT, frame, kind};
 use super::reader::{Reader, write_text};
+use super::tables::{TableEntry, read_list, write_list};
 use super::{WireError, spec};
 
 /// The largest payload of a frame of the handshake.
 pub const MAX_PAYLOAD: u32 = 1 << 20;
+/// The largest payload of a WELCOME, which may list many tables.
+pub const MAX_WELCOME: u32 = 16 << 20;
 /// The longest name of a stream or of a release.
 pub const MAX_NAME: u16 = 256;
 
@@ -41,7 +44,7 @@ pub enum RefusalCode {
     Auth,
     /// Samples of another kind.
     Spec,
-    /// No stream has this name.
+    /// No stream has this name, or the server has none at all, or no tables.
     Stream,
     /// Too many connections.
     Limit,
@@ -51,10 +54,12 @@ pub enum RefusalCode {
     Closing,
     /// This door does not lead to the ring's memory.
     Memory,
+    /// An item that a table refuses.
+    Table,
 }
 
 /// Every code with its number on the wire and its name.
-const CODES: [(RefusalCode, u16, &str); 9] = [
+const CODES: [(RefusalCode, u16, &str); 10] = [
     (RefusalCode::Protocol, 1, "PROTOCOL"),
     (RefusalCode::Version, 2, "VERSION"),
     (RefusalCode::Auth, 3, "AUTH"),
@@ -64,6 +69,7 @@ const CODES: [(RefusalCode, u16, &str); 9] = [
     (RefusalCode::Stale, 7, "STALE"),
     (RefusalCode::Closing, 8, "CLOSING"),
     (RefusalCode::Memory, 9, "MEMORY"),
+    (RefusalCode::Table, 10, "TABLE"),
 ];
 
 impl RefusalCode {
@@ -112,6 +118,38 @@ pub enum Purpose {
     Memory,
     /// To learn the spec.
     Probe,
+    /// To ask things of tables.
+    Request,
+    /// To send items to tables.
+    Insert,
+}
+
+impl Purpose {
+    fn number(self) -> u8 {
+        match self {
+            Self::Produce => 1,
+            Self::Memory => 2,
+            Self::Probe => 3,
+            Self::Request => 4,
+            Self::Insert => 5,
+        }
+    }
+
+    fn read(reader: &mut Reader<'_>) -> Result<Self, WireError> {
+        match reader.u8("purpose")? {
+            1 => Ok(Self::Produce),
+            2 => Ok(Self::Memory),
+            3 => Ok(Self::Probe),
+            4 => Ok(Self::Request),
+            5 => Ok(Self::Insert),
+            got => Err(WireError::Meaningless { field: "purpose", got: got.into() }),
+        }
+    }
+
+    /// Whether it is about tables.
+    pub fn is_of_tables(self) -> bool {
+        matches!(self, Self::Request | Self::Insert)
+    }
 }
 
 /// The client's second frame.
@@ -127,14 +165,14 @@ pub struct Open {
     pub epoch: u64,
     /// The first sample that it still has: all before are stored, or were never this server's.
     pub first: u64,
-    /// Which stream.
+    /// Which stream; nothing, if it is about tables.
     pub stream: String,
-    /// What its samples look like; `None` in a probe.
+    /// What its samples look like, if it is about samples.
     pub spec: Option<Spec>,
 }
 
 /// The server's answer to a client that may stay.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Welcome {
     /// That the server has the token too.
     pub proof: Proof,
@@ -148,8 +186,44 @@ pub struct Welcome {
     pub heartbeat_ms: u32,
     /// Which release the server is.
     pub release: String,
-    /// What the server's samples look like: in the answer to a probe.
-    pub spec: Option<Spec>,
+    /// What the server has, for who can't know it.
+    pub offer: Offer,
+}
+
+/// What a server has.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Offer {
+    /// The client knows: it has told its spec.
+    Known,
+    /// What samples of the stream look like: in the answer to a probe.
+    Spec(Spec),
+    /// The tables.
+    Tables(Vec<TableEntry>),
+}
+
+impl Offer {
+    fn write(&self, out: &mut Vec<u8>) {
+        match self {
+            Self::Known => out.push(0),
+            Self::Spec(spec) => {
+                out.push(1);
+                spec::write(out, spec);
+            }
+            Self::Tables(tables) => {
+                out.push(2);
+                write_list(out, tables);
+            }
+        }
+    }
+
+    fn read(reader: &mut Reader<'_>) -> Result<Self, WireError> {
+        match reader.u8("what is offered")? {
+            0 => Ok(Self::Known),
+            1 => Ok(Self::Spec(spec::read(reader)?)),
+            2 => Ok(Self::Tables(read_list(reader)?)),
+            got => Err(WireError::Meaningless { field: "what is offered", got: got.into() }),
+        }
+    }
 }
 
 /// The server's answer to a client that may not.
@@ -214,11 +288,7 @@ impl Open {
     /// What the proof is over: the payload behind it.
     pub fn signed(&self) -> Vec<u8> {
         let mut out = Vec::new();
-        out.push(match self.purpose {
-            Purpose::Produce => 1,
-            Purpose::Memory => 2,
-            Purpose::Probe => 3,
-        });
+        out.push(self.purpose.number());
         out.extend_from_slice(&self.producer);
         out.extend_from_slice(&self.epoch.to_le_bytes());
         out.extend_from_slice(&self.first.to_le_bytes());
@@ -245,18 +315,13 @@ impl Open {
     pub fn read(payload: &[u8]) -> Result<Self, WireError> {
         let mut reader = Reader::new(payload);
         let proof = reader.array("proof")?;
-        let purpose = match reader.u8("purpose")? {
-            1 => Purpose::Produce,
-            2 => Purpose::Memory,
-            3 => Purpose::Probe,
-            got => return Err(WireError::Meaningless { field: "purpose", got: got.into() }),
-        };
+        let purpose = Purpose::read(&mut reader)?;
         let producer = reader.array("producer")?;
         let epoch = reader.u64("epoch")?;
         let first = reader.u64("first sample")?;
         let stream = reader.text("name of a stream", MAX_NAME)?.to_owned();
         let spec = match purpose {
-            Purpose::Probe => None,
+            Purpose::Probe | Purpose::Request | Purpose::Insert => None,
             Purpose::Produce | Purpose::Memory => Some(spec::read(&mut reader)?),
         };
         reader.end("OPEN")?;
@@ -273,10 +338,7 @@ impl Welcome {
         out.extend_from_slice(&self.limit.to_le_bytes());
         out.extend_from_slice(&self.heartbeat_ms.to_le_bytes());
         write_text(&mut out, &self.release, MAX_NAME);
-        out.push(self.spec.is_some().into());
-        if let Some(spec) = &self.spec {
-            spec::write(&mut out, spec);
-        }
+        self.offer.write(&mut out);
         out
     }
 
@@ -301,16 +363,9 @@ impl Welcome {
         let limit = reader.u64("limit")?;
         let heartbeat_ms = reader.u32("heartbeat")?;
         let release = reader.text("release", MAX_NAME)?.to_owned();
-        let spec = match reader.u8("whether a spec follows")? {
-            0 => None,
-            1 => Some(spec::read(&mut reader)?),
-            got => {
-                let field = "whether a spec follows";
-                return Err(WireError::Meaningless { field, got: got.into() });
-            }
-        };
+        let offer = Offer::read(&mut reader)?;
         reader.end("WELCOME")?;
-        Ok(Self { proof, instance, next, limit, heartbeat_ms, release, spec })
+        Ok(Self { proof, instance, next, limit, heartbeat_ms, release, offer })
     }
 }
 

@@ -5,6 +5,7 @@
 //! - [`frame`]: what is sent once a connection stands, and the header that every frame has.
 //! - [`handshake`]: how a connection comes to stand.
 //! - [`spec`]: the contract of a sample, and what two of them differ in.
+//! - [`tables`]: requests, their answers, and items on their way into tables.
 //!
 //! # Invariants
 //!
@@ -17,6 +18,7 @@ pub mod frame;
 pub mod handshake;
 pub mod reader;
 pub mod spec;
+pub mod tables;
 
 use reader::Reader;
 

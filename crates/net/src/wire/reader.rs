@@ -76,6 +76,54 @@ impl<'a> Reader<'a> {
         self.array(field).map(u64::from_le_bytes)
     }
 
+    /// A double of eight bytes.
+    ///
+    /// # Errors
+    ///
+    /// [`WireError::Truncated`].
+    pub fn f64(&mut self, field: &'static str) -> Result<f64, WireError> {
+        self.array(field).map(f64::from_le_bytes)
+    }
+
+    /// Yes or no: a byte that is 1 or 0.
+    ///
+    /// # Errors
+    ///
+    /// [`WireError::Truncated`] or [`WireError::Meaningless`].
+    pub fn flag(&mut self, field: &'static str) -> Result<bool, WireError> {
+        match self.u8(field)? {
+            0 => Ok(false),
+            1 => Ok(true),
+            got => Err(WireError::Meaningless { field, got: got.into() }),
+        }
+    }
+
+    /// `count` values of `N` bytes each, as `of` makes them. Memory is taken for bytes that are there.
+    ///
+    /// # Errors
+    ///
+    /// [`WireError::Truncated`].
+    pub fn values<const N: usize, T>(
+        &mut self,
+        field: &'static str,
+        count: u32,
+        of: impl Fn([u8; N]) -> T,
+    ) -> Result<Vec<T>, WireError> {
+        let bytes = self.bytes(field, (count as usize).saturating_mul(N))?;
+        let (values, _) = bytes.as_chunks::<N>();
+        Ok(values.iter().map(|value| of(*value)).collect())
+    }
+
+    /// How many bytes are left.
+    pub fn left(&self) -> usize {
+        self.left.len()
+    }
+
+    /// All that is left.
+    pub fn rest(&mut self) -> &'a [u8] {
+        std::mem::take(&mut self.left)
+    }
+
     /// A number of four bytes that is at most `limit`.
     ///
     /// # Errors
@@ -127,4 +175,18 @@ pub fn write_text(out: &mut Vec<u8>, text: &str, limit: u16) {
     let len = u16::try_from(text.len()).unwrap_or(limit);
     out.extend_from_slice(&len.to_le_bytes());
     out.extend_from_slice(text.as_bytes());
+}
+
+/// Appends values, each as the bytes that `bytes` makes of it.
+pub fn write_values<const N: usize, T: Copy>(
+    out: &mut Vec<u8>,
+    values: &[T],
+    bytes: impl Fn(T) -> [u8; N],
+) {
+    let start = out.len();
+    out.resize(start.saturating_add(values.len().saturating_mul(N)), 0);
+    let (places, _) = out.get_mut(start..).unwrap_or_default().as_chunks_mut::<N>();
+    for (place, value) in places.iter_mut().zip(values) {
+        *place = bytes(*value);
+    }
 }

@@ -26,13 +26,18 @@ pub fn write(out: &mut Vec<u8>, spec: &Spec) {
     out.extend_from_slice(&u32::try_from(spec.leaves().len()).unwrap_or(u32::MAX).to_le_bytes());
     for leaf in spec.leaves() {
         write_text(out, &leaf.path, MAX_PATH);
-        let size = u32::try_from(leaf.dtype.itemsize()).unwrap_or(u32::MAX);
-        out.push(kind(leaf.dtype));
-        out.extend_from_slice(&size.to_le_bytes());
-        out.push(u8::try_from(leaf.shape.len()).unwrap_or(u8::MAX));
-        for axis in &leaf.shape {
-            out.extend_from_slice(&(*axis as u64).to_le_bytes());
-        }
+        write_kind(out, leaf.dtype, &leaf.shape);
+    }
+}
+
+/// Writes what values are: dtype kind, item size, axes, shape.
+pub(super) fn write_kind(out: &mut Vec<u8>, dtype: Dtype, shape: &[usize]) {
+    let size = u32::try_from(dtype.itemsize()).unwrap_or(u32::MAX);
+    out.push(kind(dtype));
+    out.extend_from_slice(&size.to_le_bytes());
+    out.push(u8::try_from(shape.len()).unwrap_or(u8::MAX));
+    for axis in shape {
+        out.extend_from_slice(&(*axis as u64).to_le_bytes());
     }
 }
 
@@ -69,25 +74,31 @@ pub fn read(reader: &mut Reader<'_>) -> Result<Spec, WireError> {
     let mut leaves = Vec::new();
     for _ in 0..count {
         let path = reader.text("path of a leaf", MAX_PATH)?.to_owned();
-        let kind = reader.u8("dtype of a leaf")?;
-        let dtype = dtype(kind, reader.u32("size of an element")?)?;
-        let axes = reader.u8("number of axes")?;
-        if axes > MAX_AXES {
-            let (limit, got) = (MAX_AXES.into(), axes.into());
-            return Err(WireError::TooLarge { field: "number of axes", limit, got });
-        }
-        let axis = |reader: &mut Reader<'_>| {
-            let axis = reader.u64("length of an axis")?;
-            usize::try_from(axis).map_err(|_| WireError::TooLarge {
-                field: "length of an axis",
-                limit: usize::MAX as u64,
-                got: axis,
-            })
-        };
-        let shape = (0..axes).map(|_| axis(reader)).collect::<Result<_, _>>()?;
+        let (dtype, shape) = read_kind(reader)?;
         leaves.push(Leaf { path, dtype, shape });
     }
     Spec::new(leaves).map_err(|error| WireError::Spec(error.to_string()))
+}
+
+/// Reads what [`write_kind`] writes.
+pub(super) fn read_kind(reader: &mut Reader<'_>) -> Result<(Dtype, Vec<usize>), WireError> {
+    let kind = reader.u8("dtype of a leaf")?;
+    let dtype = dtype(kind, reader.u32("size of an element")?)?;
+    let axes = reader.u8("number of axes")?;
+    if axes > MAX_AXES {
+        let (limit, got) = (MAX_AXES.into(), axes.into());
+        return Err(WireError::TooLarge { field: "number of axes", limit, got });
+    }
+    let axis = |reader: &mut Reader<'_>| {
+        let axis = reader.u64("length of an axis")?;
+        usize::try_from(axis).map_err(|_| WireError::TooLarge {
+            field: "length of an axis",
+            limit: usize::MAX as u64,
+            got: axis,
+        })
+    };
+    let shape = (0..axes).map(|_| axis(reader)).collect::<Result<_, _>>()?;
+    Ok((dtype, shape))
 }
 
 /// The letter of a dtype's kind: numpy's where numpy has one.

@@ -2,15 +2,16 @@
 
 use std::sync::Arc;
 
+use echoic_net::client::tables::{Batch as RemoteBatch, Layout};
 use echoic_replay::table::{Infos, Sampled, Stack};
 use echoic_replay::trajectory::{Signature, Trajectory};
-use numpy::PyArray1;
+use numpy::{PyArray1, PyArrayDescr};
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 
-use super::Known;
 use super::arena::Arena;
+use super::shape::{Known, Shape};
 use crate::array;
 use crate::memory::Memory;
 use crate::sources::DETACH_BYTES;
@@ -18,6 +19,12 @@ use crate::tree::Tree;
 
 /// Each column starts at a multiple of this, as XLA and AVX-512 want.
 const ALIGNMENT: usize = 64;
+
+/// What keeps the memory of a batch that came from a server.
+#[pyclass(frozen, module = "echoic._native")]
+struct Received {
+    _batch: RemoteBatch,
+}
 
 /// Items of a table.
 #[pyclass(frozen, module = "echoic")]
@@ -188,6 +195,44 @@ impl Batch {
         Self::new(py, data, sampled.into_infos(), beta)
     }
 
+    /// Items that came from a server, as views of the memory that they were read into.
+    pub fn of_remote<'py>(
+        py: Python<'py>,
+        shape: &Shape,
+        mut batch: RemoteBatch,
+        beta: f64,
+    ) -> PyResult<Self> {
+        let len = batch.len();
+        let (infos, layout) = (batch.infos().clone(), batch.layout().clone());
+        let columns = 0..batch.columns();
+        let starts: Vec<*mut u8> =
+            columns.map(|column| batch.column_mut(column).as_mut_ptr()).collect();
+        let owner = Bound::new(py, Received { _batch: batch })?;
+        let view = |column: usize, descr: &Bound<'py, PyArrayDescr>, shape: &[usize]| {
+            // SAFETY: the client has checked that the column has the bytes of so many values. They are
+            // the batch's alone, which the array keeps and nobody else looks at any more.
+            unsafe { array::view(py, descr, shape, starts[column], owner.as_any()) }
+        };
+        let data = match (&layout, shape) {
+            (Layout::Rows, Shape::Rows { tree, .. }) => tree.build(py, &mut |leaf| {
+                let rule = &tree.rules[leaf];
+                let shape: Vec<usize> = [&[len], &rule.leaf.shape[..]].concat();
+                view(leaf, rule.descr.bind(py), &shape)
+            })?,
+            (Layout::Trajectories { signature, steps }, Shape::Chunks(known)) => {
+                let known = Shape::known(py, known, signature)?;
+                stack(py, &known, steps, view)?
+            }
+            _ => {
+                return Err(crate::error::spec_error(
+                    py,
+                    "the server sent a batch of another form",
+                ));
+            }
+        };
+        Self::new(py, data, infos, beta)
+    }
+
     fn new(py: Python<'_>, data: Bound<'_, PyAny>, infos: Infos, beta: f64) -> PyResult<Self> {
         let len = infos.keys.len();
         let info = Py::new(py, BatchInfo::new(infos, beta))?;
@@ -236,7 +281,7 @@ fn view<'py>(
     memory: &Py<Memory>,
     plan: &Plan,
     column: usize,
-    descr: &Bound<'py, numpy::PyArrayDescr>,
+    descr: &Bound<'py, PyArrayDescr>,
     shape: &[usize],
 ) -> PyResult<Bound<'py, PyAny>> {
     let start = memory.get().pointer().wrapping_add(plan.offsets[column]);
@@ -259,17 +304,32 @@ fn stacked<'py>(
     });
     let plan = Plan::new(bytes.collect())?;
     let memory = filled(py, arena, &plan, gather)?;
-    let data = known.tree.build(py, &mut |leaf| {
-        let (column, steps) = (&columns[leaf], &steps[leaf]);
+    let data = stack(py, known, steps, |column, descr, shape| {
+        view(py, &memory, &plan, column, descr, shape)
+    })?;
+    arena.give_back(memory);
+    Ok(data)
+}
+
+/// Trajectories of one form as a tree of arrays, of which `view` gives each column.
+fn stack<'py>(
+    py: Python<'py>,
+    known: &Known,
+    steps: &[Vec<u64>],
+    view: impl Fn(usize, &Bound<'py, PyArrayDescr>, &[usize]) -> PyResult<Bound<'py, PyAny>>,
+) -> PyResult<Bound<'py, PyAny>> {
+    known.tree.build(py, &mut |leaf| {
+        let (column, steps) = (&known.signature.columns[leaf], &steps[leaf]);
         let descr = known.tree.rules[leaf].descr.bind(py);
-        let even = steps.iter().all(|count| *count == steps[0]);
+        let first = steps.first().copied().unwrap_or(0);
+        let even = steps.iter().all(|count| *count == first);
         let lead = match (column.squeezed, even) {
             (true, _) => vec![steps.len()],
-            (false, true) => vec![steps.len(), steps[0] as usize],
-            (false, false) => vec![totals[leaf]],
+            (false, true) => vec![steps.len(), first as usize],
+            (false, false) => vec![steps.iter().sum::<u64>() as usize],
         };
         let shape: Vec<usize> = [&lead[..], &column.kind.shape].concat();
-        let values = view(py, &memory, &plan, leaf, descr, &shape)?;
+        let values = view(leaf, descr, &shape)?;
         if column.squeezed || even {
             return Ok(values);
         }
@@ -279,9 +339,7 @@ fn stacked<'py>(
             Some(*end)
         }));
         ragged(py, values, offsets)
-    })?;
-    arena.give_back(memory);
-    Ok(data)
+    })
 }
 
 /// One trajectory by itself.

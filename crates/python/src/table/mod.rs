@@ -3,23 +3,24 @@
 mod arena;
 mod batch;
 mod settings;
+mod shape;
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-use echoic_replay::chunk::{Chunk, ColumnKind, Slice};
 use echoic_replay::limiter::Reason;
 use echoic_replay::stream::Wait;
 use echoic_replay::table::{
     self as core, Form, Insertion, Obstacle, Sampled, TableConfig, TableError,
 };
-use echoic_replay::trajectory::{Column, Signature, Trajectory};
+use echoic_replay::trajectory::{Signature, Trajectory};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-use self::arena::Arena;
+pub use self::arena::Arena;
 pub use self::batch::{Batch, BatchInfo};
-use self::settings::Settings;
+pub use self::settings::Settings;
+pub use self::shape::{Shape, offsets};
 use crate::array::Header;
 use crate::error::{set, spec_error, table_error};
 use crate::fork::Process;
@@ -30,24 +31,6 @@ use crate::spec::{Spec, core_spec};
 use crate::structure;
 use crate::tree::Tree;
 use crate::wait;
-
-/// A tree and what its leaves are called in chunks.
-struct Known {
-    tree: Tree,
-    signature: Arc<Signature>,
-}
-
-/// How items become bytes and bytes become items.
-enum Shape {
-    /// Every item is like the example.
-    Rows {
-        tree: Tree,
-        /// Where each leaf starts in a row.
-        offsets: Vec<usize>,
-    },
-    /// Items of any form; here is the one that came or went last.
-    Chunks(Mutex<Option<Arc<Known>>>),
-}
 
 /// A table in this process.
 #[pyclass(frozen, subclass, module = "echoic._native")]
@@ -132,15 +115,7 @@ impl Table {
                 |_| {},
             ),
             Shape::Chunks(known) => {
-                let (known, chunks) = self.chunks_of(known, tree)?;
-                let columns = chunks
-                    .into_iter()
-                    .map(|chunk| vec![Slice { chunk: Arc::new(chunk), offset: 0, len: 1 }]);
-                let signature = Arc::clone(&known.signature);
-                let trajectory = Trajectory::new(signature, columns.collect());
-                let trajectory = Arc::new(
-                    trajectory.map_err(|error| table_error(py, &TableError::Trajectory(error)))?,
-                );
+                let trajectory = Shape::trajectory_of(known, tree)?;
                 self.insert_trajectory(py, &trajectory, priority, version, deadline)
             }
         }
@@ -264,8 +239,13 @@ impl Table {
         self.table.set_limiter(limiter).map_err(|error| table_error(py, &error))
     }
 
-    fn can_sample(&self, count: usize) -> bool {
-        self.table.can_sample(count)
+    fn can_sample(&self, py: Python<'_>, count: usize) -> PyResult<bool> {
+        if self.table.can_sample(count) {
+            return Ok(true);
+        }
+        // Whoever takes turns by asking would otherwise wait for what can never be.
+        self.table.check_batch(count).map_err(|error| table_error(py, &error))?;
+        Ok(false)
     }
 
     fn can_insert(&self, count: usize) -> bool {
@@ -326,13 +306,7 @@ impl Table {
 
     /// A table that was made by the engine.
     pub fn of(py: Python<'_>, table: Arc<core::Table>) -> PyResult<Self> {
-        let shape = match &table.config().form {
-            Form::Rows(spec) => {
-                let tree = structure::read(py, &table.config().structure, spec.leaves().to_vec())?;
-                Shape::Rows { tree, offsets: offsets(spec) }
-            }
-            Form::Trajectories(_) => Shape::Chunks(Mutex::new(None)),
-        };
+        let shape = Shape::of(py, &table.config().form, &table.config().structure)?;
         Ok(Self { table, shape, arena: Arena::default(), process: Process::current() })
     }
 
@@ -340,7 +314,7 @@ impl Table {
         match &self.shape {
             Shape::Rows { tree, .. } => Batch::of_rows(py, tree, &self.arena, sampled, beta),
             Shape::Chunks(known) => {
-                let tree = |signature: &Arc<Signature>| Self::known(py, known, signature);
+                let tree = |signature: &Arc<Signature>| Shape::known(py, known, signature);
                 Batch::of_trajectories(py, &tree, &self.arena, sampled, beta)
             }
         }
@@ -366,95 +340,6 @@ impl Table {
             }
         }
     }
-
-    /// The leaves of a tree as chunks of one step.
-    fn chunks_of(
-        &self,
-        last: &Mutex<Option<Arc<Known>>>,
-        tree: &Bound<'_, PyAny>,
-    ) -> PyResult<(Arc<Known>, Vec<Chunk>)> {
-        let py = tree.py();
-        let known = last.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        if let Some(known) = known
-            && let Ok(chunks) = chunks(&known, tree)
-        {
-            return Ok((known, chunks));
-        }
-        let example = Tree::compile(tree, "")?;
-        let signature = Arc::new(Signature {
-            structure: structure::write(py, &example)?,
-            columns: example
-                .rules
-                .iter()
-                .map(|rule| Column {
-                    path: rule.leaf.path.clone(),
-                    kind: ColumnKind::from(&rule.leaf),
-                    squeezed: true,
-                })
-                .collect(),
-        });
-        let known = Arc::new(Known { tree: example, signature });
-        *last.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(&known));
-        let chunks = chunks(&known, tree)?;
-        Ok((known, chunks))
-    }
-
-    /// The tree of a signature.
-    fn known(
-        py: Python<'_>,
-        last: &Mutex<Option<Arc<Known>>>,
-        signature: &Arc<Signature>,
-    ) -> PyResult<Arc<Known>> {
-        let found = last.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        if let Some(known) = found
-            && (Arc::ptr_eq(&known.signature, signature) || known.signature == *signature)
-        {
-            return Ok(known);
-        }
-        let leaves = signature.columns.iter().map(|column| echoic_replay::Leaf {
-            path: column.path.clone(),
-            dtype: column.kind.dtype,
-            shape: column.kind.shape.clone(),
-        });
-        let tree = structure::read(py, &signature.structure, leaves.collect())?;
-        let known = Arc::new(Known { tree, signature: Arc::clone(signature) });
-        *last.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(&known));
-        Ok(known)
-    }
-}
-
-/// Where each leaf starts in a row.
-fn offsets(spec: &echoic_replay::Spec) -> Vec<usize> {
-    let mut offset = 0;
-    let starts = spec.leaf_bytes().iter().map(|bytes| {
-        offset += bytes;
-        offset - bytes
-    });
-    starts.collect()
-}
-
-fn chunks(known: &Known, tree: &Bound<'_, PyAny>) -> PyResult<Vec<Chunk>> {
-    let mut chunks = Vec::with_capacity(known.tree.rules.len());
-    with_sources(
-        &known.tree,
-        tree,
-        &mut One,
-        |sources, _| {
-            recheck(tree.py(), &known.tree, sources)?;
-            for source in sources {
-                let kind = &known.signature.columns[source.leaf].kind;
-                let mut bytes = vec![0; kind.step_bytes().unwrap_or(0)];
-                // SAFETY: `gather` accepted this value with the rule of this leaf, whose bytes are
-                // those of a step, and it was rechecked just now.
-                unsafe { source.copy_to(0, &mut bytes) };
-                let chunk = Chunk::raw(Arc::new(kind.clone()), 1, bytes.into());
-                chunks.push(chunk.map_err(|error| spec_error(tree.py(), error.to_string()))?);
-            }
-            Ok(())
-        },
-        |_| {},
-    )?;
-    Ok(chunks)
 }
 
 /// Checked items on their way into rows.
@@ -532,7 +417,7 @@ impl Rows<'_> {
 }
 
 /// The numbers of an array or a sequence.
-fn numbers<T: Copy>(values: &Bound<'_, PyAny>, dtype: &str) -> PyResult<Vec<T>> {
+pub fn numbers<T: Copy>(values: &Bound<'_, PyAny>, dtype: &str) -> PyResult<Vec<T>> {
     let py = values.py();
     let numpy = py.import("numpy")?;
     let keywords = PyDict::new(py);

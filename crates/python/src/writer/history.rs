@@ -1,5 +1,8 @@
 //! What a writer remembers, for Python to cut items from.
 
+use std::sync::Arc;
+
+use echoic_replay::chunk::ColumnKind;
 use echoic_replay::writer::Span;
 use pyo3::exceptions::{PyIndexError, PyTypeError};
 use pyo3::prelude::*;
@@ -13,13 +16,14 @@ use super::TrajectoryWriter;
 pub struct ColumnHistory {
     pub writer: Py<TrajectoryWriter>,
     pub column: u32,
+    pub kind: Arc<ColumnKind>,
 }
 
 /// Some steps of a column: what an item is made of.
 #[pyclass(frozen, module = "echoic")]
 pub struct Steps {
     pub writer: Py<TrajectoryWriter>,
-    pub column: u32,
+    pub kind: Arc<ColumnKind>,
     pub spans: SmallVec<[Span; 1]>,
     /// Whether it is one step without an axis of time.
     pub squeezed: bool,
@@ -36,7 +40,8 @@ impl ColumnHistory {
         let runs = self.runs(py);
         let len: usize = runs.iter().map(|run| (run.end - run.start) as usize).sum();
         let steps = |spans, squeezed| {
-            Ok(Steps { writer: self.writer.clone_ref(py), column: self.column, spans, squeezed })
+            let (writer, kind) = (self.writer.clone_ref(py), Arc::clone(&self.kind));
+            Ok(Steps { writer, kind, spans, squeezed })
         };
         if let Ok(slice) = index.cast::<PySlice>() {
             let slice = slice.indices(len.try_into()?)?;
@@ -74,17 +79,17 @@ impl ColumnHistory {
 
     #[getter]
     fn dtype(&self, py: Python<'_>) -> PyResult<Py<numpy::PyArrayDescr>> {
-        crate::dtype::to_numpy(py, self.writer.get().kind(py, self.column).dtype)
+        crate::dtype::to_numpy(py, self.kind.dtype)
     }
 
     /// Shape of one step.
     #[getter]
     fn shape<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
-        PyTuple::new(py, &self.writer.get().kind(py, self.column).shape)
+        PyTuple::new(py, &self.kind.shape)
     }
 
     fn __repr__(&self, py: Python<'_>) -> String {
-        let (len, kind) = (self.__len__(py), self.writer.get().kind(py, self.column));
+        let (len, kind) = (self.__len__(py), &self.kind);
         format!("ColumnHistory({len} steps of {}{:?})", kind.dtype, kind.shape)
     }
 }
@@ -134,7 +139,7 @@ impl Steps {
     /// The shape that this has in an item.
     #[getter]
     fn shape<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
-        let kind = self.writer.get().kind(py, self.column);
+        let kind = &self.kind;
         let time = (!self.squeezed).then(|| self.count() as usize);
         let shape: Vec<usize> = time.into_iter().chain(kind.shape.iter().copied()).collect();
         PyTuple::new(py, shape)
@@ -142,12 +147,12 @@ impl Steps {
 
     #[getter]
     fn dtype(&self, py: Python<'_>) -> PyResult<Py<numpy::PyArrayDescr>> {
-        crate::dtype::to_numpy(py, self.writer.get().kind(py, self.column).dtype)
+        crate::dtype::to_numpy(py, self.kind.dtype)
     }
 
     /// The values, copied.
     fn numpy<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        let bytes = self.writer.get().read(py, &self.spans)?;
+        let bytes = self.writer.get().read(py, &self.kind, &self.spans)?;
         let flat = py
             .import("numpy")?
             .call_method1("frombuffer", (pyo3::types::PyBytes::new(py, &bytes), self.dtype(py)?))?;

@@ -1,46 +1,37 @@
-//! A writer of trajectories: steps in, items that name them out.
+//! Writers: steps in, items that name them out.
+//!
+//! [`TrajectoryWriter`] is here; [`StructuredWriter`] makes its items by itself. What they have in common
+//! is in `inlet` and `outlet`.
 
+mod destination;
 mod history;
+mod inlet;
 mod outlet;
+mod structured;
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use echoic_replay::Leaf;
 use echoic_replay::chunk::ColumnKind;
-use echoic_replay::table::{Form, check_priorities};
+use echoic_replay::table::check_priorities;
 use echoic_replay::trajectory::{Column, Signature};
+use echoic_replay::writer::structured::StructuredError;
 use echoic_replay::writer::{
-    ChunkLength, ColumnConfig, ItemSteps, Span, StepRef, TrajectoryWriter as Core, WriterError,
+    ChunkLength, ColumnConfig, ItemSteps, Span, StepRef, TrajectoryWriter as Writer,
 };
-use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use pyo3::sync::MutexExt;
 use pyo3::types::PyDict;
 use smallvec::SmallVec;
 
+use self::destination::{AnyTable, Destination};
 pub use self::history::{ColumnHistory, Steps};
+use self::inlet::{Core, Inlet, Refusal, State, remember, touch};
 use self::outlet::Outlet;
-use crate::error::{
-    priority_error, spec_error, table_error, table_not_found_error, trajectory_error,
-};
-use crate::leaf::{LeafRule, Many, One, display};
-use crate::sources::{recheck, with_sources};
+pub use self::structured::StructuredWriter;
+use crate::error::{priority_error, table_not_found_error, trajectory_error};
+use crate::leaf::{LeafRule, display};
 use crate::structure;
-use crate::table::Table;
 use crate::tree::Tree;
-use crate::wait;
-
-/// How many items may wait for their tables before an append waits for them.
-const MAX_WAITING: usize = 1024;
-/// How many forms of steps and of items a writer knows at a time.
-const MAX_FORMS: usize = 32;
-
-/// A form of steps.
-struct StepForm {
-    tree: Tree,
-    /// The column of each leaf.
-    columns: Vec<u32>,
-}
 
 /// A form of items.
 struct ItemForm {
@@ -48,21 +39,64 @@ struct ItemForm {
     signature: Arc<Signature>,
 }
 
-struct State {
-    core: Core,
-    outlet: Outlet,
+/// The steps of each column of an item.
+type ItemColumns = SmallVec<[SmallVec<[Span; 1]>; 8]>;
+
+/// Steps of which items are made one by one.
+struct Free {
+    writer: Writer,
     /// The form used last comes first.
-    steps: Vec<Arc<StepForm>>,
     items: Vec<Arc<ItemForm>>,
     /// Used again by each item.
     spans: ItemSteps,
-    closed: bool,
+}
+
+impl Core for Free {
+    fn writer(&self) -> &Writer {
+        &self.writer
+    }
+
+    fn column(&mut self, path: &str, kind: &ColumnKind) -> Result<u32, StructuredError> {
+        Ok(self.writer.column(path, kind)?)
+    }
+
+    fn append_with(
+        &mut self,
+        columns: &[u32],
+        partial: bool,
+        fill: impl FnMut(usize, &mut [u8]),
+    ) -> Result<(), StructuredError> {
+        self.writer.append_with(columns, partial, fill)?;
+        Ok(())
+    }
+
+    fn append_batch(
+        &mut self,
+        steps: usize,
+        values: &[Option<&[u8]>],
+    ) -> Result<(), StructuredError> {
+        self.writer.append_batch(steps, values)?;
+        Ok(())
+    }
+
+    fn end_episode(&mut self, clear: bool) -> Result<(), StructuredError> {
+        self.writer.end_episode(clear);
+        Ok(())
+    }
+
+    fn emit(&mut self, outlet: &mut Outlet) {
+        self.writer.emit(outlet);
+    }
+
+    fn flush(&mut self, outlet: &mut Outlet) {
+        self.writer.flush(outlet);
+    }
 }
 
 /// Writes trajectories.
 #[pyclass(frozen, subclass, module = "echoic._native")]
 pub struct TrajectoryWriter {
-    state: Mutex<State>,
+    inlet: Inlet<Free>,
     names: Vec<String>,
 }
 
@@ -71,22 +105,16 @@ impl TrajectoryWriter {
     #[new]
     fn new(
         py: Python<'_>,
-        tables: Vec<Py<Table>>,
+        tables: Vec<AnyTable>,
         keep_alive: u32,
         chunk_length: Option<u32>,
     ) -> PyResult<Self> {
-        let core = Core::new(config(keep_alive, chunk_length)).map_err(|e| writer_error(py, &e))?;
-        let tables: Vec<_> = tables.iter().map(|table| Arc::clone(table.get().core())).collect();
-        let names = tables.iter().map(|table| table.config().name.clone()).collect();
-        let state = State {
-            core,
-            outlet: Outlet::new(tables),
-            steps: Vec::new(),
-            items: Vec::new(),
-            spans: ItemSteps::default(),
-            closed: false,
-        };
-        Ok(Self { state: Mutex::new(state), names })
+        let writer = Writer::new(config(keep_alive, chunk_length))
+            .map_err(|error| Refusal::from(error).raise(py))?;
+        let tables: Vec<Destination> = tables.into_iter().map(Destination::from).collect();
+        let names = tables.iter().map(|table| table.name().to_owned()).collect();
+        let core = Free { writer, items: Vec::new(), spans: ItemSteps::default() };
+        Ok(Self { inlet: Inlet::new(core, tables), names })
     }
 
     /// Settings of a column.
@@ -98,102 +126,35 @@ impl TrajectoryWriter {
         chunk_length: Option<u32>,
     ) -> PyResult<()> {
         let config = config(keep_alive, chunk_length);
-        self.open(py)?.core.configure(path, config).map_err(|error| writer_error(py, &error))
+        let configured = self.inlet.open(py)?.core.writer.configure(path, config);
+        configured.map_err(|error| Refusal::from(error).raise(py))
     }
 
     /// Adds a step, or a part of one.
     #[pyo3(signature = (step, partial=false, timeout=None))]
-    fn append(
-        &self,
-        py: Python<'_>,
-        step: &Bound<'_, PyAny>,
-        partial: bool,
-        timeout: Option<f64>,
-    ) -> PyResult<()> {
-        let deadline = wait::deadline(timeout)?;
-        let form = self.step_form(step, true)?;
-        with_sources(
-            &form.tree,
-            step,
-            &mut One,
-            |sources, _| {
-                let mut state = self.open(py)?;
-                let state = &mut *state;
-                recheck(py, &form.tree, sources)?;
-                let columns: SmallVec<[u32; 16]> =
-                    sources.iter().map(|source| form.columns[source.leaf]).collect();
-                // SAFETY: `gather` accepted each value with the rule of its leaf, whose bytes are those
-                // of a step of its column, and they were rechecked just now.
-                let fill = |at: usize, to: &mut [u8]| unsafe { sources[at].copy_to(0, to) };
-                state
-                    .core
-                    .append_with(&columns, partial, fill)
-                    .map_err(|error| writer_error(py, &error))?;
-                if state.core.pending() > 0 {
-                    state.core.emit(&mut state.outlet);
-                }
-                state.outlet.pump().map_err(|error| table_error(py, &error))?;
-                if state.outlet.len() >= MAX_WAITING {
-                    state.outlet.drain(py, MAX_WAITING / 2, deadline)?;
-                }
-                Ok(())
-            },
-            |_| {},
-        )
+    fn append(&self, step: &Bound<'_, PyAny>, partial: bool, timeout: Option<f64>) -> PyResult<()> {
+        self.inlet.append(step, partial, timeout)
     }
 
     /// Adds many steps, one after the other.
     #[pyo3(signature = (steps, timeout=None))]
-    fn append_batch(
-        &self,
-        py: Python<'_>,
-        steps: &Bound<'_, PyAny>,
-        timeout: Option<f64>,
-    ) -> PyResult<()> {
-        let deadline = wait::deadline(timeout)?;
-        let form = self.step_form(steps, false)?;
-        with_sources(
-            &form.tree,
-            steps,
-            &mut Many::default(),
-            |sources, shapes| {
-                let count = shapes.rows.unwrap_or(0);
-                if count == 0 {
-                    return Ok(());
-                }
-                let mut state = self.open(py)?;
-                let state = &mut *state;
-                recheck(py, &form.tree, sources)?;
-                let mut values = vec![None; state.core.columns().len()];
-                for source in sources {
-                    let bytes = form.tree.rules[source.leaf].leaf.nbytes().unwrap_or(0) * count;
-                    // SAFETY: `gather` accepted the value with the rule of its leaf after an axis of
-                    // `count`, and it was rechecked just now; it is alive while this runs.
-                    values[form.columns[source.leaf] as usize] =
-                        Some(unsafe { source.bytes(bytes) });
-                }
-                state
-                    .core
-                    .append_batch(count, &values)
-                    .map_err(|error| writer_error(py, &error))?;
-                state.core.emit(&mut state.outlet);
-                state.outlet.drain(py, MAX_WAITING / 2, deadline)
-            },
-            |_| {},
-        )
+    fn append_batch(&self, steps: &Bound<'_, PyAny>, timeout: Option<f64>) -> PyResult<()> {
+        self.inlet.append_batch(steps, timeout)
     }
 
     /// What new items may name: a tree like the steps.
     #[getter]
     fn history<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         let py = slf.py();
-        let forms = slf.get().lock(py).steps.clone();
+        let forms = slf.get().inlet.forms(py);
+        let kinds = slf.get().kinds(py);
         let mut merged: Option<Bound<'py, PyAny>> = None;
         // The form used last is the one that counts where they differ.
         for form in forms.iter().rev() {
             let tree = form.tree.build(py, &mut |leaf| {
                 let column = form.columns[leaf];
-                let history = ColumnHistory { writer: slf.clone().unbind(), column };
+                let kind = Arc::clone(&kinds[column as usize]);
+                let history = ColumnHistory { writer: slf.clone().unbind(), column, kind };
                 Ok(Bound::new(py, history)?.into_any())
             })?;
             merged = Some(match merged {
@@ -217,35 +178,11 @@ impl TrajectoryWriter {
             let known = format!("there is no table {table:?}; the writer has {:?}", this.names);
             table_not_found_error(py, known)
         })?;
-        let form = this.item_form(slf, trajectory)?;
-        // Before the lock is taken: nodes that optree knows run Python.
-        let mut columns: SmallVec<[SmallVec<[Span; 1]>; 8]> = SmallVec::new();
-        columns.resize_with(form.tree.rules.len(), SmallVec::new);
-        form.tree.visit(trajectory, &mut |leaf, value| {
-            columns[leaf] = value.cast::<Steps>()?.get().spans.clone();
-            Ok(())
-        })?;
-        let mut state = this.open(py)?;
-        let state = &mut *state;
-        state.spans.clear();
-        for spans in &columns {
-            state.spans.column(spans.iter().copied());
-        }
-        if let Form::Rows(spec) | Form::Trajectories(Some(spec)) =
-            &state.outlet.tables()[number].config().form
-        {
-            let steps =
-                columns.iter().map(|spans| spans.iter().map(|span| u64::from(span.len)).sum());
-            form.signature
-                .check(spec, &steps.collect::<SmallVec<[u64; 8]>>())
-                .map_err(|text| spec_error(py, text))?;
-        }
-        state
-            .core
-            .create_item(number as u32, priority, &form.signature, &state.spans)
-            .map_err(|error| writer_error(py, &error))?;
-        state.core.emit(&mut state.outlet);
-        state.outlet.pump().map_err(|error| table_error(py, &error))
+        let (form, columns) = this.item_form(slf, trajectory)?;
+        let mut state = this.inlet.open(py)?;
+        let created = create(&mut state, number, priority, &form.signature, &columns);
+        drop(state);
+        created.map_err(|refusal| refusal.raise(py))
     }
 
     /// Hands over all items, and waits until at most so many are left.
@@ -256,198 +193,170 @@ impl TrajectoryWriter {
         block_until_num_items: usize,
         timeout: Option<f64>,
     ) -> PyResult<()> {
-        let deadline = wait::deadline(timeout)?;
-        let mut state = self.lock(py);
-        let state = &mut *state;
-        state.core.flush(&mut state.outlet);
-        state.outlet.drain(py, block_until_num_items, deadline)
+        self.inlet.flush(py, block_until_num_items, timeout)
     }
 
     /// Begins another episode.
     #[pyo3(signature = (clear=true, timeout=None))]
     fn end_episode(&self, py: Python<'_>, clear: bool, timeout: Option<f64>) -> PyResult<()> {
-        self.open(py)?.core.end_episode(clear);
-        self.flush(py, 0, timeout)
+        self.inlet.end_episode(py, clear, timeout)
     }
 
     /// Takes nothing more.
     fn close(&self, py: Python<'_>) {
-        self.lock(py).closed = true;
+        self.inlet.close(py);
     }
 
     /// How many items were created and are in no table yet.
     #[getter]
     fn pending(&self, py: Python<'_>) -> usize {
-        let state = self.lock(py);
-        state.core.pending() + state.outlet.len()
+        self.inlet.pending(py)
     }
 
     /// How many steps of this episode are complete.
     #[getter]
     fn episode_steps(&self, py: Python<'_>) -> u64 {
-        let state = self.lock(py);
-        state.core.steps() - state.core.episode_start()
+        self.inlet.episode_steps(py)
     }
 }
 
 impl TrajectoryWriter {
-    /// Takes the lock, without the GIL where that takes a while: whoever has it may be waiting for a table.
-    fn lock(&self, py: Python<'_>) -> MutexGuard<'_, State> {
-        self.state.lock_py_attached(py).unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn open(&self, py: Python<'_>) -> PyResult<MutexGuard<'_, State>> {
-        let state = self.lock(py);
-        if state.closed {
-            return Err(crate::error::closed_error(py, "the writer is closed"));
-        }
-        Ok(state)
-    }
-
-    /// What the values of a column are.
-    fn kind(&self, py: Python<'_>, column: u32) -> Arc<ColumnKind> {
-        let state = self.lock(py);
-        let kind = state.core.columns().nth(column as usize).map(|(_, kind)| Arc::clone(kind));
-        kind.expect("a column of this writer")
+    /// What the values of each column are.
+    fn kinds(&self, py: Python<'_>) -> SmallVec<[Arc<ColumnKind>; 16]> {
+        let state = self.inlet.lock(py);
+        state.core.writer.columns().map(|(_, kind)| Arc::clone(kind)).collect()
     }
 
     /// The steps of a column that can be named.
     fn runs(&self, py: Python<'_>, column: u32) -> SmallVec<[std::ops::Range<u64>; 2]> {
-        self.lock(py).core.history(column).map(Iterator::collect).unwrap_or_default()
+        self.inlet.lock(py).core.writer.history(column).map(Iterator::collect).unwrap_or_default()
     }
 
     /// The bytes of steps.
-    fn read(&self, py: Python<'_>, spans: &[Span]) -> PyResult<Vec<u8>> {
-        let Some(Span { column, .. }) = spans.first() else { return Ok(Vec::new()) };
-        let bytes = self.kind(py, *column).step_bytes().unwrap_or(0);
-        let state = self.lock(py);
+    fn read(&self, py: Python<'_>, kind: &ColumnKind, spans: &[Span]) -> PyResult<Vec<u8>> {
+        let bytes = kind.step_bytes().unwrap_or(0);
+        let steps = spans.iter().flat_map(|span| {
+            let steps = span.first..span.first + u64::from(span.len);
+            steps.map(|step| StepRef { column: span.column, step })
+        });
         let mut all = Vec::new();
-        for span in spans {
-            for step in span.first..span.first + u64::from(span.len) {
-                let start = all.len();
-                all.resize(start + bytes, 0);
-                state
-                    .core
-                    .read(StepRef { column: span.column, step }, &mut all[start..])
-                    .map_err(|error| writer_error(py, &error))?;
-            }
-        }
+        let state = self.inlet.lock(py);
+        let read = steps.into_iter().try_for_each(|at| {
+            let start = all.len();
+            all.resize(start + bytes, 0);
+            state.core.writer.read(at, &mut all[start..])
+        });
+        drop(state);
+        read.map_err(|error| Refusal::from(error).raise(py))?;
         Ok(all)
     }
 
-    /// The form of a step, or of many.
-    fn step_form(&self, step: &Bound<'_, PyAny>, one: bool) -> PyResult<Arc<StepForm>> {
-        let py = step.py();
-        let known: SmallVec<[Arc<StepForm>; 4]> = self.lock(py).steps.iter().cloned().collect();
-        for (index, form) in known.iter().enumerate() {
-            if form.tree.visit(step, &mut |_, _| Ok(())).is_ok() {
-                if index > 0 {
-                    let mut state = self.lock(py);
-                    if let Some(at) = state.steps.iter().position(|other| Arc::ptr_eq(other, form))
-                    {
-                        state.steps[..=at].rotate_right(1);
-                    }
-                }
-                return Ok(Arc::clone(form));
-            }
-        }
-        let tree = if one {
-            Tree::compile(step, "")?
-        } else {
-            Tree::compile_with(step, &mut |path, value| {
-                let mut rule = LeafRule::from_example(path, value)?;
-                if rule.leaf.shape.is_empty() {
-                    let name = display(&rule.leaf.path);
-                    let text = format!("leaf `{name}`: expected an axis of steps, got a scalar");
-                    return Err(spec_error(py, text));
-                }
-                rule.leaf.shape.remove(0);
-                Ok(rule)
-            })?
-        };
-        let mut state = self.open(py)?;
-        let columns = tree.rules.iter().map(|rule| {
-            let column = state.core.column(&rule.leaf.path, &ColumnKind::from(&rule.leaf));
-            column.map_err(|error| writer_error(py, &error))
-        });
-        let form = Arc::new(StepForm { columns: columns.collect::<PyResult<_>>()?, tree });
-        state.steps.insert(0, Arc::clone(&form));
-        state.steps.truncate(MAX_FORMS);
-        Ok(form)
-    }
-
-    /// The form of an item.
+    /// The form of an item and the steps of each column.
     fn item_form(
         &self,
         slf: &Bound<'_, Self>,
         trajectory: &Bound<'_, PyAny>,
-    ) -> PyResult<Arc<ItemForm>> {
+    ) -> PyResult<(Arc<ItemForm>, ItemColumns)> {
         let py = slf.py();
-        let own = |path: &str, value: &Bound<'_, PyAny>| -> PyResult<Py<Steps>> {
-            let steps = value.cast::<Steps>().map_err(|_| {
-                let class = value.get_type().name().map_or("?".into(), |name| name.to_string());
-                let text = format!(
-                    "leaf `{}` of a trajectory: expected steps of the writer's history, got a {class}",
-                    display(path)
-                );
-                trajectory_error(py, text)
-            })?;
-            if !steps.get().writer.bind(py).is(slf) {
-                let name = display(path);
-                let text = format!("leaf `{name}` of a trajectory has steps of another writer");
-                return Err(trajectory_error(py, text));
-            }
-            Ok(steps.clone().unbind())
-        };
-        let known: SmallVec<[Arc<ItemForm>; 4]> = self.lock(py).items.iter().cloned().collect();
-        for form in &known {
+        let known: SmallVec<[Arc<ItemForm>; 4]> =
+            self.inlet.lock(py).core.items.iter().cloned().collect();
+        let mut columns = ItemColumns::new();
+        for (index, form) in known.iter().enumerate() {
             let mut fits = true;
+            columns.clear();
+            columns.resize_with(form.tree.rules.len(), SmallVec::new);
             let walked = form.tree.visit(trajectory, &mut |leaf, value| {
                 let column = &form.signature.columns[leaf];
-                let steps = own(&column.path, value)?;
-                fits &= column.squeezed == steps.get().squeezed
-                    && column.kind == *self.kind(py, steps.get().column);
+                let steps = own(slf, &column.path, value)?;
+                fits &= column.squeezed == steps.squeezed && column.kind == *steps.kind;
+                columns[leaf] = steps.spans.clone();
                 Ok(())
             });
             if walked.is_ok() && fits {
-                return Ok(Arc::clone(form));
+                if index > 0 {
+                    let mut state = self.inlet.lock(py);
+                    touch(&mut state.core.items, form);
+                }
+                return Ok((Arc::clone(form), columns));
             }
         }
+        columns.clear();
         let mut squeezed = Vec::new();
         let tree = Tree::compile_with(trajectory, &mut |path, value| {
-            let steps = own(&path, value)?;
-            squeezed.push(steps.get().squeezed);
-            let kind = self.kind(py, steps.get().column);
+            let steps = own(slf, &path, value)?;
+            squeezed.push(steps.squeezed);
+            columns.push(steps.spans.clone());
+            let kind = &steps.kind;
             LeafRule::from_leaf(py, Leaf { path, dtype: kind.dtype, shape: kind.shape.clone() })
         })?;
-        let columns = tree.rules.iter().zip(squeezed).map(|(rule, squeezed)| Column {
+        if tree.rules.is_empty() {
+            let text = "a trajectory has no leaves: its item would have no data";
+            return Err(trajectory_error(py, text));
+        }
+        let form = tree.rules.iter().zip(squeezed).map(|(rule, squeezed)| Column {
             path: rule.leaf.path.clone(),
             kind: ColumnKind::from(&rule.leaf),
             squeezed,
         });
-        let columns = columns.collect();
-        let signature = Arc::new(Signature { structure: structure::write(py, &tree)?, columns });
-        let form = Arc::new(ItemForm { tree, signature });
-        let mut state = self.open(py)?;
-        state.items.insert(0, Arc::clone(&form));
-        state.items.truncate(MAX_FORMS);
-        Ok(form)
+        let form = Signature { columns: form.collect(), structure: structure::write(py, &tree)? };
+        let form = Arc::new(ItemForm { tree, signature: Arc::new(form) });
+        let mut state = self.inlet.open(py)?;
+        let dropped = remember(&mut state.core.items, &form);
+        drop(state);
+        drop(dropped);
+        Ok((form, columns))
     }
+}
+
+/// A leaf of a trajectory, which must be steps of this writer.
+fn own<'a>(
+    writer: &Bound<'_, TrajectoryWriter>,
+    path: &str,
+    value: &'a Bound<'_, PyAny>,
+) -> PyResult<&'a Steps> {
+    let py = writer.py();
+    let steps = value.cast::<Steps>().map_err(|_| {
+        let class = value.get_type().name().map_or("?".into(), |name| name.to_string());
+        let text = format!(
+            "leaf `{}` of a trajectory: expected steps of the writer's history, got a {class}",
+            display(path)
+        );
+        trajectory_error(py, text)
+    })?;
+    let steps = steps.get();
+    if !steps.writer.bind(py).is(writer) {
+        let name = display(path);
+        let text = format!("leaf `{name}` of a trajectory has steps of another writer");
+        return Err(trajectory_error(py, text));
+    }
+    Ok(steps)
+}
+
+/// Makes an item of these steps of each column.
+fn create(
+    state: &mut State<Free>,
+    table: usize,
+    priority: f64,
+    signature: &Arc<Signature>,
+    columns: &[SmallVec<[Span; 1]>],
+) -> Result<(), Refusal> {
+    if let Some(spec) = state.outlet.tables()[table].spec() {
+        let steps = columns.iter().map(|spans| spans.iter().map(|span| u64::from(span.len)).sum());
+        let steps: SmallVec<[u64; 8]> = steps.collect();
+        signature.check(spec, &steps).map_err(Refusal::Spec)?;
+    }
+    let Free { writer, spans, .. } = &mut state.core;
+    spans.clear();
+    for column in columns {
+        spans.column(column.iter().copied());
+    }
+    writer.create_item(table as u32, priority, signature, spans)?;
+    state.deliver(Ok(()))
 }
 
 fn config(keep_alive: u32, chunk_length: Option<u32>) -> ColumnConfig {
     let chunk_length = chunk_length.map_or(ChunkLength::Auto, ChunkLength::Fixed);
     ColumnConfig { keep_alive, chunk_length }
-}
-
-fn writer_error(py: Python<'_>, error: &WriterError) -> PyErr {
-    let text = error.to_string();
-    match error {
-        WriterError::Config { .. } => PyValueError::new_err(text),
-        WriterError::Kind { .. } | WriterError::Length { .. } => spec_error(py, text),
-        WriterError::Priority(_) => priority_error(py, text),
-        _ => trajectory_error(py, text),
-    }
 }
 
 /// Dicts are merged key by key; of other nodes the later counts.

@@ -1,0 +1,113 @@
+//! The items of a sample, as they came.
+
+use std::ops::Range;
+
+use echoic_replay::Spec;
+use echoic_replay::table::Infos;
+
+use crate::spare::Lent;
+use crate::wire::WireError;
+use crate::wire::tables::{ALIGNMENT, BatchHead, Layout};
+
+/// Sampled items, in one buffer: read there from the socket, and looked at there.
+#[derive(Debug)]
+pub struct Batch {
+    bytes: Lent,
+    infos: Infos,
+    layout: Layout,
+    columns: Vec<Range<usize>>,
+}
+
+/// A buffer that a payload is read into.
+#[derive(Debug)]
+pub(super) struct Incoming {
+    bytes: Lent,
+    /// Where the payload begins: a multiple of [`ALIGNMENT`] in memory.
+    start: usize,
+    filled: usize,
+}
+
+impl Incoming {
+    /// `bytes` has [`ALIGNMENT`] more than the payload.
+    pub(super) fn new(bytes: Lent) -> Self {
+        let start = bytes.as_ptr().align_offset(ALIGNMENT).min(ALIGNMENT);
+        Self { bytes, start, filled: 0 }
+    }
+
+    /// What is not filled yet.
+    pub(super) fn rest(&mut self) -> &mut [u8] {
+        let (start, end) = (self.start, self.bytes.len() - ALIGNMENT + self.start);
+        &mut self.bytes[start + self.filled..end]
+    }
+
+    pub(super) fn fill(&mut self, bytes: usize) {
+        self.filled += bytes;
+    }
+
+    /// Reads the head; `spec` is that of the table which was asked for.
+    pub(super) fn finish<'a>(
+        self,
+        spec: impl FnOnce(u64) -> Option<Option<&'a Spec>>,
+    ) -> Result<Option<(u64, Batch)>, WireError> {
+        let payload = &self.bytes[self.start..][..self.filled];
+        let (BatchHead { id, infos, layout }, head) = BatchHead::read(payload)?;
+        let Some(spec) = spec(id) else { return Ok(None) };
+        if layout == Layout::Rows && spec.is_none() {
+            return Err(WireError::Meaningless { field: "form of a batch", got: 0 });
+        }
+        let columns = layout.columns(infos.keys.len(), head, spec)?;
+        let end = columns.last().map_or(head, |last| last.end);
+        if end != payload.len() {
+            let (expected, got) = (end as u64, payload.len() as u64);
+            return Err(WireError::Sequence { field: "length of a batch", expected, got });
+        }
+        let place = |column: Range<usize>| self.start + column.start..self.start + column.end;
+        let columns = columns.into_iter().map(place).collect();
+        Ok(Some((id, Batch { bytes: self.bytes, infos, layout, columns })))
+    }
+}
+
+impl Batch {
+    /// How many items it has.
+    pub fn len(&self) -> usize {
+        self.infos.keys.len()
+    }
+
+    /// Whether it has none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// What is known about the items.
+    pub fn infos(&self) -> &Infos {
+        &self.infos
+    }
+
+    /// How the items lie in the columns.
+    pub fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    /// How many columns there are.
+    pub fn columns(&self) -> usize {
+        self.columns.len()
+    }
+
+    /// The leaf of all items, one after the other; it begins at a multiple of 64 in memory.
+    ///
+    /// # Panics
+    ///
+    /// When there is no such column.
+    pub fn column(&self, column: usize) -> &[u8] {
+        &self.bytes[self.columns[column].clone()]
+    }
+
+    /// As [`Batch::column`].
+    ///
+    /// # Panics
+    ///
+    /// When there is no such column.
+    pub fn column_mut(&mut self, column: usize) -> &mut [u8] {
+        &mut self.bytes[self.columns[column].clone()]
+    }
+}

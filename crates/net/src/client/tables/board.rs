@@ -1,0 +1,368 @@
+//! Requests that have no answer yet, and the courier's way with them.
+//!
+//! # Invariants
+//!
+//! 1. A request is on the board from when it was made until it is answered or given up.
+//! 2. One that is on the board is in a queue or was sent on the connection that stands.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::io::IoSlice;
+use std::sync::atomic::{AtomicBool, Ordering, fence};
+use std::sync::{Arc, Mutex, OnceLock};
+use std::time::Instant;
+
+use echoic_memory::event::Event;
+use echoic_replay::Spec;
+use echoic_replay::table::Form;
+
+use super::batch::{Batch, Incoming};
+use super::{TableEntry, TablesError, Waiting, check_same};
+use crate::client::courier::Cargo;
+use crate::client::line::Line;
+use crate::client::link::LinkError;
+use crate::client::lock;
+use crate::spare::Spare;
+use crate::wire::WireError;
+use crate::wire::frame::{Header, kind};
+use crate::wire::handshake::{Offer, Open, Purpose, Welcome};
+use crate::wire::tables::{
+    ALIGNMENT, Answer, FailureCode, MAX_BATCH, MAX_WAITING, Numbers, Operation, Request,
+};
+
+/// How many samples may be under way: well below what a server has places for.
+const MAX_SAMPLES: usize = MAX_WAITING / 2;
+/// How many bytes of requests one system call is given.
+const LOAD_BYTES: usize = 256 << 10;
+/// The most bytes of buffers that are kept for the next batches.
+const SPARE_BYTES: usize = 64 << 20;
+
+/// What came of a request.
+#[derive(Debug)]
+pub(super) enum Reply {
+    Batch(Batch),
+    Count(u64),
+    Numbers(Vec<Numbers>),
+}
+
+/// Where an answer is put.
+#[derive(Debug, Default)]
+pub(super) struct Slot {
+    reply: Mutex<Option<Result<Reply, TablesError>>>,
+    pub(super) answered: Event,
+}
+
+impl Slot {
+    pub(super) fn take(&self) -> Option<Result<Reply, TablesError>> {
+        lock(&self.reply).take()
+    }
+
+    pub(super) fn is_filled(&self) -> bool {
+        lock(&self.reply).is_some()
+    }
+
+    fn fill(&self, reply: Result<Reply, TablesError>) {
+        *lock(&self.reply) = Some(reply);
+        self.answered.notify();
+    }
+}
+
+/// What is asked.
+#[derive(Debug)]
+pub(super) enum Question {
+    /// Written when it is sent: the server is told how much time is left.
+    Sample { table: u32, count: u32, deadline: Option<Instant> },
+    /// A frame.
+    Other(Vec<u8>),
+}
+
+#[derive(Debug)]
+struct Pending {
+    question: Question,
+    slot: Arc<Slot>,
+    sent: bool,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    ids: u64,
+    /// By number.
+    pending: BTreeMap<u64, Pending>,
+    samples: VecDeque<u64>,
+    others: VecDeque<u64>,
+    /// Samples that were sent.
+    sampling: usize,
+    /// Requests that were sent and then given up.
+    cancels: Vec<u64>,
+}
+
+/// See the [module](self).
+#[derive(Debug, Default)]
+pub(super) struct Board {
+    state: Mutex<State>,
+    pub(super) tables: OnceLock<Vec<TableEntry>>,
+    /// The connection came, went, or ended.
+    pub(super) changed: Event,
+    /// Whoever brings something is to ring.
+    alarm: AtomicBool,
+}
+
+impl Board {
+    /// Wakes everyone, because the state of the connection has changed.
+    pub(super) fn note_change(&self) {
+        self.changed.notify();
+        lock(&self.state).pending.values().for_each(|pending| pending.slot.answered.notify());
+    }
+
+    /// Brings a request.
+    pub(super) fn ask(&self, line: &Line, make: impl FnOnce(u64) -> Question) -> (u64, Arc<Slot>) {
+        let slot = Arc::<Slot>::default();
+        let id = {
+            let state = &mut *lock(&self.state);
+            state.ids += 1;
+            let id = state.ids;
+            let question = make(id);
+            match question {
+                Question::Sample { .. } => state.samples.push_back(id),
+                Question::Other(_) => state.others.push_back(id),
+            }
+            let pending = Pending { question, slot: Arc::clone(&slot), sent: false };
+            state.pending.insert(id, pending);
+            id
+        };
+        self.ring(line);
+        (id, slot)
+    }
+
+    fn ring(&self, line: &Line) {
+        // Pairs with the fence in `await_ring`.
+        fence(Ordering::SeqCst);
+        if self.alarm.load(Ordering::Relaxed) && self.alarm.swap(false, Ordering::Relaxed) {
+            line.ring();
+        }
+    }
+
+    /// Gives up a request.
+    pub(super) fn give_up(&self, line: &Line, id: u64) {
+        {
+            let state = &mut *lock(&self.state);
+            let Some(pending) = state.pending.remove(&id) else { return };
+            let sample = matches!(pending.question, Question::Sample { .. });
+            if !pending.sent {
+                let queue = if sample { &mut state.samples } else { &mut state.others };
+                queue.retain(|other| *other != id);
+                return;
+            }
+            if !sample {
+                return;
+            }
+            state.sampling -= 1;
+            state.cancels.push(id);
+        }
+        self.ring(line);
+    }
+
+    fn answer(&self, id: u64, reply: Result<Reply, TablesError>) {
+        let state = &mut *lock(&self.state);
+        // Nobody waits for the answer to what was given up.
+        let Some(pending) = state.pending.remove(&id) else { return };
+        if matches!(pending.question, Question::Sample { .. }) {
+            state.sampling -= 1;
+        }
+        pending.slot.fill(reply);
+    }
+
+    /// How many requests have no answer.
+    pub(super) fn waiting(&self) -> usize {
+        lock(&self.state).pending.len()
+    }
+}
+
+impl State {
+    fn is_due(&self) -> bool {
+        !self.others.is_empty()
+            || !self.cancels.is_empty()
+            || (!self.samples.is_empty() && self.sampling < MAX_SAMPLES)
+    }
+
+    /// Puts back what was sent over a connection that is gone.
+    fn send_again(&mut self) {
+        self.cancels.clear();
+        self.sampling = 0;
+        self.samples.clear();
+        self.others.clear();
+        for (id, pending) in &mut self.pending {
+            pending.sent = false;
+            match pending.question {
+                Question::Sample { .. } => self.samples.push_back(*id),
+                Question::Other(_) => self.others.push_back(*id),
+            }
+        }
+    }
+
+    /// Writes requests that wait to be sent.
+    fn write(&mut self, out: &mut Vec<u8>, now: Instant) {
+        for id in self.cancels.drain(..) {
+            Request { id, table: 0, operation: Operation::Cancel }.write(out);
+        }
+        while out.len() < LOAD_BYTES {
+            let id = match self.others.pop_front() {
+                None if self.sampling < MAX_SAMPLES => match self.samples.pop_front() {
+                    None => return,
+                    id => id,
+                },
+                id => id,
+            };
+            let Some(id) = id else { return };
+            let Some(pending) = self.pending.get_mut(&id) else { continue };
+            pending.sent = true;
+            match &pending.question {
+                Question::Other(frame) => out.extend_from_slice(frame),
+                Question::Sample { table, count, deadline } => {
+                    self.sampling += 1;
+                    let left = deadline.map(|deadline| deadline.saturating_duration_since(now));
+                    let timeout_ms = left.map(|left| left.as_micros().div_ceil(1000) as u64);
+                    let operation = Operation::Sample { count: *count, timeout_ms };
+                    Request { id, table: *table, operation }.write(out);
+                }
+            }
+        }
+    }
+}
+
+/// What the courier carries.
+pub(super) struct Errands {
+    board: Arc<Board>,
+    line: Arc<Line>,
+    spare: Arc<Spare>,
+    out: Vec<u8>,
+    sent: usize,
+    incoming: Option<Incoming>,
+}
+
+impl Errands {
+    pub(super) fn new(board: Arc<Board>, line: Arc<Line>) -> Self {
+        let spare = Spare::new(SPARE_BYTES);
+        Self { board, line, spare, out: Vec::new(), sent: 0, incoming: None }
+    }
+
+    /// The spec of the table that a sample was asked of, if it was asked.
+    fn spec_of(&self, id: u64) -> Option<Option<&Spec>> {
+        let table = match lock(&self.board.state).pending.get(&id)?.question {
+            Question::Sample { table, .. } => table,
+            Question::Other(_) => return None,
+        };
+        let table = self.board.tables.get()?.get(table as usize)?;
+        Some(match &table.form {
+            Form::Rows(spec) => Some(spec),
+            Form::Trajectories(_) => None,
+        })
+    }
+}
+
+impl Cargo for Errands {
+    fn open(&mut self) -> Open {
+        self.line.open(Purpose::Request, 0, None)
+    }
+
+    fn resume(&mut self, welcome: Welcome) -> Result<(), LinkError> {
+        let Offer::Tables(tables) = welcome.offer else {
+            return Err(WireError::Spec("the server did not list its tables".into()).into());
+        };
+        let known = self.board.tables.get_or_init(|| tables.clone());
+        check_same(known, &tables)?;
+        self.out.clear();
+        (self.sent, self.incoming) = (0, None);
+        lock(&self.board.state).send_again();
+        Ok(())
+    }
+
+    fn is_delivered(&self) -> bool {
+        // Whoever closes does not wait for answers.
+        true
+    }
+
+    fn is_due(&mut self, _now: Instant) -> bool {
+        lock(&self.board.state).is_due()
+    }
+
+    fn await_ring(&mut self, _now: Instant) -> Option<Instant> {
+        self.board.alarm.store(true, Ordering::Relaxed);
+        // Pairs with the fence in `ring`: either who brings something sees the alarm, or we see that.
+        fence(Ordering::SeqCst);
+        None
+    }
+
+    fn stop_ringing(&mut self) {
+        self.board.alarm.store(false, Ordering::Relaxed);
+    }
+
+    fn load(&mut self) {
+        if !self.is_loaded() {
+            self.out.clear();
+            self.sent = 0;
+            lock(&self.board.state).write(&mut self.out, Instant::now());
+        }
+    }
+
+    fn is_loaded(&self) -> bool {
+        self.sent < self.out.len()
+    }
+
+    fn is_inside_frame(&self) -> bool {
+        // It may be between two frames; what waits for that waits for a moment longer.
+        self.sent > 0 && self.is_loaded()
+    }
+
+    fn pieces<'a>(&'a self, pieces: &mut Vec<IoSlice<'a>>) {
+        pieces.push(IoSlice::new(&self.out[self.sent..]));
+    }
+
+    fn sent(&mut self, bytes: usize, _now: Instant) {
+        self.sent += bytes;
+    }
+
+    fn limit(&self, kind: u8) -> Option<u32> {
+        if kind == kind::BATCH { Some(MAX_BATCH) } else { Answer::limit(kind) }
+    }
+
+    fn take(&mut self, header: Header, payload: &[u8]) -> Result<(), LinkError> {
+        let answer = Answer::read(header, payload)?;
+        let id = answer.id();
+        let reply = match answer {
+            Answer::Done { count, .. } => Ok(Reply::Count(count)),
+            Answer::Numbers { numbers, .. } => Ok(Reply::Numbers(numbers)),
+            Answer::Failed { code, stall, text, .. } => Err(match code {
+                FailureCode::TimedOut => TablesError::TimedOut(Waiting::of(stall)),
+                code => TablesError::Refused { code, text },
+            }),
+        };
+        self.board.answer(id, reply);
+        Ok(())
+    }
+
+    fn begin_large(&mut self, header: Header) -> bool {
+        if header.kind != kind::BATCH {
+            return false;
+        }
+        let bytes = self.spare.take(header.len as usize + ALIGNMENT);
+        self.incoming = Some(Incoming::new(bytes));
+        true
+    }
+
+    fn place(&mut self) -> &mut [u8] {
+        self.incoming.as_mut().map_or(&mut [], Incoming::rest)
+    }
+
+    fn placed(&mut self, bytes: usize) -> Result<(), LinkError> {
+        let Some(incoming) = &mut self.incoming else { return Ok(()) };
+        incoming.fill(bytes);
+        if !incoming.rest().is_empty() {
+            return Ok(());
+        }
+        let Some(incoming) = self.incoming.take() else { return Ok(()) };
+        if let Some((id, batch)) = incoming.finish(|id| self.spec_of(id))? {
+            self.board.answer(id, Ok(Reply::Batch(batch)));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,342 @@
+//! What a courier carries for a writer.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::io::IoSlice;
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Instant;
+
+use echoic_replay::trajectory::Signature;
+
+use super::check_same;
+use super::queue::{Block, Item, Op};
+use super::writer::Shared;
+use crate::client::courier::Cargo;
+use crate::client::link::LinkError;
+use crate::client::{Alarm, lock};
+use crate::wire::WireError;
+use crate::wire::frame::{Control, Header, kind};
+use crate::wire::handshake::{Offer, Open, Purpose, Welcome};
+use crate::wire::tables::{
+    ItemHead, Release, RowsHead, SignatureHead, SliceHead, rows_per_frame, write_chunk,
+};
+
+/// What a frame of rows should weigh at most: little enough that what the server can't use at once of
+/// it is cheap to keep.
+const FRAME_BYTES: usize = 128 << 10;
+/// How many bytes one system call is given.
+const LOAD_BYTES: usize = 512 << 10;
+/// The most pieces of one system call.
+const PIECES: usize = 64;
+
+/// Bytes to be sent.
+#[derive(Debug)]
+enum Segment {
+    /// Of what was written for this load.
+    Written(Range<usize>),
+    /// Rows where they are.
+    Rows(Arc<Block>, Range<usize>),
+}
+
+/// See the [module](self).
+#[derive(Debug)]
+pub(super) struct Freight {
+    shared: Arc<Shared>,
+    /// The place of the operation that is next in the queue, and how many of its rows are loaded.
+    place: u64,
+    rows: usize,
+    /// Number of the first operation that is not loaded, and of the first that may not be.
+    next: u64,
+    limit: u64,
+    written: Vec<u8>,
+    segments: VecDeque<Segment>,
+    /// How much of the first segment is sent.
+    out: usize,
+    /// Something of this load is sent.
+    begun: bool,
+    last_carried: Option<Instant>,
+    /// What this connection knows.
+    chunks: HashSet<u64>,
+    signatures: HashMap<Arc<Signature>, u32>,
+    /// The last of them: most items have the same.
+    signature: Option<(Arc<Signature>, u32)>,
+}
+
+impl Freight {
+    pub(super) fn new(shared: Arc<Shared>) -> Self {
+        Self {
+            shared,
+            place: 0,
+            rows: 0,
+            next: 0,
+            limit: 0,
+            written: Vec::new(),
+            segments: VecDeque::new(),
+            out: 0,
+            begun: false,
+            last_carried: None,
+            chunks: HashSet::new(),
+            signatures: HashMap::new(),
+            signature: None,
+        }
+    }
+
+    fn segment<'a>(&'a self, segment: &'a Segment) -> &'a [u8] {
+        match segment {
+            Segment::Written(range) => &self.written[range.clone()],
+            Segment::Rows(block, range) => &block.rows[range.clone()],
+        }
+    }
+
+    /// Adds what was written since `start`.
+    fn add_written(&mut self, start: usize) {
+        let end = self.written.len();
+        match self.segments.back_mut() {
+            Some(Segment::Written(range)) if range.end == start => range.end = end,
+            _ if end > start => self.segments.push_back(Segment::Written(start..end)),
+            _ => {}
+        }
+    }
+
+    /// Loads rows; whether that was all of them.
+    fn load_rows(&mut self, block: &Arc<Block>, weight: &mut usize) -> bool {
+        let row = block.row_bytes;
+        // A table whose rows do not fit into a frame is refused before.
+        let most = rows_per_frame(row, FRAME_BYTES).unwrap_or(1) as usize;
+        while self.rows < block.count() {
+            let allowed = usize::try_from(self.limit.saturating_sub(self.next));
+            let left = block.count() - self.rows;
+            let count = left.min(most).min(allowed.unwrap_or(usize::MAX));
+            if count == 0 || *weight >= LOAD_BYTES {
+                return false;
+            }
+            let start = self.written.len();
+            let rows = self.rows..self.rows + count;
+            let Block { table, version, .. } = **block;
+            let head = RowsHead { first: self.next, table, count: count as u32, version };
+            let priorities = &block.priorities[rows.clone()];
+            if head.write(&mut self.written, priorities, row).is_none() {
+                return false;
+            }
+            self.add_written(start);
+            if row > 0 {
+                let bytes = rows.start * row..rows.end * row;
+                self.segments.push_back(Segment::Rows(Arc::clone(block), bytes));
+            }
+            self.rows += count;
+            self.next += count as u64;
+            *weight += count * (row + size_of::<f64>());
+        }
+        self.rows = 0;
+        true
+    }
+
+    /// Loads an item, and before it what it names and the server does not have.
+    fn load_item(&mut self, item: &Item, weight: &mut usize) -> bool {
+        if self.next >= self.limit || *weight >= LOAD_BYTES {
+            return false;
+        }
+        let start = self.written.len();
+        let signature = self.name(item.trajectory.signature());
+        for (slice, id) in item.trajectory.slices().iter().zip(&item.chunks) {
+            if self.chunks.insert(*id) {
+                // One that does not fit into a frame is refused before.
+                write_chunk(&mut self.written, *id, |out| slice.chunk.write(out));
+            }
+        }
+        let mut ids = item.chunks.iter();
+        let columns = 0..item.trajectory.signature().columns.len();
+        let columns = columns.map(|column| {
+            let slices = item.trajectory.column(column).iter().zip(ids.by_ref());
+            let head = slices.map(|(slice, id)| SliceHead {
+                chunk: *id,
+                offset: slice.offset,
+                len: slice.len,
+            });
+            head.collect()
+        });
+        let (sequence, columns) = (self.next, columns.collect());
+        let Item { table, priority, version, .. } = *item;
+        let head = ItemHead { sequence, table, priority, version, signature, columns };
+        head.write(&mut self.written);
+        self.add_written(start);
+        *weight += self.written.len() - start;
+        self.next += 1;
+        true
+    }
+
+    /// The number of a signature, which the server is told first if it does not know it.
+    fn name(&mut self, signature: &Arc<Signature>) -> u32 {
+        match &self.signature {
+            Some((last, id)) if Arc::ptr_eq(last, signature) => return *id,
+            _ => {}
+        }
+        let new = self.signatures.len() as u32;
+        let id = *self.signatures.entry(Arc::clone(signature)).or_insert(new);
+        if id == new {
+            SignatureHead::write(&mut self.written, id, signature);
+        }
+        self.signature = Some((Arc::clone(signature), id));
+        id
+    }
+
+    fn load_release(&mut self, chunks: &[u64]) {
+        let here: Vec<u64> =
+            chunks.iter().copied().filter(|chunk| self.chunks.remove(chunk)).collect();
+        if !here.is_empty() {
+            let start = self.written.len();
+            Release::write(&mut self.written, &here);
+            self.add_written(start);
+        }
+    }
+}
+
+impl Cargo for Freight {
+    fn open(&mut self) -> Open {
+        let first = lock(&self.shared.queue).acked;
+        self.shared.line.open(Purpose::Insert, first, None)
+    }
+
+    fn resume(&mut self, welcome: Welcome) -> Result<(), LinkError> {
+        let Offer::Tables(tables) = welcome.offer else {
+            return Err(WireError::Spec("the server did not list its tables".into()).into());
+        };
+        let known = self.shared.tables.get_or_init(|| tables.clone());
+        check_same(known, &tables)?;
+        let queue = &mut *lock(&self.shared.queue);
+        if welcome.next < queue.acked || welcome.next > queue.next {
+            let (field, expected) = ("next operation of the welcome", queue.next);
+            return Err(WireError::Sequence { field, expected, got: welcome.next }.into());
+        }
+        (self.next, self.limit) = (welcome.next, welcome.limit);
+        (self.place, self.rows) = queue.resume(welcome.next);
+        self.written.clear();
+        self.segments.clear();
+        (self.out, self.begun, self.last_carried) = (0, false, None);
+        self.chunks.clear();
+        self.signatures.clear();
+        self.signature = None;
+        Ok(())
+    }
+
+    fn is_delivered(&self) -> bool {
+        let queue = lock(&self.shared.queue);
+        queue.acked == queue.next
+    }
+
+    fn is_due(&mut self, now: Instant) -> bool {
+        let shared = &self.shared;
+        let queue = lock(&shared.queue);
+        let waited = || {
+            let linger = shared.line.options.linger;
+            self.last_carried.is_none_or(|carried| now.duration_since(carried) >= linger)
+        };
+        self.next < self.limit
+            && queue.has(self.place)
+            && (queue.urgent > self.next
+                || shared.line.is_closing()
+                || queue.has_enough()
+                || waited())
+    }
+
+    fn await_ring(&mut self, now: Instant) -> Option<Instant> {
+        if self.next >= self.limit {
+            return None;
+        }
+        let linger = self.shared.line.options.linger;
+        let lingering = self.last_carried.map(|carried| carried + linger).filter(|end| *end > now);
+        let alarm = if lingering.is_some() { Alarm::AtEnough } else { Alarm::AtOnce };
+        lock(&self.shared.queue).alarm = alarm;
+        lingering
+    }
+
+    fn stop_ringing(&mut self) {
+        lock(&self.shared.queue).alarm = Alarm::Off;
+    }
+
+    fn load(&mut self) {
+        if self.is_loaded() {
+            return;
+        }
+        self.written.clear();
+        (self.out, self.begun) = (0, false);
+        // Written without the lock: chunks are large, and those who insert should not wait for that.
+        let ops = lock(&self.shared.queue).from(self.place, LOAD_BYTES);
+        let mut weight = 0;
+        for op in &ops {
+            let whole = match op {
+                Op::Rows(block) => self.load_rows(block, &mut weight),
+                Op::Item(item) => self.load_item(item, &mut weight),
+                Op::Release(chunks) => {
+                    self.load_release(chunks);
+                    true
+                }
+            };
+            if !whole {
+                break;
+            }
+            self.place += 1;
+        }
+        let queue = &mut *lock(&self.shared.queue);
+        queue.note_gone(weight);
+    }
+
+    fn is_loaded(&self) -> bool {
+        !self.segments.is_empty()
+    }
+
+    fn is_inside_frame(&self) -> bool {
+        // It may be between two frames; what waits for that waits for a moment longer.
+        self.begun && self.is_loaded()
+    }
+
+    fn pieces<'a>(&'a self, pieces: &mut Vec<IoSlice<'a>>) {
+        let mut out = self.out;
+        for segment in self.segments.iter().take(PIECES) {
+            pieces.push(IoSlice::new(&self.segment(segment)[out..]));
+            out = 0;
+        }
+    }
+
+    fn sent(&mut self, bytes: usize, now: Instant) {
+        self.shared.count_write(bytes);
+        self.begun |= bytes > 0;
+        self.out += bytes;
+        while let Some(first) = self.segments.front() {
+            let len = self.segment(first).len();
+            if self.out < len {
+                return;
+            }
+            self.out -= len;
+            self.segments.pop_front();
+        }
+        self.last_carried = Some(now);
+    }
+
+    fn limit(&self, _kind: u8) -> Option<u32> {
+        None
+    }
+
+    fn take(&mut self, header: Header, payload: &[u8]) -> Result<(), LinkError> {
+        let (kind::ACK, Control::Ack { next, limit, stall }) =
+            (header.kind, Control::read(header, payload)?)
+        else {
+            let (expected, got) = ("ACK, PING, PONG or GOODBYE", header.kind);
+            return Err(WireError::Unexpected { expected, got }.into());
+        };
+        let gone = {
+            let queue = &mut *lock(&self.shared.queue);
+            // Of what is loaded, some may be stored before all of it is out.
+            if next < queue.acked || next > self.next || limit < next {
+                let (field, expected) = ("acknowledged operation", self.next);
+                return Err(WireError::Sequence { field, expected, got: next }.into());
+            }
+            queue.stall = stall;
+            queue.acknowledge(next, self.place)
+        };
+        self.limit = self.limit.max(limit);
+        self.shared.changed.notify();
+        drop(gone);
+        Ok(())
+    }
+}

@@ -1,0 +1,156 @@
+//! The client's end of tables.
+//!
+//! - [`Requests`] asks: samples, updates, numbers. Many threads may ask at once, and one may ask for more
+//!   before it has its answer.
+//! - [`TableWriter`] sends: rows and items, each inserted exactly once, in order.
+//!
+//! Each has a connection of its own, so an insert that has to wait keeps no request waiting.
+
+mod batch;
+mod board;
+mod freight;
+mod queue;
+mod requests;
+mod writer;
+
+use std::fmt;
+
+use echoic_replay::limiter::Reason;
+use echoic_replay::table::{Form, TableError};
+
+pub use self::batch::Batch;
+pub use self::requests::{Requests, Ticket};
+pub use self::writer::{TableWriter, WriterInfo};
+use super::{ClientError, Failure};
+use crate::wire::WireError;
+use crate::wire::frame::Stall;
+pub use crate::wire::tables::{FailureCode, Layout, Numbers, TableEntry};
+
+/// What a call waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Waiting {
+    /// There is no connection.
+    Away,
+    /// The server has not answered.
+    Network,
+    /// The table does not allow it now.
+    Table(Reason),
+}
+
+impl Waiting {
+    /// What a server says that something waits for.
+    fn of(stall: Stall) -> Self {
+        match stall {
+            Stall::None => Self::Network,
+            Stall::Capacity => Self::Table(Reason::Capacity),
+            Stall::Leased => Self::Table(Reason::Leased),
+            Stall::MinSize => Self::Table(Reason::MinSize),
+            Stall::Ratio => Self::Table(Reason::Ratio),
+            Stall::Paused => Self::Table(Reason::Paused),
+        }
+    }
+}
+
+impl fmt::Display for Waiting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Away => f.write_str("AWAY"),
+            Self::Network => f.write_str("NETWORK"),
+            Self::Table(reason) => reason.fmt(f),
+        }
+    }
+}
+
+/// What a client of tables can't do.
+#[derive(Debug, Clone, thiserror::Error)]
+#[non_exhaustive]
+pub enum TablesError {
+    /// Wait longer, or see to it that the reason goes away.
+    #[error("the wait ended because of {0}")]
+    TimedOut(Waiting),
+    /// The caller's own callback ended the wait.
+    #[error("the wait was interrupted")]
+    Interrupted,
+    /// Use another client.
+    #[error("the client is closed")]
+    Closed,
+    /// The server can't be reached, or does not want us.
+    #[error("{}: {}", .0.address, .0.error)]
+    Failed(Failure),
+    /// The server did not do what was asked.
+    #[error("{text}")]
+    Refused {
+        /// Why, for programs.
+        code: FailureCode,
+        /// Why, for people.
+        text: String,
+    },
+    /// A table would not take it, so it was not sent.
+    #[error(transparent)]
+    Table(#[from] TableError),
+    /// It has more than the wire carries.
+    #[error("it can't be sent: {0}")]
+    Wire(#[from] WireError),
+    /// The system refuses.
+    #[error("{0}")]
+    System(String),
+}
+
+impl From<ClientError> for TablesError {
+    fn from(error: ClientError) -> Self {
+        match error {
+            ClientError::Failed(failure) => Self::Failed(failure),
+            ClientError::System(text) => Self::System(text),
+            _ => Self::Closed,
+        }
+    }
+}
+
+impl From<std::io::Error> for TablesError {
+    fn from(error: std::io::Error) -> Self {
+        Self::System(error.to_string())
+    }
+}
+
+/// A table by its number.
+fn entry(tables: &[TableEntry], number: u32) -> Result<&TableEntry, TablesError> {
+    tables.get(number as usize).ok_or_else(|| {
+        let known = tables.iter().map(|table| table.name.clone()).collect();
+        TableError::Unknown { name: format!("number {number}"), known }.into()
+    })
+}
+
+/// The number of a table by its name.
+fn number(tables: &[TableEntry], name: &str) -> Result<u32, TablesError> {
+    let found = tables.iter().position(|table| table.name == name);
+    let found = found.and_then(|found| u32::try_from(found).ok());
+    found.ok_or_else(|| {
+        let known = tables.iter().map(|table| table.name.clone()).collect();
+        TableError::Unknown { name: name.to_owned(), known }.into()
+    })
+}
+
+/// Refuses values that are no priorities.
+fn check_priorities(priorities: &[f64]) -> Result<(), TablesError> {
+    match crate::wire::tables::bad_priority(priorities) {
+        Some(index) => Err(TableError::Priority { index, got: priorities[index] }.into()),
+        None => Ok(()),
+    }
+}
+
+/// Bytes of a row, of tables that have some.
+fn row_bytes(table: &TableEntry) -> Option<usize> {
+    match &table.form {
+        Form::Rows(spec) => Some(spec.nbytes()),
+        Form::Trajectories(_) => None,
+    }
+}
+
+/// Whether a server has just the tables that it had: what waits to be sent was made for them.
+fn check_same(before: &[TableEntry], now: &[TableEntry]) -> Result<(), WireError> {
+    if before == now {
+        return Ok(());
+    }
+    let text = "the server's tables are not those that it had before; connect anew";
+    Err(WireError::Spec(text.into()))
+}

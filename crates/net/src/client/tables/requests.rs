@@ -1,0 +1,437 @@
+//! Asking things of tables.
+
+use std::marker::PhantomData;
+use std::ops::ControlFlow;
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use echoic_memory::event::Event;
+use echoic_replay::limiter::Parameters;
+use echoic_replay::stream::{Wait, WaitOver};
+use echoic_replay::table::TableError;
+
+use super::board::{Board, Errands, Question, Reply, Slot};
+use super::{Batch, Numbers, TableEntry, TablesError, Waiting, check_priorities, entry, number};
+use crate::address::Address;
+use crate::client::line::Line;
+use crate::client::{Options, courier, lock};
+use crate::transport::Dial;
+use crate::wire::WireError;
+use crate::wire::tables::{ALL_TABLES, MAX_ITEMS, MAX_KEYS, Operation, Request};
+
+/// How long a server that must say why a sample timed out is waited for, beyond the timeout itself.
+const GRACE: Duration = Duration::from_secs(1);
+
+/// A connection for requests, which many threads may share.
+///
+/// When it breaks it comes back, within the options' `deadline`, and what has no answer is asked again.
+/// A request may thus be done twice, of which the first is not answered: a sample counts twice in the
+/// table, as if nobody had looked at the first; of a `delete` the second finds nothing, and counts zero;
+/// a `reset` also removes what came in between. All others are the same done twice.
+pub struct Requests {
+    board: Arc<Board>,
+    line: Arc<Line>,
+    courier: Mutex<Option<JoinHandle<Errands>>>,
+}
+
+/// Something that was asked for and may not be there yet. Dropped, it is given up: a sample that waits on
+/// the server is cancelled; what was drawn already is lost, but counts as sampled.
+pub struct Ticket<T> {
+    board: Arc<Board>,
+    line: Arc<Line>,
+    id: u64,
+    slot: Arc<Slot>,
+    answer: PhantomData<fn() -> T>,
+}
+
+/// What an answer is made of.
+pub trait FromReply: Sized + private::Sealed {
+    #[doc(hidden)]
+    fn of(reply: private::Opaque) -> Option<Self>;
+}
+
+mod private {
+    pub trait Sealed {}
+    impl Sealed for super::Batch {}
+    impl Sealed for u64 {}
+    impl Sealed for Vec<super::Numbers> {}
+    /// A reply that only this module looks into.
+    pub struct Opaque(pub(super) super::Reply);
+}
+
+impl FromReply for Batch {
+    fn of(reply: private::Opaque) -> Option<Self> {
+        if let Reply::Batch(batch) = reply.0 { Some(batch) } else { None }
+    }
+}
+
+impl FromReply for u64 {
+    fn of(reply: private::Opaque) -> Option<Self> {
+        if let Reply::Count(count) = reply.0 { Some(count) } else { None }
+    }
+}
+
+impl FromReply for Vec<Numbers> {
+    fn of(reply: private::Opaque) -> Option<Self> {
+        if let Reply::Numbers(numbers) = reply.0 { Some(numbers) } else { None }
+    }
+}
+
+/// Waits for `event` until `poll` finds something.
+pub(super) fn wait_for<T>(
+    event: &Event,
+    line: &Line,
+    mut wait: Wait<'_, Waiting>,
+    mut poll: impl FnMut() -> Option<Result<T, TablesError>>,
+) -> Result<T, TablesError> {
+    let waited = wait.until(|until| match event.wait(until, None, &mut poll) {
+        Some(found) => ControlFlow::Break(found),
+        None if line.stands() => ControlFlow::Continue(Waiting::Network),
+        None => ControlFlow::Continue(Waiting::Away),
+    });
+    match waited {
+        Ok(found) => found,
+        Err(WaitOver::TimedOut(waiting)) => Err(TablesError::TimedOut(waiting)),
+        Err(WaitOver::Interrupted) => Err(TablesError::Interrupted),
+    }
+}
+
+impl<T: FromReply> Ticket<T> {
+    /// Whether the answer is there.
+    pub fn is_ready(&self) -> bool {
+        self.slot.is_filled() || self.line.is_over()
+    }
+
+    /// Waits for the answer. May be called again after the wait timed out or was interrupted.
+    ///
+    /// # Errors
+    ///
+    /// [`TablesError`].
+    pub fn wait(&mut self, wait: Wait<'_, Waiting>) -> Result<T, TablesError> {
+        let reply = wait_for(&self.slot.answered, &self.line, wait, || {
+            // Once more after the end was seen: it may have brought the answer.
+            let over = self.line.is_over();
+            match self.slot.take() {
+                None if over => self.line.ending().map(|ending| Err(ending.into())),
+                reply => reply,
+            }
+        })?;
+        let wrong = || TablesError::Wire(WireError::Spec("an answer of another kind".into()));
+        T::of(private::Opaque(reply)).ok_or_else(wrong)
+    }
+}
+
+impl<T> Ticket<T> {
+    /// Gives it up.
+    pub fn cancel(self) {}
+}
+
+impl<T> Drop for Ticket<T> {
+    fn drop(&mut self) {
+        self.board.give_up(&self.line, self.id);
+    }
+}
+
+impl Requests {
+    /// Connects, and learns which tables there are.
+    ///
+    /// # Errors
+    ///
+    /// [`TablesError`].
+    pub fn connect(
+        dial: Box<dyn Dial>,
+        options: Options,
+        wait: Wait<'_, Waiting>,
+    ) -> Result<Self, TablesError> {
+        let board = Arc::<Board>::default();
+        let noted = Arc::clone(&board);
+        let (line, ear) = Line::new(dial, options, move || noted.note_change())?;
+        let line = Arc::new(line);
+        let errands = Errands::new(Arc::clone(&board), Arc::clone(&line));
+        let courier = courier::spawn(&line, ear, errands, |_| {})?;
+        let this = Self { board, line, courier: Mutex::new(Some(courier)) };
+        wait_for(&this.board.changed, &this.line, wait, || {
+            let ending = || this.line.ending().map(|ending| Err(ending.into()));
+            if this.line.stands() { Some(Ok(())) } else { ending() }
+        })?;
+        Ok(this)
+    }
+
+    /// The tables of the server; requests name them by their places here.
+    pub fn tables(&self) -> &[TableEntry] {
+        self.board.tables.get().map(Vec::as_slice).unwrap_or_default()
+    }
+
+    /// The place of the table with a name.
+    ///
+    /// # Errors
+    ///
+    /// [`TableError::Unknown`], which names those that there are.
+    pub fn table(&self, name: &str) -> Result<u32, TablesError> {
+        number(self.tables(), name)
+    }
+
+    /// Where the server is.
+    pub fn address(&self) -> Address {
+        self.line.dial.address()
+    }
+
+    /// Whether a connection stands.
+    pub fn is_connected(&self) -> bool {
+        self.line.stands()
+    }
+
+    /// How often it came back.
+    pub fn reconnects(&self) -> u64 {
+        self.line.returns()
+    }
+
+    /// Requests that have no answer.
+    pub fn waiting(&self) -> usize {
+        self.board.waiting()
+    }
+
+    fn ask<T>(&self, make: impl FnOnce(u64) -> Question) -> Result<Ticket<T>, TablesError> {
+        if let Some(refusal) = self.line.refusal() {
+            return Err(refusal.into());
+        }
+        let (id, slot) = self.board.ask(&self.line, make);
+        let (board, line) = (Arc::clone(&self.board), Arc::clone(&self.line));
+        Ok(Ticket { board, line, id, slot, answer: PhantomData })
+    }
+
+    fn ask_for(&self, table: u32, operation: Operation<'_>) -> Result<Ticket<u64>, TablesError> {
+        entry(self.tables(), table)?;
+        self.ask(|id| {
+            let mut frame = Vec::new();
+            Request { id, table, operation }.write(&mut frame);
+            Question::Other(frame)
+        })
+    }
+
+    /// Asks for a sample of `count` items. The server answers, at the latest, at `deadline` that there is
+    /// none, and why. Several may be under way: so a batch is there when it is wanted.
+    ///
+    /// # Errors
+    ///
+    /// [`TablesError`] when it can't be asked.
+    pub fn start_sample(
+        &self,
+        table: u32,
+        count: usize,
+        deadline: Option<Instant>,
+    ) -> Result<Ticket<Batch>, TablesError> {
+        entry(self.tables(), table)?;
+        let count = check_count("number of items", MAX_ITEMS, count)?;
+        self.ask(|_| Question::Sample { table, count, deadline })
+    }
+
+    /// Samples `count` items.
+    ///
+    /// # Errors
+    ///
+    /// [`TablesError`]; when the wait's deadline passes, with what the table waited for.
+    pub fn sample(
+        &self,
+        table: u32,
+        count: usize,
+        wait: Wait<'_, Waiting>,
+    ) -> Result<Batch, TablesError> {
+        let Wait { deadline, tick, on_tick } = wait;
+        let mut ticket = self.start_sample(table, count, deadline)?;
+        match ticket.wait(Wait { deadline, tick, on_tick: &mut *on_tick }) {
+            Err(TablesError::TimedOut(Waiting::Network)) => {
+                let deadline = deadline.map(|deadline| deadline.max(Instant::now()) + GRACE);
+                ticket.wait(Wait { deadline, tick, on_tick })
+            }
+            ended => ended,
+        }
+    }
+
+    /// Asks for a change of priorities: see [`Requests::update_priorities`].
+    ///
+    /// # Errors
+    ///
+    /// [`TablesError`] when it can't be asked: then nothing is sent.
+    pub fn start_update(
+        &self,
+        table: u32,
+        keys: &[u64],
+        priorities: &[f64],
+    ) -> Result<Ticket<u64>, TablesError> {
+        let (keys_len, values) = (keys.len(), priorities.len());
+        if keys_len != values {
+            return Err(TableError::Lengths { keys: keys_len, values }.into());
+        }
+        check_count("number of keys", MAX_KEYS, keys_len)?;
+        check_priorities(priorities)?;
+        let operation = Operation::Update { keys: keys.into(), priorities: priorities.into() };
+        self.ask_for(table, operation)
+    }
+
+    /// Changes priorities, all or none; how many of the items were there.
+    ///
+    /// # Errors
+    ///
+    /// [`TablesError`].
+    pub fn update_priorities(
+        &self,
+        table: u32,
+        keys: &[u64],
+        priorities: &[f64],
+        wait: Wait<'_, Waiting>,
+    ) -> Result<u64, TablesError> {
+        self.start_update(table, keys, priorities)?.wait(wait)
+    }
+
+    /// Removes items; how many of them were there.
+    ///
+    /// # Errors
+    ///
+    /// [`TablesError`].
+    pub fn delete(
+        &self,
+        table: u32,
+        keys: &[u64],
+        wait: Wait<'_, Waiting>,
+    ) -> Result<u64, TablesError> {
+        check_count("number of keys", MAX_KEYS, keys.len())?;
+        self.ask_for(table, Operation::Delete { keys: keys.into() })?.wait(wait)
+    }
+
+    /// Removes all items, and counts from zero.
+    ///
+    /// # Errors
+    ///
+    /// [`TablesError`].
+    pub fn reset(&self, table: u32, wait: Wait<'_, Waiting>) -> Result<(), TablesError> {
+        self.ask_for(table, Operation::Reset)?.wait(wait).map(drop)
+    }
+
+    /// Lets nothing be inserted or sampled until [`Requests::resume`].
+    ///
+    /// # Errors
+    ///
+    /// [`TablesError`].
+    pub fn pause(&self, table: u32, wait: Wait<'_, Waiting>) -> Result<(), TablesError> {
+        self.ask_for(table, Operation::Pause)?.wait(wait).map(drop)
+    }
+
+    /// Ends a pause.
+    ///
+    /// # Errors
+    ///
+    /// [`TablesError`].
+    pub fn resume(&self, table: u32, wait: Wait<'_, Waiting>) -> Result<(), TablesError> {
+        self.ask_for(table, Operation::Resume)?.wait(wait).map(drop)
+    }
+
+    /// Replaces the limiter; the counts stay.
+    ///
+    /// # Errors
+    ///
+    /// [`TablesError::Refused`] when the table could not work with it.
+    pub fn set_limiter(
+        &self,
+        table: u32,
+        limiter: Parameters,
+        wait: Wait<'_, Waiting>,
+    ) -> Result<(), TablesError> {
+        self.ask_for(table, Operation::SetLimiter(limiter))?.wait(wait).map(drop)
+    }
+
+    /// Tells the policy version of the learner. It never falls.
+    ///
+    /// # Errors
+    ///
+    /// [`TablesError`].
+    pub fn advance(
+        &self,
+        table: u32,
+        version: u64,
+        wait: Wait<'_, Waiting>,
+    ) -> Result<(), TablesError> {
+        self.ask_for(table, Operation::Advance { version })?.wait(wait).map(drop)
+    }
+
+    /// Whether `count` items may be sampled now.
+    ///
+    /// # Errors
+    ///
+    /// [`TablesError`].
+    pub fn can_sample(
+        &self,
+        table: u32,
+        count: usize,
+        wait: Wait<'_, Waiting>,
+    ) -> Result<bool, TablesError> {
+        let count = check_count("number of items", MAX_ITEMS, count)?;
+        self.ask_for(table, Operation::CanSample { count })?.wait(wait).map(|may| may != 0)
+    }
+
+    /// Whether `count` items may be inserted now.
+    ///
+    /// # Errors
+    ///
+    /// [`TablesError`].
+    pub fn can_insert(
+        &self,
+        table: u32,
+        count: usize,
+        wait: Wait<'_, Waiting>,
+    ) -> Result<bool, TablesError> {
+        let count = check_count("number of items", MAX_ITEMS, count)?;
+        self.ask_for(table, Operation::CanInsert { count })?.wait(wait).map(|may| may != 0)
+    }
+
+    /// The numbers of a table, or of all.
+    ///
+    /// # Errors
+    ///
+    /// [`TablesError`].
+    pub fn info(
+        &self,
+        table: Option<u32>,
+        wait: Wait<'_, Waiting>,
+    ) -> Result<Vec<Numbers>, TablesError> {
+        if let Some(table) = table {
+            entry(self.tables(), table)?;
+        }
+        let table = table.unwrap_or(ALL_TABLES);
+        let mut ticket = self.ask(|id| {
+            let mut frame = Vec::new();
+            Request { id, table, operation: Operation::Info }.write(&mut frame);
+            Question::Other(frame)
+        })?;
+        ticket.wait(wait)
+    }
+
+    /// Ends the connection. What has no answer gets none.
+    ///
+    /// # Errors
+    ///
+    /// [`TablesError`] when it has not ended in time; it will.
+    pub fn close(&self, wait: Wait<'_, Waiting>) -> Result<(), TablesError> {
+        self.line.close();
+        wait_for(&self.board.changed, &self.line, wait, || self.line.is_over().then_some(Ok(())))?;
+        if let Some(courier) = lock(&self.courier).take() {
+            // A courier that panicked has printed why, and carries nothing any more.
+            let _ = courier.join();
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Requests {
+    fn drop(&mut self) {
+        self.line.close();
+    }
+}
+
+fn check_count(field: &'static str, limit: u32, got: usize) -> Result<u32, TablesError> {
+    match u32::try_from(got) {
+        Ok(count) if count <= limit => Ok(count),
+        _ => Err(WireError::TooLarge { field, limit: limit.into(), got: got as u64 }.into()),
+    }
+}

@@ -1,0 +1,49 @@
+//! What wakes an event loop for the sake of connections that wait for a stream or for tables.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Wake, Waker};
+
+/// Wakes an event loop, which then finds which of its bells rang.
+#[derive(Debug)]
+pub(crate) struct Bell {
+    waker: Arc<mio::Waker>,
+    rung: AtomicBool,
+}
+
+impl Bell {
+    pub(crate) fn new(waker: &Arc<mio::Waker>) -> Arc<Self> {
+        Arc::new(Self { waker: Arc::clone(waker), rung: AtomicBool::new(false) })
+    }
+
+    /// Whether it rang since it was last asked.
+    pub(crate) fn heard(&self) -> bool {
+        self.rung.load(Ordering::Relaxed) && self.rung.swap(false, Ordering::AcqRel)
+    }
+}
+
+impl Wake for Bell {
+    fn wake(self: Arc<Self>) {
+        self.rung.store(true, Ordering::Release);
+        // An event loop that is gone needs no waking.
+        let _ = self.waker.wake();
+    }
+}
+
+/// The two bells of one table: more may be sampled, more may be inserted.
+#[derive(Debug)]
+pub(crate) struct TableBells {
+    pub(crate) items: Arc<Bell>,
+    pub(crate) room: Arc<Bell>,
+    pub(crate) items_waker: Waker,
+    pub(crate) room_waker: Waker,
+}
+
+impl TableBells {
+    pub(crate) fn new(waker: &Arc<mio::Waker>) -> Self {
+        let (items, room) = (Bell::new(waker), Bell::new(waker));
+        let (items_waker, room_waker) =
+            (Waker::from(Arc::clone(&items)), Waker::from(Arc::clone(&room)));
+        Self { items, room, items_waker, room_waker }
+    }
+}

@@ -1,0 +1,103 @@
+//! What is to be sent over a connection: small frames one behind the other, and large ones that were
+//! gathered into buffers of their own.
+
+use std::collections::VecDeque;
+use std::io::{self, IoSlice};
+
+use crate::spare::Lent;
+use crate::transport::Link;
+
+/// From this size on, small frames go to the next piece.
+const SMALL_PIECE: usize = 64 << 10;
+/// The most pieces of one system call.
+const PIECES: usize = 16;
+
+#[derive(Debug)]
+enum Piece {
+    Small(Vec<u8>),
+    Large(Lent),
+}
+
+impl Piece {
+    fn bytes(&self) -> &[u8] {
+        match self {
+            Self::Small(bytes) => bytes,
+            Self::Large(bytes) => bytes,
+        }
+    }
+}
+
+/// See the [module](self).
+#[derive(Debug, Default)]
+pub(crate) struct Outbox {
+    pieces: VecDeque<Piece>,
+    /// How much of the first piece is sent.
+    sent: usize,
+    /// How many bytes are not.
+    unsent: usize,
+}
+
+impl Outbox {
+    /// Queues what `write` appends.
+    pub(crate) fn say(&mut self, write: impl FnOnce(&mut Vec<u8>)) {
+        if !matches!(self.pieces.back(), Some(Piece::Small(bytes)) if bytes.len() < SMALL_PIECE) {
+            self.pieces.push_back(Piece::Small(Vec::new()));
+        }
+        if let Some(Piece::Small(bytes)) = self.pieces.back_mut() {
+            let before = bytes.len();
+            write(bytes);
+            self.unsent += bytes.len() - before;
+        }
+    }
+
+    /// Queues a buffer.
+    pub(crate) fn push(&mut self, frame: Lent) {
+        self.unsent += frame.len();
+        self.pieces.push_back(Piece::Large(frame));
+    }
+
+    /// How many bytes wait to be sent.
+    pub(crate) fn backlog(&self) -> usize {
+        self.unsent
+    }
+
+    /// Sends what the link takes; whether that was anything.
+    ///
+    /// # Errors
+    ///
+    /// As the link says, but for `WouldBlock`.
+    pub(crate) fn send(&mut self, link: &mut dyn Link) -> io::Result<bool> {
+        let mut any = false;
+        while self.unsent > 0 {
+            let mut slices = [IoSlice::new(&[]); PIECES];
+            for (slice, piece) in slices.iter_mut().zip(&self.pieces) {
+                *slice = IoSlice::new(piece.bytes());
+            }
+            let first = self.pieces.front().map(Piece::bytes).unwrap_or_default();
+            slices[0] = IoSlice::new(&first[self.sent..]);
+            match link.write_vectored(&slices[..self.pieces.len().min(PIECES)]) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(sent) => {
+                    any = true;
+                    self.forget(sent);
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(any)
+    }
+
+    /// Drops the pieces that are sent.
+    fn forget(&mut self, sent: usize) {
+        self.unsent -= sent;
+        self.sent += sent;
+        while let Some(first) = self.pieces.front()
+            && self.sent >= first.bytes().len()
+        {
+            self.sent -= first.bytes().len();
+            self.pieces.pop_front();
+        }
+    }
+}

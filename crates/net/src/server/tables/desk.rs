@@ -1,0 +1,326 @@
+//! A connection for requests: each is answered, at once or when the table allows it.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use echoic_replay::limiter::Limiter;
+use echoic_replay::table::{Form, Obstacle, Sampled, Stack, Table, TableError};
+
+use super::Context;
+use crate::server::outbox::Outbox;
+use crate::wire::WireError;
+use crate::wire::frame::{HEADER_BYTES, Header, Stall, kind};
+use crate::wire::tables::{
+    ALL_TABLES, Answer, BatchHead, FailureCode, Layout, MAX_WAITING, Numbers, Operation, Request,
+};
+
+/// A sample that has to wait.
+#[derive(Debug)]
+struct Parked {
+    id: u64,
+    table: usize,
+    count: usize,
+    deadline: Option<Instant>,
+    /// What for, when it was last tried.
+    stall: Stall,
+}
+
+/// See the [module](self).
+#[derive(Debug, Default)]
+pub(crate) struct Desk {
+    /// In the order in which they came.
+    parked: Vec<Parked>,
+    /// One of them may have a better chance now.
+    recalled: bool,
+    /// The tables on whose lists of waiting connections this one is.
+    listed: BTreeSet<usize>,
+}
+
+impl Desk {
+    /// Does what is asked, or parks it.
+    pub(crate) fn take(
+        &mut self,
+        request: Request<'_>,
+        context: &Context<'_>,
+        out: &mut Outbox,
+    ) -> Result<(), WireError> {
+        let Request { id, table: number, operation } = request;
+        if operation == Operation::Cancel {
+            self.cancel(id, out);
+            return Ok(());
+        }
+        if operation == Operation::Info {
+            info(id, number, context, out);
+            return Ok(());
+        }
+        let Some(table) = context.tables.all().get(number as usize) else {
+            unknown(id, number, out);
+            return Ok(());
+        };
+        let done = match operation {
+            Operation::Sample { count, timeout_ms } => {
+                return self.begin_sample(id, number as usize, count, timeout_ms, context, out);
+            }
+            Operation::Update { keys, priorities } => {
+                table.update_priorities(&keys, &priorities).map(|updated| updated as u64)
+            }
+            Operation::Delete { keys } => Ok(table.delete(&keys) as u64),
+            Operation::Reset => {
+                table.reset();
+                Ok(0)
+            }
+            Operation::Pause => {
+                table.pause();
+                Ok(0)
+            }
+            Operation::Resume => {
+                table.resume();
+                Ok(0)
+            }
+            Operation::SetLimiter(parameters) => Limiter::raw(parameters)
+                .map_err(TableError::from)
+                .and_then(|limiter| table.set_limiter(limiter))
+                .map(|()| 0),
+            Operation::Advance { version } => {
+                table.advance(version);
+                Ok(0)
+            }
+            Operation::CanSample { count } => Ok(table.can_sample(count as usize).into()),
+            Operation::CanInsert { count } => Ok(table.can_insert(count as usize).into()),
+            Operation::Info | Operation::Cancel => Ok(0),
+        };
+        match done {
+            Ok(count) => out.say(|out| Answer::Done { id, count }.write(out)),
+            Err(error) => fail(id, &error, out),
+        }
+        Ok(())
+    }
+
+    fn begin_sample(
+        &mut self,
+        id: u64,
+        number: usize,
+        count: u32,
+        timeout_ms: Option<u64>,
+        context: &Context<'_>,
+        out: &mut Outbox,
+    ) -> Result<(), WireError> {
+        let Some(table) = context.tables.all().get(number) else { return Ok(()) };
+        let count = count as usize;
+        let stall = match sample(id, table, count, context, out) {
+            Ok(()) => return Ok(()),
+            Err(_) if timeout_ms != Some(0) && self.parked.len() >= MAX_WAITING => {
+                let (limit, got) = (MAX_WAITING as u64, self.parked.len() as u64 + 1);
+                return Err(WireError::TooLarge { field: "requests that wait", limit, got });
+            }
+            Err(stall) => stall,
+        };
+        if let Err(error) = table.check_batch(count) {
+            fail(id, &error, out);
+            return Ok(());
+        }
+        let timeout = timeout_ms.map(Duration::from_millis);
+        // Longer than a clock can hold is for ever.
+        let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+        let parked = Parked { id, table: number, count, deadline, stall };
+        if timeout == Some(Duration::ZERO) {
+            time_out(&parked, out);
+            return Ok(());
+        }
+        self.parked.push(parked);
+        // Items that come from here on ring; those that came before are found by one more try.
+        self.listen(number, context);
+        self.recalled = true;
+        self.retry(context, out);
+        Ok(())
+    }
+
+    fn listen(&self, number: usize, context: &Context<'_>) {
+        if let (Some(table), Some(bells)) =
+            (context.tables.all().get(number), context.bells.get(number))
+        {
+            table.wake_on_items(&bells.items_waker);
+        }
+    }
+
+    /// Tries again what is parked, if something has rung.
+    pub(crate) fn retry(&mut self, context: &Context<'_>, out: &mut Outbox) {
+        if !std::mem::take(&mut self.recalled) {
+            return;
+        }
+        let parked = &mut self.parked;
+        let mut index = 0;
+        while let Some(one) = parked.get_mut(index) {
+            if out.backlog() >= context.most_unsent {
+                self.recalled = true;
+                return;
+            }
+            let Some(table) = context.tables.all().get(one.table) else { return };
+            match sample(one.id, table, one.count, context, out) {
+                Ok(()) => {
+                    parked.remove(index);
+                }
+                Err(stall) => {
+                    one.stall = stall;
+                    index += 1;
+                }
+            }
+        }
+    }
+
+    /// Has parked samples of a table tried again at the next turn, and rung for after it.
+    pub(crate) fn recall(&mut self, table: usize, context: &Context<'_>) {
+        self.listed.remove(&table);
+        if self.parked.iter().any(|one| one.table == table) {
+            self.listen(table, context);
+            self.recalled = true;
+        }
+    }
+
+    /// Whether parked samples wait for another turn.
+    pub(crate) fn is_recalled(&self) -> bool {
+        self.recalled
+    }
+
+    /// Tables whose items it waits for and on whose lists it is not yet; now it is.
+    pub(crate) fn enlist(&mut self) -> Vec<usize> {
+        let tables = self.parked.iter().map(|one| one.table);
+        tables.filter(|table| self.listed.insert(*table)).collect()
+    }
+
+    /// Tables on whose lists it is.
+    pub(crate) fn listed(&self) -> impl Iterator<Item = usize> + '_ {
+        self.listed.iter().copied()
+    }
+
+    /// When the first parked sample has waited for as long as it may.
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        self.parked.iter().filter_map(|one| one.deadline).min()
+    }
+
+    /// Answers those that have waited for as long as they may.
+    pub(crate) fn expire(&mut self, now: Instant, out: &mut Outbox) {
+        self.parked.retain(|one| {
+            let over = one.deadline.is_some_and(|deadline| deadline <= now);
+            if over {
+                time_out(one, out);
+            }
+            !over
+        });
+    }
+
+    fn cancel(&mut self, id: u64, out: &mut Outbox) {
+        // One that is answered already is not parked.
+        let Some(index) = self.parked.iter().position(|one| one.id == id) else { return };
+        self.parked.remove(index);
+        refuse(id, FailureCode::Cancelled, Stall::None, "the client gave it up", out);
+    }
+}
+
+fn refuse(id: u64, code: FailureCode, stall: Stall, text: &str, out: &mut Outbox) {
+    let answer = Answer::Failed { id, code, stall, text: text.to_owned() };
+    out.say(|out| answer.write(out));
+}
+
+fn fail(id: u64, error: &TableError, out: &mut Outbox) {
+    let code = match error {
+        TableError::Closed => FailureCode::Closed,
+        TableError::Limiter(_) => FailureCode::Limiter,
+        _ => FailureCode::Value,
+    };
+    refuse(id, code, Stall::None, &error.to_string(), out);
+}
+
+fn unknown(id: u64, number: u32, out: &mut Outbox) {
+    let text = format!("the server has no table number {number}");
+    refuse(id, FailureCode::Table, Stall::None, &text, out);
+}
+
+fn time_out(parked: &Parked, out: &mut Outbox) {
+    let text = "the sample waited for as long as it may";
+    refuse(parked.id, FailureCode::TimedOut, parked.stall, text, out);
+}
+
+fn info(id: u64, number: u32, context: &Context<'_>, out: &mut Outbox) {
+    let all = context.tables.all().iter().zip(0..);
+    let asked = all.filter(|(_, table)| number == ALL_TABLES || number == *table);
+    let numbers: Vec<Numbers> = asked.map(|(table, number)| numbers(table, number)).collect();
+    if numbers.is_empty() && number != ALL_TABLES {
+        return unknown(id, number, out);
+    }
+    out.say(|out| Answer::Numbers { id, numbers }.write(out));
+}
+
+fn numbers(table: &Table, number: u32) -> Numbers {
+    let info = table.info();
+    Numbers {
+        table: number,
+        size: info.size,
+        counts: info.counts,
+        limiter: *info.limiter.parameters(),
+        paused: info.paused,
+        version: info.version,
+        row_bytes: info.row_bytes as u64,
+    }
+}
+
+/// Draws and answers, also when it fails; what for it must wait, otherwise.
+fn sample(
+    id: u64,
+    table: &Arc<Table>,
+    count: usize,
+    context: &Context<'_>,
+    out: &mut Outbox,
+) -> Result<(), Stall> {
+    match table.try_sample(count) {
+        Ok(sampled) => answer(id, table, sampled, context, out),
+        Err(Obstacle::Blocked(reason)) => return Err(reason.into()),
+        Err(Obstacle::Failed(error)) => fail(id, &error, out),
+    }
+    Ok(())
+}
+
+/// Gathers a batch into a frame.
+fn answer(id: u64, table: &Arc<Table>, sampled: Sampled, context: &Context<'_>, out: &mut Outbox) {
+    let layout = match sampled.stack() {
+        Stack::Rows => Layout::Rows,
+        Stack::Trajectories { signature, steps } => Layout::Trajectories { signature, steps },
+        Stack::Mixed => {
+            let text = "the items drawn are trajectories of different forms";
+            return refuse(id, FailureCode::Mixed, Stall::None, text, out);
+        }
+    };
+    let count = sampled.len();
+    // What is known of an item has 36 bytes.
+    let mut bytes = Vec::with_capacity(64 + 36 * count);
+    BatchHead::write(&mut bytes, id, sampled.infos(), &layout);
+    let spec = match &table.config().form {
+        Form::Rows(spec) => Some(spec),
+        Form::Trajectories(_) => None,
+    };
+    let columns = match layout.columns(count, bytes.len(), spec) {
+        Ok(columns) => columns,
+        Err(error) => {
+            let text = error.to_string();
+            return refuse(id, FailureCode::TooLarge, Stall::None, &text, out);
+        }
+    };
+    let len = columns.last().map_or(bytes.len(), |last| last.end);
+    let mut frame = context.spare.take(HEADER_BYTES + len);
+    let (header, payload) = frame.split_at_mut(HEADER_BYTES);
+    header.copy_from_slice(&Header { len: len as u32, kind: kind::BATCH }.bytes());
+    let (start, mut rest) = payload.split_at_mut(bytes.len());
+    start.copy_from_slice(&bytes);
+    let mut end = bytes.len();
+    let mut places = Vec::with_capacity(columns.len());
+    for column in columns {
+        let (gap, after) = rest.split_at_mut(column.start - end);
+        gap.fill(0);
+        let (place, after) = after.split_at_mut(column.len());
+        places.push(place);
+        (rest, end) = (after, column.end);
+    }
+    sampled.gather(&mut places);
+    out.push(frame);
+}

@@ -1,0 +1,30 @@
+//! Connections that are about tables.
+//!
+//! - `desk`: a connection for requests.
+//! - `scribe`: a connection for inserts.
+
+mod desk;
+mod scribe;
+
+use std::sync::Arc;
+
+use echoic_replay::chunk::ChunkMeter;
+use echoic_replay::table::Tables;
+
+pub(crate) use self::desk::Desk;
+pub(crate) use self::scribe::{Hold, Scribe};
+use super::bells::TableBells;
+use crate::spare::Spare;
+
+/// What connections of one event loop work with.
+pub(crate) struct Context<'a> {
+    pub(crate) tables: &'a Tables,
+    /// Of each table.
+    pub(crate) bells: &'a [TableBells],
+    /// Counts the chunks that came through this door.
+    pub(crate) chunks: &'a Arc<ChunkMeter>,
+    /// For batches on their way out.
+    pub(crate) spare: &'a Arc<Spare>,
+    /// From how many unsent bytes on no further request is looked at.
+    pub(crate) most_unsent: usize,
+}

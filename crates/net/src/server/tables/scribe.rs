@@ -1,0 +1,329 @@
+//! A connection for inserts: what it sends is inserted once each, in order, and when a table does not
+//! take more, nothing more is read from it.
+//!
+//! A frame stays where it is until all of it is inserted; the scribe knows how far it got.
+
+use std::collections::hash_map::Entry;
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use echoic_replay::chunk::{Chunk, ColumnKind, Slice};
+use echoic_replay::table::{Form, Obstacle, Table, TableError};
+use echoic_replay::trajectory::{Signature, Trajectory};
+
+use super::Context;
+use crate::wire::WireError;
+use crate::wire::frame::{Header, Stall, kind};
+use crate::wire::handshake::RefusalCode;
+use crate::wire::reader::Reader;
+use crate::wire::tables::{
+    ItemHead, MAX_CHUNK_BYTES, MAX_CHUNKS, MAX_INSERT, MAX_ITEM, MAX_SIGNATURES, Release, RowsHead,
+    SignatureHead, bad_priority,
+};
+
+/// How many operations may be on their way. What they weigh is limited by what the sockets hold: the
+/// event loop keeps no more than one frame.
+const CREDIT: u64 = 1 << 18;
+/// After how many bytes an acknowledgement is due, though more is there to be read.
+const DUE_BYTES: usize = 256 << 10;
+
+/// Why a frame was not used.
+#[derive(Debug)]
+pub(crate) enum Hold {
+    /// The table does not take more now.
+    Blocked { table: usize, stall: Stall },
+    /// The table is closed: what was not inserted stays with the client.
+    Closed,
+    /// It makes no sense.
+    Malformed(WireError),
+    /// It makes sense, but the table does not want it.
+    Refused(RefusalCode, String),
+}
+
+impl From<WireError> for Hold {
+    fn from(error: WireError) -> Self {
+        Self::Malformed(error)
+    }
+}
+
+/// See the [module](self).
+#[derive(Debug)]
+pub(crate) struct Scribe {
+    /// Number of the first operation that is not done.
+    pub(crate) next: u64,
+    /// Number of the first operation that may not come yet.
+    pub(crate) limit: u64,
+    /// Operations that came again and were dropped.
+    pub(crate) duplicates: u64,
+    /// Bytes used since the last acknowledgement.
+    unspoken: usize,
+    /// The frame that comes now has been looked at before.
+    resumed: bool,
+    chunks: HashMap<u64, Arc<Chunk>>,
+    chunk_bytes: usize,
+    signatures: HashMap<u32, Arc<Signature>>,
+    /// So that chunks of one kind share it.
+    kinds: HashSet<Arc<ColumnKind>>,
+}
+
+impl Scribe {
+    pub(crate) fn new(next: u64) -> Self {
+        Self {
+            next,
+            limit: next.saturating_add(CREDIT),
+            duplicates: 0,
+            unspoken: 0,
+            resumed: false,
+            chunks: HashMap::new(),
+            chunk_bytes: 0,
+            signatures: HashMap::new(),
+            kinds: HashSet::new(),
+        }
+    }
+
+    /// Lets more come, and takes note that this is said.
+    pub(crate) fn grant(&mut self) {
+        self.limit = self.limit.max(self.next.saturating_add(CREDIT));
+        self.unspoken = 0;
+    }
+
+    /// Whether enough was done for an acknowledgement.
+    pub(crate) fn is_due(&self, acknowledged: u64) -> bool {
+        self.unspoken >= DUE_BYTES || self.next - acknowledged >= CREDIT / 4
+    }
+
+    /// The largest payload of a frame of a kind; `None` for kinds that may not come.
+    pub(crate) fn most(kind: u8) -> Option<u32> {
+        match kind {
+            kind::ROWS | kind::CHUNK => Some(MAX_INSERT),
+            kind::ITEM | kind::SIGNATURE | kind::RELEASE => Some(MAX_ITEM),
+            _ => None,
+        }
+    }
+
+    /// Uses a frame. One that is held comes again.
+    pub(crate) fn take(
+        &mut self,
+        header: Header,
+        payload: &[u8],
+        context: &Context<'_>,
+    ) -> Result<(), Hold> {
+        let mut used = self.use_frame(header, payload, context);
+        if let Err(Hold::Blocked { table: number, .. }) = used
+            && let Some(table) = context.tables.all().get(number)
+        {
+            // Room that comes from here on rings; room that came before is found by one more try.
+            table.wake_on_room(&context.bells[number].room_waker);
+            self.resumed = true;
+            used = self.use_frame(header, payload, context);
+        }
+        if used.is_ok() {
+            self.resumed = false;
+            self.unspoken += payload.len();
+        }
+        used
+    }
+
+    fn use_frame(
+        &mut self,
+        header: Header,
+        payload: &[u8],
+        context: &Context<'_>,
+    ) -> Result<(), Hold> {
+        match header.kind {
+            kind::ROWS => self.take_rows(payload, context)?,
+            kind::ITEM => self.take_item(payload, context)?,
+            kind::CHUNK => self.take_chunk(payload, context)?,
+            kind::SIGNATURE => self.take_signature(payload)?,
+            kind::RELEASE => {
+                for id in Release::read(payload)?.chunks {
+                    if let Some(chunk) = self.chunks.remove(&id) {
+                        self.chunk_bytes -= chunk.memory_bytes();
+                    }
+                }
+            }
+            got => {
+                let expected = "ROWS, SIGNATURE, CHUNK, ITEM or RELEASE";
+                return Err(WireError::Unexpected { expected, got }.into());
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether operations may come that begin and end with these numbers; how many of them were done
+    /// before.
+    fn check_sequence(&self, first: u64, end: u64) -> Result<u64, WireError> {
+        if first > self.next {
+            let (expected, got) = (self.next, first);
+            return Err(WireError::Sequence { field: "first operation", expected, got });
+        }
+        if end > self.limit {
+            let (expected, got) = (self.limit, end);
+            let field = "operations within the credit";
+            return Err(WireError::Sequence { field, expected, got });
+        }
+        Ok(self.next.min(end) - first)
+    }
+
+    fn take_rows(&mut self, payload: &[u8], context: &Context<'_>) -> Result<(), Hold> {
+        let row_bytes = |number| match context.tables.all().get(number as usize) {
+            Some(table) => match &table.config().form {
+                Form::Rows(spec) => Ok(spec.nbytes()),
+                Form::Trajectories(_) => Err(no_table("number of a table with rows", number)),
+            },
+            None => Err(no_table("number of a table", number)),
+        };
+        let (head, priorities, rows) = RowsHead::read(payload, row_bytes)?;
+        let end = head.first.saturating_add(head.count.into());
+        // What a table refuses is refused as a whole, before the first row is in.
+        check_priorities(&priorities)?;
+        let again = self.check_sequence(head.first, end)?;
+        let table = find(context, head.table)?;
+        let row = rows.len() / head.count as usize;
+        if !self.resumed {
+            self.duplicates += again;
+        }
+        let mut done = again as usize;
+        let count = head.count as usize;
+        while done < count {
+            let mut insertion = match table.try_reserve(count - done) {
+                Ok(insertion) => insertion,
+                Err(obstacle) => return Err(held(head.table, obstacle)),
+            };
+            let taken = insertion.len();
+            for index in 0..taken {
+                insertion.row_mut(index).copy_from_slice(&rows[(done + index) * row..][..row]);
+            }
+            let committed = insertion.commit(&priorities[done..done + taken], head.version);
+            committed.map_err(|error| held(head.table, error.into()))?;
+            done += taken;
+            self.next += taken as u64;
+        }
+        Ok(())
+    }
+
+    fn take_item(&mut self, payload: &[u8], context: &Context<'_>) -> Result<(), Hold> {
+        let item = ItemHead::read(payload)?;
+        let again = self.check_sequence(item.sequence, item.sequence.saturating_add(1))?;
+        if again > 0 {
+            self.duplicates += 1;
+            return Ok(());
+        }
+        let table = find(context, item.table)?;
+        let Some(signature) = self.signatures.get(&item.signature) else {
+            let (field, got) = ("number of a signature", item.signature.into());
+            return Err(WireError::Meaningless { field, got }.into());
+        };
+        let columns = item.columns.iter().map(|slices| {
+            let slices = slices.iter().map(|slice| {
+                let (field, got) = ("number of a chunk", slice.chunk);
+                let chunk =
+                    self.chunks.get(&slice.chunk).ok_or(WireError::Meaningless { field, got })?;
+                Ok(Slice { chunk: Arc::clone(chunk), offset: slice.offset, len: slice.len })
+            });
+            slices.collect::<Result<Vec<Slice>, WireError>>()
+        });
+        let columns = columns.collect::<Result<_, _>>()?;
+        let trajectory = Trajectory::new(Arc::clone(signature), columns)
+            .map_err(|error| held(item.table, TableError::from(error).into()))?;
+        table
+            .try_insert(&Arc::new(trajectory), item.priority, item.version)
+            .map_err(|obstacle| held(item.table, obstacle))?;
+        self.next += 1;
+        Ok(())
+    }
+
+    fn take_chunk(&mut self, payload: &[u8], context: &Context<'_>) -> Result<(), Hold> {
+        let too_large = |field, limit: usize, got: usize| WireError::TooLarge {
+            field,
+            limit: limit as u64,
+            got: got as u64,
+        };
+        let mut reader = Reader::new(payload);
+        let id = reader.u64("number of a chunk")?;
+        let bytes = reader.rest();
+        if self.chunks.len() >= MAX_CHUNKS {
+            return Err(too_large("number of chunks", MAX_CHUNKS, self.chunks.len() + 1).into());
+        }
+        let total = self.chunk_bytes.saturating_add(bytes.len());
+        if total > MAX_CHUNK_BYTES {
+            return Err(too_large("bytes of chunks", MAX_CHUNK_BYTES, total).into());
+        }
+        let kinds = &mut self.kinds;
+        let share = |kind: ColumnKind| match kinds.get(&kind) {
+            Some(known) => Arc::clone(known),
+            None => {
+                let kind = Arc::new(kind);
+                // Those that come when there are too many are not shared.
+                if kinds.len() < MAX_SIGNATURES {
+                    kinds.insert(Arc::clone(&kind));
+                }
+                kind
+            }
+        };
+        let (chunk, used) = Chunk::read_as(bytes, share)
+            .map_err(|error| WireError::Spec(format!("a chunk: {error}")))?;
+        if used < bytes.len() {
+            let extra = bytes.len() - used;
+            return Err(WireError::Trailing { frame: "CHUNK", extra }.into());
+        }
+        match self.chunks.entry(id) {
+            Entry::Occupied(_) => {
+                Err(WireError::Meaningless { field: "number of a new chunk", got: id }.into())
+            }
+            Entry::Vacant(place) => {
+                self.chunk_bytes += chunk.memory_bytes();
+                place.insert(Arc::new(chunk.metered(context.chunks)));
+                Ok(())
+            }
+        }
+    }
+
+    fn take_signature(&mut self, payload: &[u8]) -> Result<(), Hold> {
+        let SignatureHead { id, signature } = SignatureHead::read(payload)?;
+        let (limit, got) = (MAX_SIGNATURES as u64, self.signatures.len() as u64 + 1);
+        match self.signatures.entry(id) {
+            Entry::Occupied(_) => {
+                let (field, got) = ("number of a new signature", id.into());
+                Err(WireError::Meaningless { field, got }.into())
+            }
+            Entry::Vacant(_) if got > limit => {
+                Err(WireError::TooLarge { field: "number of signatures", limit, got }.into())
+            }
+            Entry::Vacant(place) => {
+                place.insert(Arc::new(signature));
+                Ok(())
+            }
+        }
+    }
+}
+
+fn no_table(field: &'static str, number: u32) -> WireError {
+    WireError::Meaningless { field, got: number.into() }
+}
+
+fn find<'a>(context: &Context<'a>, number: u32) -> Result<&'a Arc<Table>, WireError> {
+    let found = context.tables.all().get(number as usize);
+    found.ok_or_else(|| no_table("number of a table", number))
+}
+
+fn check_priorities(priorities: &[f64]) -> Result<(), Hold> {
+    match bad_priority(priorities) {
+        Some(index) => {
+            let error = TableError::Priority { index, got: priorities[index] };
+            Err(Hold::Refused(RefusalCode::Table, error.to_string()))
+        }
+        None => Ok(()),
+    }
+}
+
+fn held(table: u32, obstacle: Obstacle) -> Hold {
+    match obstacle {
+        Obstacle::Blocked(reason) => Hold::Blocked { table: table as usize, stall: reason.into() },
+        Obstacle::Failed(TableError::Closed) => Hold::Closed,
+        Obstacle::Failed(error @ TableError::Spec(_)) => {
+            Hold::Refused(RefusalCode::Spec, error.to_string())
+        }
+        Obstacle::Failed(error) => Hold::Refused(RefusalCode::Table, error.to_string()),
+    }
+}

@@ -1,0 +1,107 @@
+//! Large buffers that are used again: to take their memory from the system each time, and to have it
+//! zeroed, would cost as much as to fill them.
+
+use std::ops::{Deref, DerefMut};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Buffers that nobody uses now.
+#[derive(Debug)]
+pub(crate) struct Spare {
+    most: usize,
+    shelf: Mutex<Shelf>,
+}
+
+#[derive(Debug, Default)]
+struct Shelf {
+    /// The longest unused first.
+    buffers: Vec<Vec<u8>>,
+    bytes: usize,
+}
+
+/// A buffer, given back when dropped. Its bytes are whatever they were before, until they are written.
+#[derive(Debug)]
+pub(crate) struct Lent {
+    bytes: Vec<u8>,
+    len: usize,
+    home: Arc<Spare>,
+}
+
+impl Spare {
+    /// Keeps up to `most` bytes.
+    pub(crate) fn new(most: usize) -> Arc<Self> {
+        Arc::new(Self { most, shelf: Mutex::default() })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Shelf> {
+        self.shelf.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A buffer of `len` bytes.
+    pub(crate) fn take(self: &Arc<Self>, len: usize) -> Lent {
+        let mut shelf = self.lock();
+        // One that is far too large is left for who needs it.
+        let fits = |buffer: &Vec<u8>| buffer.len() >= len && buffer.len() / 4 <= len;
+        let bytes = shelf.buffers.iter().rposition(fits).map(|found| shelf.buffers.remove(found));
+        shelf.bytes -= bytes.as_ref().map_or(0, Vec::len);
+        drop(shelf);
+        let bytes = bytes.unwrap_or_else(|| vec![0; len]);
+        Lent { bytes, len, home: Arc::clone(self) }
+    }
+}
+
+impl Deref for Lent {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.bytes[..self.len]
+    }
+}
+
+impl DerefMut for Lent {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        &mut self.bytes[..self.len]
+    }
+}
+
+impl Drop for Lent {
+    fn drop(&mut self) {
+        let bytes = std::mem::take(&mut self.bytes);
+        if bytes.is_empty() || bytes.len() > self.home.most {
+            return;
+        }
+        // What has to go is freed when the lock is no longer held.
+        let mut gone = Vec::new();
+        let shelf = &mut *self.home.lock();
+        while shelf.bytes + bytes.len() > self.home.most && !shelf.buffers.is_empty() {
+            let oldest = shelf.buffers.remove(0);
+            shelf.bytes -= oldest.len();
+            gone.push(oldest);
+        }
+        shelf.bytes += bytes.len();
+        shelf.buffers.push(bytes);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_buffer_is_used_again_by_who_needs_about_as_much() {
+        let spare = Spare::new(1000);
+        let mut first = spare.take(400);
+        first.fill(7);
+        drop(first);
+        assert_eq!(spare.take(50).as_ref(), [0; 50], "it is far too large for that");
+        assert_eq!(spare.take(300).as_ref(), [7; 300]);
+    }
+
+    #[test]
+    fn no_more_is_kept_than_allowed() {
+        let spare = Spare::new(1000);
+        let lent = [spare.take(400), spare.take(400), spare.take(400), spare.take(2000)];
+        drop(lent);
+        let shelf = spare.lock();
+        assert_eq!((shelf.bytes, shelf.buffers.len()), (800, 2));
+    }
+}

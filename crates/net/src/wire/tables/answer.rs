@@ -1,0 +1,221 @@
+//! What a server answers, but for batches.
+
+use echoic_replay::limiter::{Counts, Parameters};
+
+use super::MAX_REQUEST;
+use super::entry::MAX_TABLES;
+use crate::wire::WireError;
+use crate::wire::frame::{Header, MAX_TEXT, Stall, frame, kind};
+use crate::wire::reader::{Reader, write_text};
+
+/// Why a request was not done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum FailureCode {
+    /// It waited for as long as it may; the stall says what for.
+    TimedOut,
+    /// The client gave it up.
+    Cancelled,
+    /// The table is closed.
+    Closed,
+    /// There is no such table.
+    Table,
+    /// A value that the table refuses.
+    Value,
+    /// It could never be done: the limiter forbids it.
+    Limiter,
+    /// A batch of more bytes than an answer may have.
+    TooLarge,
+    /// Trajectories of different forms, which make no batch.
+    Mixed,
+}
+
+/// Every code with its number on the wire and its name.
+const CODES: [(FailureCode, u8, &str); 8] = [
+    (FailureCode::TimedOut, 1, "TIMED_OUT"),
+    (FailureCode::Cancelled, 2, "CANCELLED"),
+    (FailureCode::Closed, 3, "CLOSED"),
+    (FailureCode::Table, 4, "TABLE"),
+    (FailureCode::Value, 5, "VALUE"),
+    (FailureCode::Limiter, 6, "LIMITER"),
+    (FailureCode::TooLarge, 7, "TOO_LARGE"),
+    (FailureCode::Mixed, 8, "MIXED"),
+];
+
+impl FailureCode {
+    /// Its name, for people and programs.
+    pub fn name(self) -> &'static str {
+        CODES.iter().find(|(code, ..)| *code == self).map_or("?", |(.., name)| name)
+    }
+
+    fn number(self) -> u8 {
+        CODES.iter().find(|(code, ..)| *code == self).map_or(0, |(_, number, _)| *number)
+    }
+}
+
+/// The numbers of a table.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Numbers {
+    /// Place in the list of tables.
+    pub table: u32,
+    /// How many items there are.
+    pub size: u32,
+    /// How often an item was inserted, sampled and removed.
+    pub counts: Counts,
+    /// The limiter as it is now.
+    pub limiter: Parameters,
+    /// Whether nothing may be inserted and sampled for the time being.
+    pub paused: bool,
+    /// The learner's policy version.
+    pub version: u64,
+    /// Bytes of rows that were ever used.
+    pub row_bytes: u64,
+}
+
+/// An answer to a request, which has the number `id`.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Answer {
+    /// It was done.
+    Done {
+        /// To which request.
+        id: u64,
+        /// What there was to count.
+        count: u64,
+    },
+    /// It was not.
+    Failed {
+        /// To which request.
+        id: u64,
+        /// Why, for programs.
+        code: FailureCode,
+        /// What it waited for, if it did.
+        stall: Stall,
+        /// Why, for people.
+        text: String,
+    },
+    /// What was asked for.
+    Numbers {
+        /// To which request.
+        id: u64,
+        /// Of each table.
+        numbers: Vec<Numbers>,
+    },
+}
+
+pub(super) fn write_parameters(out: &mut Vec<u8>, parameters: &Parameters) {
+    let Parameters { min_size, samples_per_insert, min_diff, max_diff } = parameters;
+    out.extend_from_slice(&min_size.to_le_bytes());
+    for number in [samples_per_insert, min_diff, max_diff] {
+        out.extend_from_slice(&number.to_le_bytes());
+    }
+}
+
+pub(super) fn read_parameters(reader: &mut Reader<'_>) -> Result<Parameters, WireError> {
+    Ok(Parameters {
+        min_size: reader.u64("min_size")?,
+        samples_per_insert: reader.f64("samples_per_insert")?,
+        min_diff: reader.f64("min_diff")?,
+        max_diff: reader.f64("max_diff")?,
+    })
+}
+
+impl Numbers {
+    fn write(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.table.to_le_bytes());
+        out.extend_from_slice(&self.size.to_le_bytes());
+        let Counts { inserts, samples, deletions } = self.counts;
+        for number in [inserts, samples, deletions] {
+            out.extend_from_slice(&number.to_le_bytes());
+        }
+        write_parameters(out, &self.limiter);
+        out.push(self.paused.into());
+        out.extend_from_slice(&self.version.to_le_bytes());
+        out.extend_from_slice(&self.row_bytes.to_le_bytes());
+    }
+
+    fn read(reader: &mut Reader<'_>) -> Result<Self, WireError> {
+        Ok(Self {
+            table: reader.u32("number of a table")?,
+            size: reader.u32("size of a table")?,
+            counts: Counts {
+                inserts: reader.u64("inserts")?,
+                samples: reader.u64("samples")?,
+                deletions: reader.u64("deletions")?,
+            },
+            limiter: read_parameters(reader)?,
+            paused: reader.flag("whether it is paused")?,
+            version: reader.u64("version")?,
+            row_bytes: reader.u64("bytes of rows")?,
+        })
+    }
+}
+
+impl Answer {
+    /// The largest payload of an answer of a kind that is no batch; `None` for other kinds.
+    pub fn limit(kind: u8) -> Option<u32> {
+        match kind {
+            kind::DONE | kind::FAILED => Some(crate::wire::frame::MAX_CONTROL),
+            kind::NUMBERS => Some(MAX_REQUEST),
+            _ => None,
+        }
+    }
+
+    /// The number of the request that it answers.
+    pub fn id(&self) -> u64 {
+        match self {
+            Self::Done { id, .. } | Self::Failed { id, .. } | Self::Numbers { id, .. } => *id,
+        }
+    }
+
+    /// Appends the frame.
+    pub fn write(&self, out: &mut Vec<u8>) {
+        match self {
+            Self::Done { id, count } => frame(out, kind::DONE, |out| {
+                out.extend_from_slice(&id.to_le_bytes());
+                out.extend_from_slice(&count.to_le_bytes());
+            }),
+            Self::Failed { id, code, stall, text } => frame(out, kind::FAILED, |out| {
+                out.extend_from_slice(&id.to_le_bytes());
+                out.extend_from_slice(&[code.number(), stall.number()]);
+                write_text(out, text, MAX_TEXT);
+            }),
+            Self::Numbers { id, numbers } => frame(out, kind::NUMBERS, |out| {
+                out.extend_from_slice(&id.to_le_bytes());
+                let count = u32::try_from(numbers.len()).unwrap_or(u32::MAX);
+                out.extend_from_slice(&count.to_le_bytes());
+                numbers.iter().for_each(|numbers| numbers.write(out));
+            }),
+        }
+    }
+
+    /// Reads the payload of a frame of this kind.
+    ///
+    /// # Errors
+    ///
+    /// Any [`WireError`].
+    pub fn read(header: Header, payload: &[u8]) -> Result<Self, WireError> {
+        let mut reader = Reader::new(payload);
+        let id = reader.u64("number of a request")?;
+        let (name, answer) = match header.kind {
+            kind::DONE => ("DONE", Self::Done { id, count: reader.u64("count")? }),
+            kind::FAILED => {
+                let number = reader.u8("code of a failure")?;
+                let code = CODES.iter().find(|(_, known, _)| *known == number);
+                let field = "code of a failure";
+                let meaningless = WireError::Meaningless { field, got: number.into() };
+                let code = code.map(|(code, ..)| *code).ok_or(meaningless)?;
+                let stall = Stall::read(&mut reader)?;
+                let text = reader.text("reason of a failure", MAX_TEXT)?.to_owned();
+                ("FAILED", Self::Failed { id, code, stall, text })
+            }
+            kind::NUMBERS => {
+                let count = reader.u32_at_most("number of tables", MAX_TABLES)?;
+                let numbers = (0..count).map(|_| Numbers::read(&mut reader));
+                ("NUMBERS", Self::Numbers { id, numbers: numbers.collect::<Result<_, _>>()? })
+            }
+            got => return Err(WireError::Unexpected { expected: "an answer", got }),
+        };
+        reader.end(name)?;
+        Ok(answer)
+    }
+}

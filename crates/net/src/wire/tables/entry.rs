@@ -1,0 +1,106 @@
+//! The tables of a server, as it introduces them.
+
+use echoic_replay::table::{Form, MAX_NAME, Table};
+
+use super::MAX_STRUCTURE;
+use crate::wire::WireError;
+use crate::wire::reader::{Reader, write_text};
+use crate::wire::spec;
+
+/// The most tables of a server.
+pub const MAX_TABLES: u32 = 1 << 12;
+/// The most bytes of a list: what leaves room for the rest of a WELCOME.
+const MAX_BYTES: u32 = crate::wire::handshake::MAX_WELCOME - 4096;
+
+/// What a client has to know of a table.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TableEntry {
+    /// Unique in the server.
+    pub name: String,
+    /// How items are kept, and the spec if there is one.
+    pub form: Form,
+    /// The tree that the leaves belong to, in a notation of the layer above.
+    pub structure: String,
+    /// How many items there may be.
+    pub max_size: u32,
+}
+
+impl From<&Table> for TableEntry {
+    fn from(table: &Table) -> Self {
+        let config = table.config();
+        Self {
+            name: config.name.clone(),
+            form: config.form.clone(),
+            structure: config.structure.clone(),
+            max_size: config.max_size,
+        }
+    }
+}
+
+/// Appends a list: how many, then of each name, form, size, structure, and its spec if there is one.
+pub fn write_list(out: &mut Vec<u8>, tables: &[TableEntry]) {
+    out.extend_from_slice(&u32::try_from(tables.len()).unwrap_or(u32::MAX).to_le_bytes());
+    for table in tables {
+        write_text(out, &table.name, MAX_NAME as u16);
+        let (form, spec) = match &table.form {
+            Form::Rows(spec) => (0, Some(spec)),
+            Form::Trajectories(None) => (1, None),
+            Form::Trajectories(Some(spec)) => (2, Some(spec)),
+        };
+        out.push(form);
+        out.extend_from_slice(&table.max_size.to_le_bytes());
+        write_text(out, &table.structure, MAX_STRUCTURE);
+        if let Some(spec) = spec {
+            spec::write(out, spec);
+        }
+    }
+}
+
+/// Reads a list.
+///
+/// # Errors
+///
+/// Any [`WireError`].
+pub fn read_list(reader: &mut Reader<'_>) -> Result<Vec<TableEntry>, WireError> {
+    let count = reader.u32_at_most("number of tables", MAX_TABLES)?;
+    let mut tables = Vec::new();
+    for _ in 0..count {
+        let name = reader.text("name of a table", MAX_NAME as u16)?.to_owned();
+        let form = reader.u8("form of a table")?;
+        let max_size = reader.u32("size of a table")?;
+        let structure = reader.text("structure of a tree", MAX_STRUCTURE)?.to_owned();
+        let form = match form {
+            0 => Form::Rows(spec::read(reader)?),
+            1 => Form::Trajectories(None),
+            2 => Form::Trajectories(Some(spec::read(reader)?)),
+            got => {
+                return Err(WireError::Meaningless { field: "form of a table", got: got.into() });
+            }
+        };
+        tables.push(TableEntry { name, form, structure, max_size });
+    }
+    Ok(tables)
+}
+
+/// What keeps tables from being introduced, although they are good in one process.
+///
+/// # Errors
+///
+/// [`WireError::TooLarge`] names the limit.
+pub fn check_list(tables: &[TableEntry]) -> Result<(), WireError> {
+    let at_most = |field, limit: u64, got: usize| match got as u64 {
+        got if got > limit => Err(WireError::TooLarge { field, limit, got }),
+        _ => Ok(()),
+    };
+    at_most("number of tables", MAX_TABLES.into(), tables.len())?;
+    for table in tables {
+        at_most("structure of a tree", MAX_STRUCTURE.into(), table.structure.len())?;
+        match &table.form {
+            Form::Rows(spec) | Form::Trajectories(Some(spec)) => spec::check(spec)?,
+            Form::Trajectories(None) => {}
+        }
+    }
+    let mut written = Vec::new();
+    write_list(&mut written, tables);
+    at_most("length of the list of tables", MAX_BYTES.into(), written.len())
+}

@@ -1,0 +1,181 @@
+//! What a client asks of tables.
+
+use std::borrow::Cow;
+
+use echoic_replay::limiter::Parameters;
+
+use super::{MAX_ITEMS, MAX_KEYS};
+use crate::wire::WireError;
+use crate::wire::frame::{frame, kind};
+use crate::wire::reader::{Reader, write_values};
+
+/// Instead of one table's number: all of them.
+pub const ALL_TABLES: u32 = u32::MAX;
+
+/// A request without a limit to its patience.
+const FOR_EVER: u64 = u64::MAX;
+
+/// Something to be done with a table.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Operation<'a> {
+    /// Draw items; answered by a BATCH.
+    Sample {
+        /// How many.
+        count: u32,
+        /// How many milliseconds it may wait; for ever, when `None`.
+        timeout_ms: Option<u64>,
+    },
+    /// Change priorities, all or none; the answer counts the items that were there.
+    Update {
+        /// Of which items.
+        keys: Cow<'a, [u64]>,
+        /// One for each.
+        priorities: Cow<'a, [f64]>,
+    },
+    /// Remove items; the answer counts those that were there.
+    Delete {
+        /// Which.
+        keys: Cow<'a, [u64]>,
+    },
+    /// Remove all, and count from zero.
+    Reset,
+    /// Let nothing be inserted or sampled.
+    Pause,
+    /// End a pause.
+    Resume,
+    /// Replace the limiter.
+    SetLimiter(Parameters),
+    /// Tell the policy version of the learner.
+    Advance {
+        /// It never falls.
+        version: u64,
+    },
+    /// Tell the numbers of a table, or of [`ALL_TABLES`]; answered by NUMBERS.
+    Info,
+    /// Whether so many items may be sampled now: 1 or 0.
+    CanSample {
+        /// How many.
+        count: u32,
+    },
+    /// Whether so many items may be inserted now: 1 or 0.
+    CanInsert {
+        /// How many.
+        count: u32,
+    },
+    /// Give up the request with this number. Not answered itself: the other request is, if it was not.
+    Cancel,
+}
+
+/// A request.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Request<'a> {
+    /// Chosen by the client; comes back with the answer.
+    pub id: u64,
+    /// Place in the list of tables.
+    pub table: u32,
+    /// What is to be done.
+    pub operation: Operation<'a>,
+}
+
+impl Operation<'_> {
+    fn number(&self) -> u8 {
+        match self {
+            Self::Sample { .. } => 1,
+            Self::Update { .. } => 2,
+            Self::Delete { .. } => 3,
+            Self::Reset => 4,
+            Self::Pause => 5,
+            Self::Resume => 6,
+            Self::SetLimiter(_) => 7,
+            Self::Advance { .. } => 8,
+            Self::Info => 9,
+            Self::CanSample { .. } => 10,
+            Self::CanInsert { .. } => 11,
+            Self::Cancel => 12,
+        }
+    }
+}
+
+impl Request<'_> {
+    /// Appends the frame.
+    pub fn write(&self, out: &mut Vec<u8>) {
+        let count = |len: usize| u32::try_from(len).unwrap_or(u32::MAX).to_le_bytes();
+        frame(out, kind::REQUEST, |out| {
+            out.extend_from_slice(&self.id.to_le_bytes());
+            out.push(self.operation.number());
+            out.extend_from_slice(&self.table.to_le_bytes());
+            match &self.operation {
+                Operation::Sample { count, timeout_ms } => {
+                    out.extend_from_slice(&count.to_le_bytes());
+                    out.extend_from_slice(&timeout_ms.unwrap_or(FOR_EVER).to_le_bytes());
+                }
+                Operation::Update { keys, priorities } => {
+                    out.extend_from_slice(&count(keys.len()));
+                    write_values(out, keys, u64::to_le_bytes);
+                    write_values(out, priorities, f64::to_le_bytes);
+                }
+                Operation::Delete { keys } => {
+                    out.extend_from_slice(&count(keys.len()));
+                    write_values(out, keys, u64::to_le_bytes);
+                }
+                Operation::SetLimiter(parameters) => {
+                    super::answer::write_parameters(out, parameters);
+                }
+                Operation::Advance { version } => out.extend_from_slice(&version.to_le_bytes()),
+                Operation::CanSample { count } | Operation::CanInsert { count } => {
+                    out.extend_from_slice(&count.to_le_bytes());
+                }
+                Operation::Reset
+                | Operation::Pause
+                | Operation::Resume
+                | Operation::Info
+                | Operation::Cancel => {}
+            }
+        });
+    }
+}
+
+impl Request<'static> {
+    /// Reads the payload.
+    ///
+    /// # Errors
+    ///
+    /// Any [`WireError`].
+    pub fn read(payload: &[u8]) -> Result<Self, WireError> {
+        let mut reader = Reader::new(payload);
+        let id = reader.u64("number of a request")?;
+        let number = reader.u8("operation")?;
+        let table = reader.u32("number of a table")?;
+        let items = |reader: &mut Reader<'_>| reader.u32_at_most("number of items", MAX_ITEMS);
+        let operation = match number {
+            1 => {
+                let count = items(&mut reader)?;
+                let timeout = reader.u64("timeout")?;
+                Operation::Sample { count, timeout_ms: (timeout != FOR_EVER).then_some(timeout) }
+            }
+            2 => {
+                let count = reader.u32_at_most("number of keys", MAX_KEYS)?;
+                let keys = reader.values("keys", count, u64::from_le_bytes)?.into();
+                let priorities = reader.values("priorities", count, f64::from_le_bytes)?.into();
+                Operation::Update { keys, priorities }
+            }
+            3 => {
+                let count = reader.u32_at_most("number of keys", MAX_KEYS)?;
+                let keys = reader.values("keys", count, u64::from_le_bytes)?.into();
+                Operation::Delete { keys }
+            }
+            4 => Operation::Reset,
+            5 => Operation::Pause,
+            6 => Operation::Resume,
+            7 => Operation::SetLimiter(super::answer::read_parameters(&mut reader)?),
+            8 => Operation::Advance { version: reader.u64("version")? },
+            9 => Operation::Info,
+            10 => Operation::CanSample { count: items(&mut reader)? },
+            11 => Operation::CanInsert { count: items(&mut reader)? },
+            12 => Operation::Cancel,
+            got => return Err(WireError::Meaningless { field: "operation", got: got.into() }),
+        };
+        reader.end("REQUEST")?;
+        Ok(Self { id, table, operation })
+    }
+}

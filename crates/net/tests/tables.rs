@@ -1,0 +1,608 @@
+//! Tables over a network: what clients may rely on, over each kind of socket.
+
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use echoic_net::Address;
+use echoic_net::client::tables::{
+    Batch, FailureCode, Layout, Requests, TableWriter, TablesError, Waiting,
+};
+use echoic_net::client::{Client, ClientError, LinkError, Options as ClientOptions};
+use echoic_net::server::{Options, Served, Server};
+use echoic_net::transport::{Dial, TlsFiles, dial_to, listen_at};
+use echoic_replay::chunk::{Chunk, ColumnKind, Slice};
+use echoic_replay::limiter::{ErrorBuffer, Limiter, Reason};
+use echoic_replay::selectors::SelectorKind;
+use echoic_replay::stream::Wait;
+use echoic_replay::table::{Form, Table, TableConfig, Tables};
+use echoic_replay::trajectory::{Column, Signature, Trajectory};
+use echoic_replay::{Dtype, Leaf, Spec, Stream, StreamConfig};
+
+/// Longer than anything takes that works.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+fn leaf(path: &str, dtype: Dtype, shape: &[usize]) -> Leaf {
+    Leaf { path: path.into(), dtype, shape: shape.into() }
+}
+
+/// A number and some bytes.
+fn spec(filling: usize) -> Spec {
+    let leaves =
+        vec![leaf("number", Dtype::UInt(8), &[]), leaf("filling", Dtype::UInt(1), &[filling])];
+    Spec::new(leaves).unwrap()
+}
+
+fn config(name: &str, form: Form) -> TableConfig {
+    TableConfig {
+        name: name.into(),
+        form,
+        structure: format!("the tree of {name}"),
+        sampler: SelectorKind::Uniform,
+        remover: SelectorKind::Fifo,
+        limiter: Limiter::min_size(1).unwrap(),
+        max_size: 100_000,
+        max_times_sampled: 0,
+        seed: 7,
+    }
+}
+
+fn rows(name: &str, filling: usize) -> TableConfig {
+    config(name, Form::Rows(spec(filling)))
+}
+
+/// A queue: each item is sampled once, in order, so that what comes out tells what went in.
+fn queue(name: &str, filling: usize, size: u64) -> TableConfig {
+    TableConfig {
+        sampler: SelectorKind::Fifo,
+        limiter: Limiter::queue(size).unwrap(),
+        max_size: size as u32,
+        max_times_sampled: 1,
+        ..rows(name, filling)
+    }
+}
+
+fn tables(configs: Vec<TableConfig>) -> Arc<Tables> {
+    let tables = configs.into_iter().map(|config| Arc::new(Table::new(config).unwrap()));
+    Arc::new(Tables::new(tables.collect()).unwrap())
+}
+
+fn open_at(address: &str, tables: &Arc<Tables>) -> Server {
+    let listen = listen_at(&address.parse().unwrap(), &TlsFiles::default()).unwrap();
+    Server::open(&*listen, Arc::clone(tables), Options::default()).unwrap()
+}
+
+fn open(tables: &Arc<Tables>) -> Server {
+    open_at("tcp://127.0.0.1:0", tables)
+}
+
+fn dial(address: &Address) -> Box<dyn Dial> {
+    dial_to(address, &TlsFiles::default()).unwrap()
+}
+
+fn within<T, R: Copy>(patience: Duration, run: impl FnOnce(Wait<'_, R>) -> T) -> T {
+    let deadline = Some(Instant::now() + patience);
+    run(Wait { deadline, tick: None, on_tick: &mut |_| ControlFlow::Continue(()) })
+}
+
+fn soon<T, R: Copy>(run: impl FnOnce(Wait<'_, R>) -> T) -> T {
+    within(PATIENCE, run)
+}
+
+fn requests(server: &Server) -> Requests {
+    let options = ClientOptions::default();
+    soon(|wait| Requests::connect(dial(server.address()), options, wait)).unwrap()
+}
+
+fn writer_with(server: &Server, options: ClientOptions) -> TableWriter {
+    soon(|wait| TableWriter::connect(dial(server.address()), options, wait)).unwrap()
+}
+
+fn writer(server: &Server) -> TableWriter {
+    writer_with(server, ClientOptions::default())
+}
+
+/// Writes a row that tells whether it arrived whole.
+fn fill(row: &mut [u8], number: u64) {
+    row[..8].copy_from_slice(&number.to_le_bytes());
+    row[8..].fill(number as u8);
+}
+
+fn insert(writer: &TableWriter, table: u32, numbers: std::ops::Range<u64>) {
+    let Form::Rows(spec) = &writer.tables()[table as usize].form else { panic!("no rows") };
+    let size = spec.nbytes();
+    let mut next = numbers.start;
+    while next < numbers.end {
+        let count = (next % 7 + 1).min(numbers.end - next);
+        let priorities: Vec<f64> = (next..next + count).map(|number| number as f64).collect();
+        soon(|wait| {
+            writer.insert_rows(table, &priorities, None, wait, |bytes| {
+                for (row, number) in bytes.chunks_exact_mut(size).zip(next..) {
+                    fill(row, number);
+                }
+            })
+        })
+        .unwrap();
+        next += count;
+    }
+}
+
+/// The numbers in a batch of rows, each found whole.
+fn numbers(batch: &Batch) -> Vec<u64> {
+    let (keys, fillings) = (batch.column(0), batch.column(1));
+    let filling = fillings.len() / batch.len();
+    let numbers = keys.chunks_exact(8).enumerate().map(|(index, key)| {
+        let number = u64::from_le_bytes(key.try_into().unwrap());
+        let whole = &fillings[index * filling..][..filling];
+        assert!(whole.iter().all(|byte| *byte == number as u8), "item {number} is torn");
+        number
+    });
+    numbers.collect()
+}
+
+fn goes_both_ways(address: &str, filling: usize, count: u64) {
+    let replay = TableConfig { max_size: count as u32, ..rows("replay", filling) };
+    let tables = tables(vec![rows("other", 3), replay]);
+    let server = open_at(address, &tables);
+    let (requests, writer) = (requests(&server), writer(&server));
+    let table = requests.table("replay").unwrap();
+    assert_eq!(requests.tables()[1].structure, "the tree of replay");
+    insert(&writer, table, 0..count);
+    soon(|wait| writer.flush(wait)).unwrap();
+    assert_eq!(writer.unacknowledged(), 0);
+    let info = soon(|wait| requests.info(Some(table), wait)).unwrap()[0];
+    assert_eq!((info.counts.inserts, u64::from(info.size)), (count, count));
+
+    let batch = soon(|wait| requests.sample(table, 64, wait)).unwrap();
+    let found = numbers(&batch);
+    let infos = batch.infos();
+    assert_eq!((batch.len(), infos.table_size, batch.columns()), (64, count, 2));
+    for (index, number) in found.iter().enumerate() {
+        assert_eq!(infos.priorities[index], *number as f64);
+        assert_eq!(infos.probabilities[index], 1.0 / count as f64);
+    }
+    for column in 0..2 {
+        assert_eq!(batch.column(column).as_ptr().align_offset(64), 0);
+    }
+
+    let changed: Vec<f64> = infos.keys.iter().map(|_| 0.5).collect();
+    let updated = soon(|wait| requests.update_priorities(table, &infos.keys, &changed, wait));
+    assert_eq!(updated.unwrap(), 64);
+    let table = tables.get("replay").unwrap();
+    assert_eq!(table.try_sample(1).unwrap().len(), 1);
+    let keys = &infos.keys[..1];
+    assert_eq!(soon(|wait| requests.delete(1, keys, wait)).unwrap(), 1);
+    assert_eq!(soon(|wait| requests.delete(1, keys, wait)).unwrap(), 0);
+    assert_eq!(u64::from(table.info().size), count - 1);
+    soon(|wait| writer.close(wait)).unwrap();
+    soon(|wait| requests.close(wait)).unwrap();
+}
+
+#[test]
+fn rows_of_every_size_go_both_ways_over_tcp() {
+    for (filling, count) in [(0, 5000), (40, 5000), (5000, 500), (300_000, 40), (3 << 20, 3)] {
+        goes_both_ways("tcp://127.0.0.1:0", filling, count);
+    }
+}
+
+#[test]
+fn rows_go_both_ways_over_a_unix_socket() {
+    let name = format!("unix:///tmp/echoic-tables-{}.sock", std::process::id());
+    goes_both_ways(&name, 40, 5000);
+    goes_both_ways(&name, 28_224, 200);
+}
+
+#[test]
+fn rows_go_both_ways_at_an_address_of_shared_memory() {
+    goes_both_ways(&format!("shm://tables-{}", std::process::id()), 40, 1000);
+}
+
+#[test]
+fn every_row_arrives_once_and_in_order() {
+    let tables = tables(vec![queue("queue", 40, 1000)]);
+    let server = open(&tables);
+    let (requests, writer) = (requests(&server), writer(&server));
+    let taken = std::thread::scope(|scope| {
+        scope.spawn(|| insert(&writer, 0, 0..20_000));
+        let mut taken = Vec::new();
+        while taken.len() < 20_000 {
+            let batch = soon(|wait| requests.sample(0, 100, wait)).unwrap();
+            taken.extend(numbers(&batch));
+        }
+        taken
+    });
+    assert_eq!(taken, (0..20_000).collect::<Vec<_>>());
+}
+
+#[test]
+fn a_sample_that_waits_is_woken_by_an_insert() {
+    let tables = tables(vec![rows("replay", 0)]);
+    let server = open(&tables);
+    let (requests, writer) = (requests(&server), writer(&server));
+    let mut ticket = requests.start_sample(0, 3, None).unwrap();
+    // What is asked later is answered before.
+    assert!(!soon(|wait| requests.can_sample(0, 1, wait)).unwrap());
+    assert!(!ticket.is_ready());
+    insert(&writer, 0, 9..10);
+    assert_eq!(numbers(&soon(|wait| ticket.wait(wait)).unwrap()), [9, 9, 9]);
+}
+
+#[test]
+fn a_sample_that_waits_in_vain_is_told_what_for() {
+    let tables = tables(vec![rows("replay", 0)]);
+    let server = open(&tables);
+    let requests = requests(&server);
+    for patience in [Duration::ZERO, Duration::from_millis(50)] {
+        let since = Instant::now();
+        let error = within(patience, |wait| requests.sample(0, 1, wait)).unwrap_err();
+        let min_size = Waiting::Table(Reason::MinSize);
+        assert!(matches!(error, TablesError::TimedOut(reason) if reason == min_size), "{error}");
+        assert!(since.elapsed() >= patience);
+    }
+    tables.all()[0].pause();
+    let error = within(Duration::from_millis(1), |wait| requests.sample(0, 1, wait)).unwrap_err();
+    assert!(error.to_string().contains("PAUSED"), "{error}");
+}
+
+#[test]
+fn a_sample_that_is_given_up_takes_nothing() {
+    let tables = tables(vec![queue("queue", 0, 10)]);
+    let server = open(&tables);
+    let (requests, writer) = (requests(&server), writer(&server));
+    let mut broken = 0;
+    let mut on_tick = |_| {
+        broken += 1;
+        ControlFlow::Break(())
+    };
+    let tick = Some(Duration::from_millis(5));
+    let wait = Wait { deadline: None, tick, on_tick: &mut on_tick };
+    let error = requests.sample(0, 1, wait).unwrap_err();
+    assert!(matches!(error, TablesError::Interrupted), "{error}");
+    // The next answer comes after the cancellation.
+    assert!(!soon(|wait| requests.can_sample(0, 1, wait)).unwrap());
+    insert(&writer, 0, 4..5);
+    assert_eq!(numbers(&soon(|wait| requests.sample(0, 1, wait)).unwrap()), [4]);
+    assert_eq!((broken, requests.waiting()), (1, 0));
+}
+
+#[test]
+fn samples_in_advance_come_as_they_were_asked_for() {
+    let tables = tables(vec![queue("queue", 5000, 1000)]);
+    let server = open(&tables);
+    let (requests, writer) = (requests(&server), writer(&server));
+    let mut tickets: Vec<_> =
+        (0..50).map(|_| requests.start_sample(0, 16, None).unwrap()).collect();
+    std::thread::scope(|scope| {
+        scope.spawn(|| insert(&writer, 0, 0..800));
+        let mut taken = Vec::new();
+        for ticket in &mut tickets {
+            taken.extend(numbers(&soon(|wait| ticket.wait(wait)).unwrap()));
+        }
+        assert_eq!(taken, (0..800).collect::<Vec<_>>());
+    });
+}
+
+#[test]
+fn a_writer_that_waits_keeps_nobody_else_waiting() {
+    let ratio = Limiter::sample_to_insert_ratio(1.0, 10, ErrorBuffer::Symmetric(5.0)).unwrap();
+    let limited = TableConfig { limiter: ratio, ..rows("limited", 100) };
+    let tables = tables(vec![limited, rows("free", 100)]);
+    let server = open(&tables);
+    let options = ClientOptions { window_bytes: 4000, ..ClientOptions::default() };
+    let (blocked, free) = (writer_with(&server, options), writer(&server));
+    let requests = requests(&server);
+    std::thread::scope(|scope| {
+        let inserting = scope.spawn(|| insert(&blocked, 0, 0..200));
+        let due = Instant::now() + PATIENCE;
+        while !server.connections().iter().any(|one| one.blocked_by == "RATIO") {
+            assert!(Instant::now() < due, "no connection ever said that it is blocked");
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        assert!(!inserting.is_finished());
+        insert(&free, 1, 0..100);
+        soon(|wait| free.flush(wait)).unwrap();
+        assert!(!soon(|wait| requests.can_insert(0, 1, wait)).unwrap());
+        let error = within(Duration::from_millis(20), |wait| blocked.flush(wait)).unwrap_err();
+        let ratio = Waiting::Table(Reason::Ratio);
+        assert!(matches!(error, TablesError::TimedOut(reason) if reason == ratio), "{error}");
+        // Each sample lets one more in.
+        while !inserting.is_finished() {
+            let _ = within(Duration::from_millis(20), |wait| requests.sample(0, 5, wait));
+        }
+    });
+    soon(|wait| requests.set_limiter(0, *Limiter::min_size(1).unwrap().parameters(), wait))
+        .unwrap();
+    soon(|wait| blocked.flush(wait)).unwrap();
+    assert_eq!(tables.all()[0].info().counts.inserts, 200);
+    assert!(blocked.info().blocked > 0);
+}
+
+#[test]
+fn all_that_a_table_can_do_can_be_asked_for() {
+    let tables = tables(vec![rows("a", 0), rows("b", 0)]);
+    let server = open(&tables);
+    let (requests, writer) = (requests(&server), writer(&server));
+    insert(&writer, 1, 0..10);
+    soon(|wait| writer.flush(wait)).unwrap();
+    soon(|wait| requests.advance(1, 42, wait)).unwrap();
+    soon(|wait| requests.pause(1, wait)).unwrap();
+    let infos = soon(|wait| requests.info(None, wait)).unwrap();
+    assert_eq!(infos.iter().map(|one| one.size).collect::<Vec<_>>(), [0, 10]);
+    assert_eq!((infos[1].version, infos[1].paused, infos[0].paused), (42, true, false));
+    soon(|wait| requests.resume(1, wait)).unwrap();
+    assert!(soon(|wait| requests.can_sample(1, 5, wait)).unwrap());
+    assert!(soon(|wait| requests.can_insert(1, 5, wait)).unwrap());
+    soon(|wait| requests.reset(1, wait)).unwrap();
+    assert!(!soon(|wait| requests.can_sample(1, 5, wait)).unwrap());
+}
+
+#[test]
+fn bad_values_are_refused_before_they_are_sent() {
+    let tables = tables(vec![rows("rows", 8), config("any", Form::Trajectories(None))]);
+    let server = open(&tables);
+    let (requests, writer) = (requests(&server), writer(&server));
+    let put = |table, priorities: &[f64]| {
+        soon(|wait| writer.insert_rows(table, priorities, None, wait, |_| {}))
+            .map_err(|error| error.to_string())
+    };
+    for bad in [f64::NAN, -1.0, f64::INFINITY] {
+        assert!(put(0, &[1.0, bad]).unwrap_err().contains("priority 1"), "{bad}");
+        let update = soon(|wait| requests.update_priorities(0, &[1], &[bad], wait));
+        assert!(update.unwrap_err().to_string().contains("priority 0"), "{bad}");
+    }
+    assert!(put(1, &[1.0]).unwrap_err().contains("trajectories"));
+    assert!(put(2, &[1.0]).unwrap_err().contains("no table"));
+    let update = soon(|wait| requests.update_priorities(0, &[1, 2], &[1.0], wait));
+    assert!(update.unwrap_err().to_string().contains("2 keys and 1 values"));
+    assert!(requests.table("none").unwrap_err().to_string().contains("\"rows\""));
+    // Nothing was harmed.
+    put(0, &[1.0]).unwrap();
+    soon(|wait| writer.flush(wait)).unwrap();
+    assert_eq!(soon(|wait| requests.info(Some(0), wait)).unwrap()[0].size, 1);
+}
+
+#[test]
+fn what_can_never_be_sampled_is_refused_with_the_arithmetic() {
+    let ratio = Limiter::sample_to_insert_ratio(1.0, 10, ErrorBuffer::Symmetric(5.0)).unwrap();
+    let server = open(&tables(vec![TableConfig { limiter: ratio, ..rows("limited", 0) }]));
+    let requests = requests(&server);
+    let error = soon(|wait| requests.sample(0, 100, wait)).unwrap_err();
+    let limiter = FailureCode::Limiter;
+    assert!(matches!(&error, TablesError::Refused { code, .. } if *code == limiter), "{error}");
+    let narrow = echoic_replay::limiter::Parameters {
+        min_size: 1,
+        samples_per_insert: 1.0,
+        min_diff: 5.0,
+        max_diff: 1.0,
+    };
+    let error = soon(|wait| requests.set_limiter(0, narrow, wait)).unwrap_err();
+    assert!(matches!(error, TablesError::Refused { .. }), "{error}");
+}
+
+/// A trajectory's form: a number for each step, and one reward.
+fn signature() -> Arc<Signature> {
+    let kind = |dtype, shape: &[usize]| ColumnKind { dtype, shape: shape.into() };
+    Arc::new(Signature {
+        structure: "a tree".into(),
+        columns: vec![
+            Column { path: "number".into(), kind: kind(Dtype::UInt(8), &[]), squeezed: false },
+            Column { path: "reward".into(), kind: kind(Dtype::Float(4), &[]), squeezed: true },
+        ],
+    })
+}
+
+fn chunk(dtype: Dtype, values: &[u8]) -> Arc<Chunk> {
+    let kind = Arc::new(ColumnKind { dtype, shape: vec![] });
+    let len = (values.len() / dtype.itemsize()) as u32;
+    Arc::new(Chunk::raw(kind, len, values.into()).unwrap())
+}
+
+/// Ten steps: their numbers, and rewards that are half of them.
+fn episode(first: u64) -> [Arc<Chunk>; 2] {
+    let numbers: Vec<u8> = (first..first + 10).flat_map(u64::to_le_bytes).collect();
+    let rewards = (first..first + 10).flat_map(|number| (number as f32 / 2.0).to_le_bytes());
+    [chunk(Dtype::UInt(8), &numbers), chunk(Dtype::Float(4), &rewards.collect::<Vec<u8>>())]
+}
+
+/// Steps `from .. from + len` of an episode, with the reward of the last.
+fn steps(form: &Arc<Signature>, chunks: &[Arc<Chunk>; 2], from: u32, len: u32) -> Trajectory {
+    let slice =
+        |column: usize, offset, len| Slice { chunk: Arc::clone(&chunks[column]), offset, len };
+    let columns = vec![vec![slice(0, from, len)], vec![slice(1, from + len - 1, 1)]];
+    Trajectory::new(Arc::clone(form), columns).unwrap()
+}
+
+#[test]
+fn trajectories_share_chunks_that_are_sent_once_and_freed_with_the_last_item() {
+    let any = || TableConfig {
+        sampler: SelectorKind::Fifo,
+        max_size: 4,
+        ..config("any", Form::Trajectories(None))
+    };
+    let tables = tables(vec![any(), TableConfig { name: "same".into(), ..any() }]);
+    let server = open(&tables);
+    let (requests, writer) = (requests(&server), writer(&server));
+    let (form, chunks) = (signature(), episode(100));
+    for (number, len) in [(0, 3), (1, 2), (2, 5)] {
+        for table in [0, 1] {
+            let item = steps(&form, &chunks, number, len);
+            soon(|wait| writer.item(table, 1.0, Some(6), &item, &[0, 1], wait)).unwrap();
+        }
+    }
+    soon(|wait| writer.flush(wait)).unwrap();
+    assert_eq!(server.info().chunks, 2, "each is sent once");
+
+    let batch = soon(|wait| requests.sample(1, 2, wait)).unwrap();
+    let Layout::Trajectories { signature: got, steps: lens } = batch.layout() else {
+        panic!("trajectories, got {:?}", batch.layout())
+    };
+    assert_eq!((&**got, lens), (&*form, &vec![vec![3, 3], vec![1, 1]]));
+    let numbers: Vec<u64> = batch
+        .column(0)
+        .chunks_exact(8)
+        .map(|b| u64::from_le_bytes(b.try_into().unwrap()))
+        .collect();
+    assert_eq!(numbers, [100, 101, 102, 100, 101, 102]);
+    assert_eq!(batch.column(1), [51.0f32.to_le_bytes(), 51.0f32.to_le_bytes()].concat());
+    assert_eq!(batch.infos().versions, [6, 6]);
+
+    // Four others push the first items out; until then, and until the release, the chunks stay.
+    let others = episode(500);
+    for table in [0, 1] {
+        for number in 0..4 {
+            let item = steps(&form, &others, number, 1);
+            soon(|wait| writer.item(table, 1.0, None, &item, &[2, 3], wait)).unwrap();
+        }
+    }
+    soon(|wait| writer.flush(wait)).unwrap();
+    assert_eq!(server.info().chunks, 4, "items may still name the first");
+    writer.release(&[0, 1]);
+    let item = steps(&form, &others, 0, 2);
+    soon(|wait| writer.item(0, 1.0, None, &item, &[2, 3], wait)).unwrap();
+    soon(|wait| writer.flush(wait)).unwrap();
+    assert_eq!(server.info().chunks, 2, "nobody names the first any more");
+    soon(|wait| writer.close(wait)).unwrap();
+    tables.all().iter().for_each(|table| table.reset());
+    let due = Instant::now() + PATIENCE;
+    while server.info().chunks > 0 {
+        assert!(Instant::now() < due, "chunks of a writer that has gone are kept");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+#[test]
+fn trajectories_of_different_forms_make_no_batch() {
+    let tables = tables(vec![TableConfig {
+        sampler: SelectorKind::Uniform,
+        ..config("any", Form::Trajectories(None))
+    }]);
+    let server = open(&tables);
+    let (requests, writer) = (requests(&server), writer(&server));
+    let mut other = (*signature()).clone();
+    other.structure = "another tree".into();
+    for form in [signature(), Arc::new(other)] {
+        let item = steps(&form, &episode(0), 0, 2);
+        let ids = [form.structure.len() as u64 * 2, form.structure.len() as u64 * 2 + 1];
+        soon(|wait| writer.item(0, 1.0, None, &item, &ids, wait)).unwrap();
+    }
+    soon(|wait| writer.flush(wait)).unwrap();
+    // That all of 64 are of one form happens once in 2^63 times.
+    let error = soon(|wait| requests.sample(0, 64, wait)).unwrap_err();
+    assert!(matches!(error, TablesError::Refused { code: FailureCode::Mixed, .. }), "{error}");
+    assert_eq!(soon(|wait| requests.sample(0, 1, wait)).unwrap().len(), 1);
+}
+
+#[test]
+fn an_item_that_is_not_as_the_table_says_is_refused_before_it_is_sent() {
+    let expected = Spec::new(vec![leaf("number", Dtype::Int(8), &[2])]).unwrap();
+    let tables = tables(vec![config("strict", Form::Trajectories(Some(expected)))]);
+    let server = open(&tables);
+    let writer = writer(&server);
+    let item = steps(&signature(), &episode(0), 0, 2);
+    let error = soon(|wait| writer.item(0, 1.0, None, &item, &[0, 1], wait)).unwrap_err();
+    assert!(error.to_string().contains("1 leaves, got 2"), "{error}");
+    let error = soon(|wait| writer.item(0, -1.0, None, &item, &[0, 1], wait)).unwrap_err();
+    assert!(error.to_string().contains("priority 0"), "{error}");
+    assert_eq!((writer.unacknowledged(), server.info().malformed), (0, 0));
+}
+
+#[test]
+fn a_trajectory_fills_a_row_of_a_table_of_rows() {
+    let leaves = vec![leaf("number", Dtype::UInt(8), &[2]), leaf("reward", Dtype::Float(4), &[])];
+    let tables = tables(vec![config("rows", Form::Rows(Spec::new(leaves).unwrap()))]);
+    let server = open(&tables);
+    let (requests, writer) = (requests(&server), writer(&server));
+    let item = steps(&signature(), &episode(7), 3, 2);
+    soon(|wait| writer.item(0, 2.0, None, &item, &[0, 1], wait)).unwrap();
+    let batch = soon(|wait| requests.sample(0, 1, wait)).unwrap();
+    assert_eq!(batch.column(0), [10u64.to_le_bytes(), 11u64.to_le_bytes()].concat());
+    assert_eq!(batch.column(1), 5.5f32.to_le_bytes());
+}
+
+#[test]
+fn who_asks_for_what_a_server_does_not_have_is_told_what_it_has() {
+    let config = StreamConfig { batch_size: 2, num_buffers: 2 };
+    let stream = Arc::new(Stream::new(spec(0), config).unwrap());
+    let listen = listen_at(&"tcp://127.0.0.1:0".parse().unwrap(), &TlsFiles::default()).unwrap();
+    let only_stream = Server::open(&*listen, Arc::clone(&stream), Options::default()).unwrap();
+    let only_tables = open(&tables(vec![rows("replay", 0)]));
+    let options = ClientOptions::default;
+    let refusal = |error: LinkError| match error {
+        LinkError::Refused(refused) => format!("{} {}", refused.code.name(), refused.text),
+        other => other.to_string(),
+    };
+    let client = Client::new(dial(only_tables.address()), spec(0), options()).unwrap();
+    match soon(|wait| client.wait_until_connected(wait)) {
+        Err(ClientError::Failed(failure)) => {
+            assert_eq!(refusal(failure.error), "STREAM the server has no stream, only tables");
+        }
+        other => panic!("{other:?}"),
+    }
+    match soon(|wait| TableWriter::connect(dial(only_stream.address()), options(), wait)) {
+        Err(TablesError::Failed(failure)) => {
+            assert_eq!(refusal(failure.error), "STREAM the server has no tables, only a stream");
+        }
+        other => panic!("{other:?}"),
+    }
+    let both = Served { stream: Some(stream), tables: tables(vec![rows("replay", 0)]) };
+    let both = Server::open(&*listen, both, Options::default()).unwrap();
+    let client = Client::new(dial(both.address()), spec(0), options()).unwrap();
+    soon(|wait| client.wait_until_connected(wait)).unwrap();
+    assert_eq!(requests(&both).tables().len(), 1);
+}
+
+#[test]
+fn clients_come_back_to_a_server_that_was_restarted() {
+    let tables = tables(vec![queue("queue", 20, 100_000)]);
+    let mut server = open(&tables);
+    let (requests, writer) = (requests(&server), writer(&server));
+    insert(&writer, 0, 0..100);
+    soon(|wait| writer.flush(wait)).unwrap();
+    let mut waiting = requests.start_sample(0, 500, None).unwrap();
+    let address = server.address().to_string();
+    server.close(Instant::now() + Duration::from_secs(5));
+    insert(&writer, 0, 100..500);
+    let _again = open_at(&address, &tables);
+    soon(|wait| writer.flush(wait)).unwrap();
+    let taken = numbers(&soon(|wait| waiting.wait(wait)).unwrap());
+    assert_eq!(taken, (0..500).collect::<Vec<_>>());
+    assert!(writer.info().reconnects >= 1 && requests.reconnects() >= 1);
+}
+
+#[test]
+fn a_writer_that_gives_up_says_how_much_it_could_not_deliver() {
+    let mut server = open(&tables(vec![rows("replay", 20)]));
+    let deadline = Some(Duration::from_millis(200));
+    let writer = writer_with(&server, ClientOptions { deadline, ..ClientOptions::default() });
+    insert(&writer, 0, 0..10);
+    soon(|wait| writer.flush(wait)).unwrap();
+    server.close(Instant::now() + Duration::from_secs(5));
+    insert(&writer, 0, 10..13);
+    let error = soon(|wait| writer.close(wait)).unwrap_err();
+    assert!(matches!(error, TablesError::Failed(_)), "{error}");
+    assert_eq!(writer.unacknowledged(), 3);
+}
+
+#[test]
+fn a_server_with_other_tables_is_not_taken_for_the_old_one() {
+    let mut server = open(&tables(vec![rows("replay", 20)]));
+    let writer = writer(&server);
+    let address = server.address().to_string();
+    server.close(Instant::now() + Duration::from_secs(5));
+    let _other = open_at(&address, &tables(vec![rows("replay", 21)]));
+    insert(&writer, 0, 0..1);
+    let error = soon(|wait| writer.flush(wait)).unwrap_err();
+    assert!(error.to_string().contains("not those that it had"), "{error}");
+}
+
+#[test]
+fn a_table_that_is_closed_answers_who_waits() {
+    let tables = tables(vec![rows("replay", 0)]);
+    let server = open(&tables);
+    let requests = requests(&server);
+    let mut ticket = requests.start_sample(0, 1, None).unwrap();
+    assert!(!soon(|wait| requests.can_sample(0, 1, wait)).unwrap());
+    tables.close();
+    let error = soon(|wait| ticket.wait(wait)).unwrap_err();
+    assert!(matches!(error, TablesError::Refused { code: FailureCode::Closed, .. }), "{error}");
+}

@@ -1,0 +1,475 @@
+//! Tables and clients whose connections break anywhere, and strangers who say anything.
+
+use std::io::{self, IoSlice, IoSliceMut, Read, Write};
+use std::ops::ControlFlow;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use echoic_net::Address;
+use echoic_net::client::Options as ClientOptions;
+use echoic_net::client::tables::{Requests, TableWriter};
+use echoic_net::server::{Options, Server};
+use echoic_net::transport::{Dial, Link, TlsFiles, dial_to, listen_at};
+use echoic_net::wire::frame::{Control, HEADER_BYTES, Header, kind};
+use echoic_net::wire::handshake::{Hello, Open, Purpose, RefusalCode, Refused};
+use echoic_net::wire::tables::{ItemHead, Operation, Request, RowsHead, SignatureHead, SliceHead};
+use echoic_net::wire::{PREFACE_BYTES, VERSION, preface};
+use echoic_replay::chunk::{Chunk, ColumnKind, Slice};
+use echoic_replay::limiter::Limiter;
+use echoic_replay::selectors::SelectorKind;
+use echoic_replay::stream::Wait;
+use echoic_replay::table::{Form, Table, TableConfig, Tables};
+use echoic_replay::trajectory::{Column, Signature, Trajectory};
+use echoic_replay::{Dtype, Leaf, Spec};
+
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A transport whose links break after some bytes: more or less of them, never so few that no handshake
+/// succeeds.
+struct Fragile {
+    inner: Box<dyn Dial>,
+    most: u64,
+    dice: AtomicU64,
+}
+
+struct FragileLink {
+    inner: Box<dyn Link>,
+    left: usize,
+}
+
+impl Fragile {
+    fn new(address: &Address, most: u64) -> Box<Self> {
+        let inner = dial_to(address, &TlsFiles::default()).unwrap();
+        Box::new(Self { inner, most, dice: AtomicU64::new(0) })
+    }
+}
+
+impl Dial for Fragile {
+    fn dial(&self, timeout: Duration) -> io::Result<Box<dyn Link>> {
+        let throw = self.dice.fetch_add(0x9E37_79B9_7F4A_7C15, Ordering::Relaxed) >> 20;
+        let left = 1000 + (throw % self.most) as usize;
+        Ok(Box::new(FragileLink { inner: self.inner.dial(timeout)?, left }))
+    }
+
+    fn address(&self) -> Address {
+        self.inner.address()
+    }
+}
+
+impl FragileLink {
+    /// How much of this may go.
+    fn part(&self, wanted: usize) -> io::Result<usize> {
+        match self.left {
+            0 => Err(io::ErrorKind::ConnectionReset.into()),
+            left => Ok(left.min(wanted)),
+        }
+    }
+
+    fn count(&mut self, bytes: usize) -> usize {
+        self.left -= bytes;
+        bytes
+    }
+}
+
+impl Read for FragileLink {
+    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        let part = self.part(bytes.len())?;
+        let read = self.inner.read(&mut bytes[..part])?;
+        Ok(self.count(read))
+    }
+
+    fn read_vectored(&mut self, pieces: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
+        match pieces.iter_mut().find(|piece| !piece.is_empty()) {
+            Some(piece) => self.read(piece),
+            None => Ok(0),
+        }
+    }
+}
+
+impl Write for FragileLink {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let part = self.part(bytes.len())?;
+        let sent = self.inner.write(&bytes[..part])?;
+        Ok(self.count(sent))
+    }
+
+    fn write_vectored(&mut self, pieces: &[IoSlice<'_>]) -> io::Result<usize> {
+        match pieces.iter().find(|piece| !piece.is_empty()) {
+            Some(piece) => self.write(piece),
+            None => Ok(0),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.inner.flush()
+    }
+}
+
+impl AsFd for FragileLink {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.inner.as_fd()
+    }
+}
+
+impl Link for FragileLink {
+    fn finish(&mut self) -> io::Result<()> {
+        self.inner.finish()
+    }
+
+    fn peer(&self) -> String {
+        self.inner.peer()
+    }
+}
+
+fn soon<T, R: Copy>(run: impl FnOnce(Wait<'_, R>) -> T) -> T {
+    let deadline = Some(Instant::now() + PATIENCE);
+    run(Wait { deadline, tick: None, on_tick: &mut |_| ControlFlow::Continue(()) })
+}
+
+fn leaf(path: &str, dtype: Dtype, shape: &[usize]) -> Leaf {
+    Leaf { path: path.into(), dtype, shape: shape.into() }
+}
+
+fn rows() -> Form {
+    let leaves = vec![leaf("number", Dtype::UInt(8), &[]), leaf("filling", Dtype::UInt(1), &[100])];
+    Form::Rows(Spec::new(leaves).unwrap())
+}
+
+/// Items come out in the order in which they went in, each once.
+fn queue(form: Form) -> Arc<Table> {
+    let config = TableConfig {
+        name: "queue".into(),
+        form,
+        structure: String::new(),
+        sampler: SelectorKind::Fifo,
+        remover: SelectorKind::Fifo,
+        limiter: Limiter::queue(500).unwrap(),
+        max_size: 500,
+        max_times_sampled: 1,
+        seed: 3,
+    };
+    Arc::new(Table::new(config).unwrap())
+}
+
+fn serve(table: &Arc<Table>) -> Server {
+    let tables = Arc::new(Tables::new(vec![Arc::clone(table)]).unwrap());
+    let listen = listen_at(&"tcp://127.0.0.1:0".parse().unwrap(), &TlsFiles::default()).unwrap();
+    Server::open(&*listen, tables, Options::default()).unwrap()
+}
+
+fn number(bytes: &[u8]) -> u64 {
+    u64::from_le_bytes(bytes[..8].try_into().unwrap())
+}
+
+#[test]
+fn rows_of_a_writer_whose_connections_break_arrive_once_and_in_order() {
+    let table = queue(rows());
+    let server = serve(&table);
+    let dial = Fragile::new(server.address(), 60_000);
+    let options = ClientOptions { window_bytes: 50_000, ..ClientOptions::default() };
+    let writer = soon(|wait| TableWriter::connect(dial, options, wait)).unwrap();
+    let count = 20_000u64;
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for first in (0..count).step_by(5) {
+                soon(|wait| {
+                    writer.insert_rows(0, &[1.0; 5], None, wait, |bytes| {
+                        for (row, number) in bytes.chunks_exact_mut(108).zip(first..) {
+                            row[..8].copy_from_slice(&number.to_le_bytes());
+                            row[8..].fill(number as u8);
+                        }
+                    })
+                })
+                .unwrap();
+            }
+            soon(|wait| writer.close(wait)).unwrap();
+        });
+        for expected in 0..count {
+            let sampled = soon(|wait| table.sample(1, wait)).unwrap();
+            let (mut key, mut filling) = ([0; 8], [0; 100]);
+            sampled.gather(&mut [&mut key, &mut filling]);
+            assert_eq!((number(&key), filling), (expected, [expected as u8; 100]));
+        }
+    });
+    assert_eq!(table.info().counts.inserts, count);
+    assert!(writer.info().reconnects > 20, "{:?}", writer.info());
+}
+
+fn column(path: &str, bytes: usize) -> Column {
+    let kind = ColumnKind { dtype: Dtype::UInt(1), shape: vec![bytes] };
+    Column { path: path.into(), kind, squeezed: false }
+}
+
+#[test]
+fn items_of_a_writer_whose_connections_break_arrive_once_and_in_order() {
+    let table = queue(Form::Trajectories(None));
+    let server = serve(&table);
+    let dial = Fragile::new(server.address(), 20_000);
+    let options = ClientOptions { window_bytes: 50_000, ..ClientOptions::default() };
+    let writer = soon(|wait| TableWriter::connect(dial, options, wait)).unwrap();
+    let form = Arc::new(Signature { structure: "x".into(), columns: vec![column("number", 8)] });
+    let kind = Arc::new(form.columns[0].kind.clone());
+    let count = 5000u64;
+    // Each chunk has ten steps; an item has the last three steps, of one chunk or two.
+    let chunk = |id: u64| {
+        let bytes: Vec<u8> = (id * 10..id * 10 + 10).flat_map(u64::to_le_bytes).collect();
+        Arc::new(Chunk::raw(Arc::clone(&kind), 10, bytes.into()).unwrap())
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let (mut before, mut now) = (chunk(0), chunk(0));
+            for step in 2..count + 2 {
+                let (id, offset) = (step / 10, (step % 10) as u32);
+                if offset == 0 {
+                    (before, now) = (now, chunk(id));
+                }
+                let slice = |chunk: &Arc<Chunk>, offset, len| Slice {
+                    chunk: Arc::clone(chunk),
+                    offset,
+                    len,
+                };
+                let (slices, ids) = if offset >= 2 {
+                    (vec![slice(&now, offset - 2, 3)], vec![id])
+                } else {
+                    let older = slice(&before, 8 + offset, 2 - offset);
+                    (vec![older, slice(&now, 0, offset + 1)], vec![id - 1, id])
+                };
+                let item = Trajectory::new(Arc::clone(&form), vec![slices]).unwrap();
+                soon(|wait| writer.item(0, 1.0, None, &item, &ids, wait)).unwrap();
+                if offset == 1 && id > 0 {
+                    writer.release(&[id - 1]);
+                }
+            }
+            soon(|wait| writer.close(wait)).unwrap();
+        });
+        for expected in 2..count + 2 {
+            let sampled = soon(|wait| table.sample(1, wait)).unwrap();
+            let mut steps = [0; 24];
+            sampled.gather(&mut [&mut steps]);
+            let steps: Vec<u64> = steps.chunks_exact(8).map(number).collect();
+            assert_eq!(steps, [expected - 2, expected - 1, expected]);
+        }
+    });
+    assert!(writer.info().reconnects > 20, "{:?}", writer.info());
+    drop(writer);
+    let due = Instant::now() + PATIENCE;
+    while server.info().chunks > 0 {
+        assert!(Instant::now() < due, "chunks that no item names are kept");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+#[test]
+fn requests_whose_connections_break_are_asked_again() {
+    let config = TableConfig {
+        sampler: SelectorKind::Uniform,
+        limiter: Limiter::min_size(1).unwrap(),
+        max_times_sampled: 0,
+        ..queue(rows()).config().clone()
+    };
+    let table = Arc::new(Table::new(config).unwrap());
+    let server = serve(&table);
+    table.try_reserve(100).unwrap().commit(&[1.0; 100], None).unwrap();
+    let dial = Fragile::new(server.address(), 60_000);
+    let options = ClientOptions::default();
+    let requests = soon(|wait| Requests::connect(dial, options, wait)).unwrap();
+    for round in 0..300 {
+        let batch = soon(|wait| requests.sample(0, 50, wait)).unwrap();
+        let keys = &batch.infos().keys;
+        let priorities = vec![f64::from(round); 50];
+        let updated = soon(|wait| requests.update_priorities(0, keys, &priorities, wait));
+        assert_eq!((batch.len(), updated.unwrap()), (50, 50));
+    }
+    assert!(requests.reconnects() > 20, "{}", requests.reconnects());
+    assert!(table.info().counts.samples >= 300 * 50);
+}
+
+/// What a server says to bytes that follow a good handshake: how it refuses them, if it does.
+fn told(server: &Server, purpose: Purpose, said: &[u8]) -> Option<Refused> {
+    let dial = dial_to(server.address(), &TlsFiles::default()).unwrap();
+    let mut link = dial.dial(PATIENCE).unwrap();
+    let mut out = preface(VERSION).to_vec();
+    Hello { nonce: [1; 32] }.write(&mut out);
+    let open = Open {
+        proof: [0; 32],
+        purpose,
+        producer: echoic_net::auth::random().unwrap(),
+        epoch: 1,
+        first: 0,
+        stream: String::new(),
+        spec: None,
+    };
+    open.write(&mut out);
+    out.extend_from_slice(said);
+    Control::Ping(7).write(&mut out);
+    let mut out = &out[..];
+    let mut heard = Vec::new();
+    let due = Instant::now() + PATIENCE;
+    loop {
+        assert!(Instant::now() < due, "nothing is answered");
+        if let Ok(sent) = link.write(out) {
+            out = &out[sent..];
+        }
+        let mut bytes = [0; 4096];
+        match link.read(&mut bytes) {
+            Ok(0) => {}
+            Ok(read) => heard.extend_from_slice(&bytes[..read]),
+            Err(_) => std::thread::sleep(Duration::from_micros(200)),
+        }
+        let mut rest = heard.get(PREFACE_BYTES..).unwrap_or_default();
+        while let Ok(Some(header)) = Header::read(rest) {
+            let end = HEADER_BYTES + header.len as usize;
+            let Some(payload) = rest.get(HEADER_BYTES..end) else { break };
+            match header.kind {
+                kind::REFUSED => return Some(Refused::read(payload).unwrap()),
+                kind::PONG => return None,
+                _ => {}
+            }
+            rest = &rest[end..];
+        }
+    }
+}
+
+fn frame(write: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
+    let mut out = Vec::new();
+    write(&mut out);
+    out
+}
+
+#[test]
+fn hostile_inserts_are_refused_with_the_reason_and_harm_nothing() {
+    let table = queue(rows());
+    let server = serve(&table);
+    let rows = |first, number, priorities: &[f64], bytes: usize| {
+        let count = priorities.len() as u32;
+        let head = RowsHead { first, table: number, count, version: None };
+        frame(|out| {
+            head.write(out, priorities, bytes).unwrap();
+            out.extend(vec![0; count as usize * bytes]);
+        })
+    };
+    let item = |signature, chunk| {
+        let columns = vec![vec![SliceHead { chunk, offset: 0, len: 1 }]];
+        let (sequence, table, priority, version) = (0, 0, 1.0, None);
+        let head = ItemHead { sequence, table, priority, version, signature, columns };
+        frame(|out| head.write(out))
+    };
+    let signature = frame(|out| {
+        let columns = vec![column("number", 8)];
+        SignatureHead::write(out, 5, &Signature { structure: String::new(), columns });
+    });
+    let huge = Header { len: u32::MAX, kind: kind::CHUNK }.bytes().to_vec();
+    let damaged = {
+        let mut bytes = frame(|out| out.extend_from_slice(&9u64.to_le_bytes()));
+        bytes.extend([1; 60]);
+        let mut all = Header { len: bytes.len() as u32, kind: kind::CHUNK }.bytes().to_vec();
+        all.extend(bytes);
+        all
+    };
+    let protocol = RefusalCode::Protocol;
+    for (said, code, reason) in [
+        (rows(0, 0, &[1.0, f64::NAN], 108), RefusalCode::Table, "priority 1"),
+        (rows(0, 0, &[-1.0], 108), RefusalCode::Table, "priority 0"),
+        (rows(0, 9, &[1.0], 108), protocol, "number of a table"),
+        (rows(0, 0, &[1.0], 107), protocol, "rows: expected 108"),
+        (rows(0, 0, &[1.0], 109), protocol, "1 bytes too many"),
+        (rows(7, 0, &[1.0], 108), protocol, "first operation: expected 0, got 7"),
+        (item(5, 1), protocol, "number of a signature"),
+        ([signature.clone(), item(5, 1)].concat(), protocol, "number of a chunk"),
+        ([signature.clone(), signature.clone()].concat(), protocol, "number of a new signature"),
+        (huge, protocol, "length of a frame"),
+        (damaged, protocol, "a chunk:"),
+        (
+            frame(|out| Control::Ack { next: 0, limit: 0, stall: Default::default() }.write(out)),
+            protocol,
+            "a frame of type 17",
+        ),
+    ] {
+        let refused = told(&server, Purpose::Insert, &said).expect(reason);
+        assert_eq!(refused.code, code, "{}", refused.text);
+        assert!(refused.text.contains(reason), "{reason}: {}", refused.text);
+    }
+    assert_eq!(table.info().counts.inserts, 0);
+    assert_eq!(told(&server, Purpose::Insert, &rows(0, 0, &[1.0, 2.0], 108)), None);
+    assert_eq!(table.info().counts.inserts, 2);
+}
+
+#[test]
+fn hostile_requests_are_refused_or_fail_alone() {
+    let table = queue(rows());
+    let server = serve(&table);
+    let request = |id, table, operation: Operation<'static>| {
+        frame(|out| Request { id, table, operation }.write(out))
+    };
+    let sample = |id| request(id, 0, Operation::Sample { count: 1, timeout_ms: None });
+    // These are answered, and the connection goes on.
+    let nan = Operation::Update { keys: vec![1].into(), priorities: vec![f64::NAN].into() };
+    for said in [
+        request(1, 77, Operation::Reset),
+        request(1, 0, nan),
+        request(1, 0, Operation::Cancel),
+        request(1, 0, Operation::Sample { count: 0, timeout_ms: Some(0) }),
+        request(1, 0, Operation::Sample { count: 1 << 20, timeout_ms: Some(0) }),
+        request(1, 5, Operation::Sample { count: 1, timeout_ms: None }),
+        (0..1024).flat_map(sample).collect(),
+    ] {
+        assert_eq!(told(&server, Purpose::Request, &said), None);
+    }
+    let too_many: Vec<u8> = (0..1025).flat_map(sample).collect();
+    let cut = frame(|out| {
+        out.extend(Header { len: 13, kind: kind::REQUEST }.bytes());
+        out.extend([3; 13]);
+    });
+    for (said, reason) in [
+        (too_many, "requests that wait"),
+        (cut, "number of keys"),
+        (Header { len: 17 << 20, kind: kind::REQUEST }.bytes().to_vec(), "length of a frame"),
+        (frame(|out| out.extend(Header { len: 0, kind: kind::ROWS }.bytes())), "type 40"),
+    ] {
+        let refused = told(&server, Purpose::Request, &said).expect(reason);
+        assert!(refused.text.contains(reason), "{reason}: {}", refused.text);
+    }
+}
+
+#[test]
+fn a_client_that_reads_nothing_is_given_no_more_batches() {
+    let table = queue(rows());
+    let config = TableConfig {
+        sampler: SelectorKind::Uniform,
+        limiter: Limiter::min_size(1).unwrap(),
+        max_times_sampled: 0,
+        ..table.config().clone()
+    };
+    let table = Arc::new(Table::new(config).unwrap());
+    let server = serve(&table);
+    table.try_reserve(1).unwrap().commit(&[1.0], None).unwrap();
+    let dial = dial_to(server.address(), &TlsFiles::default()).unwrap();
+    let mut link = dial.dial(PATIENCE).unwrap();
+    let mut out = preface(VERSION).to_vec();
+    Hello { nonce: [1; 32] }.write(&mut out);
+    let (producer, stream) = ([9; 16], String::new());
+    let purpose = Purpose::Request;
+    let open = Open { proof: [0; 32], purpose, producer, epoch: 1, first: 0, stream, spec: None };
+    open.write(&mut out);
+    let operation = Operation::Sample { count: 10_000, timeout_ms: None };
+    // A thousand batches of more than a megabyte.
+    for id in 0..1000 {
+        Request { id, table: 0, operation: operation.clone() }.write(&mut out);
+    }
+    assert_eq!(link.write(&out).unwrap(), out.len());
+    let sampled = || table.info().counts.samples / 10_000;
+    let due = Instant::now() + PATIENCE;
+    while sampled() < 3 {
+        assert!(Instant::now() < due, "a server answers nobody");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    std::thread::sleep(Duration::from_millis(100));
+    assert!(sampled() < 100, "{} batches wait for a client that reads nothing", sampled());
+    let mut bytes = vec![0; 1 << 20];
+    while sampled() < 1000 {
+        assert!(Instant::now() < due, "{} batches, and no more", sampled());
+        let _ = link.read(&mut bytes);
+    }
+}

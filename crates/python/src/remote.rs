@@ -1,0 +1,491 @@
+//! Tables of a server in another process.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use echoic_net::client::Options;
+use echoic_net::client::tables::{
+    FailureCode, Numbers, Requests, TableEntry, TableWriter, TablesError, Waiting,
+};
+use echoic_net::transport::{TlsFiles, dial_to};
+use echoic_replay::stream::Wait;
+use echoic_replay::table::{Form, check_priorities};
+use echoic_replay::trajectory::Trajectory;
+use pyo3::exceptions::{PyOSError, PyRuntimeError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+
+use crate::doors::{self, DoorError, link_error};
+use crate::error::{
+    closed_error, limiter_error, set, spec_error, table_error, table_not_found_error, timeout_error,
+};
+use crate::fork::Process;
+use crate::leaf::{Many, One, Source};
+use crate::server::size;
+use crate::sources::{DETACH_BYTES, recheck, with_sources};
+use crate::spec::Spec;
+use crate::table::{Batch, Settings, Shape, numbers};
+use crate::tree::Tree;
+use crate::wait;
+
+/// So many bytes of rows are taken at once from a large batch.
+const BLOCK_BYTES: usize = 1 << 20;
+
+/// The two connections to a server: what waits to be inserted keeps no request waiting.
+pub struct Connection {
+    pub requests: Requests,
+    pub writer: TableWriter,
+    /// Numbers for chunks: each writer has a range of its own.
+    ranges: AtomicU64,
+}
+
+/// How many chunks a writer of a connection may number.
+const RANGE: u64 = 1 << 40;
+
+impl Connection {
+    /// The first number of a range of chunks.
+    pub fn range(&self) -> u64 {
+        self.ranges.fetch_add(1, Ordering::Relaxed) * RANGE
+    }
+}
+
+/// Connects to a server that has tables; returns them.
+#[pyfunction]
+#[expect(clippy::too_many_arguments, reason = "they are keywords in Python")]
+pub fn connect_tables(
+    py: Python<'_>,
+    address: &str,
+    token: Option<&[u8]>,
+    window_bytes: i64,
+    linger: f64,
+    deadline: Option<f64>,
+    max_retry: Option<u32>,
+    connect_timeout: f64,
+    producer: Option<[u8; 16]>,
+    ca: Option<PathBuf>,
+    certificate: Option<PathBuf>,
+    key: Option<PathBuf>,
+    server_name: Option<String>,
+) -> PyResult<(Tables, Vec<RemoteTable>)> {
+    let files = TlsFiles { certificate, key, authority: ca, server_name };
+    let address = doors::address(address)?;
+    let dial = || dial_to(&address, &files).map_err(|error| DoorError::from(error).raise(py));
+    let options = Options {
+        token: doors::token(token)?,
+        window_bytes: size("window_bytes", window_bytes)?,
+        linger: wait::seconds("linger", linger)?.unwrap_or(Duration::MAX),
+        deadline: match deadline {
+            Some(deadline) => wait::seconds("deadline", deadline)?,
+            None => None,
+        },
+        max_retry,
+        connect_timeout: wait::seconds("connect_timeout", connect_timeout)?
+            .unwrap_or(Duration::MAX),
+        producer,
+    };
+    let dials = (dial()?, dial()?);
+    let connected = wait::detached(py, None, None, |wait: Wait<'_, Waiting>| {
+        let Wait { deadline, tick, on_tick } = wait;
+        let part = Wait { deadline, tick, on_tick: &mut *on_tick };
+        let requests = Requests::connect(dials.0, options.clone(), part)?;
+        let writer = TableWriter::connect(dials.1, options, Wait { deadline, tick, on_tick })?;
+        Ok(Connection { requests, writer, ranges: AtomicU64::new(1) })
+    });
+    let connection = connected.map_err(|stopped| stopped.raise(py, tables_error))?;
+    let connection = Arc::new(connection);
+    let tables = connection.requests.tables().iter().zip(0..).map(|(entry, number)| {
+        let shape = Shape::of(py, &entry.form, &entry.structure)?;
+        let (connection, process) = (Arc::clone(&connection), Process::current());
+        Ok(RemoteTable { connection, number, entry: entry.clone(), shape, process })
+    });
+    let tables = tables.collect::<PyResult<_>>()?;
+    Ok((Tables { connection, process: Process::current() }, tables))
+}
+
+/// A connection to the tables of a server.
+#[pyclass(frozen, module = "echoic._native")]
+pub struct Tables {
+    connection: Arc<Connection>,
+    process: Process,
+}
+
+#[pymethods]
+impl Tables {
+    /// Waits until everything that was inserted before is in its table.
+    #[pyo3(signature = (timeout=None))]
+    fn flush(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<()> {
+        self.process.check(py)?;
+        let deadline = wait::deadline(timeout)?;
+        let flush = |wait: Wait<'_, Waiting>| self.connection.writer.flush(wait);
+        wait::detached(py, deadline, None, flush).map_err(|stopped| stopped.raise(py, tables_error))
+    }
+
+    /// Delivers what was inserted, and ends.
+    #[pyo3(signature = (timeout=None))]
+    fn close(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<()> {
+        // The connection of a parent process is not a forked child's to close.
+        if !self.process.is_current() {
+            return Ok(());
+        }
+        let deadline = wait::deadline(timeout)?;
+        let connection = &self.connection;
+        wait::detached(py, deadline, None, |wait: Wait<'_, Waiting>| {
+            let Wait { deadline, tick, on_tick } = wait;
+            connection.writer.close(Wait { deadline, tick, on_tick: &mut *on_tick })?;
+            connection.requests.close(Wait { deadline, tick, on_tick })
+        })
+        .map_err(|stopped| stopped.raise(py, tables_error))
+    }
+
+    #[getter]
+    fn address(&self) -> String {
+        self.connection.requests.address().to_string()
+    }
+
+    /// The connection's numbers.
+    fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let (info, dict) = (self.connection.writer.info(), PyDict::new(py));
+        dict.set_item("items_sent", info.taken)?;
+        dict.set_item("items_acked", info.acknowledged)?;
+        dict.set_item("pending", info.taken - info.acknowledged)?;
+        dict.set_item("held_bytes", info.held_bytes)?;
+        dict.set_item("bytes_sent", info.bytes_sent)?;
+        dict.set_item("writes", info.writes)?;
+        dict.set_item("reconnects", info.reconnects + self.connection.requests.reconnects())?;
+        dict.set_item("blocked_sends", info.blocked)?;
+        dict.set_item("blocked_time", info.blocked_time)?;
+        dict.set_item("connected", u8::from(info.connected))?;
+        Ok(dict)
+    }
+}
+
+/// A table of a server.
+#[pyclass(frozen, module = "echoic")]
+pub struct RemoteTable {
+    connection: Arc<Connection>,
+    number: u32,
+    entry: TableEntry,
+    shape: Shape,
+    process: Process,
+}
+
+#[pymethods]
+impl RemoteTable {
+    /// Inserts one item.
+    #[pyo3(signature = (tree, priority=1.0, version=None, timeout=None))]
+    fn insert(
+        &self,
+        py: Python<'_>,
+        tree: &Bound<'_, PyAny>,
+        priority: f64,
+        version: Option<u64>,
+        timeout: Option<f64>,
+    ) -> PyResult<()> {
+        self.process.check(py)?;
+        let deadline = wait::deadline(timeout)?;
+        match &self.shape {
+            Shape::Rows { tree: example, offsets } => with_sources(
+                example,
+                tree,
+                &mut One,
+                |sources, _| {
+                    let rows = Rows { table: self, example, offsets, sources };
+                    rows.insert(py, &[priority], version, deadline)
+                },
+                |_| {},
+            ),
+            Shape::Chunks(known) => {
+                let trajectory = Shape::trajectory_of(known, tree)?;
+                let first = self.connection.range();
+                let chunks: Vec<u64> = (first..).take(trajectory.slices().len()).collect();
+                self.insert_trajectory(py, &trajectory, priority, version, &chunks, deadline)?;
+                self.connection.writer.release(&chunks);
+                Ok(())
+            }
+        }
+    }
+
+    /// Inserts many items.
+    #[pyo3(signature = (tree, priorities=None, version=None, timeout=None))]
+    fn insert_batch(
+        &self,
+        py: Python<'_>,
+        tree: &Bound<'_, PyAny>,
+        priorities: Option<Vec<f64>>,
+        version: Option<u64>,
+        timeout: Option<f64>,
+    ) -> PyResult<()> {
+        self.process.check(py)?;
+        let deadline = wait::deadline(timeout)?;
+        let Shape::Rows { tree: example, offsets } = &self.shape else {
+            return Err(spec_error(
+                py,
+                "insert_batch() is for tables with a spec, whose items are all alike",
+            ));
+        };
+        with_sources(
+            example,
+            tree,
+            &mut Many::default(),
+            |sources, shapes| {
+                let count = shapes.rows.unwrap_or(0);
+                let priorities = priorities.unwrap_or_else(|| vec![1.0; count]);
+                if priorities.len() != count {
+                    let message = format!("{count} items and {} priorities", priorities.len());
+                    return Err(PyValueError::new_err(message));
+                }
+                check_priorities(&priorities).map_err(|error| table_error(py, &error))?;
+                let rows = Rows { table: self, example, offsets, sources };
+                rows.insert(py, &priorities, version, deadline)
+            },
+            |_| {},
+        )
+    }
+
+    /// Samples a batch.
+    #[pyo3(signature = (count, timeout=None, beta=1.0))]
+    fn sample(
+        &self,
+        py: Python<'_>,
+        count: usize,
+        timeout: Option<f64>,
+        beta: f64,
+    ) -> PyResult<Batch> {
+        if count == 0 {
+            return Err(PyValueError::new_err("a batch has at least 1 item"));
+        }
+        let deadline = wait::deadline(timeout)?;
+        let batch = self
+            .ask_until(py, deadline, |requests, wait| requests.sample(self.number, count, wait))?;
+        Batch::of_remote(py, &self.shape, batch, beta)
+    }
+
+    /// Changes priorities; how many of the items were there.
+    fn update_priorities(
+        &self,
+        py: Python<'_>,
+        keys: &Bound<'_, PyAny>,
+        priorities: &Bound<'_, PyAny>,
+    ) -> PyResult<u64> {
+        let keys = numbers::<u64>(keys, "uint64")?;
+        let priorities = numbers::<f64>(priorities, "float64")?;
+        self.ask(py, |requests, wait| {
+            requests.update_priorities(self.number, &keys, &priorities, wait)
+        })
+    }
+
+    /// Removes items; how many were there.
+    fn delete(&self, py: Python<'_>, keys: &Bound<'_, PyAny>) -> PyResult<u64> {
+        let keys = numbers::<u64>(keys, "uint64")?;
+        self.ask(py, |requests, wait| requests.delete(self.number, &keys, wait))
+    }
+
+    fn reset(&self, py: Python<'_>) -> PyResult<()> {
+        self.ask(py, |requests, wait| requests.reset(self.number, wait))
+    }
+
+    fn pause(&self, py: Python<'_>) -> PyResult<()> {
+        self.ask(py, |requests, wait| requests.pause(self.number, wait))
+    }
+
+    fn resume(&self, py: Python<'_>) -> PyResult<()> {
+        self.ask(py, |requests, wait| requests.resume(self.number, wait))
+    }
+
+    fn advance(&self, py: Python<'_>, version: u64) -> PyResult<()> {
+        self.ask(py, |requests, wait| requests.advance(self.number, version, wait))
+    }
+
+    #[pyo3(name = "_set_limiter")]
+    fn set_limiter(&self, py: Python<'_>, limiter: Settings) -> PyResult<()> {
+        let parameters = *limiter.limiter(py)?.parameters();
+        self.ask(py, |requests, wait| requests.set_limiter(self.number, parameters, wait))
+    }
+
+    fn can_sample(&self, py: Python<'_>, count: usize) -> PyResult<bool> {
+        self.ask(py, |requests, wait| requests.can_sample(self.number, count, wait))
+    }
+
+    fn can_insert(&self, py: Python<'_>, count: usize) -> PyResult<bool> {
+        self.ask(py, |requests, wait| requests.can_insert(self.number, count, wait))
+    }
+
+    fn __len__(&self, py: Python<'_>) -> PyResult<usize> {
+        Ok(self.numbers(py)?.size as usize)
+    }
+
+    #[getter]
+    fn name(&self) -> &str {
+        &self.entry.name
+    }
+
+    #[getter]
+    fn spec(&self, py: Python<'_>) -> PyResult<Option<Spec>> {
+        match &self.entry.form {
+            Form::Rows(spec) => Spec::new(py, spec).map(Some),
+            Form::Trajectories(spec) => spec.as_ref().map(|spec| Spec::new(py, spec)).transpose(),
+        }
+    }
+
+    #[getter]
+    fn info<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let (numbers, dict) = (self.numbers(py)?, PyDict::new(py));
+        dict.set_item("name", &self.entry.name)?;
+        dict.set_item("size", numbers.size)?;
+        dict.set_item("max_size", self.entry.max_size)?;
+        dict.set_item("inserts", numbers.counts.inserts)?;
+        dict.set_item("samples", numbers.counts.samples)?;
+        dict.set_item("deletions", numbers.counts.deletions)?;
+        dict.set_item("min_size", numbers.limiter.min_size)?;
+        dict.set_item("samples_per_insert", numbers.limiter.samples_per_insert)?;
+        dict.set_item("min_diff", numbers.limiter.min_diff)?;
+        dict.set_item("max_diff", numbers.limiter.max_diff)?;
+        dict.set_item("paused", numbers.paused)?;
+        dict.set_item("version", numbers.version)?;
+        dict.set_item("memory_bytes", numbers.row_bytes)?;
+        Ok(dict)
+    }
+
+    fn __repr__(&self) -> String {
+        format!("RemoteTable({:?} at {})", self.entry.name, self.connection.requests.address())
+    }
+}
+
+impl RemoteTable {
+    /// The connection, and the table's number there.
+    pub fn place(&self) -> (&Arc<Connection>, u32) {
+        (&self.connection, self.number)
+    }
+
+    /// What the server said of the table.
+    pub fn entry(&self) -> &TableEntry {
+        &self.entry
+    }
+
+    fn numbers(&self, py: Python<'_>) -> PyResult<Numbers> {
+        let all = self.ask(py, |requests, wait| requests.info(Some(self.number), wait))?;
+        let own = all.into_iter().find(|numbers| numbers.table == self.number);
+        own.ok_or_else(|| PyRuntimeError::new_err("the server said nothing of the table"))
+    }
+
+    fn ask<T: Send>(
+        &self,
+        py: Python<'_>,
+        ask: impl FnOnce(&Requests, Wait<'_, Waiting>) -> Result<T, TablesError> + Send,
+    ) -> PyResult<T> {
+        self.ask_until(py, None, ask)
+    }
+
+    fn ask_until<T: Send>(
+        &self,
+        py: Python<'_>,
+        deadline: Option<Instant>,
+        ask: impl FnOnce(&Requests, Wait<'_, Waiting>) -> Result<T, TablesError> + Send,
+    ) -> PyResult<T> {
+        self.process.check(py)?;
+        let requests = &self.connection.requests;
+        wait::detached(py, deadline, None, |wait: Wait<'_, Waiting>| ask(requests, wait))
+            .map_err(|stopped| stopped.raise(py, tables_error))
+    }
+
+    fn insert_trajectory(
+        &self,
+        py: Python<'_>,
+        trajectory: &Trajectory,
+        priority: f64,
+        version: Option<u64>,
+        chunks: &[u64],
+        deadline: Option<Instant>,
+    ) -> PyResult<()> {
+        let insert = |wait: Wait<'_, Waiting>| {
+            let writer = &self.connection.writer;
+            writer.item(self.number, priority, version, trajectory, chunks, wait)
+        };
+        wait::detached(py, deadline, None, insert)
+            .map_err(|stopped| stopped.raise(py, tables_error))
+    }
+}
+
+/// Checked items on their way to a server.
+struct Rows<'a> {
+    table: &'a RemoteTable,
+    example: &'a Tree,
+    offsets: &'a [usize],
+    sources: &'a [Source],
+}
+
+impl Rows<'_> {
+    /// Sends the items, one for each priority, waiting for room in the window where it must.
+    fn insert(
+        &self,
+        py: Python<'_>,
+        priorities: &[f64],
+        version: Option<u64>,
+        deadline: Option<Instant>,
+    ) -> PyResult<()> {
+        let RemoteTable { connection, number, entry, .. } = self.table;
+        let Form::Rows(spec) = &entry.form else {
+            return Err(spec_error(py, "the table has no rows"));
+        };
+        let (stride, leaf_bytes) = (spec.nbytes(), spec.leaf_bytes());
+        let block = (BLOCK_BYTES / stride.max(1)).max(1);
+        let mut done = 0;
+        while done < priorities.len() {
+            let part = &priorities[done..priorities.len().min(done + block)];
+            recheck(py, self.example, self.sources)?;
+            let fill = |rows: &mut [u8]| {
+                for source in self.sources {
+                    let (bytes, column) = (leaf_bytes[source.leaf], self.offsets[source.leaf]);
+                    // SAFETY: `gather` accepted this value with the rule of this leaf, after a leading
+                    // axis of the number of items if there are many, and it was rechecked just now.
+                    unsafe { source.copy_to_rows(done * bytes, bytes, rows, stride, column) };
+                }
+            };
+            let send = || connection.writer.try_insert_rows(*number, part, version, fill);
+            let large = part.len().saturating_mul(stride) >= DETACH_BYTES;
+            let sent = if large { py.detach(send) } else { send() };
+            let stored = |error: PyErr| set(py, error, "stored", done);
+            if sent.map_err(|error| stored(tables_error(py, &error)))? {
+                done += part.len();
+                continue;
+            }
+            let weight = part.len().saturating_mul(stride) + size_of_val(part);
+            let room = |wait: Wait<'_, Waiting>| connection.writer.wait_for_room(weight, wait);
+            wait::detached(py, deadline, None, room)
+                .map_err(|stopped| stored(stopped.raise(py, tables_error)))?;
+            py.check_signals().map_err(stored)?;
+        }
+        Ok(())
+    }
+}
+
+/// The exception for what a client of tables can't do.
+pub fn tables_error(py: Python<'_>, error: &TablesError) -> PyErr {
+    let text = error.to_string();
+    match error {
+        TablesError::TimedOut(waiting) => {
+            let what = match waiting {
+                Waiting::Away => "there is no connection to the server",
+                Waiting::Network => "the server has not answered",
+                Waiting::Table(_) => "the table does not allow it now",
+            };
+            let error = timeout_error(py, format!("timed out: {what} ({waiting})"));
+            set(py, error, "reason", waiting.to_string())
+        }
+        TablesError::Closed => closed_error(py, text),
+        TablesError::Failed(failure) => link_error(py, &failure.error, text),
+        TablesError::Refused { code, .. } => match code {
+            FailureCode::Closed | FailureCode::Cancelled => closed_error(py, text),
+            FailureCode::Table => table_not_found_error(py, text),
+            FailureCode::Limiter => limiter_error(py, text),
+            FailureCode::Mixed => spec_error(py, text),
+            _ => PyValueError::new_err(text),
+        },
+        TablesError::Table(error) => table_error(py, error),
+        TablesError::Wire(_) => spec_error(py, text),
+        TablesError::System(_) => PyOSError::new_err(text),
+        _ => PyRuntimeError::new_err(text),
+    }
+}

@@ -1,0 +1,390 @@
+//! Where the steps of a writer come from: Python trees in, values of columns out.
+//!
+//! [`Inlet`] is what all writers have in common: forms of steps, the lock, and waiting for tables. What
+//! else a writer knows is its [`Core`].
+//!
+//! # Invariants
+//!
+//! 1. No Python code runs while the lock is held: a handler of signals or an object's end might come here
+//!    again, in the thread that has the lock. So nothing waits for a table then, no form is dropped, and a
+//!    refusal becomes an exception later.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use echoic_replay::chunk::ColumnKind;
+use echoic_replay::writer::structured::StructuredError;
+use echoic_replay::writer::{TrajectoryWriter, WriterError};
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::sync::MutexExt;
+use smallvec::SmallVec;
+
+use super::destination::{Destination, Undelivered};
+use super::outlet::Outlet;
+use crate::error::{closed_error, is_ours, priority_error, spec_error, trajectory_error};
+use crate::leaf::{LeafRule, Many, One, ShapeRule, Source, display};
+use crate::sources::{recheck, with_sources};
+use crate::tree::Tree;
+use crate::wait;
+
+/// How many items may wait for their tables before an append waits for them.
+const MAX_WAITING: usize = 1024;
+/// How many forms of steps and of items a writer knows at a time.
+const MAX_FORMS: usize = 32;
+
+/// What becomes of steps.
+pub trait Core: Send {
+    /// The writer beneath, to look at.
+    fn writer(&self) -> &TrajectoryWriter;
+
+    /// Refuses steps with leaves of these paths and kinds.
+    fn check(&self, _: &[Destination], _: &[(&str, ColumnKind)]) -> Result<(), Refusal> {
+        Ok(())
+    }
+
+    fn column(&mut self, path: &str, kind: &ColumnKind) -> Result<u32, StructuredError>;
+
+    fn append_with(
+        &mut self,
+        columns: &[u32],
+        partial: bool,
+        fill: impl FnMut(usize, &mut [u8]),
+    ) -> Result<(), StructuredError>;
+
+    fn append_batch(
+        &mut self,
+        steps: usize,
+        values: &[Option<&[u8]>],
+    ) -> Result<(), StructuredError>;
+
+    /// The episode has ended, whatever is returned.
+    fn end_episode(&mut self, clear: bool) -> Result<(), StructuredError>;
+
+    fn emit(&mut self, outlet: &mut Outlet);
+
+    fn flush(&mut self, outlet: &mut Outlet);
+}
+
+/// Why a call was refused; an exception once the lock is free.
+pub enum Refusal {
+    Core(StructuredError),
+    Table(Undelivered),
+    Spec(String),
+    Raised(PyErr),
+}
+
+impl<E: Into<StructuredError>> From<E> for Refusal {
+    fn from(error: E) -> Self {
+        Self::Core(error.into())
+    }
+}
+
+impl Refusal {
+    pub fn raise(self, py: Python<'_>) -> PyErr {
+        match self {
+            Self::Core(error) => core_error(py, &error),
+            Self::Table(error) => error.raise(py),
+            Self::Spec(text) => spec_error(py, text),
+            Self::Raised(error) => error,
+        }
+    }
+}
+
+/// The exception for what a writer refuses.
+fn core_error(py: Python<'_>, error: &StructuredError) -> PyErr {
+    let text = error.to_string();
+    match error {
+        StructuredError::Writer(WriterError::Config { .. }) | StructuredError::Mixed(_) => {
+            PyValueError::new_err(text)
+        }
+        StructuredError::Writer(WriterError::Kind { .. } | WriterError::Length { .. })
+        | StructuredError::NotScalar { .. } => spec_error(py, text),
+        StructuredError::Writer(WriterError::Priority(_)) | StructuredError::Priority(_) => {
+            priority_error(py, text)
+        }
+        _ => trajectory_error(py, text),
+    }
+}
+
+/// A form of steps.
+pub struct StepForm {
+    pub tree: Tree,
+    /// The column of each leaf.
+    pub columns: Vec<u32>,
+}
+
+pub struct State<C> {
+    pub core: C,
+    pub outlet: Outlet,
+    /// The form used last comes first.
+    forms: Vec<Arc<StepForm>>,
+    closed: bool,
+}
+
+impl<C: Core> State<C> {
+    /// Hands over what is complete, after a call of the core with this result.
+    pub fn deliver(&mut self, result: Result<(), StructuredError>) -> Result<(), Refusal> {
+        if self.core.writer().pending() > 0 {
+            self.core.emit(&mut self.outlet);
+        }
+        let pumped = self.outlet.pump();
+        result?;
+        pumped.map_err(Refusal::Table)
+    }
+
+    /// The columns of leaves.
+    fn columns(&mut self, rules: &[LeafRule]) -> Result<Vec<u32>, Refusal> {
+        let kinds: Vec<_> = rules
+            .iter()
+            .map(|rule| (rule.leaf.path.as_str(), ColumnKind::from(&rule.leaf)))
+            .collect();
+        self.core.check(self.outlet.tables(), &kinds)?;
+        // Those that exist first: when one of them does not fit, no other comes into being.
+        for (path, kind) in &kinds {
+            if self.core.writer().columns().any(|(known, _)| known == *path) {
+                self.core.column(path, kind)?;
+            }
+        }
+        let columns = kinds.iter().map(|(path, kind)| self.core.column(path, kind));
+        Ok(columns.collect::<Result<_, _>>()?)
+    }
+}
+
+/// See the [module](self).
+pub struct Inlet<C>(Mutex<State<C>>);
+
+impl<C: Core> Inlet<C> {
+    pub fn new(core: C, tables: Vec<Destination>) -> Self {
+        let outlet = Outlet::new(tables);
+        Self(Mutex::new(State { core, outlet, forms: Vec::new(), closed: false }))
+    }
+
+    /// Takes the lock, without the GIL where that takes a while.
+    pub fn lock(&self, py: Python<'_>) -> MutexGuard<'_, State<C>> {
+        self.0.lock_py_attached(py).unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The same, unless the writer is closed.
+    pub fn open(&self, py: Python<'_>) -> PyResult<MutexGuard<'_, State<C>>> {
+        let state = self.lock(py);
+        if state.closed {
+            drop(state);
+            return Err(closed_error(py, "the writer is closed"));
+        }
+        Ok(state)
+    }
+
+    /// The forms that steps had, the last one first.
+    pub fn forms(&self, py: Python<'_>) -> SmallVec<[Arc<StepForm>; 4]> {
+        self.lock(py).forms.iter().cloned().collect()
+    }
+
+    pub fn append(
+        &self,
+        step: &Bound<'_, PyAny>,
+        partial: bool,
+        timeout: Option<f64>,
+    ) -> PyResult<()> {
+        let py = step.py();
+        let deadline = wait::deadline(timeout)?;
+        let mut crowded = false;
+        let store = |form: &StepForm, sources: &[Source], _: &One| {
+            let columns: SmallVec<[u32; 16]> =
+                sources.iter().map(|source| form.columns[source.leaf]).collect();
+            let mut state = self.open(py)?;
+            let appended = recheck(py, &form.tree, sources).map_err(Refusal::Raised);
+            let appended = appended.and_then(|()| {
+                // SAFETY: `gather` accepted each value with the rule of its leaf, whose bytes are those of
+                // a step of its column, and they were rechecked just now.
+                let fill = |at: usize, to: &mut [u8]| unsafe { sources[at].copy_to(0, to) };
+                let result = state.core.append_with(&columns, partial, fill);
+                state.deliver(result)
+            });
+            crowded = state.outlet.len() >= MAX_WAITING;
+            drop(state);
+            appended.map_err(|refusal| refusal.raise(py))
+        };
+        self.with_form(step, || One, compile_one, store)?;
+        if crowded { self.drain(py, MAX_WAITING / 2, deadline) } else { Ok(()) }
+    }
+
+    pub fn append_batch(&self, steps: &Bound<'_, PyAny>, timeout: Option<f64>) -> PyResult<()> {
+        let py = steps.py();
+        let deadline = wait::deadline(timeout)?;
+        let store = |form: &StepForm, sources: &[Source], shapes: &Many| {
+            let count = shapes.rows.unwrap_or(0);
+            if count == 0 {
+                return Ok(());
+            }
+            let mut state = self.open(py)?;
+            let appended = recheck(py, &form.tree, sources).map_err(Refusal::Raised);
+            let appended = appended.and_then(|()| {
+                let mut values = vec![None; state.core.writer().columns().len()];
+                for source in sources {
+                    let bytes = form.tree.rules[source.leaf].leaf.nbytes().unwrap_or(0) * count;
+                    // SAFETY: `gather` accepted the value with the rule of its leaf after an axis of
+                    // `count`, and it was rechecked just now; it is alive while this runs.
+                    let bytes = unsafe { source.bytes(bytes) };
+                    values[form.columns[source.leaf] as usize] = Some(bytes);
+                }
+                let result = state.core.append_batch(count, &values);
+                state.deliver(result)
+            });
+            drop(state);
+            appended.map_err(|refusal| refusal.raise(py))
+        };
+        self.with_form(steps, Many::default, compile_many, store)?;
+        self.drain(py, MAX_WAITING / 2, deadline)
+    }
+
+    /// Hands over all items, and waits until at most `left` are not in their tables.
+    pub fn flush(&self, py: Python<'_>, left: usize, timeout: Option<f64>) -> PyResult<()> {
+        let deadline = wait::deadline(timeout)?;
+        let mut state = self.lock(py);
+        let State { core, outlet, .. } = &mut *state;
+        core.flush(outlet);
+        let receipt = outlet.receipt();
+        drop(state);
+        self.drain(py, left, deadline)?;
+        if let Some(receipt) = receipt {
+            // What is not on its way counts too.
+            let left = left.saturating_sub(self.pending(py));
+            wait::detached(py, deadline, None, |wait| receipt.wait(left, wait))
+                .map_err(|stopped| stopped.raise(py, |py, error| error.raise(py)))?;
+        }
+        Ok(())
+    }
+
+    pub fn end_episode(&self, py: Python<'_>, clear: bool, timeout: Option<f64>) -> PyResult<()> {
+        // A timeout that is none must not end the episode.
+        wait::deadline(timeout)?;
+        let ended = self.open(py)?.core.end_episode(clear);
+        let flushed = self.flush(py, 0, timeout);
+        ended.map_err(|error| core_error(py, &error))?;
+        flushed
+    }
+
+    pub fn close(&self, py: Python<'_>) {
+        self.lock(py).closed = true;
+    }
+
+    /// How many items were created and are in no table yet.
+    pub fn pending(&self, py: Python<'_>) -> usize {
+        let state = self.lock(py);
+        state.core.writer().pending() + state.outlet.len()
+    }
+
+    /// How many steps of this episode are complete.
+    pub fn episode_steps(&self, py: Python<'_>) -> u64 {
+        let state = self.lock(py);
+        let writer = state.core.writer();
+        writer.steps() - writer.episode_start()
+    }
+
+    /// Inserts until at most `left` items wait for their tables.
+    fn drain(&self, py: Python<'_>, left: usize, deadline: Option<Instant>) -> PyResult<()> {
+        loop {
+            let mut state = self.lock(py);
+            let outlet = &mut state.outlet;
+            let next = outlet.pump().map(|()| outlet.take(left));
+            drop(state);
+            let Some(item) = next.map_err(|error| error.raise(py))? else { return Ok(()) };
+            let inserted = wait::detached(py, deadline, None, |wait| item.insert(wait));
+            let rest = inserted.is_err().then_some(item);
+            self.lock(py).outlet.settle(rest);
+            inserted.map_err(|stopped| stopped.raise(py, |py, error| error.raise(py)))?;
+        }
+    }
+
+    /// Calls `store` with the form of a step, or of many, and its sources.
+    fn with_form<S: ShapeRule>(
+        &self,
+        step: &Bound<'_, PyAny>,
+        shapes: impl Fn() -> S,
+        compile: impl Fn(&Bound<'_, PyAny>) -> PyResult<Tree>,
+        store: impl FnOnce(&StepForm, &[Source], &S) -> PyResult<()>,
+    ) -> PyResult<()> {
+        let py = step.py();
+        let last = self.lock(py).forms.first().cloned();
+        let mut store = Some(store);
+        if let Some(form) = last {
+            // Most steps are like the last one, so they are not compared with its form before.
+            let stored = with_sources(
+                &form.tree,
+                step,
+                &mut shapes(),
+                |sources, shapes| {
+                    store.take().map_or(Ok(()), |store| store(&form, sources, shapes))
+                },
+                |_| {},
+            );
+            match stored {
+                Err(error) if store.is_some() && is_ours(py, &error) => {}
+                other => return other,
+            }
+        }
+        let Some(store) = store else { return Ok(()) };
+        let form = self.form(step, compile)?;
+        let store = |sources: &[Source], shapes: &S| store(&form, sources, shapes);
+        with_sources(&form.tree, step, &mut shapes(), store, |_| {})
+    }
+
+    /// The form of a step, or of many.
+    fn form(
+        &self,
+        step: &Bound<'_, PyAny>,
+        compile: impl Fn(&Bound<'_, PyAny>) -> PyResult<Tree>,
+    ) -> PyResult<Arc<StepForm>> {
+        let py = step.py();
+        for form in self.forms(py) {
+            if form.tree.visit(step, &mut |_, _| Ok(())).is_ok() {
+                let mut state = self.lock(py);
+                touch(&mut state.forms, &form);
+                return Ok(form);
+            }
+        }
+        let tree = compile(step)?;
+        let columns = self.open(py)?.columns(&tree.rules);
+        let columns = columns.map_err(|refusal| refusal.raise(py))?;
+        let form = Arc::new(StepForm { tree, columns });
+        let mut state = self.lock(py);
+        let dropped = remember(&mut state.forms, &form);
+        drop(state);
+        drop(dropped);
+        Ok(form)
+    }
+}
+
+/// Puts a form before the others, and returns the one for which there is no room any more.
+pub fn remember<F>(forms: &mut Vec<Arc<F>>, form: &Arc<F>) -> Option<Arc<F>> {
+    let dropped = if forms.len() == MAX_FORMS { forms.pop() } else { None };
+    forms.insert(0, Arc::clone(form));
+    dropped
+}
+
+/// Puts a form that is known before the others.
+pub fn touch<F>(forms: &mut [Arc<F>], form: &Arc<F>) {
+    if let Some(at) = forms.iter().position(|other| Arc::ptr_eq(other, form)) {
+        forms[..=at].rotate_right(1);
+    }
+}
+
+/// The tree of a step.
+fn compile_one(step: &Bound<'_, PyAny>) -> PyResult<Tree> {
+    Tree::compile(step, "")
+}
+
+/// The tree of a step, given many.
+fn compile_many(steps: &Bound<'_, PyAny>) -> PyResult<Tree> {
+    Tree::compile_with(steps, &mut |path, value| {
+        let mut rule = LeafRule::from_example(path, value)?;
+        if rule.leaf.shape.is_empty() {
+            let name = display(&rule.leaf.path);
+            let text = format!("leaf `{name}`: expected an axis of steps, got a scalar");
+            return Err(spec_error(steps.py(), text));
+        }
+        rule.leaf.shape.remove(0);
+        Ok(rule)
+    })
+}

@@ -1,0 +1,340 @@
+//! A writer whose items are made by patterns: `echoic.structured_writer` says which, as settings.
+
+use echoic_replay::Leaf;
+use echoic_replay::chunk::ColumnKind;
+use echoic_replay::spec::ANY_LENGTH;
+use echoic_replay::trajectory::{Column, Signature};
+use echoic_replay::writer::structured::{
+    Condition, Pattern, PatternLeaf, Priority, Reduce, Scalar, StructuredError,
+    StructuredWriter as Writer, Take, Term, Test,
+};
+use echoic_replay::writer::{ChunkLength, TrajectoryWriter};
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::{PyInt, PyType};
+use std::collections::BTreeSet;
+
+use super::destination::{AnyTable, Destination};
+use super::inlet::{Core, Inlet, Refusal};
+use super::outlet::Outlet;
+use crate::error::{spec_error, table_not_found_error, trajectory_error};
+use crate::leaf::{LeafRule, display};
+use crate::structure;
+use crate::tree::Tree;
+
+/// Term, name of its column, divisor, comparison and constant.
+type ConditionSettings<'py> = (String, String, Option<u32>, String, Bound<'py, PyAny>);
+/// Reduction, path of the leaf, whether signs are dropped, and a number.
+type PrioritySettings = (String, String, bool, f64);
+/// Tree, table, priority and conditions.
+type Settings<'py> = (Bound<'py, PyAny>, String, PrioritySettings, Vec<ConditionSettings<'py>>);
+
+/// Steps of which items are made by patterns.
+struct Patterned {
+    writer: Writer,
+    /// Those of them whose tables say what their items are.
+    specified: Vec<Pattern>,
+}
+
+impl Core for Patterned {
+    fn writer(&self) -> &TrajectoryWriter {
+        self.writer.writer()
+    }
+
+    /// A pattern whose items no table would take is refused with the first step that shows it.
+    fn check(&self, tables: &[Destination], new: &[(&str, ColumnKind)]) -> Result<(), Refusal> {
+        for pattern in &self.specified {
+            let Some(signature) = signature(pattern, self.writer.writer(), new) else { continue };
+            let table = &tables[pattern.table as usize];
+            let Some(spec) = table.spec() else { continue };
+            let steps: Vec<u64> = pattern.leaves.iter().map(|leaf| count(leaf.take)).collect();
+            let checked = signature.check(spec, &steps);
+            checked.map_err(|text| Refusal::Spec(for_table(table.name(), &text)))?;
+        }
+        Ok(())
+    }
+
+    fn column(&mut self, path: &str, kind: &ColumnKind) -> Result<u32, StructuredError> {
+        self.writer.column(path, kind)
+    }
+
+    fn append_with(
+        &mut self,
+        columns: &[u32],
+        partial: bool,
+        fill: impl FnMut(usize, &mut [u8]),
+    ) -> Result<(), StructuredError> {
+        self.writer.append_with(columns, partial, fill).map(drop)
+    }
+
+    fn append_batch(
+        &mut self,
+        steps: usize,
+        values: &[Option<&[u8]>],
+    ) -> Result<(), StructuredError> {
+        self.writer.append_batch(steps, values).map(drop)
+    }
+
+    fn end_episode(&mut self, clear: bool) -> Result<(), StructuredError> {
+        self.writer.end_episode(clear)
+    }
+
+    fn emit(&mut self, outlet: &mut Outlet) {
+        self.writer.emit(outlet);
+    }
+
+    fn flush(&mut self, outlet: &mut Outlet) {
+        self.writer.flush(outlet);
+    }
+}
+
+/// Writes trajectories by patterns.
+#[pyclass(frozen, subclass, module = "echoic._native")]
+pub struct StructuredWriter {
+    inlet: Inlet<Patterned>,
+    /// The columns that patterns name.
+    named: BTreeSet<String>,
+}
+
+#[pymethods]
+impl StructuredWriter {
+    #[new]
+    fn new(
+        py: Python<'_>,
+        tables: Vec<AnyTable>,
+        configs: Vec<Settings<'_>>,
+        chunk_length: Option<u32>,
+    ) -> PyResult<Self> {
+        if configs.is_empty() {
+            return Err(trajectory_error(py, "a writer without configs would make no items"));
+        }
+        let tables: Vec<Destination> = tables.into_iter().map(Destination::from).collect();
+        let patterns = configs.into_iter().map(|config| pattern(py, &tables, config));
+        let patterns: Vec<Pattern> = patterns.collect::<PyResult<_>>()?;
+        let length = chunk_length.map_or(ChunkLength::Auto, ChunkLength::Fixed);
+        let writer = Writer::new(length, patterns.clone())
+            .map_err(|error| Refusal::from(error).raise(py))?;
+        let named = patterns.iter().flat_map(named).map(str::to_owned).collect();
+        let mut specified = patterns;
+        specified.retain(|pattern| tables[pattern.table as usize].spec().is_some());
+        for pattern in &specified {
+            check_form(py, pattern, &tables[pattern.table as usize])?;
+        }
+        Ok(Self { inlet: Inlet::new(Patterned { writer, specified }, tables), named })
+    }
+
+    /// Adds a step, or a part of one.
+    #[pyo3(signature = (step, partial=false, timeout=None))]
+    fn append(&self, step: &Bound<'_, PyAny>, partial: bool, timeout: Option<f64>) -> PyResult<()> {
+        self.inlet.append(step, partial, timeout)
+    }
+
+    /// Adds many steps, one after the other.
+    #[pyo3(signature = (steps, timeout=None))]
+    fn append_batch(&self, steps: &Bound<'_, PyAny>, timeout: Option<f64>) -> PyResult<()> {
+        self.inlet.append_batch(steps, timeout)
+    }
+
+    /// Hands over all items, and waits until at most so many are left.
+    #[pyo3(signature = (block_until_num_items=0, timeout=None))]
+    fn flush(
+        &self,
+        py: Python<'_>,
+        block_until_num_items: usize,
+        timeout: Option<f64>,
+    ) -> PyResult<()> {
+        self.inlet.flush(py, block_until_num_items, timeout)
+    }
+
+    /// Makes the items of the episode's end, and begins another episode.
+    #[pyo3(signature = (clear=true, timeout=None))]
+    fn end_episode(&self, py: Python<'_>, clear: bool, timeout: Option<f64>) -> PyResult<()> {
+        self.inlet.end_episode(py, clear, timeout)
+    }
+
+    /// Takes nothing more.
+    fn close(&self, py: Python<'_>) {
+        self.inlet.close(py);
+    }
+
+    /// How many items were created and are in no table yet.
+    #[getter]
+    fn pending(&self, py: Python<'_>) -> usize {
+        self.inlet.pending(py)
+    }
+
+    /// How many steps of this episode are complete.
+    #[getter]
+    fn episode_steps(&self, py: Python<'_>) -> u64 {
+        self.inlet.episode_steps(py)
+    }
+
+    /// Columns that patterns name and no step had.
+    #[getter]
+    fn missing_columns(&self, py: Python<'_>) -> Vec<String> {
+        let state = self.inlet.lock(py);
+        let mut missing = self.named.clone();
+        for (path, _) in state.core.writer().columns() {
+            missing.remove(path);
+        }
+        missing.into_iter().collect()
+    }
+}
+
+/// The columns that a pattern names.
+fn named(pattern: &Pattern) -> impl Iterator<Item = &str> {
+    let data = pattern.conditions.iter().filter_map(|condition| match condition {
+        Condition::Compare { term: Term::Data(path), .. } => Some(path.as_str()),
+        _ => None,
+    });
+    pattern.leaves.iter().map(|leaf| leaf.source.as_str()).chain(data)
+}
+
+fn for_table(table: &str, text: &str) -> String {
+    format!("a pattern for table {table:?}: {text}")
+}
+
+/// How many steps these are.
+fn count(take: Take) -> u64 {
+    match take {
+        Take::One(_) => 1,
+        Take::Slice { start, stop, step } => stop.abs_diff(start).div_ceil(step.into()),
+    }
+}
+
+/// The form of a pattern's items, if all its columns exist or are `new`.
+fn signature(
+    pattern: &Pattern,
+    writer: &TrajectoryWriter,
+    new: &[(&str, ColumnKind)],
+) -> Option<Signature> {
+    let columns = pattern.leaves.iter().map(|leaf| {
+        let new = new.iter().map(|(path, kind)| (*path, kind));
+        let known = writer.columns().map(|(path, kind)| (path, &**kind));
+        let (_, kind) = new.chain(known).find(|(path, _)| *path == leaf.source)?;
+        let squeezed = matches!(leaf.take, Take::One(_));
+        Some(Column { path: leaf.path.clone(), kind: kind.clone(), squeezed })
+    });
+    let columns = columns.collect::<Option<_>>()?;
+    Some(Signature { structure: pattern.structure.clone(), columns })
+}
+
+/// Compares a pattern with its table's spec, as far as that goes before there is a step.
+fn check_form(py: Python<'_>, pattern: &Pattern, table: &Destination) -> PyResult<()> {
+    let Some(spec) = table.spec() else { return Ok(()) };
+    let refused = |text: &str| Err(spec_error(py, for_table(table.name(), text)));
+    let (expected, got) = (spec.leaves(), &pattern.leaves);
+    if expected.len() != got.len() {
+        let (expected, got) = (expected.len(), got.len());
+        return refused(&format!("expected an item of {expected} leaves, got {got}"));
+    }
+    for (expected, got) in expected.iter().zip(got) {
+        if expected.path != got.path {
+            let path = display(&got.path);
+            return refused(&format!(
+                "expected the leaf `{expected}`, got one of the path `{path}`"
+            ));
+        }
+        let steps = count(got.take);
+        let fits = |axis: &usize| *axis == ANY_LENGTH || *axis as u64 == steps;
+        if !matches!(got.take, Take::One(_)) && !expected.shape.first().is_some_and(fits) {
+            return refused(&format!("expected the leaf `{expected}`, got one of {steps} steps"));
+        }
+    }
+    Ok(())
+}
+
+/// A pattern from its settings.
+fn pattern(
+    py: Python<'_>,
+    tables: &[Destination],
+    (tree, table, priority, conditions): Settings<'_>,
+) -> PyResult<Pattern> {
+    let number = tables.iter().position(|known| known.name() == table).ok_or_else(|| {
+        let names: Vec<_> = tables.iter().map(|table| table.name()).collect();
+        let text = format!("there is no table {table:?}; the writer has {names:?}");
+        table_not_found_error(py, text)
+    })?;
+    let mut leaves = Vec::new();
+    let tree = Tree::compile_with(&tree, &mut |path, value| {
+        let (source, take) = steps(&path, value)?;
+        leaves.push(PatternLeaf { path: path.clone(), source, take });
+        // Only its place in the tree counts: what its values are is known with the first step.
+        let dtype = echoic_replay::Dtype::Bool;
+        LeafRule::from_leaf(py, Leaf { path, dtype, shape: Vec::new() })
+    })?;
+    let structure = structure::write(py, &tree)?;
+    let priority = self::priority(py, &leaves, &priority)?;
+    let conditions = conditions.iter().map(condition).collect::<PyResult<_>>()?;
+    Ok(Pattern { table: number as u32, structure, leaves, conditions, priority })
+}
+
+/// Which steps of which column a leaf stands for.
+fn steps(path: &str, value: &Bound<'_, PyAny>) -> PyResult<(String, Take)> {
+    static CLASS: PyOnceLock<Py<PyType>> = PyOnceLock::new();
+    let py = value.py();
+    if !value.is_instance(CLASS.import(py, "echoic.structured_writer", "ColumnSteps")?)? {
+        let text = format!(
+            "leaf `{}` of a pattern: expected steps of a column, such as column(\"obs\")[-1], got {}",
+            display(path),
+            value.repr()?
+        );
+        return Err(trajectory_error(py, text));
+    }
+    let (source, start, slice): (String, i64, Option<(i64, u32)>) =
+        value.call_method0("_settings")?.extract()?;
+    Ok((source, slice.map_or(Take::One(start), |(stop, step)| Take::Slice { start, stop, step })))
+}
+
+fn condition(settings: &ConditionSettings<'_>) -> PyResult<Condition> {
+    let (term, path, modulo, test, value) = settings;
+    let term = match term.as_str() {
+        "end_of_episode" => return Ok(Condition::EndOfEpisode),
+        "step_index" => Term::StepIndex,
+        "steps_since_applied" => Term::StepsSinceApplied,
+        "data" => Term::Data(path.clone()),
+        other => return Err(unknown("term", other)),
+    };
+    let test = match test.as_str() {
+        "==" => Test::Equal,
+        "!=" => Test::NotEqual,
+        "<" => Test::Less,
+        "<=" => Test::AtMost,
+        ">" => Test::More,
+        ">=" => Test::AtLeast,
+        other => return Err(unknown("comparison", other)),
+    };
+    let value = match value.cast::<PyInt>() {
+        Ok(value) => Scalar::Int(value.extract()?),
+        Err(_) => Scalar::Float(value.extract()?),
+    };
+    Ok(Condition::Compare { term, modulo: *modulo, test, value })
+}
+
+fn priority(
+    py: Python<'_>,
+    leaves: &[PatternLeaf],
+    (reduce, path, absolute, number): &PrioritySettings,
+) -> PyResult<Priority> {
+    let reduce = match reduce.as_str() {
+        "constant" => return Ok(Priority::Constant(*number)),
+        "max" => Reduce::Max,
+        "mean" => Reduce::Mean,
+        "last" => Reduce::Last,
+        "mixed" => Reduce::Mixed { eta: *number },
+        other => return Err(unknown("priority", other)),
+    };
+    let leaf = leaves.iter().position(|leaf| leaf.path == *path).ok_or_else(|| {
+        let known: Vec<_> = leaves.iter().map(|leaf| display(&leaf.path)).collect();
+        let path = display(path);
+        let text =
+            format!("the priority is of leaf `{path}`; the pattern has {}", known.join(", "));
+        trajectory_error(py, text)
+    })?;
+    Ok(Priority::Column { leaf, reduce, absolute: *absolute })
+}
+
+fn unknown(what: &str, name: &str) -> PyErr {
+    PyValueError::new_err(format!("there is no {what} of the name {name:?}"))
+}

@@ -1,0 +1,434 @@
+"""Items by pattern: what to make of the steps is said once, and evaluated at every step.
+
+A pattern is a tree like the items, whose leaves say which steps of which column they are made of:
+``{"obs": column("obs")[-2:], "reward": column("reward")[-1]}``. A :class:`Config` adds the table,
+the priority and the conditions under which an item is made.
+
+Examples:
+    >>> import numpy as np
+    >>> from echoic import Server, Table
+    >>> from echoic import structured_writer as sw
+    >>> config = sw.Config(
+    ...     {"obs": sw.column("obs")[-3:], "reward": sw.column("reward")[-1]},
+    ...     table="steps",
+    ...     conditions=[sw.step_index() % 2 == 0],
+    ... )
+    >>> server = Server(tables=[Table.queue("steps", max_size=100)])
+    >>> with server, server.client().structured_writer([config]) as writer:
+    ...     for step in range(7):
+    ...         writer.append({"obs": np.full(2, step), "reward": step / 10})
+    ...     writer.end_episode()
+    ...     batch = server.client().sample("steps", 3)
+    >>> batch.data["reward"]
+    array([0.2, 0.4, 0.6])
+    >>> batch.data["obs"].shape
+    (3, 3, 2)
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NoReturn, SupportsFloat, SupportsIndex, TypeAlias
+
+from echoic import _native
+from echoic.errors import TrajectoryError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from typing_extensions import Self
+
+    from echoic.table import Table
+
+__all__ = [
+    "Column",
+    "ColumnSteps",
+    "Condition",
+    "Config",
+    "Last",
+    "Max",
+    "Mean",
+    "Mixed",
+    "Priority",
+    "StructuredWriter",
+    "Term",
+    "column",
+    "data",
+    "end_of_episode",
+    "step_index",
+    "steps_since_applied",
+]
+
+
+class ColumnSteps:
+    """A leaf of a pattern: steps of a column, counted from the newest. Index a :func:`column`."""
+
+    __slots__ = ("_column", "_slice", "_start")
+
+    def __init__(self, column: str, start: int, slice_: tuple[int, int] | None) -> None:
+        """Take one step, or every so many up to a stop."""
+        self._column = column
+        self._start = start
+        self._slice = slice_
+
+    def _settings(self) -> tuple[str, int, tuple[int, int] | None]:
+        """Return what the native core knows this by."""
+        return self._column, self._start, self._slice
+
+    def __repr__(self) -> str:
+        if self._slice is None:
+            return f"column({self._column!r})[{self._start}]"
+        stop, step = self._slice
+        end, every = (stop or ""), (f":{step}" if step > 1 else "")
+        return f"column({self._column!r})[{self._start}:{end}{every}]"
+
+
+class Column:
+    """A column of the writer, of which a pattern takes steps by an index or a slice."""
+
+    __slots__ = ("_path",)
+
+    def __init__(self, path: str) -> None:
+        """Name the column."""
+        self._path = path
+
+    def __getitem__(self, index: SupportsIndex | slice) -> ColumnSteps:
+        """Take steps, counted from the newest, which is -1, as in a list of the steps so far.
+
+        ``column[-1]`` is one step and has no axis of time. ``column[-3:]``, ``column[-3:-1]`` and
+        ``column[-7::2]`` have one.
+
+        Raises:
+            TrajectoryError: These are no steps, or would be of the future, or without a limit.
+        """
+        if not isinstance(index, slice):
+            try:
+                start = operator.index(index)
+            except TypeError:
+                raise TypeError(
+                    f"the steps of {self!r} are named by an index or a slice, "
+                    f"got a {type(index).__name__}"
+                ) from None
+            if start >= 0:
+                self._refuse(f"[{start}]", "an index is negative: steps count from the newest, -1")
+            return ColumnSteps(self._path, start, None)
+        shown = ":".join("" if part is None else str(part) for part in _parts(index))
+        if index.start is None:
+            self._refuse(f"[{shown}]", "a slice needs a start, or it would grow with the episode")
+        start = operator.index(index.start)
+        stop = None if index.stop is None else operator.index(index.stop)
+        step = 1 if index.step is None else operator.index(index.step)
+        if start >= 0 or (stop is not None and stop >= 0):
+            self._refuse(
+                f"[{shown}]", "start and stop are negative: steps count from the newest, -1"
+            )
+        if step < 1:
+            self._refuse(f"[{shown}]", "the order is that of time: a step is at least 1")
+        if stop is not None and stop <= start:
+            self._refuse(f"[{shown}]", "there are no steps in it")
+        return ColumnSteps(self._path, start, (stop or 0, step))
+
+    def _refuse(self, index: str, why: str) -> NoReturn:
+        raise TrajectoryError(f"{self!r}{index}: {why}")
+
+    def __iter__(self) -> NoReturn:
+        """Refuse: there are no steps to go through."""
+        raise TypeError(f"{self!r} stands for steps to come and can't be iterated over")
+
+    def __repr__(self) -> str:
+        return f"column({self._path!r})"
+
+
+def _parts(index: slice) -> tuple[Any, ...]:
+    every = () if index.step is None else (index.step,)
+    return (index.start, index.stop, *every)
+
+
+@dataclass(frozen=True)
+class Condition:
+    """What must hold for a pattern to be applied; comparing a :class:`Term` makes one."""
+
+    term: str
+    path: str
+    modulo: int | None
+    test: str
+    value: int | float
+
+    def __bool__(self) -> NoReturn:
+        """Refuse: ``and``, ``or`` and chained comparisons would lose a part."""
+        raise TypeError(
+            f"`{self}` holds or not at each step and is no truth value here; "
+            "give several conditions as a list, all of which must hold"
+        )
+
+    def __str__(self) -> str:
+        if self.term == "end_of_episode":
+            return "end_of_episode()"
+        modulo = "" if self.modulo is None else f" % {self.modulo}"
+        path = repr(self.path) if self.term == "data" else ""
+        return f"{self.term}({path}){modulo} {self.test} {self.value}"
+
+
+class Term:
+    """A number that changes from step to step. Compare it to a constant to get a condition.
+
+    ``%`` with a positive int takes its remainder first, which is never negative.
+    """
+
+    __slots__ = ("_modulo", "_name", "_path")
+    __hash__ = None  # type: ignore[assignment]
+    # `numpy.float64(1) < term` is left to the term.
+    __array_ufunc__ = None
+
+    def __init__(self, name: str, path: str = "", modulo: int | None = None) -> None:
+        """Name the term; the functions of this module do."""
+        self._name = name
+        self._path = path
+        self._modulo = modulo
+
+    def __mod__(self, divisor: SupportsIndex) -> Term:
+        modulo = operator.index(divisor)
+        if self._modulo is not None or not 1 <= modulo < 1 << 32:
+            raise TrajectoryError(
+                f"a remainder is taken once, of a division by at least 1; got {modulo}"
+            )
+        return Term(self._name, self._path, modulo)
+
+    def _compare(self, test: str, value: SupportsIndex | SupportsFloat) -> Condition:
+        number = operator.index(value) if isinstance(value, SupportsIndex) else float(value)
+        return Condition(self._name, self._path, self._modulo, test, number)
+
+    def __eq__(self, value: SupportsFloat) -> Condition:  # type: ignore[override]
+        return self._compare("==", value)
+
+    def __ne__(self, value: SupportsFloat) -> Condition:  # type: ignore[override]
+        return self._compare("!=", value)
+
+    def __lt__(self, value: SupportsFloat) -> Condition:
+        return self._compare("<", value)
+
+    def __le__(self, value: SupportsFloat) -> Condition:
+        return self._compare("<=", value)
+
+    def __gt__(self, value: SupportsFloat) -> Condition:
+        return self._compare(">", value)
+
+    def __ge__(self, value: SupportsFloat) -> Condition:
+        return self._compare(">=", value)
+
+
+@dataclass(frozen=True)
+class Priority:
+    """A priority computed from the steps that an item has in one of its leaves.
+
+    Args:
+        leaf: Path of the pattern's leaf: keys joined by ``/``. Its steps must be single numbers.
+        absolute: Drop their signs, as is usual for errors of a value function.
+    """
+
+    leaf: str
+    absolute: bool = field(default=False, kw_only=True)
+
+    def _settings(self) -> tuple[str, str, bool, float]:
+        """Return what the native core knows this by."""
+        return type(self).__name__.lower(), self.leaf, self.absolute, 0.0
+
+
+@dataclass(frozen=True)
+class Max(Priority):
+    """The largest number of the leaf's steps."""
+
+
+@dataclass(frozen=True)
+class Mean(Priority):
+    """The mean of the leaf's steps."""
+
+
+@dataclass(frozen=True)
+class Last(Priority):
+    """The number of the leaf's last step."""
+
+
+@dataclass(frozen=True)
+class Mixed(Priority):
+    """``eta * max + (1 - eta) * mean`` of the leaf's steps.
+
+    This is the priority of sequences in Kapturowski et al., "Recurrent Experience Replay in
+    Distributed Reinforcement Learning" (2019).
+
+    Args:
+        leaf: Path of the pattern's leaf: keys joined by ``/``. Its steps must be single numbers.
+        absolute: Drop their signs, as is usual for errors of a value function.
+        eta: The part of the maximum, from 0 to 1.
+    """
+
+    eta: float = field(default=0.9, kw_only=True)
+
+    def _settings(self) -> tuple[str, str, bool, float]:
+        """Return what the native core knows this by."""
+        return "mixed", self.leaf, self.absolute, float(self.eta)
+
+
+@dataclass(frozen=True, eq=False)
+class Config:
+    """Which items to make, and when.
+
+    Args:
+        pattern: A tree like the items; its leaves are steps of columns.
+        table: Where the items go.
+        priority: A number, or how to compute it from a leaf of the item.
+        conditions: All must hold; without any, an item is made at each step at which all its steps
+            exist. With :func:`end_of_episode` an item is made when the episode ends, otherwise when
+            a step is appended.
+
+    Raises:
+        TrajectoryError: The conditions can never hold together.
+
+    Examples:
+        >>> from echoic import structured_writer as sw
+        >>> tail = sw.Config(
+        ...     {"obs": sw.column("obs")[-5:], "td": sw.column("td")[-5:]},
+        ...     table="tails",
+        ...     priority=sw.Mixed("td", eta=0.9, absolute=True),
+        ...     conditions=[sw.end_of_episode()],
+        ... )
+    """
+
+    pattern: Any
+    table: str = field(kw_only=True)
+    priority: float | Priority = field(default=1.0, kw_only=True)
+    conditions: Sequence[Condition] = field(default=(), kw_only=True)
+
+    def __post_init__(self) -> None:
+        """Refuse conditions that are none, or never hold."""
+        if isinstance(self.conditions, (Condition, str)):
+            raise TypeError(f"conditions is a list of conditions, got {self.conditions}")
+        for condition in self.conditions:
+            if not isinstance(condition, Condition):
+                raise TypeError(f"expected a condition, got {condition!r}")
+        _satisfiable(self.conditions)
+
+    def _settings(self) -> tuple[Any, str, tuple[str, str, bool, float], list[tuple[Any, ...]]]:
+        """Return what the native core knows this by."""
+        if isinstance(self.priority, Priority):
+            priority = self.priority._settings()  # noqa: SLF001 - the two are one
+        else:
+            priority = ("constant", "", False, float(self.priority))
+        conditions = [(c.term, c.path, c.modulo, c.test, c.value) for c in self.conditions]
+        return self.pattern, self.table, priority, conditions
+
+
+# The end of a range, and whether it is outside: 1 for a lower and -1 for an upper end that is. So
+# ranges with a number in them are those whose lower end is at most the upper one.
+_End: TypeAlias = "tuple[int | float, int]"
+
+
+def _satisfiable(conditions: Iterable[Condition]) -> None:
+    """Refuse conditions on one term between which no number is left."""
+    ranges: dict[tuple[str, str, int | None], tuple[_End, _End]] = {}
+    for condition in conditions:
+        key = (condition.term, condition.path, condition.modulo)
+        low, high = _range(condition)
+        before = ranges.get(key, (low, high))
+        low, high = ranges[key] = max(low, before[0]), min(high, before[1])
+        if not low <= high:
+            same = [str(c) for c in conditions if (c.term, c.path, c.modulo) == key]
+            raise TrajectoryError(f"no step has {' and '.join(same)}: the pattern would do nothing")
+
+
+def _range(condition: Condition) -> tuple[_End, _End]:
+    """Return between which numbers a condition may hold."""
+    test, value = condition.test, condition.value
+    counts = condition.term != "data"
+    least: _End = ({"step_index": 0, "steps_since_applied": 1}.get(condition.term, -math.inf), 0)
+    most: _End = (math.inf, 0)
+    if condition.modulo is not None:
+        least = (0, 0)
+        most = (condition.modulo - 1, 0) if counts else (condition.modulo, -1)
+    if test in ("!=", ""):
+        return least, most
+    if math.isnan(value):
+        return (math.inf, 1), most
+    low, high = (value, int(test == ">")), (value, -int(test == "<"))
+    if counts and math.isfinite(value):
+        # Between whole numbers.
+        low = (math.floor(value) + 1 if test == ">" else math.ceil(value), 0)
+        high = (math.ceil(value) - 1 if test == "<" else math.floor(value), 0)
+    if test in (">", ">=", "=="):
+        least = max(least, low)
+    if test in ("<", "<=", "=="):
+        most = min(most, high)
+    return least, most
+
+
+def column(path: str) -> Column:
+    """Name a column of the writer by its path: keys of the steps' tree joined by ``/``."""
+    return Column(path)
+
+
+def step_index() -> Term:
+    """Return the newest step's index in its episode, from 0."""
+    return Term("step_index")
+
+
+def steps_since_applied() -> Term:
+    """Return how many steps were appended since the pattern was last applied, the newest included.
+
+    Since the writer was made, if it never was. Goes on over the end of an episode.
+    """
+    return Term("steps_since_applied")
+
+
+def data(path: str) -> Term:
+    """Return the newest step's value in a column, which must be one number.
+
+    Without a value the condition does not hold.
+    """
+    return Term("data", path)
+
+
+def end_of_episode() -> Condition:
+    """Hold when the episode ends, and only then."""
+    return Condition("end_of_episode", "", None, "", 0)
+
+
+class StructuredWriter(_native.StructuredWriter):
+    """Appends steps, and makes items of them by patterns.
+
+    ``client.structured_writer`` makes one. As with a :class:`~echoic.TrajectoryWriter`, each step
+    is stored once, however many items name it; columns that no pattern names are not stored. A
+    writer is for one thread.
+
+    Args:
+        tables: The tables that items may go to.
+        configs: Which items to make; at each step they are looked at in this order.
+        chunk_length: How many steps a chunk has at most; found out by measuring when ``None``.
+
+    Raises:
+        TrajectoryError: A pattern is malformed.
+        PriorityError: A priority is none.
+        SpecError: A pattern does not make items of its table's spec.
+        TableNotFoundError: There is no such table.
+    """
+
+    def __new__(
+        cls,
+        tables: Sequence[Table],
+        configs: Iterable[Config],
+        chunk_length: int | None = None,
+    ) -> Self:
+        """Make a writer; see the class for the arguments."""
+        settings = [config._settings() for config in configs]  # noqa: SLF001 - the two are one
+        return super().__new__(cls, list(tables), settings, chunk_length)
+
+    def __enter__(self) -> Self:
+        """Return the writer."""
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """Hand over what is left and close; after an exception, only close."""
+        if kind is None:
+            self.flush()
+        self.close()
