@@ -1,4 +1,4 @@
-"""The command line: ``python -m benchmarks {stream,net} [--quick] [--no-peers]``.
+"""The command line: ``python -m benchmarks {stream,net,tables} [--quick] [--no-peers]``.
 
 Results go to standard output (or FILE), one JSON object a line; progress and a short
 reading of each result go to standard error. The exit status is 1 when the content check
@@ -23,6 +23,7 @@ from benchmarks.peers import PEERS
 from benchmarks.peers.process import EngineProcess, PeerProcess
 from benchmarks.progress import Progress
 from benchmarks.suites import SUITES
+from benchmarks.tables.ours import ENGINE as TABLES
 from benchmarks.timing import OpenSubject, interleave
 
 if TYPE_CHECKING:
@@ -54,16 +55,18 @@ def run(  # noqa: PLR0913 - the options of the command line
     peers: bool,
     repeats: int,
     only: str,
-    engine: Engine = ENGINE,
+    engine: Engine | None = None,
 ) -> int:
-    """Measure ``engine`` with every workload of a suite whose name contains ``only``."""
+    """Measure every workload of a suite whose name contains ``only``, on Echoic by default."""
+    if engine is None:
+        engine = TABLES if suite == "tables" else ENGINE
     workloads = [w for w in SUITES[suite](quick) if only in w.name]
     failed = False
     with contextlib.ExitStack() as stack:
         progress = stack.enter_context(Progress(len(workloads) * (repeats + 1)))
         processes: dict[str, PeerProcess] = {}
         if peers:
-            for peer in PEERS:
+            for peer in (peer for peer in PEERS if suite in peer.suites):
                 progress.say(f"{peer.name}: preparing its environment")
                 processes[peer.name] = PeerProcess(peer, suite=suite, quick=quick)
         ours = EngineProcess(type(engine).__module__, suite=suite, quick=quick)
@@ -71,9 +74,9 @@ def run(  # noqa: PLR0913 - the options of the command line
             progress.begin(workload.name)
             subjects: dict[str, OpenSubject] = {
                 report.BOUND: partial(workload.bound, engine),
-                # A server has a process of its own, as the peer's has.
+                # What talks to other processes has a process of its own, as the peer's has.
                 report.OURS: partial(ours.session, workload.name)
-                if suite == "net"
+                if suite != "stream"
                 else partial(workload.session, engine),
             }
             for name, process in processes.items():

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from benchmarks import stream
 from benchmarks.net import suite as net
+from benchmarks.tables import suite as tables
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -15,4 +16,5 @@ if TYPE_CHECKING:
 SUITES: dict[str, Callable[[bool], list[Workload]]] = {
     "stream": stream.workloads,
     "net": net.workloads,
+    "tables": tables.workloads,
 }

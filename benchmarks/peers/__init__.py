@@ -12,11 +12,19 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Peer:
-    """Which package to install, and the module that offers its engine as ``ENGINE``."""
+    """Which package to install, and the module that offers its engine as ``ENGINE``.
+
+    ``pythons`` are the versions of Python that it installs on, best first; without any, it gets the
+    running interpreter. ``requires`` are what it needs besides itself; a peer that does not say
+    which numpy it needs gets the running interpreter's, so that both sides slice and copy alike.
+    """
 
     name: str
     version: str
     module: str
+    suites: tuple[str, ...]
+    requires: tuple[str, ...] = ()
+    pythons: tuple[str, ...] = ()
 
     @property
     def requirement(self) -> str:
@@ -24,4 +32,15 @@ class Peer:
         return f"{self.name}=={self.version}"
 
 
-PEERS = (Peer("id-echo", "0.2.1", "benchmarks.peers.id_echo"),)
+PEERS = (
+    Peer("id-echo", "0.2.1", "benchmarks.peers.id_echo", ("stream", "net")),
+    # Its extension is built against this TensorFlow, which knows no numpy 2 and no later Python.
+    Peer(
+        "dm-reverb",
+        "0.14.0",
+        "benchmarks.peers.reverb",
+        ("tables",),
+        requires=("tensorflow==2.14.1", "numpy==1.26.4"),
+        pythons=("3.11", "3.10"),
+    ),
+)

@@ -25,28 +25,49 @@ INSTALL_TIMEOUT = 600.0
 def interpreter(peer: Peer) -> Path:
     """Return the Python that has ``peer`` installed, installing it if need be.
 
-    It gets the numpy of the running interpreter: both sides slice and copy alike.
-
     Raises:
         UnavailableError: it does not install here; the message ends with the reason.
     """
     folder = ENVIRONMENTS / peer.name
     python = folder / "bin" / "python"
-    requirements = [peer.requirement, f"numpy=={np.__version__}"]
+    requirements = [peer.requirement, *(peer.requires or [f"numpy=={np.__version__}"])]
     stamp = folder / "installed.txt"
-    wanted = "\n".join([sys.version, *requirements])
+    # An environment that was made with another Python is another one.
+    wanted = "\n".join([*(peer.pythons or [sys.version]), *requirements])
     if python.exists() and stamp.exists() and stamp.read_text() == wanted:
         return python
     ENVIRONMENTS.mkdir(exist_ok=True)
     (ENVIRONMENTS / ".gitignore").write_text("*\n")
     shutil.rmtree(folder, ignore_errors=True)
     try:
-        _run([sys.executable, "-m", "venv", str(folder)])
+        _make(folder, peer)
         _run([str(python), "-m", "pip", "install", "--quiet", *requirements])
     except UnavailableError as error:
         raise UnavailableError(f"{peer.requirement} does not install: {error}") from error
     stamp.write_text(wanted)
     return python
+
+
+def _candidates(peer: Peer) -> list[str]:
+    """List the interpreters to try: the running one if it will do, then those on the path."""
+    running = f"{sys.version_info.major}.{sys.version_info.minor}"
+    if not peer.pythons or running in peer.pythons:
+        return [sys.executable]
+    found = [shutil.which(f"python{version}") for version in peer.pythons]
+    return [python for python in found if python is not None]
+
+
+def _make(folder: Path, peer: Peer) -> None:
+    """Make an environment with the first interpreter that works."""
+    reason = f"no Python that it supports is on the path: {', '.join(peer.pythons)}"
+    for python in _candidates(peer):
+        try:
+            _run([python, "-m", "venv", str(folder)])
+        except UnavailableError as error:  # noqa: PERF203 - there are two or three
+            reason = str(error)
+        else:
+            return
+    raise UnavailableError(reason)
 
 
 def _run(command: list[str]) -> None:

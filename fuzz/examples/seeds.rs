@@ -10,10 +10,18 @@ use std::sync::Arc;
 use echoic_fuzz::spec;
 use echoic_net::server::STREAM;
 use echoic_net::wire::frame::{Control, DataHead, HEADER_BYTES, Stall};
-use echoic_net::wire::handshake::{Challenge, Hello, Open, Purpose, RefusalCode, Refused, Welcome};
+use echoic_net::wire::handshake::{
+    Challenge, Hello, Offer, Open, Purpose, RefusalCode, Refused, Welcome,
+};
+use echoic_net::wire::tables::{
+    Answer, BatchHead, FailureCode, ItemHead, Layout, Operation, Release, Request, RowsHead,
+    SignatureHead, SliceHead, TableEntry, write_chunk, write_list,
+};
 use echoic_net::wire::{VERSION, preface, spec as wire_spec};
 use echoic_replay::chunk::{Chunk, ColumnKind};
 use echoic_replay::encoding::{Encoding, Policy};
+use echoic_replay::table::{Form, Infos};
+use echoic_replay::trajectory::{Column, Signature};
 use echoic_replay::{Dtype, Leaf, Spec};
 
 fn bytes(write: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
@@ -61,7 +69,7 @@ fn welcome(next: u64, spec: Option<Spec>) -> Welcome {
         limit: 1000,
         heartbeat_ms: 5000,
         release: "0.1.0".into(),
-        spec,
+        offer: spec.map_or(Offer::Known, Offer::Spec),
     }
 }
 
@@ -146,6 +154,113 @@ fn chunks() -> Vec<Vec<u8>> {
     };
     let each = |leaf: &Leaf| Encoding::ALL.map(|encoding| chunk(leaf, encoding));
     all_dtypes().leaves().iter().flat_map(each).collect()
+fn signature() -> Signature {
+    let kind = ColumnKind { dtype: Dtype::UInt(2), shape: vec![3] };
+    let column = Column { path: "x".into(), kind, squeezed: false };
+    Signature { structure: "[*]".into(), columns: vec![column] }
+}
+
+/// Frames of inserts into the tables of the target.
+fn inserts() -> Vec<Vec<u8>> {
+    let rows = |first, table, row: usize| {
+        let head = RowsHead { first, table, count: 2, version: (table > 0).then_some(4) };
+        bytes(|out| {
+            head.write(out, &[1.0, 0.5], row).expect("small rows");
+            out.extend(vec![7; 2 * row]);
+        })
+    };
+    let kind = Arc::new(ColumnKind { dtype: Dtype::UInt(2), shape: vec![3] });
+    let chunk = Chunk::raw(kind, 2, vec![5; 12].into()).expect("a good chunk");
+    let slice = SliceHead { chunk: 4, offset: 0, len: 2 };
+    let item = ItemHead {
+        sequence: 0,
+        table: 1,
+        priority: 1.0,
+        version: None,
+        signature: 3,
+        columns: vec![vec![slice]],
+    };
+    vec![
+        rows(0, 0, 12),
+        rows(2, 2, 8),
+        bytes(|out| SignatureHead::write(out, 3, &signature())),
+        bytes(|out| assert!(write_chunk(out, 4, |out| chunk.write(out)))),
+        bytes(|out| item.write(out)),
+        bytes(|out| Release::write(out, &[4, 5])),
+    ]
+}
+
+fn asks() -> Vec<Vec<u8>> {
+    let keys = vec![1, 1 << 32];
+    let operations = [
+        Operation::Sample { count: 3, timeout_ms: Some(0) },
+        Operation::Sample { count: 1, timeout_ms: None },
+        Operation::Update { keys: keys.clone().into(), priorities: vec![0.0, 2.0].into() },
+        Operation::Delete { keys: keys.into() },
+        Operation::Reset,
+        Operation::Pause,
+        Operation::Resume,
+        Operation::Advance { version: 9 },
+        Operation::Info,
+        Operation::CanSample { count: 1 },
+        Operation::CanInsert { count: 1 },
+        Operation::Cancel,
+    ];
+    let request = |operation| Request { id: 1, table: 0, operation };
+    operations.map(|operation| bytes(|out| request(operation).write(out))).into()
+}
+
+/// What is said to tables; the first byte tells on what connection.
+fn tables() -> Vec<Vec<u8>> {
+    let (inserts, asks) = (inserts(), asks());
+    let items = inserts[2..].concat();
+    let mut said = vec![[&[0, 0], &items[..]].concat(), [&[0, 0], &inserts.concat()[..]].concat()];
+    said.extend(inserts.iter().map(|frame| [&[0, 5], &frame[..]].concat()));
+    said.extend(asks.iter().map(|frame| [&[1, 0], &frame[..]].concat()));
+    said.push([&[1, 1], &asks.concat()[..]].concat());
+    said
+}
+
+/// Payloads of frames; the first byte tells of which.
+fn table_frames() -> Vec<Vec<u8>> {
+    let behind = |which: u8, frame: &[u8]| [&[which], &frame[HEADER_BYTES..]].concat();
+    let mut frames: Vec<_> = asks().iter().map(|frame| behind(0, frame)).collect();
+    let (code, text) = (FailureCode::TimedOut, "late".to_owned());
+    for (kind, answer) in [
+        (1, Answer::Done { id: 3, count: 4 }),
+        (2, Answer::Failed { id: 3, code, stall: Stall::MinSize, text }),
+        (3, Answer::Numbers { id: 3, numbers: vec![] }),
+    ] {
+        frames.push(behind(1 + 8 * kind, &bytes(|out| answer.write(out))));
+    }
+    let infos = Infos {
+        keys: vec![8],
+        probabilities: vec![0.5],
+        priorities: vec![1.0],
+        times_sampled: vec![2],
+        versions: vec![3],
+        table_size: 9,
+    };
+    let layouts = [
+        Layout::Rows,
+        Layout::Trajectories { signature: Arc::new(signature()), steps: vec![vec![2]] },
+    ];
+    for layout in layouts {
+        let payload = bytes(|out| BatchHead::write(out, 6, &infos, &layout));
+        frames.push([&[2], &payload[..]].concat());
+    }
+    let inserts = inserts();
+    let kinds = [3 + 8 * 12, 3 + 8 * 8, 5, 7, 4, 6];
+    frames.extend(kinds.iter().zip(&inserts).map(|(kind, frame)| behind(*kind, frame)));
+    let entry =
+        |form| TableEntry { name: "replay".into(), form, structure: "[*]".into(), max_size: 10 };
+    let list = [
+        entry(Form::Rows(spec(3))),
+        entry(Form::Trajectories(None)),
+        entry(Form::Trajectories(Some(all_dtypes()))),
+    ];
+    frames.push([&[7], &bytes(|out| write_list(out, &list))[..]].concat());
+    frames
 }
 
 fn save(target: &str, inputs: &[Vec<u8>]) -> io::Result<()> {
@@ -185,6 +300,9 @@ fn main() -> io::Result<()> {
     save("server", &[clients(0, 12), clients(1, 4088), clients(2, 12)].concat())?;
     save("client", &servers())?;
     // The steps of a producer, and what is done to files, are no frames: any bytes stand for some.
+    save("tables", &tables())?;
+    save("table_frames", &table_frames())?;
+    // The steps of a producer are no frames: any bytes stand for some.
     let noise = |seed: u64| -> Vec<u8> {
         let byte = |at: u64| ((at + seed).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 56) as u8;
         (0..seed % 300).map(byte).collect()

@@ -156,7 +156,8 @@ fn queue(form: Form) -> Arc<Table> {
 fn serve(table: &Arc<Table>) -> Server {
     let tables = Arc::new(Tables::new(vec![Arc::clone(table)]).unwrap());
     let listen = listen_at(&"tcp://127.0.0.1:0".parse().unwrap(), &TlsFiles::default()).unwrap();
-    Server::open(&*listen, tables, Options::default()).unwrap()
+    // Several event loops: a writer that comes back may first be met by another than its own.
+    Server::open(&*listen, tables, Options { threads: 3, ..Options::default() }).unwrap()
 }
 
 fn number(bytes: &[u8]) -> u64 {
@@ -454,8 +455,8 @@ fn a_client_that_reads_nothing_is_given_no_more_batches() {
     let open = Open { proof: [0; 32], purpose, producer, epoch: 1, first: 0, stream, spec: None };
     open.write(&mut out);
     let operation = Operation::Sample { count: 10_000, timeout_ms: None };
-    // A thousand batches of more than a megabyte.
-    for id in 0..1000 {
+    // A hundred batches of more than a megabyte.
+    for id in 0..100 {
         Request { id, table: 0, operation: operation.clone() }.write(&mut out);
     }
     assert_eq!(link.write(&out).unwrap(), out.len());
@@ -466,9 +467,9 @@ fn a_client_that_reads_nothing_is_given_no_more_batches() {
         std::thread::sleep(Duration::from_millis(1));
     }
     std::thread::sleep(Duration::from_millis(100));
-    assert!(sampled() < 100, "{} batches wait for a client that reads nothing", sampled());
+    assert!(sampled() < 50, "{} batches wait for a client that reads nothing", sampled());
     let mut bytes = vec![0; 1 << 20];
-    while sampled() < 1000 {
+    while sampled() < 100 {
         assert!(Instant::now() < due, "{} batches, and no more", sampled());
         let _ = link.read(&mut bytes);
     }

@@ -26,7 +26,7 @@ use crate::leaf::{Many, One, Source};
 use crate::server::size;
 use crate::sources::{DETACH_BYTES, recheck, with_sources};
 use crate::spec::Spec;
-use crate::table::{Batch, Settings, Shape, numbers};
+use crate::table::{Batch, Settings, Shape, key_numbers, numbers};
 use crate::tree::Tree;
 use crate::wait;
 
@@ -185,6 +185,7 @@ impl RemoteTable {
     ) -> PyResult<()> {
         self.process.check(py)?;
         let deadline = wait::deadline(timeout)?;
+        check_priorities(&[priority]).map_err(|error| table_error(py, &error))?;
         match &self.shape {
             Shape::Rows { tree: example, offsets } => with_sources(
                 example,
@@ -269,7 +270,7 @@ impl RemoteTable {
         keys: &Bound<'_, PyAny>,
         priorities: &Bound<'_, PyAny>,
     ) -> PyResult<u64> {
-        let keys = numbers::<u64>(keys, "uint64")?;
+        let keys = key_numbers(keys)?;
         let priorities = numbers::<f64>(priorities, "float64")?;
         self.ask(py, |requests, wait| {
             requests.update_priorities(self.number, &keys, &priorities, wait)
@@ -278,7 +279,7 @@ impl RemoteTable {
 
     /// Removes items; how many were there.
     fn delete(&self, py: Python<'_>, keys: &Bound<'_, PyAny>) -> PyResult<u64> {
-        let keys = numbers::<u64>(keys, "uint64")?;
+        let keys = key_numbers(keys)?;
         self.ask(py, |requests, wait| requests.delete(self.number, &keys, wait))
     }
 

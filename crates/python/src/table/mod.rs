@@ -5,7 +5,7 @@ mod batch;
 mod settings;
 mod shape;
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Instant;
 
 use echoic_replay::limiter::Reason;
@@ -20,7 +20,7 @@ use pyo3::types::PyDict;
 pub use self::arena::Arena;
 pub use self::batch::{Batch, BatchInfo};
 pub use self::settings::Settings;
-pub use self::shape::{Shape, offsets};
+pub use self::shape::{Forms, Shape, offsets};
 use crate::array::Header;
 use crate::error::{set, spec_error, table_error};
 use crate::fork::Process;
@@ -73,7 +73,7 @@ impl Table {
                 let structure = structure::write(py, &tree)?;
                 (Form::Rows(spec), structure, Shape::Rows { tree, offsets })
             }
-            None => (Form::Trajectories(None), String::new(), Shape::Chunks(Mutex::new(None))),
+            None => (Form::Trajectories(None), String::new(), Shape::Chunks(Forms::default())),
         };
         let config = TableConfig {
             name,
@@ -103,6 +103,7 @@ impl Table {
     ) -> PyResult<()> {
         self.process.check(py)?;
         let deadline = wait::deadline(timeout)?;
+        core::check_priorities(&[priority]).map_err(|error| table_error(py, &error))?;
         match &self.shape {
             Shape::Rows { tree: example, offsets } => with_sources(
                 example,
@@ -193,8 +194,7 @@ impl Table {
         priorities: &Bound<'_, PyAny>,
     ) -> PyResult<usize> {
         self.process.check(py)?;
-        let (keys, priorities) =
-            (numbers::<u64>(keys, "uint64")?, numbers::<f64>(priorities, "float64")?);
+        let (keys, priorities) = (key_numbers(keys)?, numbers::<f64>(priorities, "float64")?);
         self.table.update_priorities(&keys, &priorities).map_err(|error| table_error(py, &error))
     }
 
@@ -206,35 +206,44 @@ impl Table {
     /// Reads items by their names, without sampling them.
     fn get(&self, py: Python<'_>, keys: &Bound<'_, PyAny>) -> PyResult<Batch> {
         self.process.check(py)?;
-        let keys = numbers::<u64>(keys, "uint64")?;
+        let keys = key_numbers(keys)?;
         self.batch(py, self.table.get(&keys), 1.0)
     }
 
     /// Removes items; how many were there.
     fn delete(&self, py: Python<'_>, keys: &Bound<'_, PyAny>) -> PyResult<usize> {
         self.process.check(py)?;
-        let keys = numbers::<u64>(keys, "uint64")?;
+        let keys = key_numbers(keys)?;
         Ok(py.detach(|| self.table.delete(&keys)))
     }
 
-    fn reset(&self, py: Python<'_>) {
+    fn reset(&self, py: Python<'_>) -> PyResult<()> {
+        self.process.check(py)?;
         py.detach(|| self.table.reset());
+        Ok(())
     }
 
-    fn pause(&self) {
+    fn pause(&self, py: Python<'_>) -> PyResult<()> {
+        self.process.check(py)?;
         self.table.pause();
+        Ok(())
     }
 
-    fn resume(&self) {
+    fn resume(&self, py: Python<'_>) -> PyResult<()> {
+        self.process.check(py)?;
         self.table.resume();
+        Ok(())
     }
 
-    fn advance(&self, version: u64) {
+    fn advance(&self, py: Python<'_>, version: u64) -> PyResult<()> {
+        self.process.check(py)?;
         self.table.advance(version);
+        Ok(())
     }
 
     #[pyo3(name = "_set_limiter")]
     fn set_limiter(&self, py: Python<'_>, limiter: Settings) -> PyResult<()> {
+        self.process.check(py)?;
         let limiter = limiter.limiter(py)?;
         self.table.set_limiter(limiter).map_err(|error| table_error(py, &error))
     }
@@ -414,6 +423,21 @@ impl Rows<'_> {
         }
         insertion.commit(priorities, version).map(drop)
     }
+}
+
+/// The keys of an array or a sequence: whole numbers, as `batch.info.key` gives them.
+pub fn key_numbers(values: &Bound<'_, PyAny>) -> PyResult<Vec<u64>> {
+    let py = values.py();
+    let array = py.import("numpy")?.call_method1("asarray", (values,))?;
+    let kind: String = array.getattr("dtype")?.getattr("kind")?.extract()?;
+    let empty = array.getattr("size")?.extract::<usize>()? == 0;
+    let negative = || array.call_method0("min")?.lt(0);
+    if !(empty || kind == "u" || (kind == "i" && !negative()?)) {
+        let dtype = array.getattr("dtype")?;
+        let text = format!("keys are whole numbers >= 0, as in batch.info.key; got {dtype}");
+        return Err(pyo3::exceptions::PyValueError::new_err(text));
+    }
+    numbers(&array, "uint64")
 }
 
 /// The numbers of an array or a sequence.

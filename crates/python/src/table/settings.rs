@@ -23,7 +23,7 @@ impl Settings {
             ("max_heap", []) => SelectorKind::MaxHeap,
             ("epoch", []) => SelectorKind::Epoch,
             ("hot_cold", [age_threshold, hot_fraction, exponent]) => SelectorKind::HotCold {
-                age_threshold: *age_threshold as u64,
+                age_threshold: whole("age_threshold", *age_threshold)?,
                 hot_fraction: *hot_fraction,
                 exponent: *exponent,
             },
@@ -34,17 +34,17 @@ impl Settings {
     /// As a limiter.
     pub fn limiter(&self, py: Python<'_>) -> PyResult<Limiter> {
         let made = match (self.0.as_str(), self.1.as_slice()) {
-            ("min_size", [size]) => Limiter::min_size(*size as u64),
+            ("min_size", [size]) => Limiter::min_size(least(py, *size)?),
             ("sample_to_insert_ratio", [ratio, size, buffer]) => {
-                Limiter::sample_to_insert_ratio(*ratio, *size as u64, *buffer)
+                Limiter::sample_to_insert_ratio(*ratio, least(py, *size)?, *buffer)
             }
             ("sample_to_insert_ratio", [ratio, size, low, high]) => {
-                Limiter::sample_to_insert_ratio(*ratio, *size as u64, (*low, *high))
+                Limiter::sample_to_insert_ratio(*ratio, least(py, *size)?, (*low, *high))
             }
-            ("queue", [size]) => Limiter::queue(*size as u64),
-            ("stack", [size]) => Limiter::stack(*size as u64),
+            ("queue", [size]) => Limiter::queue(least(py, *size)?),
+            ("stack", [size]) => Limiter::stack(least(py, *size)?),
             ("raw", [size, ratio, low, high]) => Limiter::raw(Parameters {
-                min_size: *size as u64,
+                min_size: least(py, *size)?,
                 samples_per_insert: *ratio,
                 min_diff: *low,
                 max_diff: *high,
@@ -57,4 +57,23 @@ impl Settings {
     fn unknown(&self, what: &str) -> PyErr {
         PyValueError::new_err(format!("there is no {what} {:?} with {:?}", self.0, self.1))
     }
+}
+
+/// The size of a limiter.
+fn least(py: Python<'_>, size: f64) -> PyResult<u64> {
+    if size < 0.0 && size.fract() == 0.0 {
+        return Err(limiter_error(py, format!("min_size must be at least 1, got {size}")));
+    }
+    whole("size", size)
+}
+
+/// A number that counts something.
+fn whole(name: &str, value: f64) -> PyResult<u64> {
+    // From here on not every whole number is a double.
+    let exact = (1u64 << 53) as f64;
+    if value.fract() != 0.0 || !(0.0..exact).contains(&value) {
+        let text = format!("{name} must be a whole number >= 0, got {value}");
+        return Err(PyValueError::new_err(text));
+    }
+    Ok(value as u64)
 }

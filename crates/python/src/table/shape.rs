@@ -8,7 +8,7 @@ use echoic_replay::trajectory::{Column, Signature, Trajectory};
 use pyo3::prelude::*;
 
 use crate::error::{spec_error, trajectory_error};
-use crate::leaf::One;
+use crate::leaf::{One, Source};
 use crate::sources::{recheck, with_sources};
 use crate::structure;
 use crate::tree::Tree;
@@ -19,6 +19,34 @@ pub struct Known {
     pub signature: Arc<Signature>,
 }
 
+/// How many forms of items a table knows at a time. Of one that it has forgotten, classes are lost.
+const MAX_FORMS: usize = 64;
+
+/// Forms of items, with the classes of their nodes. The one added or found last comes first.
+#[derive(Default)]
+pub struct Forms(Mutex<Vec<Arc<Known>>>);
+
+impl Forms {
+    fn find(&self, is_it: impl Fn(&Known) -> bool) -> Option<Arc<Known>> {
+        let mut forms = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let at = forms.iter().position(|known| is_it(known))?;
+        forms[..=at].rotate_right(1);
+        forms.first().cloned()
+    }
+
+    fn add(&self, known: Arc<Known>) {
+        let mut forms = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        // Another of the same signature has other classes of the same names: the latest counts.
+        let old = forms.iter().position(|other| other.signature == known.signature);
+        let old = old.or((forms.len() == MAX_FORMS).then_some(MAX_FORMS - 1));
+        let dropped = old.map(|old| forms.remove(old));
+        forms.insert(0, known);
+        drop(forms);
+        // Without the lock: the end of a Python object may run Python.
+        drop(dropped);
+    }
+}
+
 /// What items of a table look like.
 pub enum Shape {
     /// Every item is like the example.
@@ -27,8 +55,8 @@ pub enum Shape {
         /// Where each leaf starts in a row.
         offsets: Vec<usize>,
     },
-    /// Items of any form; here is the one that came or went last.
-    Chunks(Mutex<Option<Arc<Known>>>),
+    /// Items of any form; here are those seen lately, the last one first.
+    Chunks(Forms),
 }
 
 impl Shape {
@@ -39,16 +67,13 @@ impl Shape {
                 let tree = structure::read(py, structure, spec.leaves().to_vec())?;
                 Self::Rows { tree, offsets: offsets(spec) }
             }
-            Form::Trajectories(_) => Self::Chunks(Mutex::new(None)),
+            Form::Trajectories(_) => Self::Chunks(Forms::default()),
         })
     }
 
     /// A tree as a trajectory of chunks that have one step.
-    pub fn trajectory_of(
-        last: &Mutex<Option<Arc<Known>>>,
-        tree: &Bound<'_, PyAny>,
-    ) -> PyResult<Arc<Trajectory>> {
-        let (known, chunks) = Self::chunks_of(last, tree)?;
+    pub fn trajectory_of(forms: &Forms, tree: &Bound<'_, PyAny>) -> PyResult<Arc<Trajectory>> {
+        let (known, chunks) = Self::chunks_of(forms, tree)?;
         let slice = |chunk| vec![Slice { chunk: Arc::new(chunk), offset: 0, len: 1 }];
         let columns = chunks.into_iter().map(slice).collect();
         let trajectory = Trajectory::new(Arc::clone(&known.signature), columns);
@@ -57,13 +82,9 @@ impl Shape {
     }
 
     /// The leaves of a tree as chunks of one step.
-    fn chunks_of(
-        last: &Mutex<Option<Arc<Known>>>,
-        tree: &Bound<'_, PyAny>,
-    ) -> PyResult<(Arc<Known>, Vec<Chunk>)> {
+    fn chunks_of(forms: &Forms, tree: &Bound<'_, PyAny>) -> PyResult<(Arc<Known>, Vec<Chunk>)> {
         let py = tree.py();
-        let known = last.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        if let Some(known) = known
+        if let Some(known) = forms.find(|_| true)
             && let Ok(chunks) = chunks(&known, tree)
         {
             return Ok((known, chunks));
@@ -82,7 +103,7 @@ impl Shape {
                 .collect(),
         });
         let known = Arc::new(Known { tree: example, signature });
-        *last.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(&known));
+        forms.add(Arc::clone(&known));
         let chunks = chunks(&known, tree)?;
         Ok((known, chunks))
     }
@@ -90,13 +111,13 @@ impl Shape {
     /// The tree of a signature.
     pub fn known(
         py: Python<'_>,
-        last: &Mutex<Option<Arc<Known>>>,
+        forms: &Forms,
         signature: &Arc<Signature>,
     ) -> PyResult<Arc<Known>> {
-        let found = last.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        if let Some(known) = found
-            && (Arc::ptr_eq(&known.signature, signature) || known.signature == *signature)
-        {
+        let same = |known: &Known| {
+            Arc::ptr_eq(&known.signature, signature) || known.signature == *signature
+        };
+        if let Some(known) = forms.find(same) {
             return Ok(known);
         }
         let leaves = signature.columns.iter().map(|column| echoic_replay::Leaf {
@@ -106,7 +127,7 @@ impl Shape {
         });
         let tree = structure::read(py, &signature.structure, leaves.collect())?;
         let known = Arc::new(Known { tree, signature: Arc::clone(signature) });
-        *last.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(&known));
+        forms.add(Arc::clone(&known));
         Ok(known)
     }
 }
@@ -129,6 +150,9 @@ fn chunks(known: &Known, tree: &Bound<'_, PyAny>) -> PyResult<Vec<Chunk>> {
         &mut One,
         |sources, _| {
             recheck(tree.py(), &known.tree, sources)?;
+            // They come in the order of the tree, and leaves are numbered with keys sorted.
+            let mut sources: Vec<&Source> = sources.iter().collect();
+            sources.sort_unstable_by_key(|source| source.leaf);
             for source in sources {
                 let kind = &known.signature.columns[source.leaf].kind;
                 let mut bytes = vec![0; kind.step_bytes().unwrap_or(0)];

@@ -158,6 +158,9 @@ impl Core {
     /// Whether `count` items may be sampled now.
     pub(super) fn check_sample(&self, count: u64) -> Result<(), Obstacle> {
         self.check_open()?;
+        if count > MAX_BATCH {
+            return Err(TableError::BatchSize { count, most: MAX_BATCH }.into());
+        }
         self.limiter.can_sample(&self.counts, count)?;
         if u64::from(self.items.len()) < self.needed(count) {
             return Err(Reason::MinSize.into());
@@ -165,11 +168,10 @@ impl Core {
         Ok(())
     }
 
-    /// How many items there must be for a batch: each draw may be the last of its item, so that the
-    /// next has one less to choose from.
+    /// How many items there must be for a batch: each draw may be the last of its item.
     pub(super) fn needed(&self, count: u64) -> u64 {
-        let gone = if self.max_times_sampled > 0 { count.saturating_sub(1) } else { 0 };
-        self.limiter.parameters().min_size.max(1).saturating_add(gone)
+        let gone = if self.max_times_sampled > 0 { count } else { 1 };
+        self.limiter.parameters().min_size.max(gone)
     }
 
     /// Takes rows for items to come.
@@ -397,6 +399,9 @@ impl Core {
         self.counts = Counts::default();
     }
 }
+
+/// The most items of a batch: what is known about them is taken note of under the lock.
+const MAX_BATCH: u64 = 1 << 24;
 
 /// How many rows a table has: one more than items because a newcomer is there before somebody goes, and
 /// some for those that are being written, or were removed while they are read.

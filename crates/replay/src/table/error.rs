@@ -46,6 +46,14 @@ pub enum TableError {
         /// Items that there can be.
         max_size: u64,
     },
+    /// Sample smaller batches.
+    #[error("a batch has at most {most} items, got {count}")]
+    BatchSize {
+        /// Items asked for.
+        count: u64,
+        /// The most there may be.
+        most: u64,
+    },
     /// Make the table smaller.
     #[error(transparent)]
     Memory(#[from] AllocError),

@@ -181,7 +181,7 @@ impl Table {
         let key = self.change(|core, graveyard| {
             core.insert_trajectory(trajectory, priority, version, graveyard)
         })?;
-        self.items.notify();
+        self.notify();
         Ok(key)
     }
 

@@ -1,0 +1,278 @@
+//! What tables are told and tell, as bytes: what is written is read again, and what is cut or changed is
+//! an error, or another value, and never a panic.
+
+use std::sync::Arc;
+
+use echoic_net::wire::WireError;
+use echoic_net::wire::frame::{HEADER_BYTES, Header, Stall};
+use echoic_net::wire::handshake::{Offer, Welcome};
+use echoic_net::wire::tables::{
+    ALIGNMENT, Answer, BatchHead, FailureCode, ItemHead, Layout, Numbers, Operation, Release,
+    Request, RowsHead, SignatureHead, SliceHead, TableEntry, check_list,
+};
+use echoic_replay::chunk::ColumnKind;
+use echoic_replay::limiter::{Counts, Parameters};
+use echoic_replay::table::{Form, Infos};
+use echoic_replay::trajectory::{Column, Signature};
+use echoic_replay::{Dtype, Leaf, Spec};
+use proptest::collection::vec;
+use proptest::prelude::*;
+
+/// Splits a frame.
+fn parts(frame: &[u8]) -> (Header, &[u8]) {
+    let header = Header::read(frame).unwrap().unwrap();
+    let payload = &frame[HEADER_BYTES..];
+    assert_eq!(header.len as usize, payload.len());
+    (header, payload)
+}
+
+fn operation() -> impl Strategy<Value = Operation<'static>> {
+    let finite = -1e9..1e9f64;
+    prop_oneof![
+        (0..1u32 << 20, proptest::option::of(0..u64::MAX))
+            .prop_map(|(count, timeout_ms)| Operation::Sample { count, timeout_ms }),
+        vec((any::<u64>(), finite.clone()), 0..20).prop_map(|pairs| {
+            let (keys, priorities): (Vec<u64>, Vec<f64>) = pairs.into_iter().unzip();
+            Operation::Update { keys: keys.into(), priorities: priorities.into() }
+        }),
+        vec(any::<u64>(), 0..20).prop_map(|keys| Operation::Delete { keys: keys.into() }),
+        Just(Operation::Reset),
+        Just(Operation::Pause),
+        Just(Operation::Resume),
+        (any::<u64>(), finite.clone(), finite.clone(), finite).prop_map(|(min_size, a, b, c)| {
+            let (samples_per_insert, min_diff, max_diff) = (a, b, c);
+            Operation::SetLimiter(Parameters { min_size, samples_per_insert, min_diff, max_diff })
+        }),
+        any::<u64>().prop_map(|version| Operation::Advance { version }),
+        Just(Operation::Info),
+        (0..1u32 << 20).prop_map(|count| Operation::CanSample { count }),
+        (0..1u32 << 20).prop_map(|count| Operation::CanInsert { count }),
+        Just(Operation::Cancel),
+    ]
+}
+
+fn kind() -> impl Strategy<Value = ColumnKind> + Clone {
+    let dtype = prop_oneof![
+        Just(Dtype::Bool),
+        Just(Dtype::Float(4)),
+        Just(Dtype::Int(8)),
+        Just(Dtype::BFloat16),
+        (1..9u32).prop_map(Dtype::Bytes),
+    ];
+    (dtype, vec(0..5usize, 0..4)).prop_map(|(dtype, shape)| ColumnKind { dtype, shape })
+}
+
+fn signature() -> impl Strategy<Value = Signature> {
+    let column = ("[a-z/]{0,8}", kind(), any::<bool>());
+    let column = column.prop_map(|(path, kind, squeezed)| Column { path, kind, squeezed });
+    ("\\PC{0,20}", vec(column, 0..5))
+        .prop_map(|(structure, columns)| Signature { structure, columns })
+}
+
+fn entry() -> impl Strategy<Value = TableEntry> {
+    let spec = vec(kind(), 1..4).prop_map(|kinds| {
+        let leaf = |(number, kind): (usize, ColumnKind)| Leaf {
+            path: format!("leaf{number}"),
+            dtype: kind.dtype,
+            shape: kind.shape,
+        };
+        Spec::new(kinds.into_iter().enumerate().map(leaf).collect()).unwrap()
+    });
+    let form = prop_oneof![
+        spec.clone().prop_map(Form::Rows),
+        Just(Form::Trajectories(None)),
+        spec.prop_map(|spec| Form::Trajectories(Some(spec))),
+    ];
+    ("[a-z]{1,9}", form, "\\PC{0,30}", any::<u32>()).prop_map(
+        |(name, form, structure, max_size)| TableEntry { name, form, structure, max_size },
+    )
+}
+
+fn infos(count: usize) -> Infos {
+    let doubles = |factor: f64| (0..count).map(|number| number as f64 * factor).collect();
+    Infos {
+        keys: (0..count as u64).map(|number| number << 33).collect(),
+        probabilities: doubles(0.01),
+        priorities: doubles(3.0),
+        times_sampled: (0..count as u32).collect(),
+        versions: (5..5 + count as u64).collect(),
+        table_size: 77,
+    }
+}
+
+/// Reads every prefix of a payload, which is an error, and some changes of it, which may be none.
+fn is_robust<T>(payload: &[u8], change: (usize, u8), read: impl Fn(&[u8]) -> Result<T, WireError>) {
+    for len in 0..payload.len() {
+        assert!(read(&payload[..len]).is_err(), "{len} of {} bytes were enough", payload.len());
+    }
+    let mut changed = payload.to_vec();
+    if !changed.is_empty() {
+        let at = change.0 % changed.len();
+        changed[at] ^= change.1;
+        let _ = read(&changed);
+    }
+    changed.push(0);
+    let _ = read(&changed);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn requests_are_read_as_they_were_written(
+        (id, table, operation) in (any::<u64>(), any::<u32>(), operation()),
+        change in (any::<usize>(), any::<u8>()),
+    ) {
+        let request = Request { id, table, operation };
+        let mut frame = Vec::new();
+        request.write(&mut frame);
+        let (_, payload) = parts(&frame);
+        prop_assert_eq!(Request::read(payload), Ok(request));
+        is_robust(payload, change, Request::read);
+    }
+
+    #[test]
+    fn answers_are_read_as_they_were_written(
+        (id, count, version) in any::<(u64, u64, u64)>(),
+        text in "\\PC{0,40}",
+        change in (any::<usize>(), any::<u8>()),
+    ) {
+        let limiter =
+            Parameters { min_size: 3, samples_per_insert: 0.5, min_diff: -1.0, max_diff: 9.0 };
+        let counts = Counts { inserts: count, samples: 4, deletions: 1 };
+        let (table, size, paused, row_bytes) = (2, 8, true, 1 << 40);
+        let numbers = Numbers { table, size, counts, limiter, paused, version, row_bytes };
+        let (code, stall) = (FailureCode::Limiter, Stall::Ratio);
+        for answer in [
+            Answer::Done { id, count },
+            Answer::Failed { id, code, stall, text },
+            Answer::Numbers { id, numbers: vec![numbers, numbers] },
+        ] {
+            let mut frame = Vec::new();
+            answer.write(&mut frame);
+            let (header, payload) = parts(&frame);
+            let read = Answer::read(header, payload);
+            prop_assert_eq!(read.as_ref().map(Answer::id), Ok(id));
+            prop_assert_eq!(read, Ok(answer));
+            is_robust(payload, change, |bytes| Answer::read(header, bytes));
+        }
+    }
+
+    #[test]
+    fn batches_are_read_as_they_were_written_and_columns_are_aligned(
+        signature in signature(),
+        (id, count) in (any::<u64>(), 0..9usize),
+        of_trajectories in any::<bool>(),
+        change in (any::<usize>(), any::<u8>()),
+    ) {
+        let steps = |_| (1..=count as u64).collect();
+        let layout = if of_trajectories {
+            let steps = signature.columns.iter().map(steps).collect();
+            Layout::Trajectories { signature: Arc::new(signature), steps }
+        } else {
+            Layout::Rows
+        };
+        let mut payload = Vec::new();
+        BatchHead::write(&mut payload, id, &infos(count), &layout);
+        let (head, used) = BatchHead::read(&payload).unwrap();
+        prop_assert_eq!(used, payload.len());
+        let expected = BatchHead { id, infos: infos(count), layout };
+        prop_assert_eq!(&head, &expected);
+        is_robust(&payload, change, BatchHead::read);
+        let mut end = used;
+        for column in head.layout.columns(count, used, None).unwrap() {
+            prop_assert!(column.start % ALIGNMENT == 0 && column.start >= end);
+            prop_assert!(column.start < end + ALIGNMENT);
+            end = column.end;
+        }
+    }
+
+    #[test]
+    fn inserts_are_read_as_they_were_written(
+        signature in signature(),
+        (first, table, count, row) in (0..1u64 << 60, any::<u32>(), 1..9u32, 0..20usize),
+        version in proptest::option::of(any::<u64>()),
+        slices in vec(vec(any::<(u64, u32, u32)>(), 0..4), 0..4),
+        change in (any::<usize>(), any::<u8>()),
+    ) {
+        let head = RowsHead { first, table, count, version };
+        let priorities: Vec<f64> = (0..count).map(f64::from).collect();
+        let rows: Vec<u8> = (0..count as usize * row).map(|byte| byte as u8).collect();
+        let mut frame = Vec::new();
+        head.write(&mut frame, &priorities, row).unwrap();
+        frame.extend_from_slice(&rows);
+        let (_, payload) = parts(&frame);
+        let read = |bytes: &[u8]| {
+            let (head, priorities, rows) = RowsHead::read(bytes, |_| Ok(row))?;
+            Ok((head, priorities, rows.to_vec()))
+        };
+        prop_assert_eq!(read(payload), Ok((head, priorities, rows)));
+        is_robust(payload, change, read);
+
+        let slice = |(chunk, offset, len)| SliceHead { chunk, offset, len };
+        let columns: Vec<Vec<SliceHead>> =
+            slices.into_iter().map(|one| one.into_iter().map(slice).collect()).collect();
+        let (sequence, priority, id) = (first, 2.5, 9);
+        let item = ItemHead { sequence, table, priority, version, signature: id, columns };
+        let mut frame = Vec::new();
+        item.write(&mut frame);
+        prop_assert_eq!(ItemHead::read(parts(&frame).1), Ok(item));
+        is_robust(parts(&frame).1, change, ItemHead::read);
+
+        let mut frame = Vec::new();
+        SignatureHead::write(&mut frame, id, &signature);
+        prop_assert_eq!(SignatureHead::check(&signature), Ok(()));
+        let read = SignatureHead::read(parts(&frame).1);
+        prop_assert_eq!(read, Ok(SignatureHead { id, signature }));
+        is_robust(parts(&frame).1, change, SignatureHead::read);
+
+        let chunks = vec![first, 3];
+        let mut frame = Vec::new();
+        Release::write(&mut frame, &chunks);
+        prop_assert_eq!(Release::read(parts(&frame).1), Ok(Release { chunks }));
+        is_robust(parts(&frame).1, change, Release::read);
+    }
+
+    #[test]
+    fn tables_are_introduced_as_they_are(
+        tables in vec(entry(), 0..5),
+        change in (any::<usize>(), any::<u8>()),
+    ) {
+        prop_assert_eq!(check_list(&tables), Ok(()));
+        let welcome = Welcome {
+            proof: [1; 32],
+            instance: [2; 16],
+            next: 3,
+            limit: 4,
+            heartbeat_ms: 5,
+            release: "0.1.0".into(),
+            offer: Offer::Tables(tables),
+        };
+        let mut frame = Vec::new();
+        welcome.write(&mut frame);
+        prop_assert_eq!(Welcome::read(parts(&frame).1), Ok(welcome));
+        is_robust(parts(&frame).1, change, Welcome::read);
+    }
+}
+
+#[test]
+fn a_length_that_no_memory_has_is_refused_before_any_is_taken() {
+    // Half a billion keys, of which none is there.
+    let mut payload = 7u64.to_le_bytes().to_vec();
+    payload.push(3);
+    payload.extend(0u32.to_le_bytes());
+    let with = |count: u32| [&payload[..], &count.to_le_bytes()].concat();
+    let large = Request::read(&with(u32::MAX)).unwrap_err();
+    assert!(matches!(large, WireError::TooLarge { field: "number of keys", .. }), "{large}");
+    let short = Request::read(&with(1 << 19)).unwrap_err();
+    assert!(matches!(short, WireError::Truncated { field: "keys", .. }), "{short}");
+    // Steps whose sum is past every number.
+    let kind = ColumnKind { dtype: Dtype::Int(8), shape: vec![] };
+    let columns = vec![Column { path: "x".into(), kind, squeezed: false }];
+    let signature = Arc::new(Signature { structure: String::new(), columns });
+    for steps in [vec![u64::MAX, 1], vec![u64::MAX / 8, 0], vec![1 << 28, 0]] {
+        let layout = Layout::Trajectories { signature: Arc::clone(&signature), steps: vec![steps] };
+        let error = layout.columns(2, 100, None).unwrap_err();
+        assert!(matches!(error, WireError::TooLarge { .. }), "{error}");
+    }
+}

@@ -1,0 +1,65 @@
+//! Frames of tables: what can be read is written again byte for byte, the rest is an error.
+#![no_main]
+
+use echoic_net::wire::frame::{HEADER_BYTES, Header};
+use echoic_net::wire::reader::Reader;
+use echoic_net::wire::tables::{
+    Answer, BatchHead, ItemHead, Release, Request, RowsHead, SignatureHead, read_list, write_list,
+};
+use libfuzzer_sys::fuzz_target;
+
+/// Whether a frame has just this payload.
+fn same(payload: &[u8], write: impl FnOnce(&mut Vec<u8>)) {
+    let mut frame = Vec::new();
+    write(&mut frame);
+    assert_eq!(&frame[HEADER_BYTES..], payload);
+}
+
+fuzz_target!(|bytes: &[u8]| {
+    let [which, payload @ ..] = bytes else { return };
+    match which % 8 {
+        0 => {
+            let Ok(request) = Request::read(payload) else { return };
+            same(payload, |out| request.write(out));
+        }
+        1 => {
+            let header = Header { len: payload.len() as u32, kind: 33 + which / 8 % 4 };
+            let Ok(answer) = Answer::read(header, payload) else { return };
+            same(payload, |out| answer.write(out));
+        }
+        2 => {
+            let Ok((head, used)) = BatchHead::read(payload) else { return };
+            let mut written = Vec::new();
+            BatchHead::write(&mut written, head.id, &head.infos, &head.layout);
+            assert_eq!(written, payload[..used]);
+            let _ = head.layout.columns(head.infos.keys.len(), used, None);
+        }
+        3 => {
+            let row = usize::from(which / 8);
+            let Ok((head, priorities, rows)) = RowsHead::read(payload, |_| Ok(row)) else { return };
+            let mut frame = Vec::new();
+            head.write(&mut frame, &priorities, row).expect("it came in a frame");
+            frame.extend_from_slice(rows);
+            assert_eq!(&frame[HEADER_BYTES..], payload);
+        }
+        4 => {
+            let Ok(item) = ItemHead::read(payload) else { return };
+            same(payload, |out| item.write(out));
+        }
+        5 => {
+            let Ok(head) = SignatureHead::read(payload) else { return };
+            same(payload, |out| SignatureHead::write(out, head.id, &head.signature));
+        }
+        6 => {
+            let Ok(release) = Release::read(payload) else { return };
+            same(payload, |out| Release::write(out, &release.chunks));
+        }
+        _ => {
+            let mut reader = Reader::new(payload);
+            let Ok(tables) = read_list(&mut reader) else { return };
+            let mut written = Vec::new();
+            write_list(&mut written, &tables);
+            assert_eq!(written, payload[..payload.len() - reader.left()]);
+        }
+    }
+});
