@@ -154,6 +154,8 @@ fn chunks() -> Vec<Vec<u8>> {
     };
     let each = |leaf: &Leaf| Encoding::ALL.map(|encoding| chunk(leaf, encoding));
     all_dtypes().leaves().iter().flat_map(each).collect()
+}
+
 fn signature() -> Signature {
     let kind = ColumnKind { dtype: Dtype::UInt(2), shape: vec![3] };
     let column = Column { path: "x".into(), kind, squeezed: false };
@@ -299,10 +301,9 @@ fn main() -> io::Result<()> {
     save("chunk", &chunks())?;
     save("server", &[clients(0, 12), clients(1, 4088), clients(2, 12)].concat())?;
     save("client", &servers())?;
-    // The steps of a producer, and what is done to files, are no frames: any bytes stand for some.
     save("tables", &tables())?;
     save("table_frames", &table_frames())?;
-    // The steps of a producer are no frames: any bytes stand for some.
+    // The steps of a producer, and what is done to files, are no frames: any bytes stand for some.
     let noise = |seed: u64| -> Vec<u8> {
         let byte = |at: u64| ((at + seed).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 56) as u8;
         (0..seed % 300).map(byte).collect()

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, final
 
 import numpy as np
@@ -37,7 +38,7 @@ __all__ = [
 def allocation_count() -> int:
     """How often Rust code of this module has allocated memory since it was loaded."""
 
-def list_checkpoints(root: str | os.PathLike[str]) -> list[str]:
+def list_checkpoints(root: str | os.PathLike[str]) -> list[Path]:
     """Return the checkpoints of a directory, the oldest first; none when it is not there."""
 
 def open_checkpoint(path: str | os.PathLike[str]) -> list[Table]:
@@ -283,7 +284,7 @@ class Server:
     def metrics(self) -> dict[str, float]:
         """Return every number by name: those of :attr:`info`, and refusals by reason."""
 
-    def _save(self, root: str | os.PathLike[str], keep: int) -> str: ...
+    def _save(self, root: str | os.PathLike[str], keep: int) -> Path: ...
     def _load(self, path: str | os.PathLike[str]) -> dict[str, int]: ...
     def close(self, drain: float = 1.0) -> None:
         """Close the doors, end intake and wake everyone who waits.
@@ -473,41 +474,75 @@ class RemoteTable:
         priority: float = 1.0,
         version: int | None = None,
         timeout: float | None = None,
-    ) -> None: ...
+    ) -> None:
+        """Send one item; see ``Table.insert``."""
+
     def insert_batch(
         self,
         tree: Any,
         priorities: Any = None,
         version: int | None = None,
         timeout: float | None = None,
-    ) -> None: ...
-    def sample(self, count: int, timeout: float | None = None, beta: float = 1.0) -> Batch: ...
-    def update_priorities(self, keys: Any, priorities: Any) -> int: ...
-    def delete(self, keys: Any) -> int: ...
-    def reset(self) -> None: ...
-    def pause(self) -> None: ...
-    def resume(self) -> None: ...
-    def advance(self, version: int) -> None: ...
-    def can_sample(self, count: int) -> bool: ...
-    def can_insert(self, count: int) -> bool: ...
+    ) -> None:
+        """Send many items; see ``Table.insert_batch``."""
+
+    def sample(self, count: int, timeout: float | None = None, beta: float = 1.0) -> Batch:
+        """Draw a batch; see ``Table.sample``."""
+
+    def update_priorities(self, keys: Any, priorities: Any) -> int:
+        """Change priorities; see ``Table.update_priorities``."""
+
+    def delete(self, keys: Any) -> int:
+        """Remove items; returns how many of them were there."""
+
+    def reset(self) -> None:
+        """Remove all items and count from zero."""
+
+    def pause(self) -> None:
+        """Let inserts and samples wait until :meth:`resume`."""
+
+    def resume(self) -> None:
+        """End a pause."""
+
+    def advance(self, version: int) -> None:
+        """Tell the learner's policy version."""
+
+    def can_sample(self, count: int) -> bool:
+        """Whether a batch of so many could be sampled now without waiting."""
+
+    def can_insert(self, count: int) -> bool:
+        """Whether so many items could be inserted now without waiting."""
+
     def _set_limiter(self, limiter: tuple[str, list[float]]) -> None: ...
     def __len__(self) -> int: ...
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """What the table is called."""
+
     @property
-    def spec(self) -> Spec | None: ...
+    def spec(self) -> Spec | None:
+        """What items look like; ``None`` when they may be of any form."""
+
     @property
-    def info(self) -> dict[str, Any]: ...
+    def info(self) -> dict[str, Any]:
+        """A snapshot of the table's numbers; see ``Table.info``."""
 
 @final
 class Tables:
     """A connection to the tables of a server."""
 
-    def flush(self, timeout: float | None = None) -> None: ...
-    def close(self, timeout: float | None = None) -> None: ...
-    def stats(self) -> dict[str, float]: ...
+    def flush(self, timeout: float | None = None) -> None:
+        """Wait until everything that was inserted before is in its table."""
+
+    def close(self, timeout: float | None = None) -> None:
+        """Deliver what was inserted, and end."""
+
+    def stats(self) -> dict[str, float]:
+        """Return the connection's numbers; see ``TableClient.stats``."""
+
     @property
-    def address(self) -> str: ...
+    def address(self) -> str:
+        """Where the server is."""
 
 def connect_tables(
     address: str,
@@ -529,9 +564,16 @@ def connect_tables(
 class TrajectoryWriter:
     """The native part of :class:`echoic.TrajectoryWriter`: everything that runs per step."""
 
-    def __new__(cls, tables: list[Table | RemoteTable], keep_alive: int, chunk_length: int | None)
-    -> Self: ... def configure(self, path: str, keep_alive: int, chunk_length: int | None) -> None:
-    ... def append(self, step: Any, partial: bool = False, timeout: float | None = None) -> None:
+    def __new__(
+        cls,
+        tables: list[Table | RemoteTable],
+        keep_alive: int,
+        chunk_length: int | None,
+    ) -> Self: ...
+    def configure(self, path: str, keep_alive: int, chunk_length: int | None) -> None:
+        """Give a column settings of its own."""
+
+    def append(self, step: Any, partial: bool = False, timeout: float | None = None) -> None:
         """Append a step, or a part of one.
 
         Never waits, unless a thousand items wait for their tables.
@@ -552,8 +594,7 @@ class TrajectoryWriter:
 
     @property
     def history(self) -> Any:
-        """A tree like the steps, whose leaves are :class:`ColumnHistory`: what items are cut
-        from."""
+        """What items are cut from: a tree like the steps, of :class:`ColumnHistory`."""
 
     def create_item(self, table: str, priority: float, trajectory: Any) -> None:
         """Make an item of steps of the history. Never waits.
@@ -601,7 +642,12 @@ class TrajectoryWriter:
 class StructuredWriter:
     """The native part of :class:`echoic.StructuredWriter`: everything that runs per step."""
 
-    def __new__(cls, tables: list[Table], configs: list[Any], chunk_length: int | None) -> Self: ...
+    def __new__(
+        cls,
+        tables: list[Table | RemoteTable],
+        configs: list[Any],
+        chunk_length: int | None,
+    ) -> Self: ...
     def append(self, step: Any, partial: bool = False, timeout: float | None = None) -> None:
         """Append a step, or a part of one, and make the items that are due.
 

@@ -203,7 +203,7 @@ def _options(  # noqa: PLR0913 - one argument for each option
 
 
 def _connect_again(address: str, example: Any, options: dict[str, Any]) -> Client:
-    return connect(address, example, **options)
+    return Client(address, example, **options)
 
 
 @atexit.register

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from echoic import _native
@@ -14,6 +13,7 @@ from echoic.transports import ShmTransport, Transport
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+    from pathlib import Path
 
     from typing_extensions import Self
 
@@ -144,7 +144,7 @@ class Server(_native.Server):
         checkpointer = self._checkpointer
         if checkpointer is None:
             raise TypeError("the server has no checkpointer: give it Checkpointer(path)")
-        return Path(self._save(checkpointer.root, checkpointer.keep))
+        return self._save(checkpointer.root, checkpointer.keep)
 
     def _try_checkpoint(self) -> None:
         """Make a checkpoint; what goes wrong is warned of, and tried again next time."""

@@ -40,8 +40,6 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
-    from echoic.table import Table
-
 __all__ = [
     "Column",
     "ColumnSteps",
@@ -415,7 +413,7 @@ class StructuredWriter(_native.StructuredWriter):
 
     def __new__(
         cls,
-        tables: Sequence[Table],
+        tables: Sequence[_native.Table | _native.RemoteTable],
         configs: Iterable[Config],
         chunk_length: int | None = None,
     ) -> Self:

@@ -33,10 +33,10 @@ _open_clients: weakref.WeakSet[TableClient] = weakref.WeakSet()
 
 
 class TableClient:
-    """Inserts into tables and samples from them; ``server.client()`` or ``connect(address)`` make
-    one.
+    """Inserts into tables and samples from them.
 
-    One client may be used from many threads.
+    ``server.client()`` makes one for tables of this process, ``connect(address)`` for those of a
+    server elsewhere. One client may be used from many threads.
     """
 
     def __init__(

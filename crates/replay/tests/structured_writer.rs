@@ -113,7 +113,7 @@ fn conditions_say_when() {
     assert_eq!(one(Data("b".into()), Some(4), Test::Equal, 3), [1, 5, 9]);
     assert_eq!(applied(vec![Condition::EndOfEpisode]), [9]);
     let both = vec![compare(StepIndex, Some(2), Test::Equal, 0), Condition::EndOfEpisode];
-    assert_eq!(applied(both), [], "the last step is an odd one");
+    assert!(applied(both).is_empty(), "the last step is an odd one");
     let two = vec![
         compare(StepIndex, Some(2), Test::Equal, 0),
         compare(Data("b".into()), None, Test::Less, -5),
@@ -149,9 +149,9 @@ fn a_pattern_is_applied_once_at_the_first_part_that_suffices() {
     };
     assert_eq!(tables(Some(1), None, true), [1]);
     assert_eq!(tables(None, Some(1), true), [2]);
-    assert_eq!(tables(None, None, false), []);
+    assert!(tables(None, None, false).is_empty());
     assert_eq!(tables(Some(1), Some(2), false), [1, 2]);
-    assert_eq!(tables(None, Some(3), false), [], "a step without the column");
+    assert!(tables(None, Some(3), false).is_empty(), "a step without the column");
 }
 
 #[test]

@@ -8,6 +8,7 @@ import typer
 from echoic.cli.bench import bench
 from echoic.cli.ping import ping
 from echoic.cli.serve import serve
+from echoic.cli.tables import export, inspect, verify
 
 __all__ = ["app"]
 
@@ -71,3 +72,16 @@ app.command(
         "echoic bench tcp://learner:5555 --rate 10000 --json",
     )
 )(bench)
+app.command(
+    epilog=examples(
+        "echoic inspect tcp://127.0.0.1:5555",
+        "echoic inspect checkpoints --items 10",
+    )
+)(inspect)
+app.command(epilog=examples("echoic verify checkpoints"))(verify)
+app.command(
+    epilog=examples(
+        "echoic export checkpoints replay replay.npz",
+        "echoic export checkpoints/checkpoint-0000000007 replay replay.parquet",
+    )
+)(export)

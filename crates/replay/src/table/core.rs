@@ -291,15 +291,23 @@ impl Core {
             for pick in &picks {
                 self.items.prefetch(pick.slot);
             }
-            for pick in &picks {
-                self.note(pick, &mut infos);
-            }
+            infos.times_sampled.extend(picks.iter().map(|pick| {
+                let item = self.items.at_mut(pick.slot);
+                item.times_sampled = item.times_sampled.saturating_add(1);
+                item.times_sampled
+            }));
+            self.describe(&picks, &mut infos);
         } else {
             for _ in 0..count {
                 let first = picks.len();
                 self.sampler.pick(1, &mut self.rng, &mut picks);
                 let Some(pick) = picks.get(first).copied() else { break };
-                if self.note(&pick, &mut infos) >= self.max_times_sampled {
+                let item = self.items.at_mut(pick.slot);
+                item.times_sampled += 1;
+                infos.times_sampled.push(item.times_sampled);
+                let is_last = item.times_sampled >= self.max_times_sampled;
+                self.describe(&[pick], &mut infos);
+                if is_last {
                     self.forget(pick.slot);
                     exhausted.push(pick.slot);
                 }
@@ -356,18 +364,13 @@ impl Core {
         }
     }
 
-    /// Counts a draw; how often the item was drawn.
-    #[inline]
-    fn note(&mut self, pick: &Pick, infos: &mut Infos) -> u32 {
-        let key = self.items.key(pick.slot);
-        let item = self.items.at_mut(pick.slot);
-        item.times_sampled = item.times_sampled.saturating_add(1);
-        infos.keys.push(key.number());
-        infos.probabilities.push(pick.probability);
-        infos.priorities.push(item.priority);
-        infos.times_sampled.push(item.times_sampled);
-        infos.versions.push(item.version);
-        item.times_sampled
+    /// Appends what is known of drawn items but how often they were drawn, column by column.
+    fn describe(&self, picks: &[Pick], infos: &mut Infos) {
+        let items = || picks.iter().map(|pick| self.items.at(pick.slot));
+        infos.keys.extend(picks.iter().map(|pick| self.items.key(pick.slot).number()));
+        infos.probabilities.extend(picks.iter().map(|pick| pick.probability));
+        infos.priorities.extend(items().map(|item| item.priority));
+        infos.versions.extend(items().map(|item| item.version));
     }
 
     /// Changes the priorities of those items that are there; how many they are.

@@ -139,11 +139,11 @@ fn an_empty_stratum_leaves_everything_to_the_other() {
 fn nothing_is_picked_from_nothing() {
     for kind in KINDS {
         let mut selector = build(kind);
-        assert_eq!(picked(selector.as_mut(), 3), [], "{kind}");
+        assert!(picked(selector.as_mut(), 3).is_empty(), "{kind}");
         insert(selector.as_mut(), 7, 1.0);
         assert_eq!(picked(selector.as_mut(), 3), [7; 3], "{kind}");
         selector.clear();
-        assert_eq!(picked(selector.as_mut(), 3), [], "{kind}");
+        assert!(picked(selector.as_mut(), 3).is_empty(), "{kind}");
     }
 }
 

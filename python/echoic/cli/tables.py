@@ -1,0 +1,203 @@
+"""`echoic inspect`, `echoic verify` and `echoic export`: what is in tables, and in checkpoints."""
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn
+from rich.table import Table as Grid
+
+import echoic
+from echoic import _native
+from echoic.cli.ask import UNREACHABLE, client_options, unreachable
+from echoic.cli.console import fail
+from echoic.cli.options import Ca, Certificate, Key, ServerName, TokenFile
+from echoic.cli.text import amount, size, why
+
+__all__ = ["export", "inspect", "verify"]
+
+Checkpoint = Annotated[
+    Path, typer.Argument(help="A checkpoint, or a directory of them: then the newest.")
+]
+
+
+def inspect(  # noqa: PLR0913 - one argument for each option
+    source: Annotated[
+        str, typer.Argument(help="The address of a server, a checkpoint, or a directory of them.")
+    ],
+    *,
+    items: Annotated[
+        int, typer.Option(min=0, help="How many items of each table to list; from checkpoints.")
+    ] = 0,
+    timeout: Annotated[
+        float, typer.Option(min=0.001, metavar="SECONDS", help="How long to wait for a server.")
+    ] = 5.0,
+    token_file: TokenFile = None,
+    ca: Ca = None,
+    certificate: Certificate = None,
+    key: Key = None,
+    server_name: ServerName = None,
+) -> None:
+    """List the tables of a server or of a checkpoint, with their sizes and specs."""
+    if "://" not in source:
+        tables = opened(Path(source))
+        show([table.info for table in tables], {table.name: table.spec for table in tables})
+        for table in tables:
+            list_items(table, items)
+        return
+    if items:
+        raise typer.BadParameter("items can be listed from a checkpoint only", param_hint="--items")
+    options = client_options(token_file, ca, certificate, key, server_name)
+    try:
+        with echoic.connect(source, connect_timeout=timeout, **options) as client:
+            specs = {name: table.spec for name, table in client.tables.items()}
+            show([*client.info().values()], specs)
+    except UNREACHABLE as error:
+        fail(unreachable(source, error))
+
+
+def opened(path: Path) -> list[_native.Table]:
+    """Make the tables of a checkpoint."""
+    try:
+        return _native.open_checkpoint(path)
+    except (echoic.CheckpointError, OSError) as error:
+        fail(why(error))
+
+
+def show(infos: list[dict[str, Any]], specs: dict[str, echoic.Spec | None]) -> None:
+    """Print a table of tables."""
+    grid = Grid("table", "items", "most", "inserts", "samples", "deletions", "limiter", "items are")
+    for info in infos:
+        spec = specs[info["name"]]
+        bounds = f"{info['min_diff']:g}…{info['max_diff']:g}"
+        grid.add_row(
+            info["name"],
+            amount(info["size"]),
+            amount(info["max_size"]),
+            amount(info["inserts"]),
+            amount(info["samples"]),
+            amount(info["deletions"]),
+            f"min {info['min_size']}, {info['samples_per_insert']:g} per insert, {bounds}",
+            "of any form" if spec is None else f"{len(spec)} leaves, {size(spec.nbytes)}",
+        )
+    # As wide as it needs to be where nobody looks at it on a screen.
+    Console(width=None if sys.stdout.isatty() else 200).print(grid)
+
+
+def list_items(table: _native.Table, count: int) -> None:
+    """Print the first items of a table."""
+    info = table.items()
+    for at in range(min(count, len(info))):
+        typer.echo(
+            f"{table.name} key {info.key[at]} priority {info.priority[at]:g}"
+            f" sampled {info.times_sampled[at]} version {info.version[at]}"
+        )
+
+
+def verify(checkpoint: Checkpoint) -> None:
+    """Read every byte of a checkpoint and compare it with its checksums.
+
+    The status is 1 when something is damaged or missing; a line says what, in which file.
+    """
+    columns = ("[progress.description]{task.description}", BarColumn(), DownloadColumn())
+    bar = Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True), transient=True)
+    try:
+        with bar:
+            task = bar.add_task("verifying", total=None)
+            known = _native.verify_checkpoint(
+                checkpoint, lambda done, total: bar.update(task, completed=done, total=total)
+            )
+    except (echoic.CheckpointError, OSError) as error:
+        fail(why(error))
+    typer.echo(
+        f"{known['path']} is whole: {known['tables']} tables, {known['chunks']} chunks,"
+        f" written by echoic {known['release']}"
+    )
+
+
+def export(
+    checkpoint: Checkpoint,
+    table: Annotated[str, typer.Argument(help="Which table.")],
+    file: Annotated[Path, typer.Argument(help="Where to: a name that ends in .npz or .parquet.")],
+) -> None:
+    """Write the items of a table in a checkpoint as arrays.
+
+    An .npz has an array for each leaf, named by its path, and `key`, `priority`, `times_sampled`
+    and `version` behind an `@`. Where items differ in length, a leaf's values are one after the
+    other, and `PATH@offsets` says where each begins. A .parquet has a row for each item and needs
+    pyarrow.
+    """
+    if file.suffix not in {".npz", ".parquet"}:
+        raise typer.BadParameter("the name must end in .npz or .parquet", param_hint="FILE")
+    tables = {one.name: one for one in opened(checkpoint)}
+    if table not in tables:
+        fail(f"there is no table {table!r}; the checkpoint has {', '.join(map(repr, tables))}")
+    source = tables[table]
+    info = source.items()
+    leaves = flat(source.get(info.key).data, "")
+    named: dict[str, Any] = {"key": info.key, "priority": info.priority}
+    named |= {"times_sampled": info.times_sampled, "version": info.version}
+    columns = {f"@{name}": values for name, values in named.items()} | leaves
+    try:
+        if file.suffix == ".npz":
+            save_npz(file, columns)
+        else:
+            save_parquet(file, columns)
+    except OSError as error:
+        fail(why(error))
+    typer.echo(f"{len(info)} items of {table!r} are in {file}")
+
+
+def flat(tree: Any, path: str) -> dict[str, Any]:
+    """The leaves of a batch by their paths."""
+    if isinstance(tree, (np.ndarray, echoic.Ragged)):
+        return {path or "value": tree}
+    children: dict[Any, Any] = {}
+    if isinstance(tree, dict):
+        children = tree
+    elif hasattr(tree, "_fields"):
+        children = tree._asdict()
+    elif isinstance(tree, (list, tuple)):
+        children = dict(enumerate(tree))
+    elif hasattr(tree, "__dict__"):
+        children = vars(tree)
+    leaves: dict[str, Any] = {}
+    for name, child in children.items():
+        leaves |= flat(child, f"{path}/{name}" if path else str(name))
+    return leaves
+
+
+def save_npz(file: Path, columns: dict[str, Any]) -> None:
+    """Write arrays."""
+    arrays: dict[str, Any] = {}
+    for name, values in columns.items():
+        if isinstance(values, echoic.Ragged):
+            arrays[name], arrays[f"{name}@offsets"] = values.values, values.offsets
+        else:
+            arrays[name] = values
+    with file.open("wb") as out:
+        np.savez(out, **arrays)
+
+
+def save_parquet(file: Path, columns: dict[str, Any]) -> None:
+    """Write a row for each item."""
+    try:
+        import pyarrow as pa  # noqa: PLC0415 - an extra
+        from pyarrow import parquet  # noqa: PLC0415 - as above
+    except ModuleNotFoundError:
+        fail("a .parquet needs pyarrow. Get it with: pip install pyarrow")
+
+    def column(values: Any) -> Any:
+        if isinstance(values, echoic.Ragged):
+            return pa.ListArray.from_arrays(
+                pa.array(values.offsets, pa.int32()), column(values.values)
+            )
+        array = pa.array(values.reshape(-1))
+        for length in reversed(values.shape[1:]):
+            array = pa.FixedSizeListArray.from_arrays(array, length)
+        return array
+
+    parquet.write_table(pa.table({name: column(values) for name, values in columns.items()}), file)

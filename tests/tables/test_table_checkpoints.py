@@ -1,0 +1,125 @@
+"""Checkpoints from Python: what is written, what comes back, what is refused."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import echoic
+import numpy as np
+import pytest
+from echoic import Checkpointer, Table, _native, selectors
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+STEP = {"obs": np.zeros(3, np.float32), "at": np.int64(0)}
+
+
+def server(path: Path, **options: Any) -> echoic.Server:
+    tables = [
+        Table("rows", STEP, max_size=50, sampler=selectors.Prioritized(0.5), seed=1),
+        Table("windows", max_size=50, seed=2),
+    ]
+    return echoic.Server(tables=tables, checkpointer=Checkpointer(path, **options))
+
+
+def fill(one: echoic.Server) -> None:
+    client = one.client()
+    at = np.arange(70)
+    obs = np.repeat(at, 3).reshape(70, 3).astype(np.float32)
+    client.insert_batch({"obs": obs, "at": at}, "rows", at + 1.0)
+    with client.trajectory_writer(num_keep_alive_refs=3) as writer:
+        for number in range(20):
+            writer.append({"at": number})
+            if number >= 2:
+                writer.create_item("windows", 1.0, {"at": writer.history["at"][-3:]})
+
+
+def test_a_server_goes_on_where_the_last_one_was(tmp_path: Path) -> None:
+    with server(tmp_path) as first:
+        fill(first)
+        client = first.client()
+        client.sample("rows", 10)
+        place = first.checkpoint()
+        assert place.parent == tmp_path
+        with server(tmp_path) as second:
+            other = second.client()
+            assert other.info() == client.info()
+            for table in ("rows", "windows"):
+                one, two = client.sample(table, 100), other.sample(table, 100)
+                assert (one.info.key == two.info.key).all()
+                assert (one.info.probability == two.info.probability).all()
+                assert (one.data["at"] == two.data["at"]).all()
+        with server(tmp_path, load=False) as third:
+            assert len(third.client().table("rows")) == 0
+
+
+def test_only_the_newest_are_kept(tmp_path: Path) -> None:
+    with server(tmp_path, keep=2) as one:
+        places = []
+        for number in range(4):
+            one.client().insert({"obs": STEP["obs"], "at": number}, {"rows": 1.0})
+            places.append(one.checkpoint())
+        assert _native.list_checkpoints(tmp_path) == places[-2:]
+    assert _native.verify_checkpoint(tmp_path)["path"] == places[-1]
+    tables = {table.name: table for table in _native.open_checkpoint(places[-2])}
+    assert tables["rows"].get(tables["rows"].items().key).data["at"].tolist() == [0, 1, 2]
+
+
+def test_a_checkpoint_is_made_on_schedule(tmp_path: Path) -> None:
+    with server(tmp_path, every=0.05) as one:
+        fill(one)
+        deadline = time.monotonic() + 20
+        while len(_native.list_checkpoints(tmp_path)) < 2:
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+    with server(tmp_path) as other:
+        assert len(other.client().table("rows")) in (0, 50)
+
+
+def test_what_is_no_checkpoint_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(echoic.CheckpointError, match="not ours"):
+        server(tmp_path)
+    with server(tmp_path, load=False) as one, pytest.raises(echoic.CheckpointError):
+        one.checkpoint()
+    assert (tmp_path / "notes.txt").read_text() == "mine"
+    with pytest.raises(TypeError, match="no checkpointer"):
+        echoic.Server(tables=[Table("t", STEP, max_size=1)]).checkpoint()
+
+
+def test_a_damaged_checkpoint_is_refused(tmp_path: Path) -> None:
+    with server(tmp_path) as one:
+        fill(one)
+        place = one.checkpoint()
+    section = max(place.glob("section-*"), key=lambda file: file.stat().st_size)
+    bytes_ = bytearray(section.read_bytes())
+    bytes_[len(bytes_) // 2] ^= 1
+    section.write_bytes(bytes_)
+    with pytest.raises(echoic.CheckpointError, match=section.name):
+        _native.verify_checkpoint(tmp_path)
+    with pytest.raises(echoic.CheckpointError):
+        server(tmp_path)
+
+
+@pytest.mark.parametrize("settings", [{"keep": 0}, {"every": 0.0}, {"every": float("nan")}])
+def test_settings_that_make_no_sense_are_refused(tmp_path: Path, settings: Any) -> None:
+    with pytest.raises(ValueError, match="must be"):
+        Checkpointer(tmp_path, **settings)
+
+
+def test_a_verification_tells_how_far_it_is(tmp_path: Path) -> None:
+    with server(tmp_path) as one:
+        fill(one)
+        one.checkpoint()
+    steps: list[tuple[int, int]] = []
+    _native.verify_checkpoint(tmp_path, lambda done, total: steps.append((done, total)))
+    assert steps
+    assert all(0 <= done <= total for done, total in steps)
+    with pytest.raises(KeyboardInterrupt):
+        _native.verify_checkpoint(tmp_path, interrupt)
+
+
+def interrupt(done: int, total: int) -> None:
+    raise KeyboardInterrupt

@@ -1,0 +1,225 @@
+"""Tables through every door: what works in this process works from another, with the same words."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from typing import TYPE_CHECKING, Any
+
+import echoic
+import numpy as np
+import pytest
+from echoic import Table, limiters, selectors
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+STEP = {"obs": np.zeros(3, np.float32), "at": np.int64(0)}
+
+
+@pytest.fixture(params=["process", "tcp", "unix", "shm"])
+def open_tables(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]:
+    """Make a server with tables, and a client of it through one of the doors."""
+    opened: list[Any] = []
+
+    def make(*tables: Table, **options: Any) -> tuple[echoic.Server, echoic.TableClient]:
+        transport: Any = {
+            "process": lambda: None,
+            "tcp": lambda: echoic.TcpTransport(port=0),
+            "unix": lambda: echoic.UnixTransport(tmp_path / "door"),
+            "shm": lambda: echoic.ShmTransport(f"tables-{tmp_path.name}-{len(opened)}"),
+        }[request.param]()
+        server = echoic.Server(tables=tables, transport=transport).start()
+        opened.append(server)
+        if transport is None:
+            client = server.client()
+        else:
+            client = echoic.connect(server.addresses[0], **options)
+        opened.append(client)
+        return server, client
+
+    yield make
+    for one in reversed(opened):
+        one.close()
+
+
+def steps(count: int, first: int = 0) -> dict[str, Any]:
+    at = np.arange(first, first + count)
+    return {"obs": np.repeat(at, 3).reshape(count, 3).astype(np.float32), "at": at}
+
+
+def test_what_is_inserted_is_sampled(open_tables: Any) -> None:
+    table = Table("t", STEP, max_size=100, sampler=selectors.Fifo(), max_times_sampled=1)
+    _, client = open_tables(table)
+    client.insert({"obs": np.full(3, 7, np.float32), "at": 7}, {"t": 2.0}, version=5)
+    client.insert_batch(steps(9, 8), "t", np.arange(9.0))
+    client.flush()
+    batch = client.sample("t", 10)
+    assert batch.data["at"].tolist() == list(range(7, 17))
+    assert (batch.data["obs"] == batch.data["at"][:, None]).all()
+    assert batch.data["obs"].dtype == np.float32
+    assert batch.info.priority.tolist() == [2.0, *np.arange(9.0)]
+    assert batch.info.version.tolist() == [5] + [0] * 9
+    assert batch.info.times_sampled.tolist() == [1] * 10
+    assert client.info()["t"]["deletions"] == 10
+
+
+def test_priorities_say_what_is_sampled(open_tables: Any) -> None:
+    _, client = open_tables(Table("t", STEP, max_size=100, sampler=selectors.Prioritized(), seed=1))
+    client.insert_batch(steps(4), "t", [1.0, 0.0, 0.0, 1.0])
+    client.flush()
+    batch = client.sample("t", 50, beta=0.5)
+    assert set(batch.data["at"].tolist()) == {0, 3}
+    assert (batch.info.probability == 0.5).all()
+    assert (batch.info.weight == 1.0).all()
+    first = batch.info.key[batch.data["at"] == 0][0]
+    assert client.update_priorities("t", [first], [0.0]) == 1
+    assert set(client.sample("t", 50).data["at"].tolist()) == {3}
+    assert client.delete("t", batch.info.key) == 2
+    assert len(client.table("t")) == 2
+    client.reset("t")
+    assert client.info()["t"]["size"] == 0
+
+
+@pytest.mark.parametrize("value", [-1.0, float("nan"), float("inf")])
+def test_a_bad_priority_changes_nothing(open_tables: Any, value: float) -> None:
+    _, client = open_tables(Table("t", STEP, max_size=10, sampler=selectors.Prioritized()))
+    client.insert_batch(steps(2), "t")
+    client.flush()
+    keys = client.sample("t", 2).info.key
+    with pytest.raises(echoic.PriorityError):
+        client.update_priorities("t", keys, [5.0, value])
+    with pytest.raises(echoic.PriorityError):
+        client.insert({"obs": np.zeros(3, np.float32), "at": 1}, {"t": value})
+    with pytest.raises(echoic.PriorityError):
+        client.insert_batch(steps(2), "t", [1.0, value])
+    client.flush()
+    assert client.sample("t", 20).info.priority.tolist() == [1.0] * 20
+    assert len(client.table("t")) == 2
+
+
+def test_what_does_not_fit_is_refused_and_the_table_lives_on(open_tables: Any) -> None:
+    _, client = open_tables(Table("t", STEP, max_size=10))
+    with pytest.raises(echoic.TableNotFoundError, match="'t'"):
+        client.insert(STEP, {"t": 1.0, "other": 1.0})
+    with pytest.raises(echoic.SpecError, match="leaf `at`"):
+        client.insert({"obs": STEP["obs"], "at": np.float32(1)}, {"t": 1.0})
+    with pytest.raises(echoic.SpecError, match="missing 'at'"):
+        client.insert({"obs": STEP["obs"]}, {"t": 1.0})
+    assert len(client.table("t")) == 0
+    client.insert(STEP, {"t": 1.0})
+    client.flush()
+    assert len(client.sample("t", 3)) == 3
+
+
+def test_a_sample_that_waits_says_why_and_is_woken(open_tables: Any) -> None:
+    _, client = open_tables(Table("t", STEP, max_size=10, limiter=limiters.MinSize(2)))
+    assert not client.can_sample("t", 1)
+    with pytest.raises(echoic.WaitTimeoutError) as raised:
+        client.sample("t", 1, timeout=0.05)
+    assert raised.value.reason == "MIN_SIZE"
+    sampled: list[Any] = []
+    waiter = threading.Thread(target=lambda: sampled.append(client.sample("t", 3, timeout=20)))
+    waiter.start()
+    client.insert_batch(steps(2), "t")
+    waiter.join(20)
+    assert len(sampled[0]) == 3
+
+
+def test_inserts_wait_while_the_limiter_says_so_and_none_is_lost(open_tables: Any) -> None:
+    _, client = open_tables(Table.queue("t", STEP, max_size=4))
+    inserter = threading.Thread(target=lambda: [client.insert(one, {"t": 1.0}) for one in rows()])
+    inserter.start()
+    seen = [client.sample("t", 1, timeout=20).data["at"].item() for _ in range(50)]
+    inserter.join(20)
+    client.flush(20)
+    assert seen == list(range(50))
+
+
+def rows() -> Iterator[dict[str, Any]]:
+    for at in range(50):
+        yield {"obs": np.zeros(3, np.float32), "at": at}
+
+
+def test_trajectories_share_steps(open_tables: Any) -> None:
+    windows = Table("windows", max_size=100, sampler=selectors.Fifo())
+    rows_of_two = {"obs": np.zeros((2, 3), np.float32), "at": np.int64(0)}
+    _, client = open_tables(windows, Table("rows", rows_of_two, max_size=100))
+    with client.trajectory_writer(num_keep_alive_refs=4) as writer:
+        for at in range(10):
+            writer.append({"obs": np.full(3, at, np.float32), "at": at})
+            history = writer.history
+            if at >= 3:
+                writer.create_item(
+                    "windows", 1.0, {"obs": history["obs"][-4:], "last": history["at"][-1]}
+                )
+                writer.create_item("rows", 2.0, {"obs": history["obs"][:2], "at": history["at"][0]})
+        with pytest.raises(echoic.SpecError, match="the leaf `at"):
+            writer.create_item("rows", 1.0, {"obs": history["obs"][:2], "at": history["at"][:1]})
+    assert (len(client.table("windows")), len(client.table("rows"))) == (7, 7)
+    batch = client.sample("windows", 3)
+    assert batch.data["last"].tolist() == [3, 3, 3]
+    assert batch.data["obs"][0, :, 0].tolist() == [0, 1, 2, 3]
+    batch = client.sample("rows", 30)
+    assert (batch.data["obs"][:, 0, 0] == batch.data["at"]).all()
+
+
+def test_items_of_different_lengths_are_ragged(open_tables: Any) -> None:
+    _, client = open_tables(Table("t", max_size=100, sampler=selectors.Fifo(), max_times_sampled=1))
+    with client.trajectory_writer(num_keep_alive_refs=9) as writer:
+        for length in (1, 3, 2):
+            for at in range(length):
+                writer.append({"at": at})
+            writer.create_item("t", 1.0, {"at": writer.history["at"][:]})
+            writer.end_episode()
+    ragged = client.sample("t", 3).data["at"]
+    assert [one.tolist() for one in ragged] == [[0], [0, 1, 2], [0, 1]]
+
+
+def test_a_sampler_gives_batches_until_the_table_is_closed(open_tables: Any) -> None:
+    server, client = open_tables(Table("t", STEP, max_size=100), deadline=0.5)
+    client.insert_batch(steps(50), "t")
+    client.flush()
+    for prefetch, workers in ((0, 1), (2, 1), (4, 2)):
+        with client.sampler("t", 8, prefetch=prefetch, workers=workers) as batches:
+            for _ in range(20):
+                batch = next(batches)
+                assert (batch.data["obs"][:, 0] == batch.data["at"]).all()
+    before = client.info()["t"]["samples"]
+    with client.sampler("t", 8, prefetch=0) as batches:
+        next(batches)
+    assert client.info()["t"]["samples"] == before + 8
+    batches = client.sampler("t", 8)
+    next(batches)
+    server.close()
+    # What was fetched ahead is left; then a client elsewhere gives up, as nobody answers any more.
+    with contextlib.suppress(echoic.DisconnectedError):
+        assert sum(1 for _ in batches) <= 3
+    with pytest.raises(StopIteration):
+        next(batches)
+
+
+def test_a_learner_tells_its_version(open_tables: Any) -> None:
+    sampler = selectors.HotCold(age_threshold=1, hot_fraction=0.5)
+    _, client = open_tables(Table("t", STEP, max_size=100, sampler=sampler, seed=2))
+    client.insert_batch(steps(5), "t", version=0)
+    client.flush()
+    client.advance(10)
+    client.insert_batch(steps(5, 5), "t")
+    client.flush()
+    at = client.sample("t", 100).data["at"]
+    assert ((at >= 5).sum(), (at < 5).sum()) == (50, 50)
+
+
+def test_a_pause_ends(open_tables: Any) -> None:
+    _, client = open_tables(Table("t", STEP, max_size=100))
+    client.insert_batch(steps(5), "t")
+    client.flush()
+    table = client.table("t")
+    table.pause()
+    with pytest.raises(echoic.WaitTimeoutError) as raised:
+        client.sample("t", 1, timeout=0.05)
+    assert raised.value.reason == "PAUSED"
+    table.resume()
+    assert len(client.sample("t", 1, timeout=20)) == 1
