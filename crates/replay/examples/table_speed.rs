@@ -1,5 +1,7 @@
 //! How fast a table of small rows is: batches of 256 from a million, with and without priorities.
 
+#![expect(clippy::print_stdout, reason = "a program that prints")]
+
 use std::hint::black_box;
 use std::sync::Arc;
 use std::time::Instant;

@@ -20,7 +20,7 @@ pub enum Form {
     Trajectories(Option<Spec>),
 }
 
-/// See the [module](self).
+/// Name, form, selectors, limiter and bounds of a table.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TableConfig {
     /// Unique in a server.

@@ -1,7 +1,7 @@
 //! Items with priorities: many in, many out, in an order that selectors choose, at a rate that a limiter
 //! allows.
 //!
-//! A [`Table`] is a lock over numbers ([`core`]: who is where, who is next) beside memory that is written
+//! A [`Table`] is a lock over numbers (`core`: who is where, who is next) beside memory that is written
 //! and read without it. To insert, room is [reserved](Table::try_reserve), filled, and committed; to
 //! sample, items are [drawn](Table::try_sample) and pinned, and then gathered from the [`Sampled`].
 //!
