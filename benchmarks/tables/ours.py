@@ -66,7 +66,7 @@ class Client:
         writer = self._writer
         writer.append(tree)
         history = writer.history
-        writer.create_item(TABLE, 1.0, {name: history[name][-1:] for name in self._names})
+        writer.create_item(TABLE, 1.0, {name: history[name][-1] for name in self._names})
 
     def flush(self) -> None:
         """Wait for the acknowledgements."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 from echoic import _native
 from echoic.errors import EchoicError
-from echoic.table_client import TableClient
+from echoic.table_client import TableClient, connect_again
 from echoic.transports import secret
 
 if TYPE_CHECKING:
@@ -166,9 +166,7 @@ def connect(address: str, example: Any = None, **options: Any) -> Client | Table
         8.0
     """
     if example is None:
-        settings = _options(**options)
-        connection, tables = _native.connect_tables(address, **settings)
-        return TableClient(tables, connection)
+        return connect_again(address, _options(**options))
     return Client(address, example, **options)
 
 

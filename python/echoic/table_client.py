@@ -8,6 +8,7 @@ import time
 import weakref
 from typing import TYPE_CHECKING, Any
 
+from echoic import _native
 from echoic.errors import EchoicError, TableNotFoundError
 from echoic.sampler import Sampler
 from echoic.structured_writer import StructuredWriter
@@ -40,11 +41,16 @@ class TableClient:
     """
 
     def __init__(
-        self, tables: Iterable[Table | RemoteTable], connection: Tables | None = None
+        self,
+        tables: Iterable[Table | RemoteTable],
+        connection: Tables | None = None,
+        options: Mapping[str, Any] | None = None,
     ) -> None:
-        """Take the tables together, with the connection that they are reached by."""
+        """Take the tables together, and the connection that they are reached by."""
         self._tables = {table.name: table for table in tables}
         self._connection = connection
+        # A copy is another producer: two with one identity would take each other's place.
+        self._options = {**(options or {}), "producer": None}
         if connection is not None:
             _open_clients.add(self)
 
@@ -234,6 +240,12 @@ class TableClient:
         if self._connection is not None:
             self._connection.close(timeout)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle as address and options: the copy connects anew, as another producer."""
+        if self._connection is None:
+            raise TypeError("tables of this process can't be pickled; connect to their server")
+        return connect_again, (self._connection.address, self._options)
+
     def __enter__(self) -> Self:
         """Return the client."""
         return self
@@ -246,6 +258,12 @@ class TableClient:
         # The exception matters more than what it leaves undelivered.
         with contextlib.suppress(EchoicError):
             self.close(_ERROR_TIMEOUT)
+
+
+def connect_again(address: str, options: Mapping[str, Any]) -> TableClient:
+    """Connect to the tables of a server, with options as the native core takes them."""
+    connection, tables = _native.connect_tables(address, **options)
+    return TableClient(tables, connection, options)
 
 
 @atexit.register

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import pickle
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -223,3 +224,24 @@ def test_a_pause_ends(open_tables: Any) -> None:
     assert raised.value.reason == "PAUSED"
     table.resume()
     assert len(client.sample("t", 1, timeout=20)) == 1
+
+
+def test_a_pickled_client_connects_anew(open_tables: Any) -> None:
+    server, client = open_tables(Table("t", STEP, max_size=100))
+    if not server.addresses:
+        with pytest.raises(TypeError, match="connect to their server"):
+            pickle.dumps(client)
+        return
+    with pickle.loads(pickle.dumps(client)) as copy:
+        copy.insert_batch(steps(5), "t")
+        copy.flush()
+    assert sorted(set(client.sample("t", 200).data["at"].tolist())) == list(range(5))
+
+
+def test_many_items_of_any_form_leave_nothing_behind(open_tables: Any) -> None:
+    _, client = open_tables(Table("t", max_size=3, sampler=selectors.Fifo()))
+    for at in range(300):
+        client.insert({"at": np.full(at % 5 + 1, at)}, {"t": 1.0})
+    client.flush()
+    assert client.info()["t"]["size"] == 3
+    assert client.sample("t", 1).data["at"].tolist() == [[297] * 3]

@@ -39,6 +39,8 @@ pub struct Connection {
     pub writer: TableWriter,
     /// Numbers for chunks: each writer has a range of its own.
     ranges: AtomicU64,
+    /// The next number in the first range, which is for items that are inserted without a writer.
+    alone: AtomicU64,
 }
 
 /// How many chunks a writer of a connection may number.
@@ -47,7 +49,13 @@ const RANGE: u64 = 1 << 40;
 impl Connection {
     /// The first number of a range of chunks.
     pub fn range(&self) -> u64 {
-        self.ranges.fetch_add(1, Ordering::Relaxed) * RANGE
+        self.ranges.fetch_add(1, Ordering::Relaxed).wrapping_mul(RANGE)
+    }
+
+    /// Numbers for the chunks of one item.
+    fn numbers(&self, count: usize) -> Vec<u64> {
+        let first = self.alone.fetch_add(count as u64, Ordering::Relaxed);
+        (0..count as u64).map(|number| (first + number) % RANGE).collect()
     }
 }
 
@@ -91,7 +99,7 @@ pub fn connect_tables(
         let part = Wait { deadline, tick, on_tick: &mut *on_tick };
         let requests = Requests::connect(dials.0, options.clone(), part)?;
         let writer = TableWriter::connect(dials.1, options, Wait { deadline, tick, on_tick })?;
-        Ok(Connection { requests, writer, ranges: AtomicU64::new(1) })
+        Ok(Connection { requests, writer, ranges: AtomicU64::new(1), alone: AtomicU64::new(0) })
     });
     let connection = connected.map_err(|stopped| stopped.raise(py, tables_error))?;
     let connection = Arc::new(connection);
@@ -199,8 +207,7 @@ impl RemoteTable {
             ),
             Shape::Chunks(known) => {
                 let trajectory = Shape::trajectory_of(known, tree)?;
-                let first = self.connection.range();
-                let chunks: Vec<u64> = (first..).take(trajectory.slices().len()).collect();
+                let chunks = self.connection.numbers(trajectory.slices().len());
                 self.insert_trajectory(py, &trajectory, priority, version, &chunks, deadline)?;
                 self.connection.writer.release(&chunks);
                 Ok(())
