@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import pickle
+from pathlib import Path
 from typing import Any
 
 import echoic
 import numpy as np
 import pytest
-from echoic import errors
+from echoic import _native, errors
 
 BUILTINS = {
     "SpecError": ValueError,
@@ -17,6 +18,10 @@ BUILTINS = {
     "DisconnectedError": ConnectionError,
     "RefusedError": ConnectionError,
     "TrajectoryError": ValueError,
+    "TableNotFoundError": KeyError,
+    "PriorityError": ValueError,
+    "LimiterError": ValueError,
+    "CheckpointError": ValueError,
 }
 
 
@@ -83,6 +88,22 @@ PROVOKED = {
     "an unfinished trajectory": (
         lambda: echoic.TrajectoryAccumulator({"a": np.zeros(2)}).build(),
         echoic.TrajectoryError,
+    ),
+    "an unknown table": (
+        lambda: echoic.TableClient([]).sample("other"),
+        echoic.TableNotFoundError,
+    ),
+    "a priority below zero": (
+        lambda: echoic.Table("t", 0, max_size=1).insert(0, -1.0),
+        echoic.PriorityError,
+    ),
+    "a table that could never be sampled": (
+        lambda: echoic.Table("t", 0, max_size=1, limiter=echoic.limiters.MinSize(2)),
+        echoic.LimiterError,
+    ),
+    "a folder that is no checkpoint": (
+        lambda: _native.open_checkpoint(Path(__file__).parent),
+        echoic.CheckpointError,
     ),
 }
 
