@@ -109,11 +109,12 @@ def test_bytes_of_a_lost_connection_that_arrive_after_the_new_one(
     sender = processes.start("send", proxy.address, rows=10, report=1)
     eventually(lambda: sender.acked > 0)
     for _ in range(5):
-        old = proxy.links[-1]
+        links = len(proxy.links)
+        old = proxy.links[links - 1]
         old.hold()
         # It sends on, until its credit or the buffers are used up.
         time.sleep(0.05)
-        before, links = sender.acked, len(proxy.links)
+        before = sender.acked
         old.sever_client()
         # Released at several moments: before, while and after the client has come back.
         if links % 2:
