@@ -1,6 +1,6 @@
 //! How fast tables are over loopback TCP, from one client: inserts, samples, updates. Server and client
 //! are threads of one process. Run it with `cargo run --release -p echoic-net --example tables_speed`.
-#![allow(clippy::print_stdout)]
+#![expect(clippy::print_stdout, reason = "it prints what it measured")]
 
 use std::collections::VecDeque;
 use std::io::{Read, Write};

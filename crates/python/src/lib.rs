@@ -6,7 +6,7 @@
 //! - `structure`: the form of a tree as text. `doors`: a server's doors to other processes.
 //! - `tree`, `leaf` and `sources`: from a Python tree to checked byte sources and back.
 //! - `array`: the thin edge to numpy's C API, and the only file that calls it.
-//! - `memory`: bytes for arrays of our own. `fork`: servers stay in their process.
+//! - `numbers`: keys and priorities from arrays. `memory`: bytes for arrays of our own. `fork`: servers stay in their process.
 //! - `wait`: waiting without the GIL, with Ctrl-C and deadlines.
 //! - `error`: Rust errors as the classes of `echoic.errors`.
 
@@ -21,6 +21,7 @@ mod error;
 mod fork;
 mod leaf;
 mod memory;
+mod numbers;
 mod remote;
 mod sample;
 mod server;

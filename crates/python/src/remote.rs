@@ -22,12 +22,11 @@ use crate::error::{
     closed_error, limiter_error, set, spec_error, table_error, table_not_found_error, timeout_error,
 };
 use crate::fork::Process;
-use crate::leaf::{Many, One, Source};
+use crate::numbers::{float_numbers, key_numbers};
 use crate::server::size;
-use crate::sources::{DETACH_BYTES, recheck, with_sources};
+use crate::sources::DETACH_BYTES;
 use crate::spec::Spec;
-use crate::table::{Batch, Settings, Shape, key_numbers, numbers};
-use crate::tree::Tree;
+use crate::table::{Batch, Items, Settings, Shape};
 use crate::wait;
 
 /// So many bytes of rows are taken at once from a large batch.
@@ -194,25 +193,16 @@ impl RemoteTable {
         self.process.check(py)?;
         let deadline = wait::deadline(timeout)?;
         check_priorities(&[priority]).map_err(|error| table_error(py, &error))?;
-        match &self.shape {
-            Shape::Rows { tree: example, offsets } => with_sources(
-                example,
-                tree,
-                &mut One,
-                |sources, _| {
-                    let rows = Rows { table: self, example, offsets, sources };
-                    rows.insert(py, &[priority], version, deadline)
-                },
-                |_| {},
-            ),
-            Shape::Chunks(known) => {
-                let trajectory = Shape::trajectory_of(known, tree)?;
+        self.shape.with_one(
+            tree,
+            |items| self.insert_rows(py, items, &[priority], version, deadline),
+            |trajectory| {
                 let chunks = self.connection.numbers(trajectory.slices().len());
-                self.insert_trajectory(py, &trajectory, priority, version, &chunks, deadline)?;
+                self.insert_trajectory(py, trajectory, priority, version, &chunks, deadline)?;
                 self.connection.writer.release(&chunks);
                 Ok(())
-            }
-        }
+            },
+        )
     }
 
     /// Inserts many items.
@@ -221,35 +211,15 @@ impl RemoteTable {
         &self,
         py: Python<'_>,
         tree: &Bound<'_, PyAny>,
-        priorities: Option<Vec<f64>>,
+        priorities: Option<&Bound<'_, PyAny>>,
         version: Option<u64>,
         timeout: Option<f64>,
     ) -> PyResult<()> {
         self.process.check(py)?;
         let deadline = wait::deadline(timeout)?;
-        let Shape::Rows { tree: example, offsets } = &self.shape else {
-            return Err(spec_error(
-                py,
-                "insert_batch() is for tables with a spec, whose items are all alike",
-            ));
-        };
-        with_sources(
-            example,
-            tree,
-            &mut Many::default(),
-            |sources, shapes| {
-                let count = shapes.rows.unwrap_or(0);
-                let priorities = priorities.unwrap_or_else(|| vec![1.0; count]);
-                if priorities.len() != count {
-                    let message = format!("{count} items and {} priorities", priorities.len());
-                    return Err(PyValueError::new_err(message));
-                }
-                check_priorities(&priorities).map_err(|error| table_error(py, &error))?;
-                let rows = Rows { table: self, example, offsets, sources };
-                rows.insert(py, &priorities, version, deadline)
-            },
-            |_| {},
-        )
+        self.shape.with_many(tree, priorities, |items, priorities| {
+            self.insert_rows(py, items, priorities, version, deadline)
+        })
     }
 
     /// Samples a batch.
@@ -278,7 +248,7 @@ impl RemoteTable {
         priorities: &Bound<'_, PyAny>,
     ) -> PyResult<u64> {
         let keys = key_numbers(keys)?;
-        let priorities = numbers::<f64>(priorities, "float64")?;
+        let priorities = float_numbers(priorities)?;
         self.ask(py, |requests, wait| {
             requests.update_priorities(self.number, &keys, &priorities, wait)
         })
@@ -398,6 +368,40 @@ impl RemoteTable {
             .map_err(|stopped| stopped.raise(py, tables_error))
     }
 
+    /// Sends items, one for each priority, waiting for room in the window where it must.
+    fn insert_rows(
+        &self,
+        py: Python<'_>,
+        items: &Items<'_>,
+        priorities: &[f64],
+        version: Option<u64>,
+        deadline: Option<Instant>,
+    ) -> PyResult<()> {
+        let (writer, stride) = (&self.connection.writer, items.row_bytes());
+        let block = (BLOCK_BYTES / stride.max(1)).max(1);
+        let mut done = 0;
+        while done < priorities.len() {
+            let part = &priorities[done..priorities.len().min(done + block)];
+            let stored = |error: PyErr| set(py, error, "stored", done);
+            items.recheck(py)?;
+            // SAFETY: there is an item for each priority, and all was rechecked just now.
+            let fill = |rows: &mut [u8]| unsafe { items.copy_to(done, rows) };
+            let send = || writer.try_insert_rows(self.number, part, version, fill);
+            let large = part.len().saturating_mul(stride) >= DETACH_BYTES;
+            let sent = if large { py.detach(send) } else { send() };
+            if sent.map_err(|error| stored(tables_error(py, &error)))? {
+                done += part.len();
+                continue;
+            }
+            let weight = part.len().saturating_mul(stride) + size_of_val(part);
+            let room = |wait: Wait<'_, Waiting>| writer.wait_for_room(weight, wait);
+            wait::detached(py, deadline, None, room)
+                .map_err(|stopped| stored(stopped.raise(py, tables_error)))?;
+            py.check_signals().map_err(stored)?;
+        }
+        Ok(())
+    }
+
     fn insert_trajectory(
         &self,
         py: Python<'_>,
@@ -413,59 +417,6 @@ impl RemoteTable {
         };
         wait::detached(py, deadline, None, insert)
             .map_err(|stopped| stopped.raise(py, tables_error))
-    }
-}
-
-/// Checked items on their way to a server.
-struct Rows<'a> {
-    table: &'a RemoteTable,
-    example: &'a Tree,
-    offsets: &'a [usize],
-    sources: &'a [Source],
-}
-
-impl Rows<'_> {
-    /// Sends the items, one for each priority, waiting for room in the window where it must.
-    fn insert(
-        &self,
-        py: Python<'_>,
-        priorities: &[f64],
-        version: Option<u64>,
-        deadline: Option<Instant>,
-    ) -> PyResult<()> {
-        let RemoteTable { connection, number, entry, .. } = self.table;
-        let Form::Rows(spec) = &entry.form else {
-            return Err(spec_error(py, "the table has no rows"));
-        };
-        let (stride, leaf_bytes) = (spec.nbytes(), spec.leaf_bytes());
-        let block = (BLOCK_BYTES / stride.max(1)).max(1);
-        let mut done = 0;
-        while done < priorities.len() {
-            let part = &priorities[done..priorities.len().min(done + block)];
-            recheck(py, self.example, self.sources)?;
-            let fill = |rows: &mut [u8]| {
-                for source in self.sources {
-                    let (bytes, column) = (leaf_bytes[source.leaf], self.offsets[source.leaf]);
-                    // SAFETY: `gather` accepted this value with the rule of this leaf, after a leading
-                    // axis of the number of items if there are many, and it was rechecked just now.
-                    unsafe { source.copy_to_rows(done * bytes, bytes, rows, stride, column) };
-                }
-            };
-            let send = || connection.writer.try_insert_rows(*number, part, version, fill);
-            let large = part.len().saturating_mul(stride) >= DETACH_BYTES;
-            let sent = if large { py.detach(send) } else { send() };
-            let stored = |error: PyErr| set(py, error, "stored", done);
-            if sent.map_err(|error| stored(tables_error(py, &error)))? {
-                done += part.len();
-                continue;
-            }
-            let weight = part.len().saturating_mul(stride) + size_of_val(part);
-            let room = |wait: Wait<'_, Waiting>| connection.writer.wait_for_room(weight, wait);
-            wait::detached(py, deadline, None, room)
-                .map_err(|stopped| stored(stopped.raise(py, tables_error)))?;
-            py.check_signals().map_err(stored)?;
-        }
-        Ok(())
     }
 }
 

@@ -10,9 +10,7 @@ use std::time::Instant;
 
 use echoic_replay::limiter::Reason;
 use echoic_replay::stream::Wait;
-use echoic_replay::table::{
-    self as core, Form, Insertion, Obstacle, Sampled, TableConfig, TableError,
-};
+use echoic_replay::table::{self as core, Form, Obstacle, Sampled, TableConfig};
 use echoic_replay::trajectory::{Signature, Trajectory};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -20,13 +18,12 @@ use pyo3::types::PyDict;
 pub use self::arena::Arena;
 pub use self::batch::{Batch, BatchInfo};
 pub use self::settings::Settings;
-pub use self::shape::{Forms, Shape, offsets};
-use crate::array::Header;
-use crate::error::{set, spec_error, table_error};
+pub use self::shape::{Forms, Items, Shape, offsets};
+use crate::error::{set, table_error};
 use crate::fork::Process;
-use crate::leaf::{Many, One, Source};
+use crate::numbers::{float_numbers, key_numbers};
 use crate::server::size;
-use crate::sources::{DETACH_BYTES, recheck, with_sources};
+use crate::sources::DETACH_BYTES;
 use crate::spec::{Spec, core_spec};
 use crate::structure;
 use crate::tree::Tree;
@@ -104,22 +101,11 @@ impl Table {
         self.process.check(py)?;
         let deadline = wait::deadline(timeout)?;
         core::check_priorities(&[priority]).map_err(|error| table_error(py, &error))?;
-        match &self.shape {
-            Shape::Rows { tree: example, offsets } => with_sources(
-                example,
-                tree,
-                &mut One,
-                |sources, _| {
-                    let rows = Rows { table: self, example, offsets, sources };
-                    rows.insert(py, 0, &[priority], version, deadline)
-                },
-                |_| {},
-            ),
-            Shape::Chunks(known) => {
-                let trajectory = Shape::trajectory_of(known, tree)?;
-                self.insert_trajectory(py, &trajectory, priority, version, deadline)
-            }
-        }
+        self.shape.with_one(
+            tree,
+            |items| self.insert_rows(py, items, &[priority], version, deadline),
+            |trajectory| self.insert_trajectory(py, trajectory, priority, version, deadline),
+        )
     }
 
     /// Inserts many items.
@@ -128,36 +114,15 @@ impl Table {
         &self,
         py: Python<'_>,
         tree: &Bound<'_, PyAny>,
-        priorities: Option<Vec<f64>>,
+        priorities: Option<&Bound<'_, PyAny>>,
         version: Option<u64>,
         timeout: Option<f64>,
     ) -> PyResult<()> {
         self.process.check(py)?;
         let deadline = wait::deadline(timeout)?;
-        let Shape::Rows { tree: example, offsets } = &self.shape else {
-            return Err(spec_error(
-                py,
-                "insert_batch() is for tables with a spec, whose items are all alike",
-            ));
-        };
-        with_sources(
-            example,
-            tree,
-            &mut Many::default(),
-            |sources, shapes| {
-                let count = shapes.rows.unwrap_or(0);
-                let priorities = priorities.unwrap_or_else(|| vec![1.0; count]);
-                if priorities.len() != count {
-                    let (keys, values) = (count, priorities.len());
-                    let message = format!("{keys} items and {values} priorities");
-                    return Err(pyo3::exceptions::PyValueError::new_err(message));
-                }
-                core::check_priorities(&priorities).map_err(|error| table_error(py, &error))?;
-                let rows = Rows { table: self, example, offsets, sources };
-                rows.insert(py, 0, &priorities, version, deadline)
-            },
-            |_| {},
-        )
+        self.shape.with_many(tree, priorities, |items, priorities| {
+            self.insert_rows(py, items, priorities, version, deadline)
+        })
     }
 
     /// Samples a batch.
@@ -194,7 +159,7 @@ impl Table {
         priorities: &Bound<'_, PyAny>,
     ) -> PyResult<usize> {
         self.process.check(py)?;
-        let (keys, priorities) = (key_numbers(keys)?, numbers::<f64>(priorities, "float64")?);
+        let (keys, priorities) = (key_numbers(keys)?, float_numbers(priorities)?);
         self.table.update_priorities(&keys, &priorities).map_err(|error| table_error(py, &error))
     }
 
@@ -329,6 +294,48 @@ impl Table {
         }
     }
 
+    /// Inserts items, one for each priority, waiting where it must.
+    fn insert_rows(
+        &self,
+        py: Python<'_>,
+        items: &Items<'_>,
+        priorities: &[f64],
+        version: Option<u64>,
+        deadline: Option<Instant>,
+    ) -> PyResult<()> {
+        let mut done = 0;
+        while done < priorities.len() {
+            let left = priorities.len() - done;
+            let stored = |error: PyErr| set(py, error, "stored", done);
+            let mut insertion = match self.table.try_reserve(left) {
+                Ok(insertion) => insertion,
+                Err(Obstacle::Failed(error)) => return Err(stored(table_error(py, &error))),
+                Err(Obstacle::Blocked(_)) => {
+                    let reserve = |wait: Wait<'_, Reason>| self.table.reserve(left, wait);
+                    let reserved = wait::detached(py, deadline, None, reserve);
+                    // Many short waits may never come to a tick, however long they take together.
+                    py.check_signals().map_err(stored)?;
+                    reserved.map_err(|stopped| stored(stopped.raise(py, table_error)))?
+                }
+            };
+            items.recheck(py)?;
+            let count = insertion.len();
+            let priorities = &priorities[done..done + count];
+            let store = || {
+                for index in 0..count {
+                    // SAFETY: there is an item for each priority, and all was rechecked just now.
+                    unsafe { items.copy_to(done + index, insertion.row_mut(index)) };
+                }
+                insertion.commit(priorities, version)
+            };
+            let large = count.saturating_mul(items.row_bytes()) >= DETACH_BYTES;
+            let committed = if large { py.detach(store) } else { store() };
+            committed.map_err(|error| stored(table_error(py, &error)))?;
+            done += count;
+        }
+        Ok(())
+    }
+
     fn insert_trajectory(
         &self,
         py: Python<'_>,
@@ -349,109 +356,4 @@ impl Table {
             }
         }
     }
-}
-
-/// Checked items on their way into rows.
-struct Rows<'a> {
-    table: &'a Table,
-    example: &'a Tree,
-    offsets: &'a [usize],
-    sources: &'a [Source],
-}
-
-impl Rows<'_> {
-    /// Inserts the items from `first` on, one for each priority, waiting where it must.
-    fn insert(
-        &self,
-        py: Python<'_>,
-        first: usize,
-        priorities: &[f64],
-        version: Option<u64>,
-        deadline: Option<Instant>,
-    ) -> PyResult<()> {
-        let table = &self.table.table;
-        let mut done = first;
-        while done < priorities.len() {
-            let left = priorities.len() - done;
-            let insertion = match table.try_reserve(left) {
-                Ok(insertion) => insertion,
-                Err(Obstacle::Failed(error)) => return Err(table_error(py, &error)),
-                Err(Obstacle::Blocked(_)) => {
-                    let reserve = |wait: Wait<'_, Reason>| table.reserve(left, wait);
-                    wait::detached(py, deadline, None, reserve).map_err(|stopped| {
-                        set(py, stopped.raise(py, table_error), "stored", done)
-                    })?
-                }
-            };
-            recheck(py, self.example, self.sources)?;
-            let count = insertion.len();
-            let priorities = &priorities[done..done + count];
-            let store = || self.store(insertion, done, priorities, version);
-            let large = count.saturating_mul(self.row_bytes()) >= DETACH_BYTES;
-            let stored = if large { py.detach(store) } else { store() };
-            stored.map_err(|error| set(py, table_error(py, &error), "stored", done))?;
-            done += count;
-        }
-        Ok(())
-    }
-
-    fn row_bytes(&self) -> usize {
-        match &self.table.table.config().form {
-            Form::Rows(spec) => spec.nbytes(),
-            Form::Trajectories(_) => 0,
-        }
-    }
-
-    fn store(
-        &self,
-        mut insertion: Insertion,
-        first: usize,
-        priorities: &[f64],
-        version: Option<u64>,
-    ) -> Result<(), TableError> {
-        let row_bytes = self.row_bytes();
-        for index in 0..priorities.len() {
-            let row = insertion.row_mut(index);
-            for source in self.sources {
-                let start = self.offsets[source.leaf];
-                let end = self.offsets.get(source.leaf + 1).copied().unwrap_or(row_bytes);
-                let bytes = end - start;
-                // SAFETY: `gather` accepted this value with the rule of this leaf, after a leading
-                // axis of the number of items if there are many, and it was rechecked just now.
-                unsafe { source.copy_to((first + index) * bytes, &mut row[start..end]) };
-            }
-        }
-        insertion.commit(priorities, version).map(drop)
-    }
-}
-
-/// The keys of an array or a sequence: whole numbers, as `batch.info.key` gives them.
-pub fn key_numbers(values: &Bound<'_, PyAny>) -> PyResult<Vec<u64>> {
-    let py = values.py();
-    let array = py.import("numpy")?.call_method1("asarray", (values,))?;
-    let kind: String = array.getattr("dtype")?.getattr("kind")?.extract()?;
-    let empty = array.getattr("size")?.extract::<usize>()? == 0;
-    let negative = || array.call_method0("min")?.lt(0);
-    if !(empty || kind == "u" || (kind == "i" && !negative()?)) {
-        let dtype = array.getattr("dtype")?;
-        let text = format!("keys are whole numbers >= 0, as in batch.info.key; got {dtype}");
-        return Err(pyo3::exceptions::PyValueError::new_err(text));
-    }
-    numbers(&array, "uint64")
-}
-
-/// The numbers of an array or a sequence.
-pub fn numbers<T: Copy>(values: &Bound<'_, PyAny>, dtype: &str) -> PyResult<Vec<T>> {
-    let py = values.py();
-    let numpy = py.import("numpy")?;
-    let keywords = PyDict::new(py);
-    keywords.set_item("dtype", dtype)?;
-    let array = numpy
-        .call_method("ascontiguousarray", (values,), Some(&keywords))?
-        .call_method0("ravel")?;
-    let Some(header) = Header::of(&array) else { return Ok(Vec::new()) };
-    let count = header.shape().first().copied().unwrap_or(0);
-    // SAFETY: the array is contiguous, one-dimensional, of a dtype of this size, and alive.
-    let slice = unsafe { std::slice::from_raw_parts(header.data().cast::<T>(), count) };
-    Ok(slice.to_vec())
 }

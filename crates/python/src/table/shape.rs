@@ -3,12 +3,14 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use echoic_replay::chunk::{Chunk, ColumnKind, Slice};
-use echoic_replay::table::Form;
+use echoic_replay::table::{Form, check_priorities};
 use echoic_replay::trajectory::{Column, Signature, Trajectory};
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
-use crate::error::{spec_error, trajectory_error};
-use crate::leaf::{One, Source};
+use crate::error::{spec_error, table_error, trajectory_error};
+use crate::leaf::{Many, One, Source};
+use crate::numbers::float_numbers;
 use crate::sources::{recheck, with_sources};
 use crate::structure;
 use crate::tree::Tree;
@@ -52,7 +54,7 @@ pub enum Shape {
     /// Every item is like the example.
     Rows {
         tree: Tree,
-        /// Where each leaf starts in a row.
+        /// Where each leaf starts in a row, and where the row ends.
         offsets: Vec<usize>,
     },
     /// Items of any form; here are those seen lately, the last one first.
@@ -71,8 +73,56 @@ impl Shape {
         })
     }
 
+    /// Checks an item and calls the function for its form.
+    pub fn with_one(
+        &self,
+        tree: &Bound<'_, PyAny>,
+        row: impl FnOnce(&Items<'_>) -> PyResult<()>,
+        trajectory: impl FnOnce(&Arc<Trajectory>) -> PyResult<()>,
+    ) -> PyResult<()> {
+        match self {
+            Self::Rows { tree: example, offsets } => with_sources(
+                example,
+                tree,
+                &mut One,
+                |sources, _| row(&Items { example, offsets, sources }),
+                |_| {},
+            ),
+            Self::Chunks(forms) => trajectory(&Self::trajectory_of(forms, tree)?),
+        }
+    }
+
+    /// Checks many items and their priorities, which are 1 when there are none, and calls `rows`.
+    pub fn with_many(
+        &self,
+        tree: &Bound<'_, PyAny>,
+        priorities: Option<&Bound<'_, PyAny>>,
+        rows: impl FnOnce(&Items<'_>, &[f64]) -> PyResult<()>,
+    ) -> PyResult<()> {
+        let py = tree.py();
+        let Self::Rows { tree: example, offsets } = self else {
+            return Err(spec_error(
+                py,
+                "insert_batch() is for tables with a spec, whose items are all alike",
+            ));
+        };
+        // Before the items are looked at: to read a sequence may run Python code.
+        let priorities = priorities.map(float_numbers).transpose()?;
+        let store = |sources: &[Source], shapes: &Many| {
+            let count = shapes.rows.unwrap_or(0);
+            let priorities = priorities.unwrap_or_else(|| vec![1.0; count]);
+            if priorities.len() != count {
+                let message = format!("{count} items and {} priorities", priorities.len());
+                return Err(PyValueError::new_err(message));
+            }
+            check_priorities(&priorities).map_err(|error| table_error(py, &error))?;
+            rows(&Items { example, offsets, sources }, &priorities)
+        };
+        with_sources(example, tree, &mut Many::default(), store, |_| {})
+    }
+
     /// A tree as a trajectory of chunks that have one step.
-    pub fn trajectory_of(forms: &Forms, tree: &Bound<'_, PyAny>) -> PyResult<Arc<Trajectory>> {
+    fn trajectory_of(forms: &Forms, tree: &Bound<'_, PyAny>) -> PyResult<Arc<Trajectory>> {
         let (known, chunks) = Self::chunks_of(forms, tree)?;
         let slice = |chunk| vec![Slice { chunk: Arc::new(chunk), offset: 0, len: 1 }];
         let columns = chunks.into_iter().map(slice).collect();
@@ -132,14 +182,49 @@ impl Shape {
     }
 }
 
-/// Where each leaf starts in a row.
+/// Where each leaf starts in a row, and where the row ends.
 pub fn offsets(spec: &echoic_replay::Spec) -> Vec<usize> {
-    let mut offset = 0;
-    let starts = spec.leaf_bytes().iter().map(|bytes| {
-        offset += bytes;
-        offset - bytes
-    });
-    starts.collect()
+    let mut offsets = vec![0];
+    offsets.extend(spec.leaf_bytes().iter().scan(0, |end, bytes| {
+        *end += bytes;
+        Some(*end)
+    }));
+    offsets
+}
+
+/// Checked items on their way into rows.
+pub struct Items<'a> {
+    example: &'a Tree,
+    offsets: &'a [usize],
+    sources: &'a [Source],
+}
+
+impl Items<'_> {
+    /// Bytes of one item.
+    pub fn row_bytes(&self) -> usize {
+        self.offsets.last().copied().unwrap_or(0)
+    }
+
+    /// Checks once more that no source has changed: see [`Source::recheck`].
+    pub fn recheck(&self, py: Python<'_>) -> PyResult<()> {
+        recheck(py, self.example, self.sources)
+    }
+
+    /// Copies the items from `first` on into rows that lie one behind the other.
+    ///
+    /// # Safety
+    ///
+    /// There must be so many items, and [`Items::recheck`] must have succeeded since Python code could
+    /// last run in this thread.
+    pub unsafe fn copy_to(&self, first: usize, rows: &mut [u8]) {
+        for source in self.sources {
+            let start = self.offsets[source.leaf];
+            let bytes = self.offsets[source.leaf + 1] - start;
+            // SAFETY: `gather` accepted this value with the rule of this leaf, after a leading axis of
+            // the number of items if there are many; the rest is the caller's promise.
+            unsafe { source.copy_to_rows(first * bytes, bytes, rows, self.row_bytes(), start) };
+        }
+    }
 }
 
 fn chunks(known: &Known, tree: &Bound<'_, PyAny>) -> PyResult<Vec<Chunk>> {

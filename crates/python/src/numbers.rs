@@ -1,0 +1,80 @@
+//! Arrays and sequences of numbers as Rust has them: keys and priorities.
+
+use echoic_replay::Dtype;
+use numpy::PyArrayDescr;
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+
+use crate::array::{Header, copy};
+use crate::dtype;
+
+/// Keys: whole numbers, as `batch.info.key` gives them.
+pub fn key_numbers(values: &Bound<'_, PyAny>) -> PyResult<Vec<u64>> {
+    static DTYPE: PyOnceLock<Py<PyArrayDescr>> = PyOnceLock::new();
+    let py = values.py();
+    let descr = DTYPE.get_or_try_init(py, || dtype::to_numpy(py, Dtype::UInt(8)))?.bind(py);
+    if let Some(words) = words(values, descr) {
+        return Ok(words.map(u64::from_ne_bytes).collect());
+    }
+    let array = py.import("numpy")?.call_method1("asarray", (values,))?;
+    let kind: String = array.getattr("dtype")?.getattr("kind")?.extract()?;
+    let empty = array.getattr("size")?.extract::<usize>()? == 0;
+    let negative = || array.call_method0("min")?.lt(0);
+    if !(empty || kind == "u" || (kind == "i" && !negative()?)) {
+        let dtype = array.getattr("dtype")?;
+        let text = format!("keys are whole numbers >= 0, as in batch.info.key; got {dtype}");
+        return Err(PyValueError::new_err(text));
+    }
+    converted(&array, descr, u64::from_ne_bytes)
+}
+
+/// Priorities, of whatever dtype.
+pub fn float_numbers(values: &Bound<'_, PyAny>) -> PyResult<Vec<f64>> {
+    static DTYPE: PyOnceLock<Py<PyArrayDescr>> = PyOnceLock::new();
+    let py = values.py();
+    let descr = DTYPE.get_or_try_init(py, || dtype::to_numpy(py, Dtype::Float(8)))?.bind(py);
+    match words(values, descr) {
+        Some(words) => Ok(words.map(f64::from_ne_bytes).collect()),
+        None => converted(values, descr, f64::from_ne_bytes),
+    }
+}
+
+/// What numpy makes of the values in this dtype.
+fn converted<T>(
+    values: &Bound<'_, PyAny>,
+    descr: &Bound<'_, PyArrayDescr>,
+    number: fn([u8; 8]) -> T,
+) -> PyResult<Vec<T>> {
+    let numpy = values.py().import("numpy")?;
+    let array = numpy.call_method1("asarray", (values, descr))?;
+    let array = numpy.call_method1("ascontiguousarray", (array,))?;
+    let words = words(&array, descr).ok_or_else(|| {
+        PyValueError::new_err("expected numbers, and numpy made no array of them")
+    })?;
+    Ok(words.map(number).collect())
+}
+
+/// The elements of a contiguous array of just this dtype, copied, since they need not be aligned; `None`
+/// for anything else.
+fn words(
+    values: &Bound<'_, PyAny>,
+    descr: &Bound<'_, PyArrayDescr>,
+) -> Option<impl Iterator<Item = [u8; 8]> + use<>> {
+    let header = Header::of_exact(values)?;
+    if !(header.has_dtype(descr) && header.is_c_contiguous()) {
+        return None;
+    }
+    let mut bytes = vec![0; header.nbytes()?];
+    if !bytes.is_empty() {
+        // SAFETY: a contiguous array has so many bytes, and is alive; nothing else runs meanwhile that
+        // could give it other memory.
+        unsafe { copy(header.data(), 0, &mut bytes) };
+    }
+    let count = bytes.len() / 8;
+    Some((0..count).map(move |at| {
+        let mut word = [0; 8];
+        word.copy_from_slice(&bytes[at * 8..at * 8 + 8]);
+        word
+    }))
+}
