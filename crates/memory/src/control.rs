@@ -78,6 +78,9 @@ impl Shape {
     }
 }
 
+/// Set in [`Header::taken`] while nobody may take a batch.
+pub(crate) const HELD: u64 = 1 << 63;
+
 /// What a ring has once.
 #[derive(Debug)]
 #[repr(C)]
@@ -91,7 +94,7 @@ pub(crate) struct Header {
     pub(crate) holes_made: Padded<AtomicU64>,
     /// What `holes_made` was when a search found none.
     pub(crate) holes_gone: AtomicU64,
-    /// How many batches were taken.
+    /// How many batches were taken, and [`HELD`].
     pub(crate) taken: Padded<AtomicU64>,
     /// How many batches were given back.
     pub(crate) released: AtomicU64,
@@ -461,6 +464,11 @@ impl Header {
     pub(crate) fn shape(&self) -> (u64, u64) {
         let read = |word: &AtomicU32| u64::from(word.load(Ordering::Relaxed));
         (read(&self.buffers), read(&self.batch_size))
+    }
+
+    /// How many batches were taken.
+    pub(crate) fn taken(&self) -> u64 {
+        self.taken.load(Ordering::Acquire) & !HELD
     }
 }
 

@@ -315,7 +315,7 @@ impl Producer {
 
     /// The batches up to `latest` that may not be complete, oldest first.
     pub(crate) fn incomplete(&self, latest: u64) -> impl Iterator<Item = (u64, usize, &Buffer)> {
-        let taken = self.control.header().taken.load(Ordering::Acquire);
+        let taken = self.control.header().taken();
         // Never more than the buffers, whatever a peer wrote into `taken`.
         let oldest = latest.saturating_sub(self.control.buffers().len() as u64).max(taken);
         (oldest..latest).filter_map(|sequence| {
@@ -412,7 +412,7 @@ impl Producer {
     fn why_blocked(&self) -> Blocked {
         let header = self.control.header();
         let latest = self.generation(self.current()).unwrap_or_default();
-        let taken = header.taken.load(Ordering::Acquire);
+        let taken = header.taken();
         let untaken = latest.saturating_sub(taken);
         let ready = untaken > self.incomplete(latest).count() as u64;
         if header.leased.load(Ordering::Relaxed) > 0 && !ready {

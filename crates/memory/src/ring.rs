@@ -37,7 +37,9 @@
 //!    neither free nor open.
 //! 4. What a producer wrote before `commit` is visible to the consumer after `try_take`; what a
 //!    consumer read before `release` is over before a later producer's `try_reserve` returns.
-//! 5. Once `current` is sealed it stays as it is, and no run on a fresh slot is handed out any more.
+//! 5. While a [`Hold`] lives, no batch is taken and no row moved: committed slots that were not taken
+//!    before are written by nobody, and may be read.
+//! 6. Once `current` is sealed it stays as it is, and no run on a fresh slot is handed out any more.
 //!
 //! # Limitations
 //!
@@ -47,16 +49,17 @@
 //! access memory outside of it.
 
 use std::collections::HashSet;
+use std::ops::Range;
 use std::sync::{Arc, PoisonError};
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
 use crate::bitmap;
-use crate::control::{Buffer, Control, Cursor, Entry, Shape, State, Tally, Turn};
+use crate::control::{Buffer, Control, Cursor, Entry, HELD, Shape, State, Tally, Turn};
 pub use crate::producer::{Evicted, Run};
 use crate::producer::{Producer, SERVER};
 use crate::region::Region;
-use crate::sync::{AtomicU64, Mutex, Ordering};
+use crate::sync::{AtomicU64, Mutex, MutexGuard, Ordering};
 
 /// How often a consumer looks whether the last writers of a closed ring are done.
 const SETTLE_POLL: Duration = Duration::from_millis(1);
@@ -130,6 +133,15 @@ enum Settled {
     NotYet,
     /// Rows of the last, incomplete batch, if it has any.
     Remainder(Option<Claim>),
+}
+
+/// What a consumer finds.
+enum Next {
+    Claim(Claim),
+    /// No batch is complete.
+    Incomplete,
+    /// Somebody [holds](Ring::hold) what there is.
+    Held,
 }
 
 /// See the [module](self).
@@ -230,11 +242,21 @@ impl Ring {
         self.producer.wake_on_room(waker);
     }
 
-    /// Takes the next batch in order if it is complete.
+    /// Takes the next batch in order if it is complete, and nobody [holds](Ring::hold) it.
     pub fn try_take(&self) -> Option<Claim> {
+        match self.next() {
+            Next::Claim(claim) => Some(claim),
+            Next::Incomplete | Next::Held => None,
+        }
+    }
+
+    fn next(&self) -> Next {
         let taken = &self.control().header().taken;
         let mut turn = taken.load(Ordering::Acquire);
         loop {
+            if turn & HELD != 0 {
+                return Next::Held;
+            }
             let next = turn + 1;
             // `order` may be that of an older batch. Acquire pairs with the release in `publish`.
             let complete = self
@@ -244,7 +266,7 @@ impl Ring {
             let Some((index, _)) = complete else {
                 let now = taken.load(Ordering::Acquire);
                 if now == turn {
-                    return None;
+                    return Next::Incomplete;
                 }
                 turn = now;
                 continue;
@@ -252,7 +274,7 @@ impl Ring {
             // `taken` only grows: if it still is `turn`, batch `turn` is ours and was not before.
             match taken.compare_exchange(turn, next, Ordering::AcqRel, Ordering::Acquire) {
                 Err(now) => turn = now,
-                Ok(_) => return Some(self.claim(index, turn, self.batch_size())),
+                Ok(_) => return Next::Claim(self.claim(index, turn, self.batch_size())),
             }
         }
     }
@@ -283,12 +305,12 @@ impl Ring {
             let outcome = self.control().header().ready.wait(until, self.producer.nap(), || {
                 let closed = self.is_closed();
                 let settled = closed && self.settle(&mut move_row);
-                match self.try_take() {
-                    Some(claim) => Some(Some(Ok(claim))),
-                    None if settled => Some(Some(Err(Refusal::Closed))),
+                match self.next() {
+                    Next::Claim(claim) => Some(Some(Ok(claim))),
+                    Next::Incomplete if settled => Some(Some(Err(Refusal::Closed))),
                     // Closed while we were parked: go round and wait in short steps from here.
-                    None if closed && !closing => Some(None),
-                    None => None,
+                    Next::Incomplete | Next::Held if closed && !closing => Some(None),
+                    Next::Incomplete | Next::Held => None,
                 }
             });
             match outcome {
@@ -366,7 +388,7 @@ impl Ring {
             }
             // A peer that wrote nonsense there must not keep us here.
             if self.producer.current() == current {
-                return self.control().header().taken.load(Ordering::Acquire);
+                return self.control().header().taken();
             }
         }
     }
@@ -409,7 +431,7 @@ impl Ring {
             }
             return false;
         }
-        // By invariant 5 no run is left and none will come: every slot is committed or a hole of
+        // By invariant 6 no run is left and none will come: every slot is committed or a hole of
         // ours, and nobody is about to publish, so moving rows races with nobody.
         let left = Self::bring_together(&unpublished, &holes, self.batch_size(), &mut move_row);
         *settled = Settled::Remainder(self.renumber(&unpublished, left));
@@ -621,6 +643,15 @@ impl Ring {
         }
     }
 
+    /// Keeps everything that nobody took yet from being taken, for as long as the [`Hold`] lives.
+    /// Producers go on.
+    pub fn hold(&self) -> Hold<'_> {
+        // This lock keeps rows from being moved, and others from holding.
+        let settled = self.settled.lock().unwrap_or_else(PoisonError::into_inner);
+        self.control().header().taken.fetch_or(HELD, Ordering::AcqRel);
+        Hold { ring: self, settled }
+    }
+
     /// The same ring as another process sees it.
     #[cfg(any(test, loom))]
     pub fn peer(&self, owner: u16) -> Peer {
@@ -631,7 +662,7 @@ impl Ring {
     pub fn counts(&self) -> Counts {
         let header = self.control().header();
         let size = self.batch_size() as u64;
-        let taken = header.taken.load(Ordering::Acquire);
+        let taken = header.taken();
         let opened = self.opened();
         let (mut incomplete, mut filling) = (0, 0);
         for (_, index, _) in self.producer.incomplete(opened) {
@@ -657,6 +688,94 @@ impl Ring {
             contention: header.contention.load(Ordering::Relaxed),
             aborted: header.aborted.load(Ordering::Relaxed),
         }
+    }
+}
+
+/// Keeps what nobody took as it is, to be read; see [`Ring::hold`].
+#[derive(Debug)]
+pub struct Hold<'a> {
+    ring: &'a Ring,
+    settled: MutexGuard<'a, Settled>,
+}
+
+/// Committed slots of one buffer that nobody took.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Unread {
+    /// Index of the buffer.
+    pub buffer: usize,
+    /// The slots.
+    pub slots: Vec<Range<usize>>,
+}
+
+/// Somebody is writing into a batch, and which of its slots are committed can't be told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Busy;
+
+impl Hold<'_> {
+    /// What nobody took, in the order of the batches. They can be read until the hold ends.
+    ///
+    /// # Errors
+    ///
+    /// [`Busy`] while a run is alive in a batch that is not complete.
+    pub fn unread(&self) -> Result<Vec<Unread>, Busy> {
+        let (ring, size) = (self.ring, self.ring.batch_size());
+        let (opened, taken) = (ring.opened(), ring.control().header().taken());
+        // Never more than the buffers, whatever a peer wrote into `taken`.
+        let oldest = opened.saturating_sub(ring.buffers() as u64).max(taken);
+        let mut all = Vec::new();
+        for generation in oldest + 1..=opened {
+            let Some((buffer, state)) = ring.producer.batch(generation) else { continue };
+            let complete = state.done.published.load(Ordering::Acquire) == generation;
+            let slots = if complete {
+                vec![Range { start: 0, end: size }]
+            } else {
+                self.committed(generation, buffer)?
+            };
+            all.push(Unread { buffer, slots });
+        }
+        if let Settled::Remainder(Some(claim)) = &*self.settled {
+            all.push(Unread {
+                buffer: claim.buffer,
+                slots: vec![Range { start: 0, end: claim.rows }],
+            });
+        }
+        Ok(all)
+    }
+
+    /// The committed slots of an incomplete batch, if no run on it is alive.
+    ///
+    /// The order of the reads tells: a slot that was committed when the tally was read is no hole and
+    /// lies before the cursor. So if there are just as many slots of which both is true afterwards, they
+    /// are the same ones.
+    fn committed(&self, generation: u64, index: usize) -> Result<Vec<Range<usize>>, Busy> {
+        let committed = self.ring.committed(index) as usize;
+        let hole = Entry::hole(generation);
+        let log = self.ring.control().log(index).iter().enumerate();
+        let holes: Vec<usize> = log
+            .filter(|(_, place)| place.load(Ordering::Acquire) == hole.0)
+            .map(|(slot, _)| slot)
+            .collect();
+        let reserving = &self.ring.control().buffers()[index].reserving;
+        let cursor = Cursor(reserving.cursor.load(Ordering::Acquire));
+        let end = if cursor.is(generation) { cursor.end() as usize } else { 0 };
+        let (mut slots, mut start, mut count) = (Vec::new(), 0, 0);
+        for next in holes.into_iter().filter(|hole| *hole < end).chain([end]) {
+            if start < next {
+                slots.push(start..next);
+                count += next - start;
+            }
+            start = next + 1;
+        }
+        if count == committed { Ok(slots) } else { Err(Busy) }
+    }
+}
+
+impl Drop for Hold<'_> {
+    fn drop(&mut self) {
+        let header = self.ring.control().header();
+        // Release: who takes a batch from now on finds us done with its bytes.
+        header.taken.fetch_and(!HELD, Ordering::AcqRel);
+        header.ready.notify();
     }
 }
 

@@ -13,7 +13,8 @@
 //! 1. Column `c` of buffer `b` occupies `columns[c].batch_stride` bytes from
 //!    `columns[c].offset + b * batch_stride`, inside the region, and overlaps no other.
 //! 2. Bytes of a slot are touched only through the [`Run`] or [`Claim`] that owns the slot
-//!    (invariants 1 to 4 of [`crate::ring`]), or by `settle`, which owns all that is left.
+//!    (invariants 1 to 4 of [`crate::ring`]), or by `settle`, which owns all that is left; or read while
+//!    a hold keeps them as they are (invariant 5 there).
 //!
 //! # Limitations
 //!
@@ -32,7 +33,7 @@ use crate::block::{self, ALIGNMENT, AllocError, BLOCK_ALIGNMENT};
 use crate::control::{Control, Shape};
 use crate::producer::Producer;
 use crate::region::Region;
-use crate::ring::{Claim, Counts, Evicted, Place, Refusal, Ring, Run};
+use crate::ring::{Busy, Claim, Counts, Evicted, Place, Refusal, Ring, Run, Unread};
 
 /// Where a column lies in the region.
 #[derive(Debug, Clone, Copy)]
@@ -338,6 +339,33 @@ impl BatchStore {
             std::thread::sleep(std::time::Duration::from_millis(1));
         }
         Ok(self.ring.take_remainder().map(|claim| self.lease(claim)))
+    }
+
+    /// Calls `read` with every run of samples that nobody took, the oldest first: with how many they are
+    /// and the bytes of each column. Nobody can take a batch meanwhile; producers go on.
+    ///
+    /// # Errors
+    ///
+    /// [`Busy`] while somebody is writing into a batch that is not complete; then nothing was read.
+    pub fn read_unread(&self, mut read: impl FnMut(usize, &[&[u8]])) -> Result<(), Busy> {
+        let hold = self.ring.hold();
+        let unread = hold.unread()?;
+        let mut columns = Vec::with_capacity(self.columns.columns.len());
+        for Unread { buffer, slots } in unread {
+            for run in slots {
+                let place = Place { buffer, slot: run.start };
+                columns.clear();
+                columns.extend(self.columns.columns.iter().enumerate().map(|(index, column)| {
+                    let start = self.columns.slot_pointer(index, place);
+                    // SAFETY: inside the column by invariant 1; these slots are committed and nobody
+                    // took them, so nobody writes them as long as the hold lives.
+                    unsafe { std::slice::from_raw_parts(start, column.slot_bytes * run.len()) }
+                }));
+                read(run.len(), &columns);
+            }
+        }
+        drop(hold);
+        Ok(())
     }
 
     fn lease(self: &Arc<Self>, claim: Claim) -> Lease {

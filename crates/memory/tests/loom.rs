@@ -175,6 +175,66 @@ fn an_aborted_run_blocks_nobody() {
     });
 }
 
+/// What nobody took, and its order, while nobody can take it; `None` while somebody writes.
+fn look(slots: &Slots) -> Option<Vec<u64>> {
+    let hold = slots.ring.hold();
+    let unread = hold.unread().ok()?;
+    let places = unread
+        .into_iter()
+        .flat_map(|one| one.slots.into_iter().flatten().map(move |slot| (one.buffer, slot)));
+    // SAFETY: committed slots that nobody took, for as long as the hold lives.
+    let read = |(buffer, slot)| slots.cell(buffer, slot).with(|cell| unsafe { *cell });
+    Some(places.map(read).collect())
+}
+
+#[test]
+fn what_nobody_took_is_read_beside_a_producer_and_a_consumer() {
+    model(2, || {
+        let slots = Slots::new(2, 1);
+        let (producer, consumer) = (slots.clone(), slots.clone());
+        let producer = thread::spawn(move || {
+            producer.push(1);
+            producer.push(2);
+        });
+        let consumer = thread::spawn(move || {
+            let claim = consumer.ring.take(None, |_, _| unreachable!("nothing to bring together"));
+            let claim = claim.expect("the ring is open");
+            // SAFETY: the claim is the only right to this batch, also to write.
+            consumer.cell(claim.buffer(), 0).with_mut(|cell| unsafe { *cell += 10 });
+            consumer.read(claim)
+        });
+        // A batch that was taken is not there any more, with what its holder made of it.
+        let unread = look(&slots);
+        assert!(
+            matches!(unread.as_deref(), None | Some([] | [1] | [2] | [1, 2])),
+            "unread: {unread:?}"
+        );
+        assert_eq!(consumer.join().unwrap(), [11]);
+        producer.join().unwrap();
+        assert_eq!(look(&slots).unwrap(), [2]);
+        assert_eq!(slots.pop(), [2]);
+    });
+}
+
+#[test]
+fn what_nobody_took_is_read_beside_an_abort_and_its_refill() {
+    model(2, || {
+        let slots = Slots::new(1, 2);
+        let other = slots.clone();
+        let aborter = thread::spawn(move || {
+            drop(other.ring.try_reserve(1));
+            other.push(1);
+        });
+        let unread = look(&slots);
+        assert!(matches!(unread.as_deref(), None | Some([] | [1])), "unread: {unread:?}");
+        aborter.join().unwrap();
+        assert_eq!(look(&slots).unwrap(), [1]);
+        assert!(slots.push(2));
+        assert_eq!(sorted(look(&slots).unwrap()), [1, 2]);
+        assert_eq!(sorted(slots.pop()), [1, 2]);
+    });
+}
+
 #[test]
 fn closing_loses_no_committed_sample_and_wakes_the_blocked_producer() {
     model(3, || {

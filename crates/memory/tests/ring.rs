@@ -385,3 +385,83 @@ proptest! {
 fn a_ring_without_slots_is_refused() {
     let _ = Ring::new(1, 0);
 }
+
+/// Everything that nobody took, in order; `None` while somebody writes.
+fn unread(store: &BatchStore) -> Option<Vec<u64>> {
+    let mut all = Vec::new();
+    let read = store.read_unread(|rows, columns| {
+        let values =
+            columns[0].chunks(8).map(|bytes| u64::from_ne_bytes(bytes.try_into().unwrap()));
+        let before = all.len();
+        all.extend(values);
+        let narrow: Vec<u8> = all[before..].iter().map(|value| *value as u8).collect();
+        assert_eq!((all.len() - before, &narrow[..]), (rows, columns[1]));
+    });
+    read.ok().map(|()| all)
+}
+
+#[test]
+fn what_nobody_took_can_be_read_and_is_taken_later() {
+    let store = store(3, 2);
+    assert!((0..5).all(|value| push(&store, value)));
+    assert_eq!(values(&store.try_take().unwrap()), [0, 1]);
+    assert_eq!(unread(&store).unwrap(), [2, 3, 4]);
+    // A slot that its writer gave up is none, and a sample that is being written is not there yet.
+    let given_up = store.try_reserve(1).unwrap();
+    assert_eq!(unread(&store), None);
+    drop(given_up);
+    assert_eq!(unread(&store).unwrap(), [2, 3, 4]);
+    assert!(push(&store, 5));
+    assert_eq!(unread(&store).unwrap(), [2, 3, 4, 5]);
+    assert_eq!(values(&store.try_take().unwrap()), [2, 3]);
+    assert_eq!(values(&store.try_take().unwrap()), [4, 5]);
+    assert_eq!(unread(&store).unwrap(), []);
+}
+
+#[test]
+fn a_remainder_can_be_read_until_it_is_taken() {
+    let store = store(2, 3);
+    assert!((0..4).all(|value| push(&store, value)));
+    store.close();
+    assert_eq!(unread(&store).unwrap(), [0, 1, 2, 3]);
+    assert_eq!(values(&store.take(None).unwrap()), [0, 1, 2]);
+    assert_eq!(store.take(None).err(), Some(Refusal::Closed));
+    assert_eq!(unread(&store).unwrap(), [3]);
+    assert_eq!(values(&store.take_remainder(None).unwrap().unwrap()), [3]);
+    assert_eq!(unread(&store).unwrap(), []);
+}
+
+#[test]
+fn reading_what_nobody_took_disturbs_neither_producers_nor_consumers() {
+    const SAMPLES: u64 = 40_000;
+    let store = store(4, 8);
+    let mut looks = 0;
+    let received = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for value in 0..SAMPLES {
+                let mut writer = reserve(&store, 1, None).unwrap();
+                writer.column_mut(0).copy_from_slice(&value.to_ne_bytes());
+                writer.column_mut(1).copy_from_slice(&[value as u8]);
+                writer.commit(|| 0);
+            }
+        });
+        let consumer = scope.spawn(|| {
+            let mut received = Vec::new();
+            while received.len() < SAMPLES as usize {
+                received.extend(values(&store.take(None).unwrap()));
+            }
+            received
+        });
+        while !consumer.is_finished() {
+            // From one producer they come in a row, without a gap.
+            if let Some(all) = unread(&store) {
+                looks += usize::from(!all.is_empty());
+                assert!(all.windows(2).all(|pair| pair[1] == pair[0] + 1), "{all:?}");
+                assert!(all.len() <= 32);
+            }
+        }
+        consumer.join().unwrap()
+    });
+    assert!(received.into_iter().eq(0..SAMPLES));
+    assert!(looks > 0);
+}

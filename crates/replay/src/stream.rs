@@ -11,6 +11,8 @@
 //!    order, except that a slot given up by another writer is filled by whoever comes next.
 //! 3. Whoever waits can say why, and until when.
 
+mod unread;
+
 use std::ops::ControlFlow;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -22,6 +24,8 @@ use echoic_memory::{AllocError, BatchStore, Blocked, Layout, Lease, Refusal, Wri
 
 use crate::metrics::{Meter, StreamInfo};
 use crate::spec::Spec;
+
+pub use self::unread::{Unread, UnreadError};
 
 /// Size of a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

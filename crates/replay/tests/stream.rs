@@ -3,7 +3,7 @@
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
-use echoic_replay::stream::Wait;
+use echoic_replay::stream::{Unread, UnreadError, Wait};
 use echoic_replay::{Blocked, Dtype, Leaf, Spec, Stream, StreamConfig, StreamError};
 
 fn stream(num_buffers: usize, batch_size: usize) -> Stream {
@@ -100,4 +100,71 @@ fn waiting_for_room_counts_into_the_time_from_submit_to_available() {
     let info = stream.info();
     assert!(info.submit_to_available.max >= 0.02, "{:?}", info.submit_to_available);
     assert!(info.copy_time.max < 0.02, "{:?}", info.copy_time);
+}
+
+/// A stream with two leaves, one of which has no elements.
+fn wide(num_buffers: usize, batch_size: usize) -> Stream {
+    let leaf = |path: &str, dtype, shape| Leaf { path: path.into(), dtype, shape };
+    let leaves = vec![
+        leaf("a", Dtype::Int(8), vec![]),
+        leaf("b", Dtype::UInt(2), vec![0]),
+        leaf("c", Dtype::UInt(1), vec![3]),
+    ];
+    Stream::new(Spec::new(leaves).unwrap(), StreamConfig { batch_size, num_buffers }).unwrap()
+}
+
+fn push_wide(stream: &Stream, value: i64) {
+    let mut sample = stream.try_reserve(1).unwrap();
+    sample.column_mut(0).copy_from_slice(&value.to_ne_bytes());
+    sample.column_mut(2).copy_from_slice(&[value as u8; 3]);
+    sample.commit();
+}
+
+#[test]
+fn unread_samples_come_back_in_a_stream_of_other_batches() {
+    let first = wide(3, 2);
+    (0..6).for_each(|value| push_wide(&first, value));
+    drop(first.try_take());
+    push_wide(&first, 6);
+    let unread = first.unread().unwrap();
+    assert_eq!((unread.samples, unread.bytes.len()), (5, 5 * 11));
+    let second = wide(2, 4);
+    second.restore(&unread).unwrap();
+    (7..10).for_each(|value| push_wide(&second, value));
+    let batch = second.try_take().unwrap();
+    let expected: Vec<u8> = (2..6i64).flat_map(i64::to_ne_bytes).collect();
+    assert_eq!(batch.column(0), expected);
+    assert_eq!(batch.column(2), [[2; 3], [3; 3], [4; 3], [5; 3]].concat());
+    let batch = second.try_take().unwrap();
+    let expected: Vec<u8> = (6..10i64).flat_map(i64::to_ne_bytes).collect();
+    assert_eq!(batch.column(0), expected);
+    // What was copied is still there for whoever takes it.
+    assert_eq!(first.try_take().unwrap().column(2), [[2; 3], [3; 3]].concat());
+}
+
+#[test]
+fn samples_are_brought_back_all_or_none() {
+    let full = wide(2, 4);
+    (0..8).for_each(|value| push_wide(&full, value));
+    let unread = full.unread().unwrap();
+    let small = wide(2, 3);
+    let refused = small.restore(&unread).unwrap_err().to_string();
+    assert_eq!(refused, "8 unread samples do not fit: the stream has room for 6");
+    assert_eq!(small.info().inserted_total, 0);
+    let used = wide(3, 4);
+    push_wide(&used, 1);
+    assert_eq!(used.restore(&unread), Err(UnreadError::Used));
+    let torn = Unread { samples: 7, ..unread };
+    let refused = wide(2, 4).restore(&torn).unwrap_err().to_string();
+    assert_eq!(refused, "7 samples of 11 bytes each do not have 88 bytes");
+}
+
+#[test]
+fn a_producer_that_stopped_inside_a_sample_is_an_error_and_not_a_guess() {
+    let stream = wide(2, 4);
+    push_wide(&stream, 1);
+    let stopped = stream.try_reserve(1).unwrap();
+    assert_eq!(stream.unread(), Err(UnreadError::Busy));
+    drop(stopped);
+    assert_eq!(stream.unread().unwrap().samples, 1);
 }

@@ -7,7 +7,10 @@ use std::sync::Arc;
 
 use echoic_memory::slab::Order;
 
-use super::{Head, ITEM_BYTES, LeafText, SavedError, SignatureText, VERSION, form_text, section};
+use super::{
+    Contents, Head, ITEM_BYTES, LeafText, SavedError, SignatureText, VERSION, form_text, section,
+    unread,
+};
 use crate::checkpoint::{Reader, SectionReader};
 use crate::chunk::{Chunk, ChunkKey, ColumnKind, Slice};
 use crate::limiter::{Counts, Limiter, Parameters};
@@ -33,13 +36,19 @@ pub struct Loaded {
 }
 
 /// Brings back the newest checkpoint of a root, or the one of this path. Every table that it has must be
-/// there, with the same form and selectors, and room for all items; what tables held is gone then.
+/// there, with the same form and selectors, and room for all items; what tables held is gone then. If it
+/// has samples of a stream, the stream must be there, unused, with the same spec, and room for them.
 ///
 /// # Errors
 ///
-/// [`SavedError`]; then every table is as it was.
-pub fn load(tables: &Tables, path: impl AsRef<Path>) -> Result<Loaded, SavedError> {
+/// [`SavedError`]; then everything is as it was.
+pub fn load<'a>(
+    contents: impl Into<Contents<'a>>,
+    path: impl AsRef<Path>,
+) -> Result<Loaded, SavedError> {
+    let Contents { tables, stream } = contents.into();
     let reader = Reader::open(path)?;
+    let unread = unread::read(&reader, stream)?;
     let count = (0..).take_while(|number| has(&reader, &section(*number, "head"))).count();
     let mut chunks = Chunks { reader: &reader, known: HashMap::new(), bytes: Vec::new() };
     let mut cores = Vec::new();
@@ -47,6 +56,9 @@ pub fn load(tables: &Tables, path: impl AsRef<Path>) -> Result<Loaded, SavedErro
         let head = read_head(&reader, number)?;
         let table = tables.get(&head.name)?;
         cores.push((table, read_core(table, &head, number, &mut chunks)?, head.items));
+    }
+    if let (Some(stream), Some(unread)) = (stream, unread) {
+        stream.restore(&unread).map_err(|error| SavedError::Stream(error.to_string()))?;
     }
     let mut loaded = Loaded { number: reader.number(), items: Vec::new() };
     for (table, core, items) in cores {
@@ -179,11 +191,8 @@ fn read_core(
         let text = |rows: bool, spec: &Option<Vec<LeafText>>| match spec {
             None => "items of any form".to_owned(),
             Some(leaves) => {
-                let leaves = leaves
-                    .iter()
-                    .map(|leaf| format!("{}: {}{:?}", leaf.path, leaf.dtype, leaf.shape));
                 let kind = if rows { "rows" } else { "trajectories" };
-                format!("{kind} of {}", leaves.collect::<Vec<_>>().join(", "))
+                format!("{kind} of {}", LeafText::list(leaves))
             }
         };
         let (expected, got) = (text(rows, &spec), text(head.rows, &head.spec));

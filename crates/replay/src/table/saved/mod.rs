@@ -1,8 +1,10 @@
-//! Tables in checkpoints.
+//! Tables in checkpoints, and what nobody took yet of the stream beside them.
 //!
 //! [`save`] writes every table of a server, each as it was at one moment, while inserts and samples go
-//! on; [`load`] brings them back, all or none; [`open`] makes tables of them to look at. What is in which section:
+//! on; [`load`] brings them back, all or none; [`open`] makes tables of them to look at. A [`Keeper`]
+//! does so for a server. What is in which section:
 //!
+//! - `stream.head`, `stream.samples`: see `unread`.
 //! - `table-N.head`: JSON: name, form, settings, counts, the state of the generator ([`Head`]).
 //! - `table-N.items`: what is known about each slot; `table-N.sampler` and `.remover`: their states.
 //! - `table-N.rows`: slot and bytes of each item, or
@@ -15,16 +17,20 @@
 //!    be written is kept until then, and written first.
 //! 2. What is read is checked before anything is made of it: a file that lies makes an error.
 
+mod keeper;
 mod load;
 mod store;
+mod unread;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Form, TableConfig, TableError};
+use super::{Form, TableConfig, TableError, Tables};
 use crate::checkpoint;
 use crate::spec::Spec;
+use crate::stream::Stream;
 use crate::trajectory::Signature;
 
+pub use keeper::Keeper;
 pub use load::{Loaded, load, open};
 pub use store::save;
 
@@ -49,12 +55,33 @@ pub enum SavedError {
         /// What does not fit.
         what: String,
     },
+    /// A checkpoint of another stream, or one that lies, or the stream can't be read.
+    #[error("the stream: {0}")]
+    Stream(String),
     /// There is another under way.
     #[error("table {0:?} is being saved already")]
     Busy(String),
+    /// The system gives no thread to write with.
+    #[error("no thread to write a checkpoint with: {0}")]
+    Thread(std::io::Error),
     /// The server's tables can't hold it.
     #[error(transparent)]
     Engine(#[from] TableError),
+}
+
+/// What of a server is saved and loaded.
+#[derive(Debug, Clone, Copy)]
+pub struct Contents<'a> {
+    /// All of its tables.
+    pub tables: &'a Tables,
+    /// Its stream, of which the samples that nobody took are saved.
+    pub stream: Option<&'a Stream>,
+}
+
+impl<'a> From<&'a Tables> for Contents<'a> {
+    fn from(tables: &'a Tables) -> Self {
+        Self { tables, stream: None }
+    }
 }
 
 /// One leaf, as text.
@@ -69,6 +96,15 @@ pub struct LeafText {
     /// Whether it has no axis of time; of no meaning in rows.
     #[serde(default)]
     pub squeezed: bool,
+}
+
+impl LeafText {
+    /// Leaves for people.
+    fn list(leaves: &[Self]) -> String {
+        let leaves =
+            leaves.iter().map(|leaf| format!("{}: {}{:?}", leaf.path, leaf.dtype, leaf.shape));
+        leaves.collect::<Vec<_>>().join(", ")
+    }
 }
 
 /// The form of some trajectories.

@@ -7,12 +7,14 @@ use std::sync::Arc;
 
 use echoic_memory::slab::{Order, Snapshot};
 
-use super::{Head, ITEM_BYTES, SavedError, VERSION, form_text, section, signature_text};
+use super::{
+    Contents, Head, ITEM_BYTES, SavedError, VERSION, form_text, section, signature_text, unread,
+};
 use crate::checkpoint::{self, SectionWriter, Summary, Writer};
 use crate::files::FileError;
 use crate::selectors::Slot;
+use crate::table::Table;
 use crate::table::core::Payload;
-use crate::table::{Table, Tables};
 use crate::trajectory::{Signature, Trajectory};
 
 /// How many rows are read at a time.
@@ -32,16 +34,18 @@ enum Saved {
     Trajectories(Vec<(Slot, Arc<Trajectory>)>),
 }
 
-/// Writes all tables as a checkpoint of `root`, with something to be known about it.
+/// Writes all tables as a checkpoint of `root`, and the samples of a stream that nobody took yet, with
+/// something to be known about it.
 ///
 /// # Errors
 ///
 /// [`SavedError`]; then there is no new checkpoint.
-pub fn save(
-    tables: &Tables,
+pub fn save<'a>(
+    contents: impl Into<Contents<'a>>,
     root: impl AsRef<Path>,
     metadata: &[(&str, &str)],
 ) -> Result<Summary, SavedError> {
+    let Contents { tables, stream } = contents.into();
     let mut writer = Writer::begin(root)?;
     for (key, value) in metadata {
         writer.describe(*key, *value);
@@ -50,6 +54,10 @@ pub fn save(
     // All moments first, so that they are as close together as they can be.
     let moments =
         tables.all().iter().map(|table| Moment::of(table)).collect::<Result<Vec<_>, _>>()?;
+    if let Some(stream) = stream {
+        let taken = stream.unread().map_err(|error| SavedError::Stream(error.to_string()))?;
+        unread::write(stream, &taken, &mut writer)?;
+    }
     for (number, moment) in moments.into_iter().enumerate() {
         moment.write(number, &mut writer)?;
     }
@@ -156,7 +164,7 @@ impl Moment {
 }
 
 /// Writes a section.
-fn put(
+pub(super) fn put(
     writer: &mut Writer,
     name: &str,
     fill: impl FnOnce(&mut SectionWriter) -> std::io::Result<()>,

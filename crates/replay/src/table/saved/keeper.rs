@@ -1,0 +1,118 @@
+//! Who writes the checkpoints of a server: one at a time, whoever asks.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+
+use super::{Contents, Loaded, SavedError, load, save};
+use crate::checkpoint::retain;
+use crate::stream::Stream;
+use crate::table::Tables;
+
+/// Told where the checkpoint is, or why there is none.
+type Told = Box<dyn FnOnce(&Result<PathBuf, SavedError>) + Send>;
+
+/// Checkpoints of a server's tables and stream in one directory.
+pub struct Keeper {
+    tables: Arc<Tables>,
+    stream: Option<Arc<Stream>>,
+    root: PathBuf,
+    keep: usize,
+    release: &'static str,
+    /// Held while files are written.
+    writing: Mutex<()>,
+    errands: Mutex<Errands>,
+}
+
+/// Who asked for a checkpoint that has not begun, and whether a thread sees to them.
+#[derive(Default)]
+struct Errands {
+    asked: Vec<Told>,
+    running: bool,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Keeper {
+    /// A keeper of the `keep` newest checkpoints of a root, who signs them with a release of the program.
+    pub fn new(
+        tables: Arc<Tables>,
+        stream: Option<Arc<Stream>>,
+        root: PathBuf,
+        keep: usize,
+        release: &'static str,
+    ) -> Self {
+        let (writing, errands) = (Mutex::default(), Mutex::default());
+        Self { tables, stream, root, keep, release, writing, errands }
+    }
+
+    fn contents(&self) -> Contents<'_> {
+        Contents { tables: &self.tables, stream: self.stream.as_deref() }
+    }
+
+    /// Writes a checkpoint, after the one that is being written if there is one, and removes those that
+    /// are older than the ones to be kept; where it is.
+    ///
+    /// # Errors
+    ///
+    /// [`SavedError`]; an error of the removal comes when the checkpoint is there.
+    pub fn save(&self) -> Result<PathBuf, SavedError> {
+        let _writing = lock(&self.writing);
+        let summary = save(self.contents(), &self.root, &[("release", self.release)])?;
+        retain(&self.root, self.keep)?;
+        Ok(summary.path)
+    }
+
+    /// Loads a checkpoint: the newest of a root, or the one of this path.
+    ///
+    /// # Errors
+    ///
+    /// As [`load`].
+    pub fn load(&self, path: &Path) -> Result<Loaded, SavedError> {
+        load(self.contents(), path)
+    }
+
+    /// Has a checkpoint written by another thread, which calls `told` then. All who ask before it begins
+    /// share it.
+    pub fn ask(self: &Arc<Self>, told: impl FnOnce(&Result<PathBuf, SavedError>) + Send + 'static) {
+        let mut errands = lock(&self.errands);
+        errands.asked.push(Box::new(told));
+        if errands.running {
+            return;
+        }
+        errands.running = true;
+        drop(errands);
+        let own = Arc::clone(self);
+        let thread = thread::Builder::new().name("echoic-checkpoint".into());
+        if let Err(error) = thread.spawn(move || while own.run() {}) {
+            let mut errands = lock(&self.errands);
+            errands.running = false;
+            let asked = std::mem::take(&mut errands.asked);
+            drop(errands);
+            let failed = Err(SavedError::Thread(error));
+            asked.into_iter().for_each(|told| told(&failed));
+        }
+    }
+
+    /// Writes one checkpoint for all who have asked; `false` when nobody has.
+    fn run(&self) -> bool {
+        let mut errands = lock(&self.errands);
+        let asked = std::mem::take(&mut errands.asked);
+        errands.running = !asked.is_empty();
+        drop(errands);
+        if asked.is_empty() {
+            return false;
+        }
+        let saved = self.save();
+        asked.into_iter().for_each(|told| told(&saved));
+        true
+    }
+}
+
+impl std::fmt::Debug for Keeper {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Keeper").field("root", &self.root).finish_non_exhaustive()
+    }
+}
