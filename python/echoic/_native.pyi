@@ -200,6 +200,7 @@ class Server:
         held_warning_after: float,
         shared: bool,
         tables: list[Table],
+        checkpoints: tuple[str | os.PathLike[str], int] | None,
     ) -> Self: ...
     def submit(self, tree: Any, timeout: float | None = None) -> None:
         """Store one sample.
@@ -284,7 +285,21 @@ class Server:
     def metrics(self) -> dict[str, float]:
         """Return every number by name: those of :attr:`info`, and refusals by reason."""
 
-    def _save(self, root: str | os.PathLike[str], keep: int) -> Path: ...
+    def checkpoint(self) -> Path:
+        """Write a checkpoint, and remove those that are older than the ones to be kept.
+
+        It has all tables, each as it was at one moment, and the samples of the stream that nobody
+        took yet.
+
+        Returns:
+            Where the checkpoint is.
+
+        Raises:
+            TypeError: The server has no checkpointer.
+            OSError: The disk does not take it, or another process writes there. Nothing is lost.
+            CheckpointError: The directory has something else in it.
+        """
+
     def _load(self, path: str | os.PathLike[str]) -> dict[str, int]: ...
     def close(self, drain: float = 1.0) -> None:
         """Close the doors, end intake and wake everyone who waits.
@@ -533,6 +548,9 @@ class Tables:
 
     def flush(self, timeout: float | None = None) -> None:
         """Wait until everything that was inserted before is in its table."""
+
+    def checkpoint(self, timeout: float | None = None) -> Path:
+        """Have the server write a checkpoint; see ``TableClient.checkpoint``."""
 
     def close(self, timeout: float | None = None) -> None:
         """Deliver what was inserted, and end."""

@@ -13,7 +13,6 @@ from echoic.transports import ShmTransport, Transport
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-    from pathlib import Path
 
     from typing_extensions import Self
 
@@ -37,7 +36,8 @@ class Server(_native.Server):
         batch_size: How many samples make a batch.
         num_buffers: How many batches fit: at least 2. Producers wait while all are full or held.
         tables: :class:`~echoic.Table` objects with different names.
-        checkpointer: Where and when the tables are written to disk.
+        checkpointer: Where and when tables, and what nobody took yet of the stream, are written to
+            disk.
         transport: How workers in other processes connect: a :class:`~echoic.TcpTransport` or
             another, or several; ``None`` for this process only. They are opened by :meth:`start`.
         held_warning_after: After how many seconds a batch that is still held, while producers wait
@@ -65,7 +65,6 @@ class Server(_native.Server):
     # Transports that are not open yet.
     _waiting: list[Transport]
     _tables: list[Table]
-    _checkpointer: Checkpointer | None
     _schedule: Schedule | None
     # Why the last scheduled checkpoint was not made.
     _checkpoint_error: Exception | None
@@ -98,10 +97,10 @@ class Server(_native.Server):
                     f"got a {type(one).__name__}"
                 )
         shared = any(isinstance(one, ShmTransport) for one in transports)
-        self = super().__new__(cls, stream, held_warning_after, shared, list(tables))
+        checkpoints = None if checkpointer is None else (checkpointer.root, checkpointer.keep)
+        self = super().__new__(cls, stream, held_warning_after, shared, list(tables), checkpoints)
         self._waiting = transports
         self._tables = list(tables)
-        self._checkpointer = checkpointer
         self._schedule = None
         self._checkpoint_error = None
         if checkpointer is not None:
@@ -113,7 +112,7 @@ class Server(_native.Server):
 
     def client(self) -> TableClient:
         """Return a client of the tables, in this process."""
-        return TableClient(self._tables)
+        return TableClient(self._tables, server=self)
 
     def start(self) -> Self:
         """Open the doors to other processes; returns the server.
@@ -129,22 +128,6 @@ class Server(_native.Server):
             self._waiting[0].open(self)
             del self._waiting[0]
         return self
-
-    def checkpoint(self) -> Path:
-        """Write the tables to disk, and remove checkpoints that are older than those to be kept.
-
-        Returns:
-            Where the checkpoint is.
-
-        Raises:
-            TypeError: The server has no checkpointer.
-            OSError: The disk does not take it, or another process writes there. Nothing is lost.
-            CheckpointError: The directory has something else in it.
-        """
-        checkpointer = self._checkpointer
-        if checkpointer is None:
-            raise TypeError("the server has no checkpointer: give it Checkpointer(path)")
-        return self._save(checkpointer.root, checkpointer.keep)
 
     def _try_checkpoint(self) -> None:
         """Make a checkpoint; what goes wrong is warned of, and tried again next time."""

@@ -16,10 +16,12 @@ from echoic.trajectory_writer import TrajectoryWriter
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
+    from pathlib import Path
 
     from typing_extensions import Self
 
     from echoic._native import Batch, RemoteTable, Tables
+    from echoic.server import Server
     from echoic.structured_writer import Config
     from echoic.table import Table
 
@@ -45,10 +47,12 @@ class TableClient:
         tables: Iterable[Table | RemoteTable],
         connection: Tables | None = None,
         options: Mapping[str, Any] | None = None,
+        server: Server | None = None,
     ) -> None:
-        """Take the tables together, and the connection that they are reached by."""
+        """Take the tables together, and the connection that they are reached by or their server."""
         self._tables = {table.name: table for table in tables}
         self._connection = connection
+        self._server = server
         # A copy is another producer: two with one identity would take each other's place.
         self._options = {**(options or {}), "producer": None}
         if connection is not None:
@@ -234,6 +238,30 @@ class TableClient:
         """
         if self._connection is not None:
             self._connection.flush(timeout)
+
+    def checkpoint(self, timeout: float | None = None) -> Path:
+        """Have the server write a checkpoint of everything that it has.
+
+        What this client inserted before is in it after a :meth:`flush`. All who ask before a
+        checkpoint begins share it.
+
+        Args:
+            timeout: Seconds to wait; ``None`` waits for ever. A checkpoint that is not ready then
+                is written all the same. In the server's process this has no effect.
+
+        Returns:
+            Where it is, on the server's machine.
+
+        Raises:
+            CheckpointError: There is none, and why. In the server's process ``TypeError`` when it
+                has no checkpointer, ``OSError`` when the disk does not take it.
+            WaitTimeoutError: It was not ready in time.
+        """
+        if self._connection is not None:
+            return self._connection.checkpoint(timeout)
+        if self._server is None:
+            raise TypeError("these tables have no server that writes checkpoints")
+        return self._server.checkpoint()
 
     def close(self, timeout: float | None = None) -> None:
         """End the client; what it inserted is delivered first. Tables of this process stay."""

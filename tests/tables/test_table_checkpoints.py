@@ -123,3 +123,70 @@ def test_a_verification_tells_how_far_it_is(tmp_path: Path) -> None:
 
 def interrupt(done: int, total: int) -> None:
     raise KeyboardInterrupt
+
+
+def test_what_nobody_took_of_a_stream_comes_back(tmp_path: Path) -> None:
+    with echoic.Server(STEP, 4, 3, checkpointer=Checkpointer(tmp_path)) as first:
+        for at in range(10):
+            first.submit({"obs": np.full(3, at, np.float32), "at": at})
+        assert first.sample().batch["at"].tolist() == [0, 1, 2, 3]
+        first.checkpoint()
+    # Batches of another size are as good.
+    with echoic.Server(STEP, 5, 2, checkpointer=Checkpointer(tmp_path)) as second:
+        for at in range(10, 14):
+            second.submit({"obs": np.full(3, at, np.float32), "at": at})
+        sample = second.sample(1.0)
+        assert sample.batch["at"].tolist() == [4, 5, 6, 7, 8]
+        assert sample.batch["obs"][:, 2].tolist() == [4, 5, 6, 7, 8]
+        assert second.sample(1.0).batch["at"].tolist() == [9, 10, 11, 12, 13]
+    with pytest.raises(echoic.CheckpointError, match=r"6 unread samples .* room for 4"):
+        echoic.Server(STEP, 2, 2, checkpointer=Checkpointer(tmp_path))
+    with pytest.raises(echoic.CheckpointError, match="the checkpoint has one, the server has not"):
+        server(tmp_path)
+
+
+@pytest.mark.parametrize("door", ["process", "tcp", "unix"])
+def test_a_client_has_a_checkpoint_written(door: str, tmp_path: Path) -> None:
+    transports: dict[str, Any] = {
+        "process": None,
+        "tcp": echoic.TcpTransport(port=0),
+        "unix": echoic.UnixTransport(str(tmp_path / "door")),
+    }
+    table = Table("rows", STEP, max_size=50)
+    keeper = Checkpointer(tmp_path / "saved")
+    with (
+        echoic.Server(tables=[table], checkpointer=keeper, transport=transports[door]) as one,
+        one.client() if door == "process" else echoic.connect(one.addresses[0]) as client,
+    ):
+        client.insert({"obs": STEP["obs"], "at": 7}, {"rows": 1.0})
+        client.flush()
+        place = client.checkpoint(timeout=20)
+        assert place.parent == tmp_path / "saved"
+        (saved,) = _native.open_checkpoint(place)
+        assert saved.get(saved.items().key).data["at"].tolist() == [7]
+        assert client.checkpoint() > place
+
+
+def test_a_client_learns_why_there_is_no_checkpoint(tmp_path: Path) -> None:
+    table = Table("rows", STEP, max_size=50)
+    with (
+        echoic.Server(tables=[table], transport=echoic.TcpTransport(port=0)) as one,
+        echoic.connect(one.addresses[0]) as client,
+    ):
+        with pytest.raises(TypeError, match="no checkpointer"):
+            one.client().checkpoint()
+        with pytest.raises(echoic.CheckpointError, match="no checkpointer"):
+            client.checkpoint()
+    (tmp_path / "mine.txt").write_text("not a checkpoint")
+    keeper = Checkpointer(tmp_path, load=False)
+    table = Table("rows", STEP, max_size=50)
+    with (
+        echoic.Server(
+            tables=[table], checkpointer=keeper, transport=echoic.TcpTransport(port=0)
+        ) as one,
+        echoic.connect(one.addresses[0]) as client,
+    ):
+        with pytest.raises(echoic.CheckpointError, match=r"mine\.txt"):
+            client.checkpoint()
+        client.insert(STEP, {"rows": 1.0})
+        assert len(client.sample("rows", 1)) == 1

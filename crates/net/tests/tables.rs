@@ -15,6 +15,7 @@ use echoic_replay::chunk::{Chunk, ColumnKind, Slice};
 use echoic_replay::limiter::{ErrorBuffer, Limiter, Reason};
 use echoic_replay::selectors::SelectorKind;
 use echoic_replay::stream::Wait;
+use echoic_replay::table::saved::Keeper;
 use echoic_replay::table::{Form, Table, TableConfig, Tables};
 use echoic_replay::trajectory::{Column, Signature, Trajectory};
 use echoic_replay::{Dtype, Leaf, Spec, Stream, StreamConfig};
@@ -544,7 +545,8 @@ fn who_asks_for_what_a_server_does_not_have_is_told_what_it_has() {
         }
         other => panic!("{other:?}"),
     }
-    let both = Served { stream: Some(stream), tables: tables(vec![rows("replay", 0)]) };
+    let both =
+        Served { stream: Some(stream), tables: tables(vec![rows("replay", 0)]), keeper: None };
     let both = Server::open(&*listen, both, Options::default()).unwrap();
     let client = Client::new(dial(both.address()), spec(0), options()).unwrap();
     soon(|wait| client.wait_until_connected(wait)).unwrap();
@@ -605,4 +607,38 @@ fn a_table_that_is_closed_answers_who_waits() {
     tables.close();
     let error = soon(|wait| ticket.wait(wait)).unwrap_err();
     assert!(matches!(error, TablesError::Refused { code: FailureCode::Closed, .. }), "{error}");
+}
+
+#[test]
+fn a_client_has_a_checkpoint_written_beside_samples_that_wait() {
+    let root = tempfile::tempdir().unwrap();
+    let tables = tables(vec![rows("replay", 8)]);
+    let keeper = Keeper::new(Arc::clone(&tables), None, root.path().into(), 3, "test");
+    let keeper = Some(Arc::new(keeper));
+    let listen = listen_at(&"tcp://127.0.0.1:0".parse().unwrap(), &TlsFiles::default()).unwrap();
+    let served = Served { stream: None, tables: Arc::clone(&tables), keeper };
+    let server = Server::open(&*listen, served, Options::default()).unwrap();
+    let client = requests(&server);
+    let mut waits = client.start_sample(0, 1, None).unwrap();
+    let path = soon(|wait| client.checkpoint(wait)).unwrap();
+    assert!(path.starts_with(root.path().to_str().unwrap()) && path.ends_with("0000000001"));
+    let writer = writer(&server);
+    soon(|wait| writer.insert_rows(0, &[1.0], None, wait, |row| fill(row, 7))).unwrap();
+    assert_eq!(soon(|wait| waits.wait(wait)).unwrap().infos().keys.len(), 1);
+    let newer = soon(|wait| client.checkpoint(wait)).unwrap();
+    assert!(newer.ends_with("0000000002"));
+    let loaded = echoic_replay::table::saved::open(&newer).unwrap();
+    assert_eq!(loaded.get("replay").unwrap().info().size, 1);
+}
+
+#[test]
+fn a_checkpoint_that_is_not_written_is_refused_with_the_reason() {
+    let tables = tables(vec![rows("replay", 8)]);
+    let server = open(&tables);
+    match soon(|wait| requests(&server).checkpoint(wait)) {
+        Err(TablesError::Refused { code: FailureCode::Checkpoint, text }) => {
+            assert_eq!(text, "the server has no checkpointer");
+        }
+        other => panic!("{other:?}"),
+    }
 }

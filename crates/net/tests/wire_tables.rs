@@ -48,6 +48,7 @@ fn operation() -> impl Strategy<Value = Operation<'static>> {
         (0..1u32 << 20).prop_map(|count| Operation::CanSample { count }),
         (0..1u32 << 20).prop_map(|count| Operation::CanInsert { count }),
         Just(Operation::Cancel),
+        Just(Operation::Checkpoint),
     ]
 }
 
@@ -145,7 +146,8 @@ proptest! {
         let (code, stall) = (FailureCode::Limiter, Stall::Ratio);
         for answer in [
             Answer::Done { id, count },
-            Answer::Failed { id, code, stall, text },
+            Answer::Failed { id, code, stall, text: text.clone() },
+            Answer::Saved { id, path: text },
             Answer::Numbers { id, numbers: vec![numbers, numbers] },
         ] {
             let mut frame = Vec::new();

@@ -1,12 +1,11 @@
 //! Checkpoints of tables.
 
 use std::ops::ControlFlow;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use echoic_replay::checkpoint::{Reader, list, retain};
-use echoic_replay::table::Tables;
-use echoic_replay::table::saved::{self, SavedError};
+use echoic_replay::checkpoint::{Reader, list};
+use echoic_replay::table::saved::{self, Keeper, SavedError};
 use pyo3::exceptions::PyOSError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -19,6 +18,7 @@ fn saved_error(py: Python<'_>, error: &SavedError) -> PyErr {
     match error {
         SavedError::Engine(error) => table_error(py, error),
         SavedError::Files(error) => files_error(py, error),
+        SavedError::Thread(_) => PyOSError::new_err(error.to_string()),
         error => checkpoint_error(py, error.to_string()),
     }
 }
@@ -32,28 +32,13 @@ fn files_error(py: Python<'_>, error: &echoic_replay::checkpoint::Error) -> PyEr
 }
 
 /// Writes a checkpoint and removes old ones; where it is.
-pub fn save(
-    py: Python<'_>,
-    tables: &Arc<Tables>,
-    root: &PathBuf,
-    keep: usize,
-) -> PyResult<PathBuf> {
-    let release = [("release", env!("CARGO_PKG_VERSION"))];
-    let summary = py
-        .detach(|| saved::save(tables, root, &release))
-        .map_err(|error| saved_error(py, &error))?;
-    py.detach(|| retain(root, keep)).map_err(|error| files_error(py, &error))?;
-    Ok(summary.path)
+pub fn save(py: Python<'_>, keeper: &Keeper) -> PyResult<PathBuf> {
+    py.detach(|| keeper.save()).map_err(|error| saved_error(py, &error))
 }
 
 /// Loads a checkpoint; items by table.
-pub fn load<'py>(
-    py: Python<'py>,
-    tables: &Arc<Tables>,
-    path: &PathBuf,
-) -> PyResult<Bound<'py, PyDict>> {
-    let loaded =
-        py.detach(|| saved::load(tables, path)).map_err(|error| saved_error(py, &error))?;
+pub fn load<'py>(py: Python<'py>, keeper: &Keeper, path: &Path) -> PyResult<Bound<'py, PyDict>> {
+    let loaded = py.detach(|| keeper.load(path)).map_err(|error| saved_error(py, &error))?;
     let dict = PyDict::new(py);
     for (table, items) in loaded.items {
         dict.set_item(table, items)?;

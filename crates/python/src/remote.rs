@@ -19,7 +19,8 @@ use pyo3::types::PyDict;
 
 use crate::doors::{self, DoorError, link_error};
 use crate::error::{
-    closed_error, limiter_error, set, spec_error, table_error, table_not_found_error, timeout_error,
+    checkpoint_error, closed_error, limiter_error, set, spec_error, table_error,
+    table_not_found_error, timeout_error,
 };
 use crate::fork::Process;
 use crate::numbers::{float_numbers, key_numbers};
@@ -127,6 +128,17 @@ impl Tables {
         let deadline = wait::deadline(timeout)?;
         let flush = |wait: Wait<'_, Waiting>| self.connection.writer.flush(wait);
         wait::detached(py, deadline, None, flush).map_err(|stopped| stopped.raise(py, tables_error))
+    }
+
+    /// Has the server write a checkpoint; where it is, on its machine.
+    #[pyo3(signature = (timeout=None))]
+    fn checkpoint(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<PathBuf> {
+        self.process.check(py)?;
+        let deadline = wait::deadline(timeout)?;
+        let ask = |wait: Wait<'_, Waiting>| self.connection.requests.checkpoint(wait);
+        wait::detached(py, deadline, None, ask)
+            .map(PathBuf::from)
+            .map_err(|stopped| stopped.raise(py, tables_error))
     }
 
     /// Delivers what was inserted, and ends.
@@ -440,6 +452,7 @@ pub fn tables_error(py: Python<'_>, error: &TablesError) -> PyErr {
             FailureCode::Table => table_not_found_error(py, text),
             FailureCode::Limiter => limiter_error(py, text),
             FailureCode::Mixed => spec_error(py, text),
+            FailureCode::Checkpoint => checkpoint_error(py, text),
             _ => PyValueError::new_err(text),
         },
         TablesError::Table(error) => table_error(py, error),

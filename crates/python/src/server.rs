@@ -9,6 +9,7 @@ use echoic_net::server::{Options, Served};
 use echoic_net::transport::TlsFiles;
 use echoic_replay::stream::Wait;
 use echoic_replay::table::Tables;
+use echoic_replay::table::saved::Keeper;
 use echoic_replay::{Blocked, Incoming, Moment, Stream, StreamConfig, StreamError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyTuple, PyType};
@@ -30,6 +31,7 @@ use crate::wait;
 pub struct Server {
     stream: Option<StreamSide>,
     tables: Arc<Tables>,
+    keeper: Option<Arc<Keeper>>,
     closed: AtomicBool,
     doors: Arc<Doors>,
     process: Process,
@@ -46,13 +48,14 @@ struct StreamSide {
 #[pymethods]
 impl Server {
     #[new]
-    #[pyo3(signature = (stream, held_warning_after, shared, tables))]
+    #[pyo3(signature = (stream, held_warning_after, shared, tables, checkpoints))]
     fn new(
         py: Python<'_>,
         stream: Option<(Bound<'_, PyAny>, i64, i64)>,
         held_warning_after: f64,
         shared: bool,
         tables: Vec<Py<Table>>,
+        checkpoints: Option<(PathBuf, usize)>,
     ) -> PyResult<Self> {
         let held_warning_after = match wait::seconds("held_warning_after", held_warning_after)? {
             Some(seconds) => seconds,
@@ -70,8 +73,13 @@ impl Server {
         let tables = tables.iter().map(|table| Arc::clone(table.get().core())).collect();
         let tables = Tables::new(tables).map_err(|error| table_error(py, &error))?;
         let (tables, closed) = (Arc::new(tables), AtomicBool::new(false));
+        let keeper = checkpoints.map(|(root, keep)| {
+            let stream = stream.as_ref().map(|side| Arc::clone(&side.stream));
+            let release = env!("CARGO_PKG_VERSION");
+            Arc::new(Keeper::new(Arc::clone(&tables), stream, root, keep, release))
+        });
         let (doors, process) = (Arc::default(), Process::current());
-        Ok(Self { stream, tables, closed, doors, process })
+        Ok(Self { stream, tables, keeper, closed, doors, process })
     }
 
     /// Stores one sample.
@@ -175,7 +183,8 @@ impl Server {
         }
         let address = doors::address(address)?;
         let stream = self.stream.as_ref().map(|side| Arc::clone(&side.stream));
-        let served = Served { stream, tables: Arc::clone(&self.tables) };
+        let (tables, keeper) = (Arc::clone(&self.tables), self.keeper.clone());
+        let served = Served { stream, tables, keeper };
         py.detach(|| self.doors.open(&address, &files, served, options))
             .map_err(|error| error.raise(py))
     }
@@ -203,18 +212,17 @@ impl Server {
         Ok(metrics)
     }
 
-    /// Writes a checkpoint of the tables; where it is.
-    #[pyo3(name = "_save")]
-    fn save(&self, py: Python<'_>, root: PathBuf, keep: usize) -> PyResult<PathBuf> {
+    /// Writes a checkpoint; where it is.
+    fn checkpoint(&self, py: Python<'_>) -> PyResult<PathBuf> {
         self.process.check(py)?;
-        checkpoints::save(py, &self.tables, &root, keep)
+        checkpoints::save(py, self.keeper()?)
     }
 
-    /// Loads a checkpoint into the tables; items by table.
+    /// Loads a checkpoint; items by table.
     #[pyo3(name = "_load")]
     fn load<'py>(&self, py: Python<'py>, path: PathBuf) -> PyResult<Bound<'py, PyDict>> {
         self.process.check(py)?;
-        checkpoints::load(py, &self.tables, &path)
+        checkpoints::load(py, self.keeper()?, &path)
     }
 
     /// Closes the doors, ends intake and wakes everyone who waits.
@@ -257,6 +265,14 @@ impl Server {
 }
 
 impl Server {
+    fn keeper(&self) -> PyResult<&Keeper> {
+        self.keeper.as_deref().ok_or_else(|| {
+            pyo3::exceptions::PyTypeError::new_err(
+                "the server has no checkpointer: give it Checkpointer(path)",
+            )
+        })
+    }
+
     #[inline]
     fn side(&self) -> PyResult<&StreamSide> {
         self.stream.as_ref().ok_or_else(|| {

@@ -30,6 +30,20 @@ impl Wake for Bell {
     }
 }
 
+/// A bell, and the waker that rings it.
+#[derive(Debug)]
+pub(crate) struct Rope {
+    pub(crate) bell: Arc<Bell>,
+    pub(crate) waker: Waker,
+}
+
+impl Rope {
+    pub(crate) fn new(waker: &Arc<mio::Waker>) -> Self {
+        let bell = Bell::new(waker);
+        Self { waker: Waker::from(Arc::clone(&bell)), bell }
+    }
+}
+
 /// The two bells of one table: more may be sampled, more may be inserted.
 #[derive(Debug)]
 pub(crate) struct TableBells {

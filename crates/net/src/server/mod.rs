@@ -22,11 +22,13 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Sender, channel};
+use std::task::Waker;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use echoic_replay::Stream;
 use echoic_replay::table::Tables;
+use echoic_replay::table::saved::Keeper;
 
 pub use meter::{ConnectionInfo, DoorInfo, Flow};
 
@@ -67,17 +69,19 @@ pub struct Served {
     pub stream: Option<Arc<Stream>>,
     /// What clients insert items into and draw them from.
     pub tables: Arc<Tables>,
+    /// Who writes the checkpoints that clients ask for.
+    pub keeper: Option<Arc<Keeper>>,
 }
 
 impl From<Arc<Stream>> for Served {
     fn from(stream: Arc<Stream>) -> Self {
-        Self { stream: Some(stream), tables: Arc::default() }
+        Self { stream: Some(stream), ..Self::default() }
     }
 }
 
 impl From<Arc<Tables>> for Served {
     fn from(tables: Arc<Tables>) -> Self {
-        Self { stream: None, tables }
+        Self { tables, ..Self::default() }
     }
 }
 
@@ -157,6 +161,7 @@ pub(crate) enum Message {
 pub(crate) struct Shared {
     stream: Option<Arc<Stream>>,
     tables: Arc<Tables>,
+    keeper: Option<Arc<Keeper>>,
     /// How the tables are introduced.
     entries: Vec<TableEntry>,
     spare: Arc<Spare>,
@@ -208,10 +213,12 @@ impl Shared {
     }
 
     /// What connections that are about tables work with.
-    fn context<'a>(&'a self, bells: &'a [TableBells]) -> Context<'a> {
+    fn context<'a>(&'a self, bells: &'a [TableBells], saved: &'a Waker) -> Context<'a> {
         Context {
             tables: &self.tables,
             bells,
+            keeper: self.keeper.as_ref(),
+            saved,
             chunks: &self.meter.chunks,
             spare: &self.spare,
             most_unsent: self.credit_bytes(),
@@ -237,7 +244,7 @@ impl Server {
         served: impl Into<Served>,
         options: Options,
     ) -> Result<Self, OpenError> {
-        let Served { stream, tables } = served.into();
+        let Served { stream, tables, keeper } = served.into();
         if stream.is_none() && tables.all().is_empty() {
             return Err(OpenError::Nothing);
         }
@@ -277,6 +284,7 @@ impl Server {
                 && stream.as_ref().is_some_and(|stream| stream.share().is_some()),
             stream,
             tables,
+            keeper,
             entries,
             spare: Spare::new(SPARE_BYTES),
             options,

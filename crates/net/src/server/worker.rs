@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Token as Key};
 
-use super::bells::{Bell, TableBells};
+use super::bells::{Bell, Rope, TableBells};
 use super::connection::{BUFFER, Connection, Decision, Ending, Outcome, Place};
 use super::sessions::Sessions;
 use super::{Message, Shared};
@@ -71,6 +71,8 @@ pub(crate) struct Worker {
     room_waker: Waker,
     /// Of each table.
     bells: Vec<TableBells>,
+    /// A checkpoint is written.
+    saved: Rope,
     rows: Vec<Row>,
     /// When the first of the parked samples has waited for as long as it may, or before.
     due: Option<Instant>,
@@ -117,6 +119,7 @@ impl Worker {
             room_waker: Waker::from(Arc::clone(&room)),
             room,
             bells,
+            saved: Rope::new(&waker),
             rows,
             due: None,
             sessions: Sessions::default(),
@@ -161,6 +164,7 @@ impl Worker {
                 self.open_up();
             }
             self.hear_tables();
+            self.hear_keeper();
             for _ in 0..self.ready.len() {
                 if let Some(index) = self.ready.pop_front() {
                     self.queued[index] = false;
@@ -365,7 +369,7 @@ impl Worker {
         }
         let (shared, buffer) = (&self.shared, &mut self.buffer);
         let (token, chunk) = (shared.options.token.as_ref(), shared.chunk());
-        let context = shared.context(&self.bells);
+        let context = shared.context(&self.bells, &self.saved.waker);
         let mut outcome = connection.read(&context, buffer, chunk, token);
         if matches!(outcome, Outcome::Blocked(_))
             && let Some(stream) = &shared.stream
@@ -389,7 +393,7 @@ impl Worker {
     fn hear_tables(&mut self) {
         for table in 0..self.bells.len() {
             if self.bells[table].items.heard() {
-                let context = self.shared.context(&self.bells);
+                let context = self.shared.context(&self.bells, &self.saved.waker);
                 let row = &mut self.rows[table];
                 for index in row.sampling.drain(..) {
                     let connection = self.connections[index].as_mut();
@@ -410,6 +414,19 @@ impl Worker {
                 }
                 self.ready.extend(row.drain(..));
             }
+        }
+    }
+
+    /// Tells those who asked for a checkpoint that is written now.
+    fn hear_keeper(&mut self) {
+        if !self.saved.bell.heard() {
+            return;
+        }
+        for index in 0..self.connections.len() {
+            let Some(connection) = &mut self.connections[index] else { continue };
+            let Some((desk, out)) = connection.desk() else { continue };
+            desk.tell_saved(out);
+            self.write(index);
         }
     }
 

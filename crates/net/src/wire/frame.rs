@@ -52,6 +52,8 @@ pub mod kind {
     pub const FAILED: u8 = 35;
     /// Server: the numbers of tables.
     pub const NUMBERS: u8 = 36;
+    /// Where a checkpoint is.
+    pub const SAVED: u8 = 37;
     /// Client: items that are rows.
     pub const ROWS: u8 = 40;
     /// Client: what trajectories look like.

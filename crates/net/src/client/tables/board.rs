@@ -42,6 +42,7 @@ pub(super) enum Reply {
     Batch(Batch),
     Count(u64),
     Numbers(Vec<Numbers>),
+    Path(String),
 }
 
 /// Where an answer is put.
@@ -331,6 +332,7 @@ impl Cargo for Errands {
         let reply = match answer {
             Answer::Done { count, .. } => Ok(Reply::Count(count)),
             Answer::Numbers { numbers, .. } => Ok(Reply::Numbers(numbers)),
+            Answer::Saved { path, .. } => Ok(Reply::Path(path)),
             Answer::Failed { code, stall, text, .. } => Err(match code {
                 FailureCode::TimedOut => TablesError::TimedOut(Waiting::of(stall)),
                 code => TablesError::Refused { code, text },

@@ -28,7 +28,8 @@ const GRACE: Duration = Duration::from_secs(1);
 /// When it breaks it comes back, within the options' `deadline`, and what has no answer is asked again.
 /// A request may thus be done twice, of which the first is not answered: a sample counts twice in the
 /// table, as if nobody had looked at the first; of a `delete` the second finds nothing, and counts zero;
-/// a `reset` also removes what came in between. All others are the same done twice.
+/// a `reset` also removes what came in between; there may be a checkpoint more. All others are the same
+/// done twice.
 pub struct Requests {
     board: Arc<Board>,
     line: Arc<Line>,
@@ -56,6 +57,7 @@ mod private {
     impl Sealed for super::Batch {}
     impl Sealed for u64 {}
     impl Sealed for Vec<super::Numbers> {}
+    impl Sealed for String {}
     /// A reply that only this module looks into.
     pub struct Opaque(pub(super) super::Reply);
 }
@@ -75,6 +77,12 @@ impl FromReply for u64 {
 impl FromReply for Vec<Numbers> {
     fn of(reply: private::Opaque) -> Option<Self> {
         if let Reply::Numbers(numbers) = reply.0 { Some(numbers) } else { None }
+    }
+}
+
+impl FromReply for String {
+    fn of(reply: private::Opaque) -> Option<Self> {
+        if let Reply::Path(path) = reply.0 { Some(path) } else { None }
     }
 }
 
@@ -402,6 +410,20 @@ impl Requests {
         let mut ticket = self.ask(|id| {
             let mut frame = Vec::new();
             Request { id, table, operation: Operation::Info }.write(&mut frame);
+            Question::Other(frame)
+        })?;
+        ticket.wait(wait)
+    }
+
+    /// Has the server write a checkpoint of everything that it has; where it is, on the server's machine.
+    ///
+    /// # Errors
+    ///
+    /// [`TablesError`]. When the wait ends before, the checkpoint may be written all the same.
+    pub fn checkpoint(&self, wait: Wait<'_, Waiting>) -> Result<String, TablesError> {
+        let mut ticket = self.ask(|id| {
+            let mut frame = Vec::new();
+            Request { id, table: 0, operation: Operation::Checkpoint }.write(&mut frame);
             Question::Other(frame)
         })?;
         ticket.wait(wait)

@@ -1,7 +1,7 @@
 //! A connection for requests: each is answered, at once or when the table allows it.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use echoic_replay::limiter::Limiter;
@@ -26,6 +26,9 @@ struct Parked {
     stall: Stall,
 }
 
+/// Where a checkpoint is, or why there is none; once that is known.
+type Saved = Arc<Mutex<Option<Result<String, String>>>>;
+
 /// See the [module](self).
 #[derive(Debug, Default)]
 pub(crate) struct Desk {
@@ -35,6 +38,8 @@ pub(crate) struct Desk {
     recalled: bool,
     /// The tables on whose lists of waiting connections this one is.
     listed: BTreeSet<usize>,
+    /// Checkpoints that are being written, by the requests for them.
+    saving: Vec<(u64, Saved)>,
 }
 
 impl Desk {
@@ -53,6 +58,9 @@ impl Desk {
         if operation == Operation::Info {
             info(id, number, context, out);
             return Ok(());
+        }
+        if operation == Operation::Checkpoint {
+            return self.begin_checkpoint(id, context, out);
         }
         let Some(table) = context.tables.all().get(number as usize) else {
             unknown(id, number, out);
@@ -88,7 +96,7 @@ impl Desk {
             }
             Operation::CanSample { count } => Ok(table.can_sample(count as usize).into()),
             Operation::CanInsert { count } => Ok(table.can_insert(count as usize).into()),
-            Operation::Info | Operation::Cancel => Ok(0),
+            Operation::Info | Operation::Cancel | Operation::Checkpoint => Ok(0),
         };
         match done {
             Ok(count) => out.say(|out| Answer::Done { id, count }.write(out)),
@@ -134,6 +142,49 @@ impl Desk {
         self.recalled = true;
         self.retry(context, out);
         Ok(())
+    }
+
+    fn begin_checkpoint(
+        &mut self,
+        id: u64,
+        context: &Context<'_>,
+        out: &mut Outbox,
+    ) -> Result<(), WireError> {
+        let Some(keeper) = context.keeper else {
+            let text = "the server has no checkpointer";
+            refuse(id, FailureCode::Checkpoint, Stall::None, text, out);
+            return Ok(());
+        };
+        if self.saving.len() >= MAX_WAITING {
+            let (limit, got) = (MAX_WAITING as u64, self.saving.len() as u64 + 1);
+            return Err(WireError::TooLarge { field: "requests that wait", limit, got });
+        }
+        let saved = Saved::default();
+        self.saving.push((id, Arc::clone(&saved)));
+        let waker = context.saved.clone();
+        keeper.ask(move |result| {
+            let result = match result {
+                Ok(path) => Ok(path.display().to_string()),
+                Err(error) => Err(error.to_string()),
+            };
+            *saved.lock().unwrap_or_else(PoisonError::into_inner) = Some(result);
+            waker.wake();
+        });
+        Ok(())
+    }
+
+    /// Answers requests for checkpoints that are written.
+    pub(crate) fn tell_saved(&mut self, out: &mut Outbox) {
+        self.saving.retain(|(id, saved)| {
+            let saved = saved.lock().unwrap_or_else(PoisonError::into_inner).take();
+            let id = *id;
+            match saved {
+                None => return true,
+                Some(Ok(path)) => out.say(|out| Answer::Saved { id, path }.write(out)),
+                Some(Err(text)) => refuse(id, FailureCode::Checkpoint, Stall::None, &text, out),
+            }
+            false
+        });
     }
 
     fn listen(&self, number: usize, context: &Context<'_>) {
@@ -211,9 +262,14 @@ impl Desk {
     }
 
     fn cancel(&mut self, id: u64, out: &mut Outbox) {
-        // One that is answered already is not parked.
-        let Some(index) = self.parked.iter().position(|one| one.id == id) else { return };
-        self.parked.remove(index);
+        // One that is answered already is neither parked nor being saved.
+        if let Some(index) = self.parked.iter().position(|one| one.id == id) {
+            self.parked.remove(index);
+        } else if let Some(index) = self.saving.iter().position(|(saving, _)| *saving == id) {
+            self.saving.remove(index);
+        } else {
+            return;
+        }
         refuse(id, FailureCode::Cancelled, Stall::None, "the client gave it up", out);
     }
 }

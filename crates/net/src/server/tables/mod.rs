@@ -7,9 +7,11 @@ mod desk;
 mod scribe;
 
 use std::sync::Arc;
+use std::task::Waker;
 
 use echoic_replay::chunk::ChunkMeter;
 use echoic_replay::table::Tables;
+use echoic_replay::table::saved::Keeper;
 
 pub(crate) use self::desk::Desk;
 pub(crate) use self::scribe::{Hold, Scribe};
@@ -21,6 +23,9 @@ pub(crate) struct Context<'a> {
     pub(crate) tables: &'a Tables,
     /// Of each table.
     pub(crate) bells: &'a [TableBells],
+    /// Who writes checkpoints, and what to ring when one is written.
+    pub(crate) keeper: Option<&'a Arc<Keeper>>,
+    pub(crate) saved: &'a Waker,
     /// Counts the chunks that came through this door.
     pub(crate) chunks: &'a Arc<ChunkMeter>,
     /// For batches on their way out.

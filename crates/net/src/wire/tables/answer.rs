@@ -28,10 +28,12 @@ pub enum FailureCode {
     TooLarge,
     /// Trajectories of different forms, which make no batch.
     Mixed,
+    /// There is no checkpoint.
+    Checkpoint,
 }
 
 /// Every code with its number on the wire and its name.
-const CODES: [(FailureCode, u8, &str); 8] = [
+const CODES: [(FailureCode, u8, &str); 9] = [
     (FailureCode::TimedOut, 1, "TIMED_OUT"),
     (FailureCode::Cancelled, 2, "CANCELLED"),
     (FailureCode::Closed, 3, "CLOSED"),
@@ -40,6 +42,7 @@ const CODES: [(FailureCode, u8, &str); 8] = [
     (FailureCode::Limiter, 6, "LIMITER"),
     (FailureCode::TooLarge, 7, "TOO_LARGE"),
     (FailureCode::Mixed, 8, "MIXED"),
+    (FailureCode::Checkpoint, 9, "CHECKPOINT"),
 ];
 
 impl FailureCode {
@@ -100,6 +103,13 @@ pub enum Answer {
         /// Of each table.
         numbers: Vec<Numbers>,
     },
+    /// A checkpoint was written.
+    Saved {
+        /// To which request.
+        id: u64,
+        /// Where, on the server's machine.
+        path: String,
+    },
 }
 
 pub(super) fn write_parameters(out: &mut Vec<u8>, parameters: &Parameters) {
@@ -154,7 +164,7 @@ impl Answer {
     /// The largest payload of an answer of a kind that is no batch; `None` for other kinds.
     pub fn limit(kind: u8) -> Option<u32> {
         match kind {
-            kind::DONE | kind::FAILED => Some(crate::wire::frame::MAX_CONTROL),
+            kind::DONE | kind::FAILED | kind::SAVED => Some(crate::wire::frame::MAX_CONTROL),
             kind::NUMBERS => Some(MAX_REQUEST),
             _ => None,
         }
@@ -163,7 +173,10 @@ impl Answer {
     /// The number of the request that it answers.
     pub fn id(&self) -> u64 {
         match self {
-            Self::Done { id, .. } | Self::Failed { id, .. } | Self::Numbers { id, .. } => *id,
+            Self::Done { id, .. }
+            | Self::Failed { id, .. }
+            | Self::Numbers { id, .. }
+            | Self::Saved { id, .. } => *id,
         }
     }
 
@@ -184,6 +197,10 @@ impl Answer {
                 let count = u32::try_from(numbers.len()).unwrap_or(u32::MAX);
                 out.extend_from_slice(&count.to_le_bytes());
                 numbers.iter().for_each(|numbers| numbers.write(out));
+            }),
+            Self::Saved { id, path } => frame(out, kind::SAVED, |out| {
+                out.extend_from_slice(&id.to_le_bytes());
+                write_text(out, path, MAX_TEXT);
             }),
         }
     }
@@ -212,6 +229,10 @@ impl Answer {
                 let count = reader.u32_at_most("number of tables", MAX_TABLES)?;
                 let numbers = (0..count).map(|_| Numbers::read(&mut reader));
                 ("NUMBERS", Self::Numbers { id, numbers: numbers.collect::<Result<_, _>>()? })
+            }
+            kind::SAVED => {
+                let path = reader.text("path of a checkpoint", MAX_TEXT)?.to_owned();
+                ("SAVED", Self::Saved { id, path })
             }
             got => return Err(WireError::Unexpected { expected: "an answer", got }),
         };

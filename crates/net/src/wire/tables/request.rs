@@ -64,6 +64,8 @@ pub enum Operation<'a> {
     },
     /// Give up the request with this number. Not answered itself: the other request is, if it was not.
     Cancel,
+    /// Write a checkpoint of everything that the server has; answered by SAVED. The table does not matter.
+    Checkpoint,
 }
 
 /// A request.
@@ -92,6 +94,7 @@ impl Operation<'_> {
             Self::CanSample { .. } => 10,
             Self::CanInsert { .. } => 11,
             Self::Cancel => 12,
+            Self::Checkpoint => 13,
         }
     }
 }
@@ -129,7 +132,8 @@ impl Request<'_> {
                 | Operation::Pause
                 | Operation::Resume
                 | Operation::Info
-                | Operation::Cancel => {}
+                | Operation::Cancel
+                | Operation::Checkpoint => {}
             }
         });
     }
@@ -173,6 +177,7 @@ impl Request<'static> {
             10 => Operation::CanSample { count: items(&mut reader)? },
             11 => Operation::CanInsert { count: items(&mut reader)? },
             12 => Operation::Cancel,
+            13 => Operation::Checkpoint,
             got => return Err(WireError::Meaningless { field: "operation", got: got.into() }),
         };
         reader.end("REQUEST")?;
