@@ -124,6 +124,8 @@ class Client:
         pairs = zip(keys.tolist(), priorities.tolist(), strict=True)
         self._client.mutate_priorities(TABLE, updates=dict(pairs))
 
+    post = update
+
     def close(self) -> None:
         """Close the writer; the client has no such call."""
         if self._writer is not None:

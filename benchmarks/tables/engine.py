@@ -60,7 +60,7 @@ class TableClient(Protocol):
         ...
 
     def flush(self) -> None:
-        """Wait until all that was inserted or appended is in the table."""
+        """Wait until all that was inserted, appended or posted is in the table."""
         ...
 
     def fill(self, columns: Tree, /) -> None:
@@ -77,6 +77,10 @@ class TableClient(Protocol):
 
     def update(self, keys: Array, priorities: Array, /) -> None:
         """Set the priorities of keys, and wait until they count."""
+        ...
+
+    def post(self, keys: Array, priorities: Array, /) -> None:
+        """Set the priorities of keys; if it can, without waiting, which `flush` does."""
         ...
 
     def close(self) -> None:

@@ -91,6 +91,10 @@ class Client:
         """Update in one request."""
         self._client.update_priorities(TABLE, keys, priorities)
 
+    def post(self, keys: Array, priorities: Array) -> None:
+        """Update in one request, and go on."""
+        self._client.update_priorities(TABLE, keys, priorities, wait=False)
+
     def close(self) -> None:
         """Close the writer and the client."""
         if self._writer is not None:

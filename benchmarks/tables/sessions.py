@@ -132,9 +132,14 @@ def samples(  # noqa: PLR0913 - what the workloads of this kind differ in
 
 @contextlib.contextmanager
 def updates(
-    engine: TableEngine, *, plan: Plan, keys_per_call: int, seconds: float
+    engine: TableEngine,
+    *,
+    plan: Plan,
+    how: Literal["update", "post"],
+    keys_per_call: int,
+    seconds: float,
 ) -> Iterator[Measure]:
-    """One client changes priorities, some keys a call: updates per second."""
+    """One client changes priorities, some keys a call, until all count: updates per second."""
     items = Items(plan.kind)
     generator = np.random.default_rng(20)
     with _connected(engine, plan) as (server, client):
@@ -150,10 +155,12 @@ def updates(
             pairs = itertools.cycle(list(zip(keys, values, strict=True)))
             # At least once round, so that all values are set.
             calls = max(len(keys), round(rate * seconds / keys_per_call))
+            update = client.update if how == "update" else client.post
             usage = _Usage(server)
             start = time.perf_counter_ns()
             for block, value in itertools.islice(pairs, calls):
-                client.update(block, value)
+                update(block, value)
+            client.flush()
             rate = calls * keys_per_call / (time.perf_counter_ns() - start) * 1e9
             used = usage.per_million(calls * keys_per_call)
             priorities[numbers] = values

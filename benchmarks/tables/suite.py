@@ -35,7 +35,8 @@ def workloads(quick: bool) -> list[Workload]:
         _sampler_small(rows, seconds),
         _sampler_frames(frames, seconds),
         _sample_small(rows, seconds),
-        _update(rows, seconds),
+        _update("update_priorities_tcp", "update", rows, seconds),
+        _update("post_priorities_tcp", "post", rows, seconds),
         _memory("memory_append_small", "append", 20_000 if quick else 50_000),
         _memory("memory_insert_small", "insert", 2000 if quick else 20_000),
         _local_sample(rows if quick else 1_000_000, seconds),
@@ -135,14 +136,17 @@ def _sample_small(rows: int, seconds: float) -> Workload:
     )
 
 
-def _update(rows: int, seconds: float) -> Workload:
+def _update(name: str, how: Literal["update", "post"], rows: int, seconds: float) -> Workload:
     plan = Plan("transition", rows, "prioritized")
+    waits = "each confirmed" if how == "update" else "confirmed in the end"
     return Workload(
-        name="update_priorities_tcp",
-        what=f"new priorities for {_BATCH} keys a call, from numpy arrays",
+        name=name,
+        what=f"new priorities for {_BATCH} keys a call, from numpy arrays, {waits}",
         unit="updates/s",
         better="higher",
-        session=partial(sessions.updates, plan=plan, keys_per_call=_BATCH, seconds=seconds),
+        session=partial(
+            sessions.updates, plan=plan, how=how, keys_per_call=_BATCH, seconds=seconds
+        ),
         bound_name=_TRIPS,
         bound=_round_trips(16 * _BATCH, 64, seconds, _BATCH),
         parameters=_parameters(plan, seconds, keys_per_call=_BATCH),

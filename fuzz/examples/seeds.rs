@@ -232,6 +232,7 @@ fn table_frames() -> Vec<Vec<u8>> {
         (1, Answer::Done { id: 3, count: 4 }),
         (2, Answer::Failed { id: 3, code, stall: Stall::MinSize, text }),
         (3, Answer::Numbers { id: 3, numbers: vec![] }),
+        (5, Answer::Listed { id: 3, next: Some(2), infos: Infos::default() }),
         (4, Answer::Saved { id: 3, path: "/checkpoints/1".to_owned() }),
     ] {
         frames.push(behind(1 + 8 * kind, &bytes(|out| answer.write(out))));

@@ -23,7 +23,7 @@ fuzz_target!(|bytes: &[u8]| {
             same(payload, |out| request.write(out));
         }
         1 => {
-            let header = Header { len: payload.len() as u32, kind: 33 + which / 8 % 5 };
+            let header = Header { len: payload.len() as u32, kind: 33 + which / 8 % 6 };
             let Ok(answer) = Answer::read(header, payload) else { return };
             same(payload, |out| answer.write(out));
         }

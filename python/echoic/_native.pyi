@@ -3,7 +3,7 @@
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, final
+from typing import Any, Literal, final, overload
 
 import numpy as np
 from typing_extensions import Self, disjoint_base
@@ -407,18 +407,29 @@ class Table:
             ClosedError: The table is closed.
         """
 
-    def update_priorities(self, keys: Any, priorities: Any) -> int:
+    @overload
+    def update_priorities(self, keys: Any, priorities: Any, wait: Literal[True] = True) -> int: ...
+    @overload
+    def update_priorities(self, keys: Any, priorities: Any, wait: bool) -> int | None:
         """Change priorities, all at one moment; returns how many keys named items that are there.
 
         Keys of items that have gone are passed over. Of a key that is there twice the last value
         counts.
 
+        Args:
+            keys: Which items.
+            priorities: One for each.
+            wait: Whether to wait for a server elsewhere to answer. ``False`` returns ``None`` at
+                once: what is asked of the connection later comes after the update, an update that
+                fails raises in a later call, and ``TableClient.flush`` waits for all of them. For
+                a table of this process only the result differs.
+
         Raises:
             PriorityError: A priority is negative, infinite or not a number. Nothing is changed.
         """
 
-    def items(self) -> BatchInfo:
-        """What is known about all items; nothing of it counts as a sample."""
+    def items(self, limit: int | None = None) -> BatchInfo:
+        """What is known about all items, or so many of them; it does not count as a sample."""
 
     def get(self, keys: Any) -> Batch:
         """Read the items of these names that are there; they do not count as sampled."""
@@ -504,8 +515,20 @@ class RemoteTable:
     def sample(self, count: int, timeout: float | None = None, beta: float = 1.0) -> Batch:
         """Draw a batch; see ``Table.sample``."""
 
-    def update_priorities(self, keys: Any, priorities: Any) -> int:
+    @overload
+    def update_priorities(self, keys: Any, priorities: Any, wait: Literal[True] = True) -> int: ...
+    @overload
+    def update_priorities(self, keys: Any, priorities: Any, wait: bool) -> int | None:
         """Change priorities; see ``Table.update_priorities``."""
+
+    def items(self, limit: int | None = None) -> BatchInfo:
+        """What is known about all items, or so many of them; it does not count as a sample.
+
+        A table that changes meanwhile may be listed as it was at several moments.
+        """
+
+    def get(self, keys: Any) -> Batch:
+        """Read the items of these names that are there; they do not count as sampled."""
 
     def delete(self, keys: Any) -> int:
         """Remove items; returns how many of them were there."""

@@ -6,7 +6,7 @@ import atexit
 import contextlib
 import time
 import weakref
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 from echoic import _native
 from echoic.errors import EchoicError, TableNotFoundError
@@ -179,9 +179,23 @@ class TableClient:
             timeout=timeout,
         )
 
-    def update_priorities(self, table: str, keys: Any, priorities: Any) -> int:
-        """Change priorities, all at one moment; see ``Table.update_priorities``."""
-        return self.table(table).update_priorities(keys, priorities)
+    @overload
+    def update_priorities(
+        self, table: str, keys: Any, priorities: Any, *, wait: Literal[True] = True
+    ) -> int: ...
+    @overload
+    def update_priorities(
+        self, table: str, keys: Any, priorities: Any, *, wait: bool
+    ) -> int | None: ...
+    def update_priorities(
+        self, table: str, keys: Any, priorities: Any, *, wait: bool = True
+    ) -> int | None:
+        """Change priorities, all at one moment; see ``Table.update_priorities``.
+
+        With ``wait=False`` a learner does not wait for a server elsewhere: updates come before what
+        it samples later, and :meth:`flush` waits for them.
+        """
+        return self.table(table).update_priorities(keys, priorities, wait)
 
     def delete(self, table: str, keys: Any) -> int:
         """Remove items; returns how many of them were there."""
@@ -230,7 +244,7 @@ class TableClient:
         return {} if self._connection is None else self._connection.stats()
 
     def flush(self, timeout: float | None = None) -> None:
-        """Wait until everything that was inserted before is in the tables.
+        """Wait until everything that was inserted and updated before is in the tables.
 
         Raises:
             WaitTimeoutError: It was not in time; it is still being delivered.

@@ -55,9 +55,10 @@ def test_a_server_is_inspected() -> None:
     table = Table("replay", np.zeros(3), max_size=10)
     with echoic.Server(tables=[table], transport=echoic.TcpTransport(port=0)) as server:
         table.insert(np.ones(3))
-        ended = run("inspect", server.addresses[0])
+        ended = run("inspect", server.addresses[0], "--items", 3)
         assert ended.exit_code == 0
         assert "replay" in ended.stdout
+        assert "replay key 0 priority 1 sampled 0 version 0" in ended.stdout
         assert "1 leaves, 24 B" in ended.stdout
     assert run("inspect", server.addresses[0], "--timeout", 0.2).exit_code == 1
 

@@ -66,6 +66,68 @@ def test_what_is_inserted_is_sampled(open_tables: Any) -> None:
     assert client.info()["t"]["deletions"] == 10
 
 
+def test_what_is_sampled_after_an_update_comes_after_it(open_tables: Any) -> None:
+    _, client = open_tables(Table("t", STEP, max_size=100, sampler=selectors.Prioritized(), seed=1))
+    client.insert_batch(steps(100), "t")
+    client.flush()
+    items = client.table("t").items()
+    # More than may be under way at a time.
+    for chosen in range(100):
+        priorities = np.zeros(100)
+        priorities[chosen] = 1.0
+        assert client.update_priorities("t", items.key, priorities, wait=False) is None
+        if chosen % 10 == 0:
+            assert set(client.sample("t", 3).data["at"].tolist()) == {chosen}
+    client.flush()
+    assert client.table("t").items().priority.tolist() == [0.0] * 99 + [1.0]
+    with pytest.raises(echoic.PriorityError):
+        client.update_priorities("t", items.key[:1], [-1.0], wait=False)
+    client.close()
+
+
+def test_updates_that_nobody_waits_for_are_not_lost_in_silence() -> None:
+    table = Table("t", STEP, max_size=10)
+    server = echoic.Server(tables=[table], transport=echoic.TcpTransport(port=0)).start()
+    client = echoic.connect(server.addresses[0], deadline=0.5)
+    table.insert(STEP)
+    keys = table.items().key
+    server.close()
+    client.update_priorities("t", keys, [2.0], wait=False)
+    with pytest.raises((echoic.WaitTimeoutError, echoic.DisconnectedError)):
+        client.flush(0.1)
+    with pytest.raises(echoic.DisconnectedError):
+        client.flush(20)
+    with contextlib.suppress(echoic.EchoicError):
+        client.close(1)
+
+
+def test_items_are_listed_and_read_without_being_sampled(open_tables: Any) -> None:
+    _, client = open_tables(Table("t", STEP, max_size=100), Table("w", max_size=10))
+    client.insert_batch(steps(70), "t", np.arange(70.0), version=3)
+    client.insert({"at": 5}, {"w": 2.0})
+    client.flush()
+    table = client.table("t")
+    items = table.items()
+    assert len(items) == 70
+    assert items.priority.tolist() == list(range(70))
+    assert set(items.version.tolist()) == {3}
+    assert items.times_sampled.sum() == 0
+    assert np.isnan(items.probability).all()
+    assert table.items(10).key.tolist() == items.key[:10].tolist()
+    assert len(table.items(0)) == 0
+    read = table.get(items.key[[5, 2]])
+    assert read.data["at"].tolist() == [5, 2]
+    assert read.info.priority.tolist() == [5.0, 2.0]
+    # One that has gone is left out.
+    client.delete("t", items.key[5:6])
+    read = table.get(items.key[[5, 2]])
+    assert read.info.key.tolist() == [items.key[2]]
+    assert client.info()["t"]["samples"] == 0
+    read = client.table("w").get(client.table("w").items().key)
+    assert read.data["at"].tolist() == [5]
+    assert len(table.get([])) == 0
+
+
 def test_priorities_say_what_is_sampled(open_tables: Any) -> None:
     _, client = open_tables(Table("t", STEP, max_size=100, sampler=selectors.Prioritized(), seed=1))
     client.insert_batch(steps(4), "t", [1.0, 0.0, 0.0, 1.0])

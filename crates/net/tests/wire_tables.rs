@@ -49,6 +49,9 @@ fn operation() -> impl Strategy<Value = Operation<'static>> {
         (0..1u32 << 20).prop_map(|count| Operation::CanInsert { count }),
         Just(Operation::Cancel),
         Just(Operation::Checkpoint),
+        (any::<u32>(), 0..1u32 << 19).prop_map(|(place, most)| Operation::List { place, most }),
+        prop::collection::vec(any::<u64>(), 0..9)
+            .prop_map(|keys| Operation::Get { keys: keys.into() }),
     ]
 }
 
@@ -143,11 +146,15 @@ proptest! {
         let counts = Counts { inserts: count, samples: 4, deletions: 1 };
         let (table, size, paused, row_bytes) = (2, 8, true, 1 << 40);
         let numbers = Numbers { table, size, counts, limiter, paused, version, row_bytes };
+        // Nothing was drawn, and NaN is not equal to itself.
+        let listed = Infos { probabilities: vec![], ..infos(0) };
         let (code, stall) = (FailureCode::Limiter, Stall::Ratio);
         for answer in [
             Answer::Done { id, count },
             Answer::Failed { id, code, stall, text: text.clone() },
             Answer::Saved { id, path: text },
+            Answer::Listed { id, next: None, infos: listed.clone() },
+            Answer::Listed { id, next: Some(7), infos: listed },
             Answer::Numbers { id, numbers: vec![numbers, numbers] },
         ] {
             let mut frame = Vec::new();
@@ -277,4 +284,19 @@ fn a_length_that_no_memory_has_is_refused_before_any_is_taken() {
         let error = layout.columns(2, 100, None).unwrap_err();
         assert!(matches!(error, WireError::TooLarge { .. }), "{error}");
     }
+}
+
+#[test]
+fn a_list_of_items_is_read_as_it_was_written() {
+    let infos = infos(5);
+    let mut frame = Vec::new();
+    Answer::Listed { id: 3, next: Some(9), infos: infos.clone() }.write(&mut frame);
+    let (header, payload) = parts(&frame);
+    let Ok(Answer::Listed { id: 3, next: Some(9), infos: read }) = Answer::read(header, payload)
+    else {
+        panic!("another answer");
+    };
+    assert!(read.probabilities.iter().all(|probability| probability.is_nan()));
+    assert_eq!(Infos { probabilities: infos.probabilities.clone(), ..read }, infos);
+    is_robust(payload, (20, 0xff), |bytes| Answer::read(header, bytes));
 }

@@ -7,7 +7,7 @@
 //! - `tree`, `leaf` and `sources`: from a Python tree to checked byte sources and back.
 //! - `array`: the thin edge to numpy's C API, and the only file that calls it.
 //! - `numbers`: keys and priorities from arrays. `memory`: bytes for arrays of our own. `fork`: servers stay in their process.
-//! - `wait`: waiting without the GIL, with Ctrl-C and deadlines.
+//! - `updates`: priorities on their way. `wait`: waiting without the GIL, with Ctrl-C and deadlines.
 //! - `error`: Rust errors as the classes of `echoic.errors`.
 
 mod accumulator;
@@ -30,6 +30,7 @@ mod spec;
 mod structure;
 mod table;
 mod tree;
+mod updates;
 mod wait;
 mod writer;
 

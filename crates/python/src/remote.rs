@@ -11,7 +11,7 @@ use echoic_net::client::tables::{
 };
 use echoic_net::transport::{TlsFiles, dial_to};
 use echoic_replay::stream::Wait;
-use echoic_replay::table::{Form, check_priorities};
+use echoic_replay::table::{Form, Infos, check_priorities};
 use echoic_replay::trajectory::Trajectory;
 use pyo3::exceptions::{PyOSError, PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
@@ -27,8 +27,9 @@ use crate::numbers::{float_numbers, key_numbers};
 use crate::server::size;
 use crate::sources::DETACH_BYTES;
 use crate::spec::Spec;
-use crate::table::{Batch, Items, Settings, Shape};
-use crate::wait;
+use crate::table::{Batch, BatchInfo, Items, Settings, Shape};
+use crate::updates::Updates;
+use crate::wait::{self, Stopped};
 
 /// So many bytes of rows are taken at once from a large batch.
 const BLOCK_BYTES: usize = 1 << 20;
@@ -37,6 +38,7 @@ const BLOCK_BYTES: usize = 1 << 20;
 pub struct Connection {
     pub requests: Requests,
     pub writer: TableWriter,
+    updates: Updates,
     /// Numbers for chunks: each writer has a range of its own.
     ranges: AtomicU64,
     /// The next number in the first range, which is for items that are inserted without a writer.
@@ -99,7 +101,8 @@ pub fn connect_tables(
         let part = Wait { deadline, tick, on_tick: &mut *on_tick };
         let requests = Requests::connect(dials.0, options.clone(), part)?;
         let writer = TableWriter::connect(dials.1, options, Wait { deadline, tick, on_tick })?;
-        Ok(Connection { requests, writer, ranges: AtomicU64::new(1), alone: AtomicU64::new(0) })
+        let (ranges, alone) = (AtomicU64::new(1), AtomicU64::new(0));
+        Ok(Connection { requests, writer, updates: Updates::default(), ranges, alone })
     });
     let connection = connected.map_err(|stopped| stopped.raise(py, tables_error))?;
     let connection = Arc::new(connection);
@@ -121,13 +124,15 @@ pub struct Tables {
 
 #[pymethods]
 impl Tables {
-    /// Waits until everything that was inserted before is in its table.
+    /// Waits until everything that was inserted and updated before is in its table.
     #[pyo3(signature = (timeout=None))]
     fn flush(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<()> {
         self.process.check(py)?;
         let deadline = wait::deadline(timeout)?;
         let flush = |wait: Wait<'_, Waiting>| self.connection.writer.flush(wait);
-        wait::detached(py, deadline, None, flush).map_err(|stopped| stopped.raise(py, tables_error))
+        wait::detached(py, deadline, None, flush)
+            .and_then(|()| self.connection.updates.finish(py, deadline))
+            .map_err(|stopped| stopped.raise(py, tables_error))
     }
 
     /// Has the server write a checkpoint; where it is, on its machine.
@@ -150,11 +155,17 @@ impl Tables {
         }
         let deadline = wait::deadline(timeout)?;
         let connection = &self.connection;
+        // Whatever becomes of the updates, the connections are closed.
+        let updated = match connection.updates.finish(py, deadline) {
+            Err(Stopped::Failed(TablesError::Closed)) => Ok(()),
+            updated => updated,
+        };
         wait::detached(py, deadline, None, |wait: Wait<'_, Waiting>| {
             let Wait { deadline, tick, on_tick } = wait;
             connection.writer.close(Wait { deadline, tick, on_tick: &mut *on_tick })?;
             connection.requests.close(Wait { deadline, tick, on_tick })
         })
+        .and(updated)
         .map_err(|stopped| stopped.raise(py, tables_error))
     }
 
@@ -252,18 +263,54 @@ impl RemoteTable {
         Batch::of_remote(py, &self.shape, batch, beta)
     }
 
-    /// Changes priorities; how many of the items were there.
+    /// Changes priorities; how many of the items were there, if that is waited for.
+    #[pyo3(signature = (keys, priorities, wait=true))]
     fn update_priorities(
         &self,
         py: Python<'_>,
         keys: &Bound<'_, PyAny>,
         priorities: &Bound<'_, PyAny>,
-    ) -> PyResult<u64> {
+        wait: bool,
+    ) -> PyResult<Option<u64>> {
         let keys = key_numbers(keys)?;
         let priorities = float_numbers(priorities)?;
-        self.ask(py, |requests, wait| {
-            requests.update_priorities(self.number, &keys, &priorities, wait)
-        })
+        if wait {
+            let updated = self.ask(py, |requests, wait| {
+                requests.update_priorities(self.number, &keys, &priorities, wait)
+            });
+            return updated.map(Some);
+        }
+        self.process.check(py)?;
+        let Connection { requests, updates, .. } = &*self.connection;
+        updates.make_room(py).map_err(|stopped| stopped.raise(py, tables_error))?;
+        let update = requests.start_update(self.number, &keys, &priorities);
+        updates.push(update.map_err(|error| tables_error(py, &error))?);
+        Ok(None)
+    }
+
+    /// What is known about items.
+    #[pyo3(signature = (limit=None))]
+    fn items(&self, py: Python<'_>, limit: Option<usize>) -> PyResult<Py<BatchInfo>> {
+        let (mut infos, mut place) = (Infos::default(), Some(0));
+        while let Some(first) = place {
+            let left = limit.map_or(usize::MAX, |limit| limit - infos.keys.len());
+            if left == 0 {
+                break;
+            }
+            let listed =
+                self.ask(py, |requests, wait| requests.list(self.number, first, left, wait))?;
+            infos.append(listed.infos);
+            // A place that does not move would have no end.
+            place = listed.next.filter(|next| *next > first);
+        }
+        BatchInfo::of(py, infos)
+    }
+
+    /// Reads items by their names, without sampling them.
+    fn get(&self, py: Python<'_>, keys: &Bound<'_, PyAny>) -> PyResult<Batch> {
+        let keys = key_numbers(keys)?;
+        let batch = self.ask(py, |requests, wait| requests.get(self.number, &keys, wait))?;
+        Batch::of_remote(py, &self.shape, batch, 1.0)
     }
 
     /// Removes items; how many were there.

@@ -29,9 +29,7 @@ def inspect(  # noqa: PLR0913 - one argument for each option
         str, typer.Argument(help="The address of a server, a checkpoint, or a directory of them.")
     ],
     *,
-    items: Annotated[
-        int, typer.Option(min=0, help="How many items of each table to list; from checkpoints.")
-    ] = 0,
+    items: Annotated[int, typer.Option(min=0, help="How many items of each table to list.")] = 0,
     timeout: Annotated[
         float, typer.Option(min=0.001, metavar="SECONDS", help="How long to wait for a server.")
     ] = 5.0,
@@ -48,13 +46,13 @@ def inspect(  # noqa: PLR0913 - one argument for each option
         for table in tables:
             list_items(table, items)
         return
-    if items:
-        raise typer.BadParameter("items can be listed from a checkpoint only", param_hint="--items")
     options = client_options(token_file, ca, certificate, key, server_name)
     try:
         with echoic.connect(source, connect_timeout=timeout, **options) as client:
             specs = {name: table.spec for name, table in client.tables.items()}
             show([*client.info().values()], specs)
+            for table in client.tables.values():
+                list_items(table, items)
     except UNREACHABLE as error:
         fail(unreachable(source, error))
 
@@ -87,10 +85,10 @@ def show(infos: list[dict[str, Any]], specs: dict[str, echoic.Spec | None]) -> N
     Console(width=None if sys.stdout.isatty() else 200).print(grid)
 
 
-def list_items(table: _native.Table, count: int) -> None:
+def list_items(table: _native.Table | _native.RemoteTable, count: int) -> None:
     """Print the first items of a table."""
-    info = table.items()
-    for at in range(min(count, len(info))):
+    info = table.items(count)
+    for at in range(len(info)):
         typer.echo(
             f"{table.name} key {info.key[at]} priority {info.priority[at]:g}"
             f" sampled {info.times_sampled[at]} version {info.version[at]}"

@@ -54,6 +54,8 @@ pub mod kind {
     pub const NUMBERS: u8 = 36;
     /// Where a checkpoint is.
     pub const SAVED: u8 = 37;
+    /// What is known about items.
+    pub const LISTED: u8 = 38;
     /// Client: items that are rows.
     pub const ROWS: u8 = 40;
     /// Client: what trajectories look like.

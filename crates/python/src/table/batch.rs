@@ -51,7 +51,7 @@ pub struct BatchInfo {
 
 impl BatchInfo {
     /// What is known about items that were not drawn.
-    pub(super) fn of(py: Python<'_>, infos: Infos) -> PyResult<Py<Self>> {
+    pub fn of(py: Python<'_>, infos: Infos) -> PyResult<Py<Self>> {
         Py::new(py, Self::new(infos, 1.0))
     }
 

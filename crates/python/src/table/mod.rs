@@ -152,20 +152,26 @@ impl Table {
     }
 
     /// Changes priorities; how many of the items were there.
+    #[pyo3(signature = (keys, priorities, wait=true))]
     fn update_priorities(
         &self,
         py: Python<'_>,
         keys: &Bound<'_, PyAny>,
         priorities: &Bound<'_, PyAny>,
-    ) -> PyResult<usize> {
+        wait: bool,
+    ) -> PyResult<Option<usize>> {
         self.process.check(py)?;
         let (keys, priorities) = (key_numbers(keys)?, float_numbers(priorities)?);
-        self.table.update_priorities(&keys, &priorities).map_err(|error| table_error(py, &error))
+        let updated = self.table.update_priorities(&keys, &priorities);
+        let updated = updated.map_err(|error| table_error(py, &error))?;
+        Ok(wait.then_some(updated))
     }
 
-    /// What is known about all items.
-    fn items(&self, py: Python<'_>) -> PyResult<Py<BatchInfo>> {
-        BatchInfo::of(py, py.detach(|| self.table.items()))
+    /// What is known about items.
+    #[pyo3(signature = (limit=None))]
+    fn items(&self, py: Python<'_>, limit: Option<usize>) -> PyResult<Py<BatchInfo>> {
+        let most = limit.unwrap_or(usize::MAX);
+        BatchInfo::of(py, py.detach(|| self.table.items_from(0, most).0))
     }
 
     /// Reads items by their names, without sampling them.

@@ -47,6 +47,16 @@ pub struct Infos {
 }
 
 impl Infos {
+    /// Appends what is known of other items of the table.
+    pub fn append(&mut self, mut other: Self) {
+        self.keys.append(&mut other.keys);
+        self.probabilities.append(&mut other.probabilities);
+        self.priorities.append(&mut other.priorities);
+        self.times_sampled.append(&mut other.times_sampled);
+        self.versions.append(&mut other.versions);
+        self.table_size = other.table_size;
+    }
+
     /// Importance weights: `(table size × probability)^-beta`, divided by the largest of the batch
     /// (Schaul et al., 2016).
     pub fn weights(&self, beta: f64) -> Vec<f64> {
@@ -322,10 +332,13 @@ impl Core {
         (infos, drawn)
     }
 
-    /// All items, in the order of their slots.
-    pub(super) fn list(&self) -> Infos {
+    /// Items in the order of their slots, from a slot on, and the slot of the next one.
+    pub(super) fn list(&self, first: Slot, most: usize) -> (Infos, Option<Slot>) {
         let mut infos = Infos { table_size: self.items.len().into(), ..Infos::default() };
-        for slot in self.items.live() {
+        for slot in self.items.live_from(first) {
+            if infos.keys.len() == most {
+                return (infos, Some(slot));
+            }
             let item = self.items.at(slot);
             infos.keys.push(self.items.key(slot).number());
             infos.probabilities.push(f64::NAN);
@@ -333,7 +346,7 @@ impl Core {
             infos.times_sampled.push(item.times_sampled);
             infos.versions.push(item.version);
         }
-        infos
+        (infos, None)
     }
 
     /// The items of these names that are there, without counting them as drawn.

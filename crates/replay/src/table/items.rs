@@ -125,7 +125,12 @@ impl Items {
 
     /// The slots that have an item, in their order.
     pub(super) fn live(&self) -> impl Iterator<Item = Slot> + '_ {
-        let slots = self.slots.iter().enumerate();
+        self.live_from(0)
+    }
+
+    /// As [`Items::live`], without the slots before this one.
+    pub(super) fn live_from(&self, first: Slot) -> impl Iterator<Item = Slot> + '_ {
+        let slots = self.slots.iter().enumerate().skip(first as usize);
         slots.filter(|(_, item)| item.state & LIVE != 0).map(|(slot, _)| slot as Slot)
     }
 }

@@ -278,7 +278,13 @@ impl Table {
 
     /// What is known about all items; nothing of it counts as a sample. Probabilities are NaN.
     pub fn items(&self) -> Infos {
-        self.lock().list()
+        self.items_from(0, usize::MAX).0
+    }
+
+    /// As [`Table::items`], of at most so many items: from a place on, 0 for the first ones. Also the
+    /// place of the next one.
+    pub fn items_from(&self, place: u32, most: usize) -> (Infos, Option<u32>) {
+        self.lock().list(place, most)
     }
 
     /// The items of these names that are there, in this order; they do not count as sampled.

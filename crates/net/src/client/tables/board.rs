@@ -16,7 +16,7 @@ use echoic_replay::Spec;
 use echoic_replay::table::Form;
 
 use super::batch::{Batch, Incoming};
-use super::{TableEntry, TablesError, Waiting, check_same};
+use super::{Listed, TableEntry, TablesError, Waiting, check_same};
 use crate::client::courier::Cargo;
 use crate::client::line::Line;
 use crate::client::link::LinkError;
@@ -43,6 +43,7 @@ pub(super) enum Reply {
     Count(u64),
     Numbers(Vec<Numbers>),
     Path(String),
+    Listed(Listed),
 }
 
 /// Where an answer is put.
@@ -72,8 +73,12 @@ impl Slot {
 pub(super) enum Question {
     /// Written when it is sent: the server is told how much time is left.
     Sample { table: u32, count: u32, deadline: Option<Instant> },
-    /// A frame.
-    Other(Vec<u8>),
+    /// Any other.
+    Other {
+        frame: Vec<u8>,
+        /// The table whose items are to be the answer, if any are.
+        batch_of: Option<u32>,
+    },
 }
 
 #[derive(Debug)]
@@ -124,7 +129,7 @@ impl Board {
             let question = make(id);
             match question {
                 Question::Sample { .. } => state.samples.push_back(id),
-                Question::Other(_) => state.others.push_back(id),
+                Question::Other { .. } => state.others.push_back(id),
             }
             let pending = Pending { question, slot: Arc::clone(&slot), sent: false };
             state.pending.insert(id, pending);
@@ -195,7 +200,7 @@ impl State {
             pending.sent = false;
             match pending.question {
                 Question::Sample { .. } => self.samples.push_back(*id),
-                Question::Other(_) => self.others.push_back(*id),
+                Question::Other { .. } => self.others.push_back(*id),
             }
         }
     }
@@ -217,7 +222,7 @@ impl State {
             let Some(pending) = self.pending.get_mut(&id) else { continue };
             pending.sent = true;
             match &pending.question {
-                Question::Other(frame) => out.extend_from_slice(frame),
+                Question::Other { frame, .. } => out.extend_from_slice(frame),
                 Question::Sample { table, count, deadline } => {
                     self.sampling += 1;
                     let left = deadline.map(|deadline| deadline.saturating_duration_since(now));
@@ -250,7 +255,7 @@ impl Errands {
     fn spec_of(&self, id: u64) -> Option<Option<&Spec>> {
         let table = match lock(&self.board.state).pending.get(&id)?.question {
             Question::Sample { table, .. } => table,
-            Question::Other(_) => return None,
+            Question::Other { batch_of, .. } => batch_of?,
         };
         let table = self.board.tables.get()?.get(table as usize)?;
         Some(match &table.form {
@@ -333,6 +338,7 @@ impl Cargo for Errands {
             Answer::Done { count, .. } => Ok(Reply::Count(count)),
             Answer::Numbers { numbers, .. } => Ok(Reply::Numbers(numbers)),
             Answer::Saved { path, .. } => Ok(Reply::Path(path)),
+            Answer::Listed { infos, next, .. } => Ok(Reply::Listed(Listed { infos, next })),
             Answer::Failed { code, stall, text, .. } => Err(match code {
                 FailureCode::TimedOut => TablesError::TimedOut(Waiting::of(stall)),
                 code => TablesError::Refused { code, text },

@@ -19,7 +19,7 @@ use echoic_replay::limiter::Reason;
 use echoic_replay::table::{Form, TableError};
 
 pub use self::batch::Batch;
-pub use self::requests::{Requests, Ticket};
+pub use self::requests::{Listed, Requests, Ticket};
 pub use self::writer::{TableWriter, WriterInfo};
 use super::{ClientError, Failure};
 use crate::wire::WireError;

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use echoic_memory::event::Event;
 use echoic_replay::limiter::Parameters;
 use echoic_replay::stream::{Wait, WaitOver};
-use echoic_replay::table::TableError;
+use echoic_replay::table::{Infos, TableError};
 
 use super::board::{Board, Errands, Question, Reply, Slot};
 use super::{Batch, Numbers, TableEntry, TablesError, Waiting, check_priorities, entry, number};
@@ -18,10 +18,19 @@ use crate::client::line::Line;
 use crate::client::{Options, courier, lock};
 use crate::transport::Dial;
 use crate::wire::WireError;
-use crate::wire::tables::{ALL_TABLES, MAX_ITEMS, MAX_KEYS, Operation, Request};
+use crate::wire::tables::{ALL_TABLES, MAX_ITEMS, MAX_KEYS, MAX_LISTED, Operation, Request};
 
 /// How long a server that must say why a sample timed out is waited for, beyond the timeout itself.
 const GRACE: Duration = Duration::from_secs(1);
+
+/// What is known about some items of a table.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Listed {
+    /// About the items; nothing was drawn, so probabilities are NaN.
+    pub infos: Infos,
+    /// Where the next ones begin, if there are more.
+    pub next: Option<u32>,
+}
 
 /// A connection for requests, which many threads may share.
 ///
@@ -58,6 +67,7 @@ mod private {
     impl Sealed for u64 {}
     impl Sealed for Vec<super::Numbers> {}
     impl Sealed for String {}
+    impl Sealed for super::Listed {}
     /// A reply that only this module looks into.
     pub struct Opaque(pub(super) super::Reply);
 }
@@ -83,6 +93,12 @@ impl FromReply for Vec<Numbers> {
 impl FromReply for String {
     fn of(reply: private::Opaque) -> Option<Self> {
         if let Reply::Path(path) = reply.0 { Some(path) } else { None }
+    }
+}
+
+impl FromReply for Listed {
+    fn of(reply: private::Opaque) -> Option<Self> {
+        if let Reply::Listed(listed) = reply.0 { Some(listed) } else { None }
     }
 }
 
@@ -209,12 +225,17 @@ impl Requests {
         Ok(Ticket { board, line, id, slot, answer: PhantomData })
     }
 
-    fn ask_for(&self, table: u32, operation: Operation<'_>) -> Result<Ticket<u64>, TablesError> {
+    fn ask_for<T>(&self, table: u32, operation: Operation<'_>) -> Result<Ticket<T>, TablesError> {
         entry(self.tables(), table)?;
+        self.put(table, operation)
+    }
+
+    fn put<T>(&self, table: u32, operation: Operation<'_>) -> Result<Ticket<T>, TablesError> {
+        let batch_of = matches!(operation, Operation::Get { .. }).then_some(table);
         self.ask(|id| {
             let mut frame = Vec::new();
             Request { id, table, operation }.write(&mut frame);
-            Question::Other(frame)
+            Question::Other { frame, batch_of }
         })
     }
 
@@ -314,7 +335,7 @@ impl Requests {
     ///
     /// [`TablesError`].
     pub fn reset(&self, table: u32, wait: Wait<'_, Waiting>) -> Result<(), TablesError> {
-        self.ask_for(table, Operation::Reset)?.wait(wait).map(drop)
+        self.ask_for::<u64>(table, Operation::Reset)?.wait(wait).map(drop)
     }
 
     /// Lets nothing be inserted or sampled until [`Requests::resume`].
@@ -323,7 +344,7 @@ impl Requests {
     ///
     /// [`TablesError`].
     pub fn pause(&self, table: u32, wait: Wait<'_, Waiting>) -> Result<(), TablesError> {
-        self.ask_for(table, Operation::Pause)?.wait(wait).map(drop)
+        self.ask_for::<u64>(table, Operation::Pause)?.wait(wait).map(drop)
     }
 
     /// Ends a pause.
@@ -332,7 +353,7 @@ impl Requests {
     ///
     /// [`TablesError`].
     pub fn resume(&self, table: u32, wait: Wait<'_, Waiting>) -> Result<(), TablesError> {
-        self.ask_for(table, Operation::Resume)?.wait(wait).map(drop)
+        self.ask_for::<u64>(table, Operation::Resume)?.wait(wait).map(drop)
     }
 
     /// Replaces the limiter; the counts stay.
@@ -346,7 +367,7 @@ impl Requests {
         limiter: Parameters,
         wait: Wait<'_, Waiting>,
     ) -> Result<(), TablesError> {
-        self.ask_for(table, Operation::SetLimiter(limiter))?.wait(wait).map(drop)
+        self.ask_for::<u64>(table, Operation::SetLimiter(limiter))?.wait(wait).map(drop)
     }
 
     /// Tells the policy version of the learner. It never falls.
@@ -360,7 +381,7 @@ impl Requests {
         version: u64,
         wait: Wait<'_, Waiting>,
     ) -> Result<(), TablesError> {
-        self.ask_for(table, Operation::Advance { version })?.wait(wait).map(drop)
+        self.ask_for::<u64>(table, Operation::Advance { version })?.wait(wait).map(drop)
     }
 
     /// Whether `count` items may be sampled now.
@@ -375,7 +396,7 @@ impl Requests {
         wait: Wait<'_, Waiting>,
     ) -> Result<bool, TablesError> {
         let count = check_count("number of items", MAX_ITEMS, count)?;
-        self.ask_for(table, Operation::CanSample { count })?.wait(wait).map(|may| may != 0)
+        self.ask_for::<u64>(table, Operation::CanSample { count })?.wait(wait).map(|may| may != 0)
     }
 
     /// Whether `count` items may be inserted now.
@@ -390,7 +411,7 @@ impl Requests {
         wait: Wait<'_, Waiting>,
     ) -> Result<bool, TablesError> {
         let count = check_count("number of items", MAX_ITEMS, count)?;
-        self.ask_for(table, Operation::CanInsert { count })?.wait(wait).map(|may| may != 0)
+        self.ask_for::<u64>(table, Operation::CanInsert { count })?.wait(wait).map(|may| may != 0)
     }
 
     /// The numbers of a table, or of all.
@@ -407,12 +428,38 @@ impl Requests {
             entry(self.tables(), table)?;
         }
         let table = table.unwrap_or(ALL_TABLES);
-        let mut ticket = self.ask(|id| {
-            let mut frame = Vec::new();
-            Request { id, table, operation: Operation::Info }.write(&mut frame);
-            Question::Other(frame)
-        })?;
-        ticket.wait(wait)
+        self.put(table, Operation::Info)?.wait(wait)
+    }
+
+    /// What is known about items, from a place on: 0 for the first ones, or what [`Listed`] says.
+    ///
+    /// # Errors
+    ///
+    /// [`TablesError`].
+    pub fn list(
+        &self,
+        table: u32,
+        place: u32,
+        most: usize,
+        wait: Wait<'_, Waiting>,
+    ) -> Result<Listed, TablesError> {
+        let most = u32::try_from(most).unwrap_or(MAX_LISTED).min(MAX_LISTED);
+        self.ask_for(table, Operation::List { place, most })?.wait(wait)
+    }
+
+    /// Reads the items of these names that are there; they do not count as sampled.
+    ///
+    /// # Errors
+    ///
+    /// [`TablesError`]; the items must be of one form, and fit into a batch.
+    pub fn get(
+        &self,
+        table: u32,
+        keys: &[u64],
+        wait: Wait<'_, Waiting>,
+    ) -> Result<Batch, TablesError> {
+        check_count("number of keys", MAX_KEYS, keys.len())?;
+        self.ask_for(table, Operation::Get { keys: keys.into() })?.wait(wait)
     }
 
     /// Has the server write a checkpoint of everything that it has; where it is, on the server's machine.
@@ -421,12 +468,7 @@ impl Requests {
     ///
     /// [`TablesError`]. When the wait ends before, the checkpoint may be written all the same.
     pub fn checkpoint(&self, wait: Wait<'_, Waiting>) -> Result<String, TablesError> {
-        let mut ticket = self.ask(|id| {
-            let mut frame = Vec::new();
-            Request { id, table: 0, operation: Operation::Checkpoint }.write(&mut frame);
-            Question::Other(frame)
-        })?;
-        ticket.wait(wait)
+        self.put(0, Operation::Checkpoint)?.wait(wait)
     }
 
     /// Ends the connection. What has no answer gets none.

@@ -96,6 +96,15 @@ impl Desk {
             }
             Operation::CanSample { count } => Ok(table.can_sample(count as usize).into()),
             Operation::CanInsert { count } => Ok(table.can_insert(count as usize).into()),
+            Operation::List { place, most } => {
+                let (infos, next) = table.items_from(place, most as usize);
+                out.say(|out| Answer::Listed { id, next, infos }.write(out));
+                return Ok(());
+            }
+            Operation::Get { keys } => {
+                answer(id, table, table.get(&keys), context, out);
+                return Ok(());
+            }
             Operation::Info | Operation::Cancel | Operation::Checkpoint => Ok(0),
         };
         match done {

@@ -1,12 +1,13 @@
 //! What a server answers, but for batches.
 
 use echoic_replay::limiter::{Counts, Parameters};
+use echoic_replay::table::Infos;
 
-use super::MAX_REQUEST;
 use super::entry::MAX_TABLES;
+use super::{MAX_LISTED, MAX_REQUEST};
 use crate::wire::WireError;
 use crate::wire::frame::{Header, MAX_TEXT, Stall, frame, kind};
-use crate::wire::reader::{Reader, write_text};
+use crate::wire::reader::{Reader, write_text, write_values};
 
 /// Why a request was not done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -110,7 +111,19 @@ pub enum Answer {
         /// Where, on the server's machine.
         path: String,
     },
+    /// What is known about items.
+    Listed {
+        /// To which request.
+        id: u64,
+        /// Where the next ones begin, if there are more.
+        next: Option<u32>,
+        /// About the items; nothing was drawn, so there are no probabilities.
+        infos: Infos,
+    },
 }
+
+/// Instead of a place: there are no more items.
+const NO_MORE: u32 = u32::MAX;
 
 pub(super) fn write_parameters(out: &mut Vec<u8>, parameters: &Parameters) {
     let Parameters { min_size, samples_per_insert, min_diff, max_diff } = parameters;
@@ -165,7 +178,7 @@ impl Answer {
     pub fn limit(kind: u8) -> Option<u32> {
         match kind {
             kind::DONE | kind::FAILED | kind::SAVED => Some(crate::wire::frame::MAX_CONTROL),
-            kind::NUMBERS => Some(MAX_REQUEST),
+            kind::NUMBERS | kind::LISTED => Some(MAX_REQUEST),
             _ => None,
         }
     }
@@ -176,7 +189,8 @@ impl Answer {
             Self::Done { id, .. }
             | Self::Failed { id, .. }
             | Self::Numbers { id, .. }
-            | Self::Saved { id, .. } => *id,
+            | Self::Saved { id, .. }
+            | Self::Listed { id, .. } => *id,
         }
     }
 
@@ -201,6 +215,17 @@ impl Answer {
             Self::Saved { id, path } => frame(out, kind::SAVED, |out| {
                 out.extend_from_slice(&id.to_le_bytes());
                 write_text(out, path, MAX_TEXT);
+            }),
+            Self::Listed { id, next, infos } => frame(out, kind::LISTED, |out| {
+                out.extend_from_slice(&id.to_le_bytes());
+                out.extend_from_slice(&next.unwrap_or(NO_MORE).to_le_bytes());
+                let count = u32::try_from(infos.keys.len()).unwrap_or(u32::MAX);
+                out.extend_from_slice(&count.to_le_bytes());
+                out.extend_from_slice(&infos.table_size.to_le_bytes());
+                write_values(out, &infos.keys, u64::to_le_bytes);
+                write_values(out, &infos.priorities, f64::to_le_bytes);
+                write_values(out, &infos.versions, u64::to_le_bytes);
+                write_values(out, &infos.times_sampled, u32::to_le_bytes);
             }),
         }
     }
@@ -233,6 +258,20 @@ impl Answer {
             kind::SAVED => {
                 let path = reader.text("path of a checkpoint", MAX_TEXT)?.to_owned();
                 ("SAVED", Self::Saved { id, path })
+            }
+            kind::LISTED => {
+                let next = reader.u32("place of an item")?;
+                let count = reader.u32_at_most("number of items", MAX_LISTED)?;
+                let infos = Infos {
+                    table_size: reader.u64("size of the table")?,
+                    keys: reader.values("keys", count, u64::from_le_bytes)?,
+                    probabilities: vec![f64::NAN; count as usize],
+                    priorities: reader.values("priorities", count, f64::from_le_bytes)?,
+                    versions: reader.values("versions", count, u64::from_le_bytes)?,
+                    times_sampled: reader.values("times sampled", count, u32::from_le_bytes)?,
+                };
+                let next = (next != NO_MORE).then_some(next);
+                ("LISTED", Self::Listed { id, next, infos })
             }
             got => return Err(WireError::Unexpected { expected: "an answer", got }),
         };

@@ -33,6 +33,8 @@ pub use request::{ALL_TABLES, Operation, Request};
 pub const MAX_REQUEST: u32 = 16 << 20;
 /// The most keys in a request: what fits into one.
 pub const MAX_KEYS: u32 = 1 << 19;
+/// The most items of a LISTED: what fits into one.
+pub const MAX_LISTED: u32 = 1 << 19;
 /// The most items of a sample.
 pub const MAX_ITEMS: u32 = 1 << 20;
 /// The largest payload of a BATCH.

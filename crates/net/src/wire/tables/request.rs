@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use echoic_replay::limiter::Parameters;
 
-use super::{MAX_ITEMS, MAX_KEYS};
+use super::{MAX_ITEMS, MAX_KEYS, MAX_LISTED};
 use crate::wire::WireError;
 use crate::wire::frame::{frame, kind};
 use crate::wire::reader::{Reader, write_values};
@@ -66,6 +66,18 @@ pub enum Operation<'a> {
     Cancel,
     /// Write a checkpoint of everything that the server has; answered by SAVED. The table does not matter.
     Checkpoint,
+    /// Tell what is known about items, in no order that matters; answered by LISTED.
+    List {
+        /// Where to begin: 0, or what the LISTED before said.
+        place: u32,
+        /// How many at most.
+        most: u32,
+    },
+    /// Read items, which does not count as sampling; answered by a BATCH of those that are there.
+    Get {
+        /// Which.
+        keys: Cow<'a, [u64]>,
+    },
 }
 
 /// A request.
@@ -95,6 +107,8 @@ impl Operation<'_> {
             Self::CanInsert { .. } => 11,
             Self::Cancel => 12,
             Self::Checkpoint => 13,
+            Self::List { .. } => 14,
+            Self::Get { .. } => 15,
         }
     }
 }
@@ -117,7 +131,7 @@ impl Request<'_> {
                     write_values(out, keys, u64::to_le_bytes);
                     write_values(out, priorities, f64::to_le_bytes);
                 }
-                Operation::Delete { keys } => {
+                Operation::Delete { keys } | Operation::Get { keys } => {
                     out.extend_from_slice(&count(keys.len()));
                     write_values(out, keys, u64::to_le_bytes);
                 }
@@ -127,6 +141,10 @@ impl Request<'_> {
                 Operation::Advance { version } => out.extend_from_slice(&version.to_le_bytes()),
                 Operation::CanSample { count } | Operation::CanInsert { count } => {
                     out.extend_from_slice(&count.to_le_bytes());
+                }
+                Operation::List { place, most } => {
+                    out.extend_from_slice(&place.to_le_bytes());
+                    out.extend_from_slice(&most.to_le_bytes());
                 }
                 Operation::Reset
                 | Operation::Pause
@@ -151,6 +169,10 @@ impl Request<'static> {
         let number = reader.u8("operation")?;
         let table = reader.u32("number of a table")?;
         let items = |reader: &mut Reader<'_>| reader.u32_at_most("number of items", MAX_ITEMS);
+        let keys = |reader: &mut Reader<'_>| {
+            let count = reader.u32_at_most("number of keys", MAX_KEYS)?;
+            Ok(reader.values("keys", count, u64::from_le_bytes)?.into())
+        };
         let operation = match number {
             1 => {
                 let count = items(&mut reader)?;
@@ -163,11 +185,7 @@ impl Request<'static> {
                 let priorities = reader.values("priorities", count, f64::from_le_bytes)?.into();
                 Operation::Update { keys, priorities }
             }
-            3 => {
-                let count = reader.u32_at_most("number of keys", MAX_KEYS)?;
-                let keys = reader.values("keys", count, u64::from_le_bytes)?.into();
-                Operation::Delete { keys }
-            }
+            3 => Operation::Delete { keys: keys(&mut reader)? },
             4 => Operation::Reset,
             5 => Operation::Pause,
             6 => Operation::Resume,
@@ -178,6 +196,12 @@ impl Request<'static> {
             11 => Operation::CanInsert { count: items(&mut reader)? },
             12 => Operation::Cancel,
             13 => Operation::Checkpoint,
+            14 => {
+                let place = reader.u32("place of an item")?;
+                let most = reader.u32_at_most("number of items", MAX_LISTED)?;
+                Operation::List { place, most }
+            }
+            15 => Operation::Get { keys: keys(&mut reader)? },
             got => return Err(WireError::Meaningless { field: "operation", got: got.into() }),
         };
         reader.end("REQUEST")?;
