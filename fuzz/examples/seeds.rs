@@ -14,7 +14,7 @@ use echoic_net::wire::handshake::{
     Challenge, Hello, Offer, Open, Purpose, RefusalCode, Refused, Welcome,
 };
 use echoic_net::wire::tables::{
-    Answer, BatchHead, FailureCode, ItemHead, Layout, Operation, Release, Request, RowsHead,
+    Answer, Area, BatchHead, FailureCode, ItemHead, Layout, Operation, Release, Request, RowsHead,
     SignatureHead, SliceHead, TableEntry, write_chunk, write_list,
 };
 use echoic_net::wire::{VERSION, preface, spec as wire_spec};
@@ -195,8 +195,12 @@ fn inserts() -> Vec<Vec<u8>> {
 fn asks() -> Vec<Vec<u8>> {
     let keys = vec![1, 1 << 32];
     let operations = [
-        Operation::Sample { count: 3, timeout_ms: Some(0) },
-        Operation::Sample { count: 1, timeout_ms: None },
+        Operation::Sample { count: 3, timeout_ms: Some(0), area: None },
+        Operation::Sample { count: 1, timeout_ms: None, area: None },
+        Operation::Sample { count: 1, timeout_ms: None, area: Some(Area { start: 0, len: 64 }) },
+        Operation::List { place: 0, most: 9 },
+        Operation::Get { keys: vec![3].into() },
+        Operation::Checkpoint,
         Operation::Update { keys: keys.clone().into(), priorities: vec![0.0, 2.0].into() },
         Operation::Delete { keys: keys.into() },
         Operation::Reset,

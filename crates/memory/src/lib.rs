@@ -6,14 +6,17 @@
 //!   [`RemoteStore`] for other processes.
 //! - [`slab`]: rows that come and go one by one, and readers that keep them.
 //! - [`block`]: one aligned allocation, touched at start. `mapping`: memory that processes share.
+//! - `arena`: memory for the answers of another process, on Linux.
 //! - [`window`]: rows kept until they are known to have arrived.
 //! - [`event`]: parking and waking without lost wake-ups, across processes; [`signal`]: for tasks too.
 //!
-//! All `unsafe` code about memory lives in `block`, `mapping`, `control`, `event` (the system call),
+//! All `unsafe` code about memory lives in `arena`, `block`, `mapping`, `control`, `event` (the system call),
 //! `prefetch`, `slab` and `store`; the ring's algorithm is safe code and runs under loom (`crates/memory/tests/loom.rs`).
 //!
 //! What this crate deliberately does not know: what the bytes mean, the network, Python.
 
+#[cfg(not(loom))]
+pub mod arena;
 mod bitmap;
 pub mod block;
 mod control;

@@ -30,6 +30,15 @@ impl Mapping {
     /// A new file of `len` zeroed bytes, every page of it there and mapped.
     pub(crate) fn new(len: usize) -> Result<Self, AllocError> {
         check_available(len)?;
+        Self::make(len, libc::MAP_POPULATE)
+    }
+
+    /// A new file of `len` zeroed bytes, whose pages are there from their first use on.
+    pub(crate) fn sparse(len: usize) -> Result<Self, AllocError> {
+        Self::make(len, 0)
+    }
+
+    fn make(len: usize, populate: libc::c_int) -> Result<Self, AllocError> {
         let shared = |error: io::Error| AllocError::Shared { reason: error.to_string() };
         let size = libc::off_t::try_from(len).map_err(|_| AllocError::Refused { bytes: len })?;
         // Only who is handed the descriptor has the memory: the file has no path.
@@ -41,18 +50,29 @@ impl Mapping {
         let file = unsafe { OwnedFd::from_raw_fd(file) };
         // SAFETY: changes our own file only.
         check(unsafe { libc::ftruncate(file.as_raw_fd(), size) }).map_err(shared)?;
-        // Reserves the pages: where there are too few, this fails and not the first write.
-        // SAFETY: as above.
-        let reserved = unsafe { libc::fallocate(file.as_raw_fd(), 0, 0, size) };
-        check(reserved).map_err(|_| AllocError::Refused { bytes: len })?;
+        if populate != 0 {
+            // Reserves the pages: where there are too few, this fails and not the first write.
+            // SAFETY: as above.
+            let reserved = unsafe { libc::fallocate(file.as_raw_fd(), 0, 0, size) };
+            check(reserved).map_err(|_| AllocError::Refused { bytes: len })?;
+        }
         // SAFETY: as above.
         check(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, SEALS) })
             .map_err(shared)?;
-        Self::map(file, len).map_err(shared)
+        Self::map(file, len, populate).map_err(shared)
     }
 
     /// Maps a file that another process made, after checking that it stays `len` bytes long.
     pub(crate) fn open(file: OwnedFd, len: usize) -> io::Result<Self> {
+        Self::check_and_map(file, len, libc::MAP_POPULATE)
+    }
+
+    /// As [`Mapping::open`], of a file that was made [sparse](Mapping::sparse).
+    pub(crate) fn open_sparse(file: OwnedFd, len: usize) -> io::Result<Self> {
+        Self::check_and_map(file, len, 0)
+    }
+
+    fn check_and_map(file: OwnedFd, len: usize, populate: libc::c_int) -> io::Result<Self> {
         // SAFETY: asks about a descriptor that we have.
         let seals = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GET_SEALS) };
         check(seals)?;
@@ -63,12 +83,11 @@ impl Mapping {
         if size_of_file(&file)? != u64::try_from(len).unwrap_or(u64::MAX) {
             return Err(refused("the file has another size"));
         }
-        Self::map(file, len)
+        Self::map(file, len, populate)
     }
 
-    fn map(file: OwnedFd, len: usize) -> io::Result<Self> {
-        let (rights, flags) =
-            (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_POPULATE);
+    fn map(file: OwnedFd, len: usize, populate: libc::c_int) -> io::Result<Self> {
+        let (rights, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | populate);
         // SAFETY: a new mapping, wherever the kernel likes; it replaces none.
         let address =
             unsafe { libc::mmap(std::ptr::null_mut(), len, rights, flags, file.as_raw_fd(), 0) };

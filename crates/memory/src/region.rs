@@ -7,6 +7,8 @@
 //! 2. A region hands out its pointer and nothing else, as a [`Block`] does.
 //! 3. The file of a shared mapping can neither shrink nor grow, so the mapping stays backed.
 
+use std::io;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 
 use crate::block::{AllocError, Block};
@@ -40,6 +42,39 @@ impl Region {
     #[cfg(not(target_os = "linux"))]
     pub(crate) fn shared(_bytes: usize) -> Result<Self, AllocError> {
         Err(AllocError::Shared { reason: "this needs Linux".into() })
+    }
+
+    /// As [`Region::shared`], with pages that are there from their first use on.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn sparse(bytes: usize) -> Result<Self, AllocError> {
+        Mapping::sparse(bytes).map(Self::Shared)
+    }
+
+    /// As [`Region::shared`], with pages that are there from their first use on.
+    #[cfg(not(target_os = "linux"))]
+    pub(crate) fn sparse(bytes: usize) -> Result<Self, AllocError> {
+        Self::shared(bytes)
+    }
+
+    /// The sparse memory that another process made.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn attach_sparse(file: OwnedFd, bytes: usize) -> io::Result<Self> {
+        Mapping::open_sparse(file, bytes).map(Self::Shared)
+    }
+
+    /// The sparse memory that another process made.
+    #[cfg(not(target_os = "linux"))]
+    pub(crate) fn attach_sparse(_file: OwnedFd, _bytes: usize) -> io::Result<Self> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    /// What to hand to other processes, if they can map it.
+    pub(crate) fn file(&self) -> Option<BorrowedFd<'_>> {
+        match self {
+            Self::Own(_) => None,
+            #[cfg(target_os = "linux")]
+            Self::Shared(mapping) => Some(mapping.file()),
+        }
     }
 
     /// Where the bytes start.

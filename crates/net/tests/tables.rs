@@ -642,3 +642,78 @@ fn a_checkpoint_that_is_not_written_is_refused_with_the_reason() {
         other => panic!("{other:?}"),
     }
 }
+
+#[test]
+fn batches_that_are_written_into_memory_outlive_the_next_ones_and_the_server() {
+    // Columns of 4 kB, so that a batch of 64 is worth a place.
+    let tables = tables(vec![rows("replay", 4088)]);
+    let server = open_at(&format!("shm://arena-{}", std::process::id()), &tables);
+    let (client, writer) = (requests(&server), writer(&server));
+    for number in 0..100 {
+        soon(|wait| writer.insert_rows(0, &[1.0], None, wait, |row| fill(row, number))).unwrap();
+    }
+    soon(|wait| writer.flush(wait)).unwrap();
+    let check = |batch: &Batch| {
+        assert!(batch.is_shared());
+        let (numbers, filling) = (batch.column(0), batch.column(1));
+        assert_eq!((numbers.len(), filling.len()), (64 * 8, 64 * 4088));
+        assert!(filling.as_ptr().addr().is_multiple_of(64));
+        for (number, filling) in numbers.chunks(8).zip(filling.chunks(4088)) {
+            assert!(filling.iter().all(|byte| *byte == number[0]));
+        }
+        numbers.to_vec()
+    };
+    let mut kept: Vec<(Batch, Vec<u8>)> = Vec::new();
+    for round in 0..60 {
+        let mut tickets: Vec<_> =
+            (0..4).map(|_| client.start_sample(0, 64, None).unwrap()).collect();
+        // One that is given up may still be written, but not into another's place.
+        drop(tickets.swap_remove(round % 4));
+        for mut ticket in tickets {
+            let batch = soon(|wait| ticket.wait(wait)).unwrap();
+            let numbers = check(&batch);
+            kept.push((batch, numbers));
+        }
+        if kept.len() > 20 {
+            kept.drain(..7);
+        }
+    }
+    drop(server);
+    for (batch, numbers) in &kept {
+        assert_eq!(&check(batch), numbers);
+    }
+}
+
+#[test]
+fn trajectories_find_a_place_when_their_size_is_known() {
+    let tables = tables(vec![config("replay", Form::Trajectories(None))]);
+    let server = open_at(&format!("shm://places-{}", std::process::id()), &tables);
+    let (client, writer) = (requests(&server), writer(&server));
+    let kind = ColumnKind { dtype: Dtype::UInt(1), shape: vec![4096] };
+    let column = Column { path: "x".into(), kind: kind.clone(), squeezed: false };
+    let signature = Arc::new(Signature { structure: "0".into(), columns: vec![column] });
+    for number in 0..20u64 {
+        let steps = 1 + number as usize % 5;
+        let bytes = vec![number as u8; steps * 4096];
+        let chunk = Chunk::raw(Arc::new(kind.clone()), steps as u32, bytes.into()).unwrap();
+        let slice = Slice { chunk: Arc::new(chunk), offset: 0, len: steps as u32 };
+        let trajectory = Trajectory::new(Arc::clone(&signature), vec![vec![slice]]).unwrap();
+        soon(|wait| writer.item(0, 1.0, None, &trajectory, &[number], wait)).unwrap();
+    }
+    soon(|wait| writer.flush(wait)).unwrap();
+    for round in 0..30 {
+        let batch = soon(|wait| client.sample(0, 50, wait)).unwrap();
+        // The first tells how large the others may be; later the largest so far is known.
+        assert!(batch.is_shared() == (round > 0) || (1..20).contains(&round));
+        let Layout::Trajectories { steps, .. } = batch.layout() else { panic!("rows") };
+        let mut rest = batch.column(0);
+        for steps in &steps[0] {
+            let (item, after) = rest.split_at(*steps as usize * 4096);
+            assert!(
+                item.iter().all(|byte| *byte == item[0]) && *steps == 1 + u64::from(item[0]) % 5
+            );
+            rest = after;
+        }
+        assert!(rest.is_empty());
+    }
+}

@@ -14,7 +14,9 @@ use echoic_net::server::{Options, Server};
 use echoic_net::transport::{Dial, Link, TlsFiles, dial_to, listen_at};
 use echoic_net::wire::frame::{Control, HEADER_BYTES, Header, kind};
 use echoic_net::wire::handshake::{Hello, Open, Purpose, RefusalCode, Refused};
-use echoic_net::wire::tables::{ItemHead, Operation, Request, RowsHead, SignatureHead, SliceHead};
+use echoic_net::wire::tables::{
+    Area, ItemHead, Operation, Request, RowsHead, SignatureHead, SliceHead,
+};
 use echoic_net::wire::{PREFACE_BYTES, VERSION, preface};
 use echoic_replay::chunk::{Chunk, ColumnKind, Slice};
 use echoic_replay::limiter::Limiter;
@@ -404,20 +406,22 @@ fn hostile_requests_are_refused_or_fail_alone() {
     let request = |id, table, operation: Operation<'static>| {
         frame(|out| Request { id, table, operation }.write(out))
     };
-    let sample = |id| request(id, 0, Operation::Sample { count: 1, timeout_ms: None });
+    let sample = |id| request(id, 0, Operation::Sample { count: 1, timeout_ms: None, area: None });
     // These are answered, and the connection goes on.
     let nan = Operation::Update { keys: vec![1].into(), priorities: vec![f64::NAN].into() };
     for said in [
         request(1, 77, Operation::Reset),
         request(1, 0, nan),
         request(1, 0, Operation::Cancel),
-        request(1, 0, Operation::Sample { count: 0, timeout_ms: Some(0) }),
-        request(1, 0, Operation::Sample { count: 1 << 20, timeout_ms: Some(0) }),
-        request(1, 5, Operation::Sample { count: 1, timeout_ms: None }),
+        request(1, 0, Operation::Sample { count: 0, timeout_ms: Some(0), area: None }),
+        request(1, 0, Operation::Sample { count: 1 << 20, timeout_ms: Some(0), area: None }),
+        request(1, 5, Operation::Sample { count: 1, timeout_ms: None, area: None }),
         (0..1024).flat_map(sample).collect(),
     ] {
         assert_eq!(told(&server, Purpose::Request, &said), None);
     }
+    let area = Some(Area { start: 0, len: 1 });
+    let nowhere = request(1, 0, Operation::Sample { count: 1, timeout_ms: Some(0), area });
     let too_many: Vec<u8> = (0..1025).flat_map(sample).collect();
     let cut = frame(|out| {
         out.extend(Header { len: 13, kind: kind::REQUEST }.bytes());
@@ -425,6 +429,7 @@ fn hostile_requests_are_refused_or_fail_alone() {
     });
     for (said, reason) in [
         (too_many, "requests that wait"),
+        (nowhere, "end of an area"),
         (cut, "number of keys"),
         (Header { len: 17 << 20, kind: kind::REQUEST }.bytes().to_vec(), "length of a frame"),
         (frame(|out| out.extend(Header { len: 0, kind: kind::ROWS }.bytes())), "type 40"),
@@ -454,7 +459,7 @@ fn a_client_that_reads_nothing_is_given_no_more_batches() {
     let purpose = Purpose::Request;
     let open = Open { proof: [0; 32], purpose, producer, epoch: 1, first: 0, stream, spec: None };
     open.write(&mut out);
-    let operation = Operation::Sample { count: 10_000, timeout_ms: None };
+    let operation = Operation::Sample { count: 10_000, timeout_ms: None, area: None };
     // A hundred batches of more than a megabyte.
     for id in 0..100 {
         Request { id, table: 0, operation: operation.clone() }.write(&mut out);
@@ -473,4 +478,36 @@ fn a_client_that_reads_nothing_is_given_no_more_batches() {
         assert!(Instant::now() < due, "{} batches, and no more", sampled());
         let _ = link.read(&mut bytes);
     }
+}
+
+#[test]
+fn an_area_outside_of_the_arena_ends_the_connection_and_nothing_else() {
+    let table = queue(rows());
+    let tables = Arc::new(Tables::new(vec![Arc::clone(&table)]).unwrap());
+    let address = format!("shm://areas-{}", std::process::id()).parse().unwrap();
+    let listen = listen_at(&address, &TlsFiles::default()).unwrap();
+    let server = Server::open(&*listen, tables, Options::default()).unwrap();
+    // The clients here ask for an arena of no bytes, which has a page.
+    for (start, len, fits) in [
+        (0, 4096, true),
+        (1, 4096, false),
+        (4097, 0, false),
+        (u64::MAX, 1, false),
+        (0, 1 << 40, false),
+    ] {
+        let operation =
+            Operation::Sample { count: 1, timeout_ms: Some(0), area: Some(Area { start, len }) };
+        let said = frame(|out| Request { id: 1, table: 0, operation }.write(out));
+        let refused = told(&server, Purpose::Gather, &said);
+        match refused {
+            None => assert!(fits, "{start} {len}"),
+            Some(refused) => {
+                assert!(!fits, "{start} {len}");
+                assert!(refused.text.contains("end of an area"), "{}", refused.text);
+            }
+        }
+    }
+    // Over another address there is none.
+    let refused = told(&serve(&table), Purpose::Gather, &[]).unwrap();
+    assert_eq!(refused.code, RefusalCode::Memory);
 }

@@ -7,7 +7,7 @@ use echoic_net::wire::WireError;
 use echoic_net::wire::frame::{HEADER_BYTES, Header, Stall};
 use echoic_net::wire::handshake::{Offer, Welcome};
 use echoic_net::wire::tables::{
-    ALIGNMENT, Answer, BatchHead, FailureCode, ItemHead, Layout, Numbers, Operation, Release,
+    ALIGNMENT, Answer, Area, BatchHead, FailureCode, ItemHead, Layout, Numbers, Operation, Release,
     Request, RowsHead, SignatureHead, SliceHead, TableEntry, check_list,
 };
 use echoic_replay::chunk::ColumnKind;
@@ -29,8 +29,15 @@ fn parts(frame: &[u8]) -> (Header, &[u8]) {
 fn operation() -> impl Strategy<Value = Operation<'static>> {
     let finite = -1e9..1e9f64;
     prop_oneof![
-        (0..1u32 << 20, proptest::option::of(0..u64::MAX))
-            .prop_map(|(count, timeout_ms)| Operation::Sample { count, timeout_ms }),
+        (
+            0..1u32 << 20,
+            proptest::option::of(0..u64::MAX),
+            proptest::option::of(any::<(u64, u64)>())
+        )
+            .prop_map(|(count, timeout_ms, area)| {
+                let area = area.map(|(start, len)| Area { start, len });
+                Operation::Sample { count, timeout_ms, area }
+            }),
         vec((any::<u64>(), finite.clone()), 0..20).prop_map(|pairs| {
             let (keys, priorities): (Vec<u64>, Vec<f64>) = pairs.into_iter().unzip();
             Operation::Update { keys: keys.into(), priorities: priorities.into() }

@@ -31,6 +31,11 @@ pub(super) trait Cargo: Send + 'static {
     /// server says.
     fn resume(&mut self, welcome: Welcome) -> Result<(), LinkError>;
 
+    /// Takes what the server hands over with the connection, before anything is sent.
+    fn receive(&mut self, _opening: &mut Opening) -> Result<(), LinkError> {
+        Ok(())
+    }
+
     /// Whether everything is delivered, now that nothing more is taken.
     fn is_delivered(&self) -> bool;
 
@@ -232,9 +237,10 @@ pub(super) fn spawn<C: Cargo>(
 /// Connects once.
 fn attempt<C: Cargo>(line: &Line, cargo: &mut C, deadline: Instant) -> Result<Standing, LinkError> {
     let token = line.options.token.as_ref();
-    let (opening, welcome) = Opening::new(&*line.dial, token, cargo.open(), deadline)?;
+    let (mut opening, welcome) = Opening::new(&*line.dial, token, cargo.open(), deadline)?;
     let heartbeat = Duration::from_millis(welcome.heartbeat_ms.clamp(10, 600_000).into());
     cargo.resume(welcome)?;
+    cargo.receive(&mut opening)?;
     let now = Instant::now();
     Ok(Standing {
         link: opening.link,

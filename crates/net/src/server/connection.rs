@@ -5,10 +5,12 @@
 //! under way, no buffer.
 
 use std::io;
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use echoic_memory::arena::Arena;
 use echoic_replay::{Blocked, Stream};
 
 use super::intake::{Intake, Obstacle};
@@ -626,6 +628,15 @@ impl Connection {
         self.deadline = None;
     }
 
+    /// As [`Connection::serve`], for a client that is to have this arena. `false` when it could not be
+    /// handed over.
+    pub(crate) fn serve_with(&mut self, arena: Arena) -> bool {
+        let layout = [arena.bytes() as u64, 0, 0, 0];
+        let handed = arena.file().is_some_and(|file| self.hand_over(0, layout, file));
+        self.phase = Phase::Requesting(Desk::with_arena(arena));
+        handed
+    }
+
     /// Lets a client stay that inserts into tables; up to where it may send.
     pub(crate) fn insert(&mut self, producer: ProducerId, next: u64) -> u64 {
         let scribe = Box::new(Scribe::new(next));
@@ -640,15 +651,20 @@ impl Connection {
     pub(crate) fn share(&mut self, place: Place) -> bool {
         self.listen();
         let Some((memory, layout)) = place.stream.share() else { return false };
+        let handed = self.hand_over(place.owner, layout.to_words(), memory);
+        self.place = Some(place);
+        handed
+    }
+
+    fn hand_over(&mut self, owner: u16, layout: [u64; 4], memory: BorrowedFd<'_>) -> bool {
         // What was said before goes first: the descriptor comes with the bytes it belongs to.
         if !self.write() || self.backlog() > 0 {
             return false;
         }
         let mut frame = Vec::new();
-        Control::Memory { owner: place.owner, layout: layout.to_words() }.write(&mut frame);
+        Control::Memory { owner, layout }.write(&mut frame);
         // The socket is fresh, so it takes so few bytes at once or not at all.
         let sent = self.link.send_with_memory(&frame, memory);
-        self.place = Some(place);
         sent.is_ok_and(|sent| sent == frame.len())
     }
 

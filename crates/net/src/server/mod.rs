@@ -165,7 +165,8 @@ pub(crate) struct Shared {
     /// How the tables are introduced.
     entries: Vec<TableEntry>,
     spare: Arc<Spare>,
-    /// Whether clients may write into the ring's memory.
+    /// Whether memory can be handed over to clients, and whether they may write into the ring's.
+    hands_over: bool,
     offers_memory: bool,
     options: Options,
     meter: Meter,
@@ -280,6 +281,7 @@ impl Server {
             parts.push((poll, waker, inbox));
         }
         let shared = Arc::new(Shared {
+            hands_over: listen.offers_memory(),
             offers_memory: listen.offers_memory()
                 && stream.as_ref().is_some_and(|stream| stream.share().is_some()),
             stream,

@@ -14,6 +14,7 @@ use std::sync::mpsc::Receiver;
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
+use echoic_memory::arena::Arena;
 use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Token as Key};
 
@@ -26,6 +27,7 @@ use crate::transport::{Link, Listener};
 use crate::wire::frame::{Control, Stall};
 use crate::wire::handshake::{Offer, Purpose, RefusalCode, Welcome};
 use crate::wire::spec;
+use crate::wire::tables::MAX_ARENA;
 
 const WAKER: Key = Key(usize::MAX);
 const LISTENER: Key = Key(usize::MAX - 1);
@@ -524,6 +526,15 @@ impl Worker {
             },
             _ => None,
         };
+        let arena = match open.purpose {
+            Purpose::Gather => match Arena::new(open.first.min(MAX_ARENA) as usize) {
+                Ok(arena) => Some(arena),
+                Err(error) => {
+                    return self.turn_away(index, RefusalCode::Memory, &error.to_string());
+                }
+            },
+            _ => None,
+        };
         let (mut next, mut limit) = (0, 0);
         let of_tables = open.purpose.is_of_tables();
         if matches!(open.purpose, Purpose::Produce | Purpose::Insert) {
@@ -559,12 +570,14 @@ impl Worker {
                 connection.produce(open.producer, Arc::clone(stream), next, limit);
             }
             (Purpose::Insert, _) => limit = connection.insert(open.producer, next),
-            (Purpose::Request, _) => connection.serve(),
+            (Purpose::Request | Purpose::Gather, _) => connection.serve(),
             _ => connection.listen(),
         }
         let offer = match (open.purpose, &self.shared.stream) {
             (Purpose::Probe, Some(stream)) => Offer::Spec(stream.spec().clone()),
-            (Purpose::Request | Purpose::Insert, _) => Offer::Tables(self.shared.entries.clone()),
+            (Purpose::Request | Purpose::Insert | Purpose::Gather, _) => {
+                Offer::Tables(self.shared.entries.clone())
+            }
             _ => Offer::Known,
         };
         let mut welcome = Welcome {
@@ -586,6 +599,11 @@ impl Worker {
         {
             return self.end(index, &Ending::Gone);
         }
+        if let Some(arena) = arena
+            && !connection.serve_with(arena)
+        {
+            return self.end(index, &Ending::Gone);
+        }
         // Its first samples may have come with the rest.
         self.enqueue(index);
     }
@@ -598,6 +616,10 @@ impl Worker {
             return Some(closing);
         }
         if open.purpose.is_of_tables() {
+            if open.purpose == Purpose::Gather && !self.shared.hands_over {
+                let text = "this address hands over no memory; use shm://".to_owned();
+                return Some((RefusalCode::Memory, text));
+            }
             let text = "the server has no tables, only a stream".to_owned();
             return self.shared.tables.all().is_empty().then_some((RefusalCode::Stream, text));
         }

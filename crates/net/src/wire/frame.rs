@@ -56,6 +56,8 @@ pub mod kind {
     pub const SAVED: u8 = 37;
     /// What is known about items.
     pub const LISTED: u8 = 38;
+    /// The items of a sample, whose columns are in the client's arena.
+    pub const PLACED: u8 = 39;
     /// Client: items that are rows.
     pub const ROWS: u8 = 40;
     /// Client: what trajectories look like.

@@ -122,6 +122,8 @@ pub enum Purpose {
     Request,
     /// To send items to tables.
     Insert,
+    /// As `Request`, with memory that batches may be written into: `first` says how many bytes.
+    Gather,
 }
 
 impl Purpose {
@@ -132,6 +134,7 @@ impl Purpose {
             Self::Probe => 3,
             Self::Request => 4,
             Self::Insert => 5,
+            Self::Gather => 6,
         }
     }
 
@@ -142,13 +145,14 @@ impl Purpose {
             3 => Ok(Self::Probe),
             4 => Ok(Self::Request),
             5 => Ok(Self::Insert),
+            6 => Ok(Self::Gather),
             got => Err(WireError::Meaningless { field: "purpose", got: got.into() }),
         }
     }
 
     /// Whether it is about tables.
     pub fn is_of_tables(self) -> bool {
-        matches!(self, Self::Request | Self::Insert)
+        matches!(self, Self::Request | Self::Insert | Self::Gather)
     }
 }
 
@@ -321,7 +325,7 @@ impl Open {
         let first = reader.u64("first sample")?;
         let stream = reader.text("name of a stream", MAX_NAME)?.to_owned();
         let spec = match purpose {
-            Purpose::Probe | Purpose::Request | Purpose::Insert => None,
+            Purpose::Probe | Purpose::Request | Purpose::Insert | Purpose::Gather => None,
             Purpose::Produce | Purpose::Memory => Some(spec::read(&mut reader)?),
         };
         reader.end("OPEN")?;

@@ -1,7 +1,8 @@
 //! The items of a sample, as they came.
 
-use std::ops::Range;
+use std::ops::{Deref, DerefMut, Range};
 
+use echoic_memory::arena::Place;
 use echoic_replay::Spec;
 use echoic_replay::table::Infos;
 
@@ -9,13 +10,43 @@ use crate::spare::Lent;
 use crate::wire::WireError;
 use crate::wire::tables::{ALIGNMENT, BatchHead, Layout};
 
-/// Sampled items, in one buffer: read there from the socket, and looked at there.
+/// Sampled items, in one buffer: read there from the socket, or written there by the server, and looked at
+/// there.
 #[derive(Debug)]
 pub struct Batch {
-    bytes: Lent,
+    bytes: Bytes,
     infos: Infos,
     layout: Layout,
     columns: Vec<Range<usize>>,
+}
+
+/// Whose the buffer is.
+#[derive(Debug)]
+enum Bytes {
+    /// The client's.
+    Lent(Lent),
+    /// The server's, who has written into it.
+    Placed(Place),
+}
+
+impl Deref for Bytes {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match self {
+            Self::Lent(bytes) => bytes,
+            Self::Placed(bytes) => bytes,
+        }
+    }
+}
+
+impl DerefMut for Bytes {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        match self {
+            Self::Lent(bytes) => bytes,
+            Self::Placed(bytes) => bytes,
+        }
+    }
 }
 
 /// A buffer that a payload is read into.
@@ -52,9 +83,7 @@ impl Incoming {
         let payload = &self.bytes[self.start..][..self.filled];
         let (BatchHead { id, infos, layout }, head) = BatchHead::read(payload)?;
         let Some(spec) = spec(id) else { return Ok(None) };
-        if layout == Layout::Rows && spec.is_none() {
-            return Err(WireError::Meaningless { field: "form of a batch", got: 0 });
-        }
+        check_form(&layout, spec)?;
         let columns = layout.columns(infos.keys.len(), head, spec)?;
         let end = columns.last().map_or(head, |last| last.end);
         if end != payload.len() {
@@ -63,11 +92,40 @@ impl Incoming {
         }
         let place = |column: Range<usize>| self.start + column.start..self.start + column.end;
         let columns = columns.into_iter().map(place).collect();
-        Ok(Some((id, Batch { bytes: self.bytes, infos, layout, columns })))
+        Ok(Some((id, Batch { bytes: Bytes::Lent(self.bytes), infos, layout, columns })))
     }
 }
 
+/// That a table without rows gives none.
+fn check_form(layout: &Layout, spec: Option<&Spec>) -> Result<(), WireError> {
+    if *layout == Layout::Rows && spec.is_none() {
+        return Err(WireError::Meaningless { field: "form of a batch", got: 0 });
+    }
+    Ok(())
+}
+
 impl Batch {
+    /// A batch whose columns the server has written at a place.
+    pub(super) fn placed(
+        head: BatchHead,
+        place: Place,
+        spec: Option<&Spec>,
+    ) -> Result<Self, WireError> {
+        let BatchHead { infos, layout, .. } = head;
+        check_form(&layout, spec)?;
+        let columns = layout.columns(infos.keys.len(), 0, spec)?;
+        let (limit, got) = (place.len() as u64, columns.last().map_or(0, |last| last.end) as u64);
+        if got > limit {
+            return Err(WireError::TooLarge { field: "length of a batch", limit, got });
+        }
+        Ok(Self { bytes: Bytes::Placed(place), infos, layout, columns })
+    }
+
+    /// Bytes of all columns.
+    pub(super) fn bytes(&self) -> usize {
+        self.columns.iter().map(ExactSizeIterator::len).sum()
+    }
+
     /// How many items it has.
     pub fn len(&self) -> usize {
         self.infos.keys.len()
@@ -86,6 +144,11 @@ impl Batch {
     /// How the items lie in the columns.
     pub fn layout(&self) -> &Layout {
         &self.layout
+    }
+
+    /// Whether the server has written it where it is, into memory that is shared with it.
+    pub fn is_shared(&self) -> bool {
+        matches!(self.bytes, Bytes::Placed(_))
     }
 
     /// How many columns there are.

@@ -5,28 +5,31 @@
 //! 1. A request is on the board from when it was made until it is answered or given up.
 //! 2. One that is on the board is in a queue or was sent on the connection that stands.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::io::IoSlice;
 use std::sync::atomic::{AtomicBool, Ordering, fence};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Instant;
 
+use echoic_memory::arena::{ArenaView, Place};
 use echoic_memory::event::Event;
 use echoic_replay::Spec;
 use echoic_replay::table::Form;
 
 use super::batch::{Batch, Incoming};
 use super::{Listed, TableEntry, TablesError, Waiting, check_same};
+use crate::address::Address;
 use crate::client::courier::Cargo;
 use crate::client::line::Line;
-use crate::client::link::LinkError;
+use crate::client::link::{LinkError, Opening};
 use crate::client::lock;
 use crate::spare::Spare;
 use crate::wire::WireError;
-use crate::wire::frame::{Header, kind};
+use crate::wire::frame::{Control, Header, kind};
 use crate::wire::handshake::{Offer, Open, Purpose, Welcome};
 use crate::wire::tables::{
-    ALIGNMENT, Answer, FailureCode, MAX_BATCH, MAX_WAITING, Numbers, Operation, Request,
+    ALIGNMENT, Answer, Area, BatchHead, FailureCode, Layout, MAX_ARENA, MAX_BATCH, MAX_PLACED,
+    MAX_WAITING, Numbers, Operation, Request,
 };
 
 /// How many samples may be under way: well below what a server has places for.
@@ -86,6 +89,8 @@ struct Pending {
     question: Question,
     slot: Arc<Slot>,
     sent: bool,
+    /// Where the server may write the answer.
+    place: Option<Place>,
 }
 
 #[derive(Debug, Default)]
@@ -99,6 +104,8 @@ struct State {
     sampling: usize,
     /// Requests that were sent and then given up.
     cancels: Vec<u64>,
+    /// Where the server may still write the answers to some of these.
+    abandoned: HashMap<u64, Place>,
 }
 
 /// See the [module](self).
@@ -131,7 +138,7 @@ impl Board {
                 Question::Sample { .. } => state.samples.push_back(id),
                 Question::Other { .. } => state.others.push_back(id),
             }
-            let pending = Pending { question, slot: Arc::clone(&slot), sent: false };
+            let pending = Pending { question, slot: Arc::clone(&slot), sent: false, place: None };
             state.pending.insert(id, pending);
             id
         };
@@ -163,18 +170,27 @@ impl Board {
             }
             state.sampling -= 1;
             state.cancels.push(id);
+            state.abandoned.extend(pending.place.map(|place| (id, place)));
         }
         self.ring(line);
     }
 
     fn answer(&self, id: u64, reply: Result<Reply, TablesError>) {
         let state = &mut *lock(&self.state);
+        state.abandoned.remove(&id);
         // Nobody waits for the answer to what was given up.
         let Some(pending) = state.pending.remove(&id) else { return };
         if matches!(pending.question, Question::Sample { .. }) {
             state.sampling -= 1;
         }
         pending.slot.fill(reply);
+    }
+
+    /// Where an answer was written that somebody waits for.
+    fn place_of(&self, id: u64) -> Option<Place> {
+        let state = &mut *lock(&self.state);
+        state.abandoned.remove(&id);
+        state.pending.get_mut(&id)?.place.take()
     }
 
     /// How many requests have no answer.
@@ -193,11 +209,14 @@ impl State {
     /// Puts back what was sent over a connection that is gone.
     fn send_again(&mut self) {
         self.cancels.clear();
+        // Nobody writes there any more.
+        self.abandoned.clear();
         self.sampling = 0;
         self.samples.clear();
         self.others.clear();
         for (id, pending) in &mut self.pending {
             pending.sent = false;
+            pending.place = None;
             match pending.question {
                 Question::Sample { .. } => self.samples.push_back(*id),
                 Question::Other { .. } => self.others.push_back(*id),
@@ -205,8 +224,13 @@ impl State {
         }
     }
 
-    /// Writes requests that wait to be sent.
-    fn write(&mut self, out: &mut Vec<u8>, now: Instant) {
+    /// Writes requests that wait to be sent; `place` finds room for so many items of a table.
+    fn write(
+        &mut self,
+        out: &mut Vec<u8>,
+        now: Instant,
+        place: impl Fn(u32, u32) -> Option<Place>,
+    ) {
         for id in self.cancels.drain(..) {
             Request { id, table: 0, operation: Operation::Cancel }.write(out);
         }
@@ -227,7 +251,12 @@ impl State {
                     self.sampling += 1;
                     let left = deadline.map(|deadline| deadline.saturating_duration_since(now));
                     let timeout_ms = left.map(|left| left.as_micros().div_ceil(1000) as u64);
-                    let operation = Operation::Sample { count: *count, timeout_ms };
+                    pending.place = place(*table, *count);
+                    let area = pending
+                        .place
+                        .as_ref()
+                        .map(|place| Area { start: place.start() as u64, len: place.len() as u64 });
+                    let operation = Operation::Sample { count: *count, timeout_ms, area };
                     Request { id, table: *table, operation }.write(out);
                 }
             }
@@ -243,31 +272,76 @@ pub(super) struct Errands {
     out: Vec<u8>,
     sent: usize,
     incoming: Option<Incoming>,
+    /// Memory that the server writes batches into, if it is on this machine.
+    arena: Option<Arc<ArenaView>>,
+    /// The most bytes that an item had in a batch of each table.
+    item_bytes: Vec<usize>,
 }
 
 impl Errands {
     pub(super) fn new(board: Arc<Board>, line: Arc<Line>) -> Self {
         let spare = Spare::new(SPARE_BYTES);
-        Self { board, line, spare, out: Vec::new(), sent: 0, incoming: None }
+        let (out, item_bytes) = (Vec::new(), Vec::new());
+        Self { board, line, spare, out, sent: 0, incoming: None, arena: None, item_bytes }
     }
 
-    /// The spec of the table that a sample was asked of, if it was asked.
-    fn spec_of(&self, id: u64) -> Option<Option<&Spec>> {
-        let table = match lock(&self.board.state).pending.get(&id)?.question {
+    /// Whether the server is to hand over an arena.
+    fn wants_arena(&self) -> bool {
+        matches!(self.line.dial.address(), Address::Shm { .. })
+    }
+
+    /// The table that a batch was asked of, if it was asked.
+    fn table_of(&self, id: u64) -> Option<(usize, Option<&Spec>)> {
+        let number = match lock(&self.board.state).pending.get(&id)?.question {
             Question::Sample { table, .. } => table,
             Question::Other { batch_of, .. } => batch_of?,
         };
-        let table = self.board.tables.get()?.get(table as usize)?;
+        let table = self.board.tables.get()?.get(number as usize)?;
         Some(match &table.form {
-            Form::Rows(spec) => Some(spec),
-            Form::Trajectories(_) => None,
+            Form::Rows(spec) => (number as usize, Some(spec)),
+            Form::Trajectories(_) => (number as usize, None),
         })
     }
+
+    /// Learns from a batch how large the next one may be.
+    fn learn(&mut self, id: u64, batch: &Batch) {
+        let Some((table, None)) = self.table_of(id) else { return };
+        if self.item_bytes.len() <= table {
+            self.item_bytes.resize(table + 1, 0);
+        }
+        let item = batch.bytes().div_ceil(batch.len().max(1));
+        self.item_bytes[table] = self.item_bytes[table].max(item);
+    }
+}
+
+/// What a batch needs to be worth a place of its own: less is sent as fast.
+const PLACE_BYTES: usize = 64 << 10;
+
+/// Room in the arena for so many items, if they have many bytes.
+fn place(
+    arena: &Arc<ArenaView>,
+    table: &TableEntry,
+    item_bytes: Option<usize>,
+    count: u32,
+) -> Option<Place> {
+    let bytes = match &table.form {
+        Form::Rows(spec) => {
+            let columns = Layout::Rows.columns(count as usize, 0, Some(spec)).ok()?;
+            columns.last().map_or(0, |last| last.end)
+        }
+        // Not all are alike: some room more finds most of them a place.
+        Form::Trajectories(_) => item_bytes?.checked_mul(count as usize)?.checked_mul(5)? / 4,
+    };
+    if bytes < PLACE_BYTES { None } else { arena.take(bytes) }
 }
 
 impl Cargo for Errands {
     fn open(&mut self) -> Open {
-        self.line.open(Purpose::Request, 0, None)
+        if self.wants_arena() {
+            self.line.open(Purpose::Gather, MAX_ARENA, None)
+        } else {
+            self.line.open(Purpose::Request, 0, None)
+        }
     }
 
     fn resume(&mut self, welcome: Welcome) -> Result<(), LinkError> {
@@ -279,6 +353,22 @@ impl Cargo for Errands {
         self.out.clear();
         (self.sent, self.incoming) = (0, None);
         lock(&self.board.state).send_again();
+        Ok(())
+    }
+
+    fn receive(&mut self, opening: &mut Opening) -> Result<(), LinkError> {
+        if !self.wants_arena() {
+            return Ok(());
+        }
+        let (header, payload) = opening.frame()?;
+        let Control::Memory { layout: [bytes, ..], .. } = Control::read(header, &payload)? else {
+            return Err(WireError::Unexpected { expected: "MEMORY", got: header.kind }.into());
+        };
+        let missing = || LinkError::Lost("the server sent no memory".into());
+        let file = opening.memory.take().ok_or_else(missing)?;
+        let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
+        let arena = ArenaView::attach(file, bytes);
+        self.arena = Some(arena.map_err(|error| LinkError::Memory(error.to_string()))?);
         Ok(())
     }
 
@@ -306,7 +396,11 @@ impl Cargo for Errands {
         if !self.is_loaded() {
             self.out.clear();
             self.sent = 0;
-            lock(&self.board.state).write(&mut self.out, Instant::now());
+            let (arena, tables) = (self.arena.as_ref(), self.board.tables.get());
+            lock(&self.board.state).write(&mut self.out, Instant::now(), |table, count| {
+                let item_bytes = self.item_bytes.get(table as usize).copied();
+                place(arena?, tables?.get(table as usize)?, item_bytes, count)
+            });
         }
     }
 
@@ -328,10 +422,28 @@ impl Cargo for Errands {
     }
 
     fn limit(&self, kind: u8) -> Option<u32> {
-        if kind == kind::BATCH { Some(MAX_BATCH) } else { Answer::limit(kind) }
+        match kind {
+            kind::BATCH => Some(MAX_BATCH),
+            kind::PLACED => Some(MAX_PLACED),
+            kind => Answer::limit(kind),
+        }
     }
 
     fn take(&mut self, header: Header, payload: &[u8]) -> Result<(), LinkError> {
+        if header.kind == kind::PLACED {
+            let (head, used) = BatchHead::read(payload)?;
+            if used != payload.len() {
+                let extra = payload.len() - used;
+                return Err(WireError::Trailing { frame: "PLACED", extra }.into());
+            }
+            let Some(place) = self.board.place_of(head.id) else { return Ok(()) };
+            let Some((_, spec)) = self.table_of(head.id) else { return Ok(()) };
+            let id = head.id;
+            let batch = Batch::placed(head, place, spec)?;
+            self.learn(id, &batch);
+            self.board.answer(id, Ok(Reply::Batch(batch)));
+            return Ok(());
+        }
         let answer = Answer::read(header, payload)?;
         let id = answer.id();
         let reply = match answer {
@@ -368,7 +480,8 @@ impl Cargo for Errands {
             return Ok(());
         }
         let Some(incoming) = self.incoming.take() else { return Ok(()) };
-        if let Some((id, batch)) = incoming.finish(|id| self.spec_of(id))? {
+        if let Some((id, batch)) = incoming.finish(|id| Some(self.table_of(id)?.1))? {
+            self.learn(id, &batch);
             self.board.answer(id, Ok(Reply::Batch(batch)));
         }
         Ok(())

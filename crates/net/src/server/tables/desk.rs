@@ -1,18 +1,21 @@
 //! A connection for requests: each is answered, at once or when the table allows it.
 
 use std::collections::BTreeSet;
+use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use echoic_memory::arena::Arena;
 use echoic_replay::limiter::Limiter;
 use echoic_replay::table::{Form, Obstacle, Sampled, Stack, Table, TableError};
 
 use super::Context;
 use crate::server::outbox::Outbox;
 use crate::wire::WireError;
-use crate::wire::frame::{HEADER_BYTES, Header, Stall, kind};
+use crate::wire::frame::{HEADER_BYTES, Header, Stall, frame, kind};
 use crate::wire::tables::{
-    ALL_TABLES, Answer, BatchHead, FailureCode, Layout, MAX_WAITING, Numbers, Operation, Request,
+    ALL_TABLES, Answer, Area, BatchHead, FailureCode, Layout, MAX_WAITING, Numbers, Operation,
+    Request,
 };
 
 /// A sample that has to wait.
@@ -21,6 +24,7 @@ struct Parked {
     id: u64,
     table: usize,
     count: usize,
+    area: Option<Area>,
     deadline: Option<Instant>,
     /// What for, when it was last tried.
     stall: Stall,
@@ -40,9 +44,16 @@ pub(crate) struct Desk {
     listed: BTreeSet<usize>,
     /// Checkpoints that are being written, by the requests for them.
     saving: Vec<(u64, Saved)>,
+    /// Where batches may be written to for the client to find them.
+    arena: Option<Arena>,
 }
 
 impl Desk {
+    /// A desk of a client that has this arena too.
+    pub(crate) fn with_arena(arena: Arena) -> Self {
+        Self { arena: Some(arena), ..Self::default() }
+    }
+
     /// Does what is asked, or parks it.
     pub(crate) fn take(
         &mut self,
@@ -67,8 +78,11 @@ impl Desk {
             return Ok(());
         };
         let done = match operation {
-            Operation::Sample { count, timeout_ms } => {
-                return self.begin_sample(id, number as usize, count, timeout_ms, context, out);
+            Operation::Sample { count, timeout_ms, area } => {
+                let (count, table) = (count as usize, number as usize);
+                let deadline = None;
+                let wanted = Parked { id, table, count, area, deadline, stall: Stall::None };
+                return self.begin_sample(wanted, timeout_ms, context, out);
             }
             Operation::Update { keys, priorities } => {
                 table.update_priorities(&keys, &priorities).map(|updated| updated as u64)
@@ -102,7 +116,7 @@ impl Desk {
                 return Ok(());
             }
             Operation::Get { keys } => {
-                answer(id, table, table.get(&keys), context, out);
+                answer(id, table, table.get(&keys), None, context, out);
                 return Ok(());
             }
             Operation::Info | Operation::Cancel | Operation::Checkpoint => Ok(0),
@@ -116,16 +130,17 @@ impl Desk {
 
     fn begin_sample(
         &mut self,
-        id: u64,
-        number: usize,
-        count: u32,
+        mut wanted: Parked,
         timeout_ms: Option<u64>,
         context: &Context<'_>,
         out: &mut Outbox,
     ) -> Result<(), WireError> {
+        let Parked { id, table: number, count, area, .. } = wanted;
+        if let Some(area) = area {
+            check_area(area, self.arena.as_ref())?;
+        }
         let Some(table) = context.tables.all().get(number) else { return Ok(()) };
-        let count = count as usize;
-        let stall = match sample(id, table, count, context, out) {
+        wanted.stall = match sample(&wanted, table, self.arena.as_mut(), context, out) {
             Ok(()) => return Ok(()),
             Err(_) if timeout_ms != Some(0) && self.parked.len() >= MAX_WAITING => {
                 let (limit, got) = (MAX_WAITING as u64, self.parked.len() as u64 + 1);
@@ -139,13 +154,12 @@ impl Desk {
         }
         let timeout = timeout_ms.map(Duration::from_millis);
         // Longer than a clock can hold is for ever.
-        let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
-        let parked = Parked { id, table: number, count, deadline, stall };
+        wanted.deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         if timeout == Some(Duration::ZERO) {
-            time_out(&parked, out);
+            time_out(&wanted, out);
             return Ok(());
         }
-        self.parked.push(parked);
+        self.parked.push(wanted);
         // Items that come from here on ring; those that came before are found by one more try.
         self.listen(number, context);
         self.recalled = true;
@@ -217,7 +231,7 @@ impl Desk {
                 return;
             }
             let Some(table) = context.tables.all().get(one.table) else { return };
-            match sample(one.id, table, one.count, context, out) {
+            match sample(one, table, self.arena.as_mut(), context, out) {
                 Ok(()) => {
                     parked.remove(index);
                 }
@@ -332,22 +346,44 @@ fn numbers(table: &Table, number: u32) -> Numbers {
 
 /// Draws and answers, also when it fails; what for it must wait, otherwise.
 fn sample(
-    id: u64,
+    wanted: &Parked,
     table: &Arc<Table>,
-    count: usize,
+    arena: Option<&mut Arena>,
     context: &Context<'_>,
     out: &mut Outbox,
 ) -> Result<(), Stall> {
-    match table.try_sample(count) {
-        Ok(sampled) => answer(id, table, sampled, context, out),
+    match table.try_sample(wanted.count) {
+        Ok(sampled) => {
+            let area = wanted.area.zip(arena);
+            answer(wanted.id, table, sampled, area, context, out);
+        }
         Err(Obstacle::Blocked(reason)) => return Err(reason.into()),
-        Err(Obstacle::Failed(error)) => fail(id, &error, out),
+        Err(Obstacle::Failed(error)) => fail(wanted.id, &error, out),
     }
     Ok(())
 }
 
-/// Gathers a batch into a frame.
-fn answer(id: u64, table: &Arc<Table>, sampled: Sampled, context: &Context<'_>, out: &mut Outbox) {
+/// That an area is inside the arena.
+fn check_area(area: Area, arena: Option<&Arena>) -> Result<(), WireError> {
+    let limit = arena.map_or(0, |arena| arena.bytes() as u64);
+    match area.start.checked_add(area.len) {
+        Some(end) if end <= limit => Ok(()),
+        end => {
+            let got = end.unwrap_or(u64::MAX);
+            Err(WireError::TooLarge { field: "end of an area", limit, got })
+        }
+    }
+}
+
+/// Gathers a batch into the area that is for it, if it fits there, or else into a frame.
+fn answer(
+    id: u64,
+    table: &Arc<Table>,
+    sampled: Sampled,
+    area: Option<(Area, &mut Arena)>,
+    context: &Context<'_>,
+    out: &mut Outbox,
+) {
     let layout = match sampled.stack() {
         Stack::Rows => Layout::Rows,
         Stack::Trajectories { signature, steps } => Layout::Trajectories { signature, steps },
@@ -364,6 +400,15 @@ fn answer(id: u64, table: &Arc<Table>, sampled: Sampled, context: &Context<'_>, 
         Form::Rows(spec) => Some(spec),
         Form::Trajectories(_) => None,
     };
+    if let Some((Area { start, len }, arena)) = area
+        && let Ok(columns) = layout.columns(count, 0, spec)
+        && columns.last().map_or(0, |last| last.end) as u64 <= len
+        && let Some(place) = arena.bytes_mut(start as usize..(start + len) as usize)
+    {
+        sampled.gather(&mut cut(place, 0, &columns));
+        out.say(|out| frame(out, kind::PLACED, |out| out.extend_from_slice(&bytes)));
+        return;
+    }
     let columns = match layout.columns(count, bytes.len(), spec) {
         Ok(columns) => columns,
         Err(error) => {
@@ -375,9 +420,15 @@ fn answer(id: u64, table: &Arc<Table>, sampled: Sampled, context: &Context<'_>, 
     let mut frame = context.spare.take(HEADER_BYTES + len);
     let (header, payload) = frame.split_at_mut(HEADER_BYTES);
     header.copy_from_slice(&Header { len: len as u32, kind: kind::BATCH }.bytes());
-    let (start, mut rest) = payload.split_at_mut(bytes.len());
+    let (start, rest) = payload.split_at_mut(bytes.len());
     start.copy_from_slice(&bytes);
-    let mut end = bytes.len();
+    sampled.gather(&mut cut(rest, bytes.len(), &columns));
+    out.push(frame);
+}
+
+/// The bytes of columns, of which `rest` has those from `start` on; what is between them becomes zero.
+fn cut<'a>(mut rest: &'a mut [u8], start: usize, columns: &[Range<usize>]) -> Vec<&'a mut [u8]> {
+    let mut end = start;
     let mut places = Vec::with_capacity(columns.len());
     for column in columns {
         let (gap, after) = rest.split_at_mut(column.start - end);
@@ -386,6 +437,5 @@ fn answer(id: u64, table: &Arc<Table>, sampled: Sampled, context: &Context<'_>, 
         places.push(place);
         (rest, end) = (after, column.end);
     }
-    sampled.gather(&mut places);
-    out.push(frame);
+    places
 }

@@ -27,7 +27,7 @@ pub use entry::{MAX_TABLES, TableEntry, check_list, read_list, write_list};
 pub use insert::{
     ItemHead, Release, RowsHead, SignatureHead, SliceHead, rows_per_frame, write_chunk,
 };
-pub use request::{ALL_TABLES, Operation, Request};
+pub use request::{ALL_TABLES, Area, Operation, Request};
 
 /// The largest payload of a REQUEST.
 pub const MAX_REQUEST: u32 = 16 << 20;
@@ -39,6 +39,10 @@ pub const MAX_LISTED: u32 = 1 << 19;
 pub const MAX_ITEMS: u32 = 1 << 20;
 /// The largest payload of a BATCH.
 pub const MAX_BATCH: u32 = 1 << 30;
+/// The largest payload of a PLACED: what is known of so many items, and how many steps they have.
+pub const MAX_PLACED: u32 = 128 << 20;
+/// The most bytes of an arena.
+pub const MAX_ARENA: u64 = 1 << 30;
 /// The most requests of one connection that may wait for their answers.
 pub const MAX_WAITING: usize = 1024;
 /// The largest payload of a frame on a connection for inserts: a row or a chunk of 1 GiB, and its head.

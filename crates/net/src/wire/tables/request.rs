@@ -24,6 +24,8 @@ pub enum Operation<'a> {
         count: u32,
         /// How many milliseconds it may wait; for ever, when `None`.
         timeout_ms: Option<u64>,
+        /// Where in the connection's arena its columns may go; answered by PLACED, if they fit.
+        area: Option<Area>,
     },
     /// Change priorities, all or none; the answer counts the items that were there.
     Update {
@@ -80,6 +82,15 @@ pub enum Operation<'a> {
     },
 }
 
+/// Some bytes of an arena.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Area {
+    /// Where they begin.
+    pub start: u64,
+    /// How many.
+    pub len: u64,
+}
+
 /// A request.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Request<'a> {
@@ -94,7 +105,8 @@ pub struct Request<'a> {
 impl Operation<'_> {
     fn number(&self) -> u8 {
         match self {
-            Self::Sample { .. } => 1,
+            Self::Sample { area: None, .. } => 1,
+            Self::Sample { area: Some(_), .. } => 16,
             Self::Update { .. } => 2,
             Self::Delete { .. } => 3,
             Self::Reset => 4,
@@ -122,9 +134,13 @@ impl Request<'_> {
             out.push(self.operation.number());
             out.extend_from_slice(&self.table.to_le_bytes());
             match &self.operation {
-                Operation::Sample { count, timeout_ms } => {
+                Operation::Sample { count, timeout_ms, area } => {
                     out.extend_from_slice(&count.to_le_bytes());
                     out.extend_from_slice(&timeout_ms.unwrap_or(FOR_EVER).to_le_bytes());
+                    if let Some(Area { start, len }) = area {
+                        out.extend_from_slice(&start.to_le_bytes());
+                        out.extend_from_slice(&len.to_le_bytes());
+                    }
                 }
                 Operation::Update { keys, priorities } => {
                     out.extend_from_slice(&count(keys.len()));
@@ -174,10 +190,17 @@ impl Request<'static> {
             Ok(reader.values("keys", count, u64::from_le_bytes)?.into())
         };
         let operation = match number {
-            1 => {
+            1 | 16 => {
                 let count = items(&mut reader)?;
                 let timeout = reader.u64("timeout")?;
-                Operation::Sample { count, timeout_ms: (timeout != FOR_EVER).then_some(timeout) }
+                let timeout_ms = (timeout != FOR_EVER).then_some(timeout);
+                let area = if number == 16 {
+                    let start = reader.u64("start of an area")?;
+                    Some(Area { start, len: reader.u64("length of an area")? })
+                } else {
+                    None
+                };
+                Operation::Sample { count, timeout_ms, area }
             }
             2 => {
                 let count = reader.u32_at_most("number of keys", MAX_KEYS)?;
