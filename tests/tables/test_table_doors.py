@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import echoic
 import numpy as np
 import pytest
+import trustme
 from echoic import Table, limiters, selectors
 
 if TYPE_CHECKING:
@@ -19,15 +20,30 @@ if TYPE_CHECKING:
 STEP = {"obs": np.zeros(3, np.float32), "at": np.int64(0)}
 
 
-@pytest.fixture(params=["process", "tcp", "unix", "shm"])
+@pytest.fixture(params=["process", "tcp", "tls", "unix", "shm"])
 def open_tables(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]:
     """Make a server with tables, and a client of it through one of the doors."""
     opened: list[Any] = []
+
+    papers: dict[str, Any] = {}
+    if request.param == "tls":
+        authority = trustme.CA()
+        issued = authority.issue_cert("localhost")
+        authority.cert_pem.write_to_path(tmp_path / "ca.pem")
+        issued.private_key_and_cert_chain_pem.write_to_path(tmp_path / "server.pem")
+        papers = {"ca": tmp_path / "ca.pem", "token": b"a token of tests"}
+
+    def tls() -> echoic.TlsTransport:
+        both = tmp_path / "server.pem"
+        return echoic.TlsTransport(
+            0, "localhost", certificate=both, key=both, token=papers["token"]
+        )
 
     def make(*tables: Table, **options: Any) -> tuple[echoic.Server, echoic.TableClient]:
         transport: Any = {
             "process": lambda: None,
             "tcp": lambda: echoic.TcpTransport(port=0),
+            "tls": tls,
             "unix": lambda: echoic.UnixTransport(tmp_path / "door"),
             "shm": lambda: echoic.ShmTransport(f"tables-{tmp_path.name}-{len(opened)}"),
         }[request.param]()
@@ -36,7 +52,7 @@ def open_tables(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]
         if transport is None:
             client = server.client()
         else:
-            client = echoic.connect(server.addresses[0], **options)
+            client = echoic.connect(server.addresses[0], **papers, **options)
         opened.append(client)
         return server, client
 
@@ -99,6 +115,17 @@ def test_updates_that_nobody_waits_for_are_not_lost_in_silence() -> None:
         client.flush(20)
     with contextlib.suppress(echoic.EchoicError):
         client.close(1)
+
+
+def test_a_batch_that_can_never_be_is_an_error_and_not_a_no(open_tables: Any) -> None:
+    _, client = open_tables(Table("q", STEP, max_size=3, limiter=limiters.Queue(3)))
+    assert client.can_sample("q", 3) is False
+    with pytest.raises(echoic.LimiterError):
+        client.can_sample("q", 4)
+    client.insert_batch(steps(3), "q")
+    client.flush()
+    assert client.can_sample("q", 3) is True
+    assert client.can_insert("q") is False
 
 
 def test_items_are_listed_and_read_without_being_sampled(open_tables: Any) -> None:
