@@ -161,6 +161,20 @@ impl Drop for Block {
     }
 }
 
+/// An empty vector with room for so many values, if the machine has it, in huge pages where the system
+/// grants them. Its memory is there when it is first written, as always; but a vector that grew to the
+/// same size would lie in small pages, and random reads of it would wait for the address cache too.
+pub fn roomy<T>(len: usize) -> Vec<T> {
+    let mut vector: Vec<T> = Vec::new();
+    let bytes = len.saturating_mul(size_of::<T>());
+    if check_available(bytes).is_ok() && vector.try_reserve_exact(len).is_ok() {
+        let room = vector.spare_capacity_mut();
+        let bytes = size_of_val(room);
+        advise_huge_pages_within(NonNull::from(room).cast(), bytes);
+    }
+    vector
+}
+
 /// Refuses more than the machine has: a system that overcommits would grant it, and kill the process
 /// when the pages are touched.
 pub(crate) fn check_available(bytes: usize) -> Result<(), AllocError> {
@@ -226,6 +240,15 @@ mod tests {
             assert!(all.iter().all(|byte| *byte == 0));
         }
         assert!(Untouched::new(1 << 46).is_err());
+    }
+
+    #[test]
+    fn a_roomy_vector_has_room_if_the_machine_has() {
+        for len in [0, 3, 3 * HUGE_PAGE] {
+            let vector: Vec<u16> = roomy(len);
+            assert!(vector.is_empty() && vector.capacity() >= len, "{len}");
+        }
+        assert!(roomy::<u64>(1 << 60).is_empty());
     }
 
     #[test]

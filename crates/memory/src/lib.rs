@@ -39,7 +39,7 @@ mod sync;
 mod wakers;
 pub mod window;
 
-pub use block::AllocError;
+pub use block::{AllocError, roomy};
 pub use prefetch::prefetch;
 pub use ring::{Blocked, Counts, Evicted, Refusal, Ring};
 #[cfg(target_os = "linux")]

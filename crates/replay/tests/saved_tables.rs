@@ -261,6 +261,41 @@ fn what_is_saved_under_load_is_one_moment() {
     });
 }
 
+/// Each item is four steps that begin with its number; all that a checkpoint has follow each other.
+#[test]
+fn trajectories_that_go_while_they_are_saved_are_in_it() {
+    let root = tempfile::tempdir().unwrap();
+    let tables = tables();
+    let table = &tables.all()[2];
+    put_trajectories(table, 200);
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !stop.load(Ordering::Relaxed) {
+                put_trajectories(table, 300);
+            }
+        });
+        for _ in 0..5 {
+            save(&tables, root.path(), &[]).unwrap();
+            let copy = self::tables();
+            load(&copy, root.path()).unwrap();
+            let keys = copy.all()[2].items().keys;
+            let mut column = vec![0; 32 * keys.len()];
+            copy.all()[2].get(&keys).gather(&mut [&mut column]);
+            let word = |bytes: &[u8]| u64::from_le_bytes(bytes.try_into().unwrap());
+            let mut steps: Vec<u64> =
+                column.chunks_exact(32).map(|item| word(&item[..8])).collect();
+            assert_eq!(steps.len(), 500);
+            // Numbers go from 0 to 2399 and begin again; items start at the first four steps of eight.
+            let mut items: Vec<u64> = steps.drain(..).map(|step| step / 8 * 4 + step % 8).collect();
+            items.sort_unstable();
+            let gaps = items.windows(2).filter(|pair| pair[1] != pair[0] + 1).count();
+            assert!(gaps <= 1, "one run of items, which may begin again: {items:?}");
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+}
+
 #[test]
 fn an_insert_under_way_does_not_outlive_a_load() {
     let root = tempfile::tempdir().unwrap();

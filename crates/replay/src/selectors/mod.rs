@@ -15,8 +15,8 @@
 //! [`Slot::MAX`]. A call that asks for the impossible, like removing a slot that is not there, is a bug
 //! of the table: it panics in debug builds and changes nothing in others.
 //!
-//! Bytes per item, when the slots are dense: uniform, epoch, fifo and lifo 8, prioritized 10, heaps 28,
-//! hot and cold 35.
+//! Bytes per item, when the slots are dense: uniform an eighth, epoch, fifo and lifo 8, prioritized 10,
+//! heaps 28, hot and cold 35.
 
 pub mod epoch;
 pub mod fifo;
@@ -73,6 +73,12 @@ pub struct Entry {
 
 /// Picks items; see the [module](self).
 pub trait Selector: fmt::Debug + Send {
+    /// Tells a fresh selector how many slots there will be at most, so that a large one can be laid out
+    /// for random reads. Nothing else depends on it.
+    fn reserve(&mut self, slots: u32) {
+        let _ = slots;
+    }
+
     /// Adds a slot that it does not have.
     fn insert(&mut self, slot: Slot, entry: Entry);
 

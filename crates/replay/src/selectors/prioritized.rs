@@ -55,15 +55,13 @@ impl Prioritized {
         self.slots.insert(slot);
         self.weights.set(slot, weight);
     }
-
-    fn pick_alike(&self, count: usize, rng: &mut Rng, picks: &mut Vec<Pick>) {
-        let len = self.slots.len();
-        let drawn = (0..count).filter_map(|_| self.slots.nth(rng.below(len as u64) as usize));
-        picks.extend(drawn.map(|slot| Pick { slot, probability: 1.0 / len as f64 }));
-    }
 }
 
 impl Selector for Prioritized {
+    fn reserve(&mut self, slots: u32) {
+        self.weights = SumTree::with_room(slots);
+    }
+
     fn insert(&mut self, slot: Slot, entry: Entry) {
         if !self.slots.insert(slot) {
             return misuse();
@@ -115,7 +113,7 @@ impl Selector for Prioritized {
         }
         let total = self.weights.total();
         if total <= 0.0 {
-            return self.pick_alike(count, rng, picks);
+            return self.slots.draw(count, rng, picks);
         }
         picks.reserve(count);
         let mut places = [0.0; LANES];

@@ -1,19 +1,30 @@
-//! A set of slots that can be counted off in their order.
+//! A set of slots that can be counted off in their order, and of which any can be drawn.
 //!
-//! One bit for each slot, and a tree of how many bits are set in each word. What it holds says
-//! everything about it: unlike a list, it does not remember in which order it was filled, so there is
-//! nothing to save.
+//! One bit for each slot, so that the set of a million fits a processor's cache, and counts of how many
+//! bits are set in longer and longer runs of them. What it holds says everything about it: unlike a
+//! list, it does not remember in which order it was filled, so there is nothing to save.
+//!
+//! # Invariants
+//!
+//! 1. `counts[k][i]` is how many members have `slot >> RUNS[k] == i`; what is past the end counts as 0.
+//! 2. `end` is one more than the last member, or zero.
 
-use super::Slot;
-use super::sum_tree::SumTree;
+use super::{Pick, Slot};
+use crate::rng::Rng;
+
+/// How long the runs of each level are, as powers of two: 8 words, and then 64 runs of the level before.
+const RUNS: [u32; 3] = [9, 15, 21];
+
+/// A set is sparse when fewer than one in so many slots below its end are members.
+const SPARSE: usize = 4;
 
 /// See the [module](self).
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(super) struct SlotSet {
     words: Vec<u64>,
-    /// How many bits each word has. Counts are small integers, on which a double never errs.
-    counts: SumTree,
+    counts: [Vec<u32>; RUNS.len()],
     len: usize,
+    end: usize,
 }
 
 impl SlotSet {
@@ -37,8 +48,15 @@ impl SlotSet {
             self.words.resize(word + 1, 0);
         }
         self.words[word] |= bit;
+        for (counts, run) in self.counts.iter_mut().zip(RUNS) {
+            let at = (slot >> run) as usize;
+            if counts.len() <= at {
+                counts.resize(at + 1, 0);
+            }
+            counts[at] += 1;
+        }
         self.len += 1;
-        self.count(word);
+        self.end = self.end.max(slot as usize + 1);
         true
     }
 
@@ -49,8 +67,14 @@ impl SlotSet {
         }
         let (word, bit) = place(slot);
         self.words[word] &= !bit;
+        for (counts, run) in self.counts.iter_mut().zip(RUNS) {
+            counts[(slot >> run) as usize] -= 1;
+        }
         self.len -= 1;
-        self.count(word);
+        if self.end == slot as usize + 1 {
+            let last = self.len.checked_sub(1).and_then(|rank| self.nth(rank));
+            self.end = last.map_or(0, |last| last as usize + 1);
+        }
         true
     }
 
@@ -63,16 +87,55 @@ impl SlotSet {
         if rank >= self.len {
             return None;
         }
-        let found = self.counts.find(rank as f64)?;
-        let mut word = *self.words.get(found.index as usize)?;
-        for _ in 0..found.rest as u32 {
-            word &= word - 1;
+        let (mut at, mut rest) = (0, rank);
+        for counts in self.counts.iter().rev() {
+            at *= 64;
+            // There are more than `rest` members from here on, so this ends before the counts do.
+            while let Some(count) = counts.get(at).map(|count| *count as usize)
+                && rest >= count
+            {
+                rest -= count;
+                at += 1;
+            }
         }
-        Some(found.index * u64::BITS + word.trailing_zeros())
+        at *= 8;
+        loop {
+            let mut word = *self.words.get(at)?;
+            let count = word.count_ones() as usize;
+            if rest < count {
+                (0..rest).for_each(|_| word &= word - 1);
+                return Some(at as Slot * u64::BITS + word.trailing_zeros());
+            }
+            rest -= count;
+            at += 1;
+        }
     }
 
-    fn count(&mut self, word: usize) {
-        self.counts.set(word as u32, f64::from(self.words[word].count_ones()));
+    /// Appends `count` members, each of them equally likely each time; nothing when there are none.
+    ///
+    /// It tries places below the end until one is a member, which for most sets is the first, and looks
+    /// at nothing but bits; only a sparse set is counted off.
+    pub(super) fn draw(&self, count: usize, rng: &mut Rng, picks: &mut Vec<Pick>) {
+        if self.len == 0 {
+            return;
+        }
+        let probability = 1.0 / self.len as f64;
+        let pick = |slot| Pick { slot, probability };
+        if self.len * SPARSE < self.end {
+            let ranks = (0..count).map(|_| rng.below(self.len as u64) as usize);
+            return picks.extend(ranks.filter_map(|rank| self.nth(rank)).map(pick));
+        }
+        // A copy stays in registers.
+        let mut own = rng.clone();
+        picks.extend((0..count).map(|_| {
+            loop {
+                let slot = own.below(self.end as u64) as Slot;
+                if self.contains(slot) {
+                    break pick(slot);
+                }
+            }
+        }));
+        *rng = own;
     }
 }
 
@@ -89,6 +152,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::rng::Rng;
 
     proptest! {
         #[test]
@@ -105,9 +169,30 @@ mod tests {
             for slot in 0..450 {
                 prop_assert_eq!(set.contains(slot), model.contains(&slot));
             }
+            let end = model.last().map_or(0, |last| *last as usize + 1);
+            prop_assert_eq!(set.end, end);
+            let mut picks = Vec::new();
+            set.draw(30, &mut Rng::new(9), &mut picks);
+            prop_assert_eq!(picks.len(), if model.is_empty() { 0 } else { 30 });
+            prop_assert!(picks.iter().all(|pick| model.contains(&pick.slot)));
             let counted: Vec<Slot> = (0..set.len()).filter_map(|rank| set.nth(rank)).collect();
             prop_assert_eq!(counted, Vec::from_iter(model));
             prop_assert_eq!(set.nth(set.len()), None);
         }
+    }
+
+    #[test]
+    fn counts_off_over_long_runs() {
+        let slots = [0, 511, 512, 40_000, 2_097_151, 2_097_152, 9_000_000];
+        let mut set = SlotSet::default();
+        slots.iter().rev().for_each(|slot| assert!(set.insert(*slot)));
+        for (rank, slot) in slots.iter().enumerate() {
+            assert_eq!(set.nth(rank), Some(*slot));
+        }
+        for slot in slots.iter().rev() {
+            assert_eq!(set.end, *slot as usize + 1);
+            assert!(set.remove(*slot));
+        }
+        assert_eq!((set.end, set.len()), (0, 0));
     }
 }

@@ -89,6 +89,11 @@ impl HotCold {
 }
 
 impl Selector for HotCold {
+    fn reserve(&mut self, slots: u32) {
+        self.hot.reserve(slots);
+        self.cold.reserve(slots);
+    }
+
     fn insert(&mut self, slot: Slot, entry: Entry) {
         if self.hot.contains(slot) || self.cold.contains(slot) {
             return misuse();

@@ -13,6 +13,8 @@
 //! 3. What is found has a weight above zero. Sums are rounded, so a place close to an edge may lead to
 //!    a neighbour, but never to nobody.
 
+use echoic_memory::roomy;
+
 /// Children of a node.
 const WIDTH: usize = 8;
 
@@ -107,9 +109,16 @@ pub struct SumTree {
     /// The leaves first; each further level has a place for each line of the one before. The last one
     /// is a single line, or there is no level at all.
     levels: Vec<Vec<Line>>,
+    /// For how many weights the levels get room when they are made.
+    room: u32,
 }
 
 impl SumTree {
+    /// An empty tree that will have so many weights: a large one is quicker when this is known.
+    pub fn with_room(weights: u32) -> Self {
+        Self { levels: Vec::new(), room: weights }
+    }
+
     /// The sum of all weights.
     #[inline]
     pub fn total(&self) -> f64 {
@@ -238,9 +247,11 @@ impl SumTree {
         if self.levels.first().is_some_and(|leaves| leaves.len() >= lines) {
             return;
         }
+        let mut room = self.room as usize;
         for level in 0.. {
+            room = room.div_ceil(WIDTH);
             if level == self.levels.len() {
-                self.levels.push(Vec::new());
+                self.levels.push(roomy(room));
             }
             let fresh = self.levels[level].is_empty();
             self.levels[level].resize(lines, Line::default());

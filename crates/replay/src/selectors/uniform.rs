@@ -1,18 +1,18 @@
 //! Every item with the same probability.
 
-use super::members::Members;
+use super::slot_set::SlotSet;
 use super::{Damaged, Entry, Pick, Selector, Slot, misuse, saved};
 use crate::rng::Rng;
 
 /// Picks any item, all alike. See the [module](self).
 #[derive(Debug, Default)]
 pub struct Uniform {
-    members: Members,
+    slots: SlotSet,
 }
 
 impl Selector for Uniform {
     fn insert(&mut self, slot: Slot, _: Entry) {
-        if !self.members.push(slot) {
+        if !self.slots.insert(slot) {
             misuse();
         }
     }
@@ -20,39 +20,38 @@ impl Selector for Uniform {
     fn update(&mut self, _: Slot, _: f64) {}
 
     fn remove(&mut self, slot: Slot) {
-        match self.members.position(slot) {
-            Some(position) => self.members.swap_remove(position),
-            None => misuse(),
+        if !self.slots.remove(slot) {
+            misuse();
         }
     }
 
     fn clear(&mut self) {
-        self.members.clear();
+        self.slots.clear();
     }
 
     fn len(&self) -> usize {
-        self.members.slots().len()
+        self.slots.len()
     }
 
     fn pick(&mut self, count: usize, rng: &mut Rng, picks: &mut Vec<Pick>) {
-        let slots = self.members.slots();
-        if slots.is_empty() {
-            return;
-        }
-        let probability = 1.0 / slots.len() as f64;
-        picks.extend((0..count).map(|_| {
-            let slot = slots[rng.below(slots.len() as u64) as usize];
-            Pick { slot, probability }
-        }));
+        self.slots.draw(count, rng, picks);
     }
 
-    fn save(&self, state: &mut Vec<u64>) {
-        saved::write_slots(self.members.slots().iter().copied(), state);
-    }
+    /// Nothing: which slots there are is all.
+    fn save(&self, _: &mut Vec<u64>) {}
 
     fn restore(&mut self, state: &[u64], entries: &[(Slot, Entry)]) -> Result<(), Damaged> {
-        let slots = saved::read_slots(state, entries, Damaged("uniform"))?;
-        self.members = slots.into();
+        let damaged = Damaged("uniform");
+        if state.is_empty() {
+            saved::check_entries(entries, damaged)?;
+        } else {
+            // Earlier releases drew from a list and wrote down its order, which must be of these slots.
+            saved::read_slots(state, entries, damaged)?;
+        }
+        self.clear();
+        entries.iter().for_each(|(slot, _)| {
+            self.slots.insert(*slot);
+        });
         Ok(())
     }
 }

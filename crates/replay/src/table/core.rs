@@ -11,6 +11,7 @@ use echoic_memory::slab::{Pinned, RowWriter, Slab};
 
 use super::error::{Obstacle, TableError};
 use super::items::Items;
+use super::keeping::Keeping;
 use super::key::Key;
 use super::{Form, TableConfig};
 use crate::limiter::{Counts, Limiter, Reason};
@@ -92,6 +93,8 @@ pub(super) struct Core {
     reserved: u64,
     pub(super) rng: Rng,
     pub(super) payload: Payload,
+    /// What a checkpoint under way still wants of the trajectories.
+    pub(super) keeping: Option<Keeping>,
     pub(super) version: u64,
     pub(super) paused: bool,
     pub(super) closed: bool,
@@ -110,16 +113,20 @@ impl Core {
             }
             Form::Trajectories(_) => Payload::Trajectories { slots: Vec::new(), free: Vec::new() },
         };
+        let (mut sampler, mut remover) = (config.sampler.build()?, config.remover.build()?);
+        sampler.reserve(rows(config.max_size));
+        remover.reserve(rows(config.max_size));
         Ok(Self {
-            items: Items::default(),
-            sampler: config.sampler.build()?,
-            remover: config.remover.build()?,
+            items: Items::with_room(rows(config.max_size)),
+            sampler,
+            remover,
             limiter: config.limiter,
             counts: Counts::default(),
             era: 0,
             reserved: 0,
             rng: Rng::new(config.seed),
             payload,
+            keeping: None,
             version: 0,
             paused: false,
             closed: false,
@@ -133,7 +140,12 @@ impl Core {
     /// Becomes `other`; what a running table was told since its birth stays.
     pub(super) fn replace(&mut self, other: Self) -> Self {
         let (limiter, paused, closed, era) = (self.limiter, self.paused, self.closed, self.era + 1);
-        std::mem::replace(self, Self { limiter, paused, closed, era, ..other })
+        let mut keeping = self.keeping.take();
+        if let (Some(keeping), Payload::Trajectories { slots, .. }) = (&mut keeping, &self.payload)
+        {
+            keeping.leave_all(slots);
+        }
+        std::mem::replace(self, Self { limiter, paused, closed, era, keeping, ..other })
     }
 
     fn check_open(&self) -> Result<(), Obstacle> {
@@ -278,7 +290,11 @@ impl Core {
         match &mut self.payload {
             Payload::Rows(slab) => slab.free(slot),
             Payload::Trajectories { slots, free } => {
-                graveyard.extend(slots[slot as usize].take());
+                let left = slots[slot as usize].take();
+                graveyard.extend(left.and_then(|one| match &mut self.keeping {
+                    Some(keeping) => keeping.leave(slot, one),
+                    None => Some(one),
+                }));
                 free.push(slot);
             }
         }

@@ -1,6 +1,6 @@
 //! What a table knows about its items, by slot.
 
-use echoic_memory::prefetch;
+use echoic_memory::{prefetch, roomy};
 
 use super::key::{Key, MAX_GENERATION};
 use crate::selectors::{Entry, Slot};
@@ -25,6 +25,11 @@ pub(super) struct Items {
 }
 
 impl Items {
+    /// None yet, with room for as many slots as there will be.
+    pub(super) fn with_room(slots: u32) -> Self {
+        Self { slots: roomy(slots as usize), live: 0 }
+    }
+
     pub(super) fn len(&self) -> u32 {
         self.live
     }
@@ -37,10 +42,12 @@ impl Items {
     /// Appends what is known of each slot.
     pub(super) fn save(&self, bytes: &mut Vec<u8>) {
         for item in &self.slots {
-            bytes.extend_from_slice(&item.priority.to_le_bytes());
-            bytes.extend_from_slice(&item.version.to_le_bytes());
-            bytes.extend_from_slice(&item.times_sampled.to_le_bytes());
-            bytes.extend_from_slice(&item.state.to_le_bytes());
+            let mut saved = [0; 24];
+            saved[..8].copy_from_slice(&item.priority.to_le_bytes());
+            saved[8..16].copy_from_slice(&item.version.to_le_bytes());
+            saved[16..20].copy_from_slice(&item.times_sampled.to_le_bytes());
+            saved[20..].copy_from_slice(&item.state.to_le_bytes());
+            bytes.extend_from_slice(&saved);
         }
     }
 

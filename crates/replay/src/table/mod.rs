@@ -8,6 +8,7 @@
 //! - `config`, `error`: what it is told, and what it can't do.
 //! - `key`, `items`: names of items, and what is known of them.
 //! - `insertion`, `sampled`: bytes on their way in and out.
+//! - `keeping`: trajectories that a checkpoint wants, while the table goes on.
 //! - `registry`: the tables of a server. [`saved`]: tables in checkpoints.
 //!
 //! # Invariants
@@ -21,6 +22,7 @@ mod core;
 mod error;
 mod insertion;
 mod items;
+mod keeping;
 mod key;
 mod registry;
 mod sampled;

@@ -69,6 +69,16 @@ fn uniform_is_uniform() {
     check(&count(selector.as_mut(), 1000, 100, 100, 1), &shares(&expected));
 }
 
+/// Most slots are empty here, so that members are counted off.
+#[test]
+fn uniform_is_uniform_over_a_few_far_apart() {
+    let mut selector = filled(SelectorKind::Uniform, &[1.0; 2000]);
+    let is_left = |slot: &Slot| slot % 40 == 7;
+    (0..2000).filter(|slot| !is_left(slot)).for_each(|slot| selector.remove(slot));
+    let expected: Vec<f64> = (0..2000).map(|slot| f64::from(u8::from(is_left(&slot)))).collect();
+    check(&count(selector.as_mut(), 500, 100, 2000, 12), &shares(&expected));
+}
+
 #[test]
 fn prioritized_follows_the_powers_of_the_priorities() {
     for (seed, exponent) in [0.0, 0.5, 0.6, 1.0, 2.0].into_iter().enumerate() {

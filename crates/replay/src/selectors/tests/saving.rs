@@ -113,6 +113,17 @@ fn an_order_of_other_items_is_refused() {
     }
 }
 
+/// Before uniform selectors drew from a set, they wrote down the order of a list.
+#[test]
+fn an_order_that_an_earlier_release_wrote_is_read() {
+    let entries: Vec<(Slot, Entry)> = [1, 2, 3].map(|slot| (slot, entry(1.0))).to_vec();
+    let mut selector = build(SelectorKind::Uniform);
+    assert_eq!(selector.restore(&[3 | 1 << 32, 2], &entries), Ok(()));
+    assert_eq!(selector.len(), 3);
+    let other = selector.restore(&[3 | 1 << 32, 4], &entries);
+    assert_eq!(other, Err(Damaged("uniform")));
+}
+
 #[test]
 fn a_slot_that_comes_twice_is_refused() {
     let twice = [(1, entry(1.0)), (1, entry(2.0))];

@@ -18,7 +18,6 @@ use crate::rng::Rng;
 use crate::selectors::{Entry, SelectorKind, Slot};
 use crate::spec::{Leaf, Spec};
 use crate::table::core::{Core, Payload};
-use crate::table::items::Items;
 use crate::table::{Form, Table, TableConfig, Tables};
 use crate::trajectory::{Column, Signature, Trajectory};
 
@@ -214,7 +213,7 @@ fn read_core(
     let open = |part: &str| Source::open(chunks.reader, number, part, head.name.clone());
     let mut source = open("items")?;
     source.expect(u64::from(head.slots) * ITEM_BYTES as u64)?;
-    let mut items = Items::default();
+    let mut items = std::mem::take(&mut core.items);
     let mut bytes = [0; ITEM_BYTES];
     for _ in 0..head.slots {
         source.fill(&mut bytes)?;

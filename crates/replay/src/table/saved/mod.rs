@@ -13,8 +13,8 @@
 //!
 //! # Invariants
 //!
-//! 1. The lock of a table is held to copy numbers, not payload. A row that is removed while it waits to
-//!    be written is kept until then, and written first.
+//! 1. The lock of a table is held to copy numbers, not payload. A row or trajectory that is removed while
+//!    it waits to be written is kept until then, and comes first.
 //! 2. What is read is checked before anything is made of it: a file that lies makes an error.
 
 mod keeper;

@@ -5,6 +5,7 @@ use std::io::Write;
 use std::path::Path;
 use std::sync::Arc;
 
+use echoic_memory::roomy;
 use echoic_memory::slab::{Order, Snapshot};
 
 use super::{
@@ -12,13 +13,16 @@ use super::{
 };
 use crate::checkpoint::{self, SectionWriter, Summary, Writer};
 use crate::files::FileError;
-use crate::selectors::Slot;
 use crate::table::Table;
 use crate::table::core::Payload;
+use crate::table::keeping::{self, Keeping};
 use crate::trajectory::{Signature, Trajectory};
 
 /// How many rows are read at a time.
 const ROWS: usize = 1024;
+
+/// How many trajectories are taken at a time.
+const TRAJECTORIES: usize = 512;
 
 /// A table at one moment.
 struct Moment {
@@ -31,7 +35,33 @@ struct Moment {
 
 enum Saved {
     Rows(Snapshot),
-    Trajectories(Vec<(Slot, Arc<Trajectory>)>),
+    Trajectories(Kept),
+}
+
+/// The trajectories of one moment, which their table keeps until they are taken or this is dropped.
+struct Kept {
+    table: Arc<Table>,
+}
+
+impl Kept {
+    /// The next about `count` of them, in any order; empty when there are no more.
+    fn take(&self, count: usize) -> Vec<keeping::Kept> {
+        let mut taken = Vec::with_capacity(count + 64);
+        let core = &mut *self.table.lock();
+        if let (Some(keeping), Payload::Trajectories { slots, .. }) =
+            (&mut core.keeping, &core.payload)
+        {
+            keeping.take(slots, count, &mut taken);
+        }
+        taken
+    }
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        let rest = self.table.lock().keeping.take();
+        drop(rest);
+    }
 }
 
 /// Writes all tables as a checkpoint of `root`, and the samples of a stream that nobody took yet, with
@@ -52,8 +82,7 @@ pub fn save<'a>(
     }
     writer.describe("tables", tables.all().len().to_string());
     // All moments first, so that they are as close together as they can be.
-    let moments =
-        tables.all().iter().map(|table| Moment::of(table)).collect::<Result<Vec<_>, _>>()?;
+    let moments = tables.all().iter().map(Moment::of).collect::<Result<Vec<_>, _>>()?;
     if let Some(stream) = stream {
         let taken = stream.unread().map_err(|error| SavedError::Stream(error.to_string()))?;
         unread::write(stream, &taken, &mut writer)?;
@@ -65,30 +94,33 @@ pub fn save<'a>(
 }
 
 impl Moment {
-    fn of(table: &Table) -> Result<Self, SavedError> {
+    fn of(table: &Arc<Table>) -> Result<Self, SavedError> {
         let config = table.config();
         let (rows, spec) = form_text(config);
-        let core = table.lock();
+        // Memory is had before the lock is: to get it from the system takes as long as to fill it.
+        let slots = table.lock().items.slots() as usize;
+        let mut sampler = touched::<u64>(slots / 2 + 1);
+        let mut remover = touched::<u64>(slots / 2 + 1);
+        let mut items = touched::<u8>(slots * ITEM_BYTES);
+        let core = &mut *table.lock();
+        let busy = || SavedError::Busy(config.name.clone());
         let (payload, order) = match &core.payload {
             Payload::Rows(slab) => {
-                let busy = || SavedError::Busy(config.name.clone());
                 let snapshot = slab.snapshot().ok_or_else(busy)?;
                 let Order { used, free, freed } = snapshot.order().clone();
                 (Saved::Rows(snapshot), (used, free, freed))
             }
             Payload::Trajectories { slots, free } => {
                 let order = (slots.len() as u32, free.clone(), Vec::new());
-                let slots = slots.iter().enumerate();
-                let live = slots.filter_map(|(slot, trajectory)| {
-                    trajectory.as_ref().map(|one| (slot as Slot, Arc::clone(one)))
-                });
-                (Saved::Trajectories(live.collect()), order)
+                if core.keeping.is_some() {
+                    return Err(busy());
+                }
+                core.keeping = Some(Keeping::of(slots));
+                (Saved::Trajectories(Kept { table: Arc::clone(table) }), order)
             }
         };
-        let (mut sampler, mut remover, mut items) = (Vec::new(), Vec::new(), Vec::new());
         core.sampler.save(&mut sampler);
         core.remover.save(&mut remover);
-        items.reserve_exact(core.items.slots() as usize * ITEM_BYTES);
         core.items.save(&mut items);
         let limiter = core.limiter.parameters();
         let numbers = [limiter.samples_per_insert, limiter.min_diff, limiter.max_diff];
@@ -135,17 +167,22 @@ impl Moment {
                     Ok(())
                 })?;
             }
-            Saved::Trajectories(items) => {
-                let mut chunks = Vec::new();
-                for (_, trajectory) in items.iter() {
-                    for slice in trajectory.slices() {
+            Saved::Trajectories(kept) => {
+                let (mut items, mut bytes) = (Vec::new(), Vec::new());
+                loop {
+                    let taken = kept.take(TRAJECTORIES);
+                    if taken.is_empty() {
+                        break;
+                    }
+                    for slice in taken.iter().flat_map(|(_, trajectory)| trajectory.slices()) {
                         let key = slice.chunk.key().0;
                         if !writer.refer(key)? {
-                            chunks.clear();
-                            slice.chunk.write(&mut chunks);
-                            writer.blob(key, &chunks)?;
+                            bytes.clear();
+                            slice.chunk.write(&mut bytes);
+                            writer.blob(key, &bytes)?;
                         }
                     }
+                    items.extend(taken);
                 }
                 let signatures = &mut Signatures::default();
                 put(writer, &section(number, "trajectories"), |out| {
@@ -161,6 +198,14 @@ impl Moment {
         let head = serde_json::to_vec(&self.head).unwrap_or_default();
         put(writer, &section(number, "head"), |out| out.write_all(&head))
     }
+}
+
+/// An empty vector whose memory for so many values is there.
+fn touched<T: Copy + Default>(len: usize) -> Vec<T> {
+    let mut vector = roomy(len);
+    vector.resize(len, T::default());
+    vector.clear();
+    vector
 }
 
 /// Writes a section.
