@@ -74,6 +74,7 @@ def test_public_names_are_sorted_and_nothing_else_is_public() -> None:
         "table_client",
         "trajectory_writer",
         "transports",
+        "vector_writer",
     }
 
 

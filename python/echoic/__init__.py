@@ -40,12 +40,14 @@ from echoic.ragged import Ragged
 from echoic.sampler import Sampler
 from echoic.server import Server
 from echoic.structured_writer import StructuredWriter
-from echoic.table import Table
+from echoic.table import AnyLength, Table
 from echoic.table_client import TableClient
 from echoic.trajectory_writer import TrajectoryWriter
 from echoic.transports import ShmTransport, TcpTransport, TlsTransport, Transport, UnixTransport
+from echoic.vector_writer import VectorWriter
 
 __all__ = [
+    "AnyLength",
     "Batch",
     "BatchInfo",
     "CheckpointError",
@@ -84,6 +86,7 @@ __all__ = [
     "TrajectoryWriter",
     "Transport",
     "UnixTransport",
+    "VectorWriter",
     "WaitTimeoutError",
     "connect",
     "limiters",

@@ -8,6 +8,8 @@ from typing import Any, Literal, final, overload
 import numpy as np
 from typing_extensions import Self, disjoint_base
 
+from echoic.trajectory_writer import Encoding
+
 __all__ = [
     "Batch",
     "BatchInfo",
@@ -26,6 +28,7 @@ __all__ = [
     "Tables",
     "TrajectoryAccumulator",
     "TrajectoryWriter",
+    "VectorWriter",
     "allocation_count",
     "connect_tables",
     "empty_call",
@@ -341,6 +344,7 @@ class Table:
         max_size: int,
         max_times_sampled: int,
         seed: int,
+        trajectories: Any = None,
     ) -> Self: ...
     def insert(
         self,
@@ -610,8 +614,15 @@ class TrajectoryWriter:
         tables: list[Table | RemoteTable],
         keep_alive: int,
         chunk_length: int | None,
+        encoding: Encoding,
     ) -> Self: ...
-    def configure(self, path: str, keep_alive: int, chunk_length: int | None) -> None:
+    def configure(
+        self,
+        path: str,
+        keep_alive: int | None,
+        chunk_length: int | None,
+        encoding: Encoding | None,
+    ) -> None:
         """Give a column settings of its own."""
 
     def append(self, step: Any, partial: bool = False, timeout: float | None = None) -> None:
@@ -680,6 +691,115 @@ class TrajectoryWriter:
         """How many steps of this episode are complete."""
 
 @disjoint_base
+class VectorWriter:
+    """The native part of :class:`echoic.VectorWriter`: everything that runs per step."""
+
+    def __new__(
+        cls,
+        tables: list[Table | RemoteTable],
+        num_envs: int,
+        keep_alive: int,
+        chunk_length: int | None,
+        encoding: Encoding,
+    ) -> Self: ...
+    def configure(
+        self,
+        path: str,
+        keep_alive: int | None,
+        chunk_length: int | None,
+        encoding: Encoding | None,
+    ) -> None:
+        """Give a column settings of its own."""
+
+    def append_batch(
+        self,
+        steps: Any,
+        envs: Any = None,
+        partial: bool = False,
+        timeout: float | None = None,
+    ) -> None:
+        """Append a step to each environment, or a part of one.
+
+        Never waits, unless a thousand items wait for their tables, or eight of each environment.
+
+        Args:
+            steps: A tree of arrays with a leading axis of ``num_envs``.
+            envs: Which environments have made a step: a mask of ``num_envs`` booleans, or indices;
+                all when ``None``. The values of others are ignored.
+            partial: The steps go on: the next append adds other leaves to them.
+            timeout: Seconds to wait where it must.
+
+        Raises:
+            SpecError: A leaf has another dtype or shape than in the steps before, or not a row for
+                each environment. Nothing was appended.
+            TrajectoryError: A leaf was given twice in one step. Nothing was appended.
+            WaitTimeoutError: The tables took no items in time. The steps were appended.
+        """
+
+    @property
+    def history(self) -> Any:
+        """What items are cut from: a tree like the steps.
+
+        Its leaves are columns as those of :mod:`echoic.structured_writer`: an index or a slice
+        counts from the newest step, which is -1, of each environment.
+        """
+
+    def create_items(
+        self, table: str, priority: Any, trajectory: Any, envs: Any = None
+    ) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+        """Make an item in each environment whose episode has all its steps. Never waits.
+
+        Args:
+            table: Where they go.
+            priority: Finite and not negative: one number, or one for each environment.
+            trajectory: A tree whose leaves are parts of columns of the history: one step
+                (``column[-1]``, which has no axis of time) or a slice.
+            envs: In which environments, as for ``append_batch``.
+
+        Returns:
+            A mask of those in which there is an item now.
+
+        Raises:
+            TableNotFoundError: There is no such table.
+            PriorityError: A priority is none. No item was made.
+            SpecError: The items are not like the table's spec.
+            TrajectoryError: A leaf is no part of a column of this writer.
+        """
+
+    def flush(self, block_until_num_items: int = 0, timeout: float | None = None) -> None:
+        """Hand all items over to their tables, and wait until at most so many are not there yet.
+
+        Raises:
+            WaitTimeoutError: The tables did not take them in time; they stay with the writer.
+        """
+
+    def end_episode(
+        self, envs: Any = None, clear: bool = True, timeout: float | None = None
+    ) -> None:
+        """Begin another episode. Items of the old one are handed over, but not waited for.
+
+        Args:
+            envs: In which environments, as for ``append_batch``.
+            clear: Items can no longer name steps of this episode.
+            timeout: Seconds to wait where it must, as for ``append_batch``.
+        """
+
+    def close(self) -> None:
+        """Take nothing more; items that were not flushed are dropped."""
+
+    @property
+    def num_envs(self) -> int:
+        """How many environments there are."""
+
+    @property
+    def pending(self) -> int:
+        """How many items were created and are in no table yet."""
+
+    @property
+    def episode_steps(self) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+        """How many steps of its episode are complete in each environment."""
+
+@disjoint_base
 class StructuredWriter:
     """The native part of :class:`echoic.StructuredWriter`: everything that runs per step."""
 
@@ -688,6 +808,7 @@ class StructuredWriter:
         tables: list[Table | RemoteTable],
         configs: list[Any],
         chunk_length: int | None,
+        encoding: Encoding,
     ) -> Self: ...
     def append(self, step: Any, partial: bool = False, timeout: float | None = None) -> None:
         """Append a step, or a part of one, and make the items that are due.
@@ -1067,12 +1188,12 @@ class LeafSpec:
         """The dtype, by numpy's name for it."""
 
     @property
-    def shape(self) -> tuple[int, ...]:
-        """Shape without a batch axis."""
+    def shape(self) -> tuple[int | None, ...]:
+        """Shape without a batch axis; ``None`` for an axis of any length, which is the first."""
 
     @property
     def nbytes(self) -> int:
-        """Bytes of this leaf in one sample."""
+        """Bytes of this leaf in one sample, or of one step where it may have any length."""
 
     def __eq__(self, other: object, /) -> bool: ...
     def __ne__(self, other: object, /) -> bool: ...
@@ -1088,7 +1209,7 @@ class Spec:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of one sample."""
+        """Bytes of one sample; of leaves that may have any length, one step counts."""
 
     def __len__(self) -> int: ...
 

@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
+    from echoic.trajectory_writer import Encoding
+
 __all__ = [
     "Column",
     "ColumnSteps",
@@ -403,6 +405,7 @@ class StructuredWriter(_native.StructuredWriter):
         tables: The tables that items may go to.
         configs: Which items to make; at each step they are looked at in this order.
         chunk_length: How many steps a chunk has at most; found out by measuring when ``None``.
+        encoding: How chunks are kept: see :class:`~echoic.TrajectoryWriter`.
 
     Raises:
         TrajectoryError: A pattern is malformed.
@@ -416,10 +419,11 @@ class StructuredWriter(_native.StructuredWriter):
         tables: Sequence[_native.Table | _native.RemoteTable],
         configs: Iterable[Config],
         chunk_length: int | None = None,
+        encoding: Encoding = "none",
     ) -> Self:
         """Make a writer; see the class for the arguments."""
         settings = [config._settings() for config in configs]  # noqa: SLF001 - the two are one
-        return super().__new__(cls, list(tables), settings, chunk_length)
+        return super().__new__(cls, list(tables), settings, chunk_length, encoding)
 
     def __enter__(self) -> Self:
         """Return the writer."""

@@ -12,7 +12,25 @@ from echoic.selectors import Fifo, Lifo, Selector, Uniform
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["Table"]
+__all__ = ["AnyLength", "Table"]
+
+
+class AnyLength:
+    """In what a table is told of its trajectories: any number of steps, each like this one.
+
+    Args:
+        step: An array or scalar, of which only dtype and shape matter.
+    """
+
+    __slots__ = ("step",)
+
+    def __init__(self, step: Any) -> None:
+        """Take the example of a step."""
+        self.step = step
+
+    def __repr__(self) -> str:
+        """Show what it is made of."""
+        return f"AnyLength({self.step!r})"
 
 
 class Table(_native.Table):
@@ -27,6 +45,9 @@ class Table(_native.Table):
             dtypes and shapes matter. The items' bytes then lie side by side, which is the fastest
             and smallest way to store items of one form. Without a spec items may be of any form,
             and trajectories that overlap share their steps.
+        trajectories: Instead of a spec: what each item looks like, while items still share steps. A
+            tree of arrays or scalars like a spec; a leaf that has a number of steps in front has an
+            axis of that length, or is an :class:`AnyLength` of one step.
         sampler: Who is sampled.
         remover: Who goes when the table is full.
         limiter: Who must wait.
@@ -53,6 +74,14 @@ class Table(_native.Table):
         ((4, 4), array([0.1, 0.1, 0.1, 0.1]))
         >>> table.update_priorities(batch.info.key, np.abs(batch.data["reward"]) + 0.1)
         4
+
+        Sequences of any length, each with one flag:
+
+        >>> from echoic import AnyLength
+        >>> step = AnyLength(np.zeros(4, np.float32))
+        >>> table = Table("sequences", trajectories={"obs": step, "lost": np.bool_(0)}, max_size=10)
+        >>> [(leaf.path, leaf.dtype, leaf.shape) for leaf in table.spec.leaves]
+        [('lost', 'bool', ()), ('obs', 'float32', (None, 4))]
     """
 
     def __new__(  # noqa: PLR0913 - one argument for each option
@@ -66,8 +95,11 @@ class Table(_native.Table):
         limiter: Limiter | None = None,
         max_times_sampled: int = 0,
         seed: int | None = None,
+        trajectories: Any = None,
     ) -> Self:
         """Make an empty table; see the class for the arguments."""
+        if spec is not None and trajectories is not None:
+            raise ValueError("give a spec, or say what trajectories look like; got both")
         return super().__new__(
             cls,
             name,
@@ -78,10 +110,11 @@ class Table(_native.Table):
             max_size,
             max_times_sampled,
             secrets.randbits(64) if seed is None else seed,
+            trajectories,
         )
 
     @classmethod
-    def queue(cls, name: str, spec: Any = None, *, max_size: int) -> Self:
+    def queue(cls, name: str, spec: Any = None, *, max_size: int, trajectories: Any = None) -> Self:
         """Make a table from which each item is sampled once, the oldest first.
 
         Inserts wait while it is full.
@@ -94,10 +127,11 @@ class Table(_native.Table):
             remover=Fifo(),
             limiter=Queue(max_size),
             max_times_sampled=1,
+            trajectories=trajectories,
         )
 
     @classmethod
-    def stack(cls, name: str, spec: Any = None, *, max_size: int) -> Self:
+    def stack(cls, name: str, spec: Any = None, *, max_size: int, trajectories: Any = None) -> Self:
         """Make a table from which each item is sampled once, the newest first.
 
         Inserts wait while it is full.
@@ -110,6 +144,7 @@ class Table(_native.Table):
             remover=Lifo(),
             limiter=Stack(max_size),
             max_times_sampled=1,
+            trajectories=trajectories,
         )
 
     def set_limiter(self, limiter: Limiter) -> None:

@@ -13,6 +13,7 @@ from echoic.errors import EchoicError, TableNotFoundError
 from echoic.sampler import Sampler
 from echoic.structured_writer import StructuredWriter
 from echoic.trajectory_writer import TrajectoryWriter
+from echoic.vector_writer import VectorWriter
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from echoic.server import Server
     from echoic.structured_writer import Config
     from echoic.table import Table
+    from echoic.trajectory_writer import Encoding
 
 __all__ = ["TableClient"]
 
@@ -215,16 +217,37 @@ class TableClient:
         return {name: table.info for name, table in self._tables.items()}
 
     def trajectory_writer(
-        self, num_keep_alive_refs: int = 1, *, chunk_length: int | None = None
+        self,
+        num_keep_alive_refs: int = 1,
+        *,
+        chunk_length: int | None = None,
+        encoding: Encoding = "none",
     ) -> TrajectoryWriter:
         """Make a writer of trajectories; see :class:`~echoic.TrajectoryWriter`."""
-        return TrajectoryWriter(list(self._tables.values()), num_keep_alive_refs, chunk_length)
+        tables = list(self._tables.values())
+        return TrajectoryWriter(tables, num_keep_alive_refs, chunk_length, encoding)
+
+    def vector_writer(
+        self,
+        num_envs: int,
+        num_keep_alive_refs: int = 1,
+        *,
+        chunk_length: int | None = None,
+        encoding: Encoding = "none",
+    ) -> VectorWriter:
+        """Make a writer for environments that step together; see :class:`~echoic.VectorWriter`."""
+        tables = list(self._tables.values())
+        return VectorWriter(tables, num_envs, num_keep_alive_refs, chunk_length, encoding)
 
     def structured_writer(
-        self, configs: Iterable[Config], *, chunk_length: int | None = None
+        self,
+        configs: Iterable[Config],
+        *,
+        chunk_length: int | None = None,
+        encoding: Encoding = "none",
     ) -> StructuredWriter:
         """Make a writer of trajectories by patterns; see :mod:`echoic.structured_writer`."""
-        return StructuredWriter(list(self._tables.values()), configs, chunk_length)
+        return StructuredWriter(list(self._tables.values()), configs, chunk_length, encoding)
 
     def can_sample(self, table: str, count: int) -> bool:
         """Whether a batch of so many could be sampled now without waiting."""

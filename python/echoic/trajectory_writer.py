@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from echoic import _native
 
@@ -11,7 +11,10 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
-__all__ = ["TrajectoryWriter"]
+__all__ = ["Encoding", "TrajectoryWriter"]
+
+# How the values of a column are kept in tables: see the guide "Trajectories in tables".
+Encoding: TypeAlias = Literal["none", "auto", "lz4", "zstd", "delta+lz4", "delta+zstd"]
 
 
 class TrajectoryWriter(_native.TrajectoryWriter):
@@ -24,6 +27,8 @@ class TrajectoryWriter(_native.TrajectoryWriter):
         tables: The tables that items may go to.
         num_keep_alive_refs: How many of the latest steps new items may still name.
         chunk_length: How many steps a chunk has at most; found out by measuring when ``None``.
+        encoding: How tables keep chunks, and get them over a network: ``"none"`` as they are,
+            ``"auto"`` as measured for each column, or in the form of this name where it is smaller.
 
     Examples:
         >>> import numpy as np
@@ -46,21 +51,38 @@ class TrajectoryWriter(_native.TrajectoryWriter):
         tables: Sequence[_native.Table | _native.RemoteTable],
         num_keep_alive_refs: int = 1,
         chunk_length: int | None = None,
+        encoding: Encoding = "none",
     ) -> Self:
         """Make a writer; see the class for the arguments."""
-        return super().__new__(cls, list(tables), num_keep_alive_refs, chunk_length)
+        return super().__new__(cls, list(tables), num_keep_alive_refs, chunk_length, encoding)
 
     def configure(
-        self, column: str, num_keep_alive_refs: int, chunk_length: int | None = None
+        self,
+        column: str,
+        num_keep_alive_refs: int | None = None,
+        chunk_length: int | None = None,
+        encoding: Encoding | None = None,
     ) -> None:
         """Give a column settings of its own.
 
         Args:
             column: Its path: keys joined by ``/``. It need not exist yet.
-            num_keep_alive_refs: How many of its latest values new items may still name.
-            chunk_length: How many values a chunk has at most.
+            num_keep_alive_refs: How many of its latest values new items may still name; as many as
+                of other columns when ``None``.
+            chunk_length: How many values a chunk has at most, and never more than are kept; as of
+                other columns when ``None``.
+            encoding: How its chunks are kept; as those of other columns when ``None``.
+
+        Raises:
+            ValueError: A setting makes no sense.
+
+        Examples:
+            >>> from echoic import Server, Table
+            >>> with Server(tables=[Table("t", max_size=10)]) as server:
+            ...     writer = server.client().trajectory_writer(num_keep_alive_refs=50)
+            ...     writer.configure("image", encoding="auto")
         """
-        super().configure(column, num_keep_alive_refs, chunk_length)
+        super().configure(column, num_keep_alive_refs, chunk_length, encoding)
 
     def __enter__(self) -> Self:
         """Return the writer."""

@@ -58,3 +58,22 @@ def make_queue() -> Iterator[Callable[..., echoic.Table]]:
 def selector(request: pytest.FixtureRequest) -> selectors.Selector:
     """Each of the selectors."""
     return request.param
+
+
+@pytest.fixture(params=["process", "tcp"])
+def serve(request: pytest.FixtureRequest) -> Iterator[Callable[..., echoic.TableClient]]:
+    """Serve tables, and make a client of them: in this process, and over TCP."""
+    opened: list[Any] = []
+
+    def make(*tables: echoic.Table) -> echoic.TableClient:
+        remote = request.param == "tcp"
+        transport = echoic.TcpTransport(port=0) if remote else None
+        server = echoic.Server(tables=tables, transport=transport).start()
+        opened.append(server)
+        client = echoic.connect(server.addresses[0]) if remote else server.client()
+        opened.append(client)
+        return client
+
+    yield make
+    for one in reversed(opened):
+        one.close()

@@ -15,12 +15,14 @@ use echoic_net::transport::{Dial, Link, TlsFiles, dial_to, listen_at};
 use echoic_net::wire::frame::{Control, HEADER_BYTES, Header, kind};
 use echoic_net::wire::handshake::{Hello, Open, Purpose, RefusalCode, Refused};
 use echoic_net::wire::tables::{
-    Area, ItemHead, Operation, Request, RowsHead, SignatureHead, SliceHead,
+    Area, ItemHead, Operation, Request, RowsHead, SignatureHead, SliceHead, write_chunk,
 };
 use echoic_net::wire::{PREFACE_BYTES, VERSION, preface};
 use echoic_replay::chunk::{Chunk, ColumnKind, Slice};
+use echoic_replay::encoding::{Encoding, Policy};
 use echoic_replay::limiter::Limiter;
 use echoic_replay::selectors::SelectorKind;
+use echoic_replay::spec::ANY_LENGTH;
 use echoic_replay::stream::Wait;
 use echoic_replay::table::{Form, Table, TableConfig, Tables};
 use echoic_replay::trajectory::{Column, Signature, Trajectory};
@@ -218,7 +220,10 @@ fn items_of_a_writer_whose_connections_break_arrive_once_and_in_order() {
     // Each chunk has ten steps; an item has the last three steps, of one chunk or two.
     let chunk = |id: u64| {
         let bytes: Vec<u8> = (id * 10..id * 10 + 10).flat_map(u64::to_le_bytes).collect();
-        Arc::new(Chunk::raw(Arc::clone(&kind), 10, bytes.into()).unwrap())
+        // Encoded ones arrive like others.
+        let policy =
+            if id.is_multiple_of(2) { Policy::Never } else { Policy::Always(Encoding::DeltaLz4) };
+        Arc::new(Chunk::encode(Arc::clone(&kind), 10, bytes.into(), policy).unwrap())
     };
     std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -397,6 +402,44 @@ fn hostile_inserts_are_refused_with_the_reason_and_harm_nothing() {
     assert_eq!(table.info().counts.inserts, 0);
     assert_eq!(told(&server, Purpose::Insert, &rows(0, 0, &[1.0, 2.0], 108)), None);
     assert_eq!(table.info().counts.inserts, 2);
+}
+
+#[test]
+fn an_item_that_is_not_as_the_table_says_is_refused_by_the_server_too() {
+    let leaf = leaf("number", Dtype::UInt(1), &[ANY_LENGTH, 8]);
+    let spec = Spec::of_trajectories(vec![leaf]).unwrap();
+    let table = queue(Form::Trajectories(Some(spec)));
+    let server = serve(&table);
+    let said = |path: &str, bytes: usize, steps: u32| {
+        let column = column(path, bytes);
+        let kind = Arc::new(column.kind.clone());
+        let chunk = Chunk::raw(kind, 3, vec![1; 3 * bytes].into()).unwrap();
+        let columns = vec![vec![SliceHead { chunk: 7, offset: 0, len: steps }]];
+        let (sequence, table, priority, version, signature) = (0, 0, 1.0, None, 5);
+        let head = ItemHead { sequence, table, priority, version, signature, columns };
+        frame(|out| {
+            let columns = vec![column];
+            SignatureHead::write(out, 5, &Signature { structure: String::new(), columns });
+            assert!(write_chunk(out, 7, |out| chunk.write(out)));
+            head.write(out);
+        })
+    };
+    for (said, reason) in [
+        (
+            said("number", 9, 2),
+            "expected the leaf `number: uint8[?, 8]`, got `number: uint8[2, 9]`",
+        ),
+        (said("other", 8, 2), "got `other: uint8[2, 8]`"),
+    ] {
+        let refused = told(&server, Purpose::Insert, &said).expect(reason);
+        assert_eq!(refused.code, RefusalCode::Spec, "{}", refused.text);
+        assert!(refused.text.contains(reason), "{reason}: {}", refused.text);
+    }
+    assert_eq!(table.info().counts.inserts, 0);
+    for steps in 1..4 {
+        assert_eq!(told(&server, Purpose::Insert, &said("number", 8, steps)), None);
+    }
+    assert_eq!(table.info().counts.inserts, 3);
 }
 
 #[test]

@@ -12,6 +12,7 @@ use echoic_net::wire::tables::{
 };
 use echoic_replay::chunk::ColumnKind;
 use echoic_replay::limiter::{Counts, Parameters};
+use echoic_replay::spec::ANY_LENGTH;
 use echoic_replay::table::{Form, Infos};
 use echoic_replay::trajectory::{Column, Signature};
 use echoic_replay::{Dtype, Leaf, Spec};
@@ -81,18 +82,25 @@ fn signature() -> impl Strategy<Value = Signature> {
 }
 
 fn entry() -> impl Strategy<Value = TableEntry> {
-    let spec = vec(kind(), 1..4).prop_map(|kinds| {
-        let leaf = |(number, kind): (usize, ColumnKind)| Leaf {
+    let leaves = |kinds: Vec<(ColumnKind, bool)>, may_have_any_length: bool| {
+        let leaf = |(number, (kind, any_length)): (usize, (ColumnKind, bool))| Leaf {
             path: format!("leaf{number}"),
             dtype: kind.dtype,
-            shape: kind.shape,
+            shape: (any_length && may_have_any_length)
+                .then_some(ANY_LENGTH)
+                .into_iter()
+                .chain(kind.shape)
+                .collect(),
         };
-        Spec::new(kinds.into_iter().enumerate().map(leaf).collect()).unwrap()
-    });
+        kinds.into_iter().enumerate().map(leaf).collect()
+    };
+    let kinds = vec((kind(), any::<bool>()), 1..4);
     let form = prop_oneof![
-        spec.clone().prop_map(Form::Rows),
+        kinds.clone().prop_map(move |kinds| Form::Rows(Spec::new(leaves(kinds, false)).unwrap())),
         Just(Form::Trajectories(None)),
-        spec.prop_map(|spec| Form::Trajectories(Some(spec))),
+        kinds.prop_map(move |kinds| {
+            Form::Trajectories(Some(Spec::of_trajectories(leaves(kinds, true)).unwrap()))
+        }),
     ];
     ("[a-z]{1,9}", form, "\\PC{0,30}", any::<u32>()).prop_map(
         |(name, form, structure, max_size)| TableEntry { name, form, structure, max_size },

@@ -58,7 +58,7 @@ mod _native {
     #[pymodule_export]
     use super::table::{Batch, BatchInfo, Table};
     #[pymodule_export]
-    use super::writer::{ColumnHistory, Steps, StructuredWriter, TrajectoryWriter};
+    use super::writer::{ColumnHistory, Steps, StructuredWriter, TrajectoryWriter, VectorWriter};
 
     #[pymodule_init]
     fn init(module: &pyo3::Bound<'_, pyo3::types::PyModule>) -> pyo3::PyResult<()> {

@@ -1,8 +1,8 @@
-//! Arrays and sequences of numbers as Rust has them: keys and priorities.
+//! Arrays and sequences of numbers as Rust has them: keys, priorities, and marks.
 
 use echoic_replay::Dtype;
 use numpy::PyArrayDescr;
-use pyo3::exceptions::PyValueError;
+use pyo3::exceptions::{PyIndexError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 
@@ -40,6 +40,41 @@ pub fn float_numbers(values: &Bound<'_, PyAny>) -> PyResult<Vec<f64>> {
     }
 }
 
+/// Which of `count` things are meant: by a mask of as many booleans, or by their indices.
+pub fn marks(values: &Bound<'_, PyAny>, count: usize) -> PyResult<Vec<bool>> {
+    static DTYPE: PyOnceLock<Py<PyArrayDescr>> = PyOnceLock::new();
+    let py = values.py();
+    let descr = DTYPE.get_or_try_init(py, || dtype::to_numpy(py, Dtype::Bool))?.bind(py);
+    let numpy = py.import("numpy")?;
+    let array = numpy.call_method1("asarray", (values,))?;
+    let (kind, shape): (String, Vec<usize>) =
+        (array.getattr("dtype")?.getattr("kind")?.extract()?, array.getattr("shape")?.extract()?);
+    if kind == "b" {
+        if shape != [count] {
+            let text = format!("expected a mask of shape [{count}], got one of shape {shape:?}");
+            return Err(PyValueError::new_err(text));
+        }
+        let array = numpy.call_method1("ascontiguousarray", (array, descr))?;
+        let bytes = contiguous_bytes(&array, descr).unwrap_or_default();
+        return Ok(bytes.into_iter().map(|byte| byte != 0).collect());
+    }
+    let empty = shape.contains(&0);
+    if !(empty || kind == "i" || kind == "u") {
+        let dtype = array.getattr("dtype")?;
+        let text = format!("expected a mask of {count} booleans or indices, got {dtype}");
+        return Err(PyValueError::new_err(text));
+    }
+    let mut marks = vec![false; count];
+    let indices: Vec<i64> = array.call_method0("ravel")?.call_method0("tolist")?.extract()?;
+    for index in indices {
+        let at = if index < 0 { index + count as i64 } else { index };
+        let mark = usize::try_from(at).ok().and_then(|at| marks.get_mut(at));
+        let text = || PyIndexError::new_err(format!("index {index} of {count}"));
+        *mark.ok_or_else(text)? = true;
+    }
+    Ok(marks)
+}
+
 /// What numpy makes of the values in this dtype.
 fn converted<T>(
     values: &Bound<'_, PyAny>,
@@ -55,12 +90,23 @@ fn converted<T>(
     Ok(words.map(number).collect())
 }
 
-/// The elements of a contiguous array of just this dtype, copied, since they need not be aligned; `None`
-/// for anything else.
+/// The elements of a contiguous array of just this dtype of 8 bytes, copied, since they need not be
+/// aligned; `None` for anything else.
 fn words(
     values: &Bound<'_, PyAny>,
     descr: &Bound<'_, PyArrayDescr>,
 ) -> Option<impl Iterator<Item = [u8; 8]> + use<>> {
+    let bytes = contiguous_bytes(values, descr)?;
+    let count = bytes.len() / 8;
+    Some((0..count).map(move |at| {
+        let mut word = [0; 8];
+        word.copy_from_slice(&bytes[at * 8..at * 8 + 8]);
+        word
+    }))
+}
+
+/// A copy of the bytes of a contiguous array of just this dtype; `None` for anything else.
+fn contiguous_bytes(values: &Bound<'_, PyAny>, descr: &Bound<'_, PyArrayDescr>) -> Option<Vec<u8>> {
     let header = Header::of_exact(values)?;
     if !(header.has_dtype(descr) && header.is_c_contiguous()) {
         return None;
@@ -71,10 +117,5 @@ fn words(
         // could give it other memory.
         unsafe { copy(header.data(), 0, &mut bytes) };
     }
-    let count = bytes.len() / 8;
-    Some((0..count).map(move |at| {
-        let mut word = [0; 8];
-        word.copy_from_slice(&bytes[at * 8..at * 8 + 8]);
-        word
-    }))
+    Some(bytes)
 }

@@ -1,10 +1,13 @@
 //! The contract of a sample, as Python sees it.
 
+use echoic_replay::Leaf;
+use echoic_replay::spec::ANY_LENGTH;
 use pyo3::prelude::*;
-use pyo3::types::PyTuple;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::{PyTuple, PyType};
 
 use crate::error::spec_error;
-use crate::leaf::display;
+use crate::leaf::{LeafRule, display};
 use crate::tree::Tree;
 
 /// Path, dtype and shape of one leaf.
@@ -13,7 +16,8 @@ use crate::tree::Tree;
 pub struct LeafSpec {
     path: String,
     dtype: String,
-    shape: Vec<usize>,
+    /// `None` for an axis of any length.
+    shape: Vec<Option<usize>>,
     nbytes: usize,
 }
 
@@ -26,7 +30,8 @@ impl LeafSpec {
 
     fn __repr__(&self) -> String {
         let Self { path, dtype, shape, nbytes } = self;
-        format!("LeafSpec(path={path:?}, dtype={dtype:?}, shape={shape:?}, nbytes={nbytes})")
+        let shape = shape_text(shape);
+        format!("LeafSpec(path={path:?}, dtype={dtype:?}, shape={shape}, nbytes={nbytes})")
     }
 }
 
@@ -42,14 +47,17 @@ impl Spec {
     pub fn new(py: Python<'_>, core: &echoic_replay::Spec) -> PyResult<Self> {
         let leaves = core.leaves().iter().zip(core.leaf_bytes()).map(|(leaf, bytes)| {
             let (path, dtype) = (leaf.path.clone(), leaf.dtype.to_string());
-            Py::new(py, LeafSpec { path, dtype, shape: leaf.shape.clone(), nbytes: *bytes })
+            Py::new(py, LeafSpec { path, dtype, shape: shape(leaf), nbytes: *bytes })
         });
         let width = core.leaves().iter().map(|leaf| display(&leaf.path).chars().count()).max();
         let rows = core.leaves().iter().zip(core.leaf_bytes()).map(|(leaf, bytes)| {
             let (path, width) = (display(&leaf.path), width.unwrap_or(0));
-            format!("{path:width$}  {}{:?}  {bytes} bytes\n", leaf.dtype, leaf.shape)
+            let (shape, each) = (shape_text(&shape(leaf)), per_step(leaf.has_any_length()));
+            format!("{path:width$}  {}{shape}  {bytes} bytes{each}\n", leaf.dtype)
         });
-        let text = format!("{}{} bytes a sample", rows.collect::<String>(), core.nbytes());
+        let any = core.leaves().iter().any(|leaf| leaf.has_any_length());
+        let total = if any { String::new() } else { format!("{} bytes a sample", core.nbytes()) };
+        let text = format!("{}{total}", rows.collect::<String>()).trim_end().to_owned();
         Ok(Self { leaves: leaves.collect::<PyResult<_>>()?, text, nbytes: core.nbytes() })
     }
 }
@@ -77,6 +85,36 @@ impl Spec {
     fn __len__(&self) -> usize {
         self.leaves.len()
     }
+}
+
+fn shape(leaf: &Leaf) -> Vec<Option<usize>> {
+    leaf.shape.iter().map(|axis| (*axis != ANY_LENGTH).then_some(*axis)).collect()
+}
+
+fn shape_text(shape: &[Option<usize>]) -> String {
+    let axes = shape.iter().map(|axis| axis.map_or("?".to_owned(), |axis| axis.to_string()));
+    format!("[{}]", axes.collect::<Vec<_>>().join(", "))
+}
+
+fn per_step(any_length: bool) -> &'static str {
+    if any_length { " a step" } else { "" }
+}
+
+/// The core's spec of trajectories like this one, in which `AnyLength` stands for any number of steps.
+pub fn trajectory_spec(example: &Bound<'_, PyAny>) -> PyResult<echoic_replay::Spec> {
+    static CLASS: PyOnceLock<Py<PyType>> = PyOnceLock::new();
+    let py = example.py();
+    let class = CLASS.import(py, "echoic.table", "AnyLength")?;
+    let tree = Tree::compile_with(example, &mut |path, value| {
+        if !value.is_instance(class)? {
+            return LeafRule::from_example(path, value);
+        }
+        let mut rule = LeafRule::from_example(path, &value.getattr("step")?)?;
+        rule.leaf.shape.insert(0, ANY_LENGTH);
+        Ok(rule)
+    })?;
+    let leaves = tree.rules.into_iter().map(|rule| rule.leaf).collect();
+    echoic_replay::Spec::of_trajectories(leaves).map_err(|error| spec_error(py, error.to_string()))
 }
 
 /// The core's spec of a compiled tree.

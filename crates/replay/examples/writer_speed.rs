@@ -10,8 +10,10 @@ use std::time::Instant;
 
 use echoic_replay::Dtype;
 use echoic_replay::chunk::{Chunk, ColumnKind};
+use echoic_replay::encoding::Policy;
 use echoic_replay::trajectory::{Column, Signature, Trajectory};
 use echoic_replay::writer::structured::{Pattern, PatternLeaf, Priority, StructuredWriter, Take};
+use echoic_replay::writer::vector::VectorWriter;
 use echoic_replay::writer::{
     ChunkId, ChunkLength, ColumnConfig, ItemSteps, OutgoingItem, Sink, Span, TrajectoryWriter,
 };
@@ -19,6 +21,8 @@ use echoic_replay::writer::{
 /// Few, so that many rounds have a processor for themselves.
 const STEPS: u64 = 2000;
 const ROUNDS: usize = 401;
+/// A divisor of the steps.
+const ENVIRONMENTS: usize = 50;
 
 /// Keeps the latest items, as a table would.
 #[derive(Default)]
@@ -83,7 +87,8 @@ fn main() {
         Some(&data[..16]),
         Some(&data[..8]),
     ];
-    let config = ColumnConfig { keep_alive: 1000, chunk_length: ChunkLength::Auto };
+    let chunk_length = ChunkLength::Auto;
+    let config = ColumnConfig { keep_alive: 1000, chunk_length, encoding: Policy::Never };
     let signature = Arc::new(Signature { structure: String::new(), columns: columns() });
     let mut writer = TrajectoryWriter::new(config).expect("it is right");
     for column in columns() {
@@ -149,7 +154,8 @@ fn main() {
         conditions: vec![],
         priority: Priority::Constant(1.0),
     };
-    let mut writer = StructuredWriter::new(ChunkLength::Auto, vec![pattern]).expect("it is right");
+    let mut writer = StructuredWriter::new(ChunkLength::Auto, Policy::Never, vec![pattern])
+        .expect("it is right");
     for column in columns() {
         writer.column(&column.path, &column.kind).expect("it is new");
     }
@@ -161,5 +167,32 @@ fn main() {
         }
     };
     measure("structured append, emit", &mut state, rounds, |_| ());
+
+    let mut writer = VectorWriter::new(ENVIRONMENTS, config).expect("it is right");
+    let takes: Vec<(u32, Take)> = columns()
+        .iter()
+        .map(|column| {
+            (writer.column(&column.path, &column.kind).expect("it is new"), Take::One(-1))
+        })
+        .collect();
+    let many: Vec<Vec<u8>> = row.iter().flatten().map(|value| value.repeat(ENVIRONMENTS)).collect();
+    let many: Vec<_> = many.iter().map(|values| Some(values.as_slice())).collect();
+    let mut state = (writer, state.1);
+    let rounds = |(writer, _): &mut (VectorWriter, Latest)| {
+        for _ in 0..STEPS / ENVIRONMENTS as u64 {
+            writer.append(black_box(&many), None, false).expect("it fits");
+        }
+    };
+    measure("append of 50 environments, per row", &mut state, rounds, |_| ());
+    let rounds = |(writer, sink): &mut (VectorWriter, Latest)| {
+        for _ in 0..STEPS / ENVIRONMENTS as u64 {
+            writer.append(black_box(&many), None, false).expect("it fits");
+            let priorities = &[1.0; ENVIRONMENTS];
+            let made = writer.create_items(0, priorities, &signature, &takes, None);
+            assert!(made.is_ok());
+            writer.emit(sink);
+        }
+    };
+    measure("the same, create_items, emit", &mut state, rounds, |_| ());
     black_box(state.1.chunks);
 }

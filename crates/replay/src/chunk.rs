@@ -259,25 +259,15 @@ impl Chunk {
         Ok(Self::of(kind, bytes, len, encoding))
     }
 
-    /// A chunk in this form, or as it is when the form is larger than `most` bytes or no smaller.
-    pub(crate) fn pack(
-        kind: Arc<ColumnKind>,
-        len: u32,
-        raw: Box<[u8]>,
-        encoding: Encoding,
-        most: usize,
-    ) -> Result<Self, ChunkError> {
-        Self::check_len(&kind, len, raw.len())?;
-        let packed = match encoding {
-            _ if raw.is_empty() => None,
-            Encoding::Raw => None,
-            _ => codec::pack(encoding, &kind, &raw),
-        };
-        let (data, encoding) = match packed {
-            Some(packed) if packed.len() <= most && packed.len() < raw.len() => (packed, encoding),
-            _ => (raw, Encoding::Raw),
-        };
-        Ok(Self::of(kind, data, len, encoding))
+    /// Another chunk of the same values in this form, unless that is larger than `most` bytes or no
+    /// smaller, or the chunk is encoded already.
+    pub(crate) fn pack(&self, encoding: Encoding, most: usize) -> Option<Self> {
+        if encoding == Encoding::Raw || self.encoding != Encoding::Raw || self.data.is_empty() {
+            return None;
+        }
+        let packed = codec::pack(encoding, &self.kind, &self.data)?;
+        let smaller = packed.len() <= most && packed.len() < self.data.len();
+        smaller.then(|| Self::of(Arc::clone(&self.kind), packed, self.len, encoding))
     }
 
     fn of(kind: Arc<ColumnKind>, data: Box<[u8]>, len: u32, encoding: Encoding) -> Self {
@@ -347,6 +337,11 @@ impl Chunk {
     /// the allocator adds.
     pub fn memory_bytes(&self) -> usize {
         size_of::<Self>() + 2 * size_of::<usize>() + self.data.len()
+    }
+
+    /// The values of all its steps, if its bytes are just these.
+    pub(crate) fn values(&self) -> Option<&[u8]> {
+        (self.encoding == Encoding::Raw).then_some(&*self.data)
     }
 
     /// Copies steps `offset ..` into `to`, whose length says how many.

@@ -82,7 +82,8 @@ impl FromStr for Dtype {
     }
 }
 
-/// The length of an axis that may have any: the first of a leaf, where items have a time.
+/// The length of an axis that may have any: the first of a leaf, which then is the axis of time; see
+/// [`Spec::of_trajectories`].
 pub const ANY_LENGTH: usize = usize::MAX;
 
 /// One leaf of a sample.
@@ -99,8 +100,17 @@ pub struct Leaf {
 impl Leaf {
     /// Bytes of this leaf in one sample; `None` when that is past what an address can hold.
     pub fn nbytes(&self) -> Option<usize> {
+        self.bytes_of(&self.shape)
+    }
+
+    fn bytes_of(&self, axes: &[usize]) -> Option<usize> {
         // A zero anywhere makes the product zero, but not before the others have been multiplied.
-        self.shape.iter().try_fold(self.dtype.itemsize(), |bytes, axis| bytes.checked_mul(*axis))
+        axes.iter().try_fold(self.dtype.itemsize(), |bytes, axis| bytes.checked_mul(*axis))
+    }
+
+    /// Whether its first axis may have any length.
+    pub fn has_any_length(&self) -> bool {
+        self.shape.first() == Some(&ANY_LENGTH)
     }
 }
 
@@ -132,6 +142,11 @@ pub enum SpecError {
     /// Make the leaf smaller.
     #[error("leaf `{0}` has more bytes than an address can hold")]
     TooLarge(String),
+    /// Give the axis a length.
+    #[error(
+        "leaf `{0}` has an axis of any length, which only the first axis of a trajectory's leaf can be"
+    )]
+    AnyLength(String),
 }
 
 /// The leaves of a sample, in the order of their columns.
@@ -157,8 +172,22 @@ impl Spec {
     ///
     /// # Errors
     ///
-    /// [`SpecError`] when there are none, two have one path, or their bytes can't be counted.
+    /// [`SpecError`] when there are none, two have one path, their bytes can't be counted, or an axis has
+    /// no length.
     pub fn new(leaves: Vec<Leaf>) -> Result<Self, SpecError> {
+        match leaves.iter().find(|leaf| leaf.has_any_length()) {
+            Some(leaf) => Err(SpecError::AnyLength(leaf.path.clone())),
+            None => Self::of_trajectories(leaves),
+        }
+    }
+
+    /// As [`Spec::new`], where the first axis of a leaf may be [`ANY_LENGTH`]. Of such leaves one step
+    /// counts as their bytes.
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn of_trajectories(leaves: Vec<Leaf>) -> Result<Self, SpecError> {
         if leaves.is_empty() {
             return Err(SpecError::Empty);
         }
@@ -169,8 +198,12 @@ impl Spec {
             if !paths.insert(&leaf.path) {
                 return Err(SpecError::Duplicate(leaf.path.clone()));
             }
+            if leaf.shape.iter().skip(1).any(|axis| *axis == ANY_LENGTH) {
+                return Err(SpecError::AnyLength(leaf.path.clone()));
+            }
             let too_large = || SpecError::TooLarge(leaf.path.clone());
-            let bytes = leaf.nbytes().ok_or_else(too_large)?;
+            let axes = &leaf.shape[usize::from(leaf.has_any_length())..];
+            let bytes = leaf.bytes_of(axes).ok_or_else(too_large)?;
             total = total.checked_add(bytes).ok_or_else(too_large)?;
             leaf_bytes.push(bytes);
         }
@@ -209,13 +242,26 @@ mod tests {
 
     #[test]
     fn refuses_what_no_sample_could_meet() {
-        let huge = leaf("huge", &[usize::MAX, 2]);
+        let huge = leaf("huge", &[usize::MAX - 1, 2]);
         let pair = vec![leaf("a", &[usize::MAX / 16]), leaf("b", &[usize::MAX / 16])];
         assert_eq!(Spec::new(vec![]), Err(SpecError::Empty));
         assert_eq!(Spec::new(vec![huge]), Err(SpecError::TooLarge("huge".into())));
         assert!(Spec::new(pair).is_ok());
         let twice = vec![leaf("a", &[]), leaf("a", &[1])];
         assert_eq!(Spec::new(twice), Err(SpecError::Duplicate("a".into())));
+    }
+
+    #[test]
+    fn only_the_first_axis_of_a_trajectory_has_any_length() {
+        let steps = vec![leaf("steps", &[ANY_LENGTH, 3]), leaf("end", &[])];
+        assert_eq!(Spec::new(steps.clone()), Err(SpecError::AnyLength("steps".into())));
+        let spec = Spec::of_trajectories(steps).unwrap();
+        assert_eq!((spec.leaf_bytes(), spec.nbytes()), (&[24, 8][..], 32));
+        assert_eq!(spec.leaves()[0].to_string(), "steps: int64[?, 3]");
+        for shape in [&[3, ANY_LENGTH][..], &[ANY_LENGTH, ANY_LENGTH]] {
+            let refused = Spec::of_trajectories(vec![leaf("x", shape)]);
+            assert_eq!(refused, Err(SpecError::AnyLength("x".into())), "{shape:?}");
+        }
     }
 
     #[test]

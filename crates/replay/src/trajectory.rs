@@ -1,11 +1,15 @@
 //! What an item is made of: for each leaf, slices of chunks.
 
+mod gather;
+
 use std::sync::Arc;
 
 use smallvec::SmallVec;
 
 use crate::chunk::{ColumnKind, Slice};
+use crate::encoding::Encoding;
 use crate::spec::{ANY_LENGTH, Leaf, Spec};
+pub(crate) use gather::Gather;
 
 /// One leaf of a trajectory, whatever its length.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -52,7 +56,10 @@ impl Signature {
             if leaf.path != column.path || leaf.dtype != column.kind.dtype || !fits {
                 let (path, shape) = (column.path.clone(), shape.copied().collect());
                 let got = Leaf { path, dtype: column.kind.dtype, shape };
-                return Err(format!("expected the leaf `{leaf}`, got `{got}`"));
+                // Its axes look like those of steps, but none of them is time.
+                let one = leaf.has_any_length() && time.is_none();
+                let one = if one { ", which is one step without an axis of time" } else { "" };
+                return Err(format!("expected the leaf `{leaf}`, got `{got}`{one}"));
             }
         }
         Ok(())
@@ -197,11 +204,23 @@ impl Trajectory {
     ///
     /// When they are not, or there is no such column.
     pub fn copy_column(&self, column: usize, to: &mut [u8]) {
+        let mut gather = Gather::default();
+        self.gather_column(column, to, &mut gather);
+        gather.finish();
+    }
+
+    /// As [`Trajectory::copy_column`], once `gather` is finished.
+    pub(crate) fn gather_column<'a, 'b>(
+        &'a self,
+        column: usize,
+        to: &'b mut [u8],
+        gather: &mut Gather<'a, 'b>,
+    ) {
         let step = self.signature.columns[column].kind.step_bytes().unwrap_or(0);
         let mut rest = to;
         for slice in self.column(column) {
             let (part, after) = rest.split_at_mut(slice.len as usize * step);
-            slice.chunk.copy_to(slice.offset, part);
+            gather.add(slice, part);
             rest = after;
         }
         assert!(rest.is_empty(), "a column has {} bytes too few", rest.len());
@@ -215,6 +234,11 @@ impl Trajectory {
     pub fn check(&self, spec: &Spec) -> Result<(), String> {
         let steps = (0..self.signature.columns.len()).map(|column| self.steps(column));
         self.signature.check(spec, &steps.collect::<SmallVec<[u64; 8]>>())
+    }
+
+    /// Whether reading it means to decode.
+    pub fn is_encoded(&self) -> bool {
+        self.slices.iter().any(|slice| slice.chunk.encoding() != Encoding::Raw)
     }
 
     /// Every slice.

@@ -5,8 +5,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use echoic_replay::chunk::{Chunk, ColumnKind, Slice};
+use echoic_replay::encoding::{Encoding, Policy};
 use echoic_replay::limiter::Limiter;
 use echoic_replay::selectors::SelectorKind;
+use echoic_replay::spec::ANY_LENGTH;
 use echoic_replay::table::saved::{SavedError, load, open, save};
 use echoic_replay::table::{Form, Obstacle, Table, TableConfig, Tables};
 use echoic_replay::trajectory::{Column, Signature, Trajectory};
@@ -33,12 +35,17 @@ fn rows() -> Form {
     Form::Rows(Spec::new(vec![leaf]).unwrap())
 }
 
+fn sequences() -> Form {
+    let leaf = Leaf { path: "x".into(), dtype: Dtype::UInt(8), shape: vec![ANY_LENGTH] };
+    Form::Trajectories(Some(Spec::of_trajectories(vec![leaf]).unwrap()))
+}
+
 fn tables() -> Tables {
     let prioritized = SelectorKind::Prioritized { exponent: 0.5 };
     let tables = [
         config("rows", rows(), prioritized),
         config("epoch", rows(), SelectorKind::Epoch),
-        config("trajectories", Form::Trajectories(None), SelectorKind::Uniform),
+        config("trajectories", sequences(), SelectorKind::Uniform),
     ];
     let tables = tables.into_iter().map(|config| Arc::new(Table::new(config).unwrap()));
     Tables::new(tables.collect()).unwrap()
@@ -66,7 +73,15 @@ fn put_trajectories(table: &Arc<Table>, chunks: u64) {
     for number in 0..chunks {
         let steps = number * 8..number * 8 + 8;
         let bytes: Vec<u8> = steps.flat_map(u64::to_le_bytes).collect();
-        let chunk = Arc::new(Chunk::raw(Arc::clone(&kind), 8, bytes.into()).unwrap());
+        // Encoded chunks and others are saved alike.
+        let policy = if number.is_multiple_of(2) {
+            Policy::Never
+        } else {
+            Policy::Always(Encoding::DeltaLz4)
+        };
+        let chunk = Chunk::encode(Arc::clone(&kind), 8, bytes.into(), policy).unwrap();
+        assert_eq!(chunk.encoding() == Encoding::Raw, policy == Policy::Never);
+        let chunk = Arc::new(chunk);
         for offset in 0..4 {
             let slice = Slice { chunk: Arc::clone(&chunk), offset, len: 4 };
             let trajectory = Trajectory::new(Arc::clone(&signature), vec![vec![slice]]).unwrap();

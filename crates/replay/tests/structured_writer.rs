@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use echoic_replay::Dtype;
 use echoic_replay::chunk::{Chunk, ColumnKind};
+use echoic_replay::encoding::Policy;
 use echoic_replay::writer::structured::{
     Condition, Pattern, PatternLeaf, Priority, Reduce, Scalar, StructuredError, StructuredWriter,
     Take, Term, Test,
@@ -62,7 +63,7 @@ fn compare(term: Term, modulo: Option<u32>, test: Test, value: i128) -> Conditio
 
 /// A writer with columns `a` and `b`.
 fn writer(patterns: Vec<Pattern>) -> StructuredWriter {
-    let mut writer = StructuredWriter::new(ChunkLength::Auto, patterns).unwrap();
+    let mut writer = StructuredWriter::new(ChunkLength::Auto, Policy::Never, patterns).unwrap();
     assert_eq!((writer.column("a", &short()), writer.column("b", &short())), (Ok(0), Ok(1)));
     writer
 }
@@ -245,7 +246,9 @@ fn columns_that_no_pattern_needs_are_not_kept() {
 
 #[test]
 fn what_can_never_be_applied_is_refused() {
-    let new = |pattern| StructuredWriter::new(ChunkLength::Auto, vec![pattern]).unwrap_err();
+    let new = |pattern| {
+        StructuredWriter::new(ChunkLength::Auto, Policy::Never, vec![pattern]).unwrap_err()
+    };
     assert_eq!(new(pattern(vec![], vec![])), StructuredError::Empty);
     for (start, stop, step) in [(0, 0, 1), (-2, 1, 1), (-2, -2, 1), (-2, -3, 1), (-2, 0, 0)] {
         let error = StructuredError::Slice { path: "out".into(), start, stop, step };
@@ -265,7 +268,7 @@ fn what_can_never_be_applied_is_refused() {
     assert_eq!(new(with(reduced(1, Reduce::Last))), error);
     let mixed = Reduce::Mixed { eta: 1.5 };
     assert_eq!(new(with(reduced(0, mixed))), StructuredError::Mixed(1.5));
-    assert!(StructuredWriter::new(ChunkLength::Fixed(0), vec![]).is_err());
+    assert!(StructuredWriter::new(ChunkLength::Fixed(0), Policy::Never, vec![]).is_err());
 }
 
 #[test]
@@ -292,7 +295,8 @@ proptest! {
     ) {
         let stop = (start + len).min(0);
         let patterns = vec![pattern(vec![slice("a", start, stop, step)], vec![])];
-        let mut writer = StructuredWriter::new(ChunkLength::Fixed(length), patterns).unwrap();
+        let length = ChunkLength::Fixed(length);
+        let mut writer = StructuredWriter::new(length, Policy::Never, patterns).unwrap();
         writer.column("a", &short()).unwrap();
         let mut model: Vec<Option<i16>> = vec![];
         let mut expected: Vec<Item> = vec![];

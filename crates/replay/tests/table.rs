@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use echoic_replay::chunk::{Chunk, ColumnKind, Slice};
 use echoic_replay::limiter::{Counts, Limiter, LimiterError, Parameters, Reason};
 use echoic_replay::selectors::SelectorKind;
+use echoic_replay::spec::ANY_LENGTH;
 use echoic_replay::stream::Wait;
 use echoic_replay::table::{
     Form, Infos, Obstacle, Sampled, Stack, Table, TableConfig, TableError, Tables,
@@ -1062,6 +1063,39 @@ fn items_that_are_not_as_the_table_says_are_refused() {
         table.try_sample(1).unwrap().gather(&mut [&mut values]);
         assert_eq!((values, table.info().counts.inserts), ([0, 2, 3], 1));
     }
+}
+
+#[test]
+fn a_leaf_of_any_length_takes_any_number_of_steps() {
+    let long = signature("x", false);
+    let steps = chunk(&long, &[0, 1, 2, 3]);
+    let spec = |shape: &[usize]| {
+        let leaf = Leaf { path: "x".into(), dtype: Dtype::UInt(1), shape: shape.into() };
+        Spec::of_trajectories(vec![leaf]).unwrap()
+    };
+    let table = |form| table(config(form, SelectorKind::Fifo, SelectorKind::Fifo, 9));
+    let any = table(Form::Trajectories(Some(spec(&[ANY_LENGTH]))));
+    for len in 1..5 {
+        any.try_insert(&slices(&long, &[(&steps, 0, len)]), 1.0, None).unwrap();
+    }
+    let refused = |item: &Arc<Trajectory>| match any.try_insert(item, 1.0, None).unwrap_err() {
+        Obstacle::Failed(TableError::Spec(text)) => text,
+        other => panic!("{other:?}"),
+    };
+    let squeezed = signature("x", true);
+    assert_eq!(
+        refused(&slices(&squeezed, &[(&steps, 0, 1)])),
+        "expected the leaf `x: uint8[?]`, got `x: uint8[]`, which is one step without an axis of time"
+    );
+    let other = signature("y", false);
+    assert_eq!(
+        refused(&slices(&other, &[(&steps, 0, 2)])),
+        "expected the leaf `x: uint8[?]`, got `y: uint8[2]`"
+    );
+    assert_eq!(any.info().counts.inserts, 4);
+    // There is no row that would have room for it.
+    let rows = config(Form::Rows(spec(&[ANY_LENGTH])), SelectorKind::Fifo, SelectorKind::Fifo, 9);
+    assert!(matches!(Table::new(rows), Err(TableError::Spec(_))));
 }
 
 #[derive(Debug, Clone)]

@@ -4,6 +4,7 @@ use std::sync::{Arc, Weak};
 
 use echoic_replay::Dtype;
 use echoic_replay::chunk::{Chunk, ColumnKind};
+use echoic_replay::encoding::Policy;
 use echoic_replay::trajectory::{Column, Signature, Trajectory, TrajectoryError};
 use echoic_replay::writer::{
     ChunkId, ChunkLength, ColumnConfig, ItemSteps, OutgoingItem, Sink, Span, StepRef,
@@ -37,8 +38,13 @@ fn byte() -> ColumnKind {
     ColumnKind { dtype: Dtype::UInt(1), shape: vec![] }
 }
 
+fn auto(keep_alive: u32) -> ColumnConfig {
+    ColumnConfig { keep_alive, chunk_length: ChunkLength::Auto, encoding: Policy::Never }
+}
+
 fn config(keep_alive: u32, length: u32) -> ColumnConfig {
-    ColumnConfig { keep_alive, chunk_length: ChunkLength::Fixed(length) }
+    let chunk_length = ChunkLength::Fixed(length);
+    ColumnConfig { keep_alive, chunk_length, encoding: Policy::Never }
 }
 
 fn signature(columns: usize, squeezed: bool) -> Arc<Signature> {
@@ -102,8 +108,8 @@ fn a_config_that_makes_no_column_is_refused() {
         assert_eq!(error, WriterError::Config { keep_alive, length });
         assert_eq!(writer(config(8, 8)).configure("a", config(keep_alive, length)), Err(error));
     }
-    let auto = ColumnConfig { keep_alive: 0, chunk_length: ChunkLength::Auto };
-    assert!(TrajectoryWriter::new(auto).is_err());
+    let nothing = ColumnConfig { keep_alive: 0, ..auto(1) };
+    assert!(TrajectoryWriter::new(nothing).is_err());
 }
 
 #[test]
@@ -373,8 +379,7 @@ fn an_item_in_the_queue_keeps_its_chunks_beyond_the_window() {
 fn memory_is_bounded_by_the_window() {
     let kind = ColumnKind { dtype: Dtype::UInt(1), shape: vec![1000] };
     for chunk_length in [ChunkLength::Auto, ChunkLength::Fixed(16)] {
-        let mut writer =
-            TrajectoryWriter::new(ColumnConfig { keep_alive: 64, chunk_length }).unwrap();
+        let mut writer = TrajectoryWriter::new(ColumnConfig { chunk_length, ..auto(64) }).unwrap();
         writer.column("a", &kind).unwrap();
         let mut most = 0;
         for step in 0..10_000u64 {
@@ -398,7 +403,7 @@ fn memory_is_bounded_by_the_window() {
 fn chunks_get_shorter_where_items_name_few_steps() {
     let lengths = |every: u64, len: u32| {
         let kind = ColumnKind { dtype: Dtype::UInt(1), shape: vec![100] };
-        let config = ColumnConfig { keep_alive: 300, chunk_length: ChunkLength::Auto };
+        let config = auto(300);
         let mut writer = TrajectoryWriter::new(config).unwrap();
         writer.column("a", &kind).unwrap();
         let column = Column { path: String::new(), kind, squeezed: false };

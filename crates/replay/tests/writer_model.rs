@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use echoic_replay::Dtype;
 use echoic_replay::chunk::{Chunk, ColumnKind};
+use echoic_replay::encoding::{Encoding, Policy};
 use echoic_replay::trajectory::{Column, Signature};
 use echoic_replay::writer::{
     ChunkId, ChunkLength, ColumnConfig, ItemSteps, ItemTicket, OutgoingItem, Sink, Span,
@@ -39,11 +40,20 @@ enum Op {
     Configure { column: usize, config: ColumnConfig },
 }
 
+fn encoding() -> impl Strategy<Value = Policy> {
+    let forms = Encoding::ALL.into_iter().map(Policy::Always);
+    prop::sample::select(forms.chain([Policy::Never, Policy::Auto]).collect::<Vec<_>>())
+}
+
 fn config() -> impl Strategy<Value = ColumnConfig> {
     let fixed = (1u32..9).prop_flat_map(|keep_alive| {
         let length =
             prop_oneof![Just(ChunkLength::Auto), (1..=keep_alive).prop_map(ChunkLength::Fixed),];
-        length.prop_map(move |chunk_length| ColumnConfig { keep_alive, chunk_length })
+        (length, encoding()).prop_map(move |(chunk_length, encoding)| ColumnConfig {
+            keep_alive,
+            chunk_length,
+            encoding,
+        })
     });
     fixed.boxed()
 }

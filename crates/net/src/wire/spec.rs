@@ -70,6 +70,20 @@ pub fn check(spec: &Spec) -> Result<(), WireError> {
 ///
 /// Any [`WireError`].
 pub fn read(reader: &mut Reader<'_>) -> Result<Spec, WireError> {
+    Spec::new(read_leaves(reader)?).map_err(|error| WireError::Spec(error.to_string()))
+}
+
+/// Reads a spec of trajectories, whose leaves may have any length.
+///
+/// # Errors
+///
+/// Any [`WireError`].
+pub fn read_of_trajectories(reader: &mut Reader<'_>) -> Result<Spec, WireError> {
+    let leaves = read_leaves(reader)?;
+    Spec::of_trajectories(leaves).map_err(|error| WireError::Spec(error.to_string()))
+}
+
+fn read_leaves(reader: &mut Reader<'_>) -> Result<Vec<Leaf>, WireError> {
     let count = reader.u32_at_most("number of leaves", MAX_LEAVES)?;
     let mut leaves = Vec::new();
     for _ in 0..count {
@@ -77,7 +91,7 @@ pub fn read(reader: &mut Reader<'_>) -> Result<Spec, WireError> {
         let (dtype, shape) = read_kind(reader)?;
         leaves.push(Leaf { path, dtype, shape });
     }
-    Spec::new(leaves).map_err(|error| WireError::Spec(error.to_string()))
+    Ok(leaves)
 }
 
 /// Reads what [`write_kind`] writes.

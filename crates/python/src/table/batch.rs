@@ -159,7 +159,7 @@ impl Batch {
             rule.leaf.nbytes().and_then(|bytes| bytes.checked_mul(len)).unwrap_or(usize::MAX)
         });
         let plan = Plan::new(leaf_bytes.collect())?;
-        let memory = filled(py, arena, &plan, |columns| sampled.gather(columns))?;
+        let memory = filled(py, arena, &plan, false, |columns| sampled.gather(columns))?;
         let data = tree.build(py, &mut |leaf| {
             let rule = &tree.rules[leaf];
             let shape: Vec<usize> = [&[len], &rule.leaf.shape[..]].concat();
@@ -181,8 +181,9 @@ impl Batch {
         let data = match sampled.stack() {
             Stack::Trajectories { signature, steps } => {
                 let known = known(&signature)?;
+                let encoded = sampled.trajectories().iter().any(|one| one.is_encoded());
                 let gather = |columns: &mut [&mut [u8]]| sampled.gather(columns);
-                stacked(py, &known, arena, &steps, gather)?
+                stacked(py, &known, arena, &steps, encoded, gather)?
             }
             _ => {
                 let items = sampled.trajectories().iter().map(|trajectory| {
@@ -256,17 +257,19 @@ impl Batch {
     }
 }
 
-/// Memory that `gather` has filled.
+/// Memory that `gather` has filled, from chunks that it must decode if they are `encoded`.
 fn filled(
     py: Python<'_>,
     arena: &Arena,
     plan: &Plan,
+    encoded: bool,
     gather: impl Fn(&mut [&mut [u8]]) + Sync,
 ) -> PyResult<Py<Memory>> {
     let mut memory = arena.take(py, plan.total)?;
     let written = Memory::write(&mut memory, py, 0, plan.total, |bytes| {
         let mut columns = plan.split(bytes);
-        if plan.total >= DETACH_BYTES {
+        // Of a large chunk that is decoded little may be wanted.
+        if encoded || plan.total >= DETACH_BYTES {
             py.detach(|| gather(&mut columns));
         } else {
             gather(&mut columns);
@@ -295,6 +298,7 @@ fn stacked<'py>(
     known: &Known,
     arena: &Arena,
     steps: &[Vec<u64>],
+    encoded: bool,
     gather: impl Fn(&mut [&mut [u8]]) + Sync,
 ) -> PyResult<Bound<'py, PyAny>> {
     let columns = &known.signature.columns;
@@ -303,7 +307,7 @@ fn stacked<'py>(
         column.kind.step_bytes().and_then(|bytes| bytes.checked_mul(*total)).unwrap_or(usize::MAX)
     });
     let plan = Plan::new(bytes.collect())?;
-    let memory = filled(py, arena, &plan, gather)?;
+    let memory = filled(py, arena, &plan, encoded, gather)?;
     let data = stack(py, known, steps, |column, descr, shape| {
         view(py, &memory, &plan, column, descr, shape)
     })?;
@@ -351,7 +355,7 @@ fn alone<'py>(
 ) -> PyResult<Bound<'py, PyAny>> {
     let columns = 0..known.signature.columns.len();
     let plan = Plan::new(columns.clone().map(|column| trajectory.column_bytes(column)).collect())?;
-    let memory = filled(py, arena, &plan, |targets| {
+    let memory = filled(py, arena, &plan, trajectory.is_encoded(), |targets| {
         for (column, target) in targets.iter_mut().enumerate() {
             trajectory.copy_column(column, target);
         }

@@ -24,7 +24,7 @@ use crate::fork::Process;
 use crate::numbers::{float_numbers, key_numbers};
 use crate::server::size;
 use crate::sources::DETACH_BYTES;
-use crate::spec::{Spec, core_spec};
+use crate::spec::{Spec, core_spec, trajectory_spec};
 use crate::structure;
 use crate::tree::Tree;
 use crate::wait;
@@ -42,7 +42,8 @@ pub struct Table {
 impl Table {
     #[new]
     #[pyo3(signature = (
-        name, example, sampler, remover, limiter, max_size, max_times_sampled, seed
+        name, example, sampler, remover, limiter, max_size, max_times_sampled, seed,
+        trajectories=None
     ))]
     #[expect(clippy::too_many_arguments, reason = "they are keywords in Python")]
     fn new(
@@ -55,6 +56,7 @@ impl Table {
         max_size: i64,
         max_times_sampled: i64,
         seed: u64,
+        trajectories: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Self> {
         let count = |name: &str, value: i64| {
             u32::try_from(size(name, value)?).map_err(|_| {
@@ -70,7 +72,10 @@ impl Table {
                 let structure = structure::write(py, &tree)?;
                 (Form::Rows(spec), structure, Shape::Rows { tree, offsets })
             }
-            None => (Form::Trajectories(None), String::new(), Shape::Chunks(Forms::default())),
+            None => {
+                let spec = trajectories.map(trajectory_spec).transpose()?;
+                (Form::Trajectories(spec), String::new(), Shape::Chunks(Forms::default()))
+            }
         };
         let config = TableConfig {
             name,

@@ -18,6 +18,7 @@ use echoic_replay::writer::{TrajectoryWriter, WriterError};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::sync::MutexExt;
+use pyo3::types::PyDict;
 use smallvec::SmallVec;
 
 use super::destination::{Destination, Undelivered};
@@ -29,7 +30,7 @@ use crate::tree::Tree;
 use crate::wait;
 
 /// How many items may wait for their tables before an append waits for them.
-const MAX_WAITING: usize = 1024;
+pub const MAX_WAITING: usize = 1024;
 /// How many forms of steps and of items a writer knows at a time.
 const MAX_FORMS: usize = 32;
 
@@ -45,6 +46,18 @@ pub trait Core: Send {
 
     fn column(&mut self, path: &str, kind: &ColumnKind) -> Result<u32, StructuredError>;
 
+    fn emit(&mut self, outlet: &mut Outlet);
+
+    fn flush(&mut self, outlet: &mut Outlet);
+
+    /// How many items were created and not handed over yet.
+    fn pending(&self) -> usize {
+        self.writer().pending()
+    }
+}
+
+/// A core for the steps of one environment.
+pub trait Single: Core {
     fn append_with(
         &mut self,
         columns: &[u32],
@@ -60,10 +73,6 @@ pub trait Core: Send {
 
     /// The episode has ended, whatever is returned.
     fn end_episode(&mut self, clear: bool) -> Result<(), StructuredError>;
-
-    fn emit(&mut self, outlet: &mut Outlet);
-
-    fn flush(&mut self, outlet: &mut Outlet);
 }
 
 /// Why a call was refused; an exception once the lock is free.
@@ -95,9 +104,12 @@ impl Refusal {
 fn core_error(py: Python<'_>, error: &StructuredError) -> PyErr {
     let text = error.to_string();
     match error {
-        StructuredError::Writer(WriterError::Config { .. }) | StructuredError::Mixed(_) => {
-            PyValueError::new_err(text)
-        }
+        StructuredError::Writer(
+            WriterError::Config { .. }
+            | WriterError::NoEnvironment
+            | WriterError::Environments { .. },
+        )
+        | StructuredError::Mixed(_) => PyValueError::new_err(text),
         StructuredError::Writer(WriterError::Kind { .. } | WriterError::Length { .. })
         | StructuredError::NotScalar { .. } => spec_error(py, text),
         StructuredError::Writer(WriterError::Priority(_)) | StructuredError::Priority(_) => {
@@ -125,7 +137,7 @@ pub struct State<C> {
 impl<C: Core> State<C> {
     /// Hands over what is complete, after a call of the core with this result.
     pub fn deliver(&mut self, result: Result<(), StructuredError>) -> Result<(), Refusal> {
-        if self.core.writer().pending() > 0 {
+        if self.core.pending() > 0 {
             self.core.emit(&mut self.outlet);
         }
         let pumped = self.outlet.pump();
@@ -180,6 +192,127 @@ impl<C: Core> Inlet<C> {
         self.lock(py).forms.iter().cloned().collect()
     }
 
+    /// Hands over all items, and waits until at most `left` are not in their tables.
+    pub fn flush(&self, py: Python<'_>, left: usize, timeout: Option<f64>) -> PyResult<()> {
+        let deadline = wait::deadline(timeout)?;
+        let mut state = self.lock(py);
+        let State { core, outlet, .. } = &mut *state;
+        core.flush(outlet);
+        let receipt = outlet.receipt();
+        drop(state);
+        self.drain(py, left, deadline)?;
+        if let Some(receipt) = receipt {
+            // What is not on its way counts too.
+            let left = left.saturating_sub(self.pending(py));
+            wait::detached(py, deadline, None, |wait| receipt.wait(left, wait))
+                .map_err(|stopped| stopped.raise(py, |py, error| error.raise(py)))?;
+        }
+        Ok(())
+    }
+
+    /// A tree like the steps, in which `leaf` says what stands for each column.
+    pub fn like_steps<'py>(
+        &self,
+        py: Python<'py>,
+        mut leaf: impl FnMut(u32) -> PyResult<Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let mut merged: Option<Bound<'py, PyAny>> = None;
+        // The form used last is the one that counts where they differ.
+        for form in self.forms(py).iter().rev() {
+            let tree = form.tree.build(py, &mut |at| leaf(form.columns[at]))?;
+            merged = Some(match merged {
+                Some(before) => merge(&before, tree)?,
+                None => tree,
+            });
+        }
+        Ok(merged.unwrap_or_else(|| PyDict::new(py).into_any()))
+    }
+
+    pub fn close(&self, py: Python<'_>) {
+        self.lock(py).closed = true;
+    }
+
+    /// How many items were created and are in no table yet.
+    pub fn pending(&self, py: Python<'_>) -> usize {
+        let state = self.lock(py);
+        state.core.pending() + state.outlet.len()
+    }
+
+    /// Inserts until at most `left` items wait for their tables.
+    pub fn drain(&self, py: Python<'_>, left: usize, deadline: Option<Instant>) -> PyResult<()> {
+        loop {
+            let mut state = self.lock(py);
+            let outlet = &mut state.outlet;
+            let next = outlet.pump().map(|()| outlet.take(left));
+            drop(state);
+            let Some(item) = next.map_err(|error| error.raise(py))? else { return Ok(()) };
+            let inserted = wait::detached(py, deadline, None, |wait| item.insert(wait));
+            let rest = inserted.is_err().then_some(item);
+            self.lock(py).outlet.settle(rest);
+            inserted.map_err(|stopped| stopped.raise(py, |py, error| error.raise(py)))?;
+        }
+    }
+
+    /// Calls `store` with the form of a step, or of many, and its sources.
+    pub fn with_form<S: ShapeRule>(
+        &self,
+        step: &Bound<'_, PyAny>,
+        shapes: impl Fn() -> S,
+        compile: impl Fn(&Bound<'_, PyAny>) -> PyResult<Tree>,
+        store: impl FnOnce(&StepForm, &[Source], &S) -> PyResult<()>,
+    ) -> PyResult<()> {
+        let py = step.py();
+        let last = self.lock(py).forms.first().cloned();
+        let mut store = Some(store);
+        if let Some(form) = last {
+            // Most steps are like the last one, so they are not compared with its form before.
+            let stored = with_sources(
+                &form.tree,
+                step,
+                &mut shapes(),
+                |sources, shapes| {
+                    store.take().map_or(Ok(()), |store| store(&form, sources, shapes))
+                },
+                |_| {},
+            );
+            match stored {
+                Err(error) if store.is_some() && is_ours(py, &error) => {}
+                other => return other,
+            }
+        }
+        let Some(store) = store else { return Ok(()) };
+        let form = self.form(step, compile)?;
+        let store = |sources: &[Source], shapes: &S| store(&form, sources, shapes);
+        with_sources(&form.tree, step, &mut shapes(), store, |_| {})
+    }
+
+    /// The form of a step, or of many.
+    fn form(
+        &self,
+        step: &Bound<'_, PyAny>,
+        compile: impl Fn(&Bound<'_, PyAny>) -> PyResult<Tree>,
+    ) -> PyResult<Arc<StepForm>> {
+        let py = step.py();
+        for form in self.forms(py) {
+            if form.tree.visit(step, &mut |_, _| Ok(())).is_ok() {
+                let mut state = self.lock(py);
+                touch(&mut state.forms, &form);
+                return Ok(form);
+            }
+        }
+        let tree = compile(step)?;
+        let columns = self.open(py)?.columns(&tree.rules);
+        let columns = columns.map_err(|refusal| refusal.raise(py))?;
+        let form = Arc::new(StepForm { tree, columns });
+        let mut state = self.lock(py);
+        let dropped = remember(&mut state.forms, &form);
+        drop(state);
+        drop(dropped);
+        Ok(form)
+    }
+}
+
+impl<C: Single> Inlet<C> {
     pub fn append(
         &self,
         step: &Bound<'_, PyAny>,
@@ -238,24 +371,6 @@ impl<C: Core> Inlet<C> {
         self.drain(py, MAX_WAITING / 2, deadline)
     }
 
-    /// Hands over all items, and waits until at most `left` are not in their tables.
-    pub fn flush(&self, py: Python<'_>, left: usize, timeout: Option<f64>) -> PyResult<()> {
-        let deadline = wait::deadline(timeout)?;
-        let mut state = self.lock(py);
-        let State { core, outlet, .. } = &mut *state;
-        core.flush(outlet);
-        let receipt = outlet.receipt();
-        drop(state);
-        self.drain(py, left, deadline)?;
-        if let Some(receipt) = receipt {
-            // What is not on its way counts too.
-            let left = left.saturating_sub(self.pending(py));
-            wait::detached(py, deadline, None, |wait| receipt.wait(left, wait))
-                .map_err(|stopped| stopped.raise(py, |py, error| error.raise(py)))?;
-        }
-        Ok(())
-    }
-
     pub fn end_episode(&self, py: Python<'_>, clear: bool, timeout: Option<f64>) -> PyResult<()> {
         // A timeout that is none must not end the episode.
         wait::deadline(timeout)?;
@@ -265,94 +380,11 @@ impl<C: Core> Inlet<C> {
         flushed
     }
 
-    pub fn close(&self, py: Python<'_>) {
-        self.lock(py).closed = true;
-    }
-
-    /// How many items were created and are in no table yet.
-    pub fn pending(&self, py: Python<'_>) -> usize {
-        let state = self.lock(py);
-        state.core.writer().pending() + state.outlet.len()
-    }
-
     /// How many steps of this episode are complete.
     pub fn episode_steps(&self, py: Python<'_>) -> u64 {
         let state = self.lock(py);
         let writer = state.core.writer();
         writer.steps() - writer.episode_start()
-    }
-
-    /// Inserts until at most `left` items wait for their tables.
-    fn drain(&self, py: Python<'_>, left: usize, deadline: Option<Instant>) -> PyResult<()> {
-        loop {
-            let mut state = self.lock(py);
-            let outlet = &mut state.outlet;
-            let next = outlet.pump().map(|()| outlet.take(left));
-            drop(state);
-            let Some(item) = next.map_err(|error| error.raise(py))? else { return Ok(()) };
-            let inserted = wait::detached(py, deadline, None, |wait| item.insert(wait));
-            let rest = inserted.is_err().then_some(item);
-            self.lock(py).outlet.settle(rest);
-            inserted.map_err(|stopped| stopped.raise(py, |py, error| error.raise(py)))?;
-        }
-    }
-
-    /// Calls `store` with the form of a step, or of many, and its sources.
-    fn with_form<S: ShapeRule>(
-        &self,
-        step: &Bound<'_, PyAny>,
-        shapes: impl Fn() -> S,
-        compile: impl Fn(&Bound<'_, PyAny>) -> PyResult<Tree>,
-        store: impl FnOnce(&StepForm, &[Source], &S) -> PyResult<()>,
-    ) -> PyResult<()> {
-        let py = step.py();
-        let last = self.lock(py).forms.first().cloned();
-        let mut store = Some(store);
-        if let Some(form) = last {
-            // Most steps are like the last one, so they are not compared with its form before.
-            let stored = with_sources(
-                &form.tree,
-                step,
-                &mut shapes(),
-                |sources, shapes| {
-                    store.take().map_or(Ok(()), |store| store(&form, sources, shapes))
-                },
-                |_| {},
-            );
-            match stored {
-                Err(error) if store.is_some() && is_ours(py, &error) => {}
-                other => return other,
-            }
-        }
-        let Some(store) = store else { return Ok(()) };
-        let form = self.form(step, compile)?;
-        let store = |sources: &[Source], shapes: &S| store(&form, sources, shapes);
-        with_sources(&form.tree, step, &mut shapes(), store, |_| {})
-    }
-
-    /// The form of a step, or of many.
-    fn form(
-        &self,
-        step: &Bound<'_, PyAny>,
-        compile: impl Fn(&Bound<'_, PyAny>) -> PyResult<Tree>,
-    ) -> PyResult<Arc<StepForm>> {
-        let py = step.py();
-        for form in self.forms(py) {
-            if form.tree.visit(step, &mut |_, _| Ok(())).is_ok() {
-                let mut state = self.lock(py);
-                touch(&mut state.forms, &form);
-                return Ok(form);
-            }
-        }
-        let tree = compile(step)?;
-        let columns = self.open(py)?.columns(&tree.rules);
-        let columns = columns.map_err(|refusal| refusal.raise(py))?;
-        let form = Arc::new(StepForm { tree, columns });
-        let mut state = self.lock(py);
-        let dropped = remember(&mut state.forms, &form);
-        drop(state);
-        drop(dropped);
-        Ok(form)
     }
 }
 
@@ -376,7 +408,7 @@ fn compile_one(step: &Bound<'_, PyAny>) -> PyResult<Tree> {
 }
 
 /// The tree of a step, given many.
-fn compile_many(steps: &Bound<'_, PyAny>) -> PyResult<Tree> {
+pub fn compile_many(steps: &Bound<'_, PyAny>) -> PyResult<Tree> {
     Tree::compile_with(steps, &mut |path, value| {
         let mut rule = LeafRule::from_example(path, value)?;
         if rule.leaf.shape.is_empty() {
@@ -387,4 +419,20 @@ fn compile_many(steps: &Bound<'_, PyAny>) -> PyResult<Tree> {
         rule.leaf.shape.remove(0);
         Ok(rule)
     })
+}
+
+/// Dicts are merged key by key; of other nodes the later counts.
+fn merge<'py>(before: &Bound<'py, PyAny>, after: Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+    let (Ok(old), Ok(new)) = (before.cast::<PyDict>(), after.cast::<PyDict>()) else {
+        return Ok(after);
+    };
+    let merged = old.copy()?;
+    for (key, value) in new.iter() {
+        let value = match old.get_item(&key)? {
+            Some(known) => merge(&known, value)?,
+            None => value,
+        };
+        merged.set_item(key, value)?;
+    }
+    Ok(merged.into_any())
 }

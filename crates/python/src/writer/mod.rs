@@ -1,33 +1,36 @@
 //! Writers: steps in, items that name them out.
 //!
-//! [`TrajectoryWriter`] is here; [`StructuredWriter`] makes its items by itself. What they have in common
-//! is in `inlet` and `outlet`.
+//! [`TrajectoryWriter`] is here; [`StructuredWriter`] makes its items by itself, and [`VectorWriter`] takes
+//! the steps of many environments. What they have in common is in `inlet` and `outlet`.
 
 mod destination;
 mod history;
 mod inlet;
 mod outlet;
 mod structured;
+mod vector;
 
 use std::sync::Arc;
 
 use echoic_replay::Leaf;
 use echoic_replay::chunk::ColumnKind;
+use echoic_replay::encoding::{Policy, UnknownEncoding};
 use echoic_replay::table::check_priorities;
 use echoic_replay::trajectory::{Column, Signature};
 use echoic_replay::writer::structured::StructuredError;
 use echoic_replay::writer::{
     ChunkLength, ColumnConfig, ItemSteps, Span, StepRef, TrajectoryWriter as Writer,
 };
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use pyo3::types::PyDict;
 use smallvec::SmallVec;
 
 use self::destination::{AnyTable, Destination};
 pub use self::history::{ColumnHistory, Steps};
-use self::inlet::{Core, Inlet, Refusal, State, remember, touch};
+use self::inlet::{Core, Inlet, Refusal, Single, State, remember, touch};
 use self::outlet::Outlet;
 pub use self::structured::StructuredWriter;
+pub use self::vector::VectorWriter;
 use crate::error::{priority_error, table_not_found_error, trajectory_error};
 use crate::leaf::{LeafRule, display};
 use crate::structure;
@@ -60,6 +63,16 @@ impl Core for Free {
         Ok(self.writer.column(path, kind)?)
     }
 
+    fn emit(&mut self, outlet: &mut Outlet) {
+        self.writer.emit(outlet);
+    }
+
+    fn flush(&mut self, outlet: &mut Outlet) {
+        self.writer.flush(outlet);
+    }
+}
+
+impl Single for Free {
     fn append_with(
         &mut self,
         columns: &[u32],
@@ -83,14 +96,6 @@ impl Core for Free {
         self.writer.end_episode(clear);
         Ok(())
     }
-
-    fn emit(&mut self, outlet: &mut Outlet) {
-        self.writer.emit(outlet);
-    }
-
-    fn flush(&mut self, outlet: &mut Outlet) {
-        self.writer.flush(outlet);
-    }
 }
 
 /// Writes trajectories.
@@ -98,6 +103,8 @@ impl Core for Free {
 pub struct TrajectoryWriter {
     inlet: Inlet<Free>,
     names: Vec<String>,
+    /// Of columns that have no settings of their own.
+    config: ColumnConfig,
 }
 
 #[pymethods]
@@ -108,13 +115,14 @@ impl TrajectoryWriter {
         tables: Vec<AnyTable>,
         keep_alive: u32,
         chunk_length: Option<u32>,
+        encoding: &str,
     ) -> PyResult<Self> {
-        let writer = Writer::new(config(keep_alive, chunk_length))
-            .map_err(|error| Refusal::from(error).raise(py))?;
+        let config = config(keep_alive, chunk_length, encoding)?;
+        let writer = Writer::new(config).map_err(|error| Refusal::from(error).raise(py))?;
         let tables: Vec<Destination> = tables.into_iter().map(Destination::from).collect();
         let names = tables.iter().map(|table| table.name().to_owned()).collect();
         let core = Free { writer, items: Vec::new(), spans: ItemSteps::default() };
-        Ok(Self { inlet: Inlet::new(core, tables), names })
+        Ok(Self { inlet: Inlet::new(core, tables), names, config })
     }
 
     /// Settings of a column.
@@ -122,10 +130,11 @@ impl TrajectoryWriter {
         &self,
         py: Python<'_>,
         path: &str,
-        keep_alive: u32,
+        keep_alive: Option<u32>,
         chunk_length: Option<u32>,
+        encoding: Option<&str>,
     ) -> PyResult<()> {
-        let config = config(keep_alive, chunk_length);
+        let config = changed(self.config, keep_alive, chunk_length, encoding)?;
         let configured = self.inlet.open(py)?.core.writer.configure(path, config);
         configured.map_err(|error| Refusal::from(error).raise(py))
     }
@@ -146,23 +155,12 @@ impl TrajectoryWriter {
     #[getter]
     fn history<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         let py = slf.py();
-        let forms = slf.get().inlet.forms(py);
         let kinds = slf.get().kinds(py);
-        let mut merged: Option<Bound<'py, PyAny>> = None;
-        // The form used last is the one that counts where they differ.
-        for form in forms.iter().rev() {
-            let tree = form.tree.build(py, &mut |leaf| {
-                let column = form.columns[leaf];
-                let kind = Arc::clone(&kinds[column as usize]);
-                let history = ColumnHistory { writer: slf.clone().unbind(), column, kind };
-                Ok(Bound::new(py, history)?.into_any())
-            })?;
-            merged = Some(match merged {
-                Some(before) => merge(&before, tree)?,
-                None => tree,
-            });
-        }
-        Ok(merged.unwrap_or_else(|| PyDict::new(py).into_any()))
+        slf.get().inlet.like_steps(py, |column| {
+            let kind = Arc::clone(&kinds[column as usize]);
+            let history = ColumnHistory { writer: slf.clone().unbind(), column, kind };
+            Ok(Bound::new(py, history)?.into_any())
+        })
     }
 
     /// Makes an item of steps.
@@ -174,10 +172,7 @@ impl TrajectoryWriter {
     ) -> PyResult<()> {
         let (py, this) = (slf.py(), slf.get());
         check_priorities(&[priority]).map_err(|error| priority_error(py, error.to_string()))?;
-        let number = this.names.iter().position(|name| name == table).ok_or_else(|| {
-            let known = format!("there is no table {table:?}; the writer has {:?}", this.names);
-            table_not_found_error(py, known)
-        })?;
+        let number = table_number(py, &this.names, table)?;
         let (form, columns) = this.item_form(slf, trajectory)?;
         let mut state = this.inlet.open(py)?;
         let created = create(&mut state, number, priority, &form.signature, &columns);
@@ -343,7 +338,8 @@ fn create(
     if let Some(spec) = state.outlet.tables()[table].spec() {
         let steps = columns.iter().map(|spans| spans.iter().map(|span| u64::from(span.len)).sum());
         let steps: SmallVec<[u64; 8]> = steps.collect();
-        signature.check(spec, &steps).map_err(Refusal::Spec)?;
+        let checked = signature.check(spec, &steps);
+        checked.map_err(|text| Refusal::Spec(for_table(&state.outlet, table, &text)))?;
     }
     let Free { writer, spans, .. } = &mut state.core;
     spans.clear();
@@ -354,23 +350,41 @@ fn create(
     state.deliver(Ok(()))
 }
 
-fn config(keep_alive: u32, chunk_length: Option<u32>) -> ColumnConfig {
-    let chunk_length = chunk_length.map_or(ChunkLength::Auto, ChunkLength::Fixed);
-    ColumnConfig { keep_alive, chunk_length }
+fn for_table(outlet: &Outlet, table: usize, text: &str) -> String {
+    format!("an item for table {:?}: {text}", outlet.tables()[table].name())
 }
 
-/// Dicts are merged key by key; of other nodes the later counts.
-fn merge<'py>(before: &Bound<'py, PyAny>, after: Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
-    let (Ok(old), Ok(new)) = (before.cast::<PyDict>(), after.cast::<PyDict>()) else {
-        return Ok(after);
+/// Which of the writer's tables has this name.
+fn table_number(py: Python<'_>, names: &[String], table: &str) -> PyResult<usize> {
+    names.iter().position(|name| name == table).ok_or_else(|| {
+        let known = format!("there is no table {table:?}; the writer has {names:?}");
+        table_not_found_error(py, known)
+    })
+}
+
+fn config(keep_alive: u32, chunk_length: Option<u32>, encoding: &str) -> PyResult<ColumnConfig> {
+    let chunk_length = chunk_length.map_or(ChunkLength::Auto, ChunkLength::Fixed);
+    Ok(ColumnConfig { keep_alive, chunk_length, encoding: self::encoding(encoding)? })
+}
+
+/// Settings of one column: what is not given is that of all, as far as it goes with the window.
+fn changed(
+    all: ColumnConfig,
+    keep_alive: Option<u32>,
+    chunk_length: Option<u32>,
+    encoding: Option<&str>,
+) -> PyResult<ColumnConfig> {
+    let keep_alive = keep_alive.unwrap_or(all.keep_alive);
+    let chunk_length = match (chunk_length, all.chunk_length) {
+        (Some(length), _) => ChunkLength::Fixed(length),
+        (None, ChunkLength::Fixed(length)) => ChunkLength::Fixed(length.min(keep_alive)),
+        (None, ChunkLength::Auto) => ChunkLength::Auto,
     };
-    let merged = old.copy()?;
-    for (key, value) in new.iter() {
-        let value = match old.get_item(&key)? {
-            Some(known) => merge(&known, value)?,
-            None => value,
-        };
-        merged.set_item(key, value)?;
-    }
-    Ok(merged.into_any())
+    let encoding = encoding.map_or(Ok(all.encoding), self::encoding)?;
+    Ok(ColumnConfig { keep_alive, chunk_length, encoding })
+}
+
+/// How chunks are encoded, by its name.
+fn encoding(name: &str) -> PyResult<Policy> {
+    name.parse().map_err(|error: UnknownEncoding| PyValueError::new_err(error.to_string()))
 }

@@ -16,7 +16,8 @@ use pyo3::types::{PyInt, PyType};
 use std::collections::BTreeSet;
 
 use super::destination::{AnyTable, Destination};
-use super::inlet::{Core, Inlet, Refusal};
+use super::encoding;
+use super::inlet::{Core, Inlet, Refusal, Single};
 use super::outlet::Outlet;
 use crate::error::{spec_error, table_not_found_error, trajectory_error};
 use crate::leaf::{LeafRule, display};
@@ -59,6 +60,16 @@ impl Core for Patterned {
         self.writer.column(path, kind)
     }
 
+    fn emit(&mut self, outlet: &mut Outlet) {
+        self.writer.emit(outlet);
+    }
+
+    fn flush(&mut self, outlet: &mut Outlet) {
+        self.writer.flush(outlet);
+    }
+}
+
+impl Single for Patterned {
     fn append_with(
         &mut self,
         columns: &[u32],
@@ -79,14 +90,6 @@ impl Core for Patterned {
     fn end_episode(&mut self, clear: bool) -> Result<(), StructuredError> {
         self.writer.end_episode(clear)
     }
-
-    fn emit(&mut self, outlet: &mut Outlet) {
-        self.writer.emit(outlet);
-    }
-
-    fn flush(&mut self, outlet: &mut Outlet) {
-        self.writer.flush(outlet);
-    }
 }
 
 /// Writes trajectories by patterns.
@@ -105,7 +108,9 @@ impl StructuredWriter {
         tables: Vec<AnyTable>,
         configs: Vec<Settings<'_>>,
         chunk_length: Option<u32>,
+        encoding: &str,
     ) -> PyResult<Self> {
+        let encoding = self::encoding(encoding)?;
         if configs.is_empty() {
             return Err(trajectory_error(py, "a writer without configs would make no items"));
         }
@@ -113,7 +118,7 @@ impl StructuredWriter {
         let patterns = configs.into_iter().map(|config| pattern(py, &tables, config));
         let patterns: Vec<Pattern> = patterns.collect::<PyResult<_>>()?;
         let length = chunk_length.map_or(ChunkLength::Auto, ChunkLength::Fixed);
-        let writer = Writer::new(length, patterns.clone())
+        let writer = Writer::new(length, encoding, patterns.clone())
             .map_err(|error| Refusal::from(error).raise(py))?;
         let named = patterns.iter().flat_map(named).map(str::to_owned).collect();
         let mut specified = patterns;
@@ -196,10 +201,10 @@ fn for_table(table: &str, text: &str) -> String {
 }
 
 /// How many steps these are.
-fn count(take: Take) -> u64 {
+pub fn count(take: Take) -> u64 {
     match take {
         Take::One(_) => 1,
-        Take::Slice { start, stop, step } => stop.abs_diff(start).div_ceil(step.into()),
+        Take::Slice { start, stop, step } => stop.abs_diff(start).div_ceil(u64::from(step).max(1)),
     }
 }
 
@@ -271,7 +276,7 @@ fn pattern(
 }
 
 /// Which steps of which column a leaf stands for.
-fn steps(path: &str, value: &Bound<'_, PyAny>) -> PyResult<(String, Take)> {
+pub fn steps(path: &str, value: &Bound<'_, PyAny>) -> PyResult<(String, Take)> {
     static CLASS: PyOnceLock<Py<PyType>> = PyOnceLock::new();
     let py = value.py();
     if !value.is_instance(CLASS.import(py, "echoic.structured_writer", "ColumnSteps")?)? {

@@ -1,5 +1,6 @@
 //! Which form a column's chunks get.
 
+use std::str::FromStr;
 use std::sync::Arc;
 
 use super::delta::Elements;
@@ -17,6 +18,28 @@ pub enum Policy {
     Always(Encoding),
     /// As measured: see [`Chooser`].
     Auto,
+}
+
+/// A name that no policy has.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("there is no encoding {0:?}; there are none, auto, lz4, zstd, delta+lz4 and delta+zstd")]
+pub struct UnknownEncoding(pub String);
+
+impl FromStr for Policy {
+    type Err = UnknownEncoding;
+
+    /// `none`, `auto`, or the name of a form as [`Encoding`]'s `Display` gives it.
+    fn from_str(name: &str) -> Result<Self, UnknownEncoding> {
+        match name {
+            "none" => Ok(Self::Never),
+            "auto" => Ok(Self::Auto),
+            name => {
+                let mut forms = Encoding::ALL.into_iter().filter(|form| *form != Encoding::Raw);
+                let form = forms.find(|form| form.to_string() == name);
+                form.map(Self::Always).ok_or_else(|| UnknownEncoding(name.to_owned()))
+            }
+        }
+    }
 }
 
 /// A smaller chunk than this is not worth the time: its own fields take about as much.
@@ -73,6 +96,11 @@ impl Chooser {
         Self { policy, choice: Encoding::Raw, left: 0 }
     }
 
+    /// What it follows.
+    pub fn policy(&self) -> Policy {
+        self.policy
+    }
+
     /// A chunk of these bytes in the form of the policy.
     ///
     /// # Errors
@@ -84,24 +112,35 @@ impl Chooser {
         len: u32,
         raw: Box<[u8]>,
     ) -> Result<Chunk, ChunkError> {
+        let chunk = Chunk::raw(kind, len, raw)?;
+        Ok(self.pack(&chunk).unwrap_or(chunk))
+    }
+
+    /// Another chunk of the same values in the form of the policy; `None` when they are to be kept as they
+    /// are.
+    pub fn pack(&mut self, chunk: &Chunk) -> Option<Chunk> {
+        let raw = chunk.values()?;
         let (encoding, least) = match self.policy {
-            Policy::Never => (Encoding::Raw, 0.0),
+            Policy::Never => return None,
             Policy::Always(encoding) => (encoding, 0.0),
-            Policy::Auto if raw.len() < LEAST => (Encoding::Raw, 0.0),
+            Policy::Auto if raw.len() < LEAST => return None,
             Policy::Auto => {
                 if self.left == 0 {
-                    (self.choice, self.left) = (choose(&kind, &raw), RENEWED);
+                    (self.choice, self.left) = (choose(chunk.kind(), raw), RENEWED);
                 }
                 self.left -= 1;
                 (self.choice, LEAST_GAIN)
             }
         };
+        if encoding == Encoding::Raw {
+            return None;
+        }
         let most = raw.len() as f64 * (1.0 - least);
-        let chunk = Chunk::pack(kind, len, raw, encoding, most as usize)?;
-        if chunk.encoding() != encoding {
+        let packed = chunk.pack(encoding, most as usize);
+        if packed.is_none() {
             self.left = 0;
         }
-        Ok(chunk)
+        packed
     }
 }
 

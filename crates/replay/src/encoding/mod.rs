@@ -17,7 +17,7 @@ mod serial;
 #[cfg(test)]
 mod tests;
 
-pub use choose::{Chooser, Policy};
+pub use choose::{Chooser, Policy, UnknownEncoding};
 
 /// A form of the bytes of a chunk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]

@@ -49,6 +49,12 @@ impl TableConfig {
         if self.name.is_empty() || self.name.len() > MAX_NAME {
             return Err(TableError::Name(self.name.clone()));
         }
+        if let Form::Rows(spec) = &self.form
+            && let Some(leaf) = spec.leaves().iter().find(|leaf| leaf.has_any_length())
+        {
+            let text = format!("a row has no room for a leaf of any length, got `{leaf}`");
+            return Err(TableError::Spec(text));
+        }
         if self.max_size == 0 {
             return Err(TableError::MaxSize);
         }

@@ -6,7 +6,7 @@ use echoic_memory::slab::Field;
 
 use super::core::{Drawn, Infos};
 use super::{Form, Table};
-use crate::trajectory::{Signature, Trajectory};
+use crate::trajectory::{Gather, Signature, Trajectory};
 
 /// Drawn items, whose memory stays as it is until this is dropped.
 #[derive(Debug)]
@@ -103,16 +103,18 @@ impl Sampled {
                 pinned.gather(&fields, columns);
             }
             Some(Drawn::Trajectories(trajectories)) => {
+                let mut gather = Gather::default();
                 for (column, target) in columns.iter_mut().enumerate() {
                     let mut rest = &mut **target;
                     for trajectory in trajectories {
                         let bytes = trajectory.column_bytes(column);
                         let (part, after) = rest.split_at_mut(bytes);
-                        trajectory.copy_column(column, part);
+                        trajectory.gather_column(column, part, &mut gather);
                         rest = after;
                     }
                     assert!(rest.is_empty(), "column {column} has {} bytes too many", rest.len());
                 }
+                gather.finish();
             }
             None => {}
         }

@@ -21,6 +21,7 @@ use super::segment::Segment;
 use super::sink::ChunkId;
 use super::tuner::Tuner;
 use crate::chunk::{Chunk, ColumnKind};
+use crate::encoding::Chooser;
 
 /// Memory taken for a chunk before it has values: enough for all but long or wide fixed chunks.
 const RESERVE_BYTES: usize = 64 << 10;
@@ -74,6 +75,7 @@ pub(super) struct Column {
     pub wanted: bool,
     keep_alive: u64,
     tuner: Tuner,
+    chooser: Chooser,
     /// Number of the next value.
     next: u64,
     cut_at: u64,
@@ -100,6 +102,7 @@ impl Column {
             wanted: true,
             keep_alive: config.keep_alive.into(),
             tuner: Tuner::new(config, step_bytes),
+            chooser: Chooser::new(config.encoding),
             next: 0,
             cut_at: 0,
             prune_at: u64::MAX,
@@ -112,12 +115,15 @@ impl Column {
         })
     }
 
-    /// Other settings; the chunk under construction keeps its length.
+    /// Other settings; the chunk under construction keeps its length, and what was handed over its form.
     pub fn configure(&mut self, config: &ColumnConfig, released: &mut Vec<ChunkId>) {
         // What left the window does not come back when the window grows.
         self.floor = self.window_start();
         self.keep_alive = config.keep_alive.into();
         self.tuner = Tuner::new(config, self.step_bytes);
+        if self.chooser.policy() != config.encoding {
+            self.chooser = Chooser::new(config.encoding);
+        }
         self.prune(released);
     }
 
@@ -199,7 +205,8 @@ impl Column {
         if let Some(last) = self.segments.back_mut().filter(|last| last.chunk.is_none()) {
             let len = u32::try_from(self.next - last.first).expect("a chunk's length is 4 bytes");
             let values = std::mem::take(&mut self.buffer);
-            last.chunk = Some(encode(&self.kind, len, values));
+            let chunk = Chunk::raw(Arc::clone(&self.kind), len, values.into_boxed_slice());
+            last.chunk = Some(Arc::new(chunk.expect("a segment has as many values as it counts")));
         }
         self.cut_at = self.next;
         self.schedule();
@@ -272,11 +279,13 @@ impl Column {
 
     /// A segment that is in the window or named.
     pub fn segment_mut(&mut self, number: u64) -> &mut Segment {
-        let segment = match number.checked_sub(self.first_segment) {
-            Some(index) => self.segments.get_mut(index as usize),
-            None => self.pinned.get_mut(&number),
-        };
-        segment.expect("a named segment is kept")
+        find(&mut self.segments, &mut self.pinned, self.first_segment, number)
+    }
+
+    /// As [`segment_mut`](Self::segment_mut), with what chooses the form of its chunk.
+    pub fn segment_and_chooser(&mut self, number: u64) -> (&mut Segment, &mut Chooser) {
+        let segment = find(&mut self.segments, &mut self.pinned, self.first_segment, number);
+        (segment, &mut self.chooser)
     }
 
     /// Takes back one slice's name of a segment that was handed over.
@@ -349,7 +358,7 @@ impl Column {
     pub fn read(&self, value: u64, to: &mut [u8]) {
         let Some(segment) = self.segments.get(self.index(value)) else { return };
         let offset = value - segment.first;
-        match &segment.chunk {
+        match segment.values() {
             Some(chunk) => chunk.copy_to(offset as u32, to),
             None => {
                 let start = offset as usize * self.step_bytes;
@@ -368,16 +377,23 @@ impl Column {
         })
     }
 
-    /// Bytes of all values that it holds.
+    /// Bytes of all values that it holds, and of their other forms.
     pub fn held_bytes(&self) -> usize {
-        let chunks = self.segments.iter().chain(self.pinned.values());
-        let steps: usize = chunks.filter_map(|s| s.chunk.as_ref()).map(|c| c.len() as usize).sum();
-        self.buffer.capacity() + steps * self.step_bytes
+        let segments = self.segments.iter().chain(self.pinned.values());
+        self.buffer.capacity() + segments.map(Segment::held_bytes).sum::<usize>()
     }
 }
 
-/// The one place where values become a chunk, so where an encoding would be chosen.
-fn encode(kind: &Arc<ColumnKind>, len: u32, values: Vec<u8>) -> Arc<Chunk> {
-    let chunk = Chunk::raw(Arc::clone(kind), len, values.into_boxed_slice());
-    Arc::new(chunk.expect("a segment has as many values as it counts"))
+/// A segment that is in the window, of which the first has number `first`, or pinned.
+fn find<'a>(
+    segments: &'a mut VecDeque<Segment>,
+    pinned: &'a mut BTreeMap<u64, Segment>,
+    first: u64,
+    number: u64,
+) -> &'a mut Segment {
+    let segment = match number.checked_sub(first) {
+        Some(index) => segments.get_mut(index as usize),
+        None => pinned.get_mut(&number),
+    };
+    segment.expect("a named segment is kept")
 }

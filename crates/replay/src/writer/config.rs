@@ -1,13 +1,16 @@
 //! How a column is kept and cut.
 
 use super::error::WriterError;
+use crate::encoding::Policy;
 
 /// The settings of a column, or of all columns that have none of their own.
 ///
 /// ```
+/// use echoic_replay::encoding::Policy;
 /// use echoic_replay::writer::{ChunkLength, ColumnConfig};
 ///
-/// let config = ColumnConfig { keep_alive: 100, chunk_length: ChunkLength::Fixed(10) };
+/// let chunk_length = ChunkLength::Fixed(10);
+/// let config = ColumnConfig { keep_alive: 100, chunk_length, encoding: Policy::Auto };
 /// assert!(config.check().is_ok());
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -17,6 +20,8 @@ pub struct ColumnConfig {
     pub keep_alive: u32,
     /// How many values a chunk gets.
     pub chunk_length: ChunkLength,
+    /// How chunks are encoded when they are handed over. What the writer itself keeps is not.
+    pub encoding: Policy,
 }
 
 /// How many values of a column make a chunk. A chunk may always be cut short.

@@ -87,6 +87,19 @@ pub enum WriterError {
         /// Which step.
         step: u64,
     },
+    /// Make a writer of at least one environment.
+    #[error("a writer has at least 1 environment, got 0")]
+    NoEnvironment,
+    /// Give as many values as there are environments.
+    #[error("expected {expected} {what}, one for each environment, got {got}")]
+    Environments {
+        /// What was counted.
+        what: &'static str,
+        /// Environments.
+        expected: usize,
+        /// Values given.
+        got: usize,
+    },
     /// Give a priority that is finite and not negative.
     #[error("a priority must be finite and at least 0, got {0}")]
     Priority(f64),

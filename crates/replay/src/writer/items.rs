@@ -132,7 +132,10 @@ impl TrajectoryWriter {
         self.chunks.clear();
         for (number, part) in self.queue.parts.drain(..item.parts as usize) {
             let column = &mut self.columns[number as usize];
-            let segment = column.segment_mut(part.segment);
+            let (segment, chooser) = column.segment_and_chooser(part.segment);
+            if segment.id.is_none() {
+                segment.encode(chooser);
+            }
             let chunk = segment.chunk.as_ref().expect("a settled item's chunks are cut");
             let id = *segment.id.get_or_insert_with(|| {
                 let id = ChunkId(self.next_chunk);

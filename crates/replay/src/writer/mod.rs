@@ -4,7 +4,7 @@
 //! into being by name ([`TrajectoryWriter::column`]), [`append`](TrajectoryWriter::append) adds a step,
 //! [`create_item`](TrajectoryWriter::create_item) names steps of the recent past ([`ItemSteps`]), and
 //! [`emit`](TrajectoryWriter::emit) hands over to a [`Sink`] what is complete. [`structured`] creates the
-//! items by itself, by patterns and conditions.
+//! items by itself, by patterns and conditions; [`vector`] has a writer for each of many environments.
 //!
 //! # Invariants
 //!
@@ -27,6 +27,7 @@ pub mod sink;
 pub mod steps;
 pub mod structured;
 pub mod tuner;
+pub mod vector;
 
 mod column;
 mod items;
@@ -52,6 +53,7 @@ pub use steps::{ItemSteps, Span, StepRef};
 /// use std::sync::Arc;
 /// use echoic_replay::Dtype;
 /// use echoic_replay::chunk::{Chunk, ColumnKind};
+/// use echoic_replay::encoding::Policy;
 /// use echoic_replay::trajectory::{Column, Signature};
 /// use echoic_replay::writer::*;
 ///
@@ -65,7 +67,8 @@ pub use steps::{ItemSteps, Span, StepRef};
 ///     }
 /// }
 ///
-/// let config = ColumnConfig { keep_alive: 10, chunk_length: ChunkLength::Auto };
+/// let config =
+///     ColumnConfig { keep_alive: 10, chunk_length: ChunkLength::Auto, encoding: Policy::Never };
 /// let mut writer = TrajectoryWriter::new(config)?;
 /// let kind = ColumnKind { dtype: Dtype::Float(4), shape: vec![] };
 /// let reward = writer.column("reward", &kind)?;
@@ -131,7 +134,7 @@ impl TrajectoryWriter {
     }
 
     /// Settings of the column of this name, whether it exists or not. A chunk under construction keeps
-    /// the length that it was begun with.
+    /// the length that it was begun with; one that was handed over keeps its encoding.
     ///
     /// # Errors
     ///

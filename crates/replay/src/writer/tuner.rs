@@ -73,7 +73,8 @@ mod tests {
     use super::*;
 
     fn tuner(keep_alive: u32, chunk_length: ChunkLength, step_bytes: usize) -> Tuner {
-        Tuner::new(&ColumnConfig { keep_alive, chunk_length }, step_bytes)
+        let encoding = crate::encoding::Policy::Never;
+        Tuner::new(&ColumnConfig { keep_alive, chunk_length, encoding }, step_bytes)
     }
 
     #[test]

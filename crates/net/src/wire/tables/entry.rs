@@ -72,7 +72,7 @@ pub fn read_list(reader: &mut Reader<'_>) -> Result<Vec<TableEntry>, WireError> 
         let form = match form {
             0 => Form::Rows(spec::read(reader)?),
             1 => Form::Trajectories(None),
-            2 => Form::Trajectories(Some(spec::read(reader)?)),
+            2 => Form::Trajectories(Some(spec::read_of_trajectories(reader)?)),
             got => {
                 return Err(WireError::Meaningless { field: "form of a table", got: got.into() });
             }

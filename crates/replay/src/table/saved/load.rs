@@ -304,7 +304,9 @@ impl Head {
                 let dtype = leaf.dtype.parse().map_err(|error| format!("{error}"))?;
                 Ok(Leaf { path: leaf.path.clone(), dtype, shape: leaf.shape.clone() })
             });
-            Spec::new(leaves.collect::<Result<_, String>>()?).map_err(|error| error.to_string())
+            let leaves = leaves.collect::<Result<_, String>>()?;
+            let spec = if self.rows { Spec::new(leaves) } else { Spec::of_trajectories(leaves) };
+            spec.map_err(|error| error.to_string())
         });
         let form = match (self.rows, spec.transpose()?) {
             (true, Some(spec)) => Form::Rows(spec),

@@ -25,6 +25,7 @@ use std::ops::Range;
 
 use super::{ChunkLength, ColumnConfig, Sink, TrajectoryWriter};
 use crate::chunk::ColumnKind;
+use crate::encoding::Policy;
 use rule::Rule;
 
 pub use condition::{Condition, Term, Test};
@@ -42,6 +43,7 @@ const LEAST_WINDOW: u64 = 256;
 /// use std::sync::Arc;
 /// use echoic_replay::Dtype;
 /// use echoic_replay::chunk::{Chunk, ColumnKind};
+/// use echoic_replay::encoding::Policy;
 /// use echoic_replay::writer::structured::*;
 /// use echoic_replay::writer::{ChunkId, ChunkLength, OutgoingItem, Sink};
 ///
@@ -67,7 +69,7 @@ const LEAST_WINDOW: u64 = 256;
 ///     conditions: vec![every_second],
 ///     priority: Priority::Constant(1.0),
 /// };
-/// let mut writer = StructuredWriter::new(ChunkLength::Auto, vec![pattern])?;
+/// let mut writer = StructuredWriter::new(ChunkLength::Auto, Policy::Never, vec![pattern])?;
 /// writer.column("obs", &ColumnKind { dtype: Dtype::UInt(1), shape: vec![] })?;
 /// for obs in 0..7u8 {
 ///     writer.append(&[Some(&[obs])], false)?;
@@ -91,7 +93,11 @@ impl StructuredWriter {
     /// # Errors
     ///
     /// [`StructuredError`] when a pattern can't be applied, or a fixed chunk has no steps.
-    pub fn new(length: ChunkLength, patterns: Vec<Pattern>) -> Result<Self, StructuredError> {
+    pub fn new(
+        length: ChunkLength,
+        encoding: Policy,
+        patterns: Vec<Pattern>,
+    ) -> Result<Self, StructuredError> {
         let mut sources = HashMap::new();
         for pattern in &patterns {
             pattern.check()?;
@@ -106,7 +112,7 @@ impl StructuredWriter {
         };
         let config = |reach: u64| {
             let keep_alive = u32::try_from(reach.max(longest)).unwrap_or(u32::MAX);
-            ColumnConfig { keep_alive, chunk_length: length }
+            ColumnConfig { keep_alive, chunk_length: length, encoding }
         };
         let mut writer = TrajectoryWriter::new(config(1))?;
         for (path, reach) in &sources {

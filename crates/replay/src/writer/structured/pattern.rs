@@ -48,11 +48,17 @@ pub enum Take {
 
 impl Take {
     /// Which steps as start, stop and step.
-    pub(super) fn range(self) -> (i64, i64, u32) {
+    pub(in crate::writer) fn range(self) -> (i64, i64, u32) {
         match self {
             Self::One(index) => (index, index.saturating_add(1), 1),
             Self::Slice { start, stop, step } => (start, stop, step),
         }
+    }
+
+    /// Whether there are such steps: some, of the past, in the order of time.
+    pub(in crate::writer) fn is_possible(self) -> bool {
+        let (start, stop, step) = self.range();
+        start >= -i64::from(u32::MAX) && start < stop && stop <= 0 && step > 0
     }
 
     /// How far back it goes, at least 1.
@@ -68,9 +74,8 @@ impl Pattern {
             return Err(StructuredError::Empty);
         }
         for leaf in &self.leaves {
-            let (start, stop, step) = leaf.take.range();
-            if start >= 0 || stop > 0 || stop <= start || step == 0 || start < -i64::from(u32::MAX)
-            {
+            if !leaf.take.is_possible() {
+                let (start, stop, step) = leaf.take.range();
                 let path = leaf.path.clone();
                 return Err(StructuredError::Slice { path, start, stop, step });
             }

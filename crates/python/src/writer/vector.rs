@@ -1,0 +1,331 @@
+//! A writer of environments that step together: a call has the steps of all of them.
+
+use std::sync::Arc;
+
+use echoic_replay::Leaf;
+use echoic_replay::chunk::ColumnKind;
+use echoic_replay::trajectory::{Column, Signature};
+use echoic_replay::writer::structured::{StructuredError, Take};
+use echoic_replay::writer::vector::VectorWriter as Writer;
+use echoic_replay::writer::{ColumnConfig, TrajectoryWriter};
+use numpy::PyArray1;
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::PyType;
+use smallvec::SmallVec;
+
+use super::destination::{AnyTable, Destination};
+use super::inlet::{Core, Inlet, MAX_WAITING, Refusal, StepForm, compile_many, remember, touch};
+use super::outlet::Outlet;
+use super::structured::{count, steps};
+use super::{changed, config, for_table, table_number};
+use crate::error::trajectory_error;
+use crate::leaf::{LeafRule, Many, Source};
+use crate::numbers::{float_numbers, marks};
+use crate::sources::recheck;
+use crate::structure;
+use crate::tree::Tree;
+use crate::wait;
+
+/// A form of items.
+struct ItemForm {
+    tree: Tree,
+    signature: Arc<Signature>,
+    /// The writer's column of each leaf, and its name.
+    columns: Vec<(u32, String)>,
+}
+
+/// The steps of each column of an item.
+type Takes = SmallVec<[(u32, Take); 8]>;
+
+/// Steps of many environments.
+struct Vector {
+    writer: Writer,
+    /// The form used last comes first.
+    items: Vec<Arc<ItemForm>>,
+}
+
+impl Core for Vector {
+    fn writer(&self) -> &TrajectoryWriter {
+        &self.writer.writers()[0]
+    }
+
+    fn column(&mut self, path: &str, kind: &ColumnKind) -> Result<u32, StructuredError> {
+        Ok(self.writer.column(path, kind)?)
+    }
+
+    fn emit(&mut self, outlet: &mut Outlet) {
+        self.writer.emit(outlet);
+    }
+
+    fn flush(&mut self, outlet: &mut Outlet) {
+        self.writer.flush(outlet);
+    }
+
+    fn pending(&self) -> usize {
+        self.writer.pending()
+    }
+}
+
+/// Writes trajectories of many environments.
+#[pyclass(frozen, subclass, module = "echoic._native")]
+pub struct VectorWriter {
+    inlet: Inlet<Vector>,
+    names: Vec<String>,
+    /// Of columns that have no settings of their own.
+    config: ColumnConfig,
+    environments: usize,
+}
+
+#[pymethods]
+impl VectorWriter {
+    #[new]
+    fn new(
+        py: Python<'_>,
+        tables: Vec<AnyTable>,
+        num_envs: usize,
+        keep_alive: u32,
+        chunk_length: Option<u32>,
+        encoding: &str,
+    ) -> PyResult<Self> {
+        let config = config(keep_alive, chunk_length, encoding)?;
+        let writer =
+            Writer::new(num_envs, config).map_err(|error| Refusal::from(error).raise(py))?;
+        let tables: Vec<Destination> = tables.into_iter().map(Destination::from).collect();
+        let names = tables.iter().map(|table| table.name().to_owned()).collect();
+        let inlet = Inlet::new(Vector { writer, items: Vec::new() }, tables);
+        Ok(Self { inlet, names, config, environments: num_envs })
+    }
+
+    /// Settings of a column.
+    fn configure(
+        &self,
+        py: Python<'_>,
+        path: &str,
+        keep_alive: Option<u32>,
+        chunk_length: Option<u32>,
+        encoding: Option<&str>,
+    ) -> PyResult<()> {
+        let config = changed(self.config, keep_alive, chunk_length, encoding)?;
+        let configured = self.inlet.open(py)?.core.writer.configure(path, config);
+        configured.map_err(|error| Refusal::from(error).raise(py))
+    }
+
+    /// Adds a step, or a part of one, to each environment.
+    #[pyo3(signature = (steps, envs=None, partial=false, timeout=None))]
+    fn append_batch(
+        &self,
+        steps: &Bound<'_, PyAny>,
+        envs: Option<&Bound<'_, PyAny>>,
+        partial: bool,
+        timeout: Option<f64>,
+    ) -> PyResult<()> {
+        let py = steps.py();
+        let deadline = wait::deadline(timeout)?;
+        let marked = self.marked(envs)?;
+        let store = |form: &StepForm, sources: &[Source], _: &Many| {
+            let mut state = self.inlet.open(py)?;
+            let appended = recheck(py, &form.tree, sources).map_err(Refusal::Raised);
+            let appended = appended.and_then(|()| {
+                let mut values = vec![None; state.core.writer().columns().len()];
+                for source in sources {
+                    let step = form.tree.rules[source.leaf].leaf.nbytes().unwrap_or(0);
+                    // SAFETY: `gather` accepted the value with the rule of its leaf after an axis of the
+                    // environments, and it was rechecked just now; it is alive while this runs.
+                    let bytes = unsafe { source.bytes(step * self.environments) };
+                    values[form.columns[source.leaf] as usize] = Some(bytes);
+                }
+                let result = state.core.writer.append(&values, marked.as_deref(), partial);
+                state.deliver(result.map_err(StructuredError::from))
+            });
+            drop(state);
+            appended.map_err(|refusal| refusal.raise(py))
+        };
+        let shapes = || Many { rows: Some(self.environments) };
+        self.inlet.with_form(steps, shapes, compile_many, store)?;
+        self.drain(py, deadline)
+    }
+
+    /// What new items may name: a tree like the steps.
+    #[getter]
+    fn history<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        static CLASS: PyOnceLock<Py<PyType>> = PyOnceLock::new();
+        let class = CLASS.import(py, "echoic.structured_writer", "Column")?;
+        let paths: Vec<String> = {
+            let state = self.inlet.lock(py);
+            state.core.writer().columns().map(|(path, _)| path.to_owned()).collect()
+        };
+        self.inlet.like_steps(py, |column| class.call1((&paths[column as usize],)))
+    }
+
+    /// Makes an item in each environment that has its steps, and says in which.
+    #[pyo3(signature = (table, priority, trajectory, envs=None))]
+    fn create_items<'py>(
+        &self,
+        py: Python<'py>,
+        table: &str,
+        priority: &Bound<'py, PyAny>,
+        trajectory: &Bound<'py, PyAny>,
+        envs: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyArray1<bool>>> {
+        let marked = self.marked(envs)?;
+        let mut priorities = float_numbers(priority)?;
+        if let [priority] = priorities[..] {
+            priorities.resize(self.environments, priority);
+        }
+        let number = table_number(py, &self.names, table)?;
+        let (form, takes) = self.item_form(trajectory)?;
+        let mut state = self.inlet.open(py)?;
+        let signature = &form.signature;
+        let checked = match state.outlet.tables()[number].spec() {
+            Some(spec) => {
+                let steps: SmallVec<[u64; 8]> =
+                    takes.iter().map(|(_, take)| count(*take)).collect();
+                let checked = signature.check(spec, &steps);
+                checked.map_err(|text| Refusal::Spec(for_table(&state.outlet, number, &text)))
+            }
+            None => Ok(()),
+        };
+        let created = checked.and_then(|()| {
+            let (table, marked) = (number as u32, marked.as_deref());
+            let writer = &mut state.core.writer;
+            let made = writer.create_items(table, &priorities, signature, &takes, marked)?;
+            state.deliver(Ok(())).map(|()| made)
+        });
+        drop(state);
+        let made = created.map_err(|refusal| refusal.raise(py))?;
+        Ok(PyArray1::from_vec(py, made))
+    }
+
+    /// Hands over all items, and waits until at most so many are left.
+    #[pyo3(signature = (block_until_num_items=0, timeout=None))]
+    fn flush(
+        &self,
+        py: Python<'_>,
+        block_until_num_items: usize,
+        timeout: Option<f64>,
+    ) -> PyResult<()> {
+        self.inlet.flush(py, block_until_num_items, timeout)
+    }
+
+    /// Begins another episode.
+    #[pyo3(signature = (envs=None, clear=true, timeout=None))]
+    fn end_episode(
+        &self,
+        py: Python<'_>,
+        envs: Option<&Bound<'_, PyAny>>,
+        clear: bool,
+        timeout: Option<f64>,
+    ) -> PyResult<()> {
+        let deadline = wait::deadline(timeout)?;
+        let marked = self.marked(envs)?;
+        let mut state = self.inlet.open(py)?;
+        let ended = state.core.writer.end_episode(marked.as_deref(), clear);
+        let ended = state.deliver(ended.map_err(StructuredError::from));
+        drop(state);
+        ended.map_err(|refusal| refusal.raise(py))?;
+        self.drain(py, deadline)
+    }
+
+    /// Takes nothing more.
+    fn close(&self, py: Python<'_>) {
+        self.inlet.close(py);
+    }
+
+    /// How many items were created and are in no table yet.
+    #[getter]
+    fn pending(&self, py: Python<'_>) -> usize {
+        self.inlet.pending(py)
+    }
+
+    #[getter]
+    fn num_envs(&self) -> usize {
+        self.environments
+    }
+
+    /// How many steps of its episode are complete in each environment.
+    #[getter]
+    fn episode_steps<'py>(&self, py: Python<'py>) -> Bound<'py, PyArray1<i64>> {
+        let state = self.inlet.lock(py);
+        let writers = state.core.writer.writers().iter();
+        let steps = writers.map(|writer| (writer.steps() - writer.episode_start()) as i64);
+        let steps: Vec<i64> = steps.collect();
+        drop(state);
+        PyArray1::from_vec(py, steps)
+    }
+}
+
+impl VectorWriter {
+    /// Which environments are meant; all when `None`.
+    fn marked(&self, envs: Option<&Bound<'_, PyAny>>) -> PyResult<Option<Vec<bool>>> {
+        envs.map(|envs| marks(envs, self.environments)).transpose()
+    }
+
+    /// Waits for the tables if more items wait for them than all environments make in a few steps.
+    fn drain(&self, py: Python<'_>, deadline: Option<std::time::Instant>) -> PyResult<()> {
+        let most = MAX_WAITING.max(8 * self.environments);
+        let crowded = self.inlet.lock(py).outlet.len() >= most;
+        if crowded { self.inlet.drain(py, most / 2, deadline) } else { Ok(()) }
+    }
+
+    /// The form of items, and the steps of each column.
+    fn item_form(&self, trajectory: &Bound<'_, PyAny>) -> PyResult<(Arc<ItemForm>, Takes)> {
+        let py = trajectory.py();
+        let known: SmallVec<[Arc<ItemForm>; 4]> =
+            self.inlet.lock(py).core.items.iter().cloned().collect();
+        for (index, form) in known.iter().enumerate() {
+            let mut fits = true;
+            let mut takes: SmallVec<[Option<(u32, Take)>; 8]> = SmallVec::new();
+            takes.resize(form.columns.len(), None);
+            let walked = form.tree.visit(trajectory, &mut |leaf, value| {
+                let column = &form.signature.columns[leaf];
+                let (source, take) = steps(&column.path, value)?;
+                fits &= column.squeezed == matches!(take, Take::One(_));
+                fits &= form.columns[leaf].1 == source;
+                takes[leaf] = Some((form.columns[leaf].0, take));
+                Ok(())
+            });
+            if walked.is_ok() && fits {
+                if index > 0 {
+                    touch(&mut self.inlet.lock(py).core.items, form);
+                }
+                return Ok((Arc::clone(form), takes.into_iter().flatten().collect()));
+            }
+        }
+        let kinds: Vec<(String, Arc<ColumnKind>)> = {
+            let state = self.inlet.lock(py);
+            let columns = state.core.writer().columns();
+            columns.map(|(path, kind)| (path.to_owned(), Arc::clone(kind))).collect()
+        };
+        let (mut takes, mut columns) = (Takes::new(), Vec::new());
+        let tree = Tree::compile_with(trajectory, &mut |path, value| {
+            let (source, take) = steps(&path, value)?;
+            let number = kinds.iter().position(|(known, _)| *known == source).ok_or_else(|| {
+                let known: Vec<_> = kinds.iter().map(|(path, _)| path).collect();
+                let text = format!("there is no column {source:?}; the writer has {known:?}");
+                trajectory_error(py, text)
+            })?;
+            takes.push((number as u32, take));
+            columns.push((number as u32, source));
+            let ColumnKind { dtype, shape } = (*kinds[number].1).clone();
+            LeafRule::from_leaf(py, Leaf { path, dtype, shape })
+        })?;
+        if tree.rules.is_empty() {
+            let text = "a trajectory has no leaves: its item would have no data";
+            return Err(trajectory_error(py, text));
+        }
+        let signature = tree.rules.iter().zip(&takes).map(|(rule, (_, take))| Column {
+            path: rule.leaf.path.clone(),
+            kind: ColumnKind::from(&rule.leaf),
+            squeezed: matches!(take, Take::One(_)),
+        });
+        let signature =
+            Signature { columns: signature.collect(), structure: structure::write(py, &tree)? };
+        let form = Arc::new(ItemForm { tree, signature: Arc::new(signature), columns });
+        let mut state = self.inlet.open(py)?;
+        let dropped = remember(&mut state.core.items, &form);
+        drop(state);
+        drop(dropped);
+        Ok((form, takes))
+    }
+}

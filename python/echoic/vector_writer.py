@@ -1,0 +1,84 @@
+"""Trajectories of environments that step together: a call has the steps of all of them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from echoic import _native
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from typing_extensions import Self
+
+    from echoic.trajectory_writer import Encoding
+
+__all__ = ["VectorWriter"]
+
+
+class VectorWriter(_native.VectorWriter):
+    """Appends a step to each of many environments, and makes items of each.
+
+    ``client.vector_writer`` makes one. It does what a :class:`~echoic.TrajectoryWriter` for each
+    environment would do, with one call for all: every environment has episodes of its own, and no
+    item has steps of two. Environments that did not step are left out with a mask, as a vector
+    environment gives it. A writer is for one thread.
+
+    Args:
+        tables: The tables that items may go to.
+        num_envs: How many environments there are.
+        num_keep_alive_refs: How many of the latest steps of an environment new items may name.
+        chunk_length: How many steps a chunk has at most; found out by measuring when ``None``.
+        encoding: How chunks are kept: see :class:`~echoic.TrajectoryWriter`.
+
+    Examples:
+        >>> import numpy as np
+        >>> from echoic import Server, Table
+        >>> server = Server(tables=[Table.queue("pairs", max_size=100)])
+        >>> with server, server.client().vector_writer(3, num_keep_alive_refs=2) as writer:
+        ...     for step in range(3):
+        ...         writer.append_batch({"obs": np.array([0, 10, 20]) + step, "reward": np.ones(3)})
+        ...         obs, reward = writer.history["obs"], writer.history["reward"]
+        ...         pair = {"obs": obs[-2], "next_obs": obs[-1], "reward": reward[-2]}
+        ...         made = writer.create_items("pairs", 1.0, pair)
+        ...         writer.end_episode(np.array([False, step == 1, False]))
+        ...     writer.flush()
+        ...     batch = server.client().sample("pairs", 5)
+        >>> made
+        array([ True, False,  True])
+        >>> sorted(batch.data["next_obs"].tolist())
+        [1, 2, 11, 21, 22]
+    """
+
+    def __new__(
+        cls,
+        tables: Sequence[_native.Table | _native.RemoteTable],
+        num_envs: int,
+        num_keep_alive_refs: int = 1,
+        chunk_length: int | None = None,
+        encoding: Encoding = "none",
+    ) -> Self:
+        """Make a writer; see the class for the arguments."""
+        return super().__new__(
+            cls, list(tables), num_envs, num_keep_alive_refs, chunk_length, encoding
+        )
+
+    def configure(
+        self,
+        column: str,
+        num_keep_alive_refs: int | None = None,
+        chunk_length: int | None = None,
+        encoding: Encoding | None = None,
+    ) -> None:
+        """Give a column settings of its own, as ``TrajectoryWriter.configure``."""
+        super().configure(column, num_keep_alive_refs, chunk_length, encoding)
+
+    def __enter__(self) -> Self:
+        """Return the writer."""
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """Hand over what is left and close; after an exception, only close."""
+        if kind is None:
+            self.flush()
+        self.close()
