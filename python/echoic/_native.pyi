@@ -412,7 +412,9 @@ class Table:
         """
 
     @overload
-    def update_priorities(self, keys: Any, priorities: Any, wait: Literal[True] = True) -> int: ...
+    def update_priorities(self, keys: Any, priorities: Any, wait: Literal[True] = True) -> int:
+        """Change priorities, and wait until they count."""
+
     @overload
     def update_priorities(self, keys: Any, priorities: Any, wait: bool) -> int | None:
         """Change priorities, all at one moment; returns how many keys named items that are there.
@@ -520,7 +522,9 @@ class RemoteTable:
         """Draw a batch; see ``Table.sample``."""
 
     @overload
-    def update_priorities(self, keys: Any, priorities: Any, wait: Literal[True] = True) -> int: ...
+    def update_priorities(self, keys: Any, priorities: Any, wait: Literal[True] = True) -> int:
+        """Change priorities, and wait until they count."""
+
     @overload
     def update_priorities(self, keys: Any, priorities: Any, wait: bool) -> int | None:
         """Change priorities; see ``Table.update_priorities``."""
