@@ -70,6 +70,7 @@ def test_public_names_are_sorted_and_nothing_else_is_public() -> None:
         "ragged",
         "sampler",
         "server",
+        "sharded",
         "table",
         "table_client",
         "trajectory_writer",

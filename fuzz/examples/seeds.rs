@@ -248,6 +248,7 @@ fn table_frames() -> Vec<Vec<u8>> {
         times_sampled: vec![2],
         versions: vec![3],
         table_size: 9,
+        total_weight: 4.5,
     };
     let layouts = [
         Layout::Rows,

@@ -31,6 +31,7 @@ from echoic.errors import (
     LimiterError,
     PriorityError,
     RefusedError,
+    ShardWarning,
     SpecError,
     TableNotFoundError,
     TrajectoryError,
@@ -39,6 +40,12 @@ from echoic.errors import (
 from echoic.ragged import Ragged
 from echoic.sampler import Sampler
 from echoic.server import Server
+from echoic.sharded import (
+    ShardedClient,
+    ShardedStructuredWriter,
+    ShardedTable,
+    ShardedTrajectoryWriter,
+)
 from echoic.structured_writer import StructuredWriter
 from echoic.table import AnyLength, Table
 from echoic.table_client import TableClient
@@ -70,6 +77,11 @@ __all__ = [
     "SampleInfo",
     "Sampler",
     "Server",
+    "ShardWarning",
+    "ShardedClient",
+    "ShardedStructuredWriter",
+    "ShardedTable",
+    "ShardedTrajectoryWriter",
     "ShmTransport",
     "Spec",
     "SpecError",

@@ -21,6 +21,7 @@ __all__ = [
     "Sample",
     "SampleInfo",
     "Server",
+    "Shards",
     "Spec",
     "Steps",
     "StructuredWriter",
@@ -485,10 +486,10 @@ class Table:
     def info(self) -> dict[str, Any]:
         """A snapshot of the table's numbers and settings.
 
-        ``name``, ``size``, ``max_size``, ``max_times_sampled``, ``inserts``, ``samples``,
-        ``deletions``, ``sampler``, ``remover``, ``min_size``, ``samples_per_insert``, ``min_diff``,
-        ``max_diff``, ``paused``, ``version`` and ``memory_bytes`` (of rows; 0 without a spec: other
-        tables may share the chunks).
+        ``name``, ``size``, ``total_weight`` (see :class:`BatchInfo`), ``max_size``,
+        ``max_times_sampled``, ``inserts``, ``samples``, ``deletions``, ``sampler``, ``remover``,
+        ``min_size``, ``samples_per_insert``, ``min_diff``, ``max_diff``, ``paused``, ``version``
+        and ``memory_bytes`` (of rows; 0 without a spec: other tables may share the chunks).
         """
 
 @final
@@ -517,6 +518,20 @@ class RemoteTable:
         timeout: float | None = None,
     ) -> None:
         """Send many items; see ``Table.insert_batch``."""
+
+    def _insert_part(
+        self,
+        tree: Any,
+        priorities: Any,
+        version: int | None,
+        timeout: float | None,
+        cut: tuple[int, int, int],
+        skip: int,
+    ) -> int:
+        """Send part ``cut[0]`` of ``cut[1]`` of many items, from item ``skip`` of it on.
+
+        There are fewer parts when they would have less than ``cut[2]`` items; it returns how many.
+        """
 
     def sample(self, count: int, timeout: float | None = None, beta: float = 1.0) -> Batch:
         """Draw a batch; see ``Table.sample``."""
@@ -592,6 +607,60 @@ class Tables:
     @property
     def address(self) -> str:
         """Where the server is."""
+
+    @property
+    def connected(self) -> bool:
+        """Whether the server is there now."""
+
+    @property
+    def over(self) -> bool:
+        """Whether it has ended for good: it was closed, or gave up."""
+
+    @property
+    def lives(self) -> int:
+        """How often the server was another than before: started anew."""
+
+    @property
+    def pending(self) -> int:
+        """How many items are not known to be in their tables."""
+
+    def wait_only_while_connected(self) -> None:
+        """From now on, no request waits for a connection that is lost."""
+
+@final
+class Shards:
+    """Draws batches from one table on several servers, and knows whose items they were.
+
+    Each call is told which servers these are: for each that is there its table, and the number of
+    the first life that its connection sees.
+    """
+
+    def __new__(cls, count: int, seed: int) -> Self: ...
+    def check(self, tables: list[tuple[RemoteTable, int] | None]) -> None:
+        """Refuse tables whose items differ."""
+
+    def sample(
+        self,
+        tables: list[tuple[RemoteTable, int] | None],
+        count: int,
+        timeout: float | None,
+        beta: float,
+    ) -> Batch:
+        """Draw a batch; ends at once, with the reason ``"AWAY"``, when no server is there."""
+
+    def items(self, tables: list[tuple[RemoteTable, int] | None], limit: int | None) -> BatchInfo:
+        """What is known about items of all servers."""
+
+    def get(self, tables: list[tuple[RemoteTable, int] | None], keys: Any) -> Batch:
+        """Read items, in the order of the servers."""
+
+    def update_priorities(
+        self, tables: list[tuple[RemoteTable, int] | None], keys: Any, priorities: Any
+    ) -> tuple[int, int]:
+        """Change priorities; how many items were there, and how many keys are of absent shards."""
+
+    def delete(self, tables: list[tuple[RemoteTable, int] | None], keys: Any) -> tuple[int, int]:
+        """Remove items; how many were there, and how many keys are of absent shards."""
 
 def connect_tables(
     address: str,
@@ -960,6 +1029,10 @@ class BatchInfo:
     @property
     def table_size(self) -> int:
         """How many items the table had."""
+
+    @property
+    def total_weight(self) -> float:
+        """What its items weigh: ``sum(p**e)`` if the sampler is prioritized, else their number."""
 
     @property
     def beta(self) -> float:

@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, Any, overload
 
 from echoic import _native
 from echoic.errors import EchoicError
+from echoic.sharded import ShardedClient
 from echoic.table_client import TableClient, connect_again
 from echoic.transports import secret
 
 if TYPE_CHECKING:
     import os
+    from collections.abc import Callable, Iterable
 
     from typing_extensions import Self
 
@@ -136,15 +138,26 @@ class TcpClient(Client):
 def connect(address: str, example: None = None, **options: Any) -> TableClient: ...
 @overload
 def connect(address: str, example: Any, **options: Any) -> Client: ...
-def connect(address: str, example: Any = None, **options: Any) -> Client | TableClient:
+@overload
+def connect(
+    address: list[str] | tuple[str, ...] | Callable[[], Iterable[str]], **options: Any
+) -> ShardedClient: ...
+def connect(
+    address: str | list[str] | tuple[str, ...] | Callable[[], Iterable[str]],
+    example: Any = None,
+    **options: Any,
+) -> Client | TableClient:
     """Connect to a server at any kind of address.
 
-    With an example, to its stream; without one, to its tables.
+    With an example, to its stream; without one, to its tables. With several addresses, to the
+    tables that lie on all these servers together.
 
     Args:
-        address: ``tcp://host:port``, ``tls://host:port``, ``unix:///path`` or ``shm://name``.
+        address: ``tcp://host:port``, ``tls://host:port``, ``unix:///path`` or ``shm://name``; a
+            list of such, or a function that returns one, for a :class:`~echoic.ShardedClient`.
         example: A sample as all others of the stream will be, like the server's.
-        **options: Those of :class:`Client`.
+        **options: Those of :class:`Client`; of several servers also ``seed``, see
+            :class:`~echoic.ShardedClient`.
 
     Examples:
         >>> import numpy as np
@@ -165,6 +178,11 @@ def connect(address: str, example: Any = None, **options: Any) -> Client | Table
         ...         print(client.sample("replay", 2).data["obs"].sum())
         8.0
     """
+    if not isinstance(address, str):
+        if example is not None:
+            raise ValueError("a stream is on one server: several addresses are for tables")
+        seed, deadline = options.pop("seed", None), options.get("deadline", 60.0)
+        return ShardedClient(address, _options(**options), deadline=deadline, seed=seed)
     if example is None:
         return connect_again(address, _options(**options))
     return Client(address, example, **options)

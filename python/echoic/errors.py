@@ -14,6 +14,7 @@ __all__ = [
     "LimiterError",
     "PriorityError",
     "RefusedError",
+    "ShardWarning",
     "SpecError",
     "TableNotFoundError",
     "TrajectoryError",
@@ -115,3 +116,7 @@ class HeldBatchesWarning(UserWarning):
 
 class CheckpointWarning(UserWarning):
     """A scheduled checkpoint could not be made; the next one is tried in its time."""
+
+
+class ShardWarning(UserWarning):
+    """One of several servers went away or came back; what that means is in the message."""

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
     from echoic._native import Batch, RemoteTable, Tables
     from echoic.server import Server
+    from echoic.sharded.shards import Shards
+    from echoic.sharded.table import ShardedTable
     from echoic.structured_writer import Config
     from echoic.table import Table
     from echoic.trajectory_writer import Encoding
@@ -46,14 +48,15 @@ class TableClient:
 
     def __init__(
         self,
-        tables: Iterable[Table | RemoteTable],
-        connection: Tables | None = None,
+        tables: Iterable[Table | RemoteTable | ShardedTable],
+        connection: Tables | Shards | None = None,
         options: Mapping[str, Any] | None = None,
         server: Server | None = None,
     ) -> None:
         """Take the tables together, and the connection that they are reached by or their server."""
-        self._tables = {table.name: table for table in tables}
-        self._connection = connection
+        # Of one kind all of them, and so is the connection.
+        self._tables: dict[str, Any] = {table.name: table for table in tables}
+        self._connection: Any = connection
         self._server = server
         # A copy is another producer: two with one identity would take each other's place.
         self._options = {**(options or {}), "producer": None}
@@ -61,23 +64,24 @@ class TableClient:
             _open_clients.add(self)
 
     @property
-    def tables(self) -> Mapping[str, Table | RemoteTable]:
+    def tables(self) -> Mapping[str, Table | RemoteTable | ShardedTable]:
         """The tables by name."""
         return dict(self._tables)
 
-    def table(self, name: str) -> Table | RemoteTable:
+    def table(self, name: str) -> Table | RemoteTable | ShardedTable:
         """Return a table by its name.
 
         Raises:
             TableNotFoundError: The server has none of this name.
         """
         try:
-            return self._tables[name]
+            found: Table | RemoteTable | ShardedTable = self._tables[name]
         except KeyError:
             known = ", ".join(repr(name) for name in self._tables) or "none"
             raise TableNotFoundError(
                 f"there is no table {name!r}; the server has {known}"
             ) from None
+        return found
 
     def insert(
         self,
@@ -295,7 +299,8 @@ class TableClient:
             WaitTimeoutError: It was not ready in time.
         """
         if self._connection is not None:
-            return self._connection.checkpoint(timeout)
+            place: Path = self._connection.checkpoint(timeout)
+            return place
         if self._server is None:
             raise TypeError("these tables have no server that writes checkpoints")
         return self._server.checkpoint()

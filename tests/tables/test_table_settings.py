@@ -32,6 +32,7 @@ def test_a_new_table_says_what_it_is(make_table: MakeTable) -> None:
     assert table.info == {
         "name": "replay",
         "size": 0,
+        "total_weight": 0.0,
         "max_size": 7,
         "max_times_sampled": 0,
         "inserts": 0,

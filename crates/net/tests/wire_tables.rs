@@ -116,6 +116,7 @@ fn infos(count: usize) -> Infos {
         times_sampled: (0..count as u32).collect(),
         versions: (5..5 + count as u64).collect(),
         table_size: 77,
+        total_weight: 12.5,
     }
 }
 
@@ -160,7 +161,18 @@ proptest! {
             Parameters { min_size: 3, samples_per_insert: 0.5, min_diff: -1.0, max_diff: 9.0 };
         let counts = Counts { inserts: count, samples: 4, deletions: 1 };
         let (table, size, paused, row_bytes) = (2, 8, true, 1 << 40);
-        let numbers = Numbers { table, size, counts, limiter, paused, version, row_bytes };
+        let (total_weight, max_times_sampled) = (0.25, 7);
+        let numbers = Numbers {
+            table,
+            size,
+            total_weight,
+            max_times_sampled,
+            counts,
+            limiter,
+            paused,
+            version,
+            row_bytes,
+        };
         // Nothing was drawn, and NaN is not equal to itself.
         let listed = Infos { probabilities: vec![], ..infos(0) };
         let (code, stall) = (FailureCode::Limiter, Stall::Ratio);

@@ -2,6 +2,7 @@
 //!
 //! - `server`, `client`, `sample`, `accumulator`, `spec`: the classes.
 //! - `table`: tables in this process, and the batches that they give. `remote`: those of a server.
+//! - `shards`: one table on several servers.
 //! - `writer`: trajectories, step by step. `checkpoints`: tables in files.
 //! - `structure`: the form of a tree as text. `doors`: a server's doors to other processes.
 //! - `tree`, `leaf` and `sources`: from a Python tree to checked byte sources and back.
@@ -25,6 +26,7 @@ mod numbers;
 mod remote;
 mod sample;
 mod server;
+mod shards;
 mod sources;
 mod spec;
 mod structure;
@@ -53,6 +55,8 @@ mod _native {
     use super::sample::{Histogram, Sample, SampleInfo};
     #[pymodule_export]
     use super::server::{Server, empty_call};
+    #[pymodule_export]
+    use super::shards::Shards;
     #[pymodule_export]
     use super::spec::{LeafSpec, Spec};
     #[pymodule_export]

@@ -174,6 +174,36 @@ impl Tables {
         self.connection.requests.address().to_string()
     }
 
+    /// Whether the server is there now.
+    #[getter]
+    fn connected(&self) -> bool {
+        let Connection { requests, writer, .. } = &*self.connection;
+        requests.is_connected() && writer.is_connected()
+    }
+
+    /// From now on, no request waits for a connection that is lost.
+    fn wait_only_while_connected(&self) {
+        self.connection.requests.wait_only_while_connected();
+    }
+
+    /// Whether it has ended for good.
+    #[getter]
+    fn over(&self) -> bool {
+        self.connection.requests.is_over() || self.connection.writer.is_closed()
+    }
+
+    /// How often the server was another than before.
+    #[getter]
+    fn lives(&self) -> u64 {
+        self.connection.requests.lives()
+    }
+
+    /// How many items are not known to be in their tables.
+    #[getter]
+    fn pending(&self) -> u64 {
+        self.connection.writer.unacknowledged()
+    }
+
     /// The connection's numbers.
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let (info, dict) = (self.connection.writer.info(), PyDict::new(py));
@@ -218,7 +248,7 @@ impl RemoteTable {
         check_priorities(&[priority]).map_err(|error| table_error(py, &error))?;
         self.shape.with_one(
             tree,
-            |items| self.insert_rows(py, items, &[priority], version, deadline),
+            |items| self.insert_rows(py, items, 0, &[priority], version, deadline),
             |trajectory| {
                 let chunks = self.connection.numbers(trajectory.slices().len());
                 self.insert_trajectory(py, trajectory, priority, version, &chunks, deadline)?;
@@ -241,8 +271,36 @@ impl RemoteTable {
         self.process.check(py)?;
         let deadline = wait::deadline(timeout)?;
         self.shape.with_many(tree, priorities, |items, priorities| {
-            self.insert_rows(py, items, priorities, version, deadline)
+            self.insert_rows(py, items, 0, priorities, version, deadline)
         })
+    }
+
+    /// Inserts one of `parts` contiguous parts of many items, but for the first `skip` of it; into how
+    /// many parts it is worth to cut them, as each is to have at least `least` items.
+    #[expect(clippy::too_many_arguments, reason = "only the class for shards calls it")]
+    fn _insert_part(
+        &self,
+        py: Python<'_>,
+        tree: &Bound<'_, PyAny>,
+        priorities: Option<&Bound<'_, PyAny>>,
+        version: Option<u64>,
+        timeout: Option<f64>,
+        cut: (usize, usize, usize),
+        skip: usize,
+    ) -> PyResult<usize> {
+        let (part, parts, least) = cut;
+        self.process.check(py)?;
+        let deadline = wait::deadline(timeout)?;
+        let mut worth = 1;
+        self.shape.with_many(tree, priorities, |items, priorities| {
+            let count = priorities.len();
+            worth = parts.min(count / least.max(1)).max(1);
+            let edge = |part: usize| count * part.min(worth) / worth;
+            let start = (edge(part) + skip).min(edge(part + 1));
+            let own = &priorities[start..edge(part + 1)];
+            self.insert_rows(py, items, start, own, version, deadline)
+        })?;
+        Ok(worth)
     }
 
     /// Samples a batch.
@@ -371,7 +429,9 @@ impl RemoteTable {
         let (numbers, dict) = (self.numbers(py)?, PyDict::new(py));
         dict.set_item("name", &self.entry.name)?;
         dict.set_item("size", numbers.size)?;
+        dict.set_item("total_weight", numbers.total_weight)?;
         dict.set_item("max_size", self.entry.max_size)?;
+        dict.set_item("max_times_sampled", numbers.max_times_sampled)?;
         dict.set_item("inserts", numbers.counts.inserts)?;
         dict.set_item("samples", numbers.counts.samples)?;
         dict.set_item("deletions", numbers.counts.deletions)?;
@@ -394,6 +454,11 @@ impl RemoteTable {
     /// The connection, and the table's number there.
     pub fn place(&self) -> (&Arc<Connection>, u32) {
         (&self.connection, self.number)
+    }
+
+    /// How its items become bytes.
+    pub fn shape(&self) -> &Shape {
+        &self.shape
     }
 
     /// What the server said of the table.
@@ -427,11 +492,12 @@ impl RemoteTable {
             .map_err(|stopped| stopped.raise(py, tables_error))
     }
 
-    /// Sends items, one for each priority, waiting for room in the window where it must.
+    /// Sends items from `first` on, one for each priority, waiting for room in the window where it must.
     fn insert_rows(
         &self,
         py: Python<'_>,
         items: &Items<'_>,
+        first: usize,
         priorities: &[f64],
         version: Option<u64>,
         deadline: Option<Instant>,
@@ -444,7 +510,7 @@ impl RemoteTable {
             let stored = |error: PyErr| set(py, error, "stored", done);
             items.recheck(py)?;
             // SAFETY: there is an item for each priority, and all was rechecked just now.
-            let fill = |rows: &mut [u8]| unsafe { items.copy_to(done, rows) };
+            let fill = |rows: &mut [u8]| unsafe { items.copy_to(first + done, rows) };
             let send = || writer.try_insert_rows(self.number, part, version, fill);
             let large = part.len().saturating_mul(stride) >= DETACH_BYTES;
             let sent = if large { py.detach(send) } else { send() };

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use echoic_net::client::tables::shards::Gathered;
 use echoic_net::client::tables::{Batch as RemoteBatch, Layout};
 use echoic_replay::table::{Infos, Sampled, Stack};
 use echoic_replay::trajectory::{Signature, Trajectory};
@@ -84,6 +85,11 @@ macro_rules! columns {
             #[getter]
             fn table_size(&self) -> u64 {
                 self.infos.table_size
+            }
+
+            #[getter]
+            fn total_weight(&self) -> f64 {
+                self.infos.total_weight
             }
 
             #[getter]
@@ -230,6 +236,72 @@ impl Batch {
                     "the server sent a batch of another form",
                 ));
             }
+        };
+        Self::new(py, data, infos, beta)
+    }
+
+    /// Items that came from several servers, copied into one batch.
+    pub fn of_shards<'py>(
+        py: Python<'py>,
+        shape: &Shape,
+        arena: &Arena,
+        gathered: Gathered,
+        beta: f64,
+    ) -> PyResult<Self> {
+        let Gathered { mut parts, infos } = gathered;
+        let [first, rest @ ..] = &parts[..] else {
+            return Err(crate::error::spec_error(py, "a batch without parts"));
+        };
+        if rest.is_empty() {
+            let batch = parts.remove(0);
+            let data = Self::of_remote(py, shape, batch, beta)?.data.into_bound(py);
+            return Self::new(py, data, infos, beta);
+        }
+        let gather = |columns: &mut [&mut [u8]]| {
+            for (number, column) in columns.iter_mut().enumerate() {
+                let mut left = &mut **column;
+                for part in &parts {
+                    let from = part.column(number);
+                    let (to, after) = left.split_at_mut(from.len());
+                    to.copy_from_slice(from);
+                    left = after;
+                }
+            }
+        };
+        let mixed = || crate::error::spec_error(py, "the shards sent batches of different forms");
+        let data = match (first.layout(), shape) {
+            (Layout::Rows, Shape::Rows { tree, .. }) => {
+                if rest.iter().any(|part| *part.layout() != Layout::Rows) {
+                    return Err(mixed());
+                }
+                let bytes = (0..first.columns())
+                    .map(|column| parts.iter().map(|part| part.column(column).len()).sum());
+                let plan = Plan::new(bytes.collect())?;
+                let memory = filled(py, arena, &plan, false, gather)?;
+                let data = tree.build(py, &mut |leaf| {
+                    let rule = &tree.rules[leaf];
+                    let shape: Vec<usize> = [&[infos.keys.len()], &rule.leaf.shape[..]].concat();
+                    view(py, &memory, &plan, leaf, rule.descr.bind(py), &shape)
+                })?;
+                arena.give_back(memory);
+                data
+            }
+            (Layout::Trajectories { signature, .. }, Shape::Chunks(forms)) => {
+                let mut steps: Vec<Vec<u64>> = vec![Vec::new(); signature.columns.len()];
+                for part in &parts {
+                    match part.layout() {
+                        Layout::Trajectories { signature: own, steps: more }
+                            if own == signature =>
+                        {
+                            steps.iter_mut().zip(more).for_each(|(all, more)| all.extend(more));
+                        }
+                        _ => return Err(mixed()),
+                    }
+                }
+                let known = Shape::known(py, forms, signature)?;
+                stacked(py, &known, arena, &steps, false, gather)?
+            }
+            _ => return Err(mixed()),
         };
         Self::new(py, data, infos, beta)
     }

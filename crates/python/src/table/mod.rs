@@ -264,6 +264,7 @@ impl Table {
         let dict = PyDict::new(py);
         dict.set_item("name", &config.name)?;
         dict.set_item("size", info.size)?;
+        dict.set_item("total_weight", info.total_weight)?;
         dict.set_item("max_size", config.max_size)?;
         dict.set_item("max_times_sampled", config.max_times_sampled)?;
         dict.set_item("inserts", info.counts.inserts)?;

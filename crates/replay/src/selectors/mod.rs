@@ -106,6 +106,12 @@ pub trait Selector: fmt::Debug + Send {
         self.len() == 0
     }
 
+    /// What all slots weigh together: a client of several tables draws from each in proportion to it.
+    /// The number of slots, unless some are likelier than others whatever else is drawn.
+    fn total_weight(&self) -> f64 {
+        self.len() as f64
+    }
+
     /// Appends `count` draws to `picks`; nothing when it is empty.
     ///
     /// Draws are independent of each other unless the selector's kind says otherwise. A selector that

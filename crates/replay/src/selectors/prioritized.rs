@@ -107,6 +107,12 @@ impl Selector for Prioritized {
         self.slots.len()
     }
 
+    /// Zero when all priorities are, though all are then picked alike: beside slots that weigh
+    /// something, none of these would be picked.
+    fn total_weight(&self) -> f64 {
+        self.weights.total()
+    }
+
     fn pick(&mut self, count: usize, rng: &mut Rng, picks: &mut Vec<Pick>) {
         if self.is_empty() {
             return;

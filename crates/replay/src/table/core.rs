@@ -45,6 +45,9 @@ pub struct Infos {
     pub versions: Vec<u64>,
     /// How many items the table had.
     pub table_size: u64,
+    /// What its sampler said that they weigh together: for a prioritized one `Σ p^e`, for others their
+    /// number.
+    pub total_weight: f64,
 }
 
 impl Infos {
@@ -55,7 +58,7 @@ impl Infos {
         self.priorities.append(&mut other.priorities);
         self.times_sampled.append(&mut other.times_sampled);
         self.versions.append(&mut other.versions);
-        self.table_size = other.table_size;
+        (self.table_size, self.total_weight) = (other.table_size, other.total_weight);
     }
 
     /// Importance weights: `(table size × probability)^-beta`, divided by the largest of the batch
@@ -300,9 +303,15 @@ impl Core {
         }
     }
 
+    /// What is known of the table, before anything is of items.
+    fn infos(&self) -> Infos {
+        let (table_size, total_weight) = (self.items.len().into(), self.sampler.total_weight());
+        Infos { table_size, total_weight, ..Infos::default() }
+    }
+
     /// Draws items; [`Core::check_sample`] has allowed it.
     pub(super) fn draw(&mut self, count: usize, graveyard: &mut Graveyard) -> (Infos, Drawn) {
-        let mut infos = Infos { table_size: self.items.len().into(), ..Infos::default() };
+        let mut infos = self.infos();
         infos.keys.reserve_exact(count);
         infos.probabilities.reserve_exact(count);
         infos.priorities.reserve_exact(count);
@@ -350,7 +359,7 @@ impl Core {
 
     /// Items in the order of their slots, from a slot on, and the slot of the next one.
     pub(super) fn list(&self, first: Slot, most: usize) -> (Infos, Option<Slot>) {
-        let mut infos = Infos { table_size: self.items.len().into(), ..Infos::default() };
+        let mut infos = self.infos();
         for slot in self.items.live_from(first) {
             if infos.keys.len() == most {
                 return (infos, Some(slot));
@@ -367,7 +376,7 @@ impl Core {
 
     /// The items of these names that are there, without counting them as drawn.
     pub(super) fn get(&self, keys: &[u64]) -> (Infos, Drawn) {
-        let mut infos = Infos { table_size: self.items.len().into(), ..Infos::default() };
+        let mut infos = self.infos();
         let mut slots = Vec::with_capacity(keys.len());
         for key in keys {
             let Some(slot) = self.items.find(Key::from_number(*key)) else { continue };

@@ -91,6 +91,8 @@ pub struct Table {
 pub struct TableInfo {
     /// How many items there are.
     pub size: u32,
+    /// What they weigh together; see [`Infos::total_weight`].
+    pub total_weight: f64,
     /// How often an item was inserted, sampled and removed since the table was new or reset.
     pub counts: Counts,
     /// The limiter as it is now.
@@ -365,6 +367,7 @@ impl Table {
         };
         TableInfo {
             size: core.items.len(),
+            total_weight: core.sampler.total_weight(),
             counts: core.counts,
             limiter: core.limiter,
             paused: core.paused,

@@ -7,7 +7,7 @@
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::io::IoSlice;
-use std::sync::atomic::{AtomicBool, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Instant;
 
@@ -42,7 +42,7 @@ const SPARE_BYTES: usize = 64 << 20;
 /// What came of a request.
 #[derive(Debug)]
 pub(super) enum Reply {
-    Batch(Batch),
+    Batch(Box<Batch>),
     Count(u64),
     Numbers(Vec<Numbers>),
     Path(String),
@@ -106,6 +106,8 @@ struct State {
     cancels: Vec<u64>,
     /// Where the server may still write the answers to some of these.
     abandoned: HashMap<u64, Place>,
+    /// Which server it was last: one that is started anew is another.
+    instance: Option<[u8; 16]>,
 }
 
 /// See the [module](self).
@@ -117,6 +119,10 @@ pub(super) struct Board {
     pub(super) changed: Event,
     /// Whoever brings something is to ring.
     alarm: AtomicBool,
+    /// Nobody waits for an answer while there is no connection, and nothing is asked again.
+    pub(super) impatient: AtomicBool,
+    /// How often the server was another than before.
+    pub(super) lives: AtomicU64,
 }
 
 impl Board {
@@ -191,6 +197,20 @@ impl Board {
         let state = &mut *lock(&self.state);
         state.abandoned.remove(&id);
         state.pending.get_mut(&id)?.place.take()
+    }
+
+    /// A connection to a server is about to stand.
+    fn resume(&self, instance: [u8; 16]) {
+        let state = &mut *lock(&self.state);
+        if state.instance.replace(instance).is_some_and(|before| before != instance) {
+            self.lives.fetch_add(1, Ordering::Release);
+        }
+        if self.impatient.load(Ordering::Relaxed) {
+            for pending in std::mem::take(&mut state.pending).into_values() {
+                pending.slot.fill(Err(TablesError::TimedOut(Waiting::Away)));
+            }
+        }
+        state.send_again();
     }
 
     /// How many requests have no answer.
@@ -352,7 +372,7 @@ impl Cargo for Errands {
         check_same(known, &tables)?;
         self.out.clear();
         (self.sent, self.incoming) = (0, None);
-        lock(&self.board.state).send_again();
+        self.board.resume(welcome.instance);
         Ok(())
     }
 
@@ -441,7 +461,7 @@ impl Cargo for Errands {
             let id = head.id;
             let batch = Batch::placed(head, place, spec)?;
             self.learn(id, &batch);
-            self.board.answer(id, Ok(Reply::Batch(batch)));
+            self.board.answer(id, Ok(Reply::Batch(Box::new(batch))));
             return Ok(());
         }
         let answer = Answer::read(header, payload)?;
@@ -482,7 +502,7 @@ impl Cargo for Errands {
         let Some(incoming) = self.incoming.take() else { return Ok(()) };
         if let Some((id, batch)) = incoming.finish(|id| Some(self.table_of(id)?.1))? {
             self.learn(id, &batch);
-            self.board.answer(id, Ok(Reply::Batch(batch)));
+            self.board.answer(id, Ok(Reply::Batch(Box::new(batch))));
         }
         Ok(())
     }

@@ -3,6 +3,7 @@
 //! - [`Requests`] asks: samples, updates, numbers. Many threads may ask at once, and one may ask for more
 //!   before it has its answer.
 //! - [`TableWriter`] sends: rows and items, each inserted exactly once, in order.
+//! - [`shards`]: one table on several servers.
 //!
 //! Each has a connection of its own, so an insert that has to wait keeps no request waiting.
 
@@ -11,6 +12,7 @@ mod board;
 mod freight;
 mod queue;
 mod requests;
+pub mod shards;
 mod writer;
 
 use std::fmt;

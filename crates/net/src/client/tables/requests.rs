@@ -2,6 +2,7 @@
 
 use std::marker::PhantomData;
 use std::ops::ControlFlow;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -74,7 +75,7 @@ mod private {
 
 impl FromReply for Batch {
     fn of(reply: private::Opaque) -> Option<Self> {
-        if let Reply::Batch(batch) = reply.0 { Some(batch) } else { None }
+        if let Reply::Batch(batch) = reply.0 { Some(*batch) } else { None }
     }
 }
 
@@ -133,11 +134,30 @@ impl<T: FromReply> Ticket<T> {
     ///
     /// [`TablesError`].
     pub fn wait(&mut self, wait: Wait<'_, Waiting>) -> Result<T, TablesError> {
+        let board = Arc::clone(&self.board);
+        self.wait_unless(wait, |line| board.impatient.load(Ordering::Relaxed) && !line.stands())
+    }
+
+    /// As [`Ticket::wait`], but only for as long as there is a connection.
+    ///
+    /// # Errors
+    ///
+    /// [`TablesError`]; when there is no connection, as if the wait had timed out because of that.
+    pub fn wait_while_connected(&mut self, wait: Wait<'_, Waiting>) -> Result<T, TablesError> {
+        self.wait_unless(wait, |line| !line.stands())
+    }
+
+    fn wait_unless(
+        &mut self,
+        wait: Wait<'_, Waiting>,
+        gone: impl Fn(&Line) -> bool,
+    ) -> Result<T, TablesError> {
         let reply = wait_for(&self.slot.answered, &self.line, wait, || {
             // Once more after the end was seen: it may have brought the answer.
-            let over = self.line.is_over();
+            let (over, gone) = (self.line.is_over(), gone(&self.line));
             match self.slot.take() {
                 None if over => self.line.ending().map(|ending| Err(ending.into())),
+                None if gone => Some(Err(TablesError::TimedOut(Waiting::Away))),
                 reply => reply,
             }
         })?;
@@ -201,9 +221,25 @@ impl Requests {
         self.line.dial.address()
     }
 
+    /// From now on, waits for answers end while there is no connection, as if they had timed out because
+    /// of that, and what has no answer then is not asked again: for who has other servers to ask.
+    pub fn wait_only_while_connected(&self) {
+        self.board.impatient.store(true, Ordering::Relaxed);
+    }
+
     /// Whether a connection stands.
     pub fn is_connected(&self) -> bool {
         self.line.stands()
+    }
+
+    /// Whether it has ended for good: it was closed, or gave up.
+    pub fn is_over(&self) -> bool {
+        self.line.is_over()
+    }
+
+    /// How often the server that it came back to was another than before: started anew.
+    pub fn lives(&self) -> u64 {
+        self.board.lives.load(Ordering::Acquire)
     }
 
     /// How often it came back.
@@ -325,8 +361,7 @@ impl Requests {
         keys: &[u64],
         wait: Wait<'_, Waiting>,
     ) -> Result<u64, TablesError> {
-        check_count("number of keys", MAX_KEYS, keys.len())?;
-        self.ask_for(table, Operation::Delete { keys: keys.into() })?.wait(wait)
+        self.start_delete(table, keys)?.wait(wait)
     }
 
     /// Removes all items, and counts from zero.
@@ -424,11 +459,20 @@ impl Requests {
         table: Option<u32>,
         wait: Wait<'_, Waiting>,
     ) -> Result<Vec<Numbers>, TablesError> {
+        self.start_info(table)?.wait(wait)
+    }
+
+    /// Asks for the numbers of a table, or of all.
+    ///
+    /// # Errors
+    ///
+    /// [`TablesError`] when it can't be asked.
+    pub fn start_info(&self, table: Option<u32>) -> Result<Ticket<Vec<Numbers>>, TablesError> {
         if let Some(table) = table {
             entry(self.tables(), table)?;
         }
         let table = table.unwrap_or(ALL_TABLES);
-        self.put(table, Operation::Info)?.wait(wait)
+        self.put(table, Operation::Info)
     }
 
     /// What is known about items, from a place on: 0 for the first ones, or what [`Listed`] says.
@@ -469,6 +513,16 @@ impl Requests {
     /// [`TablesError`]. When the wait ends before, the checkpoint may be written all the same.
     pub fn checkpoint(&self, wait: Wait<'_, Waiting>) -> Result<String, TablesError> {
         self.put(0, Operation::Checkpoint)?.wait(wait)
+    }
+
+    /// Asks for items to be removed: see [`Requests::delete`].
+    ///
+    /// # Errors
+    ///
+    /// [`TablesError`] when it can't be asked.
+    pub fn start_delete(&self, table: u32, keys: &[u64]) -> Result<Ticket<u64>, TablesError> {
+        check_count("number of keys", MAX_KEYS, keys.len())?;
+        self.ask_for(table, Operation::Delete { keys: keys.into() })
     }
 
     /// Ends the connection. What has no answer gets none.

@@ -450,6 +450,11 @@ impl TableWriter {
         self.shared.line.refusal().is_some()
     }
 
+    /// Whether a connection stands.
+    pub fn is_connected(&self) -> bool {
+        self.shared.line.stands()
+    }
+
     /// Rows and items that are not known to be in their tables.
     pub fn unacknowledged(&self) -> u64 {
         let queue = lock(&self.shared.queue);

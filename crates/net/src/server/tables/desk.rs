@@ -340,6 +340,8 @@ fn numbers(table: &Table, number: u32) -> Numbers {
     Numbers {
         table: number,
         size: info.size,
+        total_weight: info.total_weight,
+        max_times_sampled: table.config().max_times_sampled,
         counts: info.counts,
         limiter: *info.limiter.parameters(),
         paused: info.paused,

@@ -64,6 +64,10 @@ pub struct Numbers {
     pub table: u32,
     /// How many items there are.
     pub size: u32,
+    /// What they weigh together, for its sampler.
+    pub total_weight: f64,
+    /// After how many samples an item goes; never, when 0.
+    pub max_times_sampled: u32,
     /// How often an item was inserted, sampled and removed.
     pub counts: Counts,
     /// The limiter as it is now.
@@ -142,10 +146,21 @@ pub(super) fn read_parameters(reader: &mut Reader<'_>) -> Result<Parameters, Wir
     })
 }
 
+/// A sum of weights: finite and not negative.
+pub(super) fn weight(reader: &mut Reader<'_>) -> Result<f64, WireError> {
+    let field = "weight of a table";
+    match reader.f64(field)? {
+        weight if weight.is_finite() && weight >= 0.0 => Ok(weight),
+        weight => Err(WireError::Meaningless { field, got: weight.to_bits() }),
+    }
+}
+
 impl Numbers {
     fn write(&self, out: &mut Vec<u8>) {
         out.extend_from_slice(&self.table.to_le_bytes());
         out.extend_from_slice(&self.size.to_le_bytes());
+        out.extend_from_slice(&self.total_weight.to_le_bytes());
+        out.extend_from_slice(&self.max_times_sampled.to_le_bytes());
         let Counts { inserts, samples, deletions } = self.counts;
         for number in [inserts, samples, deletions] {
             out.extend_from_slice(&number.to_le_bytes());
@@ -160,6 +175,8 @@ impl Numbers {
         Ok(Self {
             table: reader.u32("number of a table")?,
             size: reader.u32("size of a table")?,
+            total_weight: weight(reader)?,
+            max_times_sampled: reader.u32("most samples of an item")?,
             counts: Counts {
                 inserts: reader.u64("inserts")?,
                 samples: reader.u64("samples")?,
@@ -222,6 +239,7 @@ impl Answer {
                 let count = u32::try_from(infos.keys.len()).unwrap_or(u32::MAX);
                 out.extend_from_slice(&count.to_le_bytes());
                 out.extend_from_slice(&infos.table_size.to_le_bytes());
+                out.extend_from_slice(&infos.total_weight.to_le_bytes());
                 write_values(out, &infos.keys, u64::to_le_bytes);
                 write_values(out, &infos.priorities, f64::to_le_bytes);
                 write_values(out, &infos.versions, u64::to_le_bytes);
@@ -264,6 +282,7 @@ impl Answer {
                 let count = reader.u32_at_most("number of items", MAX_LISTED)?;
                 let infos = Infos {
                     table_size: reader.u64("size of the table")?,
+                    total_weight: reader.f64("weight of the table")?,
                     keys: reader.values("keys", count, u64::from_le_bytes)?,
                     probabilities: vec![f64::NAN; count as usize],
                     priorities: reader.values("priorities", count, f64::from_le_bytes)?,

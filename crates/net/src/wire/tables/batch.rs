@@ -10,6 +10,7 @@ use echoic_replay::Spec;
 use echoic_replay::table::Infos;
 use echoic_replay::trajectory::Signature;
 
+use super::answer::weight;
 use super::{MAX_BATCH, MAX_ITEMS, signature};
 use crate::wire::WireError;
 use crate::wire::reader::{Reader, write_values};
@@ -45,12 +46,14 @@ pub struct BatchHead {
 impl BatchHead {
     /// Appends the payload up to the columns.
     pub fn write(out: &mut Vec<u8>, id: u64, infos: &Infos, layout: &Layout) {
-        let Infos { keys, probabilities, priorities, times_sampled, versions, table_size } = infos;
+        let Infos { keys, probabilities, priorities, times_sampled, versions, .. } = infos;
+        let Infos { table_size, total_weight, .. } = infos;
         out.extend_from_slice(&id.to_le_bytes());
         out.extend_from_slice(&u32::try_from(keys.len()).unwrap_or(u32::MAX).to_le_bytes());
         let form = matches!(layout, Layout::Trajectories { .. });
         out.extend_from_slice(&[form.into(), 0, 0, 0]);
         out.extend_from_slice(&table_size.to_le_bytes());
+        out.extend_from_slice(&total_weight.to_le_bytes());
         write_values(out, keys, u64::to_le_bytes);
         write_values(out, probabilities, f64::to_le_bytes);
         write_values(out, priorities, f64::to_le_bytes);
@@ -80,6 +83,7 @@ impl BatchHead {
         }
         let infos = Infos {
             table_size: reader.u64("size of the table")?,
+            total_weight: weight(&mut reader)?,
             keys: reader.values("keys", count, u64::from_le_bytes)?,
             probabilities: reader.values("probabilities", count, f64::from_le_bytes)?,
             priorities: reader.values("priorities", count, f64::from_le_bytes)?,

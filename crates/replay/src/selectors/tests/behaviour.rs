@@ -200,3 +200,27 @@ fn calls_that_make_no_sense_change_nothing() {
         assert!(selector.is_empty(), "{kind}");
     }
 }
+
+#[test]
+fn the_total_weight_is_the_sum_of_powers_or_the_number_of_items() {
+    for kind in KINDS {
+        let mut selector = build(kind);
+        assert_eq!(selector.total_weight(), 0.0, "{kind}");
+        [4.0, 0.0, 9.0]
+            .into_iter()
+            .zip(0..)
+            .for_each(|(p, slot)| insert(selector.as_mut(), slot, p));
+        selector.update(0, 16.0);
+        let power = |exponent: f64| 16f64.powf(exponent) + 9f64.powf(exponent);
+        let expected = match kind {
+            SelectorKind::Prioritized { exponent } => power(exponent),
+            _ => 3.0,
+        };
+        assert!((selector.total_weight() - expected).abs() < 1e-12, "{kind}");
+        selector.update_many(&[(0, 0.0), (2, 0.0)]);
+        let none = matches!(kind, SelectorKind::Prioritized { .. });
+        assert_eq!(selector.total_weight(), if none { 0.0 } else { 3.0 }, "{kind}");
+        (0..3).for_each(|slot| selector.remove(slot));
+        assert_eq!(selector.total_weight(), 0.0, "{kind}");
+    }
+}

@@ -1,0 +1,86 @@
+//! Keys that say whose item they name.
+//!
+//! A server leaves the eight bits at the top of a key to its clients. A client of several servers writes
+//! there the number of the shard and, in the bits that are left, which life of it: a server that was
+//! started anew gives its first keys again, and an update that was meant for an item of its last life
+//! must not change another item.
+
+/// Bits of a key that servers leave to clients.
+const FREE: u32 = 8;
+/// Where they begin.
+const SHIFT: u32 = u64::BITS - FREE;
+
+/// The most shards: each has a number in the free bits.
+pub const MAX_SHARDS: usize = 1 << FREE;
+
+/// Writes and reads labels. See the [module](self).
+///
+/// From the top, a key has the number of the shard, the life, and the key of the server.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Labels {
+    /// How many of the free bits tell the life.
+    life_bits: u32,
+}
+
+/// What a label says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Label {
+    pub(super) shard: usize,
+    /// The lower bits of the life.
+    pub(super) life: u64,
+    /// As the server knows it.
+    pub(super) key: u64,
+}
+
+impl Labels {
+    /// For at least one and at most [`MAX_SHARDS`] shards.
+    pub(super) fn new(shards: usize) -> Self {
+        let bits = usize::BITS - shards.saturating_sub(1).leading_zeros();
+        Self { life_bits: FREE.saturating_sub(bits) }
+    }
+
+    /// A life as labels tell it: a few lives later they say the same again.
+    pub(super) fn life(&self, life: u64) -> u64 {
+        life & ((1 << self.life_bits) - 1)
+    }
+
+    /// What the keys of a shard begin with.
+    pub(super) fn prefix(&self, shard: usize, life: u64) -> u64 {
+        ((shard as u64) << self.life_bits | self.life(life)) << SHIFT
+    }
+
+    pub(super) fn read(&self, key: u64) -> Label {
+        let label = key >> SHIFT;
+        let shard = (label >> self.life_bits) as usize;
+        Label { shard, life: self.life(label), key: key & ((1 << SHIFT) - 1) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn a_label_says_what_was_written(
+            shards in 1..=MAX_SHARDS, at: prop::sample::Index, life: u64, key in 0..1u64 << SHIFT,
+        ) {
+            let (labels, shard) = (Labels::new(shards), at.index(shards));
+            let label = Label { shard, life: labels.life(life), key };
+            prop_assert_eq!(labels.read(labels.prefix(shard, life) | key), label);
+        }
+    }
+
+    #[test]
+    fn all_bits_that_shards_do_not_need_tell_lives_apart() {
+        let lives = |shards: usize| {
+            let labels = Labels::new(shards);
+            (0..1000).map(|life| labels.life(life)).max()
+        };
+        assert_eq!([1, 2, 3, 4, 5, 128, 129, 256].map(lives), {
+            [255, 127, 63, 63, 31, 1, 0, 0].map(Some)
+        });
+    }
+}

@@ -1,0 +1,627 @@
+//! One table on several servers: batches drawn from all of them as if they were one.
+//!
+//! - `whole`: what the shards are together, and how a batch is split.
+//! - `labels`: keys that say whose item they name.
+//!
+//! What a shard weighs is asked for when it is not known from the last [`FRESH`]; every sample tells it
+//! too. What is reported stays true when it has changed since: see `whole`.
+//!
+//! # Invariants
+//!
+//! 1. A shard is used while its connection stands. What was chosen for one that goes is chosen again
+//!    among the others.
+//! 2. What shards have given for a batch that others keep waiting is kept for the next batch of this
+//!    size: items that a shard counts as sampled are not thrown away because another is slow.
+//! 3. A key is used in the life of the shard in which it was given, and at no other shard.
+
+mod labels;
+mod look;
+mod whole;
+
+use std::sync::{Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+use echoic_replay::limiter::Reason;
+use echoic_replay::rng::Rng;
+use echoic_replay::stream::Wait;
+use echoic_replay::table::{Infos, TableError};
+
+use self::labels::Labels;
+pub use self::labels::MAX_SHARDS;
+use self::whole::{Part, Whole};
+use super::requests::FromReply;
+use super::{Batch, FailureCode, Requests, TablesError, Ticket, Waiting, check_priorities};
+use crate::client::lock;
+
+/// For how long what is known of a shard is used without asking. A question takes about as long as a
+/// small sample, so it may cost one in some hundreds of them.
+pub const FRESH: Duration = Duration::from_millis(50);
+/// How often shards are looked at while none of them has what is asked for.
+const LOOK: Duration = Duration::from_millis(10);
+/// How long a server that must say why a sample timed out is waited for, beyond the timeout itself.
+const GRACE: Duration = Duration::from_secs(1);
+/// How long a shard may take whose items are used up by draws: others may have used up what was there,
+/// and then what was chosen for it is chosen again.
+const TURN: Duration = Duration::from_millis(50);
+/// The most batches that are kept unfinished.
+const MAX_DRAFTS: usize = 16;
+
+/// Where one shard of a table is.
+#[derive(Clone, Copy)]
+pub struct Shard<'a> {
+    /// The connection to its server.
+    pub requests: &'a Requests,
+    /// The table's number there.
+    pub table: u32,
+    /// The number of the first life that this connection sees. One that takes another's place begins
+    /// behind the lives that were seen before.
+    pub first_life: u64,
+}
+
+/// What went wrong, and on which shard if it was one.
+#[derive(Debug, Clone, thiserror::Error)]
+#[error("{error}")]
+pub struct ShardsError {
+    /// Its number.
+    pub shard: Option<usize>,
+    /// What went wrong.
+    pub error: TablesError,
+}
+
+/// A batch of items of several shards.
+#[derive(Debug)]
+pub struct Gathered {
+    /// What each shard gave, in the order of the shards.
+    pub parts: Vec<Batch>,
+    /// What is known about all items, in the order of the parts: keys have labels, probabilities are
+    /// those of the whole, and so are the size and the weight of the table.
+    pub infos: Infos,
+}
+
+/// What became of a change.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Changed {
+    /// How many of the items were there.
+    pub done: u64,
+    /// How many keys are of shards that are away, or were started anew since they gave the keys: for
+    /// these nothing is known to have been done.
+    pub lost: u64,
+}
+
+/// What was heard of a shard last.
+#[derive(Debug, Clone, Copy)]
+struct Heard {
+    part: Part,
+    at: Instant,
+    life: u64,
+}
+
+/// A batch that is being put together.
+struct Draft {
+    count: usize,
+    /// What the shares are those of.
+    whole: Whole,
+    /// What slots without a shard are chosen from: the same but for shards that were lost, unless draws
+    /// use items up and it was looked again.
+    choice: Whole,
+    /// The choice is no longer what is there.
+    outdated: bool,
+    /// Of each shard, the life in which it was made part of the choice.
+    lives: Vec<u64>,
+    parts: Vec<Given>,
+    /// How many items each shard still has to give.
+    owed: Vec<usize>,
+}
+
+/// What a shard gave.
+struct Given {
+    shard: usize,
+    life: u64,
+    batch: Batch,
+}
+
+struct State {
+    heard: Vec<Option<Heard>>,
+    rng: Rng,
+    drafts: Vec<Draft>,
+}
+
+/// A table that lies on several servers. See the [module](self).
+pub struct Shards {
+    labels: Labels,
+    state: Mutex<State>,
+}
+
+impl Shard<'_> {
+    /// One more for each time that its server was started anew.
+    fn life(&self) -> u64 {
+        self.first_life.wrapping_add(self.requests.lives())
+    }
+}
+
+/// The life of a shard that is there.
+fn life(shards: &[Option<Shard<'_>>], shard: usize) -> Option<u64> {
+    let shard = shards.get(shard)?.as_ref()?;
+    shard.requests.is_connected().then(|| shard.life())
+}
+
+/// What only says that a shard is not there.
+fn is_absence(error: &TablesError) -> bool {
+    matches!(
+        error,
+        TablesError::TimedOut(Waiting::Away) | TablesError::Failed(_) | TablesError::Closed
+    )
+}
+
+fn at(shard: usize) -> impl Fn(TablesError) -> ShardsError {
+    move |error| ShardsError { shard: Some(shard), error }
+}
+
+/// An error of no shard in particular.
+fn of_all(error: TablesError) -> ShardsError {
+    ShardsError { shard: None, error }
+}
+
+/// Waits for an answer while there is a connection, for a moment longer than the caller wants: a server
+/// that can't do what is asked says so at the very end.
+fn answer<T: FromReply>(
+    ticket: &mut Ticket<T>,
+    wait: &mut Wait<'_, Waiting>,
+) -> Result<T, TablesError> {
+    let deadline = wait.deadline.map(|deadline| deadline.max(Instant::now()) + GRACE);
+    ticket.wait_while_connected(Wait { deadline, tick: wait.tick, on_tick: &mut *wait.on_tick })
+}
+
+impl Draft {
+    fn new(count: usize) -> Self {
+        let (whole, choice) = (Whole::default(), Whole::default());
+        let (lives, parts, owed) = (Vec::new(), Vec::new(), Vec::new());
+        Self { count, whole, choice, outdated: false, lives, parts, owed }
+    }
+
+    /// Chooses from what is there now.
+    fn adopt(&mut self, found: Whole, lives: Vec<u64>) {
+        self.owed.resize(lives.len(), 0);
+        self.lives = lives;
+        self.whole.add(&found);
+        self.choice = found;
+        self.outdated = false;
+    }
+
+    /// Takes a shard out, and all that was chosen for it.
+    fn lose(&mut self, shard: usize) {
+        self.disown(shard);
+        self.choice.lose(shard);
+        // Items that are used up would be lost for good.
+        let keeps = self.uses_up(shard) && self.parts.iter().any(|part| part.shard == shard);
+        if !keeps {
+            self.whole.lose(shard);
+            self.parts.retain(|part| part.shard != shard);
+        }
+    }
+
+    /// Lets a shard owe nothing.
+    fn disown(&mut self, shard: usize) {
+        if let Some(owed) = self.owed.get_mut(shard) {
+            *owed = 0;
+        }
+    }
+
+    /// Whether each draw from a shard may be the last of its item.
+    fn uses_up(&self, shard: usize) -> bool {
+        self.whole.part(shard).is_some_and(Part::uses_up)
+    }
+
+    /// How many slots have no shard.
+    fn unchosen(&self) -> usize {
+        let given: usize = self.parts.iter().map(|part| part.batch.len()).sum();
+        self.count.saturating_sub(given + self.owed.iter().sum::<usize>())
+    }
+}
+
+impl Shards {
+    /// For so many shards, whose choices follow from the seed.
+    ///
+    /// # Panics
+    ///
+    /// When there are none, or more than [`MAX_SHARDS`].
+    pub fn new(shards: usize, seed: u64) -> Self {
+        assert!((1..=MAX_SHARDS).contains(&shards), "{shards} shards");
+        let state = State { heard: vec![None; shards], rng: Rng::new(seed), drafts: Vec::new() };
+        Self { labels: Labels::new(shards), state: Mutex::new(state) }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        lock(&self.state)
+    }
+
+    /// Draws a batch from all shards that are there; `None` stands for one that is not.
+    ///
+    /// # Errors
+    ///
+    /// [`ShardsError`], which is [`Waiting::Away`] at once when no shard is there. After a wait that has
+    /// timed out, what some shards gave is part of the next batch of this size.
+    pub fn sample(
+        &self,
+        shards: &[Option<Shard<'_>>],
+        count: usize,
+        mut wait: Wait<'_, Waiting>,
+    ) -> Result<Gathered, ShardsError> {
+        let mut draft = {
+            let drafts = &mut self.lock().drafts;
+            let found = drafts.iter().position(|draft| draft.count == count);
+            found.map_or_else(|| Draft::new(count), |found| drafts.remove(found))
+        };
+        let filled = self
+            .resume(&mut draft, shards, &mut wait)
+            .and_then(|()| self.fill(&mut draft, shards, &mut wait));
+        match filled {
+            Ok(()) => Ok(self.gather(draft)),
+            Err(error) => {
+                // Also when nothing was given: to choose anew would favour shards that do not wait.
+                if !draft.whole.is_empty() {
+                    let drafts = &mut self.lock().drafts;
+                    drafts.truncate(MAX_DRAFTS - 1);
+                    drafts.insert(0, draft);
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// Goes on with a batch that was not finished. What was chosen for a shard that has nothing to sample
+    /// from any more, because somebody removed it, is chosen again among the others.
+    fn resume(
+        &self,
+        draft: &mut Draft,
+        shards: &[Option<Shard<'_>>],
+        wait: &mut Wait<'_, Waiting>,
+    ) -> Result<(), ShardsError> {
+        if draft.whole.is_empty() {
+            return Ok(());
+        }
+        self.ask_around(shards, wait)?;
+        let heard: Vec<Option<Heard>> = self.lock().heard.clone();
+        for (shard, heard) in heard.iter().enumerate() {
+            let owes = draft.owed.get(shard).is_some_and(|owed| *owed > 0);
+            if owes && draft.uses_up(shard) {
+                draft.disown(shard);
+                draft.outdated = true;
+            } else if owes && heard.is_some_and(|heard| !heard.part.is_ready()) {
+                draft.lose(shard);
+            }
+        }
+        Ok(())
+    }
+
+    /// Has all slots of a batch filled.
+    fn fill(
+        &self,
+        draft: &mut Draft,
+        shards: &[Option<Shard<'_>>],
+        wait: &mut Wait<'_, Waiting>,
+    ) -> Result<(), ShardsError> {
+        loop {
+            for shard in 0..shards.len() {
+                let same = life(shards, shard) == draft.lives.get(shard).copied();
+                if !same && draft.choice.has(shard) {
+                    draft.lose(shard);
+                }
+            }
+            let unchosen = draft.unchosen();
+            if unchosen > 0 {
+                if draft.choice.is_empty() || draft.outdated {
+                    let (found, lives) = self.look(shards, unchosen, wait)?;
+                    draft.adopt(found, lives);
+                }
+                let counts = draft.choice.split(unchosen, &mut self.lock().rng);
+                draft.owed.iter_mut().zip(counts).for_each(|(owed, count)| *owed += count);
+            }
+            if draft.owed.iter().all(|owed| *owed == 0) {
+                return Ok(());
+            }
+            self.collect(draft, shards, wait)?;
+        }
+    }
+
+    /// Asks all shards at once for what they owe, and takes what they give.
+    fn collect(
+        &self,
+        draft: &mut Draft,
+        shards: &[Option<Shard<'_>>],
+        wait: &mut Wait<'_, Waiting>,
+    ) -> Result<(), ShardsError> {
+        let mut asked = Vec::with_capacity(shards.len());
+        for (number, shard) in shards.iter().enumerate() {
+            let owed = draft.owed.get(number).copied().unwrap_or(0);
+            let Some(shard) = shard.as_ref().filter(|_| owed > 0) else { continue };
+            let turn = draft.uses_up(number).then(|| Instant::now() + TURN);
+            let deadline = match (wait.deadline, turn) {
+                (Some(deadline), Some(turn)) => Some(deadline.min(turn)),
+                (deadline, turn) => deadline.or(turn),
+            };
+            match shard.requests.start_sample(shard.table, owed, deadline) {
+                Ok(ticket) => asked.push((number, ticket)),
+                Err(error) if is_absence(&error) => draft.lose(number),
+                Err(error) => return Err(at(number)(error)),
+            }
+        }
+        let (mut failed, mut closed) = (None, None);
+        for (number, mut ticket) in asked {
+            match answer(&mut ticket, wait) {
+                Ok(batch) => {
+                    let life = draft.lives[number];
+                    self.hear(number, life, batch.infos());
+                    draft.disown(number);
+                    draft.parts.push(Given { shard: number, life, batch });
+                }
+                Err(error) if is_absence(&error) => draft.lose(number),
+                // A server that is about to end says this first.
+                Err(error @ TablesError::Refused { code: FailureCode::Closed, .. }) => {
+                    draft.lose(number);
+                    closed = Some(at(number)(error));
+                }
+                Err(TablesError::TimedOut(Waiting::Table(_)))
+                    if draft.uses_up(number)
+                        && wait.deadline.is_none_or(|deadline| deadline > Instant::now()) =>
+                {
+                    draft.disown(number);
+                    draft.outdated = true;
+                }
+                Err(TablesError::Interrupted) => return Err(of_all(TablesError::Interrupted)),
+                // The others may still answer, and what they give must not be lost.
+                Err(error) => failed = Some(at(number)(error)),
+            }
+        }
+        match failed.or(closed.filter(|_| draft.choice.is_empty())) {
+            Some(error) => Err(error),
+            None => Ok(()),
+        }
+    }
+
+    /// Takes note of what a sample said of its shard.
+    fn hear(&self, shard: usize, life: u64, infos: &Infos) {
+        if let Some(Some(heard)) = self.lock().heard.get_mut(shard)
+            && heard.life == life
+        {
+            heard.part.note(infos);
+            heard.at = Instant::now();
+        }
+    }
+
+    /// What the shards are together now; waits until `count` items can be drawn from it.
+    fn look(
+        &self,
+        shards: &[Option<Shard<'_>>],
+        count: usize,
+        wait: &mut Wait<'_, Waiting>,
+    ) -> Result<(Whole, Vec<u64>), ShardsError> {
+        loop {
+            self.ask_around(shards, wait)?;
+            let heard: Vec<Option<Heard>> = {
+                let state = self.lock();
+                let lives = (0..shards.len()).map(|shard| life(shards, shard));
+                let heard = state.heard.iter().zip(lives);
+                heard.map(|(heard, life)| heard.filter(|heard| Some(heard.life) == life)).collect()
+            };
+            if heard.iter().all(Option::is_none)
+                && !(0..shards.len()).any(|n| life(shards, n).is_some())
+            {
+                return Err(of_all(TablesError::TimedOut(Waiting::Away)));
+            }
+            let whole = Whole::new(heard.iter().map(|heard| heard.map(|heard| heard.part)));
+            if whole.allows(count) {
+                let lives = heard.iter().map(|heard| heard.map_or(0, |heard| heard.life));
+                return Ok((whole, lives.collect()));
+            }
+            let heard = || heard.iter().flatten();
+            let paused = heard().any(|heard| heard.part.is_paused());
+            let reason = if paused { Reason::Paused } else { Reason::MinSize };
+            let waiting = Waiting::Table(reason);
+            let now = Instant::now();
+            if wait.deadline.is_some_and(|deadline| deadline <= now) {
+                return Err(of_all(TablesError::TimedOut(waiting)));
+            }
+            if wait.tick.is_some() && (wait.on_tick)(waiting).is_break() {
+                return Err(of_all(TablesError::Interrupted));
+            }
+            let left = wait.deadline.map(|deadline| deadline.saturating_duration_since(now));
+            std::thread::sleep(left.map_or(LOOK, |left| left.min(LOOK)));
+            self.forget();
+        }
+    }
+
+    /// Has all shards asked again before the next batch.
+    fn forget(&self) {
+        self.lock().heard.fill(None);
+    }
+
+    /// Asks those shards of which nothing recent is known.
+    fn ask_around(
+        &self,
+        shards: &[Option<Shard<'_>>],
+        wait: &mut Wait<'_, Waiting>,
+    ) -> Result<(), ShardsError> {
+        let now = Instant::now();
+        let known: Vec<Option<u64>> = {
+            let state = self.lock();
+            // Of a shard whose items are used up too little would be left to go by.
+            let fresh = |heard: &Heard| {
+                !heard.part.uses_up() && now.saturating_duration_since(heard.at) < FRESH
+            };
+            let heard = state.heard.iter();
+            heard.map(|heard| heard.filter(fresh).map(|heard| heard.life)).collect()
+        };
+        let mut asked = Vec::new();
+        for (number, shard) in shards.iter().enumerate() {
+            let (Some(shard), Some(life)) = (shard, life(shards, number)) else { continue };
+            if known.get(number) == Some(&Some(life)) {
+                continue;
+            }
+            match shard.requests.start_info(Some(shard.table)) {
+                Ok(ticket) => asked.push((number, shard.table, life, ticket)),
+                Err(error) if is_absence(&error) => {}
+                Err(error) => return Err(at(number)(error)),
+            }
+        }
+        for (number, table, life, mut ticket) in asked {
+            let all = match answer(&mut ticket, wait) {
+                Ok(all) => all,
+                Err(error) if is_absence(&error) => continue,
+                Err(error) => return Err(at(number)(error)),
+            };
+            let own = all.iter().find(|numbers| numbers.table == table);
+            let heard = own.map(|own| Heard { part: own.into(), at: Instant::now(), life });
+            if let Some(place) = self.lock().heard.get_mut(number) {
+                *place = heard;
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes one batch of what the shards gave.
+    fn gather(&self, draft: Draft) -> Gathered {
+        let Draft { count, whole, mut parts, .. } = draft;
+        parts.sort_by_key(|part| part.shard);
+        let mut infos = Infos::default();
+        infos.keys.reserve_exact(count);
+        infos.probabilities.reserve_exact(count);
+        infos.priorities.reserve_exact(count);
+        infos.times_sampled.reserve_exact(count);
+        infos.versions.reserve_exact(count);
+        for (shard, share) in whole.shares().into_iter().enumerate() {
+            let Some(part) = whole.part(shard) else { continue };
+            let (mut size, mut weight) = (part.size, part.weight);
+            for Given { life, batch, .. } in parts.iter().filter(|part| part.shard == shard) {
+                let (own, prefix) = (batch.infos(), self.labels.prefix(shard, *life));
+                infos.keys.extend(own.keys.iter().map(|key| prefix | key));
+                infos.probabilities.extend(own.probabilities.iter().map(|within| share * within));
+                infos.priorities.extend_from_slice(&own.priorities);
+                infos.times_sampled.extend_from_slice(&own.times_sampled);
+                infos.versions.extend_from_slice(&own.versions);
+                (size, weight) = (own.table_size, own.total_weight);
+            }
+            infos.table_size = infos.table_size.saturating_add(size);
+            infos.total_weight = (infos.total_weight + weight).min(f64::MAX);
+        }
+        Gathered { parts: parts.into_iter().map(|part| part.batch).collect(), infos }
+    }
+
+    /// Changes priorities, each on the shard that has the item. All values are checked before the first
+    /// shard is asked; each shard then changes all of its own at one moment.
+    ///
+    /// # Errors
+    ///
+    /// [`ShardsError`].
+    pub fn update_priorities(
+        &self,
+        shards: &[Option<Shard<'_>>],
+        keys: &[u64],
+        priorities: &[f64],
+        wait: Wait<'_, Waiting>,
+    ) -> Result<Changed, ShardsError> {
+        let (keys_len, values) = (keys.len(), priorities.len());
+        if keys_len != values {
+            return Err(of_all(TableError::Lengths { keys: keys_len, values }.into()));
+        }
+        check_priorities(priorities).map_err(of_all)?;
+        let mut own: Vec<(Vec<u64>, Vec<f64>)> = vec![Default::default(); shards.len()];
+        let mut lost = 0;
+        for (key, priority) in keys.iter().zip(priorities) {
+            match self.owner(shards, *key) {
+                Owner::Shard(shard, key) => {
+                    own[shard].0.push(key);
+                    own[shard].1.push(*priority);
+                }
+                Owner::Away => lost += 1,
+                Owner::Nobody => {}
+            }
+        }
+        let start = |shard: usize, to: &Shard<'_>| {
+            let (keys, priorities) = &own[shard];
+            (!keys.is_empty()).then(|| to.requests.start_update(to.table, keys, priorities))
+        };
+        self.change(shards, |shard| own[shard].0.len(), start, lost, wait)
+    }
+
+    /// Removes items.
+    ///
+    /// # Errors
+    ///
+    /// [`ShardsError`].
+    pub fn delete(
+        &self,
+        shards: &[Option<Shard<'_>>],
+        keys: &[u64],
+        wait: Wait<'_, Waiting>,
+    ) -> Result<Changed, ShardsError> {
+        let mut own: Vec<Vec<u64>> = vec![Vec::new(); shards.len()];
+        let mut lost = 0;
+        for key in keys {
+            match self.owner(shards, *key) {
+                Owner::Shard(shard, key) => own[shard].push(key),
+                Owner::Away => lost += 1,
+                Owner::Nobody => {}
+            }
+        }
+        let start = |shard: usize, to: &Shard<'_>| {
+            (!own[shard].is_empty()).then(|| to.requests.start_delete(to.table, &own[shard]))
+        };
+        self.change(shards, |shard| own[shard].len(), start, lost, wait)
+    }
+
+    /// Whose item a key names.
+    fn owner(&self, shards: &[Option<Shard<'_>>], key: u64) -> Owner {
+        let label = self.labels.read(key);
+        if label.shard >= shards.len() {
+            return Owner::Nobody;
+        }
+        match life(shards, label.shard) {
+            Some(life) if self.labels.life(life) == label.life => {
+                Owner::Shard(label.shard, label.key)
+            }
+            _ => Owner::Away,
+        }
+    }
+
+    /// Asks all shards for a change at once, and adds up what they say.
+    fn change(
+        &self,
+        shards: &[Option<Shard<'_>>],
+        count: impl Fn(usize) -> usize,
+        start: impl Fn(usize, &Shard<'_>) -> Option<Result<Ticket<u64>, TablesError>>,
+        lost: u64,
+        mut wait: Wait<'_, Waiting>,
+    ) -> Result<Changed, ShardsError> {
+        let mut changed = Changed { done: 0, lost };
+        let (mut asked, mut failed) = (Vec::new(), None);
+        for (number, shard) in shards.iter().enumerate() {
+            let Some(started) = shard.as_ref().and_then(|shard| start(number, shard)) else {
+                continue;
+            };
+            match started {
+                Ok(ticket) => asked.push((number, ticket)),
+                Err(error) if is_absence(&error) => changed.lost += count(number) as u64,
+                Err(error) => failed = Some(at(number)(error)),
+            }
+        }
+        for (number, mut ticket) in asked {
+            match answer(&mut ticket, &mut wait) {
+                Ok(done) => changed.done += done,
+                Err(error) if is_absence(&error) => changed.lost += count(number) as u64,
+                Err(error) => failed = Some(at(number)(error)),
+            }
+        }
+        failed.map_or(Ok(changed), Err)
+    }
+}
+
+/// Whose item a key names.
+enum Owner {
+    /// This shard's, by this key.
+    Shard(usize, u64),
+    /// One's that is away, or has been since.
+    Away,
+    /// There is no such shard.
+    Nobody,
+}

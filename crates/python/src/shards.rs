@@ -1,0 +1,197 @@
+//! A table on several servers.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use echoic_net::client::tables::shards::{Changed, MAX_SHARDS, Shard, ShardsError};
+use echoic_net::client::tables::{Waiting, shards as core};
+use echoic_replay::stream::Wait;
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+
+use crate::error::spec_error;
+use crate::fork::Process;
+use crate::numbers::{float_numbers, key_numbers};
+use crate::remote::{Connection, RemoteTable, tables_error};
+use crate::table::{Arena, Batch, BatchInfo};
+use crate::wait;
+
+/// Draws batches from one table on several servers, and knows whose items they were.
+///
+/// Which servers these are is said with each call, because they come and go.
+#[pyclass(frozen, module = "echoic._native")]
+pub struct Shards {
+    shards: core::Shards,
+    count: usize,
+    arena: Arena,
+    process: Process,
+}
+
+/// In the place of each shard that is there, its table and the number of the first life that its
+/// connection sees.
+type Places = Vec<Option<(Py<RemoteTable>, u64)>>;
+
+/// What a call without the GIL looks at.
+struct Connections(Vec<Option<(Arc<Connection>, u32, u64)>>);
+
+impl Connections {
+    fn shards(&self) -> Vec<Option<Shard<'_>>> {
+        let shards = self.0.iter().map(|place| {
+            let (connection, table, first_life) = place.as_ref()?;
+            let (requests, table, first_life) = (&connection.requests, *table, *first_life);
+            Some(Shard { requests, table, first_life })
+        });
+        shards.collect()
+    }
+}
+
+#[pymethods]
+impl Shards {
+    #[new]
+    fn new(count: usize, seed: u64) -> PyResult<Self> {
+        if !(1..=MAX_SHARDS).contains(&count) {
+            let text = format!("there are 1 to {MAX_SHARDS} shards, got {count}");
+            return Err(PyValueError::new_err(text));
+        }
+        let (shards, arena) = (core::Shards::new(count, seed), Arena::default());
+        Ok(Self { shards, count, arena, process: Process::current() })
+    }
+
+    /// Refuses a table that is not like the others.
+    fn check(&self, py: Python<'_>, tables: Places) -> PyResult<()> {
+        let mut there = tables.iter().flatten().map(|(table, _)| table.get());
+        let Some(first) = there.next() else { return Ok(()) };
+        let same = |other: &&RemoteTable| {
+            let (one, other) = (first.entry(), other.entry());
+            one.form == other.form && one.structure == other.structure
+        };
+        match there.find(|other| !same(other)) {
+            Some(other) => Err(spec_error(
+                py,
+                format!(
+                    "table {:?} has items of another kind at {} than at {}",
+                    first.entry().name,
+                    other.place().0.requests.address(),
+                    first.place().0.requests.address(),
+                ),
+            )),
+            None => Ok(()),
+        }
+    }
+
+    /// Samples a batch.
+    fn sample(
+        &self,
+        py: Python<'_>,
+        tables: Places,
+        count: usize,
+        timeout: Option<f64>,
+        beta: f64,
+    ) -> PyResult<Batch> {
+        let deadline = wait::deadline(timeout)?;
+        if count == 0 {
+            return Err(PyValueError::new_err("a batch has at least 1 item"));
+        }
+        let sample = |shards: &[Option<Shard<'_>>], wait: Wait<'_, Waiting>| {
+            self.shards.sample(shards, count, wait)
+        };
+        let gathered = self.ask(py, &tables, deadline, sample)?;
+        let shape = tables.iter().flatten().next().map(|(table, _)| table.get().shape());
+        let Some(shape) = shape else { return Err(spec_error(py, "there are no shards")) };
+        Batch::of_shards(py, shape, &self.arena, gathered, beta)
+    }
+
+    /// What is known about items.
+    fn items(
+        &self,
+        py: Python<'_>,
+        tables: Places,
+        limit: Option<usize>,
+    ) -> PyResult<Py<BatchInfo>> {
+        let most = limit.unwrap_or(usize::MAX);
+        let infos =
+            self.ask(py, &tables, None, |shards, wait| self.shards.list(shards, most, wait))?;
+        BatchInfo::of(py, infos)
+    }
+
+    /// Reads items by their names, without sampling them.
+    fn get(&self, py: Python<'_>, tables: Places, keys: &Bound<'_, PyAny>) -> PyResult<Batch> {
+        let keys = key_numbers(keys)?;
+        let gathered =
+            self.ask(py, &tables, None, |shards, wait| self.shards.get(shards, &keys, wait))?;
+        let shape = tables.iter().flatten().next().map(|(table, _)| table.get().shape());
+        let Some(shape) = shape else { return Err(spec_error(py, "there are no shards")) };
+        Batch::of_shards(py, shape, &self.arena, gathered, 1.0)
+    }
+
+    /// Changes priorities; how many of the items were there, and how many keys are of shards that are
+    /// not.
+    fn update_priorities(
+        &self,
+        py: Python<'_>,
+        tables: Places,
+        keys: &Bound<'_, PyAny>,
+        priorities: &Bound<'_, PyAny>,
+    ) -> PyResult<(u64, u64)> {
+        let (keys, priorities) = (key_numbers(keys)?, float_numbers(priorities)?);
+        let Changed { done, lost } = self.ask(py, &tables, None, |shards, wait| {
+            self.shards.update_priorities(shards, &keys, &priorities, wait)
+        })?;
+        Ok((done, lost))
+    }
+
+    /// Removes items; how many were there, and how many keys are of shards that are not.
+    fn delete(
+        &self,
+        py: Python<'_>,
+        tables: Places,
+        keys: &Bound<'_, PyAny>,
+    ) -> PyResult<(u64, u64)> {
+        let keys = key_numbers(keys)?;
+        let Changed { done, lost } =
+            self.ask(py, &tables, None, |shards, wait| self.shards.delete(shards, &keys, wait))?;
+        Ok((done, lost))
+    }
+}
+
+impl Shards {
+    /// Calls without the GIL; an error says which shard it is of.
+    fn ask<T: Send>(
+        &self,
+        py: Python<'_>,
+        tables: &Places,
+        deadline: Option<Instant>,
+        ask: impl FnOnce(&[Option<Shard<'_>>], Wait<'_, Waiting>) -> Result<T, ShardsError> + Send,
+    ) -> PyResult<T> {
+        self.process.check(py)?;
+        if tables.len() != self.count {
+            let text = format!("there are {} shards, got {}", self.count, tables.len());
+            return Err(PyValueError::new_err(text));
+        }
+        let place = |(table, first_life): &(Py<RemoteTable>, u64)| {
+            let (connection, number) = table.get().place();
+            (Arc::clone(connection), number, *first_life)
+        };
+        let places = tables.iter().map(|table| table.as_ref().map(place));
+        let connections = Connections(places.collect());
+        let connections = &connections;
+        let asked = wait::detached(py, deadline, None, |wait: Wait<'_, Waiting>| {
+            ask(&connections.shards(), wait)
+        });
+        asked.map_err(|stopped| stopped.raise(py, |py, error| self.raise(py, tables, error)))
+    }
+
+    fn raise(&self, py: Python<'_>, tables: &Places, error: &ShardsError) -> PyErr {
+        let raised = tables_error(py, &error.error);
+        let table = error.shard.and_then(|shard| tables.get(shard)?.as_ref());
+        let Some((table, _)) = table else { return raised };
+        let address = table.get().place().0.requests.address();
+        let value = raised.value(py);
+        let named = value
+            .str()
+            .and_then(|text| value.setattr("args", (format!("shard {address}: {text}"),)));
+        // Whatever went wrong with the name, the error matters more.
+        let (Ok(()) | Err(_)) = named;
+        raised
+    }
+}

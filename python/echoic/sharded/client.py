@@ -1,0 +1,226 @@
+"""The client of tables that lie on several servers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from echoic.errors import ClosedError, DisconnectedError
+from echoic.sharded.shards import Shards, deadline_in, left_until, warn
+from echoic.sharded.table import ShardedTable
+from echoic.sharded.writers import ShardedStructuredWriter, ShardedTrajectoryWriter
+from echoic.table_client import TableClient, connect_again
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from pathlib import Path
+
+    from echoic.sharded.shards import Key, Where
+    from echoic.vector_writer import VectorWriter
+
+__all__ = ["ShardedClient"]
+
+
+class ShardedClient(TableClient):
+    """Inserts into tables that lie on several servers, and samples from them as if it were one.
+
+    ``connect([address, ...])`` makes one. The methods are those of :class:`~echoic.TableClient`;
+    the servers have tables of the same names and kinds. When one of them goes away, a
+    ``ShardWarning`` says so, and the client goes on with the others until it is back.
+
+    Args:
+        where: The addresses; or a function that returns them, which is asked again while a shard is
+            away, since it may come back at another. Their order is part of the items' keys.
+        options: Those of each connection.
+        deadline: For how many seconds a call waits while it needs a shard that is away; for ever
+            when ``None``.
+        seed: Of the choice of shards when sampling; random when ``None``.
+
+    Raises:
+        DisconnectedError: No server was reached. Those that were not are used when they are there.
+        ValueError: The servers' tables differ.
+        SpecError: The servers' items differ.
+
+    Examples:
+        >>> import numpy as np
+        >>> from echoic import Server, Table, TcpTransport, connect
+        >>> def serve():
+        ...     table = Table("replay", np.int64(0), max_size=1000)
+        ...     return Server(tables=[table], transport=TcpTransport(port=0))
+        >>> with serve() as one, serve() as two:
+        ...     with connect([one.addresses[0], two.addresses[0]]) as client:
+        ...         client.insert_batch(np.arange(400), "replay")
+        ...         client.flush()
+        ...         batch = client.sample("replay", 32)
+        ...         sizes = [shard["size"] for shard in client.info()["replay"]["shards"]]
+        >>> sizes, batch.info.table_size, float(batch.info.probability[0])
+        ([200, 200], 400, 0.0025)
+    """
+
+    def __init__(
+        self,
+        where: Where,
+        options: Mapping[str, Any],
+        *,
+        deadline: float | None = 60.0,
+        seed: int | None = None,
+    ) -> None:
+        """Connect; see the class for the arguments."""
+        self._where = where
+        self._settings = {"deadline": deadline, "seed": seed}
+        self._shards = Shards(where, connect_again, options, deadline)
+        names = next(shard.tables for shard in self._shards.all if shard.client is not None)
+        tables = [
+            ShardedTable(name, self._shards, None if seed is None else seed + number)
+            for number, name in enumerate(names)
+        ]
+        super().__init__(tables, self._shards, options)
+
+    @property
+    def addresses(self) -> list[str]:
+        """Where the shards are, in the order of their numbers."""
+        return [shard.address for shard in self._shards.all]
+
+    @property
+    def shards_there(self) -> list[bool]:
+        """Which of them are there now."""
+        self._shards.look()
+        return [shard.there for shard in self._shards.all]
+
+    def move(self, shard: int, address: str) -> bool:
+        """Look for a shard at another address; whether it was there.
+
+        Inserts that its old connection had not delivered are lost; a warning says how many.
+        """
+        if not 0 <= shard < len(self._shards.all):
+            raise IndexError(f"shard {shard} of {len(self._shards.all)}")
+        moved = self._shards.move(shard, address)
+        self._shards.look()
+        return moved
+
+    def insert(
+        self,
+        tree: Any,
+        priorities: Mapping[str, float],
+        *,
+        version: int | None = None,
+        timeout: float | None = None,
+        shard_key: Key | None = None,
+    ) -> None:
+        """Insert an item into each of some tables; see ``TableClient.insert``.
+
+        Args:
+            tree: The item.
+            priorities: Its priority in each table.
+            version: The policy version that made it; the tables' when ``None``.
+            timeout: Seconds to wait for each table.
+            shard_key: Items with equal keys go to one shard, in every process; shards take turns
+                when it is ``None``.
+        """
+        for name in priorities:
+            if name not in self._tables:
+                self.table(name)
+        for name, priority in priorities.items():
+            self._tables[name].insert(tree, priority, version, timeout, shard_key)
+
+    def insert_batch(  # noqa: PLR0913 - one argument for each option
+        self,
+        tree: Any,
+        table: str,
+        priorities: Any = None,
+        *,
+        version: int | None = None,
+        timeout: float | None = None,
+        shard_key: Key | None = None,
+    ) -> None:
+        """Insert many items, in equal parts into all shards; see ``TableClient.insert_batch``.
+
+        With a ``shard_key``, all go to its shard.
+        """
+        self._sharded(table).insert_batch(tree, priorities, version, timeout, shard_key)
+
+    def _sharded(self, name: str) -> ShardedTable:
+        self.table(name)
+        table: ShardedTable = self._tables[name]
+        return table
+
+    def trajectory_writer(  # type: ignore[override]
+        self, *settings: Any, shard_key: Key | None = None, **named: Any
+    ) -> ShardedTrajectoryWriter:
+        """Make a writer of trajectories, an episode on one shard each.
+
+        Args:
+            *settings: As of ``TableClient.trajectory_writer``.
+            shard_key: Where all episodes go, as with :meth:`insert`; shards take turns when it is
+                ``None``.
+            **named: As of ``TableClient.trajectory_writer``.
+        """
+        return ShardedTrajectoryWriter(
+            self._shards, lambda client: client.trajectory_writer(*settings, **named), shard_key
+        )
+
+    def structured_writer(  # type: ignore[override]
+        self, configs: Iterable[Any], *, shard_key: Key | None = None, **named: Any
+    ) -> ShardedStructuredWriter:
+        """Make a writer of trajectories by patterns, an episode on one shard each."""
+        configs = list(configs)
+        return ShardedStructuredWriter(
+            self._shards, lambda client: client.structured_writer(configs, **named), shard_key
+        )
+
+    def vector_writer(
+        self, *settings: Any, shard_key: Key | None = None, **named: Any
+    ) -> VectorWriter:
+        """Make a writer for environments that step together, all of them on one shard.
+
+        It is the shard whose turn it is, or that the key belongs to; while it is away, what is
+        written waits. With as many writers as shards, all shards fill up alike.
+        """
+        if shard_key is None:
+            self._shards.wait_for_any(None)
+        shard = (self._shards.next() if shard_key is None else None) or next(
+            iter(self._shards.candidates(shard_key)), None
+        )
+        if shard is None or shard.client is None:
+            raise DisconnectedError("the shard that a vector_writer is for is away")
+        return shard.client.vector_writer(*settings, **named)
+
+    def checkpoint(  # type: ignore[override]
+        self, timeout: float | None = None
+    ) -> dict[str, Path]:
+        """Have every server that is there write a checkpoint; see ``TableClient.checkpoint``.
+
+        Returns:
+            For each address, where it is on that machine. A warning names servers that are away.
+        """
+        deadline = deadline_in(timeout)
+        written = {}
+        self._shards.look()
+        for shard in self._shards.all:
+            try:
+                if shard.there and shard.client is not None:
+                    written[shard.address] = shard.client.checkpoint(left_until(deadline))
+                    continue
+            except (DisconnectedError, ClosedError):
+                # It went while it was asked.
+                pass
+            warn(f"{shard} is away, so no checkpoint was written there")
+        return written
+
+    def stats(self) -> dict[str, float]:
+        """Return the numbers of all connections, added up: those of ``TableClient.stats``.
+
+        ``connected`` is then the number of shards that are there, and ``dropped_changes`` how many
+        changes of items were not made because their shards were away, or had been since.
+        """
+        return super().stats()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle as addresses and options: the copy connects anew, as another producer."""
+        where = self._where if callable(self._where) else self.addresses
+        return _connect_again, (where, self._options, self._settings)
+
+
+def _connect_again(
+    where: Where, options: Mapping[str, Any], settings: Mapping[str, Any]
+) -> ShardedClient:
+    return ShardedClient(where, options, **settings)

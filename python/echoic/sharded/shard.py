@@ -1,0 +1,86 @@
+"""One of several servers that hold tables together."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+from echoic.errors import EchoicError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from echoic._native import RemoteTable
+    from echoic.table_client import TableClient
+
+__all__ = ["Shard"]
+
+
+class Shard:
+    """A server, its place among the others, and the connection to it.
+
+    Attributes:
+        number: Its place in the list of addresses; keys of its items have it.
+        address: Where it is.
+        client: The connection; ``None`` when it was never reached, or has moved and was not since.
+        tables: Its tables by name.
+        there: Whether it was there when it was looked at last; only then is it used.
+        seen: Whether it ever was.
+        first_life: The number of the first life that this connection sees. Keys have it too, so
+            that those of an earlier life name none of the items of a later one.
+    """
+
+    def __init__(self, number: int, address: str) -> None:
+        """Take its place and its address."""
+        self.number = number
+        self.address = address
+        self.client: TableClient | None = None
+        self.tables: Mapping[str, RemoteTable] = {}
+        self.there = False
+        self.seen = False
+        self.first_life = 0
+        self._connection: Any = None
+
+    def __str__(self) -> str:
+        """Name it in messages."""
+        return f"shard {self.number} ({self.address})"
+
+    @property
+    def connected(self) -> bool:
+        """Whether the server can be reached now."""
+        connection = self._connection
+        return connection is not None and bool(connection.connected)
+
+    @property
+    def over(self) -> bool:
+        """Whether there is no connection that could come back by itself."""
+        return self._connection is None or bool(self._connection.over)
+
+    @property
+    def pending(self) -> int:
+        """How many inserts it has not acknowledged."""
+        return 0 if self._connection is None else int(self._connection.pending)
+
+    def join(self, client: TableClient) -> None:
+        """Use this connection from now on."""
+        self.client = client
+        self.tables = client.tables  # type: ignore[assignment]
+        self._connection = client._connection  # noqa: SLF001 - a shard looks where users need not
+        # There are others to ask.
+        self._connection.wait_only_while_connected()
+
+    def leave(self) -> int:
+        """Use the connection no more; how many inserts are lost with it."""
+        if self.client is None:
+            return 0
+        lost = self.pending
+        self.first_life += self._connection.lives + 1
+        # It can't deliver any more: whoever is at the address now is somebody else.
+        with contextlib.suppress(EchoicError):
+            self.client.close(0.0)
+        self.client, self._connection, self.tables = None, None, {}
+        return lost
+
+    def stats(self) -> dict[str, float]:
+        """Return the numbers of the connection."""
+        return {} if self.client is None else self.client.stats()

@@ -1,0 +1,332 @@
+"""One table on several servers."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import secrets
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
+
+from echoic import _native
+from echoic.errors import (
+    ClosedError,
+    DisconnectedError,
+    EchoicError,
+    WaitTimeoutError,
+)
+from echoic.sharded.shards import LOOK, Shards, deadline_in, left_until, warn
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from echoic._native import Batch, BatchInfo, RemoteTable, Spec
+    from echoic.sharded.shard import Shard
+    from echoic.sharded.shards import Key
+
+__all__ = ["ShardedTable"]
+
+# A part of an `insert_batch` that goes to one shard has at least so many items: with fewer, the
+# calls would take longer than the copies.
+_LEAST = 64
+
+# What says that a shard has just gone.
+_ABSENT = (WaitTimeoutError, DisconnectedError, ClosedError)
+
+_T = TypeVar("_T")
+
+
+class ShardedTable:
+    """A table whose items lie on several servers; ``client.table(name)`` of a sharded client.
+
+    The methods are those of :class:`~echoic.RemoteTable`. Each shard has its own limiter, its own
+    ``max_size`` and its own selectors: see the guide on shards for what that means.
+
+    Args:
+        name: The table's name, which is the same everywhere.
+        shards: The servers.
+        seed: Of the choice of shards; random when ``None``.
+    """
+
+    def __init__(self, name: str, shards: Shards, seed: int | None = None) -> None:
+        """Make the table; see the class for the arguments."""
+        self.name = name
+        self._shards = shards
+        self._native = _native.Shards(
+            len(shards.all), secrets.randbits(64) if seed is None else seed
+        )
+        self._version = 0
+        shards.on_return.append(self._welcome)
+
+    def _places(self) -> list[tuple[RemoteTable, int] | None]:
+        """In the place of each shard that is there, its table and its first life."""
+        self._shards.look()
+        return [
+            (shard.tables[self.name], shard.first_life)
+            if shard.there and self.name in shard.tables
+            else None
+            for shard in self._shards.all
+        ]
+
+    def _each(self, doing: str, call: Callable[[RemoteTable], _T]) -> list[_T]:
+        """Call the tables that are there, and say where something was not done."""
+        results = []
+        for shard, place in zip(self._shards.all, self._places(), strict=True):
+            try:
+                if place is not None:
+                    results.append(call(place[0]))
+                    continue
+            except _ABSENT:
+                # It went while it was asked.
+                pass
+            if doing:
+                warn(f"{shard} is away, so `{doing}` was not done there")
+        return results
+
+    def _welcome(self, shard: Shard) -> None:
+        """Tell a shard that has come back the learner's version."""
+        table = shard.tables.get(self.name)
+        if table is not None and self._version:
+            # If it is away again, it hears it another time.
+            with contextlib.suppress(EchoicError):
+                table.advance(self._version)
+
+    def insert(
+        self,
+        tree: Any,
+        priority: float = 1.0,
+        version: int | None = None,
+        timeout: float | None = None,
+        shard_key: Key | None = None,
+    ) -> None:
+        """Send one item to the shard whose turn it is, or that its key belongs to.
+
+        A shard that takes nothing now, because its limiter does not allow it and its window is
+        full, is passed over, but not for an item with a key.
+        """
+        shard = self._shards.next() if shard_key is None else None
+        if shard is not None:
+            try:
+                shard.tables[self.name].insert(tree, priority, version, 0.0)
+            except _ABSENT:
+                # Then whoever takes it.
+                pass
+            else:
+                return
+        self._put(
+            lambda table, wait: table.insert(tree, priority, version, wait), timeout, shard_key
+        )
+
+    def insert_batch(
+        self,
+        tree: Any,
+        priorities: Any = None,
+        version: int | None = None,
+        timeout: float | None = None,
+        shard_key: Key | None = None,
+    ) -> None:
+        """Send many items, in equal contiguous parts to as many shards as are there.
+
+        Parts have at least 64 items, so a small batch goes to one shard, whose turn it is. With a
+        key, all go to its shard.
+        """
+        deadline = deadline_in(timeout)
+        asked = 1 if shard_key is not None else max(1, len(self._shards.there()))
+        part, parts, taken = 0, 1, 0
+
+        def put(table: RemoteTable, wait: float) -> None:
+            nonlocal parts, taken
+            try:
+                parts = table._insert_part(  # noqa: SLF001 - the two are one
+                    tree, priorities, version, wait, (part, asked, _LEAST), taken
+                )
+            except WaitTimeoutError as error:
+                # Those are on their way; the next attempt is about the rest.
+                taken += error.stored
+                raise
+
+        while part < parts:
+            try:
+                self._put(put, left_until(deadline), shard_key)
+            except WaitTimeoutError as error:
+                count = self._count(tree, priorities)
+                error.stored = count * part // parts + taken
+                raise
+            part, taken = part + 1, 0
+
+    def _count(self, tree: Any, priorities: Any) -> int:
+        """How many items there are: as many as could be parts of their own."""
+        table = next(shard.tables[self.name] for shard in self._shards.all if shard.tables)
+        beyond = (1 << 60, 1 << 60, 1)
+        return table._insert_part(tree, priorities, None, 0.0, beyond, 0)  # noqa: SLF001
+
+    def _put(
+        self,
+        put: Callable[[RemoteTable, float], None],
+        timeout: float | None,
+        shard_key: Key | None,
+    ) -> None:
+        """Give something to the first shard that takes it."""
+        deadline = deadline_in(timeout)
+        pause = 0.0
+        while True:
+            candidates = self._shards.candidates(shard_key)
+            refusal: WaitTimeoutError | None = None
+            for shard in candidates:
+                try:
+                    return self._hand(put, shard, pause, deadline)
+                except WaitTimeoutError as error:
+                    refusal = error
+                except (DisconnectedError, ClosedError):
+                    # It has just ended; whoever looks next will see it.
+                    continue
+                # Only the first is waited for, a moment in each round.
+                pause = 0.0
+            if refusal is None:
+                self._shards.wait_for_any(deadline)
+            elif left_until(deadline) == 0.0:
+                raise refusal
+            pause = LOOK
+
+    def _hand(
+        self,
+        put: Callable[[RemoteTable, float], None],
+        shard: Shard,
+        pause: float,
+        deadline: float | None,
+    ) -> None:
+        """Give something to a shard, for as long as it takes more of it."""
+        while True:
+            left = left_until(deadline)
+            try:
+                return put(shard.tables[self.name], pause if left is None else min(pause, left))
+            except WaitTimeoutError as error:
+                if not error.stored or left == 0.0:
+                    raise
+                pause = LOOK
+
+    def sample(self, count: int, timeout: float | None = None, beta: float = 1.0) -> Batch:
+        """Draw a batch from all shards that are there, in proportion to what they hold.
+
+        The items come in the order of the shards. Probabilities, weights and the table's size are
+        those of the whole.
+
+        Raises:
+            WaitTimeoutError: A shard that was chosen did not allow it in time, or all are away.
+            DisconnectedError: All were away for too long.
+        """
+        deadline = deadline_in(timeout)
+        while True:
+            self._shards.wait_for_any(deadline)
+            try:
+                return self._native.sample(self._places(), count, left_until(deadline), beta)
+            except WaitTimeoutError as error:
+                if error.reason != "AWAY" or left_until(deadline) == 0.0:
+                    raise
+
+    def items(self, limit: int | None = None) -> BatchInfo:
+        """What is known about items of the shards that are there, one shard after the other."""
+        return self._native.items(self._places(), limit)
+
+    def get(self, keys: Any) -> Batch:
+        """Read the items of these names that are there, in the order of the shards."""
+        return self._native.get(self._places(), keys)
+
+    @overload
+    def update_priorities(self, keys: Any, priorities: Any, wait: Literal[True] = True) -> int: ...
+    @overload
+    def update_priorities(self, keys: Any, priorities: Any, wait: bool) -> int | None: ...
+    def update_priorities(self, keys: Any, priorities: Any, wait: bool = True) -> int | None:
+        """Change priorities on the shards that the keys are of; how many items were there.
+
+        Those of a shard that is away, or has been since it gave the key, are dropped and counted:
+        ``client.stats()["dropped_changes"]``. Nothing is changed when one value is no priority.
+        All shards are asked at once, and their answers are waited for in any case: only so is it
+        known what was dropped. With ``wait=False`` the result is ``None``, as of other tables.
+        """
+        done, lost = self._native.update_priorities(self._places(), keys, priorities)
+        self._shards.dropped += lost
+        return done if wait else None
+
+    def delete(self, keys: Any) -> int:
+        """Remove items; how many were there. Keys count as in :meth:`update_priorities`."""
+        done, lost = self._native.delete(self._places(), keys)
+        self._shards.dropped += lost
+        return done
+
+    def reset(self) -> None:
+        """Remove all items of the shards that are there; a warning names the others."""
+        self._each("reset", lambda table: table.reset())
+
+    def pause(self) -> None:
+        """Let nothing be inserted or sampled on the shards that are there."""
+        self._each("pause", lambda table: table.pause())
+
+    def resume(self) -> None:
+        """End a pause on the shards that are there."""
+        self._each("resume", lambda table: table.resume())
+
+    def advance(self, version: int) -> None:
+        """Tell the learner's policy version; a shard that is away hears it when it is back."""
+        self._version = max(self._version, version)
+        self._each("", lambda table: table.advance(version))
+
+    def can_sample(self, count: int) -> bool:
+        """Whether every shard could give its share of a batch now, as far as can be foreseen."""
+
+        def ready(info: dict[str, Any]) -> bool:
+            return not info["paused"] and info["size"] >= max(1, info["min_size"])
+
+        sizes = [info["size"] for info in self._infos() if info is not None and ready(info)]
+
+        def could(table: RemoteTable) -> bool:
+            info = table.info
+            return not ready(info) or table.can_sample(
+                max(1, math.ceil(count * info["size"] / sum(sizes)))
+            )
+
+        return bool(sizes) and all(self._each("", could))
+
+    def can_insert(self, count: int = 1) -> bool:
+        """Whether some shard would take so many items now."""
+        return any(self._each("", lambda table: table.can_insert(count)))
+
+    def _infos(self) -> list[dict[str, Any] | None]:
+        infos: list[dict[str, Any] | None] = []
+        for place in self._places():
+            try:
+                infos.append(None if place is None else place[0].info)
+            except _ABSENT:  # noqa: PERF203 - each may be away
+                infos.append(None)
+        return infos
+
+    @property
+    def info(self) -> dict[str, Any]:
+        """The numbers of the shards that are there, added up; ``shards`` has those of each.
+
+        Settings, which are the same everywhere or should be, are those of the first.
+        """
+        each = self._infos()
+        there = [info for info in each if info is not None]
+        total = dict(there[0]) if there else {"name": self.name, "size": 0}
+        summed = ("size", "total_weight", "max_size", "inserts", "samples", "deletions")
+        for name in (*summed, "memory_bytes"):
+            total[name] = sum(info[name] for info in there)
+        total["version"] = max((info["version"] for info in there), default=0)
+        total["paused"] = any(info["paused"] for info in there)
+        total["shards"] = each
+        return total
+
+    @property
+    def spec(self) -> Spec | None:
+        """What items look like, if the table says so."""
+        return next(
+            shard.tables[self.name].spec for shard in self._shards.all if self.name in shard.tables
+        )
+
+    def __len__(self) -> int:
+        """How many items there are on the shards that are there."""
+        return sum(self._each("", len))
+
+    def __repr__(self) -> str:
+        """Name and number of shards."""
+        return f"ShardedTable({self.name!r} on {len(self._shards.all)} shards)"

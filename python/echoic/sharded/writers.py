@@ -1,0 +1,194 @@
+"""Writers of trajectories to several servers.
+
+Items share the steps of their writer, so an episode goes to one shard. The next one goes to
+another: the one whose turn it is, or with a key the one that it belongs to.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from echoic.errors import WaitTimeoutError
+from echoic.sharded.shards import LOOK, Shards, deadline_in, left_until
+from echoic.structured_writer import StructuredWriter
+from echoic.trajectory_writer import TrajectoryWriter
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from typing_extensions import Self
+
+    from echoic.sharded.shard import Shard
+    from echoic.sharded.shards import Key
+    from echoic.table_client import TableClient
+
+__all__ = ["ShardedStructuredWriter", "ShardedTrajectoryWriter"]
+
+# When so many items wait in a writer, it waits for the server.
+_CROWD = 512
+
+_W = TypeVar("_W", TrajectoryWriter, StructuredWriter)
+
+
+def _flush(writer: TrajectoryWriter | StructuredWriter, left: int, timeout: float) -> None:
+    writer.flush(left, timeout)
+
+
+class _Episodes(Generic[_W]):
+    """A writer on each shard, of which one has the episode.
+
+    While the shard of an episode is away, its items wait in the client, and calls wait when that is
+    full. ``end_episode`` does not wait for a shard that is away: what is left goes there when it is
+    back, and the next episode goes to another.
+    """
+
+    def __init__(
+        self, shards: Shards, make: Callable[[TableClient], _W], shard_key: Key | None
+    ) -> None:
+        """Take the shards, and what makes a writer of a client."""
+        self._shards = shards
+        self._make: Callable[[TableClient], _W] = make
+        self._key = shard_key
+        # With the client that each is of: a shard may get another.
+        self._made: dict[int, tuple[TableClient, _W]] = {}
+        self._shard: Shard | None = None
+        self._closed = False
+
+    def _current(self) -> tuple[Shard, _W]:
+        """The shard that has the episode, and its writer."""
+        shard = self._shard
+        while shard is None:
+            self._shards.wait_for_any(None)
+            shard = self._shard = next(iter(self._shards.candidates(self._key)), None)
+        client = shard.client
+        made = self._made.get(shard.number)
+        if client is not None and (made is None or made[0] is not client):
+            made = self._made[shard.number] = (client, self._make(client))
+            self._begin(made[1])
+        if made is None:
+            # It was there a moment ago, and has moved since.
+            self._shard = None
+            return self._current()
+        if self._closed:
+            made[1].close()
+        return shard, made[1]
+
+    def _begin(self, writer: _W) -> None:
+        """Bring a writer that was just made to the others' settings."""
+
+    def _or_wait(self, call: Callable[[_W, float], None], timeout: float | None) -> None:
+        """Call what stores steps first, and then may wait for room."""
+        deadline = deadline_in(timeout)
+        shard, writer = self._current()
+        left = left_until(deadline)
+        try:
+            call(writer, LOOK if left is None else min(LOOK, left))
+        except WaitTimeoutError:
+            self._shards.patiently(shard, partial(_flush, writer, _CROWD), deadline)
+
+    def append(self, step: Any, partial: bool = False, timeout: float | None = None) -> None:
+        """Add a step, or a part of one."""
+        self._or_wait(lambda writer, wait: writer.append(step, partial, wait), timeout)
+
+    def append_batch(self, steps: Any, timeout: float | None = None) -> None:
+        """Add many steps, one after the other."""
+        self._or_wait(lambda writer, wait: writer.append_batch(steps, wait), timeout)
+
+    def flush(self, block_until_num_items: int = 0, timeout: float | None = None) -> None:
+        """Hand over all items, and wait until at most so many are left on each shard.
+
+        Raises:
+            WaitTimeoutError: A shard, which the message names, did not have them in time.
+            DisconnectedError: A shard that has items to get was away for too long.
+        """
+        deadline = deadline_in(timeout)
+        for shard, (_, writer) in self._all():
+            flush = partial(_flush, writer, block_until_num_items)
+            self._shards.patiently(shard, flush, deadline)
+
+    def end_episode(self, clear: bool = True, timeout: float | None = None) -> None:
+        """Begin another episode: with ``clear`` on another shard, else on the same."""
+        deadline = deadline_in(timeout)
+        shard, writer = self._current()
+        left = left_until(deadline)
+        try:
+            writer.end_episode(clear, LOOK if left is None else min(LOOK, left))
+        except WaitTimeoutError:
+            flush = partial(_flush, writer, 0)
+            self._shards.patiently(shard, flush, deadline, while_there=True)
+        finally:
+            if clear:
+                self._shard = None
+
+    def close(self) -> None:
+        """Take nothing more."""
+        self._closed = True
+        for _, (_, writer) in self._all():
+            writer.close()
+
+    def _all(self) -> list[tuple[Shard, tuple[TableClient, _W]]]:
+        """The writers, but of clients that are no more."""
+        made = [(self._shards.all[number], made) for number, made in self._made.items()]
+        return [(shard, made) for shard, made in made if shard.client is made[0]]
+
+    @property
+    def pending(self) -> int:
+        """How many items were created and are in no table yet."""
+        return sum(writer.pending for _, (_, writer) in self._all())
+
+    @property
+    def episode_steps(self) -> int:
+        """How many steps of this episode are complete."""
+        return 0 if self._shard is None else self._current()[1].episode_steps
+
+    def __enter__(self) -> Self:
+        """Return the writer."""
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """Hand over what is left and close; after an exception, only close."""
+        if kind is None:
+            self.flush()
+        self.close()
+
+
+class ShardedTrajectoryWriter(_Episodes[TrajectoryWriter]):
+    """A :class:`~echoic.TrajectoryWriter` over shards; ``client.trajectory_writer`` makes one.
+
+    All items of an episode go to one shard, the next episode to another. Steps of the history that
+    an ``end_episode`` has kept stay on their shard.
+    """
+
+    def __init__(
+        self,
+        shards: Shards,
+        make: Callable[[TableClient], TrajectoryWriter],
+        shard_key: Key | None = None,
+    ) -> None:
+        """Take the shards, and what makes a writer of a client."""
+        super().__init__(shards, make, shard_key)
+        self._settings: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
+
+    def _begin(self, writer: TrajectoryWriter) -> None:
+        for settings, named in self._settings:
+            writer.configure(*settings, **named)
+
+    def configure(self, *settings: Any, **named: Any) -> None:
+        """Give a column settings of its own; see ``TrajectoryWriter.configure``."""
+        for _, (_, writer) in self._all():
+            writer.configure(*settings, **named)
+        self._settings.append((settings, named))
+
+    @property
+    def history(self) -> Any:
+        """What new items may name: a tree like the steps."""
+        return self._current()[1].history
+
+    def create_item(self, table: str, priority: float, trajectory: Any) -> None:
+        """Make an item of steps of this episode."""
+        self._current()[1].create_item(table, priority, trajectory)
+
+
+class ShardedStructuredWriter(_Episodes[StructuredWriter]):
+    """A :class:`~echoic.StructuredWriter` over shards; ``client.structured_writer`` makes one."""

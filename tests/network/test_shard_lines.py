@@ -1,0 +1,87 @@
+"""Shards behind a bad network: a lost connection is not a lost server."""
+
+from __future__ import annotations
+
+import threading
+import time
+import warnings
+from typing import TYPE_CHECKING, Any
+
+import echoic
+import numpy as np
+import pytest
+from content import PATIENCE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+pytestmark = pytest.mark.filterwarnings("ignore::echoic.ShardWarning")
+
+
+@pytest.fixture
+def open_shards(make_proxy: Any) -> Iterator[Callable[[], Any]]:
+    """Make two servers with a table each, and a client that reaches the second by a proxy."""
+    servers: list[echoic.Server] = []
+
+    def make() -> tuple[echoic.ShardedClient, Any, list[echoic.Table]]:
+        tables = [echoic.Table("t", np.int64(0), max_size=100_000, seed=1) for _ in range(2)]
+        for table in tables:
+            transport = echoic.TcpTransport(port=0)
+            servers.append(echoic.Server(tables=[table], transport=transport).start())
+        proxy = make_proxy(servers[1])
+        addresses = [servers[0].addresses[0], proxy.address]
+        return echoic.connect(addresses, seed=1, deadline=PATIENCE), proxy, tables
+
+    yield make
+    for server in servers:
+        server.close()
+
+
+def until(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < end, "it did not happen"
+        time.sleep(0.01)
+
+
+def test_keys_are_good_after_a_connection_was_lost(open_shards: Any) -> None:
+    client, proxy, _ = open_shards()
+    with client:
+        client.insert_batch(np.arange(200), "t")
+        client.flush(PATIENCE)
+        keys = np.unique(client.sample("t", 4000).info.key)
+        assert len(keys) == 200
+        proxy.cut()
+        until(lambda: not all(client.shards_there) or client.stats()["reconnects"] > 0)
+        until(lambda: all(client.shards_there))
+        assert client.update_priorities("t", keys, np.full(200, 2.0)) == 200
+        assert client.delete("t", keys) == 200
+
+
+def test_each_item_is_inserted_once_while_connections_are_cut(open_shards: Any) -> None:
+    client, proxy, tables = open_shards()
+    count = 20_000
+    done = threading.Event()
+
+    def cut() -> None:
+        while not done.wait(0.05):
+            proxy.cut()
+
+    cutter = threading.Thread(target=cut)
+    with warnings.catch_warnings(), client:
+        cutter.start()
+        try:
+            sampled = 0
+            for first in range(0, count, 50):
+                client.insert(np.int64(first), {"t": 1.0}, timeout=PATIENCE)
+                client.insert_batch(np.arange(first + 1, first + 50), "t", timeout=PATIENCE)
+                sampled += len(client.sample("t", 20, timeout=PATIENCE))
+        finally:
+            done.set()
+            cutter.join(PATIENCE)
+        client.flush(PATIENCE)
+        until(lambda: all(client.shards_there))
+        assert len(client.table("t")) == count
+        there = [table.get(table.items().key).data for table in tables]
+        assert sorted(np.concatenate(there).tolist()) == list(range(count))
+        assert sampled == 20 * count // 50

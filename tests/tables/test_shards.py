@@ -1,0 +1,681 @@
+"""Tables on several servers: one client sees them as one, and goes on when some of them go."""
+
+from __future__ import annotations
+
+import contextlib
+import pickle
+import signal
+import subprocess
+import sys
+import threading
+import time
+import warnings
+from typing import TYPE_CHECKING, Any
+
+import echoic
+import numpy as np
+import pytest
+from echoic import Table, limiters, selectors
+from echoic import structured_writer as sw
+from echoic.sharded.shards import _score
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+PATIENCE = 20.0
+
+
+def table(**settings: Any) -> Table:
+    return Table("t", np.int64(0), **{"max_size": 1000, "seed": 1, **settings})
+
+
+def serve(*tables: Table, port: int = 0) -> echoic.Server:
+    return echoic.Server(tables=tables, transport=echoic.TcpTransport(port=port)).start()
+
+
+@pytest.fixture
+def open_shards() -> Iterator[Any]:
+    """Make a server of each table, and a client of all; `fill` puts items into one of them."""
+    opened = contextlib.ExitStack()
+
+    def make(*tables: Table, **options: Any) -> tuple[list[echoic.Server], echoic.ShardedClient]:
+        servers = [opened.enter_context(serve(one)) for one in tables]
+        options = {"seed": 3, "deadline": PATIENCE, **options}
+        client = echoic.connect([server.addresses[0] for server in servers], **options)
+        opened.callback(close_soon, client)
+        return servers, client
+
+    yield make
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", echoic.ShardWarning)
+        opened.close()
+
+
+def close_soon(client: echoic.TableClient) -> None:
+    with contextlib.suppress(echoic.EchoicError):
+        client.close(0.2)
+
+
+def sizes(client: echoic.ShardedClient) -> list[int | None]:
+    return [None if one is None else one["size"] for one in client.info()["t"]["shards"]]
+
+
+def shard_of(batch: echoic.Batch, width: int = 1) -> Any:
+    """The shards that the items of a batch say they are of; their number has so many bits."""
+    return (batch.info.key >> np.uint64(64 - width)).astype(int)
+
+
+def draws(client: echoic.ShardedClient, count: int = 20, batch: int = 500) -> tuple[Any, Any]:
+    """Values and probabilities of many draws."""
+    batches = [client.sample("t", batch) for _ in range(count)]
+    values = np.concatenate([one.data for one in batches])
+    return values, np.concatenate([one.info.probability for one in batches])
+
+
+def chi_square(values: Any, expected: Any) -> float:
+    """How far counts are from the expected ones, in standard deviations of that statistic."""
+    counts = np.bincount(values, minlength=len(expected))
+    assert (counts[expected == 0] == 0).all()
+    counts, expected = counts[expected > 0], expected[expected > 0] * len(values)
+    statistic = ((counts - expected) ** 2 / expected).sum()
+    freedom = len(expected) - 1
+    return float((statistic - freedom) / np.sqrt(2 * freedom))
+
+
+def test_unequal_shards_are_sampled_as_one_table(open_shards: Any) -> None:
+    tables = [table(), table(), table()]
+    _, client = open_shards(*tables)
+    for one, (first, end) in zip(tables, [(0, 10), (10, 40), (40, 100)], strict=True):
+        one.insert_batch(np.arange(first, end))
+    values, probabilities = draws(client)
+    assert (np.abs(probabilities - 0.01) < 1e-12).all()
+    # Beyond 5 about once in 100,000 seeds; this one was not chosen.
+    assert abs(chi_square(values, np.full(100, 0.01))) < 5
+    batch = client.sample("t", 50)
+    assert (batch.info.table_size, batch.info.total_weight) == (100, 100.0)
+    assert (batch.info.weight == 1.0).all()
+    assert len(client.sample("t", 7, timeout=0)) == 7
+
+
+def test_prioritized_shards_are_sampled_as_one_table(open_shards: Any) -> None:
+    tables = [table(sampler=selectors.Prioritized(0.5)) for _ in range(2)]
+    _, client = open_shards(*tables)
+    priorities = np.arange(60.0)
+    tables[0].insert_batch(np.arange(10), priorities[:10])
+    tables[1].insert_batch(np.arange(10, 60), priorities[10:])
+    expected = priorities**0.5 / (priorities**0.5).sum()
+    values, probabilities = draws(client)
+    assert np.allclose(probabilities, expected[values], rtol=1e-12)
+    # Beyond 5 about once in 100,000 seeds; this one was not chosen.
+    assert abs(chi_square(values, expected)) < 5
+    batch = client.sample("t", 50, beta=0.4)
+    assert batch.info.total_weight == pytest.approx((priorities**0.5).sum())
+    weights = (60 * batch.info.probability) ** -0.4
+    assert np.allclose(batch.info.weight, weights / weights.max())
+
+
+def test_probabilities_stay_true_while_priorities_change(open_shards: Any) -> None:
+    tables = [table(sampler=selectors.Prioritized()) for _ in range(2)]
+    _, client = open_shards(*tables)
+    for one, first in zip(tables, (0, 10), strict=True):
+        one.insert_batch(np.arange(first, first + 10))
+    own = [np.unique(one.sample(200).info.key) for one in tables]
+    estimates, generator = [], np.random.default_rng(4)
+    for _ in range(400):
+        batch = client.sample("t", 64)
+        # If probabilities are true, this is an unbiased estimate of the sum over all items of 1.
+        estimates.append((1 / batch.info.probability).mean())
+        for one, keys in zip(tables, own, strict=True):
+            one.update_priorities(keys, generator.uniform(0.5, 5.0, len(keys)))
+    error = np.std(estimates) / np.sqrt(len(estimates))
+    # Beyond 5 less than once in a million seeds; this one was not chosen.
+    assert abs(np.mean(estimates) - 20) < 5 * error
+
+
+def test_without_any_weight_all_items_of_all_shards_count_alike(open_shards: Any) -> None:
+    tables = [table(sampler=selectors.Prioritized()) for _ in range(2)]
+    _, client = open_shards(*tables)
+    tables[0].insert_batch(np.arange(5), np.zeros(5))
+    tables[1].insert_batch(np.arange(5, 20), np.zeros(15))
+    values, probabilities = draws(client, 4)
+    assert (probabilities == 0.05).all()
+    assert len(set(values.tolist())) == 20
+    tables[1].update_priorities(tables[1].sample(1).info.key, [1.0])
+    # What is known of a shard is used for 50 ms.
+    time.sleep(0.1)
+    values, probabilities = draws(client, 1)
+    assert len(set(values.tolist())) == 1
+    assert (probabilities == 1.0).all()
+
+
+def test_items_go_to_shards_in_turn(open_shards: Any) -> None:
+    _, client = open_shards(table(), table(), table())
+    for value in range(30):
+        client.insert(np.int64(value), {"t": 1.0})
+    client.flush()
+    assert sizes(client) == [10, 10, 10]
+    assert len(client.table("t")) == 30
+    assert sorted(set(client.sample("t", 2000).data.tolist())) == list(range(30))
+
+
+def test_large_batches_are_cut_and_small_ones_take_turns(open_shards: Any) -> None:
+    _, client = open_shards(table(), table(), table())
+    client.insert_batch(np.arange(900), "t", np.arange(900.0))
+    client.flush()
+    assert sizes(client) == [300, 300, 300]
+    for first in range(900, 960, 10):
+        client.insert_batch(np.arange(first, first + 10), "t", np.arange(first, first + 10))
+    client.flush()
+    assert sizes(client) == [320, 320, 320]
+    batch = client.sample("t", 5000)
+    assert (batch.info.priority == batch.data).all()
+
+
+def test_a_bad_batch_changes_no_shard(open_shards: Any) -> None:
+    _, client = open_shards(table(), table())
+    with pytest.raises(echoic.PriorityError):
+        client.insert_batch(np.arange(500), "t", np.r_[np.ones(499), -1.0])
+    with pytest.raises(echoic.SpecError):
+        client.insert_batch(np.zeros(500), "t")
+    client.insert_batch(np.arange(500), "t")
+    client.flush()
+    keys = client.sample("t", 100).info.key
+    with pytest.raises(echoic.PriorityError):
+        client.update_priorities("t", keys, np.r_[np.full(99, 9.0), np.nan])
+    assert len(client.table("t")) == 500
+    assert (client.sample("t", 1000).info.priority == 1.0).all()
+
+
+def test_equal_keys_go_to_one_shard_from_every_client(open_shards: Any) -> None:
+    _, client = open_shards(table(), table(), table())
+    with echoic.connect(client.addresses) as other:
+        for each in (client, other):
+            for number in range(30):
+                each.insert(np.int64(number), {"t": 1.0}, shard_key=f"actor-{number}")
+            each.insert_batch(np.arange(100, 300), "t", shard_key=7)
+            each.flush()
+    where: dict[int, set[int]] = {}
+    batch = client.sample("t", 9000)
+    for value, shard in zip(batch.data.tolist(), shard_of(batch, 2).tolist(), strict=True):
+        where.setdefault(value, set()).add(shard)
+    assert all(len(shards) == 1 for shards in where.values())
+    assert len(set().union(*(where[number] for number in range(30)))) == 3
+    assert len(set().union(*(where[number] for number in range(100, 300)))) == 1
+    with pytest.raises(TypeError, match="a shard_key is a str, bytes or an int, got a float"):
+        client.insert(np.int64(0), {"t": 1.0}, shard_key=0.5)
+
+
+def test_where_keys_go_is_the_same_in_every_release() -> None:
+    def best(key: Any) -> int:
+        return max(range(5), key=lambda number: _score(key, number))
+
+    keys = ["a", "b", "actor-17", b"a", b"", 0, 1, -5, 1 << 70]
+    assert [best(key) for key in keys] == [0, 2, 2, 0, 1, 3, 0, 0, 2]
+    assert best(np.int64(1)) == best(1)
+
+
+def test_changes_go_to_the_shard_that_has_the_item(open_shards: Any) -> None:
+    tables = [table(sampler=selectors.Prioritized()) for _ in range(2)]
+    _, client = open_shards(*tables)
+    # Both give their items the same keys.
+    tables[0].insert_batch(np.arange(10))
+    tables[1].insert_batch(np.arange(10, 20))
+    batch = client.sample("t", 400)
+    keys, first = np.unique(batch.info.key, return_index=True)
+    values = batch.data[first]
+    assert len(keys) == 20
+    assert client.update_priorities("t", keys, values + 1.0) == 20
+    for one in tables:
+        after = one.sample(200)
+        assert (after.info.priority == after.data + 1.0).all()
+    assert client.delete("t", keys[values % 2 == 1]) == 10
+    assert [len(one) for one in tables] == [5, 5]
+    assert not (client.sample("t", 300).data % 2).any()
+    assert client.delete("t", keys[values % 2 == 1]) == 0
+
+
+def test_a_shard_with_too_few_items_is_not_waited_for(open_shards: Any) -> None:
+    tables = [table(limiter=limiters.MinSize(20)) for _ in range(2)]
+    _, client = open_shards(*tables)
+    with pytest.raises(echoic.WaitTimeoutError) as raised:
+        client.sample("t", 4, timeout=0.05)
+    assert raised.value.reason == "MIN_SIZE"
+    tables[0].insert_batch(np.arange(20))
+    tables[1].insert_batch(np.arange(100, 119))
+    assert client.sample("t", 200, timeout=PATIENCE).data.max() < 100
+    tables[1].insert(np.int64(119))
+    time.sleep(0.1)
+    batch = client.sample("t", 200, timeout=PATIENCE)
+    assert (batch.info.probability == 1 / 40).all()
+    assert batch.data.max() >= 100
+
+
+def test_a_sample_that_a_shard_keeps_waiting_loses_nothing(open_shards: Any) -> None:
+    # Each allows a hundred samples beyond the first: the second shard soon has no more.
+    ratio = limiters.SampleToInsertRatio(1.0, 1, error_buffer=100.0)
+    tables = [table(limiter=ratio) for _ in range(2)]
+    _, client = open_shards(*tables)
+    for one in tables:
+        one.insert_batch(np.arange(50))
+    tables[1].sample(100)
+    with pytest.raises(echoic.WaitTimeoutError, match=r"shard tcp://.*RATIO"):
+        list(client.sampler("t", 40, prefetch=0, timeout=0.05))
+    counted = tables[0].info["samples"]
+    with pytest.raises(echoic.WaitTimeoutError):
+        client.sample("t", 40, timeout=0.05)
+    # What the first shard gave is kept, not drawn again.
+    assert tables[0].info["samples"] == counted
+    tables[1].insert_batch(np.arange(40))
+    assert len(client.sample("t", 40, timeout=PATIENCE)) == 40
+    assert tables[0].info["samples"] == counted
+
+
+def test_inserts_pass_over_a_shard_that_takes_none(open_shards: Any) -> None:
+    tables = [table(limiter=limiters.Queue(5), max_size=5), table()]
+    _, client = open_shards(*tables, window_bytes=64)
+    for value in range(100):
+        client.insert(np.int64(value), {"t": 1.0}, timeout=PATIENCE)
+    client.insert_batch(np.arange(100, 300), "t", timeout=PATIENCE)
+    with pytest.raises(echoic.WaitTimeoutError, match=r"shard 0 .* inserts to do"):
+        client.flush(0.3)
+    # Five are in the queue, and at most five fit into the window of its connection.
+    assert sizes(client)[0] == 5
+    assert 290 <= tables[1].info["size"] <= 295
+
+
+def test_a_batch_that_does_not_fit_says_how_much_of_it_is_on_its_way(open_shards: Any) -> None:
+    tables = [Table.queue("t", np.int64(0), max_size=20) for _ in range(2)]
+    _, client = open_shards(*tables, window_bytes=64)
+    with pytest.raises(echoic.WaitTimeoutError) as raised:
+        client.insert_batch(np.arange(900_000), "t", timeout=0.3)
+    # A window takes a block of any size when it is empty, so something of the first part went in.
+    assert 0 < raised.value.stored < 900_000
+    assert raised.value.stored == client.stats()["items_sent"]
+
+
+def test_a_queue_on_shards_gives_each_item_once(open_shards: Any) -> None:
+    _, client = open_shards(
+        *[Table.queue("t", np.int64(0), max_size=50) for _ in range(3)], window_bytes=4096
+    )
+    inserter = threading.Thread(
+        target=lambda: [client.insert(np.int64(value), {"t": 1.0}) for value in range(600)]
+    )
+    inserter.start()
+    seen = np.concatenate([client.sample("t", 12, timeout=PATIENCE).data for _ in range(50)])
+    inserter.join(PATIENCE)
+    assert sorted(seen.tolist()) == list(range(600))
+
+
+def test_all_items_of_queues_can_be_had_at_once(open_shards: Any) -> None:
+    tables = [Table.queue("t", np.int64(0), max_size=50) for _ in range(3)]
+    _, client = open_shards(*tables)
+    tables[0].insert_batch(np.arange(5))
+    tables[2].insert_batch(np.arange(5, 30))
+    assert client.sample("t", 30, timeout=PATIENCE).data.tolist() == list(range(30))
+
+
+def test_trajectories_of_shards_are_one_batch(open_shards: Any) -> None:
+    sampler = selectors.Fifo()
+    tables = [
+        Table("t", max_size=100, sampler=sampler, max_times_sampled=1, seed=1) for _ in range(2)
+    ]
+    _, client = open_shards(*tables)
+    with client.trajectory_writer(num_keep_alive_refs=9) as writer:
+        for length in (1, 3, 2, 2):
+            for at in range(length):
+                writer.append({"at": at, "of": length})
+            history = writer.history
+            writer.create_item("t", 1.0, {"at": history["at"][:], "of": history["of"][-1]})
+            writer.end_episode()
+    # An episode on each in turn.
+    assert sizes(client) == [2, 2]
+    batch = client.sample("t", 4)
+    assert isinstance(batch.data["at"], echoic.Ragged)
+    assert sorted(batch.data["of"].tolist()) == [1, 2, 2, 3]
+    for at, of in zip(batch.data["at"], batch.data["of"], strict=True):
+        assert at.tolist() == list(range(of))
+
+
+def test_structured_writers_take_turns_too(open_shards: Any) -> None:
+    _, client = open_shards(*[Table("t", max_size=100, seed=1) for _ in range(2)])
+    config = sw.Config({"at": sw.column("at")[-2:]}, table="t")
+    with client.structured_writer([config]) as writer:
+        for _ in range(4):
+            for at in range(3):
+                writer.append({"at": at})
+            assert writer.episode_steps == 3
+            writer.end_episode()
+    assert sizes(client) == [4, 4]
+    assert set(client.sample("t", 50).data["at"][:, 0].tolist()) == {0, 1}
+
+
+def test_a_sampler_gives_batches_of_all_shards(open_shards: Any) -> None:
+    tables = [table(), table()]
+    _, client = open_shards(*tables)
+    client.insert_batch(np.arange(200), "t")
+    client.flush()
+    seen: set[int] = set()
+    for prefetch, workers in ((0, 1), (3, 2)):
+        with client.sampler("t", 64, prefetch=prefetch, workers=workers) as batches:
+            for _ in range(20):
+                seen.update(next(batches).data.tolist())
+    assert len(seen) == 200
+
+
+def test_servers_with_other_tables_are_refused(open_shards: Any) -> None:
+    with pytest.raises(ValueError, match=r"has the tables \['u'\], but .* has \['t'\]"):
+        open_shards(table(), Table("u", np.int64(0), max_size=5))
+    with pytest.raises(echoic.SpecError, match="items of another kind"):
+        open_shards(table(), Table("t", np.int32(0), max_size=5))
+    with pytest.raises(ValueError, match="a shard is there twice"):
+        echoic.connect(["tcp://127.0.0.1:1", "tcp://127.0.0.1:1"])
+    with pytest.raises(ValueError, match="expected addresses"):
+        echoic.connect([])
+    with pytest.raises(ValueError, match="several addresses are for tables"):
+        echoic.connect(["tcp://127.0.0.1:1"], np.zeros(3))
+
+
+def test_a_pickled_client_connects_anew(open_shards: Any) -> None:
+    _, client = open_shards(table(), table())
+    with pickle.loads(pickle.dumps(client)) as copy:
+        copy.insert_batch(np.arange(200), "t")
+    assert sizes(client) == [100, 100]
+    assert copy.addresses == client.addresses
+
+
+# Servers in processes of their own, which die.
+
+SERVE = """
+import sys
+import echoic, numpy as np
+name, port = sys.argv[1], int(sys.argv[2])
+table = echoic.Table(name, None if name == "free" else np.int64(0), max_size=100_000, seed=1)
+with echoic.Server(tables=[table], transport=echoic.TcpTransport(port=port)) as server:
+    print(server.addresses[0], flush=True)
+    sys.stdin.read()
+"""
+
+
+class Process:
+    """A server that can be killed, and started anew at the same address."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.port = 0
+        self.start()
+
+    def start(self, port: int | None = None) -> None:
+        """Start it, without waiting until it is there."""
+        command = [sys.executable, "-c", SERVE, self.name, str(self.port if port is None else port)]
+        pipe = subprocess.PIPE
+        self.popen = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True)
+        self._address = ""
+
+    @property
+    def address(self) -> str:
+        """Where it is, as soon as it says so."""
+        if not self._address:
+            assert self.popen.stdout is not None
+            self._address = self.popen.stdout.readline().strip()
+            self.port = int(self._address.rpartition(":")[2])
+        return self._address
+
+    def kill(self) -> None:
+        """As `kill -9` does."""
+        self.popen.kill()
+        self.popen.wait(PATIENCE)
+        for pipe in (self.popen.stdin, self.popen.stdout):
+            assert pipe is not None
+            pipe.close()
+
+
+@pytest.fixture
+def start() -> Iterator[Callable[..., Process]]:
+    """Start servers, and leave none behind."""
+    processes: list[Process] = []
+
+    def make(name: str = "t") -> Process:
+        processes.append(Process(name))
+        return processes[-1]
+
+    yield make
+    for process in processes:
+        if process.popen.poll() is None:
+            process.kill()
+
+
+@pytest.fixture
+def connect() -> Iterator[Callable[..., echoic.ShardedClient]]:
+    """Connect, and close with what is left."""
+    clients: list[echoic.ShardedClient] = []
+
+    def make(where: Any, **options: Any) -> echoic.ShardedClient:
+        clients.append(echoic.connect(where, **{"seed": 5, "deadline": PATIENCE, **options}))
+        return clients[-1]
+
+    yield make
+    for client in clients:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", echoic.ShardWarning)
+            close_soon(client)
+
+
+@contextlib.contextmanager
+def told(match: str) -> Iterator[Any]:
+    """Expect a warning, somewhere in many statements."""
+    with pytest.warns(echoic.ShardWarning, match=match) as warned:
+        yield warned
+
+
+def until(condition: Callable[[], bool]) -> None:
+    """Wait for something that is about to happen."""
+    end = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < end, "it did not happen"
+        time.sleep(0.01)
+
+
+def test_sampling_and_inserting_go_on_when_a_shard_is_killed(start: Any, connect: Any) -> None:
+    processes = [start() for _ in range(3)]
+    client = connect([process.address for process in processes])
+    client.insert_batch(np.arange(900), "t")
+    client.flush()
+    before = client.sample("t", 600)
+    assert set(shard_of(before, 2).tolist()) == {0, 1, 2}
+    lost = (shard_of(before, 2) == 1).sum()
+
+    def homes() -> list[int]:
+        return [client._shards.candidates(f"actor-{number}")[0].number for number in range(60)]
+
+    first_homes = homes()
+
+    with told("is away") as warned, client.sampler("t", 64) as batches:
+        next(batches)
+        processes[1].kill()
+        end = time.monotonic() + PATIENCE
+        while next(batches).info.table_size != 600:
+            assert time.monotonic() < end
+        for value in range(100):
+            client.insert(np.int64(value), {"t": 1.0}, timeout=PATIENCE)
+        client.flush(PATIENCE)
+        batch = client.sample("t", 2000, timeout=PATIENCE)
+    assert set(shard_of(batch, 2).tolist()) == {0, 2}
+    # As of when the batch was split, which may be a moment ago.
+    assert np.allclose(batch.info.probability * batch.info.table_size, 1.0, rtol=0.3)
+    assert sizes(client)[1] is None
+    # Only the keys of the dead shard have gone to others, and to both of these.
+    moved = [(old, new) for old, new in zip(first_homes, homes(), strict=True) if old != new]
+    assert len(moved) == first_homes.count(1)
+    assert {new for _, new in moved} == {0, 2}
+    assert [str(one.message).partition(": ")[2] for one in warned] == [
+        f"shard 1 ({processes[1].address}) is away: its items can't be sampled"
+    ]
+    changed = client.update_priorities("t", before.info.key, np.full(600, 2.0))
+    assert changed == 600 - lost
+    assert client.stats()["dropped_changes"] == lost
+
+    with told(rf"is back; so far {lost} changes of items were"):
+        processes[1].start()
+        until(lambda: client.shards_there == [True] * 3)
+    client.insert_batch(np.arange(10_000, 10_900), "t")
+    client.flush(PATIENCE)
+    assert sizes(client)[1] == 300
+    # The server is another now, and gives its first keys again: those of the old one are of nobody.
+    assert client.delete("t", before.info.key[shard_of(before, 2) == 1]) == 0
+    assert sizes(client)[1] == 300
+    assert set(shard_of(client.sample("t", 600), 2).tolist()) == {0, 1, 2}
+
+
+def test_what_a_dead_shard_had_not_acknowledged_is_delivered_when_it_is_back(
+    start: Any, connect: Any
+) -> None:
+    processes = [start() for _ in range(2)]
+    client = connect([process.address for process in processes])
+    key = next(k for k in range(99) if client._shards.candidates(k)[0].number == 1)
+    with told("is away"):
+        processes[1].popen.send_signal(signal.SIGSTOP)
+        client.insert_batch(np.arange(10), "t", shard_key=key)
+        time.sleep(0.05)
+        processes[1].kill()
+        until(lambda: client.shards_there == [True, False])
+    with pytest.raises(echoic.WaitTimeoutError, match=r"shard 1 .* which has 10 inserts to do"):
+        client.flush(0.2)
+    with told("is back"):
+        processes[1].start()
+        client.flush(PATIENCE)
+        until(lambda: client.shards_there == [True, True])
+    assert sizes(client) == [0, 10]
+
+
+def test_when_all_are_away_a_call_waits_for_as_long_as_it_may(start: Any, connect: Any) -> None:
+    processes = [start() for _ in range(2)]
+    client = connect([process.address for process in processes], deadline=0.3)
+    client.insert_batch(np.arange(200), "t")
+    client.flush()
+    with told("is away"):
+        for process in processes:
+            process.kill()
+        until(lambda: not any(client.shards_there))
+    with pytest.raises(echoic.WaitTimeoutError) as raised:
+        client.sample("t", 4, timeout=0.05)
+    assert raised.value.reason == "AWAY"
+    for call in (lambda: client.sample("t", 4), lambda: client.insert(np.int64(1), {"t": 1.0})):
+        with pytest.raises(echoic.DisconnectedError, match=r"all shards were away for 0.3 s"):
+            call()
+    with told("is back"):
+        processes[0].start()
+        until(lambda: any(client.shards_there))
+    client.insert(np.int64(7), {"t": 1.0}, timeout=PATIENCE)
+    assert client.sample("t", 1, timeout=PATIENCE).data.tolist() == [7]
+
+
+def test_a_shard_that_is_not_there_at_first_is_used_later(start: Any, connect: Any) -> None:
+    one, two = start(), start()
+    assert one.address != two.address
+    two.kill()
+    with told(r"shard 1 \(.*\) can't be reached"):
+        client = connect([one.address, two.address], connect_timeout=0.2)
+    client.insert_batch(np.arange(100), "t", timeout=PATIENCE)
+    two.start()
+    until(lambda: client.shards_there == [True, True])
+    client.insert_batch(np.arange(100, 400), "t", timeout=PATIENCE)
+    client.flush(PATIENCE)
+    assert sizes(client) == [250, 150]
+    assert len(set(client.sample("t", 9000).data.tolist())) == 400
+
+
+def test_a_shard_may_come_back_at_another_address(start: Any, connect: Any) -> None:
+    processes = [start() for _ in range(2)]
+    client = connect(lambda: [process.address for process in processes])
+    client.insert_batch(np.arange(200), "t")
+    client.flush()
+    batch = client.sample("t", 100)
+    with told("is away"):
+        processes[1].kill()
+        until(lambda: client.shards_there == [True, False])
+    with told("is back"):
+        processes[1].start(port=0)
+        until(lambda: client.shards_there == [True, True])
+    assert client.addresses == [process.address for process in processes]
+    client.insert_batch(np.arange(200), "t", timeout=PATIENCE)
+    client.flush(PATIENCE)
+    assert sizes(client) == [200, 100]
+    old = batch.info.key[shard_of(batch) == 1]
+    assert len(old) > 0
+    assert client.delete("t", old) == 0
+
+
+def test_an_episode_waits_for_its_shard_and_the_next_one_does_not(start: Any, connect: Any) -> None:
+    processes = [start("free") for _ in range(2)]
+    client = connect([process.address for process in processes])
+
+    def free() -> list[Any]:
+        return [None if one is None else one["size"] for one in client.info()["free"]["shards"]]
+
+    def episode(writer: Any, number: int) -> int:
+        for at in range(5):
+            writer.append({"at": 10 * number + at})
+            writer.create_item("free", 1.0, {"at": writer.history["at"][-1:]})
+        return int(writer._shard.number)
+
+    writer = client.trajectory_writer()
+    writer.append({"at": -1})
+    first = int(writer._shard.number)
+    # What comes from here on is not acknowledged.
+    processes[first].popen.send_signal(signal.SIGSTOP)
+    assert episode(writer, 0) == first
+    with told("is away"):
+        processes[first].kill()
+        writer.end_episode()
+        until(lambda: not all(client.shards_there))
+    for number in range(1, 4):
+        assert episode(writer, number) == 1 - first
+        writer.end_episode(timeout=PATIENCE)
+    assert free()[1 - first] == 15
+    with pytest.raises(echoic.WaitTimeoutError, match=f"shard {first} "):
+        writer.flush(timeout=0.2)
+    with told("is back"):
+        processes[first].start()
+        writer.flush(timeout=PATIENCE)
+        until(lambda: all(client.shards_there))
+    # All that the dead server had not acknowledged.
+    assert free() == ([5, 15] if first == 0 else [15, 5])
+
+
+def test_what_all_shards_are_told_a_dead_one_hears_later_or_a_warning_says_so(
+    start: Any, connect: Any
+) -> None:
+    processes = [start() for _ in range(2)]
+    client = connect([process.address for process in processes])
+    with told("is away"):
+        processes[1].kill()
+        until(lambda: client.shards_there == [True, False])
+    with told(r"shard 1 \(.*\) is away, so `reset` was not done there"):
+        client.reset("t")
+    client.advance(5)
+    with told("is back"):
+        processes[1].start()
+        until(lambda: all(client.shards_there))
+    assert [one["version"] for one in client.info()["t"]["shards"]] == [5, 5]
+
+
+def test_a_shard_that_comes_back_with_other_tables_is_left_out(start: Any, connect: Any) -> None:
+    processes = [start() for _ in range(2)]
+    client = connect([process.address for process in processes])
+    client.insert_batch(np.arange(200), "t")
+    client.flush()
+    with told("is away"):
+        processes[1].kill()
+        until(lambda: client.shards_there == [True, False])
+    processes[1].name = "u"
+    with told(
+        r"shard 1 \(.*\) can't be used: .* has the tables \['u'\], but .* has \['t'\]"
+    ) as said:
+        processes[1].start()
+        until(lambda: client.shards_there == [True, False] and len(said) > 0)
+    assert client.sample("t", 50, timeout=PATIENCE).info.table_size == 100
+    processes[1].kill()
+    processes[1].name = "t"
+    processes[1].start()
+    with told("is back"):
+        until(lambda: all(client.shards_there))
