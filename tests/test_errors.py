@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ BUILTINS = {
     "PriorityError": ValueError,
     "LimiterError": ValueError,
     "CheckpointError": ValueError,
+    "JournalError": ValueError,
 }
 
 
@@ -62,6 +64,14 @@ def closed_submit() -> None:
     with echoic.Server(0, batch_size=1) as server:
         pass
     server.submit(0)
+
+
+def other_journal() -> None:
+    table = echoic.Table("tests", 0, max_size=1, durability="async")
+    with tempfile.TemporaryDirectory() as root:
+        Path(root, "tests").mkdir()
+        Path(root, "tests", "echoic-table.json").write_text("[]")
+        echoic.Server(tables=[table], journal=root)
 
 
 PROVOKED = {
@@ -105,6 +115,7 @@ PROVOKED = {
         lambda: _native.open_checkpoint(Path(__file__).parent),
         echoic.CheckpointError,
     ),
+    "a folder that is no journal": (other_journal, echoic.JournalError),
 }
 
 

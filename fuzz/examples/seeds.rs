@@ -315,7 +315,7 @@ fn main() -> io::Result<()> {
         let byte = |at: u64| ((at + seed).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 56) as u8;
         (0..seed % 300).map(byte).collect()
     };
-    for target in ["producer", "checkpoint", "journal"] {
+    for target in ["producer", "checkpoint", "journal", "replay"] {
         save(target, &(0..24).map(|number| noise(number * 97)).collect::<Vec<_>>())?;
     }
     Ok(())

@@ -305,6 +305,11 @@ class Server:
         """
 
     def _load(self, path: str | os.PathLike[str]) -> dict[str, int]: ...
+    def _recover(
+        self,
+        journal: str | os.PathLike[str],
+        checkpoint: str | os.PathLike[str] | None,
+    ) -> dict[str, tuple[int, str | None]]: ...
     def close(self, drain: float = 1.0) -> None:
         """Close the doors, end intake and wake everyone who waits.
 
@@ -346,6 +351,7 @@ class Table:
         max_times_sampled: int,
         seed: int,
         trajectories: Any = None,
+        durability: str = "none",
     ) -> Self: ...
     def insert(
         self,
@@ -370,6 +376,7 @@ class Table:
             PriorityError: The priority is none.
             WaitTimeoutError: The limiter did not allow it in time; ``reason`` says why.
             ClosedError: The table is closed.
+            OSError: The table's journal takes nothing more. The table can still be sampled.
         """
 
     def insert_batch(
@@ -433,6 +440,7 @@ class Table:
 
         Raises:
             PriorityError: A priority is negative, infinite or not a number. Nothing is changed.
+            OSError: The table's journal takes nothing more; so do ``delete`` and ``reset``.
         """
 
     def items(self, limit: int | None = None) -> BatchInfo:
@@ -479,6 +487,10 @@ class Table:
         """What the table is called."""
 
     @property
+    def durability(self) -> str:
+        """What acknowledged changes survive: ``"none"``, ``"async"`` or ``"sync"``."""
+
+    @property
     def spec(self) -> Spec | None:
         """What items look like; ``None`` when they may be of any form."""
 
@@ -489,7 +501,10 @@ class Table:
         ``name``, ``size``, ``total_weight`` (see :class:`BatchInfo`), ``max_size``,
         ``max_times_sampled``, ``inserts``, ``samples``, ``deletions``, ``sampler``, ``remover``,
         ``min_size``, ``samples_per_insert``, ``min_diff``, ``max_diff``, ``paused``, ``version``
-        and ``memory_bytes`` (of rows; 0 without a spec: other tables may share the chunks).
+        and ``memory_bytes`` (of rows; 0 without a spec: other tables may share the chunks). With a
+        journal also ``journal_records`` (so many changes were told), ``journal_kept`` (so many
+        survive what the durability says), ``journal_held_bytes`` (that wait to be written) and
+        ``journal_segments`` (files).
         """
 
 @final
@@ -593,7 +608,7 @@ class Tables:
     """A connection to the tables of a server."""
 
     def flush(self, timeout: float | None = None) -> None:
-        """Wait until everything that was inserted before is in its table."""
+        """Wait until what was inserted is in its table, and survives what that promises."""
 
     def checkpoint(self, timeout: float | None = None) -> Path:
         """Have the server write a checkpoint; see ``TableClient.checkpoint``."""
@@ -739,6 +754,8 @@ class TrajectoryWriter:
 
     def flush(self, block_until_num_items: int = 0, timeout: float | None = None) -> None:
         """Hand all items over to their tables, and wait until at most so many are not there yet.
+
+        With 0, those that are there then survive what their tables' durability says.
 
         Raises:
             WaitTimeoutError: The tables did not take them in time; they stay with the writer.
@@ -911,6 +928,8 @@ class StructuredWriter:
 
     def flush(self, block_until_num_items: int = 0, timeout: float | None = None) -> None:
         """Hand all items over to their tables, and wait until at most so many are not there yet.
+
+        With 0, those that are there then survive what their tables' durability says.
 
         Raises:
             WaitTimeoutError: The tables did not take them in time; they stay with the writer.

@@ -11,6 +11,8 @@ __all__ = [
     "DisconnectedError",
     "EchoicError",
     "HeldBatchesWarning",
+    "JournalError",
+    "JournalWarning",
     "LimiterError",
     "PriorityError",
     "RefusedError",
@@ -78,7 +80,8 @@ class RefusedError(EchoicError, ConnectionError):
     Attributes:
         code: ``"AUTH"`` (the token), ``"VERSION"`` (of the protocol), ``"LIMIT"`` (too many
             connections), ``"STALE"`` (a later producer of this identity was there), ``"CLOSING"``,
-            ``"STREAM"``, ``"MEMORY"`` or ``"PROTOCOL"``.
+            ``"STREAM"``, ``"MEMORY"``, ``"JOURNAL"`` (inserts would not survive a crash) or
+            ``"PROTOCOL"``.
         undelivered: How many samples the client still has; its ``undelivered()`` returns them.
     """
 
@@ -110,8 +113,19 @@ class CheckpointError(EchoicError, ValueError):
     """A checkpoint is damaged, is none of ours, or is another table's. Nothing was loaded."""
 
 
+class JournalError(EchoicError, ValueError):
+    """A table's journal is damaged, is another table's, or does not belong to the checkpoint.
+
+    Nothing was loaded. The message says which file, what was expected, and what can be done.
+    """
+
+
 class HeldBatchesWarning(UserWarning):
     """Producers wait because every batch is held by arrays that are still alive."""
+
+
+class JournalWarning(UserWarning):
+    """A crash has cut off the end of a journal. Nothing that had to survive it was in there."""
 
 
 class CheckpointWarning(UserWarning):

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import warnings
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from echoic import _native
 from echoic.checkpointer import Checkpointer, Schedule
-from echoic.errors import CheckpointWarning, ClosedError, EchoicError
+from echoic.errors import CheckpointWarning, ClosedError, EchoicError, JournalWarning
 from echoic.table_client import TableClient
 from echoic.transports import ShmTransport, Transport
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Iterator, Sequence
 
     from typing_extensions import Self
@@ -38,6 +40,9 @@ class Server(_native.Server):
         tables: :class:`~echoic.Table` objects with different names.
         checkpointer: Where and when tables, and what nobody took yet of the stream, are written to
             disk.
+        journal: The directory of the journals of those tables that have a durability; it is made if
+            it is not there. What they tell is there again when the server is made, on top of the
+            newest checkpoint if there is one.
         transport: How workers in other processes connect: a :class:`~echoic.TcpTransport` or
             another, or several; ``None`` for this process only. They are opened by :meth:`start`.
         held_warning_after: After how many seconds a batch that is still held, while producers wait
@@ -46,6 +51,10 @@ class Server(_native.Server):
     Raises:
         SpecError: The example can't be stored, and why.
         MemoryError: The batches do not fit into memory.
+        ValueError: A table has a durability, and there is no ``journal``.
+        JournalError: A journal is damaged, or does not belong to the table or the checkpoint.
+            Nothing was loaded.
+        OSError: A journal can't be read or written, or another process writes it.
 
     Examples:
         >>> import numpy as np
@@ -78,6 +87,7 @@ class Server(_native.Server):
         *,
         tables: Sequence[Table] = (),
         checkpointer: Checkpointer | None = None,
+        journal: str | os.PathLike[str] | None = None,
         held_warning_after: float = 10.0,
     ) -> Self:
         """Allocate the ring; see the class for the arguments."""
@@ -96,6 +106,13 @@ class Server(_native.Server):
                     "transport must be a transport such as TcpTransport(port=50051), or several, "
                     f"got a {type(one).__name__}"
                 )
+        if journal is None:
+            for table in tables:
+                if getattr(table, "durability", "none") != "none":
+                    raise ValueError(
+                        f"table {table.name!r} has durability {table.durability!r}, which needs a "
+                        "place to write to: give the server journal=DIRECTORY"
+                    )
         shared = any(isinstance(one, ShmTransport) for one in transports)
         checkpoints = None if checkpointer is None else (checkpointer.root, checkpointer.keep)
         self = super().__new__(cls, stream, held_warning_after, shared, list(tables), checkpoints)
@@ -103,12 +120,34 @@ class Server(_native.Server):
         self._tables = list(tables)
         self._schedule = None
         self._checkpoint_error = None
-        if checkpointer is not None:
-            if checkpointer.load and _native.list_checkpoints(checkpointer.root):
-                self._load(checkpointer.root)
-            if checkpointer.every is not None:
-                self._schedule = Schedule(checkpointer.every, self._try_checkpoint)
+        self._bring_back(checkpointer, journal)
+        if checkpointer is not None and checkpointer.every is not None:
+            self._schedule = Schedule(checkpointer.every, self._try_checkpoint)
         return self
+
+    def _bring_back(
+        self, checkpointer: Checkpointer | None, journal: str | os.PathLike[str] | None
+    ) -> None:
+        """Give the tables what a checkpoint and journals have, and begin to write the latter."""
+        root = None
+        if (
+            checkpointer is not None
+            and checkpointer.load
+            and _native.list_checkpoints(checkpointer.root)
+        ):
+            root = checkpointer.root
+        if journal is None:
+            if root is not None:
+                self._load(root)
+            return
+        for table, (_, torn) in self._recover(Path(journal), root).items():
+            if torn is not None:
+                warnings.warn(
+                    f"a crash has cut off the end of the journal of table {table!r}, which was "
+                    f"dropped ({torn}); nothing that had to survive it was in there",
+                    JournalWarning,
+                    stacklevel=3,
+                )
 
     def client(self) -> TableClient:
         """Return a client of the tables, in this process."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from echoic import _native
 from echoic.limiters import Limiter, MinSize, Queue, Stack
@@ -54,6 +54,12 @@ class Table(_native.Table):
         max_size: How many items there may be.
         max_times_sampled: After how many samples an item goes; never, when 0.
         seed: Of all random choices; random when ``None``.
+        durability: What an insert, an update or a delete survives once it is acknowledged, which is
+            when the call returns in this process, and when ``flush`` does elsewhere.
+            ``"none"``: nothing but what a checkpoint has. ``"async"``: the end of the process,
+            however sudden, since the system has it then; when the machine fails, the last seconds
+            are lost. ``"sync"``: also a failure of the machine, since it is on disk then. The last
+            two need a server with a ``journal``.
 
     Raises:
         SpecError: The spec can't be stored.
@@ -96,6 +102,7 @@ class Table(_native.Table):
         max_times_sampled: int = 0,
         seed: int | None = None,
         trajectories: Any = None,
+        durability: Literal["none", "async", "sync"] = "none",
     ) -> Self:
         """Make an empty table; see the class for the arguments."""
         if spec is not None and trajectories is not None:
@@ -111,10 +118,19 @@ class Table(_native.Table):
             max_times_sampled,
             secrets.randbits(64) if seed is None else seed,
             trajectories,
+            durability,
         )
 
     @classmethod
-    def queue(cls, name: str, spec: Any = None, *, max_size: int, trajectories: Any = None) -> Self:
+    def queue(
+        cls,
+        name: str,
+        spec: Any = None,
+        *,
+        max_size: int,
+        trajectories: Any = None,
+        durability: Literal["none", "async", "sync"] = "none",
+    ) -> Self:
         """Make a table from which each item is sampled once, the oldest first.
 
         Inserts wait while it is full.
@@ -128,10 +144,19 @@ class Table(_native.Table):
             limiter=Queue(max_size),
             max_times_sampled=1,
             trajectories=trajectories,
+            durability=durability,
         )
 
     @classmethod
-    def stack(cls, name: str, spec: Any = None, *, max_size: int, trajectories: Any = None) -> Self:
+    def stack(
+        cls,
+        name: str,
+        spec: Any = None,
+        *,
+        max_size: int,
+        trajectories: Any = None,
+        durability: Literal["none", "async", "sync"] = "none",
+    ) -> Self:
         """Make a table from which each item is sampled once, the newest first.
 
         Inserts wait while it is full.
@@ -145,6 +170,7 @@ class Table(_native.Table):
             limiter=Stack(max_size),
             max_times_sampled=1,
             trajectories=trajectories,
+            durability=durability,
         )
 
     def set_limiter(self, limiter: Limiter) -> None:

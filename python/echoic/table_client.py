@@ -273,6 +273,8 @@ class TableClient:
     def flush(self, timeout: float | None = None) -> None:
         """Wait until everything that was inserted and updated before is in the tables.
 
+        In a table with a durability it survives then what that says.
+
         Raises:
             WaitTimeoutError: It was not in time; it is still being delivered.
             DisconnectedError: The client has given up.

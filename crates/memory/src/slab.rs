@@ -142,6 +142,11 @@ impl Slab {
         self.memory.len()
     }
 
+    /// How many rows were ever used.
+    pub fn used(&self) -> u32 {
+        self.lock().fresh
+    }
+
     /// Bytes of the rows that were ever used.
     pub fn used_bytes(&self) -> usize {
         self.lock().fresh as usize * self.row_bytes
@@ -185,6 +190,43 @@ impl Slab {
         state.freed.extend(others.map(|(row, _)| row as u32));
         state.fresh = order.used;
         Some(RowWriter { slab: Arc::clone(self), rows: rows.into() })
+    }
+
+    /// The bytes of any row, of a slab that nobody else has: to put rows where they were in another one.
+    /// See [`Slab::settle`]. `None` when there is no such row.
+    pub fn place(&mut self, row: u32) -> Option<&mut [u8]> {
+        if row >= self.rows {
+            return None;
+        }
+        let start = self.start(row);
+        // SAFETY: inside the memory and initialised. Writers, pins and snapshots have an `Arc` of the
+        // slab; while this is borrowed mutably there is none.
+        Some(unsafe { std::slice::from_raw_parts_mut(start.as_ptr(), self.row_bytes) })
+    }
+
+    /// Publishes just these rows of a slab that nobody else has; all others are free, and those from `used`
+    /// on were never used. Whether there are such rows.
+    pub fn settle(&mut self, published: &[u32], used: u32) -> bool {
+        if used > self.rows || published.iter().any(|row| *row >= used) {
+            return false;
+        }
+        let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
+        state.published.fill(0);
+        for row in published {
+            let (word, bit) = bit(*row);
+            state.published[word] |= bit;
+        }
+        let is_free = |row: &u32| {
+            let (word, bit) = bit(*row);
+            state.published[word] & bit == 0
+        };
+        // The last comes first: the rows in front, whose memory is there.
+        state.free = (0..used).rev().filter(is_free).collect();
+        state.freed.clear();
+        // Nobody is left who pinned anything.
+        state.older.clear();
+        state.fresh = used;
+        true
     }
 
     /// Frees a published row.
@@ -660,6 +702,27 @@ mod tests {
             assert_eq!(free + rows.len(), 130, "{step} rows at a time");
             assert!(slab.snapshot().is_some());
         }
+    }
+
+    #[test]
+    fn rows_are_put_where_they_were_and_the_others_are_free() {
+        let mut slab = slab(70);
+        {
+            let alone = Arc::get_mut(&mut slab).unwrap();
+            for row in [3, 66] {
+                alone.place(row).unwrap().fill(row as u8);
+            }
+            assert!(alone.place(70).is_none());
+            assert!(!alone.settle(&[3, 68], 68) && !alone.settle(&[3], 71));
+            assert!(alone.settle(&[3, 66], 68));
+        }
+        let pinned = slab.pin(vec![66, 3]);
+        assert!(pinned.row(0).iter().all(|byte| *byte == 66));
+        assert!(pinned.row(1).iter().all(|byte| *byte == 3));
+        drop(pinned);
+        let writer = slab.try_reserve(70);
+        let expected = (0..70).filter(|row| ![3, 66].contains(row));
+        assert!(writer.rows().iter().copied().eq(expected), "{:?}", writer.rows());
     }
 
     #[test]

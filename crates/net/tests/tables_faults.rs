@@ -24,9 +24,10 @@ use echoic_replay::limiter::Limiter;
 use echoic_replay::selectors::SelectorKind;
 use echoic_replay::spec::ANY_LENGTH;
 use echoic_replay::stream::Wait;
-use echoic_replay::table::{Form, Table, TableConfig, Tables};
+use echoic_replay::table::{Durability, Form, Table, TableConfig, Tables, recover};
 use echoic_replay::trajectory::{Column, Signature, Trajectory};
 use echoic_replay::{Dtype, Leaf, Spec};
+use tempfile::TempDir;
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -143,6 +144,10 @@ fn rows() -> Form {
 
 /// Items come out in the order in which they went in, each once.
 fn queue(form: Form) -> Arc<Table> {
+    Arc::new(empty_queue(form))
+}
+
+fn empty_queue(form: Form) -> Table {
     let config = TableConfig {
         name: "queue".into(),
         form,
@@ -154,7 +159,15 @@ fn queue(form: Form) -> Arc<Table> {
         max_times_sampled: 1,
         seed: 3,
     };
-    Arc::new(Table::new(config).unwrap())
+    Table::new(config).unwrap()
+}
+
+/// As [`queue`], with a journal; what goes in is acknowledged later than it can come out.
+fn journalled_queue(form: Form) -> (Arc<Table>, TempDir) {
+    let (table, dir) =
+        (Arc::new(empty_queue(form).durable(Durability::Async)), TempDir::new().unwrap());
+    recover(&Tables::new(vec![Arc::clone(&table)]).unwrap(), dir.path(), None).unwrap();
+    (table, dir)
 }
 
 fn serve(table: &Arc<Table>) -> Server {
@@ -170,8 +183,19 @@ fn number(bytes: &[u8]) -> u64 {
 
 #[test]
 fn rows_of_a_writer_whose_connections_break_arrive_once_and_in_order() {
-    let table = queue(rows());
-    let server = serve(&table);
+    deliver_rows(&queue(rows()));
+}
+
+#[test]
+fn rows_for_a_table_with_a_journal_arrive_once_and_in_order() {
+    let (table, _dir) = journalled_queue(rows());
+    deliver_rows(&table);
+    let info = table.journal_info().unwrap();
+    assert_eq!(info.kept, info.next);
+}
+
+fn deliver_rows(table: &Arc<Table>) {
+    let server = serve(table);
     let dial = Fragile::new(server.address(), 60_000);
     let options = ClientOptions { window_bytes: 50_000, ..ClientOptions::default() };
     let writer = soon(|wait| TableWriter::connect(dial, options, wait)).unwrap();
@@ -209,8 +233,16 @@ fn column(path: &str, bytes: usize) -> Column {
 
 #[test]
 fn items_of_a_writer_whose_connections_break_arrive_once_and_in_order() {
-    let table = queue(Form::Trajectories(None));
-    let server = serve(&table);
+    deliver_items(&queue(Form::Trajectories(None)));
+}
+
+#[test]
+fn items_for_a_table_with_a_journal_arrive_once_and_in_order() {
+    deliver_items(&journalled_queue(Form::Trajectories(None)).0);
+}
+
+fn deliver_items(table: &Arc<Table>) {
+    let server = serve(table);
     let dial = Fragile::new(server.address(), 20_000);
     let options = ClientOptions { window_bytes: 50_000, ..ClientOptions::default() };
     let writer = soon(|wait| TableWriter::connect(dial, options, wait)).unwrap();

@@ -5,12 +5,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use echoic_replay::checkpoint::{Reader, list};
-use echoic_replay::table::saved::{self, Keeper, SavedError};
-use pyo3::exceptions::PyOSError;
+use echoic_replay::table::saved::{self, Contents, Keeper, SavedError};
+use echoic_replay::table::{self as core, RecoverError};
+use pyo3::exceptions::{PyOSError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-use crate::error::{checkpoint_error, table_error};
+use crate::error::{checkpoint_error, journal_error, table_error};
 use crate::table::Table;
 
 /// The exception for a checkpoint that can't be written or read.
@@ -44,6 +45,41 @@ pub fn load<'py>(py: Python<'py>, keeper: &Keeper, path: &Path) -> PyResult<Boun
         dict.set_item(table, items)?;
     }
     Ok(dict)
+}
+
+/// Brings tables back from a checkpoint, if there is one, and from their journals; items by table, and what
+/// a crash has cut off.
+pub fn recover<'py>(
+    py: Python<'py>,
+    contents: Contents<'_>,
+    journal: &Path,
+    checkpoint: Option<&Path>,
+) -> PyResult<Bound<'py, PyDict>> {
+    let recovered = py.detach(|| core::recover(contents, journal, checkpoint));
+    let recovered = recovered.map_err(|error| recover_error(py, &error))?;
+    let dict = PyDict::new(py);
+    for one in recovered {
+        let torn = one.torn.map(|torn| format!("{} bytes: {}", torn.bytes, torn.what));
+        dict.set_item(one.table, (one.items, torn))?;
+    }
+    Ok(dict)
+}
+
+/// The exception for tables that can't be brought back.
+fn recover_error(py: Python<'_>, error: &RecoverError) -> PyErr {
+    use echoic_replay::journal::Error;
+    let text = error.to_string();
+    match error {
+        RecoverError::Checkpoint(error) => saved_error(py, error),
+        RecoverError::Table { source, .. } => table_error(py, source),
+        RecoverError::File(_)
+        | RecoverError::Journal {
+            source: Error::File(_) | Error::Locked { .. } | Error::Thread(_),
+            ..
+        } => PyOSError::new_err(text),
+        RecoverError::NotEmpty { .. } | RecoverError::Twice(_) => PyValueError::new_err(text),
+        _ => journal_error(py, text),
+    }
 }
 
 /// The checkpoints of a directory, the oldest first; none when it is not there.

@@ -32,6 +32,7 @@ error_class!(limiter_error, "LimiterError");
 error_class!(priority_error, "PriorityError");
 error_class!(table_not_found_error, "TableNotFoundError");
 error_class!(checkpoint_error, "CheckpointError");
+error_class!(journal_error, "JournalError");
 
 /// Whether an error is of the classes of `echoic.errors`.
 pub fn is_ours(py: Python<'_>, error: &PyErr) -> bool {
@@ -146,6 +147,7 @@ pub fn table_error(py: Python<'_>, error: &TableError) -> PyErr {
         TableError::Spec(_) => spec_error(py, text),
         TableError::Trajectory(_) => trajectory_error(py, text),
         TableError::Memory(_) => pyo3::exceptions::PyMemoryError::new_err(text),
+        TableError::Journal(_) => pyo3::exceptions::PyOSError::new_err(text),
         TableError::Restore(_) => checkpoint_error(py, text),
         TableError::Interrupted => pyo3::exceptions::PyRuntimeError::new_err(text),
         _ => pyo3::exceptions::PyValueError::new_err(text),

@@ -566,6 +566,7 @@ pub fn tables_error(py: Python<'_>, error: &TablesError) -> PyErr {
             FailureCode::Limiter => limiter_error(py, text),
             FailureCode::Mixed => spec_error(py, text),
             FailureCode::Checkpoint => checkpoint_error(py, text),
+            FailureCode::Journal => PyOSError::new_err(text),
             _ => PyValueError::new_err(text),
         },
         TablesError::Table(error) => table_error(py, error),

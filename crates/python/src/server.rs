@@ -9,7 +9,7 @@ use echoic_net::server::{Options, Served};
 use echoic_net::transport::TlsFiles;
 use echoic_replay::stream::Wait;
 use echoic_replay::table::Tables;
-use echoic_replay::table::saved::Keeper;
+use echoic_replay::table::saved::{Contents, Keeper};
 use echoic_replay::{Blocked, Incoming, Moment, Stream, StreamConfig, StreamError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyTuple, PyType};
@@ -225,6 +225,21 @@ impl Server {
         checkpoints::load(py, self.keeper()?, &path)
     }
 
+    /// Brings tables back from a checkpoint and journals, which are written from then on; what is told of
+    /// each table.
+    #[pyo3(name = "_recover")]
+    fn recover<'py>(
+        &self,
+        py: Python<'py>,
+        journal: PathBuf,
+        checkpoint: Option<PathBuf>,
+    ) -> PyResult<Bound<'py, PyDict>> {
+        self.process.check(py)?;
+        let stream = self.stream.as_ref().map(|side| &*side.stream);
+        let contents = Contents { tables: &self.tables, stream };
+        checkpoints::recover(py, contents, &journal, checkpoint.as_deref())
+    }
+
     /// Closes the doors, ends intake and wakes everyone who waits.
     #[pyo3(signature = (drain=1.0))]
     fn close(&self, py: Python<'_>, drain: f64) -> PyResult<()> {
@@ -238,7 +253,8 @@ impl Server {
             side.stream.close();
         }
         if self.process.is_current() {
-            self.tables.close();
+            // Journals are written to their ends.
+            py.detach(|| self.tables.close());
         }
         Ok(())
     }

@@ -44,20 +44,22 @@ impl Rope {
     }
 }
 
-/// The two bells of one table: more may be sampled, more may be inserted.
+/// The bells of one table: more may be sampled, more may be inserted, more is kept.
 #[derive(Debug)]
 pub(crate) struct TableBells {
     pub(crate) items: Arc<Bell>,
     pub(crate) room: Arc<Bell>,
+    pub(crate) kept: Arc<Bell>,
     pub(crate) items_waker: Waker,
     pub(crate) room_waker: Waker,
+    pub(crate) kept_waker: Waker,
 }
 
 impl TableBells {
     pub(crate) fn new(waker: &Arc<mio::Waker>) -> Self {
-        let (items, room) = (Bell::new(waker), Bell::new(waker));
-        let (items_waker, room_waker) =
-            (Waker::from(Arc::clone(&items)), Waker::from(Arc::clone(&room)));
-        Self { items, room, items_waker, room_waker }
+        let [items, room, kept] = std::array::from_fn(|_| Bell::new(waker));
+        let [items_waker, room_waker, kept_waker] =
+            [&items, &room, &kept].map(|bell| Waker::from(Arc::clone(bell)));
+        Self { items, room, kept, items_waker, room_waker, kept_waker }
     }
 }

@@ -224,6 +224,18 @@ impl Connection {
         }
     }
 
+    /// Tells what is kept of what it has changed. Of what is not, the table to wait for; or what became of
+    /// the connection because nothing more is kept.
+    pub(crate) fn settle(&mut self, context: &Context<'_>) -> Result<Option<usize>, Outcome> {
+        match &mut self.phase {
+            Phase::Requesting(desk) => Ok(desk.settle(context, &mut self.outbox)),
+            Phase::Inserting { scribe, .. } => scribe.settle(context).map_err(|error| {
+                self.fail(Fault::Refused(RefusalCode::Journal, error.to_string()))
+            }),
+            _ => Ok(None),
+        }
+    }
+
     /// Whether it is to be asked to finish when the server closes.
     pub(crate) fn is_at_work(&self) -> bool {
         matches!(
@@ -637,11 +649,18 @@ impl Connection {
         handed
     }
 
-    /// Lets a client stay that inserts into tables; up to where it may send.
-    pub(crate) fn insert(&mut self, producer: ProducerId, next: u64) -> u64 {
-        let scribe = Box::new(Scribe::new(next));
+    /// Lets a client stay that inserts into tables, of which the operations from `next` on are not done,
+    /// and those from `kept` on perhaps not kept; up to where it may send.
+    pub(crate) fn insert(
+        &mut self,
+        producer: ProducerId,
+        next: u64,
+        kept: u64,
+        context: &Context<'_>,
+    ) -> u64 {
+        let scribe = Box::new(Scribe::new(next, kept, context));
         let limit = scribe.limit;
-        self.acknowledged = next;
+        self.acknowledged = kept;
         self.phase = Phase::Inserting { producer, scribe };
         self.deadline = None;
         limit
@@ -753,11 +772,13 @@ impl Connection {
             Phase::Producing { intake, .. } => {
                 (intake.next, intake.next - self.acknowledged >= credit / 4)
             }
-            Phase::Inserting { scribe, .. } => (scribe.next, scribe.is_due(self.acknowledged)),
+            Phase::Inserting { scribe, .. } => (scribe.kept, scribe.is_due(self.acknowledged)),
             _ => return,
         };
+        // More may be kept of what was inserted before the connection had to wait.
+        let stall = if self.fills_stream() { Stall::None } else { self.stall() };
         if next > self.acknowledged && (drained || due) {
-            self.acknowledge_as(Stall::None, Some(credit));
+            self.acknowledge_as(stall, Some(credit));
         }
     }
 
@@ -772,7 +793,7 @@ impl Connection {
             }
             Phase::Inserting { scribe, .. } => {
                 scribe.grant();
-                (scribe.next, scribe.limit)
+                (scribe.kept, scribe.limit)
             }
             _ => return,
         };

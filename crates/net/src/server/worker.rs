@@ -7,6 +7,7 @@
 
 use std::collections::VecDeque;
 use std::io;
+use std::ops::ControlFlow;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -15,6 +16,7 @@ use std::task::Waker;
 use std::time::{Duration, Instant};
 
 use echoic_memory::arena::Arena;
+use echoic_replay::stream::Wait;
 use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Token as Key};
 
@@ -50,6 +52,8 @@ struct Row {
     sampling: Vec<usize>,
     /// For room. Nothing is read from them.
     inserting: VecDeque<usize>,
+    /// For what they have changed to be kept; each once, though it may be in the rows of several tables.
+    keeping: Vec<usize>,
 }
 
 /// See the [module](self).
@@ -185,6 +189,18 @@ impl Worker {
     /// server no more than the rest.
     fn dismiss(&mut self) {
         self.open_up();
+        for table in self.shared.tables.all() {
+            // Nobody is kept from anything any more.
+            let deadline = Some(Instant::now() + FAREWELL);
+            let wait = Wait { deadline, tick: None, on_tick: &mut |_| ControlFlow::Continue(()) };
+            // Who is not told that something is kept, sends it again elsewhere.
+            let _ = table.keep(wait);
+        }
+        for index in 0..self.connections.len() {
+            if self.connections[index].is_some() {
+                self.settle(index);
+            }
+        }
         for index in 0..self.connections.len() {
             if self.connections[index].as_ref().is_some_and(|one| one.is_at_work()) {
                 self.end(index, &Ending::Goodbye);
@@ -329,6 +345,7 @@ impl Worker {
             self.waiting.retain(|other| *other != index);
             self.rows.iter_mut().for_each(|row| row.inserting.retain(|other| *other != index));
         }
+        self.rows.iter_mut().for_each(|row| row.keeping.retain(|other| *other != index));
         if let Some((desk, _)) = connection.desk() {
             for table in desk.listed() {
                 self.rows[table].sampling.retain(|other| *other != index);
@@ -408,6 +425,17 @@ impl Worker {
                     }
                 }
             }
+            if self.bells[table].kept.heard() {
+                for index in std::mem::take(&mut self.rows[table].keeping) {
+                    if self.settle(index) {
+                        let credit = self.shared.credit();
+                        if let Some(connection) = &mut self.connections[index] {
+                            connection.acknowledge(credit, true);
+                        }
+                        self.write(index);
+                    }
+                }
+            }
             if self.bells[table].room.heard() {
                 // Last comes whoever took the room before, or nobody else would ever have a turn.
                 let row = &mut self.rows[table].inserting;
@@ -430,6 +458,36 @@ impl Worker {
             desk.tell_saved(out);
             self.write(index);
         }
+    }
+
+    /// Takes note of what is kept of what a client of tables has changed, and sees to it that the loop is
+    /// woken when more is. `false` when the connection is over, because nothing more is kept.
+    fn settle(&mut self, index: usize) -> bool {
+        let Some(connection) = &mut self.connections[index] else { return false };
+        let context = self.shared.context(&self.bells, &self.saved.waker);
+        let mut listened = None;
+        let unkept = loop {
+            match connection.settle(&context) {
+                // What is kept from here on rings; what was kept before is found by one more look.
+                Ok(Some(table)) if listened != Some(table) => {
+                    context.tables.all()[table].wake_on_kept(&self.bells[table].kept_waker);
+                    listened = Some(table);
+                }
+                unkept => break unkept,
+            }
+        };
+        match unkept {
+            Ok(Some(table)) if !self.rows[table].keeping.contains(&index) => {
+                self.rows[table].keeping.push(index);
+            }
+            Ok(_) => {}
+            Err(Outcome::Ended(ending)) => {
+                self.end(index, &ending);
+                return false;
+            }
+            Err(_) => return false,
+        }
+        true
     }
 
     /// Takes note of what a client of tables waits for.
@@ -464,6 +522,10 @@ impl Worker {
 
     fn conclude(&mut self, index: usize, outcome: Outcome) {
         let credit = self.shared.credit();
+        let is_over = matches!(outcome, Outcome::Ended(_) | Outcome::Opened);
+        if !is_over && !self.settle(index) {
+            return;
+        }
         let Some(connection) = &mut self.connections[index] else { return };
         match outcome {
             Outcome::Drained => connection.acknowledge(credit, true),
@@ -569,7 +631,13 @@ impl Worker {
             (Purpose::Produce, Some(stream)) => {
                 connection.produce(open.producer, Arc::clone(stream), next, limit);
             }
-            (Purpose::Insert, _) => limit = connection.insert(open.producer, next),
+            (Purpose::Insert, _) => {
+                let context = self.shared.context(&self.bells, &self.saved.waker);
+                // What is done and perhaps not kept comes again, and is told from what is new.
+                let kept = if context.is_all_kept() { next } else { open.first.min(next) };
+                limit = connection.insert(open.producer, next, kept, &context);
+                next = kept;
+            }
             (Purpose::Request | Purpose::Gather, _) => connection.serve(),
             _ => connection.listen(),
         }

@@ -56,10 +56,12 @@ pub enum RefusalCode {
     Memory,
     /// An item that a table refuses.
     Table,
+    /// What is inserted would not survive a crash: the table's journal has failed.
+    Journal,
 }
 
 /// Every code with its number on the wire and its name.
-const CODES: [(RefusalCode, u16, &str); 10] = [
+const CODES: [(RefusalCode, u16, &str); 11] = [
     (RefusalCode::Protocol, 1, "PROTOCOL"),
     (RefusalCode::Version, 2, "VERSION"),
     (RefusalCode::Auth, 3, "AUTH"),
@@ -70,6 +72,7 @@ const CODES: [(RefusalCode, u16, &str); 10] = [
     (RefusalCode::Closing, 8, "CLOSING"),
     (RefusalCode::Memory, 9, "MEMORY"),
     (RefusalCode::Table, 10, "TABLE"),
+    (RefusalCode::Journal, 11, "JOURNAL"),
 ];
 
 impl RefusalCode {

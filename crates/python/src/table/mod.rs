@@ -43,7 +43,7 @@ impl Table {
     #[new]
     #[pyo3(signature = (
         name, example, sampler, remover, limiter, max_size, max_times_sampled, seed,
-        trajectories=None
+        trajectories=None, durability="none"
     ))]
     #[expect(clippy::too_many_arguments, reason = "they are keywords in Python")]
     fn new(
@@ -57,7 +57,9 @@ impl Table {
         max_times_sampled: i64,
         seed: u64,
         trajectories: Option<&Bound<'_, PyAny>>,
+        durability: &str,
     ) -> PyResult<Self> {
+        let durability = settings::durability(durability)?;
         let count = |name: &str, value: i64| {
             u32::try_from(size(name, value)?).map_err(|_| {
                 let message = format!("{name} must be below {}, got {value}", u32::MAX);
@@ -89,6 +91,7 @@ impl Table {
             seed,
         };
         let table = core::Table::new(config).map_err(|error| table_error(py, &error))?;
+        let table = table.durable(durability);
         let (arena, process) = (Arena::default(), Process::current());
         Ok(Self { table: Arc::new(table), shape, arena, process })
     }
@@ -110,7 +113,8 @@ impl Table {
             tree,
             |items| self.insert_rows(py, items, &[priority], version, deadline),
             |trajectory| self.insert_trajectory(py, trajectory, priority, version, deadline),
-        )
+        )?;
+        self.keep(py)
     }
 
     /// Inserts many items.
@@ -127,7 +131,8 @@ impl Table {
         let deadline = wait::deadline(timeout)?;
         self.shape.with_many(tree, priorities, |items, priorities| {
             self.insert_rows(py, items, priorities, version, deadline)
-        })
+        })?;
+        self.keep(py)
     }
 
     /// Samples a batch.
@@ -169,6 +174,7 @@ impl Table {
         let (keys, priorities) = (key_numbers(keys)?, float_numbers(priorities)?);
         let updated = self.table.update_priorities(&keys, &priorities);
         let updated = updated.map_err(|error| table_error(py, &error))?;
+        self.keep(py)?;
         Ok(wait.then_some(updated))
     }
 
@@ -190,13 +196,17 @@ impl Table {
     fn delete(&self, py: Python<'_>, keys: &Bound<'_, PyAny>) -> PyResult<usize> {
         self.process.check(py)?;
         let keys = key_numbers(keys)?;
-        Ok(py.detach(|| self.table.delete(&keys)))
+        self.table.check_journal().map_err(|error| table_error(py, &error))?;
+        let deleted = py.detach(|| self.table.delete(&keys));
+        self.keep(py)?;
+        Ok(deleted)
     }
 
     fn reset(&self, py: Python<'_>) -> PyResult<()> {
         self.process.check(py)?;
+        self.table.check_journal().map_err(|error| table_error(py, &error))?;
         py.detach(|| self.table.reset());
-        Ok(())
+        self.keep(py)
     }
 
     fn pause(&self, py: Python<'_>) -> PyResult<()> {
@@ -237,8 +247,9 @@ impl Table {
         self.table.can_insert(count)
     }
 
-    fn close(&self) {
-        self.table.close();
+    fn close(&self, py: Python<'_>) {
+        // A journal is written to its end.
+        py.detach(|| self.table.close());
     }
 
     fn __len__(&self) -> usize {
@@ -248,6 +259,11 @@ impl Table {
     #[getter]
     fn name(&self) -> &str {
         &self.table.config().name
+    }
+
+    #[getter]
+    fn durability(&self) -> &'static str {
+        settings::durability_name(self.table.durability())
     }
 
     #[getter]
@@ -280,6 +296,12 @@ impl Table {
         dict.set_item("paused", info.paused)?;
         dict.set_item("version", info.version)?;
         dict.set_item("memory_bytes", info.row_bytes)?;
+        if let Some(journal) = self.table.journal_info() {
+            dict.set_item("journal_records", journal.next)?;
+            dict.set_item("journal_kept", journal.kept)?;
+            dict.set_item("journal_held_bytes", journal.held_bytes)?;
+            dict.set_item("journal_segments", journal.segments)?;
+        }
         Ok(dict)
     }
 }
@@ -294,6 +316,16 @@ impl Table {
     pub fn of(py: Python<'_>, table: Arc<core::Table>) -> PyResult<Self> {
         let shape = Shape::of(py, &table.config().form, &table.config().structure)?;
         Ok(Self { table, shape, arena: Arena::default(), process: Process::current() })
+    }
+
+    /// Waits until what was changed survives what the table promises. There is no deadline: it is changed.
+    fn keep(&self, py: Python<'_>) -> PyResult<()> {
+        let Some(receipt) = self.table.receipt() else { return Ok(()) };
+        if self.table.is_kept(receipt) == Ok(true) {
+            return Ok(());
+        }
+        wait::detached(py, None, None, |wait: Wait<'_, Reason>| self.table.keep(wait))
+            .map_err(|stopped| stopped.raise(py, table_error))
     }
 
     fn batch(&self, py: Python<'_>, sampled: Sampled, beta: f64) -> PyResult<Batch> {

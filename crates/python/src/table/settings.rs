@@ -2,6 +2,7 @@
 
 use echoic_replay::limiter::{Limiter, Parameters};
 use echoic_replay::selectors::SelectorKind;
+use echoic_replay::table::Durability;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
@@ -56,6 +57,28 @@ impl Settings {
 
     fn unknown(&self, what: &str) -> PyErr {
         PyValueError::new_err(format!("there is no {what} {:?} with {:?}", self.0, self.1))
+    }
+}
+
+/// What a table survives.
+pub fn durability(name: &str) -> PyResult<Durability> {
+    match name {
+        "none" => Ok(Durability::None),
+        "async" => Ok(Durability::Async),
+        "sync" => Ok(Durability::Sync),
+        got => {
+            let text = format!("durability must be \"none\", \"async\" or \"sync\", got {got:?}");
+            Err(PyValueError::new_err(text))
+        }
+    }
+}
+
+/// The name of a durability.
+pub fn durability_name(durability: Durability) -> &'static str {
+    match durability {
+        Durability::None => "none",
+        Durability::Async => "async",
+        Durability::Sync => "sync",
     }
 }
 

@@ -93,6 +93,18 @@ impl Destination {
         }
     }
 
+    /// Whether what it has taken may be on its way still, or not kept.
+    pub fn may_be_late(&self) -> bool {
+        self.local().is_none_or(|table| table.receipt().is_some())
+    }
+
+    pub fn local(&self) -> Option<&Arc<Table>> {
+        match self {
+            Self::Local(table) => Some(table),
+            Self::Remote { .. } => None,
+        }
+    }
+
     /// Inserts an item, whose chunks have these numbers; whether it could be done without waiting.
     pub fn try_insert(
         &self,

@@ -153,9 +153,10 @@ impl Outlet {
         }
     }
 
-    /// What to ask whether items that were handed over are in their tables.
+    /// What to ask whether items that were handed over are in their tables, and kept.
     pub fn receipt(&self) -> Option<Receipt> {
-        self.connection().map(|connection| Receipt(Arc::clone(connection)))
+        let may_wait = self.tables.iter().any(Destination::may_be_late);
+        may_wait.then(|| Receipt(Arc::clone(&self.tables)))
     }
 }
 
@@ -172,13 +173,25 @@ impl Waiting {
     }
 }
 
-/// Waits for a server to say that it has what it was sent.
-pub struct Receipt(Arc<Connection>);
+/// Waits for a server to say that it has what it was sent, and for the journals of tables.
+pub struct Receipt(Arc<[Destination]>);
 
 impl Receipt {
-    /// Until at most `left` items are not in their tables.
+    /// Until at most `left` items are not in their tables; when none is to be left, until all are kept.
     pub fn wait(&self, left: usize, wait: Wait<'_, Reason>) -> Result<(), Undelivered> {
-        let flush = |wait: Wait<'_, _>| self.0.writer.flush_to(left as u64, wait);
-        elsewhere(wait, flush).map_err(Undelivered::Remote)
+        let Wait { deadline, tick, on_tick } = wait;
+        let mut on_tick = |reason| on_tick(reason);
+        if let Some(connection) = self.0.iter().find_map(Destination::connection) {
+            let wait = Wait { deadline, tick, on_tick: &mut on_tick };
+            let flush = |wait: Wait<'_, _>| connection.writer.flush_to(left as u64, wait);
+            elsewhere(wait, flush).map_err(Undelivered::Remote)?;
+        }
+        for table in self.0.iter().filter_map(Destination::local) {
+            if left == 0 {
+                let wait = Wait { deadline, tick, on_tick: &mut on_tick };
+                table.keep(wait).map_err(Undelivered::Local)?;
+            }
+        }
+        Ok(())
     }
 }

@@ -41,15 +41,15 @@ pub(super) fn begin_segment(dir: &Dir, first: u64) -> Result<Output, FileError> 
 }
 
 impl Appender {
-    /// Writes on in the segment that begins with record `first`. All records before `next` are durable.
+    /// Writes on in the segment that begins with record `first`.
     pub(super) fn new(
         dir: Arc<Dir>,
         segments: Segments,
         (first, file): (u64, Output),
         segment_bytes: u64,
-        next: u64,
     ) -> Self {
-        Self { dir, segments, file, first, segment_bytes, buffer: Vec::new(), marked: next }
+        // What was durable when the journal was opened is said before the first record that comes.
+        Self { dir, segments, file, first, segment_bytes, buffer: Vec::new(), marked: first }
     }
 
     /// Says in the log that all records before `durable` are.

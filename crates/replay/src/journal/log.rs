@@ -10,6 +10,7 @@ use super::Options;
 use super::appender::{Appender, Segments};
 use super::error::Error;
 use super::queue::Queue;
+use super::record::{Record, Room};
 use super::recovery::{Recovered, recover};
 use super::replay::Replay;
 use super::segment::{self, HEAD_BYTES, MAX_RECORD, Unnumbered};
@@ -25,7 +26,10 @@ pub struct Journal {
     segments: Segments,
     max_record: usize,
     thread: Mutex<Option<JoinHandle<()>>>,
-    _lock: Lock,
+    /// Whoever has it may change files; none once it is closed.
+    lock: Mutex<Option<Lock>>,
+    /// A child that was forked has no thread of ours.
+    process: u32,
 }
 
 /// Numbers about a journal.
@@ -59,13 +63,8 @@ impl Journal {
             recover(dir.as_ref(), &options)?;
         let segments: Segments = Arc::new(Mutex::new(segments));
         let queue = Arc::new(Queue::new(next, options.durability, options.queue_bytes));
-        let appender = Appender::new(
-            Arc::clone(&dir),
-            Arc::clone(&segments),
-            last,
-            options.segment_bytes,
-            next,
-        );
+        let appender =
+            Appender::new(Arc::clone(&dir), Arc::clone(&segments), last, options.segment_bytes);
         let own = Arc::clone(&queue);
         let thread = thread::Builder::new()
             .name("echoic-journal".into())
@@ -73,7 +72,9 @@ impl Journal {
             .map_err(Error::Thread)?;
         let max_record = MAX_RECORD.min(options.queue_bytes.saturating_sub(HEAD_BYTES));
         let thread = Mutex::new(Some(thread));
-        Ok((Self { queue, dir, segments, max_record, thread, _lock: lock }, replay))
+        let lock = Mutex::new(Some(lock));
+        let process = std::process::id();
+        Ok((Self { queue, dir, segments, max_record, thread, lock, process }, replay))
     }
 
     /// Appends a record, and returns its number. It is kept later: see [`Journal::wait`]. While the
@@ -102,6 +103,51 @@ impl Journal {
         parts.iter().for_each(|part| frame.extend_from_slice(part));
         let head = Unnumbered::of(frame.get(HEAD_BYTES..).unwrap_or_default());
         self.queue.append(frame, head, deadline)
+    }
+
+    /// Sets room in the queue aside for records that come later, if there is as much: what bounds the
+    /// memory of those who must not wait when they [push](Journal::push).
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Failed`] or [`Error::Closed`].
+    pub fn try_room(&self, bytes: usize) -> Result<Option<Room>, Error> {
+        let fits = self.queue.take_room(bytes)?;
+        Ok(fits.then(|| Room { queue: Arc::clone(&self.queue), bytes }))
+    }
+
+    /// Appends a record at once, without waiting and without a system call, whatever waits to be written:
+    /// for who holds a lock. Whether it was taken: not by a journal that has failed or is closed.
+    ///
+    /// The journal's thread hears of it from [`Journal::nudge`], when the lock is no longer held.
+    pub fn push(&self, record: Record, room: Option<&mut Room>) -> bool {
+        let bytes = room.map_or(0, |room| room.take(record.frame.len()));
+        let (frame, head) = record.seal();
+        self.queue.push(frame, head, bytes)
+    }
+
+    /// Has the journal's thread write what was [pushed](Journal::push).
+    pub fn nudge(&self) {
+        self.queue.nudge();
+    }
+
+    /// The most bytes of a record.
+    pub fn max_record(&self) -> usize {
+        self.max_record
+    }
+
+    /// The number of the next record: how many there are, when none was ever truncated.
+    pub fn next(&self) -> u64 {
+        self.queue.position().next
+    }
+
+    /// Whether more is taken.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Failed`] or [`Error::Closed`].
+    pub fn check(&self) -> Result<(), Error> {
+        self.queue.check()
     }
 
     /// Waits until a record is kept, as the durability promises.
@@ -148,9 +194,13 @@ impl Journal {
     ///
     /// # Errors
     ///
-    /// [`Error::File`].
+    /// [`Error::File`] or [`Error::Closed`].
     pub fn truncate_before(&self, sequence: u64) -> Result<usize, Error> {
         let mut removed = 0;
+        let lock = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
+        if lock.is_none() {
+            return Err(Error::Closed);
+        }
         let mut segments = self.segments.lock().unwrap_or_else(PoisonError::into_inner);
         // The oldest first, so that a crash leaves no gap.
         while let (Some(first), Some(second)) = (segments.front(), segments.get(1))
@@ -184,10 +234,16 @@ impl Journal {
     ///
     /// [`Error::Failed`] when some are not.
     pub fn close(&self) -> Result<(), Error> {
+        if self.process != std::process::id() {
+            // The journal is the parent's, and goes on there.
+            return Err(Error::Closed);
+        }
         self.queue.close();
         let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
         // It tells of a panic itself.
         thread.map_or(Ok(()), JoinHandle::join).unwrap_or_default();
+        // Others may have it now.
+        drop(self.lock.lock().unwrap_or_else(PoisonError::into_inner).take());
         match self.queue.failure() {
             Some(cause) => Err(Error::Failed { cause }),
             None => Ok(()),
@@ -216,9 +272,7 @@ fn run(queue: &Queue, mut appender: Appender) {
     let _farewell = Farewell(queue);
     loop {
         let work = queue.work();
-        if work.sync {
-            appender.mark(queue.position().synced);
-        }
+        appender.mark(queue.position().synced);
         let bytes = work.frames.iter().map(Vec::len).sum();
         if let Err(error) = appender.write(&work.frames, work.first, work.sync) {
             queue.fail(error);

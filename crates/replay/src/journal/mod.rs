@@ -49,12 +49,14 @@ mod crash;
 mod error;
 mod log;
 mod queue;
+mod record;
 mod recovery;
 mod replay;
 mod segment;
 
 pub use error::Error;
 pub use log::{Info, Journal};
+pub use record::{Record, Room};
 pub use replay::{Replay, Torn};
 
 /// When a record counts as kept: what it survives from then on.

@@ -162,6 +162,54 @@ impl Queue {
         Ok(sequence)
     }
 
+    /// Sets room aside for a record that comes later; whether there was enough.
+    pub(super) fn take_room(&self, bytes: usize) -> Result<bool, Error> {
+        let mut state = self.lock();
+        state.check()?;
+        let fits = state.held == 0 || state.held.saturating_add(bytes) <= self.limit;
+        if fits {
+            state.held = state.held.saturating_add(bytes);
+        }
+        Ok(fits)
+    }
+
+    /// Gives back what [`Queue::take_room`] took.
+    pub(super) fn give_room(&self, bytes: usize) {
+        let mut state = self.lock();
+        state.held = state.held.saturating_sub(bytes);
+        self.tell(state);
+    }
+
+    /// Takes the record of which `frame` is made at once, though there be no room but the `room` that was
+    /// set aside; whether it did. The thread is not woken: see [`Queue::nudge`].
+    pub(super) fn push(&self, mut frame: Frame, head: Unnumbered, room: usize) -> bool {
+        let mut state = self.lock();
+        state.held = state.held.saturating_sub(room);
+        if state.check().is_err() {
+            return false;
+        }
+        if let Some(place) = frame.first_chunk_mut::<HEAD_BYTES>() {
+            *place = head.number(state.next);
+        }
+        state.held = state.held.saturating_add(frame.len());
+        state.frames.push(frame);
+        state.next += 1;
+        true
+    }
+
+    /// Wakes the thread if it has something to do.
+    pub(super) fn nudge(&self) {
+        let mut state = self.lock();
+        if !state.frames.is_empty() {
+            self.wake_thread(&mut state);
+        }
+    }
+
+    /// Why nothing more is taken, if so.
+    pub(super) fn check(&self) -> Result<(), Error> {
+        self.lock().check()
+    }
+
     fn wake_thread(&self, state: &mut State) {
         if std::mem::take(&mut state.idle) {
             self.work.notify_one();
@@ -250,7 +298,7 @@ impl Queue {
     pub(super) fn done(&self, records: u64, bytes: usize, synced: bool) {
         let mut state = self.lock();
         state.written += records;
-        state.held -= bytes;
+        state.held = state.held.saturating_sub(bytes);
         if synced {
             state.synced = state.written;
         }

@@ -87,8 +87,13 @@ pub(super) struct Unnumbered {
 impl Unnumbered {
     /// Of a payload that is at most [`MAX_RECORD`] bytes long.
     pub(super) fn of(payload: &[u8]) -> Self {
-        let word = u32::try_from(payload.len()).map_or(0, |len| len + 1);
-        Self { word, crc: crc32c(payload) }
+        Self::with_crc(payload.len(), crc32c(payload))
+    }
+
+    /// Of a payload of which this is known.
+    pub(super) fn with_crc(len: usize, crc: u32) -> Self {
+        let word = u32::try_from(len).map_or(0, |len| len + 1);
+        Self { word, crc }
     }
 
     /// The head of record `sequence`.

@@ -11,6 +11,7 @@ use echoic_memory::slab::{Pinned, RowWriter, Slab};
 
 use super::error::{Obstacle, TableError};
 use super::items::Items;
+use super::journalled::Effect;
 use super::keeping::Keeping;
 use super::key::Key;
 use super::{Form, TableConfig};
@@ -101,6 +102,8 @@ pub(super) struct Core {
     pub(super) version: u64,
     pub(super) paused: bool,
     pub(super) closed: bool,
+    /// What inserts did, for the journal of a table that has one: 24 bytes for each item.
+    pub(super) trace: Option<Vec<u8>>,
     max_size: u32,
     max_times_sampled: u32,
     // Used again by every call, so that none allocates.
@@ -133,6 +136,7 @@ impl Core {
             version: 0,
             paused: false,
             closed: false,
+            trace: None,
             max_size: config.max_size,
             max_times_sampled: config.max_times_sampled,
             picks: Vec::new(),
@@ -265,12 +269,17 @@ impl Core {
         self.sampler.insert(slot, entry);
         self.remover.insert(slot, entry);
         self.counts.inserts += 1;
+        let mut gone = None;
         if self.items.len() > self.max_size {
             self.picks.clear();
             self.remover.pick(1, &mut self.rng, &mut self.picks);
             if let Some(pick) = self.picks.first() {
+                gone = self.trace.is_some().then(|| self.items.key(pick.slot));
                 self.remove(pick.slot, graveyard);
             }
+        }
+        if let Some(trace) = &mut self.trace {
+            Effect { key, version, gone }.write(trace);
         }
         key
     }
@@ -282,7 +291,7 @@ impl Core {
     }
 
     /// Removes an item from everything but its payload.
-    fn forget(&mut self, slot: Slot) {
+    pub(super) fn forget(&mut self, slot: Slot) {
         self.sampler.remove(slot);
         self.remover.remove(slot);
         self.items.remove(slot);
@@ -428,6 +437,17 @@ impl Core {
         updated
     }
 
+    /// Takes note of the learner's policy version; whether it has grown.
+    pub(super) fn advance(&mut self, version: u64) -> bool {
+        let grown = version > self.version;
+        if grown {
+            self.version = version;
+            self.sampler.advance(version);
+            self.remover.advance(version);
+        }
+        grown
+    }
+
     /// Removes everything, and counts from zero.
     pub(super) fn reset(&mut self, graveyard: &mut Graveyard) {
         let live: Vec<Slot> = self.items.live().collect();
@@ -446,6 +466,6 @@ const MAX_BATCH: u64 = 1 << 24;
 
 /// How many rows a table has: one more than items because a newcomer is there before somebody goes, and
 /// some for those that are being written, or were removed while they are read.
-fn rows(max_size: u32) -> u32 {
+pub(super) fn rows(max_size: u32) -> u32 {
     max_size.saturating_add(1).saturating_add((max_size / 32).clamp(2, 8192))
 }

@@ -88,6 +88,10 @@ pub enum TableError {
     /// Nothing can be done with it any more.
     #[error("the table is closed")]
     Closed,
+    /// See what the disk is missing. The table lives on: it can be sampled, and a checkpoint can be made of
+    /// it; after a restart the journal is taken up again.
+    #[error("{0}")]
+    Journal(String),
     /// The checkpoint was damaged or is another table's.
     #[error("{0}")]
     Restore(String),

@@ -7,7 +7,9 @@ use smallvec::SmallVec;
 
 use super::core::Graveyard;
 use super::error::{TableError, check_priorities};
+use super::journalled::Log;
 use super::{Form, Key, Table};
+use crate::journal::Room;
 use crate::trajectory::Trajectory;
 
 /// Rows to be filled and committed. Dropped before that, they were never there.
@@ -17,11 +19,13 @@ pub struct Insertion {
     /// None once committed.
     writer: Option<RowWriter>,
     era: u64,
+    /// In the journal, if the table has one.
+    room: Option<Room>,
 }
 
 impl Insertion {
-    pub(super) fn new(table: Arc<Table>, writer: RowWriter, era: u64) -> Self {
-        Self { table, writer: Some(writer), era }
+    pub(super) fn new(table: Arc<Table>, writer: RowWriter, era: u64, room: Option<Room>) -> Self {
+        Self { table, writer: Some(writer), era, room }
     }
 
     /// How many items there is room for.
@@ -68,7 +72,8 @@ impl Insertion {
     /// # Errors
     ///
     /// [`TableError`] when there are not as many priorities as rows, or one is none; then nothing is
-    /// inserted.
+    /// inserted. [`TableError::Journal`] when the journal has failed meanwhile: the items are in the table
+    /// and survive nothing.
     pub fn commit(
         mut self,
         priorities: &[f64],
@@ -81,19 +86,34 @@ impl Insertion {
         }
         let mut graveyard = Graveyard::new();
         let mut keys = SmallVec::new();
-        if let Some(writer) = self.writer.take() {
+        let mut kept = Ok(());
+        if let Some(mut writer) = self.writer.take() {
+            // While nobody waits for the lock.
+            let record = self.room.is_some().then(|| Log::rows(&mut writer, priorities));
             let core = &mut *self.table.lock();
             if core.era != self.era {
                 // A checkpoint was loaded meanwhile, and what was inserted before is gone.
                 return Ok(keys);
             }
+            if core.closed && record.is_some() {
+                core.unreserve(writer.len());
+                return Err(TableError::Closed);
+            }
             for (row, priority) in writer.publish().into_iter().zip(priorities) {
                 keys.push(core.insert_row(row, *priority, version, &mut graveyard));
             }
+            if let (Some(record), Some(log)) = (record, self.table.log())
+                && !log.push_traced(core, record, self.room.as_mut())
+            {
+                kept = Err(log.refusal());
+            }
+        }
+        if let Some(log) = self.table.log() {
+            log.journal().nudge();
         }
         // Who had to go for them has left rows to those who wait for some.
         self.table.notify();
-        Ok(keys)
+        kept.map(|()| keys)
     }
 }
 

@@ -88,6 +88,30 @@ impl Items {
         Key::new(slot, generation)
     }
 
+    /// Fills the slot that a key names, as if all its items before had been there; whether it was empty.
+    /// The caller sees to it that there may be such a slot.
+    pub(super) fn place(&mut self, key: Key, priority: f64, version: u64) -> bool {
+        let index = key.slot() as usize;
+        if key.generation() > MAX_GENERATION {
+            return false;
+        }
+        if index >= self.slots.len() {
+            let empty = Item { priority: 0.0, version: 0, times_sampled: 0, state: 0 };
+            self.slots.resize(index + 1, empty);
+        }
+        if self.slots[index].state & LIVE != 0 {
+            return false;
+        }
+        self.slots[index].state = key.generation();
+        self.insert(key.slot(), priority, version);
+        true
+    }
+
+    /// Whether a slot has an item.
+    pub(super) fn is_taken(&self, slot: Slot) -> bool {
+        self.slots.get(slot as usize).is_some_and(|item| item.state & LIVE != 0)
+    }
+
     /// Empties a slot that has an item.
     pub(super) fn remove(&mut self, slot: Slot) {
         let item = &mut self.slots[slot as usize];

@@ -9,7 +9,8 @@
 //! - `key`, `items`: names of items, and what is known of them.
 //! - `insertion`, `sampled`: bytes on their way in and out.
 //! - `keeping`: trajectories that a checkpoint wants, while the table goes on.
-//! - `registry`: the tables of a server. [`saved`]: tables in checkpoints.
+//! - `registry`: the tables of a server. [`saved`]: tables in checkpoints. `journalled`: tables that survive
+//!   a crash.
 //!
 //! # Invariants
 //!
@@ -22,6 +23,7 @@ mod core;
 mod error;
 mod insertion;
 mod items;
+mod journalled;
 mod keeping;
 mod key;
 mod registry;
@@ -29,7 +31,7 @@ mod sampled;
 pub mod saved;
 
 use std::ops::ControlFlow;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::Waker;
 
 use echoic_memory::signal::Signal;
@@ -40,9 +42,12 @@ use self::core::{Core, Graveyard, Payload};
 pub use self::error::check_priorities;
 pub use self::error::{Obstacle, TableError};
 pub use self::insertion::Insertion;
+use self::journalled::Log;
+pub use self::journalled::{Durability, RecoverError, Recovered, recover};
 pub use self::key::Key;
 pub use self::registry::Tables;
 pub use self::sampled::{Sampled, Stack};
+use crate::journal::{self, Record};
 use crate::limiter::{Counts, Limiter, Reason};
 use crate::stream::{Wait, WaitOver};
 use crate::trajectory::Trajectory;
@@ -79,7 +84,10 @@ use crate::trajectory::Trajectory;
 #[derive(Debug)]
 pub struct Table {
     config: TableConfig,
+    durability: Durability,
     core: Mutex<Core>,
+    /// Where changes are written, once the table was brought back. Then the core has a trace.
+    log: OnceLock<Log>,
     /// More may be sampled.
     items: Signal,
     /// More may be inserted.
@@ -114,7 +122,26 @@ impl Table {
     pub fn new(config: TableConfig) -> Result<Self, TableError> {
         config.check()?;
         let core = Mutex::new(Core::new(&config)?);
-        Ok(Self { config, core, items: Signal::default(), room: Signal::default() })
+        let (durability, log) = (Durability::None, OnceLock::new());
+        let (items, room) = (Signal::default(), Signal::default());
+        Ok(Self { config, durability, core, log, items, room })
+    }
+
+    /// Has a table that is [brought back](recover) write a journal from then on.
+    #[must_use]
+    pub fn durable(mut self, durability: Durability) -> Self {
+        self.durability = durability;
+        self
+    }
+
+    /// What is promised about what was [kept](Table::keep).
+    pub fn durability(&self) -> Durability {
+        self.durability
+    }
+
+    /// The journal, if there is one.
+    fn log(&self) -> Option<&Log> {
+        self.log.get()
     }
 
     /// What it was told at its birth.
@@ -127,12 +154,31 @@ impl Table {
         self.core.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Runs `change` under the lock, and drops outside of it what was removed.
-    fn change<T>(&self, change: impl FnOnce(&mut Core, &mut Graveyard) -> T) -> T {
+    /// Runs `change` under the lock, and drops outside of it what was removed. It gets the table's journal,
+    /// to write what it did, and what was made before for that.
+    fn change<P, T>(
+        &self,
+        mut prepare: impl FnMut() -> P,
+        change: impl FnOnce(&mut Core, &mut Graveyard, Option<(&Log, P)>) -> T,
+    ) -> T {
         let mut graveyard = Graveyard::new();
-        let result = change(&mut self.lock(), &mut graveyard);
-        drop(graveyard);
-        result
+        loop {
+            let log = self.log();
+            let prepared = log.map(|log| (log, prepare()));
+            let result = {
+                let core = &mut *self.lock();
+                if core.trace.is_some() && log.is_none() {
+                    // The table got its journal in between.
+                    continue;
+                }
+                change(core, &mut graveyard, prepared)
+            };
+            if let Some(log) = log {
+                // Not under the lock: it is a system call.
+                log.journal().nudge();
+            }
+            return result;
+        }
     }
 
     /// Lends rows for up to `count` items, fewer when the limiter or the memory does not allow more.
@@ -141,11 +187,19 @@ impl Table {
     ///
     /// [`Obstacle`] when it is not even one.
     pub fn try_reserve(self: &Arc<Self>, count: usize) -> Result<Insertion, Obstacle> {
+        let (room, count) = match (self.log(), &self.config.form) {
+            (Some(log), Form::Rows(spec)) => {
+                self.lock().insertable(1)?;
+                let (room, count) = log.rows_room(self, count, spec.nbytes())?;
+                (Some(room), count)
+            }
+            _ => (None, count),
+        };
         let (writer, era) = {
             let mut core = self.lock();
             (core.reserve(count as u64)?, core.era)
         };
-        Ok(Insertion::new(Arc::clone(self), writer, era))
+        Ok(Insertion::new(Arc::clone(self), writer, era, room))
     }
 
     /// Waits until [`Table::try_reserve`] succeeds.
@@ -181,10 +235,19 @@ impl Table {
         if let Some(spec) = spec {
             trajectory.check(spec).map_err(TableError::Spec)?;
         }
-        let trajectory = Arc::clone(trajectory);
-        let key = self.change(|core, graveyard| {
-            core.insert_trajectory(trajectory, priority, version, graveyard)
-        })?;
+        let inserted = loop {
+            if let Some(log) = self.log() {
+                break log.try_insert(self, trajectory, priority, version);
+            }
+            let mut graveyard = Graveyard::new();
+            let core = &mut *self.lock();
+            // With a trace, the table got its journal in between.
+            if core.trace.is_none() {
+                let trajectory = Arc::clone(trajectory);
+                break core.insert_trajectory(trajectory, priority, version, &mut graveyard);
+            }
+        };
+        let key = inserted?;
         self.notify();
         Ok(key)
     }
@@ -210,10 +273,18 @@ impl Table {
     ///
     /// [`Obstacle`], and then nothing was drawn.
     pub fn try_sample(self: &Arc<Self>, count: usize) -> Result<Sampled, Obstacle> {
-        let (infos, drawn) = self.change(|core, graveyard| {
-            core.check_sample(count as u64)?;
-            Ok::<_, Obstacle>(core.draw(count, graveyard))
-        })?;
+        let max_times = self.config.max_times_sampled;
+        let (infos, drawn) = self.change(
+            || (),
+            |core, graveyard, log| {
+                core.check_sample(count as u64)?;
+                let (infos, drawn) = core.draw(count, graveyard);
+                if let Some((log, ())) = log {
+                    log.sampled(&infos, max_times);
+                }
+                Ok::<_, Obstacle>((infos, drawn))
+            },
+        )?;
         self.room.notify();
         Ok(Sampled::new(Arc::clone(self), infos, drawn))
     }
@@ -277,7 +348,18 @@ impl Table {
             return Err(TableError::Lengths { keys: keys_len, values });
         }
         check_priorities(priorities)?;
-        Ok(self.lock().update(keys, priorities))
+        self.check_journal()?;
+        self.change(
+            || Log::updated(keys, priorities),
+            |core, _, log| {
+                let updated = core.update(keys, priorities);
+                match log {
+                    Some((log, records)) if updated > 0 => push_all(log, records),
+                    _ => Ok(()),
+                }
+                .map(|()| updated)
+            },
+        )
     }
 
     /// What is known about all items; nothing of it counts as a sample. Probabilities are NaN.
@@ -299,24 +381,99 @@ impl Table {
 
     /// Removes items; how many of them were there.
     pub fn delete(&self, keys: &[u64]) -> usize {
-        let deleted = self.change(|core, graveyard| {
-            let mut deleted = 0;
-            for key in keys {
-                if let Some(slot) = core.items.find(Key::from_number(*key)) {
-                    core.remove(slot, graveyard);
-                    deleted += 1;
+        let deleted = self.change(
+            || Log::removed(keys),
+            |core, graveyard, log| {
+                let mut deleted = 0;
+                for key in keys {
+                    if let Some(slot) = core.items.find(Key::from_number(*key)) {
+                        core.remove(slot, graveyard);
+                        deleted += 1;
+                    }
                 }
-            }
-            deleted
-        });
+                if let Some((log, records)) = log.filter(|_| deleted > 0) {
+                    // Whoever needs to know that it survives asks for it: see `keep`.
+                    let _ = push_all(log, records);
+                }
+                deleted
+            },
+        );
         self.notify();
         deleted
     }
 
     /// Removes all items and counts from zero.
     pub fn reset(&self) {
-        self.change(Core::reset);
+        self.change(
+            || (),
+            |core, graveyard, log| {
+                core.reset(graveyard);
+                if let Some((log, ())) = log {
+                    log.reset();
+                }
+            },
+        );
         self.notify();
+    }
+
+    /// Whether changes can still be written, in a table with a journal.
+    ///
+    /// # Errors
+    ///
+    /// [`TableError::Journal`] or [`TableError::Closed`].
+    pub fn check_journal(&self) -> Result<(), TableError> {
+        self.log().map_or(Ok(()), |log| Ok(log.journal().check()?))
+    }
+
+    /// Waits until all that was changed so far survives what the table's durability says; at once, when it
+    /// promises nothing.
+    ///
+    /// # Errors
+    ///
+    /// [`TableError::Journal`] when it does not: it is in the table, but not on disk.
+    /// [`TableError::TimedOut`] or [`TableError::Interrupted`].
+    pub fn keep(&self, mut wait: Wait<'_, Reason>) -> Result<(), TableError> {
+        let Some(log) = self.log() else { return Ok(()) };
+        let next = log.journal().next();
+        let ended = wait.until(|deadline| match log.wait(next, deadline) {
+            Err(journal::Error::TimedOut { .. }) => ControlFlow::Continue(Reason::Capacity),
+            ended => ControlFlow::Break(ended),
+        });
+        match ended {
+            // What is lost without having been taken is told, too.
+            Ok(ended) => Ok(ended.and_then(|()| match log.journal().check() {
+                Err(journal::Error::Closed) => Ok(()),
+                checked => checked,
+            })?),
+            Err(WaitOver::TimedOut(reason)) => Err(TableError::TimedOut(reason)),
+            Err(WaitOver::Interrupted) => Err(TableError::Interrupted),
+        }
+    }
+
+    /// What to ask [`Table::is_kept`] about what was changed so far; none in a table without a journal.
+    pub fn receipt(&self) -> Option<Receipt> {
+        self.log().map(|log| Receipt(log.journal().next()))
+    }
+
+    /// Whether what had been changed when the receipt was given survives what the table's durability says.
+    ///
+    /// # Errors
+    ///
+    /// [`TableError::Journal`] when it never will.
+    pub fn is_kept(&self, receipt: Receipt) -> Result<bool, TableError> {
+        self.log().map_or(Ok(true), |log| log.is_kept(receipt.0))
+    }
+
+    /// Calls `waker` once when more is kept, or nothing will be any more. Look again after this call.
+    pub fn wake_on_kept(&self, waker: &Waker) {
+        if let Some(log) = self.log() {
+            log.journal().wake_on_progress(waker);
+        }
+    }
+
+    /// Numbers of its journal, if it has one.
+    pub fn journal_info(&self) -> Option<journal::Info> {
+        self.log().map(Log::info)
     }
 
     /// Lets nothing be inserted or sampled until [`Table::resume`].
@@ -344,18 +501,24 @@ impl Table {
 
     /// Tells the policy version of the learner. It never falls.
     pub fn advance(&self, version: u64) {
-        let core = &mut *self.lock();
-        if version > core.version {
-            core.version = version;
-            core.sampler.advance(version);
-            core.remover.advance(version);
-        }
+        self.change(
+            || (),
+            |core, _, log| {
+                if let (true, Some((log, ()))) = (core.advance(version), log) {
+                    log.advanced(version);
+                }
+            },
+        );
     }
 
-    /// Ends everything, and wakes everyone who waits.
+    /// Ends everything, and wakes everyone who waits. A journal is ended, too: what it has is on disk then.
     pub fn close(&self) {
         self.lock().closed = true;
         self.notify();
+        if let Some(log) = self.log() {
+            // What was not kept is told to those who wait for it.
+            let _ = log.journal().close();
+        }
     }
 
     /// A snapshot of its numbers.
@@ -383,6 +546,23 @@ impl Table {
         self.notify();
     }
 
+    /// Becomes what was brought back, and writes to this journal from now on.
+    fn install(&self, mut core: Core, log: Option<Log>) {
+        core.trace = log.as_ref().map(|_| Vec::new());
+        let old = {
+            let mut now = self.lock();
+            let old = now.replace(core);
+            if let Some(log) = log {
+                // There was none: a table with items is not brought back, and one with a journal has it
+                // from its beginning.
+                let _ = self.log.set(log);
+            }
+            old
+        };
+        drop(old);
+        self.notify();
+    }
+
     /// Calls `waker` once when more may be sampled, or the table was closed.
     pub fn wake_on_items(&self, waker: &Waker) {
         self.items.wake_later(waker);
@@ -397,6 +577,15 @@ impl Table {
         self.items.notify();
         self.room.notify();
     }
+}
+
+/// What was changed in a table up to a moment; see [`Table::receipt`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Receipt(u64);
+
+fn push_all(log: &Log, records: Vec<Record>) -> Result<(), TableError> {
+    let taken = records.into_iter().fold(true, |taken, record| taken & log.push(record, None));
+    if taken { Ok(()) } else { Err(log.refusal()) }
 }
 
 /// Attempts, waiting for the signal in between.

@@ -1,13 +1,13 @@
 //! A connection for requests: each is answered, at once or when the table allows it.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use echoic_memory::arena::Arena;
 use echoic_replay::limiter::Limiter;
-use echoic_replay::table::{Form, Obstacle, Sampled, Stack, Table, TableError};
+use echoic_replay::table::{Form, Obstacle, Receipt, Sampled, Stack, Table, TableError};
 
 use super::Context;
 use crate::server::outbox::Outbox;
@@ -33,9 +33,20 @@ struct Parked {
 /// Where a checkpoint is, or why there is none; once that is known.
 type Saved = Arc<Mutex<Option<Result<String, String>>>>;
 
+/// A change that is made, and answered when it is kept.
+#[derive(Debug)]
+struct Unkept {
+    id: u64,
+    table: usize,
+    receipt: Receipt,
+    count: u64,
+}
+
 /// See the [module](self).
 #[derive(Debug, Default)]
 pub(crate) struct Desk {
+    /// In the order in which they were made.
+    unkept: VecDeque<Unkept>,
     /// In the order in which they came.
     parked: Vec<Parked>,
     /// One of them may have a better chance now.
@@ -77,6 +88,20 @@ impl Desk {
             unknown(id, number, out);
             return Ok(());
         };
+        let is_kept = matches!(
+            operation,
+            Operation::Update { .. } | Operation::Delete { .. } | Operation::Reset
+        );
+        if is_kept {
+            if let Err(error) = table.check_journal() {
+                fail(id, &error, out);
+                return Ok(());
+            }
+            if self.unkept.len() >= MAX_WAITING {
+                let (limit, got) = (MAX_WAITING as u64, self.unkept.len() as u64 + 1);
+                return Err(WireError::TooLarge { field: "requests that wait", limit, got });
+            }
+        }
         let done = match operation {
             Operation::Sample { count, timeout_ms, area } => {
                 let (count, table) = (count as usize, number as usize);
@@ -125,11 +150,29 @@ impl Desk {
             }
             Operation::Info | Operation::Cancel | Operation::Checkpoint => Ok(0),
         };
-        match done {
-            Ok(count) => out.say(|out| Answer::Done { id, count }.write(out)),
-            Err(error) => fail(id, &error, out),
+        match (done, table.receipt().filter(|_| is_kept)) {
+            (Ok(count), Some(receipt)) => {
+                self.unkept.push_back(Unkept { id, table: number as usize, receipt, count });
+            }
+            (Ok(count), None) => out.say(|out| Answer::Done { id, count }.write(out)),
+            (Err(error), _) => fail(id, &error, out),
         }
         Ok(())
+    }
+
+    /// Answers changes that are kept. Of those that are not, the table to wait for.
+    pub(crate) fn settle(&mut self, context: &Context<'_>, out: &mut Outbox) -> Option<usize> {
+        while let Some(Unkept { id, table: number, receipt, count }) = self.unkept.front() {
+            let (id, count) = (*id, *count);
+            let table = context.tables.all().get(*number);
+            match table.map_or(Ok(true), |table| table.is_kept(*receipt)) {
+                Ok(false) => return Some(*number),
+                Ok(true) => out.say(|out| Answer::Done { id, count }.write(out)),
+                Err(error) => fail(id, &error, out),
+            }
+            self.unkept.pop_front();
+        }
+        None
     }
 
     fn begin_sample(
@@ -310,6 +353,7 @@ fn fail(id: u64, error: &TableError, out: &mut Outbox) {
     let code = match error {
         TableError::Closed => FailureCode::Closed,
         TableError::Limiter(_) => FailureCode::Limiter,
+        TableError::Journal(_) => FailureCode::Journal,
         _ => FailureCode::Value,
     };
     refuse(id, code, Stall::None, &error.to_string(), out);

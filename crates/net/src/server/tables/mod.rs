@@ -10,8 +10,8 @@ use std::sync::Arc;
 use std::task::Waker;
 
 use echoic_replay::chunk::ChunkMeter;
-use echoic_replay::table::Tables;
 use echoic_replay::table::saved::Keeper;
+use echoic_replay::table::{Table, Tables};
 
 pub(crate) use self::desk::Desk;
 pub(crate) use self::scribe::{Hold, Scribe};
@@ -32,4 +32,14 @@ pub(crate) struct Context<'a> {
     pub(crate) spare: &'a Arc<Spare>,
     /// From how many unsent bytes on no further request is looked at.
     pub(crate) most_unsent: usize,
+}
+
+impl Context<'_> {
+    /// Whether all that was changed so far is kept.
+    pub(crate) fn is_all_kept(&self) -> bool {
+        let is_kept = |table: &Arc<Table>| {
+            table.receipt().is_none_or(|receipt| table.is_kept(receipt) == Ok(true))
+        };
+        self.tables.all().iter().all(is_kept)
+    }
 }

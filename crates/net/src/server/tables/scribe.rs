@@ -1,14 +1,15 @@
 //! A connection for inserts: what it sends is inserted once each, in order, and when a table does not
 //! take more, nothing more is read from it.
 //!
-//! A frame stays where it is until all of it is inserted; the scribe knows how far it got.
+//! A frame stays where it is until all of it is inserted; the scribe knows how far it got. What went into a
+//! table with a journal is acknowledged when it is kept, and more is taken meanwhile.
 
 use std::collections::hash_map::Entry;
-use std::collections::{HashMap, HashSet};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
 use echoic_replay::chunk::{Chunk, ColumnKind, Slice};
-use echoic_replay::table::{Form, Obstacle, Table, TableError};
+use echoic_replay::table::{Form, Obstacle, Receipt, Table, TableError};
 use echoic_replay::trajectory::{Signature, Trajectory};
 
 use super::Context;
@@ -26,6 +27,18 @@ use crate::wire::tables::{
 const CREDIT: u64 = 1 << 18;
 /// After how many bytes an acknowledgement is due, though more is there to be read.
 const DUE_BYTES: usize = 256 << 10;
+
+/// How many operations may be acknowledged together for the sake of a short list.
+const MARKED: u64 = 256;
+
+/// Operations that are in a table and perhaps not kept yet.
+#[derive(Debug)]
+struct Mark {
+    /// The first of them; they end where the next mark begins.
+    first: u64,
+    table: usize,
+    receipt: Receipt,
+}
 
 /// Why a frame was not used.
 #[derive(Debug)]
@@ -51,6 +64,12 @@ impl From<WireError> for Hold {
 pub(crate) struct Scribe {
     /// Number of the first operation that is not done.
     pub(crate) next: u64,
+    /// Number of the first operation that is not known to be kept: what is acknowledged.
+    pub(crate) kept: u64,
+    /// Number of the first operation that did not come through this connection: a client that sends some
+    /// again is not told of those that it has not sent again yet.
+    seen: u64,
+    marks: VecDeque<Mark>,
     /// Number of the first operation that may not come yet.
     pub(crate) limit: u64,
     /// Operations that came again and were dropped.
@@ -67,9 +86,13 @@ pub(crate) struct Scribe {
 }
 
 impl Scribe {
-    pub(crate) fn new(next: u64) -> Self {
-        Self {
+    /// Goes on with operation `next`. Those from `kept` on are in their tables and perhaps not kept.
+    pub(crate) fn new(next: u64, kept: u64, context: &Context<'_>) -> Self {
+        let mut scribe = Self {
             next,
+            kept,
+            seen: kept,
+            marks: VecDeque::new(),
             limit: next.saturating_add(CREDIT),
             duplicates: 0,
             unspoken: 0,
@@ -78,6 +101,39 @@ impl Scribe {
             chunk_bytes: 0,
             signatures: HashMap::new(),
             kinds: HashSet::new(),
+        };
+        if kept < next {
+            for (number, table) in context.tables.all().iter().enumerate() {
+                let mark = |receipt| Mark { first: kept, table: number, receipt };
+                scribe.marks.extend(table.receipt().map(mark));
+            }
+        }
+        scribe
+    }
+
+    /// Takes note of what is kept. Of what is not, the table to wait for.
+    pub(crate) fn settle(&mut self, context: &Context<'_>) -> Result<Option<usize>, TableError> {
+        while let Some(Mark { first, table: number, receipt }) = self.marks.front() {
+            let table = context.tables.all().get(*number);
+            if !table.map_or(Ok(true), |table| table.is_kept(*receipt))? {
+                self.kept = self.seen.min(*first);
+                return Ok(Some(*number));
+            }
+            self.marks.pop_front();
+        }
+        self.kept = self.seen.min(self.next);
+        Ok(None)
+    }
+
+    /// Takes note that operations from `first` on are in a table.
+    fn mark(&mut self, first: u64, number: u32, table: &Table) {
+        let Some(receipt) = table.receipt() else { return };
+        let number = number as usize;
+        match self.marks.back_mut() {
+            Some(last) if last.table == number && first - last.first < MARKED => {
+                last.receipt = receipt;
+            }
+            _ => self.marks.push_back(Mark { first, table: number, receipt }),
         }
     }
 
@@ -89,7 +145,7 @@ impl Scribe {
 
     /// Whether enough was done for an acknowledgement.
     pub(crate) fn is_due(&self, acknowledged: u64) -> bool {
-        self.unspoken >= DUE_BYTES || self.next - acknowledged >= CREDIT / 4
+        self.unspoken >= DUE_BYTES || self.kept.saturating_sub(acknowledged) >= CREDIT / 4
     }
 
     /// The largest payload of a frame of a kind; `None` for kinds that may not come.
@@ -117,6 +173,9 @@ impl Scribe {
             self.resumed = true;
             used = self.use_frame(header, payload, context);
         }
+        // What a table without a journal has is kept at once. What never will be is told when the connection
+        // is looked at next.
+        let _ = self.settle(context);
         if used.is_ok() {
             self.resumed = false;
             self.unspoken += payload.len();
@@ -152,7 +211,7 @@ impl Scribe {
 
     /// Whether operations may come that begin and end with these numbers; how many of them were done
     /// before.
-    fn check_sequence(&self, first: u64, end: u64) -> Result<u64, WireError> {
+    fn check_sequence(&mut self, first: u64, end: u64) -> Result<u64, WireError> {
         if first > self.next {
             let (expected, got) = (self.next, first);
             return Err(WireError::Sequence { field: "first operation", expected, got });
@@ -162,6 +221,7 @@ impl Scribe {
             let field = "operations within the credit";
             return Err(WireError::Sequence { field, expected, got });
         }
+        self.seen = self.seen.max(end);
         Ok(self.next.min(end) - first)
     }
 
@@ -197,6 +257,7 @@ impl Scribe {
             let committed = insertion.commit(&priorities[done..done + taken], head.version);
             committed.map_err(|error| held(head.table, error.into()))?;
             done += taken;
+            self.mark(self.next, head.table, table);
             self.next += taken as u64;
         }
         Ok(())
@@ -229,6 +290,7 @@ impl Scribe {
         table
             .try_insert(&Arc::new(trajectory), item.priority, item.version)
             .map_err(|obstacle| held(item.table, obstacle))?;
+        self.mark(self.next, item.table, table);
         self.next += 1;
         Ok(())
     }
@@ -323,6 +385,9 @@ fn held(table: u32, obstacle: Obstacle) -> Hold {
         Obstacle::Failed(TableError::Closed) => Hold::Closed,
         Obstacle::Failed(error @ TableError::Spec(_)) => {
             Hold::Refused(RefusalCode::Spec, error.to_string())
+        }
+        Obstacle::Failed(error @ TableError::Journal(_)) => {
+            Hold::Refused(RefusalCode::Journal, error.to_string())
         }
         Obstacle::Failed(error) => Hold::Refused(RefusalCode::Table, error.to_string()),
     }

@@ -31,10 +31,12 @@ pub enum FailureCode {
     Mixed,
     /// There is no checkpoint.
     Checkpoint,
+    /// The change does not survive a crash: the table's journal has failed.
+    Journal,
 }
 
 /// Every code with its number on the wire and its name.
-const CODES: [(FailureCode, u8, &str); 9] = [
+const CODES: [(FailureCode, u8, &str); 10] = [
     (FailureCode::TimedOut, 1, "TIMED_OUT"),
     (FailureCode::Cancelled, 2, "CANCELLED"),
     (FailureCode::Closed, 3, "CLOSED"),
@@ -44,6 +46,7 @@ const CODES: [(FailureCode, u8, &str); 9] = [
     (FailureCode::TooLarge, 7, "TOO_LARGE"),
     (FailureCode::Mixed, 8, "MIXED"),
     (FailureCode::Checkpoint, 9, "CHECKPOINT"),
+    (FailureCode::Journal, 10, "JOURNAL"),
 ];
 
 impl FailureCode {

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::io::Read;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use echoic_memory::slab::Order;
 
@@ -34,35 +34,74 @@ pub struct Loaded {
     pub items: Vec<(String, u32)>,
 }
 
+/// A table of a checkpoint, read and checked.
+pub(in crate::table) struct SavedTable {
+    pub(in crate::table) head: Head,
+    pub(in crate::table) core: Core,
+    /// The checkpoint's number.
+    pub(in crate::table) number: u64,
+    /// Checksum of the head.
+    pub(in crate::table) digest: u32,
+}
+
+impl SavedTable {
+    /// The chunks of its items.
+    pub(in crate::table) fn chunks(&self) -> impl Iterator<Item = (u128, Weak<Chunk>)> + '_ {
+        let trajectories = match &self.core.payload {
+            Payload::Rows(_) => &[][..],
+            Payload::Trajectories { slots, .. } => slots,
+        };
+        let slices = trajectories.iter().flatten().flat_map(|one| one.slices());
+        slices.map(|slice| (slice.chunk.key().0, Arc::downgrade(&slice.chunk)))
+    }
+}
+
+/// Reads the tables of a checkpoint, without changing those that are there.
+pub(in crate::table) fn read(
+    tables: &Tables,
+    reader: &Reader,
+) -> Result<Vec<SavedTable>, SavedError> {
+    let count = (0..).take_while(|number| has(reader, &section(*number, "head"))).count();
+    let mut chunks = Chunks { reader, known: HashMap::new(), bytes: Vec::new() };
+    let mut all = Vec::new();
+    for number in 0..count {
+        let (head, digest) = read_head_and_digest(reader, number)?;
+        let table = tables.get(&head.name)?;
+        let core = read_core(table, &head, number, &mut chunks)?;
+        all.push(SavedTable { head, core, number: reader.number(), digest });
+    }
+    Ok(all)
+}
+
 /// Brings back the newest checkpoint of a root, or the one of this path. Every table that it has must be
 /// there, with the same form and selectors, and room for all items; what tables held is gone then. If it
 /// has samples of a stream, the stream must be there, unused, with the same spec, and room for them.
 ///
 /// # Errors
 ///
-/// [`SavedError`]; then everything is as it was.
+/// [`SavedError`]; then everything is as it was. A table with a journal can't go back: what the journal
+/// tells would not follow. Such tables are loaded by [`recover`](crate::table::recover) alone.
 pub fn load<'a>(
     contents: impl Into<Contents<'a>>,
     path: impl AsRef<Path>,
 ) -> Result<Loaded, SavedError> {
     let Contents { tables, stream } = contents.into();
+    if let Some(table) = tables.all().iter().find(|table| table.log().is_some()) {
+        let table = table.config().name.clone();
+        let what =
+            "it has a journal, so a checkpoint is loaded only when the server is made".into();
+        return Err(SavedError::Table { table, what });
+    }
     let reader = Reader::open(path)?;
     let unread = unread::read(&reader, stream)?;
-    let count = (0..).take_while(|number| has(&reader, &section(*number, "head"))).count();
-    let mut chunks = Chunks { reader: &reader, known: HashMap::new(), bytes: Vec::new() };
-    let mut cores = Vec::new();
-    for number in 0..count {
-        let head = read_head(&reader, number)?;
-        let table = tables.get(&head.name)?;
-        cores.push((table, read_core(table, &head, number, &mut chunks)?, head.items));
-    }
+    let saved = read(tables, &reader)?;
     if let (Some(stream), Some(unread)) = (stream, unread) {
         stream.restore(&unread).map_err(|error| SavedError::Stream(error.to_string()))?;
     }
     let mut loaded = Loaded { number: reader.number(), items: Vec::new() };
-    for (table, core, items) in cores {
-        loaded.items.push((table.config().name.clone(), items));
-        table.replace(core);
+    for SavedTable { head, core, .. } in saved {
+        loaded.items.push((head.name.clone(), head.items));
+        tables.get(&head.name)?.replace(core);
     }
     Ok(loaded)
 }
@@ -93,6 +132,10 @@ fn has(reader: &Reader, name: &str) -> bool {
 
 /// The head of a table in a checkpoint.
 pub(crate) fn read_head(reader: &Reader, number: usize) -> Result<Head, SavedError> {
+    read_head_and_digest(reader, number).map(|(head, _)| head)
+}
+
+fn read_head_and_digest(reader: &Reader, number: usize) -> Result<(Head, u32), SavedError> {
     let mut source = Source::open(reader, number, "head", format!("number {number}"))?;
     let len = source.section.data_bytes();
     if len > MAX_HEAD {
@@ -106,7 +149,7 @@ pub(crate) fn read_head(reader: &Reader, number: usize) -> Result<Head, SavedErr
         let version = head.version;
         return Err(source.wrong(format!("format {version}, this release reads {VERSION}")));
     }
-    Ok(head)
+    Ok((head, crc32c::crc32c(&bytes)))
 }
 
 /// A section, and whose it is.
@@ -176,6 +219,17 @@ impl Chunks<'_> {
     }
 }
 
+/// The form of a table, for people.
+pub(in crate::table) fn describe_form(rows: bool, spec: &Option<Vec<LeafText>>) -> String {
+    match spec {
+        None => "items of any form".to_owned(),
+        Some(leaves) => {
+            let kind = if rows { "rows" } else { "trajectories" };
+            format!("{kind} of {}", LeafText::list(leaves))
+        }
+    }
+}
+
 /// What a table was, checked against what it is now.
 fn read_core(
     table: &Table,
@@ -187,14 +241,7 @@ fn read_core(
     let wrong = |what: String| SavedError::Table { table: head.name.clone(), what };
     let (rows, spec) = form_text(config);
     if (rows, &spec) != (head.rows, &head.spec) {
-        let text = |rows: bool, spec: &Option<Vec<LeafText>>| match spec {
-            None => "items of any form".to_owned(),
-            Some(leaves) => {
-                let kind = if rows { "rows" } else { "trajectories" };
-                format!("{kind} of {}", LeafText::list(leaves))
-            }
-        };
-        let (expected, got) = (text(rows, &spec), text(head.rows, &head.spec));
+        let (expected, got) = (describe_form(rows, &spec), describe_form(head.rows, &head.spec));
         return Err(wrong(format!("the server's has {expected}; the checkpoint's has {got}")));
     }
     for (what, kind, words, name) in [
@@ -331,7 +378,7 @@ impl Head {
     }
 }
 
-fn read_signature(text: &SignatureText) -> Result<Arc<Signature>, String> {
+pub(in crate::table) fn read_signature(text: &SignatureText) -> Result<Arc<Signature>, String> {
     let columns = text.leaves.iter().map(|leaf| {
         let dtype = leaf.dtype.parse().map_err(|error| format!("{error}"))?;
         let kind = ColumnKind { dtype, shape: leaf.shape.clone() };

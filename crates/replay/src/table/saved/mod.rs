@@ -32,7 +32,9 @@ use crate::trajectory::Signature;
 
 pub use keeper::Keeper;
 pub use load::{Loaded, load, open};
+pub(super) use load::{SavedTable, describe_form, read, read_signature};
 pub use store::save;
+pub(super) use unread::read as read_unread;
 
 /// The version of the sections described above.
 const VERSION: u32 = 1;
@@ -156,6 +158,9 @@ pub struct Head {
     pub order: (u32, Vec<u32>, Vec<u32>),
     /// The forms of its trajectories.
     pub signatures: Vec<SignatureText>,
+    /// Of a table with a journal: which, and the number of its first record that is not in here.
+    #[serde(default)]
+    pub journal: Option<(String, u64)>,
 }
 
 fn section(table: usize, part: &str) -> String {
@@ -172,7 +177,7 @@ fn spec_text(spec: &Spec) -> Vec<LeafText> {
     leaves.collect()
 }
 
-fn signature_text(signature: &Signature) -> SignatureText {
+pub(super) fn signature_text(signature: &Signature) -> SignatureText {
     let leaves = signature.columns.iter().map(|column| LeafText {
         path: column.path.clone(),
         dtype: column.kind.dtype.to_string(),
@@ -183,7 +188,7 @@ fn signature_text(signature: &Signature) -> SignatureText {
 }
 
 /// Whether items lie in rows, and the spec as text.
-fn form_text(config: &TableConfig) -> (bool, Option<Vec<LeafText>>) {
+pub(super) fn form_text(config: &TableConfig) -> (bool, Option<Vec<LeafText>>) {
     match &config.form {
         Form::Rows(spec) => (true, Some(spec_text(spec))),
         Form::Trajectories(spec) => (false, spec.as_ref().map(spec_text)),

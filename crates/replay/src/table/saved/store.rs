@@ -15,6 +15,7 @@ use crate::checkpoint::{self, SectionWriter, Summary, Writer};
 use crate::files::FileError;
 use crate::table::Table;
 use crate::table::core::Payload;
+use crate::table::journalled::Log;
 use crate::table::keeping::{self, Keeping};
 use crate::trajectory::{Signature, Trajectory};
 
@@ -65,7 +66,8 @@ impl Drop for Kept {
 }
 
 /// Writes all tables as a checkpoint of `root`, and the samples of a stream that nobody took yet, with
-/// something to be known about it.
+/// something to be known about it. Files of journals that it makes superfluous are removed then: with older
+/// checkpoints the journals can't be replayed.
 ///
 /// # Errors
 ///
@@ -87,10 +89,19 @@ pub fn save<'a>(
         let taken = stream.unread().map_err(|error| SavedError::Stream(error.to_string()))?;
         unread::write(stream, &taken, &mut writer)?;
     }
+    let cuts: Vec<Option<u64>> =
+        moments.iter().map(|moment| moment.head.journal.as_ref().map(|(_, next)| *next)).collect();
     for (number, moment) in moments.into_iter().enumerate() {
         moment.write(number, &mut writer)?;
     }
-    Ok(writer.commit()?)
+    let summary = writer.commit()?;
+    for (table, cut) in tables.all().iter().zip(cuts) {
+        if let (Some(log), Some(cut)) = (table.log(), cut) {
+            // Files that can't be removed now are removed after the next checkpoint.
+            let _ = log.journal().truncate_before(cut);
+        }
+    }
+    Ok(summary)
 }
 
 impl Moment {
@@ -144,6 +155,8 @@ impl Moment {
             items: core.items.len(),
             order,
             signatures: Vec::new(),
+            // In the same moment as the rest: what comes later is told after this record.
+            journal: table.log().map(Log::cut),
         };
         Ok(Self { head, items, sampler, remover, payload })
     }

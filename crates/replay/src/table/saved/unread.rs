@@ -41,7 +41,10 @@ pub(super) fn write(
 }
 
 /// The samples of a checkpoint, checked against the stream that is to have them; `None` when it has none.
-pub(super) fn read(reader: &Reader, stream: Option<&Stream>) -> Result<Option<Unread>, SavedError> {
+pub(in crate::table) fn read(
+    reader: &Reader,
+    stream: Option<&Stream>,
+) -> Result<Option<Unread>, SavedError> {
     if !reader.sections().any(|section| section == HEAD) {
         return Ok(None);
     }

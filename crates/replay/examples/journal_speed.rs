@@ -1,0 +1,94 @@
+//! What a journal adds to an insert of a small row: alone, in batches, and from several threads.
+//!
+//! Give it a directory on the disk that matters.
+
+#![expect(clippy::print_stdout, reason = "a program that prints")]
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Instant;
+
+use echoic_replay::limiter::Limiter;
+use echoic_replay::selectors::SelectorKind;
+use echoic_replay::stream::Wait;
+use echoic_replay::table::{Durability, Form, Table, TableConfig, Tables, recover};
+use echoic_replay::{Dtype, Leaf, Spec};
+
+const ROW: usize = 48;
+const ROUNDS: usize = 5;
+
+fn table(durability: Durability, dir: &Path) -> Arc<Table> {
+    let leaf = Leaf { path: "x".into(), dtype: Dtype::UInt(1), shape: vec![ROW] };
+    let config = TableConfig {
+        name: "t".into(),
+        form: Form::Rows(Spec::new(vec![leaf]).expect("a spec")),
+        structure: String::new(),
+        sampler: SelectorKind::Uniform,
+        remover: SelectorKind::Fifo,
+        limiter: Limiter::min_size(1).expect("a limiter"),
+        max_size: 100_000,
+        max_times_sampled: 0,
+        seed: 1,
+    };
+    let table = Arc::new(Table::new(config).expect("a table").durable(durability));
+    let tables = Tables::new(vec![Arc::clone(&table)]).expect("one table");
+    recover(&tables, dir, None).expect("a new journal");
+    table
+}
+
+fn insert(table: &Arc<Table>, count: usize, keep: bool) {
+    let mut insertion = table.try_reserve(count).expect("room");
+    for index in 0..count {
+        insertion.row_mut(index).fill(index as u8);
+    }
+    insertion.commit(&vec![1.0; count], None).expect("an insert");
+    if keep {
+        let wait = Wait { deadline: None, tick: None, on_tick: &mut |_| unreachable!("no tick") };
+        table.keep(wait).expect("a disk");
+    }
+}
+
+/// Microseconds of an item, in the best round.
+fn measure(table: &Arc<Table>, threads: usize, calls: usize, batch: usize, every: usize) -> f64 {
+    let round = |_| {
+        let start = Instant::now();
+        std::thread::scope(|scope| {
+            for _ in 0..threads {
+                scope.spawn(|| {
+                    (1..=calls).for_each(|call| insert(table, batch, call % every == 0));
+                });
+            }
+        });
+        start.elapsed().as_secs_f64() * 1e6 / (threads * calls * batch) as f64
+    };
+    (0..ROUNDS).map(round).fold(f64::INFINITY, f64::min)
+}
+
+fn main() {
+    let parent = std::env::args().nth(1).map_or_else(std::env::temp_dir, PathBuf::from);
+    println!("us per insert of {ROW} bytes, best of {ROUNDS}");
+    println!("durability   one by one   kept by 256   batches of 256   4 threads, one by one");
+    for durability in [Durability::None, Durability::Async, Durability::Sync] {
+        let dir = parent.join(format!("echoic-journal-speed-{}", std::process::id()));
+        let table = self::table(durability, &dir);
+        let calls = if durability == Durability::Sync { 100 } else { 5_000 };
+        let alone = measure(&table, 1, calls, 1, 1);
+        let together = measure(&table, 1, 10_240, 1, 256);
+        let batches = measure(&table, 1, 200, 256, 1);
+        let threads = measure(&table, 4, calls, 1, 1);
+        println!(
+            "{:10} {alone:12.2} {together:13.2} {batches:16.3} {threads:23.2}",
+            format!("{durability:?}")
+        );
+        table.close();
+        if let Some(info) = table.journal_info() {
+            let inserts = table.info().counts.inserts;
+            drop(table);
+            let start = Instant::now();
+            drop(self::table(durability, &dir));
+            let seconds = start.elapsed().as_secs_f64();
+            println!("{inserts} inserts in {} records replayed in {seconds:.2} s", info.next);
+        }
+        let _ = std::fs::remove_dir_all(dir);
+    }
+}

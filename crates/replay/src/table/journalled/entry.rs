@@ -1,0 +1,355 @@
+//! What a table writes to its journal, as bytes: one entry is one record.
+//!
+//! | kind | then |
+//! |---|---|
+//! | 1 rows | count: u32, bytes of a row: u32, a priority each: f64, the rows, an effect each |
+//! | 2 item | form: u32, priority: f64, columns: u32, for each column the number of its slices: u32, and for each slice chunk: u128, offset: u32, length: u32; an effect |
+//! | 3 chunk | key: u128, the chunk |
+//! | 4 form | number: u32, JSON |
+//! | 5 removed | keys: u64 each |
+//! | 6 updated | count: u32, keys: u64 each, priorities: f64 each |
+//! | 7 sampled | count: u64, keys: u64 each, if they matter |
+//! | 8 reset | |
+//! | 9 version | the learner's: u64 |
+//! | 10 forget | |
+//!
+//! Every entry begins with its format, 1, and its kind, a byte each. Numbers are little-endian. An effect
+//! is the item's key, its version, and the key of the item that had to go for it, or 2^64 - 1: u64 each.
+//! The highest bit of a sampled key says that its item has gone. After *forget* no entry names a chunk or
+//! a form that was told before.
+//!
+//! Bytes from a file are parsed here without trust; whether they fit the table is for `replay`.
+#![cfg_attr(
+    not(test),
+    deny(clippy::indexing_slicing, clippy::unwrap_used, clippy::expect_used, clippy::panic)
+)]
+
+use super::super::key::Key;
+use crate::journal::Record;
+use crate::trajectory::Trajectory;
+
+const FORMAT: u8 = 1;
+const NOBODY: u64 = u64::MAX;
+/// Marks a sampled key whose item has gone.
+const GONE: u64 = 1 << 63;
+
+/// Bytes of an [`Effect`].
+pub(in crate::table) const EFFECT_BYTES: usize = 24;
+/// Bytes of a slice in an entry.
+pub(super) const SLICE_BYTES: usize = 24;
+
+pub(super) mod kind {
+    pub(in crate::table) const ROWS: u8 = 1;
+    pub(in crate::table) const ITEM: u8 = 2;
+    pub(in crate::table) const CHUNK: u8 = 3;
+    pub(in crate::table) const FORM: u8 = 4;
+    pub(in crate::table) const REMOVED: u8 = 5;
+    pub(in crate::table) const UPDATED: u8 = 6;
+    pub(in crate::table) const SAMPLED: u8 = 7;
+    pub(in crate::table) const RESET: u8 = 8;
+    pub(in crate::table) const VERSION: u8 = 9;
+    pub(in crate::table) const FORGET: u8 = 10;
+}
+
+/// What an insert led to, which is known only when it is done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::table) struct Effect {
+    pub(in crate::table) key: Key,
+    pub(in crate::table) version: u64,
+    /// Who had to go.
+    pub(in crate::table) gone: Option<Key>,
+}
+
+impl Effect {
+    pub(in crate::table) fn write(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.key.number().to_le_bytes());
+        out.extend_from_slice(&self.version.to_le_bytes());
+        out.extend_from_slice(&self.gone.map_or(NOBODY, Key::number).to_le_bytes());
+    }
+
+    fn read(fields: &mut Fields<'_>) -> Result<Self, EntryError> {
+        let key = Key::from_number(fields.u64("key")?);
+        let version = fields.u64("version")?;
+        let gone = fields.u64("key of who went")?;
+        Ok(Self { key, version, gone: (gone != NOBODY).then(|| Key::from_number(gone)) })
+    }
+}
+
+/// A slice as an entry names it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct SliceOf {
+    pub(super) chunk: u128,
+    pub(super) offset: u32,
+    pub(super) len: u32,
+}
+
+/// An entry that was read.
+#[derive(Debug, PartialEq)]
+pub(super) enum Entry<'a> {
+    Rows {
+        row_bytes: usize,
+        priorities: Vec<f64>,
+        rows: &'a [u8],
+        effects: Vec<Effect>,
+    },
+    Item {
+        form: u32,
+        priority: f64,
+        columns: Vec<Vec<SliceOf>>,
+        effect: Effect,
+    },
+    Chunk {
+        key: u128,
+        bytes: &'a [u8],
+    },
+    Form {
+        number: u32,
+        text: &'a [u8],
+    },
+    Removed {
+        keys: Vec<u64>,
+    },
+    Updated {
+        keys: Vec<u64>,
+        priorities: Vec<f64>,
+    },
+    /// With each key, whether its item has gone.
+    Sampled {
+        count: u64,
+        keys: Vec<(u64, bool)>,
+    },
+    Reset,
+    Version(u64),
+    Forget,
+}
+
+/// Bytes that are no entry.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(super) enum EntryError {
+    #[error("its {field} needs {expected} bytes, and {got} are left")]
+    Truncated { field: &'static str, expected: u64, got: usize },
+    #[error("its {field} can't be {got}")]
+    Meaningless { field: &'static str, got: u64 },
+    #[error("{0} bytes are behind its end")]
+    Trailing(usize),
+}
+
+/// Begins an entry that will have so many bytes.
+pub(super) fn begin(kind: u8, bytes: usize) -> Record {
+    let mut record = Record::with_capacity(bytes + 2);
+    record.put(&[FORMAT, kind]);
+    record
+}
+
+/// Bytes of an entry of so many rows.
+pub(super) fn rows_bytes(count: usize, row_bytes: usize) -> usize {
+    10 + count * (8 + row_bytes + EFFECT_BYTES)
+}
+
+/// An entry of rows, but for what they lead to.
+pub(super) fn rows(
+    row_bytes: usize,
+    priorities: &[f64],
+    mut put_row: impl FnMut(usize, &mut Record),
+) -> Record {
+    let mut record = begin(kind::ROWS, rows_bytes(priorities.len(), row_bytes));
+    record.put(&(priorities.len() as u32).to_le_bytes());
+    record.put(&(row_bytes as u32).to_le_bytes());
+    put_numbers(&mut record, priorities.iter().map(|priority| priority.to_bits()));
+    for index in 0..priorities.len() {
+        put_row(index, &mut record);
+    }
+    record.digest();
+    record
+}
+
+/// Bytes of an entry of a trajectory.
+pub(super) fn item_bytes(trajectory: &Trajectory) -> usize {
+    let columns = trajectory.signature().columns.len();
+    18 + 4 * columns + SLICE_BYTES * trajectory.slices().len() + EFFECT_BYTES
+}
+
+/// An entry of a trajectory, but for what it leads to.
+pub(super) fn item(form: u32, priority: f64, trajectory: &Trajectory) -> Record {
+    let mut record = begin(kind::ITEM, item_bytes(trajectory));
+    let columns = trajectory.signature().columns.len();
+    record.put(&form.to_le_bytes());
+    record.put(&priority.to_le_bytes());
+    record.put(&(columns as u32).to_le_bytes());
+    for column in 0..columns {
+        let slices = trajectory.column(column);
+        record.put(&(slices.len() as u32).to_le_bytes());
+        for slice in slices {
+            record.put(&slice.chunk.key().0.to_le_bytes());
+            record.put(&slice.offset.to_le_bytes());
+            record.put(&slice.len.to_le_bytes());
+        }
+    }
+    record.digest();
+    record
+}
+
+/// An entry of removed items.
+pub(super) fn removed(keys: &[u64]) -> Record {
+    let mut record = begin(kind::REMOVED, 8 * keys.len());
+    put_numbers(&mut record, keys.iter().copied());
+    record.digest();
+    record
+}
+
+/// An entry of changed priorities.
+pub(super) fn updated(keys: &[u64], priorities: &[f64]) -> Record {
+    let mut record = begin(kind::UPDATED, 4 + 16 * keys.len());
+    record.put(&(keys.len() as u32).to_le_bytes());
+    put_numbers(&mut record, keys.iter().copied());
+    put_numbers(&mut record, priorities.iter().map(|priority| priority.to_bits()));
+    record.digest();
+    record
+}
+
+/// An entry of samples; with the keys, and whether each item went, if that matters.
+pub(super) fn sampled(count: u64, keys: impl ExactSizeIterator<Item = (u64, bool)>) -> Record {
+    let mut record = begin(kind::SAMPLED, 8 + 8 * keys.len());
+    record.put(&count.to_le_bytes());
+    put_numbers(&mut record, keys.map(|(key, gone)| if gone { key | GONE } else { key }));
+    record
+}
+
+fn put_numbers(record: &mut Record, numbers: impl Iterator<Item = u64>) {
+    record.put_with(|bytes| {
+        numbers.for_each(|number| bytes.extend_from_slice(&number.to_le_bytes()));
+    });
+}
+
+impl<'a> Entry<'a> {
+    /// Reads a record.
+    pub(super) fn read(bytes: &'a [u8]) -> Result<Self, EntryError> {
+        let fields = &mut Fields(bytes);
+        let [format, kind] = fields.array("head")?;
+        if format != FORMAT {
+            return Err(EntryError::Meaningless { field: "format", got: format.into() });
+        }
+        let entry = match kind {
+            kind::ROWS => {
+                let count = fields.u32("count")?;
+                let row_bytes = fields.u32("bytes of a row")? as usize;
+                let priorities = fields.priorities(count)?;
+                let rows =
+                    fields.take("rows", u64::from(count).saturating_mul(row_bytes as u64))?;
+                let effects = fields.many("effects", count, EFFECT_BYTES, Effect::read)?;
+                Self::Rows { row_bytes, priorities, rows, effects }
+            }
+            kind::ITEM => {
+                let form = fields.u32("form")?;
+                let priority = fields.priority()?;
+                let columns = fields.u32("columns")?;
+                let columns = fields.many("columns", columns, 4, |fields| {
+                    let count = fields.u32("slices")?;
+                    fields.many("slices", count, SLICE_BYTES, |fields| {
+                        let chunk = fields.array("chunk").map(u128::from_le_bytes)?;
+                        let (offset, len) = (fields.u32("offset")?, fields.u32("length")?);
+                        Ok(SliceOf { chunk, offset, len })
+                    })
+                })?;
+                Self::Item { form, priority, columns, effect: Effect::read(fields)? }
+            }
+            kind::CHUNK => {
+                let key = fields.array("chunk").map(u128::from_le_bytes)?;
+                Self::Chunk { key, bytes: fields.rest() }
+            }
+            kind::FORM => Self::Form { number: fields.u32("form")?, text: fields.rest() },
+            kind::REMOVED => Self::Removed { keys: fields.keys()? },
+            kind::UPDATED => {
+                let count = fields.u32("count")?;
+                let keys = fields.many("keys", count, 8, |fields| fields.u64("key"))?;
+                Self::Updated { keys, priorities: fields.priorities(count)? }
+            }
+            kind::SAMPLED => {
+                let count = fields.u64("count")?;
+                let keys = fields.keys()?.into_iter().map(|key| (key & !GONE, key & GONE != 0));
+                let keys: Vec<_> = keys.collect();
+                if !keys.is_empty() && keys.len() as u64 != count {
+                    return Err(EntryError::Meaningless { field: "count", got: count });
+                }
+                Self::Sampled { count, keys }
+            }
+            kind::RESET => Self::Reset,
+            kind::VERSION => Self::Version(fields.u64("version")?),
+            kind::FORGET => Self::Forget,
+            got => return Err(EntryError::Meaningless { field: "kind", got: got.into() }),
+        };
+        match fields.0.len() {
+            0 => Ok(entry),
+            left => Err(EntryError::Trailing(left)),
+        }
+    }
+}
+
+/// Bytes that are not read yet.
+struct Fields<'a>(&'a [u8]);
+
+impl<'a> Fields<'a> {
+    fn take(&mut self, field: &'static str, bytes: u64) -> Result<&'a [u8], EntryError> {
+        let split = usize::try_from(bytes).ok().and_then(|bytes| self.0.split_at_checked(bytes));
+        let got = self.0.len();
+        let (taken, rest) = split.ok_or(EntryError::Truncated { field, expected: bytes, got })?;
+        self.0 = rest;
+        Ok(taken)
+    }
+
+    fn array<const N: usize>(&mut self, field: &'static str) -> Result<[u8; N], EntryError> {
+        let taken = self.take(field, N as u64)?;
+        let got = taken.len();
+        taken.try_into().map_err(|_| EntryError::Truncated { field, expected: N as u64, got })
+    }
+
+    fn u32(&mut self, field: &'static str) -> Result<u32, EntryError> {
+        self.array(field).map(u32::from_le_bytes)
+    }
+
+    fn u64(&mut self, field: &'static str) -> Result<u64, EntryError> {
+        self.array(field).map(u64::from_le_bytes)
+    }
+
+    fn rest(&mut self) -> &'a [u8] {
+        std::mem::take(&mut self.0)
+    }
+
+    fn priority(&mut self) -> Result<f64, EntryError> {
+        let bits = self.u64("priority")?;
+        let priority = f64::from_bits(bits);
+        if !priority.is_finite() || priority < 0.0 {
+            return Err(EntryError::Meaningless { field: "priority", got: bits });
+        }
+        Ok(priority)
+    }
+
+    fn priorities(&mut self, count: u32) -> Result<Vec<f64>, EntryError> {
+        self.many("priorities", count, 8, Self::priority)
+    }
+
+    /// Keys until the end.
+    fn keys(&mut self) -> Result<Vec<u64>, EntryError> {
+        let (keys, rest) = self.0.as_chunks();
+        if !rest.is_empty() {
+            return Err(EntryError::Trailing(rest.len()));
+        }
+        self.0 = rest;
+        Ok(keys.iter().map(|key| u64::from_le_bytes(*key)).collect())
+    }
+
+    /// So many of something that has at least `least` bytes each: checked before memory is taken.
+    fn many<T>(
+        &mut self,
+        field: &'static str,
+        count: u32,
+        least: usize,
+        mut read: impl FnMut(&mut Self) -> Result<T, EntryError>,
+    ) -> Result<Vec<T>, EntryError> {
+        let expected = u64::from(count).saturating_mul(least as u64);
+        if expected > self.0.len() as u64 {
+            return Err(EntryError::Truncated { field, expected, got: self.0.len() });
+        }
+        (0..count).map(|_| read(self)).collect()
+    }
+}

@@ -1,0 +1,378 @@
+//! The journal of a table that is running.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::task::{Wake, Waker};
+use std::time::Instant;
+
+use echoic_memory::slab::RowWriter;
+
+use super::super::core::{Core, Graveyard};
+use super::super::error::{Obstacle, TableError};
+use super::super::key::Key;
+use super::super::{Infos, Table};
+use super::entry;
+use crate::chunk::Chunk;
+use crate::journal::{self, Error, Journal, Record, Room};
+use crate::limiter::Reason;
+use crate::table::saved::signature_text;
+use crate::trajectory::{Signature, Trajectory};
+
+/// The most bytes of rows in one entry, unless a row has more.
+const ROWS_BYTES: usize = 4 << 20;
+/// The most keys in one entry.
+const MAX_KEYS: usize = 1 << 16;
+/// Chunks are told anew when those that were told have so many bytes, or are so many: whoever replays
+/// keeps as many.
+const KNOWN_BYTES: usize = 64 << 20;
+const KNOWN_CHUNKS: usize = 1 << 16;
+const KNOWN_FORMS: usize = 1 << 10;
+
+/// See the [module](self).
+#[derive(Debug)]
+pub(in crate::table) struct Log {
+    journal: Journal,
+    /// Which journal it is: positions in another one mean nothing here.
+    id: String,
+    known: Mutex<Known>,
+    /// Numbers of forms, each used once.
+    forms: AtomicU32,
+    /// Samples that are not told yet, for lack of room.
+    untold: AtomicU64,
+    /// Wakes those who wait for room in the table.
+    waker: OnceLock<Waker>,
+}
+
+/// What later entries may name. Changed under the table's lock, in the order of the entries.
+#[derive(Debug, Default)]
+struct Known {
+    chunks: HashSet<u128>,
+    bytes: usize,
+    /// By their addresses, which are theirs for as long as they are here.
+    forms: HashMap<usize, (Arc<Signature>, u32)>,
+    /// How often all was forgotten.
+    epoch: u64,
+}
+
+/// What is to be written before an item is.
+struct Plan {
+    epoch: u64,
+    chunks: Vec<Arc<Chunk>>,
+    form: u32,
+    is_new_form: bool,
+}
+
+/// Rings a table for those who wait for room in its journal.
+struct Bell(std::sync::Weak<Table>);
+
+impl Wake for Bell {
+    fn wake(self: Arc<Self>) {
+        if let Some(table) = self.0.upgrade() {
+            table.room.notify();
+        }
+    }
+}
+
+impl From<Error> for TableError {
+    fn from(error: Error) -> Self {
+        match error {
+            Error::Closed => Self::Closed,
+            error => Self::Journal(error.to_string()),
+        }
+    }
+}
+
+impl Log {
+    pub(super) fn new(journal: Journal, id: String, forms: u32) -> Self {
+        let (forms, untold) = (AtomicU32::new(forms), AtomicU64::new(0));
+        Self { journal, id, known: Mutex::default(), forms, untold, waker: OnceLock::new() }
+    }
+
+    pub(in crate::table) fn journal(&self) -> &Journal {
+        &self.journal
+    }
+
+    fn known(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Which journal it is, and what a checkpoint that is taken now need not have replayed. Under the
+    /// table's lock. Later entries name nothing that was told before.
+    pub(in crate::table) fn cut(&self) -> (String, u64) {
+        self.known().clear();
+        // The checkpoint has counted them.
+        self.untold.store(0, Ordering::Relaxed);
+        (self.id.clone(), self.journal.next())
+    }
+
+    /// Room for entries of so many bytes. When there is none, the table rings once there is.
+    fn room(&self, table: &Arc<Table>, bytes: usize) -> Result<Room, Obstacle> {
+        let room = || self.journal.try_room(bytes).map_err(TableError::from);
+        if let Some(room) = room()? {
+            return Ok(room);
+        }
+        let bell = || Waker::from(Arc::new(Bell(Arc::downgrade(table))));
+        self.journal.wake_on_progress(self.waker.get_or_init(bell));
+        // Room that came before the bell was there is found by one more try.
+        room()?.ok_or_else(|| Reason::Capacity.into())
+    }
+
+    /// Room for some rows of so many, and for how many.
+    pub(in crate::table) fn rows_room(
+        &self,
+        table: &Arc<Table>,
+        count: usize,
+        row_bytes: usize,
+    ) -> Result<(Room, usize), Obstacle> {
+        let count = count.min((ROWS_BYTES / (row_bytes + 64)).max(1));
+        let room = self.room(table, entry::rows_bytes(count, row_bytes) + 64)?;
+        Ok((room, count))
+    }
+
+    /// Writes an entry at its place in the order of changes, which is why the table is locked; whether it
+    /// was taken.
+    pub(in crate::table) fn push(&self, record: Record, room: Option<&mut Room>) -> bool {
+        self.journal.push(record, room)
+    }
+
+    /// As [`Log::push`], when what inserts led to is to be added.
+    pub(in crate::table) fn push_traced(
+        &self,
+        core: &mut Core,
+        mut record: Record,
+        room: Option<&mut Room>,
+    ) -> bool {
+        if let Some(trace) = &mut core.trace {
+            record.put(trace);
+            trace.clear();
+        }
+        self.journal.push(record, room)
+    }
+
+    /// The error of an entry that was not taken.
+    pub(in crate::table) fn refusal(&self) -> TableError {
+        self.journal.check().err().map_or(TableError::Closed, TableError::from)
+    }
+
+    /// An entry of rows that are filled and not published.
+    pub(in crate::table) fn rows(writer: &mut RowWriter, priorities: &[f64]) -> Record {
+        let row_bytes = if writer.is_empty() { 0 } else { writer.row_mut(0).len() };
+        entry::rows(row_bytes, priorities, |index, record| record.put(writer.row_mut(index)))
+    }
+
+    /// Entries of removed items.
+    pub(in crate::table) fn removed(keys: &[u64]) -> Vec<Record> {
+        keys.chunks(MAX_KEYS).map(entry::removed).collect()
+    }
+
+    /// Entries of changed priorities.
+    pub(in crate::table) fn updated(keys: &[u64], priorities: &[f64]) -> Vec<Record> {
+        let pairs = keys.chunks(MAX_KEYS).zip(priorities.chunks(MAX_KEYS));
+        pairs.map(|(keys, priorities)| entry::updated(keys, priorities)).collect()
+    }
+
+    /// Writes what was sampled: with the keys, when items go after `max_times` samples. Nobody waits for the
+    /// disk to sample, so when that is slow, counts wait; keys can't be many, since inserts wait.
+    pub(in crate::table) fn sampled(&self, infos: &Infos, max_times: u32) {
+        if max_times == 0 {
+            let count = infos.keys.len() as u64 + self.untold.swap(0, Ordering::Relaxed);
+            let record = entry::sampled(count, std::iter::empty());
+            match self.journal.try_room(record.len() + 64) {
+                Ok(Some(mut room)) => drop(self.journal.push(record, Some(&mut room))),
+                _ => self.untold.store(count, Ordering::Relaxed),
+            }
+            return;
+        }
+        let gone = infos.times_sampled.iter().map(|times| *times >= max_times);
+        let drawn: Vec<(u64, bool)> = infos.keys.iter().copied().zip(gone).collect();
+        for drawn in drawn.chunks(MAX_KEYS) {
+            let record = entry::sampled(drawn.len() as u64, drawn.iter().copied());
+            self.journal.push(record, None);
+        }
+    }
+
+    /// Writes that everything was removed.
+    pub(in crate::table) fn reset(&self) {
+        self.untold.store(0, Ordering::Relaxed);
+        self.journal.push(entry::begin(entry::kind::RESET, 0), None);
+    }
+
+    /// Writes the policy version of the learner.
+    pub(in crate::table) fn advanced(&self, version: u64) {
+        let mut record = entry::begin(entry::kind::VERSION, 8);
+        record.put(&version.to_le_bytes());
+        self.journal.push(record, None);
+    }
+
+    /// Inserts a trajectory into a table that keeps such; `None` when its chunks are to be told anew, so
+    /// that the caller tries again.
+    fn try_insert_once(
+        &self,
+        table: &Arc<Table>,
+        trajectory: &Arc<Trajectory>,
+        priority: f64,
+        version: Option<u64>,
+    ) -> Result<Option<Key>, Obstacle> {
+        // Before anything is copied, and in vain.
+        table.lock().insertable(1)?;
+        let plan = self.plan(trajectory);
+        let (bytes, largest) = plan.bytes(trajectory);
+        let limit = self.journal.max_record();
+        if largest > limit {
+            return Err(TableError::from(Error::TooLarge { limit, got: largest }).into());
+        }
+        let mut room = self.room(table, bytes)?;
+        let records = plan.records(trajectory);
+        let item = entry::item(plan.form, priority, trajectory);
+        let mut graveyard = Graveyard::new();
+        let core = &mut *table.lock();
+        let known = &mut *self.known();
+        if known.epoch != plan.epoch {
+            return Ok(None);
+        }
+        let key =
+            core.insert_trajectory(Arc::clone(trajectory), priority, version, &mut graveyard)?;
+        let mut taken = true;
+        for record in records {
+            taken &= self.journal.push(record, Some(&mut room));
+        }
+        taken &= self.push_traced(core, item, Some(&mut room));
+        known.learn(&plan, trajectory);
+        if known.is_full() {
+            self.journal.push(entry::begin(entry::kind::FORGET, 0), None);
+            known.clear();
+        }
+        if taken { Ok(Some(key)) } else { Err(self.refusal().into()) }
+    }
+
+    /// Inserts a trajectory into a table that keeps such.
+    pub(in crate::table) fn try_insert(
+        &self,
+        table: &Arc<Table>,
+        trajectory: &Arc<Trajectory>,
+        priority: f64,
+        version: Option<u64>,
+    ) -> Result<Key, Obstacle> {
+        loop {
+            let inserted = self.try_insert_once(table, trajectory, priority, version);
+            self.journal.nudge();
+            if let Some(key) = inserted? {
+                return Ok(key);
+            }
+        }
+    }
+
+    /// Has later entries name nothing that was told before.
+    pub(super) fn forget(&self) {
+        self.known().clear();
+        self.journal.push(entry::begin(entry::kind::FORGET, 0), None);
+        self.journal.nudge();
+    }
+
+    fn plan(&self, trajectory: &Trajectory) -> Plan {
+        let signature = trajectory.signature();
+        let known = self.known();
+        let mut chunks: Vec<Arc<Chunk>> = Vec::new();
+        for slice in trajectory.slices() {
+            let key = slice.chunk.key();
+            let is_planned = || chunks.iter().any(|chunk| chunk.key() == key);
+            if !known.chunks.contains(&key.0) && !is_planned() {
+                chunks.push(Arc::clone(&slice.chunk));
+            }
+        }
+        let form = known.forms.get(&address(signature)).map(|(_, number)| *number);
+        let is_new_form = form.is_none();
+        let form = form.unwrap_or_else(|| self.forms.fetch_add(1, Ordering::Relaxed));
+        Plan { epoch: known.epoch, chunks, form, is_new_form }
+    }
+
+    /// Waits until all that was done before is kept.
+    pub(in crate::table) fn wait(&self, next: u64, deadline: Option<Instant>) -> Result<(), Error> {
+        match next.checked_sub(1) {
+            Some(last) => self.journal.wait(last, deadline),
+            None => Ok(()),
+        }
+    }
+
+    /// Whether all entries before this number are kept.
+    pub(in crate::table) fn is_kept(&self, next: u64) -> Result<bool, TableError> {
+        if self.journal.kept() >= next {
+            return Ok(true);
+        }
+        match self.journal.failure() {
+            Some(cause) => Err(Error::Failed { cause }.into()),
+            None => Ok(false),
+        }
+    }
+
+    pub(in crate::table) fn info(&self) -> journal::Info {
+        self.journal.info()
+    }
+}
+
+fn address(signature: &Arc<Signature>) -> usize {
+    Arc::as_ptr(signature) as usize
+}
+
+impl Plan {
+    /// Bytes of all entries, and of the largest.
+    fn bytes(&self, trajectory: &Trajectory) -> (usize, usize) {
+        // What is around a chunk has at most 32 bytes, and 8 for each axis; frames have 8.
+        let chunk =
+            |chunk: &Arc<Chunk>| 80 + 8 * chunk.kind().shape.len() + chunk.encoded_bytes().len();
+        let chunks = self.chunks.iter().map(chunk);
+        let item = entry::item_bytes(trajectory) + 64;
+        let (sum, most) = chunks.fold((0, 0), |(sum, most), bytes| (sum + bytes, most.max(bytes)));
+        (sum + item, most.max(item))
+    }
+
+    fn records(&self, trajectory: &Trajectory) -> Vec<Record> {
+        let mut records = Vec::with_capacity(self.chunks.len() + 1);
+        if self.is_new_form {
+            let text = signature_text(trajectory.signature());
+            let text = serde_json::to_vec(&text).unwrap_or_default();
+            let mut record = entry::begin(entry::kind::FORM, 4 + text.len());
+            record.put(&self.form.to_le_bytes());
+            record.put(&text);
+            record.digest();
+            records.push(record);
+        }
+        for chunk in &self.chunks {
+            let bytes = 48 + 8 * chunk.kind().shape.len() + chunk.encoded_bytes().len();
+            let mut record = entry::begin(entry::kind::CHUNK, bytes);
+            record.put(&chunk.key().0.to_le_bytes());
+            record.put_with(|bytes| chunk.write(bytes));
+            record.digest();
+            records.push(record);
+        }
+        records
+    }
+}
+
+impl Known {
+    fn learn(&mut self, plan: &Plan, trajectory: &Trajectory) {
+        for chunk in &plan.chunks {
+            if self.chunks.insert(chunk.key().0) {
+                self.bytes += chunk.memory_bytes();
+            }
+        }
+        if plan.is_new_form {
+            let signature = trajectory.signature();
+            self.forms.insert(address(signature), (Arc::clone(signature), plan.form));
+        }
+    }
+
+    fn is_full(&self) -> bool {
+        self.bytes >= KNOWN_BYTES
+            || self.chunks.len() >= KNOWN_CHUNKS
+            || self.forms.len() >= KNOWN_FORMS
+    }
+
+    fn clear(&mut self) {
+        self.chunks = HashSet::new();
+        self.forms = HashMap::new();
+        self.bytes = 0;
+        self.epoch += 1;
+    }
+}

@@ -1,0 +1,52 @@
+//! Tables that survive a crash.
+//!
+//! A table with a [`Durability`] that a server [brings back](recover) writes to a [journal](crate::journal)
+//! what changes, and is replayed from there after a crash. What is written are *effects*, not calls:
+//! which item came under which key, and which one went for it; so nothing depends on random numbers, and
+//! keys are the same afterwards.
+//!
+//! - `entry`: effects as bytes. `log`: writes them while the table runs. `replay`: the way back.
+//! - `place`: where journals are, and what they say about themselves. `recover`: checkpoint and journals
+//!   together.
+//!
+//! # Invariants
+//!
+//! 1. Entries are in the journal in the order in which the changes were made, which is why they are
+//!    pushed under the table's lock. Payload is copied into them before, and nobody waits for the disk
+//!    with the lock: room in the journal is taken before it.
+//! 2. What an item names, chunks and a form, is told before it, since the last *forget* and since the
+//!    last checkpoint.
+//! 3. A checkpoint and a journal belong together if the checkpoint has the journal's name, or the journal
+//!    the checkpoint's. Others are refused: one of them would be missing items.
+//!
+//! # Limitations
+//!
+//! Draws are told only as far as they change how often items may still be drawn: after a replay the random
+//! state is another one, an epoch begins anew, and `times_sampled` is that of the checkpoint unless
+//! `max_times_sampled` limits it. An item that was sampled before it was kept may be lost in a crash, and
+//! its key may be given to another one later.
+
+mod entry;
+mod log;
+mod place;
+mod recover;
+mod replay;
+#[cfg(test)]
+mod tests;
+
+pub(super) use self::entry::Effect;
+pub(super) use self::log::Log;
+pub use self::recover::{RecoverError, Recovered, recover};
+
+/// What an insert, an update or a delete survives once it is acknowledged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Hash)]
+pub enum Durability {
+    /// Nothing: there is no journal. What a checkpoint has is there again.
+    #[default]
+    None,
+    /// The end of the process, however sudden. When the machine fails, what the system has not put on
+    /// disk is lost: the last seconds.
+    Async,
+    /// Also a failure of the machine, if the disk keeps what it says that it has.
+    Sync,
+}

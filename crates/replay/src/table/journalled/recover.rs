@@ -1,0 +1,316 @@
+//! Tables as they were before a crash: what a checkpoint has, and what the journals tell since.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::super::core::Core;
+use super::super::{Durability, Table, TableError};
+use super::log::Log;
+use super::place::{Base, Label, VERSION, dir_name};
+use super::replay::{Replayer, Shared};
+use crate::checkpoint::Reader;
+use crate::files::{Dir, FileError};
+use crate::journal::{self, Journal, Options, Torn};
+use crate::rng::Rng;
+use crate::table::saved::{self, Contents, SavedError, SavedTable, describe_form, form_text};
+
+/// Why tables can't be brought back. Nothing was, then.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RecoverError {
+    /// The checkpoint.
+    #[error(transparent)]
+    Checkpoint(#[from] SavedError),
+    /// See what the system said.
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// The journal of a table: see what is wrong with it.
+    #[error("the journal of table {table:?}: {source}")]
+    Journal {
+        /// Which table.
+        table: String,
+        /// What is wrong.
+        #[source]
+        source: journal::Error,
+    },
+    /// Bring the right files back, or give another directory.
+    #[error("the journal of table {table:?} in {}: {what}", path.display())]
+    Unfit {
+        /// Which table.
+        table: String,
+        /// Its directory.
+        path: PathBuf,
+        /// What does not fit.
+        what: String,
+    },
+    /// Bring the file back. It is whole, so it was written like this.
+    #[error("the journal of table {table:?} in {}: record {sequence} makes no sense: {what}", path.display())]
+    Record {
+        /// Which table.
+        table: String,
+        /// Its directory.
+        path: PathBuf,
+        /// Which record.
+        sequence: u64,
+        /// What is wrong with it.
+        what: String,
+    },
+    /// Bring tables back before something is inserted.
+    #[error("table {table:?} has {items} items already; what a journal tells begins with none")]
+    NotEmpty {
+        /// Which table.
+        table: String,
+        /// How many.
+        items: u32,
+    },
+    /// Make another table: this one is a server's.
+    #[error("table {0:?} writes a journal already")]
+    Twice(String),
+    /// Make the table with other settings.
+    #[error("table {table:?}: {source}")]
+    Table {
+        /// Which table.
+        table: String,
+        /// What does not work.
+        #[source]
+        source: TableError,
+    },
+}
+
+/// A table that was brought back.
+#[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
+pub struct Recovered {
+    /// Its name.
+    pub table: String,
+    /// How many items it has.
+    pub items: u32,
+    /// How many records of its journal were replayed.
+    pub records: u64,
+    /// What a crash has cut off at the end of its journal: nothing that was kept.
+    pub torn: Option<Torn>,
+}
+
+/// What is to become of one table when nothing has gone wrong with any.
+struct Pending<'a> {
+    table: &'a Arc<Table>,
+    core: Core,
+    log: Option<Log>,
+    recovered: Recovered,
+}
+
+/// Brings tables back as they were, and has those with a durability write journals below `root` from then
+/// on. `checkpoint` is a root of checkpoints, of which the newest is loaded, or one of them; what the
+/// journals tell since is replayed.
+///
+/// ```
+/// use std::sync::Arc;
+///
+/// use echoic_replay::limiter::Limiter;
+/// use echoic_replay::selectors::SelectorKind;
+/// use echoic_replay::stream::Wait;
+/// use echoic_replay::table::{Durability, Form, Table, TableConfig, Tables, recover};
+/// use echoic_replay::{Dtype, Leaf, Spec};
+///
+/// # let dir = std::env::temp_dir().join(format!("echoic-doc-recover-{}", std::process::id()));
+/// let reward = Leaf { path: "reward".into(), dtype: Dtype::Float(4), shape: vec![] };
+/// let config = TableConfig {
+///     name: "replay".into(),
+///     form: Form::Rows(Spec::new(vec![reward])?),
+///     structure: String::new(),
+///     sampler: SelectorKind::Uniform,
+///     remover: SelectorKind::Fifo,
+///     limiter: Limiter::min_size(1)?,
+///     max_size: 1000,
+///     max_times_sampled: 0,
+///     seed: 7,
+/// };
+/// let begin = || -> Result<Arc<Table>, Box<dyn std::error::Error>> {
+///     let table = Arc::new(Table::new(config.clone())?.durable(Durability::Async));
+///     recover(&Tables::new(vec![Arc::clone(&table)])?, &dir, None)?;
+///     Ok(table)
+/// };
+/// let table = begin()?;
+/// let mut insertion = table.try_reserve(1).unwrap();
+/// insertion.row_mut(0).copy_from_slice(&2.5f32.to_ne_bytes());
+/// let keys = insertion.commit(&[1.0], None)?;
+/// table.keep(Wait { deadline: None, tick: None, on_tick: &mut |_| unreachable!() })?;
+/// // From here on the item survives the end of the process.
+/// # table.close();
+/// # drop(table);
+/// assert_eq!(begin()?.items().keys, [keys[0].number()]);
+/// # std::fs::remove_dir_all(&dir)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// # Errors
+///
+/// [`RecoverError`]; then every table is as it was, without a journal.
+pub fn recover<'a>(
+    contents: impl Into<Contents<'a>>,
+    root: impl AsRef<Path>,
+    checkpoint: Option<&Path>,
+) -> Result<Vec<Recovered>, RecoverError> {
+    let Contents { tables, stream } = contents.into();
+    for table in tables.all().iter().filter(|table| table.durability() != Durability::None) {
+        if table.log().is_some() {
+            return Err(RecoverError::Twice(table.config().name.clone()));
+        }
+        let items = table.info().size;
+        if items > 0 {
+            return Err(RecoverError::NotEmpty { table: table.config().name.clone(), items });
+        }
+    }
+    let (mut read, unread) = match checkpoint {
+        Some(path) => {
+            let reader = Reader::open(path).map_err(SavedError::from)?;
+            (saved::read(tables, &reader)?, saved::read_unread(&reader, stream)?)
+        }
+        None => (Vec::new(), None),
+    };
+    let mut shared = Shared::new();
+    for one in &read {
+        one.chunks().for_each(|(key, chunk)| drop(shared.insert(key, chunk)));
+    }
+    let root = Dir::open_or_make(root.as_ref())?;
+    let mut pending = Vec::new();
+    for table in tables.all() {
+        let name = &table.config().name;
+        let base = read.iter().position(|one| one.head.name == *name);
+        let base = base.map(|index| read.swap_remove(index));
+        if table.durability() != Durability::None {
+            pending.push(recover_one(table, &root, base, &mut shared)?);
+        } else if let Some(SavedTable { head, core, .. }) = base {
+            let (table_name, items) = (name.clone(), head.items);
+            let recovered = Recovered { table: table_name, items, records: 0, torn: None };
+            pending.push(Pending { table, core, log: None, recovered });
+        }
+    }
+    if let (Some(stream), Some(unread)) = (stream, unread) {
+        let restored = stream.restore(&unread);
+        restored.map_err(|error| SavedError::Stream(error.to_string()))?;
+    }
+    let install = |one: Pending<'_>| {
+        one.table.install(one.core, one.log);
+        one.recovered
+    };
+    Ok(pending.into_iter().map(install).collect())
+}
+
+fn recover_one<'a>(
+    table: &'a Arc<Table>,
+    root: &Dir,
+    base: Option<SavedTable>,
+    shared: &mut Shared,
+) -> Result<Pending<'a>, RecoverError> {
+    let config = table.config();
+    let name = || config.name.clone();
+    let dir = Dir::open_or_make(&root.at(&dir_name(&config.name)))?;
+    let path = dir.path().to_owned();
+    let unfit = |what: String| RecoverError::Unfit { table: name(), path: path.clone(), what };
+    let stands_on = base.as_ref().map(|one| Base { checkpoint: one.number, head: one.digest });
+    let label = match Label::read(&dir)? {
+        Some(label) => {
+            let label = label.map_err(unfit)?;
+            check_label(&label, table).map_err(unfit)?;
+            label
+        }
+        None => {
+            let label = Label::new(config, stands_on.clone());
+            label.write(&dir)?;
+            label
+        }
+    };
+    let position = base.as_ref().and_then(|one| one.head.journal.as_ref());
+    let from = match position {
+        Some((id, next)) if *id == label.id => *next,
+        _ if label.base == stands_on => 0,
+        _ => {
+            let text = |base: &Option<Base>| match base {
+                Some(base) => format!("checkpoint {}", base.checkpoint),
+                None => "an empty table".into(),
+            };
+            let (expected, got) = (text(&label.base), text(&stands_on));
+            return Err(unfit(format!(
+                "it goes on from {expected}, or from a checkpoint that was made since; this is {got}. \
+                 Load another checkpoint, or move the journal away to go on without it"
+            )));
+        }
+    };
+    let options = Options {
+        durability: match table.durability() {
+            Durability::Sync => journal::Durability::Sync,
+            _ => journal::Durability::Async,
+        },
+        from,
+        ..Options::default()
+    };
+    let failed = |source| RecoverError::Journal { table: name(), source };
+    let (journal, mut replay) = Journal::open(dir.at(&label.log()), options).map_err(failed)?;
+    check_room(table, &journal).map_err(failed)?;
+    let core = match base {
+        Some(one) => one.core,
+        None => {
+            Core::new(config).map_err(|source| RecoverError::Table { table: name(), source })?
+        }
+    };
+    let mut replayer = Replayer::new(config, core, shared);
+    let mut records = 0;
+    while let Some((sequence, record)) = replay.next_record().map_err(failed)? {
+        replayer.apply(record).map_err(|what| RecoverError::Record {
+            table: name(),
+            path: path.clone(),
+            sequence,
+            what,
+        })?;
+        records += 1;
+    }
+    let (core, next_form) = if records > 0 {
+        let (mut core, next_form) = replayer.finish().map_err(unfit)?;
+        // Draws were not told, so the generator is not where it was; it must not begin again either.
+        core.rng = Rng::new(config.seed ^ replay.end().wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        (core, next_form)
+    } else {
+        (replayer.into_core(), 0)
+    };
+    let log = Log::new(journal, label.id, next_form);
+    if records > 0 {
+        // Whoever replays this once more need not keep what was told so far.
+        log.forget();
+    }
+    let recovered =
+        Recovered { table: name(), items: core.items.len(), records, torn: replay.torn().cloned() };
+    Ok(Pending { table, core, log: Some(log), recovered })
+}
+
+fn check_label(label: &Label, table: &Table) -> Result<(), String> {
+    let config = table.config();
+    if label.version != VERSION {
+        return Err(format!("it has format {}, this release reads {VERSION}", label.version));
+    }
+    if label.table != config.name {
+        return Err(format!("it is of table {:?}", label.table));
+    }
+    let ours = form_text(config);
+    if (label.rows, &label.spec) != (ours.0, &ours.1) {
+        let (expected, got) =
+            (describe_form(ours.0, &ours.1), describe_form(label.rows, &label.spec));
+        return Err(format!("the server's table has {expected}; the journal's has {got}"));
+    }
+    let is_hex = label.id.len() == 16 && label.id.bytes().all(|byte| byte.is_ascii_hexdigit());
+    if !is_hex {
+        return Err(format!("{:?} is no name of a log", label.id));
+    }
+    Ok(())
+}
+
+/// Refuses rows that would never fit into a record.
+fn check_room(table: &Table, journal: &Journal) -> Result<(), journal::Error> {
+    let super::super::Form::Rows(spec) = &table.config().form else { return Ok(()) };
+    let got = super::entry::rows_bytes(1, spec.nbytes()).saturating_add(64);
+    let limit = journal.max_record();
+    if got > limit {
+        return Err(journal::Error::TooLarge { limit, got });
+    }
+    Ok(())
+}

@@ -1,0 +1,273 @@
+//! From the entries of a journal to the table that they tell of.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Weak};
+
+use super::super::core::{Core, Graveyard, Payload, rows};
+use super::super::key::Key;
+use super::super::{Form, TableConfig};
+use super::entry::{Effect, Entry, SliceOf};
+use crate::chunk::{Chunk, ChunkKey, Slice};
+use crate::selectors::{Entry as Member, Slot};
+use crate::table::saved::{SignatureText, read_signature};
+use crate::trajectory::{Signature, Trajectory};
+
+/// Chunks of all tables that are brought back, so that those that share one share it again.
+pub(super) type Shared = HashMap<u128, Weak<Chunk>>;
+
+/// A table on its way back; see the [module](self).
+pub(super) struct Replayer<'a> {
+    config: &'a TableConfig,
+    core: Core,
+    shared: &'a mut Shared,
+    /// What entries may name.
+    chunks: HashMap<u128, Arc<Chunk>>,
+    forms: HashMap<u32, Arc<Signature>>,
+    /// A form number that was not used.
+    next_form: u32,
+    /// Slots that there may be.
+    most_slots: u32,
+    /// Slots that there were.
+    used: u32,
+    graveyard: Graveyard,
+}
+
+impl<'a> Replayer<'a> {
+    /// Goes on from a table as it was in a checkpoint, or as it is when it is new.
+    pub(super) fn new(config: &'a TableConfig, core: Core, shared: &'a mut Shared) -> Self {
+        let used = core.items.slots();
+        Self {
+            config,
+            core,
+            shared,
+            chunks: HashMap::new(),
+            forms: HashMap::new(),
+            next_form: 0,
+            most_slots: rows(config.max_size),
+            used,
+            graveyard: Graveyard::new(),
+        }
+    }
+
+    /// Does what a record tells.
+    ///
+    /// # Errors
+    ///
+    /// Why it can't be: then nothing that this has made may be used.
+    pub(super) fn apply(&mut self, record: &[u8]) -> Result<(), String> {
+        match Entry::read(record).map_err(|error| error.to_string())? {
+            Entry::Rows { row_bytes, priorities, rows, effects } => {
+                let expected = match &self.config.form {
+                    Form::Rows(spec) => spec.nbytes(),
+                    Form::Trajectories(_) => return Err("it has rows, the table has none".into()),
+                };
+                if row_bytes != expected {
+                    return Err(format!("its rows have {row_bytes} bytes, expected {expected}"));
+                }
+                for (index, (effect, priority)) in effects.iter().zip(&priorities).enumerate() {
+                    let start = index * row_bytes;
+                    let row = rows.get(start..start + row_bytes).unwrap_or_default();
+                    self.place_row(effect.key, row)?;
+                    self.enter(effect, *priority)?;
+                }
+            }
+            Entry::Item { form, priority, columns, effect } => {
+                let trajectory = self.trajectory(form, &columns)?;
+                self.place_trajectory(effect.key, Arc::new(trajectory))?;
+                self.enter(&effect, priority)?;
+            }
+            Entry::Chunk { key, bytes } => self.learn(key, bytes)?,
+            Entry::Form { number, text } => {
+                let text: SignatureText =
+                    serde_json::from_slice(text).map_err(|error| error.to_string())?;
+                self.forms.insert(number, read_signature(&text)?);
+                self.next_form = self.next_form.max(number.saturating_add(1));
+            }
+            Entry::Removed { keys } => {
+                for key in keys {
+                    // As then, those that had gone are passed over.
+                    if let Some(slot) = self.core.items.find(Key::from_number(key)) {
+                        self.core.forget(slot);
+                        self.clear(slot);
+                    }
+                }
+            }
+            Entry::Updated { keys, priorities } => {
+                self.core.update(&keys, &priorities);
+            }
+            Entry::Sampled { count, keys } => {
+                self.core.counts.samples = self.core.counts.samples.saturating_add(count);
+                for (key, gone) in keys {
+                    let slot = self.find(Key::from_number(key))?;
+                    let item = self.core.items.at_mut(slot);
+                    item.times_sampled = item.times_sampled.saturating_add(1);
+                    if gone {
+                        self.core.forget(slot);
+                        self.clear(slot);
+                    }
+                }
+            }
+            Entry::Reset => {
+                let live: Vec<Slot> = self.core.items.live().collect();
+                self.core.sampler.clear();
+                self.core.remover.clear();
+                for slot in live {
+                    self.core.items.remove(slot);
+                    self.clear(slot);
+                }
+                self.core.counts = Default::default();
+            }
+            Entry::Version(version) => {
+                self.core.advance(version);
+            }
+            Entry::Forget => {
+                self.chunks.clear();
+                self.forms.clear();
+                // Of those that no item has, only the weight is left.
+                self.shared.retain(|_, chunk| chunk.strong_count() > 0);
+            }
+        }
+        // Nobody holds a lock here.
+        self.graveyard.clear();
+        Ok(())
+    }
+
+    /// The table, and a number of which no form was told.
+    ///
+    /// # Errors
+    ///
+    /// When it has more than it may have.
+    pub(super) fn finish(mut self) -> Result<(Core, u32), String> {
+        let (items, most) = (self.core.items.len(), self.config.max_size);
+        if items > most {
+            return Err(format!("there were {items} items, max_size is {most}"));
+        }
+        let live: Vec<Slot> = self.core.items.live().collect();
+        match &mut self.core.payload {
+            Payload::Rows(slab) => {
+                let used = self.used.max(slab.used());
+                let settled = Arc::get_mut(slab).is_some_and(|slab| slab.settle(&live, used));
+                debug_assert!(settled, "slots were checked when they were filled");
+            }
+            Payload::Trajectories { slots, free } => {
+                // The last comes first.
+                let empty = slots.iter().enumerate().rev().filter(|(_, one)| one.is_none());
+                *free = empty.map(|(slot, _)| slot as Slot).collect();
+            }
+        }
+        Ok((self.core, self.next_form))
+    }
+
+    /// The table, when nothing was replayed.
+    pub(super) fn into_core(self) -> Core {
+        self.core
+    }
+
+    fn find(&self, key: Key) -> Result<Slot, String> {
+        let found = self.core.items.find(key);
+        found.ok_or_else(|| format!("there is no item {:#x}", key.number()))
+    }
+
+    fn check_slot(&self, key: Key) -> Result<(), String> {
+        if key.slot() >= self.most_slots {
+            let (slot, most) = (key.slot(), self.most_slots);
+            return Err(format!("an item was in slot {slot}, and the table has {most}"));
+        }
+        if self.core.items.is_taken(key.slot()) {
+            return Err(format!("there is an item where {:#x} was put", key.number()));
+        }
+        Ok(())
+    }
+
+    fn place_row(&mut self, key: Key, row: &[u8]) -> Result<(), String> {
+        self.check_slot(key)?;
+        let Payload::Rows(slab) = &mut self.core.payload else {
+            return Err("it has a row, the table has trajectories".into());
+        };
+        let place = Arc::get_mut(slab).and_then(|slab| slab.place(key.slot()));
+        match place {
+            Some(place) if place.len() == row.len() => place.copy_from_slice(row),
+            _ => return Err(format!("there is no row {}", key.slot())),
+        }
+        Ok(())
+    }
+
+    fn place_trajectory(&mut self, key: Key, trajectory: Arc<Trajectory>) -> Result<(), String> {
+        self.check_slot(key)?;
+        if let Form::Trajectories(Some(spec)) = &self.config.form {
+            trajectory.check(spec)?;
+        }
+        let Payload::Trajectories { slots, .. } = &mut self.core.payload else {
+            return Err("it has a trajectory, the table has rows".into());
+        };
+        let index = key.slot() as usize;
+        if index >= slots.len() {
+            slots.resize(index + 1, None);
+        }
+        if let Some(place) = slots.get_mut(index) {
+            *place = Some(trajectory);
+        }
+        Ok(())
+    }
+
+    /// Counts an item in whose payload is there, and out who had to go for it.
+    fn enter(&mut self, effect: &Effect, priority: f64) -> Result<(), String> {
+        let Effect { key, version, gone } = *effect;
+        if !self.core.items.place(key, priority, version) {
+            return Err(format!("{:#x} is no key", key.number()));
+        }
+        self.used = self.used.max(key.slot() + 1);
+        let member = Member { priority, version };
+        self.core.sampler.insert(key.slot(), member);
+        self.core.remover.insert(key.slot(), member);
+        self.core.counts.inserts += 1;
+        if let Some(gone) = gone {
+            let slot = self.find(gone)?;
+            self.core.forget(slot);
+            self.clear(slot);
+        }
+        Ok(())
+    }
+
+    /// Lets go of what an item had. Rows are sorted out at the end.
+    fn clear(&mut self, slot: Slot) {
+        if let Payload::Trajectories { slots, .. } = &mut self.core.payload
+            && let Some(place) = slots.get_mut(slot as usize)
+        {
+            self.graveyard.extend(place.take());
+        }
+    }
+
+    fn learn(&mut self, key: u128, bytes: &[u8]) -> Result<(), String> {
+        if self.chunks.contains_key(&key) {
+            return Ok(());
+        }
+        if let Some(known) = self.shared.get(&key).and_then(Weak::upgrade) {
+            self.chunks.insert(key, known);
+            return Ok(());
+        }
+        let (chunk, used) = Chunk::read(bytes).map_err(|error| error.to_string())?;
+        if used != bytes.len() {
+            return Err(format!("{} bytes are behind a chunk", bytes.len() - used));
+        }
+        let chunk = Arc::new(chunk.known_as(ChunkKey(key)));
+        self.shared.insert(key, Arc::downgrade(&chunk));
+        self.chunks.insert(key, chunk);
+        Ok(())
+    }
+
+    fn trajectory(&self, form: u32, columns: &[Vec<SliceOf>]) -> Result<Trajectory, String> {
+        let signature = self.forms.get(&form);
+        let signature = signature.ok_or_else(|| format!("form {form} was not told"))?;
+        let columns = columns.iter().map(|slices| {
+            let slices = slices.iter().map(|slice| {
+                let chunk = self.chunks.get(&slice.chunk);
+                let chunk = chunk.ok_or_else(|| format!("chunk {:x} was not told", slice.chunk))?;
+                Ok(Slice { chunk: Arc::clone(chunk), offset: slice.offset, len: slice.len })
+            });
+            slices.collect::<Result<Vec<Slice>, String>>()
+        });
+        Trajectory::new(Arc::clone(signature), columns.collect::<Result<_, _>>()?)
+            .map_err(|error| error.to_string())
+    }
+}

@@ -1,0 +1,432 @@
+"""Tables with journals: what survives a server that is killed, and what is refused."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import echoic
+import numpy as np
+import pytest
+from echoic import Table
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+STEP = {"obs": np.zeros(4, np.float32), "at": np.int64(0)}
+PROGRAM = Path(__file__).with_name("journalled_server.py")
+ROUNDS = 100
+WINDOW = 3
+
+
+def rows(numbers: np.ndarray) -> dict[str, np.ndarray]:
+    """Items that are known by their number."""
+    obs = np.repeat(numbers.astype(np.float32), 4).reshape(-1, 4)
+    return {"obs": obs, "at": numbers}
+
+
+class Zygote:
+    """Makes servers quickly."""
+
+    def __init__(self, root: Path) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, str(PROGRAM), str(root)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
+        )
+
+    def server(self, durability: str, with_checkpoints: bool) -> tuple[int, str]:
+        """Fork a server; its process id and address."""
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.write(json.dumps([durability, with_checkpoints]) + "\n")
+        self.process.stdin.flush()
+        first, _, rest = self.process.stdout.readline().partition(" ")
+        assert first.isdigit(), f"{first} {rest}"
+        return int(first), rest.strip()
+
+
+@pytest.fixture
+def zygote(tmp_path: Path) -> Iterator[Zygote]:
+    one = Zygote(tmp_path)
+    yield one
+    assert one.process.stdin is not None
+    assert one.process.stdout is not None
+    one.process.stdin.close()
+    one.process.wait(20)
+    one.process.stdout.close()
+
+
+class Ledger:
+    """What a client was told is kept, and what it has asked for and not been told about."""
+
+    def __init__(self) -> None:
+        self.next = 0
+        # Numbers of rows and of windows that must be there, and those that may be.
+        self.rows: set[int] = set()
+        self.asked: set[int] = set()
+        self.windows: set[int] = set()
+        self.deleted: set[int] = set()
+        self.deleting: set[int] = set()
+        # By number: keys that were seen, and priorities that may be there.
+        self.keys: dict[int, int] = {}
+        self.priorities: dict[int, set[float]] = {}
+        self.calls = 0
+
+    def work(self, address: str) -> None:
+        """Change things until the server is gone."""
+        try:
+            client = echoic.connect(address, deadline=0.01, max_retry=0, linger=0.0)
+        except echoic.DisconnectedError:
+            return
+        with (
+            contextlib.suppress(echoic.DisconnectedError),
+            client.trajectory_writer(num_keep_alive_refs=WINDOW + 1) as writer,
+        ):
+            while True:
+                self.insert(client)
+                self.insert_windows(writer)
+                self.change(client)
+        with contextlib.suppress(echoic.EchoicError):
+            client.close(timeout=0)
+
+    def numbers(self, count: int) -> np.ndarray:
+        self.next += count
+        return np.arange(self.next - count, self.next)
+
+    def insert(self, client: echoic.TableClient) -> None:
+        numbers = self.numbers(8)
+        self.asked.update(numbers.tolist())
+        self.priorities.update((int(number), {1.0}) for number in numbers)
+        client.insert_batch(rows(numbers[:7]), "rows")
+        one = {"obs": np.full(4, numbers[7], np.float32), "at": numbers[7]}
+        client.insert(one, {"rows": 1.0})
+        client.flush(5)
+        self.rows.update(numbers.tolist())
+        self.calls += 1
+
+    def insert_windows(self, writer: echoic.TrajectoryWriter) -> None:
+        # Some steps more than the items need, so that chunks are shared and begin anywhere.
+        numbers = self.numbers(5).tolist()
+        for number in numbers:
+            writer.append({"at": np.int64(number), "obs": np.full(4, number, np.float32)})
+        history = writer.history
+        for end in (0, 1):
+            stop = len(history["at"]) - end
+            window = {name: history[name][stop - WINDOW : stop] for name in ("at", "obs")}
+            writer.create_item("windows", 1.0, window)
+        writer.end_episode(timeout=5)
+        self.windows.update({numbers[-WINDOW], numbers[-WINDOW - 1]})
+        self.calls += 1
+
+    def change(self, client: echoic.TableClient) -> None:
+        batch = client.sample("rows", 6, timeout=5)
+        numbers, keys = batch.data["at"].tolist(), batch.info.key
+        self.keys.update(zip(numbers, keys.tolist(), strict=True))
+        priority = 2.0 + self.calls
+        for number in numbers[:4]:
+            self.priorities[number].add(priority)
+        client.update_priorities("rows", keys[:4], np.full(4, priority))
+        for number in numbers[:4]:
+            self.priorities[number] = {priority}
+        self.deleting.add(numbers[5])
+        client.delete("rows", keys[5:])
+        self.deleted.add(numbers[5])
+        self.calls += 1
+
+    def compare(self, path: Path) -> None:
+        """See whether a server that was made has it all; from now on that is what there is."""
+        content = np.load(path)
+        numbers = content["rows.at"].tolist() if "rows.at" in content else []
+        assert len(set(numbers)) == len(numbers), "a row is there twice"
+        found = set(numbers)
+        lost = self.rows - self.deleting - found
+        assert not lost, f"acknowledged rows are lost: {sorted(lost)}"
+        assert not found & self.deleted, "rows that were deleted are there"
+        assert found <= self.asked, "rows are there that nobody inserted"
+        keys, priorities = content["rows.key"].tolist(), content["rows.priority"].tolist()
+        for number, key, priority in zip(numbers, keys, priorities, strict=True):
+            assert self.keys.get(number, key) == key
+            allowed = self.priorities[number]
+            assert priority in allowed, f"row {number} has {priority}, not one of {allowed}"
+            self.priorities[number] = {priority}
+        if numbers:
+            assert (content["rows.obs"] == rows(np.array(numbers))["obs"]).all()
+        if "windows.at" in content:
+            windows = content["windows.at"]
+            assert (windows == windows[:, :1] + np.arange(WINDOW)).all()
+            assert (content["windows.obs"] == windows[:, :, None]).all()
+            there = set(windows[:, 0].tolist())
+        else:
+            there = set()
+        lost = self.windows - there
+        assert not lost, f"acknowledged trajectories are lost: {sorted(lost)}"
+        self.rows, self.windows = found, there
+        self.deleting = set(self.deleted)
+        # Keys of items that were sampled and lost may be given to others.
+        self.keys = {number: key for number, key in self.keys.items() if number in found}
+
+
+@pytest.mark.timeout(300)
+def test_nothing_acknowledged_is_lost_when_the_server_is_killed(
+    zygote: Zygote, tmp_path: Path
+) -> None:
+    random = np.random.default_rng(7)
+    ledger, calls = Ledger(), 0
+    for number in range(ROUNDS):
+        durability = "sync" if number % 10 == 9 else "async"
+        pid, address = zygote.server(durability, with_checkpoints=number % 3 == 2)
+        ledger.compare(tmp_path / "content.npz")
+        worker = threading.Thread(target=ledger.work, args=(address,), daemon=True)
+        worker.start()
+        time.sleep(random.uniform(0.0, 0.12))
+        os.kill(pid, signal.SIGKILL)
+        worker.join(60)
+        assert not worker.is_alive()
+        calls = ledger.calls
+    pid, _ = zygote.server("async", with_checkpoints=False)
+    os.kill(pid, signal.SIGKILL)
+    ledger.compare(tmp_path / "content.npz")
+    assert calls > ROUNDS, "hardly anything was acknowledged"
+
+
+def journalled(path: Path, durability: Any = "async", **options: Any) -> echoic.Server:
+    tables = [
+        Table("rows", STEP, max_size=50, durability=durability, seed=1),
+        Table("windows", max_size=50, durability=durability, seed=2),
+        Table("forgotten", 0, max_size=5),
+    ]
+    return echoic.Server(tables=tables, journal=path / "journals", **options)
+
+
+@pytest.mark.parametrize("durability", ["async", "sync"])
+def test_a_server_goes_on_where_the_last_one_was(tmp_path: Path, durability: str) -> None:
+    with journalled(tmp_path, durability) as first:
+        client = first.client()
+        client.insert_batch(rows(np.arange(60)), "rows", np.arange(60) + 1.0)
+        client.insert(0, {"forgotten": 1.0})
+        with client.trajectory_writer(num_keep_alive_refs=4) as writer:
+            for number in range(20):
+                writer.append({"at": number})
+                if number >= 3:
+                    writer.create_item("windows", 1.0, {"at": writer.history["at"][-4:]})
+        client.advance(7)
+        keys = client.sample("rows", 5).info.key
+        client.update_priorities("rows", keys[:3], [5.0, 6.0, 7.0])
+        client.delete("rows", keys[4:])
+        info = client.info()
+        assert info["rows"]["journal_kept"] == info["rows"]["journal_records"] > 4
+        assert "journal_kept" not in info["forgotten"]
+        items = {name: client.table(name).items() for name in ("rows", "windows")}
+        data = {name: client.table(name).get(items[name].key).data for name in items}
+    with journalled(tmp_path, durability) as second:
+        client = second.client()
+        for name, expected in items.items():
+            found = client.table(name).items()
+            assert (found.key == expected.key).all()
+            assert (found.priority == expected.priority).all()
+            assert (found.version == expected.version).all()
+            there = client.table(name).get(found.key).data
+            assert all((there[leaf] == data[name][leaf]).all() for leaf in there)
+            for number in ("inserts", "samples", "deletions", "version", "size"):
+                assert client.info()[name][number] == info[name][number], number
+        assert len(client.table("forgotten")) == 0
+
+
+def test_a_checkpoint_and_the_journal_go_together(tmp_path: Path) -> None:
+    checkpointer = echoic.Checkpointer(tmp_path / "checkpoints")
+    with journalled(tmp_path, checkpointer=checkpointer) as first:
+        client = first.client()
+        client.insert_batch(rows(np.arange(10)), "rows")
+        client.insert(1, {"forgotten": 1.0})
+        first.checkpoint()
+        client.insert_batch(rows(np.arange(10, 15)), "rows")
+        client.insert(2, {"forgotten": 1.0})
+        keys = client.table("rows").items().key
+        with pytest.raises(echoic.CheckpointError, match="it has a journal"):
+            first._load(tmp_path / "checkpoints")
+    with journalled(tmp_path, checkpointer=checkpointer) as second:
+        client = second.client()
+        assert (client.table("rows").items().key == keys).all()
+        assert len(client.table("forgotten")) == 1
+        assert sorted(client.table("rows").get(keys).data["at"]) == list(range(15))
+
+
+def test_a_durability_without_a_place_for_journals_is_refused() -> None:
+    table = Table("rows", STEP, max_size=5, durability="sync")
+    assert table.durability == "sync"
+    with pytest.raises(ValueError, match=r"'rows' has durability 'sync'.*journal=DIRECTORY"):
+        echoic.Server(tables=[table])
+    with pytest.raises(ValueError, match='"none", "async" or "sync", got "always"'):
+        Table("rows", STEP, max_size=5, durability="always")  # type: ignore[arg-type]
+
+
+def test_tables_without_durability_write_no_journal(tmp_path: Path) -> None:
+    with echoic.Server(tables=[Table("rows", 0, max_size=5)], journal=tmp_path / "j") as server:
+        server.client().insert(1, {"rows": 1.0})
+    assert not list((tmp_path / "j").iterdir())
+
+
+def test_a_table_with_items_or_a_journal_in_use_is_refused(tmp_path: Path) -> None:
+    table = Table("rows", STEP, max_size=5, durability="async")
+    table.insert({"obs": np.zeros(4, np.float32), "at": 1})
+    with pytest.raises(ValueError, match='"rows" has 1 items already'):
+        echoic.Server(tables=[table], journal=tmp_path)
+    with journalled(tmp_path), pytest.raises(OSError, match="is in use"):
+        journalled(tmp_path)
+
+
+def only_segment(path: Path, table: str) -> Path:
+    return next((path / "journals" / table).glob("log-*/journal-*.log"))
+
+
+def test_a_torn_end_is_warned_of_and_damage_is_refused(tmp_path: Path) -> None:
+    with journalled(tmp_path) as first:
+        for number in range(3):
+            first.client().insert_batch(rows(np.arange(number, number + 1)), "rows")
+    segment = only_segment(tmp_path, "rows")
+    segment.write_bytes(segment.read_bytes()[:-5])
+    with pytest.warns(echoic.JournalWarning, match="table 'rows', which was dropped"):
+        second = journalled(tmp_path)
+    with second:
+        assert len(second.client().table("rows")) == 2
+        second.client().insert_batch(rows(np.arange(9, 10)), "rows")
+    # From the middle, where there are records behind that were durable.
+    damaged = bytearray(segment.read_bytes())
+    damaged[70] ^= 0xFF
+    segment.write_bytes(damaged)
+    with pytest.raises(echoic.JournalError, match="is damaged at byte"):
+        journalled(tmp_path)
+
+
+FULL_DISK = """
+import resource, sys, numpy as np, echoic
+from pathlib import Path
+table = echoic.Table("rows", np.zeros(1000), max_size=100, durability="async")
+resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, resource.RLIM_INFINITY))
+import signal
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+server = echoic.Server(tables=[table], transport=echoic.TcpTransport(port=0), journal=sys.argv[1])
+server.start()
+client = server.client()
+stored = 0
+try:
+    for _ in range(50):
+        client.insert(np.zeros(1000), {"rows": 1.0})
+        stored += 1
+except OSError as error:
+    print(type(error).__name__, "takes no more records" in str(error))
+print(5 < stored < 15, len(client.sample("rows", 4).info.key))
+for change in (lambda: table.delete([0]), lambda: table.update_priorities([0], [2.0]), table.reset):
+    try:
+        change()
+    except OSError:
+        print("refused")
+try:
+    with echoic.connect(server.addresses[0]) as remote:
+        remote.insert(np.zeros(1000), {"rows": 1.0})
+        remote.flush(20)
+except OSError as error:
+    print(type(error).__name__, error.code)
+try:
+    with echoic.connect(server.addresses[0]) as remote:
+        remote.update_priorities("rows", [0], [2.0])
+except OSError as error:
+    print(type(error).__name__)
+server.close()
+
+# What is in the table, and fails to be written afterwards, is not acknowledged either.
+table = echoic.Table("rows", np.zeros(1000), max_size=100, durability="async")
+other = echoic.Table("few", np.float32(0), max_size=30_000, durability="async")
+server = echoic.Server(
+    tables=[table, other], transport=echoic.TcpTransport(port=0), journal=sys.argv[1] + "-2"
+)
+server.start()
+try:
+    with echoic.connect(server.addresses[0]) as remote:
+        remote.insert_batch(np.zeros((20, 1000)), "rows")
+        remote.flush(20)
+except OSError as error:
+    # More than the disk took: how many came before it said so depends on the moment.
+    print(type(error).__name__, error.code, len(table) > 11)
+other.insert(0.0)
+try:
+    with echoic.connect(server.addresses[0]) as remote:
+        key = remote.sample("few", 1).info.key
+        remote.update_priorities("few", np.repeat(key, 20_000), np.full(20_000, 2.0))
+except OSError as error:
+    print(type(error).__name__, other.items().priority)
+server.close()
+"""
+
+
+def test_a_full_disk_is_an_error_where_it_shows_and_the_table_lives(tmp_path: Path) -> None:
+    run = subprocess.run(
+        [sys.executable, "-c", FULL_DISK, str(tmp_path / "journals")],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert run.stdout.split("\n")[:-1] == [
+        "OSError True",
+        "True 4",
+        *["refused"] * 3,
+        "RefusedError JOURNAL",
+        "OSError",
+        "RefusedError JOURNAL True",
+        "OSError [2.]",
+    ], run.stderr
+
+
+def test_many_threads_share_the_way_to_the_disk(tmp_path: Path) -> None:
+    with journalled(tmp_path, "sync") as server:
+        table = server.client().table("rows")
+        threads = [
+            threading.Thread(
+                target=lambda: [
+                    table.insert({"obs": np.zeros(4, np.float32), "at": 1}) for _ in range(20)
+                ]
+            )
+            for _ in range(4)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+        assert table.info["inserts"] == 80
+        assert table.info["journal_kept"] == 80
+    with journalled(tmp_path, "sync") as server:
+        assert server.client().info()["rows"]["inserts"] == 80
+
+
+def test_a_stream_comes_back_beside_a_table_with_a_journal(tmp_path: Path) -> None:
+    def serve() -> echoic.Server:
+        table = Table("replay", np.int64(0), max_size=100, durability="async")
+        keeper = echoic.Checkpointer(tmp_path / "checkpoints")
+        return echoic.Server(
+            np.int64(0), 2, 4, tables=[table], checkpointer=keeper, journal=tmp_path / "journal"
+        )
+
+    with serve() as first:
+        first.submit(1)
+        first.client().insert(10, {"replay": 1.0})
+        first.checkpoint()
+        # Only the table survives what comes after the checkpoint.
+        first.submit(2)
+        first.client().insert(20, {"replay": 1.0})
+    with serve() as second:
+        table = second.client().table("replay")
+        assert sorted(table.get(table.items().key).data.tolist()) == [10, 20]
+        second.submit(3)
+        assert second.sample(1.0).batch.tolist() == [1, 3]
