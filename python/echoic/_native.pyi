@@ -17,6 +17,7 @@ __all__ = [
     "ColumnHistory",
     "Histogram",
     "LeafSpec",
+    "PendingBatch",
     "RemoteTable",
     "Sample",
     "SampleInfo",
@@ -559,6 +560,9 @@ class RemoteTable:
     def update_priorities(self, keys: Any, priorities: Any, wait: bool) -> int | None:
         """Change priorities; see ``Table.update_priorities``."""
 
+    def start_sample(self, count: int) -> PendingBatch:
+        """Ask for a batch, and go on; it counts as sampled when it is drawn."""
+
     def items(self, limit: int | None = None) -> BatchInfo:
         """What is known about all items, or so many of them; it does not count as a sample.
 
@@ -641,6 +645,13 @@ class Tables:
 
     def wait_only_while_connected(self) -> None:
         """From now on, no request waits for a connection that is lost."""
+
+@final
+class PendingBatch:
+    """A batch that a server was asked for; dropped before it was taken, it is given up."""
+
+    def take(self, timeout: float | None, beta: float) -> Batch:
+        """Wait for the batch; may be called again after it timed out."""
 
 @final
 class Shards:

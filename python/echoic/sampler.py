@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections import deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
-from echoic.errors import ClosedError, WaitTimeoutError
+from echoic.errors import ClosedError, EchoicError, WaitTimeoutError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -15,6 +16,9 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from echoic._native import Batch
+
+    # A batch that was asked for: waits for it, for so many seconds.
+    Pending: TypeAlias = Callable[[float], Batch]
 
 __all__ = ["Sampler"]
 
@@ -25,25 +29,28 @@ _LOOK = 0.1
 class Sampler:
     """An iterator over batches of a table; ``client.sampler`` makes one.
 
-    With ``prefetch`` above 0, threads fetch so many batches before they are asked for. Those count
-    as sampled although nobody may ever see them; with 0 a batch is drawn when it is taken, and
-    nothing starts a thread. It ends when the table is closed, or with :meth:`close`, which also
-    frees a thread that waits in ``next``.
+    With ``prefetch`` above 0, so many batches are on their way before they are asked for: threads
+    fetch them, or a server elsewhere sends them, which needs none. Those count as sampled although
+    nobody may ever see them; with 0 a batch is drawn when it is taken. It ends when the table is
+    closed, or with :meth:`close`, which also frees a thread that waits in ``next``.
     """
 
     def __init__(
         self,
         sample: Callable[[float | None], Batch],
+        start: Callable[[], Pending] | None = None,
         *,
         prefetch: int = 2,
         workers: int = 1,
         timeout: float | None = None,
     ) -> None:
-        """Take a function that samples a batch within a timeout."""
+        """Take a function that samples a batch within a timeout, and one that asks for one."""
         for name, value, least in (("prefetch", prefetch, 0), ("workers", workers, 1)):
             if value < least:
                 raise ValueError(f"{name} must be at least {least}, got {value}")
         self._sample = sample
+        self._start = start if prefetch else None
+        self._asked: deque[Pending] = deque()
         self._prefetch = prefetch
         self._timeout = timeout
         self._batches: deque[Batch] = deque()
@@ -55,8 +62,10 @@ class Sampler:
         self._error: BaseException | None = None
         self._threads = [
             threading.Thread(target=self._fetch, name=f"echoic-sampler-{number}", daemon=True)
-            for number in range(workers if prefetch else 0)
+            for number in range(workers if prefetch and start is None else 0)
         ]
+        if self._start is not None:
+            self._ask(self._start)
         for thread in self._threads:
             thread.start()
 
@@ -70,7 +79,50 @@ class Sampler:
         Raises:
             WaitTimeoutError: There was none within the sampler's timeout; it can be tried again.
         """
+        if self._start is not None:
+            return self._answered(self._start)
         return self._taken() if self._prefetch else self._drawn()
+
+    def _ask(self, start: Callable[[], Pending]) -> None:
+        """See to it that enough batches are on their way."""
+        with self._changed:
+            while len(self._asked) < self._prefetch and not self._closed:
+                self._asked.append(start())
+
+    def _answered(self, start: Callable[[], Pending]) -> Batch:
+        deadline = None if self._timeout is None else time.monotonic() + self._timeout
+        self._ask(start)
+        with self._changed:
+            if self._closed:
+                raise StopIteration
+            pending = self._asked.popleft()
+        while not self._closed:
+            left = None if deadline is None else max(0.0, deadline - time.monotonic())
+            try:
+                batch = pending(_LOOK if left is None else min(_LOOK, left))
+            except ClosedError:
+                self._closed = True
+            except WaitTimeoutError:
+                if left is not None and left <= _LOOK:
+                    # It may come yet. Who asks once more at least learns what is in its way.
+                    self._put_back(pending)
+                    return self._sample(0.0)
+            except EchoicError:
+                self._closed = True
+                raise
+            except BaseException:
+                self._put_back(pending)
+                raise
+            else:
+                # While this one is used, the next ones come. What is wrong with them is told then.
+                with contextlib.suppress(EchoicError):
+                    self._ask(start)
+                return batch
+        raise StopIteration
+
+    def _put_back(self, pending: Pending) -> None:
+        with self._changed:
+            self._asked.appendleft(pending)
 
     def _drawn(self) -> Batch:
         deadline = None if self._timeout is None else time.monotonic() + self._timeout
@@ -141,6 +193,7 @@ class Sampler:
             if thread is not threading.current_thread():
                 thread.join()
         self._batches.clear()
+        self._asked.clear()
 
     def __enter__(self) -> Self:
         """Return the sampler."""

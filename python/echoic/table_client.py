@@ -16,7 +16,7 @@ from echoic.trajectory_writer import TrajectoryWriter
 from echoic.vector_writer import VectorWriter
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
     from pathlib import Path
 
     from typing_extensions import Self
@@ -163,7 +163,8 @@ class TableClient:
             batch_size: How many items each has.
             prefetch: How many batches to fetch before they are asked for. They count as sampled;
                 with 0 each is drawn when it is taken.
-            workers: How many threads fetch.
+            workers: How many threads fetch from tables of this process, or of several servers; one
+                server elsewhere needs none.
             timeout: Seconds that ``next`` waits; ``None`` waits for ever.
             beta: The exponent of the importance weights.
 
@@ -178,8 +179,18 @@ class TableClient:
             4
         """
         source = self.table(table)
+        start: Callable[[], Callable[[float], Batch]] | None = None
+        if isinstance(source, _native.RemoteTable):
+            remote = source
+
+            # The server sends batches one after the other; threads would only hand them on.
+            def start() -> Callable[[float], Batch]:
+                pending = remote.start_sample(batch_size)
+                return lambda wait: pending.take(wait, beta)
+
         return Sampler(
             lambda wait: source.sample(batch_size, wait, beta),
+            start,
             prefetch=prefetch,
             workers=workers,
             timeout=timeout,

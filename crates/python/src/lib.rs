@@ -7,7 +7,7 @@
 //! - `structure`: the form of a tree as text. `doors`: a server's doors to other processes.
 //! - `tree`, `leaf` and `sources`: from a Python tree to checked byte sources and back.
 //! - `array`: the thin edge to numpy's C API, and the only file that calls it.
-//! - `numbers`: keys and priorities from arrays. `memory`: bytes for arrays of our own. `fork`: servers stay in their process.
+//! - `pending`: a batch on its way. `numbers`: keys and priorities from arrays. `memory`: bytes for arrays of our own. `fork`: servers stay in their process.
 //! - `updates`: priorities on their way. `wait`: waiting without the GIL, with Ctrl-C and deadlines.
 //! - `error`: Rust errors as the classes of `echoic.errors`.
 
@@ -23,6 +23,7 @@ mod fork;
 mod leaf;
 mod memory;
 mod numbers;
+mod pending;
 mod remote;
 mod sample;
 mod server;
@@ -49,6 +50,8 @@ mod _native {
     use super::client::Client;
     #[pymodule_export]
     use super::doors::ping;
+    #[pymodule_export]
+    use super::pending::PendingBatch;
     #[pymodule_export]
     use super::remote::{RemoteTable, Tables, connect_tables};
     #[pymodule_export]

@@ -24,6 +24,7 @@ use crate::error::{
 };
 use crate::fork::Process;
 use crate::numbers::{float_numbers, key_numbers};
+use crate::pending::PendingBatch;
 use crate::server::size;
 use crate::sources::DETACH_BYTES;
 use crate::spec::Spec;
@@ -319,6 +320,19 @@ impl RemoteTable {
         let batch = self
             .ask_until(py, deadline, |requests, wait| requests.sample(self.number, count, wait))?;
         Batch::of_remote(py, &self.shape, batch, beta)
+    }
+
+    /// Asks for a batch, which may be taken later.
+    fn start_sample(slf: Bound<'_, Self>, count: usize) -> PyResult<PendingBatch> {
+        let py = slf.py();
+        if count == 0 {
+            return Err(PyValueError::new_err("a batch has at least 1 item"));
+        }
+        let this = slf.get();
+        this.process.check(py)?;
+        let ticket = this.connection.requests.start_sample(this.number, count, None);
+        let ticket = ticket.map_err(|error| tables_error(py, &error))?;
+        Ok(PendingBatch::new(slf.unbind(), ticket))
     }
 
     /// Changes priorities; how many of the items were there, if that is waited for.

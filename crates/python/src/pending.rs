@@ -1,0 +1,56 @@
+//! A batch that a server was asked for, and that may not be there yet.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use echoic_net::client::tables::{Batch as RemoteBatch, TablesError, Ticket, Waiting};
+use echoic_replay::stream::Wait;
+use pyo3::exceptions::PyRuntimeError;
+use pyo3::prelude::*;
+
+use crate::remote::{RemoteTable, tables_error};
+use crate::table::Batch;
+use crate::wait::{self, Stopped};
+
+/// A batch that was asked for. Dropped before it was taken, it is given up.
+#[pyclass(frozen, module = "echoic._native")]
+pub struct PendingBatch {
+    table: Py<RemoteTable>,
+    /// None once the batch was taken, and while somebody waits for it.
+    ticket: Mutex<Option<Ticket<RemoteBatch>>>,
+}
+
+impl PendingBatch {
+    pub fn new(table: Py<RemoteTable>, ticket: Ticket<RemoteBatch>) -> Self {
+        Self { table, ticket: Mutex::new(Some(ticket)) }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<Ticket<RemoteBatch>>> {
+        self.ticket.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[pymethods]
+impl PendingBatch {
+    /// Waits for the batch. May be called again after it timed out or was interrupted.
+    fn take(&self, py: Python<'_>, timeout: Option<f64>, beta: f64) -> PyResult<Batch> {
+        let deadline = wait::deadline(timeout)?;
+        let ticket = self.lock().take();
+        let mut ticket = ticket.ok_or_else(|| {
+            PyRuntimeError::new_err("the batch was taken, or another thread waits for it")
+        })?;
+        let wait = |wait: Wait<'_, Waiting>| ticket.wait(wait);
+        match wait::detached(py, deadline, None, wait) {
+            Ok(batch) => Batch::of_remote(py, self.table.get().shape(), batch, beta),
+            Err(stopped) => {
+                if matches!(
+                    stopped,
+                    Stopped::Raised(_)
+                        | Stopped::Failed(TablesError::TimedOut(_) | TablesError::Interrupted)
+                ) {
+                    *self.lock() = Some(ticket);
+                }
+                Err(stopped.raise(py, tables_error))
+            }
+        }
+    }
+}
