@@ -51,6 +51,7 @@ test: build test-rust loom test-python ## Run all tests: Rust, model checks, Pyt
 bench: build .venv/.installed-demo ## Run the benchmarks, beside physical bounds and peers; prints JSON lines
 	@python -m benchmarks stream
 	@python -m benchmarks net
+	@python -m benchmarks tables
 
 .PHONY: docs
 docs: .venv/.installed-docs ## Build the documentation into site/

@@ -38,25 +38,24 @@ class EchoicTables(Echoic):
         server = echoic.Server(tables=[table], transport=echoic.TcpTransport(port=0)).start()
         return TableServer(
             server.addresses[0],
-            lambda: Client(server.client(), plan),
+            lambda: Client(server.client()),
             server.close,
         )
 
-    def dial(self, address: str, plan: Plan) -> TableClient:
+    def dial(self, address: str, plan: Plan) -> TableClient:  # noqa: ARG002 - for other systems
         """Connect with the defaults."""
         import echoic  # noqa: PLC0415 - as above
 
-        return Client(echoic.connect(address), plan)
+        return Client(echoic.connect(address))
 
 
 class Client:
     """A client of the table, of whatever door; its writer opens when it is first used."""
 
-    def __init__(self, client: Any, plan: Plan) -> None:
+    def __init__(self, client: Any) -> None:
         """Wrap a client of the project."""
         self.insert = client.insert
         self._client = client
-        self._names = [*Items(plan.kind).example]
         self._writer: Any = None
 
     def append(self, tree: Tree) -> None:
@@ -65,8 +64,7 @@ class Client:
             self._writer = self._client.trajectory_writer(num_keep_alive_refs=1)
         writer = self._writer
         writer.append(tree)
-        history = writer.history
-        writer.create_item(TABLE, 1.0, {name: history[name][-1] for name in self._names})
+        writer.create_item(TABLE, 1.0)
 
     def flush(self) -> None:
         """Wait for the acknowledgements."""

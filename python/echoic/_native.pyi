@@ -747,20 +747,25 @@ class TrajectoryWriter:
     def history(self) -> Any:
         """What items are cut from: a tree like the steps, of :class:`ColumnHistory`."""
 
-    def create_item(self, table: str, priority: float, trajectory: Any) -> None:
+    def create_item(
+        self, table: str, priority: float, trajectory: Any = None, *, last: int | None = None
+    ) -> None:
         """Make an item of steps of the history. Never waits.
 
         Args:
             table: Where it goes.
             priority: Finite and not negative.
             trajectory: A tree whose leaves are parts of columns of the history: one step
-                (``column[-1]``, which has no axis of time), a slice or a list of steps.
+                (``column[-1]``, which has no axis of time), a slice or a list of steps. Without it
+                the item is the last step of the history, all of it: ``[-1]`` of every column.
+            last: Instead of a trajectory: the last so many steps, ``[-last:]`` of every column.
 
         Raises:
             TableNotFoundError: There is no such table.
             PriorityError: The priority is none.
             SpecError: The item is not like the table's spec.
-            TrajectoryError: A step is gone, or a leaf is none of this writer's history.
+            TrajectoryError: There are not so many steps, or one is gone, or a leaf is none of this
+                writer's history.
         """
 
     def flush(self, block_until_num_items: int = 0, timeout: float | None = None) -> None:

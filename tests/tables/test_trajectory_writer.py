@@ -76,6 +76,41 @@ def count(writer: echoic.TrajectoryWriter, steps: int, start: int = 0) -> None:
 # Which steps an item has.
 
 
+def test_items_of_the_last_steps_need_no_history(setup: Setup) -> None:
+    writer = setup.writer(keep=5)
+    for number in range(8):
+        writer.append({"a": np.float32(number), "b": (np.full(2, number),)})
+        if number == 2:
+            with pytest.raises(echoic.TrajectoryError, match=r"last 4 steps: .* `a` has 3"):
+                writer.create_item("t", 1.0, last=4)
+        if number >= 3:
+            writer.create_item("t", 1.0, last=4)
+            history = writer.history
+            writer.create_item("t", 1.0, {"a": history["a"][-4:], "b": (history["b"][0][-4:],)})
+        writer.create_item("t", 1.0)
+    with pytest.raises(TypeError, match="either a trajectory, or last"):
+        writer.create_item("t", 1.0, {"a": writer.history["a"][-1]}, last=1)
+    with pytest.raises(ValueError, match="at least 1 step"):
+        writer.create_item("t", 1.0, last=0)
+    with pytest.raises(echoic.TrajectoryError, match=r"last 6 steps: .* `a` has 5"):
+        writer.create_item("t", 1.0, last=6)
+    # A column that comes later is in the items from then on.
+    writer.end_episode()
+    writer.append({"a": np.float32(8), "b": (np.full(2, 8),), "c": 1})
+    writer.create_item("t", 1.0)
+    writer.end_episode()
+    items = setup.items()
+    for number in range(3):
+        assert items.pop(0) == {"a": number, "b": [[number] * 2]}
+    for number in range(3, 8):
+        steps = list(range(number - 3, number + 1))
+        window = {"a": steps, "b": [[[step] * 2 for step in steps]]}
+        assert items.pop(0) == window
+        assert items.pop(0) == window
+        assert items.pop(0) == {"a": number, "b": [[number] * 2]}
+    assert items == [{"a": 8, "b": [[8, 8]], "c": 1}]
+
+
 def test_an_item_has_the_steps_that_it_names(setup: Setup) -> None:
     writer = setup.writer()
     count(writer, 5)
@@ -139,7 +174,7 @@ def test_an_item_without_steps_is_refused(setup: Setup) -> None:
     for nothing in (history[3:], history[[]], {"full": history[:], "empty": history[2:2]}):
         with pytest.raises(echoic.TrajectoryError, match="0 steps"):
             writer.create_item("t", 1.0, nothing)
-    for empty in ({}, (), None):
+    for empty in ({}, ()):
         with pytest.raises(echoic.TrajectoryError):
             writer.create_item("t", 1.0, empty)
     writer.flush()

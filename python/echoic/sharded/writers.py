@@ -185,9 +185,11 @@ class ShardedTrajectoryWriter(_Episodes[TrajectoryWriter]):
         """What new items may name: a tree like the steps."""
         return self._current()[1].history
 
-    def create_item(self, table: str, priority: float, trajectory: Any) -> None:
+    def create_item(
+        self, table: str, priority: float, trajectory: Any = None, *, last: int | None = None
+    ) -> None:
         """Make an item of steps of this episode."""
-        self._current()[1].create_item(table, priority, trajectory)
+        self._current()[1].create_item(table, priority, trajectory, last=last)
 
 
 class ShardedStructuredWriter(_Episodes[StructuredWriter]):

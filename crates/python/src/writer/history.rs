@@ -9,7 +9,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PySlice, PyTuple};
 use smallvec::SmallVec;
 
-use super::TrajectoryWriter;
+use super::{Runs, TrajectoryWriter};
 
 /// The steps of one column that new items may still name.
 #[pyclass(frozen, module = "echoic")]
@@ -47,11 +47,11 @@ impl ColumnHistory {
             let slice = slice.indices(len.try_into()?)?;
             let mut spans = SmallVec::new();
             if slice.step == 1 {
-                self.cut(&runs, slice.start as u64, slice.slicelength as u64, &mut spans);
+                cut(self.column, &runs, slice.start as u64, slice.slicelength as u64, &mut spans);
             } else {
                 for number in 0..slice.slicelength as isize {
                     let at = slice.start + number * slice.step;
-                    self.cut(&runs, at as u64, 1, &mut spans);
+                    cut(self.column, &runs, at as u64, 1, &mut spans);
                 }
             }
             return steps(spans, false);
@@ -65,14 +65,14 @@ impl ColumnHistory {
         };
         let mut spans = SmallVec::new();
         if let Ok(index) = index.extract::<isize>() {
-            self.cut(&runs, position(index)?, 1, &mut spans);
+            cut(self.column, &runs, position(index)?, 1, &mut spans);
             return steps(spans, true);
         }
         let indices: Vec<isize> = index.extract().map_err(|_| {
             PyTypeError::new_err("the steps of a history are named by an index, a slice or a list")
         })?;
         for index in indices {
-            self.cut(&runs, position(index)?, 1, &mut spans);
+            cut(self.column, &runs, position(index)?, 1, &mut spans);
         }
         steps(spans, false)
     }
@@ -95,31 +95,31 @@ impl ColumnHistory {
 }
 
 impl ColumnHistory {
-    fn runs(&self, py: Python<'_>) -> SmallVec<[std::ops::Range<u64>; 2]> {
+    fn runs(&self, py: Python<'_>) -> Runs {
         self.writer.get().runs(py, self.column)
     }
+}
 
-    /// Appends `len` steps from position `at` of the runs on.
-    fn cut(
-        &self,
-        runs: &[std::ops::Range<u64>],
-        mut at: u64,
-        mut len: u64,
-        spans: &mut SmallVec<[Span; 1]>,
-    ) {
-        for run in runs {
-            let steps = run.end - run.start;
-            if at >= steps {
-                at -= steps;
-                continue;
-            }
-            let part = len.min(steps - at);
-            if part == 0 {
-                return;
-            }
-            spans.push(Span { column: self.column, first: run.start + at, len: part as u32 });
-            (at, len) = (0, len - part);
+/// Appends `len` steps of a column from position `at` of its runs on.
+pub(super) fn cut(
+    column: u32,
+    runs: &[std::ops::Range<u64>],
+    mut at: u64,
+    mut len: u64,
+    spans: &mut SmallVec<[Span; 1]>,
+) {
+    for run in runs {
+        let steps = run.end - run.start;
+        if at >= steps {
+            at -= steps;
+            continue;
         }
+        let part = len.min(steps - at);
+        if part == 0 {
+            return;
+        }
+        spans.push(Span { column, first: run.start + at, len: part as u32 });
+        (at, len) = (0, len - part);
     }
 }
 

@@ -21,7 +21,7 @@ use echoic_replay::writer::structured::StructuredError;
 use echoic_replay::writer::{
     ChunkLength, ColumnConfig, ItemSteps, Span, StepRef, TrajectoryWriter as Writer,
 };
-use pyo3::exceptions::PyValueError;
+use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use smallvec::SmallVec;
 
@@ -50,9 +50,21 @@ struct Free {
     writer: Writer,
     /// The form used last comes first.
     items: Vec<Arc<ItemForm>>,
+    /// Of items that have the last steps of every column, and of those that have the last step.
+    whole: [Option<Whole>; 2],
     /// Used again by each item.
     spans: ItemSteps,
 }
+
+/// A form of items that have every column.
+struct Whole {
+    form: Arc<ItemForm>,
+    /// The column of each leaf.
+    columns: Vec<u32>,
+}
+
+/// Steps that can be named, in pieces without a gap.
+type Runs = SmallVec<[std::ops::Range<u64>; 2]>;
 
 impl Core for Free {
     fn writer(&self) -> &Writer {
@@ -121,7 +133,8 @@ impl TrajectoryWriter {
         let writer = Writer::new(config).map_err(|error| Refusal::from(error).raise(py))?;
         let tables: Vec<Destination> = tables.into_iter().map(Destination::from).collect();
         let names = tables.iter().map(|table| table.name().to_owned()).collect();
-        let core = Free { writer, items: Vec::new(), spans: ItemSteps::default() };
+        let core =
+            Free { writer, items: Vec::new(), whole: [None, None], spans: ItemSteps::default() };
         Ok(Self { inlet: Inlet::new(core, tables), names, config })
     }
 
@@ -163,17 +176,24 @@ impl TrajectoryWriter {
         })
     }
 
-    /// Makes an item of steps.
+    /// Makes an item of steps: those of a trajectory, the last ones of every column, or the last one.
+    #[pyo3(signature = (table, priority, trajectory=None, *, last=None))]
     fn create_item(
         slf: &Bound<'_, Self>,
         table: &str,
         priority: f64,
-        trajectory: &Bound<'_, PyAny>,
+        trajectory: Option<&Bound<'_, PyAny>>,
+        last: Option<u32>,
     ) -> PyResult<()> {
         let (py, this) = (slf.py(), slf.get());
         check_priorities(&[priority]).map_err(|error| priority_error(py, error.to_string()))?;
         let number = table_number(py, &this.names, table)?;
-        let (form, columns) = this.item_form(slf, trajectory)?;
+        let (form, columns) = match (trajectory, last) {
+            (Some(trajectory), None) => this.item_form(slf, trajectory)?,
+            (None, Some(0)) => return Err(PyValueError::new_err("an item has at least 1 step")),
+            (None, last) => this.last_form(slf, last)?,
+            _ => return Err(PyTypeError::new_err("give either a trajectory, or last=N steps")),
+        };
         let mut state = this.inlet.open(py)?;
         let created = create(&mut state, number, priority, &form.signature, &columns);
         drop(state);
@@ -223,7 +243,7 @@ impl TrajectoryWriter {
     }
 
     /// The steps of a column that can be named.
-    fn runs(&self, py: Python<'_>, column: u32) -> SmallVec<[std::ops::Range<u64>; 2]> {
+    fn runs(&self, py: Python<'_>, column: u32) -> Runs {
         self.inlet.lock(py).core.writer.history(column).map(Iterator::collect).unwrap_or_default()
     }
 
@@ -244,6 +264,75 @@ impl TrajectoryWriter {
         drop(state);
         read.map_err(|error| Refusal::from(error).raise(py))?;
         Ok(all)
+    }
+
+    /// The form of an item of the last steps of every column, and these; without a number it is one step,
+    /// which has no axis of time.
+    fn last_form(
+        &self,
+        slf: &Bound<'_, Self>,
+        number: Option<u32>,
+    ) -> PyResult<(Arc<ItemForm>, ItemColumns)> {
+        let (py, last) = (slf.py(), number.unwrap_or(1));
+        let state = self.inlet.lock(py);
+        let count = state.core.writer.columns().count();
+        let known = state.core.whole[usize::from(number.is_none())]
+            .as_ref()
+            .filter(|whole| whole.columns.len() == count);
+        let Some(Whole { form, columns }) = known else {
+            drop(state);
+            return self.first_last_form(slf, number);
+        };
+        let mut all = ItemColumns::new();
+        let short = columns.iter().find_map(|column| {
+            let mut runs = Runs::new();
+            runs.extend(state.core.writer.history(*column).into_iter().flatten());
+            let (steps, found) = last_steps(*column, &runs, last);
+            all.push(steps);
+            (found < u64::from(last)).then_some((*column, found))
+        });
+        let form = Arc::clone(form);
+        let path = short.and_then(|(column, _)| state.core.writer.columns().nth(column as usize));
+        match short.zip(path) {
+            Some(((_, found), (path, _))) => {
+                let error = too_short(last, path, found);
+                drop(state);
+                Err(trajectory_error(py, error))
+            }
+            None => Ok((form, all)),
+        }
+    }
+
+    /// As [`Self::last_form`], and remembers the form.
+    fn first_last_form(
+        &self,
+        slf: &Bound<'_, Self>,
+        number: Option<u32>,
+    ) -> PyResult<(Arc<ItemForm>, ItemColumns)> {
+        let (py, last, squeezed) = (slf.py(), number.unwrap_or(1), number.is_none());
+        let kinds = self.kinds(py);
+        let tree = self.inlet.like_steps(py, |column| {
+            let kind = Arc::clone(&kinds[column as usize]);
+            let (spans, found) = last_steps(column, &self.runs(py, column), last);
+            if found < u64::from(last) {
+                let path = self.path(py, column);
+                return Err(trajectory_error(py, too_short(last, &path, found)));
+            }
+            let steps = Steps { writer: slf.clone().unbind(), kind, spans, squeezed };
+            Ok(Bound::new(py, steps)?.into_any())
+        })?;
+        let (form, columns) = self.item_form(slf, &tree)?;
+        let order = columns.iter().filter_map(|spans| spans.first().map(|span| span.column));
+        let whole = Whole { form: Arc::clone(&form), columns: order.collect() };
+        let before = self.inlet.lock(py).core.whole[usize::from(squeezed)].replace(whole);
+        drop(before);
+        Ok((form, columns))
+    }
+
+    fn path(&self, py: Python<'_>, column: u32) -> String {
+        let state = self.inlet.lock(py);
+        let name = state.core.writer.columns().nth(column as usize);
+        name.map_or_else(String::new, |(path, _)| path.to_owned())
     }
 
     /// The form of an item and the steps of each column.
@@ -301,6 +390,20 @@ impl TrajectoryWriter {
         drop(dropped);
         Ok((form, columns))
     }
+}
+
+/// The last steps of a column, and how many they are: fewer where there are no more.
+fn last_steps(column: u32, runs: &[std::ops::Range<u64>], last: u32) -> (SmallVec<[Span; 1]>, u64) {
+    let len: u64 = runs.iter().map(|run| run.end - run.start).sum();
+    let found = len.min(last.into());
+    let mut spans = SmallVec::new();
+    history::cut(column, runs, len - found, found, &mut spans);
+    (spans, found)
+}
+
+fn too_short(last: u32, path: &str, found: u64) -> String {
+    let name = display(path);
+    format!("the last {last} steps: the history of column `{name}` has {found}")
 }
 
 /// A leaf of a trajectory, which must be steps of this writer.
