@@ -42,6 +42,20 @@ SAMPLES = {
 }
 
 
+def fewest(work: Callable[[], None]) -> int:
+    """How often Rust allocates while `work` is done, the fewest of three times.
+
+    All threads of the process are counted: one that an earlier test has left, such as a client
+    that says now and then that it is there, may come in between.
+    """
+    counts = []
+    for _ in range(3):
+        before = allocation_count()
+        work()
+        counts.append(allocation_count() - before)
+    return min(counts)
+
+
 def test_the_counter_counts(make_server: MakeServer) -> None:
     before = allocation_count()
     make_server(OBS)
@@ -55,11 +69,13 @@ def test_submitting_allocates_nothing(make_server: MakeServer, name: str) -> Non
     server = make_server(sample, batch_size=8, num_buffers=2000)
     for _ in range(100):
         server.submit(sample)
-    before = allocation_count()
-    for _ in range(10_000):
-        server.submit(sample)
-    assert allocation_count() - before == 0
-    assert server.info.inserted_total == 10_100
+
+    def work() -> None:
+        for _ in range(4000):
+            server.submit(sample)
+
+    assert fewest(work) == 0
+    assert server.info.inserted_total == 12_100
 
 
 @pytest.mark.parametrize("rows", [1, 7, 8, 20])
@@ -68,10 +84,12 @@ def test_submitting_rows_allocates_nothing(make_server: MakeServer, rows: int) -
     batch = {name: np.zeros((rows, 3), np.float32) for name in SIX}
     for _ in range(10):
         server.submit_batch(batch)
-    before = allocation_count()
-    for _ in range(1000):
-        server.submit_batch(batch)
-    assert allocation_count() - before == 0
+
+    def work() -> None:
+        for _ in range(500):
+            server.submit_batch(batch)
+
+    assert fewest(work) == 0
 
 
 def cycles(server: echoic.Server, sample: Any, count: int) -> int:
@@ -96,8 +114,11 @@ def test_taking_and_dropping_a_batch_of_six_leaves_allocates_at_most_twice(
 def test_memory_does_not_grow_with_the_number_of_batches(make_server: MakeServer) -> None:
     server = make_server(SAMPLES["nested"], batch_size=2, num_buffers=3)
     cycles(server, SAMPLES["nested"], 20)
-    first = cycles(server, SAMPLES["nested"], 500)
-    assert cycles(server, SAMPLES["nested"], 500) == first
+
+    def work() -> None:
+        cycles(server, SAMPLES["nested"], 500)
+
+    assert fewest(work) == fewest(work)
 
 
 def test_a_producer_that_blocks_allocates_nothing(make_server: MakeServer, background: Any) -> None:
