@@ -91,8 +91,9 @@ class Sampler:
 
     def _answered(self, start: Callable[[], Pending]) -> Batch:
         deadline = None if self._timeout is None else time.monotonic() + self._timeout
-        self._ask(start)
         with self._changed:
+            # Together: another thread may be about to take the only one.
+            self._ask(start)
             if self._closed:
                 raise StopIteration
             pending = self._asked.popleft()

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import pickle
+import sys
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +14,7 @@ import numpy as np
 import pytest
 import trustme
 from echoic import Table, limiters, selectors
+from echoic.sampler import Sampler
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -106,6 +109,40 @@ def test_what_is_sampled_after_an_update_comes_after_it(open_tables: Any) -> Non
     with pytest.raises(echoic.PriorityError):
         client.update_priorities("t", items.key[:1], [-1.0], wait=False)
     client.close()
+
+
+def test_threads_that_share_a_sampler_each_get_their_own_batches() -> None:
+    numbers = itertools.count()
+    lock = threading.Lock()
+
+    def start() -> Any:
+        with lock:
+            number = next(numbers)
+        return lambda _: number
+
+    taken: list[int] = []
+    errors: list[BaseException] = []
+    batches = Sampler(lambda _: None, start, prefetch=1)  # type: ignore[arg-type, return-value]
+
+    def take() -> None:
+        try:
+            taken.extend(next(batches) for _ in range(500))  # type: ignore[misc]
+        except BaseException as error:  # noqa: BLE001 - the test shows it
+            errors.append(error)
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        threads = [threading.Thread(target=take) for _ in range(6)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(20)
+    finally:
+        sys.setswitchinterval(interval)
+        batches.close()
+    assert errors == []
+    assert len(set(taken)) == len(taken) == 3000
 
 
 def test_updates_that_nobody_waits_for_are_not_lost_in_silence() -> None:
