@@ -353,6 +353,7 @@ class Table:
         seed: int,
         trajectories: Any = None,
         durability: str = "none",
+        metadata: bytes = b"",
     ) -> Self: ...
     def insert(
         self,
@@ -492,6 +493,10 @@ class Table:
         """What acknowledged changes survive: ``"none"``, ``"async"`` or ``"sync"``."""
 
     @property
+    def metadata(self) -> bytes:
+        """What the program keeps with the table."""
+
+    @property
     def spec(self) -> Spec | None:
         """What items look like; ``None`` when they may be of any form."""
 
@@ -502,7 +507,14 @@ class Table:
         ``name``, ``size``, ``total_weight`` (see :class:`BatchInfo`), ``max_size``,
         ``max_times_sampled``, ``inserts``, ``samples``, ``deletions``, ``sampler``, ``remover``,
         ``min_size``, ``samples_per_insert``, ``min_diff``, ``max_diff``, ``paused``, ``version``
-        and ``memory_bytes`` (of rows; 0 without a spec: other tables may share the chunks). With a
+        and ``memory_bytes`` (of rows; 0 without a spec: other tables may share the chunks).
+
+        Of ``inserts`` and ``samples`` also who had to wait, since the table was new or reset:
+        ``insert_calls`` and ``sample_calls`` (each item is one, so these are ``inserts`` and
+        ``samples`` again), ``insert_calls_waiting`` (now), ``insert_calls_limited`` (that had to
+        wait, whatever for and whatever became of them; a batch that waits is one),
+        ``insert_wait_seconds`` (of all of these together), and the same of ``sample_``.
+        ``unique_samples`` is how many of the items inserted since then were ever sampled. With a
         journal also ``journal_records`` (so many changes were told), ``journal_kept`` (so many
         survive what the durability says), ``journal_held_bytes`` (that wait to be written) and
         ``journal_segments`` (files).
@@ -598,6 +610,10 @@ class RemoteTable:
     @property
     def name(self) -> str:
         """What the table is called."""
+
+    @property
+    def metadata(self) -> bytes:
+        """What the server's program keeps with the table; see ``Table``."""
 
     @property
     def spec(self) -> Spec | None:
@@ -742,6 +758,13 @@ class TrajectoryWriter:
 
     def append_batch(self, steps: Any, timeout: float | None = None) -> None:
         """Append many consecutive steps, given as leaves with a leading axis."""
+
+    def append_columns(self, values: list[Any], partial: bool = False) -> list[Steps | None]:
+        """Append a step of columns that have numbers for names, and name what was appended.
+
+        For layers above that keep a history of their own. A value that is ``None`` is left out.
+        Never waits, however many items wait for their tables.
+        """
 
     @property
     def history(self) -> Any:
@@ -1007,6 +1030,18 @@ class Steps:
     @property
     def shape(self) -> tuple[int, ...]:
         """The shape that this has in an item."""
+
+    @property
+    def expired(self) -> bool:
+        """Whether a step is gone, so that no item can be made of these."""
+
+    @staticmethod
+    def join(steps: list[Steps], squeezed: bool) -> Steps:
+        """Put steps one after the other; squeezed, take the one step of one without an axis of time.
+
+        Raises:
+            ValueError: They are of different dtypes, shapes or writers, or none.
+        """
 
     def numpy(self) -> np.ndarray[Any, Any]:
         """Copy the values.

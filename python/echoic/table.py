@@ -60,6 +60,9 @@ class Table(_native.Table):
             however sudden, since the system has it then; when the machine fails, the last seconds
             are lost. ``"sync"``: also a failure of the machine, since it is on disk then. The last
             two need a server with a ``journal``.
+        metadata: Bytes for layers above, at most 64 KiB, which tables of a server also tell its
+            clients elsewhere: ``table.metadata``. A setting, so no checkpoint and no journal has
+            them.
 
     Raises:
         SpecError: The spec can't be stored.
@@ -103,6 +106,7 @@ class Table(_native.Table):
         seed: int | None = None,
         trajectories: Any = None,
         durability: Literal["none", "async", "sync"] = "none",
+        metadata: bytes = b"",
     ) -> Self:
         """Make an empty table; see the class for the arguments."""
         if spec is not None and trajectories is not None:
@@ -119,10 +123,11 @@ class Table(_native.Table):
             secrets.randbits(64) if seed is None else seed,
             trajectories,
             durability,
+            metadata,
         )
 
     @classmethod
-    def queue(
+    def queue(  # noqa: PLR0913 - one argument for each option
         cls,
         name: str,
         spec: Any = None,
@@ -130,6 +135,7 @@ class Table(_native.Table):
         max_size: int,
         trajectories: Any = None,
         durability: Literal["none", "async", "sync"] = "none",
+        metadata: bytes = b"",
     ) -> Self:
         """Make a table from which each item is sampled once, the oldest first.
 
@@ -145,10 +151,11 @@ class Table(_native.Table):
             max_times_sampled=1,
             trajectories=trajectories,
             durability=durability,
+            metadata=metadata,
         )
 
     @classmethod
-    def stack(
+    def stack(  # noqa: PLR0913 - one argument for each option
         cls,
         name: str,
         spec: Any = None,
@@ -156,6 +163,7 @@ class Table(_native.Table):
         max_size: int,
         trajectories: Any = None,
         durability: Literal["none", "async", "sync"] = "none",
+        metadata: bytes = b"",
     ) -> Self:
         """Make a table from which each item is sampled once, the newest first.
 
@@ -171,6 +179,7 @@ class Table(_native.Table):
             max_times_sampled=1,
             trajectories=trajectories,
             durability=durability,
+            metadata=metadata,
         )
 
     def set_limiter(self, limiter: Limiter) -> None:

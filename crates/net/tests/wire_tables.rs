@@ -6,14 +6,15 @@ use std::sync::Arc;
 use echoic_net::wire::WireError;
 use echoic_net::wire::frame::{HEADER_BYTES, Header, Stall};
 use echoic_net::wire::handshake::{Offer, Welcome};
+use echoic_net::wire::reader::Reader;
 use echoic_net::wire::tables::{
     ALIGNMENT, Answer, Area, BatchHead, FailureCode, ItemHead, Layout, Numbers, Operation, Release,
-    Request, RowsHead, SignatureHead, SliceHead, TableEntry, check_list,
+    Request, RowsHead, SignatureHead, SliceHead, TableEntry, check_list, read_list, write_list,
 };
 use echoic_replay::chunk::ColumnKind;
 use echoic_replay::limiter::{Counts, Parameters};
 use echoic_replay::spec::ANY_LENGTH;
-use echoic_replay::table::{Form, Infos};
+use echoic_replay::table::{Form, Infos, MAX_METADATA, Waits};
 use echoic_replay::trajectory::{Column, Signature};
 use echoic_replay::{Dtype, Leaf, Spec};
 use proptest::collection::vec;
@@ -102,8 +103,14 @@ fn entry() -> impl Strategy<Value = TableEntry> {
             Form::Trajectories(Some(Spec::of_trajectories(leaves(kinds, true)).unwrap()))
         }),
     ];
-    ("[a-z]{1,9}", form, "\\PC{0,30}", any::<u32>()).prop_map(
-        |(name, form, structure, max_size)| TableEntry { name, form, structure, max_size },
+    ("[a-z]{1,9}", form, "\\PC{0,30}", any::<u32>(), vec(any::<u8>(), 0..30)).prop_map(
+        |(name, form, structure, max_size, metadata)| TableEntry {
+            name,
+            form,
+            structure,
+            max_size,
+            metadata,
+        },
     )
 }
 
@@ -168,6 +175,9 @@ proptest! {
             total_weight,
             max_times_sampled,
             counts,
+            unique_samples: 6,
+            insert_waits: Waits { waiting: 1, limited: 2, nanos: u64::MAX },
+            sample_waits: Waits { waiting: 3, limited: count, nanos: 5 },
             limiter,
             paused,
             version,
@@ -311,6 +321,38 @@ fn a_length_that_no_memory_has_is_refused_before_any_is_taken() {
         let error = layout.columns(2, 100, None).unwrap_err();
         assert!(matches!(error, WireError::TooLarge { .. }), "{error}");
     }
+}
+
+#[test]
+fn metadata_that_is_too_long_is_refused_on_both_sides() {
+    let with = |len: usize| TableEntry {
+        name: "replay".into(),
+        form: Form::Trajectories(None),
+        structure: String::new(),
+        max_size: 1,
+        metadata: vec![7; len],
+    };
+    let field = "length of a table's metadata";
+    let limit = MAX_METADATA as u64;
+    let too_large = WireError::TooLarge { field, limit, got: limit + 1 };
+    assert_eq!(check_list(&[with(MAX_METADATA)]), Ok(()));
+    assert_eq!(check_list(&[with(MAX_METADATA + 1)]), Err(too_large));
+    let mut list = Vec::new();
+    write_list(&mut list, &[with(MAX_METADATA)]);
+    assert_eq!(read_list(&mut Reader::new(&list)), Ok(vec![with(MAX_METADATA)]));
+    // A length that says more than there may be, and one that says more than there is.
+    let at = list.len() - MAX_METADATA - 4;
+    list[at..at + 4].copy_from_slice(&u32::MAX.to_le_bytes());
+    let error = read_list(&mut Reader::new(&list)).unwrap_err();
+    assert_eq!(error, WireError::TooLarge { field, limit, got: u32::MAX.into() });
+    list[at..at + 4].copy_from_slice(&(MAX_METADATA as u32).to_le_bytes());
+    list.pop();
+    let error = read_list(&mut Reader::new(&list)).unwrap_err();
+    assert!(matches!(error, WireError::Truncated { field: "metadata of a table", .. }), "{error}");
+    // Many tables that are good one by one, of which a WELCOME has no room.
+    let error = check_list(&vec![with(MAX_METADATA); 256]).unwrap_err();
+    let field = "length of the list of tables";
+    assert!(matches!(error, WireError::TooLarge { field: told, .. } if told == field), "{error}");
 }
 
 #[test]

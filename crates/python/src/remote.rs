@@ -28,7 +28,7 @@ use crate::pending::PendingBatch;
 use crate::server::size;
 use crate::sources::DETACH_BYTES;
 use crate::spec::Spec;
-use crate::table::{Batch, BatchInfo, Items, Settings, Shape};
+use crate::table::{Batch, BatchInfo, Items, Settings, Shape, set_calls};
 use crate::updates::Updates;
 use crate::wait::{self, Stopped};
 
@@ -431,6 +431,11 @@ impl RemoteTable {
     }
 
     #[getter]
+    fn metadata(&self) -> &[u8] {
+        &self.entry.metadata
+    }
+
+    #[getter]
     fn spec(&self, py: Python<'_>) -> PyResult<Option<Spec>> {
         match &self.entry.form {
             Form::Rows(spec) => Spec::new(py, spec).map(Some),
@@ -449,6 +454,8 @@ impl RemoteTable {
         dict.set_item("inserts", numbers.counts.inserts)?;
         dict.set_item("samples", numbers.counts.samples)?;
         dict.set_item("deletions", numbers.counts.deletions)?;
+        set_calls(&dict, &numbers.counts, numbers.insert_waits, numbers.sample_waits)?;
+        dict.set_item("unique_samples", numbers.unique_samples)?;
         dict.set_item("min_size", numbers.limiter.min_size)?;
         dict.set_item("samples_per_insert", numbers.limiter.samples_per_insert)?;
         dict.set_item("min_diff", numbers.limiter.min_diff)?;

@@ -151,6 +151,8 @@ struct State {
     priorities: Vec<f64>,
     versions: Vec<u64>,
     counts: Counts,
+    /// Of tables whose journals tell which items were sampled.
+    unique_samples: Option<u64>,
     version: u64,
     contents: BTreeMap<u64, Vec<u8>>,
 }
@@ -159,7 +161,9 @@ fn state(table: &Arc<Table>) -> State {
     let Infos { keys, priorities, versions, .. } = table.items();
     let info = table.info();
     let (counts, version) = (info.counts, info.version);
-    State { keys, priorities, versions, counts, version, contents: contents(table) }
+    let unique_samples = (table.config().max_times_sampled > 0).then_some(info.unique_samples);
+    let contents = contents(table);
+    State { keys, priorities, versions, counts, unique_samples, version, contents }
 }
 
 fn next(table: &Table) -> u64 {

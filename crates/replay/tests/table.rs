@@ -11,7 +11,7 @@ use echoic_replay::selectors::SelectorKind;
 use echoic_replay::spec::ANY_LENGTH;
 use echoic_replay::stream::Wait;
 use echoic_replay::table::{
-    Form, Infos, Obstacle, Sampled, Stack, Table, TableConfig, TableError, Tables,
+    Form, Infos, MAX_METADATA, Obstacle, Sampled, Stack, Table, TableConfig, TableError, Tables,
 };
 use echoic_replay::trajectory::{Column, Signature, Trajectory};
 use echoic_replay::{Dtype, Leaf, Spec};
@@ -257,6 +257,7 @@ struct Pair {
     sampler: Chooser,
     remover: Chooser,
     counts: Counts,
+    unique_samples: u64,
     limiter: Parameters,
     paused: bool,
     version: u64,
@@ -275,6 +276,7 @@ impl Pair {
             sampler: Chooser::new(config.sampler),
             remover: Chooser::new(config.remover),
             counts: Counts::default(),
+            unique_samples: 0,
             limiter: *config.limiter.parameters(),
             paused: false,
             version: 0,
@@ -349,6 +351,7 @@ impl Pair {
                 self.table.reset();
                 self.gone.extend(self.items.drain(..).map(|item| item.key));
                 self.counts = Counts::default();
+                self.unique_samples = 0;
                 self.sampler.drawn.clear();
             }
             Op::Pause => {
@@ -379,6 +382,7 @@ impl Pair {
         let info = self.table.info();
         prop_assert_eq!(info.size as usize, self.items.len());
         prop_assert_eq!(info.counts, self.counts);
+        prop_assert_eq!(info.unique_samples, self.unique_samples);
         prop_assert_eq!(info.counts.size(), u64::from(info.size));
         prop_assert_eq!((info.paused, info.version), (self.paused, self.version));
         prop_assert_eq!(info.limiter.parameters(), &self.limiter);
@@ -560,6 +564,7 @@ impl Pair {
             );
             let item = &mut self.items[at];
             item.times_sampled += 1;
+            self.unique_samples += u64::from(item.times_sampled == 1);
             prop_assert_eq!(infos.times_sampled[draw], item.times_sampled);
             prop_assert_eq!(infos.priorities[draw], item.priority);
             prop_assert_eq!(infos.versions[draw], item.version);
@@ -948,6 +953,17 @@ fn settings_that_make_no_table_are_refused() {
         "min_size 11 is never reached by a table of max_size 10"
     );
     assert!(Table::new(TableConfig { name: "n".repeat(256), ..good() }).is_ok());
+}
+
+#[test]
+fn metadata_stays_with_the_table_and_has_a_limit() {
+    let made = || Table::new(config(rows(), SelectorKind::Uniform, SelectorKind::Fifo, 10));
+    assert_eq!(made().unwrap().metadata(), b"");
+    let table = made().unwrap().with_metadata(vec![7; MAX_METADATA]).unwrap();
+    table.reset();
+    assert_eq!(table.metadata(), [7; MAX_METADATA]);
+    let error = made().unwrap().with_metadata(vec![7; MAX_METADATA + 1]).unwrap_err();
+    assert_eq!(error.to_string(), "a table's metadata has at most 65536 bytes, got 65537");
 }
 
 #[test]

@@ -309,7 +309,12 @@ class ShardedTable:
         there = [info for info in each if info is not None]
         total = dict(there[0]) if there else {"name": self.name, "size": 0}
         summed = ("size", "total_weight", "max_size", "inserts", "samples", "deletions")
-        for name in (*summed, "memory_bytes"):
+        calls = [
+            f"{call}_{number}"
+            for call in ("insert", "sample")
+            for number in ("calls", "calls_waiting", "calls_limited", "wait_seconds")
+        ]
+        for name in (*summed, *calls, "unique_samples", "memory_bytes"):
             total[name] = sum(info[name] for info in there)
         total["version"] = max((info["version"] for info in there), default=0)
         total["paused"] = any(info["paused"] for info in there)
@@ -321,6 +326,15 @@ class ShardedTable:
         """What items look like, if the table says so."""
         return next(
             shard.tables[self.name].spec for shard in self._shards.all if self.name in shard.tables
+        )
+
+    @property
+    def metadata(self) -> bytes:
+        """What the program of the first server that has the table keeps with it."""
+        return next(
+            shard.tables[self.name].metadata
+            for shard in self._shards.all
+            if self.name in shard.tables
         )
 
     def __len__(self) -> int:

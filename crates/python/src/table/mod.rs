@@ -8,9 +8,9 @@ mod shape;
 use std::sync::Arc;
 use std::time::Instant;
 
-use echoic_replay::limiter::Reason;
+use echoic_replay::limiter::{Counts, Reason};
 use echoic_replay::stream::Wait;
-use echoic_replay::table::{self as core, Form, Obstacle, Sampled, TableConfig};
+use echoic_replay::table::{self as core, Form, Obstacle, Sampled, TableConfig, Waits};
 use echoic_replay::trajectory::{Signature, Trajectory};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -43,7 +43,7 @@ impl Table {
     #[new]
     #[pyo3(signature = (
         name, example, sampler, remover, limiter, max_size, max_times_sampled, seed,
-        trajectories=None, durability="none"
+        trajectories=None, durability="none", metadata=None
     ))]
     #[expect(clippy::too_many_arguments, reason = "they are keywords in Python")]
     fn new(
@@ -58,6 +58,7 @@ impl Table {
         seed: u64,
         trajectories: Option<&Bound<'_, PyAny>>,
         durability: &str,
+        metadata: Option<&[u8]>,
     ) -> PyResult<Self> {
         let durability = settings::durability(durability)?;
         let count = |name: &str, value: i64| {
@@ -90,7 +91,9 @@ impl Table {
             max_times_sampled: count("max_times_sampled", max_times_sampled)?,
             seed,
         };
-        let table = core::Table::new(config).map_err(|error| table_error(py, &error))?;
+        let metadata = metadata.unwrap_or_default().to_vec();
+        let table = core::Table::new(config).and_then(|table| table.with_metadata(metadata));
+        let table = table.map_err(|error| table_error(py, &error))?;
         let table = table.durable(durability);
         let (arena, process) = (Arena::default(), Process::current());
         Ok(Self { table: Arc::new(table), shape, arena, process })
@@ -267,6 +270,11 @@ impl Table {
     }
 
     #[getter]
+    fn metadata(&self) -> &[u8] {
+        self.table.metadata()
+    }
+
+    #[getter]
     fn spec(&self, py: Python<'_>) -> PyResult<Option<Spec>> {
         match &self.table.config().form {
             Form::Rows(spec) => Spec::new(py, spec).map(Some),
@@ -286,6 +294,8 @@ impl Table {
         dict.set_item("inserts", info.counts.inserts)?;
         dict.set_item("samples", info.counts.samples)?;
         dict.set_item("deletions", info.counts.deletions)?;
+        set_calls(&dict, &info.counts, info.insert_waits, info.sample_waits)?;
+        dict.set_item("unique_samples", info.unique_samples)?;
         dict.set_item("sampler", config.sampler.to_string())?;
         dict.set_item("remover", config.remover.to_string())?;
         let limiter = info.limiter.parameters();
@@ -304,6 +314,24 @@ impl Table {
         }
         Ok(dict)
     }
+}
+
+/// How many calls there were, each with one item as the limiter counts them, and what of waits is known.
+pub fn set_calls(
+    info: &Bound<'_, PyDict>,
+    counts: &Counts,
+    inserts: Waits,
+    samples: Waits,
+) -> PyResult<()> {
+    for (calls, count, waits) in
+        [("insert", counts.inserts, inserts), ("sample", counts.samples, samples)]
+    {
+        info.set_item(format!("{calls}_calls"), count)?;
+        info.set_item(format!("{calls}_calls_waiting"), waits.waiting)?;
+        info.set_item(format!("{calls}_calls_limited"), waits.limited)?;
+        info.set_item(format!("{calls}_wait_seconds"), waits.time().as_secs_f64())?;
+    }
+    Ok(())
 }
 
 impl Table {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use echoic_replay::chunk::ColumnKind;
 use echoic_replay::writer::Span;
-use pyo3::exceptions::{PyIndexError, PyTypeError};
+use pyo3::exceptions::{PyIndexError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PySlice, PyTuple};
 use smallvec::SmallVec;
@@ -148,6 +148,47 @@ impl Steps {
     #[getter]
     fn dtype(&self, py: Python<'_>) -> PyResult<Py<numpy::PyArrayDescr>> {
         crate::dtype::to_numpy(py, self.kind.dtype)
+    }
+
+    /// Whether a step is gone, so that no item can be made of these.
+    #[getter]
+    fn expired(&self, py: Python<'_>) -> bool {
+        !self.writer.get().has(py, &self.spans)
+    }
+
+    /// The steps of several, one after the other; squeezed, the one step of one.
+    #[staticmethod]
+    fn join(steps: Vec<PyRef<'_, Self>>, squeezed: bool) -> PyResult<Self> {
+        let Some(first) = steps.first() else {
+            return Err(PyValueError::new_err("expected steps to join, got none"));
+        };
+        let (writer, kind) = (first.writer.clone_ref(first.py()), Arc::clone(&first.kind));
+        let mut spans: SmallVec<[Span; 1]> = SmallVec::new();
+        for (number, part) in steps.iter().enumerate() {
+            if !part.writer.is(&writer) || part.kind != kind {
+                let text = format!("steps {number} are of another dtype, shape or writer than 0");
+                return Err(PyValueError::new_err(text));
+            }
+            for span in &part.spans {
+                match spans.last_mut() {
+                    Some(last)
+                        if last.column == span.column
+                            && last.first + u64::from(last.len) == span.first =>
+                    {
+                        last.len += span.len;
+                    }
+                    _ => spans.push(*span),
+                }
+            }
+        }
+        let joined = Self { writer, kind, spans, squeezed };
+        match joined.count() {
+            got if squeezed && got != 1 => {
+                let text = format!("expected 1 step without an axis of time, got {got}");
+                Err(PyValueError::new_err(text))
+            }
+            _ => Ok(joined),
+        }
     }
 
     /// The values, copied.

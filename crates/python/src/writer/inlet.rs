@@ -187,6 +187,11 @@ impl<C: Core> Inlet<C> {
         Ok(state)
     }
 
+    /// The form of the last step.
+    pub fn last_form(&self, py: Python<'_>) -> Option<Arc<StepForm>> {
+        self.lock(py).forms.first().cloned()
+    }
+
     /// The forms that steps had, the last one first.
     pub fn forms(&self, py: Python<'_>) -> SmallVec<[Arc<StepForm>; 4]> {
         self.lock(py).forms.iter().cloned().collect()
@@ -321,6 +326,13 @@ impl<C: Single> Inlet<C> {
     ) -> PyResult<()> {
         let py = step.py();
         let deadline = wait::deadline(timeout)?;
+        let crowded = self.append_unhurried(step, partial)?;
+        if crowded { self.drain(py, MAX_WAITING / 2, deadline) } else { Ok(()) }
+    }
+
+    /// The same however many items wait for their tables; whether they are many.
+    pub fn append_unhurried(&self, step: &Bound<'_, PyAny>, partial: bool) -> PyResult<bool> {
+        let py = step.py();
         let mut crowded = false;
         let store = |form: &StepForm, sources: &[Source], _: &One| {
             let columns: SmallVec<[u32; 16]> =
@@ -339,7 +351,7 @@ impl<C: Single> Inlet<C> {
             appended.map_err(|refusal| refusal.raise(py))
         };
         self.with_form(step, || One, compile_one, store)?;
-        if crowded { self.drain(py, MAX_WAITING / 2, deadline) } else { Ok(()) }
+        Ok(crowded)
     }
 
     pub fn append_batch(&self, steps: &Bound<'_, PyAny>, timeout: Option<f64>) -> PyResult<()> {

@@ -23,6 +23,7 @@ use echoic_replay::writer::{
 };
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyList};
 use smallvec::SmallVec;
 
 use self::destination::{AnyTable, Destination};
@@ -164,6 +165,42 @@ impl TrajectoryWriter {
         self.inlet.append_batch(steps, timeout)
     }
 
+    /// Adds a step, or a part of one, of columns that have numbers for names, without ever waiting.
+    ///
+    /// For layers above that keep a history of their own: a list with the value of each column, or `None`,
+    /// becomes a list with the step of each column, or `None`.
+    #[pyo3(signature = (values, partial=false))]
+    fn append_columns<'py>(
+        slf: &Bound<'py, Self>,
+        values: &Bound<'py, PyList>,
+        partial: bool,
+    ) -> PyResult<Bound<'py, PyList>> {
+        let (py, this) = (slf.py(), slf.get());
+        let step = PyDict::new(py);
+        for (number, value) in values.iter().enumerate() {
+            if !value.is_none() {
+                step.set_item(number.to_string(), value)?;
+            }
+        }
+        // A writer is for one thread, so this is the step that the values become.
+        let first = this.inlet.open(py)?.core.writer.steps();
+        this.inlet.append_unhurried(step.as_any(), partial)?;
+        let cells = PyList::new(py, (0..values.len()).map(|_| py.None()))?;
+        let Some(form) = this.inlet.last_form(py) else { return Ok(cells) };
+        let kinds = this.kinds(py);
+        for (rule, column) in form.tree.rules.iter().zip(&form.columns) {
+            let Ok(number) = rule.leaf.path.parse::<usize>() else { continue };
+            let steps = Steps {
+                writer: slf.clone().unbind(),
+                kind: Arc::clone(&kinds[*column as usize]),
+                spans: SmallVec::from_buf([Span { column: *column, first, len: 1 }]),
+                squeezed: true,
+            };
+            cells.set_item(number, Bound::new(py, steps)?)?;
+        }
+        Ok(cells)
+    }
+
     /// What new items may name: a tree like the steps.
     #[getter]
     fn history<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
@@ -245,6 +282,14 @@ impl TrajectoryWriter {
     /// The steps of a column that can be named.
     fn runs(&self, py: Python<'_>, column: u32) -> Runs {
         self.inlet.lock(py).core.writer.history(column).map(Iterator::collect).unwrap_or_default()
+    }
+
+    /// Whether all these steps can still be named.
+    fn has(&self, py: Python<'_>, spans: &[Span]) -> bool {
+        spans.iter().all(|span| {
+            let end = span.first + u64::from(span.len);
+            self.runs(py, span.column).iter().any(|run| run.start <= span.first && end <= run.end)
+        })
     }
 
     /// The bytes of steps.

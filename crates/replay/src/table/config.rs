@@ -9,6 +9,8 @@ use crate::spec::Spec;
 
 /// The longest name of a table.
 pub const MAX_NAME: usize = 256;
+/// The most bytes that the layers above may keep with a table.
+pub const MAX_METADATA: usize = 1 << 16;
 
 /// How items are kept.
 #[derive(Debug, Clone, PartialEq)]

@@ -91,6 +91,8 @@ pub(super) struct Core {
     pub(super) remover: Box<dyn Selector>,
     pub(super) limiter: Limiter,
     pub(super) counts: Counts,
+    /// How many items were ever sampled, of those that `counts` counts.
+    pub(super) unique_samples: u64,
     /// How often the table was loaded: rows that were reserved before are of a slab that is gone.
     pub(super) era: u64,
     /// Inserts that have a row and are not done yet.
@@ -128,6 +130,7 @@ impl Core {
             remover,
             limiter: config.limiter,
             counts: Counts::default(),
+            unique_samples: 0,
             era: 0,
             reserved: 0,
             rng: Rng::new(config.seed),
@@ -337,6 +340,7 @@ impl Core {
             }
             infos.times_sampled.extend(picks.iter().map(|pick| {
                 let item = self.items.at_mut(pick.slot);
+                self.unique_samples += u64::from(item.times_sampled == 0);
                 item.times_sampled = item.times_sampled.saturating_add(1);
                 item.times_sampled
             }));
@@ -347,6 +351,7 @@ impl Core {
                 self.sampler.pick(1, &mut self.rng, &mut picks);
                 let Some(pick) = picks.get(first).copied() else { break };
                 let item = self.items.at_mut(pick.slot);
+                self.unique_samples += u64::from(item.times_sampled == 0);
                 item.times_sampled += 1;
                 infos.times_sampled.push(item.times_sampled);
                 let is_last = item.times_sampled >= self.max_times_sampled;
@@ -458,6 +463,7 @@ impl Core {
             self.free(slot, graveyard);
         }
         self.counts = Counts::default();
+        self.unique_samples = 0;
     }
 }
 

@@ -2,6 +2,7 @@
 
 use echoic_memory::AllocError;
 
+use super::MAX_METADATA;
 use crate::limiter::{LimiterError, Reason};
 use crate::selectors::SelectorError;
 use crate::trajectory::TrajectoryError;
@@ -24,6 +25,9 @@ pub enum TableError {
         /// What there is.
         known: Vec<String>,
     },
+    /// Keep less with the table.
+    #[error("a table's metadata has at most {MAX_METADATA} bytes, got {0}")]
+    Metadata(usize),
     /// Give it room for something.
     #[error("max_size must be at least 1")]
     MaxSize,

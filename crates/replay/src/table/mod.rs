@@ -8,6 +8,7 @@
 //! - `config`, `error`: what it is told, and what it can't do.
 //! - `key`, `items`: names of items, and what is known of them.
 //! - `insertion`, `sampled`: bytes on their way in and out.
+//! - `waits`: calls that had to wait.
 //! - `keeping`: trajectories that a checkpoint wants, while the table goes on.
 //! - `registry`: the tables of a server. [`saved`]: tables in checkpoints. `journalled`: tables that survive
 //!   a crash.
@@ -29,14 +30,16 @@ mod key;
 mod registry;
 mod sampled;
 pub mod saved;
+mod waits;
 
 use std::ops::ControlFlow;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::Waker;
+use std::time::Instant;
 
 use echoic_memory::signal::Signal;
 
-pub use self::config::{Form, MAX_NAME, TableConfig};
+pub use self::config::{Form, MAX_METADATA, MAX_NAME, TableConfig};
 pub use self::core::Infos;
 use self::core::{Core, Graveyard, Payload};
 pub use self::error::check_priorities;
@@ -47,6 +50,8 @@ pub use self::journalled::{Durability, RecoverError, Recovered, recover};
 pub use self::key::Key;
 pub use self::registry::Tables;
 pub use self::sampled::{Sampled, Stack};
+use self::waits::Tally;
+pub use self::waits::{Call, Waiting, Waits};
 use crate::journal::{self, Record};
 use crate::limiter::{Counts, Limiter, Reason};
 use crate::stream::{Wait, WaitOver};
@@ -84,6 +89,8 @@ use crate::trajectory::Trajectory;
 #[derive(Debug)]
 pub struct Table {
     config: TableConfig,
+    /// Of the layers above; opaque here.
+    metadata: Vec<u8>,
     durability: Durability,
     core: Mutex<Core>,
     /// Where changes are written, once the table was brought back. Then the core has a trace.
@@ -92,6 +99,8 @@ pub struct Table {
     items: Signal,
     /// More may be inserted.
     room: Signal,
+    inserts: Arc<Tally>,
+    samples: Arc<Tally>,
 }
 
 /// The numbers of a table.
@@ -103,6 +112,12 @@ pub struct TableInfo {
     pub total_weight: f64,
     /// How often an item was inserted, sampled and removed since the table was new or reset.
     pub counts: Counts,
+    /// How many of the items that were inserted since then were ever sampled.
+    pub unique_samples: u64,
+    /// Inserts that had to wait. Those of one call that waits once are one.
+    pub insert_waits: Waits,
+    /// Samples that had to wait, each a whole batch.
+    pub sample_waits: Waits,
     /// The limiter as it is now.
     pub limiter: Limiter,
     /// Whether nothing may be inserted and sampled for the time being.
@@ -122,9 +137,29 @@ impl Table {
     pub fn new(config: TableConfig) -> Result<Self, TableError> {
         config.check()?;
         let core = Mutex::new(Core::new(&config)?);
-        let (durability, log) = (Durability::None, OnceLock::new());
+        let (metadata, durability, log) = (Vec::new(), Durability::None, OnceLock::new());
         let (items, room) = (Signal::default(), Signal::default());
-        Ok(Self { config, durability, core, log, items, room })
+        let (inserts, samples) = Default::default();
+        Ok(Self { config, metadata, durability, core, log, items, room, inserts, samples })
+    }
+
+    /// Keeps some bytes with the table, for the layers above. They are a setting: no checkpoint and no
+    /// journal has them.
+    ///
+    /// # Errors
+    ///
+    /// [`TableError::Metadata`] when there are more than [`MAX_METADATA`].
+    pub fn with_metadata(mut self, metadata: Vec<u8>) -> Result<Self, TableError> {
+        if metadata.len() > MAX_METADATA {
+            return Err(TableError::Metadata(metadata.len()));
+        }
+        self.metadata = metadata;
+        Ok(self)
+    }
+
+    /// What the layers above keep with it; empty, if nothing.
+    pub fn metadata(&self) -> &[u8] {
+        &self.metadata
     }
 
     /// Has a table that is [brought back](recover) write a journal from then on.
@@ -212,7 +247,7 @@ impl Table {
         count: usize,
         wait: Wait<'_, Reason>,
     ) -> Result<Insertion, TableError> {
-        until(&self.room, wait, || self.try_reserve(count))
+        self.until(Call::Insert, wait, || self.try_reserve(count))
     }
 
     /// Inserts an item that names slices of chunks.
@@ -264,7 +299,7 @@ impl Table {
         version: Option<u64>,
         wait: Wait<'_, Reason>,
     ) -> Result<Key, TableError> {
-        until(&self.room, wait, || self.try_insert(trajectory, priority, version))
+        self.until(Call::Insert, wait, || self.try_insert(trajectory, priority, version))
     }
 
     /// Draws `count` items.
@@ -305,7 +340,7 @@ impl Table {
             Err(Obstacle::Failed(error)) => return Err(error),
             Err(Obstacle::Blocked(_)) => self.check_batch(count)?,
         }
-        until(&self.items, wait, || self.try_sample(count))
+        self.until(Call::Sample, wait, || self.try_sample(count))
     }
 
     /// Refuses batches that can never be sampled.
@@ -408,6 +443,8 @@ impl Table {
             || (),
             |core, graveyard, log| {
                 core.reset(graveyard);
+                self.inserts.reset();
+                self.samples.reset();
                 if let Some((log, ())) = log {
                     log.reset();
                 }
@@ -532,6 +569,9 @@ impl Table {
             size: core.items.len(),
             total_weight: core.sampler.total_weight(),
             counts: core.counts,
+            unique_samples: core.unique_samples,
+            insert_waits: self.inserts.read(),
+            sample_waits: self.samples.read(),
             limiter: core.limiter,
             paused: core.paused,
             version: core.version,
@@ -573,9 +613,54 @@ impl Table {
         self.room.wake_later(waker);
     }
 
+    /// Counts a call that has to wait until what this returns is dropped. [`Table::insert`] and those like it
+    /// see to it themselves; it is for those who wait in another way.
+    pub fn begin_wait(&self, call: Call) -> Waiting {
+        match call {
+            Call::Insert => self.inserts.begin(),
+            Call::Sample => self.samples.begin(),
+        }
+    }
+
     fn notify(&self) {
         self.items.notify();
         self.room.notify();
+    }
+
+    /// Attempts, waiting for more in between.
+    fn until<T>(
+        &self,
+        call: Call,
+        mut wait: Wait<'_, Reason>,
+        mut attempt: impl FnMut() -> Result<T, Obstacle>,
+    ) -> Result<T, TableError> {
+        let signal = match call {
+            Call::Insert => &self.room,
+            Call::Sample => &self.items,
+        };
+        // Who has no time does not wait.
+        let may_wait = wait.deadline.is_none_or(|deadline| deadline > Instant::now());
+        let mut waiting = None;
+        let ended = wait.until(|deadline| {
+            let mut reason = Reason::MinSize;
+            let found = signal.wait(deadline, || match attempt() {
+                Ok(found) => Some(Ok(found)),
+                Err(Obstacle::Failed(error)) => Some(Err(error)),
+                Err(Obstacle::Blocked(blocked)) => {
+                    reason = blocked;
+                    if may_wait && waiting.is_none() {
+                        waiting = Some(self.begin_wait(call));
+                    }
+                    None
+                }
+            });
+            found.map_or(ControlFlow::Continue(reason), ControlFlow::Break)
+        });
+        match ended {
+            Ok(result) => result,
+            Err(WaitOver::TimedOut(reason)) => Err(TableError::TimedOut(reason)),
+            Err(WaitOver::Interrupted) => Err(TableError::Interrupted),
+        }
     }
 }
 
@@ -586,29 +671,4 @@ pub struct Receipt(u64);
 fn push_all(log: &Log, records: Vec<Record>) -> Result<(), TableError> {
     let taken = records.into_iter().fold(true, |taken, record| taken & log.push(record, None));
     if taken { Ok(()) } else { Err(log.refusal()) }
-}
-
-/// Attempts, waiting for the signal in between.
-fn until<T>(
-    signal: &Signal,
-    mut wait: Wait<'_, Reason>,
-    mut attempt: impl FnMut() -> Result<T, Obstacle>,
-) -> Result<T, TableError> {
-    let ended = wait.until(|deadline| {
-        let mut reason = Reason::MinSize;
-        let found = signal.wait(deadline, || match attempt() {
-            Ok(found) => Some(Ok(found)),
-            Err(Obstacle::Failed(error)) => Some(Err(error)),
-            Err(Obstacle::Blocked(blocked)) => {
-                reason = blocked;
-                None
-            }
-        });
-        found.map_or(ControlFlow::Continue(reason), ControlFlow::Break)
-    });
-    match ended {
-        Ok(result) => result,
-        Err(WaitOver::TimedOut(reason)) => Err(TableError::TimedOut(reason)),
-        Err(WaitOver::Interrupted) => Err(TableError::Interrupted),
-    }
 }

@@ -7,7 +7,9 @@ use std::time::{Duration, Instant};
 
 use echoic_memory::arena::Arena;
 use echoic_replay::limiter::Limiter;
-use echoic_replay::table::{Form, Obstacle, Receipt, Sampled, Stack, Table, TableError};
+use echoic_replay::table::{
+    Call, Form, Obstacle, Receipt, Sampled, Stack, Table, TableError, Waiting,
+};
 
 use super::Context;
 use crate::server::outbox::Outbox;
@@ -28,6 +30,8 @@ struct Parked {
     deadline: Option<Instant>,
     /// What for, when it was last tried.
     stall: Stall,
+    /// Counts it among those that wait.
+    waiting: Option<Waiting>,
 }
 
 /// Where a checkpoint is, or why there is none; once that is known.
@@ -105,8 +109,8 @@ impl Desk {
         let done = match operation {
             Operation::Sample { count, timeout_ms, area } => {
                 let (count, table) = (count as usize, number as usize);
-                let deadline = None;
-                let wanted = Parked { id, table, count, area, deadline, stall: Stall::None };
+                let (deadline, stall, waiting) = (None, Stall::None, None);
+                let wanted = Parked { id, table, count, area, deadline, stall, waiting };
                 return self.begin_sample(wanted, timeout_ms, context, out);
             }
             Operation::Update { keys, priorities } => {
@@ -206,6 +210,7 @@ impl Desk {
             time_out(&wanted, out);
             return Ok(());
         }
+        wanted.waiting = Some(table.begin_wait(Call::Sample));
         self.parked.push(wanted);
         // Items that come from here on ring; those that came before are found by one more try.
         self.listen(number, context);
@@ -387,6 +392,9 @@ fn numbers(table: &Table, number: u32) -> Numbers {
         total_weight: info.total_weight,
         max_times_sampled: table.config().max_times_sampled,
         counts: info.counts,
+        unique_samples: info.unique_samples,
+        insert_waits: info.insert_waits,
+        sample_waits: info.sample_waits,
         limiter: *info.limiter.parameters(),
         paused: info.paused,
         version: info.version,

@@ -9,7 +9,7 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
 use echoic_replay::chunk::{Chunk, ColumnKind, Slice};
-use echoic_replay::table::{Form, Obstacle, Receipt, Table, TableError};
+use echoic_replay::table::{Call, Form, Obstacle, Receipt, Table, TableError, Waiting};
 use echoic_replay::trajectory::{Signature, Trajectory};
 
 use super::Context;
@@ -78,6 +78,8 @@ pub(crate) struct Scribe {
     unspoken: usize,
     /// The frame that comes now has been looked at before.
     resumed: bool,
+    /// Counts the operation of this number among those that wait.
+    waiting: Option<(u64, Waiting)>,
     chunks: HashMap<u64, Arc<Chunk>>,
     chunk_bytes: usize,
     signatures: HashMap<u32, Arc<Signature>>,
@@ -97,6 +99,7 @@ impl Scribe {
             duplicates: 0,
             unspoken: 0,
             resumed: false,
+            waiting: None,
             chunks: HashMap::new(),
             chunk_bytes: 0,
             signatures: HashMap::new(),
@@ -172,6 +175,16 @@ impl Scribe {
             table.wake_on_room(&context.bells[number].room_waker);
             self.resumed = true;
             used = self.use_frame(header, payload, context);
+        }
+        // An operation that is done waits no more, also when the one behind it now does.
+        self.waiting.take_if(|(number, _)| *number != self.next);
+        match used {
+            Err(Hold::Blocked { table: number, .. }) if self.waiting.is_none() => {
+                let table = context.tables.all().get(number);
+                self.waiting = table.map(|table| (self.next, table.begin_wait(Call::Insert)));
+            }
+            Err(Hold::Blocked { .. }) => {}
+            _ => self.waiting = None,
         }
         // What a table without a journal has is kept at once. What never will be is told when the connection
         // is looked at next.

@@ -1,7 +1,7 @@
 //! What a server answers, but for batches.
 
 use echoic_replay::limiter::{Counts, Parameters};
-use echoic_replay::table::Infos;
+use echoic_replay::table::{Infos, Waits};
 
 use super::entry::MAX_TABLES;
 use super::{MAX_LISTED, MAX_REQUEST};
@@ -73,6 +73,12 @@ pub struct Numbers {
     pub max_times_sampled: u32,
     /// How often an item was inserted, sampled and removed.
     pub counts: Counts,
+    /// How many of the inserted items were ever sampled.
+    pub unique_samples: u64,
+    /// Inserts that had to wait.
+    pub insert_waits: Waits,
+    /// Samples that had to wait.
+    pub sample_waits: Waits,
     /// The limiter as it is now.
     pub limiter: Parameters,
     /// Whether nothing may be inserted and sampled for the time being.
@@ -158,6 +164,14 @@ pub(super) fn weight(reader: &mut Reader<'_>) -> Result<f64, WireError> {
     }
 }
 
+fn read_waits(reader: &mut Reader<'_>) -> Result<Waits, WireError> {
+    Ok(Waits {
+        waiting: reader.u64("calls that wait")?,
+        limited: reader.u64("calls that had to wait")?,
+        nanos: reader.u64("time that they waited")?,
+    })
+}
+
 impl Numbers {
     fn write(&self, out: &mut Vec<u8>) {
         out.extend_from_slice(&self.table.to_le_bytes());
@@ -165,8 +179,13 @@ impl Numbers {
         out.extend_from_slice(&self.total_weight.to_le_bytes());
         out.extend_from_slice(&self.max_times_sampled.to_le_bytes());
         let Counts { inserts, samples, deletions } = self.counts;
-        for number in [inserts, samples, deletions] {
+        for number in [inserts, samples, deletions, self.unique_samples] {
             out.extend_from_slice(&number.to_le_bytes());
+        }
+        for Waits { waiting, limited, nanos } in [self.insert_waits, self.sample_waits] {
+            for number in [waiting, limited, nanos] {
+                out.extend_from_slice(&number.to_le_bytes());
+            }
         }
         write_parameters(out, &self.limiter);
         out.push(self.paused.into());
@@ -185,6 +204,9 @@ impl Numbers {
                 samples: reader.u64("samples")?,
                 deletions: reader.u64("deletions")?,
             },
+            unique_samples: reader.u64("unique samples")?,
+            insert_waits: read_waits(reader)?,
+            sample_waits: read_waits(reader)?,
             limiter: read_parameters(reader)?,
             paused: reader.flag("whether it is paused")?,
             version: reader.u64("version")?,

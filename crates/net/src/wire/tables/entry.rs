@@ -1,6 +1,6 @@
 //! The tables of a server, as it introduces them.
 
-use echoic_replay::table::{Form, MAX_NAME, Table};
+use echoic_replay::table::{Form, MAX_METADATA, MAX_NAME, Table};
 
 use super::MAX_STRUCTURE;
 use crate::wire::WireError;
@@ -23,6 +23,8 @@ pub struct TableEntry {
     pub structure: String,
     /// How many items there may be.
     pub max_size: u32,
+    /// Bytes that the layer above keeps with the table; opaque here.
+    pub metadata: Vec<u8>,
 }
 
 impl From<&Table> for TableEntry {
@@ -33,11 +35,13 @@ impl From<&Table> for TableEntry {
             form: config.form.clone(),
             structure: config.structure.clone(),
             max_size: config.max_size,
+            metadata: table.metadata().to_vec(),
         }
     }
 }
 
-/// Appends a list: how many, then of each name, form, size, structure, and its spec if there is one.
+/// Appends a list: how many, then of each name, form, size, structure, metadata, and its spec if there
+/// is one.
 pub fn write_list(out: &mut Vec<u8>, tables: &[TableEntry]) {
     out.extend_from_slice(&u32::try_from(tables.len()).unwrap_or(u32::MAX).to_le_bytes());
     for table in tables {
@@ -50,6 +54,10 @@ pub fn write_list(out: &mut Vec<u8>, tables: &[TableEntry]) {
         out.push(form);
         out.extend_from_slice(&table.max_size.to_le_bytes());
         write_text(out, &table.structure, MAX_STRUCTURE);
+        out.extend_from_slice(
+            &u32::try_from(table.metadata.len()).unwrap_or(u32::MAX).to_le_bytes(),
+        );
+        out.extend_from_slice(&table.metadata);
         if let Some(spec) = spec {
             spec::write(out, spec);
         }
@@ -69,6 +77,8 @@ pub fn read_list(reader: &mut Reader<'_>) -> Result<Vec<TableEntry>, WireError> 
         let form = reader.u8("form of a table")?;
         let max_size = reader.u32("size of a table")?;
         let structure = reader.text("structure of a tree", MAX_STRUCTURE)?.to_owned();
+        let len = reader.u32_at_most("length of a table's metadata", MAX_METADATA as u32)?;
+        let metadata = reader.bytes("metadata of a table", len as usize)?.to_vec();
         let form = match form {
             0 => Form::Rows(spec::read(reader)?),
             1 => Form::Trajectories(None),
@@ -77,7 +87,7 @@ pub fn read_list(reader: &mut Reader<'_>) -> Result<Vec<TableEntry>, WireError> 
                 return Err(WireError::Meaningless { field: "form of a table", got: got.into() });
             }
         };
-        tables.push(TableEntry { name, form, structure, max_size });
+        tables.push(TableEntry { name, form, structure, max_size, metadata });
     }
     Ok(tables)
 }
@@ -95,6 +105,7 @@ pub fn check_list(tables: &[TableEntry]) -> Result<(), WireError> {
     at_most("number of tables", MAX_TABLES.into(), tables.len())?;
     for table in tables {
         at_most("structure of a tree", MAX_STRUCTURE.into(), table.structure.len())?;
+        at_most("length of a table's metadata", MAX_METADATA as u64, table.metadata.len())?;
         match &table.form {
             Form::Rows(spec) | Form::Trajectories(Some(spec)) => spec::check(spec)?,
             Form::Trajectories(None) => {}

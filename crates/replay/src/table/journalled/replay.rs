@@ -100,6 +100,7 @@ impl<'a> Replayer<'a> {
                 for (key, gone) in keys {
                     let slot = self.find(Key::from_number(key))?;
                     let item = self.core.items.at_mut(slot);
+                    self.core.unique_samples += u64::from(item.times_sampled == 0);
                     item.times_sampled = item.times_sampled.saturating_add(1);
                     if gone {
                         self.core.forget(slot);
@@ -116,6 +117,7 @@ impl<'a> Replayer<'a> {
                     self.clear(slot);
                 }
                 self.core.counts = Default::default();
+                self.core.unique_samples = 0;
             }
             Entry::Version(version) => {
                 self.core.advance(version);

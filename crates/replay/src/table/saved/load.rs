@@ -332,10 +332,19 @@ fn read_core(
             free.clone_from(&head.order.1);
         }
     }
+    // What went since is not known to a checkpoint that does not say it.
+    let sampled = live.iter().filter(|slot| items.at(**slot).times_sampled > 0).count() as u64;
+    core.unique_samples = head.unique_samples.unwrap_or(sampled);
     core.items = items;
     let [inserts, samples, deletions] = head.counts;
     if inserts.checked_sub(deletions) != Some(head.items.into()) {
         return Err(wrong(format!("{inserts} inserts and {deletions} deletions")));
+    }
+    if !(sampled..=inserts).contains(&core.unique_samples) {
+        let told = core.unique_samples;
+        return Err(wrong(format!(
+            "{told} of {inserts} items were sampled, {sampled} of them are there"
+        )));
     }
     core.counts = Counts { inserts, samples, deletions };
     core.rng = Rng::from_state(head.rng);

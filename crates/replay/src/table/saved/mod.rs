@@ -145,6 +145,9 @@ pub struct Head {
     pub max_times_sampled: u32,
     /// Inserts, samples, deletions.
     pub counts: [u64; 3],
+    /// How many items were ever sampled; not there in checkpoints of before.
+    #[serde(default)]
+    pub unique_samples: Option<u64>,
     /// State of the generator.
     pub rng: [u64; 4],
     /// The learner's policy version.

@@ -1,0 +1,39 @@
+"""DeepMind Reverb's Python API on Echoic's tables: programs run with only the import changed.
+
+``import echoic.reverb as reverb``. What differs, and why, is in the guide "From Reverb".
+"""
+
+from echoic.reverb import item_selectors as selectors
+from echoic.reverb import rate_limiters
+from echoic.reverb import structured_writer as structured
+from echoic.reverb._signature import TensorSpec
+from echoic.reverb.client import Client, Writer
+from echoic.reverb.errors import DeadlineExceededError, ReverbError
+from echoic.reverb.pattern_dataset import PatternDataset
+from echoic.reverb.platform.default import checkpointers
+from echoic.reverb.replay_sample import ReplaySample, SampleInfo
+from echoic.reverb.server import Server, Table
+from echoic.reverb.timestep_dataset import TimestepDataset
+from echoic.reverb.trajectory_dataset import TrajectoryDataset
+from echoic.reverb.trajectory_writer import TrajectoryColumn, TrajectoryWriter
+
+__all__ = [
+    "Client",
+    "DeadlineExceededError",
+    "PatternDataset",
+    "ReplaySample",
+    "ReverbError",
+    "SampleInfo",
+    "Server",
+    "Table",
+    "TensorSpec",
+    "TimestepDataset",
+    "TrajectoryColumn",
+    "TrajectoryDataset",
+    "TrajectoryWriter",
+    "Writer",
+    "checkpointers",
+    "rate_limiters",
+    "selectors",
+    "structured",
+]

@@ -1,0 +1,193 @@
+"""Iterables of nests of arrays, with the few methods of ``tf.data`` that programs use on them.
+
+A dataset makes a new iterator each time it is gone through. To have one in TensorFlow, give it to
+``tf.data.Dataset.from_generator``; in PyTorch, return its iterator from an ``IterableDataset``.
+"""
+
+from __future__ import annotations
+
+import itertools
+import queue
+import threading
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from echoic.reverb import _nest, _signature
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+__all__ = ["Dataset", "batched", "lists_as_tuples", "specs_of", "stack"]
+
+
+class Dataset:
+    """See the module.
+
+    Args:
+        make: Makes an iterator.
+        element_spec: A nest like the elements, of ``TensorSpec``; ``None`` when it is not known.
+    """
+
+    def __init__(self, make: Callable[[], Iterator[Any]], element_spec: Any = None) -> None:
+        self._make = make
+        self._spec = element_spec
+
+    @property
+    def element_spec(self) -> Any:
+        """What elements look like."""
+        return self._spec
+
+    def __iter__(self) -> Iterator[Any]:
+        return self._make()
+
+    def as_numpy_iterator(self) -> Iterator[Any]:
+        """Go through the elements, which are of numpy anyway."""
+        return iter(self)
+
+    def batch(self, batch_size: int, drop_remainder: bool = False, **_: Any) -> Dataset:
+        """So many elements as one, each leaf with a leading axis.
+
+        Args:
+            batch_size: How many.
+            drop_remainder: Whether to leave out the last ones when they are fewer.
+        """
+        if batch_size < 1:
+            raise ValueError(f"batch_size ({batch_size}) must be a positive integer")
+        length = batch_size if drop_remainder else None
+        return Dataset(
+            lambda: self._batches(batch_size, drop_remainder), batched(self._spec, length)
+        )
+
+    def _batches(self, batch_size: int, drop_remainder: bool) -> Iterator[Any]:
+        elements = iter(self)
+        while part := list(itertools.islice(elements, batch_size)):
+            if len(part) == batch_size or not drop_remainder:
+                yield stack(part)
+
+    def take(self, count: int) -> Dataset:
+        """Only the first so many elements; all when -1."""
+        return self if count < 0 else Dataset(lambda: itertools.islice(self, count), self._spec)
+
+    def skip(self, count: int) -> Dataset:
+        """All but the first so many elements."""
+        return Dataset(lambda: itertools.islice(self, count, None), self._spec)
+
+    def map(self, function: Callable[..., Any], *_: Any, **__: Any) -> Dataset:
+        """What a function makes of each element."""
+        return Dataset(lambda: map(function, self))
+
+    def filter(self, predicate: Callable[[Any], Any]) -> Dataset:
+        """Only the elements for which a function says so."""
+        return Dataset(lambda: filter(predicate, self), self._spec)
+
+    def prefetch(self, buffer_size: int) -> Dataset:
+        """The same elements, fetched ahead by a thread; one ahead when the size is negative."""
+        ahead = 1 if buffer_size < 0 else buffer_size
+        return self if ahead == 0 else Dataset(lambda: _prefetched(self, ahead), self._spec)
+
+
+def _prefetched(dataset: Dataset, ahead: int) -> Iterator[Any]:
+    ready: queue.Queue[tuple[str, Any]] = queue.Queue(ahead)
+    stopped = threading.Event()
+
+    def put(kind: str, value: Any) -> None:
+        while not stopped.is_set():
+            try:
+                ready.put((kind, value), timeout=0.1)
+            except queue.Full:
+                continue
+            return
+
+    def fetch() -> None:
+        try:
+            for element in dataset:
+                put("element", element)
+                if stopped.is_set():
+                    return
+            put("end", None)
+        except Exception as error:  # noqa: BLE001 - it is raised where elements are taken
+            put("error", error)
+
+    threading.Thread(target=fetch, name="echoic-prefetch", daemon=True).start()
+    try:
+        while True:
+            kind, value = ready.get()
+            if kind == "element":
+                yield value
+            elif kind == "error":
+                raise value
+            else:
+                return
+    finally:
+        stopped.set()
+
+
+def stack(elements: list[Any]) -> Any:
+    """Elements as one, each leaf with a leading axis.
+
+    Raises:
+        ValueError: They differ in shape.
+    """
+    flats = zip(*(_nest.flatten(element) for element in elements), strict=True)
+    leaves = []
+    for values in flats:
+        shapes = {np.shape(value) for value in values}
+        if len(shapes) > 1:
+            raise ValueError(
+                f"Cannot batch tensors with different shapes: {sorted(shapes)}; "
+                "sample items of one length, or pad them first"
+            )
+        leaves.append(np.stack([np.asarray(value) for value in values]))
+    return _nest.unflatten_as(elements[0], leaves)
+
+
+def batched(spec: Any, length: int | None) -> Any:
+    """What batches look like, of elements that look like this."""
+    if spec is None:
+        return None
+
+    def longer(leaf: _signature.TensorSpec) -> _signature.TensorSpec:
+        shape = None if leaf.shape is None else (length, *leaf.shape)
+        return _signature.TensorSpec(shape, leaf.dtype, leaf.name)
+
+    return _nest.map_leaves(longer, spec)
+
+
+def lists_as_tuples(structure: Any) -> Any:
+    """A structure with tuples for its lists, as ``tf.data`` has it."""
+    if isinstance(structure, list):
+        return tuple(lists_as_tuples(child) for child in structure)
+    if isinstance(structure, dict):
+        return {key: lists_as_tuples(child) for key, child in structure.items()}
+    if isinstance(structure, tuple):
+        children = [lists_as_tuples(child) for child in structure]
+        return type(structure)(*children) if hasattr(structure, "_fields") else tuple(children)
+    return structure
+
+
+def specs_of(dtypes: Any, shapes: Any) -> Any:
+    """A nest of ``TensorSpec`` like the one of dtypes.
+
+    Raises:
+        ValueError: There is not a shape for each dtype.
+    """
+    if not _nest.is_nested(dtypes):
+        if isinstance(shapes, dict):
+            raise ValueError(_apart(dtypes, shapes))
+        return _signature.TensorSpec(shapes, dtypes)
+    if isinstance(dtypes, dict):
+        if not isinstance(shapes, dict) or dtypes.keys() != shapes.keys():
+            raise ValueError(_apart(dtypes, shapes))
+        return {key: specs_of(dtypes[key], shapes[key]) for key in dtypes}
+    if not isinstance(shapes, (list, tuple)) or len(shapes) != len(dtypes):
+        raise ValueError(_apart(dtypes, shapes))
+    specs = [specs_of(*pair) for pair in zip(dtypes, shapes, strict=True)]
+    return type(dtypes)(*specs) if hasattr(dtypes, "_fields") else type(dtypes)(specs)
+
+
+def _apart(dtypes: Any, shapes: Any) -> str:
+    return (
+        "The two structures don't have the same nested structure.\n\n"
+        f"First structure: {dtypes}\n\nSecond structure: {shapes}"
+    )

@@ -1,0 +1,1 @@
+"""What Reverb does in C++, done by Echoic's tables; ``echoic.reverb.pybind`` has the public names."""

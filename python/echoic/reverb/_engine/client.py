@@ -1,0 +1,224 @@
+"""Connections to a server: one for what is asked of it, and one for each writer.
+
+Writers have connections of their own because a table that lets inserts wait holds back what the same
+connection has sent after them. A server of this process is asked without a connection.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict, deque
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+import echoic
+from echoic.errors import DisconnectedError, TableNotFoundError
+from echoic.reverb import _signature
+from echoic.reverb._engine import arguments
+from echoic.reverb._engine.description import fields_of_info, signature_of
+from echoic.reverb._engine.errors import as_reverb, not_found
+from echoic.reverb._engine.keys import unmixed
+from echoic.reverb._engine.sampler import Sampler, Source
+from echoic.reverb._engine.server import server_of_this_process, token
+from echoic.reverb._engine.structured import StructuredWriter
+from echoic.reverb._engine.trajectory import TrajectoryWriter
+from echoic.reverb._engine.values import array
+from echoic.reverb._engine.writer import Writer, check_signature
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from echoic import RemoteTable, Table, TableClient
+    from echoic.reverb.cc.patterns_pb2 import StructuredWriterConfig
+
+__all__ = ["Client", "TimeoutExceeded"]
+
+# Of so many forms of data a client keeps writers for its next insert.
+_MOST_FORMS = 32
+
+# Seconds that a checkpoint waits for the server to be there.
+_CHECKPOINT_PATIENCE = 2.0
+
+_SCHEMES = ("tcp://", "tls://", "unix://", "shm://")
+
+
+class TimeoutExceeded(RuntimeError):  # noqa: N818 - what it says
+    """A server did not answer in time."""
+
+    def __init__(self) -> None:
+        super().__init__("Deadline Exceeded")
+
+
+def _parts(server_name: str) -> tuple[str, str, int]:
+    """The address, host and port of what gRPC calls a target."""
+    if not isinstance(server_name, str):
+        raise TypeError(f"the address of a server is text, got {server_name!r}")
+    if server_name.startswith(_SCHEMES):
+        return server_name, "", 0
+    name = server_name
+    for prefix in ("grpc://", "dns:", "ipv4:", "ipv6:"):
+        name = name.removeprefix(prefix)
+    name = name.rpartition("/")[2]
+    host, _, port = name.rpartition(":")
+    if not host or not port.isdigit():
+        raise ValueError(f"expected the address of a server, HOST:PORT, got {server_name!r}")
+    return f"tcp://{name}", host, int(port)
+
+
+class Client:
+    """See the module. Connects when it is first used, and then waits for the server to be there.
+
+    Args:
+        server_name: ``host:port``, or an address as :func:`echoic.connect` takes it.
+    """
+
+    def __init__(self, server_name: str) -> None:
+        self._address, self._host, self._port = _parts(server_name)
+        self._lock = threading.Lock()
+        self._tables: TableClient | None = None
+        self._inserters: OrderedDict[Any, deque[Any]] = OrderedDict()
+
+    def _connect(self, timeout: float | None = None) -> TableClient:
+        wait = float("inf") if timeout is None else timeout
+        return echoic.connect(self._address, token=token(), deadline=None, connect_timeout=wait)
+
+    def tables(self, timeout: float | None = None) -> TableClient:
+        """The tables of the server, which is waited for.
+
+        Raises:
+            TimeoutExceeded: It was not there in time.
+        """
+        server = server_of_this_process(self._host, self._port)
+        if server is not None:
+            return server.client()
+        with self._lock:
+            if self._tables is None:
+                try:
+                    self._tables = self._connect(timeout)
+                except DisconnectedError:
+                    if timeout is None:
+                        raise
+                    raise TimeoutExceeded from None
+            return self._tables
+
+    def _table(self, name: str) -> Table | RemoteTable:
+        return self.tables().table(name)
+
+    def _source(self, name: str) -> Source:
+        table = self._table(name)
+        return Source(table, table.info["max_times_sampled"])
+
+    def signatures(self) -> dict[str, list[_signature.Column] | None]:
+        """Dtypes and shapes that the items of each table must have."""
+        flat = {}
+        for name, table in self.tables()._tables.items():
+            signature = signature_of(table.metadata)
+            flat[name] = None if signature is None else _signature.flat_columns(signature)
+        return flat
+
+    def Insert(self, leaves: list[Any], priorities: Mapping[str, float]) -> None:  # noqa: N802
+        """Insert one item of one step into tables, and wait until it is there."""
+        step = tuple(array(leaf) for leaf in leaves)
+        form = tuple((leaf.dtype, leaf.shape) for leaf in step)
+        signatures = self.signatures()
+        for table in priorities:
+            check_signature(signatures, arguments.name(table), [form])
+        numbers = [arguments.priority(priority) for priority in priorities.values()]
+        with as_reverb():
+            idle = self._idle(form)
+            try:
+                writer = idle.pop()
+            except IndexError:
+                writer = self._connect().trajectory_writer(1, chunk_length=1, encoding="auto")
+            writer.append(step)
+            for table, priority in zip(priorities, numbers, strict=True):
+                writer.create_item(table, priority, last=1)
+            writer.end_episode()
+        # One that failed or was interrupted has something left, and is not used again.
+        idle.append(writer)
+
+    def _idle(self, form: Any) -> deque[Any]:
+        """Writers of items of a form that nobody uses now."""
+        with self._lock:
+            idle = self._inserters.pop(form, None)
+            idle = deque() if idle is None else idle
+            self._inserters[form] = idle
+            if len(self._inserters) > _MOST_FORMS:
+                self._inserters.popitem(last=False)
+            return idle
+
+    def NewWriter(  # noqa: N802
+        self,
+        chunk_length: int,
+        max_timesteps: int,
+        delta_encoded: bool,
+        max_in_flight_items: int,
+    ) -> Writer:
+        """A writer of items of the last so many steps."""
+        settings = (chunk_length, max_timesteps, delta_encoded, max_in_flight_items)
+        return Writer(self._connect(), self.signatures(), *settings)
+
+    def NewTrajectoryWriter(  # noqa: N802
+        self, num_keep_alive_refs: int, validate_items: bool
+    ) -> TrajectoryWriter:
+        """A writer of items of any steps."""
+        signatures = self.signatures() if validate_items else None
+        return TrajectoryWriter(self._connect(), num_keep_alive_refs, signatures)
+
+    def NewStructuredWriter(  # noqa: N802
+        self, configs: Sequence[StructuredWriterConfig]
+    ) -> StructuredWriter:
+        """A writer of items by patterns."""
+        return StructuredWriter(self._connect(), configs)
+
+    def NewSampler(  # noqa: N802
+        self, table: str, max_samples: int, buffer_size: int = 1, timeout: float | None = None
+    ) -> Sampler:
+        """Items of a table, one after the other."""
+        if buffer_size < 1:
+            raise ValueError(f"buffer_size ({buffer_size}) must be a positive integer")
+        if max_samples < 1 and max_samples != -1:
+            raise ValueError(f"max_samples ({max_samples}) must be -1 or >= 1")
+        arguments.name(table)
+        return Sampler(lambda: self._source(table), table, max_samples, timeout)
+
+    def MutatePriorities(  # noqa: N802
+        self, table: str, updates: Sequence[tuple[int, float]], deletes: Sequence[int]
+    ) -> None:
+        """Change priorities and remove items; keys of items that are not there are passed over."""
+        try:
+            known = self._table(table)
+        except TableNotFoundError:
+            raise not_found(table) from None
+        with as_reverb(table):
+            if updates:
+                keys = [key for key, _ in updates]
+                priorities = [arguments.priority(priority) for _, priority in updates]
+                known.update_priorities(unmixed(table, keys), np.array(priorities))
+            if deletes:
+                known.delete(unmixed(table, deletes))
+
+    def Reset(self, table: str) -> None:  # noqa: N802
+        """Remove all items of a table, and count from zero."""
+        with as_reverb(table):
+            self._table(table).reset()
+
+    def ServerInfo(self, timeout: float | None = None) -> list[dict[str, Any]]:  # noqa: N802
+        """The fields of a ``TableInfo`` for each table."""
+        tables = self.tables(timeout)
+        with as_reverb():
+            return [
+                fields_of_info(table.info, table.metadata)
+                for _, table in sorted(tables._tables.items())
+            ]
+
+    def Checkpoint(self) -> str:  # noqa: N802
+        """Have the server write a checkpoint; returns where it is. It is not waited for."""
+        server = server_of_this_process(self._host, self._port)
+        if server is not None:
+            server.check_checkpoints()
+        try:
+            return str(self.tables(_CHECKPOINT_PATIENCE).checkpoint())
+        except (ValueError, TypeError) as error:
+            raise RuntimeError(str(error)) from error

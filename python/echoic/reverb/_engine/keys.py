@@ -1,0 +1,51 @@
+"""Names of items as Reverb has them: numbers of 64 bits that nobody hits by chance.
+
+Ours count from 0, and programs written for Reverb rely on a number that they made up being no key.
+So keys are mixed on their way out, reversibly and in all processes alike, and in each table in its
+own way, so that the keys of one are none of another's.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import operator
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["mixed", "unmixed"]
+
+# An odd factor, and its inverse modulo 2**64.
+_FACTOR = np.uint64(0x9E3779B97F4A7C15)
+_INVERSE = np.uint64(pow(int(_FACTOR), -1, 1 << 64))
+
+
+@lru_cache(maxsize=256)
+def _flip(table: str) -> np.uint64:
+    """Bits to flip, which differ from table to table."""
+    digest = hashlib.blake2b(table.encode(), digest_size=8).digest()
+    return np.uint64(int.from_bytes(digest, "little"))
+
+
+def mixed(
+    table: str, keys: np.ndarray[Any, np.dtype[np.uint64]]
+) -> np.ndarray[Any, np.dtype[np.uint64]]:
+    """Keys of a table as clients see them."""
+    return (keys * _FACTOR) ^ _flip(table)
+
+
+def unmixed(table: str, keys: Sequence[int]) -> np.ndarray[Any, np.dtype[np.uint64]]:
+    """Keys as the table knows them.
+
+    Raises:
+        TypeError: One is no whole number of 64 bits.
+    """
+    try:
+        seen = np.array([operator.index(key) for key in keys], np.uint64)
+    except OverflowError:
+        raise TypeError(f"keys are whole numbers of 64 bits, got {list(keys)}") from None
+    return (seen ^ _flip(table)) * _INVERSE

@@ -1,0 +1,157 @@
+"""Items one after the other, or in batches, as soon as they may be sampled.
+
+Items are fetched several at a time: as many again as were taken before, and no more than were asked
+for in total, so one who takes few of a queue leaves the rest to others. When the table does not
+allow so many now, one is waited for.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from echoic import Ragged
+from echoic.errors import LimiterError, WaitTimeoutError
+from echoic.reverb import _nest
+from echoic.reverb._engine.errors import as_reverb
+from echoic.reverb._engine.keys import mixed
+from echoic.reverb._engine.values import texts_as_objects
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from echoic import Batch, RemoteTable, Table
+
+__all__ = ["Items", "Sampler"]
+
+# The most items that are fetched at once one by one.
+_MOST = 64
+
+
+class Items:
+    """What was fetched: for each item its numbers, and its columns."""
+
+    def __init__(self, table: str, batch: Batch, max_times_sampled: int) -> None:
+        info = batch.info
+        self.keys = mixed(table, info.key)
+        self.probabilities = info.probability
+        self.priorities = info.priority
+        self.times_sampled = info.times_sampled
+        self.table_sizes = np.full(len(batch), info.table_size, np.int64)
+        if max_times_sampled > 0:
+            # An item that went with its last sample is not there for those that were drawn after it.
+            gone = self.times_sampled == max_times_sampled
+            self.table_sizes[1:] -= np.cumsum(gone)[:-1]
+        self._data = batch.data
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    @property
+    def columns(self) -> list[np.ndarray[Any, Any]] | None:
+        """Each column of all items with a leading axis; ``None`` when items differ in form."""
+        if isinstance(self._data, list):
+            return None
+        leaves = _nest.flatten(self._data)
+        if any(isinstance(leaf, Ragged) for leaf in leaves):
+            return None
+        return [texts_as_objects(leaf) for leaf in leaves]
+
+    def leaves(self, at: int) -> list[np.ndarray[Any, Any]]:
+        """The columns of one item."""
+        if isinstance(self._data, list):
+            return [texts_as_objects(leaf) for leaf in _nest.flatten(self._data[at])]
+        # An ellipsis keeps a scalar an array.
+        return [
+            texts_as_objects(leaf[at] if isinstance(leaf, Ragged) else leaf[at, ...])
+            for leaf in _nest.flatten(self._data)
+        ]
+
+    def unpack(self) -> list[list[Any]]:
+        """Of each item its numbers, then its columns."""
+        numbers = zip(
+            self.keys.tolist(),
+            self.probabilities.tolist(),
+            self.table_sizes.tolist(),
+            self.priorities.tolist(),
+            self.times_sampled.tolist(),
+            strict=True,
+        )
+        return [[*five, *self.leaves(at)] for at, five in enumerate(numbers)]
+
+
+class Source(NamedTuple):
+    """A table to sample from."""
+
+    table: Table | RemoteTable
+    max_times_sampled: int
+
+
+class Sampler:
+    """See the module.
+
+    Args:
+        find: Returns the table; called when the first item is wanted.
+        name: Of the table.
+        max_samples: How many items to fetch in total; no limit when -1.
+        timeout: Seconds to wait for an item; ``None`` waits for ever.
+    """
+
+    def __init__(
+        self,
+        find: Callable[[], Source],
+        name: str,
+        max_samples: int = -1,
+        timeout: float | None = None,
+    ) -> None:
+        self._find = find
+        self._name = name
+        self._left = None if max_samples < 0 else max_samples
+        self._timeout = timeout
+        self._source: Source | None = None
+        self._ready: list[list[Any]] = []
+        self._ask = 1
+
+    def GetNextTrajectory(self) -> list[Any]:  # noqa: N802 - upstream's name
+        """Key, probability, table size, priority and times sampled of an item, then its columns.
+
+        Raises:
+            StopIteration: All that were to be fetched were.
+            WaitTimeoutError: There was none in time.
+        """
+        if not self._ready:
+            items = self.fetch(min(self._ask, _MOST))
+            self._ask = 2 * len(items)
+            self._ready = items.unpack()
+            self._ready.reverse()
+        return self._ready.pop()
+
+    def fetch(self, count: int) -> Items:
+        """Up to so many items: all at once, or one.
+
+        Raises:
+            StopIteration: All that were to be fetched were.
+            WaitTimeoutError: There was none in time.
+        """
+        if self._left is not None:
+            count = min(count, self._left)
+            if count == 0:
+                raise StopIteration
+        with as_reverb(self._name):
+            if self._source is None:
+                self._source = self._find()
+            table, max_times_sampled = self._source
+            batch = self._try(table, count) if count > 1 else None
+            if batch is None:
+                batch = table.sample(1, self._timeout)
+        if self._left is not None:
+            self._left -= len(batch)
+        return Items(self._name, batch, max_times_sampled)
+
+    @staticmethod
+    def _try(table: Table | RemoteTable, count: int) -> Batch | None:
+        try:
+            return table.sample(count, 0)
+        except (WaitTimeoutError, LimiterError):
+            return None

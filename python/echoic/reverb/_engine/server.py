@@ -1,0 +1,157 @@
+"""A server of ours that listens where one of Reverb's would.
+
+Without being told otherwise it can only be reached from its own machine. ``ECHOIC_REVERB_HOST`` names
+another interface to listen at, ``0.0.0.0`` for all, and ``ECHOIC_REVERB_TOKEN`` a secret that clients
+must have as well; an interface that other machines can reach needs one.
+"""
+
+from __future__ import annotations
+
+import logging
+import operator
+import os
+import threading
+import weakref
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from echoic import Checkpointer as EngineCheckpointer
+from echoic import Server as EngineServer
+from echoic import TcpTransport, _native
+from echoic.errors import CheckpointError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from echoic import TableClient
+    from echoic.reverb._engine.table import Table
+
+__all__ = ["Checkpointer", "Server", "create_default_checkpointer", "server_of_this_process"]
+
+_log = logging.getLogger(__name__)
+
+_LOCAL_HOSTS = frozenset({"localhost", "127.0.0.1", "[::1]", "::1", "0.0.0.0"})  # noqa: S104
+
+# Servers of this process by port, and the process, which a fork leaves.
+_servers: weakref.WeakValueDictionary[tuple[int, int], Server] = weakref.WeakValueDictionary()
+
+
+def token() -> str | None:
+    """The secret that servers ask for and clients have."""
+    return os.environ.get("ECHOIC_REVERB_TOKEN") or None
+
+
+def server_of_this_process(host: str, port: int) -> Server | None:
+    """The server that listens there, if it is one of this process."""
+    return _servers.get((os.getpid(), port)) if host in _LOCAL_HOSTS else None
+
+
+class Checkpointer:
+    """Where checkpoints are written, and which one a server begins with."""
+
+    def __init__(self, root_dir: str, group: str, fallback: str | None) -> None:
+        self.group = group
+        path = Path(root_dir)
+        self._text = f"EchoicCheckpointer(root_dir={root_dir}, group={group})"
+        # A path that `Client.checkpoint` returned: its directory has the others.
+        self.load = path if (path / "manifest.json").is_file() else None
+        self.root = path.parent if self.load else path
+        if self.load is None:
+            self.root = _own_folder(path)
+            known = _native.list_checkpoints(self.root)
+            self.load = known[-1] if known else None
+        if self.load is None and fallback is not None:
+            if (Path(fallback) / "manifest.json").is_file():
+                self.load = Path(fallback)
+            else:
+                _log.warning("the fallback checkpoint %s is not there, or none of ours", fallback)
+
+    def setting(self) -> EngineCheckpointer | None:
+        """What a server of ours is given: nothing to write with when there is a group."""
+        return None if self.group else EngineCheckpointer(self.root, keep=1, load=False)
+
+    def __repr__(self) -> str:
+        return self._text
+
+
+def _own_folder(path: Path) -> Path:
+    """A directory with nothing but our checkpoints: the path itself, or one below other files."""
+    try:
+        entries = {entry.name for entry in path.iterdir()}
+    except FileNotFoundError:
+        return path
+    return path if not entries or "echoic-checkpoints.lock" in entries else path / "echoic"
+
+
+def create_default_checkpointer(name: str, group: str, fallback: str | None = None) -> Checkpointer:
+    """Checkpoints below a directory."""
+    return Checkpointer(name, group, fallback)
+
+
+class Server:
+    """Tables that others can reach at a port; 0 chooses one."""
+
+    def __init__(
+        self, priority_tables: Sequence[Table], port: int, checkpointer: Checkpointer | None = None
+    ) -> None:
+        self._checkpointer = checkpointer
+        self._tables = list(priority_tables)
+        host = os.environ.get("ECHOIC_REVERB_HOST", "127.0.0.1")
+        self._server = EngineServer(
+            tables=[table.table for table in priority_tables],
+            transport=TcpTransport(operator.index(port), host, token=token()),
+            checkpointer=None if checkpointer is None else checkpointer.setting(),
+        )
+        self._stopped = threading.Event()
+        try:
+            if checkpointer is not None and checkpointer.load is not None:
+                self._load(checkpointer.load)
+            self._server.start()
+        except BaseException:
+            self._server.close(0.0)
+            raise
+        self.port = int(self._server.addresses[0].rpartition(":")[2])
+        _servers[os.getpid(), self.port] = self
+
+    def _load(self, path: Path) -> None:
+        known = {table.name() for table in self._tables}
+        for saved in _native.open_checkpoint(path):
+            if saved.name not in known:
+                raise ValueError(
+                    f"Trying to load table '{saved.name}' but table was not found in provided list "
+                    "of tables."
+                )
+        try:
+            self._server._load(path)
+        except CheckpointError as error:
+            raise ValueError(f"can't load the checkpoint {path}: {error}") from error
+
+    def client(self) -> TableClient:
+        """The tables, without a connection."""
+        return self._server.client()
+
+    def check_checkpoints(self) -> None:
+        """Refuse to write checkpoints of a group.
+
+        Raises:
+            ValueError: There is one.
+        """
+        if self._checkpointer is not None and self._checkpointer.group:
+            raise ValueError("Setting non-empty group is not supported")
+
+    def Stop(self) -> None:  # noqa: N802 - upstream's name
+        """End the server, and the waits of everybody."""
+        _servers.pop((os.getpid(), self.port), None)
+        self._server.close(0.0)
+        self._stopped.set()
+
+    def Wait(self) -> bool:  # noqa: N802
+        """Wait until the server was stopped; a signal raises what its handler raises."""
+        self._stopped.wait()
+        return False
+
+    def __repr__(self) -> str:
+        return (
+            f"Server(port={self.port}, reverb_service=Echoic(tables={self._tables!r}, "
+            f"checkpointer={self._checkpointer!r}))"
+        )

@@ -1,0 +1,312 @@
+"""The writer whose items name any steps of any columns."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from typing import TYPE_CHECKING, Any
+
+from echoic import Steps
+from echoic.errors import (
+    ClosedError,
+    EchoicError,
+    SpecError,
+    TableNotFoundError,
+    TrajectoryError,
+    WaitTimeoutError,
+)
+from echoic.reverb import _signature
+from echoic.reverb._engine import arguments
+from echoic.reverb._engine.errors import as_reverb, not_found
+from echoic.reverb._engine.values import array
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from echoic import TableClient
+
+__all__ = [
+    "AutoTunedChunkerOptions",
+    "ConstantChunkerOptions",
+    "TrajectoryWriter",
+    "closed",
+    "timed_out",
+    "wrong_column",
+]
+
+# Seconds that a writer is given to send what it has when nobody waits for it.
+_GRACE = 0.05
+
+# Seconds after which one who waits looks whether the writer was closed.
+_TICK = 0.2
+
+_CLOSED = "TrajectoryWriter::Close has been called."
+
+
+class ConstantChunkerOptions:
+    """So many steps of a column are stored together."""
+
+    def __init__(self, max_chunk_length: int, num_keep_alive_refs: int) -> None:
+        self.max_chunk_length: int | None = max_chunk_length
+        self.num_keep_alive_refs = num_keep_alive_refs
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, ConstantChunkerOptions):
+            return NotImplemented
+        return vars(self) == vars(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+class AutoTunedChunkerOptions(ConstantChunkerOptions):
+    """How many steps of a column are stored together is found out by measuring."""
+
+    def __init__(self, num_keep_alive_refs: int, throughput_weight: float = 1.0) -> None:
+        self.max_chunk_length = None
+        self.num_keep_alive_refs = num_keep_alive_refs
+        self.throughput_weight = throughput_weight
+
+
+def closed() -> RuntimeError:
+    """What a writer says that was closed."""
+    return RuntimeError(_CLOSED)
+
+
+def timed_out(waiting: int, sent: int) -> RuntimeError:
+    """What a flush says that was not done in time."""
+    return RuntimeError(
+        f"Timeout exceeded with {waiting} items waiting to be written and {sent} items awaiting "
+        "confirmation."
+    )
+
+
+def wrong_column(
+    index: int, expected: _signature.Column | None, got: _signature.Column
+) -> ValueError | None:
+    """What is wrong with a value of a column, if anything is."""
+    if expected is None or expected == got:
+        return None
+    if expected[0] != got[0]:
+        return ValueError(
+            f"Tensor of wrong dtype provided for column {index}. Got "
+            f"{_signature.dtype_name(got[0])} but expected {_signature.dtype_name(expected[0])}."
+        )
+    return ValueError(
+        f"Tensor of incompatible shape provided for column {index}. Got "
+        f"{_signature.shape_text(got[1])} which is incompatible with "
+        f"{_signature.shape_text(expected[1])}."
+    )
+
+
+class TrajectoryWriter:
+    """See the module. A cell is an :class:`echoic.Steps` of one step.
+
+    Args:
+        tables: A connection that nobody else uses.
+        num_keep_alive_refs: How many of the latest cells of a column new items may still name.
+        signatures: What the items of each table must be; ``None`` for no such check.
+    """
+
+    def __init__(
+        self,
+        tables: TableClient,
+        num_keep_alive_refs: int,
+        signatures: Mapping[str, Sequence[_signature.Column] | None] | None,
+    ) -> None:
+        self._tables = tables
+        self._signatures = signatures
+        self._native = tables.trajectory_writer(num_keep_alive_refs, encoding="auto")
+        self.max_num_keep_alive_refs = num_keep_alive_refs
+        # Forms that the signatures were found to allow.
+        self._allowed: set[Any] = set()
+        # Why no item can be written any more.
+        self._broken: RuntimeError | None = None
+
+    @property
+    def episode_steps(self) -> int:
+        """How many steps of this episode are complete."""
+        return self._native.episode_steps
+
+    def _check(self) -> None:
+        if self._broken is not None:
+            raise RuntimeError(*self._broken.args)
+
+    def Append(self, data: list[Any]) -> list[Steps | None]:  # noqa: N802
+        """Append a step, given as the value of each column, or ``None``; returns the cells."""
+        return self._append(data, partial=False)
+
+    def AppendPartial(self, data: list[Any]) -> list[Steps | None]:  # noqa: N802
+        """Append a part of a step, which goes on."""
+        return self._append(data, partial=True)
+
+    def _append(self, data: list[Any], *, partial: bool) -> list[Steps | None]:
+        self._check()
+        try:
+            return self._native.append_columns(data, partial)
+        except TrajectoryError as error:
+            raise RuntimeError(
+                "Append/AppendPartial called with data containing column that was present in "
+                "previous AppendPartial call."
+            ) from error
+        except SpecError:
+            # Text must be encoded; anything else stays what it is, and is refused again.
+            arrays = [None if value is None else array(value) for value in data]
+        try:
+            return self._native.append_columns(arrays, partial)
+        except SpecError as error:
+            history = self._native.history
+            for index, value in enumerate(arrays):
+                known = history.get(str(index))
+                if value is not None and known is not None:
+                    expected = (known.dtype, known.shape)
+                    wrong = wrong_column(index, expected, (value.dtype, value.shape))
+                    if wrong is not None:
+                        raise wrong from error
+            raise ValueError(str(error)) from error
+
+    def CreateItem(  # noqa: N802
+        self,
+        table: str,
+        priority: float,
+        trajectory: Sequence[Sequence[Steps]],
+        squeeze: Sequence[bool],
+    ) -> None:
+        """Make an item of the cells of each column; its table gets it when it can."""
+        if not any(trajectory):
+            raise ValueError("trajectory must not be empty.")
+        self._check()
+        arguments.name(table)
+        number = arguments.priority(priority)
+        columns = []
+        for index, (cells, squeezed) in enumerate(zip(trajectory, squeeze, strict=True)):
+            try:
+                columns.append(Steps.join(cells, squeezed))  # type: ignore[arg-type]
+            except ValueError as error:
+                raise ValueError(f"Error in column {index}: {_clash(cells, squeezed)}") from error
+        if self._signatures is not None:
+            self._check_signature(table, columns)
+        try:
+            self._native.create_item(table, number, tuple(columns))
+        except TableNotFoundError:
+            # Reverb finds out when the item comes to the server, and the writer ends.
+            self._broken = not_found(table)
+        except TrajectoryError as error:
+            for index, column in enumerate(columns):
+                if column.expired:
+                    raise ValueError(
+                        f"Error in column {index}: Column contains expired CellRef."
+                    ) from error
+            raise
+
+    def _check_signature(self, table: str, columns: Sequence[Steps]) -> None:
+        got = tuple((column.dtype, column.shape) for column in columns)
+        if (table, got) in self._allowed:
+            return
+        signatures = self._signatures or {}
+        if table not in signatures:
+            raise ValueError(
+                f"Unable to create item in table '{table}' since the table could not be found."
+            )
+        expected = signatures[table]
+        if expected is not None:
+            check_trajectory(table, expected, got)
+        if len(self._allowed) >= 1024:  # noqa: PLR2004 - lengths may vary without end
+            self._allowed.clear()
+        self._allowed.add((table, got))
+
+    def Flush(self, ignore_last_num_items: int = 0, timeout_ms: int = -1) -> None:  # noqa: N802
+        """Wait until all items but so many are in their tables."""
+        timeout = timeout_ms / 1000 if timeout_ms > 0 else None
+        self._flush(ignore_last_num_items, timeout)
+
+    def _flush(self, left: int, timeout: float | None) -> None:
+        """Wait, and look now and then whether another thread has closed the writer."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while True:
+            self._check()
+            rest = _TICK if deadline is None else max(0.0, deadline - time.monotonic())
+            try:
+                with as_reverb():
+                    self._native.flush(left, min(rest, _TICK))
+            except WaitTimeoutError as error:
+                if deadline is not None and rest <= _TICK:
+                    raise self._timed_out() from error
+            else:
+                return
+
+    def EndEpisode(self, clear_buffers: bool, timeout_ms: int | None = None) -> None:  # noqa: N802
+        """Wait until all items are in their tables, and begin another episode."""
+        # An episode whose items are not there in time goes on.
+        self._flush(0, None if timeout_ms is None else max(0, timeout_ms) / 1000)
+        with as_reverb():
+            self._native.end_episode(clear_buffers)
+
+    def _timed_out(self) -> RuntimeError:
+        waiting = self._native.pending
+        return timed_out(waiting, int(self._tables.stats()["pending"]))
+
+    def ConfigureChunker(self, column: int, options: ConstantChunkerOptions) -> None:  # noqa: N802
+        """Give a column settings of its own."""
+        self._native.configure(str(column), options.num_keep_alive_refs, options.max_chunk_length)
+        self.max_num_keep_alive_refs = max(
+            self.max_num_keep_alive_refs, options.num_keep_alive_refs
+        )
+
+    def Close(self) -> None:  # noqa: N802
+        """End; items that were not flushed may not come to their tables."""
+        self._broken = closed()
+        self._native.close()
+        with contextlib.suppress(EchoicError, ClosedError):
+            self._tables.close(_GRACE)
+
+
+def check_trajectory(
+    table: str, expected: Sequence[_signature.Column], got: Sequence[_signature.Column]
+) -> None:
+    """Refuse a trajectory that is not what the table's signature says."""
+    start = (
+        f"Unable to create item in table '{table}' since the provided trajectory is inconsistent "
+        "with the table signature."
+    )
+    end = (
+        f"\n\nThe table signature is:\n\t{_signature.columns_text(expected)}"
+        f"\n\nThe provided trajectory signature is:\n\t{_signature.columns_text(got)}.\n"
+    )
+    if len(expected) != len(got):
+        raise ValueError(
+            f"{start} The trajectory has {len(got)} columns but the table signature has "
+            f"{len(expected)} columns.{end}"
+        )
+    for index, (column, (dtype, shape)) in enumerate(zip(expected, got, strict=True)):
+        if not _signature.fits(column, dtype, shape):  # type: ignore[arg-type]
+            raise ValueError(
+                f"{start} The table expects column {index} to be a "
+                f"{_signature.dtype_name(column[0])} {_signature.shape_text(column[1])} tensor but "
+                f"got a {_signature.dtype_name(dtype)} {_signature.shape_text(shape)} tensor.{end}"
+            )
+
+
+def _clash(cells: Sequence[Steps], squeezed: bool) -> str:
+    """Why cells make no column."""
+    if not cells:
+        return "TrajectoryColumn must contain at least one row."
+    if squeezed and len(cells) != 1:
+        return (
+            "TrajectoryColumn must contain exactly one row when squeeze is set but got "
+            f"{len(cells)}."
+        )
+    first = cells[0]
+    for index, cell in enumerate(cells):
+        if cell.dtype != first.dtype:
+            return (
+                f"Column references tensors with different dtypes: "
+                f"{_signature.dtype_name(first.dtype)} (index 0) != "
+                f"{_signature.dtype_name(cell.dtype)} (index {index})."
+            )
+        if cell.shape != first.shape:
+            return (
+                f"Column references tensors with incompatible shapes: "
+                f"{_signature.shape_text(first.shape)} (index 0) not compatible with "
+                f"{_signature.shape_text(cell.shape)} (index {index})."
+            )
+    return "Column references data of another writer."

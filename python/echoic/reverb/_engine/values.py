@@ -1,0 +1,60 @@
+"""Leaves of steps as arrays that a table can hold.
+
+Tables hold elements of a fixed width. Text is encoded to UTF-8 and padded with zeros to a power of
+two, so that columns of texts of similar lengths have one form; it comes back as ``bytes`` in arrays
+of objects, as upstream's does.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+__all__ = ["array", "text_as_bytes", "texts_as_objects"]
+
+_MIN_WIDTH = 32
+
+
+def array(value: Any) -> np.ndarray[Any, Any]:
+    """A value as numpy has it, with text as bytes.
+
+    Raises:
+        TypeError: It is nothing that a table can hold.
+    """
+    made = np.asarray(value)
+    if made.dtype.kind in "OSU":
+        return text_as_bytes(made)
+    if made.dtype.kind not in "biufc" and made.dtype.name != "bfloat16":
+        raise TypeError(f"expected a number, text or bytes, or an array of such, got {value!r}")
+    return made
+
+
+def text_as_bytes(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Text or bytes of any kind as bytes of one width.
+
+    Raises:
+        TypeError: An object is neither.
+    """
+    if values.dtype.kind == "U":
+        encoded = np.char.encode(values, "utf-8")
+    elif values.dtype.kind == "S":
+        encoded = values
+    else:
+        flat = [_encoded(value) for value in values.ravel()]
+        encoded = np.array(flat, dtype="S").reshape(values.shape)
+    width = max(_MIN_WIDTH, 1 << (encoded.dtype.itemsize - 1).bit_length())
+    return np.asarray(encoded).astype(f"S{width}")
+
+
+def _encoded(value: Any) -> bytes:
+    if isinstance(value, str):
+        return value.encode()
+    if isinstance(value, bytes):
+        return value
+    raise TypeError(f"expected a number, text or bytes, or an array of such, got {value!r}")
+
+
+def texts_as_objects(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """What was sampled, with bytes of a fixed width as objects."""
+    return values.astype(object) if values.dtype.kind == "S" else values

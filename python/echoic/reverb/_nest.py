@@ -1,0 +1,198 @@
+"""Nested structures in the order of dm-tree, which is the order of everything in Reverb.
+
+Mappings are walked with their keys sorted, namedtuples by their fields, other sequences by position.
+Everything else is a leaf, ``None`` and strings included. A path is a tuple of keys, field names and
+positions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+
+__all__ = [
+    "Path",
+    "assert_same_structure",
+    "flatten",
+    "flatten_with_path",
+    "is_nested",
+    "map_leaves",
+    "map_with_path",
+    "unflatten_as",
+]
+
+Path: TypeAlias = "tuple[str | int, ...]"
+
+# Most leaves are of these types, which need no further look.
+_LEAVES = frozenset({np.ndarray, int, float, bool, str, bytes, type(None)})
+
+
+def is_nested(value: Any) -> bool:
+    """Whether a value has children."""
+    kind = type(value)
+    if kind is dict or kind is tuple or kind is list:
+        return True
+    if kind in _LEAVES or isinstance(value, (np.generic, str, bytes, bytearray)):
+        return False
+    return isinstance(value, (Mapping, Sequence)) or hasattr(kind, "__attrs_attrs__")
+
+
+def _children(value: Any) -> Iterator[tuple[Any, Any]]:
+    """The keys and children of a nested value, in order."""
+    if isinstance(value, Mapping):
+        try:
+            keys = sorted(value)
+        except TypeError:
+            raise TypeError(
+                f"the keys of a structure must be sortable, got {list(value)!r}"
+            ) from None
+        for key in keys:
+            yield key, value[key]
+    elif isinstance(value, tuple) and hasattr(value, "_fields"):
+        for field in value._fields:
+            yield field, getattr(value, field)
+    elif hasattr(type(value), "__attrs_attrs__"):
+        for attribute in type(value).__attrs_attrs__:
+            yield attribute.name, getattr(value, attribute.name)
+    else:
+        yield from enumerate(value)
+
+
+def flatten(value: Any) -> list[Any]:
+    """The leaves."""
+    leaves: list[Any] = []
+    _flatten(value, leaves)
+    return leaves
+
+
+def _flatten(value: Any, leaves: list[Any]) -> None:
+    kind = type(value)
+    if kind in _LEAVES:
+        leaves.append(value)
+    elif kind is dict:
+        if len(value) > 1:
+            for _, child in _children(value):
+                _flatten(child, leaves)
+        else:
+            for child in value.values():
+                _flatten(child, leaves)
+    elif kind is tuple or kind is list:
+        for child in value:
+            _flatten(child, leaves)
+    elif is_nested(value):
+        for _, child in _children(value):
+            _flatten(child, leaves)
+    else:
+        leaves.append(value)
+
+
+def flatten_with_path(value: Any) -> list[tuple[Path, Any]]:
+    """The leaves, each with its path."""
+    leaves: list[tuple[Path, Any]] = []
+    _flatten_with_path(value, (), leaves)
+    return leaves
+
+
+def _flatten_with_path(value: Any, path: Path, leaves: list[tuple[Path, Any]]) -> None:
+    if is_nested(value):
+        for key, child in _children(value):
+            _flatten_with_path(child, (*path, key), leaves)
+    else:
+        leaves.append((path, value))
+
+
+def unflatten_as(structure: Any, leaves: Sequence[Any]) -> Any:
+    """A structure like the given one, of other leaves.
+
+    Raises:
+        ValueError: There are more or fewer leaves.
+    """
+    expected = len(flatten(structure))
+    if expected != len(leaves):
+        raise ValueError(
+            f"Structure had {expected} elements, but flat_sequence had {len(leaves)} elements: "
+            f"structure: {structure}."
+        )
+    return _build(structure, iter(leaves))
+
+
+def map_leaves(function: Callable[..., Any], structure: Any, *others: Any) -> Any:
+    """A structure of what a function makes of each leaf, and of those at its place in others."""
+    for other in others:
+        assert_same_structure(structure, other)
+    flats = [flatten(structure), *map(flatten, others)]
+    return _build(structure, (function(*leaves) for leaves in zip(*flats, strict=True)))
+
+
+def map_with_path(function: Callable[..., Any], structure: Any, *others: Any) -> Any:
+    """As :func:`map_leaves`, for a function that gets the path first."""
+    for other in others:
+        assert_same_structure(structure, other)
+    flats = [flatten(one) for one in (structure, *others)]
+    paths = (path for path, _ in flatten_with_path(structure))
+    mapped = (function(path, *leaves) for path, *leaves in zip(paths, *flats, strict=True))
+    return _build(structure, mapped)
+
+
+def _build(structure: Any, leaves: Iterator[Any]) -> Any:
+    if not is_nested(structure):
+        return next(leaves)
+    built = {key: _build(child, leaves) for key, child in _children(structure)}
+    kind = type(structure)
+    if isinstance(structure, Mapping):
+        # The order of the keys is that of the structure.
+        pairs = [(key, built[key]) for key in structure]
+        if hasattr(structure, "default_factory"):
+            return kind(structure.default_factory, pairs)  # type: ignore[call-arg]
+        return kind(pairs)  # type: ignore[call-arg]
+    if hasattr(structure, "_fields") or hasattr(kind, "__attrs_attrs__"):
+        return kind(**built)
+    return kind(built.values())  # type: ignore[call-arg]
+
+
+def assert_same_structure(a: Any, b: Any, check_types: bool = True) -> None:
+    """Refuse two structures that differ.
+
+    Raises:
+        ValueError: They have other keys, or not as many children.
+        TypeError: Nodes are of different types.
+    """
+    _compare(a, b, check_types, (a, b))
+
+
+def _compare(a: Any, b: Any, check_types: bool, whole: tuple[Any, Any]) -> None:
+    def differ(why: str) -> str:
+        return (
+            f"The two structures don't have the same nested structure.\n\n"
+            f"First structure: {whole[0]}\n\nSecond structure: {whole[1]}\n\n"
+            f"More specifically: {why}"
+        )
+
+    nested = is_nested(a)
+    if nested != is_nested(b):
+        one, other = (a, b) if nested else (b, a)
+        raise ValueError(
+            differ(f"Substructure {one!r} is a sequence, while substructure {other!r} is not")
+        )
+    if not nested:
+        return
+    if check_types and type(a) is not type(b):
+        mappings = isinstance(a, Mapping) and isinstance(b, Mapping)
+        same_name = (
+            hasattr(a, "_fields")
+            and hasattr(b, "_fields")
+            and type(a).__name__ == type(b).__name__
+            and a._fields == b._fields
+        )
+        if not mappings and not same_name:
+            raise TypeError(differ(f"types {type(a)} and {type(b)} are different"))
+    ours, theirs = dict(_children(a)), dict(_children(b))
+    if len(ours) != len(theirs):
+        raise ValueError(differ(f"{len(ours)} elements, and {len(theirs)} elements"))
+    both = isinstance(a, Mapping) and isinstance(b, Mapping)
+    if both and ours.keys() != theirs.keys():
+        raise ValueError(differ(f"keys {list(ours)} and {list(theirs)}"))
+    for left, right in zip(ours.values(), theirs.values(), strict=True):
+        _compare(left, right, check_types, whole)

@@ -1,0 +1,205 @@
+"""What datasets of trajectories and of timesteps have in common: their arguments, and where from."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from typing_extensions import Self
+
+from echoic.errors import WaitTimeoutError
+from echoic.reverb import _nest, _signature, replay_sample
+from echoic.reverb import client as reverb_client
+from echoic.reverb._dataset import Dataset, lists_as_tuples, specs_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from echoic.reverb._engine.sampler import Items, Sampler
+
+__all__ = ["SampledDataset"]
+
+
+class SampledDataset(Dataset):
+    """See the module; subclasses say what becomes of an item."""
+
+    def __init__(  # noqa: PLR0913 - upstream's
+        self,
+        server_address: str,
+        table: str,
+        dtypes: Any,
+        shapes: Any,
+        max_in_flight_samples_per_worker: int,
+        num_workers_per_iterator: int = -1,
+        max_samples_per_stream: int = -1,
+        rate_limiter_timeout_ms: int = -1,
+        max_samples: int = -1,
+    ) -> None:
+        data = specs_of(lists_as_tuples(dtypes), lists_as_tuples(shapes))
+        if max_in_flight_samples_per_worker < 1:
+            raise ValueError(
+                f"max_in_flight_samples_per_worker ({max_in_flight_samples_per_worker}) must be a "
+                "positive integer"
+            )
+        for name, number in (
+            ("num_workers_per_iterator", num_workers_per_iterator),
+            ("max_samples_per_stream", max_samples_per_stream),
+            ("max_samples", max_samples),
+        ):
+            if number < 1 and number != -1:
+                raise ValueError(f"{name} ({number}) must be a positive integer or -1")
+        if rate_limiter_timeout_ms < -1:
+            raise ValueError(
+                f"rate_limiter_timeout_ms ({rate_limiter_timeout_ms}) must be an integer >= -1"
+            )
+        info = replay_sample.SampleInfo(
+            *map(
+                _signature.TensorSpec,
+                replay_sample.SampleInfo.tf_shapes(),
+                replay_sample.SampleInfo.tf_dtypes(),
+            )
+        )
+        super().__init__(self._elements, replay_sample.ReplaySample(info, data))
+        self._address = server_address
+        self._table = table
+        self._data = data
+        self._columns = _signature.flat_columns(data)
+        self._most = max_in_flight_samples_per_worker
+        self._max_samples = max_samples
+        waits = rate_limiter_timeout_ms
+        self._timeout = None if waits < 0 else waits / 1000
+
+    @classmethod
+    def from_table_signature(  # noqa: PLR0913 - upstream's
+        cls,
+        server_address: str,
+        table: str,
+        max_in_flight_samples_per_worker: int,
+        num_workers_per_iterator: int = -1,
+        max_samples_per_stream: int = -1,
+        rate_limiter_timeout_ms: int = -1,
+        get_signature_timeout_secs: int | None = None,
+        max_samples: int = -1,
+    ) -> Self:
+        """Make a dataset of what the signature of a table says; see the class for the arguments.
+
+        Args:
+            server_address: See the class.
+            table: See the class.
+            max_in_flight_samples_per_worker: See the class.
+            num_workers_per_iterator: See the class.
+            max_samples_per_stream: See the class.
+            rate_limiter_timeout_ms: See the class.
+            get_signature_timeout_secs: How long to wait for the server; for ever when ``None``.
+            max_samples: See the class.
+
+        Raises:
+            ValueError: There is no such table, or it has no signature.
+            DeadlineExceededError: The server did not answer in time.
+        """
+        infos = reverb_client.Client(server_address).server_info(get_signature_timeout_secs)
+        if table not in infos:
+            raise ValueError(
+                f"Server at {server_address} does not contain any table named {table}. "
+                f"Found: {', '.join(sorted(infos))}."
+            )
+        signature = infos[table].signature
+        if signature is None:
+            raise ValueError(f"Table {table} at {server_address} does not have a signature.")
+        return cls(
+            server_address=server_address,
+            table=table,
+            dtypes=_nest.map_leaves(lambda leaf: leaf.dtype, signature),
+            shapes=_nest.map_leaves(lambda leaf: leaf.shape, signature),
+            max_in_flight_samples_per_worker=max_in_flight_samples_per_worker,
+            num_workers_per_iterator=num_workers_per_iterator,
+            max_samples_per_stream=max_samples_per_stream,
+            rate_limiter_timeout_ms=rate_limiter_timeout_ms,
+            max_samples=max_samples,
+        )
+
+    def _sampler(self) -> Sampler:
+        client = reverb_client.Client(self._address)._client
+        signature = client.signatures().get(self._table)
+        if signature is not None:
+            self._check(signature)
+        return client.NewSampler(self._table, self._max_samples, self._most, self._timeout)
+
+    def _check(self, signature: Sequence[_signature.Column]) -> None:
+        """Refuse a table whose signature can't give what was asked for."""
+        got = self._requested()
+        if len(got) != len(signature):
+            raise ValueError(
+                f"Inconsistent number of tensors requested from table '{self._table}'.  Requested "
+                f"{len(got)} tensors, but table signature shows {len(signature)} tensors.  Table "
+                f"signature: {_signature.columns_text(signature)}"
+            )
+        for index, (wanted, known) in enumerate(zip(got, signature, strict=True)):
+            if wanted[0] != known[0] or not _compatible(wanted[1], known[1]):
+                raise ValueError(
+                    f"Requested incompatible tensor at flattened index {index} from table "
+                    f"'{self._table}'.  Requested (dtype, shape): "
+                    f"({_signature.dtype_name(wanted[0])}, {_signature.shape_text(wanted[1])}).  "
+                    f"Signature (dtype, shape): ({_signature.dtype_name(known[0])}, "
+                    f"{_signature.shape_text(known[1])}).  Table signature: "
+                    f"{_signature.columns_text(signature)}"
+                )
+
+    def _requested(self) -> list[_signature.Column]:
+        """What the leaves of an item must be."""
+        return self._columns
+
+    def _fits(self, leaves: Sequence[np.ndarray[Any, Any]], axes: int) -> None:
+        """Refuse leaves that are not what was asked for, after so many leading axes."""
+        if len(leaves) != len(self._columns):
+            raise ValueError(
+                f"Expected items of {len(self._columns)} tensors from table '{self._table}', got "
+                f"{len(leaves)}."
+            )
+        for index, (column, leaf) in enumerate(zip(self._columns, leaves, strict=True)):
+            if not _signature.fits(column, leaf.dtype, leaf.shape[axes:]):
+                raise ValueError(
+                    f"Received incompatible tensor at flattened index {index} from table "
+                    f"'{self._table}'.  Specification has (dtype, shape): "
+                    f"({_signature.dtype_name(column[0])}, {_signature.shape_text(column[1])}).  "
+                    f"Tensor has (dtype, shape): ({_signature.dtype_name(leaf.dtype)}, "
+                    f"{_signature.shape_text(leaf.shape[axes:])})."
+                )
+
+    def _fetches(self, count: int) -> Iterator[Items]:
+        """Items in fetches that end where so many do, until there are no more or not in time."""
+        sampler = self._sampler()
+        missing = ask = count
+        while True:
+            try:
+                items = sampler.fetch(min(ask, missing))
+            except (StopIteration, WaitTimeoutError):
+                return
+            missing = missing - len(items) or count
+            # After one that had to be waited for, as many as there are probably now.
+            ask = count if missing == count else 2 * len(items)
+            yield items
+
+    def _elements(self) -> Iterator[Any]:
+        raise NotImplementedError
+
+    @staticmethod
+    def _infos(items: Items) -> replay_sample.SampleInfo:
+        """What is known of items, as arrays."""
+        return replay_sample.SampleInfo(
+            items.keys,
+            items.probabilities,
+            items.table_sizes,
+            items.priorities,
+            items.times_sampled.astype(np.int32),
+        )
+
+
+def _compatible(
+    wanted: tuple[int | None, ...] | None, known: tuple[int | None, ...] | None
+) -> bool:
+    if wanted is None or known is None:
+        return True
+    return len(wanted) == len(known) and all(
+        None in (a, b) or a == b for a, b in zip(wanted, known, strict=True)
+    )

@@ -1,0 +1,214 @@
+"""Signatures: what the trajectories of a table look like.
+
+A signature is a nest of :class:`TensorSpec`. Names of types and forms of shapes in messages are
+TensorFlow's, because programs match on them.
+"""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from echoic.reverb import _nest
+
+__all__ = [
+    "Column",
+    "TensorSpec",
+    "column_text",
+    "columns_text",
+    "decode",
+    "dtype_name",
+    "encode",
+    "fits",
+    "flat_columns",
+    "normalize",
+    "shape_text",
+]
+
+# What a flat trajectory has: dtype and shape of each leaf, in which an axis may be ``None``.
+Column: TypeAlias = "tuple[np.dtype[Any], tuple[int | None, ...] | None]"
+
+_STRING = np.dtype(object)
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """Form of an array: a leaf of a signature.
+
+    Args:
+        shape: Lengths of the axes, ``None`` for one that may have any; ``None`` for any shape.
+        dtype: Anything that numpy makes a dtype of. Strings are of dtype ``object``.
+        name: For people.
+    """
+
+    shape: tuple[int | None, ...] | None
+    dtype: np.dtype[Any] = np.dtype(np.float32)  # noqa: RUF009 - immutable
+    name: str | None = None
+
+    def __post_init__(self) -> None:
+        """Bring shape and dtype into one form."""
+        object.__setattr__(self, "shape", _shape(self.shape))
+        object.__setattr__(self, "dtype", _dtype(self.dtype))
+
+    def __eq__(self, other: object) -> bool:
+        """Compare with anything that has a shape, a dtype and perhaps a name."""
+        if not (hasattr(other, "shape") and hasattr(other, "dtype")):
+            return NotImplemented
+        name = getattr(other, "name", self.name)
+        try:
+            return (self.shape, self.dtype, self.name) == (
+                _shape(other.shape),
+                _dtype(other.dtype),
+                name,
+            )
+        except (TypeError, ValueError):
+            return False
+
+    def __hash__(self) -> int:
+        return hash((self.shape, self.dtype, self.name))
+
+    def __repr__(self) -> str:
+        dtype = "string" if self.dtype == _STRING else self.dtype.name
+        name = "" if self.name is None else f", name={self.name!r}"
+        return f"TensorSpec(shape={self.shape}, dtype={dtype}{name})"
+
+
+def _shape(shape: Any) -> tuple[int | None, ...] | None:
+    if shape is None or (hasattr(shape, "rank") and shape.rank is None):
+        return None
+    if isinstance(shape, (int, np.integer)):
+        return (int(shape),)
+    axes = (getattr(axis, "value", axis) for axis in shape)
+    return tuple(None if axis is None or axis == -1 else int(axis) for axis in axes)
+
+
+def _dtype(dtype: Any) -> np.dtype[Any]:
+    # TensorFlow's dtypes say what they are to numpy; torch's have numpy's names.
+    dtype = getattr(dtype, "as_numpy_dtype", dtype)
+    if type(dtype).__module__ == "torch":
+        dtype = str(dtype).removeprefix("torch.")
+    known = np.dtype(dtype)
+    return _STRING if known.kind in "OSU" else known
+
+
+def normalize(signature: Any) -> Any:
+    """A nest of :class:`TensorSpec`, of a nest of anything with a shape and a dtype.
+
+    Raises:
+        ValueError: A leaf has none.
+    """
+
+    def convert(leaf: Any) -> TensorSpec:
+        if isinstance(leaf, TensorSpec):
+            return leaf
+        if not (hasattr(leaf, "shape") and hasattr(leaf, "dtype")):
+            raise ValueError(f"Unsupported signature spec: {leaf}")
+        name = getattr(leaf, "name", None)
+        try:
+            return TensorSpec(leaf.shape, leaf.dtype, name if isinstance(name, str) else None)
+        except TypeError:
+            raise ValueError(f"Unsupported signature spec: {leaf}") from None
+
+    return _nest.map_leaves(convert, signature)
+
+
+def flat_columns(signature: Any) -> list[Column]:
+    """Dtype and shape of each leaf."""
+    return [(leaf.dtype, leaf.shape) for leaf in _nest.flatten(signature)]
+
+
+def encode(node: Any) -> Any:
+    """A signature as what JSON can hold.
+
+    Raises:
+        ValueError: A key of a mapping is neither a string nor an int.
+    """
+    if isinstance(node, TensorSpec):
+        shape = None if node.shape is None else list(node.shape)
+        # The name, for what numpy knows only by its registration, such as bfloat16.
+        return {"shape": shape, "dtype": node.dtype.name, "name": node.name}
+    if isinstance(node, Mapping):
+        for key in node:
+            if not isinstance(key, (str, int)):
+                raise ValueError(f"keys of a signature are strings or ints, got {key!r}")
+        return {"mapping": [[key, encode(child)] for key, child in node.items()]}
+    if hasattr(node, "_fields"):
+        fields = [[field, encode(getattr(node, field))] for field in node._fields]
+        return {"namedtuple": [type(node).__name__, fields]}
+    kind = "tuple" if isinstance(node, tuple) else "list"
+    return {kind: [encode(child) for child in node]}
+
+
+def decode(node: Any) -> Any:
+    """The signature that :func:`encode` was given."""
+    if "shape" in node:
+        shape = None if node["shape"] is None else tuple(node["shape"])
+        return TensorSpec(shape, _named_dtype(node["dtype"]), node["name"])
+    ((kind, children),) = node.items()
+    if kind == "mapping":
+        return {key: decode(child) for key, child in children}
+    if kind == "namedtuple":
+        name, fields = children
+        built = _namedtuple(name, tuple(field for field, _ in fields))
+        return built(*(decode(child) for _, child in fields))
+    decoded = [decode(child) for child in children]
+    return tuple(decoded) if kind == "tuple" else decoded
+
+
+@lru_cache(maxsize=256)
+def _namedtuple(name: str, fields: tuple[str, ...]) -> Any:
+    return collections.namedtuple(name, fields)  # type: ignore[misc]  # noqa: PYI024
+
+
+def _named_dtype(name: str) -> np.dtype[Any]:
+    try:
+        return np.dtype(name)
+    except TypeError:
+        import ml_dtypes  # noqa: PLC0415 - needed for its own dtypes only
+
+        return np.dtype(getattr(ml_dtypes, name))
+
+
+# TensorFlow's names of dtypes where they differ from numpy's.
+_NAMES = {"float16": "half", "float32": "float", "float64": "double", "object": "string"}
+
+
+def dtype_name(dtype: np.dtype[Any]) -> str:
+    """TensorFlow's name."""
+    name = "object" if dtype.kind in "OSU" else dtype.name
+    return _NAMES.get(name, name)
+
+
+def shape_text(shape: Iterable[int | None] | None) -> str:
+    """TensorFlow's form of a shape."""
+    if shape is None:
+        return "<unknown>"
+    return "[" + ",".join("?" if axis is None else str(axis) for axis in shape) + "]"
+
+
+def column_text(dtype: np.dtype[Any], shape: Iterable[int | None] | None) -> str:
+    """A column in messages."""
+    return f"{dtype_name(dtype)}{shape_text(shape)}"
+
+
+def columns_text(columns: Sequence[Column]) -> str:
+    """Columns in messages."""
+    return ", ".join(
+        f"{number}: Tensor<name: '{number}', dtype: {dtype_name(dtype)}, shape: {shape_text(shape)}>"
+        for number, (dtype, shape) in enumerate(columns)
+    )
+
+
+def fits(expected: Column, dtype: np.dtype[Any], shape: Sequence[int]) -> bool:
+    """Whether an array of this dtype and shape is what a column expects."""
+    same = expected[0] == dtype or (expected[0] == _STRING and dtype.kind in "OSU")
+    if not same or expected[1] is None:
+        return same
+    return len(expected[1]) == len(shape) and all(
+        axis is None or axis == got for axis, got in zip(expected[1], shape, strict=True)
+    )

@@ -1,0 +1,1 @@
+"""Messages under the names that Reverb's protocol buffers have."""

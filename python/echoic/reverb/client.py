@@ -1,0 +1,328 @@
+"""The client of a server."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any, Literal, overload
+
+import numpy as np
+
+from echoic.reverb import _nest, errors, pybind, replay_sample, reverb_types
+from echoic.reverb import structured_writer as structured_writer_lib
+from echoic.reverb import trajectory_writer as trajectory_writer_lib
+from echoic.reverb._engine.client import TimeoutExceeded
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Iterable, Mapping, Sequence
+
+    from typing_extensions import Self
+
+__all__ = ["Client", "Writer"]
+
+_log = logging.getLogger(__name__)
+
+# As many items as nobody has on their way.
+_UNLIMITED = 1_000_000
+
+
+class Writer:
+    """Appends steps, and makes items of the last so many; ``client.writer`` makes one."""
+
+    def __init__(self, internal_writer: pybind.Writer) -> None:
+        self._writer = internal_writer
+        self._closed = False
+
+    def __enter__(self) -> Self:
+        if self._closed:
+            raise ValueError("Cannot reuse already closed Writer")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.flush()
+        self.close()
+
+    def __del__(self) -> None:
+        if not getattr(self, "_closed", True):
+            _log.warning("Writer-object deleted without calling .close explicitly.")
+            self.close()
+
+    def __repr__(self) -> str:
+        return f"{self._writer!r}, closed: {self._closed}"
+
+    def append(self, data: Any) -> None:
+        """Append a step, which later items may have."""
+        self._writer.Append(_nest.flatten(data))
+
+    def append_sequence(self, sequence: Any) -> None:
+        """Append steps, given as leaves with a leading axis."""
+        self._writer.AppendSequence(_nest.flatten(sequence))
+
+    def create_item(self, table: str, num_timesteps: int, priority: float) -> None:
+        """Make an item of the last steps. It need not be in its table before :meth:`flush`.
+
+        Raises:
+            ValueError: There are not so many steps, or the steps are not what the table's signature
+                says.
+        """
+        if num_timesteps < 1:
+            raise ValueError(f"num_timesteps ({num_timesteps}) must be a positive integer")
+        self._writer.CreateItem(table, num_timesteps, priority)
+
+    def flush(self) -> None:
+        """Wait until all items are in their tables."""
+        self._writer.Flush()
+
+    def close(self, retry_on_unavailable: bool = True) -> None:
+        """Wait until all items are in their tables, and end.
+
+        Args:
+            retry_on_unavailable: Whether to wait for a server that is not there.
+
+        Raises:
+            ValueError: The writer was closed before.
+        """
+        if self._closed:
+            raise ValueError("close() has already been called on Writer.")
+        self._closed = True
+        self._writer.Close(retry_on_unavailable)
+
+
+class Client:
+    """Talks to the server at an address.
+
+    It connects when it is first used, and then waits for the server. A client can be pickled; the
+    copy connects for itself.
+
+    Args:
+        server_address: ``host:port``, or an address as :func:`echoic.connect` takes it.
+    """
+
+    def __init__(self, server_address: str) -> None:
+        self._server_address = server_address
+        self._client = pybind.Client(server_address)
+        self._signature_cache: dict[str, Any] = {}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return self.__class__, (self._server_address,)
+
+    def __repr__(self) -> str:
+        return f"Client, server_address={self._server_address}"
+
+    @property
+    def server_address(self) -> str:
+        """As it was given."""
+        return self._server_address
+
+    def insert(self, data: Any, priorities: Mapping[str, float]) -> None:
+        """Insert an item of one step into tables, and wait until it is there.
+
+        Args:
+            data: Any nest of arrays, numbers or texts. It is stored once for all tables.
+            priorities: The item's priority in each table that gets it.
+
+        Raises:
+            ValueError: There are no priorities or one is none, a table is not there, or the data is
+                not what its signature says.
+        """
+        if not priorities:
+            raise ValueError("priorities must contain at least one item")
+        self._client.Insert(_nest.flatten(data), priorities)
+
+    def writer(
+        self,
+        max_sequence_length: int,
+        delta_encoded: bool = False,
+        chunk_length: int | None = None,
+        max_in_flight_items: int | None = 25,
+    ) -> Writer:
+        """Make a writer of items of the last steps.
+
+        Args:
+            max_sequence_length: How many steps an item may have.
+            delta_encoded: Store differences between steps, for steps that resemble each other.
+            chunk_length: How many steps are stored together; at most 10 when ``None``.
+            max_in_flight_items: How many items may be on their way before ``create_item`` waits;
+                any number when ``None``.
+
+        Raises:
+            ValueError: A number is not positive, or ``chunk_length`` is above
+                ``max_sequence_length``.
+        """
+        if max_sequence_length < 1:
+            raise ValueError(
+                f"max_sequence_length ({max_sequence_length}) must be a positive integer"
+            )
+        if chunk_length is None:
+            chunk_length = min(10, max_sequence_length)
+        if not 1 <= chunk_length <= max_sequence_length:
+            raise ValueError(
+                f"chunk_length ({chunk_length}) must be a positive integer le to "
+                f"max_sequence_length ({max_sequence_length})"
+            )
+        in_flight = _UNLIMITED if max_in_flight_items is None else max_in_flight_items
+        if in_flight < 1:
+            raise ValueError(f"max_in_flight_items ({in_flight}) must be a positive integer")
+        settings = (chunk_length, max_sequence_length, delta_encoded, in_flight)
+        return Writer(self._client.NewWriter(*settings))
+
+    @overload
+    def sample(
+        self,
+        table: str,
+        num_samples: int = 1,
+        *,
+        emit_timesteps: Literal[True] = True,
+        unpack_as_table_signature: bool = False,
+    ) -> Generator[list[replay_sample.ReplaySample], None, None]: ...
+    @overload
+    def sample(
+        self,
+        table: str,
+        num_samples: int = 1,
+        *,
+        emit_timesteps: Literal[False],
+        unpack_as_table_signature: bool = False,
+    ) -> Generator[replay_sample.ReplaySample, None, None]: ...
+    def sample(
+        self,
+        table: str,
+        num_samples: int = 1,
+        *,
+        emit_timesteps: bool = True,
+        unpack_as_table_signature: bool = False,
+    ) -> Generator[list[replay_sample.ReplaySample] | replay_sample.ReplaySample, None, None]:
+        """Sample items one after the other, each as soon as the table allows it.
+
+        Args:
+            table: Where from.
+            num_samples: How many.
+            emit_timesteps: Whether an item comes as the list of its steps, or as a whole.
+            unpack_as_table_signature: Whether data is nested as the table's signature, if it has
+                one; it is a flat list otherwise.
+
+        Yields:
+            A :class:`ReplaySample`, or a list of them.
+
+        Raises:
+            ValueError: The columns of an item differ in length, so it has no steps; or there is no
+                such table to take the signature from.
+            RuntimeError: There is no such table, or the server is gone.
+        """
+        signature = self._get_signature_for_table(table) if unpack_as_table_signature else None
+
+        def nested(data: list[Any]) -> Any:
+            return data if signature is None else _nest.unflatten_as(signature, data)
+
+        sampler = self._client.NewSampler(table, num_samples, 1)
+        for _ in range(num_samples):
+            key, probability, table_size, priority, times_sampled, *data = (
+                sampler.GetNextTrajectory()
+            )
+            info = replay_sample.SampleInfo(
+                key=int(key),
+                probability=float(probability),
+                table_size=int(table_size),
+                priority=float(priority),
+                times_sampled=int(times_sampled),
+            )
+            if not emit_timesteps:
+                yield replay_sample.ReplaySample(info, nested(data))
+                continue
+            if len({len(column) for column in data}) != 1:
+                raise ValueError("Can't split non timestep trajectory into timesteps.")
+            yield [
+                replay_sample.ReplaySample(
+                    info, nested([np.asarray(column[at], column.dtype) for column in data])
+                )
+                for at in range(len(data[0]))
+            ]
+
+    def mutate_priorities(
+        self,
+        table: str,
+        updates: Mapping[int, float] | None = None,
+        deletes: Iterable[int] | None = None,
+    ) -> None:
+        """Change priorities and remove items. Keys of items that are not there are passed over.
+
+        Args:
+            table: Where.
+            updates: The new priority of each key.
+            deletes: Keys of items to remove.
+
+        Raises:
+            ValueError: A priority is negative or no number; nothing is changed.
+            RuntimeError: There is no such table.
+        """
+        changes = [] if updates is None else list(updates.items())
+        self._client.MutatePriorities(table, changes, [] if deletes is None else list(deletes))
+
+    def reset(self, table: str) -> None:
+        """Remove all items of a table, and let its limiter count from zero."""
+        self._client.Reset(table)
+
+    def server_info(self, timeout: int | None = None) -> dict[str, reverb_types.TableInfo]:
+        """Return what is known of each table.
+
+        Args:
+            timeout: Seconds to wait for the server; for ever when ``None``.
+
+        Raises:
+            DeadlineExceededError: It did not answer in time.
+        """
+        try:
+            answers = self._client.ServerInfo(timeout or None)
+        except TimeoutExceeded:
+            raise errors.DeadlineExceededError(
+                f"ServerInfo call did not complete within provided timeout of {timeout}s"
+            ) from None
+        infos = {fields["name"]: reverb_types.TableInfo(**fields) for fields in answers}
+        if not self._signature_cache:
+            self._signature_cache = {name: info.signature for name, info in infos.items()}
+        return infos
+
+    def checkpoint(self) -> str:
+        """Have the server write a checkpoint; returns its absolute path, on the server's machine."""
+        return self._client.Checkpoint()
+
+    def trajectory_writer(
+        self, num_keep_alive_refs: int, *, validate_items: bool = True
+    ) -> trajectory_writer_lib.TrajectoryWriter:
+        """Make a writer of items that name any of the last steps.
+
+        Args:
+            num_keep_alive_refs: How many of the latest values of each column items may still name.
+            validate_items: Whether to compare items with the signature of their table.
+
+        Raises:
+            ValueError: ``num_keep_alive_refs`` is not positive.
+        """
+        if num_keep_alive_refs < 1:
+            raise ValueError(
+                f"num_keep_alive_refs ({num_keep_alive_refs}) must be a positive integer"
+            )
+        return trajectory_writer_lib.TrajectoryWriter(
+            self._client.NewTrajectoryWriter(num_keep_alive_refs, validate_items)
+        )
+
+    def structured_writer(
+        self, configs: Sequence[structured_writer_lib.Config]
+    ) -> structured_writer_lib.StructuredWriter:
+        """Make a writer that makes items by patterns.
+
+        Raises:
+            ValueError: There are none, or one is malformed.
+        """
+        if not configs:
+            raise ValueError("At least one config must be provided.")
+        return structured_writer_lib.StructuredWriter(self._client.NewStructuredWriter(configs))
+
+    def _get_signature_for_table(self, table: str) -> Any:
+        if not self._signature_cache:
+            self.server_info()
+        if table not in self._signature_cache:
+            raise ValueError(
+                f'Could not find table "{table}". The following tables exists: '
+                f"{', '.join(self._signature_cache)}."
+            )
+        return self._signature_cache[table]

@@ -1,0 +1,143 @@
+"""A dataset of the items that patterns make of a stream of steps, without a server."""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from echoic import StructuredWriter, Table, limiters, selectors
+from echoic.reverb import _nest, _signature, replay_sample, structured_writer
+from echoic.reverb._dataset import Dataset
+from echoic.reverb._engine.structured import Columns, engine_config, history_length, validate
+from echoic.reverb._engine.values import texts_as_objects
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+__all__ = ["PatternDataset", "pattern_dataset_with_info"]
+
+
+class PatternDataset(Dataset):
+    """What a structured writer would make of these steps, nested as the patterns.
+
+    Args:
+        input_dataset: Steps. Of a dataset that has an ``element_spec`` that is taken, of any other
+            iterable the first step says what steps look like.
+        configs: Patterns, all of one structure and table.
+        respect_episode_boundaries: Whether no item has steps of two episodes.
+        is_end_of_episode: Says of each step whether it is the last of an episode.
+
+    Raises:
+        ValueError: The patterns do not make items of one form.
+
+    Examples:
+        >>> import echoic.reverb as reverb
+        >>> from echoic.reverb import structured_writer as sw
+        >>> steps = [{"obs": number, "last": number == 2} for number in range(6)]
+        >>> pattern = sw.pattern_from_transform(steps[0], lambda step: step["obs"][-2:])
+        >>> dataset = reverb.PatternDataset(
+        ...     steps,
+        ...     [sw.create_config(pattern, table="unused")],
+        ...     respect_episode_boundaries=True,
+        ...     is_end_of_episode=lambda step: step["last"],
+        ... )
+        >>> [item.tolist() for item in dataset]
+        [[0, 1], [1, 2], [3, 4], [4, 5]]
+    """
+
+    def __init__(
+        self,
+        input_dataset: Iterable[Any],
+        configs: Sequence[structured_writer.Config],
+        respect_episode_boundaries: bool,
+        is_end_of_episode: Callable[[Any], bool],
+    ) -> None:
+        super().__init__(self._items)
+        self._steps = input_dataset
+        self._configs = list(configs)
+        self._clear = respect_episode_boundaries
+        self._is_end = is_end_of_episode
+        for config in self._configs:
+            validate(config)
+        spec = getattr(input_dataset, "element_spec", None)
+        if spec is not None:
+            self._spec = structured_writer.infer_signature(self._configs, spec)
+        elif not self._configs:
+            raise ValueError("At least one config must be provided.")
+
+    @property
+    def element_spec(self) -> Any:
+        """What items look like; of an iterable that does not tell, its first step is looked at."""
+        if self._spec is None:
+            for step in self._steps:
+                spec = _nest.map_leaves(_spec_of, step)
+                self._spec = structured_writer.infer_signature(self._configs, spec)
+                break
+        return self._spec
+
+    def _items(self) -> Iterator[Any]:
+        steps = iter(self._steps)
+        if self._spec is None:
+            first = next(steps, None)
+            if first is None:
+                return
+            spec = _nest.map_leaves(_spec_of, first)
+            self._spec = structured_writer.infer_signature(self._configs, spec)
+            steps = itertools.chain([first], steps)
+        # Items go through a table of this process, which each leaves as it is read.
+        table = Table(
+            "items",
+            max_size=max(1, len(self._configs)),
+            sampler=selectors.Fifo(),
+            limiter=limiters.MinSize(1),
+            max_times_sampled=1,
+        )
+        kept = max(history_length(config) for config in self._configs)
+        settings = [engine_config(config, "items", kept) for config in self._configs]
+        useful = [setting for setting in settings if setting is not None]
+        if not useful:
+            return
+        writer = StructuredWriter([table], useful)
+        columns = Columns(self._configs)
+        for step in steps:
+            leaves = _nest.flatten(step)
+            values = columns.of_step(leaves)
+            columns.remember(leaves, values)
+            writer.append({path: one for each in values.values() for path, one in each.items()})
+            yield from self._made(writer, table)
+            ended = self._is_end(step)
+            if np.ndim(ended) or np.asarray(ended).dtype != np.bool_:
+                raise ValueError(
+                    "Invalid `is_end_of_episode`. `is_end_of_episode` must return `bool`, but its "
+                    f"return type is {type(ended).__name__}."
+                )
+            if ended:
+                writer.end_episode(self._clear)
+                yield from self._made(writer, table)
+
+    def _made(self, writer: StructuredWriter, table: Table) -> Iterator[Any]:
+        """The items of a step, each of which was made by another pattern."""
+        if writer.pending:
+            writer.flush()
+        for _ in range(len(table)):
+            leaves = _nest.flatten(table.sample(1).data)
+            yield _nest.unflatten_as(self._spec, [texts_as_objects(leaf[0]) for leaf in leaves])
+
+
+def _spec_of(leaf: Any) -> _signature.TensorSpec:
+    value = np.asarray(leaf)
+    return _signature.TensorSpec(value.shape, value.dtype)
+
+
+def pattern_dataset_with_info(
+    input_dataset: Iterable[Any],
+    configs: Sequence[structured_writer.Config],
+    respect_episode_boundaries: bool,
+    is_end_of_episode: Callable[[Any], bool],
+) -> Dataset:
+    """Return the items of a :class:`PatternDataset` as samples, of whose info all is zero."""
+    items = PatternDataset(input_dataset, configs, respect_episode_boundaries, is_end_of_episode)
+    zeros = replay_sample.SampleInfo.zeros()
+    return items.map(lambda data: replay_sample.ReplaySample(zeros, data))

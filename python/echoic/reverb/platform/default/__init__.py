@@ -1,0 +1,1 @@
+"""Checkpointers, under the module paths that they have in Reverb."""

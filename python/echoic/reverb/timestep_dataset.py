@@ -1,0 +1,45 @@
+"""A dataset of the steps of items."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from echoic.reverb import _nest, replay_sample
+from echoic.reverb._sampled_dataset import SampledDataset
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from echoic.reverb import _signature
+
+__all__ = ["TimestepDataset"]
+
+
+class TimestepDataset(SampledDataset):
+    """The steps of items, one after the other; nothing says where an item ends.
+
+    The arguments are those of :class:`TrajectoryDataset`, but that dtypes and shapes are those of one
+    step. ``max_samples`` counts items.
+    """
+
+    def _requested(self) -> list[_signature.Column]:
+        return [
+            (dtype, None if shape is None else (None, *shape)) for dtype, shape in self._columns
+        ]
+
+    def _elements(self) -> Iterator[replay_sample.ReplaySample]:
+        for items in self._fetches(self._most):
+            for at, numbers in enumerate(zip(*self._infos(items), strict=True)):
+                info = replay_sample.SampleInfo(*numbers)
+                leaves = items.leaves(at)
+                if len({len(leaf) if leaf.ndim else None for leaf in leaves}) != 1 or not (
+                    leaves[0].ndim
+                ):
+                    raise ValueError(
+                        "Can't split non timestep trajectory into timesteps: the columns of an item "
+                        f"of table '{self._table}' have shapes {[leaf.shape for leaf in leaves]}."
+                    )
+                self._fits(leaves, 1)
+                for step in range(len(leaves[0])):
+                    data = _nest.unflatten_as(self._data, [leaf[step] for leaf in leaves])
+                    yield replay_sample.ReplaySample(info, data)

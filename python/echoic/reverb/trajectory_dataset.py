@@ -1,0 +1,111 @@
+"""A dataset of whole items."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from echoic.reverb import _nest, replay_sample
+from echoic.reverb._dataset import Dataset, batched, stack
+from echoic.reverb._sampled_dataset import SampledDataset
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from echoic.reverb._engine.sampler import Items
+
+__all__ = ["TrajectoryDataset"]
+
+
+class TrajectoryDataset(SampledDataset):
+    """Items of a table, each a :class:`ReplaySample` of numpy arrays.
+
+    :meth:`batch` fetches whole batches, which is faster than items one by one.
+
+    Args:
+        server_address: As of :class:`Client`.
+        table: Where from.
+        dtypes: A nest like the items, of dtypes.
+        shapes: A nest like the items, of shapes, in which an axis may be ``None``.
+        max_in_flight_samples_per_worker: How many items to fetch at once where they are taken one by
+            one.
+        num_workers_per_iterator: Unused: one fetch has as many items as are wanted.
+        max_samples_per_stream: Unused.
+        rate_limiter_timeout_ms: The dataset ends when no item could be sampled for so long; never
+            when -1.
+        max_samples: How many items there are; no limit when -1.
+
+    Raises:
+        ValueError: There is not a shape for each dtype, or a number makes no sense.
+
+    Examples:
+        >>> import numpy as np
+        >>> import echoic.reverb as reverb
+        >>> signature = {"obs": reverb.TensorSpec((2,), np.float32)}
+        >>> table = reverb.Table.queue("q", max_size=10, signature=signature)
+        >>> server = reverb.Server(tables=[table])
+        >>> with server.localhost_client().trajectory_writer(2) as writer:
+        ...     for step in range(4):
+        ...         writer.append({"obs": np.float32(step)})
+        ...         if step % 2:
+        ...             writer.create_item("q", 1.0, {"obs": writer.history["obs"][-2:]})
+        >>> dataset = reverb.TrajectoryDataset.from_table_signature(
+        ...     f"localhost:{server.port}", "q", max_in_flight_samples_per_worker=2
+        ... )
+        >>> next(iter(dataset.batch(2))).data["obs"].tolist()
+        [[0.0, 1.0], [2.0, 3.0]]
+        >>> server.stop()
+    """
+
+    def _elements(self) -> Iterator[replay_sample.ReplaySample]:
+        for items in self._fetches(self._most):
+            for at, info in enumerate(zip(*self._infos(items), strict=True)):
+                leaves = items.leaves(at)
+                self._fits(leaves, 0)
+                data = _nest.unflatten_as(self._data, [leaf[()] for leaf in leaves])
+                yield replay_sample.ReplaySample(replay_sample.SampleInfo(*info), data)
+
+    def batch(self, batch_size: int, drop_remainder: bool = False, **_: Any) -> Dataset:
+        """So many items as one, each leaf with a leading axis.
+
+        Args:
+            batch_size: How many.
+            drop_remainder: Whether to leave out the last ones when they are fewer.
+        """
+        if batch_size < 1:
+            raise ValueError(f"batch_size ({batch_size}) must be a positive integer")
+        length = batch_size if drop_remainder else None
+        return Dataset(
+            lambda: self._stacked(batch_size, drop_remainder), batched(self._spec, length)
+        )
+
+    def _stacked(
+        self, batch_size: int, drop_remainder: bool
+    ) -> Iterator[replay_sample.ReplaySample]:
+        parts: list[replay_sample.ReplaySample] = []
+        missing = batch_size
+        for items in self._fetches(batch_size):
+            parts.append(self._part(items))
+            missing -= len(items)
+            if missing == 0:
+                yield _joined(parts)
+                parts, missing = [], batch_size
+        if parts and not drop_remainder:
+            yield _joined(parts)
+
+    def _part(self, items: Items) -> replay_sample.ReplaySample:
+        columns = items.columns
+        if columns is None:
+            columns = stack([items.leaves(at) for at in range(len(items))])
+        self._fits(columns, 1)
+        return replay_sample.ReplaySample(
+            self._infos(items), _nest.unflatten_as(self._data, columns)
+        )
+
+
+def _joined(parts: list[Any]) -> Any:
+    if len(parts) == 1:
+        return parts[0]
+    flats = zip(*(_nest.flatten(part) for part in parts), strict=True)
+    return _nest.unflatten_as(parts[0], [np.concatenate(leaves) for leaves in flats])

@@ -1,0 +1,161 @@
+"""What a table knows of itself, in this process and in others: metadata, calls, episodes."""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+import echoic
+import numpy as np
+import pytest
+from echoic import Table
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+STEP = {"obs": np.zeros(3, np.float32)}
+
+
+def test_metadata_is_told_to_clients_byte_for_byte(
+    serve: Callable[..., echoic.TableClient],
+) -> None:
+    every_byte = bytes(range(256)) * 256
+    client = serve(
+        Table("none", STEP, max_size=5),
+        Table("some", max_size=5, metadata=b"\x00\xff text"),
+        Table.queue("most", STEP, max_size=5, metadata=every_byte),
+        Table.stack("stack", STEP, max_size=5, metadata=b"stack"),
+    )
+    told = {name: client.table(name).metadata for name in ("none", "some", "most", "stack")}
+    assert told == {"none": b"", "some": b"\x00\xff text", "most": every_byte, "stack": b"stack"}
+
+
+def test_metadata_that_is_too_long_or_no_bytes_is_refused() -> None:
+    too_long: Any = bytes(65_537)
+    with pytest.raises(ValueError, match=r"metadata has at most 65536 bytes, got 65537"):
+        Table("replay", STEP, max_size=5, metadata=too_long)
+    text: Any = "text"
+    with pytest.raises(TypeError, match="metadata"):
+        Table("replay", STEP, max_size=5, metadata=text)
+
+
+def test_metadata_of_a_table_on_several_servers_is_that_of_the_first() -> None:
+    tables = [Table("replay", STEP, max_size=5, metadata=name) for name in (b"first", b"second")]
+    servers = [
+        echoic.Server(tables=[table], transport=echoic.TcpTransport(port=0)) for table in tables
+    ]
+    for server in servers:
+        server.start()
+    try:
+        with echoic.connect([server.addresses[0] for server in servers]) as client:
+            assert client.table("replay").metadata == b"first"
+    finally:
+        for server in servers:
+            server.close()
+
+
+def test_a_checkpoint_has_no_metadata(tmp_path: Path) -> None:
+    def server(metadata: bytes) -> echoic.Server:
+        table = Table("replay", STEP, max_size=5, seed=1, metadata=metadata)
+        return echoic.Server(tables=[table], checkpointer=echoic.Checkpointer(tmp_path))
+
+    with server(b"then") as first, first.client() as client:
+        client.table("replay").insert({"obs": np.ones(3, np.float32)})
+        client.checkpoint()
+    with server(b"now") as second, second.client() as client:
+        assert len(client.table("replay")) == 1
+        assert client.table("replay").metadata == b"now"
+
+
+def until(condition: Callable[[], bool]) -> None:
+    """Wait for something that another thread or the server brings about."""
+    end = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < end, "it never came about"
+        time.sleep(0.002)
+
+
+def calls(table: Any) -> dict[str, tuple[int, int, int]]:
+    info = table.info
+    numbers = ("calls", "calls_waiting", "calls_limited")
+    return {
+        call: tuple(info[f"{call}_{number}"] for number in numbers)  # type: ignore[misc]
+        for call in ("insert", "sample")
+    }
+
+
+def test_waits_are_counted_wherever_they_are_made(
+    serve: Callable[..., echoic.TableClient],
+) -> None:
+    table = serve(Table.queue("queue", STEP, max_size=2)).table("queue")
+    step = {"obs": np.ones(3, np.float32)}
+    table.insert(step)
+    table.sample(1)
+    assert calls(table) == {"insert": (1, 0, 0), "sample": (1, 0, 0)}
+    assert table.info["sample_wait_seconds"] == table.info["insert_wait_seconds"] == 0.0
+
+    with ThreadPoolExecutor() as pool:
+        samples = [pool.submit(table.sample, 1) for _ in range(2)]
+        until(lambda: calls(table)["sample"] == (1, 2, 0))
+        table.insert(step)
+        table.insert(step)
+        assert sum(len(sample.result()) for sample in samples) == 2
+        until(lambda: calls(table) == {"insert": (3, 0, 0), "sample": (3, 0, 2)})
+        assert table.info["sample_wait_seconds"] > 0
+
+        # The second of them goes on by itself where the server is elsewhere, and is counted there.
+        inserts = [pool.submit(table.insert, step) for _ in range(3)]
+        until(lambda: calls(table)["insert"] == (5, 1, 0))
+        table.sample(1)
+        until(lambda: calls(table)["insert"] == (6, 0, 1))
+        assert table.info["insert_wait_seconds"] > 0
+        assert [insert.result() for insert in inserts] == [None] * 3
+    table.reset()
+    assert calls(table) == {"insert": (0, 0, 0), "sample": (0, 0, 0)}
+    assert table.info["sample_wait_seconds"] == table.info["insert_wait_seconds"] == 0.0
+
+
+def test_a_sample_that_times_out_had_to_wait(serve: Callable[..., echoic.TableClient]) -> None:
+    table = serve(Table.queue("queue", STEP, max_size=2)).table("queue")
+    with pytest.raises(echoic.WaitTimeoutError):
+        table.sample(1, timeout=0.02)
+    until(lambda: calls(table)["sample"] == (0, 0, 1))
+    with pytest.raises(echoic.WaitTimeoutError):
+        table.sample(1, timeout=0)
+    assert calls(table)["sample"] == (0, 0, 1)
+
+
+def test_each_item_is_a_unique_sample_once(serve: Callable[..., echoic.TableClient]) -> None:
+    table = serve(Table("replay", STEP, sampler=echoic.selectors.Fifo(), max_size=3, seed=1)).table(
+        "replay"
+    )
+    for _ in range(3):
+        table.insert({"obs": np.ones(3, np.float32)})
+        table.sample(4)
+    assert table.info["unique_samples"] == 1
+    table.delete(table.sample(1).info.key)
+    assert table.info["unique_samples"] == 1
+    table.sample(1)
+    assert table.info["unique_samples"] == 2
+    table.reset()
+    assert table.info["unique_samples"] == 0
+
+
+def test_unique_samples_are_in_a_checkpoint(tmp_path: Path) -> None:
+    def server() -> echoic.Server:
+        table = Table("replay", STEP, sampler=echoic.selectors.Fifo(), max_size=5, seed=1)
+        return echoic.Server(tables=[table], checkpointer=echoic.Checkpointer(tmp_path))
+
+    with server() as first, first.client() as client:
+        table = client.table("replay")
+        for _ in range(3):
+            table.insert({"obs": np.ones(3, np.float32)})
+        table.delete(table.sample(1).info.key)
+        client.checkpoint()
+    with server() as second, second.client() as client:
+        table = client.table("replay")
+        assert (len(table), table.info["unique_samples"]) == (2, 1)
+        table.sample(2)
+        assert table.info["unique_samples"] == 2
