@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 
 TABLE = "replay"
 ACTORS = 2
-EPISODES = 400  # of each actor
+EPISODES = 500  # of each actor
 N_STEP = 3
 DISCOUNT = 0.95
 BATCH = 32
@@ -43,14 +44,14 @@ MIN_SIZE = 200
 EXPONENT = 0.6
 # Of the importance weights.
 BETA = 0.5
-LEARNING_RATE = 5e-3
+LEARNING_RATE = 4e-3
 # The target network follows by this share of the way with every batch.
-FOLLOW = 0.1
+FOLLOW = 0.05
 LAST_EPSILON = 0.05
 # Keeps what was once no surprise from never being looked at again.
 LEAST_PRIORITY = 1e-3
 # A random policy gets about -0.6, a perfect one 1.
-TARGET = 0.8
+TARGET = 0.6
 EVALUATION_EPISODES = 100
 
 
@@ -114,7 +115,9 @@ def make_table() -> reverb.Table:
     )
 
 
-def act(client: reverb.Client, learner: Learner, seed: list[int]) -> list[float]:
+def act(
+    client: reverb.Client, learner: Learner, seed: list[int], stop: threading.Event
+) -> list[float]:
     """Play episodes, ever less at random; return what each was worth."""
     rng = np.random.default_rng(seed)
     environment = Catch(int(rng.integers(1 << 30)))
@@ -122,6 +125,8 @@ def act(client: reverb.Client, learner: Learner, seed: list[int]) -> list[float]
     # What is new has a priority of 1, as large as a TD error gets: it is to be seen soon.
     with NStepTransitionAdder(client, N_STEP, DISCOUNT, {TABLE: None}) as adder:
         for episode in range(EPISODES):
+            if stop.is_set():
+                break
             epsilon = max(LAST_EPSILON, 1 - 2 * episode / EPISODES)
             timestep = environment.reset()
             adder.add_first(timestep)
@@ -165,17 +170,22 @@ def train(seed: int) -> Outcome:
     learner = Learner(seed)
     server = reverb.Server([make_table()])
     client = reverb.Client(f"localhost:{server.port}")
+    stop = threading.Event()
     with ThreadPoolExecutor(ACTORS) as pool:
-        actors = [pool.submit(act, client, learner, [seed, 1, i]) for i in range(ACTORS)]
+        actors = [pool.submit(act, client, learner, [seed, 1, i], stop) for i in range(ACTORS)]
         try:
             while not all(actor.done() for actor in actors):
                 # Ends when the actors are done, or at the start, or when the machine is slow.
                 for sample in batches(client):
                     learn(client, learner, sample)
-            info = client.server_info()[TABLE]
         finally:
-            # When the learner fails, an actor that waits for it fails as well.
-            server.stop()
+            stop.set()
+            # After an error, an actor may wait for samples to be taken before it can see that.
+            while not all(actor.done() for actor in actors):
+                for _ in batches(client):
+                    pass
+    info = client.server_info()[TABLE]
+    server.stop()
     played = [actor.result() for actor in actors]
     return Outcome(
         first_returns=[total for returns in played for total in returns[: EPISODES // 10]],

@@ -68,6 +68,15 @@ def test_error_of_an_actor_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None
         dqn.train(seed=0)
 
 
+def test_error_of_the_learner_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise LookupError("nothing learned today")
+
+    monkeypatch.setattr(dqn.Learner, "learn", fail)
+    with pytest.raises(LookupError, match="nothing learned today"):
+        dqn.train(seed=0)
+
+
 @pytest.mark.parametrize("name", ["quickstart", "tutorial", "dqn"])
 def test_command_line(name: str) -> None:
     found = subprocess.run(

@@ -292,6 +292,34 @@ def test_a_range_may_allow_samples_ahead_of_inserts(limited):
     assert not table.can_sample(5)
 
 
+def test_a_queue_counts_what_it_holds(make_client):
+    table = reverb.Table.queue("queue", 5)
+    client = make_client(table)
+    for value in range(3):
+        client.insert(value, {"queue": 1.0})
+    assert table.can_sample(3)
+    assert not table.can_sample(4)
+    assert table.can_insert(2)
+    assert not table.can_insert(3)
+
+
+def test_deleting_is_no_sampling(limited):
+    # Only samples make room by the ratio, until fewer items than the minimum are left.
+    table, client, insert, sample = limited(limiters.RateLimiter(1.0, 2, -10.0, 4.0))
+    for _ in range(4):
+        insert()
+    client.mutate_priorities("table", deletes=[sample().key])
+    sample()
+    assert table.can_insert(2)
+    assert not table.can_insert(3)
+    client.mutate_priorities("table", deletes=[sample().key])
+    client.mutate_priorities("table", deletes=[sample().key])
+    assert table.info.current_size == 1
+    assert not table.can_sample(1)
+    assert table.can_insert(4)
+    assert not table.can_insert(5)
+
+
 def test_blocked_inserts_go_one_by_one(limited, start, eventually):
     table, _, insert, sample = limited(limiters.SampleToInsertRatio(1.0, 1, (0.0, 2.0)))
     insert()

@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+import gc
 from typing import Any
 
 import numpy as np
 import pytest
-from reverb_under_test import reverb, submodule
+from reverb_under_test import UPSTREAM, reverb, submodule
 
 Condition = reverb.structured.Condition
 STEP = {"at": None, "value": None}
 
 
+if UPSTREAM:
+    # Leaves TensorFlow out of the collections after each test, which would take most of the time.
+    gc.freeze()
+
+
 @pytest.fixture
 def client(make_client):
-    return make_client(reverb.Table.queue("table", 1000))
+    yield make_client(reverb.Table.queue("table", 1000))
+    if UPSTREAM:
+        # Its writers flush when they are collected, and wait for ever if the server is gone then.
+        gc.collect()
 
 
 def config(*conditions: Any, length: int = 1) -> Any:

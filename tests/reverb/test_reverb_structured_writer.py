@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import copy
+import gc
 import pickle
 from collections import namedtuple
 from typing import Any
 
 import numpy as np
 import pytest
-from reverb_under_test import dtype_of, reverb, spec, submodule
+from reverb_under_test import UPSTREAM, dtype_of, reverb, spec, submodule
 
 structured = reverb.structured
 
@@ -18,13 +19,21 @@ Pair = namedtuple("Pair", ["x", "y"])  # noqa: PYI024 - a program's own type, of
 STEP = {"a": None, "b": None}
 
 
+if UPSTREAM:
+    # Leaves TensorFlow out of the collections after each test, which would take most of the time.
+    gc.freeze()
+
+
 @pytest.fixture
 def client(make_client, make_table):
-    return make_client(
+    yield make_client(
         reverb.Table.queue("table", 1000),
         reverb.Table.queue("other", 1000),
         make_table("narrow", rate_limiter=reverb.rate_limiters.Queue(2), max_times_sampled=1),
     )
+    if UPSTREAM:
+        # Its writers flush when they are collected, and wait for ever if the server is gone then.
+        gc.collect()
 
 
 def config(transform: Any, table: str = "table", conditions: Any = (), priority: Any = None) -> Any:

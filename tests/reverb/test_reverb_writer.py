@@ -558,6 +558,15 @@ def test_leaving_the_block_sends_what_is_pending_and_closes(client, table, holds
         writer.close()
 
 
+def test_a_writer_is_not_closed_in_its_own_block(client):
+    def close_twice():
+        with client.writer(3) as writer:
+            writer.close()
+
+    with pytest.raises(RuntimeError, match="Calling method Flush after Close has been called"):
+        close_twice()
+
+
 def test_an_exception_in_the_block_passes_and_items_are_kept(client, table, holds):
     def interrupted():
         with client.writer(10) as writer:

@@ -6,6 +6,7 @@
 from echoic.reverb import item_selectors as selectors
 from echoic.reverb import rate_limiters
 from echoic.reverb import structured_writer as structured
+from echoic.reverb._alias import install
 from echoic.reverb._signature import TensorSpec
 from echoic.reverb.client import Client, Writer
 from echoic.reverb.errors import DeadlineExceededError, ReverbError
@@ -33,6 +34,7 @@ __all__ = [
     "TrajectoryWriter",
     "Writer",
     "checkpointers",
+    "install",
     "rate_limiters",
     "selectors",
     "structured",

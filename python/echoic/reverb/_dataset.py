@@ -84,43 +84,45 @@ class Dataset:
     def prefetch(self, buffer_size: int) -> Dataset:
         """The same elements, fetched ahead by a thread; one ahead when the size is negative."""
         ahead = 1 if buffer_size < 0 else buffer_size
-        return self if ahead == 0 else Dataset(lambda: _prefetched(self, ahead), self._spec)
+        return self if ahead == 0 else Dataset(lambda: _Ahead(self, ahead).elements(), self._spec)
 
 
-def _prefetched(dataset: Dataset, ahead: int) -> Iterator[Any]:
-    ready: queue.Queue[tuple[str, Any]] = queue.Queue(ahead)
-    stopped = threading.Event()
+class _Ahead:
+    """Elements that a thread fetches before they are asked for."""
 
-    def put(kind: str, value: Any) -> None:
-        while not stopped.is_set():
+    def __init__(self, dataset: Dataset, ahead: int) -> None:
+        self._dataset = dataset
+        self._ready: queue.Queue[tuple[str, Any]] = queue.Queue(ahead)
+        self._stopped = threading.Event()
+
+    def _put(self, kind: str, value: Any) -> None:
+        while not self._stopped.is_set():
             try:
-                ready.put((kind, value), timeout=0.1)
+                self._ready.put((kind, value), timeout=0.1)
             except queue.Full:
                 continue
             return
 
-    def fetch() -> None:
+    def _fetch(self) -> None:
         try:
-            for element in dataset:
-                put("element", element)
-                if stopped.is_set():
+            for element in self._dataset:
+                self._put("element", element)
+                if self._stopped.is_set():
                     return
-            put("end", None)
+            self._put("end", None)
         except Exception as error:  # noqa: BLE001 - it is raised where elements are taken
-            put("error", error)
+            self._put("error", error)
 
-    threading.Thread(target=fetch, name="echoic-prefetch", daemon=True).start()
-    try:
-        while True:
-            kind, value = ready.get()
-            if kind == "element":
-                yield value
-            elif kind == "error":
-                raise value
-            else:
-                return
-    finally:
-        stopped.set()
+    def elements(self) -> Iterator[Any]:
+        """Go through the elements."""
+        threading.Thread(target=self._fetch, name="echoic-prefetch", daemon=True).start()
+        try:
+            while (taken := self._ready.get())[0] == "element":
+                yield taken[1]
+            if taken[0] == "error":
+                raise taken[1]
+        finally:
+            self._stopped.set()
 
 
 def stack(elements: list[Any]) -> Any:

@@ -1,13 +1,15 @@
 """Nested structures in the order of dm-tree, which is the order of everything in Reverb.
 
-Mappings are walked with their keys sorted, namedtuples by their fields, other sequences by position.
-Everything else is a leaf, ``None`` and strings included. A path is a tuple of keys, field names and
-positions.
+Mappings are walked with their keys sorted, namedtuples by their fields, other sequences by
+position. Everything else is a leaf, ``None`` and strings included. A path is a tuple of keys, field
+names and positions.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import enum
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -25,39 +27,63 @@ __all__ = [
 
 Path: TypeAlias = "tuple[str | int, ...]"
 
-# Most leaves are of these types, which need no further look.
-_LEAVES = frozenset({np.ndarray, int, float, bool, str, bytes, type(None)})
+
+class _Kind(enum.Enum):
+    """What a type is to a structure."""
+
+    LEAF = enum.auto()
+    MAPPING = enum.auto()
+    NAMED = enum.auto()
+    ATTRS = enum.auto()
+    SEQUENCE = enum.auto()
+
+
+def _classify(of: type) -> _Kind:
+    if issubclass(of, (np.ndarray, np.generic, str, bytes, bytearray)):
+        return _Kind.LEAF
+    if issubclass(of, Mapping):
+        return _Kind.MAPPING
+    if issubclass(of, tuple) and hasattr(of, "_fields"):
+        return _Kind.NAMED
+    if hasattr(of, "__attrs_attrs__"):
+        return _Kind.ATTRS
+    return _Kind.SEQUENCE if issubclass(of, Sequence) else _Kind.LEAF
+
+
+_kind: Callable[[type], _Kind] = lru_cache(maxsize=1024)(_classify)
 
 
 def is_nested(value: Any) -> bool:
     """Whether a value has children."""
-    kind = type(value)
-    if kind is dict or kind is tuple or kind is list:
-        return True
-    if kind in _LEAVES or isinstance(value, (np.generic, str, bytes, bytearray)):
-        return False
-    return isinstance(value, (Mapping, Sequence)) or hasattr(kind, "__attrs_attrs__")
+    return _kind(type(value)) is not _Kind.LEAF
 
 
-def _children(value: Any) -> Iterator[tuple[Any, Any]]:
-    """The keys and children of a nested value, in order."""
-    if isinstance(value, Mapping):
+def _keys(value: Any, kind: _Kind) -> Iterable[Any]:
+    """The keys of the children of a nested value, in order."""
+    if kind is _Kind.MAPPING:
         try:
-            keys = sorted(value)
+            return sorted(value)
         except TypeError:
             raise TypeError(
                 f"the keys of a structure must be sortable, got {list(value)!r}"
             ) from None
-        for key in keys:
-            yield key, value[key]
-    elif isinstance(value, tuple) and hasattr(value, "_fields"):
-        for field in value._fields:
-            yield field, getattr(value, field)
-    elif hasattr(type(value), "__attrs_attrs__"):
-        for attribute in type(value).__attrs_attrs__:
-            yield attribute.name, getattr(value, attribute.name)
-    else:
-        yield from enumerate(value)
+    if kind is _Kind.NAMED:
+        fields: tuple[str, ...] = type(value)._fields
+        return fields
+    if kind is _Kind.ATTRS:
+        return [attribute.name for attribute in type(value).__attrs_attrs__]
+    return range(len(value))
+
+
+def _children(value: Any) -> Iterable[tuple[Any, Any]]:
+    """The keys and children of a nested value, in order."""
+    kind = _kind(type(value))
+    keys = _keys(value, kind)
+    if kind is _Kind.MAPPING:
+        return [(key, value[key]) for key in keys]
+    if kind is _Kind.ATTRS:
+        return [(key, getattr(value, key)) for key in keys]
+    return list(zip(keys, value, strict=True))
 
 
 def flatten(value: Any) -> list[Any]:
@@ -68,24 +94,15 @@ def flatten(value: Any) -> list[Any]:
 
 
 def _flatten(value: Any, leaves: list[Any]) -> None:
-    kind = type(value)
-    if kind in _LEAVES:
+    kind = _kind(type(value))
+    if kind is _Kind.LEAF:
         leaves.append(value)
-    elif kind is dict:
-        if len(value) > 1:
-            for _, child in _children(value):
-                _flatten(child, leaves)
-        else:
-            for child in value.values():
-                _flatten(child, leaves)
-    elif kind is tuple or kind is list:
+    elif kind is _Kind.SEQUENCE or kind is _Kind.NAMED:
         for child in value:
             _flatten(child, leaves)
-    elif is_nested(value):
+    else:
         for _, child in _children(value):
             _flatten(child, leaves)
-    else:
-        leaves.append(value)
 
 
 def flatten_with_path(value: Any) -> list[tuple[Path, Any]]:
@@ -96,11 +113,11 @@ def flatten_with_path(value: Any) -> list[tuple[Path, Any]]:
 
 
 def _flatten_with_path(value: Any, path: Path, leaves: list[tuple[Path, Any]]) -> None:
-    if is_nested(value):
-        for key, child in _children(value):
-            _flatten_with_path(child, (*path, key), leaves)
-    else:
+    if _kind(type(value)) is _Kind.LEAF:
         leaves.append((path, value))
+        return
+    for key, child in _children(value):
+        _flatten_with_path(child, (*path, key), leaves)
 
 
 def unflatten_as(structure: Any, leaves: Sequence[Any]) -> Any:
@@ -145,11 +162,11 @@ def _build(structure: Any, leaves: Iterator[Any]) -> Any:
         # The order of the keys is that of the structure.
         pairs = [(key, built[key]) for key in structure]
         if hasattr(structure, "default_factory"):
-            return kind(structure.default_factory, pairs)  # type: ignore[call-arg]
-        return kind(pairs)  # type: ignore[call-arg]
+            return kind(structure.default_factory, pairs)
+        return kind(pairs)
     if hasattr(structure, "_fields") or hasattr(kind, "__attrs_attrs__"):
         return kind(**built)
-    return kind(built.values())  # type: ignore[call-arg]
+    return kind(built.values())
 
 
 def assert_same_structure(a: Any, b: Any, check_types: bool = True) -> None:

@@ -1,4 +1,4 @@
-"""What datasets of trajectories and of timesteps have in common: their arguments, and where from."""
+"""What datasets of trajectories and of timesteps have in common: arguments, and where from."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["SampledDataset"]
 class SampledDataset(Dataset):
     """See the module; subclasses say what becomes of an item."""
 
-    def __init__(  # noqa: PLR0913 - upstream's
+    def __init__(
         self,
         server_address: str,
         table: str,
@@ -70,7 +70,7 @@ class SampledDataset(Dataset):
         self._timeout = None if waits < 0 else waits / 1000
 
     @classmethod
-    def from_table_signature(  # noqa: PLR0913 - upstream's
+    def from_table_signature(
         cls,
         server_address: str,
         table: str,

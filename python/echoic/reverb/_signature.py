@@ -162,7 +162,7 @@ def decode(node: Any) -> Any:
 
 @lru_cache(maxsize=256)
 def _namedtuple(name: str, fields: tuple[str, ...]) -> Any:
-    return collections.namedtuple(name, fields)  # type: ignore[misc]  # noqa: PYI024
+    return collections.namedtuple(name, fields)  # noqa: PYI024
 
 
 def _named_dtype(name: str) -> np.dtype[Any]:
@@ -171,7 +171,8 @@ def _named_dtype(name: str) -> np.dtype[Any]:
     except TypeError:
         import ml_dtypes  # noqa: PLC0415 - needed for its own dtypes only
 
-        return np.dtype(getattr(ml_dtypes, name))
+        registered: np.dtype[Any] = np.dtype(getattr(ml_dtypes, name))
+        return registered
 
 
 # TensorFlow's names of dtypes where they differ from numpy's.
@@ -199,7 +200,8 @@ def column_text(dtype: np.dtype[Any], shape: Iterable[int | None] | None) -> str
 def columns_text(columns: Sequence[Column]) -> str:
     """Columns in messages."""
     return ", ".join(
-        f"{number}: Tensor<name: '{number}', dtype: {dtype_name(dtype)}, shape: {shape_text(shape)}>"
+        f"{number}: Tensor<name: '{number}', dtype: {dtype_name(dtype)}, "
+        f"shape: {shape_text(shape)}>"
         for number, (dtype, shape) in enumerate(columns)
     )
 

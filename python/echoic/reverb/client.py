@@ -282,7 +282,7 @@ class Client:
         return infos
 
     def checkpoint(self) -> str:
-        """Have the server write a checkpoint; returns its absolute path, on the server's machine."""
+        """Have the server write a checkpoint; returns its absolute path on that machine."""
         return self._client.Checkpoint()
 
     def trajectory_writer(

@@ -2,8 +2,8 @@
 
 With I inserts, S samples and D deletions so far, a sample goes when ``I - D`` is at least
 ``min_size_to_sample`` and ``I * samples_per_insert - S`` stays at ``min_diff`` or above; an insert
-goes while the table is below ``min_size_to_sample``, or when ``I * samples_per_insert - S`` stays at
-``max_diff`` or below.
+goes while the table is below ``min_size_to_sample``, or when ``I * samples_per_insert - S`` stays
+at ``max_diff`` or below.
 """
 
 from __future__ import annotations

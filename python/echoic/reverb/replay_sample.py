@@ -53,7 +53,8 @@ class ReplaySample(NamedTuple):
 
     Attributes:
         info: A :class:`SampleInfo`.
-        data: The values: nested as the table's signature where that was asked for, a list otherwise.
+        data: The values: nested as the table's signature where that was asked for, a list
+            otherwise.
     """
 
     info: SampleInfo

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from echoic.reverb import pybind
-from echoic.reverb.cc import schema_pb2
+from echoic.reverb.cc import schema_pb2  # noqa: TC001 - programs look fields up by their types
 
 __all__ = [
     "Fifo",

@@ -33,7 +33,7 @@ class TableExtensionBase(metaclass=abc.ABCMeta):
 
 
 class Table:
-    """Items that are inserted one by one, sampled as a selector says and as often as a limiter allows.
+    """Items that are inserted one by one, and sampled as a selector says and a limiter allows.
 
     Args:
         name: Unique in a server.
@@ -47,7 +47,8 @@ class Table:
             what they are given.
 
     Raises:
-        ValueError: The name is empty, ``max_size`` is not positive, or a leaf of the signature has no
+        ValueError: The name is empty, ``max_size`` is not positive, or a leaf of the signature has
+            no
             shape and dtype.
 
     Examples:
@@ -63,7 +64,7 @@ class Table:
         (False, True)
     """
 
-    def __init__(  # noqa: PLR0913 - upstream's
+    def __init__(
         self,
         name: str,
         sampler: reverb_types.SelectorType,
@@ -102,7 +103,7 @@ class Table:
         extensions: Sequence[TableExtensionBase] = (),
         signature: reverb_types.SpecNest | None = None,
     ) -> Table:
-        """Make a table from which each item is sampled once, the oldest first; inserts wait for room."""
+        """Make a table that gives each item once, the oldest first; inserts wait for room."""
         return cls(
             name=name,
             sampler=item_selectors.Fifo(),
@@ -122,7 +123,7 @@ class Table:
         extensions: Sequence[TableExtensionBase] = (),
         signature: reverb_types.SpecNest | None = None,
     ) -> Table:
-        """Make a table from which each item is sampled once, the newest first; inserts wait for room."""
+        """Make a table that gives each item once, the newest first; inserts wait for room."""
         return cls(
             name=name,
             sampler=item_selectors.Lifo(),
@@ -152,7 +153,7 @@ class Table:
         """Whether so many items could be inserted now without waiting."""
         return self.internal_table.can_insert(num_inserts)
 
-    def replace(  # noqa: PLR0913 - upstream's
+    def replace(
         self,
         name: str | None = None,
         sampler: reverb_types.SelectorType | None = None,
@@ -192,8 +193,8 @@ class Table:
 class Server:
     """Serves tables to clients of this and other processes.
 
-    It listens for its own machine only, unless ``ECHOIC_REVERB_HOST`` and ``ECHOIC_REVERB_TOKEN`` say
-    otherwise: see the guide "From Reverb".
+    It listens for its own machine only, unless ``ECHOIC_REVERB_HOST`` and ``ECHOIC_REVERB_TOKEN``
+    say otherwise: see the guide "From Reverb".
 
     Args:
         tables: At least one, with different names.

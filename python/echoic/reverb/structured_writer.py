@@ -24,7 +24,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NewType, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from echoic.reverb import _nest, _signature, pybind
 from echoic.reverb.cc import patterns_pb2
@@ -56,12 +56,12 @@ ConditionProto = patterns_pb2.Condition
 # A nest of `PatternNode`.
 Pattern: TypeAlias = Any
 # A nest like the steps, of what makes a `PatternNode` when it is indexed.
-ReferenceStep = NewType("ReferenceStep", Any)
+ReferenceStep: TypeAlias = Any
 PatternTransform: TypeAlias = Callable[[ReferenceStep], Pattern]
 
 
 class StructuredWriter:
-    """Appends steps, and makes items of them by patterns; ``client.structured_writer`` makes one."""
+    """Appends steps, and makes items by patterns; ``client.structured_writer`` makes one."""
 
     def __init__(self, cpp_writer: pybind.StructuredWriter) -> None:
         self._writer = cpp_writer
@@ -76,7 +76,8 @@ class StructuredWriter:
             partial_step: The step goes on: the next append adds other leaves to it.
 
         Raises:
-            ValueError: There are more or fewer leaves than before, or one has another dtype or shape.
+            ValueError: There are more or fewer leaves than before, or one has another dtype or
+                shape.
         """
         leaves = _nest.flatten(data)
         if self._length is None:
@@ -173,7 +174,7 @@ def create_reference_step(step_structure: Any) -> ReferenceStep:
     ``step["obs"][-2:]`` are the last two steps of a column, ``step["obs"][-1]`` is the last one,
     without an axis of time.
     """
-    return ReferenceStep(_numbered(step_structure, _Column))
+    return _numbered(step_structure, _Column)
 
 
 def pattern_from_transform(step_structure: Any, transform: PatternTransform) -> Pattern:

@@ -18,8 +18,8 @@ __all__ = ["TimestepDataset"]
 class TimestepDataset(SampledDataset):
     """The steps of items, one after the other; nothing says where an item ends.
 
-    The arguments are those of :class:`TrajectoryDataset`, but that dtypes and shapes are those of one
-    step. ``max_samples`` counts items.
+    The arguments are those of :class:`TrajectoryDataset`, but that dtypes and shapes are those of
+    one step. ``max_samples`` counts items.
     """
 
     def _requested(self) -> list[_signature.Column]:
@@ -32,12 +32,12 @@ class TimestepDataset(SampledDataset):
             for at, numbers in enumerate(zip(*self._infos(items), strict=True)):
                 info = replay_sample.SampleInfo(*numbers)
                 leaves = items.leaves(at)
-                if len({len(leaf) if leaf.ndim else None for leaf in leaves}) != 1 or not (
-                    leaves[0].ndim
-                ):
+                lengths = {len(leaf) if leaf.ndim else None for leaf in leaves}
+                if len(lengths) != 1 or None in lengths:
+                    shapes = [leaf.shape for leaf in leaves]
                     raise ValueError(
-                        "Can't split non timestep trajectory into timesteps: the columns of an item "
-                        f"of table '{self._table}' have shapes {[leaf.shape for leaf in leaves]}."
+                        "Can't split non timestep trajectory into timesteps: the columns of an "
+                        f"item of table '{self._table}' have shapes {shapes}."
                     )
                 self._fits(leaves, 1)
                 for step in range(len(leaves[0])):

@@ -28,7 +28,8 @@ class TrajectoryDataset(SampledDataset):
         table: Where from.
         dtypes: A nest like the items, of dtypes.
         shapes: A nest like the items, of shapes, in which an axis may be ``None``.
-        max_in_flight_samples_per_worker: How many items to fetch at once where they are taken one by
+        max_in_flight_samples_per_worker: How many items to fetch at once where they are taken one
+            by
             one.
         num_workers_per_iterator: Unused: one fetch has as many items as are wanted.
         max_samples_per_stream: Unused.

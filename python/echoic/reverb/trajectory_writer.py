@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import datetime
+import datetime as dt
 import itertools
 import re
 from typing import TYPE_CHECKING, Any
@@ -22,17 +22,18 @@ __all__ = ["TrajectoryColumn", "TrajectoryWriter"]
 class TrajectoryWriter:
     """Appends steps, and makes items of them that share their bytes.
 
-    ``client.trajectory_writer`` makes one. Steps may differ in which leaves they have: the leaves of
-    all steps together make the columns of :attr:`history`, and a step that lacks one has ``None``
-    there. A writer is for one thread.
+    ``client.trajectory_writer`` makes one. Steps may differ in which leaves they have: the leaves
+    of all steps together make the columns of :attr:`history`, and a step that lacks one has
+    ``None`` there. A writer is for one thread.
 
     Examples:
+        >>> import numpy as np
         >>> import echoic.reverb as reverb
         >>> server = reverb.Server(tables=[reverb.Table.queue("q", max_size=10)])
         >>> client = server.localhost_client()
         >>> with client.trajectory_writer(num_keep_alive_refs=2) as writer:
         ...     for step in range(3):
-        ...         writer.append({"obs": [step, step], "reward": float(step)})
+        ...         writer.append({"obs": np.full(2, step), "reward": float(step)})
         ...     obs, reward = writer.history["obs"], writer.history["reward"]
         ...     writer.create_item("q", 1.0, {"obs": obs[-2:], "reward": reward[-1]})
         >>> next(client.sample("q", emit_timesteps=False)).data
@@ -45,7 +46,10 @@ class TrajectoryWriter:
         self._writer = internal_writer
         # All leaves so far: a nest like the steps, whose leaves are numbers of columns.
         self._structure: Any = None
+        self._history: Any = None
         self._columns: list[_ColumnHistory] = []
+        # Of leaves right below the root, which most steps have only, by key.
+        self._column_of_key: dict[Any, int] = {}
         self._column_of_path: dict[_nest.Path, int] = {}
         # Settings of columns that are not there yet.
         self._settings: dict[_nest.Path, Any] = {}
@@ -75,8 +79,7 @@ class TrajectoryWriter:
             raise RuntimeError(
                 "history cannot be accessed before `append` is called at least once."
             )
-        numbers = _nest.flatten(self._structure)
-        return _nest.unflatten_as(self._structure, [self._columns[at] for at in numbers])
+        return _copied(self._history)
 
     @property
     def episode_steps(self) -> int:
@@ -129,16 +132,10 @@ class TrajectoryWriter:
             partial_step: The step goes on: the next append adds other leaves to it.
 
         Raises:
-            ValueError: A leaf has another dtype or shape than before, or was given twice in one step.
+            ValueError: A leaf has another dtype or shape than before, or was given twice in one
+                step.
         """
-        leaves = _nest.flatten_with_path(data)
-        numbers = self._column_of_path
-        if not all(path in numbers for path, _ in leaves):
-            shape = _nest.map_leaves(lambda _: None, data)
-            self._grow(shape if self._structure is None else _union(self._structure, shape))
-        values: list[Any] = [None] * len(self._columns)
-        for path, value in leaves:
-            values[numbers[path]] = value
+        values = self._by_column(data)
         if self._step_is_open:
             self._check_open_step(values)
         try:
@@ -153,12 +150,35 @@ class TrajectoryWriter:
                 column.set_last(cell)
         self._step_is_open = partial_step
 
+    def _by_column(self, data: Any) -> list[Any]:
+        """The value of each column in a step."""
+        values: list[Any] = [None] * len(self._columns)
+        if type(data) is dict:
+            numbers = self._column_of_key
+            for key, value in data.items():
+                number = numbers.get(key)
+                if number is None or _nest.is_nested(value):
+                    break
+                values[number] = value
+            else:
+                return values
+        leaves = _nest.flatten_with_path(data)
+        columns = self._column_of_path
+        if not all(path in columns for path, _ in leaves):
+            shape = _nest.map_leaves(lambda _: None, data)
+            self._grow(shape if self._structure is None else _union(self._structure, shape))
+        values = [None] * len(self._columns)
+        for path, value in leaves:
+            values[columns[path]] = value
+        return values
+
     def _check_open_step(self, values: list[Any]) -> None:
         for column, value in zip(self._columns, values, strict=True):
             if value is not None and not column.can_set_last:
                 raise ValueError(
                     f"Field {column.path()} has already been set in the active step by previous "
-                    f"(partial) append call and thus must be omitted or set to None but got: {value}"
+                    "(partial) append call and thus must be omitted or set to None but got: "
+                    f"{value}"
                 )
 
     def _with_path(self, error: ValueError) -> ValueError:
@@ -249,13 +269,26 @@ class TrajectoryWriter:
                 self._columns.append(_ColumnHistory(path, kept, length))
             numbers.append(number)
         self._structure = _nest.unflatten_as(structure, numbers)
+        self._history = _nest.map_leaves(lambda number: self._columns[number], self._structure)
+        self._column_of_key = {
+            path[0]: number for path, number in self._column_of_path.items() if len(path) == 1
+        }
+
+
+def _copied(history: Any) -> Any:
+    """A nest of its own, which programs may change."""
+    if type(history) is _ColumnHistory:
+        return history
+    if type(history) is dict:
+        return {key: _copied(child) for key, child in history.items()}
+    return _nest.map_leaves(lambda column: column, history)
 
 
 def in_time(error: RuntimeError, call: str, timeout_ms: int | None) -> Exception:
     """The error of a call that may have run out of time."""
     if "Timeout exceeded" not in str(error) or timeout_ms is None:
         return error
-    limit = datetime.timedelta(milliseconds=timeout_ms)
+    limit = dt.timedelta(milliseconds=timeout_ms)
     return errors.DeadlineExceededError(
         f"{call} call did not complete within provided timeout of {limit}"
     )
@@ -276,7 +309,7 @@ def _union(a: Any, b: Any) -> Any:
 
 
 class _ColumnHistory:
-    """The steps of one column: as many of the latest as are kept, ``None`` where one has no value."""
+    """The steps of one column that are kept, ``None`` where one has no value."""
 
     def __init__(self, path: _nest.Path, buffer_size: int, history_padding: int = 0) -> None:
         self._path = path
@@ -325,23 +358,31 @@ class _ColumnHistory:
 
     def _many(self, index: slice) -> list[Any]:
         """The steps of a slice; ``None`` for those that are gone, or before the first."""
+        first = index.start
+        if (
+            first is not None
+            and 0 < -first <= len(self._cells)
+            and index.stop is index.step is None
+        ):
+            return self._cells[first:]
         length = len(self)
-        start, stop = index.start, index.stop
-        if start is None or (start < 0 and -start <= length) or (index.step or 1) < 0:
-            return list(self)[index]
-        if start < 0:
-            # The first so many are of before the episode began.
-            missing = -start - length
-            rest = list(self)[slice(0, stop, index.step)] if index.step in (None, 1) else []
-            return [None] * missing + rest
-        return list(self)[slice(start, stop, index.step)]
+        start, stop, step = index.indices(length)
+        if step != 1:
+            return [self._one(at) for at in range(start, stop, step)]
+        before = 0
+        if index.start is not None and index.start < -length:
+            # Counted from the newest, the first so many are of before the episode began.
+            before = -index.start - length
+        gone = max(0, min(stop, self._dropped) - start)
+        kept = slice(max(0, start - self._dropped), max(0, stop - self._dropped))
+        return [None] * (before + gone) + self._cells[kept]
 
     def __getitem__(self, index: int | slice | list[int]) -> TrajectoryColumn:
         path = (*self._path, index)
-        if isinstance(index, (int, np.integer)):
-            return TrajectoryColumn([self._one(int(index))], squeeze=True, path=path)
         if isinstance(index, slice):
             return TrajectoryColumn(self._many(index), path=path)
+        if isinstance(index, (int, np.integer)):
+            return TrajectoryColumn([self._one(int(index))], squeeze=True, path=path)
         if isinstance(index, list):
             return TrajectoryColumn([self._one(one) for one in index], path=path)
         raise TypeError(f"_ColumnHistory indices must be integers or slices, not {type(index)}")
@@ -375,7 +416,7 @@ class TrajectoryColumn:
                 "Columns must contain exactly one data reference when squeeze set, got "
                 f"{len(data_references)}"
             )
-        if any(cell is None for cell in data_references):
+        if None in data_references:
             raise ValueError(
                 "TrajectoryColumns cannot contain any None data references: TrajectoryColumn at "
                 f"path {path} got {data_references}."

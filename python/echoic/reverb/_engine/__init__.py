@@ -1,1 +1,1 @@
-"""What Reverb does in C++, done by Echoic's tables; ``echoic.reverb.pybind`` has the public names."""
+"""What Reverb does in C++, done by Echoic's tables; the public names are in ``pybind``."""

@@ -1,22 +1,21 @@
 """Connections to a server: one for what is asked of it, and one for each writer.
 
-Writers have connections of their own because a table that lets inserts wait holds back what the same
-connection has sent after them. A server of this process is asked without a connection.
+Writers have connections of their own because a table that lets inserts wait holds back what the
+same connection has sent after them. A server of this process is asked without a connection.
 """
 
 from __future__ import annotations
 
 import threading
 from collections import OrderedDict, deque
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
 import echoic
 from echoic.errors import DisconnectedError, TableNotFoundError
-from echoic.reverb import _signature
 from echoic.reverb._engine import arguments
-from echoic.reverb._engine.description import fields_of_info, signature_of
+from echoic.reverb._engine.description import columns_of, fields_of_info
 from echoic.reverb._engine.errors import as_reverb, not_found
 from echoic.reverb._engine.keys import unmixed
 from echoic.reverb._engine.sampler import Sampler, Source
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from echoic import RemoteTable, Table, TableClient
+    from echoic.reverb import _signature
     from echoic.reverb.cc.patterns_pb2 import StructuredWriterConfig
 
 __all__ = ["Client", "TimeoutExceeded"]
@@ -79,9 +79,15 @@ class Client:
         self._tables: TableClient | None = None
         self._inserters: OrderedDict[Any, deque[Any]] = OrderedDict()
 
-    def _connect(self, timeout: float | None = None) -> TableClient:
+    def _connect(self, timeout: float | None = None, **options: Any) -> TableClient:
         wait = float("inf") if timeout is None else timeout
-        return echoic.connect(self._address, token=token(), deadline=None, connect_timeout=wait)
+        settings = {"token": token(), "deadline": None, "connect_timeout": wait, **options}
+        return cast("TableClient", echoic.connect(self._address, **settings))
+
+    def _local(self) -> TableClient | None:
+        """The tables, if the server is one of this process."""
+        server = server_of_this_process(self._host, self._port)
+        return None if server is None else server.client()
 
     def tables(self, timeout: float | None = None) -> TableClient:
         """The tables of the server, which is waited for.
@@ -89,9 +95,9 @@ class Client:
         Raises:
             TimeoutExceeded: It was not there in time.
         """
-        server = server_of_this_process(self._host, self._port)
-        if server is not None:
-            return server.client()
+        local = self._local()
+        if local is not None:
+            return local
         with self._lock:
             if self._tables is None:
                 try:
@@ -103,21 +109,19 @@ class Client:
             return self._tables
 
     def _table(self, name: str) -> Table | RemoteTable:
-        return self.tables().table(name)
+        found = self.tables().table(name)
+        return cast("Table | RemoteTable", found)
 
     def _source(self, name: str) -> Source:
         table = self._table(name)
         return Source(table, table.info["max_times_sampled"])
 
-    def signatures(self) -> dict[str, list[_signature.Column] | None]:
+    def signatures(self) -> dict[str, tuple[_signature.Column, ...] | None]:
         """Dtypes and shapes that the items of each table must have."""
-        flat = {}
-        for name, table in self.tables()._tables.items():
-            signature = signature_of(table.metadata)
-            flat[name] = None if signature is None else _signature.flat_columns(signature)
-        return flat
+        tables = self.tables()._tables
+        return {name: columns_of(table.metadata) for name, table in tables.items()}
 
-    def Insert(self, leaves: list[Any], priorities: Mapping[str, float]) -> None:  # noqa: N802
+    def Insert(self, leaves: list[Any], priorities: Mapping[str, float]) -> None:
         """Insert one item of one step into tables, and wait until it is there."""
         step = tuple(array(leaf) for leaf in leaves)
         form = tuple((leaf.dtype, leaf.shape) for leaf in step)
@@ -130,7 +134,9 @@ class Client:
             try:
                 writer = idle.pop()
             except IndexError:
-                writer = self._connect().trajectory_writer(1, chunk_length=1, encoding="auto")
+                # One item is all that there is to send, so it need not wait for company.
+                tables = self._local() or self._connect(linger=0.0)
+                writer = tables.trajectory_writer(1, chunk_length=1, encoding="auto")
             writer.append(step)
             for table, priority in zip(priorities, numbers, strict=True):
                 writer.create_item(table, priority, last=1)
@@ -148,7 +154,7 @@ class Client:
                 self._inserters.popitem(last=False)
             return idle
 
-    def NewWriter(  # noqa: N802
+    def NewWriter(
         self,
         chunk_length: int,
         max_timesteps: int,
@@ -159,20 +165,18 @@ class Client:
         settings = (chunk_length, max_timesteps, delta_encoded, max_in_flight_items)
         return Writer(self._connect(), self.signatures(), *settings)
 
-    def NewTrajectoryWriter(  # noqa: N802
+    def NewTrajectoryWriter(
         self, num_keep_alive_refs: int, validate_items: bool
     ) -> TrajectoryWriter:
         """A writer of items of any steps."""
         signatures = self.signatures() if validate_items else None
         return TrajectoryWriter(self._connect(), num_keep_alive_refs, signatures)
 
-    def NewStructuredWriter(  # noqa: N802
-        self, configs: Sequence[StructuredWriterConfig]
-    ) -> StructuredWriter:
+    def NewStructuredWriter(self, configs: Sequence[StructuredWriterConfig]) -> StructuredWriter:
         """A writer of items by patterns."""
         return StructuredWriter(self._connect(), configs)
 
-    def NewSampler(  # noqa: N802
+    def NewSampler(
         self, table: str, max_samples: int, buffer_size: int = 1, timeout: float | None = None
     ) -> Sampler:
         """Items of a table, one after the other."""
@@ -183,7 +187,7 @@ class Client:
         arguments.name(table)
         return Sampler(lambda: self._source(table), table, max_samples, timeout)
 
-    def MutatePriorities(  # noqa: N802
+    def MutatePriorities(
         self, table: str, updates: Sequence[tuple[int, float]], deletes: Sequence[int]
     ) -> None:
         """Change priorities and remove items; keys of items that are not there are passed over."""
@@ -199,12 +203,12 @@ class Client:
             if deletes:
                 known.delete(unmixed(table, deletes))
 
-    def Reset(self, table: str) -> None:  # noqa: N802
+    def Reset(self, table: str) -> None:
         """Remove all items of a table, and count from zero."""
         with as_reverb(table):
             self._table(table).reset()
 
-    def ServerInfo(self, timeout: float | None = None) -> list[dict[str, Any]]:  # noqa: N802
+    def ServerInfo(self, timeout: float | None = None) -> list[dict[str, Any]]:
         """The fields of a ``TableInfo`` for each table."""
         tables = self.tables(timeout)
         with as_reverb():
@@ -213,7 +217,7 @@ class Client:
                 for _, table in sorted(tables._tables.items())
             ]
 
-    def Checkpoint(self) -> str:  # noqa: N802
+    def Checkpoint(self) -> str:
         """Have the server write a checkpoint; returns where it is. It is not waited for."""
         server = server_of_this_process(self._host, self._port)
         if server is not None:

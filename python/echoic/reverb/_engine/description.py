@@ -1,12 +1,13 @@
 """What a table tells of itself: its settings as Reverb has them, and its numbers.
 
-Our tables know selectors and limiters of their own, so the settings of a table travel to its clients
-as JSON in the table's metadata.
+Our tables know selectors and limiters of their own, so the settings of a table travel to its
+clients as JSON in the table's metadata.
 """
 
 from __future__ import annotations
 
 import json
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from echoic.reverb import _signature
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
     from echoic.reverb._engine.selectors import ItemSelector, RateLimiter
 
-__all__ = ["describe", "fields_of_info", "signature_of"]
+__all__ = ["columns_of", "describe", "fields_of_info", "signature_of"]
 
 
 def describe(
@@ -78,6 +79,13 @@ def _settings(metadata: bytes) -> dict[str, Any] | None:
         return None
     ours = isinstance(settings, dict) and settings.get("reverb") == 1
     return settings if ours else None
+
+
+@lru_cache(maxsize=256)
+def columns_of(metadata: bytes) -> tuple[_signature.Column, ...] | None:
+    """Dtype and shape of each leaf of the signature of a table; ``None`` when it has none."""
+    signature = signature_of(metadata)
+    return None if signature is None else tuple(_signature.flat_columns(signature))
 
 
 def signature_of(metadata: bytes) -> Any:

@@ -40,7 +40,8 @@ class Items:
         self.times_sampled = info.times_sampled
         self.table_sizes = np.full(len(batch), info.table_size, np.int64)
         if max_times_sampled > 0:
-            # An item that went with its last sample is not there for those that were drawn after it.
+            # An item that went with its last sample is not there for those that were drawn after
+            # it.
             gone = self.times_sampled == max_times_sampled
             self.table_sizes[1:] -= np.cumsum(gone)[:-1]
         self._data = batch.data
@@ -113,7 +114,7 @@ class Sampler:
         self._ready: list[list[Any]] = []
         self._ask = 1
 
-    def GetNextTrajectory(self) -> list[Any]:  # noqa: N802 - upstream's name
+    def GetNextTrajectory(self) -> list[Any]:
         """Key, probability, table size, priority and times sampled of an item, then its columns.
 
         Raises:

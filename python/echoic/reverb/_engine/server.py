@@ -1,8 +1,8 @@
 """A server of ours that listens where one of Reverb's would.
 
-Without being told otherwise it can only be reached from its own machine. ``ECHOIC_REVERB_HOST`` names
-another interface to listen at, ``0.0.0.0`` for all, and ``ECHOIC_REVERB_TOKEN`` a secret that clients
-must have as well; an interface that other machines can reach needs one.
+Without being told otherwise it can only be reached from its own machine. ``ECHOIC_REVERB_HOST``
+names another interface to listen at, ``0.0.0.0`` for all, and ``ECHOIC_REVERB_TOKEN`` a secret that
+clients must have as well; an interface that other machines can reach needs one.
 """
 
 from __future__ import annotations
@@ -139,13 +139,13 @@ class Server:
         if self._checkpointer is not None and self._checkpointer.group:
             raise ValueError("Setting non-empty group is not supported")
 
-    def Stop(self) -> None:  # noqa: N802 - upstream's name
+    def Stop(self) -> None:
         """End the server, and the waits of everybody."""
         _servers.pop((os.getpid(), self.port), None)
         self._server.close(0.0)
         self._stopped.set()
 
-    def Wait(self) -> bool:  # noqa: N802
+    def Wait(self) -> bool:
         """Wait until the server was stopped; a signal raises what its handler raises."""
         self._stopped.wait()
         return False

@@ -1,9 +1,9 @@
 """The writer whose items are made by patterns.
 
-Patterns and conditions are messages here, and settings of our own structured writer below. A pattern
-whose conditions can never hold together is dropped: ours refuses it, Reverb never applies it. What
-conditions compare is appended as a column of its own, since Reverb's hold for whole numbers and truth
-values only.
+Patterns and conditions are messages here, and settings of our own structured writer below. A
+pattern whose conditions can never hold together is dropped: ours refuses it, Reverb never applies
+it. What conditions compare is appended as a column of its own, since Reverb's hold for whole
+numbers and truth values only.
 """
 
 from __future__ import annotations
@@ -97,7 +97,8 @@ def _validate_condition(condition: Condition) -> None:
 
 def history_length(config: StructuredWriterConfig) -> int:
     """Of how many of the last steps a pattern needs something."""
-    return max(-(node.start if node.HasField("start") else node.stop) for node in config.flat)
+    ages = (node.start if node.HasField("start") else node.stop for node in config.flat)
+    return max(-int(age) for age in ages)
 
 
 def _steps(node: PatternNode) -> engine.ColumnSteps:
@@ -125,25 +126,26 @@ def _condition(condition: Condition) -> engine.Condition:
     term = _term(condition)
     cmp = condition.WhichOneof("cmp")
     if cmp == "ge":
-        return term < condition.ge if condition.inverse else term >= condition.ge
-    value = condition.eq
+        least = int(condition.ge)
+        return term < least if condition.inverse else term >= least
+    value = int(condition.eq)
     if cmp == "mod_eq":
-        term, value = term % condition.mod_eq.mod, condition.mod_eq.eq
+        term, value = term % int(condition.mod_eq.mod), int(condition.mod_eq.eq)
     return term != value if condition.inverse else term == value
 
 
 def _holds(condition: Condition, number: int) -> bool:
     """Whether a condition holds for a number."""
     cmp = condition.WhichOneof("cmp")
-    if cmp == "ge":
-        return (number >= condition.ge) != condition.inverse
-    if cmp == "eq":
-        return (number == condition.eq) != condition.inverse
-    return (number % condition.mod_eq.mod == condition.mod_eq.eq) != condition.inverse
+    if cmp == "mod_eq":
+        holds = number % condition.mod_eq.mod == condition.mod_eq.eq
+    else:
+        holds = number >= condition.ge if cmp == "ge" else number == condition.eq
+    return bool(holds != condition.inverse)
 
 
 def _of_buffer(condition: Condition, least: int, most: int) -> list[engine.Condition]:
-    """A condition on how many steps are kept, for an item of so many, when at most so many are kept."""
+    """A condition on how many steps are kept: as many as an item has, up to the most."""
     lengths = range(least, most + 1)
     holds = [length for length in lengths if _holds(condition, length)]
     if len(holds) == len(lengths):
@@ -295,11 +297,11 @@ class StructuredWriter:
         self._broken: RuntimeError | None = None
         self.step_is_open = False
 
-    def Append(self, data: Sequence[Any]) -> None:  # noqa: N802
+    def Append(self, data: Sequence[Any]) -> None:
         """Append a step, given as the value of each column, or ``None``."""
         self._append(data, partial=False)
 
-    def AppendPartial(self, data: Sequence[Any]) -> None:  # noqa: N802
+    def AppendPartial(self, data: Sequence[Any]) -> None:
         """Append a part of a step, which goes on."""
         self._append(data, partial=True)
 
@@ -324,7 +326,7 @@ class StructuredWriter:
         self._open = self._open | set(values) if partial else set()
         self.step_is_open = partial
 
-    def Flush(self, ignore_last_num_items: int = 0, timeout_ms: int | None = None) -> None:  # noqa: N802
+    def Flush(self, ignore_last_num_items: int = 0, timeout_ms: int | None = None) -> None:
         """Wait until all items but so many are in their tables."""
         self._check()
         try:
@@ -334,8 +336,8 @@ class StructuredWriter:
             raise self._timed_out() from error
         self._check_tables()
 
-    def EndEpisode(self, clear_buffers: bool, timeout_ms: int | None = None) -> None:  # noqa: N802
-        """Make the items of the end, wait until all are in their tables, and begin another episode."""
+    def EndEpisode(self, clear_buffers: bool, timeout_ms: int | None = None) -> None:
+        """Make the items of the end, wait for their tables, and begin another episode."""
         self._check()
         self._open = set()
         self.step_is_open = False
@@ -358,7 +360,7 @@ class StructuredWriter:
     def _timed_out(self) -> RuntimeError:
         return timed_out(self._native.pending, int(self._tables.stats()["pending"]))
 
-    def Close(self) -> None:  # noqa: N802
+    def Close(self) -> None:
         """End; items that were not flushed may not come to their tables."""
         self._broken = closed()
         self._native.close()

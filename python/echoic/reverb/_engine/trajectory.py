@@ -131,11 +131,11 @@ class TrajectoryWriter:
         if self._broken is not None:
             raise RuntimeError(*self._broken.args)
 
-    def Append(self, data: list[Any]) -> list[Steps | None]:  # noqa: N802
+    def Append(self, data: list[Any]) -> list[Steps | None]:
         """Append a step, given as the value of each column, or ``None``; returns the cells."""
         return self._append(data, partial=False)
 
-    def AppendPartial(self, data: list[Any]) -> list[Steps | None]:  # noqa: N802
+    def AppendPartial(self, data: list[Any]) -> list[Steps | None]:
         """Append a part of a step, which goes on."""
         return self._append(data, partial=True)
 
@@ -164,7 +164,7 @@ class TrajectoryWriter:
                         raise wrong from error
             raise ValueError(str(error)) from error
 
-    def CreateItem(  # noqa: N802
+    def CreateItem(
         self,
         table: str,
         priority: float,
@@ -199,22 +199,23 @@ class TrajectoryWriter:
             raise
 
     def _check_signature(self, table: str, columns: Sequence[Steps]) -> None:
-        got = tuple((column.dtype, column.shape) for column in columns)
-        if (table, got) in self._allowed:
-            return
         signatures = self._signatures or {}
         if table not in signatures:
             raise ValueError(
                 f"Unable to create item in table '{table}' since the table could not be found."
             )
         expected = signatures[table]
-        if expected is not None:
-            check_trajectory(table, expected, got)
+        if expected is None:
+            return
+        got = tuple((column.dtype, column.shape) for column in columns)
+        if (table, got) in self._allowed:
+            return
+        check_trajectory(table, expected, got)
         if len(self._allowed) >= 1024:  # noqa: PLR2004 - lengths may vary without end
             self._allowed.clear()
         self._allowed.add((table, got))
 
-    def Flush(self, ignore_last_num_items: int = 0, timeout_ms: int = -1) -> None:  # noqa: N802
+    def Flush(self, ignore_last_num_items: int = 0, timeout_ms: int = -1) -> None:
         """Wait until all items but so many are in their tables."""
         timeout = timeout_ms / 1000 if timeout_ms > 0 else None
         self._flush(ignore_last_num_items, timeout)
@@ -234,7 +235,7 @@ class TrajectoryWriter:
             else:
                 return
 
-    def EndEpisode(self, clear_buffers: bool, timeout_ms: int | None = None) -> None:  # noqa: N802
+    def EndEpisode(self, clear_buffers: bool, timeout_ms: int | None = None) -> None:
         """Wait until all items are in their tables, and begin another episode."""
         # An episode whose items are not there in time goes on.
         self._flush(0, None if timeout_ms is None else max(0, timeout_ms) / 1000)
@@ -245,14 +246,14 @@ class TrajectoryWriter:
         waiting = self._native.pending
         return timed_out(waiting, int(self._tables.stats()["pending"]))
 
-    def ConfigureChunker(self, column: int, options: ConstantChunkerOptions) -> None:  # noqa: N802
+    def ConfigureChunker(self, column: int, options: ConstantChunkerOptions) -> None:
         """Give a column settings of its own."""
         self._native.configure(str(column), options.num_keep_alive_refs, options.max_chunk_length)
         self.max_num_keep_alive_refs = max(
             self.max_num_keep_alive_refs, options.num_keep_alive_refs
         )
 
-    def Close(self) -> None:  # noqa: N802
+    def Close(self) -> None:
         """End; items that were not flushed may not come to their tables."""
         self._broken = closed()
         self._native.close()

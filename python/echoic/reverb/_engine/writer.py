@@ -50,10 +50,10 @@ def check_signature(
         if len(step) != len(expected):
             raise ValueError(
                 f"Unable to CreateItem in table '{table}' because Append was called with a tensor "
-                f"signature inconsistent with table signature.  Append for timestep offset {offset} "
-                f"was called with {len(step)} tensors, but table requires {len(expected)} tensors "
-                f"per entry.  Table signature: {_signature.columns_text(expected)}, data signature: "
-                f"{_signature.columns_text(step)}."
+                "signature inconsistent with table signature.  Append for timestep offset "
+                f"{offset} was called with {len(step)} tensors, but table requires {len(expected)} "
+                f"tensors per entry.  Table signature: {_signature.columns_text(expected)}, data "
+                f"signature: {_signature.columns_text(step)}."
             )
         for index, (column, (dtype, shape)) in enumerate(zip(expected, step, strict=True)):
             if not _signature.fits(column, dtype, shape):
@@ -72,7 +72,7 @@ def check_signature(
 class Writer:
     """See the module. Steps may differ in dtypes and shapes from those stored before them."""
 
-    def __init__(  # noqa: PLR0913 - upstream's
+    def __init__(
         self,
         tables: TableClient,
         signatures: Mapping[str, Sequence[_signature.Column] | None],
@@ -107,7 +107,7 @@ class Writer:
         if self._closed:
             raise RuntimeError(f"Calling method {method} after Close has been called")
 
-    def Append(self, data: Sequence[Any]) -> None:  # noqa: N802
+    def Append(self, data: Sequence[Any]) -> None:
         """Append a step, given as its leaves."""
         self._check_open("Append")
         step = tuple(array(leaf) for leaf in data)
@@ -133,7 +133,7 @@ class Writer:
         if len(self._forms) > self._max_timesteps:
             del self._forms[0]
 
-    def AppendSequence(self, sequence: Sequence[Any]) -> None:  # noqa: N802
+    def AppendSequence(self, sequence: Sequence[Any]) -> None:
         """Append steps, given as leaves with a leading axis."""
         self._check_open("Append")
         if not sequence:
@@ -151,7 +151,7 @@ class Writer:
         for at in range(len(leaves[0])):
             self.Append([leaf[at] for leaf in leaves])
 
-    def CreateItem(self, table: str, num_timesteps: int, priority: float) -> None:  # noqa: N802
+    def CreateItem(self, table: str, num_timesteps: int, priority: float) -> None:
         """Make an item of the last so many steps."""
         self._check_open("CreateItem")
         arguments.name(table)
@@ -184,7 +184,7 @@ class Writer:
             self._older[0].flush()
             del self._older[0]
 
-    def Flush(self) -> None:  # noqa: N802
+    def Flush(self) -> None:
         """Wait until all items are in their tables."""
         self._check_open("Flush")
         with as_reverb():
@@ -192,8 +192,8 @@ class Writer:
             self._native.flush()
         self._unconfirmed = self._in_chunk = 0
 
-    def Close(self, retry_on_unavailable: bool = True) -> None:  # noqa: N802
-        """Wait until all items are in their tables, and end; without a retry, only if it is there."""
+    def Close(self, retry_on_unavailable: bool = True) -> None:
+        """Wait until all items are in their tables, and end; without a retry, if they can be."""
         self._check_open("Close")
         self._closed = True
         with as_reverb():

@@ -135,25 +135,25 @@ class Message:
             )
         self._set(name, self._checked(name, value))
 
-    def HasField(self, name: str) -> bool:  # noqa: N802 - as messages call it
+    def HasField(self, name: str) -> bool:
         """Whether a field was set."""
         if not self._field(name).has_presence:
             raise ValueError(f"{type(self).__name__}.{name} does not tell whether it was set")
         return name in self._values
 
-    def WhichOneof(self, group: str) -> str | None:  # noqa: N802
+    def WhichOneof(self, group: str) -> str | None:
         """Which field of a group was set."""
         names = [name for name, field in self.FIELDS.items() if field.group == group]
         if not names:
             raise ValueError(f"{type(self).__name__} has no group {group!r}")
         return next((name for name in names if name in self._values), None)
 
-    def ClearField(self, name: str) -> None:  # noqa: N802
+    def ClearField(self, name: str) -> None:
         """Unset a field."""
         self._field(name)
         self._values.pop(name, None)
 
-    def CopyFrom(self, other: Self) -> None:  # noqa: N802
+    def CopyFrom(self, other: Self) -> None:
         """Become like another message."""
         values = copy.deepcopy(other)._values
         object.__setattr__(self, "_values", values)
@@ -178,7 +178,7 @@ class Message:
     def __eq__(self, other: object) -> bool:
         if type(self) is not type(other):
             return NotImplemented
-        return self._plain() == other._plain()  # type: ignore[attr-defined]
+        return self._plain() == other._plain()
 
     def __repr__(self) -> str:
         return "\n".join(self._lines())
