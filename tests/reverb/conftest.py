@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 
+# Programs of ours, which import it under its own name.
+collect_ignore = ["test_reverb_adders.py", "test_reverb_examples.py"] if UPSTREAM else []
+
+
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers", "upstream_differs: pins what we do otherwise than dm-reverb, on purpose."

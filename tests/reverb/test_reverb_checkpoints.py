@@ -277,28 +277,16 @@ def test_a_table_that_the_checkpoint_lacks_starts_empty(serve, make_table):
     assert sample_values(client, "b") == [2]
 
 
-def test_the_settings_are_those_of_the_checkpoint(serve, make_table):
-    limiter = reverb.rate_limiters.SampleToInsertRatio(2.0, 1, 10.0)
-    client = serve(
-        make_table(
-            sampler=reverb.selectors.MaxHeap(),
-            remover=reverb.selectors.Lifo(),
-            max_size=7,
-            max_times_sampled=3,
-            rate_limiter=limiter,
-            signature={"x": spec([None], np.int32, "n")},
-        )
-    )
+@pytest.mark.upstream_differs
+def test_a_table_of_other_settings_than_the_checkpoint_is_refused(serve, make_table):
+    client = serve(make_table(sampler=reverb.selectors.MaxHeap(), max_size=7))
+    insert(client, 1, table=1)
     client.checkpoint()
-    info = serve(make_table(max_size=2)).server_info()["table"]
-    assert (info.max_size, info.max_times_sampled) == (7, 3)
-    assert info.sampler_options.heap.min_heap is False
-    assert info.remover_options.lifo
-    assert info.rate_limiter_info.samples_per_insert == 2.0
-    assert (info.rate_limiter_info.min_diff, info.rate_limiter_info.max_diff) == (-8.0, 12.0)
-    assert tuple(info.signature["x"].shape) == (None,)
-    assert dtype_of(info.signature["x"]) == np.int32
-    assert info.signature["x"].name == "n"
+    with pytest.raises(ValueError, match="its sampler is fifo, the checkpoint's was max_heap"):
+        serve(make_table(max_size=7))
+    assert sample_values(
+        serve(make_table(sampler=reverb.selectors.MaxHeap(), max_size=7)), "table"
+    ) == [1]
 
 
 # What survives.

@@ -422,7 +422,7 @@ class TestHistory:
     def test_an_empty_list_gives_an_empty_column(self, history):
         assert len(history[[]]) == 0
 
-    @pytest.mark.parametrize("index", [(0,), 1.0, "x", None, np.int64(0)])
+    @pytest.mark.parametrize("index", [(0,), 1.0, "x", None])
     def test_other_indices_are_type_errors(self, history, index):
         with pytest.raises(TypeError) as raised:
             history[index]
@@ -665,12 +665,13 @@ class TestCreatingItems:
         assert sample.info.priority == priority
         assert type(sample.info.priority) is float
 
-    @pytest.mark.upstream_differs
-    @pytest.mark.parametrize("priority", [-1.0, float("nan")])
+    @pytest.mark.parametrize(
+        "priority", [pytest.param(-1.0, marks=pytest.mark.upstream_differs), float("nan")]
+    )
     def test_a_priority_that_no_table_can_hold_is_refused(self, client, priority):
         writer = client.trajectory_writer(2)
         writer.append([0])
-        with pytest.raises(ValueError, match="priority"):
+        with pytest.raises(ValueError, match=r"(?i)priority"):
             writer.create_item("table", priority, [writer.history[0][:]])
         writer.create_item("table", 1.0, [writer.history[0][:]])
         writer.flush()

@@ -102,10 +102,8 @@ class PatternDataset(Dataset):
         writer = StructuredWriter([table], useful)
         columns = Columns(self._configs)
         for step in steps:
-            leaves = _nest.flatten(step)
-            values = columns.of_step(leaves)
-            columns.remember(leaves, values)
-            writer.append({path: one for each in values.values() for path, one in each.items()})
+            values, _ = columns.of_step(_nest.flatten(step))
+            writer.append(values)
             yield from self._made(writer, table)
             ended = self._is_end(step)
             if np.ndim(ended) or np.asarray(ended).dtype != np.bool_:

@@ -248,7 +248,7 @@ class Server:
         return self._server.port
 
     def stop(self) -> None:
-        """End the server; whoever waits at a table gets an error."""
+        """End the server. Whoever samples gets an error; writers wait for it to come back."""
         self._server.Stop()
 
     def wait(self) -> None:

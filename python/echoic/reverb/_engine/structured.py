@@ -19,11 +19,11 @@ from echoic import structured_writer as engine
 from echoic.errors import ClosedError, EchoicError, SpecError, TrajectoryError, WaitTimeoutError
 from echoic.reverb import _signature
 from echoic.reverb._engine.errors import as_reverb, not_found
-from echoic.reverb._engine.trajectory import closed, timed_out, wrong_column
+from echoic.reverb._engine.trajectory import closed, on_their_way, timed_out, wrong_column
 from echoic.reverb._engine.values import array
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     from echoic import TableClient
     from echoic.reverb.cc.patterns_pb2 import Condition, PatternNode, StructuredWriterConfig
@@ -218,40 +218,42 @@ class Columns:
             for config in configs
             if config.priority.WhichOneof("priority_fn") == "td_error"
         }
+        self._names = {index: str(index) for index in self._stored}
         self._known: dict[int, _signature.Column] = {}
 
-    def of_step(self, data: Sequence[Any]) -> dict[int, dict[str, Any]]:
-        """For each value that is not ``None``, what to append.
+    def of_step(self, data: Sequence[Any]) -> tuple[dict[str, Any], set[int]]:
+        """What to append for a step, and which of its values are not ``None``.
 
         Raises:
             ValueError: A value is of another dtype or shape than before.
             TypeError: A value is nothing that a table can hold.
         """
-        values: dict[int, dict[str, Any]] = {}
-        for index, given in enumerate(data):
-            if given is None:
+        step: dict[str, Any] = {}
+        given = set()
+        found: dict[int, _signature.Column] = {}
+        for index, leaf in enumerate(data):
+            if leaf is None:
                 continue
-            value = array(given)
-            values[index] = {}
+            given.add(index)
+            value = array(leaf)
+            stored, compared = index in self._stored, index in self._compared
             if index in self._errors:
                 _check_error(value)
-            if index in self._stored or index in self._compared:
+            if stored or compared:
                 got: _signature.Column = (value.dtype, value.shape)
-                wrong = wrong_column(index, self._known.get(index), got)
-                if wrong is not None:
-                    raise wrong
-            if index in self._stored:
-                values[index][str(index)] = value
-            if index in self._compared and value.size == 1 and value.dtype.kind in "biu":
-                values[index][_compared(index)] = value.reshape(()).astype(np.int64)
-        return values
-
-    def remember(self, data: Sequence[Any], indices: Iterable[int]) -> None:
-        """Hold later values to these."""
-        for index in indices:
-            if index not in self._known:
-                value = array(data[index])
-                self._known[index] = (value.dtype, value.shape)
+                expected = self._known.get(index)
+                if expected is None:
+                    found[index] = got
+                elif expected != got:
+                    wrong = wrong_column(index, expected, got)
+                    if wrong is not None:
+                        raise wrong
+            if stored:
+                step[self._names[index]] = value
+            if compared and value.size == 1 and value.dtype.kind in "biu":
+                step[_compared(index)] = value.reshape(()).astype(np.int64)
+        self._known.update(found)
+        return step, given
 
 
 def _check_error(value: Any) -> None:
@@ -307,14 +309,12 @@ class StructuredWriter:
 
     def _append(self, data: Sequence[Any], *, partial: bool) -> None:
         self._check()
-        values = self._columns.of_step(data)
-        for index in values:
-            if index in self._open:
-                raise RuntimeError(
-                    f"A value for column {index} was provided by multiple Append/AppendPartial "
-                    "calls in the same step."
-                )
-        step = {path: value for each in values.values() for path, value in each.items()}
+        step, given = self._columns.of_step(data)
+        if twice := given & self._open:
+            raise RuntimeError(
+                f"A value for column {min(twice)} was provided by multiple Append/AppendPartial "
+                "calls in the same step."
+            )
         try:
             self._native.append(step, partial, 0)
         except WaitTimeoutError:
@@ -322,16 +322,19 @@ class StructuredWriter:
             pass
         except SpecError as error:
             raise ValueError(str(error)) from error
-        self._columns.remember(data, values)
-        self._open = self._open | set(values) if partial else set()
+        self._open = self._open | given if partial else set()
         self.step_is_open = partial
 
     def Flush(self, ignore_last_num_items: int = 0, timeout_ms: int | None = None) -> None:
         """Wait until all items but so many are in their tables."""
         self._check()
+        left = ignore_last_num_items
+        if left > 0 and on_their_way(self._native, self._tables) <= left:
+            # What is stored together would be cut short by a flush.
+            return
         try:
             with as_reverb():
-                self._native.flush(ignore_last_num_items, _seconds(timeout_ms))
+                self._native.flush(left, _seconds(timeout_ms))
         except WaitTimeoutError as error:
             raise self._timed_out() from error
         self._check_tables()
@@ -358,7 +361,8 @@ class StructuredWriter:
             raise self._broken
 
     def _timed_out(self) -> RuntimeError:
-        return timed_out(self._native.pending, int(self._tables.stats()["pending"]))
+        waiting = self._native.pending
+        return timed_out(waiting, on_their_way(self._native, self._tables) - waiting)
 
     def Close(self) -> None:
         """End; items that were not flushed may not come to their tables."""

@@ -23,13 +23,16 @@ from echoic.reverb._engine.values import array
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from echoic import StructuredWriter as StructuredWriter_
     from echoic import TableClient
+    from echoic import TrajectoryWriter as TrajectoryWriter_
 
 __all__ = [
     "AutoTunedChunkerOptions",
     "ConstantChunkerOptions",
     "TrajectoryWriter",
     "closed",
+    "on_their_way",
     "timed_out",
     "wrong_column",
 ]
@@ -72,6 +75,12 @@ def closed() -> RuntimeError:
     return RuntimeError(_CLOSED)
 
 
+def on_their_way(writer: TrajectoryWriter_ | StructuredWriter_, tables: TableClient) -> int:
+    """How many items of a writer are not known to be in their tables."""
+    connection = tables._connection
+    return writer.pending + (0 if connection is None else connection.pending)
+
+
 def timed_out(waiting: int, sent: int) -> RuntimeError:
     """What a flush says that was not done in time."""
     return RuntimeError(
@@ -86,6 +95,11 @@ def wrong_column(
     """What is wrong with a value of a column, if anything is."""
     if expected is None or expected == got:
         return None
+    if expected[0].kind == got[0].kind == "S":
+        return ValueError(
+            f"Text too long provided for column {index}. Got up to {got[0].itemsize} bytes but the "
+            f"column, as wide as its first text, has {expected[0].itemsize}."
+        )
     if expected[0] != got[0]:
         return ValueError(
             f"Tensor of wrong dtype provided for column {index}. Got "
@@ -222,6 +236,10 @@ class TrajectoryWriter:
 
     def _flush(self, left: int, timeout: float | None) -> None:
         """Wait, and look now and then whether another thread has closed the writer."""
+        self._check()
+        if left > 0 and on_their_way(self._native, self._tables) <= left:
+            # What is stored together would be cut short by a flush.
+            return
         deadline = None if timeout is None else time.monotonic() + timeout
         while True:
             self._check()
@@ -244,7 +262,7 @@ class TrajectoryWriter:
 
     def _timed_out(self) -> RuntimeError:
         waiting = self._native.pending
-        return timed_out(waiting, int(self._tables.stats()["pending"]))
+        return timed_out(waiting, on_their_way(self._native, self._tables) - waiting)
 
     def ConfigureChunker(self, column: int, options: ConstantChunkerOptions) -> None:
         """Give a column settings of its own."""
