@@ -1,4 +1,4 @@
-"""``python -m benchmarks.migration [--quick]``: rates of both sides, as JSON lines on standard output.
+"""``python -m benchmarks.migration [--quick]``: rates of both sides, as JSON lines.
 
 Rounds on the two sides alternate, so that what else the machine does falls on both. A rate is the
 median of its rounds. dm-reverb runs in the environment that the other benchmarks made for it.

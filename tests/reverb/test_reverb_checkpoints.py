@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from reverb_under_test import (
     drain,
-    dtype_of,
     reverb,
     sample_info,
     sample_values,

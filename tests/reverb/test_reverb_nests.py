@@ -1,6 +1,7 @@
 """Structures are walked, rebuilt and compared as dm-tree does it."""
 
 import collections
+from typing import NamedTuple
 
 import hypothesis.strategies as st
 import numpy as np
@@ -12,10 +13,13 @@ if UPSTREAM:
     pytest.skip("what is tested is ours", allow_module_level=True)
 
 import tree
-
 from echoic.reverb import _nest
 
-Pair = collections.namedtuple("Pair", ["second", "first"])
+
+class Pair(NamedTuple):
+    second: object
+    first: object
+
 
 LEAVES = st.one_of(
     st.none(),

@@ -127,7 +127,7 @@ class SampledDataset(Dataset):
 
     def _check(self, signature: Sequence[_signature.Column]) -> None:
         """Refuse a table whose signature can't give what was asked for."""
-        got = self._requested()
+        got = self._columns
         if len(got) != len(signature):
             raise ValueError(
                 f"Inconsistent number of tensors requested from table '{self._table}'.  Requested "
@@ -144,10 +144,6 @@ class SampledDataset(Dataset):
                     f"{_signature.shape_text(known[1])}).  Table signature: "
                     f"{_signature.columns_text(signature)}"
                 )
-
-    def _requested(self) -> list[_signature.Column]:
-        """What the leaves of an item must be."""
-        return self._columns
 
     def _fits(self, leaves: Sequence[np.ndarray[Any, Any]], axes: int) -> None:
         """Refuse leaves that are not what was asked for, after so many leading axes."""

@@ -59,13 +59,12 @@ class PatternDataset(Dataset):
         self._configs = list(configs)
         self._clear = respect_episode_boundaries
         self._is_end = is_end_of_episode
+        structured_writer.check_alike(self._configs)
         for config in self._configs:
             validate(config)
         spec = getattr(input_dataset, "element_spec", None)
         if spec is not None:
             self._spec = structured_writer.infer_signature(self._configs, spec)
-        elif not self._configs:
-            raise ValueError("At least one config must be provided.")
 
     @property
     def element_spec(self) -> Any:
@@ -137,5 +136,27 @@ def pattern_dataset_with_info(
 ) -> Dataset:
     """Return the items of a :class:`PatternDataset` as samples, of whose info all is zero."""
     items = PatternDataset(input_dataset, configs, respect_episode_boundaries, is_end_of_episode)
-    zeros = replay_sample.SampleInfo.zeros()
-    return items.map(lambda data: replay_sample.ReplaySample(zeros, data))
+    return _WithInfo(items)
+
+
+class _WithInfo(Dataset):
+    """Items as samples of which nothing is known."""
+
+    def __init__(self, items: PatternDataset) -> None:
+        # Numbers as TensorFlow has them that are given in Python.
+        numbers = [np.asarray(zero) for zero in replay_sample.SampleInfo.zeros()]
+        small = [
+            zero.astype(np.float32 if zero.dtype.kind == "f" else np.int32) for zero in numbers
+        ]
+        self._info = replay_sample.SampleInfo(*(zero[()] for zero in small))
+        super().__init__(self._samples)
+        self._items = items
+
+    @property
+    def element_spec(self) -> Any:
+        """What samples look like."""
+        info = replay_sample.SampleInfo(*map(_spec_of, self._info))
+        return replay_sample.ReplaySample(info, self._items.element_spec)
+
+    def _samples(self) -> Iterator[Any]:
+        return (replay_sample.ReplaySample(self._info, data) for data in self._items)

@@ -212,6 +212,24 @@ def unpack_pattern(config: Config) -> Pattern:
     return _nest.unflatten_as(config.pattern_structure.nest, config.flat)
 
 
+def check_alike(configs: Sequence[Config]) -> None:
+    """Refuse configs whose items can't be of one signature, whatever the steps are.
+
+    Raises:
+        ValueError: There are none, or they differ in structure or table.
+    """
+    if not configs:
+        raise ValueError("At least one config must be provided.")
+    if any(config.pattern_structure != configs[0].pattern_structure for config in configs):
+        raise ValueError("All configs must have exactly the same pattern_structure.")
+    tables = sorted({config.table for config in configs})
+    if len(tables) > 1:
+        raise ValueError(
+            "All configs must target the same table but provided configs included "
+            f"{', '.join(tables)}."
+        )
+
+
 def infer_signature(
     configs: Sequence[Config], step_spec: reverb_types.SpecNest
 ) -> reverb_types.SpecNest:
@@ -225,16 +243,7 @@ def infer_signature(
         ValueError: There are none, they differ in structure or table, or their items can't be of
             one signature.
     """
-    if not configs:
-        raise ValueError("At least one config must be provided.")
-    if any(config.pattern_structure != configs[0].pattern_structure for config in configs):
-        raise ValueError("All configs must have exactly the same pattern_structure.")
-    tables = sorted({config.table for config in configs})
-    if len(tables) > 1:
-        raise ValueError(
-            "All configs must target the same table but provided configs included "
-            f"{', '.join(tables)}."
-        )
+    check_alike(configs)
     columns = [_signature.normalize(leaf) for leaf in _nest.flatten(step_spec)]
 
     def merge(path: _nest.Path, *nodes: patterns_pb2.PatternNode) -> _signature.TensorSpec:

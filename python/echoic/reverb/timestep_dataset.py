@@ -10,8 +10,6 @@ from echoic.reverb._sampled_dataset import SampledDataset
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from echoic.reverb import _signature
-
 __all__ = ["TimestepDataset"]
 
 
@@ -21,11 +19,6 @@ class TimestepDataset(SampledDataset):
     The arguments are those of :class:`TrajectoryDataset`, but that dtypes and shapes are those of
     one step. ``max_samples`` counts items.
     """
-
-    def _requested(self) -> list[_signature.Column]:
-        return [
-            (dtype, None if shape is None else (None, *shape)) for dtype, shape in self._columns
-        ]
 
     def _elements(self) -> Iterator[replay_sample.ReplaySample]:
         for items in self._fetches(self._most):

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 import echoic
-from echoic.errors import DisconnectedError, TableNotFoundError
+from echoic.errors import DisconnectedError, RefusedError, TableNotFoundError
 from echoic.reverb._engine import arguments
 from echoic.reverb._engine.description import columns_of, fields_of_info
 from echoic.reverb._engine.errors import as_reverb, not_found
@@ -82,7 +82,10 @@ class Client:
     def _connect(self, timeout: float | None = None, **options: Any) -> TableClient:
         wait = float("inf") if timeout is None else timeout
         settings = {"token": token(), "deadline": None, "connect_timeout": wait, **options}
-        return cast("TableClient", echoic.connect(self._address, **settings))
+        try:
+            return cast("TableClient", echoic.connect(self._address, **settings))
+        except RefusedError as error:
+            raise RuntimeError(str(error)) from error
 
     def _local(self) -> TableClient | None:
         """The tables, if the server is one of this process."""

@@ -162,8 +162,9 @@ def _of_buffer(condition: Condition, least: int, most: int) -> list[engine.Condi
 
 def _priority(config: StructuredWriterConfig) -> float | engine.Priority:
     kind = config.priority.WhichOneof("priority_fn")
-    if kind is None or kind == "constant_fn":
-        # A priority that was not set is the default of its field.
+    if kind is None:
+        raise ValueError("The Priority function is undefined: set constant_fn or td_error.")
+    if kind == "constant_fn":
         return float(config.priority.constant_fn.value)
     error = config.priority.td_error
     for index, node in enumerate(config.flat):
