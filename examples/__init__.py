@@ -1,4 +1,7 @@
-"""Examples to read and to run: ``cartpole`` (a stream), ``dqn``, ``per`` and ``r2d2`` (tables)."""
+"""Examples to read and to run: ``cartpole`` (a stream), ``dqn``, ``per`` and ``r2d2`` (tables).
+
+Programs written for Reverb are in ``reverb``.
+"""
 
 import os
 

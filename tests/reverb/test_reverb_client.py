@@ -782,3 +782,16 @@ def test_both_heaps_are_of_one_type():
 def test_a_table_extension_is_an_abstract_class():
     with pytest.raises(TypeError):
         submodule("server").TableExtensionBase()
+
+
+@pytest.mark.upstream_differs
+@pytest.mark.parametrize("dtype", [">i4", ">f8", "<u2"])
+def test_arrays_of_either_byte_order_keep_their_values(client, dtype):
+    values = np.array([1, 2, 300], dtype)
+    client.insert(values, {"table": 1.0})
+    with client.trajectory_writer(1) as writer:
+        writer.append([values])
+        writer.create_item("table", 1.0, [writer.history[0][:]])
+    for sample in client.sample("table", 2, emit_timesteps=False):
+        assert sample.data[0].tolist() == [[1, 2, 300]]
+        assert sample.data[0].dtype == np.dtype(dtype).newbyteorder("=")

@@ -271,7 +271,7 @@ class Client:
             DeadlineExceededError: It did not answer in time.
         """
         try:
-            answers = self._client.ServerInfo(timeout or None)
+            answers = self._client.ServerInfo(timeout or 0)
         except TimeoutExceeded:
             raise errors.DeadlineExceededError(
                 f"ServerInfo call did not complete within provided timeout of {timeout}s"
@@ -301,8 +301,9 @@ class Client:
             raise ValueError(
                 f"num_keep_alive_refs ({num_keep_alive_refs}) must be a positive integer"
             )
+        options = pybind.AutoTunedChunkerOptions(num_keep_alive_refs, 1.0)
         return trajectory_writer_lib.TrajectoryWriter(
-            self._client.NewTrajectoryWriter(num_keep_alive_refs, validate_items)
+            self._client.NewTrajectoryWriter(options, validate_items)
         )
 
     def structured_writer(

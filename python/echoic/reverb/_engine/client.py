@@ -6,6 +6,7 @@ same connection has sent after them. A server of this process is asked without a
 
 from __future__ import annotations
 
+import os
 import threading
 from collections import OrderedDict, deque
 from typing import TYPE_CHECKING, Any, cast
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
     from echoic import RemoteTable, Table, TableClient
     from echoic.reverb import _signature
+    from echoic.reverb._engine.trajectory import ConstantChunkerOptions
     from echoic.reverb.cc.patterns_pb2 import StructuredWriterConfig
 
 __all__ = ["Client", "TimeoutExceeded"]
@@ -75,6 +77,11 @@ class Client:
 
     def __init__(self, server_name: str) -> None:
         self._address, self._host, self._port = _parts(server_name)
+        self._begin()
+
+    def _begin(self) -> None:
+        """Have no connections yet, in this process."""
+        self._process = os.getpid()
         self._lock = threading.Lock()
         self._tables: TableClient | None = None
         self._inserters: OrderedDict[Any, deque[Any]] = OrderedDict()
@@ -86,6 +93,11 @@ class Client:
             return cast("TableClient", echoic.connect(self._address, **settings))
         except RefusedError as error:
             raise RuntimeError(str(error)) from error
+
+    def _leave_parent(self) -> None:
+        """In a forked child, have connections of its own."""
+        if self._process != os.getpid():
+            self._begin()
 
     def _local(self) -> TableClient | None:
         """The tables, if the server is one of this process."""
@@ -101,6 +113,7 @@ class Client:
         local = self._local()
         if local is not None:
             return local
+        self._leave_parent()
         with self._lock:
             if self._tables is None:
                 try:
@@ -149,6 +162,7 @@ class Client:
 
     def _idle(self, form: Any) -> deque[Any]:
         """Writers of items of a form that nobody uses now."""
+        self._leave_parent()
         with self._lock:
             idle = self._inserters.pop(form, None)
             idle = deque() if idle is None else idle
@@ -169,11 +183,11 @@ class Client:
         return Writer(self._connect(), self.signatures(), *settings)
 
     def NewTrajectoryWriter(
-        self, num_keep_alive_refs: int, validate_items: bool
+        self, chunker_options: ConstantChunkerOptions, validate_items: bool
     ) -> TrajectoryWriter:
-        """A writer of items of any steps."""
+        """A writer of items of any steps, with these settings of its columns."""
         signatures = self.signatures() if validate_items else None
-        return TrajectoryWriter(self._connect(), num_keep_alive_refs, signatures)
+        return TrajectoryWriter(self._connect(), chunker_options, signatures)
 
     def NewStructuredWriter(self, configs: Sequence[StructuredWriterConfig]) -> StructuredWriter:
         """A writer of items by patterns."""
@@ -211,9 +225,9 @@ class Client:
         with as_reverb(table):
             self._table(table).reset()
 
-    def ServerInfo(self, timeout: float | None = None) -> list[dict[str, Any]]:
-        """The fields of a ``TableInfo`` for each table."""
-        tables = self.tables(timeout)
+    def ServerInfo(self, timeout: float = 0) -> list[dict[str, Any]]:
+        """The fields of a ``TableInfo`` for each table; 0 seconds wait for ever."""
+        tables = self.tables(timeout or None)
         with as_reverb():
             return [
                 fields_of_info(table.info, table.metadata)

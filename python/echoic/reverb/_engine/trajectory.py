@@ -117,20 +117,23 @@ class TrajectoryWriter:
 
     Args:
         tables: A connection that nobody else uses.
-        num_keep_alive_refs: How many of the latest cells of a column new items may still name.
+        options: How many of the latest cells of a column new items may still name, and how many
+            are stored together.
         signatures: What the items of each table must be; ``None`` for no such check.
     """
 
     def __init__(
         self,
         tables: TableClient,
-        num_keep_alive_refs: int,
+        options: ConstantChunkerOptions,
         signatures: Mapping[str, Sequence[_signature.Column] | None] | None,
     ) -> None:
         self._tables = tables
         self._signatures = signatures
-        self._native = tables.trajectory_writer(num_keep_alive_refs, encoding="auto")
-        self.max_num_keep_alive_refs = num_keep_alive_refs
+        self._native = tables.trajectory_writer(
+            options.num_keep_alive_refs, chunk_length=options.max_chunk_length, encoding="auto"
+        )
+        self.max_num_keep_alive_refs = options.num_keep_alive_refs
         # Forms that the signatures were found to allow.
         self._allowed: set[Any] = set()
         # Why no item can be written any more.

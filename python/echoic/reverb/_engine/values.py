@@ -27,7 +27,7 @@ def array(value: Any) -> np.ndarray[Any, Any]:
         return text_as_bytes(made)
     if made.dtype.kind not in "biufc" and made.dtype.name != "bfloat16":
         raise TypeError(f"expected a number, text or bytes, or an array of such, got {value!r}")
-    return made
+    return made if made.dtype.isnative else made.astype(made.dtype.newbyteorder("="))
 
 
 def text_as_bytes(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
