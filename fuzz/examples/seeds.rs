@@ -22,7 +22,7 @@ use echoic_replay::chunk::{Chunk, ColumnKind};
 use echoic_replay::encoding::{Encoding, Policy};
 use echoic_replay::table::{Form, Infos};
 use echoic_replay::trajectory::{Column, Signature};
-use echoic_replay::{Dtype, Leaf, Spec};
+use echoic_replay::{Dtype, Episode, Leaf, Spec};
 
 fn bytes(write: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
     let mut out = Vec::new();
@@ -144,12 +144,15 @@ fn servers() -> Vec<Vec<u8>> {
     ways.into_iter().flat_map(way).collect()
 }
 
-/// Chunks of each dtype in each form; the first byte says that the checksum is made right.
+/// Chunks of each dtype in each form, some of which know their episode; the first byte says that the
+/// checksum is made right.
 fn chunks() -> Vec<Vec<u8>> {
     let chunk = |leaf: &Leaf, encoding| {
         let kind = Arc::new(ColumnKind { dtype: leaf.dtype, shape: vec![3] });
         let raw = (0..3 * 20 * leaf.dtype.itemsize()).map(|at| (at / 40) as u8).collect();
         let chunk = Chunk::encode(kind, 20, raw, Policy::Always(encoding)).expect("a good chunk");
+        let is_odd = leaf.dtype.itemsize() % 2 == 1;
+        let chunk = chunk.of_episode(Episode::from_number(if is_odd { 7 } else { 0 }));
         [vec![1], bytes(|out| chunk.write(out))].concat()
     };
     let each = |leaf: &Leaf| Encoding::ALL.map(|encoding| chunk(leaf, encoding));
@@ -261,8 +264,13 @@ fn table_frames() -> Vec<Vec<u8>> {
     let inserts = inserts();
     let kinds = [3 + 8 * 12, 3 + 8 * 8, 5, 7, 4, 6];
     frames.extend(kinds.iter().zip(&inserts).map(|(kind, frame)| behind(*kind, frame)));
-    let entry =
-        |form| TableEntry { name: "replay".into(), form, structure: "[*]".into(), max_size: 10 };
+    let entry = |form| TableEntry {
+        name: "replay".into(),
+        form,
+        structure: "[*]".into(),
+        max_size: 10,
+        metadata: b"kept".into(),
+    };
     let list = [
         entry(Form::Rows(spec(3))),
         entry(Form::Trajectories(None)),

@@ -20,7 +20,8 @@ fuzz_target!(|bytes: &[u8]| {
         && let Some(length) = bytes.get(16..24)
     {
         let length = u64::from_le_bytes(length.try_into().expect("eight bytes"));
-        let end = (24 + 8 * u64::from(bytes[3])).saturating_add(length);
+        let episode = if bytes[0] == 2 { 8 } else { 0 };
+        let end = (24 + episode + 8 * u64::from(bytes[3])).saturating_add(length);
         let end = usize::try_from(end).unwrap_or(usize::MAX).min(bytes.len());
         let rest = bytes.get(SUM.end..end).unwrap_or_default();
         let sum = crc32c_append(crc32c(&bytes[..SUM.start]), rest);

@@ -353,7 +353,7 @@ class Table:
         seed: int,
         trajectories: Any = None,
         durability: str = "none",
-        metadata: bytes = b"",
+        metadata: bytes | None = None,
     ) -> Self: ...
     def insert(
         self,
@@ -514,7 +514,9 @@ class Table:
         ``samples`` again), ``insert_calls_waiting`` (now), ``insert_calls_limited`` (that had to
         wait, whatever for and whatever became of them; a batch that waits is one),
         ``insert_wait_seconds`` (of all of these together), and the same of ``sample_``.
-        ``unique_samples`` is how many of the items inserted since then were ever sampled. With a
+        ``unique_samples`` is how many of the items inserted since then were ever sampled,
+        ``episodes`` how many episodes items have steps of, ``deleted_episodes`` how many they had
+        and have no more (both 0 with a spec; an item that no writer made is an episode). With a
         journal also ``journal_records`` (so many changes were told), ``journal_kept`` (so many
         survive what the durability says), ``journal_held_bytes`` (that wait to be written) and
         ``journal_segments`` (files).

@@ -10,6 +10,7 @@ import echoic
 import numpy as np
 import pytest
 from echoic import Table
+from echoic import structured_writer as sw
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -159,3 +160,118 @@ def test_unique_samples_are_in_a_checkpoint(tmp_path: Path) -> None:
         assert (len(table), table.info["unique_samples"]) == (2, 1)
         table.sample(2)
         assert table.info["unique_samples"] == 2
+
+
+def episodes(table: Any) -> tuple[int, int]:
+    info = table.info
+    return info["episodes"], info["deleted_episodes"]
+
+
+@pytest.mark.parametrize("encoding", ["none", "zstd"])
+def test_an_episode_is_what_a_writer_appends_until_it_ends(
+    serve: Callable[..., echoic.TableClient], encoding: Any
+) -> None:
+    client = serve(Table("windows", max_size=4, seed=1))
+    table = client.table("windows")
+    with client.trajectory_writer(8, chunk_length=4, encoding=encoding) as writer:
+        for last in (False, True):
+            for step in range(3):
+                writer.append({"obs": np.full(20, step), "reward": float(step)})
+                writer.create_item("windows", 1.0, last=1)
+            writer.flush()
+            # The fifth and sixth item have pushed the first two out.
+            assert episodes(table) == ((2, 0) if last else (1, 0))
+            writer.end_episode()
+        for _ in range(2):
+            writer.append({"obs": np.zeros(20, np.int64), "reward": 0.0})
+            writer.create_item("windows", 1.0, last=1)
+        writer.flush()
+    assert episodes(table) == (2, 1)
+    with client.trajectory_writer() as other:
+        other.append({"obs": np.zeros(20, np.int64), "reward": 0.0})
+        other.create_item("windows", 1.0, last=1)
+        other.flush()
+    assert episodes(table) == (3, 1)
+    table.reset()
+    assert episodes(table) == (0, 0)
+
+
+def test_an_item_over_the_end_of_an_episode_is_of_both(
+    serve: Callable[..., echoic.TableClient],
+) -> None:
+    client = serve(Table("pairs", max_size=4, seed=1))
+    with client.trajectory_writer(4) as writer:
+        writer.append(1.0)
+        writer.end_episode(clear=False)
+        writer.append(2.0)
+        writer.create_item("pairs", 1.0, last=2)
+        writer.flush()
+    assert episodes(client.table("pairs")) == (2, 0)
+    assert client.table("pairs").sample(1).data.tolist() == [[1.0, 2.0]]
+
+
+def test_an_item_without_a_writer_is_an_episode(
+    serve: Callable[..., echoic.TableClient],
+) -> None:
+    client = serve(Table("free", max_size=4, seed=1), Table("rows", STEP, max_size=4, seed=1))
+    for _ in range(5):
+        client.table("free").insert({"obs": np.ones(3, np.float32), "reward": 1.0})
+        client.table("rows").insert({"obs": np.ones(3, np.float32)})
+    client.flush()
+    assert episodes(client.table("free")) == (4, 1)
+    assert episodes(client.table("rows")) == (0, 0)
+
+
+def test_each_environment_has_episodes_of_its_own(
+    serve: Callable[..., echoic.TableClient],
+) -> None:
+    client = serve(Table("steps", max_size=100, seed=1))
+    with client.vector_writer(3, 2) as writer:
+        for step in range(4):
+            writer.append_batch({"obs": np.full((3, 2), step)})
+            writer.create_items("steps", 1.0, {"obs": writer.history["obs"][-1]})
+            writer.end_episode(envs=[step % 3])
+        writer.flush()
+    # The first has ended two and begun no other, the others have ended one and begun another.
+    assert episodes(client.table("steps")) == (6, 0)
+
+
+def test_patterns_make_items_of_episodes(serve: Callable[..., echoic.TableClient]) -> None:
+    client = serve(Table("steps", max_size=100, seed=1))
+    with client.structured_writer([sw.Config(sw.column("obs")[-2:], table="steps")]) as writer:
+        for _ in range(3):
+            for step in range(3):
+                writer.append({"obs": step})
+            writer.end_episode()
+        writer.flush()
+    table = client.table("steps")
+    assert (len(table), episodes(table)) == (6, (3, 0))
+
+
+def test_episodes_survive_a_restart(tmp_path: Path) -> None:
+    def server() -> echoic.Server:
+        return echoic.Server(
+            tables=[
+                Table("saved", max_size=3, seed=1),
+                Table("told", max_size=3, seed=1, durability="async"),
+            ],
+            checkpointer=echoic.Checkpointer(tmp_path / "checkpoints"),
+            journal=tmp_path / "journals",
+        )
+
+    with server() as first, first.client() as client:
+        with client.trajectory_writer() as writer:
+            for step in range(5):
+                writer.append({"obs": step})
+                for name in ("saved", "told"):
+                    writer.create_item(name, 1.0, last=1)
+                if step == 3:
+                    writer.flush()
+                    client.checkpoint()
+                if step != 0:
+                    writer.end_episode()
+            writer.flush()
+        assert [episodes(client.table(name)) for name in ("saved", "told")] == [(3, 1), (3, 1)]
+    with server() as second, second.client() as client:
+        assert episodes(client.table("saved")) == (3, 0), "as in the checkpoint"
+        assert episodes(client.table("told")) == (3, 1), "as in the journal"

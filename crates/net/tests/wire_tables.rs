@@ -176,6 +176,8 @@ proptest! {
             max_times_sampled,
             counts,
             unique_samples: 6,
+            episodes: 7,
+            deleted_episodes: 8,
             insert_waits: Waits { waiting: 1, limited: 2, nanos: u64::MAX },
             sample_waits: Waits { waiting: 3, limited: count, nanos: 5 },
             limiter,

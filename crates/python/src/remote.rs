@@ -456,6 +456,8 @@ impl RemoteTable {
         dict.set_item("deletions", numbers.counts.deletions)?;
         set_calls(&dict, &numbers.counts, numbers.insert_waits, numbers.sample_waits)?;
         dict.set_item("unique_samples", numbers.unique_samples)?;
+        dict.set_item("episodes", numbers.episodes)?;
+        dict.set_item("deleted_episodes", numbers.deleted_episodes)?;
         dict.set_item("min_size", numbers.limiter.min_size)?;
         dict.set_item("samples_per_insert", numbers.limiter.samples_per_insert)?;
         dict.set_item("min_diff", numbers.limiter.min_diff)?;

@@ -17,6 +17,7 @@ use std::sync::{Arc, LazyLock};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::encoding::{Chooser, Encoding, Policy, codec};
+use crate::episode::Episode;
 use crate::spec::{Dtype, Leaf};
 
 /// Names a chunk for as long as there are files that have it: no other has the same, in any process.
@@ -206,6 +207,7 @@ pub struct Chunk {
     kind: Arc<ColumnKind>,
     data: Box<[u8]>,
     meter: Option<Arc<ChunkMeter>>,
+    episode: Option<Episode>,
     len: u32,
     encoding: Encoding,
 }
@@ -267,11 +269,27 @@ impl Chunk {
         }
         let packed = codec::pack(encoding, &self.kind, &self.data)?;
         let smaller = packed.len() <= most && packed.len() < self.data.len();
-        smaller.then(|| Self::of(Arc::clone(&self.kind), packed, self.len, encoding))
+        smaller.then(|| {
+            let packed = Self::of(Arc::clone(&self.kind), packed, self.len, encoding);
+            packed.of_episode(self.episode)
+        })
     }
 
     fn of(kind: Arc<ColumnKind>, data: Box<[u8]>, len: u32, encoding: Encoding) -> Self {
-        Self { id: ChunkKey::fresh(), kind, data, meter: None, len, encoding }
+        let (meter, episode) = (None, None);
+        Self { id: ChunkKey::fresh(), kind, data, meter, episode, len, encoding }
+    }
+
+    /// The chunk with steps of this episode.
+    #[must_use]
+    pub fn of_episode(mut self, episode: Option<Episode>) -> Self {
+        self.episode = episode;
+        self
+    }
+
+    /// The episode that its steps are from, if that is known.
+    pub fn episode(&self) -> Option<Episode> {
+        self.episode
     }
 
     /// Which chunk it is, for files that have it once.

@@ -6,6 +6,7 @@
 //! - [`selectors`]: who is sampled, and who goes; [`limiter`]: who must wait.
 //! - [`chunk`] and [`trajectory`]: steps stored once, and items that name slices of them; [`encoding`]:
 //!   how the bytes of a chunk are kept.
+//! - [`episode`]: whose steps a chunk has.
 //! - [`checkpoint`] and [`journal`]: files that bring back what a process had, and find out when they
 //!   can't.
 //! - [`rng`]: the generator of all random choices.
@@ -18,6 +19,7 @@
 pub mod checkpoint;
 pub mod chunk;
 pub mod encoding;
+pub mod episode;
 mod files;
 pub mod histogram;
 pub mod journal;
@@ -32,6 +34,7 @@ pub mod trajectory;
 pub mod writer;
 
 pub use echoic_memory::Blocked;
+pub use episode::Episode;
 pub use files::FileError;
 pub use histogram::{Histogram, Summary};
 pub use metrics::StreamInfo;

@@ -8,6 +8,7 @@ use smallvec::SmallVec;
 
 use crate::chunk::{ColumnKind, Slice};
 use crate::encoding::Encoding;
+use crate::episode::Episode;
 use crate::spec::{ANY_LENGTH, Leaf, Spec};
 pub(crate) use gather::Gather;
 
@@ -74,6 +75,8 @@ pub struct Trajectory {
     slices: Box<[Slice]>,
     /// Where the slices of each column end; none when each has just one.
     ends: Option<Box<[u32]>>,
+    /// Whose steps these are, each once: looked up here, so that a table need not look at chunks to count.
+    episodes: SmallVec<[Episode; 1]>,
 }
 
 /// Slices that make no trajectory.
@@ -142,7 +145,9 @@ impl Trajectory {
             end
         });
         let ends = (!plain).then(|| ends.collect());
-        Ok(Self { signature, slices: columns.into_iter().flatten().collect(), ends })
+        let slices: Box<[Slice]> = columns.into_iter().flatten().collect();
+        let episodes = episodes(&slices);
+        Ok(Self { signature, slices, ends, episodes })
     }
 
     /// Slices that were checked before, already one column after the other: see the fields.
@@ -151,7 +156,8 @@ impl Trajectory {
         slices: Box<[Slice]>,
         ends: Option<Box<[u32]>>,
     ) -> Self {
-        let trajectory = Self { signature, slices, ends };
+        let episodes = episodes(&slices);
+        let trajectory = Self { signature, slices, ends, episodes };
         #[cfg(debug_assertions)]
         for (index, column) in trajectory.signature.columns.iter().enumerate() {
             assert_eq!(check(column, trajectory.column(index)), Ok(()));
@@ -241,10 +247,31 @@ impl Trajectory {
         self.slices.iter().any(|slice| slice.chunk.encoding() != Encoding::Raw)
     }
 
+    /// The episodes that steps of it are from, as far as chunks know them, each once.
+    pub fn episodes(&self) -> &[Episode] {
+        &self.episodes
+    }
+
     /// Every slice.
     pub fn slices(&self) -> &[Slice] {
         &self.slices
     }
+}
+
+/// Of all chunks, each once.
+fn episodes(slices: &[Slice]) -> SmallVec<[Episode; 1]> {
+    let mut episodes = SmallVec::new();
+    for episode in slices.iter().filter_map(|slice| slice.chunk.episode()) {
+        // Most items have steps of one.
+        if episodes.last() != Some(&episode) {
+            episodes.push(episode);
+        }
+    }
+    if episodes.len() > 1 {
+        episodes.sort_unstable();
+        episodes.dedup();
+    }
+    episodes
 }
 
 fn check(column: &Column, slices: &[Slice]) -> Result<(), TrajectoryError> {

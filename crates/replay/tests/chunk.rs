@@ -3,11 +3,11 @@
 
 use std::sync::Arc;
 
-use echoic_replay::Dtype;
 use echoic_replay::chunk::{Chunk, ChunkError, ChunkMeter, ColumnKind, MAX_BYTES, Slice};
 use echoic_replay::encoding::{Chooser, Encoding, Policy};
 use echoic_replay::rng::Rng;
 use echoic_replay::trajectory::{Column, Signature, Trajectory};
+use echoic_replay::{Dtype, Episode};
 use proptest::prelude::*;
 
 fn kind(dtype: Dtype, shape: &[usize]) -> Arc<ColumnKind> {
@@ -58,12 +58,14 @@ fn forms() -> Vec<Chunk> {
         let always = Policy::Always(encoding);
         Chunk::encode(kind(Dtype::Int(4), &[]), 300, stairs.clone(), always).unwrap()
     };
-    all.map(|encoding| {
-        let chunk = encode(encoding);
-        assert_eq!((chunk.encoding(), chunk.raw_len(), chunk.len()), (encoding, 1200, 300));
-        chunk
-    })
-    .collect()
+    all.enumerate()
+        .map(|(number, encoding)| {
+            // Every second one knows its episode.
+            let chunk = encode(encoding).of_episode(Episode::from_number(number as u64 % 2 * 77));
+            assert_eq!((chunk.encoding(), chunk.raw_len(), chunk.len()), (encoding, 1200, 300));
+            chunk
+        })
+        .collect()
 }
 
 #[test]
@@ -199,6 +201,7 @@ fn the_serial_form_gives_the_same_chunk() {
         let (read, took) = Chunk::read(&bytes).unwrap();
         assert_eq!((took, read.encoding(), read.len()), (used, chunk.encoding(), 300));
         assert_eq!((read.kind(), values(&read)), (chunk.kind(), values(&chunk)));
+        assert_eq!(read.episode(), chunk.episode());
         assert_eq!(written(&read), bytes[..used], "one chunk has one form");
         let share = |kind| {
             assert_eq!(kind, **chunk.kind());
@@ -216,6 +219,25 @@ fn the_serial_form_is_the_written_one() {
     let rest = [8, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0, 9, 9, 9, 9, 9, 9, 9, 9];
     let sum = crc32c::crc32c(&[&head[..], &rest].concat()).to_le_bytes();
     assert_eq!(written(&chunk), [&head[..], &sum, &rest].concat());
+    // As it is of a chunk that knows its episode: another format, and the number before the axes.
+    let chunk = chunk.of_episode(Episode::from_number(0x0807_0605_0403_0201));
+    let form = |episode: [u8; 8]| {
+        let head = [&[2], &head[1..]].concat();
+        let rest = [&rest[..8], &episode, &rest[8..]].concat();
+        let sum = crc32c::crc32c(&[&head[..], &rest].concat()).to_le_bytes();
+        [&head[..], &sum, &rest].concat()
+    };
+    assert_eq!(written(&chunk), form([1, 2, 3, 4, 5, 6, 7, 8]));
+    let none = ChunkError::Meaningless { field: "episode", got: 0 };
+    assert_eq!(Chunk::read(&form([0; 8])).unwrap_err(), none, "there is a format for that");
+}
+
+#[test]
+fn another_form_of_a_chunk_is_of_the_same_episode() {
+    let episode = Some(Episode::fresh());
+    let chunk = Chunk::raw(kind(Dtype::Int(4), &[]), 2000, ramp(2000)).unwrap();
+    let packed = Chooser::new(Policy::Auto).pack(&chunk.of_episode(episode)).unwrap();
+    assert_eq!(packed.episode(), episode);
 }
 
 #[test]

@@ -17,7 +17,7 @@ use echoic_replay::table::{
     Durability, Form, Infos, RecoverError, Recovered, Table, TableConfig, Tables, recover,
 };
 use echoic_replay::trajectory::{Column, Signature, Trajectory};
-use echoic_replay::{Dtype, Leaf, Spec};
+use echoic_replay::{Dtype, Episode, Leaf, Spec};
 use proptest::prelude::*;
 use tempfile::TempDir;
 
@@ -109,7 +109,9 @@ impl Steps {
         let steps = first..first + u64::from(CHUNK);
         let bytes: Vec<u8> = steps.flat_map(u64::to_le_bytes).collect();
         let kind = Arc::new(signature.columns[0].kind.clone());
-        Arc::new(Chunk::raw(kind, CHUNK, bytes.into()).unwrap())
+        // Two chunks are an episode, and so are the two after them.
+        let episode = Episode::from_number(1 + first / u64::from(2 * CHUNK));
+        Arc::new(Chunk::raw(kind, CHUNK, bytes.into()).unwrap().of_episode(episode))
     }
 
     fn advance(&mut self) {
@@ -153,6 +155,8 @@ struct State {
     counts: Counts,
     /// Of tables whose journals tell which items were sampled.
     unique_samples: Option<u64>,
+    /// How many there are, and were.
+    episodes: (u64, u64),
     version: u64,
     contents: BTreeMap<u64, Vec<u8>>,
 }
@@ -163,7 +167,8 @@ fn state(table: &Arc<Table>) -> State {
     let (counts, version) = (info.counts, info.version);
     let unique_samples = (table.config().max_times_sampled > 0).then_some(info.unique_samples);
     let contents = contents(table);
-    State { keys, priorities, versions, counts, unique_samples, version, contents }
+    let episodes = (info.episodes, info.deleted_episodes);
+    State { keys, priorities, versions, counts, unique_samples, episodes, version, contents }
 }
 
 fn next(table: &Table) -> u64 {

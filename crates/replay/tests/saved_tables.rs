@@ -1,9 +1,11 @@
 //! Tables saved and loaded: what comes back, what is refused, and what goes on meanwhile.
 
+use std::io::{Read, Write};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use echoic_replay::checkpoint::{Reader, Writer};
 use echoic_replay::chunk::{Chunk, ColumnKind, Slice};
 use echoic_replay::encoding::{Encoding, Policy};
 use echoic_replay::limiter::Limiter;
@@ -12,7 +14,8 @@ use echoic_replay::spec::ANY_LENGTH;
 use echoic_replay::table::saved::{SavedError, load, open, save};
 use echoic_replay::table::{Form, Obstacle, Table, TableConfig, Tables};
 use echoic_replay::trajectory::{Column, Signature, Trajectory};
-use echoic_replay::{Dtype, Leaf, Spec};
+use echoic_replay::{Dtype, Episode, Leaf, Spec};
+use tempfile::TempDir;
 
 const ROW: usize = 64;
 
@@ -81,7 +84,8 @@ fn put_trajectories(table: &Arc<Table>, chunks: u64) {
         };
         let chunk = Chunk::encode(Arc::clone(&kind), 8, bytes.into(), policy).unwrap();
         assert_eq!(chunk.encoding() == Encoding::Raw, policy == Policy::Never);
-        let chunk = Arc::new(chunk);
+        // Three chunks are an episode.
+        let chunk = Arc::new(chunk.of_episode(Episode::from_number(1 + number / 3)));
         for offset in 0..4 {
             let slice = Slice { chunk: Arc::clone(&chunk), offset, len: 4 };
             let trajectory = Trajectory::new(Arc::clone(&signature), vec![vec![slice]]).unwrap();
@@ -110,6 +114,8 @@ fn a_loaded_table_goes_on_as_the_saved_one_would_have() {
         assert!(put(&first.all()[1], number));
     }
     put_trajectories(&first.all()[2], 20);
+    let keys = first.all()[2].items().keys;
+    first.all()[2].delete(&keys[..20]);
     first.all().iter().for_each(|table| drop(draw(table, 40)));
     let some = draw(&first.all()[0], 3).0;
     first.all()[0].update_priorities(&some, &[1000.0, 0.0, 5.0]).unwrap();
@@ -132,6 +138,8 @@ fn a_loaded_table_goes_on_as_the_saved_one_would_have() {
     put(&second.all()[0], 9999);
     let loaded = load(&second, root.path()).unwrap();
     assert_eq!(loaded.items[1], ("epoch".to_owned(), 500));
+    let info = second.all()[2].info();
+    assert_eq!((info.episodes, info.deleted_episodes), (6, 1));
     for (one, other) in first.all().iter().zip(second.all()) {
         assert_eq!(one.info(), other.info());
         for number in 0..20 {
@@ -327,4 +335,59 @@ fn an_insert_under_way_does_not_outlive_a_load() {
     assert_eq!(table.info().size, 1);
     assert!(put(table, 2));
     assert!(matches!(load(&tables, root.path().join("nothing")), Err(SavedError::Files(_))));
+}
+
+/// A checkpoint whose heads of tables are changed so.
+fn rewritten(
+    from: &Path,
+    change: impl Fn(&mut serde_json::Map<String, serde_json::Value>),
+) -> TempDir {
+    let (reader, root) = (Reader::open(from).unwrap(), tempfile::tempdir().unwrap());
+    let mut writer = Writer::begin(root.path()).unwrap();
+    for name in reader.sections() {
+        let mut bytes = Vec::new();
+        reader.section(name).unwrap().read_to_end(&mut bytes).unwrap();
+        if name.ends_with(".head") {
+            let mut head = serde_json::from_slice(&bytes).unwrap();
+            change(&mut head);
+            bytes = serde_json::to_vec(&head).unwrap();
+        }
+        let mut section = writer.section(name).unwrap();
+        section.write_all(&bytes).unwrap();
+        section.finish().unwrap();
+    }
+    for id in reader.blob_ids() {
+        writer.blob(id, &reader.blob(id).unwrap()).unwrap();
+    }
+    writer.commit().unwrap();
+    root
+}
+
+#[test]
+fn a_checkpoint_of_before_tells_less_of_what_was_sampled() {
+    let root = tempfile::tempdir().unwrap();
+    let first = tables();
+    (0..3).for_each(|number| assert!(put(&first.all()[1], number)));
+    put_trajectories(&first.all()[2], 4);
+    let gone = draw(&first.all()[1], 2).0;
+    first.all()[1].delete(&gone[..1]);
+    save(&first, root.path(), &[]).unwrap();
+    let before = rewritten(root.path(), |head| {
+        assert!(head.remove("unique_samples").is_some());
+        assert!(head.remove("deleted_episodes").is_some());
+    });
+    let second = tables();
+    load(&second, before.path()).unwrap();
+    assert_eq!(first.all()[1].info().unique_samples, 2);
+    assert_eq!(second.all()[1].info().unique_samples, 1, "of those that are there");
+    assert_eq!(second.all()[2].info().episodes, 2);
+    for lie in [0, 4] {
+        let lies = rewritten(root.path(), |head| {
+            if head["name"] == "epoch" {
+                head["unique_samples"] = lie.into();
+            }
+        });
+        let error = load(&tables(), lies.path()).unwrap_err().to_string();
+        assert!(error.contains(&format!("{lie} of 3 items were sampled")), "{error}");
+    }
 }

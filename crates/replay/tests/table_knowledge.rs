@@ -1,14 +1,19 @@
-//! What a table knows of itself beside its items: who had to wait for it.
+//! What a table knows of itself beside its items: who had to wait for it, and whose steps it has.
 
+use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use echoic_replay::chunk::{Chunk, ColumnKind, Slice};
 use echoic_replay::limiter::{Limiter, Reason};
 use echoic_replay::selectors::SelectorKind;
+use echoic_replay::spec::ANY_LENGTH;
 use echoic_replay::stream::Wait;
 use echoic_replay::table::{Call, Form, Table, TableConfig, TableError, Waits};
-use echoic_replay::{Dtype, Leaf, Spec};
+use echoic_replay::trajectory::{Column, Signature, Trajectory};
+use echoic_replay::{Dtype, Episode, Leaf, Spec};
+use proptest::prelude::*;
 
 /// A wait that should have ended fails its test after this.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -130,4 +135,96 @@ fn those_who_wait_in_their_own_way_say_so() {
     assert_eq!(waits(&table), [Waits { waiting: 1, ..Waits::default() }; 2]);
     drop(waiting);
     assert_eq!(waits(&table).map(|waits| (waits.waiting, waits.limited)), [(0, 1); 2]);
+}
+
+/// A step of each of these episodes; of none, where it is 0.
+fn item(episodes: &[u64]) -> Arc<Trajectory> {
+    let kind = ColumnKind { dtype: Dtype::UInt(1), shape: vec![] };
+    let column = Column { path: "x".into(), kind: kind.clone(), squeezed: false };
+    let signature = Arc::new(Signature { structure: String::new(), columns: vec![column] });
+    let kind = Arc::new(kind);
+    let slice = |episode: &u64| {
+        let chunk = Chunk::raw(Arc::clone(&kind), 1, vec![0].into()).unwrap();
+        let chunk = Arc::new(chunk.of_episode(Episode::from_number(*episode)));
+        Slice { chunk, offset: 0, len: 1 }
+    };
+    let slices = vec![episodes.iter().map(slice).collect()];
+    Arc::new(Trajectory::new(signature, slices).unwrap())
+}
+
+#[derive(Debug, Clone)]
+enum Op {
+    Insert(Vec<u64>),
+    Delete(prop::sample::Index),
+    Sample,
+    Reset,
+}
+
+fn ops() -> impl Strategy<Value = Vec<Op>> {
+    let op = prop_oneof![
+        6 => prop::collection::vec(0..7u64, 1..6).prop_map(Op::Insert),
+        2 => any::<prop::sample::Index>().prop_map(Op::Delete),
+        2 => Just(Op::Sample),
+        1 => prop::bool::weighted(0.1).prop_map(|reset| if reset { Op::Reset } else { Op::Sample }),
+    ];
+    prop::collection::vec(op, 1..80)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn episodes_are_those_of_the_items_that_are_there(
+        ops in ops(), max_size in 1u32..6, max_times_sampled in 0u32..3, with_spec: bool,
+    ) {
+        let leaf = Leaf { path: "x".into(), dtype: Dtype::UInt(1), shape: vec![ANY_LENGTH] };
+        let spec = with_spec.then(|| Spec::of_trajectories(vec![leaf]).unwrap());
+        let config = TableConfig {
+            name: "table".into(),
+            form: Form::Trajectories(spec),
+            structure: String::new(),
+            sampler: SelectorKind::Uniform,
+            remover: SelectorKind::Uniform,
+            limiter: Limiter::min_size(1).unwrap(),
+            max_size,
+            max_times_sampled,
+            seed: 1,
+        };
+        let table = Arc::new(Table::new(config).unwrap());
+        // By key, all that ever were.
+        let mut items: Vec<(u64, Vec<u64>)> = Vec::new();
+        let (mut before, mut deleted) = (BTreeSet::new(), 0);
+        for op in ops {
+            match op {
+                Op::Insert(episodes) => {
+                    let key = table.try_insert(&item(&episodes), 1.0, None).unwrap();
+                    before.extend(episodes.iter().copied().filter(|episode| *episode != 0));
+                    items.push((key.number(), episodes));
+                }
+                Op::Delete(which) if !items.is_empty() => {
+                    table.delete(&[which.get(&items).0]);
+                }
+                Op::Sample | Op::Delete(_) => drop(table.try_sample(1)),
+                Op::Reset => {
+                    table.reset();
+                    (before, deleted) = (BTreeSet::new(), 0);
+                }
+            }
+            let there = table.items().keys;
+            items.retain(|(key, _)| there.contains(key));
+            let episodes = items.iter().flat_map(|(_, episodes)| episodes).copied();
+            let now: BTreeSet<u64> = episodes.filter(|episode| *episode != 0).collect();
+            deleted += before.difference(&now).count() as u64;
+            before = now;
+            let info = table.info();
+            prop_assert_eq!((info.episodes, info.deleted_episodes), (before.len() as u64, deleted));
+        }
+    }
+}
+
+#[test]
+fn rows_have_no_episodes() {
+    let table = queue();
+    insert(&table, PATIENCE).unwrap();
+    assert_eq!((table.info().episodes, table.info().deleted_episodes), (0, 0));
 }

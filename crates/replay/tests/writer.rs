@@ -2,7 +2,6 @@
 
 use std::sync::{Arc, Weak};
 
-use echoic_replay::Dtype;
 use echoic_replay::chunk::{Chunk, ColumnKind};
 use echoic_replay::encoding::Policy;
 use echoic_replay::trajectory::{Column, Signature, Trajectory, TrajectoryError};
@@ -10,11 +9,13 @@ use echoic_replay::writer::{
     ChunkId, ChunkLength, ColumnConfig, ItemSteps, OutgoingItem, Sink, Span, StepRef,
     TrajectoryWriter, WriterError,
 };
+use echoic_replay::{Dtype, Episode};
 
 #[derive(Default)]
 struct Kept {
     chunks: Vec<Weak<Chunk>>,
     lengths: Vec<u32>,
+    episodes: Vec<Option<Episode>>,
     items: Vec<Trajectory>,
     released: Vec<u64>,
 }
@@ -23,6 +24,7 @@ impl Sink for Kept {
     fn chunk(&mut self, _: ChunkId, chunk: &Arc<Chunk>) {
         self.chunks.push(Arc::downgrade(chunk));
         self.lengths.push(chunk.len());
+        self.episodes.push(chunk.episode());
     }
 
     fn item(&mut self, item: OutgoingItem<'_>) {
@@ -425,4 +427,69 @@ fn chunks_get_shorter_where_items_name_few_steps() {
     // Five steps of every hundred: in long chunks nearly all would be dragged along in vain.
     let seldom = lengths(100, 5);
     assert!(seldom <= 16.0, "{seldom}");
+}
+
+#[test]
+fn chunks_know_their_episode_and_none_has_steps_of_two() {
+    let mut writer = writer(config(20, 10));
+    let mut sink = Kept::default();
+    append(&mut writer, 0..4);
+    // Values that no item names yet may be named later, by an item of both episodes.
+    writer.end_episode(false);
+    append(&mut writer, 4..8);
+    create(&mut writer, &[&[span(0, 2, 4)], &[span(1, 5, 2)]], false).unwrap();
+    // The step that is open belongs to the episode that ends.
+    writer.append(&[Some(&[8])], true).unwrap();
+    create(&mut writer, &[&[span(0, 8, 1)]], true).unwrap();
+    writer.end_episode(true);
+    append(&mut writer, 9..10);
+    create(&mut writer, &[&[span(0, 9, 1)], &[span(1, 9, 1)]], true).unwrap();
+    writer.flush(&mut sink);
+    let [both, second, third] = &sink.items[..] else { panic!("{}", sink.items.len()) };
+    assert_eq!((bytes(both, 0), bytes(both, 1)), (vec![2, 3, 4, 5], vec![105, 106]));
+    assert_eq!(sink.lengths, [4, 5, 4, 1, 1]);
+    let [first, of_second, same, of_third, too] = sink.episodes[..] else { panic!() };
+    assert!(first.is_some() && of_second.is_some() && of_third.is_some());
+    assert_eq!((same, too), (of_second, of_third));
+    let mut expected = [first, of_second].map(Option::unwrap);
+    expected.sort_unstable();
+    assert_eq!(both.episodes(), expected);
+    assert_eq!(second.episodes(), [of_second.unwrap()]);
+    assert_eq!(third.episodes(), [of_third.unwrap()]);
+    assert!(first != of_second && of_second != of_third && first != of_third);
+}
+
+#[test]
+fn a_value_that_was_not_written_is_of_no_episode() {
+    let mut writer = writer(config(20, 10));
+    let panics = std::panic::AssertUnwindSafe(|| {
+        writer.append_with(&[0], false, |_, _| panic!("a value that can't be read"))
+    });
+    assert!(std::panic::catch_unwind(panics).is_err());
+    writer.end_episode(false);
+    append(&mut writer, 0..1);
+    create(&mut writer, &[&[span(0, 1, 1)], &[span(1, 1, 1)]], true).unwrap();
+    let mut sink = Kept::default();
+    writer.flush(&mut sink);
+    assert_eq!((sink.lengths, sink.items[0].episodes().len()), (vec![1, 1], 1));
+}
+
+#[test]
+fn writers_never_name_two_episodes_alike() {
+    let mut episodes = Vec::new();
+    for _ in 0..20 {
+        let mut writer = writer(config(2, 1));
+        for step in 0..20 {
+            append(&mut writer, step..step + 1);
+            create(&mut writer, &[&[span(0, step.into(), 1)]], true).unwrap();
+            writer.end_episode(true);
+        }
+        let mut sink = Kept::default();
+        writer.flush(&mut sink);
+        episodes.extend(sink.episodes);
+    }
+    assert!(episodes.iter().all(Option::is_some));
+    episodes.sort_unstable();
+    episodes.dedup();
+    assert_eq!(episodes.len(), 400);
 }

@@ -314,7 +314,8 @@ class ShardedTable:
             for call in ("insert", "sample")
             for number in ("calls", "calls_waiting", "calls_limited", "wait_seconds")
         ]
-        for name in (*summed, *calls, "unique_samples", "memory_bytes"):
+        more = ("unique_samples", "episodes", "deleted_episodes", "memory_bytes")
+        for name in (*summed, *calls, *more):
             total[name] = sum(info[name] for info in there)
         total["version"] = max((info["version"] for info in there), default=0)
         total["paused"] = any(info["paused"] for info in there)

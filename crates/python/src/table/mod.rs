@@ -296,6 +296,8 @@ impl Table {
         dict.set_item("deletions", info.counts.deletions)?;
         set_calls(&dict, &info.counts, info.insert_waits, info.sample_waits)?;
         dict.set_item("unique_samples", info.unique_samples)?;
+        dict.set_item("episodes", info.episodes)?;
+        dict.set_item("deleted_episodes", info.deleted_episodes)?;
         dict.set_item("sampler", config.sampler.to_string())?;
         dict.set_item("remover", config.remover.to_string())?;
         let limiter = info.limiter.parameters();

@@ -2,6 +2,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
+use echoic_replay::Episode;
 use echoic_replay::chunk::{Chunk, ColumnKind, Slice};
 use echoic_replay::table::{Form, check_priorities};
 use echoic_replay::trajectory::{Column, Signature, Trajectory};
@@ -229,6 +230,8 @@ impl Items<'_> {
 
 fn chunks(known: &Known, tree: &Bound<'_, PyAny>) -> PyResult<Vec<Chunk>> {
     let mut chunks = Vec::with_capacity(known.tree.rules.len());
+    // Nothing says that items that come one by one are of one episode.
+    let episode = Some(Episode::fresh());
     with_sources(
         &known.tree,
         tree,
@@ -245,7 +248,8 @@ fn chunks(known: &Known, tree: &Bound<'_, PyAny>) -> PyResult<Vec<Chunk>> {
                 // those of a step, and it was rechecked just now.
                 unsafe { source.copy_to(0, &mut bytes) };
                 let chunk = Chunk::raw(Arc::new(kind.clone()), 1, bytes.into());
-                chunks.push(chunk.map_err(|error| spec_error(tree.py(), error.to_string()))?);
+                let chunk = chunk.map_err(|error| spec_error(tree.py(), error.to_string()))?;
+                chunks.push(chunk.of_episode(episode));
             }
             Ok(())
         },

@@ -2,7 +2,7 @@
 //!
 //! | bytes | what |
 //! |---|---|
-//! | 1 | format: 1 |
+//! | 1 | format: 1, or 2 of a chunk that knows its episode |
 //! | 1 | encoding: 0 raw, 1 lz4, 2 zstd, 3 differences as lz4, 4 differences as zstd |
 //! | 1 | kind of dtype: `b` bool, `i` signed, `u` unsigned, `f` float, `B` bfloat16, `c` complex, `S` bytes |
 //! | 1 | number of axes, at most 64 |
@@ -10,6 +10,7 @@
 //! | 4 | number of steps, at least 1 |
 //! | 4 | CRC-32C of all other bytes |
 //! | 8 | length of the encoded bytes |
+//! | 8 | only in format 2: the episode that the steps are from, not 0 |
 //! | 8 each | length of each axis |
 //! | | the encoded bytes |
 //!
@@ -23,25 +24,29 @@ use crc32c::{crc32c, crc32c_append};
 
 use super::Encoding;
 use crate::chunk::{Chunk, ChunkError, ColumnKind, MAX_AXES};
+use crate::episode::Episode;
 use crate::spec::Dtype;
 
 const FORMAT: u8 = 1;
+const FORMAT_WITH_EPISODE: u8 = 2;
 
 impl Chunk {
     /// Appends its serial form to `out`.
     pub fn write(&self, out: &mut Vec<u8>) {
         let (kind, payload) = (self.kind(), self.encoded_bytes());
         let (letter, size) = (letter(kind.dtype), kind.dtype.itemsize());
-        let axes: Vec<u8> =
-            kind.shape.iter().flat_map(|axis| (*axis as u64).to_le_bytes()).collect();
+        let format = if self.episode().is_some() { FORMAT_WITH_EPISODE } else { FORMAT };
+        let episode = self.episode().map(Episode::number);
+        let axes = kind.shape.iter().map(|axis| *axis as u64);
+        let numbers: Vec<u8> = episode.into_iter().chain(axes).flat_map(u64::to_le_bytes).collect();
         let mut head = Vec::with_capacity(12);
         // A chunk has at most `MAX_AXES`, and numbers that fit.
-        head.extend([FORMAT, code(self.encoding()), letter, kind.shape.len() as u8]);
+        head.extend([format, code(self.encoding()), letter, kind.shape.len() as u8]);
         head.extend((size as u32).to_le_bytes());
         head.extend(self.len().to_le_bytes());
         let length = (payload.len() as u64).to_le_bytes();
-        let sum = checksum(&head, &length, &axes, payload);
-        for part in [&head[..], &sum.to_le_bytes(), &length, &axes, payload] {
+        let sum = checksum(&head, &length, &numbers, payload);
+        for part in [&head[..], &sum.to_le_bytes(), &length, &numbers, payload] {
             out.extend_from_slice(part);
         }
     }
@@ -71,9 +76,11 @@ impl Chunk {
         let head: [u8; 12] = take_array(&mut left, "head")?;
         let [format, encoding, letter, axes, s0, s1, s2, s3, l0, l1, l2, l3] = head;
         let meaningless = |field, got| ChunkError::Meaningless { field, got };
-        if format != FORMAT {
-            return Err(meaningless("format", format.into()));
-        }
+        let has_episode = match format {
+            FORMAT => false,
+            FORMAT_WITH_EPISODE => true,
+            _ => return Err(meaningless("format", format.into())),
+        };
         let encoding = decode(encoding).ok_or_else(|| meaningless("encoding", encoding.into()))?;
         let size = u32::from_le_bytes([s0, s1, s2, s3]);
         let dtype = dtype(letter, size)?;
@@ -83,25 +90,33 @@ impl Chunk {
         let len = u32::from_le_bytes([l0, l1, l2, l3]);
         let got = u32::from_le_bytes(take_array(&mut left, "checksum")?);
         let length: [u8; 8] = take_array(&mut left, "length")?;
+        let numbers = left;
+        let episode = if has_episode {
+            let number = u64::from_le_bytes(take_array(&mut left, "episode")?);
+            Some(Episode::from_number(number).ok_or_else(|| meaningless("episode", number))?)
+        } else {
+            None
+        };
         let shape_bytes = take(&mut left, "shape", u64::from(axes).saturating_mul(8))?;
+        let numbers = numbers.get(..numbers.len().saturating_sub(left.len())).unwrap_or_default();
         let axis = |axis: &[u8; 8]| {
             let axis = u64::from_le_bytes(*axis);
             usize::try_from(axis).map_err(|_| meaningless("axis", axis))
         };
         let shape = shape_bytes.as_chunks().0.iter().map(axis).collect::<Result<Vec<_>, _>>()?;
         let payload = take(&mut left, "values", u64::from_le_bytes(length))?;
-        let expected = checksum(&head, &length, shape_bytes, payload);
+        let expected = checksum(&head, &length, numbers, payload);
         if got != expected {
             return Err(ChunkError::Checksum { expected, got });
         }
         let kind = share(ColumnKind { dtype, shape });
-        let chunk = Self::from_encoded(kind, len, encoding, payload.into())?;
+        let chunk = Self::from_encoded(kind, len, encoding, payload.into())?.of_episode(episode);
         Ok((chunk, bytes.len().saturating_sub(left.len())))
     }
 }
 
-fn checksum(head: &[u8], length: &[u8], shape: &[u8], payload: &[u8]) -> u32 {
-    [length, shape, payload].into_iter().fold(crc32c(head), crc32c_append)
+fn checksum(head: &[u8], length: &[u8], numbers: &[u8], payload: &[u8]) -> u32 {
+    [length, numbers, payload].into_iter().fold(crc32c(head), crc32c_append)
 }
 
 fn take<'a>(left: &mut &'a [u8], field: &'static str, len: u64) -> Result<&'a [u8], ChunkError> {

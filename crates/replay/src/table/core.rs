@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use echoic_memory::slab::{Pinned, RowWriter, Slab};
 
+use super::episodes::Episodes;
 use super::error::{Obstacle, TableError};
 use super::items::Items;
 use super::journalled::Effect;
@@ -93,6 +94,8 @@ pub(super) struct Core {
     pub(super) counts: Counts,
     /// How many items were ever sampled, of those that `counts` counts.
     pub(super) unique_samples: u64,
+    /// Of the trajectories in the payload.
+    pub(super) episodes: Episodes,
     /// How often the table was loaded: rows that were reserved before are of a slab that is gone.
     pub(super) era: u64,
     /// Inserts that have a row and are not done yet.
@@ -131,6 +134,7 @@ impl Core {
             limiter: config.limiter,
             counts: Counts::default(),
             unique_samples: 0,
+            episodes: Episodes::default(),
             era: 0,
             reserved: 0,
             rng: Rng::new(config.seed),
@@ -253,6 +257,7 @@ impl Core {
             slots.push(None);
             (slots.len() - 1) as Slot
         });
+        self.episodes.enter(&trajectory);
         slots[slot as usize] = Some(trajectory);
         Ok(self.enter(slot, priority, version, graveyard))
     }
@@ -306,6 +311,9 @@ impl Core {
             Payload::Rows(slab) => slab.free(slot),
             Payload::Trajectories { slots, free } => {
                 let left = slots[slot as usize].take();
+                if let Some(left) = &left {
+                    self.episodes.leave(left);
+                }
                 graveyard.extend(left.and_then(|one| match &mut self.keeping {
                     Some(keeping) => keeping.leave(slot, one),
                     None => Some(one),
@@ -464,6 +472,7 @@ impl Core {
         }
         self.counts = Counts::default();
         self.unique_samples = 0;
+        self.episodes.deleted = 0;
     }
 }
 

@@ -8,6 +8,7 @@
 //! - `config`, `error`: what it is told, and what it can't do.
 //! - `key`, `items`: names of items, and what is known of them.
 //! - `insertion`, `sampled`: bytes on their way in and out.
+//! - `episodes`: what items are from.
 //! - `waits`: calls that had to wait.
 //! - `keeping`: trajectories that a checkpoint wants, while the table goes on.
 //! - `registry`: the tables of a server. [`saved`]: tables in checkpoints. `journalled`: tables that survive
@@ -21,6 +22,7 @@
 
 mod config;
 mod core;
+mod episodes;
 mod error;
 mod insertion;
 mod items;
@@ -114,6 +116,10 @@ pub struct TableInfo {
     pub counts: Counts,
     /// How many of the items that were inserted since then were ever sampled.
     pub unique_samples: u64,
+    /// How many episodes items have steps of, as far as their chunks know; of rows none is known.
+    pub episodes: u64,
+    /// How many of the others items had steps of, since the table was new or reset.
+    pub deleted_episodes: u64,
     /// Inserts that had to wait. Those of one call that waits once are one.
     pub insert_waits: Waits,
     /// Samples that had to wait, each a whole batch.
@@ -570,6 +576,8 @@ impl Table {
             total_weight: core.sampler.total_weight(),
             counts: core.counts,
             unique_samples: core.unique_samples,
+            episodes: core.episodes.len(),
+            deleted_episodes: core.episodes.deleted,
             insert_waits: self.inserts.read(),
             sample_waits: self.samples.read(),
             limiter: core.limiter,
@@ -639,7 +647,8 @@ impl Table {
             Call::Sample => &self.items,
         };
         // Who has no time does not wait.
-        let may_wait = wait.deadline.is_none_or(|deadline| deadline > Instant::now());
+        let end = wait.deadline;
+        let may_wait = || end.is_none_or(|end| end > Instant::now());
         let mut waiting = None;
         let ended = wait.until(|deadline| {
             let mut reason = Reason::MinSize;
@@ -648,7 +657,7 @@ impl Table {
                 Err(Obstacle::Failed(error)) => Some(Err(error)),
                 Err(Obstacle::Blocked(blocked)) => {
                     reason = blocked;
-                    if may_wait && waiting.is_none() {
+                    if waiting.is_none() && may_wait() {
                         waiting = Some(self.begin_wait(call));
                     }
                     None

@@ -22,6 +22,7 @@ use super::sink::ChunkId;
 use super::tuner::Tuner;
 use crate::chunk::{Chunk, ColumnKind};
 use crate::encoding::Chooser;
+use crate::episode::Episode;
 
 /// Memory taken for a chunk before it has values: enough for all but long or wide fixed chunks.
 const RESERVE_BYTES: usize = 64 << 10;
@@ -74,6 +75,8 @@ pub(super) struct Column {
     /// Whether values are stored at all: a caller may know that no item will ever name them.
     pub wanted: bool,
     keep_alive: u64,
+    /// The one that the values of the open segment are from.
+    episode: Episode,
     tuner: Tuner,
     chooser: Chooser,
     /// Number of the next value.
@@ -92,7 +95,12 @@ pub(super) struct Column {
 }
 
 impl Column {
-    pub fn new(path: &str, kind: ColumnKind, config: &ColumnConfig) -> Result<Self, WriterError> {
+    pub fn new(
+        path: &str,
+        kind: ColumnKind,
+        config: &ColumnConfig,
+        episode: Episode,
+    ) -> Result<Self, WriterError> {
         let too_large = || WriterError::TooLarge { path: path.into() };
         let step_bytes = kind.step_bytes().ok_or_else(too_large)?;
         Ok(Self {
@@ -101,6 +109,7 @@ impl Column {
             step_bytes,
             wanted: true,
             keep_alive: config.keep_alive.into(),
+            episode,
             tuner: Tuner::new(config, step_bytes),
             chooser: Chooser::new(config.encoding),
             next: 0,
@@ -206,7 +215,8 @@ impl Column {
             let len = u32::try_from(self.next - last.first).expect("a chunk's length is 4 bytes");
             let values = std::mem::take(&mut self.buffer);
             let chunk = Chunk::raw(Arc::clone(&self.kind), len, values.into_boxed_slice());
-            last.chunk = Some(Arc::new(chunk.expect("a segment has as many values as it counts")));
+            let chunk = chunk.expect("a segment has as many values as it counts");
+            last.chunk = Some(Arc::new(chunk.of_episode(Some(self.episode))));
         }
         self.cut_at = self.next;
         self.schedule();
@@ -217,6 +227,15 @@ impl Column {
         if !self.is_cut(segment) {
             self.cut();
         }
+    }
+
+    /// What comes from now on is of another episode, and of other chunks.
+    pub fn begin_episode(&mut self, episode: Episode) {
+        // A segment whose first value could not be written has none.
+        if self.segments.back().is_some_and(|last| last.first < self.next) {
+            self.cut();
+        }
+        self.episode = episode;
     }
 
     /// Whether a segment is complete.

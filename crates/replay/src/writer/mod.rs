@@ -15,6 +15,7 @@
 //!    stop creating items while [`TrajectoryWriter::pending`] is more than it likes.
 //! 4. No item waits for its data for more steps than the longest chunk has that it names: a column that
 //!    gets values more seldom is cut short.
+//! 5. The steps of a chunk are from one episode, and it knows which.
 //!
 //! # Limitations
 //!
@@ -39,6 +40,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use crate::chunk::ColumnKind;
+use crate::episode::Episode;
 use column::Column;
 use queue::Queue;
 
@@ -98,6 +100,8 @@ pub struct TrajectoryWriter {
     steps: u64,
     open: bool,
     episode: u64,
+    /// Its name, which chunks carry.
+    episode_name: Episode,
     episode_start: u64,
     queue: Queue,
     next_ticket: u64,
@@ -124,6 +128,7 @@ impl TrajectoryWriter {
             steps: 0,
             open: false,
             episode: 0,
+            episode_name: Episode::fresh(),
             episode_start: 0,
             queue: Queue::default(),
             next_ticket: 0,
@@ -164,7 +169,7 @@ impl TrajectoryWriter {
         }
         let config = self.configs.get(path).unwrap_or(&self.config);
         let number = self.columns.len() as u32;
-        self.columns.push(Column::new(path, kind.clone(), config)?);
+        self.columns.push(Column::new(path, kind.clone(), config, self.episode_name)?);
         self.by_path.insert(path.into(), number);
         Ok(number)
     }
@@ -308,10 +313,12 @@ impl TrajectoryWriter {
         self.open = false;
         self.episode += 1;
         self.episode_start = self.steps;
-        if clear {
-            for column in &mut self.columns {
+        self.episode_name = Episode::fresh();
+        for column in &mut self.columns {
+            if clear {
                 column.clear(&mut self.released);
             }
+            column.begin_episode(self.episode_name);
         }
     }
 

@@ -120,8 +120,8 @@ def fields_of_info(info: Mapping[str, Any], metadata: bytes) -> dict[str, Any]:
         ),
         "signature": signature_of(metadata),
         "current_size": info["size"],
-        "num_episodes": info.get("episodes", 0),
-        "num_deleted_episodes": info.get("deleted_episodes", 0),
+        "num_episodes": info["episodes"],
+        "num_deleted_episodes": info["deleted_episodes"],
         "num_unique_samples": info["unique_samples"],
         "table_worker_time": TableWorkerTime(),
     }

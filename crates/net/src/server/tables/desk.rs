@@ -393,6 +393,8 @@ fn numbers(table: &Table, number: u32) -> Numbers {
         max_times_sampled: table.config().max_times_sampled,
         counts: info.counts,
         unique_samples: info.unique_samples,
+        episodes: info.episodes,
+        deleted_episodes: info.deleted_episodes,
         insert_waits: info.insert_waits,
         sample_waits: info.sample_waits,
         limiter: *info.limiter.parameters(),

@@ -75,6 +75,10 @@ pub struct Numbers {
     pub counts: Counts,
     /// How many of the inserted items were ever sampled.
     pub unique_samples: u64,
+    /// How many episodes items have steps of.
+    pub episodes: u64,
+    /// How many others they had.
+    pub deleted_episodes: u64,
     /// Inserts that had to wait.
     pub insert_waits: Waits,
     /// Samples that had to wait.
@@ -179,7 +183,9 @@ impl Numbers {
         out.extend_from_slice(&self.total_weight.to_le_bytes());
         out.extend_from_slice(&self.max_times_sampled.to_le_bytes());
         let Counts { inserts, samples, deletions } = self.counts;
-        for number in [inserts, samples, deletions, self.unique_samples] {
+        let episodes = [self.episodes, self.deleted_episodes];
+        for number in [inserts, samples, deletions, self.unique_samples].into_iter().chain(episodes)
+        {
             out.extend_from_slice(&number.to_le_bytes());
         }
         for Waits { waiting, limited, nanos } in [self.insert_waits, self.sample_waits] {
@@ -205,6 +211,8 @@ impl Numbers {
                 deletions: reader.u64("deletions")?,
             },
             unique_samples: reader.u64("unique samples")?,
+            episodes: reader.u64("episodes")?,
+            deleted_episodes: reader.u64("deleted episodes")?,
             insert_waits: read_waits(reader)?,
             sample_waits: read_waits(reader)?,
             limiter: read_parameters(reader)?,

@@ -118,6 +118,7 @@ impl<'a> Replayer<'a> {
                 }
                 self.core.counts = Default::default();
                 self.core.unique_samples = 0;
+                self.core.episodes.deleted = 0;
             }
             Entry::Version(version) => {
                 self.core.advance(version);
@@ -207,6 +208,7 @@ impl<'a> Replayer<'a> {
             slots.resize(index + 1, None);
         }
         if let Some(place) = slots.get_mut(index) {
+            self.core.episodes.enter(&trajectory);
             *place = Some(trajectory);
         }
         Ok(())
@@ -236,7 +238,11 @@ impl<'a> Replayer<'a> {
         if let Payload::Trajectories { slots, .. } = &mut self.core.payload
             && let Some(place) = slots.get_mut(slot as usize)
         {
-            self.graveyard.extend(place.take());
+            let left = place.take();
+            if let Some(left) = &left {
+                self.core.episodes.leave(left);
+            }
+            self.graveyard.extend(left);
         }
     }
 

@@ -316,7 +316,10 @@ fn read_core(
                 let slot = source.u32()? as usize;
                 let trajectory = read_trajectory(&mut source, &signatures, chunks)?;
                 match slots.get_mut(slot) {
-                    Some(empty @ None) => *empty = Some(Arc::new(trajectory)),
+                    Some(empty @ None) => {
+                        core.episodes.enter(&trajectory);
+                        *empty = Some(Arc::new(trajectory));
+                    }
                     _ => return Err(source.wrong(format!("no item is in slot {slot}"))),
                 }
             }
@@ -332,7 +335,7 @@ fn read_core(
             free.clone_from(&head.order.1);
         }
     }
-    // What went since is not known to a checkpoint that does not say it.
+    // A checkpoint of before does not say how many of those that went were sampled.
     let sampled = live.iter().filter(|slot| items.at(**slot).times_sampled > 0).count() as u64;
     core.unique_samples = head.unique_samples.unwrap_or(sampled);
     core.items = items;
@@ -347,6 +350,7 @@ fn read_core(
         )));
     }
     core.counts = Counts { inserts, samples, deletions };
+    core.episodes.deleted = head.deleted_episodes;
     core.rng = Rng::from_state(head.rng);
     core.version = head.policy_version;
     Ok(core)

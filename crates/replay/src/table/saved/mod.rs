@@ -148,6 +148,9 @@ pub struct Head {
     /// How many items were ever sampled; not there in checkpoints of before.
     #[serde(default)]
     pub unique_samples: Option<u64>,
+    /// How many episodes had items that are all gone.
+    #[serde(default)]
+    pub deleted_episodes: u64,
     /// State of the generator.
     pub rng: [u64; 4],
     /// The learner's policy version.

@@ -150,6 +150,7 @@ impl Moment {
             max_times_sampled: config.max_times_sampled,
             counts: [core.counts.inserts, core.counts.samples, core.counts.deletions],
             unique_samples: Some(core.unique_samples),
+            deleted_episodes: core.episodes.deleted,
             rng: core.rng.state(),
             policy_version: core.version,
             slots: core.items.slots(),
