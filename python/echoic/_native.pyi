@@ -1039,7 +1039,7 @@ class Steps:
 
     @staticmethod
     def join(steps: list[Steps], squeezed: bool) -> Steps:
-        """Put steps one after the other; squeezed, take the one step of one without an axis of time.
+        """Put steps one after the other; squeezed, take one step without an axis of time.
 
         Raises:
             ValueError: They are of different dtypes, shapes or writers, or none.

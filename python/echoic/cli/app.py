@@ -53,7 +53,7 @@ app.command(
         "echoic serve --spec 'obs/image=uint8[84,84,4],action=int32' --save batches",
         "echoic serve --spec 'x=float32' --address tcp://0.0.0.0:5555 --token-file secret",
         "echoic serve --spec 'x=float32' --address shm://robots --address tcp://127.0.0.1:5555",
-        "echoic serve --config stream.toml",
+        "echoic serve --config tables.toml",
     )
 )(serve)
 app.command(

@@ -7,12 +7,25 @@ relative to its folder.
 
 import json
 import sys
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
 
-from echoic.cli.spec import Field, SpecTextError, from_table, parse
+from echoic import Checkpointer
+from echoic.cli.convert import (
+    ConfigError,
+    Convert,
+    boolean,
+    each,
+    interval,
+    period,
+    positive,
+    seconds,
+    spec,
+    string,
+    values,
+)
+from echoic.cli.spec import Field
+from echoic.cli.table_settings import TableSettings, tables
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -20,10 +33,6 @@ else:
     import tomli as tomllib
 
 __all__ = ["Config", "ConfigError", "Listen", "read"]
-
-
-class ConfigError(ValueError):
-    """A configuration that can't be used; the message names the key."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +55,11 @@ class Listen:
 
 @dataclass(frozen=True)
 class Config:
-    """A whole server: what samples look like, where they come in and where they go."""
+    """A whole server: its stream if it has a spec, its tables, and where it listens.
+
+    `save` is for the stream; `checkpoints` and `journal` are for the tables, and the first has also
+    what nobody took yet of the stream.
+    """
 
     spec: tuple[Field, ...] = ()
     batch_size: int = 256
@@ -55,6 +68,9 @@ class Config:
     save: Path | None = None
     drain: float = 5.0
     interval: float = 5.0
+    tables: tuple[TableSettings, ...] = ()
+    checkpoints: Checkpointer | None = None
+    journal: Path | None = None
 
 
 def read(path: Path) -> Config:
@@ -70,7 +86,7 @@ def read(path: Path) -> Config:
     except ValueError as error:
         raise ConfigError(f"{path}: {error}") from None
     try:
-        return Config(**values(table, "", Reader(path.parent).config))
+        return Reader(path.parent).read(table)
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from None
 
@@ -82,27 +98,6 @@ def load(path: Path) -> object:
     if path.suffix == ".json":
         return json.loads(path.read_text(encoding="utf-8"))
     raise ConfigError(f"neither .toml nor .json ends the name {path.name}")
-
-
-# No setting makes sense beyond, nor does infinity.
-HOUR = 3600
-SHORTEST_INTERVAL = 0.1
-
-# Turns a value of a file into one of the dataclass, or raises; it is told the name of the key.
-Convert: TypeAlias = Callable[[Any, str], Any]
-
-
-def values(table: object, where: str, converters: Mapping[str, Convert]) -> dict[str, Any]:
-    """Convert a table key by key."""
-    if not isinstance(table, Mapping):
-        raise ConfigError(f"{where or 'the file'} must be a table, not {table!r}")
-    found = {}
-    for key, value in table.items():
-        name = f"{where}.{key}" if where else key
-        if key not in converters:
-            raise ConfigError(f"unknown key `{name}`; allowed are {', '.join(converters)}")
-        found[key] = converters[key](value, name)
-    return found
 
 
 class Reader:
@@ -118,6 +113,9 @@ class Reader:
             "save": self._path,
             "drain": seconds,
             "interval": interval,
+            "tables": tables,
+            "checkpoints": self._checkpoints,
+            "journal": self._path,
         }
         self.listen: dict[str, Convert] = {
             "address": string,
@@ -130,64 +128,31 @@ class Reader:
             "heartbeat": seconds,
             "threads": positive,
         }
+        self.checkpoints: dict[str, Convert] = {
+            "path": self._path,
+            "keep": positive,
+            "every": period,
+            "load": boolean,
+        }
+
+    def read(self, table: object) -> Config:
+        """Convert a whole file."""
+        config = Config(**values(table, "", self.config))
+        for index, one in enumerate(config.tables):
+            if one.durability != "none" and config.journal is None:
+                raise ConfigError(
+                    f"`tables[{index}].durability` needs a `journal` to be written to"
+                )
+        return config
 
     def _path(self, value: object, name: str) -> Path:
         return self._folder / Path(string(value, name)).expanduser()
 
     def _listens(self, value: object, name: str) -> tuple[Listen, ...]:
-        if not isinstance(value, list) or not value:
-            raise ConfigError(f"`{name}` must be a list of tables with an address")
-        found = []
-        for index, table in enumerate(value):
-            options = values(table, f"{name}[{index}]", self.listen)
-            if "address" not in options:
-                raise ConfigError(f"`{name}[{index}]` has no address")
-            found.append(Listen(**options))
-        return tuple(found)
+        return tuple(Listen(**options) for options in each(value, name, self.listen, "address"))
 
-
-def spec(value: object, name: str) -> tuple[Field, ...]:
-    """A spec, as nested tables or as text."""
-    try:
-        if isinstance(value, str):
-            return parse(value)
-        if isinstance(value, Mapping):
-            return from_table(value)
-    except SpecTextError as error:
-        raise ConfigError(f"`{name}`: {error}") from None
-    raise ConfigError(f"`{name}` must be a table or text, not {value!r}")
-
-
-def string(value: object, name: str) -> str:
-    """Text that is not empty."""
-    if not isinstance(value, str) or not value:
-        raise ConfigError(f"`{name}` must be text, not {value!r}")
-    return value
-
-
-def boolean(value: object, name: str) -> bool:
-    """True or false."""
-    if not isinstance(value, bool):
-        raise ConfigError(f"`{name}` must be true or false, not {value!r}")
-    return value
-
-
-def positive(value: object, name: str) -> int:
-    """A whole number from 1 on."""
-    if type(value) is not int or value < 1:
-        raise ConfigError(f"`{name}` must be a whole number from 1 on, not {value!r}")
-    return value
-
-
-def seconds(value: object, name: str) -> float:
-    """A number of seconds that is not negative."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= HOUR:
-        raise ConfigError(f"`{name}` must be a number of seconds from 0 to {HOUR}, not {value!r}")
-    return float(value)
-
-
-def interval(value: object, name: str) -> float:
-    """A number of seconds between two lines."""
-    if (found := seconds(value, name)) < SHORTEST_INTERVAL:
-        raise ConfigError(f"`{name}` must be at least {SHORTEST_INTERVAL} seconds, not {value!r}")
-    return found
+    def _checkpoints(self, value: object, name: str) -> Checkpointer:
+        options = values(value, name, self.checkpoints)
+        if "path" not in options:
+            raise ConfigError(f"`{name}` has no path")
+        return Checkpointer(**options)

@@ -1,17 +1,18 @@
-"""`echoic serve`: a stream server that needs no program around it.
+"""`echoic serve`: a server of a stream, of tables, or of both, that needs no program around it.
 
-It takes the batches itself, so workers are never held up by a missing learner. The life of one:
-the addresses go to standard output as soon as they are bound; SIGTERM or Ctrl-C ends the intake,
-clients get a while to finish what they are sending, all that came in is consumed, and a summary
-ends it.
+It takes the stream's batches itself, so workers are never held up by a missing learner; tables are
+for their clients. The life of one: the addresses go to standard output as soon as they are bound;
+SIGTERM or Ctrl-C ends the intake, clients get a while to finish what they are sending, all that
+came in is consumed, a last checkpoint is made if there are any, and a summary ends it.
 """
 
 import signal
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -24,10 +25,12 @@ from echoic.cli import spec as specs
 from echoic.cli.config import Config, ConfigError, Listen, read
 from echoic.cli.console import fail, say
 from echoic.cli.doors import transport
+from echoic.cli.make_tables import make_table
 from echoic.cli.options import SpecText, TokenFile, spec_of
 from echoic.cli.sink import Consumer, Counter, Folder, Sink
 from echoic.cli.status import Reading, choose_view
 from echoic.cli.status import read as look
+from echoic.cli.table_settings import TableSettings
 from echoic.cli.text import duration, size, why
 
 __all__ = ["run", "serve"]
@@ -38,7 +41,8 @@ def serve(  # noqa: PLR0913 - one argument for each option
     config: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE", help="A .toml or .json file with all of this; options given here win."
+            metavar="FILE",
+            help="A .toml or .json file with all of this, and tables; options given here win.",
         ),
     ] = None,
     spec: SpecText = None,
@@ -92,11 +96,13 @@ def serve(  # noqa: PLR0913 - one argument for each option
         ),
     ] = None,
 ) -> None:
-    """Serve a stream of samples, without a program around it.
+    """Serve a stream of samples, or tables, or both, without a program around it.
 
-    Batches are counted and dropped, which is what load tests and smoke tests need; with --save
+    Tables are told by a --config; clients insert into them and sample from them. Batches of a
+    stream are counted and dropped, which is what load tests and smoke tests need; with --save
     each becomes a file. Standard output gets one line, `listening ADDRESS …`; a live status, or a
-    log line per interval, goes to standard error. SIGTERM and Ctrl-C drain and end with status 0.
+    log line per interval, goes to standard error. SIGTERM and Ctrl-C drain, make a last checkpoint
+    if there are any, and end with status 0.
     """
     try:
         settings = read(config) if config else Config()
@@ -113,8 +119,10 @@ def serve(  # noqa: PLR0913 - one argument for each option
     settings = replace(
         settings, **{name: value for name, value in given.items() if value is not None}
     )
-    if not settings.spec:
-        fail("nothing says what samples look like: give --spec or a --config with a spec", code=2)
+    if not settings.spec and not settings.tables:
+        fail("there is nothing to serve: give --spec or a --config with a spec or tables", code=2)
+    if settings.save and not settings.spec:
+        fail("save is for batches of a stream, and there is none: give a spec", code=2)
     options: dict[str, Any] = {
         "token_file": token_file,
         "insecure": insecure or None,
@@ -127,39 +135,90 @@ def serve(  # noqa: PLR0913 - one argument for each option
     run(replace(settings, listen=tuple(replace(each, **options) for each in listen)))
 
 
+@dataclass(frozen=True)
+class Serving:
+    """A server and what is done with it.
+
+    Attributes:
+        server: Which listens.
+        tables: Its tables.
+        sink: Where its batches go, if it has a stream.
+        since: When it started, by the monotonic clock.
+    """
+
+    server: echoic.Server
+    tables: tuple[echoic.Table, ...]
+    sink: Sink | None
+    since: float
+
+    def look(self) -> Reading:
+        """The numbers of this moment."""
+        return look(self.server, time.monotonic() - self.since, self.tables)
+
+
 def run(config: Config) -> None:
     """Serve until a signal, then drain."""
-    server, sink = open_all(config)
+    with warnings.catch_warnings():
+        # What the library warns of concerns who runs the server, as everything told here does.
+        warnings.simplefilter("always")
+        warnings.showwarning = tell
+        serving = open_all(config)
+        serve_until_signal(serving, config)
+
+
+def tell(message: Warning | str, *_: object, **__: object) -> None:
+    """Say what was warned of."""
+    say(f"echoic: {message}")
+
+
+def serve_until_signal(serving: Serving, config: Config) -> None:
+    """Serve, drain, and save what there is to be saved."""
+    server, sink = serving.server, serving.sink
     ended = threading.Event()
-    consumer = Consumer(server, sink, failed=ended.set)
-    since = time.monotonic()
+    consumer = Consumer(server, sink, failed=ended.set) if sink else None
     with on_signals(ended.set):
-        consumer.start()
+        if consumer:
+            consumer.start()
         typer.echo(" ".join(["listening", *server.addresses]))
-        describe(config)
-        last = watch(server, config, ended, since)
+        describe(serving, config)
+        last = watch(serving, config, ended)
         # The consumer goes on meanwhile, or there might be no room for what clients have begun.
-        server.close(drain=0.0 if consumer.error else config.drain)
-        consumer.join()
-    reading = look(server, time.monotonic() - since)
-    if consumer.error:
+        server.close(drain=0.0 if consumer and consumer.error else config.drain)
+        if consumer:
+            consumer.join()
+        saved = last_checkpoint(server) if config.checkpoints else None
+    reading = serving.look()
+    if consumer and consumer.error:
         lost = reading.samples - consumer.samples
         fail(f"could not save a batch: {why(consumer.error)}; {lost:,d} stored samples are lost")
-    summarise(server, consumer, reading, last)
+    if isinstance(saved, Exception):
+        fail(f"could not make the last checkpoint: {why(saved)}")
+    summarise(server, consumer, reading, last, saved)
 
 
-def open_all(config: Config) -> tuple[echoic.Server, Sink]:
-    """The server, listening, and where its batches go."""
+def last_checkpoint(server: echoic.Server) -> Path | Exception:
+    """Save a server that was closed; what went wrong is told when all else is done."""
     try:
+        return server.checkpoint()
+    except (echoic.EchoicError, OSError) as error:
+        return error
+
+
+def open_all(config: Config) -> Serving:
+    """The server, listening, with what goes with it."""
+    try:
+        tables = tuple(map(make_table, config.tables))
         server = echoic.Server(
-            specs.example(config.spec),
-            batch_size=config.batch_size,
+            specs.example(config.spec) if config.spec else None,
+            batch_size=config.batch_size if config.spec else None,
             num_buffers=config.buffers,
             transport=[transport(listen) for listen in config.listen],
+            tables=tables,
+            checkpointer=config.checkpoints,
+            journal=config.journal,
         )
-        paths = (leaf.path for leaf in server.spec.leaves)
-        sink = Folder(config.save, paths) if config.save else Counter()
-    except (ConfigError, echoic.SpecError, OSError, MemoryError) as error:
+        sink = open_sink(server, config) if config.spec else None
+    except (ConfigError, echoic.EchoicError, ValueError, OSError, MemoryError) as error:
         fail(why(error))
     try:
         server.start()
@@ -169,7 +228,13 @@ def open_all(config: Config) -> tuple[echoic.Server, Sink]:
         fail(f"{error}{names}")
     except OSError as error:
         fail(why(error))
-    return server, sink
+    return Serving(server, tables, sink, time.monotonic())
+
+
+def open_sink(server: echoic.Server, config: Config) -> Sink:
+    """Where the batches go."""
+    paths = (leaf.path for leaf in server.spec.leaves)
+    return Folder(config.save, paths) if config.save else Counter()
 
 
 @contextmanager
@@ -190,31 +255,65 @@ def on_signals(end: Callable[[], None]) -> Iterator[None]:
             signal.signal(kind, handler)
 
 
-def describe(config: Config) -> None:
+def describe(serving: Serving, config: Config) -> None:
     """Say what is served and what becomes of it."""
-    fate = f"saved in {config.save}" if config.save else "counted and dropped"
-    say(f"{specs.text(config.spec)}: batches of {config.batch_size:,d} are {fate}")
+    if config.spec:
+        fate = f"saved in {config.save}" if config.save else "counted and dropped"
+        say(f"{specs.text(config.spec)}: batches of {config.batch_size:,d} are {fate}")
+    for settings, table in zip(config.tables, serving.tables, strict=True):
+        say(described(settings, len(table)))
+    if checkpoints := config.checkpoints:
+        when = "at the end" if checkpoints.every is None else f"every {duration(checkpoints.every)}"
+        say(f"checkpoints are made in {checkpoints.path} {when}; {checkpoints.keep} are kept")
 
 
-def watch(server: echoic.Server, config: Config, ended: threading.Event, since: float) -> Reading:
+def described(settings: TableSettings, loaded: int) -> str:
+    """What a table is."""
+    text = f"table {settings.name}: {settings.form}; at most {settings.max_size:,d} items"
+    if settings.api == "reverb":
+        text += ", for echoic.reverb"
+    if settings.durability != "none":
+        text += f", journalled ({settings.durability})"
+    return f"{text}; {loaded:,d} are there again" if loaded else text
+
+
+def watch(serving: Serving, config: Config, ended: threading.Event) -> Reading:
     """Show what happens until the end is wanted; returns the last reading."""
-    details = [escape(address) for address in server.addresses]
-    view = choose_view(Console(stderr=True), "echoic serve", details, config.interval)
+    details = [escape(address) for address in serving.server.addresses]
+    start = replace(Reading(0.0), tables=serving.look().tables)
+    view = choose_view(Console(stderr=True), "echoic serve", details, config.interval, start)
     with view:
         while not ended.wait(view.interval):
-            view.update(look(server, time.monotonic() - since))
-        last = look(server, time.monotonic() - since)
+            view.update(serving.look())
+        last = serving.look()
         view.update(last)
     return last
 
 
-def summarise(server: echoic.Server, consumer: Consumer, reading: Reading, last: Reading) -> None:
+def summarise(
+    server: echoic.Server,
+    consumer: Consumer | None,
+    reading: Reading,
+    last: Reading,
+    saved: Path | None,
+) -> None:
     """Say what came of it all."""
+    for table in reading.tables:
+        say(
+            f"table {table.name}: {table.size:,d} items after {table.inserts:,d} inserts,"
+            f" {table.samples:,d} samples and {table.deletions:,d} deletions"
+        )
+    if saved is not None:
+        say(f"the last checkpoint is {saved}")
+    refused = sum(reading.refused.values())
+    if consumer is None:
+        say(f"ended after {duration(reading.seconds)}: {refused:,d} connections refused")
+        return
     drained = reading.samples - last.samples
     rest = consumer.samples - consumer.batches * server.batch_size
     say(
         f"ended after {duration(reading.seconds)}: {consumer.samples:,d} samples"
         f" ({size(reading.bytes)}) in {consumer.batches:,d} batches"
         f" and {rest:,d} that fill none; {drained:,d} came while draining;"
-        f" {reading.accepted:,d} connections, {sum(reading.refused.values()):,d} refused"
+        f" {reading.accepted:,d} connections, {refused:,d} refused"
     )

@@ -4,6 +4,9 @@ A spec is a tuple of fields, each a path, a dtype and a shape. Paths are Echoic'
 by `/`, in which `~1` stands for a slash inside a key and `~0` for a tilde. A sample that is a
 single array has one field, with an empty path; as text it is the dtype and shape alone.
 
+Where items may differ in length, an axis of any length is written `?`: `obs=float32[?,4]`. Only who
+asks for it gets such fields.
+
 `example` makes of fields the tree that users have; `mirror` makes one whose leaves come in the
 order of the fields, whatever kind of tree a server was made with.
 """
@@ -17,14 +20,26 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-__all__ = ["Field", "SpecTextError", "example", "from_table", "mirror", "parse", "text"]
+__all__ = [
+    "ANY",
+    "Field",
+    "SpecTextError",
+    "example",
+    "from_table",
+    "mirror",
+    "numpy_dtype",
+    "parse",
+    "text",
+]
 
 Tree: TypeAlias = Any
 
 # Commas separate fields, except between the brackets of a shape.
 SEPARATOR = re.compile(r",(?![^\[\]]*\])")
-FORM = re.compile(r"(?P<dtype>[A-Za-z_]\w*)\s*(?:\[(?P<shape>[\d\s,]*)\])?")
+FORM = re.compile(r"(?P<dtype>[A-Za-z_]\w*)\s*(?:\[(?P<shape>[\d\s,?]*)\])?")
 LEAF_KEYS = ("dtype", "shape")
+# In a shape: an axis of any length.
+ANY = -1
 
 
 class SpecTextError(ValueError):
@@ -42,7 +57,7 @@ class Field:
     @property
     def form(self) -> str:
         """Dtype and shape, as they are written."""
-        axes = ",".join(map(str, self.shape))
+        axes = ",".join("?" if axis == ANY else str(axis) for axis in self.shape)
         return f"{self.dtype}[{axes}]" if self.shape else self.dtype
 
     @property
@@ -62,8 +77,8 @@ class Field:
         return math.prod(self.shape) * numpy_dtype(self.dtype).itemsize
 
 
-def parse(source: str) -> tuple[Field, ...]:
-    """Read a spec.
+def parse(source: str, *, any_length: bool = False) -> tuple[Field, ...]:
+    """Read a spec; with `any_length` it may have axes of any length.
 
     Raises:
         SpecTextError: It is no spec, and where.
@@ -75,14 +90,14 @@ def parse(source: str) -> tuple[Field, ...]:
     """
     parts = [part.strip() for part in SEPARATOR.split(source)]
     if len(parts) == 1 and "=" not in source:
-        return (read_form("", parts[0]),)
+        return checked([read_form("", parts[0])], any_length=any_length)
     fields = []
     for part in parts:
         path, equals, form = part.partition("=")
         if not equals or not path.strip():
             raise SpecTextError(f"`{part}` is no field; it has the form path=dtype[shape]")
         fields.append(read_form(path.strip(), form.strip()))
-    return checked(fields)
+    return checked(fields, any_length=any_length)
 
 
 def read_form(path: str, form: str) -> Field:
@@ -92,10 +107,15 @@ def read_form(path: str, form: str) -> Field:
         raise SpecTextError(f"{named(path)} `{form}` is no dtype[shape], such as float32[4]")
     axes = (match["shape"] or "").split(",")
     try:
-        shape = tuple(int(axis) for axis in axes) if match["shape"] else ()
+        shape = tuple(map(length, axes)) if match["shape"] else ()
     except ValueError:
         raise SpecTextError(f"{named(path)} `{form}` has an axis without a length") from None
     return read_field(path, match["dtype"], shape)
+
+
+def length(axis: str) -> int:
+    """The length of an axis."""
+    return ANY if axis.strip() == "?" else int(axis)
 
 
 def read_field(path: str, dtype: str, shape: tuple[int, ...]) -> Field:
@@ -106,7 +126,7 @@ def read_field(path: str, dtype: str, shape: tuple[int, ...]) -> Field:
         raise SpecTextError(
             f"{named(path)} there is no dtype `{dtype}`; there are float32, uint8, bool, …"
         ) from None
-    name = known.str[1:] if known.kind == "S" else known.name
+    name = known.str[1:] if known.kind in "SU" else known.name
     return Field(path, name, shape)
 
 
@@ -125,13 +145,15 @@ def numpy_dtype(name: str) -> "np.dtype[Any]":
     return np.dtype(name)
 
 
-def from_table(table: Mapping[str, Any]) -> tuple[Field, ...]:
+def from_table(table: Mapping[str, Any], *, any_length: bool = False) -> tuple[Field, ...]:
     """Read the spec of a configuration file: nested tables that end in `dtype` and `shape`.
+
+    With `any_length` it may have axes of any length, which are written "?".
 
     Raises:
         SpecTextError: It is no spec, and where.
     """
-    return checked(list(leaves(table, "")))
+    return checked(list(leaves(table, "")), any_length=any_length)
 
 
 def leaves(node: object, path: str) -> Iterable[Field]:
@@ -158,13 +180,21 @@ def read_leaf(table: Mapping[str, Any], path: str) -> Field:
                 f"{named(path)} unknown key `{key}`; allowed are {', '.join(LEAF_KEYS)}"
             )
     shape = table.get("shape", [])
-    if not isinstance(shape, list) or not all(type(axis) is int and axis >= 0 for axis in shape):
+    if not isinstance(shape, list) or not all(
+        axis == "?" or (type(axis) is int and axis >= 0) for axis in shape
+    ):
         raise SpecTextError(f"{named(path)} shape {shape!r} is no list of lengths")
-    return read_field(path, table["dtype"], tuple(shape))
+    axes = tuple(ANY if axis == "?" else axis for axis in shape)
+    return read_field(path, table["dtype"], axes)
 
 
-def checked(fields: list[Field]) -> tuple[Field, ...]:
-    """The fields, if they make a tree: no path twice, none below another."""
+def checked(fields: list[Field], *, any_length: bool) -> tuple[Field, ...]:
+    """The fields, if they make a tree, no path twice and none below another, of known lengths."""
+    for field in fields:
+        if ANY in field.shape and not any_length:
+            raise SpecTextError(
+                f"{named(field.path)} `{field.form}` has an axis of no known length"
+            )
     paths: set[str] = set()
     for field in fields:
         if field.path in paths:
@@ -184,8 +214,8 @@ def text(fields: Iterable[Field]) -> str:
     return ",".join(f"{field.path}={field.form}" if field.path else field.form for field in fields)
 
 
-def example(fields: Iterable[Field]) -> Tree:
-    """A sample of zeros: dicts, and tuples where the keys are 0, 1 and so on.
+def example(fields: Iterable[Field], leaf: Callable[[Field], Tree] = Field.zeros) -> Tree:
+    """A sample of zeros, or of other leaves: dicts, and tuples where the keys are 0, 1 and so on.
 
     Examples:
         >>> from echoic.cli.spec import example, parse
@@ -197,7 +227,7 @@ def example(fields: Iterable[Field]) -> Tree:
         is_tuple = list(children) == [str(index) for index in range(len(children))]
         return tuple(children.values()) if is_tuple else children
 
-    return tree(((field, field.zeros()) for field in fields), node)
+    return tree(((field, leaf(field)) for field in fields), node)
 
 
 def mirror(pairs: Iterable[tuple[Field, Tree]]) -> Tree:

@@ -286,13 +286,19 @@ class Client:
         return self._client.Checkpoint()
 
     def trajectory_writer(
-        self, num_keep_alive_refs: int, *, validate_items: bool = True
+        self,
+        num_keep_alive_refs: int,
+        *,
+        validate_items: bool = True,
+        get_signature_timeout_ms: int | None = 3000,
     ) -> trajectory_writer_lib.TrajectoryWriter:
         """Make a writer of items that name any of the last steps.
 
         Args:
             num_keep_alive_refs: How many of the latest values of each column items may still name.
             validate_items: Whether to compare items with the signature of their table.
+            get_signature_timeout_ms: For programs of older versions, such as Acme: ``None`` is what
+                ``validate_items=False`` is now.
 
         Raises:
             ValueError: ``num_keep_alive_refs`` is not positive.
@@ -303,7 +309,9 @@ class Client:
             )
         options = pybind.AutoTunedChunkerOptions(num_keep_alive_refs, 1.0)
         return trajectory_writer_lib.TrajectoryWriter(
-            self._client.NewTrajectoryWriter(options, validate_items)
+            self._client.NewTrajectoryWriter(
+                options, validate_items and get_signature_timeout_ms is not None
+            )
         )
 
     def structured_writer(

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import threading
-from collections import OrderedDict, deque
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -16,8 +15,9 @@ import numpy as np
 import echoic
 from echoic.errors import DisconnectedError, RefusedError, TableNotFoundError
 from echoic.reverb._engine import arguments
-from echoic.reverb._engine.description import columns_of, fields_of_info
+from echoic.reverb._engine.description import columns_of, fields_of_info, is_ours
 from echoic.reverb._engine.errors import as_reverb, not_found
+from echoic.reverb._engine.inserters import Inserters
 from echoic.reverb._engine.keys import unmixed
 from echoic.reverb._engine.sampler import Sampler, Source
 from echoic.reverb._engine.server import server_of_this_process, token
@@ -30,14 +30,13 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from echoic import RemoteTable, Table, TableClient
+    from echoic import TrajectoryWriter as TrajectoryWriter_
     from echoic.reverb import _signature
+    from echoic.reverb._engine.server import Server
     from echoic.reverb._engine.trajectory import ConstantChunkerOptions
     from echoic.reverb.cc.patterns_pb2 import StructuredWriterConfig
 
 __all__ = ["Client", "TimeoutExceeded"]
-
-# Of so many forms of data a client keeps writers for its next insert.
-_MOST_FORMS = 32
 
 # Seconds that a checkpoint waits for the server to be there.
 _CHECKPOINT_PATIENCE = 2.0
@@ -84,7 +83,7 @@ class Client:
         self._process = os.getpid()
         self._lock = threading.Lock()
         self._tables: TableClient | None = None
-        self._inserters: OrderedDict[Any, deque[Any]] = OrderedDict()
+        self._inserters = Inserters()
 
     def _connect(self, timeout: float | None = None, **options: Any) -> TableClient:
         wait = float("inf") if timeout is None else timeout
@@ -99,10 +98,9 @@ class Client:
         if self._process != os.getpid():
             self._begin()
 
-    def _local(self) -> TableClient | None:
-        """The tables, if the server is one of this process."""
-        server = server_of_this_process(self._host, self._port)
-        return None if server is None else server.client()
+    def _server(self) -> Server | None:
+        """The server, if it is one of this process."""
+        return server_of_this_process(self._host, self._port)
 
     def tables(self, timeout: float | None = None) -> TableClient:
         """The tables of the server, which is waited for.
@@ -110,12 +108,13 @@ class Client:
         Raises:
             TimeoutExceeded: It was not there in time.
         """
-        local = self._local()
-        if local is not None:
-            return local
+        server = self._server()
+        if server is not None:
+            return server.client()
         self._leave_parent()
         with self._lock:
-            if self._tables is None:
+            # A connection gives up for good when the server comes back with other tables.
+            if self._tables is None or self._tables._connection.over:
                 try:
                     self._tables = self._connect(timeout)
                 except DisconnectedError:
@@ -141,35 +140,25 @@ class Client:
         """Insert one item of one step into tables, and wait until it is there."""
         step = tuple(array(leaf) for leaf in leaves)
         form = tuple((leaf.dtype, leaf.shape) for leaf in step)
+        self._leave_parent()
         signatures = self.signatures()
         for table in priorities:
             check_signature(signatures, arguments.name(table), [form])
         numbers = [arguments.priority(priority) for priority in priorities.values()]
+        source = self._server() or self.tables()
         with as_reverb():
-            idle = self._idle(form)
-            try:
-                writer = idle.pop()
-            except IndexError:
-                # One item is all that there is to send, so it need not wait for company.
-                tables = self._local() or self._connect(linger=0.0)
-                writer = tables.trajectory_writer(1, chunk_length=1, encoding="auto")
+            writer = self._inserters.take(form, source, self._new_inserter)
             writer.append(step)
             for table, priority in zip(priorities, numbers, strict=True):
                 writer.create_item(table, priority, last=1)
             writer.end_episode()
-        # One that failed or was interrupted has something left, and is not used again.
-        idle.append(writer)
+        self._inserters.give_back(form, source, writer)
 
-    def _idle(self, form: Any) -> deque[Any]:
-        """Writers of items of a form that nobody uses now."""
-        self._leave_parent()
-        with self._lock:
-            idle = self._inserters.pop(form, None)
-            idle = deque() if idle is None else idle
-            self._inserters[form] = idle
-            if len(self._inserters) > _MOST_FORMS:
-                self._inserters.popitem(last=False)
-            return idle
+    def _new_inserter(self) -> TrajectoryWriter_:
+        server = self._server()
+        # One item is all that there is to send, so it need not wait for company.
+        tables = self._connect(linger=0.0) if server is None else server.client()
+        return tables.trajectory_writer(1, chunk_length=1, encoding="auto")
 
     def NewWriter(
         self,
@@ -226,17 +215,25 @@ class Client:
             self._table(table).reset()
 
     def ServerInfo(self, timeout: float = 0) -> list[dict[str, Any]]:
-        """The fields of a ``TableInfo`` for each table; 0 seconds wait for ever."""
+        """The fields of a ``TableInfo`` for each table that was made by this module.
+
+        Args:
+            timeout: Seconds to wait for the server; 0 waits for ever.
+
+        Raises:
+            TimeoutExceeded: It was not there in time.
+        """
         tables = self.tables(timeout or None)
         with as_reverb():
             return [
                 fields_of_info(table.info, table.metadata)
                 for _, table in sorted(tables._tables.items())
+                if is_ours(table.metadata)
             ]
 
     def Checkpoint(self) -> str:
         """Have the server write a checkpoint; returns where it is. It is not waited for."""
-        server = server_of_this_process(self._host, self._port)
+        server = self._server()
         if server is not None:
             server.check_checkpoints()
         try:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from echoic.reverb._engine.selectors import ItemSelector, RateLimiter
 
-__all__ = ["columns_of", "describe", "fields_of_info", "signature_of"]
+__all__ = ["columns_of", "describe", "fields_of_info", "is_ours", "signature_of"]
 
 
 def describe(
@@ -86,6 +86,11 @@ def columns_of(metadata: bytes) -> tuple[_signature.Column, ...] | None:
     """Dtype and shape of each leaf of the signature of a table; ``None`` when it has none."""
     signature = signature_of(metadata)
     return None if signature is None else tuple(_signature.flat_columns(signature))
+
+
+def is_ours(metadata: bytes) -> bool:
+    """Whether a table was made by this module."""
+    return _settings(metadata) is not None
 
 
 def signature_of(metadata: bytes) -> Any:

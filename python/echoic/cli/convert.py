@@ -1,0 +1,165 @@
+"""Values of configuration files: each converter takes one, or says what it should have been.
+
+A converter is told the value and the name of its key, such as `listen[0].address`, and raises a
+`ConfigError` that has both. `values` applies a converter to each key of a table, and refuses keys
+that it has none for.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
+
+from echoic.cli.spec import Field, SpecTextError, from_table, parse
+
+__all__ = [
+    "ConfigError",
+    "Convert",
+    "boolean",
+    "count",
+    "each",
+    "interval",
+    "number",
+    "one_of",
+    "period",
+    "positive",
+    "seconds",
+    "seed",
+    "spec",
+    "string",
+    "values",
+]
+
+# No time to wait or drain makes sense beyond, nor does infinity.
+HOUR = 3600
+# Nor any between two checkpoints.
+WEEK = 7 * 24 * HOUR
+SHORTEST_INTERVAL = 0.1
+MOST_SEED = 2**64 - 1
+
+
+class ConfigError(ValueError):
+    """A configuration that can't be used; the message names the key."""
+
+
+Convert: TypeAlias = Callable[[Any, str], Any]
+
+
+def values(table: object, where: str, converters: Mapping[str, Convert]) -> dict[str, Any]:
+    """Convert a table key by key."""
+    if not isinstance(table, Mapping):
+        raise ConfigError(f"{where or 'the file'} must be a table, not {table!r}")
+    found = {}
+    for key, value in table.items():
+        name = f"{where}.{key}" if where else key
+        if key not in converters:
+            raise ConfigError(f"unknown key `{name}`; allowed are {', '.join(converters)}")
+        found[key] = converters[key](value, name)
+    return found
+
+
+def each(
+    value: object, name: str, converters: Mapping[str, Convert], *needed: str
+) -> list[dict[str, Any]]:
+    """Convert each of a list of tables, which must have the needed keys."""
+    if not isinstance(value, list) or not value:
+        wanted = " and ".join(f"{'an' if key[0] in 'aeiou' else 'a'} {key}" for key in needed)
+        raise ConfigError(f"`{name}` must be a list of tables with {wanted}")
+    found = []
+    for index, table in enumerate(value):
+        one = values(table, f"{name}[{index}]", converters)
+        for key in needed:
+            if key not in one:
+                raise ConfigError(f"`{name}[{index}]` has no {key}")
+        found.append(one)
+    return found
+
+
+def spec(value: object, name: str, *, any_length: bool = False) -> tuple[Field, ...]:
+    """A spec, as nested tables or as text; `any_length` allows axes that have any."""
+    try:
+        if isinstance(value, str):
+            return parse(value, any_length=any_length)
+        if isinstance(value, Mapping):
+            return from_table(value, any_length=any_length)
+    except SpecTextError as error:
+        raise ConfigError(f"`{name}`: {error}") from None
+    raise ConfigError(f"`{name}` must be a table or text, not {value!r}")
+
+
+def string(value: object, name: str) -> str:
+    """Text that is not empty."""
+    if not isinstance(value, str) or not value:
+        raise ConfigError(f"`{name}` must be text, not {value!r}")
+    return value
+
+
+def one_of(*words: str) -> Convert:
+    """A converter of one of these words."""
+
+    def convert(value: object, name: str) -> str:
+        if not isinstance(value, str) or value not in words:
+            listed = ", ".join(f'"{word}"' for word in words[:-1])
+            raise ConfigError(f'`{name}` must be {listed} or "{words[-1]}", not {value!r}')
+        return value
+
+    return convert
+
+
+def boolean(value: object, name: str) -> bool:
+    """True or false."""
+    if not isinstance(value, bool):
+        raise ConfigError(f"`{name}` must be true or false, not {value!r}")
+    return value
+
+
+def positive(value: object, name: str) -> int:
+    """A whole number from 1 on."""
+    if type(value) is not int or value < 1:
+        raise ConfigError(f"`{name}` must be a whole number from 1 on, not {value!r}")
+    return value
+
+
+def count(value: object, name: str) -> int:
+    """A whole number from 0 on."""
+    if type(value) is not int or value < 0:
+        raise ConfigError(f"`{name}` must be a whole number from 0 on, not {value!r}")
+    return value
+
+
+def seed(value: object, name: str) -> int:
+    """A whole number that fits into 64 bits."""
+    if type(value) is not int or not 0 <= value <= MOST_SEED:
+        raise ConfigError(f"`{name}` must be a whole number from 0 to {MOST_SEED}, not {value!r}")
+    return value
+
+
+def number(value: object, name: str) -> float:
+    """A number, which may be infinite."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise ConfigError(f"`{name}` must be a number, not {value!r}")
+    try:
+        found = float(value)
+    except OverflowError:
+        raise ConfigError(f"`{name}` must be a number that fits into 64 bits") from None
+    if math.isnan(found):
+        raise ConfigError(f"`{name}` must be a number, not {value!r}")
+    return found
+
+
+def seconds(value: object, name: str, most: int = HOUR) -> float:
+    """A number of seconds that is not negative."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= most:
+        raise ConfigError(f"`{name}` must be a number of seconds from 0 to {most}, not {value!r}")
+    return float(value)
+
+
+def interval(value: object, name: str, most: int = HOUR) -> float:
+    """A number of seconds between two lines."""
+    if (found := seconds(value, name, most)) < SHORTEST_INTERVAL:
+        raise ConfigError(f"`{name}` must be at least {SHORTEST_INTERVAL} seconds, not {value!r}")
+    return found
+
+
+def period(value: object, name: str) -> float:
+    """A number of seconds between two checkpoints."""
+    return interval(value, name, WEEK)

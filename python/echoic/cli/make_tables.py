@@ -1,0 +1,132 @@
+"""The tables that a configuration tells of.
+
+A table is one of Echoic, or one that clients of `echoic.reverb` understand: it then has a signature
+instead of a spec, and tells those clients of its settings as Reverb would.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+import echoic
+from echoic import limiters, selectors
+from echoic.cli import spec as specs
+from echoic.cli.convert import ConfigError
+from echoic.cli.spec import ANY, Field
+from echoic.cli.table_settings import TableSettings
+
+if TYPE_CHECKING:
+    from echoic import reverb
+
+__all__ = ["make_table"]
+
+
+def make_table(settings: TableSettings) -> echoic.Table:
+    """Make a table.
+
+    Raises:
+        ConfigError: The table can't be as it is said to be.
+        MemoryError: So many items can't be stored.
+    """
+    try:
+        return of_reverb(settings) if settings.api == "reverb" else of_echoic(settings)
+    except OverflowError:
+        raise ConfigError(f"table `{settings.name}`: a number does not fit into 64 bits") from None
+    except (echoic.EchoicError, ValueError) as error:
+        raise ConfigError(f"table `{settings.name}`: {error}") from error
+
+
+def of_echoic(settings: TableSettings) -> echoic.Table:
+    """A table for `echoic.connect`."""
+    return echoic.Table(
+        settings.name,
+        specs.example(settings.spec) if settings.spec else None,
+        trajectories=specs.example(settings.trajectories, steps) if settings.trajectories else None,
+        **common(settings),
+        limiter=settings.limiter,
+        max_size=settings.max_size,
+        max_times_sampled=settings.max_times_sampled,
+    )
+
+
+def common(settings: TableSettings) -> dict[str, Any]:
+    """What tables of both kinds are given."""
+    return {
+        "sampler": settings.sampler,
+        "remover": settings.remover,
+        "seed": settings.seed,
+        "durability": settings.durability,
+    }
+
+
+def steps(field: Field) -> Any:
+    """A leaf of a trajectory."""
+    if field.shape[:1] == (ANY,):
+        return echoic.AnyLength(Field(field.path, field.dtype, field.shape[1:]).zeros())
+    return field.zeros()
+
+
+def of_reverb(settings: TableSettings) -> echoic.Table:
+    """A table for `echoic.reverb`."""
+    from echoic import reverb  # noqa: PLC0415 - not needed where there is none of its tables
+
+    made: echoic.Table = reverb.Table(
+        name=settings.name,
+        sampler=reverb_selector(settings.sampler),
+        remover=reverb_selector(settings.remover),
+        max_size=settings.max_size,
+        rate_limiter=reverb_limiter(settings.limiter),
+        max_times_sampled=settings.max_times_sampled,
+        signature=specs.example(settings.signature, tensor_spec) if settings.signature else None,
+    ).internal_table.table
+    if settings.seed is None and settings.durability == "none":
+        return made
+    # Reverb has no word for these two.
+    info = made.info
+    return echoic.Table(
+        made.name,
+        **common(settings),
+        limiter=limiters.RateLimiter(
+            info["min_size"], info["samples_per_insert"], info["min_diff"], info["max_diff"]
+        ),
+        max_size=info["max_size"],
+        max_times_sampled=info["max_times_sampled"],
+        metadata=made.metadata,
+    )
+
+
+def reverb_selector(chosen: selectors.Selector) -> "reverb.reverb_types.SelectorType":
+    """The selector of this meaning."""
+    from echoic import reverb  # noqa: PLC0415 - as above
+
+    # The two have the same names.
+    make = getattr(reverb.selectors, type(chosen).__name__)
+    made: reverb.reverb_types.SelectorType = (
+        make(chosen.exponent) if isinstance(chosen, selectors.Prioritized) else make()
+    )
+    return made
+
+
+def reverb_limiter(chosen: limiters.Limiter) -> "reverb.rate_limiters.RateLimiter":
+    """The limiter of this meaning."""
+    from echoic import reverb  # noqa: PLC0415 - as above
+
+    known = reverb.rate_limiters
+    match chosen:
+        case limiters.MinSize(size):
+            return known.MinSize(size)
+        case limiters.SampleToInsertRatio(ratio, size, buffer):
+            return known.SampleToInsertRatio(ratio, size, buffer)
+        case limiters.Queue(size):
+            return known.Queue(size)
+        case limiters.Stack(size):
+            return known.Stack(size)
+        case limiters.RateLimiter(size, ratio, least, most):
+            return known.RateLimiter(ratio, size, least, most)
+    raise TypeError(f"no limiter of Reverb is a {type(chosen).__name__}")
+
+
+def tensor_spec(field: Field) -> Any:
+    """A leaf of a signature."""
+    from echoic import reverb  # noqa: PLC0415 - as above
+
+    shape = tuple(None if axis == ANY else axis for axis in field.shape)
+    return reverb.TensorSpec(shape, specs.numpy_dtype(field.dtype))
