@@ -1,7 +1,5 @@
 """Servers that die and come back at their port, with clients that stay."""
 
-import os
-import signal
 import socket
 import subprocess
 import sys
@@ -36,7 +34,7 @@ def serve(port):
 
     def end():
         if processes:
-            os.kill(processes[-1].pid, signal.SIGKILL)
+            processes[-1].kill()
             processes[-1].wait()
 
     def start(*names):
@@ -47,6 +45,7 @@ def serve(port):
         processes.append(process)
         assert process.stdout.readline() == "ready\n"
 
+    start.end = end
     yield start
     end()
     for process in processes:
@@ -84,6 +83,17 @@ def test_a_client_finds_the_tables_of_a_new_server(serve, port):
     assert names == ["new"]
     client.insert(2, {"new": 1.0})
     assert sampled(client, "new") == 2
+
+
+def test_a_server_that_has_gone_is_not_waited_for_longer_than_said(serve, port):
+    serve("q")
+    client = reverb.Client(f"localhost:{port}")
+    assert list(client.server_info(timeout=10)) == ["q"]
+    serve.end()
+    with pytest.raises(reverb.DeadlineExceededError, match="provided timeout of 1s"):
+        client.server_info(timeout=1)
+    with pytest.raises(RuntimeError):
+        client.checkpoint()
 
 
 def test_a_writer_delivers_to_a_new_server_what_the_old_one_never_had(serve, port):

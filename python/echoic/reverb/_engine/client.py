@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -67,6 +68,15 @@ def _parts(server_name: str) -> tuple[str, str, int]:
     return f"tcp://{name}", host, int(port)
 
 
+def _wait_until_connected(tables: TableClient, timeout: float) -> None:
+    """Wait for a server that is away at the moment."""
+    deadline = time.monotonic() + timeout
+    while not tables._connection.connected:
+        if time.monotonic() >= deadline:
+            raise TimeoutExceeded
+        time.sleep(0.01)
+
+
 class Client:
     """See the module. Connects when it is first used, and then waits for the server to be there.
 
@@ -112,16 +122,23 @@ class Client:
         if server is not None:
             return server.client()
         self._leave_parent()
-        with self._lock:
+        # Whoever has it may wait for the server for longer than we do.
+        if not self._lock.acquire(timeout=-1 if timeout is None else timeout):
+            raise TimeoutExceeded
+        try:
             # A connection gives up for good when the server comes back with other tables.
             if self._tables is None or self._tables._connection.over:
-                try:
-                    self._tables = self._connect(timeout)
-                except DisconnectedError:
-                    if timeout is None:
-                        raise
-                    raise TimeoutExceeded from None
-            return self._tables
+                self._tables = self._connect(timeout)
+            tables = self._tables
+        except DisconnectedError:
+            if timeout is None:
+                raise
+            raise TimeoutExceeded from None
+        finally:
+            self._lock.release()
+        if timeout is not None:
+            _wait_until_connected(tables, timeout)
+        return tables
 
     def _table(self, name: str) -> Table | RemoteTable:
         found = self.tables().table(name)
