@@ -18,7 +18,7 @@ from echoic.reverb import _nest, _signature
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-__all__ = ["Dataset", "batched", "lists_as_tuples", "specs_of", "stack"]
+__all__ = ["Dataset", "lists_as_tuples", "specs_of", "stack"]
 
 
 class Dataset:
@@ -56,7 +56,7 @@ class Dataset:
             raise ValueError(f"batch_size ({batch_size}) must be a positive integer")
         length = batch_size if drop_remainder else None
         return Dataset(
-            lambda: self._batches(batch_size, drop_remainder), batched(self._spec, length)
+            lambda: self._batches(batch_size, drop_remainder), _batched(self._spec, length)
         )
 
     def _batches(self, batch_size: int, drop_remainder: bool) -> Iterator[Any]:
@@ -144,7 +144,7 @@ def stack(elements: list[Any]) -> Any:
     return _nest.unflatten_as(elements[0], leaves)
 
 
-def batched(spec: Any, length: int | None) -> Any:
+def _batched(spec: Any, length: int | None) -> Any:
     """What batches look like, of elements that look like this."""
     if spec is None:
         return None

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from echoic.reverb import _nest, replay_sample
-from echoic.reverb._dataset import Dataset, batched, stack
+from echoic.reverb._dataset import stack
 from echoic.reverb._sampled_dataset import SampledDataset
 
 if TYPE_CHECKING:
@@ -67,21 +67,7 @@ class TrajectoryDataset(SampledDataset):
                 data = _nest.unflatten_as(self._data, [leaf[()] for leaf in leaves])
                 yield replay_sample.ReplaySample(replay_sample.SampleInfo(*info), data)
 
-    def batch(self, batch_size: int, drop_remainder: bool = False, **_: Any) -> Dataset:
-        """So many items as one, each leaf with a leading axis.
-
-        Args:
-            batch_size: How many.
-            drop_remainder: Whether to leave out the last ones when they are fewer.
-        """
-        if batch_size < 1:
-            raise ValueError(f"batch_size ({batch_size}) must be a positive integer")
-        length = batch_size if drop_remainder else None
-        return Dataset(
-            lambda: self._stacked(batch_size, drop_remainder), batched(self._spec, length)
-        )
-
-    def _stacked(
+    def _batches(
         self, batch_size: int, drop_remainder: bool
     ) -> Iterator[replay_sample.ReplaySample]:
         parts: list[replay_sample.ReplaySample] = []
