@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from typing_extensions import Self
 
 from echoic.errors import WaitTimeoutError
 from echoic.reverb import _nest, _signature, replay_sample
@@ -14,6 +13,8 @@ from echoic.reverb._dataset import Dataset, lists_as_tuples, specs_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+
+    from typing_extensions import Self
 
     from echoic.reverb._engine.sampler import Items, Sampler
 
