@@ -21,8 +21,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 
-# Programs of ours, which import it under its own name.
-collect_ignore = ["test_reverb_adders.py", "test_reverb_examples.py"] if UPSTREAM else []
+# What is about ours alone, and imports it under its own name.
+collect_ignore = (
+    ["test_reverb_adders.py", "test_reverb_examples.py", "test_reverb_nests.py"] if UPSTREAM else []
+)
 
 
 def pytest_configure(config: pytest.Config) -> None:

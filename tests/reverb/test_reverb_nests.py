@@ -6,14 +6,9 @@ from typing import NamedTuple
 import hypothesis.strategies as st
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from reverb_under_test import UPSTREAM
-
-if UPSTREAM:
-    pytest.skip("what is tested is ours", allow_module_level=True)
-
 import tree
 from echoic.reverb import _nest
+from hypothesis import example, given, settings
 
 
 class Pair(NamedTuple):
@@ -91,6 +86,14 @@ def test_functions_are_mapped_over_leaves(nest):
 
 
 @given(NESTS, NESTS, st.booleans())
+@example({"": 1}, {"a": 1}, False)
+@example({"": 1}, {"a": 1}, True)
+@example([1, 2], (1, 2), True)
+@example([1, 2], {"a": 1, "b": 2}, True)
+@example([1, 2], {"a": 1, "b": 2}, False)
+@example([1, 2], [1, [2]], False)
+@example(Pair(1, 2), (1, 2), True)
+@example({"a": 1}, collections.OrderedDict(a=1), True)
 @settings(deadline=None)
 def test_structures_are_compared_alike(a, b, check_types):
     def outcome(compare):

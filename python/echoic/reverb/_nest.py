@@ -173,7 +173,7 @@ def assert_same_structure(a: Any, b: Any, check_types: bool = True) -> None:
     """Refuse two structures that differ.
 
     Raises:
-        ValueError: They have other keys, or not as many children.
+        ValueError: They have not as many children, or, where types are checked, other keys.
         TypeError: Nodes are of different types.
     """
     _compare(a, b, check_types, (a, b))
@@ -209,7 +209,7 @@ def _compare(a: Any, b: Any, check_types: bool, whole: tuple[Any, Any]) -> None:
     if len(ours) != len(theirs):
         raise ValueError(differ(f"{len(ours)} elements, and {len(theirs)} elements"))
     both = isinstance(a, Mapping) and isinstance(b, Mapping)
-    if both and ours.keys() != theirs.keys():
+    if check_types and both and ours.keys() != theirs.keys():
         raise ValueError(differ(f"keys {list(ours)} and {list(theirs)}"))
     for left, right in zip(ours.values(), theirs.values(), strict=True):
         _compare(left, right, check_types, whole)
