@@ -4,7 +4,7 @@ import subprocess
 import sys
 
 import pytest
-from reverb_under_test import UPSTREAM
+from reverb_under_test import UPSTREAM, reverb
 
 pytestmark = pytest.mark.skipif(UPSTREAM, reason="upstream has the name anyway")
 
@@ -72,3 +72,10 @@ def test_another_reverb_is_not_replaced(tmp_path):
     code = "import reverb, echoic.reverb; echoic.reverb.install()"
     ran = run("-c", code, cwd=tmp_path)
     assert "ImportError: another reverb was imported before, from" in ran.stderr
+
+
+def test_what_is_left_out_on_purpose_says_so():
+    with pytest.raises(AttributeError, match="operations of TensorFlow graphs"):
+        reverb.TFClient  # noqa: B018 - reading it raises
+    with pytest.raises(AttributeError, match="has no attribute 'Nothing'"):
+        reverb.Nothing  # noqa: B018

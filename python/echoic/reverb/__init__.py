@@ -3,6 +3,8 @@
 ``import echoic.reverb as reverb``. What differs, and why, is in the guide "From Reverb".
 """
 
+from typing import NoReturn
+
 from echoic.reverb import item_selectors as selectors
 from echoic.reverb import rate_limiters
 from echoic.reverb import structured_writer as structured
@@ -39,3 +41,13 @@ __all__ = [
     "selectors",
     "structured",
 ]
+
+
+def __getattr__(name: str) -> NoReturn:
+    """Say of upstream's graph operations that they are left out on purpose."""
+    if name == "TFClient":
+        raise AttributeError(
+            "echoic.reverb has no TFClient, whose calls are operations of TensorFlow graphs; "
+            "Client and the datasets do the same outside of graphs"
+        )
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -19,7 +19,6 @@ from echoic.reverb import _nest
 __all__ = [
     "Column",
     "TensorSpec",
-    "column_text",
     "columns_text",
     "decode",
     "dtype_name",
@@ -190,11 +189,6 @@ def shape_text(shape: Iterable[int | None] | None) -> str:
     if shape is None:
         return "<unknown>"
     return "[" + ",".join("?" if axis is None else str(axis) for axis in shape) + "]"
-
-
-def column_text(dtype: np.dtype[Any], shape: Iterable[int | None] | None) -> str:
-    """A column in messages."""
-    return f"{dtype_name(dtype)}{shape_text(shape)}"
 
 
 def columns_text(columns: Sequence[Column]) -> str:

@@ -44,7 +44,10 @@ class Items:
             # it.
             gone = self.times_sampled == max_times_sampled
             self.table_sizes[1:] -= np.cumsum(gone)[:-1]
-        self._data = batch.data
+        data = batch.data
+        # Items that differ in form come as a list of them; those that are alike as their leaves.
+        self._items = data if isinstance(data, list) else None
+        self._leaves = [] if self._items is not None else _nest.flatten(data)
 
     def __len__(self) -> int:
         return len(self.keys)
@@ -52,21 +55,18 @@ class Items:
     @property
     def columns(self) -> list[np.ndarray[Any, Any]] | None:
         """Each column of all items with a leading axis; ``None`` when items differ in form."""
-        if isinstance(self._data, list):
+        if self._items is not None or any(isinstance(leaf, Ragged) for leaf in self._leaves):
             return None
-        leaves = _nest.flatten(self._data)
-        if any(isinstance(leaf, Ragged) for leaf in leaves):
-            return None
-        return [texts_as_objects(leaf) for leaf in leaves]
+        return [texts_as_objects(leaf) for leaf in self._leaves]
 
     def leaves(self, at: int) -> list[np.ndarray[Any, Any]]:
         """The columns of one item."""
-        if isinstance(self._data, list):
-            return [texts_as_objects(leaf) for leaf in _nest.flatten(self._data[at])]
+        if self._items is not None:
+            return [texts_as_objects(leaf) for leaf in _nest.flatten(self._items[at])]
         # An ellipsis keeps a scalar an array.
         return [
             texts_as_objects(leaf[at] if isinstance(leaf, Ragged) else leaf[at, ...])
-            for leaf in _nest.flatten(self._data)
+            for leaf in self._leaves
         ]
 
     def unpack(self) -> list[list[Any]]:
