@@ -68,6 +68,7 @@ def test_public_names_are_sorted_and_nothing_else_is_public() -> None:
         "client",
         "errors",
         "ragged",
+        "reverb",
         "sampler",
         "server",
         "sharded",

@@ -41,6 +41,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 item.add_marker(skip)
 
 
+@pytest.fixture(autouse=True)
+def forget_writers(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Drop what fixtures keep in a test's object, which pytest holds until the end.
+
+    Writers among it would go on looking for their servers, beside later tests that count.
+    """
+    yield
+    if request.instance is not None:
+        vars(request.instance).clear()
+
+
 @pytest.fixture
 def make_server() -> Iterator[Callable[..., Any]]:
     """Start servers of the given tables that are stopped after the test."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
 
@@ -28,7 +28,7 @@ from echoic.reverb._engine.values import array
 from echoic.reverb._engine.writer import Writer, check_signature
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from echoic import RemoteTable, Table, TableClient
     from echoic import TrajectoryWriter as TrajectoryWriter_
@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from echoic.reverb.cc.patterns_pb2 import StructuredWriterConfig
 
 __all__ = ["Client", "TimeoutExceeded"]
+
+T = TypeVar("T")
 
 # Seconds that a checkpoint waits for the server to be there.
 _CHECKPOINT_PATIENCE = 2.0
@@ -66,6 +68,27 @@ def _parts(server_name: str) -> tuple[str, str, int]:
     if not host or not port.isdigit():
         raise ValueError(f"expected the address of a server, HOST:PORT, got {server_name!r}")
     return f"tcp://{name}", host, int(port)
+
+
+def _in_time(ask: Callable[[], T], timeout: float) -> T:
+    """An answer for which there is so much time, of a server that may go while it is asked."""
+    answers: list[T | Exception] = []
+
+    def run() -> None:
+        try:
+            answers.append(ask())
+        except Exception as error:  # noqa: BLE001 - it is raised where the answer is wanted
+            answers.append(error)
+
+    asking = threading.Thread(target=run, name="echoic-ask", daemon=True)
+    asking.start()
+    asking.join(timeout)
+    if not answers:
+        raise TimeoutExceeded
+    [answer] = answers
+    if isinstance(answer, Exception):
+        raise answer
+    return answer
 
 
 def _wait_until_connected(tables: TableClient, timeout: float) -> None:
@@ -240,13 +263,17 @@ class Client:
         Raises:
             TimeoutExceeded: It was not there in time.
         """
-        tables = self.tables(timeout or None)
-        with as_reverb():
-            return [
-                fields_of_info(table.info, table.metadata)
-                for _, table in sorted(tables._tables.items())
-                if is_ours(table.metadata)
-            ]
+        tables = self.tables(timeout or None)._tables
+
+        def ask() -> list[dict[str, Any]]:
+            with as_reverb():
+                return [
+                    fields_of_info(table.info, table.metadata)
+                    for _, table in sorted(tables.items())
+                    if is_ours(table.metadata)
+                ]
+
+        return _in_time(ask, timeout) if timeout else ask()
 
     def Checkpoint(self) -> str:
         """Have the server write a checkpoint; returns where it is. It is not waited for."""
