@@ -795,3 +795,14 @@ def test_arrays_of_either_byte_order_keep_their_values(client, dtype):
     for sample in client.sample("table", 2, emit_timesteps=False):
         assert sample.data[0].tolist() == [[1, 2, 300]]
         assert sample.data[0].dtype == np.dtype(dtype).newbyteorder("=")
+
+
+@pytest.mark.parametrize("texts", [("a", "bcd"), (b"a", b"bcd"), ("", "e" * 32)])
+def test_a_column_takes_texts_of_several_lengths(client, texts):
+    with client.trajectory_writer(2) as writer:
+        for text in texts:
+            writer.append([text])
+        writer.create_item("table", 1.0, [writer.history[0][:]])
+    [sample] = client.sample("table", 1, emit_timesteps=False)
+    expected = [text if isinstance(text, bytes) else text.encode() for text in texts]
+    assert sample.data[0].tolist() == expected

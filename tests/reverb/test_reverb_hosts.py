@@ -8,8 +8,9 @@ import sys
 import time
 
 import pytest
-from reverb_under_test import UPSTREAM, reverb
+from reverb_under_test import UPSTREAM, reverb, submodule
 
+server_of_this_process = None if UPSTREAM else submodule("_engine.server").server_of_this_process
 pytestmark = pytest.mark.skipif(UPSTREAM, reason="upstream listens everywhere and asks nothing")
 
 
@@ -113,3 +114,11 @@ except KeyboardInterrupt:
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
     )
     assert (ran.stdout, ran.stderr) == ("stopped\ninterrupted\n", "")
+
+
+def test_a_server_stopped_twice_leaves_its_successor_at_the_port_alone(make_server, make_table):
+    first = make_server(make_table())
+    first.stop()
+    second = make_server(make_table(), port=first.port)
+    first.stop()
+    assert server_of_this_process("localhost", second.port) is second._server

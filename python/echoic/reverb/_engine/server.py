@@ -141,7 +141,9 @@ class Server:
 
     def Stop(self) -> None:
         """End the server, and the waits of everybody."""
-        _servers.pop((os.getpid(), self.port), None)
+        # Another server may have taken the port since this one was first stopped.
+        if _servers.get((os.getpid(), self.port)) is self:
+            del _servers[os.getpid(), self.port]
         self._server.close(0.0)
         self._stopped.set()
 

@@ -158,6 +158,9 @@ class TrajectoryWriter:
 
     def _append(self, data: list[Any], *, partial: bool) -> list[Steps | None]:
         self._check()
+        if any(isinstance(value, bytes) for value in data):
+            # A column would be as wide as these bytes, and later ones may be longer.
+            data = [array(value) if isinstance(value, bytes) else value for value in data]
         try:
             return self._native.append_columns(data, partial)
         except TrajectoryError as error:
