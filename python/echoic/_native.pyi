@@ -1413,3 +1413,9 @@ class TrajectoryAccumulator:
     @property
     def is_full(self) -> bool:
         """Whether :meth:`build` would succeed."""
+
+# Functions on arrays: crates/python/src/primitives.
+
+# Native environments and collectors: crates/python/src/collect.
+
+# Local buffers: crates/python/src/buffers.

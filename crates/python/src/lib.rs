@@ -6,6 +6,7 @@
 //! - `writer`: trajectories, step by step. `checkpoints`: tables in files.
 //! - `structure`: the form of a tree as text. `doors`: a server's doors to other processes.
 //! - `tree`, `leaf` and `sources`: from a Python tree to checked byte sources and back.
+//! - `buffers`, `primitives`, `collect`: local buffers, functions on arrays, and native rollouts.
 //! - `array`: the thin edge to numpy's C API, and the only file that calls it.
 //! - `pending`: a batch on its way. `numbers`: keys and priorities from arrays. `memory`: bytes for arrays of our own. `fork`: servers stay in their process.
 //! - `updates`: priorities on their way. `wait`: waiting without the GIL, with Ctrl-C and deadlines.
@@ -14,8 +15,10 @@
 mod accumulator;
 mod allocations;
 mod array;
+mod buffers;
 mod checkpoints;
 mod client;
+mod collect;
 mod doors;
 mod dtype;
 mod error;
@@ -24,6 +27,7 @@ mod leaf;
 mod memory;
 mod numbers;
 mod pending;
+mod primitives;
 mod remote;
 mod sample;
 mod server;
@@ -69,6 +73,9 @@ mod _native {
 
     #[pymodule_init]
     fn init(module: &pyo3::Bound<'_, pyo3::types::PyModule>) -> pyo3::PyResult<()> {
+        super::buffers::add(module)?;
+        super::collect::add(module)?;
+        super::primitives::add(module)?;
         super::fork::watch(module)
     }
 }

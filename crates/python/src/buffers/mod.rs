@@ -1,0 +1,8 @@
+//! Local buffers.
+
+use pyo3::prelude::*;
+
+/// Adds them to the module.
+pub fn add(_module: &Bound<'_, PyModule>) -> PyResult<()> {
+    Ok(())
+}
