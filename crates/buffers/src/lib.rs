@@ -1,3 +1,23 @@
 //! Local replay buffers: what a person who trains on one machine needs, with no server in sight.
+//!
+//! - [`layout`]: where the leaves of a transition lie in a row.
+//! - [`transitions`]: the rows, written in order and drawn at random.
+//! - [`priorities`]: draws in proportion to a power of a priority.
+//! - [`episodes`]: which transitions follow each other.
+//! - [`error`]: what can be wrong with a call.
+//!
+//! Rows lie on a [`Belt`](echoic_memory::belt::Belt): all leaves of a transition next to each other, so that a
+//! small one is one or two lines of the processor's cache, and no lock is held while bytes are copied.
 
 #![forbid(unsafe_code)]
+
+pub mod episodes;
+pub mod error;
+pub mod layout;
+pub mod priorities;
+pub mod transitions;
+
+pub use error::BufferError;
+pub use layout::RowLayout;
+pub use priorities::Priorities;
+pub use transitions::Transitions;

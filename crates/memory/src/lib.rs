@@ -17,6 +17,8 @@
 
 #[cfg(not(loom))]
 pub mod arena;
+#[cfg(not(loom))]
+pub mod belt;
 mod bitmap;
 pub mod block;
 mod control;

@@ -1,0 +1,517 @@
+//! Rows of transitions, written in order and drawn at random.
+//!
+//! # Invariants
+//!
+//! 1. Where there is an index, rows are published, and readers that use it are made, under its lock: what it
+//!    knows is what is in the window.
+//! 2. Only numbers are changed or looked up under that lock; no row is copied.
+
+use std::ops::Range;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use echoic_memory::belt::{Belt, Reader, Stretch};
+use echoic_memory::slab::Field;
+use echoic_replay::rng::Rng;
+
+use crate::episodes::Episodes;
+use crate::error::BufferError;
+use crate::layout::RowLayout;
+use crate::priorities::{Draw, Drawn, Priorities};
+
+/// What a buffer knows of its rows besides their bytes.
+#[derive(Debug, Clone, Default)]
+pub struct Settings {
+    /// The exponent of priorities, if it has them.
+    pub alpha: Option<f64>,
+    /// Whether it knows which rows follow each other: then these leaves of a row, one byte each, say whether
+    /// an episode ends with it.
+    pub ends: Option<Vec<usize>>,
+    /// The seed of its own draws.
+    pub seed: u64,
+}
+
+/// See the [module](self).
+#[derive(Debug)]
+pub struct Transitions {
+    belt: Belt,
+    layout: RowLayout,
+    index: Option<Mutex<Index>>,
+    /// Which bytes of a row say that an episode ends.
+    ends: Vec<Field>,
+    rng: Mutex<Rng>,
+}
+
+#[derive(Debug)]
+struct Index {
+    priorities: Option<Priorities>,
+    episodes: Option<Episodes>,
+    /// Where the window began when the index was last brought up to date.
+    begin: u64,
+    /// What is to be known of rows that an earlier stretch keeps from being published.
+    waiting: Vec<(Range<u64>, Notes)>,
+}
+
+/// What is to be known of rows that are published together.
+#[derive(Debug, Clone, Default)]
+pub struct Notes {
+    /// A priority for each, or none for the largest that ever was.
+    pub priorities: Vec<f64>,
+    /// Whose step each is: one number for all, or one for each.
+    pub envs: Vec<u32>,
+    /// Whether an episode ends with each.
+    ended: Vec<bool>,
+}
+
+/// Rows that were drawn. Its vectors are used again by the next draw.
+#[derive(Debug, Clone, Default)]
+pub struct Picks {
+    /// The position of each row.
+    pub positions: Vec<u64>,
+    /// How likely each was, in a buffer with priorities.
+    pub probabilities: Vec<f64>,
+    /// What each counts in an update, in a buffer with priorities.
+    pub weights: Vec<f64>,
+    drawn: Vec<Drawn>,
+}
+
+/// How rows are drawn.
+#[derive(Debug, Clone, Copy)]
+pub struct Request {
+    /// How many.
+    pub count: usize,
+    /// The seed of this draw, or the next of the buffer's own.
+    pub seed: Option<u64>,
+    /// The exponent of the weights.
+    pub beta: f64,
+    /// How priorities are drawn.
+    pub draw: Draw,
+}
+
+impl Transitions {
+    /// Room for so many rows.
+    ///
+    /// # Errors
+    ///
+    /// [`BufferError`] for a capacity of zero, or one that the machine could never hold, and for settings
+    /// that mean nothing.
+    pub fn new(capacity: u64, layout: RowLayout, settings: &Settings) -> Result<Self, BufferError> {
+        if capacity == 0 {
+            return Err(BufferError::NoCapacity);
+        }
+        let belt = Belt::new(capacity, layout.row_bytes())?;
+        let priorities =
+            settings.alpha.map(|alpha| Priorities::new(belt.slots(), alpha)).transpose()?;
+        let episodes = settings.ends.as_ref().map(|_| Episodes::new(belt.slots()));
+        let index = (priorities.is_some() || episodes.is_some())
+            .then(|| Mutex::new(Index { priorities, episodes, begin: 0, waiting: Vec::new() }));
+        let leaves = settings.ends.iter().flatten();
+        let ends = leaves.map(|leaf| layout.fields()[*leaf]).collect();
+        Ok(Self { belt, layout, index, ends, rng: Mutex::new(Rng::new(settings.seed)) })
+    }
+
+    /// Where leaves lie in a row.
+    pub fn layout(&self) -> &RowLayout {
+        &self.layout
+    }
+
+    /// The rows themselves.
+    pub fn belt(&self) -> &Belt {
+        &self.belt
+    }
+
+    /// How many rows can be drawn.
+    pub fn len(&self) -> u64 {
+        let window = self.belt.window();
+        window.end - window.start
+    }
+
+    /// Whether there is nothing to draw.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The state of the buffer's own draws.
+    pub fn rng_state(&self) -> [u64; 4] {
+        lock(&self.rng).state()
+    }
+
+    /// Makes the buffer's own draws go on from a state.
+    pub fn set_rng_state(&self, state: [u64; 4]) {
+        *lock(&self.rng) = Rng::from_state(state);
+    }
+
+    /// Lets everybody read the rows of a stretch, which have been written.
+    ///
+    /// # Panics
+    ///
+    /// When there are neither one priority for each row nor none, or neither one environment for each nor
+    /// one for all nor none.
+    #[inline]
+    pub fn publish(&self, mut stretch: Stretch<'_>, mut notes: Notes) {
+        let Some(index) = &self.index else {
+            stretch.publish();
+            return;
+        };
+        let own = stretch.positions();
+        let rows = (own.end - own.start) as usize;
+        assert!(notes.priorities.is_empty() || notes.priorities.len() == rows);
+        assert!(notes.envs.len() <= 1 || notes.envs.len() == rows);
+        if !self.ends.is_empty() {
+            let ends = |row: &[u8]| self.ends.iter().any(|field| row[field.offset] != 0);
+            notes.ended = (0..rows).map(|row| ends(stretch.row_mut(row as u64))).collect();
+        }
+        let mut index = lock(index);
+        let now = stretch.publish();
+        let begin = self.belt.window().start;
+        if now == own {
+            index.note(&self.belt, own, &notes);
+        } else {
+            index.waiting.push((own, notes));
+            if !now.is_empty() {
+                let mut waiting = std::mem::take(&mut index.waiting);
+                waiting.sort_by_key(|(range, _)| range.start);
+                for (range, notes) in waiting {
+                    if range.end <= now.end {
+                        index.note(&self.belt, range, &notes);
+                    } else {
+                        index.waiting.push((range, notes));
+                    }
+                }
+            }
+        }
+        index.evict(&self.belt, begin);
+    }
+
+    /// Forgets all rows. Those that are being written now will be there.
+    pub fn clear(&self) {
+        match &self.index {
+            None => self.belt.clear(),
+            Some(index) => {
+                let mut index = lock(index);
+                self.belt.clear();
+                if let Some(episodes) = &mut index.episodes {
+                    episodes.end_all();
+                }
+                let begin = self.belt.window().start;
+                index.evict(&self.belt, begin);
+            }
+        }
+    }
+
+    /// Ends the episode of an environment, of which no row says so.
+    ///
+    /// # Errors
+    ///
+    /// [`BufferError::NoEpisodes`] when the buffer does not know of episodes.
+    pub fn end_episode(&self, env: u32) -> Result<(), BufferError> {
+        let mut index = self.index.as_ref().map(lock);
+        let episodes = index.as_mut().and_then(|index| index.episodes.as_mut());
+        episodes.ok_or(BufferError::NoEpisodes { what: "end_episode" })?.end(env);
+        Ok(())
+    }
+
+    /// How many episodes have rows here, if the buffer knows.
+    pub fn episode_count(&self) -> Option<usize> {
+        let index = self.index.as_ref().map(lock)?;
+        index.episodes.as_ref().map(Episodes::len)
+    }
+
+    /// Draws rows, and whatever `also` wants to know of their episodes at the same moment.
+    ///
+    /// # Errors
+    ///
+    /// [`BufferError::Empty`] and [`BufferError::NoBatch`] when there is nothing to draw, or nothing asked
+    /// for.
+    pub fn draw<T>(
+        &self,
+        request: Request,
+        picks: &mut Picks,
+        also: impl FnOnce(&[u64], Option<&Episodes>, &mut Rng) -> T,
+    ) -> Result<(Reader<'_>, T), BufferError> {
+        if request.count == 0 {
+            return Err(BufferError::NoBatch);
+        }
+        picks.positions.clear();
+        picks.probabilities.clear();
+        picks.weights.clear();
+        picks.drawn.clear();
+        let (mut seeded, mut own);
+        let rng = match request.seed {
+            Some(seed) => {
+                seeded = Rng::new(seed);
+                &mut seeded
+            }
+            None => {
+                own = lock(&self.rng);
+                &mut *own
+            }
+        };
+        let index = self.index.as_ref().map(lock);
+        let reader = self.belt.read();
+        let window = reader.window();
+        if window.is_empty() {
+            return Err(BufferError::Empty);
+        }
+        let len = window.end - window.start;
+        let priorities = index.as_ref().and_then(|index| index.priorities.as_ref());
+        if let Some(priorities) = priorities {
+            priorities.draw(request.count, request.draw, rng, &mut picks.drawn);
+            let slots = self.belt.slots();
+            let first = window.start % slots;
+            let position = |slot: u32| {
+                let slot = u64::from(slot);
+                window.start + if slot < first { slot + slots - first } else { slot - first }
+            };
+            picks.positions.extend(picks.drawn.iter().map(|row| position(row.slot)));
+            picks.probabilities.extend(picks.drawn.iter().map(|row| row.probability));
+            priorities.weights(&picks.drawn, request.beta, |weight| picks.weights.push(weight));
+        }
+        if picks.positions.is_empty() {
+            picks.positions.extend((0..request.count).map(|_| window.start + rng.below(len)));
+            if priorities.is_some() {
+                // All priorities are zero: then all rows are alike.
+                picks.probabilities.resize(request.count, 1.0 / len as f64);
+                picks.weights.resize(request.count, 1.0);
+            }
+        }
+        let episodes = index.as_ref().and_then(|index| index.episodes.as_ref());
+        let known = also(&picks.positions, episodes, rng);
+        drop(index);
+        Ok((reader, known))
+    }
+
+    /// Gives rows new priorities, in the order given. Rows that are not there any more are left out; says
+    /// how many were there.
+    ///
+    /// # Errors
+    ///
+    /// [`BufferError`] when the buffer has no priorities, there is not one for each row, one is no priority,
+    /// or a position was never given. Then none was changed.
+    pub fn update_priorities(
+        &self,
+        positions: &[i128],
+        priorities: &[f64],
+    ) -> Result<usize, BufferError> {
+        if positions.len() != priorities.len() {
+            return Err(BufferError::Lengths {
+                what: "priorities",
+                of: "indices",
+                got: priorities.len(),
+                expected: positions.len(),
+            });
+        }
+        for (at, priority) in priorities.iter().enumerate() {
+            Priorities::check(*priority, at)?;
+        }
+        let mut index = self.index.as_ref().map(lock).ok_or(BufferError::NoPriorities)?;
+        let window = self.belt.window();
+        let mut updates = Vec::with_capacity(positions.len());
+        for (at, (got, priority)) in positions.iter().zip(priorities).enumerate() {
+            let position = u64::try_from(*got).ok().filter(|position| *position < window.end);
+            let position =
+                position.ok_or(BufferError::Index { got: *got, at, next: window.end })?;
+            if position >= window.start {
+                updates.push(((position % self.belt.slots()) as u32, *priority));
+            }
+        }
+        let known = index.priorities.as_mut().ok_or(BufferError::NoPriorities)?;
+        known.set_many(&updates);
+        Ok(updates.len())
+    }
+
+    /// Looks at the priorities, and at the window that they are of.
+    pub fn with_priorities<T>(&self, look: impl FnOnce(&Priorities, Range<u64>) -> T) -> Option<T> {
+        let index = self.index.as_ref().map(lock)?;
+        let priorities = index.priorities.as_ref()?;
+        Some(look(priorities, self.belt.window()))
+    }
+
+    /// Gives rows the powers of priorities that were saved. Positions must be in the window.
+    pub fn restore_priorities(&self, weights: &[(u64, f64)], largest: f64) {
+        let Some(mut index) = self.index.as_ref().map(lock) else { return };
+        let window = self.belt.window();
+        let slots = self.belt.slots();
+        if let Some(priorities) = &mut index.priorities {
+            let inside = weights.iter().filter(|(position, _)| window.contains(position));
+            let weights: Vec<(u32, f64)> =
+                inside.map(|(position, weight)| ((position % slots) as u32, *weight)).collect();
+            priorities.restore(&weights, largest);
+        }
+    }
+}
+
+impl Index {
+    /// Takes note of rows that were published.
+    fn note(&mut self, belt: &Belt, positions: Range<u64>, notes: &Notes) {
+        if let Some(priorities) = &mut self.priorities {
+            let largest = priorities.largest();
+            if positions.end - positions.start == 1 {
+                let priority = notes.priorities.first().copied().unwrap_or(largest);
+                priorities.set_many(&[((positions.start % belt.slots()) as u32, priority)]);
+            } else {
+                let given = notes.priorities.iter().copied().chain(std::iter::repeat(largest));
+                let slots = positions.clone().map(|position| (position % belt.slots()) as u32);
+                let all: Vec<(u32, f64)> = slots.zip(given).collect();
+                priorities.set_many(&all);
+            }
+        }
+        if let Some(episodes) = &mut self.episodes {
+            for (at, position) in positions.enumerate() {
+                let env = notes.envs.get(at).or(notes.envs.first()).copied().unwrap_or(0);
+                episodes.push(position, env, notes.ended.get(at).copied().unwrap_or(false));
+            }
+        }
+    }
+
+    /// Forgets what lies before the window.
+    fn evict(&mut self, belt: &Belt, begin: u64) {
+        let gone = self.begin..begin;
+        if gone.is_empty() {
+            return;
+        }
+        if let Some(priorities) = &mut self.priorities {
+            // None of these slots has been used again: at most `slack` positions are published at once,
+            // and that many slots are not in the window.
+            priorities.remove(gone.clone().map(|position| (position % belt.slots()) as u32));
+        }
+        if let Some(episodes) = &mut self.episodes {
+            gone.clone().for_each(|position| episodes.evict(position));
+        }
+        self.begin = begin;
+    }
+}
+
+#[inline]
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // Every section leaves what it guards whole before anything in it can panic.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use echoic_replay::{Dtype, Leaf};
+
+    use super::*;
+
+    fn layout() -> RowLayout {
+        let leaf = |dtype| Leaf { path: String::new(), dtype, shape: vec![] };
+        RowLayout::new(&[leaf(Dtype::UInt(8)), leaf(Dtype::Bool)]).unwrap()
+    }
+
+    fn put(rows: &Transitions, value: u64, ended: bool, notes: Notes) {
+        let mut stretch = rows.belt().reserve(1);
+        let row = stretch.row_mut(0);
+        row[..8].copy_from_slice(&value.to_le_bytes());
+        row[8] = u8::from(ended);
+        rows.publish(stretch, notes);
+    }
+
+    fn ask(count: usize, seed: u64) -> Request {
+        Request { count, seed: Some(seed), beta: 1.0, draw: Draw::Stratified }
+    }
+
+    #[test]
+    fn draws_are_those_of_the_published_generator() {
+        let rows = Transitions::new(100, layout(), &Settings::default()).unwrap();
+        (0..150).for_each(|value| put(&rows, value, false, Notes::default()));
+        let mut picks = Picks::default();
+        let (reader, ()) = rows.draw(ask(50, 9), &mut picks, |_, _, _| ()).unwrap();
+        let mut rng = Rng::new(9);
+        let expected: Vec<u64> = (0..50).map(|_| 50 + rng.below(100)).collect();
+        assert_eq!(picks.positions, expected);
+        assert!(expected.iter().all(|at| reader.row(*at)[..8] == at.to_le_bytes()));
+    }
+
+    #[test]
+    fn what_fell_out_of_the_window_has_no_priority() {
+        let settings = Settings { alpha: Some(1.0), ..Settings::default() };
+        let rows = Transitions::new(4, layout(), &settings).unwrap();
+        for value in 0..50u64 {
+            put(
+                &rows,
+                value,
+                false,
+                Notes { priorities: vec![(value + 1) as f64], ..Notes::default() },
+            );
+            let low = (value + 1).saturating_sub(4);
+            let total: u64 = (low..=value).map(|value| value + 1).sum();
+            assert_eq!(rows.with_priorities(|known, _| known.total()), Some(total as f64));
+        }
+        assert_eq!(rows.update_priorities(&[3, 46, 49], &[9.0, 0.0, 1.0]), Ok(2));
+        assert_eq!(rows.with_priorities(|known, _| known.total()), Some(48.0 + 49.0 + 1.0));
+        let mut picks = Picks::default();
+        let drawn = rows.draw(ask(200, 1), &mut picks, |_, _, _| ()).map(drop);
+        assert_eq!(drawn, Ok(()));
+        assert!(
+            picks.positions.iter().all(|at| [47, 48, 49].contains(at)),
+            "{:?}",
+            picks.positions
+        );
+        rows.clear();
+        assert_eq!(rows.with_priorities(|known, _| known.total()), Some(0.0));
+    }
+
+    #[test]
+    fn an_update_with_one_mistake_changes_nothing() {
+        let settings = Settings { alpha: Some(1.0), ..Settings::default() };
+        let rows = Transitions::new(4, layout(), &settings).unwrap();
+        (0..4).for_each(|value| put(&rows, value, false, Notes::default()));
+        for (positions, priorities) in [
+            (vec![0, 1], vec![2.0, f64::NAN]),
+            (vec![0, 1], vec![2.0, -1.0]),
+            (vec![0, 4], vec![2.0, 2.0]),
+            (vec![0, -1], vec![2.0, 2.0]),
+            (vec![0], vec![2.0, 2.0]),
+        ] {
+            assert!(rows.update_priorities(&positions, &priorities).is_err());
+            assert_eq!(rows.with_priorities(|known, _| known.total()), Some(4.0));
+        }
+    }
+
+    #[test]
+    fn rows_are_known_also_when_an_earlier_stretch_is_late() {
+        let settings = Settings { alpha: Some(1.0), ends: Some(vec![1]), ..Settings::default() };
+        let rows = Transitions::new(8, layout(), &settings).unwrap();
+        let mut stretches: Vec<_> = (0..3).map(|_| rows.belt().reserve(1)).collect();
+        stretches.iter_mut().for_each(|stretch| stretch.row_mut(0).fill(0));
+        for stretch in stretches.into_iter().rev() {
+            let priority = (stretch.positions().start + 1) as f64;
+            rows.publish(stretch, Notes { priorities: vec![priority], ..Notes::default() });
+        }
+        assert_eq!(rows.with_priorities(|known, _| known.total()), Some(6.0));
+        let mut picks = Picks::default();
+        let also = |at: &[u64], episodes: Option<&Episodes>, _: &mut Rng| {
+            episodes.and_then(|known| known.of(at[0])).map(|steps| steps.iter().collect::<Vec<_>>())
+        };
+        let (_, steps) = rows.draw(ask(1, 0), &mut picks, also).unwrap();
+        assert_eq!(steps, Some(vec![0, 1, 2]));
+    }
+
+    #[test]
+    fn all_priorities_of_zero_are_all_alike() {
+        let settings = Settings { alpha: Some(1.0), ..Settings::default() };
+        let rows = Transitions::new(4, layout(), &settings).unwrap();
+        let zero = Notes { priorities: vec![0.0], ..Notes::default() };
+        (0..4).for_each(|value| put(&rows, value, false, zero.clone()));
+        let mut picks = Picks::default();
+        rows.draw(ask(400, 3), &mut picks, |_, _, _| ()).unwrap();
+        let counts = (0..4).map(|at| picks.positions.iter().filter(|other| **other == at).count());
+        // Six standard deviations of each count are 52.
+        assert!(counts.into_iter().all(|count| count.abs_diff(100) < 52));
+        assert!(picks.weights.iter().all(|weight| *weight == 1.0));
+    }
+
+    #[test]
+    fn nothing_cannot_be_drawn() {
+        let rows = Transitions::new(4, layout(), &Settings::default()).unwrap();
+        let mut picks = Picks::default();
+        let mut error = |count| rows.draw(ask(count, 0), &mut picks, |_, _, _| ()).map(drop);
+        assert_eq!((error(3), error(0)), (Err(BufferError::Empty), Err(BufferError::NoBatch)));
+        assert!(matches!(
+            Transitions::new(0, layout(), &Settings::default()),
+            Err(BufferError::NoCapacity)
+        ));
+        assert_eq!(rows.update_priorities(&[], &[]), Err(BufferError::NoPriorities));
+        assert!(matches!(rows.end_episode(0), Err(BufferError::NoEpisodes { .. })));
+    }
+}

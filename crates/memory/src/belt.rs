@@ -1,0 +1,600 @@
+//! Rows of equal size in the order in which they came: the newest are put on at one end, the oldest fall
+//! off at the other.
+//!
+//! A row has a *position*: how many came before it, ever. A [`Belt`] keeps the last `kept` of them readable:
+//! those are its *window*. A writer reserves a [`Stretch`] of positions, fills their rows and publishes them;
+//! a [`Reader`] may read all that was in the window when it came, for as long as it lives. Bytes are written
+//! and read without a lock; the lock covers a few counters only.
+//!
+//! There are more slots than kept rows, so that writers can go on for a while behind a reader that takes
+//! its time. When they have used up that *slack* they wait for it: a reader is meant to live as long as a
+//! copy takes.
+//!
+//! # Invariants
+//!
+//! 1. The row of position `p` lies in slot `p % slots`.
+//! 2. `reserved <= published + slack`, where `slots = kept + slack`: no stretch has the slot of a row in the
+//!    window.
+//! 3. `reserved <= floor + slots` for the floor of every reader: no stretch has the slot of a row at or
+//!    above the floor.
+//! 4. Every position below `reserved` was reserved by one stretch, and by no other.
+//! 5. All positions below `published` have been published, and their stretches are gone.
+
+use std::ops::Range;
+use std::ptr::NonNull;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+
+use smallvec::SmallVec;
+
+use crate::block::{AllocError, Untouched};
+use crate::prefetch::prefetch_at;
+use crate::slab::Field;
+
+/// How many rows are asked for ahead of the copy.
+const AHEAD: usize = 32;
+
+/// See the [module](self).
+///
+/// ```
+/// use echoic_memory::belt::Belt;
+///
+/// let belt = Belt::new(2, 4)?;
+/// for value in 1..=3u32 {
+///     let mut stretch = belt.reserve(1);
+///     stretch.row_mut(0).copy_from_slice(&value.to_le_bytes());
+///     stretch.publish();
+/// }
+/// let reader = belt.read();
+/// assert_eq!(reader.window(), 1..3);
+/// assert_eq!(reader.row(1), 2u32.to_le_bytes());
+/// # Ok::<(), echoic_memory::AllocError>(())
+/// ```
+#[derive(Debug)]
+pub struct Belt {
+    memory: Untouched,
+    row_bytes: usize,
+    kept: u64,
+    slots: u64,
+    state: Mutex<State>,
+    /// Told when a stretch is published or a reader goes.
+    moved: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    reserved: u64,
+    published: u64,
+    /// Nothing below is in the window any more, however short it is.
+    cleared: u64,
+    /// Stretches that were published while an earlier one was not.
+    early: Vec<Range<u64>>,
+    /// The floor of each reader, in no order.
+    floors: SmallVec<[u64; 4]>,
+    /// How many threads wait, so that nobody else pays for telling them.
+    waiting: u32,
+}
+
+impl State {
+    fn window(&self, kept: u64) -> Range<u64> {
+        self.published.saturating_sub(kept).max(self.cleared)..self.published
+    }
+}
+
+/// Positions that are one writer's alone until they are published.
+///
+/// Dropped without that, their rows are published as zeros: there is no hole on a belt. A writer does all
+/// that can fail before it reserves.
+#[derive(Debug)]
+pub struct Stretch<'a> {
+    belt: &'a Belt,
+    positions: Range<u64>,
+}
+
+/// The window as it was when this was made.
+#[derive(Debug)]
+pub struct Reader<'a> {
+    belt: &'a Belt,
+    window: Range<u64>,
+    /// The slot where the window begins.
+    first_slot: u64,
+}
+
+impl Belt {
+    /// A belt that keeps so many rows, whose memory is taken from the system when they are first used.
+    ///
+    /// # Errors
+    ///
+    /// [`AllocError`] when the machine could never hold them all.
+    pub fn new(kept: u64, row_bytes: usize) -> Result<Self, AllocError> {
+        let overflow =
+            || AllocError::Overflow { what: format!("{kept} rows of {row_bytes} bytes") };
+        // A sixteenth more, but for short belts, where it would be nothing, and for long ones, where it
+        // would be longer than any copy takes.
+        let slack = (kept / 16).clamp(16, 4096);
+        let slots = kept.checked_add(slack).ok_or_else(overflow)?;
+        let bytes = usize::try_from(slots).ok().and_then(|slots| slots.checked_mul(row_bytes));
+        Ok(Self {
+            memory: Untouched::new(bytes.ok_or_else(overflow)?)?,
+            row_bytes,
+            kept,
+            slots,
+            state: Mutex::default(),
+            moved: Condvar::new(),
+        })
+    }
+
+    /// How many rows are kept.
+    pub fn kept(&self) -> u64 {
+        self.kept
+    }
+
+    /// How many bytes a row has.
+    pub fn row_bytes(&self) -> usize {
+        self.row_bytes
+    }
+
+    /// How many rows there is room for: those that are kept and the slack.
+    pub fn slots(&self) -> u64 {
+        self.slots
+    }
+
+    /// How many rows can be reserved at once.
+    pub fn slack(&self) -> u64 {
+        self.slots - self.kept
+    }
+
+    /// Bytes of the rows that were ever used: the system has given these.
+    pub fn used_bytes(&self) -> usize {
+        let used = self.lock().reserved.min(self.slots);
+        used as usize * self.row_bytes
+    }
+
+    /// Which positions can be read now.
+    pub fn window(&self) -> Range<u64> {
+        self.lock().window(self.kept)
+    }
+
+    /// Positions for so many rows; none while readers or other writers are in the way.
+    ///
+    /// # Panics
+    ///
+    /// When it is more than the slack, for which there is never room.
+    #[inline]
+    pub fn try_reserve(&self, rows: u64) -> Option<Stretch<'_>> {
+        self.try_reserve_in(&mut self.lock(), rows)
+    }
+
+    /// As [`Belt::try_reserve`], waiting for readers and other writers.
+    ///
+    /// # Panics
+    ///
+    /// As [`Belt::try_reserve`].
+    pub fn reserve(&self, rows: u64) -> Stretch<'_> {
+        let mut state = self.lock();
+        loop {
+            if let Some(stretch) = self.try_reserve_in(&mut state, rows) {
+                return stretch;
+            }
+            state.waiting += 1;
+            state = self.moved.wait(state).unwrap_or_else(PoisonError::into_inner);
+            state.waiting -= 1;
+        }
+    }
+
+    #[inline]
+    fn try_reserve_in(&self, state: &mut State, rows: u64) -> Option<Stretch<'_>> {
+        assert!(rows <= self.slack(), "{rows} rows at once, of at most {}", self.slack());
+        let end = state.reserved + rows;
+        let floor = state.floors.iter().copied().min().unwrap_or(u64::MAX - self.slots);
+        if end > state.published + self.slack() || end > floor + self.slots {
+            return None;
+        }
+        let positions = state.reserved..end;
+        state.reserved = end;
+        Some(Stretch { belt: self, positions })
+    }
+
+    /// Everything in the window, to be read.
+    #[inline]
+    pub fn read(&self) -> Reader<'_> {
+        let mut state = self.lock();
+        let window = state.window(self.kept);
+        state.floors.push(window.start);
+        drop(state);
+        Reader { belt: self, first_slot: window.start % self.slots, window }
+    }
+
+    /// Empties the window. Rows that are being written now will be in it.
+    pub fn clear(&self) {
+        let mut state = self.lock();
+        state.cleared = state.published;
+    }
+
+    #[inline]
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // Every section leaves the state whole before anything in it can panic.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Where the row in a slot starts.
+    #[inline]
+    fn start(&self, slot: u64) -> NonNull<u8> {
+        assert!(slot < self.slots);
+        // SAFETY: the memory has `slots * row_bytes` bytes.
+        unsafe { self.memory.pointer().add(slot as usize * self.row_bytes) }
+    }
+
+    /// Publishes these positions, and says which are now below `published` that were not.
+    #[inline]
+    fn publish(&self, positions: Range<u64>) -> Range<u64> {
+        let mut state = self.lock();
+        let before = state.published;
+        if positions.start == before {
+            state.published = positions.end;
+            while let Some(next) =
+                state.early.iter().position(|range| range.start == state.published)
+            {
+                state.published = state.early.swap_remove(next).end;
+            }
+        } else {
+            state.early.push(positions);
+        }
+        let now = before..state.published;
+        let tell = state.waiting > 0;
+        drop(state);
+        if tell {
+            self.moved.notify_all();
+        }
+        now
+    }
+}
+
+impl Stretch<'_> {
+    /// Which positions these are.
+    pub fn positions(&self) -> Range<u64> {
+        self.positions.clone()
+    }
+
+    /// The bytes of the row at this place of the stretch: whatever was there before, until they are
+    /// written.
+    ///
+    /// # Panics
+    ///
+    /// When there are not so many rows.
+    #[inline]
+    pub fn row_mut(&mut self, index: u64) -> &mut [u8] {
+        assert!(index < self.positions.end - self.positions.start);
+        let start = self.belt.start((self.positions.start + index) % self.belt.slots);
+        // SAFETY: inside the memory and initialised; by invariants 2 to 4 nobody else reads or writes the
+        // rows of these positions, and the stretch is borrowed for as long.
+        unsafe { std::slice::from_raw_parts_mut(start.as_ptr(), self.belt.row_bytes) }
+    }
+
+    /// All rows, one behind the other: the first part lies before the end of the memory, and the second,
+    /// which may be empty, at its beginning.
+    #[inline]
+    pub fn rows_mut(&mut self) -> (&mut [u8], &mut [u8]) {
+        let belt = self.belt;
+        let rows = self.positions.end - self.positions.start;
+        if rows == 0 {
+            return (&mut [], &mut []);
+        }
+        let slot = self.positions.start % belt.slots;
+        let before = rows.min(belt.slots - slot);
+        let part = |slot: u64, rows: u64| (belt.start(slot), rows as usize * belt.row_bytes);
+        let (start, bytes) = part(slot, before);
+        // SAFETY: as in `row_mut`, for consecutive rows; `before` of them fit behind `slot`.
+        let first = unsafe { std::slice::from_raw_parts_mut(start.as_ptr(), bytes) };
+        let (start, bytes) = part(0, rows - before);
+        // SAFETY: as above. The slots of a stretch are no more than there are, so these end before `slot`.
+        let second = unsafe { std::slice::from_raw_parts_mut(start.as_ptr(), bytes) };
+        (first, second)
+    }
+
+    /// Lets everybody read the rows, once all earlier ones are published. Says which positions can now be
+    /// read that could not before: none while an earlier stretch is being written, and that one's too when
+    /// it was waited for.
+    #[inline]
+    pub fn publish(self) -> Range<u64> {
+        let stretch = std::mem::ManuallyDrop::new(self);
+        stretch.belt.publish(stretch.positions.clone())
+    }
+}
+
+impl Drop for Stretch<'_> {
+    fn drop(&mut self) {
+        let (first, second) = self.rows_mut();
+        first.fill(0);
+        second.fill(0);
+        self.belt.publish(self.positions.clone());
+    }
+}
+
+impl Reader<'_> {
+    /// Which positions may be read.
+    #[inline]
+    pub fn window(&self) -> Range<u64> {
+        self.window.clone()
+    }
+
+    /// In which slot the row of a position lies.
+    ///
+    /// # Panics
+    ///
+    /// When it is not in the window.
+    #[inline]
+    fn slot(&self, position: u64) -> u64 {
+        assert!(self.window.contains(&position), "{position} is not in {:?}", self.window);
+        let slot = self.first_slot + (position - self.window.start);
+        if slot < self.belt.slots { slot } else { slot - self.belt.slots }
+    }
+
+    /// The bytes of the row of a position.
+    ///
+    /// # Panics
+    ///
+    /// When it is not in the window.
+    #[inline]
+    pub fn row(&self, position: u64) -> &[u8] {
+        let start = self.belt.start(self.slot(position));
+        // SAFETY: inside the memory and initialised. By invariants 3 and 5 the row was published when this
+        // reader was made, and nobody writes its slot while this lives; the writer's bytes are seen, since
+        // it published them under the lock under which the reader was made.
+        unsafe { std::slice::from_raw_parts(start.as_ptr(), self.belt.row_bytes) }
+    }
+
+    /// Has the processor fetch a row that will be read soon: its start, and its end; the rest of a long one
+    /// it follows by itself.
+    #[inline]
+    pub fn prefetch(&self, position: u64) {
+        let slot = self.slot(position) as usize;
+        let start = self.belt.memory.pointer().as_ptr().wrapping_add(slot * self.belt.row_bytes);
+        prefetch_at(start);
+        let last = self.belt.row_bytes.clamp(1, 256) - 1;
+        for line in (64..=last).step_by(64) {
+            prefetch_at(start.wrapping_add(line));
+        }
+        prefetch_at(start.wrapping_add(last));
+    }
+
+    /// Copies each field of the rows of these positions, one after the other, into its column.
+    ///
+    /// # Panics
+    ///
+    /// When a position is not in the window, a field not inside a row, or a column not as long as all its
+    /// values.
+    pub fn gather(&self, positions: &[u64], fields: &[Field], columns: &mut [&mut [u8]]) {
+        assert_eq!(fields.len(), columns.len(), "a column for each field");
+        for (field, column) in fields.iter().zip(columns.iter()) {
+            let inside = field.offset.checked_add(field.bytes);
+            assert!(inside.is_some_and(|end| end <= self.belt.row_bytes), "{field:?}");
+            assert_eq!(field.bytes.checked_mul(positions.len()), Some(column.len()), "{field:?}");
+        }
+        // A block of rows at a time and in it field by field, so that what is the same for all values of a
+        // field is decided once for many, while the rows are still near.
+        let ask_for = |rows: &[u64]| rows.iter().for_each(|position| self.prefetch(*position));
+        let mut ahead = positions.chunks(AHEAD);
+        ahead.next().into_iter().for_each(ask_for);
+        let mut first = 0;
+        for rows in positions.chunks(AHEAD) {
+            ahead.next().into_iter().for_each(ask_for);
+            for (field, column) in fields.iter().zip(columns.iter_mut()) {
+                let range = first * field.bytes..(first + rows.len()) * field.bytes;
+                self.copy(rows, *field, &mut column[range]);
+            }
+            first += rows.len();
+        }
+    }
+
+    /// Copies a field of these rows.
+    fn copy(&self, rows: &[u64], field: Field, column: &mut [u8]) {
+        match field.bytes {
+            0 => {}
+            1 => self.copy_few::<1>(rows, field, column),
+            2 => self.copy_few::<2>(rows, field, column),
+            4 => self.copy_few::<4>(rows, field, column),
+            8 => self.copy_few::<8>(rows, field, column),
+            12 => self.copy_few::<12>(rows, field, column),
+            16 => self.copy_few::<16>(rows, field, column),
+            24 => self.copy_few::<24>(rows, field, column),
+            32 => self.copy_few::<32>(rows, field, column),
+            bytes => {
+                for (row, to) in rows.iter().zip(column.chunks_exact_mut(bytes)) {
+                    to.copy_from_slice(&self.row(*row)[field.offset..field.offset + bytes]);
+                }
+            }
+        }
+    }
+
+    /// As [`Reader::copy`] for a size that the compiler knows: a few instructions for each, not a call.
+    fn copy_few<const BYTES: usize>(&self, rows: &[u64], field: Field, column: &mut [u8]) {
+        let (values, _) = column.as_chunks_mut::<BYTES>();
+        for (row, to) in rows.iter().zip(values) {
+            to.copy_from_slice(&self.row(*row)[field.offset..field.offset + BYTES]);
+        }
+    }
+}
+
+impl Drop for Reader<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        let mut state = self.belt.lock();
+        // Readers with one floor are alike.
+        if let Some(at) = state.floors.iter().position(|floor| *floor == self.window.start) {
+            state.floors.swap_remove(at);
+        }
+        let tell = state.waiting > 0;
+        drop(state);
+        if tell {
+            self.belt.moved.notify_all();
+        }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    fn put(belt: &Belt, value: u64) -> Range<u64> {
+        let mut stretch = belt.reserve(1);
+        stretch.row_mut(0).copy_from_slice(&value.to_le_bytes());
+        stretch.publish()
+    }
+
+    fn value(reader: &Reader<'_>, position: u64) -> u64 {
+        u64::from_le_bytes(reader.row(position).try_into().unwrap())
+    }
+
+    #[test]
+    fn the_window_has_the_last_rows() {
+        let belt = Belt::new(3, 8).unwrap();
+        assert_eq!(belt.window(), 0..0);
+        for round in 0..100u64 {
+            assert_eq!(put(&belt, round * 7), round..round + 1);
+            let reader = belt.read();
+            assert_eq!(reader.window(), (round + 1).saturating_sub(3)..round + 1);
+            for position in reader.window() {
+                assert_eq!(value(&reader, position), position * 7);
+            }
+        }
+        belt.clear();
+        assert!(belt.window().is_empty());
+        put(&belt, 1);
+        assert_eq!(belt.window(), 100..101);
+        assert_eq!(belt.used_bytes(), 19 * 8);
+    }
+
+    #[test]
+    fn a_reader_keeps_its_rows_and_stops_writers_that_would_replace_them() {
+        let belt = Belt::new(4, 8).unwrap();
+        (0..4).for_each(|value| drop(put(&belt, value)));
+        let reader = belt.read();
+        let mut written = 4;
+        while let Some(mut stretch) = belt.try_reserve(1) {
+            stretch.row_mut(0).fill(0xff);
+            stretch.publish();
+            written += 1;
+        }
+        assert_eq!(written, belt.slots());
+        assert!((0..4).all(|position| value(&reader, position) == position));
+        drop(reader);
+        assert_eq!(belt.try_reserve(1).map(Stretch::publish), Some(20..21));
+    }
+
+    #[test]
+    fn rows_are_published_in_order() {
+        let belt = Belt::new(8, 8).unwrap();
+        let (first, second, third) = (belt.reserve(2), belt.reserve(1), belt.reserve(1));
+        assert_eq!(third.publish(), 0..0);
+        assert_eq!(second.publish(), 0..0);
+        assert!(belt.window().is_empty());
+        assert_eq!(first.publish(), 0..4);
+        assert_eq!(belt.window(), 0..4);
+    }
+
+    #[test]
+    fn a_stretch_that_is_dropped_leaves_zeros_and_no_hole() {
+        let belt = Belt::new(8, 8).unwrap();
+        put(&belt, 5);
+        let mut stretch = belt.reserve(1);
+        stretch.row_mut(0).fill(1);
+        drop(stretch);
+        put(&belt, 6);
+        let reader = belt.read();
+        assert_eq!((0..3).map(|at| value(&reader, at)).collect::<Vec<_>>(), [5, 0, 6]);
+    }
+
+    #[test]
+    fn a_stretch_may_go_over_the_end_of_the_memory() {
+        let belt = Belt::new(4, 8).unwrap();
+        for round in 0..10u64 {
+            let mut stretch = belt.reserve(7);
+            let positions = stretch.positions();
+            let (first, second) = stretch.rows_mut();
+            assert_eq!(first.len() + second.len(), 7 * 8);
+            let rows = first.chunks_exact_mut(8).chain(second.chunks_exact_mut(8));
+            rows.zip(positions).for_each(|(row, at)| row.copy_from_slice(&at.to_le_bytes()));
+            stretch.publish();
+            let reader = belt.read();
+            assert_eq!(reader.window(), round * 7 + 3..round * 7 + 7);
+            assert!(reader.window().all(|position| value(&reader, position) == position));
+        }
+    }
+
+    #[test]
+    fn gathers_fields_of_every_size() {
+        let sizes = [0usize, 1, 2, 3, 4, 8, 12, 16, 24, 32, 40, 300];
+        let mut fields = Vec::new();
+        let mut offset = 0;
+        for bytes in sizes {
+            fields.push(Field { offset, bytes });
+            offset += bytes;
+        }
+        let belt = Belt::new(50, offset).unwrap();
+        for position in 0..70u64 {
+            let mut stretch = belt.reserve(1);
+            let row = stretch.row_mut(0);
+            row.iter_mut()
+                .enumerate()
+                .for_each(|(at, byte)| *byte = (position as usize * 31 + at) as u8);
+            stretch.publish();
+        }
+        let positions: Vec<u64> = (0..77).map(|at| 20 + at * 17 % 50).collect();
+        let mut columns: Vec<Vec<u8>> = sizes.map(|bytes| vec![0; bytes * 77]).into();
+        let mut targets: Vec<&mut [u8]> = columns.iter_mut().map(Vec::as_mut_slice).collect();
+        belt.read().gather(&positions, &fields, &mut targets);
+        for (field, column) in fields.iter().zip(&columns) {
+            for (at, byte) in column.iter().enumerate() {
+                let position = positions[at / field.bytes] as usize;
+                assert_eq!(*byte, (position * 31 + field.offset + at % field.bytes) as u8);
+            }
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "is not in")]
+    fn what_has_fallen_off_cannot_be_read() {
+        let belt = Belt::new(2, 8).unwrap();
+        (0..5).for_each(|value| drop(put(&belt, value)));
+        belt.read().row(2);
+    }
+
+    #[test]
+    fn impossible_sizes_are_errors() {
+        assert!(matches!(Belt::new(u64::MAX, 8), Err(AllocError::Overflow { .. })));
+        assert!(matches!(Belt::new(1 << 40, 1 << 10), Err(AllocError::Refused { .. })));
+    }
+
+    #[test]
+    fn readers_see_whole_rows_while_writers_replace_them() {
+        let belt = Belt::new(64, 256).unwrap();
+        let rounds = if cfg!(miri) { 50 } else { 20_000u64 };
+        std::thread::scope(|scope| {
+            for writer in 0..2u64 {
+                let belt = &belt;
+                scope.spawn(move || {
+                    for round in 0..rounds {
+                        let mut stretch = belt.reserve(1 + round % 3);
+                        let (first, second) = stretch.rows_mut();
+                        for row in first.chunks_exact_mut(256).chain(second.chunks_exact_mut(256)) {
+                            row.fill((round % 100) as u8 * 2 + writer as u8);
+                        }
+                        stretch.publish();
+                    }
+                });
+            }
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    for _ in 0..rounds {
+                        let reader = belt.read();
+                        for position in reader.window() {
+                            let row = reader.row(position);
+                            assert!(row.iter().all(|byte| *byte == row[0]));
+                        }
+                    }
+                });
+            }
+        });
+        assert_eq!(belt.window().end, 2 * (0..rounds).map(|round| 1 + round % 3).sum::<u64>());
+    }
+}
