@@ -16,6 +16,7 @@ __all__ = [
     "LimiterError",
     "PriorityError",
     "RefusedError",
+    "ReplayError",
     "ShardWarning",
     "SpecError",
     "TableNotFoundError",
@@ -107,6 +108,10 @@ class PriorityError(EchoicError, ValueError):
 
 class LimiterError(EchoicError, ValueError):
     """With these numbers somebody would wait for ever, and why."""
+
+
+class ReplayError(EchoicError, ValueError):
+    """A local buffer can't do what was asked: the message says what it was, and what would do."""
 
 
 class CheckpointError(EchoicError, ValueError):

@@ -4,6 +4,7 @@
 //! - [`transitions`]: the rows, written in order and drawn at random.
 //! - [`priorities`]: draws in proportion to a power of a priority.
 //! - [`episodes`]: which transitions follow each other.
+//! - [`steps`]: n-step returns, windows and goals.
 //! - [`error`]: what can be wrong with a call.
 //!
 //! Rows lie on a [`Belt`](echoic_memory::belt::Belt): all leaves of a transition next to each other, so that a
@@ -15,8 +16,10 @@ pub mod episodes;
 pub mod error;
 pub mod layout;
 pub mod priorities;
+pub mod steps;
 pub mod transitions;
 
+pub use echoic_memory::belt::Reader as BeltReader;
 pub use error::BufferError;
 pub use layout::RowLayout;
 pub use priorities::Priorities;

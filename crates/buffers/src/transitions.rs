@@ -62,6 +62,17 @@ pub struct Notes {
     ended: Vec<bool>,
 }
 
+impl Notes {
+    /// Those of some of the rows.
+    pub fn part(&self, rows: Range<usize>) -> Self {
+        Self {
+            priorities: self.priorities.get(rows.clone()).unwrap_or_default().to_vec(),
+            envs: self.envs.get(rows).unwrap_or(&self.envs).to_vec(),
+            ended: Vec::new(),
+        }
+    }
+}
+
 /// Rows that were drawn. Its vectors are used again by the next draw.
 #[derive(Debug, Clone, Default)]
 pub struct Picks {
@@ -317,6 +328,25 @@ impl Transitions {
         let known = index.priorities.as_mut().ok_or(BufferError::NoPriorities)?;
         known.set_many(&updates);
         Ok(updates.len())
+    }
+
+    /// All that can be drawn, and what `look` finds in the index about it at the same moment.
+    pub fn all<T>(
+        &self,
+        look: impl FnOnce(Range<u64>, Option<&Priorities>, Option<&Episodes>) -> T,
+    ) -> (Reader<'_>, T) {
+        let index = self.index.as_ref().map(lock);
+        let reader = self.belt.read();
+        let known =
+            index.as_ref().map(|index| (index.priorities.as_ref(), index.episodes.as_ref()));
+        let (priorities, episodes) = known.unwrap_or_default();
+        let found = look(reader.window(), priorities, episodes);
+        (reader, found)
+    }
+
+    /// In which slot the row of a position is.
+    pub fn slot(&self, position: u64) -> u32 {
+        (position % self.belt.slots()) as u32
     }
 
     /// Looks at the priorities, and at the window that they are of.

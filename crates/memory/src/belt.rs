@@ -161,7 +161,13 @@ impl Belt {
     /// When it is more than the slack, for which there is never room.
     #[inline]
     pub fn try_reserve(&self, rows: u64) -> Option<Stretch<'_>> {
-        self.try_reserve_in(&mut self.lock(), rows)
+        let mut state = self.lock();
+        if !self.has_room(&state, rows) {
+            return None;
+        }
+        let positions = state.reserved..state.reserved + rows;
+        state.reserved = positions.end;
+        Some(Stretch { belt: self, positions })
     }
 
     /// As [`Belt::try_reserve`], waiting for readers and other writers.
@@ -170,28 +176,35 @@ impl Belt {
     ///
     /// As [`Belt::try_reserve`].
     pub fn reserve(&self, rows: u64) -> Stretch<'_> {
-        let mut state = self.lock();
         loop {
-            if let Some(stretch) = self.try_reserve_in(&mut state, rows) {
+            if let Some(stretch) = self.try_reserve(rows) {
                 return stretch;
             }
+            self.wait_for_room(rows);
+        }
+    }
+
+    /// Waits until so many rows could be reserved. Another thread may be quicker to do so.
+    ///
+    /// # Panics
+    ///
+    /// As [`Belt::try_reserve`].
+    pub fn wait_for_room(&self, rows: u64) {
+        let mut state = self.lock();
+        while !self.has_room(&state, rows) {
             state.waiting += 1;
             state = self.moved.wait(state).unwrap_or_else(PoisonError::into_inner);
             state.waiting -= 1;
         }
     }
 
+    /// Whether invariants 2 and 3 would hold with so many rows more.
     #[inline]
-    fn try_reserve_in(&self, state: &mut State, rows: u64) -> Option<Stretch<'_>> {
+    fn has_room(&self, state: &State, rows: u64) -> bool {
         assert!(rows <= self.slack(), "{rows} rows at once, of at most {}", self.slack());
         let end = state.reserved + rows;
         let floor = state.floors.iter().copied().min().unwrap_or(u64::MAX - self.slots);
-        if end > state.published + self.slack() || end > floor + self.slots {
-            return None;
-        }
-        let positions = state.reserved..end;
-        state.reserved = end;
-        Some(Stretch { belt: self, positions })
+        end <= state.published + self.slack() && end <= floor + self.slots
     }
 
     /// Everything in the window, to be read.

@@ -59,6 +59,17 @@ impl<'a, 'py> Header<'a, 'py> {
         self.fields().flags & flags::NPY_ARRAY_C_CONTIGUOUS != 0
     }
 
+    /// Whether its elements may be changed.
+    #[inline]
+    pub fn is_writeable(&self) -> bool {
+        self.fields().flags & flags::NPY_ARRAY_WRITEABLE != 0
+    }
+
+    /// The dtype of the elements.
+    pub fn descr(&self) -> Bound<'py, PyArrayDescr> {
+        self.0.dtype()
+    }
+
     /// How many bytes a contiguous array of this shape and dtype has.
     #[inline]
     pub fn nbytes(&self) -> Option<usize> {
@@ -113,6 +124,38 @@ pub unsafe fn view<'py>(
         PY_ARRAY_API.PyArray_SetBaseObject(py, array.as_ptr().cast(), owner.clone().into_ptr())
     };
     if failed != 0 { Err(PyErr::fetch(py)) } else { Ok(array) }
+}
+
+/// That no two of these contiguous arrays have bytes in common.
+pub fn refuse_overlaps(arrays: &[Bound<'_, PyAny>]) -> Result<(), String> {
+    let range = |array| {
+        let header = Header::of(array)?;
+        let start = header.data() as usize;
+        Some(start..start + header.nbytes()?)
+    };
+    let mut ranges: Vec<_> = arrays.iter().filter_map(range).filter(|r| !r.is_empty()).collect();
+    ranges.sort_by_key(|range| range.start);
+    let apart = ranges.windows(2).all(|pair| pair[0].end <= pair[1].start);
+    if apart { Ok(()) } else { Err("two of the arrays to be written share memory".into()) }
+}
+
+/// The bytes of contiguous, writable arrays.
+///
+/// # Safety
+///
+/// Nobody else may read or write the arrays' elements while the bytes are borrowed, no two of the arrays
+/// may share memory, and all must stay alive and be given no other memory.
+pub unsafe fn bytes_mut<'a>(arrays: &'a [Bound<'_, PyAny>]) -> Vec<&'a mut [u8]> {
+    let bytes = |array| match Header::of(array) {
+        Some(header) if header.nbytes().is_some_and(|bytes| bytes > 0) => {
+            // SAFETY: a contiguous array has so many initialised bytes; the rest is the caller's promise.
+            unsafe {
+                std::slice::from_raw_parts_mut(header.data(), header.nbytes().unwrap_or_default())
+            }
+        }
+        _ => Default::default(),
+    };
+    arrays.iter().map(bytes).collect()
 }
 
 /// The bytes of a numpy scalar of just this dtype, which must be one of numpy's own of a fixed size;

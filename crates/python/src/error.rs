@@ -1,6 +1,7 @@
 //! Rust errors as the classes of `echoic.errors`, which are defined in Python so that each can also
 //! be the builtin that it resembles.
 
+use echoic_buffers::BufferError;
 use echoic_replay::StreamError;
 use echoic_replay::limiter::Reason;
 use echoic_replay::table::TableError;
@@ -29,6 +30,7 @@ error_class!(trajectory_error, "TrajectoryError");
 error_class!(disconnected_error, "DisconnectedError");
 error_class!(refused_error, "RefusedError");
 error_class!(limiter_error, "LimiterError");
+error_class!(replay_error, "ReplayError");
 error_class!(priority_error, "PriorityError");
 error_class!(table_not_found_error, "TableNotFoundError");
 error_class!(checkpoint_error, "CheckpointError");
@@ -151,5 +153,15 @@ pub fn table_error(py: Python<'_>, error: &TableError) -> PyErr {
         TableError::Restore(_) => checkpoint_error(py, text),
         TableError::Interrupted => pyo3::exceptions::PyRuntimeError::new_err(text),
         _ => pyo3::exceptions::PyValueError::new_err(text),
+    }
+}
+
+/// Why a local buffer refused a call.
+pub fn buffer_error(py: Python<'_>, error: &BufferError) -> PyErr {
+    let message = error.to_string();
+    match error {
+        BufferError::Priority { .. } | BufferError::NoPriorities => priority_error(py, message),
+        BufferError::Memory(_) => pyo3::exceptions::PyMemoryError::new_err(message),
+        _ => replay_error(py, message),
     }
 }

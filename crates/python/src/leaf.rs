@@ -147,31 +147,55 @@ impl Source {
         stride: usize,
         column: usize,
     ) {
-        let mut from = offset;
+        // The common sizes as constants: each copy is then a few instructions, not a call.
         match bytes {
             0 => {}
-            // The common sizes as constants: each copy is then one instruction, not a call.
-            4 => {
-                for row in rows.chunks_exact_mut(stride) {
-                    // SAFETY: the caller's promise.
-                    unsafe { self.copy_to(from, &mut row[column..column + 4]) };
-                    from += 4;
-                }
-            }
-            8 => {
-                for row in rows.chunks_exact_mut(stride) {
-                    // SAFETY: the caller's promise.
-                    unsafe { self.copy_to(from, &mut row[column..column + 8]) };
-                    from += 8;
-                }
-            }
+            // SAFETY: the caller's promise, here and below.
+            1 => unsafe { self.copy_few_to_rows::<1>(offset, rows, stride, column) },
+            // SAFETY: as above.
+            2 => unsafe { self.copy_few_to_rows::<2>(offset, rows, stride, column) },
+            // SAFETY: as above.
+            4 => unsafe { self.copy_few_to_rows::<4>(offset, rows, stride, column) },
+            // SAFETY: as above.
+            8 => unsafe { self.copy_few_to_rows::<8>(offset, rows, stride, column) },
+            // SAFETY: as above.
+            16 => unsafe { self.copy_few_to_rows::<16>(offset, rows, stride, column) },
+            // SAFETY: as above.
+            32 => unsafe { self.copy_few_to_rows::<32>(offset, rows, stride, column) },
             bytes => {
+                let mut from = offset;
                 for row in rows.chunks_exact_mut(stride) {
                     // SAFETY: the caller's promise.
                     unsafe { self.copy_to(from, &mut row[column..column + bytes]) };
                     from += bytes;
                 }
             }
+        }
+    }
+
+    /// As [`Source::copy_to_rows`] for values of a size that the compiler knows.
+    ///
+    /// # Safety
+    ///
+    /// As there.
+    unsafe fn copy_few_to_rows<const BYTES: usize>(
+        &self,
+        offset: usize,
+        rows: &mut [u8],
+        stride: usize,
+        column: usize,
+    ) {
+        let mut from = match &self.bytes {
+            // SAFETY: inside the array's memory by the caller's promise.
+            Bytes::Array { data, .. } => unsafe { data.add(offset) },
+            Bytes::Inline(bytes) => bytes[offset..offset + BYTES].as_ptr(),
+        };
+        for row in rows.chunks_exact_mut(stride) {
+            let to: &mut [u8; BYTES] =
+                row[column..].first_chunk_mut().expect("the column is inside the row");
+            // SAFETY: by the caller's promise there is a value for each row.
+            unsafe { from.copy_to_nonoverlapping(to.as_mut_ptr(), BYTES) };
+            from = from.wrapping_add(BYTES);
         }
     }
 }

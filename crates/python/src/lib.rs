@@ -8,17 +8,19 @@
 //! - `tree`, `leaf` and `sources`: from a Python tree to checked byte sources and back.
 //! - `buffers`, `primitives`, `collect`: local buffers, functions on arrays, and native rollouts.
 //! - `array`: the thin edge to numpy's C API, and the only file that calls it.
-//! - `pending`: a batch on its way. `numbers`: keys and priorities from arrays. `memory`: bytes for arrays of our own. `fork`: servers stay in their process.
+//! - `pending`: a batch on its way. `numbers`: keys and priorities from arrays. `memory`: bytes for arrays of our own; `arena` keeps them for later batches, `columns` divides them. `fork`: servers stay in their process.
 //! - `updates`: priorities on their way. `wait`: waiting without the GIL, with Ctrl-C and deadlines.
 //! - `error`: Rust errors as the classes of `echoic.errors`.
 
 mod accumulator;
 mod allocations;
+mod arena;
 mod array;
 mod buffers;
 mod checkpoints;
 mod client;
 mod collect;
+mod columns;
 mod doors;
 mod dtype;
 mod error;

@@ -29,6 +29,25 @@ pub fn key_numbers(values: &Bound<'_, PyAny>) -> PyResult<Vec<u64>> {
     converted(&array, descr, u64::from_ne_bytes)
 }
 
+/// Whole numbers of any integer dtype, or one of them.
+pub fn index_numbers(values: &Bound<'_, PyAny>) -> PyResult<Vec<i128>> {
+    static DTYPE: PyOnceLock<Py<PyArrayDescr>> = PyOnceLock::new();
+    let py = values.py();
+    let descr = DTYPE.get_or_try_init(py, || dtype::to_numpy(py, Dtype::Int(8)))?.bind(py);
+    if let Some(words) = words(values, descr) {
+        return Ok(words.map(|word| i64::from_ne_bytes(word).into()).collect());
+    }
+    let array = py.import("numpy")?.call_method1("asarray", (values,))?;
+    let kind: String = array.getattr("dtype")?.getattr("kind")?.extract()?;
+    let empty = array.getattr("size")?.extract::<usize>()? == 0;
+    if !(empty || kind == "u" || kind == "i") {
+        let dtype = array.getattr("dtype")?;
+        let text = format!("indices are whole numbers, as a sample gives them; got {dtype}");
+        return Err(PyValueError::new_err(text));
+    }
+    array.call_method0("ravel")?.call_method0("tolist")?.extract()
+}
+
 /// Priorities, of whatever dtype.
 pub fn float_numbers(values: &Bound<'_, PyAny>) -> PyResult<Vec<f64>> {
     static DTYPE: PyOnceLock<Py<PyArrayDescr>> = PyOnceLock::new();

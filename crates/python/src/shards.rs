@@ -9,11 +9,12 @@ use echoic_replay::stream::Wait;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
+use crate::arena::Arena;
 use crate::error::spec_error;
 use crate::fork::Process;
 use crate::numbers::{float_numbers, key_numbers};
 use crate::remote::{Connection, RemoteTable, tables_error};
-use crate::table::{Arena, Batch, BatchInfo};
+use crate::table::{Batch, BatchInfo};
 use crate::wait;
 
 /// Draws batches from one table on several servers, and knows whose items they were.

@@ -1,8 +1,15 @@
-//! Local buffers.
+//! Local buffers: `form` says what a transition looks like, `replay` has the classes, `state` takes their
+//! content out and puts it back.
+
+mod form;
+mod replay;
+mod state;
 
 use pyo3::prelude::*;
 
 /// Adds them to the module.
-pub fn add(_module: &Bound<'_, PyModule>) -> PyResult<()> {
+pub fn add(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_class::<replay::ReplayBuffer>()?;
+    module.add_class::<replay::PrioritizedReplayBuffer>()?;
     Ok(())
 }

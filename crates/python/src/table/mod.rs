@@ -1,6 +1,5 @@
 //! A table in this process.
 
-mod arena;
 mod batch;
 mod settings;
 mod shape;
@@ -15,10 +14,10 @@ use echoic_replay::trajectory::{Signature, Trajectory};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-pub use self::arena::Arena;
 pub use self::batch::{Batch, BatchInfo};
 pub use self::settings::Settings;
 pub use self::shape::{Forms, Items, Shape, offsets};
+use crate::arena::Arena;
 use crate::error::{set, table_error};
 use crate::fork::Process;
 use crate::numbers::{float_numbers, key_numbers};

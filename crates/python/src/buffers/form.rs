@@ -1,0 +1,346 @@
+//! The form of a transition: its fields, the tree of each, and where their leaves lie in a row.
+//!
+//! A form is made of an example, one entry a field, or of two numbers: then everything is a vector of 32-bit
+//! floats and is converted to that.
+
+use echoic_buffers::RowLayout;
+use echoic_replay::{Dtype, Leaf};
+use numpy::{PyArrayDescrMethods, PyUntypedArrayMethods};
+use pyo3::exceptions::PyTypeError;
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyString};
+
+use crate::array::{self, Header};
+use crate::columns::{Plan, view};
+use crate::error::{buffer_error, spec_error};
+use crate::leaf::{LeafRule, Many, One, ShapeRule, Source, display};
+use crate::memory::Memory;
+use crate::tree::{Node, Tree};
+
+/// The fields that mean something here, in the order in which `push` takes them.
+pub const NAMES: [&str; 6] = ["obs", "actions", "rewards", "terminated", "truncated", "next_obs"];
+
+/// One field of a transition.
+pub struct Field {
+    pub name: Py<PyString>,
+    pub text: String,
+    pub tree: Tree,
+    /// The number of its first leaf among those of all fields.
+    pub first: usize,
+    /// Whether values of other dtypes are converted: always where everything is a vector of floats, and
+    /// for a field that is one number.
+    converts: bool,
+}
+
+/// See the [module](self).
+pub struct Form {
+    pub fields: Vec<Field>,
+    pub layout: RowLayout,
+    /// The widths of observations and actions, where everything is a vector of floats.
+    pub widths: Option<(usize, usize)>,
+    /// The field and the number in it of each leaf.
+    leaves: Vec<(usize, usize)>,
+}
+
+impl Form {
+    /// Vectors of 32-bit floats of these widths.
+    pub fn of_widths(py: Python<'_>, obs: usize, act: usize) -> PyResult<Self> {
+        let leaf = |name: &str, dtype, shape: &[usize]| -> PyResult<Tree> {
+            let leaf = Leaf { path: name.to_owned(), dtype, shape: shape.to_vec() };
+            Ok(Tree::from_parts(Node::Leaf(0), vec![LeafRule::from_leaf(py, leaf)?]))
+        };
+        let float = Dtype::Float(4);
+        let trees = vec![
+            leaf(NAMES[0], float, &[obs])?,
+            leaf(NAMES[1], float, &[act])?,
+            leaf(NAMES[2], float, &[])?,
+            leaf(NAMES[3], Dtype::Bool, &[])?,
+            leaf(NAMES[4], Dtype::Bool, &[])?,
+            leaf(NAMES[5], float, &[obs])?,
+        ];
+        let names = NAMES.map(str::to_owned).into_iter();
+        Self::new(py, names.zip(trees).collect(), Some((obs, act)))
+    }
+
+    /// The form of an example: a dict with an entry for each field.
+    pub fn of_example(example: &Bound<'_, PyAny>) -> PyResult<Self> {
+        let py = example.py();
+        let dict = example.cast::<PyDict>().map_err(|_| {
+            let class = example.get_type().name().map_or("?".into(), |name| name.to_string());
+            spec_error(
+                py,
+                format!(
+                    "the example must be a dict with an entry for each field, such as 'obs', \
+                     'actions' and 'rewards'; got a {class}"
+                ),
+            )
+        })?;
+        let mut trees = Vec::new();
+        for name in NAMES {
+            if let Some(value) = dict.get_item(name)? {
+                trees.push((name.to_owned(), Tree::compile(&value, name)?));
+            }
+        }
+        for (key, value) in dict.iter() {
+            let name = key.cast::<PyString>().map_err(|_| {
+                spec_error(py, "the fields of an example must have strings as names")
+            })?;
+            let name = name.to_str()?.to_owned();
+            if !NAMES.contains(&&*name) {
+                let tree = Tree::compile(&value, &name)?;
+                trees.push((name, tree));
+            }
+        }
+        for (_, tree) in &trees {
+            tree.try_build(py, 1)?;
+        }
+        Self::new(py, trees, None)
+    }
+
+    fn new(
+        py: Python<'_>,
+        trees: Vec<(String, Tree)>,
+        widths: Option<(usize, usize)>,
+    ) -> PyResult<Self> {
+        let mut fields = Vec::with_capacity(trees.len());
+        let mut leaves = Vec::new();
+        for (text, tree) in trees {
+            let first = leaves.len();
+            leaves.extend((0..tree.rules.len()).map(|leaf| (fields.len(), leaf)));
+            let number = |rule: &LeafRule| rule.leaf.shape.is_empty();
+            let converts = matches!(tree.root(), Node::Leaf(_))
+                && (widths.is_some() || tree.rules.iter().all(number));
+            let name = PyString::intern(py, &text).unbind();
+            fields.push(Field { name, text, tree, first, converts });
+        }
+        if leaves.is_empty() {
+            return Err(spec_error(py, "the example has no leaves: there is nothing to store"));
+        }
+        let layout = RowLayout::new(
+            fields.iter().flat_map(|field| field.tree.rules.iter().map(|rule| &rule.leaf)),
+        );
+        let layout = layout.map_err(|error| buffer_error(py, &error.into()))?;
+        Ok(Self { fields, layout, widths, leaves })
+    }
+
+    /// The rule of a leaf.
+    pub fn rule(&self, leaf: usize) -> &LeafRule {
+        let (field, own) = self.leaves[leaf];
+        &self.fields[field].tree.rules[own]
+    }
+
+    /// How many leaves there are.
+    pub fn leaf_count(&self) -> usize {
+        self.leaves.len()
+    }
+
+    /// The number of a field.
+    pub fn position(&self, name: &str) -> Option<usize> {
+        self.fields.iter().position(|field| field.text == name)
+    }
+
+    /// Whether a leaf is of this field.
+    pub fn has_leaf(&self, name: &str, leaf: usize) -> bool {
+        self.leaves.get(leaf).is_some_and(|(field, _)| self.fields[*field].text == name)
+    }
+
+    /// The leaf of a field that is one, with its number.
+    pub fn only_leaf(&self, name: &str) -> Option<(usize, &Leaf)> {
+        let field = &self.fields[self.position(name)?];
+        match (field.tree.root(), &field.tree.rules[..]) {
+            (Node::Leaf(_), [rule]) => Some((field.first, &rule.leaf)),
+            _ => None,
+        }
+    }
+
+    /// Checks the value of each field, in their order, and appends a source for each leaf. Says how many
+    /// rows there are, if there may be many.
+    pub fn gather(
+        &self,
+        py: Python<'_>,
+        values: &[Bound<'_, PyAny>],
+        many: bool,
+        sources: &mut Vec<Source>,
+    ) -> PyResult<Option<usize>> {
+        let mut rows = Many::default();
+        for (field, value) in self.fields.iter().zip(values) {
+            let begin = sources.len();
+            let result = if many {
+                field.gather(value, &mut rows, true, sources)
+            } else {
+                field.gather(value, &mut One, false, sources)
+            };
+            result?;
+            sources[begin..].iter_mut().for_each(|source| source.leaf += field.first);
+        }
+        // Converting one value may have run Python code that changed another.
+        sources.iter().try_for_each(|source| source.recheck(py, self.rule(source.leaf)))?;
+        Ok(rows.rows)
+    }
+
+    /// Checks again that no source has changed, after Python code could run.
+    pub fn recheck(&self, py: Python<'_>, sources: &[Source]) -> PyResult<()> {
+        sources.iter().try_for_each(|source| source.recheck(py, self.rule(source.leaf)))
+    }
+
+    /// How many bytes each leaf has in a batch of so many rows.
+    pub fn column_bytes(&self, rows: usize) -> Vec<usize> {
+        let places = self.layout.fields().iter();
+        places.map(|place| place.bytes.checked_mul(rows).unwrap_or(usize::MAX)).collect()
+    }
+
+    /// A batch as a dict of its fields, over columns of `memory`. Each has these axes before its own.
+    pub fn build<'py>(
+        &self,
+        py: Python<'py>,
+        memory: &Py<Memory>,
+        plan: &Plan,
+        axes: &[usize],
+    ) -> PyResult<Bound<'py, PyDict>> {
+        let batch = PyDict::new(py);
+        let mut shape = Vec::with_capacity(8);
+        for field in &self.fields {
+            let mut leaf = |leaf: usize| {
+                let rule = &field.tree.rules[leaf];
+                shape.clear();
+                shape.extend_from_slice(axes);
+                shape.extend_from_slice(&rule.leaf.shape);
+                view(py, memory, plan, field.first + leaf, rule.descr.bind(py), &shape)
+            };
+            let value = match field.tree.root() {
+                Node::Leaf(own) => leaf(*own)?,
+                _ => field.tree.build(py, &mut leaf)?,
+            };
+            batch.set_item(field.name.bind(py), value)?;
+        }
+        Ok(batch)
+    }
+
+    /// The arrays of a batch to be written into: one for each leaf, contiguous, writable, of just the right
+    /// dtype and shape, and none over the memory of another.
+    pub fn targets<'py>(
+        &self,
+        out: &Bound<'py, PyAny>,
+        axes: &[usize],
+    ) -> PyResult<Vec<Bound<'py, PyAny>>> {
+        let py = out.py();
+        let out = out.cast::<PyDict>().map_err(|_| {
+            PyTypeError::new_err("out must be a dict of arrays, as an earlier sample returned it")
+        })?;
+        let mut targets = Vec::with_capacity(self.leaf_count());
+        for field in &self.fields {
+            let value = out
+                .get_item(field.name.bind(py))?
+                .ok_or_else(|| spec_error(py, format!("out has no entry `{}`", field.text)))?;
+            let mut found: Vec<Option<Bound<'py, PyAny>>> = vec![None; field.tree.rules.len()];
+            field.tree.visit(&value, &mut |leaf, array| {
+                let rule = &field.tree.rules[leaf];
+                check_target(py, rule, array, axes)?;
+                found[leaf] = Some(array.clone());
+                Ok(())
+            })?;
+            targets.extend(found.into_iter().flatten());
+        }
+        array::refuse_overlaps(&targets).map_err(|text| spec_error(py, text))?;
+        Ok(targets)
+    }
+}
+
+fn check_target(
+    py: Python<'_>,
+    rule: &LeafRule,
+    target: &Bound<'_, PyAny>,
+    axes: &[usize],
+) -> PyResult<()> {
+    let shape: Vec<usize> = [axes, &rule.leaf.shape[..]].concat();
+    let header = Header::of_exact(target);
+    let good = header.is_some_and(|header| {
+        header.has_dtype(rule.descr.bind(py))
+            && header.shape() == shape
+            && header.is_c_contiguous()
+            && header.is_writeable()
+    });
+    if good {
+        return Ok(());
+    }
+    let name = display(&rule.leaf.path);
+    let got = match header {
+        Some(header) => format!(
+            "{}{:?}{}",
+            header.descr(),
+            header.shape(),
+            if header.is_writeable() { "" } else { ", read-only" }
+        ),
+        None => target.get_type().name().map_or("?".into(), |name| name.to_string()),
+    };
+    let dtype = rule.leaf.dtype;
+    let text = format!("out: `{name}`: expected a contiguous writable {dtype}{shape:?}, got {got}");
+    Err(spec_error(py, text))
+}
+
+impl Field {
+    fn gather(
+        &self,
+        value: &Bound<'_, PyAny>,
+        shapes: &mut impl ShapeRule,
+        many: bool,
+        sources: &mut Vec<Source>,
+    ) -> PyResult<()> {
+        let begin = sources.len();
+        let error = match self.tree.gather(value, shapes, sources) {
+            Ok(()) => return Ok(()),
+            Err(error) => error,
+        };
+        sources.truncate(begin);
+        let [rule] = &self.tree.rules[..] else { return Err(error) };
+        match self.converted(value, rule, many)? {
+            Some(array) => self.tree.gather(&array, shapes, sources),
+            None => Err(error),
+        }
+    }
+
+    /// The value in this field's dtype and shape, if it can be had without changing what it means.
+    fn converted<'py>(
+        &self,
+        value: &Bound<'py, PyAny>,
+        rule: &LeafRule,
+        many: bool,
+    ) -> PyResult<Option<Bound<'py, PyAny>>> {
+        if !self.converts || value.is_none() {
+            return Ok(None);
+        }
+        let py = value.py();
+        let numpy = py.import("numpy")?;
+        let Ok(array) = numpy.call_method1("asarray", (value,)) else { return Ok(None) };
+        let Ok(array) = array.cast_into::<numpy::PyUntypedArray>() else { return Ok(None) };
+        let descr = rule.descr.bind(py);
+        // A flag may come as a number; everything else keeps its kind, or becomes a wider one.
+        let fits = match rule.leaf.dtype {
+            Dtype::Bool => b"biuf".contains(&array.dtype().kind()),
+            _ => {
+                numpy.call_method1("can_cast", (array.dtype(), descr, "same_kind"))?.is_truthy()?
+            }
+        };
+        if !fits {
+            return Ok(None);
+        }
+        let array = array.into_any().call_method1("astype", (descr,))?;
+        // One number may stand for a vector of one, and the other way round.
+        let lead = usize::from(many);
+        let shape = match Header::of(&array) {
+            Some(header) => header.shape().to_vec(),
+            None => return Ok(None),
+        };
+        let own = &rule.leaf.shape;
+        let inner: usize = shape.iter().skip(lead).product();
+        let squeezed = shape.len() >= lead
+            && own.iter().product::<usize>() == 1
+            && inner == 1
+            && shape.len() <= lead + 1;
+        if squeezed && shape[lead..] != own[..] {
+            let wanted: Vec<usize> = [&shape[..lead], &own[..]].concat();
+            return Ok(Some(array.call_method1("reshape", (wanted,))?));
+        }
+        Ok(Some(array))
+    }
+}

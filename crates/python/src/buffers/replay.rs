@@ -1,0 +1,949 @@
+//! Replay buffers in the memory of this process.
+
+use std::cell::RefCell;
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use echoic_buffers::episodes::Episodes;
+use echoic_buffers::priorities::Draw;
+use echoic_buffers::steps::{Goal, Runs, goals};
+use echoic_buffers::transitions::{Notes, Picks, Request, Settings};
+use echoic_buffers::{BufferError, Transitions};
+use echoic_replay::Dtype;
+use echoic_replay::rng::Rng;
+use numpy::{PyArray1, PyArrayDescr};
+use pyo3::exceptions::PyTypeError;
+use pyo3::prelude::*;
+use pyo3::types::{PyBool, PyDict, PyFloat, PyString, PyTuple};
+
+use super::form::{Form, NAMES};
+use crate::arena::Arena;
+use crate::array::{self, Header, scalar_bytes};
+use crate::columns::{Plan, view};
+use crate::error::{buffer_error, priority_error, replay_error, spec_error};
+use crate::leaf::Source;
+use crate::memory::Memory;
+use crate::numbers::{float_numbers, index_numbers};
+use crate::sources::DETACH_BYTES;
+
+/// Rows are written this many bytes at a time, field by field: few enough that they stay near.
+const BLOCK_BYTES: usize = 16 << 10;
+
+thread_local! {
+    /// Reused by every call of a thread, so that few allocate.
+    static SOURCES: RefCell<Vec<Source>> = const { RefCell::new(Vec::new()) };
+    static PICKS: RefCell<Picks> = RefCell::new(Picks::default());
+}
+
+/// A column of a batch that is no leaf of the transitions.
+struct Extra {
+    name: Py<PyString>,
+    bytes: usize,
+    descr: Py<PyArrayDescr>,
+}
+
+/// What is asked for with a batch.
+struct Ask<'a, 'py> {
+    batch_size: i64,
+    seed: Option<&'a Bound<'py, PyAny>>,
+    out: Option<&'a Bound<'py, PyAny>>,
+    draw: Draw,
+}
+
+/// The last transitions.
+#[pyclass(frozen, subclass, module = "echoic._native")]
+pub struct ReplayBuffer {
+    pub(super) form: Form,
+    pub(super) rows: Transitions,
+    arena: Arena,
+    pub(super) prioritized: bool,
+    pub(super) episodes: bool,
+    n_step: usize,
+    gamma: f64,
+    /// The bits of the exponent of weights.
+    beta: AtomicU64,
+    extras: Vec<Extra>,
+    floats: Py<PyArrayDescr>,
+    flags: Py<PyArrayDescr>,
+}
+
+impl ReplayBuffer {
+    #[expect(clippy::too_many_arguments, reason = "they are keywords in Python")]
+    fn make(
+        py: Python<'_>,
+        capacity: i64,
+        obs_dim: Option<i64>,
+        act_dim: Option<i64>,
+        example: Option<&Bound<'_, PyAny>>,
+        seed: u64,
+        n_step: i64,
+        gamma: f64,
+        episodes: bool,
+        alpha: Option<f64>,
+        beta: f64,
+    ) -> PyResult<Self> {
+        let form = match (obs_dim, act_dim, example) {
+            (Some(obs), Some(act), None) => {
+                Form::of_widths(py, positive(py, "obs_dim", obs)?, positive(py, "act_dim", act)?)?
+            }
+            (None, None, Some(example)) => Form::of_example(example)?,
+            _ => {
+                return Err(PyTypeError::new_err(
+                    "give either obs_dim and act_dim, or example= and neither of them",
+                ));
+            }
+        };
+        let n_step = positive(py, "n_step", n_step)?;
+        let episodes = episodes || n_step > 1;
+        let capacity = positive(py, "capacity", capacity)?;
+        unit(py, "gamma", gamma)?;
+        unit(py, "beta", beta)?;
+        let ends = if episodes { Some(ends(py, &form)?) } else { None };
+        if n_step > 1 {
+            reward(py, &form)?;
+        }
+        let settings = Settings { alpha, ends, seed };
+        let rows = Transitions::new(capacity as u64, form.layout.clone(), &settings)
+            .map_err(|error| buffer_error(py, &error))?;
+        let mut extras = Vec::new();
+        let mut extra = |name, dtype: Dtype| -> PyResult<()> {
+            let descr = crate::dtype::to_numpy(py, dtype)?;
+            let name = PyString::intern(py, name).unbind();
+            extras.push(Extra { name, bytes: dtype.itemsize(), descr });
+            Ok(())
+        };
+        if n_step > 1 {
+            extra("discounts", Dtype::Float(4))?;
+        }
+        if alpha.is_some() {
+            extra("weights", Dtype::Float(4))?;
+            extra("indices", Dtype::Int(8))?;
+        }
+        Ok(Self {
+            form,
+            rows,
+            arena: Arena::default(),
+            prioritized: alpha.is_some(),
+            episodes,
+            n_step,
+            gamma,
+            beta: AtomicU64::new(beta.to_bits()),
+            extras,
+            floats: crate::dtype::to_numpy(py, Dtype::Float(4))?,
+            flags: crate::dtype::to_numpy(py, Dtype::Bool)?,
+        })
+    }
+
+    fn beta(&self) -> f64 {
+        f64::from_bits(self.beta.load(Ordering::Relaxed))
+    }
+
+    fn checked_priority(&self, py: Python<'_>, priority: f64) -> PyResult<f64> {
+        if !self.prioritized {
+            return Err(buffer_error(py, &BufferError::NoPriorities));
+        }
+        let checked = echoic_buffers::Priorities::check(priority, 0);
+        checked.map_err(|_| {
+            priority_error(py, format!("a priority is a finite number >= 0, got {priority}"))
+        })
+    }
+
+    /// One transition of plain vectors, without a detour. False if it is anything else.
+    #[inline]
+    fn push_plain(&self, values: [&Bound<'_, PyAny>; 6], notes: &mut Notes) -> bool {
+        let Some((obs, act)) = self.form.widths else { return false };
+        let py = values[0].py();
+        let floats = self.floats.bind(py);
+        let vector = |value, width| {
+            let header = Header::of_exact(value)?;
+            let good =
+                header.has_dtype(floats) && header.shape() == [width] && header.is_c_contiguous();
+            good.then(|| header.data().cast_const())
+        };
+        let flag = |value: &Bound<'_, PyAny>| match value.cast_exact::<PyBool>() {
+            Ok(flag) => Some(u8::from(flag.is_true())),
+            Err(_) => scalar_bytes(value, self.flags.bind(py)).map(|bytes| u8::from(bytes[0] != 0)),
+        };
+        let number = |value: &Bound<'_, PyAny>| match value.cast::<PyFloat>() {
+            Ok(number) => {
+                let (wide, narrow) = (number.value(), number.value() as f32);
+                (narrow.is_finite() || !wide.is_finite()).then(|| narrow.to_ne_bytes())
+            }
+            Err(_) => scalar_bytes(value, floats).and_then(|bytes| bytes.first_chunk().copied()),
+        };
+        let [o, a, r, t, c, n] = values;
+        let (Some(o), Some(a), Some(n)) = (vector(o, obs), vector(a, act), vector(n, obs)) else {
+            return false;
+        };
+        let (Some(r), Some(t), Some(c)) = (number(r), flag(t), flag(c)) else { return false };
+        let Some(mut stretch) = self.rows.belt().try_reserve(1) else { return false };
+        let row = stretch.row_mut(0);
+        let [o_at, a_at, r_at, t_at, c_at, n_at] = self.form.layout.fields() else { return false };
+        for (at, from) in [(o_at, o), (a_at, a), (n_at, n)] {
+            // SAFETY: the arrays have so many bytes, by their shapes and dtypes, and nothing ran since they
+            // were looked at; none of them is memory of the belt, which no array has.
+            unsafe { array::copy(from, 0, &mut row[at.offset..at.offset + at.bytes]) };
+        }
+        row[r_at.offset..r_at.offset + 4].copy_from_slice(&r);
+        row[t_at.offset] = t;
+        row[c_at.offset] = c;
+        self.rows.publish(stretch, std::mem::take(notes));
+        true
+    }
+
+    /// Any rows, given as the values of all fields in their order.
+    fn store(
+        &self,
+        py: Python<'_>,
+        values: &[Bound<'_, PyAny>],
+        many: bool,
+        notes: impl FnOnce(usize) -> PyResult<Notes>,
+    ) -> PyResult<usize> {
+        // Taken out, not borrowed: converting a value runs Python, which may come here by itself.
+        let mut sources = SOURCES.take();
+        let result = self.form.gather(py, values, many, &mut sources).and_then(|rows| {
+            let rows = rows.unwrap_or(1);
+            let notes = notes(rows)?;
+            self.form.recheck(py, &sources)?;
+            self.write(py, &sources, 0..rows, &notes)?;
+            Ok(rows)
+        });
+        sources.clear();
+        SOURCES.set(sources);
+        result
+    }
+
+    /// Writes these of the rows that the sources have.
+    pub(super) fn write(
+        &self,
+        py: Python<'_>,
+        sources: &[Source],
+        rows: Range<usize>,
+        notes: &Notes,
+    ) -> PyResult<()> {
+        let belt = self.rows.belt();
+        let row_bytes = self.form.layout.row_bytes();
+        let most = (belt.slack() as usize).min(((8 << 20) / row_bytes).max(1));
+        let mut done = rows.start;
+        while done < rows.end {
+            let count = (rows.end - done).min(most);
+            let mut stretch = loop {
+                if let Some(stretch) = belt.try_reserve(count as u64) {
+                    break stretch;
+                }
+                py.detach(|| belt.wait_for_room(count as u64));
+                // Nothing is reserved meanwhile, so that a source that was changed leaves no hole.
+                self.form.recheck(py, sources)?;
+            };
+            let mut copy = || {
+                let (first, second) = stretch.rows_mut();
+                let before = first.len() / row_bytes;
+                self.copy_rows(sources, done, first);
+                self.copy_rows(sources, done + before, second);
+            };
+            if count * row_bytes >= DETACH_BYTES {
+                py.detach(copy);
+            } else {
+                copy();
+            }
+            self.rows.publish(stretch, notes.part(done..done + count));
+            done += count;
+        }
+        Ok(())
+    }
+
+    /// Copies consecutive rows, the first of which has this number, into their places.
+    fn copy_rows(&self, sources: &[Source], first: usize, rows: &mut [u8]) {
+        let row_bytes = self.form.layout.row_bytes();
+        let block = (BLOCK_BYTES / row_bytes).max(1);
+        for (number, rows) in rows.chunks_mut(block * row_bytes).enumerate() {
+            let first = first + number * block;
+            for source in sources {
+                let place = self.form.layout.fields()[source.leaf];
+                let offset = first * place.bytes;
+                // SAFETY: the form has accepted the sources, as values of at least so many rows, and they
+                // were checked again after Python code could last run in this thread.
+                unsafe {
+                    source.copy_to_rows(offset, place.bytes, rows, row_bytes, place.offset);
+                }
+            }
+        }
+    }
+
+    /// The values of all fields in their order, of which the first six may come by position.
+    fn values<'py>(
+        &self,
+        py: Python<'py>,
+        given: [Option<Bound<'py, PyAny>>; 6],
+        more: Option<&Bound<'py, PyDict>>,
+    ) -> PyResult<Vec<Bound<'py, PyAny>>> {
+        let mut given = given;
+        let mut used = 0;
+        let mut values = Vec::with_capacity(self.form.fields.len());
+        for field in &self.form.fields {
+            let own = NAMES.iter().position(|name| *name == field.text);
+            let value = match own.and_then(|at| given[at].take()) {
+                Some(value) => Some(value),
+                None => {
+                    let value = match more {
+                        Some(more) => more.get_item(field.name.bind(py))?,
+                        None => None,
+                    };
+                    used += usize::from(value.is_some());
+                    value
+                }
+            };
+            values.push(value.ok_or_else(|| {
+                PyTypeError::new_err(format!("no value was given for the field `{}`", field.text))
+            })?);
+        }
+        if let Some(at) = given.iter().position(Option::is_some) {
+            let text = format!("a transition of this buffer has no field `{}`", NAMES[at]);
+            return Err(PyTypeError::new_err(text));
+        }
+        if let Some(more) = more.filter(|more| more.len() > used) {
+            let known = |key: &Bound<'_, PyAny>| {
+                self.form.fields.iter().any(|field| key.eq(field.name.bind(py)).unwrap_or(false))
+            };
+            let unknown = more.keys().iter().find(|key| !known(key));
+            let name = unknown.map_or("?".into(), |key| key.to_string());
+            let text =
+                format!("a transition of this buffer has no field `{name}`, or it came twice");
+            return Err(PyTypeError::new_err(text));
+        }
+        Ok(values)
+    }
+
+    /// Draws rows, lets `also` look at their episodes, and has `fill` write a batch with these axes.
+    fn batch<'py, T: Send>(
+        &self,
+        py: Python<'py>,
+        ask: &Ask<'_, 'py>,
+        axes: impl Fn(usize) -> Vec<usize>,
+        also: impl FnOnce(&[u64], Option<&Episodes>, &mut Rng) -> T,
+        fill: impl Fn(&echoic_buffers::BeltReader<'_>, &Picks, &T, &mut [&mut [u8]]) + Sync,
+    ) -> PyResult<(Bound<'py, PyDict>, T)>
+    where
+        T: Sync,
+    {
+        let count = usize::try_from(ask.batch_size).unwrap_or(0);
+        let request =
+            Request { count, seed: seed_number(ask.seed)?, beta: self.beta(), draw: ask.draw };
+        let refuse = |error: BufferError| buffer_error(py, &error);
+        if count == 0 {
+            let text = format!("batch_size must be at least 1, got {}", ask.batch_size);
+            return Err(replay_error(py, text));
+        }
+        if self.rows.is_empty() {
+            return Err(refuse(BufferError::Empty));
+        }
+        let axes = axes(count);
+        let rows = axes.iter().try_fold(1usize, |rows, axis| rows.checked_mul(*axis));
+        let mut bytes = self.form.column_bytes(rows.unwrap_or(usize::MAX));
+        // Only plain batches have these.
+        let extras = if axes.len() == 1 { &self.extras[..] } else { &[] };
+        bytes.extend(extras.iter().map(|extra| extra.bytes * count));
+        let plan = Plan::new(bytes)?;
+        let large = plan.total >= DETACH_BYTES;
+        let mut picks = PICKS.take();
+        let mut also = Some(also);
+        let mut run = |columns: &mut [&mut [u8]]| -> Result<T, BufferError> {
+            let also = also.take().ok_or(BufferError::Empty)?;
+            let (reader, known) = self.rows.draw(request, &mut picks, also)?;
+            let mut write = || fill(&reader, &picks, &known, columns);
+            if large {
+                py.detach(write)
+            } else {
+                write()
+            };
+            Ok(known)
+        };
+        let (batch, known) = if let Some(out) = ask.out {
+            let mut targets = self.form.targets(out, &axes)?;
+            let dict = out.cast::<PyDict>()?;
+            for extra in extras {
+                targets.push(extra_target(py, dict, extra, count)?);
+            }
+            array::refuse_overlaps(&targets).map_err(|text| spec_error(py, text))?;
+            // SAFETY: contiguous, writable, and apart, as was checked; they are kept by `targets`, and who
+            // reads them in another thread while they are written breaks numpy's own rules.
+            let mut columns = unsafe { array::bytes_mut(&targets) };
+            (dict.clone(), run(&mut columns).map_err(refuse)?)
+        } else {
+            let mut memory = self.arena.take(py, plan.total)?;
+            let mut known = Err(BufferError::Empty);
+            let written = Memory::write(&mut memory, py, 0, plan.total, |bytes| {
+                known = run(&mut plan.split(bytes));
+            });
+            assert!(written, "memory from the arena is nobody else's");
+            let batch = known.map_err(refuse).and_then(|known| {
+                let batch = self.form.build(py, &memory, &plan, &axes)?;
+                for (at, extra) in extras.iter().enumerate() {
+                    let column = self.form.leaf_count() + at;
+                    let array = view(py, &memory, &plan, column, extra.descr.bind(py), &[count])?;
+                    batch.set_item(extra.name.bind(py), array)?;
+                }
+                Ok((batch, known))
+            });
+            self.arena.give_back(memory);
+            batch?
+        };
+        PICKS.set(picks);
+        Ok((batch, known))
+    }
+
+    /// A batch of single transitions.
+    fn singles<'py>(&self, py: Python<'py>, ask: &Ask<'_, 'py>) -> PyResult<Bound<'py, PyDict>> {
+        let leaves = self.form.leaf_count();
+        let fields = self.form.layout.fields();
+        let beside = |picks: &Picks, columns: &mut [&mut [u8]]| {
+            if let [.., weights, indices] = columns
+                && self.prioritized
+            {
+                for (to, weight) in weights.chunks_exact_mut(4).zip(&picks.weights) {
+                    to.copy_from_slice(&(*weight as f32).to_ne_bytes());
+                }
+                for (to, position) in indices.chunks_exact_mut(8).zip(&picks.positions) {
+                    to.copy_from_slice(&position.to_ne_bytes());
+                }
+            }
+        };
+        if self.n_step == 1 {
+            let fill = |reader: &echoic_buffers::BeltReader<'_>,
+                        picks: &Picks,
+                        (): &(),
+                        columns: &mut [&mut [u8]]| {
+                let (own, extras) = columns.split_at_mut(leaves);
+                reader.gather(&picks.positions, fields, own);
+                beside(picks, extras);
+            };
+            let (batch, ()) = self.batch(py, ask, |count| vec![count], |_, _, _| (), fill)?;
+            return Ok(batch);
+        }
+        let Some(reward) = self.form.only_leaf("rewards").map(|(leaf, _)| leaf) else {
+            return Err(replay_error(py, "n_step needs the field `rewards`"));
+        };
+        // What is taken from the last step of each run.
+        let late: Vec<bool> = (0..leaves)
+            .map(|leaf| {
+                ["next_obs", "terminated", "truncated"]
+                    .iter()
+                    .any(|name| self.form.has_leaf(name, leaf))
+            })
+            .collect();
+        let also = |positions: &[u64], episodes: Option<&Episodes>, _: &mut Rng| {
+            episodes.map(|episodes| Runs::following(positions, episodes, self.n_step))
+        };
+        let fill = |reader: &echoic_buffers::BeltReader<'_>,
+                    picks: &Picks,
+                    runs: &Option<Runs>,
+                    columns: &mut [&mut [u8]]| {
+            let Some(runs) = runs else { return };
+            let (own, extras) = columns.split_at_mut(leaves);
+            let (Some((discounts, rest)), last) = (extras.split_first_mut(), runs.last()) else {
+                return;
+            };
+            runs.returns(reader, fields[reward], self.gamma, own[reward], discounts);
+            for (positions, is_late) in [(&picks.positions, false), (&last, true)] {
+                let mut places = Vec::with_capacity(leaves);
+                let mut targets: Vec<&mut [u8]> = Vec::with_capacity(leaves);
+                for (leaf, column) in own.iter_mut().enumerate() {
+                    if late[leaf] == is_late && leaf != reward {
+                        places.push(fields[leaf]);
+                        targets.push(column);
+                    }
+                }
+                reader.gather(positions, &places, &mut targets);
+            }
+            beside(picks, rest);
+        };
+        let (batch, _) = self.batch(py, ask, |count| vec![count], also, fill)?;
+        Ok(batch)
+    }
+
+    fn needs_episodes(&self, py: Python<'_>, what: &'static str) -> PyResult<()> {
+        if self.episodes {
+            Ok(())
+        } else {
+            Err(buffer_error(py, &BufferError::NoEpisodes { what }))
+        }
+    }
+}
+
+#[pymethods]
+impl ReplayBuffer {
+    #[new]
+    #[pyo3(signature = (
+        capacity, obs_dim=None, act_dim=None, *, example=None, seed, n_step=1, gamma=0.99,
+        episodes=false
+    ))]
+    #[expect(clippy::too_many_arguments, reason = "they are keywords in Python")]
+    fn new(
+        py: Python<'_>,
+        capacity: i64,
+        obs_dim: Option<i64>,
+        act_dim: Option<i64>,
+        example: Option<&Bound<'_, PyAny>>,
+        seed: u64,
+        n_step: i64,
+        gamma: f64,
+        episodes: bool,
+    ) -> PyResult<Self> {
+        Self::make(
+            py, capacity, obs_dim, act_dim, example, seed, n_step, gamma, episodes, None, 0.0,
+        )
+    }
+
+    #[pyo3(signature = (
+        obs=None, action=None, reward=None, terminated=None, truncated=None, next_obs=None, *,
+        env=0, **fields
+    ))]
+    #[expect(clippy::too_many_arguments, reason = "they are the fields of a transition")]
+    fn push<'py>(
+        &self,
+        py: Python<'py>,
+        obs: Option<Bound<'py, PyAny>>,
+        action: Option<Bound<'py, PyAny>>,
+        reward: Option<Bound<'py, PyAny>>,
+        terminated: Option<Bound<'py, PyAny>>,
+        truncated: Option<Bound<'py, PyAny>>,
+        next_obs: Option<Bound<'py, PyAny>>,
+        env: u32,
+        fields: Option<&Bound<'py, PyDict>>,
+    ) -> PyResult<()> {
+        let given = [obs, action, reward, terminated, truncated, next_obs];
+        self.push_one(py, given, env, None, fields)
+    }
+
+    #[pyo3(signature = (
+        obs=None, actions=None, rewards=None, terminated=None, truncated=None, next_obs=None, *,
+        env=None, **fields
+    ))]
+    #[expect(clippy::too_many_arguments, reason = "they are the fields of transitions")]
+    fn extend<'py>(
+        &self,
+        py: Python<'py>,
+        obs: Option<Bound<'py, PyAny>>,
+        actions: Option<Bound<'py, PyAny>>,
+        rewards: Option<Bound<'py, PyAny>>,
+        terminated: Option<Bound<'py, PyAny>>,
+        truncated: Option<Bound<'py, PyAny>>,
+        next_obs: Option<Bound<'py, PyAny>>,
+        env: Option<Bound<'py, PyAny>>,
+        fields: Option<&Bound<'py, PyDict>>,
+    ) -> PyResult<usize> {
+        let given = [obs, actions, rewards, terminated, truncated, next_obs];
+        self.extend_all(py, given, env, None, fields)
+    }
+
+    #[pyo3(signature = (batch_size, seed=None, *, out=None))]
+    fn sample<'py>(
+        &self,
+        py: Python<'py>,
+        batch_size: i64,
+        seed: Option<&Bound<'py, PyAny>>,
+        out: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyDict>> {
+        self.singles(py, &Ask { batch_size, seed, out, draw: Draw::Stratified })
+    }
+
+    /// Windows of steps, and which of their steps are there.
+    #[pyo3(signature = (batch_size, length, seed=None, *, out=None))]
+    fn _sample_windows<'py>(
+        &self,
+        py: Python<'py>,
+        batch_size: i64,
+        length: i64,
+        seed: Option<&Bound<'py, PyAny>>,
+        out: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<(Bound<'py, PyDict>, Vec<usize>)> {
+        self.needs_episodes(py, "sample_sequences")?;
+        let length = positive(py, "length", length)?;
+        let fields = self.form.layout.fields();
+        let also = |positions: &[u64], episodes: Option<&Episodes>, _: &mut Rng| {
+            episodes.map(|episodes| Runs::windows(positions, episodes, length)).unwrap_or_default()
+        };
+        let fill = |reader: &echoic_buffers::BeltReader<'_>,
+                    _: &Picks,
+                    runs: &Runs,
+                    columns: &mut [&mut [u8]]| {
+            reader.gather(&runs.padded(length), fields, columns);
+            for (field, column) in fields.iter().zip(columns) {
+                for (at, run) in runs.iter().enumerate() {
+                    let end = (at + 1) * length * field.bytes;
+                    column[end - (length - run.len()) * field.bytes..end].fill(0);
+                }
+            }
+        };
+        let ask = Ask { batch_size, seed, out, draw: Draw::Stratified };
+        let axes = |count| vec![count, length];
+        let (batch, runs) = self.batch(py, &ask, axes, also, fill)?;
+        let lengths = runs.iter().map(<[u64]>::len).collect();
+        Ok((batch, lengths))
+    }
+
+    /// A batch, which of its steps get other goals, and the next observations of the steps that those come
+    /// from.
+    #[pyo3(signature = (batch_size, seed, strategy, share))]
+    fn _sample_goals<'py>(
+        &self,
+        py: Python<'py>,
+        batch_size: i64,
+        seed: Option<&Bound<'py, PyAny>>,
+        strategy: &str,
+        share: f64,
+    ) -> PyResult<Bound<'py, PyTuple>> {
+        self.needs_episodes(py, "sample_hindsight")?;
+        unit(py, "share", share)?;
+        let goal = match strategy {
+            "future" => Goal::Future,
+            "final" => Goal::Final,
+            "episode" => Goal::Episode,
+            other => {
+                let text =
+                    format!("strategy must be 'future', 'final' or 'episode', got {other:?}");
+                return Err(replay_error(py, text));
+            }
+        };
+        let fields = self.form.layout.fields();
+        let also = |positions: &[u64], episodes: Option<&Episodes>, rng: &mut Rng| {
+            episodes.map(|known| goals(positions, known, goal, share, rng)).unwrap_or_default()
+        };
+        // Two rows for each step: its own, and that of its goal.
+        let fill = |reader: &echoic_buffers::BeltReader<'_>,
+                    picks: &Picks,
+                    goals: &Vec<Option<u64>>,
+                    columns: &mut [&mut [u8]]| {
+            let own = picks.positions.iter();
+            let other = own.clone().zip(goals).map(|(own, goal)| goal.unwrap_or(*own));
+            let all: Vec<u64> = own.copied().chain(other).collect();
+            reader.gather(&all, fields, columns);
+        };
+        let ask = Ask { batch_size, seed, out: None, draw: Draw::Stratified };
+        let (batch, goals) = self.batch(py, &ask, |count| vec![2, count], also, fill)?;
+        let marks: Vec<bool> = goals.iter().map(Option::is_some).collect();
+        PyTuple::new(py, [batch.into_any(), marks.into_pyobject(py)?.into_any()])
+    }
+
+    /// Path, dtype and shape of each leaf.
+    fn _leaves(&self) -> Vec<(String, String, Vec<usize>)> {
+        self.leaves()
+    }
+
+    /// All rows, the state of the draws, and what is known of the rows.
+    fn _state<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        self.state(py)
+    }
+
+    /// Replaces all rows. Nothing is changed if anything is wrong.
+    #[pyo3(signature = (rows, rng, weights=None, largest=None, envs=None, ends=None))]
+    #[expect(clippy::too_many_arguments, reason = "it is what `_state` gives")]
+    fn _load(
+        &self,
+        py: Python<'_>,
+        rows: Vec<Bound<'_, PyAny>>,
+        rng: Bound<'_, PyArray1<u64>>,
+        weights: Option<&Bound<'_, PyAny>>,
+        largest: Option<f64>,
+        envs: Option<&Bound<'_, PyAny>>,
+        ends: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<()> {
+        self.load(py, rows, rng, weights, largest, envs, ends)
+    }
+
+    #[pyo3(signature = (env=0))]
+    fn end_episode(&self, py: Python<'_>, env: u32) -> PyResult<()> {
+        self.rows.end_episode(env).map_err(|error| buffer_error(py, &error))
+    }
+
+    fn clear(&self) {
+        self.rows.clear();
+    }
+
+    fn __len__(&self) -> usize {
+        self.rows.len() as usize
+    }
+
+    #[getter]
+    fn capacity(&self) -> u64 {
+        self.rows.belt().kept()
+    }
+
+    #[getter]
+    fn n_episodes(&self) -> Option<usize> {
+        self.rows.episode_count()
+    }
+
+    #[getter]
+    fn nbytes(&self) -> usize {
+        self.rows.belt().used_bytes()
+    }
+
+    fn __repr__(&self) -> String {
+        let name = if self.prioritized { "PrioritizedReplayBuffer" } else { "ReplayBuffer" };
+        let fields: Vec<&str> = self.form.fields.iter().map(|field| &*field.text).collect();
+        let (len, capacity) = (self.rows.len(), self.rows.belt().kept());
+        format!("{name}(len={len}, capacity={capacity}, fields=[{}])", fields.join(", "))
+    }
+}
+
+impl ReplayBuffer {
+    fn push_one<'py>(
+        &self,
+        py: Python<'py>,
+        given: [Option<Bound<'py, PyAny>>; 6],
+        env: u32,
+        priority: Option<f64>,
+        fields: Option<&Bound<'py, PyDict>>,
+    ) -> PyResult<()> {
+        let mut notes = Notes::default();
+        if let Some(priority) = priority {
+            notes.priorities.push(self.checked_priority(py, priority)?);
+        }
+        if env != 0 {
+            notes.envs.push(env);
+        }
+        if let [Some(o), Some(a), Some(r), Some(t), Some(c), Some(n)] = &given
+            && fields.is_none()
+            && self.push_plain([o, a, r, t, c, n], &mut notes)
+        {
+            return Ok(());
+        }
+        let values = self.values(py, given, fields)?;
+        self.store(py, &values, false, |_| Ok(notes)).map(drop)
+    }
+
+    fn extend_all<'py>(
+        &self,
+        py: Python<'py>,
+        given: [Option<Bound<'py, PyAny>>; 6],
+        env: Option<Bound<'py, PyAny>>,
+        priorities: Option<&Bound<'py, PyAny>>,
+        fields: Option<&Bound<'py, PyDict>>,
+    ) -> PyResult<usize> {
+        let values = self.values(py, given, fields)?;
+        let wrong = |what: &'static str, got: usize, rows: usize| {
+            let of = "transitions";
+            buffer_error(py, &BufferError::Lengths { what, of, got, expected: rows })
+        };
+        self.store(py, &values, true, |rows| {
+            let mut notes = Notes::default();
+            if let Some(env) = &env {
+                let envs = index_numbers(env)?;
+                if envs.len() != 1 && envs.len() != rows {
+                    return Err(wrong("environments", envs.len(), rows));
+                }
+                for env in envs {
+                    notes.envs.push(u32::try_from(env).map_err(|_| {
+                        let text = format!("env is a number from 0 to {}, got {env}", u32::MAX);
+                        replay_error(py, text)
+                    })?);
+                }
+            }
+            if let Some(priorities) = priorities {
+                notes.priorities = float_numbers(priorities)?;
+                if notes.priorities.len() != rows {
+                    return Err(wrong("priorities", notes.priorities.len(), rows));
+                }
+                for (at, priority) in notes.priorities.iter().enumerate() {
+                    echoic_buffers::Priorities::check(*priority, at)
+                        .map_err(|error| buffer_error(py, &error))?;
+                }
+            }
+            Ok(notes)
+        })
+    }
+}
+
+/// Transitions that are drawn in proportion to a power of their priorities.
+#[pyclass(frozen, subclass, extends = ReplayBuffer, module = "echoic._native")]
+pub struct PrioritizedReplayBuffer;
+
+#[pymethods]
+impl PrioritizedReplayBuffer {
+    #[new]
+    #[pyo3(signature = (
+        capacity, obs_dim=None, act_dim=None, alpha=0.6, beta=0.4, *, example=None, seed,
+        n_step=1, gamma=0.99, episodes=false
+    ))]
+    #[expect(clippy::too_many_arguments, reason = "they are keywords in Python")]
+    fn new(
+        py: Python<'_>,
+        capacity: i64,
+        obs_dim: Option<i64>,
+        act_dim: Option<i64>,
+        alpha: f64,
+        beta: f64,
+        example: Option<&Bound<'_, PyAny>>,
+        seed: u64,
+        n_step: i64,
+        gamma: f64,
+        episodes: bool,
+    ) -> PyResult<PyClassInitializer<Self>> {
+        let alpha = Some(alpha);
+        let base = ReplayBuffer::make(
+            py, capacity, obs_dim, act_dim, example, seed, n_step, gamma, episodes, alpha, beta,
+        )?;
+        Ok(PyClassInitializer::from(base).add_subclass(Self))
+    }
+
+    #[pyo3(signature = (
+        obs=None, action=None, reward=None, terminated=None, truncated=None, next_obs=None, *,
+        priority=None, env=0, **fields
+    ))]
+    #[expect(clippy::too_many_arguments, reason = "they are the fields of a transition")]
+    fn push<'py>(
+        this: &Bound<'py, Self>,
+        obs: Option<Bound<'py, PyAny>>,
+        action: Option<Bound<'py, PyAny>>,
+        reward: Option<Bound<'py, PyAny>>,
+        terminated: Option<Bound<'py, PyAny>>,
+        truncated: Option<Bound<'py, PyAny>>,
+        next_obs: Option<Bound<'py, PyAny>>,
+        priority: Option<f64>,
+        env: u32,
+        fields: Option<&Bound<'py, PyDict>>,
+    ) -> PyResult<()> {
+        let given = [obs, action, reward, terminated, truncated, next_obs];
+        this.as_super().get().push_one(this.py(), given, env, priority, fields)
+    }
+
+    #[pyo3(signature = (
+        obs=None, actions=None, rewards=None, terminated=None, truncated=None, next_obs=None, *,
+        priorities=None, env=None, **fields
+    ))]
+    #[expect(clippy::too_many_arguments, reason = "they are the fields of transitions")]
+    fn extend<'py>(
+        this: &Bound<'py, Self>,
+        obs: Option<Bound<'py, PyAny>>,
+        actions: Option<Bound<'py, PyAny>>,
+        rewards: Option<Bound<'py, PyAny>>,
+        terminated: Option<Bound<'py, PyAny>>,
+        truncated: Option<Bound<'py, PyAny>>,
+        next_obs: Option<Bound<'py, PyAny>>,
+        priorities: Option<&Bound<'py, PyAny>>,
+        env: Option<Bound<'py, PyAny>>,
+        fields: Option<&Bound<'py, PyDict>>,
+    ) -> PyResult<usize> {
+        let given = [obs, actions, rewards, terminated, truncated, next_obs];
+        this.as_super().get().extend_all(this.py(), given, env, priorities, fields)
+    }
+
+    #[pyo3(signature = (batch_size, seed=None, *, stratified=true, out=None))]
+    fn sample<'py>(
+        this: &Bound<'py, Self>,
+        batch_size: i64,
+        seed: Option<&Bound<'py, PyAny>>,
+        stratified: bool,
+        out: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyDict>> {
+        let draw = if stratified { Draw::Stratified } else { Draw::Proportional };
+        this.as_super().get().singles(this.py(), &Ask { batch_size, seed, out, draw })
+    }
+
+    fn update_priorities(
+        this: &Bound<'_, Self>,
+        indices: &Bound<'_, PyAny>,
+        td_errors: &Bound<'_, PyAny>,
+    ) -> PyResult<usize> {
+        let (indices, priorities) = (index_numbers(indices)?, float_numbers(td_errors)?);
+        let rows = &this.as_super().get().rows;
+        let updated = rows.update_priorities(&indices, &priorities);
+        updated.map_err(|error| buffer_error(this.py(), &error))
+    }
+
+    fn set_beta(this: &Bound<'_, Self>, beta: f64) -> PyResult<()> {
+        unit(this.py(), "beta", beta)?;
+        this.as_super().get().beta.store(beta.to_bits(), Ordering::Relaxed);
+        Ok(())
+    }
+
+    #[getter]
+    fn beta(this: &Bound<'_, Self>) -> f64 {
+        this.as_super().get().beta()
+    }
+
+    #[getter]
+    fn alpha(this: &Bound<'_, Self>) -> f64 {
+        this.as_super().get().rows.with_priorities(|known, _| known.alpha()).unwrap_or_default()
+    }
+}
+
+/// The leaves that say whether an episode ends.
+fn ends(py: Python<'_>, form: &Form) -> PyResult<Vec<usize>> {
+    let flags = ["terminated", "truncated"].iter().filter_map(|name| {
+        let (leaf, known) = form.only_leaf(name)?;
+        let flag = known.shape.is_empty() && known.dtype.itemsize() == 1;
+        Some(if flag {
+            Ok(leaf)
+        } else {
+            Err(spec_error(py, format!("`{name}` must be one bool, got {known}")))
+        })
+    });
+    let found: Vec<usize> = flags.collect::<PyResult<_>>()?;
+    if found.is_empty() {
+        let text = "episodes=True needs the field `terminated` or `truncated`, which is one bool";
+        return Err(spec_error(py, text));
+    }
+    Ok(found)
+}
+
+/// The leaf of the reward, which n-step returns are computed of.
+fn reward(py: Python<'_>, form: &Form) -> PyResult<usize> {
+    match form.only_leaf("rewards") {
+        Some((leaf, known))
+            if known.shape.is_empty() && matches!(known.dtype, Dtype::Float(4 | 8)) =>
+        {
+            Ok(leaf)
+        }
+        found => {
+            let got = found.map_or("no such field".into(), |(_, leaf)| leaf.to_string());
+            let text =
+                format!("n_step needs the field `rewards` to be one float32 or float64, got {got}");
+            Err(spec_error(py, text))
+        }
+    }
+}
+
+fn extra_target<'py>(
+    py: Python<'py>,
+    out: &Bound<'py, PyDict>,
+    extra: &Extra,
+    count: usize,
+) -> PyResult<Bound<'py, PyAny>> {
+    let name = extra.name.bind(py);
+    let wrong = |got: String| {
+        let descr = extra.descr.bind(py);
+        spec_error(py, format!("out: `{name}`: expected a writable {descr}[{count}], got {got}"))
+    };
+    let target = out.get_item(name)?.ok_or_else(|| wrong("nothing".into()))?;
+    let good = Header::of_exact(&target).is_some_and(|header| {
+        header.has_dtype(extra.descr.bind(py))
+            && header.shape() == [count]
+            && header.is_c_contiguous()
+            && header.is_writeable()
+    });
+    if good { Ok(target) } else { Err(wrong(target.get_type().to_string())) }
+}
+
+fn positive(py: Python<'_>, name: &str, value: i64) -> PyResult<usize> {
+    let number = usize::try_from(value).ok().filter(|number| *number > 0);
+    number.ok_or_else(|| replay_error(py, format!("{name} must be at least 1, got {value}")))
+}
+
+fn unit(py: Python<'_>, name: &str, value: f64) -> PyResult<()> {
+    if (0.0..=1.0).contains(&value) {
+        return Ok(());
+    }
+    Err(replay_error(py, format!("{name} must be from 0 to 1, got {value}")))
+}
+
+/// A seed: any whole number of 64 bits.
+fn seed_number(seed: Option<&Bound<'_, PyAny>>) -> PyResult<Option<u64>> {
+    let Some(seed) = seed else { return Ok(None) };
+    if let Ok(number) = seed.extract::<u64>() {
+        return Ok(Some(number));
+    }
+    let text = format!("seed must be a whole number from 0 to 2**64 - 1, got {}", seed.repr()?);
+    Err(replay_error(seed.py(), text))
+}

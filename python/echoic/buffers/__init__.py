@@ -1,0 +1,9 @@
+"""Replay buffers in the memory of this process: no server, no threads, no configuration.
+
+- :class:`ReplayBuffer` keeps the last transitions and draws them evenly.
+- :class:`PrioritizedReplayBuffer` draws them in proportion to a power of their priorities.
+"""
+
+from echoic.buffers.replay import PrioritizedReplayBuffer, ReplayBuffer
+
+__all__ = ["PrioritizedReplayBuffer", "ReplayBuffer"]

@@ -1,0 +1,104 @@
+"""What a buffer holds, taken out and put back: in memory, and in a file.
+
+A file is an ``.npz`` archive of plain arrays: one for each leaf of the transitions, the state of the draws,
+and a description in JSON. Nothing in it is pickled, and everything is checked before it is used.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from echoic.errors import ReplayError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from echoic import _native
+
+FORMAT = 1
+OPTIONAL = ("weights", "largest", "envs", "ends")
+
+
+def state_of(buffer: _native.ReplayBuffer) -> dict[str, Any]:
+    """All that a buffer holds, as arrays, numbers and strings."""
+    state = buffer._state()  # noqa: SLF001 - the native half of this module
+    rows = dict(zip((path for path, _, _ in buffer._leaves()), state.pop("rows"), strict=True))  # noqa: SLF001
+    leaves = [[path, dtype, list(shape)] for path, dtype, shape in buffer._leaves()]  # noqa: SLF001
+    return {"format": FORMAT, "leaves": leaves, "rows": rows, **state}
+
+
+def load(buffer: _native.ReplayBuffer, state: Mapping[str, Any]) -> None:
+    """Replaces what a buffer holds; nothing is changed if anything is wrong."""
+    missing = {"format", "leaves", "rows", "rng"} - state.keys()
+    if missing:
+        raise ReplayError(f"the state has no {', '.join(sorted(missing))}: it is not of a buffer")
+    if state["format"] != FORMAT:
+        raise ReplayError(f"the state has format {state['format']}, and this reads format {FORMAT}")
+    own = [(path, dtype, tuple(shape)) for path, dtype, shape in buffer._leaves()]  # noqa: SLF001
+    found = [(path, dtype, tuple(shape)) for path, dtype, shape in state["leaves"]]
+    if sorted(own) != sorted(found):
+        raise ReplayError(
+            "the state is of other transitions: "
+            f"expected {_text(own, found)}, got {_text(found, own)}"
+        )
+    rows = state["rows"]
+    absent = [path for path, _, _ in own if path not in rows]
+    if absent:
+        raise ReplayError(f"the state has no rows of `{absent[0]}`")
+    buffer._load(  # noqa: SLF001
+        [np.ascontiguousarray(rows[path]) for path, _, _ in own],
+        np.asarray(state["rng"], np.uint64),
+        **{name: state[name] for name in OPTIONAL if name in state},
+    )
+
+
+def _text(leaves: list[tuple[str, str, tuple[int, ...]]], others: list[Any]) -> str:
+    """Those of the leaves that the others are not."""
+    odd = [leaf for leaf in leaves if leaf not in others]
+    return ", ".join(f"{path}: {dtype}{list(shape)}" for path, dtype, shape in odd) or "nothing more"
+
+
+def save(buffer: _native.ReplayBuffer, path: str | os.PathLike[str]) -> None:
+    """Writes what a buffer holds to a file, which appears whole or not at all."""
+    state = state_of(buffer)
+    about = {key: state[key] for key in ("format", "leaves")}
+    arrays = {f"rows/{name}": array for name, array in state["rows"].items()}
+    arrays |= {name: np.asarray(state[name]) for name in ("rng", *OPTIONAL) if name in state}
+    arrays["about"] = np.frombuffer(json.dumps(about).encode(), np.uint8)
+    path = Path(path)
+    draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    try:
+        with draft.open("wb") as file:
+            np.savez(file, allow_pickle=False, **arrays)
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(path)
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+def read(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """The state in a file that :func:`save` wrote."""
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            about = json.loads(bytes(file["about"]))
+            state: dict[str, Any] = {"format": about["format"], "leaves": about["leaves"]}
+            state["rows"] = {
+                name.removeprefix("rows/"): file[name] for name in file if name.startswith("rows/")
+            }
+            for name in ("rng", *OPTIONAL):
+                if name in file:
+                    state[name] = file[name]
+            if "largest" in state:
+                state["largest"] = float(state["largest"])
+    except FileNotFoundError:
+        raise
+    except Exception as error:  # a damaged archive fails in as many ways as it has parts
+        raise ReplayError(f"{path} is not a buffer that was saved: {error}") from error
+    return state

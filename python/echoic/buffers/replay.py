@@ -1,0 +1,289 @@
+"""Buffers that keep the last transitions in memory."""
+
+from __future__ import annotations
+
+import secrets
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from echoic import _native
+from echoic.buffers import _keeping
+from echoic.errors import ReplayError, SpecError
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Callable, Mapping
+
+__all__ = ["PrioritizedReplayBuffer", "ReplayBuffer"]
+
+
+class _Views(_native.ReplayBuffer):
+    """What both buffers add to the native ones: it does not run for every transition."""
+
+    def sample_sequences(
+        self,
+        batch_size: int,
+        length: int,
+        seed: int | None = None,
+        *,
+        burn_in: int = 0,
+        out: dict[str, Any] | None = None,
+    ) -> dict[str, Any]:
+        """Windows of ``length`` consecutive steps, each of one episode, as R2D2 replays them.
+
+        A window begins at a step drawn evenly, or so much earlier that it is full. An episode
+        shorter than ``length`` comes whole, with zeros behind its end.
+
+        Args:
+            batch_size: How many windows.
+            length: Steps of each, those of ``burn_in`` included.
+            seed: Of this draw; the buffer's own stream goes on when ``None``.
+            burn_in: So many first steps of each window only warm up a recurrent state.
+            out: An earlier result to be written into, without ``mask`` and ``learn``.
+
+        Returns:
+            Every field as an array of shape ``(batch_size, length, ...)``; ``mask``, true for steps
+            that are there; and ``learn``, true for those of them behind the burn-in.
+
+        >>> buffer = ReplayBuffer(100, obs_dim=1, act_dim=1, episodes=True, seed=0)
+        >>> for step in range(5):
+        ...     buffer.push([step], [0], 1.0, step == 4, False, [step + 1])
+        >>> batch = buffer.sample_sequences(1, 8, burn_in=2)
+        >>> batch["obs"][0, :, 0], batch["learn"][0].astype(int)
+        (array([0., 1., 2., 3., 4., 0., 0., 0.], dtype=float32), array([0, 0, 1, 1, 1, 0, 0, 0]))
+        """
+        if not 0 <= burn_in < max(length, 1):
+            raise ReplayError(f"burn_in must be from 0 to length - 1, got {burn_in} of {length}")
+        batch, lengths = self._sample_windows(batch_size, length, seed, out=out)
+        steps = np.arange(length)
+        mask = steps < np.asarray(lengths)[:, None]
+        return {**batch, "mask": mask, "learn": mask & (steps >= burn_in)}
+
+    def sample_hindsight(  # noqa: PLR0913 - all but the first two are settings
+        self,
+        batch_size: int,
+        compute_reward: Callable[[Any, Any, dict[str, Any]], Any],
+        seed: int | None = None,
+        *,
+        strategy: str = "future",
+        share: float = 0.8,
+        compute_terminated: Callable[[Any, Any, dict[str, Any]], Any] | None = None,
+    ) -> dict[str, Any]:
+        """A batch in which some steps have goals that were reached later: hindsight experience replay.
+
+        Observations are dicts with ``achieved_goal`` and ``desired_goal``, as Gymnasium's goal
+        environments have them. For ``share`` of the steps, the desired goal is replaced by what was
+        achieved at another step of the episode, and the reward is computed again
+        (Andrychowicz et al., "Hindsight Experience Replay", 2017).
+
+        Args:
+            batch_size: How many transitions.
+            compute_reward: ``(achieved_goal, desired_goal, info) -> rewards``, for many at once; the
+                environment's own ``compute_reward``, if it takes arrays. ``info`` is empty.
+            seed: Of this draw; the buffer's own stream goes on when ``None``.
+            strategy: Whose achievement becomes the goal: that of the step or a later one
+                (``"future"``), of the last one (``"final"``), or of any (``"episode"``).
+            share: How likely a step gets another goal.
+            compute_terminated: As ``compute_reward``, for ``terminated``, which otherwise stays.
+
+        Returns:
+            What :meth:`sample` returns, and ``relabeled``, true for steps with another goal.
+        """
+        both, marks = self._sample_goals(batch_size, seed, strategy, share)
+        batch = {name: _first(value) for name, value in both.items()}
+        relabeled = np.asarray(marks, bool)
+        obs, next_obs = batch.get("obs"), batch.get("next_obs")
+        for name, value in (("obs", obs), ("next_obs", next_obs)):
+            if not (isinstance(value, dict) and {"achieved_goal", "desired_goal"} <= value.keys()):
+                raise SpecError(
+                    f"sample_hindsight needs `{name}` to be a dict with achieved_goal and desired_goal"
+                )
+        assert isinstance(obs, dict)  # noqa: S101 - for type checkers
+        assert isinstance(next_obs, dict)  # noqa: S101
+        goals = both["next_obs"]["achieved_goal"][1][relabeled]
+        obs["desired_goal"][relabeled] = goals
+        next_obs["desired_goal"][relabeled] = goals
+        if relabeled.any():
+            achieved = next_obs["achieved_goal"][relabeled]
+            batch["rewards"][relabeled] = compute_reward(achieved, goals, {})
+            if compute_terminated is not None:
+                batch["terminated"][relabeled] = compute_terminated(achieved, goals, {})
+        return {**batch, "relabeled": relabeled}
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that the buffer holds, copied: arrays by path, numbers and strings, nothing else.
+
+        Writers wait when they get a sixteenth of the capacity ahead of the copy.
+        """
+        return _keeping.state_of(self)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Replaces what the buffer holds by what another one, of the same fields, held.
+
+        The draws go on as the other's would have. Of more rows than there is room for the last are
+        kept. Nothing is changed if anything is wrong.
+
+        Raises:
+            ReplayError: the state is not one, or of other transitions; the text says which.
+        """
+        _keeping.load(self, state)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes :meth:`state_dict` to a file, which appears whole or not at all.
+
+        It is an ``.npz`` archive of plain arrays, which numpy reads without pickle.
+        """
+        _keeping.save(self, path)
+
+    def load(self, path: str | os.PathLike[str]) -> None:
+        """Replaces what the buffer holds by what a file has, as :meth:`load_state_dict`.
+
+        Raises:
+            ReplayError: the file is not one, or of other transitions.
+        """
+        _keeping.load(self, _keeping.read(path))
+
+
+def _first(tree: Any) -> Any:
+    """The first half of each array of a batch that has two rows for each step."""
+    import optree  # noqa: PLC0415 - needed only where observations are trees
+
+    return optree.tree_map(lambda array: array[0], tree)
+
+
+def _seed(seed: int | None) -> int:
+    return secrets.randbits(64) if seed is None else seed
+
+
+class ReplayBuffer(_Views):
+    """The last transitions, drawn evenly.
+
+    A transition has the fields ``obs``, ``actions``, ``rewards``, ``terminated``, ``truncated`` and
+    ``next_obs``. Given two widths, observations and actions are vectors of 32-bit floats, to which
+    everything is converted. Given an example, one entry a field, every field is what it is there:
+    images of bytes, dicts, whole numbers; others may be missing or added.
+
+    All methods may be called from several threads. No lock is held while rows are copied, and the
+    GIL is released for batches of 256 KiB and more. Batches lie in memory that is used again when
+    none of their arrays is left: keep a batch for as long as it is needed, and no longer.
+
+    Args:
+        capacity: How many transitions are kept. The oldest goes when another comes.
+        obs_dim: Width of an observation.
+        act_dim: Width of an action.
+        example: One transition, as a dict, in place of the widths. Its values don't matter.
+        seed: Of the buffer's own draws; random when ``None``.
+        n_step: Rewards of so many steps are summed, discounted by ``gamma``, as long as the episode
+            lasts; ``next_obs``, ``terminated`` and ``truncated`` are those of the last of them, and
+            ``discounts`` has the factor of its value, ``gamma`` to the power of the steps summed.
+        gamma: The discount of ``n_step``.
+        episodes: Keep track of which transitions follow each other, for :meth:`sample_sequences`
+            and :meth:`sample_hindsight`. Costs 16 bytes a transition. On when ``n_step`` is above 1.
+
+    >>> import numpy as np
+    >>> buffer = ReplayBuffer(100_000, obs_dim=4, act_dim=1)
+    >>> obs = np.zeros(4, np.float32)
+    >>> buffer.push(obs, np.zeros(1, np.float32), 1.0, False, False, obs)
+    >>> batch = buffer.sample(256, seed=42)
+    >>> sorted(batch)
+    ['actions', 'next_obs', 'obs', 'rewards', 'terminated', 'truncated']
+    >>> batch["obs"].shape, len(buffer)
+    ((256, 4), 1)
+
+    Images stay bytes:
+
+    >>> image = np.zeros((84, 84), np.uint8)
+    >>> step = {"obs": image, "actions": 0, "rewards": 0.0, "terminated": False, "next_obs": image}
+    >>> frames = ReplayBuffer(1000, example=step)
+    >>> frames.push(image, 3, 1.0, False, next_obs=image)
+    >>> frames.sample(8)["obs"].dtype
+    dtype('uint8')
+    """
+
+    def __new__(  # noqa: PLR0913 - settings
+        cls,
+        capacity: int,
+        obs_dim: int | None = None,
+        act_dim: int | None = None,
+        *,
+        example: Mapping[str, Any] | None = None,
+        seed: int | None = None,
+        n_step: int = 1,
+        gamma: float = 0.99,
+        episodes: bool = False,
+    ) -> ReplayBuffer:
+        return super().__new__(
+            cls,
+            capacity,
+            obs_dim,
+            act_dim,
+            example=example,
+            seed=_seed(seed),
+            n_step=n_step,
+            gamma=gamma,
+            episodes=episodes,
+        )
+
+
+class PrioritizedReplayBuffer(_native.PrioritizedReplayBuffer, _Views):
+    """The last transitions, drawn in proportion to a power of their priorities.
+
+    The probability of a transition is ``p**alpha / sum(p**alpha)``, and its weight in an update
+    ``(N * P)**-beta``, divided by that of the least likely one, so at most 1 (Schaul et al.,
+    "Prioritized Experience Replay", 2016). Everything else is as in :class:`ReplayBuffer`.
+
+    A batch has two more entries: ``weights``, and ``indices``, which :meth:`update_priorities` takes.
+    An index counts the transitions that came before, ever; it is never given to another, so the
+    update of one that is not there any more is left out instead of hitting its successor.
+
+    Args:
+        capacity: As in :class:`ReplayBuffer`.
+        obs_dim: As in :class:`ReplayBuffer`.
+        act_dim: As in :class:`ReplayBuffer`.
+        alpha: The exponent of priorities: 0 draws evenly.
+        beta: The exponent of weights: 1 corrects all of the bias. See :meth:`set_beta`.
+        example: As in :class:`ReplayBuffer`.
+        seed: As in :class:`ReplayBuffer`.
+        n_step: As in :class:`ReplayBuffer`.
+        gamma: As in :class:`ReplayBuffer`.
+        episodes: As in :class:`ReplayBuffer`.
+
+    >>> import numpy as np
+    >>> buffer = PrioritizedReplayBuffer(1000, obs_dim=4, act_dim=1, alpha=0.6, beta=0.4)
+    >>> obs = np.zeros(4, np.float32)
+    >>> for priority in (1.0, 2.0):
+    ...     buffer.push(obs, [0.0], 1.0, False, False, obs, priority=priority)
+    >>> batch = buffer.sample(32, seed=7)
+    >>> buffer.update_priorities(batch["indices"], np.abs(batch["rewards"]) + 1e-6)
+    32
+    >>> buffer.set_beta(0.7)
+    """
+
+    def __new__(  # noqa: PLR0913 - settings
+        cls,
+        capacity: int,
+        obs_dim: int | None = None,
+        act_dim: int | None = None,
+        alpha: float = 0.6,
+        beta: float = 0.4,
+        *,
+        example: Mapping[str, Any] | None = None,
+        seed: int | None = None,
+        n_step: int = 1,
+        gamma: float = 0.99,
+        episodes: bool = False,
+    ) -> PrioritizedReplayBuffer:
+        return super().__new__(
+            cls,
+            capacity,
+            obs_dim,
+            act_dim,
+            alpha,
+            beta,
+            example=example,
+            seed=_seed(seed),
+            n_step=n_step,
+            gamma=gamma,
+            episodes=episodes,
+        )
