@@ -19,6 +19,7 @@ from echoic._native import (
     Steps,
     TrajectoryAccumulator,
 )
+from echoic.buffers import PrioritizedReplayBuffer, ReplayBuffer
 from echoic.checkpointer import Checkpointer
 from echoic.client import Client, TcpClient, connect
 from echoic.errors import (
@@ -74,10 +75,12 @@ __all__ = [
     "JournalWarning",
     "LeafSpec",
     "LimiterError",
+    "PrioritizedReplayBuffer",
     "PriorityError",
     "Ragged",
     "RefusedError",
     "RemoteTable",
+    "ReplayBuffer",
     "ReplayError",
     "Sample",
     "SampleInfo",

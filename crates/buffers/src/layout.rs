@@ -2,7 +2,7 @@
 
 use echoic_memory::AllocError;
 use echoic_memory::slab::Field;
-use echoic_replay::Leaf;
+use echoic_replay::{Dtype, Leaf};
 
 /// Offsets of leaves in a row. Leaves with larger elements come first, so that none needs a gap before it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -12,29 +12,29 @@ pub struct RowLayout {
 }
 
 impl RowLayout {
-    /// The layout of rows with these leaves.
+    /// The layout of rows with these leaves. One that is missing has no bytes.
     ///
     /// # Errors
     ///
     /// [`AllocError::Overflow`] when a row has more bytes than an address can hold.
-    pub fn new<'a>(leaves: impl IntoIterator<Item = &'a Leaf>) -> Result<Self, AllocError> {
-        let leaves: Vec<&Leaf> = leaves.into_iter().collect();
+    pub fn new<'a>(leaves: impl IntoIterator<Item = Option<&'a Leaf>>) -> Result<Self, AllocError> {
+        let leaves: Vec<Option<&Leaf>> = leaves.into_iter().collect();
         let overflow = || AllocError::Overflow { what: "one transition".into() };
         // What one element needs; text may lie anywhere.
-        let alignment = |leaf: &Leaf| match leaf.dtype {
-            echoic_replay::Dtype::Bytes(_) => 1,
-            dtype => dtype.itemsize(),
+        let alignment = |leaf: Option<&Leaf>| match leaf.map(|leaf| leaf.dtype) {
+            None | Some(Dtype::Bytes(_)) => 1,
+            Some(dtype) => dtype.itemsize(),
         };
         let mut order: Vec<usize> = (0..leaves.len()).collect();
         order.sort_by_key(|leaf| std::cmp::Reverse(alignment(leaves[*leaf])));
         let mut fields = vec![Field { offset: 0, bytes: 0 }; leaves.len()];
         let mut end = 0usize;
         for leaf in order {
-            let bytes = leaves[leaf].nbytes().ok_or_else(overflow)?;
+            let bytes = leaves[leaf].map_or(Some(0), Leaf::nbytes).ok_or_else(overflow)?;
             fields[leaf] = Field { offset: end, bytes };
             end = end.checked_add(bytes).ok_or_else(overflow)?;
         }
-        let widest = leaves.iter().map(|leaf| alignment(leaf).min(8)).max().unwrap_or(1);
+        let widest = leaves.iter().map(|leaf| alignment(*leaf).min(8)).max().unwrap_or(1);
         let row_bytes = end.max(1).checked_next_multiple_of(widest).ok_or_else(overflow)?;
         Ok(Self { fields, row_bytes })
     }
@@ -52,8 +52,6 @@ impl RowLayout {
 
 #[cfg(test)]
 mod tests {
-    use echoic_replay::Dtype;
-
     use super::*;
 
     fn leaf(dtype: Dtype, shape: &[usize]) -> Leaf {
@@ -64,7 +62,7 @@ mod tests {
     fn leaves_lie_side_by_side_with_the_widest_first() {
         let leaves =
             [leaf(Dtype::Bool, &[]), leaf(Dtype::Float(4), &[3]), leaf(Dtype::Int(8), &[2])];
-        let layout = RowLayout::new(&leaves).unwrap();
+        let layout = RowLayout::new(leaves.iter().map(Some)).unwrap();
         let offsets: Vec<usize> = layout.fields().iter().map(|field| field.offset).collect();
         assert_eq!((offsets, layout.row_bytes()), (vec![28, 16, 0], 32));
     }
@@ -72,6 +70,6 @@ mod tests {
     #[test]
     fn a_row_that_no_address_can_hold_is_an_error() {
         let leaves = [leaf(Dtype::Bool, &[usize::MAX]), leaf(Dtype::Bool, &[2])];
-        assert!(RowLayout::new(&leaves).is_err());
+        assert!(RowLayout::new(leaves.iter().map(Some)).is_err());
     }
 }

@@ -3,6 +3,7 @@
 //! - [`layout`]: where the leaves of a transition lie in a row.
 //! - [`transitions`]: the rows, written in order and drawn at random.
 //! - [`priorities`]: draws in proportion to a power of a priority.
+//! - [`frames`]: observations that are stored once.
 //! - [`episodes`]: which transitions follow each other.
 //! - [`steps`]: n-step returns, windows and goals.
 //! - [`error`]: what can be wrong with a call.
@@ -14,6 +15,7 @@
 
 pub mod episodes;
 pub mod error;
+pub mod frames;
 pub mod layout;
 pub mod priorities;
 pub mod steps;

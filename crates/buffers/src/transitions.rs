@@ -7,14 +7,15 @@
 //! 2. Only numbers are changed or looked up under that lock; no row is copied.
 
 use std::ops::Range;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use echoic_memory::belt::{Belt, Reader, Stretch};
-use echoic_memory::slab::Field;
+use echoic_memory::slab::{Field, Pinned, Slab};
 use echoic_replay::rng::Rng;
 
 use crate::episodes::Episodes;
 use crate::error::BufferError;
+use crate::frames::Frames;
 use crate::layout::RowLayout;
 use crate::priorities::{Draw, Drawn, Priorities};
 
@@ -26,6 +27,8 @@ pub struct Settings {
     /// Whether it knows which rows follow each other: then these leaves of a row, one byte each, say whether
     /// an episode ends with it.
     pub ends: Option<Vec<usize>>,
+    /// Whether observations are stored once: of how many frames each is, and how many bytes a frame has.
+    pub frames: Option<(usize, usize)>,
     /// The seed of its own draws.
     pub seed: u64,
 }
@@ -45,6 +48,7 @@ pub struct Transitions {
 struct Index {
     priorities: Option<Priorities>,
     episodes: Option<Episodes>,
+    frames: Option<Frames>,
     /// Where the window began when the index was last brought up to date.
     begin: u64,
     /// What is to be known of rows that an earlier stretch keeps from being published.
@@ -58,8 +62,23 @@ pub struct Notes {
     pub priorities: Vec<f64>,
     /// Whose step each is: one number for all, or one for each.
     pub envs: Vec<u32>,
+    /// The frames of each row's two observations, in a buffer that stores those once.
+    pub frames: Vec<u32>,
+    /// What [`Transitions::latest_frames`] gave for the one row.
+    pub taken: Option<Vec<u32>>,
     /// Whether an episode ends with each.
     ended: Vec<bool>,
+}
+
+/// What is known of the rows in the window besides their bytes.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Known<'a> {
+    /// Their priorities.
+    pub priorities: Option<&'a Priorities>,
+    /// Which of them follow each other.
+    pub episodes: Option<&'a Episodes>,
+    /// Where their observations are.
+    pub frames: Option<&'a Frames>,
 }
 
 impl Notes {
@@ -68,7 +87,7 @@ impl Notes {
         Self {
             priorities: self.priorities.get(rows.clone()).unwrap_or_default().to_vec(),
             envs: self.envs.get(rows).unwrap_or(&self.envs).to_vec(),
-            ended: Vec::new(),
+            ..Self::default()
         }
     }
 }
@@ -113,8 +132,14 @@ impl Transitions {
         let priorities =
             settings.alpha.map(|alpha| Priorities::new(belt.slots(), alpha)).transpose()?;
         let episodes = settings.ends.as_ref().map(|_| Episodes::new(belt.slots()));
-        let index = (priorities.is_some() || episodes.is_some())
-            .then(|| Mutex::new(Index { priorities, episodes, begin: 0, waiting: Vec::new() }));
+        let frames = settings
+            .frames
+            .map(|(stack, bytes)| Frames::new(capacity, belt.slots(), stack, bytes))
+            .transpose()?;
+        let needed = priorities.is_some() || episodes.is_some() || frames.is_some();
+        let index = needed.then(|| {
+            Mutex::new(Index { priorities, episodes, frames, begin: 0, waiting: Vec::new() })
+        });
         let leaves = settings.ends.iter().flatten();
         let ends = leaves.map(|leaf| layout.fields()[*leaf]).collect();
         Ok(Self { belt, layout, index, ends, rng: Mutex::new(Rng::new(settings.seed)) })
@@ -203,9 +228,23 @@ impl Transitions {
                 if let Some(episodes) = &mut index.episodes {
                     episodes.end_all();
                 }
+                if let Some(frames) = &mut index.frames {
+                    frames.forget_latest();
+                }
                 let begin = self.belt.window().start;
                 index.evict(&self.belt, begin);
             }
+        }
+    }
+
+    /// Forgets all rows, and gives the next one this position if nobody reads or writes.
+    pub fn restart(&self, position: u64) {
+        self.clear();
+        let mut index = self.index.as_ref().map(lock);
+        if self.belt.restart(position)
+            && let Some(index) = &mut index
+        {
+            index.begin = position;
         }
     }
 
@@ -227,7 +266,7 @@ impl Transitions {
         index.episodes.as_ref().map(Episodes::len)
     }
 
-    /// Draws rows, and whatever `also` wants to know of their episodes at the same moment.
+    /// Draws rows, and whatever `also` wants to know of them at the same moment.
     ///
     /// # Errors
     ///
@@ -237,7 +276,7 @@ impl Transitions {
         &self,
         request: Request,
         picks: &mut Picks,
-        also: impl FnOnce(&[u64], Option<&Episodes>, &mut Rng) -> T,
+        also: impl FnOnce(&[u64], Known<'_>, &mut Rng) -> T,
     ) -> Result<(Reader<'_>, T), BufferError> {
         if request.count == 0 {
             return Err(BufferError::NoBatch);
@@ -285,8 +324,8 @@ impl Transitions {
                 picks.weights.resize(request.count, 1.0);
             }
         }
-        let episodes = index.as_ref().and_then(|index| index.episodes.as_ref());
-        let known = also(&picks.positions, episodes, rng);
+        let known = index.as_ref().map(|index| index.known()).unwrap_or_default();
+        let known = also(&picks.positions, known, rng);
         drop(index);
         Ok((reader, known))
     }
@@ -331,22 +370,55 @@ impl Transitions {
     }
 
     /// All that can be drawn, and what `look` finds in the index about it at the same moment.
-    pub fn all<T>(
-        &self,
-        look: impl FnOnce(Range<u64>, Option<&Priorities>, Option<&Episodes>) -> T,
-    ) -> (Reader<'_>, T) {
+    pub fn all<T>(&self, look: impl FnOnce(Range<u64>, Known<'_>) -> T) -> (Reader<'_>, T) {
         let index = self.index.as_ref().map(lock);
         let reader = self.belt.read();
-        let known =
-            index.as_ref().map(|index| (index.priorities.as_ref(), index.episodes.as_ref()));
-        let (priorities, episodes) = known.unwrap_or_default();
-        let found = look(reader.window(), priorities, episodes);
+        let known = index.as_ref().map(|index| index.known()).unwrap_or_default();
+        let found = look(reader.window(), known);
         (reader, found)
     }
 
     /// In which slot the row of a position is.
     pub fn slot(&self, position: u64) -> u32 {
         (position % self.belt.slots()) as u32
+    }
+
+    /// The slab of the frames, and how many an observation has, in a buffer that stores them once.
+    pub fn frames(&self) -> Option<(Arc<Slab>, usize)> {
+        let index = self.index.as_ref().map(lock)?;
+        index.frames.as_ref().map(|frames| (Arc::clone(frames.slab()), frames.stack()))
+    }
+
+    /// The frames of an environment's latest observation, which must come back with the notes of its next
+    /// row, or to [`Transitions::release_frames`].
+    pub fn latest_frames(&self, env: u32) -> Option<(Vec<u32>, Pinned)> {
+        let mut index = self.index.as_ref().map(lock)?;
+        index.frames.as_mut()?.take(env)
+    }
+
+    /// Lets go of frames that were taken.
+    pub fn release_frames(&self, numbers: &[u32]) {
+        let mut index = self.index.as_ref().map(lock);
+        if let Some(frames) = index.as_mut().and_then(|index| index.frames.as_mut()) {
+            frames.release(numbers);
+        }
+    }
+
+    /// Forgets the latest observations of all environments, to make room for others; whether there were any.
+    pub fn forget_latest_frames(&self) -> bool {
+        let mut index = self.index.as_ref().map(lock);
+        let frames = index.as_mut().and_then(|index| index.frames.as_mut());
+        frames.is_some_and(Frames::forget_latest)
+    }
+
+    /// Drops the oldest rows, to make room for frames; how many that were.
+    pub fn drop_oldest(&self, rows: u64) -> u64 {
+        let Some(index) = &self.index else { return self.belt.drop_oldest(rows) };
+        let mut index = lock(index);
+        let dropped = self.belt.drop_oldest(rows);
+        let begin = self.belt.window().start;
+        index.evict(&self.belt, begin);
+        dropped
     }
 
     /// Looks at the priorities, and at the window that they are of.
@@ -371,8 +443,17 @@ impl Transitions {
 }
 
 impl Index {
+    fn known(&self) -> Known<'_> {
+        Known {
+            priorities: self.priorities.as_ref(),
+            episodes: self.episodes.as_ref(),
+            frames: self.frames.as_ref(),
+        }
+    }
+
     /// Takes note of rows that were published.
     fn note(&mut self, belt: &Belt, positions: Range<u64>, notes: &Notes) {
+        let own = positions.clone();
         if let Some(priorities) = &mut self.priorities {
             let largest = priorities.largest();
             if positions.end - positions.start == 1 {
@@ -391,6 +472,13 @@ impl Index {
                 episodes.push(position, env, notes.ended.get(at).copied().unwrap_or(false));
             }
         }
+        if let Some(frames) = &mut self.frames {
+            let width = 2 * frames.stack();
+            for (position, numbers) in own.zip(notes.frames.chunks_exact(width)) {
+                let env = notes.envs.first().copied().unwrap_or(0);
+                frames.put(position, env, numbers, notes.taken.clone());
+            }
+        }
     }
 
     /// Forgets what lies before the window.
@@ -406,6 +494,9 @@ impl Index {
         }
         if let Some(episodes) = &mut self.episodes {
             gone.clone().for_each(|position| episodes.evict(position));
+        }
+        if let Some(frames) = &mut self.frames {
+            gone.clone().for_each(|position| frames.evict(position));
         }
         self.begin = begin;
     }
@@ -425,7 +516,7 @@ mod tests {
 
     fn layout() -> RowLayout {
         let leaf = |dtype| Leaf { path: String::new(), dtype, shape: vec![] };
-        RowLayout::new(&[leaf(Dtype::UInt(8)), leaf(Dtype::Bool)]).unwrap()
+        RowLayout::new([leaf(Dtype::UInt(8)), leaf(Dtype::Bool)].iter().map(Some)).unwrap()
     }
 
     fn put(rows: &Transitions, value: u64, ended: bool, notes: Notes) {
@@ -510,8 +601,11 @@ mod tests {
         }
         assert_eq!(rows.with_priorities(|known, _| known.total()), Some(6.0));
         let mut picks = Picks::default();
-        let also = |at: &[u64], episodes: Option<&Episodes>, _: &mut Rng| {
-            episodes.and_then(|known| known.of(at[0])).map(|steps| steps.iter().collect::<Vec<_>>())
+        let also = |at: &[u64], known: Known<'_>, _: &mut Rng| {
+            known
+                .episodes
+                .and_then(|known| known.of(at[0]))
+                .map(|steps| steps.iter().collect::<Vec<_>>())
         };
         let (_, steps) = rows.draw(ask(1, 0), &mut picks, also).unwrap();
         assert_eq!(steps, Some(vec![0, 1, 2]));

@@ -223,6 +223,27 @@ impl Belt {
         state.cleared = state.published;
     }
 
+    /// Drops the oldest rows from the window, before they would fall off; how many that were.
+    pub fn drop_oldest(&self, rows: u64) -> u64 {
+        let mut state = self.lock();
+        let window = state.window(self.kept);
+        state.cleared = window.start + rows.min(window.end - window.start);
+        state.cleared - window.start
+    }
+
+    /// Empties the window and has the next row get this position; whether it could, which takes that nobody
+    /// reads or writes.
+    pub fn restart(&self, position: u64) -> bool {
+        let mut state = self.lock();
+        let quiet = state.reserved == state.published && state.floors.is_empty();
+        // Far enough from the end of all numbers that none is ever reached.
+        if quiet && position < 1 << 62 {
+            (state.reserved, state.published, state.cleared) = (position, position, position);
+            return true;
+        }
+        false
+    }
+
     #[inline]
     fn lock(&self) -> MutexGuard<'_, State> {
         // Every section leaves the state whole before anything in it can panic.
@@ -302,6 +323,19 @@ impl Stretch<'_> {
         // SAFETY: as above. The slots of a stretch are no more than there are, so these end before `slot`.
         let second = unsafe { std::slice::from_raw_parts_mut(start.as_ptr(), bytes) };
         (first, second)
+    }
+
+    /// Gives the positions back, if none behind them has been reserved; else their rows become zeros, as in
+    /// a drop.
+    pub fn give_back(self) {
+        let mut state = self.belt.lock();
+        if state.reserved == self.positions.end {
+            state.reserved = self.positions.start;
+            drop(state);
+            std::mem::forget(self);
+        } else {
+            drop(state);
+        }
     }
 
     /// Lets everybody read the rows, once all earlier ones are published. Says which positions can now be
@@ -474,6 +508,7 @@ mod tests {
         assert!(belt.window().is_empty());
         put(&belt, 1);
         assert_eq!(belt.window(), 100..101);
+        assert_eq!((belt.drop_oldest(5), belt.window()), (1, 101..101));
         assert_eq!(belt.used_bytes(), 19 * 8);
     }
 
@@ -515,6 +550,18 @@ mod tests {
         put(&belt, 6);
         let reader = belt.read();
         assert_eq!((0..3).map(|at| value(&reader, at)).collect::<Vec<_>>(), [5, 0, 6]);
+    }
+
+    #[test]
+    fn a_stretch_that_is_given_back_was_never_there() {
+        let belt = Belt::new(8, 8).unwrap();
+        put(&belt, 5);
+        belt.reserve(3).give_back();
+        assert_eq!(put(&belt, 6), 1..2);
+        let (first, second) = (belt.reserve(1), belt.reserve(1));
+        first.give_back();
+        assert_eq!(second.publish(), 3..4);
+        assert_eq!(belt.window(), 0..4);
     }
 
     #[test]
@@ -562,6 +609,18 @@ mod tests {
                 assert_eq!(*byte, (position * 31 + field.offset + at % field.bytes) as u8);
             }
         }
+    }
+
+    #[test]
+    fn a_belt_may_start_anywhere_while_nobody_is_there() {
+        let belt = Belt::new(4, 8).unwrap();
+        put(&belt, 1);
+        let reader = belt.read();
+        assert!(!belt.restart(1000));
+        drop(reader);
+        assert!(belt.restart(1000) && !belt.restart(u64::MAX));
+        assert_eq!((belt.window(), put(&belt, 7)), (1000..1000, 1000..1001));
+        assert_eq!(value(&belt.read(), 1000), 7);
     }
 
     #[test]

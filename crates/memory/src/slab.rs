@@ -169,6 +169,12 @@ impl Slab {
         RowWriter { slab: Arc::clone(self), rows }
     }
 
+    /// Whether rows that were freed will be free once their readers are gone.
+    pub fn waits_for_readers(&self) -> bool {
+        let state = &mut *self.lock();
+        !state.recover() && !(state.freed.is_empty() && state.older.is_empty())
+    }
+
     /// Lends just these rows of a slab that was never used, as they were in another one of which `order`
     /// was told. `None` when they are not like that.
     pub fn adopt(self: &Arc<Self>, rows: &[u32], order: &Order) -> Option<RowWriter> {
@@ -590,6 +596,18 @@ mod tests {
         assert_eq!((value(&pinned, 0), value(&pinned, 1)), (1, 1));
         drop(pinned);
         assert_eq!(put(&slab, 3), one);
+    }
+
+    #[test]
+    fn a_freed_row_that_is_being_read_is_waited_for() {
+        let slab = slab(1);
+        let row = put(&slab, 1);
+        let pinned = slab.pin(vec![row]);
+        assert!(!slab.waits_for_readers());
+        slab.free(row);
+        assert!(slab.waits_for_readers());
+        drop(pinned);
+        assert!(!slab.waits_for_readers() && slab.try_reserve(1).len() == 1);
     }
 
     #[test]

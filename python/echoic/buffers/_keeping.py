@@ -35,7 +35,7 @@ def state_of(buffer: _native.ReplayBuffer) -> dict[str, Any]:
 
 def load(buffer: _native.ReplayBuffer, state: Mapping[str, Any]) -> None:
     """Replaces what a buffer holds; nothing is changed if anything is wrong."""
-    missing = {"format", "leaves", "rows", "rng"} - state.keys()
+    missing = {"format", "leaves", "rows", "rng", "first"} - state.keys()
     if missing:
         raise ReplayError(f"the state has no {', '.join(sorted(missing))}: it is not of a buffer")
     if state["format"] != FORMAT:
@@ -54,6 +54,7 @@ def load(buffer: _native.ReplayBuffer, state: Mapping[str, Any]) -> None:
     buffer._load(  # noqa: SLF001
         [np.ascontiguousarray(rows[path]) for path, _, _ in own],
         np.asarray(state["rng"], np.uint64),
+        int(state["first"]),
         **{name: state[name] for name in OPTIONAL if name in state},
     )
 
@@ -61,7 +62,9 @@ def load(buffer: _native.ReplayBuffer, state: Mapping[str, Any]) -> None:
 def _text(leaves: list[tuple[str, str, tuple[int, ...]]], others: list[Any]) -> str:
     """Those of the leaves that the others are not."""
     odd = [leaf for leaf in leaves if leaf not in others]
-    return ", ".join(f"{path}: {dtype}{list(shape)}" for path, dtype, shape in odd) or "nothing more"
+    return (
+        ", ".join(f"{path}: {dtype}{list(shape)}" for path, dtype, shape in odd) or "nothing more"
+    )
 
 
 def save(buffer: _native.ReplayBuffer, path: str | os.PathLike[str]) -> None:
@@ -69,7 +72,7 @@ def save(buffer: _native.ReplayBuffer, path: str | os.PathLike[str]) -> None:
     state = state_of(buffer)
     about = {key: state[key] for key in ("format", "leaves")}
     arrays = {f"rows/{name}": array for name, array in state["rows"].items()}
-    arrays |= {name: np.asarray(state[name]) for name in ("rng", *OPTIONAL) if name in state}
+    arrays |= {name: np.asarray(state[name]) for name in ("rng", "first", *OPTIONAL) if name in state}
     arrays["about"] = np.frombuffer(json.dumps(about).encode(), np.uint8)
     path = Path(path)
     draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
@@ -86,15 +89,16 @@ def save(buffer: _native.ReplayBuffer, path: str | os.PathLike[str]) -> None:
 def read(path: str | os.PathLike[str]) -> dict[str, Any]:
     """The state in a file that :func:`save` wrote."""
     try:
-        with np.load(path, allow_pickle=False) as file:
+        with Path(path).open("rb") as opened, np.load(opened, allow_pickle=False) as file:
             about = json.loads(bytes(file["about"]))
             state: dict[str, Any] = {"format": about["format"], "leaves": about["leaves"]}
             state["rows"] = {
                 name.removeprefix("rows/"): file[name] for name in file if name.startswith("rows/")
             }
-            for name in ("rng", *OPTIONAL):
+            for name in ("rng", "first", *OPTIONAL):
                 if name in file:
                     state[name] = file[name]
+            state["first"] = int(state["first"])
             if "largest" in state:
                 state["largest"] = float(state["largest"])
     except FileNotFoundError:

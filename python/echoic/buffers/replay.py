@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -174,6 +174,11 @@ class ReplayBuffer(_Views):
         act_dim: Width of an action.
         example: One transition, as a dict, in place of the widths. Its values don't matter.
         seed: Of the buffer's own draws; random when ``None``.
+        next_obs: ``"shared"`` stores an observation once where it is both what one step led to and
+            what the next began with, found by comparing bytes. What is read is the same; memory for
+            observations is halved, and a push copies half as much.
+        stack: Observations are stacks of so many frames on their first axis, as Gymnasium's
+            ``FrameStackObservation`` gives them; each frame is stored once. Includes ``"shared"``.
         n_step: Rewards of so many steps are summed, discounted by ``gamma``, as long as the episode
             lasts; ``next_obs``, ``terminated`` and ``truncated`` are those of the last of them, and
             ``discounts`` has the factor of its value, ``gamma`` to the power of the steps summed.
@@ -209,6 +214,8 @@ class ReplayBuffer(_Views):
         *,
         example: Mapping[str, Any] | None = None,
         seed: int | None = None,
+        next_obs: Literal["stored", "shared"] = "stored",
+        stack: int | None = None,
         n_step: int = 1,
         gamma: float = 0.99,
         episodes: bool = False,
@@ -220,6 +227,8 @@ class ReplayBuffer(_Views):
             act_dim,
             example=example,
             seed=_seed(seed),
+            next_obs=next_obs,
+            stack=stack,
             n_step=n_step,
             gamma=gamma,
             episodes=episodes,
@@ -245,6 +254,8 @@ class PrioritizedReplayBuffer(_native.PrioritizedReplayBuffer, _Views):
         beta: The exponent of weights: 1 corrects all of the bias. See :meth:`set_beta`.
         example: As in :class:`ReplayBuffer`.
         seed: As in :class:`ReplayBuffer`.
+        next_obs: As in :class:`ReplayBuffer`.
+        stack: As in :class:`ReplayBuffer`.
         n_step: As in :class:`ReplayBuffer`.
         gamma: As in :class:`ReplayBuffer`.
         episodes: As in :class:`ReplayBuffer`.
@@ -270,6 +281,8 @@ class PrioritizedReplayBuffer(_native.PrioritizedReplayBuffer, _Views):
         *,
         example: Mapping[str, Any] | None = None,
         seed: int | None = None,
+        next_obs: Literal["stored", "shared"] = "stored",
+        stack: int | None = None,
         n_step: int = 1,
         gamma: float = 0.99,
         episodes: bool = False,
@@ -283,6 +296,8 @@ class PrioritizedReplayBuffer(_native.PrioritizedReplayBuffer, _Views):
             beta,
             example=example,
             seed=_seed(seed),
+            next_obs=next_obs,
+            stack=stack,
             n_step=n_step,
             gamma=gamma,
             episodes=episodes,

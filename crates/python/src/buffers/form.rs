@@ -3,6 +3,8 @@
 //! A form is made of an example, one entry a field, or of two numbers: then everything is a vector of 32-bit
 //! floats and is converted to that.
 
+use std::ops::Range;
+
 use echoic_buffers::RowLayout;
 use echoic_replay::{Dtype, Leaf};
 use numpy::{PyArrayDescrMethods, PyUntypedArrayMethods};
@@ -20,6 +22,9 @@ use crate::tree::{Node, Tree};
 /// The fields that mean something here, in the order in which `push` takes them.
 pub const NAMES: [&str; 6] = ["obs", "actions", "rewards", "terminated", "truncated", "next_obs"];
 
+/// The fields that are in frames, where observations are stored once.
+pub const OBSERVATIONS: [&str; 2] = ["obs", "next_obs"];
+
 /// One field of a transition.
 pub struct Field {
     pub name: Py<PyString>,
@@ -32,10 +37,20 @@ pub struct Field {
     converts: bool,
 }
 
+/// How observations are made of frames.
+pub struct FrameForm {
+    pub layout: RowLayout,
+    /// Frames of one observation.
+    pub stack: usize,
+}
+
 /// See the [module](self).
 pub struct Form {
     pub fields: Vec<Field>,
+    /// Where leaves lie in a row: nowhere, without bytes, where they are in frames.
     pub layout: RowLayout,
+    /// Where the leaves of an observation lie in a frame, where observations are stored once.
+    pub frames: Option<FrameForm>,
     /// The widths of observations and actions, where everything is a vector of floats.
     pub widths: Option<(usize, usize)>,
     /// The field and the number in it of each leaf.
@@ -44,7 +59,12 @@ pub struct Form {
 
 impl Form {
     /// Vectors of 32-bit floats of these widths.
-    pub fn of_widths(py: Python<'_>, obs: usize, act: usize) -> PyResult<Self> {
+    pub fn of_widths(
+        py: Python<'_>,
+        obs: usize,
+        act: usize,
+        shared: Option<Option<usize>>,
+    ) -> PyResult<Self> {
         let leaf = |name: &str, dtype, shape: &[usize]| -> PyResult<Tree> {
             let leaf = Leaf { path: name.to_owned(), dtype, shape: shape.to_vec() };
             Ok(Tree::from_parts(Node::Leaf(0), vec![LeafRule::from_leaf(py, leaf)?]))
@@ -59,11 +79,13 @@ impl Form {
             leaf(NAMES[5], float, &[obs])?,
         ];
         let names = NAMES.map(str::to_owned).into_iter();
-        Self::new(py, names.zip(trees).collect(), Some((obs, act)))
+        Self::new(py, names.zip(trees).collect(), Some((obs, act)), shared)
     }
 
     /// The form of an example: a dict with an entry for each field.
-    pub fn of_example(example: &Bound<'_, PyAny>) -> PyResult<Self> {
+    ///
+    /// `shared` says that observations are stored once, and of how many frames on their first axis each is.
+    pub fn of_example(example: &Bound<'_, PyAny>, shared: Option<Option<usize>>) -> PyResult<Self> {
         let py = example.py();
         let dict = example.cast::<PyDict>().map_err(|_| {
             let class = example.get_type().name().map_or("?".into(), |name| name.to_string());
@@ -94,13 +116,14 @@ impl Form {
         for (_, tree) in &trees {
             tree.try_build(py, 1)?;
         }
-        Self::new(py, trees, None)
+        Self::new(py, trees, None, shared)
     }
 
     fn new(
         py: Python<'_>,
         trees: Vec<(String, Tree)>,
         widths: Option<(usize, usize)>,
+        shared: Option<Option<usize>>,
     ) -> PyResult<Self> {
         let mut fields = Vec::with_capacity(trees.len());
         let mut leaves = Vec::new();
@@ -116,11 +139,17 @@ impl Form {
         if leaves.is_empty() {
             return Err(spec_error(py, "the example has no leaves: there is nothing to store"));
         }
-        let layout = RowLayout::new(
-            fields.iter().flat_map(|field| field.tree.rules.iter().map(|rule| &rule.leaf)),
-        );
-        let layout = layout.map_err(|error| buffer_error(py, &error.into()))?;
-        Ok(Self { fields, layout, widths, leaves })
+        let too_large = |error: echoic_memory::AllocError| buffer_error(py, &error.into());
+        let frames = match shared {
+            Some(stack) => Some(FrameForm::new(py, &fields, stack)?),
+            None => None,
+        };
+        let in_rows = |field: &&Field| frames.is_none() || !OBSERVATIONS.contains(&&*field.text);
+        let all = fields.iter().flat_map(|field| {
+            field.tree.rules.iter().map(move |rule| in_rows(&field).then_some(&rule.leaf))
+        });
+        let layout = RowLayout::new(all).map_err(too_large)?;
+        Ok(Self { fields, layout, frames, widths, leaves })
     }
 
     /// The rule of a leaf.
@@ -139,9 +168,12 @@ impl Form {
         self.fields.iter().position(|field| field.text == name)
     }
 
-    /// Whether a leaf is of this field.
-    pub fn has_leaf(&self, name: &str, leaf: usize) -> bool {
-        self.leaves.get(leaf).is_some_and(|(field, _)| self.fields[*field].text == name)
+    /// The leaves of a field.
+    pub fn leaves_of(&self, name: &str) -> Range<usize> {
+        match self.fields.iter().find(|field| field.text == name) {
+            Some(field) => field.first..field.first + field.tree.rules.len(),
+            None => 0..0,
+        }
     }
 
     /// The leaf of a field that is one, with its number.
@@ -185,8 +217,13 @@ impl Form {
 
     /// How many bytes each leaf has in a batch of so many rows.
     pub fn column_bytes(&self, rows: usize) -> Vec<usize> {
-        let places = self.layout.fields().iter();
-        places.map(|place| place.bytes.checked_mul(rows).unwrap_or(usize::MAX)).collect()
+        let bytes = |leaf| self.leaf_bytes(leaf).checked_mul(rows).unwrap_or(usize::MAX);
+        (0..self.leaf_count()).map(bytes).collect()
+    }
+
+    /// How many bytes a leaf has in a transition.
+    pub fn leaf_bytes(&self, leaf: usize) -> usize {
+        self.rule(leaf).leaf.nbytes().unwrap_or(usize::MAX)
     }
 
     /// A batch as a dict of its fields, over columns of `memory`. Each has these axes before its own.
@@ -243,6 +280,41 @@ impl Form {
         }
         array::refuse_overlaps(&targets).map_err(|text| spec_error(py, text))?;
         Ok(targets)
+    }
+}
+
+impl FrameForm {
+    fn new(py: Python<'_>, fields: &[Field], stack: Option<usize>) -> PyResult<Self> {
+        let of = |name: &str| fields.iter().find(|field| field.text == name);
+        let (Some(obs), Some(next)) = (of(OBSERVATIONS[0]), of(OBSERVATIONS[1])) else {
+            return Err(spec_error(
+                py,
+                "next_obs=\"shared\" needs the fields `obs` and `next_obs`",
+            ));
+        };
+        let leaves = |field: &Field| -> Vec<Leaf> {
+            let own = |rule: &LeafRule| Leaf { path: String::new(), ..rule.leaf.clone() };
+            field.tree.rules.iter().map(own).collect()
+        };
+        let mut frames = leaves(obs);
+        if frames != leaves(next) {
+            let text = "next_obs=\"shared\" needs `obs` and `next_obs` to have the same leaves";
+            return Err(spec_error(py, text));
+        }
+        for (frame, rule) in frames.iter_mut().zip(&obs.tree.rules) {
+            let Some(stack) = stack else { continue };
+            if frame.shape.first() != Some(&stack) {
+                let text = format!(
+                    "stack={stack} needs observations with {stack} frames on their first axis, got {}",
+                    rule.leaf
+                );
+                return Err(spec_error(py, text));
+            }
+            frame.shape.remove(0);
+        }
+        let layout = RowLayout::new(frames.iter().map(Some));
+        let layout = layout.map_err(|error| buffer_error(py, &error.into()))?;
+        Ok(Self { layout, stack: stack.unwrap_or(1) })
     }
 }
 

@@ -1,7 +1,8 @@
-//! Local buffers: `form` says what a transition looks like, `replay` has the classes, `state` takes their
-//! content out and puts it back.
+//! Local buffers: `form` says what a transition looks like, `replay` has the classes, `framed`
+//! stores observations once, `state` takes the content out and puts it back.
 
 mod form;
+mod framed;
 mod replay;
 mod state;
 

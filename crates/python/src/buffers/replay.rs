@@ -4,11 +4,12 @@ use std::cell::RefCell;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use echoic_buffers::episodes::Episodes;
+use echoic_buffers::frames::Pins;
 use echoic_buffers::priorities::Draw;
 use echoic_buffers::steps::{Goal, Runs, goals};
-use echoic_buffers::transitions::{Notes, Picks, Request, Settings};
+use echoic_buffers::transitions::{Known, Notes, Picks, Request, Settings};
 use echoic_buffers::{BufferError, Transitions};
+use echoic_memory::belt::Reader;
 use echoic_replay::Dtype;
 use echoic_replay::rng::Rng;
 use numpy::{PyArray1, PyArrayDescr};
@@ -16,7 +17,7 @@ use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict, PyFloat, PyString, PyTuple};
 
-use super::form::{Form, NAMES};
+use super::form::{Form, NAMES, OBSERVATIONS};
 use crate::arena::Arena;
 use crate::array::{self, Header, scalar_bytes};
 use crate::columns::{Plan, view};
@@ -40,6 +41,24 @@ struct Extra {
     name: Py<PyString>,
     bytes: usize,
     descr: Py<PyArrayDescr>,
+}
+
+/// What a step leads to: in a batch of several steps together it is that of the last.
+const OUTCOME: [&str; 3] = ["next_obs", "terminated", "truncated"];
+
+/// Of which rows a batch is made: the drawn ones, where nothing else is said.
+#[derive(Default)]
+struct Chosen {
+    early: Option<Vec<u64>>,
+    /// Where the outcomes are from, if not from the same.
+    late: Option<Vec<u64>>,
+}
+
+impl Chosen {
+    fn rows<'a>(&'a self, drawn: &'a [u64]) -> (&'a [u64], &'a [u64]) {
+        let early = self.early.as_deref().unwrap_or(drawn);
+        (early, self.late.as_deref().unwrap_or(early))
+    }
 }
 
 /// What is asked for with a batch.
@@ -76,17 +95,29 @@ impl ReplayBuffer {
         act_dim: Option<i64>,
         example: Option<&Bound<'_, PyAny>>,
         seed: u64,
+        next_obs: &str,
+        stack: Option<i64>,
         n_step: i64,
         gamma: f64,
         episodes: bool,
         alpha: Option<f64>,
         beta: f64,
     ) -> PyResult<Self> {
+        let shared = match (next_obs, stack) {
+            ("stored", None) => None,
+            ("shared", None) => Some(None),
+            ("stored" | "shared", Some(frames)) => Some(Some(positive(py, "stack", frames)?)),
+            (other, _) => {
+                let text = format!("next_obs must be 'stored' or 'shared', got {other:?}");
+                return Err(replay_error(py, text));
+            }
+        };
         let form = match (obs_dim, act_dim, example) {
             (Some(obs), Some(act), None) => {
-                Form::of_widths(py, positive(py, "obs_dim", obs)?, positive(py, "act_dim", act)?)?
+                let (obs, act) = (positive(py, "obs_dim", obs)?, positive(py, "act_dim", act)?);
+                Form::of_widths(py, obs, act, shared)?
             }
-            (None, None, Some(example)) => Form::of_example(example)?,
+            (None, None, Some(example)) => Form::of_example(example, shared)?,
             _ => {
                 return Err(PyTypeError::new_err(
                     "give either obs_dim and act_dim, or example= and neither of them",
@@ -102,7 +133,8 @@ impl ReplayBuffer {
         if n_step > 1 {
             reward(py, &form)?;
         }
-        let settings = Settings { alpha, ends, seed };
+        let frames = form.frames.as_ref().map(|frames| (frames.stack, frames.layout.row_bytes()));
+        let settings = Settings { alpha, ends, frames, seed };
         let rows = Transitions::new(capacity as u64, form.layout.clone(), &settings)
             .map_err(|error| buffer_error(py, &error))?;
         let mut extras = Vec::new();
@@ -151,7 +183,7 @@ impl ReplayBuffer {
     /// One transition of plain vectors, without a detour. False if it is anything else.
     #[inline]
     fn push_plain(&self, values: [&Bound<'_, PyAny>; 6], notes: &mut Notes) -> bool {
-        let Some((obs, act)) = self.form.widths else { return false };
+        let (Some((obs, act)), None) = (self.form.widths, &self.form.frames) else { return false };
         let py = values[0].py();
         let floats = self.floats.bind(py);
         let vector = |value, width| {
@@ -221,6 +253,9 @@ impl ReplayBuffer {
         rows: Range<usize>,
         notes: &Notes,
     ) -> PyResult<()> {
+        if let Some(form) = &self.form.frames {
+            return self.write_framed(py, form, sources, rows, notes);
+        }
         let belt = self.rows.belt();
         let row_bytes = self.form.layout.row_bytes();
         let most = (belt.slack() as usize).min(((8 << 20) / row_bytes).max(1));
@@ -253,7 +288,7 @@ impl ReplayBuffer {
     }
 
     /// Copies consecutive rows, the first of which has this number, into their places.
-    fn copy_rows(&self, sources: &[Source], first: usize, rows: &mut [u8]) {
+    pub(super) fn copy_rows(&self, sources: &[Source], first: usize, rows: &mut [u8]) {
         let row_bytes = self.form.layout.row_bytes();
         let block = (BLOCK_BYTES / row_bytes).max(1);
         for (number, rows) in rows.chunks_mut(block * row_bytes).enumerate() {
@@ -314,18 +349,16 @@ impl ReplayBuffer {
         Ok(values)
     }
 
-    /// Draws rows, lets `also` look at their episodes, and has `fill` write a batch with these axes.
-    fn batch<'py, T: Send>(
+    /// Draws rows, lets `also` say which rows a batch with these axes is made of, and has `finish` write
+    /// what is no copy of a leaf.
+    fn batch<'py, T: Send + Sync>(
         &self,
         py: Python<'py>,
         ask: &Ask<'_, 'py>,
         axes: impl Fn(usize) -> Vec<usize>,
-        also: impl FnOnce(&[u64], Option<&Episodes>, &mut Rng) -> T,
-        fill: impl Fn(&echoic_buffers::BeltReader<'_>, &Picks, &T, &mut [&mut [u8]]) + Sync,
-    ) -> PyResult<(Bound<'py, PyDict>, T)>
-    where
-        T: Sync,
-    {
+        also: impl FnOnce(&[u64], Known<'_>, &mut Rng) -> (Chosen, T),
+        finish: impl Fn(&Reader<'_>, &Picks, &T, &mut [&mut [u8]]) + Sync,
+    ) -> PyResult<(Bound<'py, PyDict>, T)> {
         let count = usize::try_from(ask.batch_size).unwrap_or(0);
         let request =
             Request { count, seed: seed_number(ask.seed)?, beta: self.beta(), draw: ask.draw };
@@ -349,16 +382,27 @@ impl ReplayBuffer {
         let mut also = Some(also);
         let mut run = |columns: &mut [&mut [u8]]| -> Result<T, BufferError> {
             let also = also.take().ok_or(BufferError::Empty)?;
-            let (reader, known) = self.rows.draw(request, &mut picks, also)?;
-            let mut write = || fill(&reader, &picks, &known, columns);
-            if large {
-                py.detach(write)
-            } else {
-                write()
+            let look = |positions: &[u64], known: Known<'_>, rng: &mut Rng| {
+                let (chosen, found) = also(positions, known, rng);
+                let (early, late) = chosen.rows(positions);
+                let pins = known.frames.map(|frames| frames.pin(early, late));
+                (chosen, pins, found)
             };
-            Ok(known)
+            let (reader, (chosen, pins, found)) = self.rows.draw(request, &mut picks, look)?;
+            let mut write = || {
+                let (early, late) = chosen.rows(&picks.positions);
+                let own = &mut columns[..self.form.leaf_count()];
+                self.copy_leaves(&reader, early, late, pins.as_ref(), own);
+                finish(&reader, &picks, &found, columns);
+            };
+            if large {
+                py.detach(write);
+            } else {
+                write();
+            }
+            Ok(found)
         };
-        let (batch, known) = if let Some(out) = ask.out {
+        let (batch, found) = if let Some(out) = ask.out {
             let mut targets = self.form.targets(out, &axes)?;
             let dict = out.cast::<PyDict>()?;
             for extra in extras {
@@ -371,31 +415,67 @@ impl ReplayBuffer {
             (dict.clone(), run(&mut columns).map_err(refuse)?)
         } else {
             let mut memory = self.arena.take(py, plan.total)?;
-            let mut known = Err(BufferError::Empty);
+            let mut found = Err(BufferError::Empty);
             let written = Memory::write(&mut memory, py, 0, plan.total, |bytes| {
-                known = run(&mut plan.split(bytes));
+                found = run(&mut plan.split(bytes));
             });
             assert!(written, "memory from the arena is nobody else's");
-            let batch = known.map_err(refuse).and_then(|known| {
+            let batch = found.map_err(refuse).and_then(|found| {
                 let batch = self.form.build(py, &memory, &plan, &axes)?;
                 for (at, extra) in extras.iter().enumerate() {
                     let column = self.form.leaf_count() + at;
                     let array = view(py, &memory, &plan, column, extra.descr.bind(py), &[count])?;
                     batch.set_item(extra.name.bind(py), array)?;
                 }
-                Ok((batch, known))
+                Ok((batch, found))
             });
             self.arena.give_back(memory);
             batch?
         };
         PICKS.set(picks);
-        Ok((batch, known))
+        Ok((batch, found))
+    }
+
+    /// Copies all leaves of some rows: of `late` rows the outcome of a step, of `early` ones the rest.
+    pub(super) fn copy_leaves(
+        &self,
+        reader: &Reader<'_>,
+        early: &[u64],
+        late: &[u64],
+        pins: Option<&Pins>,
+        columns: &mut [&mut [u8]],
+    ) {
+        let fields = self.form.layout.fields();
+        if pins.is_none() && std::ptr::eq(early, late) {
+            return reader.gather(early, fields, columns);
+        }
+        let is_late = |leaf| OUTCOME.iter().any(|name| self.form.leaves_of(name).contains(&leaf));
+        let in_frames = |leaf, name| pins.is_some() && self.form.leaves_of(name).contains(&leaf);
+        let mut parts: [(Vec<_>, Vec<&mut [u8]>); 4] = Default::default();
+        for (leaf, column) in columns.iter_mut().enumerate() {
+            let at = if in_frames(leaf, OBSERVATIONS[0]) {
+                2
+            } else if in_frames(leaf, OBSERVATIONS[1]) {
+                3
+            } else {
+                usize::from(is_late(leaf))
+            };
+            // Leaves of frames come in their order, so the places in a frame are those of its layout.
+            parts[at].0.push(fields[leaf]);
+            parts[at].1.push(column);
+        }
+        let [before, after, obs, next_obs] = &mut parts;
+        reader.gather(early, &before.0, &mut before.1);
+        reader.gather(late, &after.0, &mut after.1);
+        if let (Some(pins), Some(form)) = (pins, &self.form.frames) {
+            pins.obs.gather(form.layout.fields(), &mut obs.1);
+            pins.next_obs.gather(form.layout.fields(), &mut next_obs.1);
+        }
     }
 
     /// A batch of single transitions.
     fn singles<'py>(&self, py: Python<'py>, ask: &Ask<'_, 'py>) -> PyResult<Bound<'py, PyDict>> {
         let leaves = self.form.leaf_count();
-        let fields = self.form.layout.fields();
         let beside = |picks: &Picks, columns: &mut [&mut [u8]]| {
             if let [.., weights, indices] = columns
                 && self.prioritized
@@ -408,56 +488,28 @@ impl ReplayBuffer {
                 }
             }
         };
+        let axes = |count| vec![count];
         if self.n_step == 1 {
-            let fill = |reader: &echoic_buffers::BeltReader<'_>,
-                        picks: &Picks,
-                        (): &(),
-                        columns: &mut [&mut [u8]]| {
-                let (own, extras) = columns.split_at_mut(leaves);
-                reader.gather(&picks.positions, fields, own);
-                beside(picks, extras);
-            };
-            let (batch, ()) = self.batch(py, ask, |count| vec![count], |_, _, _| (), fill)?;
+            let also = |_: &[u64], _: Known<'_>, _: &mut Rng| (Chosen::default(), ());
+            let (batch, ()) = self.batch(py, ask, axes, also, |_, picks, (), columns| {
+                beside(picks, &mut columns[leaves..]);
+            })?;
             return Ok(batch);
         }
-        let Some(reward) = self.form.only_leaf("rewards").map(|(leaf, _)| leaf) else {
-            return Err(replay_error(py, "n_step needs the field `rewards`"));
+        let reward = reward(py, &self.form)?;
+        let also = |positions: &[u64], known: Known<'_>, _: &mut Rng| {
+            let runs = known.episodes.map(|all| Runs::following(positions, all, self.n_step));
+            let runs = runs.unwrap_or_default();
+            (Chosen { early: None, late: Some(runs.last()) }, runs)
         };
-        // What is taken from the last step of each run.
-        let late: Vec<bool> = (0..leaves)
-            .map(|leaf| {
-                ["next_obs", "terminated", "truncated"]
-                    .iter()
-                    .any(|name| self.form.has_leaf(name, leaf))
-            })
-            .collect();
-        let also = |positions: &[u64], episodes: Option<&Episodes>, _: &mut Rng| {
-            episodes.map(|episodes| Runs::following(positions, episodes, self.n_step))
-        };
-        let fill = |reader: &echoic_buffers::BeltReader<'_>,
-                    picks: &Picks,
-                    runs: &Option<Runs>,
-                    columns: &mut [&mut [u8]]| {
-            let Some(runs) = runs else { return };
+        let (batch, _) = self.batch(py, ask, axes, also, |reader, picks, runs, columns| {
             let (own, extras) = columns.split_at_mut(leaves);
-            let (Some((discounts, rest)), last) = (extras.split_first_mut(), runs.last()) else {
-                return;
-            };
-            runs.returns(reader, fields[reward], self.gamma, own[reward], discounts);
-            for (positions, is_late) in [(&picks.positions, false), (&last, true)] {
-                let mut places = Vec::with_capacity(leaves);
-                let mut targets: Vec<&mut [u8]> = Vec::with_capacity(leaves);
-                for (leaf, column) in own.iter_mut().enumerate() {
-                    if late[leaf] == is_late && leaf != reward {
-                        places.push(fields[leaf]);
-                        targets.push(column);
-                    }
-                }
-                reader.gather(positions, &places, &mut targets);
+            if let Some((discounts, rest)) = extras.split_first_mut() {
+                let place = self.form.layout.fields()[reward];
+                runs.returns(reader, place, self.gamma, own[reward], discounts);
+                beside(picks, rest);
             }
-            beside(picks, rest);
-        };
-        let (batch, _) = self.batch(py, ask, |count| vec![count], also, fill)?;
+        })?;
         Ok(batch)
     }
 
@@ -474,8 +526,8 @@ impl ReplayBuffer {
 impl ReplayBuffer {
     #[new]
     #[pyo3(signature = (
-        capacity, obs_dim=None, act_dim=None, *, example=None, seed, n_step=1, gamma=0.99,
-        episodes=false
+        capacity, obs_dim=None, act_dim=None, *, example=None, seed, next_obs="stored", stack=None,
+        n_step=1, gamma=0.99, episodes=false
     ))]
     #[expect(clippy::too_many_arguments, reason = "they are keywords in Python")]
     fn new(
@@ -485,12 +537,15 @@ impl ReplayBuffer {
         act_dim: Option<i64>,
         example: Option<&Bound<'_, PyAny>>,
         seed: u64,
+        next_obs: &str,
+        stack: Option<i64>,
         n_step: i64,
         gamma: f64,
         episodes: bool,
     ) -> PyResult<Self> {
         Self::make(
-            py, capacity, obs_dim, act_dim, example, seed, n_step, gamma, episodes, None, 0.0,
+            py, capacity, obs_dim, act_dim, example, seed, next_obs, stack, n_step, gamma,
+            episodes, None, 0.0,
         )
     }
 
@@ -559,25 +614,22 @@ impl ReplayBuffer {
     ) -> PyResult<(Bound<'py, PyDict>, Vec<usize>)> {
         self.needs_episodes(py, "sample_sequences")?;
         let length = positive(py, "length", length)?;
-        let fields = self.form.layout.fields();
-        let also = |positions: &[u64], episodes: Option<&Episodes>, _: &mut Rng| {
-            episodes.map(|episodes| Runs::windows(positions, episodes, length)).unwrap_or_default()
-        };
-        let fill = |reader: &echoic_buffers::BeltReader<'_>,
-                    _: &Picks,
-                    runs: &Runs,
-                    columns: &mut [&mut [u8]]| {
-            reader.gather(&runs.padded(length), fields, columns);
-            for (field, column) in fields.iter().zip(columns) {
-                for (at, run) in runs.iter().enumerate() {
-                    let end = (at + 1) * length * field.bytes;
-                    column[end - (length - run.len()) * field.bytes..end].fill(0);
-                }
-            }
+        let also = |positions: &[u64], known: Known<'_>, _: &mut Rng| {
+            let runs = known.episodes.map(|all| Runs::windows(positions, all, length));
+            let runs = runs.unwrap_or_default();
+            (Chosen { early: Some(runs.padded(length)), late: None }, runs)
         };
         let ask = Ask { batch_size, seed, out, draw: Draw::Stratified };
         let axes = |count| vec![count, length];
-        let (batch, runs) = self.batch(py, &ask, axes, also, fill)?;
+        let (batch, runs) = self.batch(py, &ask, axes, also, |_, _, runs, columns| {
+            for (leaf, column) in columns.iter_mut().enumerate() {
+                let bytes = self.form.leaf_bytes(leaf);
+                for (at, run) in runs.iter().enumerate() {
+                    let end = (at + 1) * length * bytes;
+                    column[end - (length - run.len()) * bytes..end].fill(0);
+                }
+            }
+        })?;
         let lengths = runs.iter().map(<[u64]>::len).collect();
         Ok((batch, lengths))
     }
@@ -605,22 +657,17 @@ impl ReplayBuffer {
                 return Err(replay_error(py, text));
             }
         };
-        let fields = self.form.layout.fields();
-        let also = |positions: &[u64], episodes: Option<&Episodes>, rng: &mut Rng| {
-            episodes.map(|known| goals(positions, known, goal, share, rng)).unwrap_or_default()
-        };
         // Two rows for each step: its own, and that of its goal.
-        let fill = |reader: &echoic_buffers::BeltReader<'_>,
-                    picks: &Picks,
-                    goals: &Vec<Option<u64>>,
-                    columns: &mut [&mut [u8]]| {
-            let own = picks.positions.iter();
-            let other = own.clone().zip(goals).map(|(own, goal)| goal.unwrap_or(*own));
-            let all: Vec<u64> = own.copied().chain(other).collect();
-            reader.gather(&all, fields, columns);
+        let also = |positions: &[u64], known: Known<'_>, rng: &mut Rng| {
+            let found = known.episodes.map(|all| goals(positions, all, goal, share, rng));
+            let found = found.unwrap_or_default();
+            let other = positions.iter().zip(&found).map(|(own, goal)| goal.unwrap_or(*own));
+            let both = positions.iter().copied().chain(other).collect();
+            (Chosen { early: Some(both), late: None }, found)
         };
         let ask = Ask { batch_size, seed, out: None, draw: Draw::Stratified };
-        let (batch, goals) = self.batch(py, &ask, |count| vec![2, count], also, fill)?;
+        let axes = |count| vec![2, count];
+        let (batch, goals) = self.batch(py, &ask, axes, also, |_, _, _, _| ())?;
         let marks: Vec<bool> = goals.iter().map(Option::is_some).collect();
         PyTuple::new(py, [batch.into_any(), marks.into_pyobject(py)?.into_any()])
     }
@@ -636,19 +683,20 @@ impl ReplayBuffer {
     }
 
     /// Replaces all rows. Nothing is changed if anything is wrong.
-    #[pyo3(signature = (rows, rng, weights=None, largest=None, envs=None, ends=None))]
+    #[pyo3(signature = (rows, rng, first, weights=None, largest=None, envs=None, ends=None))]
     #[expect(clippy::too_many_arguments, reason = "it is what `_state` gives")]
     fn _load(
         &self,
         py: Python<'_>,
         rows: Vec<Bound<'_, PyAny>>,
         rng: Bound<'_, PyArray1<u64>>,
+        first: u64,
         weights: Option<&Bound<'_, PyAny>>,
         largest: Option<f64>,
         envs: Option<&Bound<'_, PyAny>>,
         ends: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<()> {
-        self.load(py, rows, rng, weights, largest, envs, ends)
+        self.load(py, rows, rng, first, weights, largest, envs, ends)
     }
 
     #[pyo3(signature = (env=0))]
@@ -676,7 +724,8 @@ impl ReplayBuffer {
 
     #[getter]
     fn nbytes(&self) -> usize {
-        self.rows.belt().used_bytes()
+        let frames = self.rows.frames().map_or(0, |(slab, _)| slab.used_bytes());
+        self.rows.belt().used_bytes() + frames
     }
 
     fn __repr__(&self) -> String {
@@ -764,7 +813,7 @@ impl PrioritizedReplayBuffer {
     #[new]
     #[pyo3(signature = (
         capacity, obs_dim=None, act_dim=None, alpha=0.6, beta=0.4, *, example=None, seed,
-        n_step=1, gamma=0.99, episodes=false
+        next_obs="stored", stack=None, n_step=1, gamma=0.99, episodes=false
     ))]
     #[expect(clippy::too_many_arguments, reason = "they are keywords in Python")]
     fn new(
@@ -776,13 +825,16 @@ impl PrioritizedReplayBuffer {
         beta: f64,
         example: Option<&Bound<'_, PyAny>>,
         seed: u64,
+        next_obs: &str,
+        stack: Option<i64>,
         n_step: i64,
         gamma: f64,
         episodes: bool,
     ) -> PyResult<PyClassInitializer<Self>> {
         let alpha = Some(alpha);
         let base = ReplayBuffer::make(
-            py, capacity, obs_dim, act_dim, example, seed, n_step, gamma, episodes, alpha, beta,
+            py, capacity, obs_dim, act_dim, example, seed, next_obs, stack, n_step, gamma,
+            episodes, alpha, beta,
         )?;
         Ok(PyClassInitializer::from(base).add_subclass(Self))
     }

@@ -36,19 +36,19 @@ impl ReplayBuffer {
         let plan = Plan::new(self.form.column_bytes(len))?;
         let mut memory = Memory::new(py, plan.total)?;
         let mut known = Known::default();
-        let mut count = len;
+        let (mut count, mut first) = (len, 0);
         let written = Memory::write(&mut memory, py, 0, plan.total, |bytes| {
-            let (reader, (positions, found)) =
-                self.rows.all(|window, priorities, episodes| {
+            let (reader, (positions, pins, found)) =
+                self.rows.all(|window, index| {
                     // Rows that came after the memory was taken are left out.
-                    let positions: Vec<u64> = window.take(len).collect();
+                    let positions: Vec<u64> = window.clone().take(len).collect();
                     let mut known = Known::default();
-                    if let Some(priorities) = priorities {
+                    if let Some(priorities) = index.priorities {
                         let weight = |at: &u64| priorities.weight_of(self.rows.slot(*at));
                         known.weights = positions.iter().map(weight).collect();
                         known.largest = priorities.largest();
                     }
-                    if let Some(episodes) = episodes {
+                    if let Some(episodes) = index.episodes {
                         for position in &positions {
                             let steps = episodes.of(*position);
                             known.envs.push(steps.map_or(0, |steps| steps.env()));
@@ -57,16 +57,19 @@ impl ReplayBuffer {
                             }));
                         }
                     }
-                    (positions, known)
+                    let pins = index.frames.map(|frames| frames.pin(&positions, &positions));
+                    (positions, pins, known)
                 });
             count = positions.len();
-            let fields = self.form.layout.fields();
+            first = reader.window().start;
             let mut columns = plan.split(bytes);
-            for (column, field) in columns.iter_mut().zip(fields) {
+            for (leaf, column) in columns.iter_mut().enumerate() {
                 let all = std::mem::take(column);
-                *column = &mut all[..count * field.bytes];
+                *column = &mut all[..count * self.form.leaf_bytes(leaf)];
             }
-            py.detach(|| reader.gather(&positions, fields, &mut columns));
+            py.detach(|| {
+                self.copy_leaves(&reader, &positions, &positions, pins.as_ref(), &mut columns);
+            });
             known = found;
         });
         assert!(written, "the memory is new");
@@ -80,6 +83,7 @@ impl ReplayBuffer {
         let state = PyDict::new(py);
         state.set_item("rows", rows)?;
         state.set_item("rng", PyArray1::from_slice(py, &self.rows.rng_state()))?;
+        state.set_item("first", first)?;
         if self.prioritized {
             state.set_item("weights", PyArray1::from_vec(py, known.weights))?;
             state.set_item("largest", known.largest)?;
@@ -98,6 +102,7 @@ impl ReplayBuffer {
         py: Python<'_>,
         rows: Vec<Bound<'_, PyAny>>,
         rng: Bound<'_, PyArray1<u64>>,
+        first: u64,
         weights: Option<&Bound<'_, PyAny>>,
         largest: Option<f64>,
         envs: Option<&Bound<'_, PyAny>>,
@@ -142,7 +147,7 @@ impl ReplayBuffer {
             cuts.extend(ends.iter().enumerate().filter(|(_, end)| **end).map(|(at, _)| at));
         }
         self.form.recheck(py, &sources)?;
-        self.rows.clear();
+        self.rows.restart(first);
         let first = self.rows.belt().window().end;
         let mut done = 0;
         // An episode can end without a row that says so.

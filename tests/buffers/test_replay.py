@@ -1,0 +1,631 @@
+"""ReplayBuffer: what goes in comes out, evenly, whatever the form of the transitions."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import echoic
+from echoic import PriorityError, ReplayError, SpecError
+from echoic.buffers import PrioritizedReplayBuffer, ReplayBuffer
+
+KEYS = {"obs", "next_obs", "actions", "rewards", "terminated", "truncated"}
+
+
+def check_numbered(batch, steps) -> None:
+    """That every row is one of these numbers' transitions, as a whole."""
+    number = batch["rewards"]
+    assert np.isin(number, list(steps)).all()
+    assert (batch["obs"] == number[:, None]).all()
+    assert (batch["next_obs"] == number[:, None] + 1).all()
+    assert (batch["actions"] == number[:, None] * 2).all()
+
+
+@pytest.mark.parametrize("next_obs", ["stored", "shared"])
+def test_the_last_transitions_come_out_as_they_went_in(fill, next_obs) -> None:
+    buffer = ReplayBuffer(10, obs_dim=3, act_dim=1, seed=1, next_obs=next_obs)
+    for count in range(1, 50):
+        fill(buffer, [count])
+        batch = buffer.sample(64)
+        assert batch.keys() == KEYS
+        check_numbered(batch, range(max(1, count - 9), count + 1))
+        assert len(buffer) == min(count, 10)
+    assert set(buffer.sample(1000)["rewards"]) == set(range(40, 50))
+
+
+def test_the_form_of_widths_has_the_dtypes_of_the_seed(fill) -> None:
+    buffer = ReplayBuffer(10, obs_dim=3, act_dim=1)
+    fill(buffer, [1])
+    found = {name: (array.dtype, array.shape) for name, array in buffer.sample(5).items()}
+    vector = np.dtype("float32")
+    assert found == {
+        "obs": (vector, (5, 3)),
+        "actions": (vector, (5, 1)),
+        "rewards": (vector, (5,)),
+        "terminated": (np.dtype(bool), (5,)),
+        "truncated": (np.dtype(bool), (5,)),
+        "next_obs": (vector, (5, 3)),
+    }
+
+
+@pytest.mark.parametrize(
+    ("obs", "action", "reward", "flag"),
+    [
+        (np.array([1.0, 2.0]), np.array([3]), np.float64(4), np.True_),
+        ([1, 2], 3, 4, True),
+        (np.array([1, 2], np.int16), np.float32(3), np.array(4.0), 1),
+        (np.arange(1, 5, dtype=np.float32)[::2] * [1, 2 / 3], [3.0], np.float32(4), np.int64(1)),
+    ],
+)
+def test_values_of_other_dtypes_are_converted_where_everything_is_float(
+    obs, action, reward, flag
+) -> None:
+    buffer = ReplayBuffer(10, obs_dim=2, act_dim=1)
+    buffer.push(obs, action, reward, flag, False, obs)
+    batch = buffer.sample(1)
+    np.testing.assert_allclose(batch["obs"], [[1, 2]])
+    assert (batch["actions"], batch["rewards"], batch["terminated"]) == ([[3]], [4], [True])
+
+
+EXAMPLE = {
+    "obs": {"image": np.zeros((4, 4), np.uint8), "joint": (np.zeros(2), np.int16(0))},
+    "actions": np.int64(0),
+    "rewards": np.float64(0),
+    "terminated": False,
+    "next_obs": {"image": np.zeros((4, 4), np.uint8), "joint": (np.zeros(2), np.int16(0))},
+    "log_prob": np.float32(0),
+}
+
+
+def tree_obs(step):
+    return {
+        "image": np.full((4, 4), step, np.uint8),
+        "joint": (np.full(2, step / 2), np.int16(-step)),
+    }
+
+
+@pytest.mark.parametrize("next_obs", ["stored", "shared"])
+def test_trees_of_any_dtype_stay_what_they_are(next_obs) -> None:
+    buffer = ReplayBuffer(20, example=EXAMPLE, seed=3, next_obs=next_obs)
+    for step in range(30):
+        buffer.push(
+            tree_obs(step), step, step, step % 7 == 0, next_obs=tree_obs(step + 1), log_prob=-step
+        )
+    batch = buffer.sample(100)
+    number = batch["actions"]
+    assert number.dtype == np.int64
+    assert batch["rewards"].dtype == np.float64
+    assert batch["obs"]["image"].dtype == np.uint8
+    assert batch["obs"]["image"].shape == (100, 4, 4)
+    for side, shift in (("obs", 0), ("next_obs", 1)):
+        assert (batch[side]["image"] == (number + shift)[:, None, None]).all()
+        assert (batch[side]["joint"][0] == (number + shift)[:, None] / 2).all()
+        assert (batch[side]["joint"][1] == -(number + shift)).all()
+    assert (batch["log_prob"] == -number).all()
+    assert (batch["terminated"] == (number % 7 == 0)).all()
+    assert set(number) <= set(range(10, 30))
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    capacity=st.integers(1, 40),
+    sizes=st.lists(st.integers(0, 60), max_size=8),
+    shared=st.booleans(),
+)
+def test_extend_is_many_pushes(capacity, sizes, shared) -> None:
+    mode = "shared" if shared else "stored"
+    one = ReplayBuffer(capacity, 2, 1, seed=0, next_obs=mode)
+    many = ReplayBuffer(capacity, 2, 1, seed=0, next_obs=mode)
+    start = 0
+    for size in sizes:
+        steps = np.arange(start, start + size, dtype=np.float32)
+        start += size
+        obs = np.repeat(steps[:, None], 2, axis=1)
+        flags = steps % 5 == 4
+        assert many.extend(obs, steps, steps, flags, ~flags, obs + 1) == size
+        for row in range(size):
+            one.push(obs[row], steps[row], steps[row], flags[row], not flags[row], obs[row] + 1)
+    assert len(one) == len(many) == min(start, capacity)
+    if start:
+        first, second = one.sample(50, seed=9), many.sample(50, seed=9)
+        for name in KEYS:
+            np.testing.assert_array_equal(first[name], second[name])
+
+
+def test_a_seed_gives_one_batch_and_none_gives_another_each_time(fill) -> None:
+    buffer, other = (ReplayBuffer(1000, 3, 1, seed=5) for _ in range(2))
+    fill(buffer, range(1000))
+    fill(other, range(1000))
+    first = buffer.sample(32, seed=7)["rewards"]
+    np.testing.assert_array_equal(first, buffer.sample(32, seed=7)["rewards"])
+    own = [buffer.sample(32)["rewards"] for _ in range(3)]
+    assert not np.array_equal(own[0], own[1])
+    for mine, theirs in zip(own, (other.sample(32)["rewards"] for _ in range(3)), strict=True):
+        np.testing.assert_array_equal(mine, theirs)
+    unseeded = [ReplayBuffer(1000, 3, 1) for _ in range(2)]
+    for some in unseeded:
+        fill(some, range(1000))
+    assert not np.array_equal(*(some.sample(32)["rewards"] for some in unseeded))
+
+
+def xoshiro(seed: int):
+    """The generator that the documentation names: xoshiro256++, seeded with SplitMix64."""
+    mask = 2**64 - 1
+    state = []
+    for _ in range(4):
+        seed = (seed + 0x9E3779B97F4A7C15) & mask
+        mixed = ((seed ^ (seed >> 30)) * 0xBF58476D1CE4E5B9) & mask
+        mixed = ((mixed ^ (mixed >> 27)) * 0x94D049BB133111EB) & mask
+        state.append(mixed ^ (mixed >> 31))
+
+    def rotate(word, by):
+        return ((word << by) | (word >> (64 - by))) & mask
+
+    while True:
+        yield (rotate((state[0] + state[3]) & mask, 23) + state[0]) & mask
+        shifted = (state[1] << 17) & mask
+        state[2] ^= state[0]
+        state[3] ^= state[1]
+        state[1] ^= state[2]
+        state[0] ^= state[3]
+        state[2] ^= shifted
+        state[3] = rotate(state[3], 45)
+
+
+@pytest.mark.parametrize("seed", [0, 42, 2**64 - 1])
+def test_the_draws_of_a_seed_are_those_of_the_documented_generator(fill, seed) -> None:
+    buffer = ReplayBuffer(1000, 3, 1)
+    fill(buffer, range(1500))
+    words = xoshiro(seed)
+    # Of a range this small none is redrawn.
+    expected = [500 + ((next(words) * 1000) >> 64) for _ in range(20)]
+    np.testing.assert_array_equal(buffer.sample(20, seed=seed)["rewards"], expected)
+
+
+def test_draws_are_even(fill) -> None:
+    buffer = ReplayBuffer(50, 3, 1, seed=8)
+    fill(buffer, range(70))
+    counts = np.bincount(buffer.sample(50_000)["rewards"].astype(int), minlength=70)
+    assert (counts[:20] == 0).all()
+    # Six standard deviations of a count of 1000.
+    assert (abs(counts[20:] - 1000) < 190).all()
+
+
+def test_a_batch_may_be_larger_than_the_content(fill) -> None:
+    buffer = ReplayBuffer(10, 3, 1)
+    fill(buffer, [1, 2])
+    assert set(buffer.sample(100, seed=0)["rewards"]) == {1, 2}
+
+
+def test_a_batch_stays_what_it_was(fill) -> None:
+    buffer = ReplayBuffer(4, 3, 1, seed=0)
+    fill(buffer, range(4))
+    kept = [buffer.sample(16) for _ in range(40)]
+    before = [batch["obs"].copy() for batch in kept]
+    fill(buffer, range(100, 200))
+    later = [buffer.sample(16) for _ in range(40)]
+    assert all((batch["rewards"] >= 100).all() for batch in later)
+    for batch, obs in zip(kept, before, strict=True):
+        np.testing.assert_array_equal(batch["obs"], obs)
+    del buffer, later
+    check_numbered(kept[0], range(4))
+
+
+def test_a_batch_is_written_into_arrays_that_are_given(fill) -> None:
+    buffer = ReplayBuffer(100, 3, 1, seed=0)
+    fill(buffer, range(100))
+    out = buffer.sample(32, seed=1)
+    obs = out["obs"]
+    again = buffer.sample(32, seed=2, out=out)
+    assert again is out
+    assert out["obs"] is obs
+    expected = buffer.sample(32, seed=2)
+    for name in KEYS:
+        np.testing.assert_array_equal(out[name], expected[name])
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ({"obs": np.zeros((32, 3))}, "expected a contiguous writable float32"),
+        ({"obs": np.zeros((31, 3), np.float32)}, r"\[32, 3\], got float32\[31, 3\]"),
+        ({"obs": np.zeros((32, 6), np.float32)[:, ::2]}, "contiguous"),
+        ({"obs": np.broadcast_to(np.float32(0), (32, 3))}, "read-only"),
+        ({"obs": [0.0]}, "got list"),
+        ({"obs": None}, "got NoneType"),
+    ],
+)
+def test_arrays_that_a_batch_does_not_fit_are_refused(fill, change, text) -> None:
+    buffer = ReplayBuffer(100, 3, 1, seed=0)
+    fill(buffer, range(10))
+    out = buffer.sample(32) | change
+    with pytest.raises(SpecError, match=text):
+        buffer.sample(32, out=out)
+
+
+def test_arrays_that_share_memory_are_refused_as_targets(fill) -> None:
+    buffer = ReplayBuffer(100, 3, 1, seed=0)
+    fill(buffer, range(10))
+    out = buffer.sample(8)
+    out["next_obs"] = out["obs"]
+    with pytest.raises(SpecError, match="share memory"):
+        buffer.sample(8, out=out)
+    del out["next_obs"]
+    with pytest.raises(SpecError, match="no entry `next_obs`"):
+        buffer.sample(8, out=out)
+
+
+def test_clear_forgets_everything(fill) -> None:
+    buffer = ReplayBuffer(10, 3, 1)
+    fill(buffer, range(25))
+    buffer.clear()
+    assert len(buffer) == 0
+    with pytest.raises(ReplayError, match="empty"):
+        buffer.sample(1)
+    fill(buffer, [77])
+    assert set(buffer.sample(10)["rewards"]) == {77}
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "text"),
+    [
+        (
+            lambda b: b.push(np.zeros(2, np.float32), 0.0, 0.0, False, False, np.zeros(3)),
+            SpecError,
+            "obs",
+        ),
+        (
+            lambda b: b.push(np.zeros(3), [0.0, 1.0], 0.0, False, False, np.zeros(3)),
+            SpecError,
+            "actions",
+        ),
+        (lambda b: b.push(np.zeros(3), 0.0, "x", False, False, np.zeros(3)), SpecError, "rewards"),
+        (lambda b: b.push(np.zeros(3), 0.0, None, False, False, np.zeros(3)), TypeError, "rewards"),
+        (
+            lambda b: b.push(np.zeros(3) * 1j, 0.0, 0.0, False, False, np.zeros(3)),
+            SpecError,
+            "complex",
+        ),
+        (lambda b: b.push(np.zeros(3), 0.0, 0.0, False, False), TypeError, "next_obs"),
+        (
+            lambda b: b.push(np.zeros(3), 0.0, 0.0, False, False, np.zeros(3), more=1),
+            TypeError,
+            "more",
+        ),
+        (
+            lambda b: b.extend(np.zeros((2, 3)), [0.0], [0, 0], [0, 0], [0, 0], np.zeros((2, 3))),
+            SpecError,
+            "actions",
+        ),
+        (lambda b: b.extend(np.zeros(3), 0.0, 0.0, 0, 0, np.zeros(3)), SpecError, "obs"),
+        (lambda b: b.sample(0), ReplayError, "at least 1, got 0"),
+        (lambda b: b.sample(-3), ReplayError, "at least 1, got -3"),
+        (lambda b: b.sample(1, seed=-1), ReplayError, "seed.*got -1"),
+        (lambda b: b.sample(1, seed="x"), ReplayError, "seed.*got 'x'"),
+        (lambda b: b.sample_sequences(1, 2), ReplayError, "episodes=True"),
+        (lambda b: b.sample_hindsight(1, None), ReplayError, "episodes=True"),
+        (lambda b: b.end_episode(), ReplayError, "episodes=True"),
+        (
+            lambda b: b.push(np.zeros(3), 0.0, 0.0, False, False, np.zeros(3), priority=1.0),
+            TypeError,
+            "priority",
+        ),
+    ],
+)
+def test_a_mistake_is_named_and_changes_nothing(fill, call, error, text) -> None:
+    buffer = ReplayBuffer(10, 3, 1, seed=0)
+    fill(buffer, range(5))
+    with pytest.raises(error, match=text):
+        call(buffer)
+    assert len(buffer) == 5
+    check_numbered(buffer.sample(20), range(5))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "text"),
+    [
+        (
+            {"capacity": 0, "obs_dim": 3, "act_dim": 1},
+            ReplayError,
+            "capacity must be at least 1, got 0",
+        ),
+        ({"capacity": -1, "obs_dim": 3, "act_dim": 1}, ReplayError, "got -1"),
+        ({"capacity": 1, "obs_dim": 0, "act_dim": 1}, ReplayError, "obs_dim"),
+        ({"capacity": 1, "obs_dim": 3}, TypeError, "either obs_dim and act_dim, or example"),
+        ({"capacity": 1}, TypeError, "either"),
+        ({"capacity": 1, "obs_dim": 3, "act_dim": 1, "example": EXAMPLE}, TypeError, "either"),
+        ({"capacity": 1, "example": 3}, SpecError, "dict"),
+        ({"capacity": 1, "example": {}}, SpecError, "no leaves"),
+        ({"capacity": 1, "example": {1: 2}}, SpecError, "strings"),
+        ({"capacity": 1 << 50, "obs_dim": 3, "act_dim": 1}, MemoryError, "bytes"),
+        ({"capacity": 1, "obs_dim": 1 << 62, "act_dim": 1}, MemoryError, "bytes"),
+        ({"capacity": 1, "obs_dim": 3, "act_dim": 1, "n_step": 0}, ReplayError, "n_step"),
+        ({"capacity": 1, "obs_dim": 3, "act_dim": 1, "gamma": 1.5}, ReplayError, "gamma.*1.5"),
+        ({"capacity": 1, "obs_dim": 3, "act_dim": 1, "next_obs": "x"}, ReplayError, '"x"'),
+        ({"capacity": 1, "obs_dim": 3, "act_dim": 1, "stack": 4}, SpecError, "stack=4"),
+        ({"capacity": 1, "example": {"obs": 0.0}, "next_obs": "shared"}, SpecError, "next_obs"),
+        ({"capacity": 1, "example": {"obs": 0.0}, "episodes": True}, SpecError, "terminated"),
+        (
+            {"capacity": 1, "example": {"terminated": False, "rewards": 1}, "n_step": 2},
+            SpecError,
+            "float32",
+        ),
+    ],
+)
+def test_a_buffer_that_makes_no_sense_is_refused(arguments, error, text) -> None:
+    with pytest.raises(error, match=text):
+        ReplayBuffer(**arguments)
+
+
+def test_strict_forms_take_no_other_dtype() -> None:
+    buffer = ReplayBuffer(10, example={"obs": np.zeros(3, np.uint8), "actions": np.int64(0)})
+    with pytest.raises(SpecError, match=r"obs.*uint8\[3\].*float64"):
+        buffer.push(np.zeros(3), 1)
+    with pytest.raises(SpecError, match="actions"):
+        buffer.push(np.zeros(3, np.uint8), 1.5)
+    with pytest.raises(TypeError, match="rewards"):
+        buffer.push(np.zeros(3, np.uint8), 1, 1.0)
+    buffer.push(np.zeros(3, np.uint8), np.int32(7))
+    assert buffer.sample(1)["actions"] == [7]
+
+
+@pytest.mark.parametrize("options", [{}, {"next_obs": "shared"}, {"episodes": True}, {"n_step": 3}])
+def test_threads_push_and_sample_at_once(options) -> None:
+    buffer = ReplayBuffer(300, 64, 1, seed=0, **options)
+    errors = []
+
+    def run(body):
+        try:
+            body()
+        except BaseException as error:  # noqa: BLE001 - told to the test
+            errors.append(error)
+
+    def writer(first: int):
+        for round_number in range(60):
+            steps = np.arange(20, dtype=np.float32) + first + 20 * round_number
+            obs = np.repeat(steps[:, None], 64, axis=1)
+            flags = np.zeros(20, bool)
+            buffer.extend(obs, steps * 2, steps, flags, flags, obs + 1, env=first // 100_000)
+            step = np.full(64, first, np.float32)
+            buffer.push(step, first * 2, first, False, False, step + 1, env=first // 100_000)
+
+    def reader():
+        for _ in range(150):
+            batch = buffer.sample(512)
+            # A row is whole, also when it is replaced meanwhile.
+            assert (batch["obs"] == batch["obs"][:, :1]).all()
+            assert (batch["actions"][:, 0] == 2 * batch["obs"][:, 0]).all()
+            assert (batch["next_obs"] == batch["next_obs"][:, :1]).all()
+
+    writer(0)
+    threads = [
+        threading.Thread(target=run, args=(lambda n=n: writer(n * 100_000),)) for n in range(3)
+    ]
+    threads += [threading.Thread(target=run, args=(reader,)) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+        assert not thread.is_alive()
+    assert errors == []
+    assert len(buffer) == 300
+
+
+def test_dlpack_shares_the_memory_of_a_batch(fill) -> None:
+    buffer = ReplayBuffer(10, 3, 1, seed=0)
+    fill(buffer, [1])
+    batch = buffer.sample(4)
+    other = np.from_dlpack(batch["obs"])
+    assert np.shares_memory(other, batch["obs"])
+    assert batch["obs"].ctypes.data % 64 == 0
+
+
+def test_the_root_has_the_buffers() -> None:
+    assert echoic.ReplayBuffer is ReplayBuffer
+    assert echoic.PrioritizedReplayBuffer is PrioritizedReplayBuffer
+
+
+def test_a_buffer_says_what_it_is(fill) -> None:
+    buffer = ReplayBuffer(10, 3, 1)
+    fill(buffer, [1, 2])
+    assert repr(buffer).startswith("ReplayBuffer(len=2, capacity=10, fields=[obs, actions, ")
+    assert (buffer.capacity, buffer.n_episodes) == (10, None)
+    assert buffer.nbytes == 2 * 36
+
+
+# Frames.
+
+
+def stacks(length: int, size: int = 6):
+    """Observations of an episode, as a frame stack gives them: the first frame repeated, then moving."""
+    frames = np.random.default_rng(length).integers(0, 255, (length + 1, size, size), np.uint8)
+    padded = np.concatenate([np.repeat(frames[:1], 3, axis=0), frames])
+    return np.stack([padded[at : at + 4] for at in range(length + 1)])
+
+
+def stacked(capacity: int, **options) -> ReplayBuffer:
+    image = np.zeros((4, 6, 6), np.uint8)
+    step = {"obs": image, "actions": 0, "rewards": 0.0, "terminated": False, "truncated": False}
+    return ReplayBuffer(capacity, example=step | {"next_obs": image}, seed=0, **options)
+
+
+@pytest.mark.parametrize("envs", [1, 3])
+def test_stacks_of_frames_come_out_as_they_went_in(envs) -> None:
+    plain, buffer = stacked(40), stacked(40, stack=4)
+    episodes = [iter([]) for _ in range(envs)]
+    lengths = iter(range(3, 100))
+    for step in range(120):
+        env = step % envs
+        transition = next(episodes[env], None)
+        if transition is None:
+            obs = stacks(next(lengths))
+            last = len(obs) - 2
+            episodes[env] = iter(
+                [(obs[t], t, t / 2, t == last, False, obs[t + 1]) for t in range(last + 1)]
+            )
+            transition = next(episodes[env])
+        buffer.push(*transition, env=env)
+        plain.push(*transition)
+        if step % 10 == 9:
+            mine, theirs = buffer.sample(30, seed=step), plain.sample(30, seed=step)
+            for name in KEYS:
+                np.testing.assert_array_equal(mine[name], theirs[name])
+    assert buffer.nbytes * 2.5 < plain.nbytes
+
+
+def test_a_shared_observation_is_stored_once() -> None:
+    plain, shared = ReplayBuffer(100, 1000, 1), ReplayBuffer(100, 1000, 1, next_obs="shared")
+    obs = np.random.default_rng(0).random((101, 1000), np.float32)
+    for buffer in (plain, shared):
+        for step in range(100):
+            buffer.push(obs[step], 0.0, 0.0, False, False, obs[step + 1])
+    assert shared.nbytes < 0.55 * plain.nbytes
+
+
+def test_short_episodes_make_a_shared_buffer_hold_less_and_nothing_wrong() -> None:
+    buffer = ReplayBuffer(1000, 8, 1, seed=0, next_obs="shared")
+    rng = np.random.default_rng(0)
+    for step in range(5000):
+        obs = rng.random((2, 8), np.float32)
+        buffer.push(obs[0], obs[0].sum(), step, True, False, obs[1])
+    assert 500 < len(buffer) < 1000
+    batch = buffer.sample(500)
+    assert batch["rewards"].min() >= 4000
+    np.testing.assert_allclose(batch["obs"].sum(1), batch["actions"][:, 0], rtol=1e-5)
+
+
+def test_more_environments_than_frames_are_no_deadlock() -> None:
+    buffer = ReplayBuffer(4, 8, 1, seed=0, next_obs="shared")
+    obs = np.random.default_rng(0).random((1000, 8), np.float32)
+    for env in range(999):
+        buffer.push(obs[env], 0.0, env, False, False, obs[env + 1], env=env)
+    assert len(buffer) >= 1
+    assert buffer.sample(20)["rewards"].min() >= 990
+
+
+# Priorities.
+
+
+def prioritized(fill, count=100, **options) -> PrioritizedReplayBuffer:
+    buffer = PrioritizedReplayBuffer(100, 3, 1, seed=0, **options)
+    fill(buffer, range(count))
+    return buffer
+
+
+def test_priorities_decide_how_often_a_transition_comes(fill) -> None:
+    buffer = PrioritizedReplayBuffer(10, 3, 1, alpha=0.5, beta=1.0, seed=0)
+    fill(buffer, [0], priority=1.0)
+    fill(buffer, [1], priority=4.0)
+    fill(buffer, [2], priority=9.0)
+    fill(buffer, [3], priority=0.0)
+    for stratified in (True, False):
+        batch = buffer.sample(60_000, stratified=stratified)
+        counts = np.bincount(batch["rewards"].astype(int), minlength=4)
+        # Six standard deviations are below 750.
+        assert (abs(counts - [10_000, 20_000, 30_000, 0]) < 750).all()
+        assert counts[3] == 0
+    np.testing.assert_allclose(batch["weights"], 1 / (batch["rewards"] + 1), rtol=1e-6)
+    np.testing.assert_array_equal(batch["indices"], batch["rewards"])
+    assert batch["indices"].dtype == np.int64
+    assert batch["weights"].dtype == np.float32
+    buffer.set_beta(0.0)
+    assert (buffer.sample(10)["weights"] == 1).all()
+    assert (buffer.alpha, buffer.beta) == (0.5, 0.0)
+
+
+def test_the_update_of_a_transition_that_is_gone_hits_no_other(fill) -> None:
+    buffer = prioritized(fill, alpha=1.0)
+    indices = np.arange(100)
+    fill(buffer, range(100, 150))
+    assert buffer.update_priorities(indices, np.full(100, 1000.0)) == 50
+    batch = buffer.sample(5000)
+    counts = np.bincount(batch["indices"], minlength=150)
+    assert (counts[:50] == 0).all()
+    assert counts[50:100].sum() > 4900
+
+
+@pytest.mark.parametrize("dtype", [np.int64, np.uint64, np.int32, np.uint8, object, None])
+def test_indices_of_every_integer_dtype_are_taken(fill, dtype) -> None:
+    buffer = prioritized(fill)
+    indices = [1, 2, 3] if dtype in (object, None) else np.array([1, 2, 3], dtype)
+    assert buffer.update_priorities(indices, [1, 2, 3]) == 3
+    assert buffer.update_priorities(indices, np.array([1, 2, 3], np.float32)) == 3
+
+
+@pytest.mark.parametrize(
+    ("indices", "priorities", "error", "text"),
+    [
+        ([1, 2], [1.0], ReplayError, "priorities.*got 1 and 2"),
+        ([1, 100], [1.0, 1.0], ReplayError, "index 100 at position 1"),
+        ([1, -1], [1.0, 1.0], ReplayError, "index -1 at position 1"),
+        ([1, 2], [1.0, float("nan")], PriorityError, "NaN at index 1"),
+        ([1, 2], [1.0, -2.0], PriorityError, "-2 at index 1"),
+        ([1, 2], [1.0, float("inf")], PriorityError, "inf at index 1"),
+        ([1.5, 2.5], [1.0, 1.0], ValueError, "float64"),
+        ([2**64, 1], [1.0, 1.0], ValueError, "object"),
+    ],
+)
+def test_a_failing_update_is_not_applied_in_part(fill, indices, priorities, error, text) -> None:
+    buffer = prioritized(fill, alpha=1.0)
+    before = buffer.state_dict()["weights"]
+    with pytest.raises(error, match=text):
+        buffer.update_priorities(indices, priorities)
+    np.testing.assert_array_equal(buffer.state_dict()["weights"], before)
+
+
+@pytest.mark.parametrize("priority", [-1.0, float("nan"), float("inf")])
+def test_a_push_with_no_priority_is_refused(fill, priority) -> None:
+    buffer = prioritized(fill)
+    with pytest.raises(PriorityError, match="finite number >= 0"):
+        fill(buffer, [1], priority=priority)
+    rows = np.zeros((2, 3)), [0.0, 0.0], [0, 0], [0, 0], [0, 0], np.zeros((2, 3))
+    with pytest.raises(PriorityError, match="at index 1"):
+        buffer.extend(*rows, priorities=[1.0, priority])
+    with pytest.raises(ReplayError, match="priorities"):
+        buffer.extend(*rows, priorities=[1.0])
+    assert len(buffer) == 100
+
+
+def test_priorities_of_zero_only_draw_evenly(fill) -> None:
+    buffer = PrioritizedReplayBuffer(10, 3, 1, seed=0)
+    fill(buffer, range(4), priority=0.0)
+    batch = buffer.sample(4000)
+    counts = np.bincount(batch["rewards"].astype(int), minlength=4)
+    assert (abs(counts - 1000) < 170).all()
+    assert (batch["weights"] == 1).all()
+
+
+def test_settings_of_priorities_are_checked(fill) -> None:
+    with pytest.raises(ReplayError, match="alpha"):
+        PrioritizedReplayBuffer(10, 3, 1, alpha=-0.1)
+    with pytest.raises(ReplayError, match="beta must be from 0 to 1, got 1.1"):
+        PrioritizedReplayBuffer(10, 3, 1, beta=1.1)
+    with pytest.raises(ReplayError, match="beta"):
+        prioritized(fill).set_beta(float("nan"))
+
+
+def test_threads_update_priorities_while_others_push(fill) -> None:
+    buffer = prioritized(fill)
+    stop = threading.Event()
+
+    def update():
+        while not stop.is_set():
+            batch = buffer.sample(64)
+            buffer.update_priorities(batch["indices"], batch["rewards"])
+
+    threads = [threading.Thread(target=update) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for step in range(100, 3000):
+        fill(buffer, [step], priority=1.0)
+    stop.set()
+    for thread in threads:
+        thread.join(30)
+    weights = buffer.state_dict()["weights"]
+    rewards = buffer.state_dict()["rows"]["rewards"]
+    assert weights.shape == (100,)
+    assert (np.isclose(weights, 1.0) | np.isclose(weights, rewards**0.6, rtol=1e-4)).all()
