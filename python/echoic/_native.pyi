@@ -18,7 +18,9 @@ __all__ = [
     "Histogram",
     "LeafSpec",
     "PendingBatch",
+    "PrioritizedReplayBuffer",
     "RemoteTable",
+    "ReplayBuffer",
     "Sample",
     "SampleInfo",
     "Server",
@@ -1419,3 +1421,247 @@ class TrajectoryAccumulator:
 # Native environments and collectors: crates/python/src/collect.
 
 # Local buffers: crates/python/src/buffers.
+
+@disjoint_base
+class ReplayBuffer:
+    """The native half of :class:`echoic.ReplayBuffer`, which says what it is."""
+
+    def __new__(
+        cls,
+        capacity: int,
+        obs_dim: int | None = None,
+        act_dim: int | None = None,
+        *,
+        example: Any = None,
+        seed: int,
+        next_obs: str = "stored",
+        stack: int | None = None,
+        n_step: int = 1,
+        gamma: float = 0.99,
+        episodes: bool = False,
+    ) -> Self: ...
+    def push(
+        self,
+        obs: Any = None,
+        action: Any = None,
+        reward: Any = None,
+        terminated: Any = None,
+        truncated: Any = None,
+        next_obs: Any = None,
+        *,
+        env: int = 0,
+        **fields: Any,
+    ) -> None:
+        """Stores one transition, its fields by position in this order or by their names.
+
+        Args:
+            obs: What was observed.
+            action: What was done.
+            reward: What it gave.
+            terminated: Whether the task ended with it.
+            truncated: Whether the episode was cut off after it.
+            next_obs: What was observed then.
+            env: Which of several environments that write between each other it is of.
+            fields: The other fields of the example.
+
+        Raises:
+            SpecError: a value is not what the example says; nothing was stored.
+        """
+
+    def extend(
+        self,
+        obs: Any = None,
+        actions: Any = None,
+        rewards: Any = None,
+        terminated: Any = None,
+        truncated: Any = None,
+        next_obs: Any = None,
+        *,
+        env: Any = None,
+        **fields: Any,
+    ) -> int:
+        """Stores many transitions: arrays with a leading axis of one length. Returns that length.
+
+        Args:
+            obs: As in :meth:`push`, with a leading axis; so are the others.
+            actions: As above.
+            rewards: As above.
+            terminated: As above.
+            truncated: As above.
+            next_obs: As above.
+            env: One environment for all of them, or an array of one for each.
+            fields: The other fields of the example.
+
+        Raises:
+            SpecError: a value is not what the example says; nothing was stored.
+        """
+
+    def sample(
+        self, batch_size: int, seed: int | None = None, *, out: dict[str, Any] | None = None
+    ) -> dict[str, Any]:
+        """Draws transitions evenly, with replacement, each field as one array.
+
+        A seed gives the same draws on every machine and in every release: position ``k`` of a batch
+        is the row ``(word[k] * len) >> 64`` after the oldest, of the 64-bit words of xoshiro256++
+        seeded with SplitMix64 (words that would make some rows likelier than others are skipped).
+
+        Args:
+            batch_size: How many. May be more than there are.
+            seed: Of this draw; the buffer's own stream goes on when ``None``.
+            out: An earlier batch, or arrays like those of one, to be written into and returned.
+
+        Raises:
+            ReplayError: the buffer is empty, or ``batch_size`` below 1.
+        """
+
+    def end_episode(self, env: int = 0) -> None:
+        """Ends the episode of an environment, of which its last transition did not say so."""
+
+    def clear(self) -> None:
+        """Forgets all transitions."""
+
+    def __len__(self) -> int: ...
+    @property
+    def capacity(self) -> int:
+        """How many transitions are kept."""
+
+    @property
+    def n_episodes(self) -> int | None:
+        """How many episodes have transitions here; ``None`` without ``episodes=True``."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory that hold transitions."""
+
+    def _sample_windows(
+        self,
+        batch_size: int,
+        length: int,
+        seed: int | None = None,
+        *,
+        out: dict[str, Any] | None = None,
+    ) -> tuple[dict[str, Any], list[int]]: ...
+    def _sample_goals(
+        self, batch_size: int, seed: int | None, strategy: str, share: float
+    ) -> tuple[dict[str, Any], list[bool]]: ...
+    def _leaves(self) -> list[tuple[str, str, list[int]]]: ...
+    def _state(self) -> dict[str, Any]: ...
+    def _load(
+        self,
+        rows: list[Any],
+        rng: Any,
+        first: int,
+        weights: Any = None,
+        largest: float | None = None,
+        envs: Any = None,
+        ends: Any = None,
+    ) -> None: ...
+
+class PrioritizedReplayBuffer(ReplayBuffer):
+    """The native half of :class:`echoic.PrioritizedReplayBuffer`, which says what it is."""
+
+    def __new__(
+        cls,
+        capacity: int,
+        obs_dim: int | None = None,
+        act_dim: int | None = None,
+        alpha: float = 0.6,
+        beta: float = 0.4,
+        *,
+        example: Any = None,
+        seed: int,
+        next_obs: str = "stored",
+        stack: int | None = None,
+        n_step: int = 1,
+        gamma: float = 0.99,
+        episodes: bool = False,
+    ) -> Self: ...
+    def push(
+        self,
+        obs: Any = None,
+        action: Any = None,
+        reward: Any = None,
+        terminated: Any = None,
+        truncated: Any = None,
+        next_obs: Any = None,
+        *,
+        priority: float | None = None,
+        env: int = 0,
+        **fields: Any,
+    ) -> None:
+        """Stores one transition. Without a priority it has the largest that any ever had.
+
+        Raises:
+            SpecError: a value is not what the example says; nothing was stored.
+            PriorityError: the priority is negative or not finite; nothing was stored.
+        """
+
+    def extend(
+        self,
+        obs: Any = None,
+        actions: Any = None,
+        rewards: Any = None,
+        terminated: Any = None,
+        truncated: Any = None,
+        next_obs: Any = None,
+        *,
+        priorities: Any = None,
+        env: Any = None,
+        **fields: Any,
+    ) -> int:
+        """Stores many transitions, with a priority for each or the largest that any ever had.
+
+        Raises:
+            SpecError: a value is not what the example says; nothing was stored.
+            PriorityError: a priority is negative or not finite; nothing was stored.
+        """
+
+    def sample(
+        self,
+        batch_size: int,
+        seed: int | None = None,
+        *,
+        stratified: bool = True,
+        out: dict[str, Any] | None = None,
+    ) -> dict[str, Any]:
+        """Draws transitions in proportion to their priorities, with replacement.
+
+        Args:
+            batch_size: How many.
+            seed: Of this draw; the buffer's own stream goes on when ``None``.
+            stratified: Draw one from each of ``batch_size`` equal parts of the sum of priorities,
+                as the paper does, which varies less; else each from anywhere.
+            out: An earlier batch to be written into and returned.
+
+        Returns:
+            The fields, ``weights`` (float32, at most 1) and ``indices`` (int64).
+
+        Raises:
+            ReplayError: the buffer is empty, or ``batch_size`` below 1.
+        """
+
+    def update_priorities(self, indices: Any, td_errors: Any) -> int:
+        """Gives transitions new priorities: numbers that are not negative, such as absolute errors.
+
+        An index whose transition is not there any more is skipped. When one comes twice, the last
+        counts. Returns how many were there.
+
+        Raises:
+            PriorityError: a priority is negative or not finite; none was changed.
+            ReplayError: the lengths differ, or an index was never given; none was changed.
+        """
+
+    def set_beta(self, beta: float) -> None:
+        """Sets the exponent of weights, which is usually brought to 1 over a run.
+
+        Raises:
+            ReplayError: it is not from 0 to 1.
+        """
+
+    @property
+    def beta(self) -> float:
+        """The exponent of weights."""
+
+    @property
+    def alpha(self) -> float:
+        """The exponent of priorities."""

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import threading
 
+import echoic
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-
-import echoic
 from echoic import PriorityError, ReplayError, SpecError
 from echoic.buffers import PrioritizedReplayBuffer, ReplayBuffer
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 KEYS = {"obs", "next_obs", "actions", "rewards", "terminated", "truncated"}
 
@@ -441,7 +440,7 @@ def test_a_buffer_says_what_it_is(fill) -> None:
 
 
 def stacks(length: int, size: int = 6):
-    """Observations of an episode, as a frame stack gives them: the first frame repeated, then moving."""
+    """Observations of an episode as a frame stack gives them: first one frame repeated."""
     frames = np.random.default_rng(length).integers(0, 255, (length + 1, size, size), np.uint8)
     padded = np.concatenate([np.repeat(frames[:1], 3, axis=0), frames])
     return np.stack([padded[at : at + 4] for at in range(length + 1)])
@@ -602,7 +601,7 @@ def test_priorities_of_zero_only_draw_evenly(fill) -> None:
 def test_settings_of_priorities_are_checked(fill) -> None:
     with pytest.raises(ReplayError, match="alpha"):
         PrioritizedReplayBuffer(10, 3, 1, alpha=-0.1)
-    with pytest.raises(ReplayError, match="beta must be from 0 to 1, got 1.1"):
+    with pytest.raises(ReplayError, match=r"beta must be from 0 to 1, got 1\.1"):
         PrioritizedReplayBuffer(10, 3, 1, beta=1.1)
     with pytest.raises(ReplayError, match="beta"):
         prioritized(fill).set_beta(float("nan"))

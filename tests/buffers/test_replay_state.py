@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-
 from echoic import ReplayError
 from echoic.buffers import PrioritizedReplayBuffer, ReplayBuffer
 
@@ -108,7 +107,7 @@ def test_a_broken_state_changes_nothing(change, text) -> None:
 def test_a_file_of_something_else_is_named(content, tmp_path) -> None:
     path = tmp_path / "other.npz"
     path.write_bytes(content)
-    with pytest.raises(ReplayError, match="other.npz is not a buffer"):
+    with pytest.raises(ReplayError, match=r"other\.npz is not a buffer"):
         ReplayBuffer(5, 3, 1).load(path)
     with pytest.raises(FileNotFoundError):
         ReplayBuffer(5, 3, 1).load(tmp_path / "missing.npz")

@@ -1,18 +1,17 @@
-"""n-step returns, sequences and hindsight: what needs to know which transitions follow each other."""
+"""n-step returns, sequences and hindsight: which transitions follow each other."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
+from echoic import ReplayError, SpecError
+from echoic.buffers import PrioritizedReplayBuffer, ReplayBuffer
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from echoic import ReplayError, SpecError
-from echoic.buffers import PrioritizedReplayBuffer, ReplayBuffer
-
 
 def episodes_of(lengths, envs):
-    """Transitions of episodes, those of several environments taking turns: (env, episode, t, ended)."""
+    """Steps of episodes of environments that take turns: (env, episode, t, ended)."""
     queues = [[] for _ in range(envs)]
     for episode, length in enumerate(lengths):
         steps = [(episode % envs, episode, t, t == length - 1) for t in range(length)]
@@ -27,7 +26,7 @@ def push_all(buffer, steps, *, truncated=False) -> None:
     for env, episode, t, ended in steps:
         obs = np.array([episode, t], np.float32)
         flags = (False, ended) if truncated else (ended, False)
-        buffer.push(obs, [0.0], 100.0 * episode + t, *flags, obs + [0, 1], env=env)
+        buffer.push(obs, [0.0], 100.0 * episode + t, *flags, obs + np.float32([0, 1]), env=env)
 
 
 LENGTHS = st.lists(st.integers(1, 9), min_size=1, max_size=8)
@@ -43,7 +42,7 @@ LENGTHS = st.lists(st.integers(1, 9), min_size=1, max_size=8)
     shared=st.booleans(),
     kind=st.sampled_from([ReplayBuffer, PrioritizedReplayBuffer]),
 )
-def test_n_step_returns_are_those_of_a_loop(
+def test_n_step_returns_are_those_of_a_loop(  # noqa: PLR0913, PLR0917 - drawn
     lengths, envs, n_step, capacity, truncated, shared, kind
 ) -> None:
     mode = "shared" if shared else "stored"
@@ -113,7 +112,13 @@ def test_environments_may_come_in_one_array() -> None:
         obs = np.stack([np.arange(3), np.full(3, t)], 1).astype(np.float32)
         flags = np.zeros(3, bool)
         buffer.extend(
-            obs, np.zeros(3), 100 * np.arange(3) + t, flags, flags, obs + [0, 1], env=range(3)
+            obs,
+            np.zeros(3),
+            100 * np.arange(3) + t,
+            flags,
+            flags,
+            obs + np.float32([0, 1]),
+            env=range(3),
         )
     batch = buffer.sample_sequences(50, 5)
     assert batch["mask"].all()

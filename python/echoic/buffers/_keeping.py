@@ -1,7 +1,8 @@
 """What a buffer holds, taken out and put back: in memory, and in a file.
 
-A file is an ``.npz`` archive of plain arrays: one for each leaf of the transitions, the state of the draws,
-and a description in JSON. Nothing in it is pickled, and everything is checked before it is used.
+A file is an ``.npz`` archive of plain arrays: one for each leaf of the transitions, the state of
+the draws, and a description in JSON. Nothing in it is pickled, and everything is checked before it
+is used.
 """
 
 from __future__ import annotations
@@ -72,7 +73,9 @@ def save(buffer: _native.ReplayBuffer, path: str | os.PathLike[str]) -> None:
     state = state_of(buffer)
     about = {key: state[key] for key in ("format", "leaves")}
     arrays = {f"rows/{name}": array for name, array in state["rows"].items()}
-    arrays |= {name: np.asarray(state[name]) for name in ("rng", "first", *OPTIONAL) if name in state}
+    arrays |= {
+        name: np.asarray(state[name]) for name in ("rng", "first", *OPTIONAL) if name in state
+    }
     arrays["about"] = np.frombuffer(json.dumps(about).encode(), np.uint8)
     path = Path(path)
     draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}")

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Mapping
 
+    from typing_extensions import Self
+
 __all__ = ["PrioritizedReplayBuffer", "ReplayBuffer"]
 
 
@@ -70,7 +72,7 @@ class _Views(_native.ReplayBuffer):
         share: float = 0.8,
         compute_terminated: Callable[[Any, Any, dict[str, Any]], Any] | None = None,
     ) -> dict[str, Any]:
-        """A batch in which some steps have goals that were reached later: hindsight experience replay.
+        """A batch in which some steps have goals that were reached later: hindsight replay.
 
         Observations are dicts with ``achieved_goal`` and ``desired_goal``, as Gymnasium's goal
         environments have them. For ``share`` of the steps, the desired goal is replaced by what was
@@ -79,8 +81,8 @@ class _Views(_native.ReplayBuffer):
 
         Args:
             batch_size: How many transitions.
-            compute_reward: ``(achieved_goal, desired_goal, info) -> rewards``, for many at once; the
-                environment's own ``compute_reward``, if it takes arrays. ``info`` is empty.
+            compute_reward: ``(achieved_goal, desired_goal, info) -> rewards``, for many at once;
+                the environment's own ``compute_reward``, if it takes arrays. ``info`` is empty.
             seed: Of this draw; the buffer's own stream goes on when ``None``.
             strategy: Whose achievement becomes the goal: that of the step or a later one
                 (``"future"``), of the last one (``"final"``), or of any (``"episode"``).
@@ -97,7 +99,8 @@ class _Views(_native.ReplayBuffer):
         for name, value in (("obs", obs), ("next_obs", next_obs)):
             if not (isinstance(value, dict) and {"achieved_goal", "desired_goal"} <= value.keys()):
                 raise SpecError(
-                    f"sample_hindsight needs `{name}` to be a dict with achieved_goal and desired_goal"
+                    f"sample_hindsight needs `{name}` to be a dict with achieved_goal and "
+                    "desired_goal"
                 )
         assert isinstance(obs, dict)  # noqa: S101 - for type checkers
         assert isinstance(next_obs, dict)  # noqa: S101
@@ -184,7 +187,8 @@ class ReplayBuffer(_Views):
             ``discounts`` has the factor of its value, ``gamma`` to the power of the steps summed.
         gamma: The discount of ``n_step``.
         episodes: Keep track of which transitions follow each other, for :meth:`sample_sequences`
-            and :meth:`sample_hindsight`. Costs 16 bytes a transition. On when ``n_step`` is above 1.
+            and :meth:`sample_hindsight`. Costs 16 bytes a transition. Always on with ``n_step``
+            above 1.
 
     >>> import numpy as np
     >>> buffer = ReplayBuffer(100_000, obs_dim=4, act_dim=1)
@@ -206,7 +210,7 @@ class ReplayBuffer(_Views):
     dtype('uint8')
     """
 
-    def __new__(  # noqa: PLR0913 - settings
+    def __new__(  # noqa: D102, PLR0913 - the class documents its settings
         cls,
         capacity: int,
         obs_dim: int | None = None,
@@ -219,7 +223,7 @@ class ReplayBuffer(_Views):
         n_step: int = 1,
         gamma: float = 0.99,
         episodes: bool = False,
-    ) -> ReplayBuffer:
+    ) -> Self:
         return super().__new__(
             cls,
             capacity,
@@ -242,9 +246,9 @@ class PrioritizedReplayBuffer(_native.PrioritizedReplayBuffer, _Views):
     ``(N * P)**-beta``, divided by that of the least likely one, so at most 1 (Schaul et al.,
     "Prioritized Experience Replay", 2016). Everything else is as in :class:`ReplayBuffer`.
 
-    A batch has two more entries: ``weights``, and ``indices``, which :meth:`update_priorities` takes.
-    An index counts the transitions that came before, ever; it is never given to another, so the
-    update of one that is not there any more is left out instead of hitting its successor.
+    A batch has two more entries: ``weights``, and ``indices``, for :meth:`update_priorities`. An
+    index counts the transitions that came before, ever; it is never given to another, so the update
+    of one that is not there any more is left out instead of hitting its successor.
 
     Args:
         capacity: As in :class:`ReplayBuffer`.
@@ -271,7 +275,7 @@ class PrioritizedReplayBuffer(_native.PrioritizedReplayBuffer, _Views):
     >>> buffer.set_beta(0.7)
     """
 
-    def __new__(  # noqa: PLR0913 - settings
+    def __new__(  # noqa: D102, PLR0913 - the class documents its settings
         cls,
         capacity: int,
         obs_dim: int | None = None,
@@ -286,7 +290,7 @@ class PrioritizedReplayBuffer(_native.PrioritizedReplayBuffer, _Views):
         n_step: int = 1,
         gamma: float = 0.99,
         episodes: bool = False,
-    ) -> PrioritizedReplayBuffer:
+    ) -> Self:
         return super().__new__(
             cls,
             capacity,
