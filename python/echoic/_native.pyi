@@ -1450,7 +1450,7 @@ class ReplayBuffer:
         next_obs: Any = None,
         *,
         env: int = 0,
-        **fields: Any,
+        fields: dict[str, Any] | None = None,
     ) -> None:
         """Stores one transition, its fields by position in this order or by their names.
 
@@ -1462,7 +1462,7 @@ class ReplayBuffer:
             truncated: Whether the episode was cut off after it.
             next_obs: What was observed then.
             env: Which of several environments that write between each other it is of.
-            fields: The other fields of the example.
+            fields: The other fields of the example, by their names.
 
         Raises:
             SpecError: a value is not what the example says; nothing was stored.
@@ -1478,7 +1478,7 @@ class ReplayBuffer:
         next_obs: Any = None,
         *,
         env: Any = None,
-        **fields: Any,
+        fields: dict[str, Any] | None = None,
     ) -> int:
         """Stores many transitions: arrays with a leading axis of one length. Returns that length.
 
@@ -1490,7 +1490,7 @@ class ReplayBuffer:
             truncated: As above.
             next_obs: As above.
             env: One environment for all of them, or an array of one for each.
-            fields: The other fields of the example.
+            fields: The other fields of the example, by their names.
 
         Raises:
             SpecError: a value is not what the example says; nothing was stored.
@@ -1587,7 +1587,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         *,
         priority: float | None = None,
         env: int = 0,
-        **fields: Any,
+        fields: dict[str, Any] | None = None,
     ) -> None:
         """Stores one transition. Without a priority it has the largest that any ever had.
 
@@ -1607,7 +1607,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         *,
         priorities: Any = None,
         env: Any = None,
-        **fields: Any,
+        fields: dict[str, Any] | None = None,
     ) -> int:
         """Stores many transitions, with a priority for each or the largest that any ever had.
 

@@ -92,7 +92,12 @@ def test_trees_of_any_dtype_stay_what_they_are(next_obs) -> None:
     buffer = ReplayBuffer(20, example=EXAMPLE, seed=3, next_obs=next_obs)
     for step in range(30):
         buffer.push(
-            tree_obs(step), step, step, step % 7 == 0, next_obs=tree_obs(step + 1), log_prob=-step
+            tree_obs(step),
+            step,
+            step,
+            step % 7 == 0,
+            next_obs=tree_obs(step + 1),
+            fields={"log_prob": -step},
         )
     batch = buffer.sample(100)
     number = batch["actions"]
@@ -291,7 +296,7 @@ def test_clear_forgets_everything(fill) -> None:
         ),
         (lambda b: b.push(np.zeros(3), 0.0, 0.0, False, False), TypeError, "next_obs"),
         (
-            lambda b: b.push(np.zeros(3), 0.0, 0.0, False, False, np.zeros(3), more=1),
+            lambda b: b.push(np.zeros(3), 0.0, 0.0, False, False, np.zeros(3), fields={"more": 1}),
             TypeError,
             "more",
         ),

@@ -21,7 +21,11 @@ impl<'a, 'py> Header<'a, 'py> {
     /// `object` as an array, if it is one and of no subclass, which could mean more than its data.
     #[inline]
     pub fn of_exact(object: &'a Bound<'py, PyAny>) -> Option<Self> {
-        Self::of(object).filter(|_| object.is_exact_instance_of::<PyUntypedArray>())
+        // SAFETY: reading a type object of an initialised API.
+        let class = unsafe { npyffi::get_type_object(object.py(), npyffi::NpyTypes::PyArray_Type) };
+        // SAFETY: an object of just the class of arrays is one.
+        std::ptr::eq(object.get_type_ptr(), class)
+            .then(|| Self(unsafe { object.cast_unchecked::<PyUntypedArray>() }))
     }
 
     fn fields(&self) -> &npyffi::objects::PyArrayObject_fields {

@@ -551,7 +551,7 @@ impl ReplayBuffer {
 
     #[pyo3(signature = (
         obs=None, action=None, reward=None, terminated=None, truncated=None, next_obs=None, *,
-        env=0, **fields
+        env=0, fields=None
     ))]
     #[expect(clippy::too_many_arguments, reason = "they are the fields of a transition")]
     fn push<'py>(
@@ -572,7 +572,7 @@ impl ReplayBuffer {
 
     #[pyo3(signature = (
         obs=None, actions=None, rewards=None, terminated=None, truncated=None, next_obs=None, *,
-        env=None, **fields
+        env=None, fields=None
     ))]
     #[expect(clippy::too_many_arguments, reason = "they are the fields of transitions")]
     fn extend<'py>(
@@ -841,7 +841,7 @@ impl PrioritizedReplayBuffer {
 
     #[pyo3(signature = (
         obs=None, action=None, reward=None, terminated=None, truncated=None, next_obs=None, *,
-        priority=None, env=0, **fields
+        priority=None, env=0, fields=None
     ))]
     #[expect(clippy::too_many_arguments, reason = "they are the fields of a transition")]
     fn push<'py>(
@@ -862,7 +862,7 @@ impl PrioritizedReplayBuffer {
 
     #[pyo3(signature = (
         obs=None, actions=None, rewards=None, terminated=None, truncated=None, next_obs=None, *,
-        priorities=None, env=None, **fields
+        priorities=None, env=None, fields=None
     ))]
     #[expect(clippy::too_many_arguments, reason = "they are the fields of transitions")]
     fn extend<'py>(
