@@ -153,3 +153,64 @@ impl Frames {
         &self.numbers[slot..slot + width]
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn frames() -> Frames {
+        Frames::new(8, 10, 2, 4).unwrap()
+    }
+
+    /// New frames of these values.
+    fn fresh<const N: usize>(frames: &Frames, values: [u32; N]) -> [u32; N] {
+        let mut writer = frames.slab().try_reserve(N);
+        for (at, value) in values.iter().enumerate() {
+            writer.row_mut(at).copy_from_slice(&value.to_le_bytes());
+        }
+        writer.publish()[..].try_into().unwrap()
+    }
+
+    fn values(pinned: &Pinned) -> Vec<u32> {
+        let row = |at| u32::from_le_bytes(pinned.row(at).try_into().unwrap());
+        (0..pinned.len()).map(row).collect()
+    }
+
+    #[test]
+    fn a_frame_is_kept_for_as_long_as_a_transition_or_an_environment_has_it() {
+        let mut frames = frames();
+        let [a, b, c] = fresh(&frames, [1, 2, 3]);
+        frames.put(0, 5, &[a, b, b, c], None);
+        let (taken, latest) = frames.take(5).unwrap();
+        assert_eq!((taken.clone(), values(&latest)), (vec![b, c], vec![2, 3]));
+        let [d] = fresh(&frames, [4]);
+        frames.put(1, 5, &[b, c, c, d], Some(taken));
+        assert_eq!(frames.counts, [1, 3, 4, 2]);
+        let pins = frames.pin(&[0, 1], &[1]);
+        assert_eq!((values(&pins.obs), values(&pins.next_obs)), (vec![1, 2, 2, 3], vec![3, 4]));
+        frames.evict(0);
+        assert_eq!(frames.counts, [0, 1, 3, 2]);
+        frames.evict(1);
+        assert_eq!(frames.counts, [0, 0, 1, 1]);
+        assert!(frames.forget_latest() && !frames.forget_latest());
+        assert_eq!(frames.counts, [0; 4]);
+        // All rows of the slab are free again once their readers are gone.
+        let room = frames.slab().rows() as usize;
+        assert!(frames.slab().try_reserve(room).len() < room);
+        drop((pins, latest));
+        assert_eq!(frames.slab().try_reserve(room).len(), room);
+    }
+
+    #[test]
+    fn environments_do_not_share_what_they_saw_last() {
+        let mut frames = frames();
+        let [a, b] = fresh(&frames, [1, 2]);
+        frames.put(0, 1, &[a, a, a, a], None);
+        frames.put(1, 2, &[b, b, b, b], None);
+        assert_eq!(frames.take(1).map(|(numbers, _)| numbers), Some(vec![a, a]));
+        assert!(frames.take(1).is_none());
+        assert_eq!(frames.take(2).map(|(numbers, _)| numbers), Some(vec![b, b]));
+        // Taken, they are still kept: each stands in its transition, and with whoever took it.
+        assert_eq!(frames.counts, [6, 6]);
+    }
+}

@@ -137,6 +137,7 @@ impl Untouched {
     }
 
     /// Where the bytes start.
+    #[inline]
     pub(crate) fn pointer(&self) -> NonNull<u8> {
         self.pointer
     }

@@ -172,7 +172,9 @@ impl Slab {
     /// Whether rows that were freed will be free once their readers are gone.
     pub fn waits_for_readers(&self) -> bool {
         let state = &mut *self.lock();
-        !state.recover() && !(state.freed.is_empty() && state.older.is_empty())
+        let recovered = state.recover();
+        let pending = !state.freed.is_empty() || !state.older.is_empty();
+        pending && !recovered
     }
 
     /// Lends just these rows of a slab that was never used, as they were in another one of which `order`

@@ -149,7 +149,7 @@ pub fn refuse_overlaps(arrays: &[Bound<'_, PyAny>]) -> Result<(), String> {
 ///
 /// Nobody else may read or write the arrays' elements while the bytes are borrowed, no two of the arrays
 /// may share memory, and all must stay alive and be given no other memory.
-pub unsafe fn bytes_mut<'a>(arrays: &'a [Bound<'_, PyAny>]) -> Vec<&'a mut [u8]> {
+pub unsafe fn bytes_mut<'a>(arrays: &'a mut [Bound<'_, PyAny>]) -> Vec<&'a mut [u8]> {
     let bytes = |array| match Header::of(array) {
         Some(header) if header.nbytes().is_some_and(|bytes| bytes > 0) => {
             // SAFETY: a contiguous array has so many initialised bytes; the rest is the caller's promise.

@@ -55,6 +55,8 @@ pub struct Form {
     pub widths: Option<(usize, usize)>,
     /// The field and the number in it of each leaf.
     leaves: Vec<(usize, usize)>,
+    /// How many bytes each leaf has in a transition.
+    bytes: Vec<usize>,
 }
 
 impl Form {
@@ -149,7 +151,9 @@ impl Form {
             field.tree.rules.iter().map(move |rule| in_rows(&field).then_some(&rule.leaf))
         });
         let layout = RowLayout::new(all).map_err(too_large)?;
-        Ok(Self { fields, layout, frames, widths, leaves })
+        let rules = fields.iter().flat_map(|field| &field.tree.rules);
+        let bytes = rules.map(|rule| rule.leaf.nbytes().unwrap_or(usize::MAX)).collect();
+        Ok(Self { fields, layout, frames, widths, leaves, bytes })
     }
 
     /// The rule of a leaf.
@@ -217,13 +221,13 @@ impl Form {
 
     /// How many bytes each leaf has in a batch of so many rows.
     pub fn column_bytes(&self, rows: usize) -> Vec<usize> {
-        let bytes = |leaf| self.leaf_bytes(leaf).checked_mul(rows).unwrap_or(usize::MAX);
-        (0..self.leaf_count()).map(bytes).collect()
+        let bytes = |bytes: &usize| bytes.checked_mul(rows).unwrap_or(usize::MAX);
+        self.bytes.iter().map(bytes).collect()
     }
 
     /// How many bytes a leaf has in a transition.
     pub fn leaf_bytes(&self, leaf: usize) -> usize {
-        self.rule(leaf).leaf.nbytes().unwrap_or(usize::MAX)
+        self.bytes[leaf]
     }
 
     /// A batch as a dict of its fields, over columns of `memory`. Each has these axes before its own.

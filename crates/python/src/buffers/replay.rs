@@ -411,7 +411,7 @@ impl ReplayBuffer {
             array::refuse_overlaps(&targets).map_err(|text| spec_error(py, text))?;
             // SAFETY: contiguous, writable, and apart, as was checked; they are kept by `targets`, and who
             // reads them in another thread while they are written breaks numpy's own rules.
-            let mut columns = unsafe { array::bytes_mut(&targets) };
+            let mut columns = unsafe { array::bytes_mut(&mut targets) };
             (dict.clone(), run(&mut columns).map_err(refuse)?)
         } else {
             let mut memory = self.arena.take(py, plan.total)?;
