@@ -34,8 +34,8 @@ class _Views(_native.ReplayBuffer):
     ) -> dict[str, Any]:
         """Windows of ``length`` consecutive steps, each of one episode, as R2D2 replays them.
 
-        A window begins at a step drawn evenly, or so much earlier that it is full. An episode
-        shorter than ``length`` comes whole, with zeros behind its end.
+        A window begins at a step drawn as :meth:`sample` draws, or so much earlier that it is full.
+        An episode shorter than ``length`` comes whole, with zeros behind its end.
 
         Args:
             batch_size: How many windows.
