@@ -7,7 +7,8 @@ from sybil.parsers.rest import DocTestParser
 
 # The blocks of a page share their names, as a reader would expect.
 pages = Sybil(
-    parsers=[PythonCodeBlockParser()], patterns=["README.md", "docs/*.md", "docs/**/*.md"]
+    parsers=[PythonCodeBlockParser()],
+    patterns=["README.md", "docs/*.md", "docs/*/*.md", "docs/*/*/*.md"],
 )
 docstrings = Sybil(
     parsers=[DocTestParser()],

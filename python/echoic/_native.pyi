@@ -17,6 +17,7 @@ __all__ = [
     "ColumnHistory",
     "Histogram",
     "LeafSpec",
+    "OfflineDatasetBuffer",
     "PendingBatch",
     "PrioritizedReplayBuffer",
     "RemoteTable",
@@ -1665,3 +1666,85 @@ class PrioritizedReplayBuffer(ReplayBuffer):
     @property
     def alpha(self) -> float:
         """The exponent of priorities."""
+
+# Data sets that do not change.
+
+@disjoint_base
+class OfflineDatasetBuffer:
+    """The native part of :class:`echoic.OfflineDatasetBuffer`."""
+
+    def __new__(
+        cls,
+        data: Any,
+        step: Any,
+        window: Any,
+        *,
+        normalize: bool,
+        gamma: float,
+        copied: bool,
+        seed: int,
+    ) -> Self: ...
+    def sample(
+        self, batch_size: int, seed: int | None = None, *, out: dict[str, Any] | None = None
+    ) -> dict[str, Any]:
+        """Draw steps, each from all of them, whatever was drawn before.
+
+        Args:
+            batch_size: How many, also more than there are.
+            seed: The same seed gives the same batch, on every machine and in every release: the
+                numbers ``Rng(seed).below(len)`` of xoshiro256++. Without one the steps come from
+                the buffer's own stream, which goes on with every call.
+            out: An earlier batch, or arrays like those of one, to be written into and returned.
+
+        Returns:
+            Arrays with ``batch_size`` rows: ``obs``, ``next_obs``, ``actions``, ``rewards``,
+            ``terminated``, ``truncated``, and the extras. They are the caller's to keep or change;
+            their memory is used again once nobody holds any of them.
+
+        Raises:
+            ReplayError: A number is out of range.
+            SpecError: ``out`` is not like a batch.
+        """
+
+    def sample_trajectories(
+        self,
+        batch_size: int,
+        seq_len: int,
+        seed: int | None = None,
+        padding: Literal["right", "left"] = "right",
+        *,
+        out: dict[str, Any] | None = None,
+    ) -> dict[str, Any]:
+        """Draw stretches of episodes, for models of sequences.
+
+        A stretch begins at a step drawn as by :meth:`sample` and ends after ``seq_len`` steps, or
+        with its episode. What is missing then is zeros, in all columns.
+
+        Args:
+            batch_size: How many stretches.
+            seq_len: How many steps of each.
+            seed: As of :meth:`sample`.
+            padding: Whether zeros stand behind the steps or before them.
+            out: As of :meth:`sample`.
+
+        Returns:
+            Arrays of shape ``(batch_size, seq_len, ...)``: ``obs``, ``actions``, ``rewards``,
+            ``returns_to_go`` (the discounted sum of rewards to the end of the episode, also where
+            the stretch ends before it), ``timesteps`` (int64, from the start of the episode),
+            ``mask`` (whether there is a step), ``terminated``, ``truncated``, and the extras.
+
+        Raises:
+            ReplayError: A number is out of range.
+            SpecError: ``out`` is not like a batch.
+        """
+
+    def n_episodes(self) -> int:
+        """How many episodes there are, with one at the end that has no end."""
+
+    def numbers(self) -> dict[str, Any]:
+        """What is known about steps and episodes."""
+
+    def moments(self) -> tuple[Any, Any, Any]:
+        """Return mean, standard deviation and scale of observations, each like an observation."""
+
+    def __len__(self) -> int: ...

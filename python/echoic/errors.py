@@ -8,6 +8,8 @@ __all__ = [
     "CheckpointError",
     "CheckpointWarning",
     "ClosedError",
+    "CollectorError",
+    "CollectorWarning",
     "DisconnectedError",
     "EchoicError",
     "HeldBatchesWarning",
@@ -123,6 +125,14 @@ class JournalError(EchoicError, ValueError):
 
     Nothing was loaded. The message says which file, what was expected, and what can be done.
     """
+
+
+class CollectorError(EchoicError, RuntimeError):
+    """A worker process of a collector failed, or was killed too often; the message says why."""
+
+
+class CollectorWarning(UserWarning):
+    """A worker process of a collector was killed, and another one has taken its place."""
 
 
 class HeldBatchesWarning(UserWarning):

@@ -6,6 +6,7 @@
 //! - [`frames`]: observations that are stored once.
 //! - [`episodes`]: which transitions follow each other.
 //! - [`steps`]: n-step returns, windows and goals.
+//! - [`offline`]: data sets that do not change.
 //! - [`error`]: what can be wrong with a call.
 //!
 //! Rows lie on a [`Belt`](echoic_memory::belt::Belt): all leaves of a transition next to each other, so that a
@@ -17,6 +18,7 @@ pub mod episodes;
 pub mod error;
 pub mod frames;
 pub mod layout;
+pub mod offline;
 pub mod priorities;
 pub mod steps;
 pub mod transitions;

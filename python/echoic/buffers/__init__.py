@@ -2,8 +2,10 @@
 
 - :class:`ReplayBuffer` keeps the last transitions and draws them evenly.
 - :class:`PrioritizedReplayBuffer` draws them in proportion to a power of their priorities.
+- :class:`OfflineDatasetBuffer` draws from data that do not change.
 """
 
+from echoic.buffers.offline import OfflineDatasetBuffer
 from echoic.buffers.replay import PrioritizedReplayBuffer, ReplayBuffer
 
-__all__ = ["PrioritizedReplayBuffer", "ReplayBuffer"]
+__all__ = ["OfflineDatasetBuffer", "PrioritizedReplayBuffer", "ReplayBuffer"]

@@ -322,7 +322,7 @@ impl FrameForm {
     }
 }
 
-fn check_target(
+pub(super) fn check_target(
     py: Python<'_>,
     rule: &LeafRule,
     target: &Bound<'_, PyAny>,

@@ -1,0 +1,458 @@
+//! Data sets that do not change.
+
+use std::ops::Range;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use echoic_buffers::offline::column::{Axis, Column};
+use echoic_buffers::offline::episodes::{Episodes, Summary};
+use echoic_buffers::offline::normal::{Float, Normal};
+use echoic_buffers::offline::{Dataset, DatasetError, Output, Settings, Value};
+use echoic_replay::Dtype;
+use echoic_replay::rng::Rng;
+use numpy::PyArray1;
+use pyo3::exceptions::PyMemoryError;
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::{PyDict, PyTuple, PyType};
+
+use super::form::check_target;
+use super::lent::Lent;
+use crate::arena::Arena;
+use crate::array::{self, Header};
+use crate::columns::{Plan, filled, view};
+use crate::error::{replay_error, spec_error};
+use crate::fork::Process;
+use crate::leaf::LeafRule;
+use crate::sources::DETACH_BYTES;
+use crate::tree::Tree;
+
+/// The native part of `echoic.OfflineDatasetBuffer`.
+#[pyclass(frozen, subclass, module = "echoic._native")]
+pub struct OfflineDatasetBuffer {
+    dataset: Dataset,
+    steps: Form,
+    windows: Form,
+    /// What observations look like, which value each leaf is, and how it was normalised.
+    observation: Tree,
+    measured: Measured,
+    on_disk: bool,
+    /// The addresses of columns that are not copied, which nobody may write to.
+    lent: Vec<Range<usize>>,
+    arena: Arena,
+    own: Mutex<(Process, Rng)>,
+}
+
+/// The form of a batch.
+struct Form {
+    tree: Tree,
+    /// What each leaf of the tree is.
+    outputs: Vec<Output>,
+}
+
+/// What was given, while it is put together.
+struct Given {
+    rules: Vec<LeafRule>,
+    columns: Vec<Column>,
+    values: Vec<Value>,
+}
+
+impl Given {
+    fn find(&self, path: &str) -> Option<usize> {
+        self.rules.iter().position(|rule| rule.leaf.path == path)
+    }
+
+    /// The number of a value, which is noted if it is new.
+    fn number(&mut self, value: Value) -> usize {
+        self.values.iter().position(|known| *known == value).unwrap_or_else(|| {
+            self.values.push(value);
+            self.values.len() - 1
+        })
+    }
+
+    /// What a leaf of a batch is: a column of the same path, or what its name stands for.
+    fn output(&mut self, py: Python<'_>, path: &str) -> PyResult<Output> {
+        match path {
+            "returns_to_go" => return Ok(Output::ReturnsToGo),
+            "timesteps" => return Ok(Output::Timestep),
+            "mask" => return Ok(Output::Mask),
+            _ => {}
+        }
+        if let Some(column) = self.find(path) {
+            return Ok(Output::Value(self.number(Value { column, next: false })));
+        }
+        let own = path.strip_prefix("next_").and_then(|path| self.find(path));
+        match own {
+            Some(column) => Ok(Output::Value(self.number(Value { column, next: true }))),
+            None => Err(spec_error(py, format!("leaf `{path}`: there is no such column"))),
+        }
+    }
+
+    fn form(&mut self, py: Python<'_>, example: &Bound<'_, PyAny>) -> PyResult<Form> {
+        let tree = Tree::compile(example, "")?;
+        let paths = tree.rules.iter().map(|rule| self.output(py, &rule.leaf.path));
+        let outputs = paths.collect::<PyResult<_>>()?;
+        Ok(Form { tree, outputs })
+    }
+}
+
+/// Whether a leaf is at this name, or below it.
+fn is_part_of(path: &str, name: &str) -> bool {
+    path.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+}
+
+fn float_of(dtype: Dtype) -> Option<Float> {
+    match dtype {
+        Dtype::Float(4) => Some(Float::Single),
+        Dtype::Float(8) => Some(Float::Double),
+        _ => None,
+    }
+}
+
+fn dataset_error(py: Python<'_>, error: &DatasetError) -> PyErr {
+    match error {
+        DatasetError::Memory(_) => PyMemoryError::new_err(error.to_string()),
+        _ => spec_error(py, error.to_string()),
+    }
+}
+
+#[pymethods]
+impl OfflineDatasetBuffer {
+    #[new]
+    #[pyo3(signature = (data, step, window, *, normalize, gamma, copied, seed))]
+    #[expect(clippy::too_many_arguments, reason = "most are keywords in Python")]
+    fn new(
+        py: Python<'_>,
+        data: &Bound<'_, PyAny>,
+        step: &Bound<'_, PyAny>,
+        window: &Bound<'_, PyAny>,
+        normalize: bool,
+        gamma: f64,
+        copied: bool,
+        seed: u64,
+    ) -> PyResult<Self> {
+        static MAPPED: PyOnceLock<Py<PyType>> = PyOnceLock::new();
+        let mapped = MAPPED.import(py, "numpy", "memmap")?;
+        let mut columns = Vec::new();
+        let tree = Tree::compile_with(data, &mut |path, leaf| {
+            let mut rule = LeafRule::from_example(path, leaf)?;
+            if rule.leaf.shape.is_empty() {
+                let text = format!("leaf `{}`: expected a row for each step", rule.leaf.path);
+                return Err(spec_error(py, text));
+            }
+            rule.leaf.shape.remove(0);
+            let row_bytes = rule.leaf.nbytes().unwrap_or(usize::MAX);
+            let (bytes, name) = (Box::new(Lent::of(leaf)?), rule.leaf.path.clone());
+            let (axis, on_disk) = (Axis::Steps, !copied && leaf.is_instance(mapped)?);
+            columns.push(Column { name, bytes, row_bytes, axis, on_disk, normal: None });
+            Ok(rule)
+        })?;
+        let mut given = Given { rules: tree.rules, columns, values: Vec::new() };
+        let (steps, windows) = (given.form(py, step)?, given.form(py, window)?);
+        let on_disk = given.columns.iter().any(|column| column.on_disk);
+        // One more observation for each episode, where there are no columns of the next ones.
+        if given.rules.iter().any(|rule| is_part_of(&rule.leaf.path, "next_obs")) {
+            if let Some(value) = given.values.iter().find(|value| value.next) {
+                let path = &given.rules[value.column].leaf.path;
+                return Err(spec_error(py, format!("leaf `next_{path}`: it is missing")));
+            }
+        } else {
+            let columns = given.columns.iter_mut();
+            let observations = columns.filter(|column| is_part_of(&column.name, "obs"));
+            observations.for_each(|column| column.axis = Axis::Observations);
+        }
+        let flags = |given: &Given, name: &str| {
+            let missing = || spec_error(py, format!("leaf `{name}`: it is missing"));
+            given.find(name).ok_or_else(missing)
+        };
+        let (terminated, truncated) = (flags(&given, "terminated")?, flags(&given, "truncated")?);
+        let reward = flags(&given, "rewards")?;
+        let Some(float) = float_of(given.rules[reward].leaf.dtype) else {
+            let dtype = given.rules[reward].leaf.dtype;
+            let text = format!("leaf `rewards`: expected float32 or float64, got {dtype}");
+            return Err(spec_error(py, text));
+        };
+        let range = |column: &Column| {
+            let bytes = (*column.bytes).as_ref();
+            bytes.as_ptr() as usize..bytes.as_ptr() as usize + bytes.len()
+        };
+        let lent = if copied { Vec::new() } else { given.columns.iter().map(range).collect() };
+        let rewards = (given.number(Value { column: reward, next: false }), float);
+        let observation = Tree::compile(&step.get_item("obs")?, "obs")?;
+        let made = py.detach(|| {
+            let bytes = |column: usize| (*given.columns[column].bytes).as_ref();
+            let episodes = Episodes::new(bytes(terminated), bytes(truncated))?;
+            let measured = measure(&mut given, &episodes, normalize)?;
+            let pairs = pairs(&given);
+            let settings = Settings { copied, rewards, gamma, pairs };
+            let dataset = Dataset::new(episodes, given.columns, &given.values, settings)?;
+            Ok((dataset, measured))
+        });
+        let (dataset, measured) = made.map_err(|error| dataset_error(py, &error))?;
+        Ok(Self {
+            dataset,
+            steps,
+            windows,
+            observation,
+            measured,
+            on_disk,
+            lent,
+            arena: Arena::default(),
+            own: Mutex::new((Process::current(), Rng::new(seed))),
+        })
+    }
+
+    /// Steps, each drawn from all.
+    #[pyo3(signature = (batch_size, seed=None, *, out=None))]
+    fn sample<'py>(
+        &self,
+        py: Python<'py>,
+        batch_size: &Bound<'py, PyAny>,
+        seed: Option<&Bound<'py, PyAny>>,
+        out: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let count = positive(py, "batch_size", batch_size)?;
+        reserve(count)?;
+        let steps = self.with_rng(py, seed, |rng| self.dataset.draw(rng, count))?;
+        self.batch(py, &self.steps, &steps, &[count], self.on_disk, out)
+    }
+
+    /// Stretches of episodes.
+    #[pyo3(signature = (batch_size, seq_len, seed=None, padding="right", *, out=None))]
+    fn sample_trajectories<'py>(
+        &self,
+        py: Python<'py>,
+        batch_size: &Bound<'py, PyAny>,
+        seq_len: &Bound<'py, PyAny>,
+        seed: Option<&Bound<'py, PyAny>>,
+        padding: &str,
+        out: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let (count, length) =
+            (positive(py, "batch_size", batch_size)?, positive(py, "seq_len", seq_len)?);
+        let before = match padding {
+            "right" => false,
+            "left" => true,
+            other => {
+                let text = format!("padding: expected \"right\" or \"left\", got {other:?}");
+                return Err(replay_error(py, text));
+            }
+        };
+        reserve(count.saturating_mul(length))?;
+        let steps =
+            self.with_rng(py, seed, |rng| self.dataset.draw_windows(rng, count, length, before))?;
+        let slow = self.on_disk || !self.dataset.has_returns_to_go();
+        self.batch(py, &self.windows, &steps, &[count, length], slow, out)
+    }
+
+    /// How many episodes there are.
+    fn n_episodes(&self) -> usize {
+        self.dataset.episodes().len()
+    }
+
+    fn __len__(&self) -> usize {
+        self.dataset.len()
+    }
+
+    /// Numbers about steps and episodes.
+    fn numbers<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let episodes = self.dataset.episodes();
+        let lengths: Vec<f64> = episodes.ranges().map(|steps| steps.len() as f64).collect();
+        let (returns, lengths) = (Summary::of(self.dataset.returns()), Summary::of(&lengths));
+        let numbers = PyDict::new(py);
+        numbers.set_item("n_transitions", self.dataset.len())?;
+        numbers.set_item("n_episodes", episodes.len())?;
+        numbers.set_item("last_episode_complete", episodes.complete())?;
+        for (name, key) in [("obs_dim", "obs"), ("act_dim", "actions")] {
+            let rules = self.steps.tree.rules.iter();
+            if let Some(rule) = rules.into_iter().find(|rule| rule.leaf.path == key) {
+                numbers.set_item(name, rule.leaf.shape.iter().product::<usize>())?;
+            }
+        }
+        for (name, value) in [
+            ("mean_return", returns.mean),
+            ("std_return", returns.std),
+            ("min_return", returns.min),
+            ("max_return", returns.max),
+            ("mean_episode_length", lengths.mean),
+        ] {
+            numbers.set_item(name, value)?;
+        }
+        numbers.set_item("min_episode_length", lengths.min as usize)?;
+        numbers.set_item("max_episode_length", lengths.max as usize)?;
+        numbers.set_item("memory_bytes", self.dataset.own_bytes())?;
+        Ok(numbers)
+    }
+
+    /// Mean, spread and scale of each element of the observations, each as a tree like an observation;
+    /// `None` for leaves that are not of floats.
+    fn moments<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
+        let known = py.detach(|| {
+            let leaves = self.observation.rules.iter().zip(&self.measured);
+            let known = leaves.map(|(rule, (value, float, normal))| match (normal, float) {
+                (Some(normal), _) => Ok(Some(Arc::clone(normal))),
+                (None, Some(float)) => {
+                    self.dataset.measure(&rule.leaf.path, *value, *float).map(Arc::new).map(Some)
+                }
+                (None, None) => Ok(None),
+            });
+            known.collect::<Result<Vec<_>, _>>()
+        });
+        let known = known.map_err(|error| dataset_error(py, &error))?;
+        let tree = |numbers: fn(&Normal) -> &[f64]| {
+            self.observation.build(py, &mut |leaf| match &known[leaf] {
+                None => Ok(py.None().into_bound(py)),
+                Some(normal) => {
+                    let array = PyArray1::from_slice(py, numbers(normal));
+                    let shape = self.observation.rules[leaf].leaf.shape.clone();
+                    array.call_method1("reshape", (shape,))
+                }
+            })
+        };
+        PyTuple::new(py, [tree(Normal::mean)?, tree(Normal::std)?, tree(Normal::scale)?])
+    }
+}
+
+impl OfflineDatasetBuffer {
+    /// Calls `draw` with the stream of a seed, or with our own.
+    fn with_rng<T>(
+        &self,
+        py: Python<'_>,
+        seed: Option<&Bound<'_, PyAny>>,
+        draw: impl FnOnce(&mut Rng) -> T,
+    ) -> PyResult<T> {
+        if let Some(seed) = seed {
+            let number = seed.extract::<u64>().map_err(|_| {
+                replay_error(py, format!("seed: expected a number from 0 to 2**64 - 1, got {seed}"))
+            })?;
+            return Ok(draw(&mut Rng::new(number)));
+        }
+        let (process, rng) = &mut *self.own.lock().unwrap_or_else(PoisonError::into_inner);
+        if !process.is_current() {
+            // A forked child would otherwise draw what its parent and its siblings draw.
+            *rng = Rng::new(rng.next() ^ u64::from(std::process::id()).rotate_left(32));
+            *process = Process::current();
+        }
+        Ok(draw(rng))
+    }
+
+    /// What steps have, as a tree of arrays with these axes in front.
+    fn batch<'py>(
+        &self,
+        py: Python<'py>,
+        form: &Form,
+        steps: &[usize],
+        axes: &[usize],
+        slow: bool,
+        out: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let bytes = form
+            .outputs
+            .iter()
+            .map(|output| self.dataset.bytes_of(*output).saturating_mul(steps.len()));
+        let plan = Plan::new(bytes.collect())?;
+        let gather = |columns: &mut [&mut [u8]]| self.dataset.gather(steps, &form.outputs, columns);
+        let Some(out) = out else {
+            let memory = filled(py, &self.arena, &plan, slow, gather)?;
+            let batch = form.tree.build(py, &mut |leaf| {
+                let rule = &form.tree.rules[leaf];
+                let shape = [axes, &rule.leaf.shape[..]].concat();
+                view(py, &memory, &plan, leaf, rule.descr.bind(py), &shape)
+            })?;
+            self.arena.give_back(memory);
+            return Ok(batch);
+        };
+        let mut targets = self.targets(py, form, axes, out)?;
+        // SAFETY: contiguous, writable, apart from each other and from what is read, as was checked; they
+        // are kept by `targets`, and who reads them in another thread while they are written breaks
+        // numpy's own rules.
+        let mut columns = unsafe { array::bytes_mut(&mut targets) };
+        if slow || plan.total >= DETACH_BYTES {
+            py.detach(|| gather(&mut columns));
+        } else {
+            gather(&mut columns);
+        }
+        Ok(out.clone())
+    }
+
+    /// The arrays of a batch that are to be written into.
+    fn targets<'py>(
+        &self,
+        py: Python<'py>,
+        form: &Form,
+        axes: &[usize],
+        out: &Bound<'py, PyAny>,
+    ) -> PyResult<Vec<Bound<'py, PyAny>>> {
+        let mut found: Vec<Option<Bound<'py, PyAny>>> = vec![None; form.outputs.len()];
+        form.tree.visit(out, &mut |leaf, array| {
+            check_target(py, &form.tree.rules[leaf], array, axes)?;
+            found[leaf] = Some(array.clone());
+            Ok(())
+        })?;
+        let targets: Vec<_> = found.into_iter().flatten().collect();
+        array::refuse_overlaps(&targets).map_err(|text| spec_error(py, text))?;
+        for target in &targets {
+            let Some(header) = Header::of(target) else { continue };
+            let start = header.data() as usize;
+            let end = start + header.nbytes().unwrap_or(usize::MAX - start);
+            if self.lent.iter().any(|lent| lent.start < end && start < lent.end) {
+                let text = "out has an array over the memory of the data set, which is not copied";
+                return Err(spec_error(py, text));
+            }
+        }
+        Ok(targets)
+    }
+}
+
+/// How observations are normalised, or may be measured later.
+type Measured = Vec<(usize, Option<Float>, Option<Arc<Normal>>)>;
+
+fn measure(
+    given: &mut Given,
+    episodes: &Episodes,
+    normalize: bool,
+) -> Result<Measured, DatasetError> {
+    let mut measured = Vec::new();
+    for own in 0..given.columns.len() {
+        if !is_part_of(&given.columns[own].name, "obs") {
+            continue;
+        }
+        let float = float_of(given.rules[own].leaf.dtype);
+        let normal = match float {
+            Some(float) if normalize => {
+                Some(Arc::new(given.columns[own].measure(float, episodes)?))
+            }
+            _ => None,
+        };
+        given.columns[own].normal.clone_from(&normal);
+        let next = format!("next_{}", given.columns[own].name);
+        if let Some(next) = given.find(&next) {
+            given.columns[next].normal.clone_from(&normal);
+        }
+        measured.push((given.number(Value { column: own, next: false }), float, normal));
+    }
+    Ok(measured)
+}
+
+/// Values that are an observation and the next one, each of a column of its own.
+fn pairs(given: &Given) -> Vec<(usize, usize)> {
+    let value = |column: usize| given.values.iter().position(|value| value.column == column);
+    let pairs = given.columns.iter().enumerate().filter_map(|(own, column)| {
+        let next = is_part_of(&column.name, "obs").then(|| format!("next_{}", column.name))?;
+        Some((value(own)?, value(given.find(&next)?)?))
+    });
+    pairs.collect()
+}
+
+/// A number of things, of which there must be some.
+fn positive(py: Python<'_>, name: &str, value: &Bound<'_, PyAny>) -> PyResult<usize> {
+    match value.extract::<usize>() {
+        Ok(count) if count > 0 => Ok(count),
+        _ => Err(replay_error(py, format!("{name}: expected a positive number, got {value}"))),
+    }
+}
+
+/// Checks that there is memory for so many numbers of steps, which would otherwise end the process.
+fn reserve(count: usize) -> PyResult<()> {
+    let refused = |_| PyMemoryError::new_err(format!("there is no memory for {count} steps"));
+    Vec::<usize>::new().try_reserve_exact(count).map_err(refused)
+}

@@ -1,0 +1,11 @@
+"""optree, imported when a tree is first walked: that takes longer than importing all of Echoic."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def __getattr__(name: str) -> Any:
+    import optree  # noqa: PLC0415 - see above
+
+    return getattr(optree, name)

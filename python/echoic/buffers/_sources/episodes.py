@@ -1,0 +1,50 @@
+"""Episodes one after the other, as Minari has them, as blocks of rows."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from echoic import _trees
+from echoic.errors import SpecError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+__all__ = ["blocks_of"]
+
+
+def blocks_of(episodes: Iterable[tuple[str, dict[str, Any]]]) -> Iterator[dict[str, Any]]:
+    """A block of rows for each episode, of which the name and the columns are given.
+
+    ``observations`` have one row more than there are steps, and with the columns of flags say where
+    an episode ends: an episode that neither flag ends was cut off there.
+    """
+    for name, columns in episodes:
+        flags = [np.asarray(columns[key], np.bool_) for key in ("terminations", "truncations")]
+        rewards = np.asarray(columns["rewards"])
+        steps = len(rewards)
+        if steps == 0:
+            continue
+        terminated, truncated = flags[0], flags[1].copy()
+        for key, values in (("terminations", terminated), ("truncations", truncated)):
+            if values.shape != (steps,):
+                raise SpecError(f"{name}: `{key}`: expected {steps} rows, got {values.shape}")
+        truncated[-1] |= not terminated[-1]
+        ends = np.flatnonzero(terminated | truncated)
+        starts = np.concatenate([[0], ends[:-1] + 1])
+        # Where a flag is set before the end, what comes behind it is an episode of its own, which
+        # begins with the observation that the other ended with.
+        rows = np.concatenate([np.arange(a, b + 2) for a, b in zip(starts, ends, strict=True)])
+        block = {"rewards": rewards, "terminations": terminated, "truncations": truncated}
+        for key, count in (("observations", steps + 1), ("actions", steps)):
+            paths, leaves, _ = _trees.tree_flatten_with_path(columns[key])
+            for path, leaf in zip(paths, leaves, strict=True):
+                array = np.asarray(leaf)
+                where = "/".join([key, *map(str, path)])
+                if array.ndim == 0 or len(array) != count:
+                    got = array.shape
+                    raise SpecError(f"{name}: `{where}`: expected {count} rows, got shape {got}")
+                block[where] = array[rows] if key == "observations" else array
+        yield block

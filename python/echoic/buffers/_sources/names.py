@@ -1,0 +1,90 @@
+"""What columns are called, by whom: Echoic, Minari, D4RL and others."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from echoic.errors import SpecError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+__all__ = ["arrange", "wanted"]
+
+_KNOWN = {
+    "obs": ("obs", "observations", "observation"),
+    "next_obs": ("next_obs", "next_observations", "next_observation"),
+    "actions": ("actions", "action"),
+    "rewards": ("rewards", "reward"),
+    "terminated": ("terminated", "terminations", "terminals"),
+    "truncated": ("truncated", "truncations", "timeouts"),
+}
+
+
+def wanted(
+    there: Sequence[str], names: Mapping[str, str] | None, extras: Sequence[str], source: str
+) -> dict[str, str]:
+    """Which of the names that are there are needed, and for which column.
+
+    A name is needed as a whole, or for the parts of a tree that are below it, behind a slash.
+    """
+    unknown = set(names or ()) - set(_KNOWN)
+    if unknown:
+        raise SpecError(f"names: expected some of {', '.join(_KNOWN)}, got {sorted(unknown)}")
+    needed = {}
+    for column, known in _KNOWN.items():
+        candidates = (names[column],) if names and column in names else known
+        found = [name for name in candidates if _below(there, name)]
+        if found:
+            needed[column] = found[0]
+        elif column not in {"next_obs", "truncated"} or (names and column in names):
+            expected = " or ".join(f"`{name}`" for name in candidates)
+            raise SpecError(f"{source}: expected {expected}, got {_listed(there)}")
+    for name in extras:
+        if not _below(there, name):
+            raise SpecError(f"{source}: expected the extra `{name}`, got {_listed(there)}")
+        needed[name] = name
+    return needed
+
+
+def arrange(
+    arrays: Mapping[str, Any],
+    names: Mapping[str, str] | None,
+    extras: Sequence[str],
+    source: str,
+) -> dict[str, Any]:
+    """The arguments of a data set, from arrays by name."""
+    needed = wanted(list(arrays), names, extras, source)
+    columns = {column: _tree(arrays, name) for column, name in needed.items()}
+    more = {name: columns.pop(name) for name in extras}
+    rewards = len(columns["rewards"])
+    columns.setdefault("truncated", np.zeros(rewards, np.bool_))
+    columns.setdefault("next_obs", None)
+    return {**columns, "extras": more} if more else columns
+
+
+def _below(there: Sequence[str], name: str) -> list[str]:
+    return [other for other in there if other == name or other.startswith(f"{name}/")]
+
+
+def _listed(there: Sequence[str]) -> str:
+    listed = ", ".join(f"`{name[:40]}`" for name in there[:12]) or "nothing"
+    return listed if len(there) <= 12 else f"{listed} and {len(there) - 12} more"  # noqa: PLR2004
+
+
+def _tree(arrays: Mapping[str, Any], name: str) -> Any:
+    """The array of a name, or the dict of those below it."""
+    if name in arrays:
+        return arrays[name]
+    tree: dict[str, Any] = {}
+    for path in _below(list(arrays), name):
+        *nodes, leaf = path[len(name) + 1 :].split("/")
+        node = tree
+        for part in nodes:
+            node = node.setdefault(part, {})
+            if not isinstance(node, dict):
+                raise SpecError(f"`{path}`: `{part}` is an array and has arrays below it")
+        node[leaf] = arrays[path]
+    return tree

@@ -1,0 +1,273 @@
+"""A worker process of :class:`~echoic.collectors.GymnasiumCollector`: it steps some environments.
+
+It is a fresh interpreter that knows the collector by one connection. What it is to do it reads from
+a file, then it says what its environments look like, is told where to send rollouts, and makes one
+for each message that asks for one. When the connection ends, it ends.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import shutil
+import signal
+import time
+import traceback
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from echoic import _trees
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+__all__ = ["Ask", "Form", "Setup", "main"]
+
+# How many seconds a worker does not look whether it is still wanted.
+_PATIENCE = 0.05
+
+
+_NAMES = {
+    *("observations", "next_observations", "last_observations", "actions", "rewards", "dones"),
+    *("terminated", "truncated", "episode_starts", "episode_returns", "version", "versions"),
+}
+
+
+class Setup(NamedTuple):
+    """What a worker is to do."""
+
+    # Pickled by value, so that functions of a script or a notebook can be had.
+    env: bytes
+    policy: bytes
+    n_steps: int
+    seeds: Sequence[int]
+    next_observations: bool
+    worker: int
+    life: int
+
+
+class Form(NamedTuple):
+    """What one environment's steps look like: an example of each part."""
+
+    observation: Any
+    action: Any
+    extras: dict[str, Any]
+
+    def rollout(self, n_steps: int, n_envs: int, *, following: bool) -> dict[str, Any]:
+        """What a worker sends: arrays with an axis of steps and one of environments."""
+
+        def steps(tree: Any, *axes: int) -> Any:
+            return _trees.tree_map(lambda leaf: np.zeros((*axes, *leaf.shape), leaf.dtype), tree)
+
+        both, numbers = (n_steps, n_envs), {"rewards": np.float32, "episode_returns": np.float32}
+        flags = dict.fromkeys(("terminated", "truncated", "episode_starts"), np.bool_)
+        who = dict.fromkeys(("worker", "life", "version"), np.int64(0))
+        return {
+            "observations": steps(self.observation, *both),
+            **({"next_observations": steps(self.observation, *both)} if following else {}),
+            "last_observations": steps(self.observation, n_envs),
+            "actions": steps(self.action, *both),
+            "extras": steps(self.extras, *both),
+            **{name: np.zeros(both, dtype) for name, dtype in {**numbers, **flags}.items()},
+            **who,
+        }
+
+
+class Ask(NamedTuple):
+    """A rollout is wanted, under the weights of a file."""
+
+    version: int
+    weights: str | None
+
+
+class _Inbox:
+    """Messages of the collector, looked for also while a rollout is made."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._waiting: list[Any] = []
+        self._looked = time.monotonic()
+
+    def look(self) -> None:
+        """End the process if the collector has ended the connection; not more often than needed."""
+        now = time.monotonic()
+        if now - self._looked < _PATIENCE:
+            return
+        self._looked = now
+        while self._connection.poll():
+            self._waiting.append(self._receive())
+
+    def take(self) -> Any:
+        """Return the next message, waiting for it."""
+        return self._waiting.pop(0) if self._waiting else self._receive()
+
+    def _receive(self) -> Any:
+        try:
+            return self._connection.recv()
+        except (EOFError, OSError):
+            raise SystemExit from None
+
+
+class _Envs:
+    """Environments that are stepped one after the other, and where each of them is."""
+
+    def __init__(self, setup: Setup) -> None:
+        make: Any = pickle.loads(setup.env)  # noqa: S301 - from the collector itself
+        if isinstance(make, str):
+            import gymnasium  # noqa: PLC0415 - only a name needs it
+
+            name = make
+            make = lambda: gymnasium.make(name)  # noqa: E731
+        self.policy: Callable[..., Any] | None = pickle.loads(setup.policy)  # noqa: S301
+        self.rng = np.random.default_rng([setup.life, *setup.seeds])
+        self.envs = [make() for _ in setup.seeds]
+        first = []
+        for env, seed in zip(self.envs, setup.seeds, strict=True):
+            env.action_space.seed(seed)
+            first.append(env.reset(seed=seed)[0])
+        # The observations that the environments are at, leaf by leaf.
+        self.tree = _trees.tree_structure(first[0])
+        self.plain = _trees.treespec_is_leaf(self.tree)
+        leaves = zip(*[_trees.tree_leaves(obs) for obs in first], strict=True)
+        self.obs = [np.stack([np.asarray(leaf) for leaf in column]) for column in leaves]
+        self.starts = np.ones(len(self.envs), np.bool_)
+        self.returns = np.zeros(len(self.envs))
+
+    def act(self, weights: Any) -> tuple[Any, dict[str, Any]]:
+        """What the policy does in each environment, and what else it says of it."""
+        if self.policy is None:
+            return np.stack([np.asarray(env.action_space.sample()) for env in self.envs]), {}
+        # Copies, which the policy may keep.
+        obs = [leaf.copy() for leaf in self.obs]
+        acted = self.policy(weights, obs[0] if self.plain else self.tree.unflatten(obs), self.rng)
+        actions, extras = acted if isinstance(acted, tuple) else (acted, {})
+        named = {name: np.asarray(values) for name, values in extras.items()}
+        actions = np.asarray(actions)
+        for name, values in (("actions", actions), *named.items()):
+            if values.shape[:1] != (len(self.envs),):
+                text = f"expected {len(self.envs)} rows, one for each environment"
+                raise ValueError(f"the policy's {name}: {text}, got shape {values.shape}")
+        return actions, named
+
+    def form(self, weights: Any) -> Form:
+        """What a step looks like, of a policy that is asked once, with a generator of its own."""
+        rng, self.rng = self.rng, np.random.default_rng(0)
+        actions, extras = self.act(weights)
+        self.rng = rng
+        taken = _NAMES.intersection(extras)
+        if taken:
+            raise ValueError(f"the policy returned `{min(taken)}`, which is another column's name")
+        example = {name: np.zeros_like(values[0]) for name, values in extras.items()}
+        observation = self.tree.unflatten([np.zeros_like(leaf[0]) for leaf in self.obs])
+        return Form(observation, np.zeros_like(actions[0]), example)
+
+    def roll(self, rollout: dict[str, Any], weights: Any, look: Callable[[], None]) -> None:
+        """Make as many steps as the rollout has, into its arrays."""
+        after: Any = rollout.get("next_observations")
+        following = _trees.tree_leaves(after)
+        seen = _trees.tree_leaves(rollout["observations"])
+        rollout["episode_returns"].fill(np.nan)
+        for step in range(len(rollout["rewards"])):
+            look()
+            rollout["episode_starts"][step] = self.starts
+            _put(seen, step, self.obs)
+            actions, extras = self.act(weights)
+            rollout["actions"][step] = actions
+            for name, values in extras.items():
+                rollout["extras"][name][step] = values
+            # What has no axes is for spaces of numbers, which want one of Python's.
+            each = actions.tolist() if actions.ndim == 1 else actions
+            first = self._step(rollout, step, each)
+            _put(following, step, self.obs)
+            for index, obs in first:
+                self._place(index, obs)
+        _put(_trees.tree_leaves(rollout["last_observations"]), ..., self.obs)
+
+    def _step(self, rollout: dict[str, Any], step: int, actions: Any) -> list[tuple[int, Any]]:
+        """Step all environments; the first observations of those that had to be reset."""
+        first = []
+        rewards, returns = rollout["rewards"][step], self.returns
+        for index, env in enumerate(self.envs):
+            obs, reward, terminated, truncated, _ = env.step(actions[index])
+            self._place(index, obs)
+            rewards[index] = reward
+            returns[index] += reward
+            over = bool(terminated or truncated)
+            rollout["terminated"][step, index] = terminated
+            rollout["truncated"][step, index] = truncated
+            self.starts[index] = over
+            if over:
+                rollout["episode_returns"][step, index] = returns[index]
+                returns[index] = 0.0
+                first.append((index, env.reset()[0]))
+        return first
+
+    def _place(self, index: int, obs: Any) -> None:
+        if self.plain:
+            self.obs[0][index] = obs
+        else:
+            _put(self.obs, index, self.tree.flatten_up_to(obs))
+
+
+def _put(arrays: Sequence[Any], at: Any, values: Sequence[Any]) -> None:
+    """Write a value into each array; none where there are no arrays."""
+    if arrays:
+        for array, value in zip(arrays, values, strict=True):
+            array[at] = value
+
+
+def main(descriptor: int, path: str) -> None:
+    """Do what the file says, at the end of a connection."""
+    # Ctrl-C is for the collector, which ends its workers.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    connection, collector = Connection(descriptor), os.getppid()
+    try:
+        _work(connection, _load(path))
+    except Exception:  # noqa: BLE001 - the collector raises it
+        _tell(connection, traceback.format_exc())
+    finally:
+        # A process that is killed closes its connections just before its children are orphans.
+        time.sleep(_PATIENCE)
+        if os.getppid() != collector:
+            shutil.rmtree(Path(path).parent, ignore_errors=True)
+
+
+def _tell(connection: Connection, error: str) -> None:
+    from contextlib import suppress  # noqa: PLC0415 - nothing else needs it
+
+    with suppress(OSError):
+        connection.send(("error", error))
+
+
+def _load(path: str) -> Any:
+    return pickle.loads(Path(path).read_bytes())  # noqa: S301 - written by the collector
+
+
+def _work(connection: Connection, setup: Setup) -> None:
+    from echoic.client import connect  # noqa: PLC0415 - errors of an import are to be told
+    from echoic.errors import ClosedError, DisconnectedError  # noqa: PLC0415
+
+    inbox = _Inbox(connection)
+    envs = _Envs(setup)
+    ask: Ask = inbox.take()
+    version, weights = ask.version, None if ask.weights is None else _load(ask.weights)
+    form = envs.form(weights)
+    connection.send(("form", form))
+    address = inbox.take()
+    size = (setup.n_steps, len(setup.seeds))
+    rollout = form.rollout(*size, following=setup.next_observations)
+    client = connect(address, rollout, deadline=1.0)
+    rollout["worker"], rollout["life"] = np.int64(setup.worker), np.int64(setup.life)
+    while True:
+        ask = inbox.take()
+        if ask.version != version:
+            version, weights = ask.version, _load(str(ask.weights))
+        envs.roll(rollout, weights, inbox.look)
+        rollout["version"] = np.int64(version)
+        try:
+            client.send(rollout)
+            client.flush()
+        except (ClosedError, DisconnectedError):
+            return
