@@ -1,11 +1,12 @@
 """Types of the native core. The classes are documented here; the core is in `crates/python`."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal, final, overload
 
 import numpy as np
+import numpy.typing as npt
 from typing_extensions import Self, disjoint_base
 
 from echoic.trajectory_writer import Encoding
@@ -14,7 +15,9 @@ __all__ = [
     "Batch",
     "BatchInfo",
     "Client",
+    "Collector",
     "ColumnHistory",
+    "Environments",
     "Histogram",
     "LeafSpec",
     "OfflineDatasetBuffer",
@@ -1420,6 +1423,100 @@ class TrajectoryAccumulator:
 # Functions on arrays: crates/python/src/primitives.
 
 # Native environments and collectors: crates/python/src/collect.
+
+@final
+class Collector:
+    """The thread behind :class:`echoic.collectors.CandleCollector`, which documents it."""
+
+    def __new__(
+        cls,
+        env_id: str,
+        n_envs: int,
+        obs_dim: int,
+        n_actions: int,
+        n_steps: int,
+        hidden: int,
+        gamma: float,
+        lam: float,
+        seed: int,
+        capacity: int,
+    ) -> Self: ...
+    def recv(self, timeout: float | None, min_version: int, flat: bool) -> dict[str, Any]:
+        """Return the next rollout, waiting until it is complete."""
+
+    def sync_weights(self, weights: npt.NDArray[np.float32]) -> int:
+        """Give new weights; return their version."""
+
+    def get_weights(self) -> npt.NDArray[np.float32]:
+        """Return a copy of the weights that were given last."""
+
+    def evaluate(
+        self, observations: npt.NDArray[np.float32]
+    ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
+        """Return the actor's outputs and the values of rows of observations."""
+
+    @property
+    def continuous(self) -> bool:
+        """Whether actions are numbers with a fraction."""
+
+    @property
+    def stopped(self) -> bool:
+        """Whether there will be no more rollouts."""
+
+    def stop(self) -> None:
+        """End the thread."""
+
+@final
+class Environments:
+    """The environments behind :class:`echoic.collectors.VectorEnv`, which documents them."""
+
+    def __new__(
+        cls, env_id: str, num_envs: int, autoreset: str, max_episode_steps: int | None
+    ) -> Self: ...
+    @property
+    def bounds(self) -> tuple[list[float], list[float]]:
+        """The least and the most that each number of an observation can be."""
+
+    @property
+    def discrete(self) -> int | None:
+        """How many actions there are, if they are counted."""
+
+    @property
+    def continuous(self) -> tuple[int, float, float] | None:
+        """How many numbers an action has, and the least and the most of each, if it has any."""
+
+    @property
+    def start(self) -> list[tuple[float, float]]:
+        """Where each number of a first state is drawn from."""
+
+    @property
+    def limit(self) -> int:
+        """After how many steps an episode is cut off, if nothing else was said."""
+
+    def seed(self, seeds: Sequence[int | None]) -> None:
+        """Have environments draw from the streams of these seeds, where they have one."""
+
+    def reset(
+        self,
+        mask: Sequence[bool] | None,
+        start: Sequence[tuple[float, float]] | None,
+        states: Sequence[float] | None,
+    ) -> npt.NDArray[np.float32]:
+        """Begin episodes, with states or at random; return all observations."""
+
+    def step(
+        self, actions: npt.NDArray[Any]
+    ) -> tuple[
+        npt.NDArray[np.float32],
+        npt.NDArray[np.float64],
+        npt.NDArray[np.bool_],
+        npt.NDArray[np.bool_],
+        npt.NDArray[np.float32] | None,
+    ]:
+        """Go on by a step; return what it gave, and the last observations of ended episodes."""
+
+    def states(self) -> npt.NDArray[np.float64]:
+        """Return the states, a row for each environment."""
 
 # Local buffers: crates/python/src/buffers.
 

@@ -1,0 +1,146 @@
+//! A thread that collects rollouts.
+
+use echoic_collect::collector::Collector as Core;
+use echoic_collect::policy::Policy;
+use echoic_collect::rollout::{Plan, Worker};
+use numpy::ndarray::Array2;
+use numpy::{IntoPyArray, PyArray1, PyArray2, PyReadonlyArray1, PyReadonlyArray2};
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+
+use super::error::raised;
+use super::rollout::as_dict;
+use crate::fork::Process;
+use crate::wait::{deadline, detached};
+
+/// Collects rollouts in a thread without Python.
+#[pyclass(frozen, module = "echoic._native")]
+pub struct Collector {
+    /// There until the drop.
+    core: Option<Core>,
+    process: Process,
+}
+
+impl Collector {
+    fn core(&self, py: Python<'_>) -> PyResult<&Core> {
+        self.process.check(py)?;
+        Ok(self.core.as_ref().expect("it is there until the drop"))
+    }
+}
+
+impl Drop for Collector {
+    fn drop(&mut self) {
+        // The thread is the parent's, and so is whoever holds the lock.
+        if let Some(core) = self.core.take()
+            && !self.process.is_current()
+        {
+            core.forget();
+        }
+    }
+}
+
+#[pymethods]
+impl Collector {
+    #[new]
+    #[pyo3(signature = (
+        env_id, n_envs, obs_dim, n_actions, n_steps, hidden, gamma, lam, seed, capacity
+    ))]
+    #[expect(clippy::too_many_arguments, reason = "the facade names them all")]
+    fn new(
+        py: Python<'_>,
+        env_id: &str,
+        n_envs: usize,
+        obs_dim: usize,
+        n_actions: usize,
+        n_steps: usize,
+        hidden: usize,
+        gamma: f32,
+        lam: f32,
+        seed: u64,
+        capacity: usize,
+    ) -> PyResult<Self> {
+        let env = env_id.to_owned();
+        let started = py.detach(move || {
+            let layout = Worker::layout(&env, obs_dim, n_actions, hidden)?;
+            let plan = Plan { env, envs: n_envs, steps: n_steps, gamma, lambda: lam, seed };
+            Core::start(plan, layout, capacity)
+        });
+        let core = Some(started.map_err(|error| raised(py, &error))?);
+        Ok(Self { core, process: Process::current() })
+    }
+
+    /// The next rollout.
+    fn recv<'py>(
+        &self,
+        py: Python<'py>,
+        timeout: Option<f64>,
+        min_version: u64,
+        flat: bool,
+    ) -> PyResult<Bound<'py, PyDict>> {
+        let (core, deadline) = (self.core(py)?, deadline(timeout)?);
+        let taken = detached(py, deadline, None, |wait| core.receive(min_version, wait));
+        as_dict(py, taken.map_err(|stopped| stopped.raise(py, raised))?, flat)
+    }
+
+    /// Takes new weights; their version.
+    fn sync_weights(&self, py: Python<'_>, weights: PyReadonlyArray1<'_, f32>) -> PyResult<u64> {
+        let core = self.core(py)?;
+        let weights = weights.as_array().to_vec();
+        py.detach(|| core.sync(weights)).map_err(|error| raised(py, &error))
+    }
+
+    /// The weights that came last.
+    fn get_weights<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyArray1<f32>>> {
+        let core = self.core(py)?;
+        let weights = py.detach(|| core.weights());
+        Ok(PyArray1::from_slice(py, &weights))
+    }
+
+    /// What the actor and the critic make of observations.
+    #[expect(clippy::type_complexity, reason = "two arrays")]
+    fn evaluate<'py>(
+        &self,
+        py: Python<'py>,
+        observations: PyReadonlyArray2<'_, f32>,
+    ) -> PyResult<(Bound<'py, PyArray2<f32>>, Bound<'py, PyArray1<f32>>)> {
+        let core = self.core(py)?;
+        let layout = core.layout();
+        let (count, width) = observations.as_array().dim();
+        if width != layout.observation {
+            let expected = layout.observation;
+            let message = format!("observations: expected rows of {expected}, got rows of {width}");
+            return Err(crate::error::spec_error(py, message));
+        }
+        let observations: Vec<f32> = observations.as_array().iter().copied().collect();
+        let mut outputs = vec![0.0; count * layout.outputs];
+        let mut values = vec![0.0; count];
+        py.detach(|| {
+            core.policy()
+                .map(|mut policy| policy.evaluate(&observations, &mut outputs, &mut values))
+        })
+        .map_err(|error| raised(py, &error))?;
+        let outputs = Array2::from_shape_vec((count, layout.outputs), outputs);
+        let outputs = outputs.expect("rows are whole").into_pyarray(py);
+        Ok((outputs, PyArray1::from_vec(py, values)))
+    }
+
+    /// Whether actions are numbers with a fraction.
+    #[getter]
+    fn continuous(&self, py: Python<'_>) -> PyResult<bool> {
+        Ok(self.core(py)?.layout().continuous)
+    }
+
+    /// Whether there will be no more rollouts.
+    #[getter]
+    fn stopped(&self, py: Python<'_>) -> PyResult<bool> {
+        let core = self.core(py)?;
+        Ok(py.detach(|| core.is_stopped()))
+    }
+
+    /// Ends the thread.
+    fn stop(&self, py: Python<'_>) -> PyResult<()> {
+        let core = self.core(py)?;
+        py.detach(|| core.stop());
+        Ok(())
+    }
+}

@@ -1,0 +1,222 @@
+//! Many copies of one environment, stepped together.
+
+use std::sync::{Mutex, PoisonError};
+
+use echoic_collect::env::{Actions, Info, Space};
+use echoic_collect::vector::{Autoreset, Envs, Outcome, open};
+use numpy::ndarray::Array2;
+use numpy::{IntoPyArray, PyArray1, PyArray2, PyReadonlyArrayDyn};
+use pyo3::prelude::*;
+
+use super::error::raised;
+use crate::error::spec_error;
+
+/// Above so many environments a step takes longer than it takes to give the GIL away and get it back.
+const DETACH: usize = 64;
+
+/// Copies of a native environment.
+///
+/// The lock is never held by a thread that waits for the GIL: where the GIL is given away, the lock is
+/// taken and left in between.
+#[pyclass(frozen, module = "echoic._native")]
+pub struct Environments {
+    envs: Mutex<Box<dyn Envs>>,
+    info: &'static Info,
+    count: usize,
+}
+
+type Stepped<'py> = (
+    Bound<'py, PyArray2<f32>>,
+    Bound<'py, PyArray1<f64>>,
+    Bound<'py, PyArray1<bool>>,
+    Bound<'py, PyArray1<bool>>,
+    Option<Bound<'py, PyArray2<f32>>>,
+);
+
+/// What a step fills.
+struct Room {
+    observations: Vec<f32>,
+    rewards: Vec<f64>,
+    terminated: Vec<bool>,
+    truncated: Vec<bool>,
+    finals: Vec<f32>,
+}
+
+impl Environments {
+    fn with<T: Send>(
+        &self,
+        py: Python<'_>,
+        run: impl FnOnce(&mut dyn Envs) -> Result<T, echoic_collect::Error> + Send,
+    ) -> PyResult<T> {
+        let run = || {
+            // A call that failed has changed nothing, so there is nothing half done.
+            let mut envs = self.envs.lock().unwrap_or_else(PoisonError::into_inner);
+            run(&mut **envs)
+        };
+        let result = if self.count >= DETACH { py.detach(run) } else { run() };
+        result.map_err(|error| raised(py, &error))
+    }
+
+    fn rows<'py>(&self, py: Python<'py>, numbers: Vec<f32>) -> Bound<'py, PyArray2<f32>> {
+        let width = self.info.observation.len();
+        let shape = (numbers.len() / width, width);
+        let rows = Array2::from_shape_vec(shape, numbers);
+        rows.expect("rows are whole").into_pyarray(py)
+    }
+}
+
+/// The elements of an array, which Python code may change at any time once the GIL is given away.
+fn copied<T: numpy::Element + Copy>(
+    actions: &Bound<'_, PyAny>,
+    expected: &str,
+) -> PyResult<Vec<T>> {
+    let refused = || {
+        let class = actions.get_type();
+        let got = actions.getattr("dtype").map_or_else(|_| class.to_string(), |d| d.to_string());
+        spec_error(actions.py(), format!("actions: expected an array of {expected}, got {got}"))
+    };
+    let array: PyReadonlyArrayDyn<'_, T> = actions.extract().map_err(|_| refused())?;
+    Ok(match array.as_slice() {
+        Ok(elements) => elements.to_vec(),
+        Err(_) => array.as_array().iter().copied().collect(),
+    })
+}
+
+#[pymethods]
+impl Environments {
+    #[new]
+    #[pyo3(signature = (env_id, num_envs, autoreset, max_episode_steps))]
+    fn new(
+        py: Python<'_>,
+        env_id: &str,
+        num_envs: usize,
+        autoreset: &str,
+        max_episode_steps: Option<u32>,
+    ) -> PyResult<Self> {
+        let autoreset = match autoreset {
+            "NextStep" => Autoreset::NextStep,
+            "SameStep" => Autoreset::SameStep,
+            "Disabled" => Autoreset::Disabled,
+            other => {
+                let expected = "`NextStep`, `SameStep` or `Disabled`";
+                let message = format!("autoreset_mode: expected {expected}, got `{other}`");
+                return Err(spec_error(py, message));
+            }
+        };
+        let envs = open(env_id, num_envs, autoreset, max_episode_steps)
+            .map_err(|error| raised(py, &error))?;
+        Ok(Self { info: envs.info(), count: envs.len(), envs: Mutex::new(envs) })
+    }
+
+    /// The least and the most of each number of an observation.
+    #[getter]
+    fn bounds(&self) -> (Vec<f32>, Vec<f32>) {
+        self.info.observation.iter().copied().unzip()
+    }
+
+    /// How many actions there are, or nothing.
+    #[getter]
+    fn discrete(&self) -> Option<usize> {
+        if let Space::Discrete(count) = self.info.actions { Some(count) } else { None }
+    }
+
+    /// How many numbers an action has, and the least and the most of each, or nothing.
+    #[getter]
+    fn continuous(&self) -> Option<(usize, f32, f32)> {
+        if let Space::Box { len, low, high } = self.info.actions {
+            Some((len, low, high))
+        } else {
+            None
+        }
+    }
+
+    /// Where each number of a state is drawn from.
+    #[getter]
+    fn start(&self) -> Vec<(f64, f64)> {
+        self.info.start.to_vec()
+    }
+
+    /// After how many steps an episode is cut off, if nothing else was said.
+    #[getter]
+    fn limit(&self) -> u32 {
+        self.info.limit
+    }
+
+    /// Has environments draw from the streams of these seeds, where they have one.
+    fn seed(&self, py: Python<'_>, seeds: Vec<Option<u64>>) -> PyResult<()> {
+        if seeds.len() != self.count {
+            let (expected, got) = (self.count, seeds.len());
+            return Err(spec_error(py, format!("seed: expected {expected} seeds, got {got}")));
+        }
+        self.with(py, |envs| {
+            for (env, seed) in seeds.into_iter().enumerate() {
+                if let Some(seed) = seed {
+                    envs.seed(env, seed);
+                }
+            }
+            Ok(())
+        })
+    }
+
+    /// Begins episodes and returns all observations.
+    fn reset<'py>(
+        &self,
+        py: Python<'py>,
+        mask: Option<Vec<bool>>,
+        start: Option<Vec<(f64, f64)>>,
+        states: Option<Vec<f64>>,
+    ) -> PyResult<Bound<'py, PyArray2<f32>>> {
+        let mut observations = vec![0.0; self.count * self.info.observation.len()];
+        self.with(py, |envs| {
+            match states {
+                Some(states) => envs.set_states(mask.as_deref(), &states)?,
+                None => envs.reset(mask.as_deref(), start.as_deref())?,
+            }
+            envs.observe(&mut observations)
+        })?;
+        Ok(self.rows(py, observations))
+    }
+
+    /// Goes on by a step.
+    fn step<'py>(&self, py: Python<'py>, actions: &Bound<'py, PyAny>) -> PyResult<Stepped<'py>> {
+        let mut room = Room {
+            observations: vec![0.0; self.count * self.info.observation.len()],
+            rewards: vec![0.0; self.count],
+            terminated: vec![false; self.count],
+            truncated: vec![false; self.count],
+            finals: Vec::new(),
+        };
+        let outcome = Outcome {
+            observations: &mut room.observations,
+            rewards: &mut room.rewards,
+            terminated: &mut room.terminated,
+            truncated: &mut room.truncated,
+            finals: &mut room.finals,
+        };
+        match self.info.actions {
+            Space::Discrete(_) => {
+                let actions = copied(actions, "int64")?;
+                self.with(py, |envs| envs.step(Actions::Discrete(&actions), outcome))?;
+            }
+            Space::Box { .. } => {
+                let actions = copied(actions, "float32")?;
+                self.with(py, |envs| envs.step(Actions::Continuous(&actions), outcome))?;
+            }
+        }
+        let finals = (!room.finals.is_empty()).then(|| self.rows(py, room.finals));
+        Ok((
+            self.rows(py, room.observations),
+            PyArray1::from_vec(py, room.rewards),
+            PyArray1::from_vec(py, room.terminated),
+            PyArray1::from_vec(py, room.truncated),
+            finals,
+        ))
+    }
+
+    /// The states, a row for each environment.
+    fn states<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyArray2<f64>>> {
+        let states = self.with(py, |envs| Ok(envs.states()))?;
+        let shape = (self.count, self.info.start.len());
+        Ok(Array2::from_shape_vec(shape, states).expect("rows are whole").into_pyarray(py))
+    }
+}

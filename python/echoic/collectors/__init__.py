@@ -1,0 +1,39 @@
+"""Environments, and what collects experience from them.
+
+- ``vector_env``: :class:`VectorEnv`, many copies of a classic control task, stepped together.
+- ``candle``: :class:`CandleCollector`, a thread that collects rollouts with a policy of ours.
+- ``gymnasium``: :class:`GymnasiumCollector`, any Gymnasium environment in worker processes.
+- ``layout``: :func:`parameter_shapes` and :func:`split_weights`, where a policy's weights are.
+
+:class:`VectorEnv` is a ``gymnasium.vector.VectorEnv`` where Gymnasium is installed, which is
+imported when the class is first asked for, and not before. So are the modules of worker processes.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from echoic.collectors.candle import CandleCollector
+from echoic.collectors.layout import parameter_shapes, split_weights
+
+if TYPE_CHECKING:
+    from echoic.collectors.gymnasium import GymnasiumCollector
+    from echoic.collectors.vector_env import VectorEnv
+
+__all__ = [
+    "CandleCollector",
+    "GymnasiumCollector",
+    "VectorEnv",
+    "parameter_shapes",
+    "split_weights",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "VectorEnv":
+        from echoic.collectors.vector_env import VectorEnv  # noqa: PLC0415 - see above
+
+        return VectorEnv
+    if name == "GymnasiumCollector":
+        from echoic.collectors.gymnasium import GymnasiumCollector  # noqa: PLC0415 - as above
+
+        return GymnasiumCollector
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,234 @@
+"""A thread that collects rollouts without Python."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from echoic import _native
+from echoic.errors import SpecError, WaitTimeoutError
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    import numpy.typing as npt
+    from typing_extensions import Self
+
+__all__ = ["CandleCollector"]
+
+
+class CandleCollector:
+    """Collects rollouts of native environments under a native policy, ahead of the learner.
+
+    A thread without Python steps the environments, evaluates the policy, samples actions and
+    computes advantages; :meth:`recv` takes what is complete. When ``capacity`` rollouts wait to be
+    taken, the thread waits too. The name is the one that such a collector has elsewhere: nothing of
+    the Candle library is in it, whose calls alone would take longer than our networks do.
+
+    The policy is an actor and a critic of two hidden layers of tanh units each;
+    :func:`~echoic.collectors.parameter_shapes` tells how their weights are laid out, and
+    :class:`echoic.integrations.torch.ActorCritic` is the same in torch. Discrete actions are drawn
+    from the softmax of the actor's outputs. Continuous ones (Pendulum-v1, whose ``n_actions`` is 1)
+    are normally distributed around them, with standard deviations ``exp(log_std)``; the environment
+    takes what is beyond its bounds as the bound, while the batch has what was drawn.
+
+    First weights are orthogonal with biases of 0, hidden layers times √2, the actor's outputs times
+    0.01, and ``log_std`` 0. The seed decides them and all that is random: without new weights the
+    same seed gives the same rollouts, and environment ``i`` starts as environment ``i`` of
+    ``VectorEnv(...).reset(seed=seed)``. (Sines and cosines are the system's, so rollouts may part
+    in their last digits on another one.)
+
+    A fork leaves the thread to the parent: in the child every method raises :class:`ClosedError`.
+
+    Args:
+        env_id: ``"CartPole-v1"``, ``"Pendulum-v1"``, ``"MountainCar-v0"`` or ``"Acrobot-v1"``.
+        n_envs: How many environments step together.
+        obs_dim: How many numbers an observation has; checked against the environment.
+        n_actions: How many actions there are, or how many numbers one has; checked too.
+        n_steps: How many steps of each environment a rollout has.
+        hidden: How wide the hidden layers are.
+        seed: Decides all that is random.
+        gamma: The discount of rewards.
+        lam: The λ of generalised advantage estimation.
+        capacity: How many rollouts may wait. With 0 a rollout is begun when :meth:`recv` waits for
+            one, so that it is always made with the weights that were there by then.
+
+    Raises:
+        SpecError: There is no such environment, it has other dimensions, or a number is out of its
+            range.
+
+    Examples:
+        >>> from echoic.collectors import CandleCollector
+        >>> with CandleCollector(
+        ...     env_id="CartPole-v1", n_envs=16, obs_dim=4, n_actions=2, n_steps=128, hidden=64,
+        ...     seed=42,
+        ... ) as collector:
+        ...     batch = collector.recv()
+        ...     version = collector.sync_weights(collector.get_weights() * 0.5)
+        ...     fresh = collector.recv(min_version=version)
+        >>> batch["observations"].shape, batch["actions"].shape, batch["advantages"].dtype
+        ((128, 16, 4), (128, 16), dtype('float32'))
+        >>> batch["version"], fresh["version"]
+        (0, 1)
+    """
+
+    def __init__(  # noqa: PLR0913, PLR0917 - the environment's numbers and the policy's
+        self,
+        env_id: str,
+        n_envs: int,
+        obs_dim: int,
+        n_actions: int,
+        n_steps: int,
+        hidden: int = 64,
+        seed: int = 42,
+        *,
+        gamma: float = 0.99,
+        lam: float = 0.95,
+        capacity: int = 2,
+    ) -> None:
+        counts = {
+            "n_envs": n_envs,
+            "obs_dim": obs_dim,
+            "n_actions": n_actions,
+            "n_steps": n_steps,
+            "hidden": hidden,
+            "seed": seed,
+            "capacity": capacity,
+        }
+        for name, count in counts.items():
+            if not 0 <= count < 2**64:
+                raise SpecError(f"{name} must be from 0 to 2**64 - 1, got {count}")
+        self._native = _native.Collector(
+            env_id, n_envs, obs_dim, n_actions, n_steps, hidden, gamma, lam, seed, capacity
+        )
+        self._text = f"{env_id!r}, n_envs={n_envs}, n_steps={n_steps}, hidden={hidden}"
+
+    def recv(
+        self, timeout: float | None = None, *, min_version: int = 0, flat: bool = False
+    ) -> dict[str, Any]:
+        """Return the next rollout, waiting until it is complete.
+
+        The keys, with T steps and N environments:
+
+        - ``observations`` (T, N, obs_dim) float32: what each step saw.
+        - ``actions`` (T, N) int64, or (T, N, n_actions) float32 when they are continuous.
+        - ``rewards`` (T, N) float32.
+        - ``terminated`` and ``truncated`` (T, N) bool: the task ended, or the time was over.
+        - ``dones`` (T, N) float32: 1 where either is so.
+        - ``log_probs`` (T, N) float32: of the actions, under the policy that drew them.
+        - ``values`` (T, N) float32: the critic's, of the observations.
+        - ``advantages`` and ``returns`` (T, N) float32: generalised advantage estimates, and their
+          sum with the values. Where an episode was truncated, the value of the observation that it
+          ended with stands for what would have come; where it terminated, nothing does.
+        - ``last_values`` (N,) float32: of what the environments show after the last step.
+        - ``episode_returns`` float32 and ``episode_lengths`` int64: of the episodes that ended.
+        - ``n_steps``, ``n_envs`` and ``version``, how often weights had come when it began: ints.
+
+        The next rollout goes on where this one ended. Arrays are the caller's for as long as they
+        live; their memory is used again when all of a rollout are gone.
+
+        Args:
+            timeout: Seconds to wait; for ever when ``None``.
+            min_version: Drops rollouts that were begun with older weights than
+                :meth:`sync_weights` has returned this for.
+            flat: Makes steps and environments one axis, of T · N rows.
+
+        Raises:
+            WaitTimeoutError: No rollout was complete in time; its ``reason`` is ``"EMPTY"``.
+            ClosedError: The collector was stopped, or its weights gave actions that are no numbers.
+            SpecError: There never was such a version.
+        """
+        return self._native.recv(timeout, min_version, flat)
+
+    def try_recv(self, *, flat: bool = False) -> dict[str, Any] | None:
+        """Return a rollout if one is complete.
+
+        Raises:
+            ClosedError: The collector was stopped.
+        """
+        try:
+            return self.recv(0, flat=flat)
+        except WaitTimeoutError:
+            return None
+
+    def sync_weights(self, flat: npt.ArrayLike) -> int:
+        """Give new weights, which count from the next rollout that the thread begins.
+
+        The rollouts that wait and the one in the making have older ones; ``recv(min_version=...)``
+        with the result of this leaves them out.
+
+        Args:
+            flat: As many numbers as :meth:`get_weights` gives, in that order.
+
+        Returns:
+            The version of these weights: how often there were new ones.
+
+        Raises:
+            SpecError: There are too few or too many, or one is not finite. The old ones stay.
+            ClosedError: The collector was stopped.
+        """
+        given = np.asarray(flat)
+        if given.ndim != 1 or given.dtype.kind not in "fiu":
+            got = f"{given.dtype} of shape {given.shape}"
+            raise SpecError(f"weights: expected a flat array of real numbers, got {got}")
+        with np.errstate(over="ignore"):
+            # What float32 can't hold is refused as infinite.
+            return self._native.sync_weights(given.astype(np.float32, copy=False))
+
+    def get_weights(self) -> npt.NDArray[np.float32]:
+        """Return a copy of the weights that were given last, or of the first ones."""
+        return self._native.get_weights()
+
+    def evaluate(
+        self, observations: npt.ArrayLike
+    ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
+        """Evaluate the policy with the weights that were given last, on this thread.
+
+        Args:
+            observations: Rows of ``obs_dim`` numbers, or one of them.
+
+        Returns:
+            The actor's outputs (rows, n_actions), which are logits or means, and the values
+            (rows,); without the first axis for one observation.
+        """
+        given = np.asarray(observations, np.float32)
+        if given.ndim not in {1, 2}:
+            raise SpecError(f"observations: expected rows of them, got shape {given.shape}")
+        outputs, values = self._native.evaluate(np.atleast_2d(given))
+        return (outputs[0], values[0]) if given.ndim == 1 else (outputs, values)
+
+    @property
+    def continuous(self) -> bool:
+        """Whether actions are numbers with a fraction."""
+        return self._native.continuous
+
+    @property
+    def stopped(self) -> bool:
+        """Whether there will be no more rollouts."""
+        return self._native.stopped
+
+    def stop(self) -> None:
+        """End the thread, which takes as long as one step of all environments; again does nothing.
+
+        Whoever waits in :meth:`recv` gets :class:`ClosedError`, as does every later call. Rollouts
+        that were not taken are dropped; arrays that were stay.
+        """
+        self._native.stop()
+
+    def __enter__(self) -> Self:
+        """Return the collector."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Stop it."""
+        self.stop()
+
+    def __repr__(self) -> str:
+        """Show what it collects."""
+        return f"CandleCollector({self._text})"
