@@ -14,6 +14,7 @@ from echoic import _native, errors
 
 BUILTINS = {
     "SpecError": ValueError,
+    "StorageError": OSError,
     "WaitTimeoutError": TimeoutError,
     "ClosedError": RuntimeError,
     "CollectorError": RuntimeError,

@@ -20,6 +20,7 @@ __all__ = [
     "Environments",
     "Histogram",
     "LeafSpec",
+    "MmapReplayBuffer",
     "OfflineDatasetBuffer",
     "PendingBatch",
     "PrioritizedReplayBuffer",
@@ -1845,3 +1846,157 @@ class OfflineDatasetBuffer:
         """Return mean, standard deviation and scale of observations, each like an observation."""
 
     def __len__(self) -> int: ...
+
+@disjoint_base
+class MmapReplayBuffer:
+    """The native part of :class:`echoic.MmapReplayBuffer`."""
+
+    def __new__(
+        cls,
+        cold_path: str | os.PathLike[str],
+        hot_capacity: int | None = None,
+        total_capacity: int | None = None,
+        obs_dim: int | None = None,
+        act_dim: int | None = None,
+        *,
+        example: Any | None = None,
+        seed: int,
+        keep: bool,
+        overwrite: bool = False,
+        preallocate: bool = False,
+        reopen: bool = False,
+    ) -> Self: ...
+    def push(
+        self,
+        obs: Any | None = None,
+        action: Any | None = None,
+        reward: Any | None = None,
+        terminated: Any | None = None,
+        truncated: Any | None = None,
+        next_obs: Any | None = None,
+        *,
+        env: int = 0,
+        fields: dict[str, Any] | None = None,
+    ) -> None:
+        """Put on one transition, its fields by position in this order or by their names.
+
+        Args:
+            obs: What was observed.
+            action: What was done.
+            reward: What it gave.
+            terminated: Whether the task ended with it.
+            truncated: Whether the episode was cut off after it.
+            next_obs: What was observed then.
+            env: Changes nothing: every transition is drawn by itself.
+            fields: The other fields of the example, by their names.
+
+        Raises:
+            SpecError: A value does not fit its field. Nothing was stored.
+            StorageError: There is no room in memory, and the file can't be written. Nothing was
+                stored, and nothing lost.
+            ClosedError: The buffer is closed.
+        """
+
+    def extend(
+        self,
+        obs: Any | None = None,
+        actions: Any | None = None,
+        rewards: Any | None = None,
+        terminated: Any | None = None,
+        truncated: Any | None = None,
+        next_obs: Any | None = None,
+        *,
+        env: Any | None = None,
+        fields: dict[str, Any] | None = None,
+    ) -> int:
+        """Put on many transitions, given as arrays with one more axis in front; say how many.
+
+        Args:
+            obs: What was observed.
+            actions: What was done.
+            rewards: What it gave.
+            terminated: Whether the task ended with it.
+            truncated: Whether the episode was cut off after it.
+            next_obs: What was observed then.
+            env: Changes nothing, as in :meth:`push`.
+            fields: The other fields of the example, by their names.
+
+        Raises:
+            SpecError: A value does not fit its field, or their lengths differ. Nothing was stored.
+            StorageError: The file can't be written. As many as its ``stored`` says were stored.
+            ClosedError: The buffer is closed.
+        """
+
+    def sample(
+        self, batch_size: int, seed: int | None = None, *, out: dict[str, Any] | None = None
+    ) -> dict[str, Any]:
+        """Draw transitions evenly, with replacement.
+
+        What is in the file is asked for all at once, and read in the order in which it lies there.
+        The GIL is released while it is.
+
+        Args:
+            batch_size: How many.
+            seed: Of this draw; the buffer's own stream goes on when ``None``.
+            out: An earlier batch of this size, which is written into.
+
+        Returns:
+            Every field as an array with one row for each transition.
+
+        Raises:
+            ReplayError: The buffer is empty.
+            StorageError: The file can't be read, or somebody else has changed it.
+            ClosedError: The buffer is closed.
+        """
+
+    def clear(self) -> None:
+        """Forget all transitions, also those in the file.
+
+        Raises:
+            StorageError: That can't be noted in the file. The buffer is empty nevertheless.
+        """
+
+    def flush(self) -> None:
+        """Write all transitions to the file, and wait until they would survive a loss of power.
+
+        Raises:
+            StorageError: The file can't be written.
+        """
+
+    def close(self, *, keep: bool | None = None) -> None:
+        """End the use of the buffer, and remove its file, or leave it there with all transitions.
+
+        Batches that were drawn stay as they are. Closing again does nothing.
+
+        Args:
+            keep: Whether to leave the file; what the buffer was made with when ``None``.
+
+        Raises:
+            StorageError: The file can't be removed; or it is to be left and can't be written. Then
+                the buffer is still open.
+        """
+
+    def __len__(self) -> int: ...
+    @property
+    def capacity(self) -> int:
+        """How many transitions are kept."""
+
+    @property
+    def hot_capacity(self) -> int:
+        """How many transitions are in memory."""
+
+    @property
+    def written(self) -> int:
+        """How many of the transitions are in the file, and survive the end of the process."""
+
+    @property
+    def cold_path(self) -> Path:
+        """Where the file is."""
+
+    @property
+    def keep(self) -> bool:
+        """Whether closing leaves the file."""
+
+    @property
+    def closed(self) -> bool:
+        """Whether the buffer was closed."""

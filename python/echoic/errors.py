@@ -21,6 +21,7 @@ __all__ = [
     "ReplayError",
     "ShardWarning",
     "SpecError",
+    "StorageError",
     "TableNotFoundError",
     "TrajectoryError",
     "WaitTimeoutError",
@@ -114,6 +115,18 @@ class LimiterError(EchoicError, ValueError):
 
 class ReplayError(EchoicError, ValueError):
     """A local buffer can't do what was asked: the message says what it was, and what would do."""
+
+
+class StorageError(EchoicError, OSError):
+    """A buffer's file can't be made, opened, written or read; nothing held in memory was lost.
+
+    Attributes:
+        errno: What the system said, if it was the system that refused: ``ENOSPC`` when the disk is
+            full, ``EEXIST`` when the file is there already, ``EWOULDBLOCK`` when it is in use.
+        stored: How many transitions of an ``extend`` were stored before.
+    """
+
+    stored: int = 0
 
 
 class CheckpointError(EchoicError, ValueError):

@@ -7,6 +7,7 @@
 //! - [`episodes`]: which transitions follow each other.
 //! - [`steps`]: n-step returns, windows and goals.
 //! - [`offline`]: data sets that do not change.
+//! - [`cold`]: the last records in a file. [`tiered`]: the newest in memory, and the others there.
 //! - [`error`]: what can be wrong with a call.
 //!
 //! Rows lie on a [`Belt`](echoic_memory::belt::Belt): all leaves of a transition next to each other, so that a
@@ -14,6 +15,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod cold;
 pub mod episodes;
 pub mod error;
 pub mod frames;
@@ -21,10 +23,12 @@ pub mod layout;
 pub mod offline;
 pub mod priorities;
 pub mod steps;
+pub mod tiered;
 pub mod transitions;
 
 pub use echoic_memory::belt::Reader as BeltReader;
 pub use error::BufferError;
 pub use layout::RowLayout;
 pub use priorities::Priorities;
+pub use tiered::Tiered;
 pub use transitions::Transitions;

@@ -31,6 +31,7 @@ error_class!(disconnected_error, "DisconnectedError");
 error_class!(refused_error, "RefusedError");
 error_class!(limiter_error, "LimiterError");
 error_class!(replay_error, "ReplayError");
+error_class!(storage_error, "StorageError");
 error_class!(priority_error, "PriorityError");
 error_class!(table_not_found_error, "TableNotFoundError");
 error_class!(checkpoint_error, "CheckpointError");

@@ -2,10 +2,17 @@
 
 - :class:`ReplayBuffer` keeps the last transitions and draws them evenly.
 - :class:`PrioritizedReplayBuffer` draws them in proportion to a power of their priorities.
+- :class:`MmapReplayBuffer` has the newest in memory and all others in a file.
 - :class:`OfflineDatasetBuffer` draws from data that do not change.
 """
 
+from echoic.buffers.mmap import MmapReplayBuffer
 from echoic.buffers.offline import OfflineDatasetBuffer
 from echoic.buffers.replay import PrioritizedReplayBuffer, ReplayBuffer
 
-__all__ = ["OfflineDatasetBuffer", "PrioritizedReplayBuffer", "ReplayBuffer"]
+__all__ = [
+    "MmapReplayBuffer",
+    "OfflineDatasetBuffer",
+    "PrioritizedReplayBuffer",
+    "ReplayBuffer",
+]

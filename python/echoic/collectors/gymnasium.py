@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
 from echoic import _trees
 from echoic.collectors._gymnasium_process import Process, by_value, end_all
 from echoic.collectors._gymnasium_worker import Ask, Form, Setup
@@ -38,8 +39,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import TracebackType
 
-    from echoic.transports import Transport
     from typing_extensions import Self
+
+    from echoic.transports import Transport
 
 __all__ = ["GymnasiumCollector"]
 

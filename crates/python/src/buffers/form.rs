@@ -121,7 +121,8 @@ impl Form {
         Self::new(py, trees, None, shared)
     }
 
-    fn new(
+    /// The form of fields with these names.
+    pub(super) fn new(
         py: Python<'_>,
         trees: Vec<(String, Tree)>,
         widths: Option<(usize, usize)>,

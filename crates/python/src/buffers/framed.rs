@@ -134,7 +134,9 @@ impl ReplayBuffer {
             }
             let published = writer.publish();
             own.frames = numbers.iter().map(|number| number.settled(&published)).collect();
-            self.copy_rows(sources, row, stretch.row_mut(0));
+            // SAFETY: the form has accepted the sources, as values of at least so many rows, and they were
+            // checked again after Python code could last run in this thread.
+            unsafe { self.form.copy_rows(sources, row, stretch.row_mut(0)) };
             self.rows.publish(stretch, own);
         }
         rows.len()

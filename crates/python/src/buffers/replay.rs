@@ -15,20 +15,17 @@ use echoic_replay::rng::Rng;
 use numpy::{PyArray1, PyArrayDescr};
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
-use pyo3::types::{PyBool, PyDict, PyFloat, PyString, PyTuple};
+use pyo3::types::{PyDict, PyString, PyTuple};
 
-use super::form::{Form, NAMES, OBSERVATIONS};
+use super::form::{Form, OBSERVATIONS};
 use crate::arena::Arena;
-use crate::array::{self, Header, scalar_bytes};
+use crate::array::{self, Header};
 use crate::columns::{Plan, view};
 use crate::error::{buffer_error, priority_error, replay_error, spec_error};
 use crate::leaf::Source;
 use crate::memory::Memory;
 use crate::numbers::{float_numbers, index_numbers};
 use crate::sources::DETACH_BYTES;
-
-/// Rows are written this many bytes at a time, field by field: few enough that they stay near.
-const BLOCK_BYTES: usize = 16 << 10;
 
 thread_local! {
     /// Reused by every call of a thread, so that few allocate.
@@ -82,8 +79,6 @@ pub struct ReplayBuffer {
     /// The bits of the exponent of weights.
     beta: AtomicU64,
     extras: Vec<Extra>,
-    floats: Py<PyArrayDescr>,
-    flags: Py<PyArrayDescr>,
 }
 
 impl ReplayBuffer {
@@ -161,8 +156,6 @@ impl ReplayBuffer {
             gamma,
             beta: AtomicU64::new(beta.to_bits()),
             extras,
-            floats: crate::dtype::to_numpy(py, Dtype::Float(4))?,
-            flags: crate::dtype::to_numpy(py, Dtype::Bool)?,
         })
     }
 
@@ -180,45 +173,13 @@ impl ReplayBuffer {
         })
     }
 
-    /// One transition of plain vectors, without a detour. False if it is anything else.
+    /// One transition of plain vectors, without a detour. False if it is anything else, or has to wait.
     #[inline]
     fn push_plain(&self, values: [&Bound<'_, PyAny>; 6], notes: &mut Notes) -> bool {
-        let (Some((obs, act)), None) = (self.form.widths, &self.form.frames) else { return false };
-        let py = values[0].py();
-        let floats = self.floats.bind(py);
-        let vector = |value, width| {
-            let header = Header::of_exact(value)?;
-            let good =
-                header.has_dtype(floats) && header.shape() == [width] && header.is_c_contiguous();
-            good.then(|| header.data().cast_const())
-        };
-        let flag = |value: &Bound<'_, PyAny>| match value.cast_exact::<PyBool>() {
-            Ok(flag) => Some(u8::from(flag.is_true())),
-            Err(_) => scalar_bytes(value, self.flags.bind(py)).map(|bytes| u8::from(bytes[0] != 0)),
-        };
-        let number = |value: &Bound<'_, PyAny>| match value.cast::<PyFloat>() {
-            Ok(number) => {
-                let (wide, narrow) = (number.value(), number.value() as f32);
-                (narrow.is_finite() || !wide.is_finite()).then(|| narrow.to_ne_bytes())
-            }
-            Err(_) => scalar_bytes(value, floats).and_then(|bytes| bytes.first_chunk().copied()),
-        };
-        let [o, a, r, t, c, n] = values;
-        let (Some(o), Some(a), Some(n)) = (vector(o, obs), vector(a, act), vector(n, obs)) else {
-            return false;
-        };
-        let (Some(r), Some(t), Some(c)) = (number(r), flag(t), flag(c)) else { return false };
+        let Some(plain) = self.form.plain(values) else { return false };
         let Some(mut stretch) = self.rows.belt().try_reserve(1) else { return false };
-        let row = stretch.row_mut(0);
-        let [o_at, a_at, r_at, t_at, c_at, n_at] = self.form.layout.fields() else { return false };
-        for (at, from) in [(o_at, o), (a_at, a), (n_at, n)] {
-            // SAFETY: the arrays have so many bytes, by their shapes and dtypes, and nothing ran since they
-            // were looked at; none of them is memory of the belt, which no array has.
-            unsafe { array::copy(from, 0, &mut row[at.offset..at.offset + at.bytes]) };
-        }
-        row[r_at.offset..r_at.offset + 4].copy_from_slice(&r);
-        row[t_at.offset] = t;
-        row[c_at.offset] = c;
+        // SAFETY: the form has just said that it is one.
+        unsafe { self.form.write_plain(&plain, stretch.row_mut(0)) };
         self.rows.publish(stretch, std::mem::take(notes));
         true
     }
@@ -273,8 +234,11 @@ impl ReplayBuffer {
             let mut copy = || {
                 let (first, second) = stretch.rows_mut();
                 let before = first.len() / row_bytes;
-                self.copy_rows(sources, done, first);
-                self.copy_rows(sources, done + before, second);
+                // SAFETY: the form has accepted the sources, as values of at least so many rows, and they
+                // were checked again after Python code could last run in this thread.
+                unsafe { self.form.copy_rows(sources, done, first) };
+                // SAFETY: as above.
+                unsafe { self.form.copy_rows(sources, done + before, second) };
             };
             if count * row_bytes >= DETACH_BYTES {
                 py.detach(copy);
@@ -285,68 +249,6 @@ impl ReplayBuffer {
             done += count;
         }
         Ok(())
-    }
-
-    /// Copies consecutive rows, the first of which has this number, into their places.
-    pub(super) fn copy_rows(&self, sources: &[Source], first: usize, rows: &mut [u8]) {
-        let row_bytes = self.form.layout.row_bytes();
-        let block = (BLOCK_BYTES / row_bytes).max(1);
-        for (number, rows) in rows.chunks_mut(block * row_bytes).enumerate() {
-            let first = first + number * block;
-            for source in sources {
-                let place = self.form.layout.fields()[source.leaf];
-                let offset = first * place.bytes;
-                // SAFETY: the form has accepted the sources, as values of at least so many rows, and they
-                // were checked again after Python code could last run in this thread.
-                unsafe {
-                    source.copy_to_rows(offset, place.bytes, rows, row_bytes, place.offset);
-                }
-            }
-        }
-    }
-
-    /// The values of all fields in their order, of which the first six may come by position.
-    fn values<'py>(
-        &self,
-        py: Python<'py>,
-        given: [Option<Bound<'py, PyAny>>; 6],
-        more: Option<&Bound<'py, PyDict>>,
-    ) -> PyResult<Vec<Bound<'py, PyAny>>> {
-        let mut given = given;
-        let mut used = 0;
-        let mut values = Vec::with_capacity(self.form.fields.len());
-        for field in &self.form.fields {
-            let own = NAMES.iter().position(|name| *name == field.text);
-            let value = match own.and_then(|at| given[at].take()) {
-                Some(value) => Some(value),
-                None => {
-                    let value = match more {
-                        Some(more) => more.get_item(field.name.bind(py))?,
-                        None => None,
-                    };
-                    used += usize::from(value.is_some());
-                    value
-                }
-            };
-            values.push(value.ok_or_else(|| {
-                PyTypeError::new_err(format!("no value was given for the field `{}`", field.text))
-            })?);
-        }
-        if let Some(at) = given.iter().position(Option::is_some) {
-            let text = format!("a transition of this buffer has no field `{}`", NAMES[at]);
-            return Err(PyTypeError::new_err(text));
-        }
-        if let Some(more) = more.filter(|more| more.len() > used) {
-            let known = |key: &Bound<'_, PyAny>| {
-                self.form.fields.iter().any(|field| key.eq(field.name.bind(py)).unwrap_or(false))
-            };
-            let unknown = more.keys().iter().find(|key| !known(key));
-            let name = unknown.map_or("?".into(), |key| key.to_string());
-            let text =
-                format!("a transition of this buffer has no field `{name}`, or it came twice");
-            return Err(PyTypeError::new_err(text));
-        }
-        Ok(values)
     }
 
     /// Draws rows, lets `also` say which rows a batch with these axes is made of, and has `finish` write
@@ -758,7 +660,7 @@ impl ReplayBuffer {
         {
             return Ok(());
         }
-        let values = self.values(py, given, fields)?;
+        let values = self.form.values(py, given, fields)?;
         self.store(py, &values, false, |_| Ok(notes)).map(drop)
     }
 
@@ -770,7 +672,7 @@ impl ReplayBuffer {
         priorities: Option<&Bound<'py, PyAny>>,
         fields: Option<&Bound<'py, PyDict>>,
     ) -> PyResult<usize> {
-        let values = self.values(py, given, fields)?;
+        let values = self.form.values(py, given, fields)?;
         let wrong = |what: &'static str, got: usize, rows: usize| {
             let of = "transitions";
             buffer_error(py, &BufferError::Lengths { what, of, got, expected: rows })
@@ -978,7 +880,7 @@ fn extra_target<'py>(
     if good { Ok(target) } else { Err(wrong(target.get_type().to_string())) }
 }
 
-fn positive(py: Python<'_>, name: &str, value: i64) -> PyResult<usize> {
+pub(super) fn positive(py: Python<'_>, name: &str, value: i64) -> PyResult<usize> {
     let number = usize::try_from(value).ok().filter(|number| *number > 0);
     number.ok_or_else(|| replay_error(py, format!("{name} must be at least 1, got {value}")))
 }
@@ -991,7 +893,7 @@ fn unit(py: Python<'_>, name: &str, value: f64) -> PyResult<()> {
 }
 
 /// A seed: any whole number of 64 bits.
-fn seed_number(seed: Option<&Bound<'_, PyAny>>) -> PyResult<Option<u64>> {
+pub(super) fn seed_number(seed: Option<&Bound<'_, PyAny>>) -> PyResult<Option<u64>> {
     let Some(seed) = seed else { return Ok(None) };
     if let Ok(number) = seed.extract::<u64>() {
         return Ok(Some(number));

@@ -1,0 +1,434 @@
+//! Rows of transitions of which the newest are in memory and all others in a file.
+//!
+//! Rows are put on a [`Belt`], from which they are written to a [`ColdFile`] block by block, by whoever has
+//! put on the row that completes a block. There is no thread: a disk that is slow slows down those who put
+//! on rows, and one that is full is an error of theirs. What is drawn is read from the belt while it is
+//! there, and else from the file.
+//!
+//! A row has one position, on the belt and in the file: the belt of a file that is opened again starts where
+//! the file ends.
+//!
+//! # Invariants
+//!
+//! 1. `promised <= written + kept`: a row that is in no file is in the belt's window.
+//! 2. `written` is the file's end, and changes only under the lock `spilling`.
+//! 3. The belt is cleared, and the window looked at, under the lock `first`: what was cleared is in no
+//!    window.
+//! 4. No lock but `spilling` is held while the disk is waited for; those who put on rows ask for it only when
+//!    there is no room.
+
+use std::ops::Range;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use echoic_memory::belt::{Belt, Reader, Stretch};
+use echoic_replay::rng::Rng;
+
+use crate::cold::{ColdError, ColdFile, Geometry, Pieces, Reading, Wanted};
+use crate::error::BufferError;
+use crate::layout::RowLayout;
+
+/// How many bytes are written at once, if they are more than one row and less than half of what is kept
+/// in memory: enough that a call costs little beside its copy.
+const BLOCK_BYTES: usize = 1 << 20;
+
+/// Why a call on rows in two places was refused.
+#[derive(Debug, thiserror::Error)]
+pub enum TieredError {
+    /// As of a buffer in memory.
+    #[error(transparent)]
+    Buffer(#[from] BufferError),
+    /// The file can't be used. Nothing that is in memory was lost.
+    #[error(transparent)]
+    Cold(#[from] ColdError),
+}
+
+/// See the [module](self).
+#[derive(Debug)]
+pub struct Tiered {
+    belt: Belt,
+    cold: ColdFile,
+    layout: RowLayout,
+    /// The fields of a row as they lie in it, and how many bytes there are behind the last.
+    order: Vec<usize>,
+    padding: usize,
+    block: u64,
+    gate: Mutex<Gate>,
+    /// Rows before this one were cleared.
+    first: Mutex<u64>,
+    /// Who has this writes rows to the file.
+    spilling: Mutex<()>,
+    rng: Mutex<Rng>,
+}
+
+/// Who may put on rows.
+#[derive(Debug)]
+struct Gate {
+    /// The position after the last row that somebody was given room for.
+    promised: u64,
+    /// The position after the last row that is in the file.
+    written: u64,
+    /// Before so many are promised, nobody writes who need not: the disk has just refused.
+    quiet: u64,
+}
+
+/// Room for rows.
+#[derive(Debug)]
+pub struct Place<'a> {
+    /// The rows, to be filled.
+    pub stretch: Stretch<'a>,
+    due: bool,
+}
+
+impl Place<'_> {
+    /// Lets everybody read the rows. Says whether [`Tiered::spill_some`] is to be called then.
+    pub fn publish(self) -> bool {
+        self.stretch.publish();
+        self.due
+    }
+}
+
+/// What can be drawn, and stays while this is there.
+#[derive(Debug)]
+pub struct Held<'a> {
+    rows: &'a Tiered,
+    reading: Reading<'a>,
+    reader: Reader<'a>,
+    window: Range<u64>,
+}
+
+impl Tiered {
+    /// At most `total` rows in the file that `open` gives, of which the newest `hot` are in memory, too. The
+    /// file may have some already. It is not opened when anything else is wrong.
+    ///
+    /// # Errors
+    ///
+    /// [`BufferError`] when there is to be none in memory, or more than in the file, or the machine could
+    /// never hold them; [`ColdError::Differs`] when the file has other rows, or another number of them;
+    /// what `open` says.
+    pub fn new(
+        hot: u64,
+        total: u64,
+        layout: RowLayout,
+        seed: u64,
+        open: impl FnOnce() -> Result<ColdFile, ColdError>,
+    ) -> Result<Self, TieredError> {
+        if hot == 0 || total == 0 {
+            return Err(BufferError::NoCapacity.into());
+        }
+        if hot > total {
+            let (range, got) = ("at most total_capacity", hot as f64);
+            return Err(BufferError::Setting { name: "hot_capacity", range, got }.into());
+        }
+        let belt = Belt::new(hot, layout.row_bytes()).map_err(BufferError::from)?;
+        let cold = open()?;
+        let text = cold.text().to_owned();
+        cold.check(&Geometry { row_bytes: layout.row_bytes(), slots: total, text })?;
+        Ok(Self::join(belt, layout, cold, seed))
+    }
+
+    fn join(belt: Belt, layout: RowLayout, cold: ColdFile, seed: u64) -> Self {
+        let fields = layout.fields();
+        let mut order: Vec<usize> = (0..fields.len()).collect();
+        order.sort_by_key(|field| (fields[*field].offset, fields[*field].bytes));
+        let used: usize = fields.iter().map(|field| field.bytes).sum();
+        let padding = layout.row_bytes() - used;
+        let block = (BLOCK_BYTES / layout.row_bytes().max(1)) as u64;
+        let block = block.clamp(1, (belt.kept() / 2).max(1));
+        let (first, end) = (cold.first(), cold.end());
+        assert!(belt.restart(end), "nobody reads or writes a new belt");
+        let gate = Gate { promised: end, written: end, quiet: 0 };
+        Self {
+            belt,
+            cold,
+            layout,
+            order,
+            padding,
+            block,
+            gate: Mutex::new(gate),
+            first: Mutex::new(first),
+            spilling: Mutex::new(()),
+            rng: Mutex::new(Rng::new(seed)),
+        }
+    }
+
+    /// Where leaves lie in a row.
+    pub fn layout(&self) -> &RowLayout {
+        &self.layout
+    }
+
+    /// The file.
+    pub fn cold(&self) -> &ColdFile {
+        &self.cold
+    }
+
+    /// How many rows are kept in memory.
+    pub fn hot_capacity(&self) -> u64 {
+        self.belt.kept()
+    }
+
+    /// How many rows are kept.
+    pub fn capacity(&self) -> u64 {
+        self.cold.slots()
+    }
+
+    /// How many rows can be put on at once.
+    pub fn most_at_once(&self) -> u64 {
+        self.belt.slack().min(self.belt.kept())
+    }
+
+    /// How many rows can be drawn.
+    pub fn len(&self) -> u64 {
+        let first = lock(&self.first);
+        let window = self.window(*first, self.belt.window().end);
+        window.end - window.start
+    }
+
+    /// Whether there is nothing to draw.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// How many of the rows are in the file.
+    pub fn written(&self) -> u64 {
+        let first = lock(&self.first);
+        let window = self.window(*first, self.belt.window().end);
+        drop(first);
+        lock(&self.gate).written.min(window.end).saturating_sub(window.start)
+    }
+
+    /// What can be drawn, given the end of the belt's window.
+    fn window(&self, first: u64, end: u64) -> Range<u64> {
+        first.max(end.saturating_sub(self.capacity())).min(end)..end
+    }
+
+    /// Room for so many rows, if there is some at once.
+    ///
+    /// # Panics
+    ///
+    /// When it is more than [`Tiered::most_at_once`].
+    #[inline]
+    pub fn try_place(&self, rows: u64) -> Option<Place<'_>> {
+        assert!(rows <= self.most_at_once());
+        let mut gate = lock(&self.gate);
+        if gate.promised + rows > gate.written + self.belt.kept() {
+            return None;
+        }
+        let stretch = self.belt.try_reserve(rows)?;
+        gate.promised += rows;
+        let due = gate.promised - gate.written >= self.block && gate.promised >= gate.quiet;
+        Some(Place { stretch, due })
+    }
+
+    /// Waits until there may be room for so many rows, and writes some to the file, if it takes that.
+    ///
+    /// # Errors
+    ///
+    /// When the file can't be written, and there is no room: nothing was lost, and the next try may do.
+    pub fn make_room(&self, rows: u64) -> Result<(), ColdError> {
+        let spilling = lock(&self.spilling);
+        let gate = lock(&self.gate);
+        let full = gate.promised + rows > gate.written + self.belt.kept();
+        drop(gate);
+        if full {
+            self.spill(&spilling)?;
+            drop(spilling);
+            // What is there now may be wanted by another thread, or still be filled by one.
+            std::thread::yield_now();
+            return Ok(());
+        }
+        drop(spilling);
+        // Readers or writers of rows are in the way, who take as long as a copy.
+        self.belt.wait_for_room(rows);
+        Ok(())
+    }
+
+    /// Writes what is in memory only, unless somebody does so already. A disk that refuses is no error yet:
+    /// there is room left.
+    pub fn spill_some(&self) {
+        let Ok(spilling) = self.spilling.try_lock() else { return };
+        if self.spill(&spilling).is_err() {
+            let mut gate = lock(&self.gate);
+            gate.quiet = gate.promised + self.block;
+        }
+    }
+
+    fn spill(&self, _spilling: &MutexGuard<'_, ()>) -> Result<(), ColdError> {
+        loop {
+            // A new reader for each block: those who put on rows wait for the oldest.
+            let reader = self.belt.read();
+            let begin = lock(&self.gate).written;
+            let end = reader.window().end.min(begin + self.block);
+            if begin >= end {
+                return Ok(());
+            }
+            let done = self.cold.append((begin..end).map(|position| reader.row(position)));
+            drop(reader);
+            lock(&self.gate).written = self.cold.end();
+            done?;
+        }
+    }
+
+    /// Writes all rows to the file, and waits until they would survive a loss of power.
+    ///
+    /// # Errors
+    ///
+    /// When the file can't be written.
+    pub fn flush(&self) -> Result<(), ColdError> {
+        self.spill(&lock(&self.spilling))?;
+        self.cold.flush()
+    }
+
+    /// Forgets all rows. Those that are being put on now will be there.
+    ///
+    /// # Errors
+    ///
+    /// When that can't be noted in the file, from which they could come back when it is opened again.
+    pub fn clear(&self) -> Result<(), ColdError> {
+        let _spilling = lock(&self.spilling);
+        let mut first = lock(&self.first);
+        self.belt.clear();
+        // By invariant 1, and as nobody writes, no more has been put on since than is kept: the window
+        // begins where it was cleared.
+        *first = self.belt.window().start;
+        let cleared = *first;
+        drop(first);
+        let noted = self.cold.clear(cleared);
+        let mut gate = lock(&self.gate);
+        gate.written = gate.written.max(cleared);
+        noted
+    }
+
+    /// Ends the use of the file, which is removed, or kept with all rows.
+    ///
+    /// # Errors
+    ///
+    /// When it can't be removed. When it is to be kept and rows can't be written, it stays open.
+    pub fn close(&self, keep: bool) -> Result<(), ColdError> {
+        let spilling = lock(&self.spilling);
+        if keep {
+            self.spill(&spilling)?;
+        }
+        self.cold.close(keep)
+    }
+
+    /// Whether the file was closed.
+    pub fn is_closed(&self) -> bool {
+        self.cold.is_closed()
+    }
+
+    /// Draws rows, each as likely as any other, with the numbers that a buffer in memory would draw with.
+    ///
+    /// # Errors
+    ///
+    /// [`BufferError::Empty`] and [`BufferError::NoBatch`] when there is nothing to draw, or nothing asked
+    /// for.
+    pub fn draw(
+        &self,
+        count: usize,
+        seed: Option<u64>,
+        positions: &mut Vec<u64>,
+    ) -> Result<Held<'_>, BufferError> {
+        if count == 0 {
+            return Err(BufferError::NoBatch);
+        }
+        let held = self.hold();
+        let len = held.window.end - held.window.start;
+        if len == 0 {
+            return Err(BufferError::Empty);
+        }
+        positions.clear();
+        let mut draw = |rng: &mut Rng| {
+            positions.extend((0..count).map(|_| held.window.start + rng.below(len)));
+        };
+        match seed {
+            Some(seed) => draw(&mut Rng::new(seed)),
+            None => draw(&mut lock(&self.rng)),
+        }
+        Ok(held)
+    }
+
+    /// Keeps what can be drawn now.
+    fn hold(&self) -> Held<'_> {
+        // In this order: what the file has overwritten was out of the window before, so it is out of one
+        // that is looked at later.
+        let reading = self.cold.reading();
+        let first = lock(&self.first);
+        let reader = self.belt.read();
+        let window = self.window(*first, reader.window().end);
+        drop(first);
+        Held { rows: self, reading, reader, window }
+    }
+}
+
+impl Held<'_> {
+    /// Which positions can be read.
+    pub fn window(&self) -> Range<u64> {
+        self.window.clone()
+    }
+
+    /// Whether all of these rows are in memory.
+    pub fn are_hot(&self, positions: &[u64]) -> bool {
+        let hot = self.reader.window().start;
+        positions.iter().all(|position| *position >= hot)
+    }
+
+    /// Copies each field of these rows, one after the other, into its column.
+    ///
+    /// # Errors
+    ///
+    /// When a row can't be read from the file.
+    ///
+    /// # Panics
+    ///
+    /// When a position can't be read, or a column is not as long as all its values.
+    pub fn gather(&self, positions: &[u64], columns: &mut [&mut [u8]]) -> Result<(), ColdError> {
+        let rows = self.rows;
+        let fields = rows.layout.fields();
+        let hot = self.reader.window().start;
+        if self.are_hot(positions) {
+            self.reader.gather(positions, fields, columns);
+            return Ok(());
+        }
+        assert_eq!(fields.len(), columns.len(), "a column for each field");
+        for (field, column) in fields.iter().zip(columns.iter()) {
+            assert_eq!(field.bytes.checked_mul(positions.len()), Some(column.len()), "{field:?}");
+        }
+        positions.iter().filter(|at| **at >= hot).for_each(|at| self.reader.prefetch(*at));
+        let mut padding = vec![0; rows.padding * positions.len()];
+        let mut left: Vec<&mut [u8]> = columns.iter_mut().map(|column| &mut **column).collect();
+        let mut padding_left = padding.as_mut_slice();
+        let mut wanted = Vec::with_capacity(positions.len());
+        for position in positions {
+            // The row's own parts of the columns, as they lie in the row.
+            let mut into: Pieces<'_> = Pieces::new();
+            for field in &rows.order {
+                into.push(cut(&mut left[*field], fields[*field].bytes));
+            }
+            if *position >= hot {
+                let mut row = self.reader.row(*position);
+                for part in into {
+                    let (from, rest) = row.split_at(part.len());
+                    part.copy_from_slice(from);
+                    row = rest;
+                }
+            } else {
+                into.push(cut(&mut padding_left, rows.padding));
+                wanted.push(Wanted { position: *position, into });
+            }
+        }
+        rows.cold.read(&self.reading, &mut wanted)
+    }
+}
+
+/// Takes the first `bytes` of what is left.
+fn cut<'a>(left: &mut &'a mut [u8], bytes: usize) -> &'a mut [u8] {
+    let (part, rest) = std::mem::take(left).split_at_mut(bytes);
+    *left = rest;
+    part
+}
+
+#[inline]
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // Every section leaves what it guards whole before anything in it can panic.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,516 @@
+//! Replay buffers of which the newest transitions are in memory, and all others in a file.
+
+use std::cell::RefCell;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
+
+use echoic_buffers::BufferError;
+use echoic_buffers::cold::{ColdError, ColdFile, Geometry};
+use echoic_buffers::tiered::{Tiered, TieredError};
+use pyo3::exceptions::PyTypeError;
+use pyo3::prelude::*;
+use pyo3::types::{PyCFunction, PyDict};
+
+use super::form::Form;
+use super::replay::{positive, seed_number};
+use super::written;
+use crate::arena::Arena;
+use crate::array;
+use crate::columns::Plan;
+use crate::error::{buffer_error, closed_error, replay_error, set, spec_error, storage_error};
+use crate::fork::Process;
+use crate::leaf::Source;
+use crate::memory::Memory;
+use crate::sources::DETACH_BYTES;
+
+/// How many transitions are in memory where neither the caller nor the file says so.
+const HOT_CAPACITY: usize = 10_000;
+/// How many bytes are put on at once, at most.
+const MOST_BYTES: usize = 8 << 20;
+
+thread_local! {
+    /// Reused by every call of a thread, so that few allocate.
+    static SOURCES: RefCell<Vec<Source>> = const { RefCell::new(Vec::new()) };
+    static POSITIONS: RefCell<Vec<u64>> = const { RefCell::new(Vec::new()) };
+}
+
+/// All that are open, so that the end of the interpreter closes them: it drops only some objects.
+static OPEN: Mutex<Vec<Weak<Open>>> = Mutex::new(Vec::new());
+
+/// A buffer's rows until it is closed.
+struct Open {
+    rows: RwLock<Option<Arc<Tiered>>>,
+    keep: bool,
+    process: Process,
+}
+
+impl Open {
+    fn rows(&self) -> Option<Arc<Tiered>> {
+        self.rows.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn close(&self, keep: bool) -> Result<(), ColdError> {
+        let Some(rows) = self.rows() else { return Ok(()) };
+        let done = match rows.close(keep) {
+            // Somebody else was quicker.
+            Err(ColdError::Closed) => Ok(()),
+            done => done,
+        };
+        if rows.is_closed() {
+            // Calls that are under way end with what they have.
+            *self.rows.write().unwrap_or_else(PoisonError::into_inner) = None;
+        }
+        done
+    }
+
+    /// Closes it where nobody can be told of an error. A forked child leaves it to its parent, of whose
+    /// threads one may have been in the middle of something.
+    fn close_quietly(&self) {
+        if self.process.is_current() {
+            let _ = self.close(self.keep);
+        }
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.close_quietly();
+    }
+}
+
+/// The last transitions, most of them in a file.
+#[pyclass(frozen, subclass, module = "echoic._native")]
+pub struct MmapReplayBuffer {
+    form: Form,
+    open: Arc<Open>,
+    arena: Arena,
+    path: PathBuf,
+}
+
+impl MmapReplayBuffer {
+    fn rows(&self, py: Python<'_>) -> PyResult<Arc<Tiered>> {
+        self.open.process.check(py)?;
+        self.open.rows().ok_or_else(|| cold_error(py, &ColdError::Closed))
+    }
+
+    /// A buffer of rows that could be had.
+    fn of(
+        py: Python<'_>,
+        form: Form,
+        path: PathBuf,
+        keep: bool,
+        rows: Result<Tiered, TieredError>,
+    ) -> PyResult<Self> {
+        let rows = rows.map_err(|error| tiered_error(py, &error))?;
+        let rows = RwLock::new(Some(Arc::new(rows)));
+        let open = Arc::new(Open { rows, keep, process: Process::current() });
+        let mut all = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
+        all.retain(|other| other.strong_count() > 0);
+        all.push(Arc::downgrade(&open));
+        drop(all);
+        Ok(Self { form, open, arena: Arena::default(), path })
+    }
+
+    /// One transition of plain vectors, without a detour. False if it is anything else, or has to wait.
+    #[inline]
+    fn push_plain(&self, py: Python<'_>, values: [&Bound<'_, PyAny>; 6]) -> PyResult<bool> {
+        let rows = self.rows(py)?;
+        let Some(plain) = self.form.plain(values) else { return Ok(false) };
+        let Some(mut place) = rows.try_place(1) else { return Ok(false) };
+        // SAFETY: the form has just said that it is one.
+        unsafe { self.form.write_plain(&plain, place.stretch.row_mut(0)) };
+        if place.publish() {
+            py.detach(|| rows.spill_some());
+        }
+        Ok(true)
+    }
+
+    /// Any rows, given as the values of all fields in their order.
+    fn store(&self, py: Python<'_>, values: &[Bound<'_, PyAny>], many: bool) -> PyResult<usize> {
+        let rows = self.rows(py)?;
+        // Taken out, not borrowed: converting a value runs Python, which may come here by itself.
+        let mut sources = SOURCES.take();
+        let result = self.form.gather(py, values, many, &mut sources).and_then(|count| {
+            let count = count.unwrap_or(1);
+            self.form.recheck(py, &sources)?;
+            self.write(py, &rows, &sources, count)?;
+            Ok(count)
+        });
+        sources.clear();
+        SOURCES.set(sources);
+        result
+    }
+
+    fn write(
+        &self,
+        py: Python<'_>,
+        rows: &Tiered,
+        sources: &[Source],
+        total: usize,
+    ) -> PyResult<()> {
+        let row_bytes = self.form.layout.row_bytes();
+        let most = (rows.most_at_once() as usize).min((MOST_BYTES / row_bytes).max(1));
+        let mut done = 0;
+        while done < total {
+            let count = (total - done).min(most);
+            let mut place = loop {
+                if let Some(place) = rows.try_place(count as u64) {
+                    break place;
+                }
+                let room = py.detach(|| rows.make_room(count as u64));
+                room.map_err(|error| {
+                    let stored = set(py, cold_error(py, &error), "stored", done);
+                    if total == 1 { stored } else { noted(py, stored, done, total) }
+                })?;
+                // Nothing is reserved meanwhile, so that a source that was changed leaves no hole.
+                self.form.recheck(py, sources)?;
+            };
+            let mut copy = || {
+                let (first, second) = place.stretch.rows_mut();
+                let before = first.len() / row_bytes;
+                // SAFETY: the form has accepted the sources, as values of `total` rows, and no Python code
+                // has run in this thread since they were checked again.
+                unsafe { self.form.copy_rows(sources, done, first) };
+                // SAFETY: as above.
+                unsafe { self.form.copy_rows(sources, done + before, second) };
+            };
+            if count * row_bytes >= DETACH_BYTES {
+                py.detach(copy);
+            } else {
+                copy();
+            }
+            if place.publish() {
+                py.detach(|| rows.spill_some());
+            }
+            done += count;
+        }
+        Ok(())
+    }
+
+    /// Draws rows into columns.
+    fn fill(
+        &self,
+        py: Python<'_>,
+        rows: &Tiered,
+        count: usize,
+        seed: Option<u64>,
+        columns: &mut [&mut [u8]],
+    ) -> Result<(), TieredError> {
+        let large = columns.iter().map(|column| column.len()).sum::<usize>() >= DETACH_BYTES;
+        let mut positions = POSITIONS.take();
+        let held = rows.draw(count, seed, &mut positions);
+        let done = held.map_err(TieredError::from).and_then(|held| {
+            let detach = large || !held.are_hot(&positions);
+            // Nobody who puts on rows is to wait until this thread has the GIL again.
+            let gather = || {
+                let done = held.gather(&positions, columns);
+                drop(held);
+                done
+            };
+            let done = if detach { py.detach(gather) } else { gather() };
+            done.map_err(TieredError::from)
+        });
+        POSITIONS.set(positions);
+        done
+    }
+}
+
+#[pymethods]
+impl MmapReplayBuffer {
+    #[new]
+    #[pyo3(signature = (
+        cold_path, hot_capacity=None, total_capacity=None, obs_dim=None, act_dim=None, *,
+        example=None, seed, keep, overwrite=false, preallocate=false, reopen=false
+    ))]
+    #[expect(clippy::too_many_arguments, reason = "they are keywords in Python")]
+    fn new(
+        py: Python<'_>,
+        cold_path: PathBuf,
+        hot_capacity: Option<i64>,
+        total_capacity: Option<i64>,
+        obs_dim: Option<i64>,
+        act_dim: Option<i64>,
+        example: Option<&Bound<'_, PyAny>>,
+        seed: u64,
+        keep: bool,
+        overwrite: bool,
+        preallocate: bool,
+        reopen: bool,
+    ) -> PyResult<Self> {
+        let hot = hot_capacity.map(|hot| positive(py, "hot_capacity", hot)).transpose()?;
+        let form = match (obs_dim, act_dim, example) {
+            (Some(obs), Some(act), None) => Some(Form::of_widths(
+                py,
+                positive(py, "obs_dim", obs)?,
+                positive(py, "act_dim", act)?,
+                None,
+            )?),
+            (None, None, Some(example)) => Some(Form::of_example(example, None)?),
+            (None, None, None) if reopen => None,
+            _ => {
+                return Err(PyTypeError::new_err(
+                    "give either obs_dim and act_dim, or example= and neither of them",
+                ));
+            }
+        };
+        if reopen {
+            let cold = py.detach(|| ColdFile::open(&cold_path));
+            let cold = cold.map_err(|error| cold_error(py, &error))?;
+            let known = written::read(py, cold.text(), &cold_path).and_then(
+                |(found, found_hot)| match form {
+                    Some(form) => Ok((written::check(py, form, &found, &cold_path)?, found_hot)),
+                    None => Ok((found, found_hot)),
+                },
+            );
+            let (form, found_hot) = match known {
+                Ok(known) => known,
+                Err(error) => {
+                    // It need not be read as a whole by the next one who opens it.
+                    let _ = py.detach(|| cold.close(true));
+                    return Err(error);
+                }
+            };
+            let total = cold.slots();
+            let most = usize::try_from(total).unwrap_or(usize::MAX);
+            let hot = hot.unwrap_or_else(|| found_hot.unwrap_or(HOT_CAPACITY).min(most));
+            let layout = form.layout.clone();
+            let rows = Tiered::new(hot as u64, total, layout, seed, || Ok(cold));
+            return Self::of(py, form, cold_path, keep, rows);
+        }
+        let (Some(hot), Some(total), Some(form)) = (hot, total_capacity, form) else {
+            return Err(PyTypeError::new_err("give hot_capacity and total_capacity"));
+        };
+        let total = positive(py, "total_capacity", total)? as u64;
+        let layout = form.layout.clone();
+        let text = written::write(py, &form, hot)?;
+        let geometry = Geometry { row_bytes: layout.row_bytes(), slots: total, text };
+        let make = if overwrite { ColdFile::overwrite } else { ColdFile::create };
+        let open = || {
+            let cold = make(&cold_path, &geometry)?;
+            if preallocate && let Err(error) = cold.preallocate() {
+                // The disk is as it was, but for what was overwritten.
+                let _ = cold.close(false);
+                return Err(error);
+            }
+            Ok(cold)
+        };
+        let rows = py.detach(|| Tiered::new(hot as u64, total, layout, seed, open));
+        Self::of(py, form, cold_path, keep, rows)
+    }
+
+    #[pyo3(signature = (
+        obs=None, action=None, reward=None, terminated=None, truncated=None, next_obs=None, *,
+        env=0, fields=None
+    ))]
+    #[expect(clippy::too_many_arguments, reason = "they are the fields of a transition")]
+    fn push<'py>(
+        &self,
+        py: Python<'py>,
+        obs: Option<Bound<'py, PyAny>>,
+        action: Option<Bound<'py, PyAny>>,
+        reward: Option<Bound<'py, PyAny>>,
+        terminated: Option<Bound<'py, PyAny>>,
+        truncated: Option<Bound<'py, PyAny>>,
+        next_obs: Option<Bound<'py, PyAny>>,
+        env: u32,
+        fields: Option<&Bound<'py, PyDict>>,
+    ) -> PyResult<()> {
+        // Every transition is drawn by itself, whatever comes before it.
+        let _ = env;
+        let given = [obs, action, reward, terminated, truncated, next_obs];
+        if let [Some(o), Some(a), Some(r), Some(t), Some(c), Some(n)] = &given
+            && fields.is_none()
+            && self.push_plain(py, [o, a, r, t, c, n])?
+        {
+            return Ok(());
+        }
+        let values = self.form.values(py, given, fields)?;
+        self.store(py, &values, false).map(drop)
+    }
+
+    #[pyo3(signature = (
+        obs=None, actions=None, rewards=None, terminated=None, truncated=None, next_obs=None, *,
+        env=None, fields=None
+    ))]
+    #[expect(clippy::too_many_arguments, reason = "they are the fields of transitions")]
+    fn extend<'py>(
+        &self,
+        py: Python<'py>,
+        obs: Option<Bound<'py, PyAny>>,
+        actions: Option<Bound<'py, PyAny>>,
+        rewards: Option<Bound<'py, PyAny>>,
+        terminated: Option<Bound<'py, PyAny>>,
+        truncated: Option<Bound<'py, PyAny>>,
+        next_obs: Option<Bound<'py, PyAny>>,
+        env: Option<Bound<'py, PyAny>>,
+        fields: Option<&Bound<'py, PyDict>>,
+    ) -> PyResult<usize> {
+        let _ = env;
+        let given = [obs, actions, rewards, terminated, truncated, next_obs];
+        let values = self.form.values(py, given, fields)?;
+        self.store(py, &values, true)
+    }
+
+    #[pyo3(signature = (batch_size, seed=None, *, out=None))]
+    fn sample<'py>(
+        &self,
+        py: Python<'py>,
+        batch_size: i64,
+        seed: Option<&Bound<'py, PyAny>>,
+        out: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyDict>> {
+        let rows = self.rows(py)?;
+        let seed = seed_number(seed)?;
+        let count = usize::try_from(batch_size).ok().filter(|count| *count > 0);
+        let count = count.ok_or_else(|| {
+            replay_error(py, format!("batch_size must be at least 1, got {batch_size}"))
+        })?;
+        if rows.is_empty() {
+            return Err(buffer_error(py, &BufferError::Empty));
+        }
+        let refuse = |error: TieredError| tiered_error(py, &error);
+        if let Some(out) = out {
+            let mut targets = self.form.targets(out, &[count])?;
+            array::refuse_overlaps(&targets).map_err(|text| spec_error(py, text))?;
+            // SAFETY: contiguous, writable, and apart, as was checked; they are kept by `targets`, and who
+            // reads them in another thread while they are written breaks numpy's own rules.
+            let mut columns = unsafe { array::bytes_mut(&mut targets) };
+            self.fill(py, &rows, count, seed, &mut columns).map_err(refuse)?;
+            return Ok(out.cast::<PyDict>()?.clone());
+        }
+        let plan = Plan::new(self.form.column_bytes(count))?;
+        let mut memory = self.arena.take(py, plan.total)?;
+        let mut filled = Err(TieredError::Buffer(BufferError::Empty));
+        let written = Memory::write(&mut memory, py, 0, plan.total, |bytes| {
+            filled = self.fill(py, &rows, count, seed, &mut plan.split(bytes));
+        });
+        assert!(written, "memory from the arena is nobody else's");
+        let batch =
+            filled.map_err(refuse).and_then(|()| self.form.build(py, &memory, &plan, &[count]));
+        self.arena.give_back(memory);
+        batch
+    }
+
+    fn clear(&self, py: Python<'_>) -> PyResult<()> {
+        let rows = self.rows(py)?;
+        py.detach(|| rows.clear()).map_err(|error| cold_error(py, &error))
+    }
+
+    fn flush(&self, py: Python<'_>) -> PyResult<()> {
+        let rows = self.rows(py)?;
+        py.detach(|| rows.flush()).map_err(|error| cold_error(py, &error))
+    }
+
+    #[pyo3(signature = (*, keep=None))]
+    fn close(&self, py: Python<'_>, keep: Option<bool>) -> PyResult<()> {
+        self.open.process.check(py)?;
+        let keep = keep.unwrap_or(self.open.keep);
+        py.detach(|| self.open.close(keep)).map_err(|error| cold_error(py, &error))
+    }
+
+    fn __len__(&self, py: Python<'_>) -> PyResult<usize> {
+        Ok(self.rows(py)?.len() as usize)
+    }
+
+    #[getter]
+    fn capacity(&self, py: Python<'_>) -> PyResult<u64> {
+        Ok(self.rows(py)?.capacity())
+    }
+
+    #[getter]
+    fn hot_capacity(&self, py: Python<'_>) -> PyResult<u64> {
+        Ok(self.rows(py)?.hot_capacity())
+    }
+
+    #[getter]
+    fn written(&self, py: Python<'_>) -> PyResult<u64> {
+        Ok(self.rows(py)?.written())
+    }
+
+    #[getter]
+    fn cold_path(&self) -> PathBuf {
+        self.path.clone()
+    }
+
+    #[getter]
+    fn keep(&self) -> bool {
+        self.open.keep
+    }
+
+    #[getter]
+    fn closed(&self) -> bool {
+        self.open.rows().is_none()
+    }
+
+    fn __repr__(&self) -> String {
+        let path = self.path.display();
+        let fields: Vec<&str> = self.form.fields.iter().map(|field| &*field.text).collect();
+        let fields = fields.join(", ");
+        match self.open.rows() {
+            None => format!("MmapReplayBuffer(closed, cold_path={path})"),
+            Some(rows) => {
+                let (len, capacity, hot) = (rows.len(), rows.capacity(), rows.hot_capacity());
+                format!(
+                    "MmapReplayBuffer(len={len}, capacity={capacity}, hot_capacity={hot}, \
+                     cold_path={path}, fields=[{fields}])"
+                )
+            }
+        }
+    }
+}
+
+/// Has all buffers closed when the interpreter ends. Called once, when the module is loaded.
+pub fn watch(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    let py = module.py();
+    let close = PyCFunction::new_closure(py, None, None, |arguments, _| {
+        let open = std::mem::take(&mut *OPEN.lock().unwrap_or_else(PoisonError::into_inner));
+        arguments.py().detach(|| {
+            open.iter().filter_map(Weak::upgrade).for_each(|open| open.close_quietly());
+        });
+    })?;
+    py.import("atexit")?.call_method1("register", (close,))?;
+    Ok(())
+}
+
+fn tiered_error(py: Python<'_>, error: &TieredError) -> PyErr {
+    match error {
+        TieredError::Buffer(error) => buffer_error(py, error),
+        TieredError::Cold(error) => cold_error(py, error),
+    }
+}
+
+/// Why the file refused a call.
+pub fn cold_error(py: Python<'_>, error: &ColdError) -> PyErr {
+    let text = error.to_string();
+    match error {
+        ColdError::Closed => closed_error(py, "the buffer is closed"),
+        ColdError::Differs { .. } => spec_error(py, text),
+        ColdError::Geometry { .. } | ColdError::RowBytes { .. } | ColdError::Missing { .. } => {
+            replay_error(py, text)
+        }
+        ColdError::Io { source, .. } => match source.raw_os_error() {
+            Some(number) => set(py, storage_error(py, text), "errno", number),
+            None => storage_error(py, text),
+        },
+        ColdError::Exists { path } => {
+            let path = path.display();
+            let text = format!(
+                "{path} exists already: it may be what a crashed process left. \
+                 MmapReplayBuffer.open({path:?}) goes on with it, overwrite=True begins anew"
+            );
+            set(py, storage_error(py, text), "errno", libc::EEXIST)
+        }
+        ColdError::Locked { .. } => set(py, storage_error(py, text), "errno", libc::EWOULDBLOCK),
+        _ => storage_error(py, text),
+    }
+}
+
+/// An error with how many of several transitions were stored in its text.
+fn noted(py: Python<'_>, error: PyErr, stored: usize, total: usize) -> PyErr {
+    let value = error.value(py);
+    let text = format!("{value} ({stored} of {total} transitions stored)");
+    match value.setattr("args", (text,)) {
+        // Whatever went wrong with the text, the error matters more.
+        Ok(()) | Err(_) => error,
+    }
+}
