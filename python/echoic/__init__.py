@@ -19,13 +19,21 @@ from echoic._native import (
     Steps,
     TrajectoryAccumulator,
 )
-from echoic.buffers import PrioritizedReplayBuffer, ReplayBuffer
+from echoic.buffers import (
+    MmapReplayBuffer,
+    OfflineDatasetBuffer,
+    PrioritizedReplayBuffer,
+    ReplayBuffer,
+)
 from echoic.checkpointer import Checkpointer
 from echoic.client import Client, TcpClient, connect
+from echoic.collectors import CandleCollector
 from echoic.errors import (
     CheckpointError,
     CheckpointWarning,
     ClosedError,
+    CollectorError,
+    CollectorWarning,
     DisconnectedError,
     EchoicError,
     HeldBatchesWarning,
@@ -37,6 +45,7 @@ from echoic.errors import (
     ReplayError,
     ShardWarning,
     SpecError,
+    StorageError,
     TableNotFoundError,
     TrajectoryError,
     WaitTimeoutError,
@@ -61,11 +70,14 @@ __all__ = [
     "AnyLength",
     "Batch",
     "BatchInfo",
+    "CandleCollector",
     "CheckpointError",
     "CheckpointWarning",
     "Checkpointer",
     "Client",
     "ClosedError",
+    "CollectorError",
+    "CollectorWarning",
     "ColumnHistory",
     "DisconnectedError",
     "EchoicError",
@@ -75,6 +87,8 @@ __all__ = [
     "JournalWarning",
     "LeafSpec",
     "LimiterError",
+    "MmapReplayBuffer",
+    "OfflineDatasetBuffer",
     "PrioritizedReplayBuffer",
     "PriorityError",
     "Ragged",
@@ -95,6 +109,7 @@ __all__ = [
     "Spec",
     "SpecError",
     "Steps",
+    "StorageError",
     "StructuredWriter",
     "Table",
     "TableClient",
