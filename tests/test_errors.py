@@ -13,6 +13,8 @@ import pytest
 from echoic import _native, errors
 
 BUILTINS = {
+    "ArgumentError": ValueError,
+    "DtypeError": TypeError,
     "SpecError": ValueError,
     "StorageError": OSError,
     "WaitTimeoutError": TimeoutError,

@@ -39,6 +39,15 @@ __all__ = [
     "TrajectoryWriter",
     "VectorWriter",
     "allocation_count",
+    "compute_discounted_sums",
+    "compute_gae",
+    "compute_gae_batched",
+    "compute_gae_batched_f32",
+    "compute_lambda_returns",
+    "compute_n_step_returns",
+    "compute_retrace",
+    "compute_upgo",
+    "compute_vtrace",
     "connect_tables",
     "empty_call",
     "list_checkpoints",
@@ -1422,6 +1431,464 @@ class TrajectoryAccumulator:
         """Whether :meth:`build` would succeed."""
 
 # Functions on arrays: crates/python/src/primitives.
+
+def compute_discounted_sums(
+    rewards: Any,
+    dones: Any,
+    gamma: float,
+    last_value: Any = None,
+    *,
+    truncated: Any = None,
+    final_values: Any = None,
+    time_axis: int | None = None,
+    offsets: Any = None,
+) -> Any:
+    """Discounted sums of rewards to go: ``G_t = r_t + γ G_{t+1}``.
+
+    After a step that terminated an episode ``G_{t+1}`` is zero; after one that truncated it, it is
+    ``final_values[t]``, and after the last step of a sequence ``last_value``.
+
+    Args:
+        rewards: ``(T,)``, ``(T, N)`` or ``(N, T)``.
+        dones: Which steps terminated an episode, the state after them being worth nothing. Booleans
+            or numbers (whatever is not zero is set), or ``None``.
+        gamma: The discount.
+        last_value: What comes after the last step is worth: a number, or one for each sequence.
+            Nothing if left out.
+        truncated: Which steps truncated an episode: cut it off with a time limit, say. Needs
+            ``final_values``.
+        final_values: What the observation after each truncated step is worth, in an array like
+            ``rewards``; unused, and not looked at, where ``truncated`` is not set.
+        time_axis: For 2-D arrays, which axis is time: 0 for ``(T, N)``, 1 for ``(N, T)``.
+        offsets: For sequences of different lengths one after the other in 1-D arrays: where each
+            begins, and where the last one ends.
+
+    Returns:
+        Sums, shaped like ``rewards``, in its dtype and of its kind.
+
+    Raises:
+        ArgumentError: Shapes differ, a 2-D array without ``time_axis``, ``truncated`` without
+            ``final_values``, or a number out of range. Nothing was computed.
+        DtypeError: Something is no array of real numbers, requires a gradient, or is on a GPU.
+
+    Example:
+        >>> from echoic.primitives import compute_discounted_sums
+        >>> compute_discounted_sums([1.0, 1.0, 1.0], [False, True, False], 0.5)
+        array([1.5, 1. , 1. ])
+    """
+
+def compute_gae(
+    rewards: Any,
+    values: Any,
+    dones: Any,
+    last_value: Any,
+    gamma: float,
+    lam: float,
+    *,
+    truncated: Any = None,
+    final_values: Any = None,
+    time_axis: int | None = None,
+    offsets: Any = None,
+) -> tuple[Any, Any]:
+    """Advantages by GAE, and the λ-returns that they amount to.
+
+    ``δ_t = r_t + γ v'_t - v_t``, ``A_t = δ_t + γ λ A_{t+1}``, ``G_t = A_t + v_t``
+
+    (Schulman et al. 2016, arXiv:1506.02438). ``v'_t``, what the rest of the episode is worth after
+    step ``t``, is zero if the step terminated the episode; else ``final_values[t]`` if it
+    truncated it; else ``last_value`` at the end of the sequence; else ``values[t + 1]``. No
+    advantage runs from an episode into the one before it.
+
+    Args:
+        rewards: ``(T,)``, ``(T, N)`` or ``(N, T)``.
+        values: The value of the observation that each step began with; shaped like ``rewards``.
+        dones: Which steps terminated an episode, the state after them being worth nothing. Booleans
+            or numbers (whatever is not zero is set), or ``None``.
+        last_value: The value of the observation after the last step: a number, or one for each
+            sequence.
+        gamma: The discount.
+        lam: 0 for one-step errors, 1 for whole returns.
+        truncated: Which steps truncated an episode: cut it off with a time limit, say. Needs
+            ``final_values``.
+        final_values: What the observation after each truncated step is worth, in an array like
+            ``rewards``; unused, and not looked at, where ``truncated`` is not set.
+        time_axis: For 2-D arrays, which axis is time: 0 for ``(T, N)``, 1 for ``(N, T)``.
+        offsets: For sequences of different lengths one after the other in 1-D arrays: where each
+            begins, and where the last one ends.
+
+    Returns:
+        Advantages and returns, shaped like ``rewards``, in its dtype and of its kind: numpy,
+        PyTorch or JAX.
+
+    Raises:
+        ArgumentError: Shapes differ, a 2-D array without ``time_axis``, ``truncated`` without
+            ``final_values``, or a number out of range. Nothing was computed.
+        DtypeError: Something is no array of real numbers, requires a gradient, or is on a GPU.
+
+    Example:
+        >>> from echoic.primitives import compute_gae
+        >>> advantages, returns = compute_gae([1.0, 1.0], [0.5, 0.25], [0, 1], 4.0, 1.0, 0.5)
+        >>> advantages, returns
+        (array([1.125, 0.75 ]), array([1.625, 1.   ]))
+    """
+
+def compute_gae_batched(
+    rewards_flat: Any,
+    values_flat: Any,
+    dones_flat: Any,
+    last_vals: Any,
+    n_steps: int,
+    gamma: float,
+    lam: float,
+    *,
+    truncated: Any = None,
+    final_values: Any = None,
+) -> tuple[Any, Any]:
+    """:func:`compute_gae` for several environments in flat arrays, one environment after the other.
+
+    Args:
+        rewards_flat: ``(N * n_steps,)``: all steps of the first environment, then of the second.
+            From ``(N, T)`` this is ``.ravel()``; ``(T, N)`` would have to be transposed first, or
+            goes to :func:`compute_gae` as it is.
+        values_flat: The value of the observation that each step began with.
+        dones_flat: Which steps terminated an episode.
+        last_vals: ``(N,)``, the value of the observation after each environment's last step.
+        n_steps: ``T``, the steps of each environment.
+        gamma: The discount.
+        lam: 0 for one-step errors, 1 for whole returns.
+        truncated: Which steps truncated an episode. Needs ``final_values``.
+        final_values: What the observation after each truncated step is worth.
+
+    Returns:
+        Advantages and returns, flat too, in the dtype of the rewards and of their kind.
+
+    Raises:
+        ArgumentError: Shapes differ, or ``n_steps`` does not divide them.
+        DtypeError: Something is no array of real numbers, requires a gradient, or is on a GPU.
+
+    Example:
+        >>> from echoic.primitives import compute_gae_batched
+        >>> compute_gae_batched([1.0, 1.0, 2.0, 2.0], [0.0] * 4, None, [0.0, 8.0], 2, 0.5, 1)[0]
+        array([1.5, 1. , 5. , 6. ])
+    """
+
+def compute_gae_batched_f32(
+    rewards_flat: Any,
+    values_flat: Any,
+    dones_flat: Any,
+    last_vals: Any,
+    n_steps: int,
+    gamma: float,
+    lam: float,
+    *,
+    truncated: Any = None,
+    final_values: Any = None,
+) -> tuple[Any, Any]:
+    """:func:`compute_gae_batched`, computed in ``float32`` whatever comes in.
+
+    Args:
+        rewards_flat: ``(N * n_steps,)``: all steps of the first environment, then of the second.
+        values_flat: The value of the observation that each step began with.
+        dones_flat: Which steps terminated an episode.
+        last_vals: ``(N,)``, the value of the observation after each environment's last step.
+        n_steps: ``T``, the steps of each environment.
+        gamma: The discount.
+        lam: 0 for one-step errors, 1 for whole returns.
+        truncated: Which steps truncated an episode. Needs ``final_values``.
+        final_values: What the observation after each truncated step is worth.
+
+    Returns:
+        Advantages and returns in ``float32``, flat too and of the rewards' kind.
+
+    Raises:
+        ArgumentError: Shapes differ, or ``n_steps`` does not divide them.
+        DtypeError: Something is no array of real numbers, requires a gradient, or is on a GPU.
+    """
+
+def compute_lambda_returns(
+    rewards: Any,
+    values: Any,
+    dones: Any,
+    last_value: Any,
+    gamma: float,
+    lam: float,
+    *,
+    truncated: Any = None,
+    final_values: Any = None,
+    time_axis: int | None = None,
+    offsets: Any = None,
+) -> Any:
+    """λ-returns: all n-step returns, weighted by ``(1 - λ) λ^(n-1)``.
+
+    ``G_t = r_t + γ ((1 - λ) v'_t + λ G_{t+1})``
+
+    (Sutton and Barto, Reinforcement Learning, 12.1). ``v'_t``, what the rest of the episode is
+    worth after step ``t``, is zero if the step terminated the episode; else ``final_values[t]`` if
+    it truncated it; else ``last_value`` at the end of the sequence; else ``values[t + 1]``. At all
+    but the last of these ``G_t = r_t + γ v'_t``.
+
+    Args:
+        rewards: ``(T,)``, ``(T, N)`` or ``(N, T)``.
+        values: The value of the observation that each step began with; shaped like ``rewards``.
+        dones: Which steps terminated an episode, the state after them being worth nothing. Booleans
+            or numbers (whatever is not zero is set), or ``None``.
+        last_value: The value of the observation after the last step: a number, or one for each
+            sequence.
+        gamma: The discount.
+        lam: 0 for one-step returns, 1 for whole ones.
+        truncated: Which steps truncated an episode: cut it off with a time limit, say. Needs
+            ``final_values``.
+        final_values: What the observation after each truncated step is worth, in an array like
+            ``rewards``; unused, and not looked at, where ``truncated`` is not set.
+        time_axis: For 2-D arrays, which axis is time: 0 for ``(T, N)``, 1 for ``(N, T)``.
+        offsets: For sequences of different lengths one after the other in 1-D arrays: where each
+            begins, and where the last one ends.
+
+    Returns:
+        Returns, shaped like ``rewards``, in its dtype and of its kind. They are the second result
+        of :func:`compute_gae`.
+
+    Raises:
+        ArgumentError: Shapes differ, a 2-D array without ``time_axis``, ``truncated`` without
+            ``final_values``, or a number out of range. Nothing was computed.
+        DtypeError: Something is no array of real numbers, requires a gradient, or is on a GPU.
+
+    Example:
+        >>> from echoic.primitives import compute_lambda_returns
+        >>> compute_lambda_returns([1.0, 1.0], [0.5, 0.25], [False, True], 4.0, 1.0, 0.5)
+        array([1.625, 1.   ])
+    """
+
+def compute_n_step_returns(
+    rewards: Any,
+    values: Any,
+    dones: Any,
+    last_value: Any,
+    n: int,
+    gamma: float,
+    *,
+    truncated: Any = None,
+    final_values: Any = None,
+    time_axis: int | None = None,
+    offsets: Any = None,
+) -> Any:
+    """The rewards of the next ``n`` steps, and what the rest of the episode is worth after them.
+
+    ``G_t = r_t + γ r_{t+1} + … + γ^(m-1) r_{t+m-1} + γ^m v'_{t+m-1}``
+
+    (Sutton and Barto, Reinforcement Learning, 7.1), where ``m`` is ``n``, or fewer if the episode
+    or the sequence ends before. ``v'_t``, what the rest of the episode is worth after step ``t``,
+    is zero if the step terminated the episode; else ``final_values[t]`` if it truncated it; else
+    ``last_value`` at the end of the sequence; else ``values[t + 1]``.
+
+    Args:
+        rewards: ``(T,)``, ``(T, N)`` or ``(N, T)``.
+        values: The value of the observation that each step began with; shaped like ``rewards``.
+        dones: Which steps terminated an episode, the state after them being worth nothing. Booleans
+            or numbers (whatever is not zero is set), or ``None``.
+        last_value: The value of the observation after the last step: a number, or one for each
+            sequence.
+        n: How many steps, at least 1. Time grows with it; for whole returns
+            :func:`compute_lambda_returns` with ``lam=1`` takes none of that.
+        gamma: The discount.
+        truncated: Which steps truncated an episode: cut it off with a time limit, say. Needs
+            ``final_values``.
+        final_values: What the observation after each truncated step is worth, in an array like
+            ``rewards``; unused, and not looked at, where ``truncated`` is not set.
+        time_axis: For 2-D arrays, which axis is time: 0 for ``(T, N)``, 1 for ``(N, T)``.
+        offsets: For sequences of different lengths one after the other in 1-D arrays: where each
+            begins, and where the last one ends.
+
+    Returns:
+        Returns, shaped like ``rewards``, in its dtype and of its kind.
+
+    Raises:
+        ArgumentError: Shapes differ, a 2-D array without ``time_axis``, ``truncated`` without
+            ``final_values``, or a number out of range. Nothing was computed.
+        DtypeError: Something is no array of real numbers, requires a gradient, or is on a GPU.
+
+    Example:
+        >>> from echoic.primitives import compute_n_step_returns
+        >>> compute_n_step_returns([1.0, 1.0, 1.0], [0.0, 4.0, 8.0], None, 16.0, 2, 0.5)
+        array([3.5, 5.5, 9. ])
+    """
+
+def compute_retrace(
+    log_rhos: Any,
+    rewards: Any,
+    q_values: Any,
+    values: Any,
+    dones: Any,
+    last_value: Any,
+    gamma: float,
+    lam: float = 1.0,
+    *,
+    truncated: Any = None,
+    final_values: Any = None,
+    time_axis: int | None = None,
+    offsets: Any = None,
+) -> Any:
+    """Retrace(λ) targets for the values of the actions that were taken.
+
+    With ``c_t = λ min(1, exp(log_rhos[t]))``
+
+    ``δ_t = r_t + γ v'_t - q_t``, ``G_t - q_t = δ_t + γ c_{t+1} (G_{t+1} - q_{t+1})``
+
+    (Munos et al. 2016, arXiv:1606.02647). ``v'_t``, what the rest of the episode is worth after
+    step ``t``, is zero if the step terminated the episode; else ``final_values[t]`` if it
+    truncated it; else ``last_value`` at the end of the sequence; else ``values[t + 1]``. No error
+    runs from an episode into the one before it.
+
+    Args:
+        log_rhos: ``log π(a|s) - log μ(a|s)`` of the target policy and that which acted; shaped like
+            ``rewards``.
+        rewards: ``(T,)``, ``(T, N)`` or ``(N, T)``.
+        q_values: ``Q(s_t, a_t)``, of the actions taken.
+        values: ``Σ_a π(a|s_t) Q(s_t, a)``, expected under the target policy.
+        dones: Which steps terminated an episode, the state after them being worth nothing. Booleans
+            or numbers (whatever is not zero is set), or ``None``.
+        last_value: The expected value after the last step: a number, or one for each sequence.
+        gamma: The discount.
+        lam: With which weights of later errors are multiplied.
+        truncated: Which steps truncated an episode: cut it off with a time limit, say. Needs
+            ``final_values``.
+        final_values: What the observation after each truncated step is worth, in an array like
+            ``rewards``; unused, and not looked at, where ``truncated`` is not set.
+        time_axis: For 2-D arrays, which axis is time: 0 for ``(T, N)``, 1 for ``(N, T)``.
+        offsets: For sequences of different lengths one after the other in 1-D arrays: where each
+            begins, and where the last one ends.
+
+    Returns:
+        Targets for ``q_values``, shaped like ``rewards``, in its dtype and of its kind.
+
+    Raises:
+        ArgumentError: Shapes differ, a 2-D array without ``time_axis``, ``truncated`` without
+            ``final_values``, or a number out of range. Nothing was computed.
+        DtypeError: Something is no array of real numbers, requires a gradient, or is on a GPU.
+
+    Example:
+        >>> from echoic.primitives import compute_retrace
+        >>> compute_retrace([0.0, 0.0], [1.0, 1.0], [0.0, 0.5], [0.0, 0.5], None, 2.0, 0.5)
+        array([2., 2.])
+    """
+
+def compute_upgo(
+    rewards: Any,
+    values: Any,
+    dones: Any,
+    last_value: Any,
+    gamma: float,
+    *,
+    truncated: Any = None,
+    final_values: Any = None,
+    time_axis: int | None = None,
+    offsets: Any = None,
+) -> tuple[Any, Any]:
+    """Returns that follow what happened while it is at least as good as expected: UPGO.
+
+    ``G_t = r_t + γ (G_{t+1} if r_{t+1} + γ v'_{t+1} >= v_{t+1} else v_{t+1})``, ``A_t = G_t - v_t``
+
+    (Vinyals et al. 2019, doi:10.1038/s41586-019-1724-z). ``v'_t``, what the rest of the episode is
+    worth after step ``t``, is zero if the step terminated the episode; else ``final_values[t]`` if
+    it truncated it; else ``last_value`` at the end of the sequence; else ``values[t + 1]``. At the
+    end of an episode or sequence ``G_t = r_t + γ v'_t``. For off-policy data multiply the
+    advantages by clipped importance weights.
+
+    Args:
+        rewards: ``(T,)``, ``(T, N)`` or ``(N, T)``.
+        values: The value of the observation that each step began with; shaped like ``rewards``.
+        dones: Which steps terminated an episode, the state after them being worth nothing. Booleans
+            or numbers (whatever is not zero is set), or ``None``.
+        last_value: The value of the observation after the last step: a number, or one for each
+            sequence.
+        gamma: The discount.
+        truncated: Which steps truncated an episode: cut it off with a time limit, say. Needs
+            ``final_values``.
+        final_values: What the observation after each truncated step is worth, in an array like
+            ``rewards``; unused, and not looked at, where ``truncated`` is not set.
+        time_axis: For 2-D arrays, which axis is time: 0 for ``(T, N)``, 1 for ``(N, T)``.
+        offsets: For sequences of different lengths one after the other in 1-D arrays: where each
+            begins, and where the last one ends.
+
+    Returns:
+        Returns and advantages, in this order, shaped like ``rewards``, in its dtype and of its
+        kind.
+
+    Raises:
+        ArgumentError: Shapes differ, a 2-D array without ``time_axis``, ``truncated`` without
+            ``final_values``, or a number out of range. Nothing was computed.
+        DtypeError: Something is no array of real numbers, requires a gradient, or is on a GPU.
+
+    Example:
+        >>> from echoic.primitives import compute_upgo
+        >>> compute_upgo([0.0, 1.0, 0.0], [0.0, 1.0, 2.0], None, 0.0, 1.0)
+        (array([3., 3., 0.]), array([ 3.,  2., -2.]))
+    """
+
+def compute_vtrace(
+    log_rhos: Any,
+    rewards: Any,
+    values: Any,
+    dones: Any,
+    bootstrap_value: Any,
+    gamma: float,
+    rho_bar: float = 1.0,
+    c_bar: float = 1.0,
+    *,
+    lam: float = 1.0,
+    pg_rho_bar: float | None = None,
+    truncated: Any = None,
+    final_values: Any = None,
+    time_axis: int | None = None,
+    offsets: Any = None,
+) -> tuple[Any, Any]:
+    """V-trace targets, and advantages for the policy's gradient.
+
+    With ``w_t = exp(log_rhos[t])``, ``ρ_t = min(ρ̄, w_t)`` and ``c_t = λ min(c̄, w_t)``
+
+    ``δ_t = ρ_t (r_t + γ v'_t - v_t)``, ``vs_t - v_t = δ_t + γ c_t (vs_{t+1} - v_{t+1})``,
+    ``A_t = min(ρ̄_A, w_t) (r_t + γ vs_{t+1} - v_t)``
+
+    (Espeholt et al. 2018, arXiv:1802.01561). ``v'_t``, what the rest of the episode is worth after
+    step ``t``, is zero if the step terminated the episode; else ``final_values[t]`` if it
+    truncated it; else ``bootstrap_value`` at the end of the sequence; else ``values[t + 1]``. At
+    all but the last of these ``vs_{t+1}`` is ``v'_t`` too, and no later error counts.
+
+    Args:
+        log_rhos: ``log π(a|s) - log μ(a|s)`` of the learner's policy and that which acted; shaped
+            like ``rewards``.
+        rewards: ``(T,)``, ``(T, N)`` or ``(N, T)``.
+        values: The value of the observation that each step began with.
+        dones: Which steps terminated an episode, the state after them being worth nothing. Booleans
+            or numbers (whatever is not zero is set), or ``None``.
+        bootstrap_value: The value of the observation after the last step: a number, or one for each
+            sequence.
+        gamma: The discount.
+        rho_bar: The largest weight of a step's own error; infinity clips nothing.
+        c_bar: The largest weight with which later errors count.
+        lam: With which weights of later errors are multiplied.
+        pg_rho_bar: The largest weight of an advantage, if not ``rho_bar``.
+        truncated: Which steps truncated an episode: cut it off with a time limit, say. Needs
+            ``final_values``.
+        final_values: What the observation after each truncated step is worth, in an array like
+            ``rewards``; unused, and not looked at, where ``truncated`` is not set.
+        time_axis: For 2-D arrays, which axis is time: 0 for ``(T, N)``, 1 for ``(N, T)``.
+        offsets: For sequences of different lengths one after the other in 1-D arrays: where each
+            begins, and where the last one ends.
+
+    Returns:
+        Targets ``vs`` and advantages, shaped like ``rewards``, in its dtype and of its kind.
+
+    Raises:
+        ArgumentError: Shapes differ, a 2-D array without ``time_axis``, ``truncated`` without
+            ``final_values``, or a number out of range. Nothing was computed.
+        DtypeError: Something is no array of real numbers, requires a gradient, or is on a GPU.
+
+    Example:
+        >>> from echoic.primitives import compute_vtrace
+        >>> compute_vtrace([0.0, 0.0], [1.0, 1.0], [0.5, 0.25], [False, True], 4.0, 0.5, 1.0, 1.0)
+        (array([1.5, 1. ]), array([1.  , 0.75]))
+    """
 
 # Native environments and collectors: crates/python/src/collect.
 

@@ -5,12 +5,14 @@ Every class is an :class:`EchoicError` and also the builtin it resembles, so cod
 """
 
 __all__ = [
+    "ArgumentError",
     "CheckpointError",
     "CheckpointWarning",
     "ClosedError",
     "CollectorError",
     "CollectorWarning",
     "DisconnectedError",
+    "DtypeError",
     "EchoicError",
     "HeldBatchesWarning",
     "JournalError",
@@ -30,6 +32,14 @@ __all__ = [
 
 class EchoicError(Exception):
     """Base of all errors that Echoic raises by itself."""
+
+
+class ArgumentError(EchoicError, ValueError):
+    """An argument is out of range, or its shape does not fit the others'. Nothing was changed."""
+
+
+class DtypeError(EchoicError, TypeError):
+    """An array has a dtype or a device that the function can't work with. Nothing was changed."""
 
 
 class SpecError(EchoicError, ValueError):

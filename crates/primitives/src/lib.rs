@@ -2,5 +2,31 @@
 //!
 //! Every function works on memory that the caller owns, allocates nothing that grows with its input,
 //! starts no thread, and knows neither buffers nor Python.
+//!
+//! - [`rollout`], [`layout`], [`flags`]: rewards, values and ends of episodes, and how they lie in memory.
+//! - [`recursion`]: running backwards through time, the one loop that most functions here share.
+//! - [`gae`], [`vtrace`], [`retrace`], [`upgo`], [`sums`], [`nstep`]: what is run.
+//! - [`exp`]: floating-point numbers, and an exponential that becomes vector instructions.
+//! - [`simd`]: loops compiled for what the processor can do. [`error`]: inputs that do not fit.
 
 #![forbid(unsafe_code)]
+
+pub mod error;
+pub mod exp;
+pub mod flags;
+pub mod gae;
+pub mod layout;
+pub mod nstep;
+pub mod recursion;
+pub mod retrace;
+pub mod rollout;
+pub mod simd;
+pub mod sums;
+pub mod upgo;
+pub mod vtrace;
+
+pub use error::Error;
+pub use exp::Real;
+pub use flags::Flags;
+pub use layout::Layout;
+pub use rollout::{Rollout, Truncation};

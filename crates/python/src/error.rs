@@ -36,6 +36,8 @@ error_class!(priority_error, "PriorityError");
 error_class!(table_not_found_error, "TableNotFoundError");
 error_class!(checkpoint_error, "CheckpointError");
 error_class!(journal_error, "JournalError");
+error_class!(argument_error, "ArgumentError");
+error_class!(dtype_error, "DtypeError");
 
 /// Whether an error is of the classes of `echoic.errors`.
 pub fn is_ours(py: Python<'_>, error: &PyErr) -> bool {
