@@ -2,7 +2,8 @@
 
 Start with :class:`Server`: samples go in one by one, fixed-size batches come out as numpy views.
 Workers in other processes push to it with :func:`connect`. For replay there is :class:`Table`:
-items go in with priorities, and batches come out as a selector chooses.
+items go in with priorities, and batches come out as a selector chooses. Who trains on one machine
+starts with :class:`ReplayBuffer`.
 """
 
 from echoic import limiters, selectors, structured_writer
@@ -29,12 +30,14 @@ from echoic.checkpointer import Checkpointer
 from echoic.client import Client, TcpClient, connect
 from echoic.collectors import CandleCollector
 from echoic.errors import (
+    ArgumentError,
     CheckpointError,
     CheckpointWarning,
     ClosedError,
     CollectorError,
     CollectorWarning,
     DisconnectedError,
+    DtypeError,
     EchoicError,
     HeldBatchesWarning,
     JournalError,
@@ -49,6 +52,32 @@ from echoic.errors import (
     TableNotFoundError,
     TrajectoryError,
     WaitTimeoutError,
+)
+from echoic.primitives import (
+    RunningStats,
+    RunningStatsVec,
+    ValueNormalizer,
+    balance_sequences,
+    compute_batch_group_advantages,
+    compute_batch_token_kl,
+    compute_batch_token_kl_schulman,
+    compute_categorical_kl,
+    compute_discounted_sums,
+    compute_effective_sample_size,
+    compute_gae,
+    compute_gae_batched,
+    compute_gae_batched_f32,
+    compute_group_advantages,
+    compute_importance_weights,
+    compute_lambda_returns,
+    compute_n_step_returns,
+    compute_retrace,
+    compute_token_kl,
+    compute_token_kl_schulman,
+    compute_upgo,
+    compute_vtrace,
+    pack_sequences,
+    plan_packing,
 )
 from echoic.ragged import Ragged
 from echoic.sampler import Sampler
@@ -68,6 +97,7 @@ from echoic.vector_writer import VectorWriter
 
 __all__ = [
     "AnyLength",
+    "ArgumentError",
     "Batch",
     "BatchInfo",
     "CandleCollector",
@@ -80,6 +110,7 @@ __all__ = [
     "CollectorWarning",
     "ColumnHistory",
     "DisconnectedError",
+    "DtypeError",
     "EchoicError",
     "HeldBatchesWarning",
     "Histogram",
@@ -96,6 +127,8 @@ __all__ = [
     "RemoteTable",
     "ReplayBuffer",
     "ReplayError",
+    "RunningStats",
+    "RunningStatsVec",
     "Sample",
     "SampleInfo",
     "Sampler",
@@ -122,10 +155,32 @@ __all__ = [
     "TrajectoryWriter",
     "Transport",
     "UnixTransport",
+    "ValueNormalizer",
     "VectorWriter",
     "WaitTimeoutError",
+    "balance_sequences",
+    "compute_batch_group_advantages",
+    "compute_batch_token_kl",
+    "compute_batch_token_kl_schulman",
+    "compute_categorical_kl",
+    "compute_discounted_sums",
+    "compute_effective_sample_size",
+    "compute_gae",
+    "compute_gae_batched",
+    "compute_gae_batched_f32",
+    "compute_group_advantages",
+    "compute_importance_weights",
+    "compute_lambda_returns",
+    "compute_n_step_returns",
+    "compute_retrace",
+    "compute_token_kl",
+    "compute_token_kl_schulman",
+    "compute_upgo",
+    "compute_vtrace",
     "connect",
     "limiters",
+    "pack_sequences",
+    "plan_packing",
     "selectors",
     "structured_writer",
 ]

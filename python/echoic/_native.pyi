@@ -39,20 +39,32 @@ __all__ = [
     "TrajectoryWriter",
     "VectorWriter",
     "allocation_count",
+    "balance_sequences",
+    "compute_batch_group_advantages",
+    "compute_batch_token_kl",
+    "compute_batch_token_kl_schulman",
+    "compute_categorical_kl",
     "compute_discounted_sums",
+    "compute_effective_sample_size",
     "compute_gae",
     "compute_gae_batched",
     "compute_gae_batched_f32",
+    "compute_group_advantages",
+    "compute_importance_weights",
     "compute_lambda_returns",
     "compute_n_step_returns",
     "compute_retrace",
+    "compute_token_kl",
+    "compute_token_kl_schulman",
     "compute_upgo",
     "compute_vtrace",
     "connect_tables",
     "empty_call",
     "list_checkpoints",
     "open_checkpoint",
+    "pack_sequences",
     "ping",
+    "plan_packing",
     "verify_checkpoint",
 ]
 
@@ -1889,6 +1901,595 @@ def compute_vtrace(
         >>> compute_vtrace([0.0, 0.0], [1.0, 1.0], [0.5, 0.25], [False, True], 4.0, 0.5, 1.0, 1.0)
         (array([1.5, 1. ]), array([1.  , 0.75]))
     """
+
+# Tokens, groups, packing and statistics: kl, groups, weights, packing and stats there.
+
+def compute_token_kl(
+    log_p: Any,
+    log_q: Any,
+    *,
+    estimator: Literal["k1", "k2", "k3"] = "k1",
+    mask: Any = None,
+    reduction: Literal["sum", "mean", "none"] = "sum",
+) -> Any:
+    """KL divergence of two policies, estimated from tokens drawn from the first.
+
+    With ``d = log_q - log_p`` for each token, drawn from ``p``, the terms are::
+
+        k1 = -d                 no bias, high variance, may be negative
+        k2 = d**2 / 2           small bias, low variance, never negative
+        k3 = exp(d) - 1 - d     no bias, low variance, never negative
+
+    (Schulman, 2020, "Approximating KL divergence"). The mean of k1 or of k3 over many tokens is
+    ``KL(p || q)``. The terms are not weighted by ``p``: that a token was drawn from it is its
+    weight. k3 keeps its digits where ``d`` is tiny.
+
+    rlox 1.2 has two other formulas under this name and :func:`compute_token_kl_schulman`:
+    ``sum(exp(log_p) * (log_p - log_q))``, which weights drawn tokens by their probability once more
+    and estimates no divergence; and ``exp(-d) - 1 + d``, whose mean is ``KL(q || p)``, the other
+    way round, if tokens are drawn from ``q``. For the whole vocabulary there is
+    :func:`compute_categorical_kl`.
+
+    Args:
+        log_p: Log-probabilities of the tokens under the policy that drew them, of any shape.
+        log_q: Those under the other policy (the reference), of the same shape.
+        estimator: ``"k1"``, ``"k2"`` or ``"k3"``.
+        mask: Which tokens count (not zero), of the same shape. The others may be anything, NaN too.
+        reduction: ``"sum"`` of the terms, their ``"mean"`` (over what counts; 0 for no token), or
+            ``"none"``: the terms, 0 where the mask is.
+
+    Returns:
+        A float; with ``"none"`` an array of the shape, dtype (shorter floats become float32, which
+        they are computed in) and library of ``log_p``.
+
+    Raises:
+        ArgumentError: Shapes differ, or a name is unknown.
+        DtypeError: Not real numbers, not on the CPU, or a tensor that requires a gradient.
+
+    A NaN makes the result NaN. A token that ``q`` can't draw is infinitely far.
+
+    Examples:
+        >>> from echoic.primitives import compute_token_kl
+        >>> import numpy as np
+        >>> log_p, log_q = np.log([0.5, 0.2]), np.log([0.4, 0.3])
+        >>> round(compute_token_kl(log_p, log_q), 4)
+        -0.1823
+        >>> compute_token_kl(log_p, log_q, estimator="k3", reduction="none").round(4)
+        array([0.0231, 0.0945])
+    """
+
+def compute_token_kl_schulman(
+    log_p: Any,
+    log_q: Any,
+    *,
+    mask: Any = None,
+    reduction: Literal["sum", "mean", "none"] = "sum",
+) -> Any:
+    """KL divergence of two policies by Schulman's estimator, from tokens drawn from the first.
+
+    :func:`compute_token_kl` with ``estimator="k3"``: ``exp(d) - 1 - d`` with ``d = log_q - log_p``,
+    for tokens drawn from ``p``. rlox 1.2 has the sign of ``d`` reversed.
+
+    Examples:
+        >>> from echoic.primitives import compute_token_kl_schulman
+        >>> import numpy as np
+        >>> round(compute_token_kl_schulman(np.log([0.5, 0.2]), np.log([0.4, 0.3])), 4)
+        0.1177
+    """
+
+def compute_batch_token_kl(
+    log_p: Any,
+    log_q: Any,
+    seq_len: int | None = None,
+    *,
+    estimator: Literal["k1", "k2", "k3"] = "k1",
+    mask: Any = None,
+    offsets: Any = None,
+    reduction: Literal["sum", "mean", "none"] = "sum",
+) -> Any:
+    """KL divergence of two policies for each sequence of tokens drawn from the first.
+
+    Formulas, and the difference to rlox, as in :func:`compute_token_kl`.
+
+    Args:
+        log_p: Log-probabilities under the policy that drew the tokens: ``(batch * seq_len,)``,
+            ``(batch, seq_len)``, or sequences of any lengths one after the other, with ``offsets``.
+        log_q: Those under the other policy, of the same shape.
+        seq_len: Tokens of each sequence; not needed for two axes.
+        estimator: ``"k1"``, ``"k2"`` or ``"k3"``.
+        mask: Which tokens count (not zero), of the same shape.
+        offsets: ``(batch + 1,)``: where each sequence begins and the last one ends.
+        reduction: ``"sum"`` or ``"mean"`` over the tokens of each sequence; or ``"none"``.
+
+    Returns:
+        ``(batch,)``, in the dtype and library of ``log_p``; with ``"none"`` the terms, in the shape
+        of ``log_p``. No sequence gives an empty array, a sequence without tokens 0.
+
+    Raises:
+        ArgumentError: Shapes differ, ``seq_len`` does not divide the number of tokens, or offsets
+            do not begin with 0, fall, or end elsewhere.
+        DtypeError: As in :func:`compute_token_kl`.
+
+    Examples:
+        >>> from echoic.primitives import compute_batch_token_kl
+        >>> import numpy as np
+        >>> log_p, log_q = np.log([0.5, 0.2, 0.3, 0.9]), np.log([0.4, 0.3, 0.3, 0.2])
+        >>> compute_batch_token_kl(log_p, log_q, 2).round(4)
+        array([-0.1823,  1.5041])
+        >>> compute_batch_token_kl(log_p, log_q, offsets=[0, 1, 4], reduction="mean").round(4)
+        array([0.2231, 0.3662])
+    """
+
+def compute_batch_token_kl_schulman(
+    log_p: Any,
+    log_q: Any,
+    seq_len: int | None = None,
+    *,
+    mask: Any = None,
+    offsets: Any = None,
+    reduction: Literal["sum", "mean", "none"] = "sum",
+) -> Any:
+    """KL divergence of two policies by Schulman's estimator, for each sequence.
+
+    :func:`compute_batch_token_kl` with ``estimator="k3"``.
+
+    Examples:
+        >>> from echoic.primitives import compute_batch_token_kl_schulman
+        >>> import numpy as np
+        >>> log_p, log_q = np.log([0.5, 0.2, 0.3, 0.9]), np.log([0.4, 0.3, 0.3, 0.2])
+        >>> compute_batch_token_kl_schulman(log_p, log_q, 2).round(4)
+        array([0.1177, 0.7263])
+    """
+
+def compute_categorical_kl(log_p: Any, log_q: Any) -> Any:
+    """KL divergence of distributions over a whole vocabulary.
+
+    ``sum over x of p(x) * (log p(x) - log q(x))``: the divergence itself, with nothing drawn and
+    nothing estimated. What ``p`` never does counts as 0.
+
+    Args:
+        log_p: Log-probabilities ``(..., vocabulary)``.
+        log_q: Those of the other distributions, of the same shape.
+
+    Returns:
+        ``(...)``, in the dtype and library of ``log_p``.
+
+    Raises:
+        ArgumentError: Shapes differ, or there is no vocabulary.
+        DtypeError: As in :func:`compute_token_kl`.
+
+    Examples:
+        >>> from echoic.primitives import compute_categorical_kl
+        >>> import numpy as np
+        >>> compute_categorical_kl(np.log([[0.75, 0.25]]), np.log([[0.5, 0.5]])).round(4)
+        array([0.1308])
+    """
+
+def compute_group_advantages(
+    rewards: Any,
+    *,
+    baseline: Literal["mean", "leave_one_out"] = "mean",
+    scale: Literal["group", "batch", "none"] = "group",
+    ddof: int = 0,
+    min_std: float = 1e-8,
+) -> Any:
+    """Advantages of the answers to one prompt over each other.
+
+    One group of :func:`compute_batch_group_advantages`.
+
+    Examples:
+        >>> from echoic.primitives import compute_group_advantages
+        >>> compute_group_advantages([1.0, 2.0, 3.0, 4.0]).round(4)
+        array([-1.3416, -0.4472,  0.4472,  1.3416])
+        >>> compute_group_advantages([0.1, 0.1, 0.1])
+        array([0., 0., 0.])
+    """
+
+def compute_batch_group_advantages(
+    rewards: Any,
+    group_size: int | None = None,
+    *,
+    baseline: Literal["mean", "leave_one_out"] = "mean",
+    scale: Literal["group", "batch", "none"] = "group",
+    ddof: int = 0,
+    min_std: float = 1e-8,
+    offsets: Any = None,
+) -> Any:
+    """Advantages of answers over the others to the same prompt: ``(r_i - baseline_i) / scale``.
+
+    - GRPO (Shao et al. 2024, arXiv:2402.03300): ``baseline="mean", scale="group"``.
+    - Dr. GRPO (Liu et al. 2025, arXiv:2503.20783): ``baseline="mean", scale="none"``.
+    - RLOO (Ahmadian et al. 2024, arXiv:2402.14740): ``baseline="leave_one_out", scale="none"``.
+
+    The standard deviation is that of the group itself (``ddof=0``), without anything added to it,
+    as in rlox; TRL and verl use ``ddof=1``. A group without spread gives zeros: exactly, when its
+    rewards are equal, whatever they are.
+
+    Args:
+        rewards: ``(n_prompts * group_size,)``, ``(n_prompts, group_size)``, or groups of any sizes
+            one after the other, with ``offsets``.
+        group_size: Answers to each prompt; not needed for two axes.
+        baseline: ``"mean"`` of the group, or ``"leave_one_out"``: the mean of the others (of
+            oneself, for who is alone).
+        scale: The standard deviation of the ``"group"``, or that of all rewards of the ``"batch"``,
+            or ``"none"``.
+        ddof: 0 or 1: what the count is reduced by for a variance.
+        min_std: Where the standard deviation is smaller, advantages are 0.
+        offsets: ``(n_prompts + 1,)``: where each group begins and the last one ends.
+
+    Returns:
+        The shape, dtype and library of ``rewards``. A NaN makes its group NaN, and no other (but
+        all, with ``scale="batch"``).
+
+    Raises:
+        ArgumentError: ``group_size`` does not divide the number of rewards, or does not fit their
+            shape; or offsets that are none.
+        DtypeError: Not real numbers, or not on the CPU.
+
+    Examples:
+        >>> from echoic.primitives import compute_batch_group_advantages
+        >>> rewards = [1.0, 3.0, 5.0, 5.0]
+        >>> compute_batch_group_advantages(rewards, 2)
+        array([-1.,  1.,  0.,  0.])
+        >>> compute_batch_group_advantages(
+        ...     [0.0, 0.0, 3.0, 1.0], offsets=[0, 3, 4], baseline="leave_one_out", scale="none"
+        ... )
+        array([-1.5, -1.5,  3. ,  0. ])
+    """
+
+def compute_importance_weights(
+    log_p_new: Any,
+    log_p_old: Any,
+    *,
+    level: Literal["token", "sequence", "sequence_mean"] = "token",
+    clip: float | tuple[float, float] | None = None,
+    mask: Any = None,
+    seq_len: int | None = None,
+    offsets: Any = None,
+) -> Any:
+    """How much likelier actions are under one policy than under another.
+
+    With ``r_t = log_p_new - log_p_old`` of each token::
+
+        token           exp(r_t)
+        sequence        exp(sum of r_t over the sequence)
+        sequence_mean   exp(mean of r_t over the sequence)    GSPO, arXiv:2507.18071
+
+    With ``clip`` these are truncated weights (Ionides, 2008): ``min(w, clip)``.
+
+    Args:
+        log_p_new: Log-probabilities under the policy that is wanted, of any shape for tokens; for
+            sequences as in :func:`compute_batch_token_kl`.
+        log_p_old: Those under the policy that acted, of the same shape.
+        level: Whose weights: ``"token"``, ``"sequence"`` or ``"sequence_mean"``.
+        clip: The largest weight, or the smallest and the largest.
+        mask: Which tokens count (not zero), of the same shape; the others have the weight 0, and no
+            part in that of their sequence.
+        seq_len: Tokens of each sequence, for sequences in one axis.
+        offsets: Where each sequence begins and the last one ends.
+
+    Returns:
+        The shape of ``log_p_new`` for tokens, ``(batch,)`` for sequences, in its dtype and library.
+        A sequence without tokens has the weight 1. NaN stays NaN.
+
+    Raises:
+        ArgumentError: Shapes differ, sequences do not fit them, or not ``0 <= low <= high``.
+        DtypeError: Not real numbers, or not on the CPU.
+
+    Examples:
+        >>> from echoic.primitives import compute_importance_weights
+        >>> import numpy as np
+        >>> new, old = np.log([[0.5, 0.4], [0.9, 0.2]]), np.log([[0.25, 0.4], [0.3, 0.2]])
+        >>> compute_importance_weights(new, old, clip=2.5).round(4)
+        array([[2. , 1. ],
+               [2.5, 1. ]])
+        >>> compute_importance_weights(new, old, level="sequence_mean").round(4)
+        array([1.4142, 1.7321])
+    """
+
+def compute_effective_sample_size(weights: Any, *, log: bool = False) -> float:
+    """How many samples of equal weight would tell as much: ``sum(w)**2 / sum(w**2)`` (Kish, 1965).
+
+    Args:
+        weights: Weights of any shape, at least 0 each.
+        log: They are logarithms of weights, and their exponentials may be too large or too small
+            for a number.
+
+    Returns:
+        From 1 to the number of weights; 0 where none is above 0; NaN where one is.
+
+    Raises:
+        ArgumentError: A weight is negative.
+        DtypeError: Not real numbers, or not on the CPU.
+
+    Examples:
+        >>> from echoic.primitives import compute_effective_sample_size
+        >>> compute_effective_sample_size([2.0, 2.0, 0.0, 2.0])
+        3.0
+        >>> compute_effective_sample_size([-1000.0, -1000.0], log=True)
+        2.0
+    """
+
+def pack_sequences(
+    sequences: Any,
+    max_len: int,
+    *,
+    method: Literal["first_fit_decreasing", "first_fit", "next_fit"] = "first_fit_decreasing",
+    segments: bool = False,
+    pad_token: int = 0,
+) -> tuple[Any, Any, Any]:
+    """Put sequences of different lengths into rows of one length.
+
+    Takes ``O(n log n)`` time to find the rows, however many there are.
+
+    Args:
+        sequences: A list of arrays of tokens (whole numbers), or the lengths of sequences.
+        max_len: The length of a row.
+        method: ``"first_fit_decreasing"``: the longest first, each into the first row with room.
+            ``"first_fit"``: in the order given. ``"next_fit"``: in the order given, and never into
+            an earlier row, so that rows keep the order.
+        segments: ``masks`` number the sequences of each row (1, 2, ...; 0 is padding) instead of
+            only saying where tokens are.
+        pad_token: What is where no token is.
+
+    Returns:
+        ``(packed, masks, positions)``, each of shape ``(rows, max_len)``. ``packed`` has the
+        tokens, in their dtype; for lengths it has, as int64, where each token is when the sequences
+        lie one after the other, so that ``tokens[packed]`` packs them (0 where ``masks`` is zero).
+        ``masks`` are booleans, or with ``segments`` int32. ``positions`` are int32, and begin with
+        0 at every sequence. Arrays of PyTorch and JAX give theirs.
+
+    Raises:
+        ArgumentError: A sequence is longer than ``max_len`` (none is cut), or has not one axis.
+        DtypeError: Tokens or lengths are not whole numbers.
+
+    rlox 1.2 takes only lists of uint32 arrays and returns a dictionary for each row.
+
+    Examples:
+        >>> from echoic.primitives import pack_sequences
+        >>> packed, masks, positions = pack_sequences([[7, 8, 9], [4, 5], [6]], 4, segments=True)
+        >>> packed
+        array([[7, 8, 9, 6],
+               [4, 5, 0, 0]])
+        >>> masks
+        array([[1, 1, 1, 2],
+               [1, 1, 0, 0]], dtype=int32)
+        >>> positions
+        array([[0, 1, 2, 0],
+               [0, 1, 0, 0]], dtype=int32)
+        >>> pack_sequences([3, 2, 1], 4)[0]
+        array([[0, 1, 2, 5],
+               [3, 4, 0, 0]])
+    """
+
+def plan_packing(
+    lengths: Any,
+    max_len: int,
+    *,
+    method: Literal["first_fit_decreasing", "first_fit", "next_fit"] = "first_fit_decreasing",
+) -> tuple[Any, Any]:
+    """Say which row each sequence goes to, and where it starts there.
+
+    What :func:`pack_sequences` does before it writes anything.
+
+    Returns:
+        ``(rows, starts)``, int64, each as long as ``lengths``.
+
+    Raises:
+        ArgumentError: A sequence is longer than ``max_len``.
+        DtypeError: Lengths are not whole numbers.
+
+    Examples:
+        >>> from echoic.primitives import plan_packing
+        >>> plan_packing([3, 2, 1, 2], 4)
+        (array([0, 1, 0, 1]), array([0, 0, 3, 2]))
+    """
+
+def balance_sequences(
+    lengths: Any,
+    n_ranks: int,
+    *,
+    cost: Literal["tokens", "squared"] = "tokens",
+    equal_counts: bool = False,
+) -> Any:
+    """Spread sequences over ranks such that all have about the same to do.
+
+    By the largest differencing method (Karmarkar and Karp, 1982), which is far closer to the best
+    than giving each sequence to whoever has least.
+
+    Args:
+        lengths: Tokens of each sequence.
+        n_ranks: How many ranks there are.
+        cost: What is made equal: the sums of ``"tokens"``, or of ``"squared"`` lengths, as
+            attention costs.
+        equal_counts: The numbers of sequences of two ranks differ by one at most.
+
+    Returns:
+        The rank of each sequence, int64.
+
+    Raises:
+        ArgumentError: There is no rank, or a length is negative.
+        DtypeError: Lengths are not whole numbers.
+
+    Examples:
+        >>> from echoic.primitives import balance_sequences
+        >>> import numpy as np
+        >>> lengths = np.array([8, 7, 6, 5, 4])
+        >>> ranks = balance_sequences(lengths, 2)
+        >>> sorted(int(lengths[ranks == rank].sum()) for rank in range(2))
+        [14, 16]
+    """
+
+@final
+class RunningStats:
+    """Count, mean and variance of numbers that went by, without keeping them.
+
+    By the formulas of Welford (1962) and Chan, Golub and LeVeque (1983) in float64, so that nothing
+    cancels however large the mean is. Safe to use from several threads; can be pickled and copied.
+
+    What is not finite is refused, since statistics would never recover from it.
+
+    Examples:
+        >>> from echoic.primitives import RunningStats
+        >>> stats = RunningStats()
+        >>> stats.update(1.0)
+        >>> stats.batch_update([2.0, 3.0])
+        >>> stats.mean(), stats.count()
+        (2.0, 3)
+        >>> round(stats.normalize(3.0), 4)
+        1.2247
+    """
+
+    def __new__(cls) -> Self: ...
+    def update(self, value: float) -> None:
+        """Take in a number.
+
+        Raises:
+            ArgumentError: It is not finite.
+        """
+
+    def batch_update(self, values: Any) -> None:
+        """Take in the numbers of an array of any shape, all or none.
+
+        Raises:
+            ArgumentError: One of them is not finite.
+            DtypeError: Not real numbers, or not on the CPU.
+        """
+
+    def merge(self, other: RunningStats) -> None:
+        """Take in what another one was made of, as if its numbers had been seen here."""
+
+    def count(self) -> int:
+        """How many numbers there were."""
+
+    def mean(self) -> float:
+        """Their mean; 0 before the first."""
+
+    def var(self, *, ddof: int = 0) -> float:
+        """Their variance: the squares of differences from the mean by the count less ``ddof``.
+
+        0 for too few.
+        """
+
+    def std(self, *, ddof: int = 0) -> float:
+        """The root of the variance."""
+
+    def normalize(self, values: Any, *, clip: float | None = None, min_std: float = 1e-8) -> Any:
+        """``(values - mean) / std``, within ``-clip`` and ``clip``; 0 while ``std < min_std``.
+
+        A Python number gives a float, an array one of its shape, dtype and library. NaN stays NaN
+        unless there is no spread yet.
+
+        Raises:
+            ArgumentError: ``clip`` or ``min_std`` is negative.
+            DtypeError: Not real numbers, or not on the CPU.
+        """
+
+    def reset(self) -> None:
+        """Forget everything."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """What :meth:`load_state_dict` takes: ``count``, ``mean`` and ``squares``."""
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Become what :meth:`state_dict` was taken from.
+
+        Raises:
+            ArgumentError: A part is missing, has another shape, or can't be. Nothing changes then.
+        """
+
+@final
+class RunningStatsVec:
+    """Count, means and variances of arrays of one shape that went by, for each place of them.
+
+    As :class:`RunningStats`, with arrays of float64 for floats.
+
+    Args:
+        shape: Of each array: a length, or several.
+
+    Examples:
+        >>> from echoic.primitives import RunningStatsVec
+        >>> stats = RunningStatsVec(2)
+        >>> stats.batch_update([[1.0, 10.0], [3.0, 30.0]])
+        >>> stats.mean(), stats.std()
+        (array([ 2., 20.]), array([ 1., 10.]))
+        >>> stats.normalize([[3.0, 0.0]])
+        array([[ 1., -2.]])
+    """
+
+    def __new__(cls, shape: int | tuple[int, ...]) -> Self: ...
+    def update(self, values: Any) -> None:
+        """Take in one array of our shape.
+
+        Raises:
+            ArgumentError: It has another shape, or one of its numbers is not finite.
+            DtypeError: Not real numbers, or not on the CPU.
+        """
+
+    def batch_update(self, values: Any, batch_size: int | None = None) -> None:
+        """Take in ``(n, *shape)``, or the numbers of ``batch_size`` arrays; all or none.
+
+        Raises:
+            ArgumentError: The shape is another, or a number is not finite.
+            DtypeError: Not real numbers, or not on the CPU.
+        """
+
+    def merge(self, other: RunningStatsVec) -> None:
+        """Take in what another one was made of, as if its arrays had been seen here.
+
+        Raises:
+            ArgumentError: It is of another shape.
+        """
+
+    def count(self) -> int:
+        """How many arrays there were."""
+
+    def dim(self) -> int:
+        """How many numbers each of them has."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of each of them."""
+
+    def mean(self) -> Any:
+        """Their means; 0 before the first."""
+
+    def var(self, *, ddof: int = 0) -> Any:
+        """Their variances; 0 for too few."""
+
+    def std(self, *, ddof: int = 0) -> Any:
+        """The roots of the variances."""
+
+    def normalize(self, values: Any, *, clip: float | None = None, min_std: float = 1e-8) -> Any:
+        """``(values - mean) / std`` of ``(..., *shape)``; 0 wherever ``std < min_std``.
+
+        Raises:
+            ArgumentError: The shape is another, or ``clip`` or ``min_std`` is negative.
+            DtypeError: Not real numbers, or not on the CPU.
+        """
+
+    def normalize_batch(
+        self,
+        values: Any,
+        batch_size: int | None = None,
+        *,
+        clip: float | None = None,
+        min_std: float = 1e-8,
+    ) -> Any:
+        """The same for what :meth:`batch_update` takes."""
+
+    def reset(self) -> None:
+        """Forget everything."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """What :meth:`load_state_dict` takes: ``count``, ``mean`` and ``squares``."""
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Become what :meth:`state_dict` was taken from.
+
+        Raises:
+            ArgumentError: A part is missing, has another shape, or can't be. Nothing changes then.
+        """
 
 # Native environments and collectors: crates/python/src/collect.
 

@@ -7,6 +7,8 @@
 //! - [`recursion`]: running backwards through time, the one loop that most functions here share.
 //! - [`gae`], [`vtrace`], [`retrace`], [`upgo`], [`sums`], [`nstep`]: what is run.
 //! - [`exp`]: floating-point numbers, and an exponential that becomes vector instructions.
+//! - [`kl`], [`groups`], [`weights`], [`packing`], [`stats`]: answers of language models, and what is known of
+//!   numbers that went by. `blocks`: sums in a fixed order.
 //! - [`simd`]: loops compiled for what the processor can do. [`error`]: inputs that do not fit.
 
 #![forbid(unsafe_code)]
@@ -24,6 +26,13 @@ pub mod simd;
 pub mod sums;
 pub mod upgo;
 pub mod vtrace;
+
+mod blocks;
+pub mod groups;
+pub mod kl;
+pub mod packing;
+pub mod stats;
+pub mod weights;
 
 pub use error::Error;
 pub use exp::Real;

@@ -3,15 +3,23 @@
 //! - `input`: arguments as numbers without gaps. `output`: results, in memory that is used again.
 //! - `kind`: arrays of PyTorch and JAX. `plain`: the edge to memory, and the only `unsafe` here.
 //! - `steps`: the arguments of functions on time. `gae`, `returns`, `corrections`: those functions.
+//! - `sequences`: which numbers belong together. `kl`, `groups`, `weights`, `packing`: functions on them.
+//! - `stats`: means and variances of what went by.
 
 mod corrections;
 mod gae;
+mod groups;
 mod input;
 mod kind;
+mod kl;
 mod output;
+mod packing;
 mod plain;
 mod returns;
+mod sequences;
+mod stats;
 mod steps;
+mod weights;
 
 use pyo3::prelude::*;
 
@@ -26,5 +34,19 @@ pub fn add(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(returns::compute_upgo, module)?)?;
     module.add_function(wrap_pyfunction!(corrections::compute_vtrace, module)?)?;
     module.add_function(wrap_pyfunction!(corrections::compute_retrace, module)?)?;
+    module.add_function(wrap_pyfunction!(groups::compute_group_advantages, module)?)?;
+    module.add_function(wrap_pyfunction!(groups::compute_batch_group_advantages, module)?)?;
+    module.add_function(wrap_pyfunction!(kl::compute_token_kl, module)?)?;
+    module.add_function(wrap_pyfunction!(kl::compute_token_kl_schulman, module)?)?;
+    module.add_function(wrap_pyfunction!(kl::compute_batch_token_kl, module)?)?;
+    module.add_function(wrap_pyfunction!(kl::compute_batch_token_kl_schulman, module)?)?;
+    module.add_function(wrap_pyfunction!(kl::compute_categorical_kl, module)?)?;
+    module.add_function(wrap_pyfunction!(weights::compute_importance_weights, module)?)?;
+    module.add_function(wrap_pyfunction!(weights::compute_effective_sample_size, module)?)?;
+    module.add_function(wrap_pyfunction!(packing::pack_sequences, module)?)?;
+    module.add_function(wrap_pyfunction!(packing::plan_packing, module)?)?;
+    module.add_function(wrap_pyfunction!(packing::balance_sequences, module)?)?;
+    module.add_class::<stats::RunningStats>()?;
+    module.add_class::<stats::RunningStatsVec>()?;
     Ok(())
 }

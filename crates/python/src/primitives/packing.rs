@@ -1,0 +1,400 @@
+//! Sequences in rows, and on ranks.
+
+use echoic_primitives::packing::{Method, Packing, balance, pack};
+use numpy::{PyArrayDescr, PyArrayDescrMethods, PyUntypedArray, PyUntypedArrayMethods};
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyList, PyTuple};
+
+use super::input::text_of;
+use super::kind::{Kind, numpy};
+use super::output::Output;
+use super::plain::{self, Plain};
+use super::sequences::{choice, detached, whole_numbers};
+use crate::error::{argument_error, dtype_error};
+
+const METHODS: [(&str, Method); 3] = [
+    ("first_fit_decreasing", Method::FirstFitDecreasing),
+    ("first_fit", Method::FirstFit),
+    ("next_fit", Method::NextFit),
+];
+
+type Array<'py> = Bound<'py, PyAny>;
+
+/// Put sequences of different lengths into rows of one length.
+///
+/// Takes ``O(n log n)`` time to find the rows, however many there are.
+///
+/// Args:
+///     sequences: A list of arrays of tokens (whole numbers), or the lengths of sequences.
+///     max_len: The length of a row.
+///     method: ``"first_fit_decreasing"``: the longest first, each into the first row with room.
+///         ``"first_fit"``: in the order given. ``"next_fit"``: in the order given, and never into
+///         an earlier row, so that rows keep the order.
+///     segments: ``masks`` number the sequences of each row (1, 2, ...; 0 is padding) instead of
+///         only saying where tokens are.
+///     pad_token: What is where no token is.
+///
+/// Returns:
+///     ``(packed, masks, positions)``, each of shape ``(rows, max_len)``. ``packed`` has the
+///     tokens, in their dtype; for lengths it has, as int64, where each token is when the sequences
+///     lie one after the other, so that ``tokens[packed]`` packs them (0 where ``masks`` is zero).
+///     ``masks`` are booleans, or with ``segments`` int32. ``positions`` are int32, and begin with
+///     0 at every sequence. Arrays of PyTorch and JAX give theirs.
+///
+/// Raises:
+///     ArgumentError: A sequence is longer than ``max_len`` (none is cut), or has not one axis.
+///     DtypeError: Tokens or lengths are not whole numbers.
+///
+/// rlox 1.2 takes only lists of uint32 arrays and returns a dictionary for each row.
+///
+/// Examples:
+///     >>> from echoic.primitives import pack_sequences
+///     >>> packed, masks, positions = pack_sequences([[7, 8, 9], [4, 5], [6]], 4, segments=True)
+///     >>> packed
+///     array([[7, 8, 9, 6],
+///            [4, 5, 0, 0]])
+///     >>> masks
+///     array([[1, 1, 1, 2],
+///            [1, 1, 0, 0]], dtype=int32)
+///     >>> positions
+///     array([[0, 1, 2, 0],
+///            [0, 1, 0, 0]], dtype=int32)
+///     >>> pack_sequences([3, 2, 1], 4)[0]
+///     array([[0, 1, 2, 5],
+///            [3, 4, 0, 0]])
+#[pyfunction]
+#[pyo3(signature = (
+    sequences, max_len, *, method="first_fit_decreasing", segments=false, pad_token=0,
+))]
+pub fn pack_sequences<'py>(
+    sequences: &Bound<'py, PyAny>,
+    max_len: i64,
+    method: &str,
+    segments: bool,
+    pad_token: i64,
+) -> PyResult<(Array<'py>, Array<'py>, Array<'py>)> {
+    let py = sequences.py();
+    let request = Request {
+        max_len: row_length(py, max_len)?,
+        method: choice(py, "method", method, &METHODS)?,
+        segments,
+        pad_token,
+    };
+    match tokens(sequences)? {
+        Some(tokens) => request.tokens(py, &tokens),
+        None => {
+            let kind = Kind::of(sequences)?;
+            request.lengths(py, kind, &whole_numbers("sequences", sequences)?)
+        }
+    }
+}
+
+/// Say which row each sequence goes to, and where it starts there.
+///
+/// What :func:`pack_sequences` does before it writes anything.
+///
+/// Returns:
+///     ``(rows, starts)``, int64, each as long as ``lengths``.
+///
+/// Raises:
+///     ArgumentError: A sequence is longer than ``max_len``.
+///     DtypeError: Lengths are not whole numbers.
+///
+/// Examples:
+///     >>> from echoic.primitives import plan_packing
+///     >>> plan_packing([3, 2, 1, 2], 4)
+///     (array([0, 1, 0, 1]), array([0, 0, 3, 2]))
+#[pyfunction]
+#[pyo3(signature = (lengths, max_len, *, method="first_fit_decreasing"))]
+pub fn plan_packing<'py>(
+    lengths: &Bound<'py, PyAny>,
+    max_len: i64,
+    method: &str,
+) -> PyResult<(Array<'py>, Array<'py>)> {
+    let py = lengths.py();
+    let (max_len, method) = (row_length(py, max_len)?, choice(py, "method", method, &METHODS)?);
+    let kind = Kind::of(lengths)?;
+    let lengths = whole_numbers("lengths", lengths)?;
+    let packing = planned(py, &lengths, max_len, method)?;
+    Ok((indices(py, &packing.rows, kind)?, indices(py, &packing.starts, kind)?))
+}
+
+/// Spread sequences over ranks such that all have about the same to do.
+///
+/// By the largest differencing method (Karmarkar and Karp, 1982), which is far closer to the best
+/// than giving each sequence to whoever has least.
+///
+/// Args:
+///     lengths: Tokens of each sequence.
+///     n_ranks: How many ranks there are.
+///     cost: What is made equal: the sums of ``"tokens"``, or of ``"squared"`` lengths, as
+///         attention costs.
+///     equal_counts: The numbers of sequences of two ranks differ by one at most.
+///
+/// Returns:
+///     The rank of each sequence, int64.
+///
+/// Raises:
+///     ArgumentError: There is no rank, or a length is negative.
+///     DtypeError: Lengths are not whole numbers.
+///
+/// Examples:
+///     >>> from echoic.primitives import balance_sequences
+///     >>> import numpy as np
+///     >>> lengths = np.array([8, 7, 6, 5, 4])
+///     >>> ranks = balance_sequences(lengths, 2)
+///     >>> sorted(int(lengths[ranks == rank].sum()) for rank in range(2))
+///     [14, 16]
+#[pyfunction]
+#[pyo3(signature = (lengths, n_ranks, *, cost="tokens", equal_counts=false))]
+pub fn balance_sequences<'py>(
+    lengths: &Bound<'py, PyAny>,
+    n_ranks: i64,
+    cost: &str,
+    equal_counts: bool,
+) -> PyResult<Array<'py>> {
+    let py = lengths.py();
+    let squared = choice(py, "cost", cost, &[("tokens", false), ("squared", true)])?;
+    let ranks = match usize::try_from(n_ranks) {
+        Ok(ranks) if ranks > 0 => ranks,
+        _ => {
+            return Err(argument_error(py, format!("`n_ranks` must be at least 1, got {n_ranks}")));
+        }
+    };
+    let kind = Kind::of(lengths)?;
+    let lengths = whole_numbers("lengths", lengths)?;
+    let costs: Vec<u64> = lengths
+        .iter()
+        .map(|length| *length as u64)
+        .map(|length| if squared { length.saturating_mul(length) } else { length })
+        .collect();
+    let ranks = py.detach(|| balance(&costs, ranks, equal_counts));
+    indices(py, &ranks, kind)
+}
+
+struct Request {
+    max_len: usize,
+    method: Method,
+    segments: bool,
+    pad_token: i64,
+}
+
+impl Request {
+    /// Rows of indices into the sequences one after the other.
+    fn lengths<'py>(
+        &self,
+        py: Python<'py>,
+        kind: Kind,
+        lengths: &[usize],
+    ) -> PyResult<(Array<'py>, Array<'py>, Array<'py>)> {
+        let packing = planned(py, lengths, self.max_len, self.method)?;
+        let mut result = Output::<i64>::new(py, &self.shape(py, &packing)?, kind)?;
+        let (begins, out) = (begins(lengths), result.numbers());
+        detached(py, out.len(), || {
+            packing.write(lengths, self.max_len, 0, out, |index, cells| {
+                for (at, cell) in cells.iter_mut().enumerate() {
+                    *cell = (begins[index] + at) as i64;
+                }
+            });
+        });
+        let (masks, positions) = self.companions(py, kind, lengths, &packing)?;
+        Ok((result.finish(kind)?, masks, positions))
+    }
+
+    /// Rows of tokens.
+    fn tokens<'py>(
+        &self,
+        py: Python<'py>,
+        tokens: &Tokens<'py>,
+    ) -> PyResult<(Array<'py>, Array<'py>, Array<'py>)> {
+        let packing = planned(py, &tokens.lengths, self.max_len, self.method)?;
+        let packed = match plain::read::<i32>(&tokens.flat) {
+            Some(flat) => self.write(py, tokens, flat, &packing)?,
+            None => {
+                let flat = plain::read::<i64>(&tokens.flat).unwrap_or_default();
+                self.write(py, tokens, flat, &packing)?
+            }
+        };
+        let (masks, positions) = self.companions(py, tokens.kind, &tokens.lengths, &packing)?;
+        Ok((tokens.kind.from_numpy(packed)?, masks, positions))
+    }
+
+    fn write<'py, T: Plain + TryFrom<i64>>(
+        &self,
+        py: Python<'py>,
+        tokens: &Tokens<'py>,
+        flat: &[T],
+        packing: &Packing,
+    ) -> PyResult<Array<'py>> {
+        let pad = T::try_from(self.pad_token).map_err(|_| {
+            let text = format!("`pad_token`={} is no {}", self.pad_token, tokens.dtype);
+            argument_error(py, text)
+        })?;
+        let begins = begins(&tokens.lengths);
+        let mut result = Output::<T>::new(py, &self.shape(py, packing)?, tokens.kind)?;
+        let (out, lengths) = (result.numbers(), &tokens.lengths);
+        detached(py, out.len(), || {
+            packing.write(lengths, self.max_len, pad, out, |index, cells| {
+                cells.copy_from_slice(&flat[begins[index]..begins[index] + cells.len()]);
+            });
+        });
+        let packed = result.into_numpy();
+        // Where only the sign differs, nothing moves.
+        let same = packed.getattr("dtype")?.getattr("itemsize")?.extract::<usize>()?
+            == tokens.dtype.getattr("itemsize")?.extract::<usize>()?;
+        packed.call_method1(if same { "view" } else { "astype" }, (&tokens.dtype,))
+    }
+
+    /// What says where tokens are, and the position of each in its sequence.
+    fn companions<'py>(
+        &self,
+        py: Python<'py>,
+        kind: Kind,
+        lengths: &[usize],
+        packing: &Packing,
+    ) -> PyResult<(Array<'py>, Array<'py>)> {
+        let shape = self.shape(py, packing)?;
+        let masks = if self.segments {
+            let segments = packing.segments(lengths);
+            let mut result = Output::<i32>::new(py, &shape, kind)?;
+            let out = result.numbers();
+            detached(py, out.len(), || {
+                packing.write(lengths, self.max_len, 0, out, |index, cells| {
+                    cells.fill(segments[index]);
+                });
+            });
+            result.into_numpy()
+        } else {
+            let mut result = Output::<u8>::new(py, &shape, kind)?;
+            let out = result.numbers();
+            detached(py, out.len(), || {
+                packing.write(lengths, self.max_len, 0, out, |_, cells| cells.fill(1));
+            });
+            result.into_numpy().call_method1("view", ("bool",))?
+        };
+        let mut result = Output::<i32>::new(py, &shape, kind)?;
+        let out = result.numbers();
+        detached(py, out.len(), || {
+            packing.write(lengths, self.max_len, 0, out, |_, cells| {
+                for (at, cell) in cells.iter_mut().enumerate() {
+                    *cell = at as i32;
+                }
+            });
+        });
+        Ok((kind.from_numpy(masks)?, result.finish(kind)?))
+    }
+
+    fn shape(&self, py: Python<'_>, packing: &Packing) -> PyResult<[usize; 2]> {
+        // The longest elements have eight bytes.
+        match packing.row_count.checked_mul(self.max_len).and_then(|cells| cells.checked_mul(8)) {
+            Some(bytes) if isize::try_from(bytes).is_ok() => Ok([packing.row_count, self.max_len]),
+            _ => {
+                let (rows, max_len) = (packing.row_count, self.max_len);
+                let text = format!("{rows} rows of max_len={max_len} are too large for memory");
+                Err(argument_error(py, text))
+            }
+        }
+    }
+}
+
+/// Sequences of tokens, one after the other.
+struct Tokens<'py> {
+    flat: Bound<'py, PyUntypedArray>,
+    lengths: Vec<usize>,
+    /// What the tokens were, and become again.
+    dtype: Bound<'py, PyAny>,
+    kind: Kind,
+}
+
+/// The sequences of a list of them; `None` for lengths.
+fn tokens<'py>(sequences: &Bound<'py, PyAny>) -> PyResult<Option<Tokens<'py>>> {
+    let py = sequences.py();
+    let items: Vec<Bound<'py, PyAny>> = if let Ok(list) = sequences.cast::<PyList>() {
+        list.iter().collect()
+    } else if let Ok(tuple) = sequences.cast::<PyTuple>() {
+        tuple.iter().collect()
+    } else {
+        return Ok(None);
+    };
+    let Some(first) = items.first() else { return Ok(None) };
+    let kind = Kind::of(first)?;
+    if kind.to_numpy("sequences", first)?.ndim() == 0 {
+        return Ok(None);
+    }
+    let mut arrays = Vec::with_capacity(items.len());
+    let mut dtype: Option<Bound<'py, PyArrayDescr>> = None;
+    for (index, item) in items.iter().enumerate() {
+        // Most are arrays of numpy, and there may be many.
+        let array = match item.cast::<PyUntypedArray>() {
+            Ok(array) => array.clone(),
+            Err(_) => Kind::of(item)?.to_numpy("sequences", item)?,
+        };
+        if array.ndim() != 1 {
+            let shape = text_of(array.shape());
+            let text = format!("sequence {index} must have one axis, got shape {shape}");
+            return Err(argument_error(py, text));
+        }
+        let own = array.dtype();
+        // An empty list becomes floats, which say nothing.
+        if array.len() > 0 {
+            if !matches!(own.kind(), b'i' | b'u') {
+                let text = format!("tokens must be whole numbers, but sequence {index} has {own}");
+                return Err(dtype_error(py, text));
+            }
+            dtype = Some(match dtype {
+                Some(dtype) if dtype.is_equiv_to(&own) => dtype,
+                Some(dtype) => {
+                    numpy(py)?.call_method1("promote_types", (dtype, own))?.cast_into()?
+                }
+                None => own,
+            });
+        }
+        arrays.push(array);
+    }
+    // Of `uint64` and what has a sign, numpy makes floats.
+    let dtype = dtype.filter(|dtype| matches!(dtype.kind(), b'i' | b'u'));
+    let dtype = dtype.unwrap_or_else(|| numpy::dtype::<i64>(py));
+    let lengths = arrays.iter().map(|array| array.len()).collect();
+    let options = PyDict::new(py);
+    options.set_item("dtype", if dtype.itemsize() == 4 { "int32" } else { "int64" })?;
+    options.set_item("casting", "unsafe")?;
+    let flat = numpy(py)?.call_method("concatenate", (arrays,), Some(&options))?.cast_into()?;
+    Ok(Some(Tokens { flat, lengths, dtype: dtype.into_any(), kind }))
+}
+
+fn planned(py: Python<'_>, lengths: &[usize], max_len: usize, method: Method) -> PyResult<Packing> {
+    let packing = if lengths.len() < 256 {
+        pack(lengths, max_len, method)
+    } else {
+        py.detach(|| pack(lengths, max_len, method))
+    };
+    packing.map_err(|error| argument_error(py, error.to_string()))
+}
+
+fn row_length(py: Python<'_>, max_len: i64) -> PyResult<usize> {
+    match i32::try_from(max_len) {
+        Ok(len) if len > 0 => Ok(len as usize),
+        _ => {
+            let text = format!("`max_len` must be from 1 to 2147483647, got {max_len}");
+            Err(argument_error(py, text))
+        }
+    }
+}
+
+fn indices<'py>(py: Python<'py>, numbers: &[usize], kind: Kind) -> PyResult<Array<'py>> {
+    let mut result = Output::<i64>::new(py, &[numbers.len()], kind)?;
+    for (out, number) in result.numbers().iter_mut().zip(numbers) {
+        *out = *number as i64;
+    }
+    result.finish(kind)
+}
+
+/// Where each sequence begins when they lie one after the other.
+fn begins(lengths: &[usize]) -> Vec<usize> {
+    let next = |end: &mut usize, length: &usize| {
+        let begin = *end;
+        *end += length;
+        Some(begin)
+    };
+    lengths.iter().scan(0, next).collect()
+}
