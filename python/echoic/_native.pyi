@@ -26,6 +26,8 @@ __all__ = [
     "PrioritizedReplayBuffer",
     "RemoteTable",
     "ReplayBuffer",
+    "RunningStats",
+    "RunningStatsVec",
     "Sample",
     "SampleInfo",
     "Server",
