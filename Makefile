@@ -52,6 +52,7 @@ bench: build .venv/.installed-demo ## Run the benchmarks, beside physical bounds
 	@python -m benchmarks stream
 	@python -m benchmarks net
 	@python -m benchmarks tables
+	@python -m benchmarks local
 	@python -m benchmarks.migration
 
 .PHONY: docs

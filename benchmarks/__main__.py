@@ -1,4 +1,4 @@
-"""The command line: ``python -m benchmarks {stream,net,tables} [--quick] [--no-peers]``.
+"""The command line: ``python -m benchmarks {stream,net,tables,local} [--quick] [--no-peers]``.
 
 Results go to standard output (or FILE), one JSON object a line; progress and a short
 reading of each result go to standard error. The exit status is 1 when the content check
@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 from benchmarks import report
 from benchmarks.content import ContentError
 from benchmarks.engine import ENGINE, Engine
+from benchmarks.local.ours import ENGINE as LOCAL
 from benchmarks.machine import machine, versions
 from benchmarks.peers import PEERS
 from benchmarks.peers.process import EngineProcess, PeerProcess
@@ -59,7 +60,7 @@ def run(  # noqa: PLR0913 - the options of the command line
 ) -> int:
     """Measure every workload of a suite whose name contains ``only``, on Echoic by default."""
     if engine is None:
-        engine = TABLES if suite == "tables" else ENGINE
+        engine = {"tables": TABLES, "local": LOCAL}.get(suite, ENGINE)
     workloads = [w for w in SUITES[suite](quick) if only in w.name]
     failed = False
     with contextlib.ExitStack() as stack:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from benchmarks import stream
+from benchmarks.local import suite as local
 from benchmarks.net import suite as net
 from benchmarks.tables import suite as tables
 
@@ -17,4 +18,5 @@ SUITES: dict[str, Callable[[bool], list[Workload]]] = {
     "stream": stream.workloads,
     "net": net.workloads,
     "tables": tables.workloads,
+    "local": local.workloads,
 }

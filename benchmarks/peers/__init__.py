@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+
 
 @dataclass(frozen=True)
 class Peer:
@@ -17,6 +19,7 @@ class Peer:
     ``pythons`` are the versions of Python that it installs on, best first; without any, it gets the
     running interpreter. ``requires`` are what it needs besides itself; a peer that does not say
     which numpy it needs gets the running interpreter's, so that both sides slice and copy alike.
+    ``alone`` leaves out what its package asks for and the measured part of it does not need.
     """
 
     name: str
@@ -25,6 +28,7 @@ class Peer:
     suites: tuple[str, ...]
     requires: tuple[str, ...] = ()
     pythons: tuple[str, ...] = ()
+    alone: bool = False
 
     @property
     def requirement(self) -> str:
@@ -43,4 +47,8 @@ PEERS = (
         requires=("tensorflow==2.14.1", "numpy==1.26.4"),
         pythons=("3.11", "3.10"),
     ),
+    # It asks for torch, of some gigabytes, which its native module knows nothing of.
+    Peer("rlox", "1.2.0", "benchmarks.peers.rlox", ("local",), alone=True),
+    Peer("cpprb", "11.0.0", "benchmarks.peers.cpprb", ("local",)),
+    Peer("numpy", np.__version__, "benchmarks.peers.numpy_ring", ("local",)),
 )

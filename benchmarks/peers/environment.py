@@ -41,7 +41,8 @@ def interpreter(peer: Peer) -> Path:
     shutil.rmtree(folder, ignore_errors=True)
     try:
         _make(folder, peer)
-        _run([str(python), "-m", "pip", "install", "--quiet", *requirements])
+        alone = ["--no-deps"] if peer.alone else []
+        _run([str(python), "-m", "pip", "install", "--quiet", *alone, *requirements])
     except UnavailableError as error:
         raise UnavailableError(f"{peer.requirement} does not install: {error}") from error
     stamp.write_text(wanted)

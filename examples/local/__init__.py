@@ -1,0 +1,1 @@
+"""Examples for one process and no server: local buffers and a native collector."""
