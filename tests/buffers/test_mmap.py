@@ -243,7 +243,8 @@ while True:
         for _ in range(40):
             line = child.stdout.readline()
         child.send_signal(signal.SIGKILL)
-        line = ([line, *child.stdout.readlines()])[-1]
+        # The last line may be cut off: the process was killed while it wrote.
+        line = [line for line in (line, *child.stdout.readlines()) if line.endswith("\n")][-1]
     _, pushed = map(int, line.split())
     with MmapReplayBuffer.open(path, keep=False) as buffer:
         found = content(buffer)
