@@ -515,7 +515,7 @@ mod tests {
     #[test]
     fn a_reader_keeps_its_rows_and_stops_writers_that_would_replace_them() {
         let belt = Belt::new(4, 8).unwrap();
-        (0..4).for_each(|value| drop(put(&belt, value)));
+        (0..4).map(|value| put(&belt, value)).for_each(|_| ());
         let reader = belt.read();
         let mut written = 4;
         while let Some(mut stretch) = belt.try_reserve(1) {
@@ -627,7 +627,7 @@ mod tests {
     #[should_panic(expected = "is not in")]
     fn what_has_fallen_off_cannot_be_read() {
         let belt = Belt::new(2, 8).unwrap();
-        (0..5).for_each(|value| drop(put(&belt, value)));
+        (0..5).map(|value| put(&belt, value)).for_each(|_| ());
         belt.read().row(2);
     }
 

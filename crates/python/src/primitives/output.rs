@@ -6,8 +6,8 @@ use pyo3::prelude::*;
 
 use super::kind::Kind;
 use super::plain::{Fresh, Plain};
-use crate::memory::Memory;
 use crate::arena::Arena;
+use crate::memory::Memory;
 
 /// From how many bytes on memory is pooled. The system hands out and takes back smaller pieces without
 /// touching page tables.
