@@ -1,7 +1,7 @@
 //! A data set of steps that does not change: drawn from by step, or by stretches of an episode.
 //!
 //! - [`Dataset`]: columns, and how rows of them become a batch.
-//! - [`column`]: what is given for each step. [`part`]: rows as they lie in memory, and copies of many.
+//! - [`mod@column`]: what is given for each step. [`part`]: rows as they lie in memory, and copies of many.
 //! - [`episodes`]: where episodes begin and end, and what they returned. [`normal`]: mean 0 and spread 1.
 //!
 //! Columns are kept as they were given, or copied: values of a few hundred bytes then lie side by side, so
