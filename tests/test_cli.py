@@ -25,6 +25,7 @@ from echoic.cli.app import app
 from echoic.cli.bench import Report, report
 from echoic.cli.config import Config, ConfigError, Listen, read
 from echoic.cli.doors import transport
+from echoic.cli.serve import Ending
 from echoic.cli.sink import Consumer, Counter, Folder
 from echoic.cli.spec import Field, SpecTextError, example, from_table, mirror, parse, text
 from echoic.cli.status import LineView, PanelView, Reading, choose_view
@@ -976,3 +977,31 @@ def wait_for_load(server: Serving) -> None:
         if " samples=" in line and " samples=0 " not in line:
             return
     pytest.fail("the server ended before any sample came")
+
+
+def test_an_end_that_a_signal_tells_does_not_wait_for_itself() -> None:
+    """A handler runs in the thread that waits, at any instruction of the wait."""
+    ending, handled = Ending(), 0
+
+    def handle(_kind: int, _frame: object) -> None:
+        nonlocal handled
+        handled += 1
+        ending.tell()
+
+    def send() -> None:
+        for _ in range(3000):
+            os.kill(os.getpid(), signal.SIGUSR1)
+            time.sleep(0)
+
+    before = signal.signal(signal.SIGUSR1, handle)
+    try:
+        sender = threading.Thread(target=send)
+        sender.start()
+        noticed = 0
+        while sender.is_alive() or noticed < handled:
+            noticed += ending.wait(0.0001)
+        sender.join()
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert noticed == handled > 0
+    assert not ending.wait(0)

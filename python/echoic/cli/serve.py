@@ -6,8 +6,8 @@ SIGTERM or Ctrl-C ends the intake, clients get a while to finish what they are s
 came in is consumed, a last checkpoint is made if there are any, and a summary ends it.
 """
 
+import queue
 import signal
-import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -174,9 +174,9 @@ def tell(message: Warning | str, *_: object, **__: object) -> None:
 def serve_until_signal(serving: Serving, config: Config) -> None:
     """Serve, drain, and save what there is to be saved."""
     server, sink = serving.server, serving.sink
-    ended = threading.Event()
-    consumer = Consumer(server, sink, failed=ended.set) if sink else None
-    with on_signals(ended.set):
+    ended = Ending()
+    consumer = Consumer(server, sink, failed=ended.tell) if sink else None
+    with on_signals(ended.tell):
         if consumer:
             consumer.start()
         typer.echo(" ".join(["listening", *server.addresses]))
@@ -194,6 +194,29 @@ def serve_until_signal(serving: Serving, config: Config) -> None:
     if isinstance(saved, Exception):
         fail(f"could not make the last checkpoint: {why(saved)}")
     summarise(server, consumer, reading, last, saved)
+
+
+class Ending:
+    """That the end is wanted, which a signal's handler may tell whoever waits for it.
+
+    An event would not do: its lock is held for moments while somebody waits, and a handler that
+    runs in the thread that waits, in such a moment, would wait for that lock for ever.
+    """
+
+    def __init__(self) -> None:
+        self._told: queue.SimpleQueue[None] = queue.SimpleQueue()
+
+    def tell(self) -> None:
+        """Say that the end is wanted."""
+        self._told.put(None)
+
+    def wait(self, seconds: float) -> bool:
+        """Wait for that, for so long; whether it was said."""
+        try:
+            self._told.get(timeout=seconds)
+        except queue.Empty:
+            return False
+        return True
 
 
 def last_checkpoint(server: echoic.Server) -> Path | Exception:
@@ -277,7 +300,7 @@ def described(settings: TableSettings, loaded: int) -> str:
     return f"{text}; {loaded:,d} are there again" if loaded else text
 
 
-def watch(serving: Serving, config: Config, ended: threading.Event) -> Reading:
+def watch(serving: Serving, config: Config, ended: Ending) -> Reading:
     """Show what happens until the end is wanted; returns the last reading."""
     details = [escape(address) for address in serving.server.addresses]
     start = replace(Reading(0.0), tables=serving.look().tables)
