@@ -988,19 +988,17 @@ def test_an_end_that_a_signal_tells_does_not_wait_for_itself() -> None:
         handled += 1
         ending.tell()
 
-    def send() -> None:
-        for _ in range(3000):
-            os.kill(os.getpid(), signal.SIGUSR1)
-            time.sleep(0)
-
+    # Another process sends, so that a signal can come at any moment. An event hung after thousands.
+    code = (
+        f"import os\nfor _ in range(20_000):\n    os.kill({os.getpid()}, {int(signal.SIGUSR1)})\n"
+        "    for _ in range(300):\n        pass\n"
+    )
     before = signal.signal(signal.SIGUSR1, handle)
     try:
-        sender = threading.Thread(target=send)
-        sender.start()
-        noticed = 0
-        while sender.is_alive() or noticed < handled:
-            noticed += ending.wait(0.0001)
-        sender.join()
+        with subprocess.Popen([sys.executable, "-c", code]) as sender:
+            noticed = 0
+            while sender.poll() is None or noticed < handled:
+                noticed += ending.wait(0.0001)
     finally:
         signal.signal(signal.SIGUSR1, before)
     assert noticed == handled > 0
