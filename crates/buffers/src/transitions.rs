@@ -222,25 +222,19 @@ impl Transitions {
     pub fn clear(&self) {
         match &self.index {
             None => self.belt.clear(),
-            Some(index) => {
-                let mut index = lock(index);
-                self.belt.clear();
-                if let Some(episodes) = &mut index.episodes {
-                    episodes.end_all();
-                }
-                if let Some(frames) = &mut index.frames {
-                    frames.forget_latest();
-                }
-                let begin = self.belt.window().start;
-                index.evict(&self.belt, begin);
-            }
+            Some(index) => lock(index).clear(&self.belt),
         }
     }
 
     /// Forgets all rows, and gives the next one this position if nobody reads or writes.
     pub fn restart(&self, position: u64) {
-        self.clear();
+        // One lock for both steps: a row that is published between them would be known at a position that
+        // is then no longer its own.
         let mut index = self.index.as_ref().map(lock);
+        match &mut index {
+            None => self.belt.clear(),
+            Some(index) => index.clear(&self.belt),
+        }
         if self.belt.restart(position)
             && let Some(index) = &mut index
         {
@@ -451,6 +445,18 @@ impl Index {
         }
     }
 
+    /// Empties the window and forgets all that is known of it.
+    fn clear(&mut self, belt: &Belt) {
+        belt.clear();
+        if let Some(episodes) = &mut self.episodes {
+            episodes.end_all();
+        }
+        if let Some(frames) = &mut self.frames {
+            frames.forget_latest();
+        }
+        self.evict(belt, belt.window().start);
+    }
+
     /// Takes note of rows that were published.
     fn note(&mut self, belt: &Belt, positions: Range<u64>, notes: &Notes) {
         let own = positions.clone();
@@ -570,6 +576,26 @@ mod tests {
         );
         rows.clear();
         assert_eq!(rows.with_priorities(|known, _| known.total()), Some(0.0));
+    }
+
+    #[test]
+    fn a_buffer_that_starts_anew_while_others_write_draws_what_is_there() {
+        let settings = Settings { alpha: Some(1.0), ends: Some(vec![1]), ..Settings::default() };
+        let rows = Transitions::new(50, layout(), &settings).unwrap();
+        std::thread::scope(|scope| {
+            let writer = scope.spawn(|| {
+                (0..20_000).for_each(|value| put(&rows, value, false, Notes::default()));
+            });
+            let mut picks = Picks::default();
+            let mut position = 7;
+            while !writer.is_finished() {
+                position += 1_000_003;
+                rows.restart(position);
+                if let Ok((reader, ())) = rows.draw(ask(20, position), &mut picks, |_, _, _| ()) {
+                    picks.positions.iter().for_each(|at| assert_eq!(reader.row(*at).len(), 16));
+                }
+            }
+        });
     }
 
     #[test]

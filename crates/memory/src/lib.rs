@@ -4,15 +4,16 @@
 //!   part that runs in every process is `producer`, and the words themselves are in `control`.
 //! - [`store`]: the ring joined to its column memory: [`BatchStore`], [`Writer`], [`Lease`], and
 //!   [`RemoteStore`] for other processes.
-//! - [`slab`]: rows that come and go one by one, and readers that keep them.
+//! - [`slab`]: rows that come and go one by one, and readers that keep them. [`belt`]: rows that go in the
+//!   order in which they came.
 //! - [`advice`]: telling the system which memory is wanted soon.
 //! - [`block`]: one aligned allocation, touched at start. `mapping`: memory that processes share.
 //! - `arena`: memory for the answers of another process, on Linux.
 //! - [`window`]: rows kept until they are known to have arrived.
 //! - [`event`]: parking and waking without lost wake-ups, across processes; [`signal`]: for tasks too.
 //!
-//! All `unsafe` code about memory lives in `advice`, `arena`, `block`, `mapping`, `control`, `event` (the system call),
-//! `prefetch`, `slab` and `store`; the ring's algorithm is safe code and runs under loom (`crates/memory/tests/loom.rs`).
+//! All `unsafe` code about memory lives in `advice`, `arena`, `belt`, `block`, `mapping`, `control`, `event` (the system
+//! call), `prefetch`, `slab`, `store` and `window`; the ring's algorithm is safe code and runs under loom (`crates/memory/tests/loom.rs`).
 //!
 //! What this crate deliberately does not know: what the bytes mean, the network, Python.
 

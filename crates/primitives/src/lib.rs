@@ -1,7 +1,7 @@
 //! The mathematics of reinforcement learning on slices.
 //!
-//! Every function works on memory that the caller owns, allocates nothing that grows with its input,
-//! starts no thread, and knows neither buffers nor Python.
+//! Every function works on memory that the caller owns, allocates nothing that grows with its input but for
+//! what [`packing`] returns, starts no thread, and knows neither buffers nor Python.
 //!
 //! - [`rollout`], [`layout`], [`flags`]: rewards, values and ends of episodes, and how they lie in memory.
 //! - [`recursion`]: running backwards through time, the one loop that most functions here share.
