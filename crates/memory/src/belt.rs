@@ -325,19 +325,6 @@ impl Stretch<'_> {
         (first, second)
     }
 
-    /// Gives the positions back, if none behind them has been reserved; else their rows become zeros, as in
-    /// a drop.
-    pub fn give_back(self) {
-        let mut state = self.belt.lock();
-        if state.reserved == self.positions.end {
-            state.reserved = self.positions.start;
-            drop(state);
-            std::mem::forget(self);
-        } else {
-            drop(state);
-        }
-    }
-
     /// Lets everybody read the rows, once all earlier ones are published. Says which positions can now be
     /// read that could not before: none while an earlier stretch is being written, and that one's too when
     /// it was waited for.
@@ -550,18 +537,6 @@ mod tests {
         put(&belt, 6);
         let reader = belt.read();
         assert_eq!((0..3).map(|at| value(&reader, at)).collect::<Vec<_>>(), [5, 0, 6]);
-    }
-
-    #[test]
-    fn a_stretch_that_is_given_back_was_never_there() {
-        let belt = Belt::new(8, 8).unwrap();
-        put(&belt, 5);
-        belt.reserve(3).give_back();
-        assert_eq!(put(&belt, 6), 1..2);
-        let (first, second) = (belt.reserve(1), belt.reserve(1));
-        first.give_back();
-        assert_eq!(second.publish(), 3..4);
-        assert_eq!(belt.window(), 0..4);
     }
 
     #[test]

@@ -112,20 +112,18 @@ impl ReplayBuffer {
             observations.row = row;
             let mut own = notes.part(row..row + 1);
             let env = own.envs.first().copied().unwrap_or(0);
-            let Some(mut stretch) = self.rows.belt().try_reserve(1) else {
-                return row - rows.start;
-            };
             let latest = self.rows.latest_frames(env);
             let (numbers, fresh) = find(&observations, stack, latest.as_ref());
             own.taken = latest.map(|(numbers, _)| numbers);
             let mut writer = slab.try_reserve(fresh.len());
-            if writer.len() < fresh.len() {
+            // The position comes last: frames that were reserved can be given back, a position can't.
+            let stretch = (writer.len() == fresh.len()).then(|| self.rows.belt().try_reserve(1));
+            let Some(mut stretch) = stretch.flatten() else {
                 if let Some(numbers) = &own.taken {
                     self.rows.release_frames(numbers);
                 }
-                stretch.give_back();
                 return row - rows.start;
-            }
+            };
             for (at, frame) in fresh.iter().enumerate() {
                 let to = writer.row_mut(at);
                 for (leaf, place) in observations.frame(*frame).zip(form.layout.fields()) {
