@@ -116,6 +116,12 @@ test-python: build .venv/.installed-test .venv/.installed-demo ## Run the Python
 
 ##@ Prove
 
+.PHONY: parity
+parity: build ## Compare returns and advantages with rlax's, in an environment of its own (downloads JAX)
+	@test -d target/parity || uv venv --quiet --python $(VENV)/bin/python target/parity
+	@uv pip install --quiet --python target/parity -r requirements/test.txt rlax
+	@PYTHONPATH=python target/parity/bin/python -m pytest tests/parity
+
 # A folder of its own: the flag changes every crate, and would rebuild `target` back and forth.
 .PHONY: loom
 loom: ## Model-check the ring: every order of its atomic operations, within bounds

@@ -1,5 +1,7 @@
 //! A network without a system: links whose other end is the fuzzer.
 
+pub mod damage;
+
 use std::collections::VecDeque;
 use std::io::{self, IoSliceMut, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};

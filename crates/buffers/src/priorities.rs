@@ -2,11 +2,11 @@
 //!
 //! Rows are known by their slots here. The probability of a row is `p^alpha / Σ p^alpha`, and its weight in
 //! an update is `(N · P)^-beta`, divided by the largest weight that any row of the buffer could have: that
-//! of the smallest priority. That one comes from a tree of minima beside the tree of sums.
+//! of the smallest priority. That one comes from a tree of minima above the leaves of the tree of sums.
 
 use echoic_replay::rng::Rng;
 use echoic_replay::selectors::prioritized::{LEAST, MOST};
-use echoic_replay::selectors::sum_tree::{LANES, SumTree};
+use echoic_replay::selectors::sum_tree::{self, LANES, SumTree};
 
 use crate::error::BufferError;
 
@@ -59,7 +59,10 @@ impl Priorities {
         }
         let most = u64::from(u32::MAX);
         let count = u32::try_from(slots).map_err(|_| BufferError::TooLarge { most, got: slots })?;
-        let (sums, minima) = (SumTree::with_room(count), Minima::new(slots as usize));
+        let (sums, minima) = (
+            SumTree::with_room(count),
+            Minima::new(slots.div_ceil(sum_tree::WIDTH as u64) as usize),
+        );
         Ok(Self { alpha, sums, minima, largest: 1.0 })
     }
 
@@ -94,12 +97,12 @@ impl Priorities {
             self.largest = self.largest.max(priority);
             let weight = self.weight(priority);
             self.sums.set(slot, weight);
-            return self.minima.set(slot as usize, weight);
+            return self.note_least(slot);
         }
         let weights: Vec<(u32, f64)> =
             priorities.iter().map(|(slot, priority)| (*slot, self.weight(*priority))).collect();
         self.sums.set_many(&weights);
-        weights.iter().for_each(|(slot, weight)| self.minima.set(*slot as usize, *weight));
+        weights.iter().for_each(|(slot, _)| self.note_least(*slot));
         self.largest =
             priorities.iter().fold(self.largest, |most, (_, priority)| most.max(*priority));
     }
@@ -108,7 +111,7 @@ impl Priorities {
     pub fn remove(&mut self, slots: impl IntoIterator<Item = u32>) {
         for slot in slots {
             self.sums.set(slot, 0.0);
-            self.minima.set(slot as usize, 0.0);
+            self.note_least(slot);
         }
     }
 
@@ -120,8 +123,16 @@ impl Priorities {
     /// Gives slots the powers that [`Priorities::weight_of`] said.
     pub fn restore(&mut self, weights: &[(u32, f64)], largest: f64) {
         self.sums.set_many(weights);
-        weights.iter().for_each(|(slot, weight)| self.minima.set(*slot as usize, *weight));
+        weights.iter().for_each(|(slot, _)| self.note_least(*slot));
         self.largest = largest;
+    }
+
+    /// Has the minima know of a slot whose power has changed.
+    #[inline]
+    fn note_least(&mut self, slot: u32) {
+        let above_zero = |power: &f64| if *power > 0.0 { *power } else { f64::INFINITY };
+        let least = self.sums.siblings(slot).iter().map(above_zero).fold(f64::INFINITY, f64::min);
+        self.minima.set(slot as usize / sum_tree::WIDTH, least);
     }
 
     /// Draws `count` slots; none when all priorities are zero.
@@ -169,7 +180,7 @@ impl Priorities {
     }
 }
 
-/// The smallest of many numbers above zero. Zero stands for none.
+/// The smallest of many numbers.
 #[derive(Debug)]
 struct Minima {
     /// The numbers first; each further level has the minima of groups of the one before.
@@ -187,9 +198,9 @@ impl Minima {
         Self { levels }
     }
 
+    #[inline]
     fn set(&mut self, index: usize, value: f64) {
-        let mut value = if value > 0.0 { value } else { f64::INFINITY };
-        let mut index = index;
+        let (mut index, mut value) = (index, value);
         for level in &mut self.levels {
             let before = std::mem::replace(&mut level[index], value);
             if before == value {
@@ -219,16 +230,17 @@ mod tests {
     proptest! {
         #[test]
         fn the_least_is_the_smallest_above_zero(
-            count in 1usize..600,
-            steps in prop::collection::vec((0usize..600, prop_oneof![Just(0.0), 0.1..9.0f64]), 0..200),
+            count in 1u32..600,
+            steps in prop::collection::vec((0u32..600, prop_oneof![Just(0.0), 0.1..9.0f64]), 0..200),
         ) {
-            let mut minima = Minima::new(count);
-            let mut plain = vec![0.0; count];
-            for (index, value) in steps {
-                minima.set(index % count, value);
-                plain[index % count] = value;
+            let mut priorities = Priorities::new(count.into(), 1.0).unwrap();
+            let mut plain = vec![0.0; count as usize];
+            for steps in steps.chunks(3) {
+                let steps: Vec<_> = steps.iter().map(|(slot, value)| (slot % count, *value)).collect();
+                priorities.set_many(&steps);
+                steps.iter().for_each(|(slot, value)| plain[*slot as usize] = *value);
                 let least = plain.iter().copied().filter(|v| *v > 0.0).fold(f64::INFINITY, f64::min);
-                prop_assert_eq!(minima.least(), least);
+                prop_assert_eq!(priorities.minima.least(), least);
             }
         }
     }

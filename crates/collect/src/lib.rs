@@ -3,7 +3,7 @@
 //! - [`mod@env`]: the dynamics of four classic control tasks, each a few pure functions.
 //! - [`vector`]: many copies of one of them, stepped together, each with its own random stream.
 //! - [`policy`]: what chooses actions, and the actor-critic network that we bring.
-//! - [`rollout`]: some steps of all environments under a policy, with advantages; [`gae`]: those.
+//! - [`rollout`]: some steps of all environments under a policy, with advantages.
 //! - [`collector`]: a thread that makes rollouts ahead of whoever takes them.
 //! - [`error`]: what can go wrong.
 //!
@@ -15,7 +15,6 @@
 pub mod collector;
 pub mod env;
 pub mod error;
-pub mod gae;
 pub mod policy;
 pub mod rollout;
 pub mod vector;

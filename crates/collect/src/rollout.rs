@@ -8,11 +8,12 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use echoic_primitives::gae::gae;
+use echoic_primitives::{Flags, Truncation};
 use echoic_replay::rng::Rng;
 
 use crate::env::{Actions, Space};
 use crate::error::Error;
-use crate::gae;
 use crate::policy::{Layout, Policy, head};
 use crate::vector::{Autoreset, Envs, Outcome, open};
 
@@ -69,7 +70,7 @@ pub struct Rollout {
     pub log_probs: Vec<f32>,
     /// The value of each observation.
     pub values: Vec<f32>,
-    /// See [`gae`].
+    /// See [`gae`](echoic_primitives::gae).
     pub advantages: Vec<f32>,
     /// The advantages and the values together.
     pub returns: Vec<f32>,
@@ -83,7 +84,9 @@ pub struct Rollout {
     pub version: u64,
     /// What was seen where the time was over, in order.
     cut: Vec<f32>,
+    /// What that was worth: in order, and where it was seen.
     cut_values: Vec<f32>,
+    final_values: Vec<f32>,
 }
 
 fn zeros<T: Clone + Default>(lens: &[usize]) -> Result<Vec<T>, Error> {
@@ -120,6 +123,7 @@ impl Rollout {
             version: 0,
             cut: Vec::new(),
             cut_values: Vec::new(),
+            final_values: numbers()?,
         })
     }
 }
@@ -248,19 +252,27 @@ impl Worker {
         policy.values(&self.now, &mut rollout.last_values);
         rollout.cut_values.resize(rollout.cut.len() / seen, 0.0);
         policy.values(&rollout.cut, &mut rollout.cut_values);
-        let steps = gae::Steps {
-            rewards: &rollout.rewards,
-            values: &rollout.values,
-            terminated: &rollout.terminated,
-            truncated: &rollout.truncated,
-            cut_values: &rollout.cut_values,
-            last_values: &rollout.last_values,
-        };
-        gae::advantages(steps, plan.gamma, plan.lambda, &mut rollout.advantages);
-        let both = rollout.advantages.iter().zip(&rollout.values);
-        for (to, (advantage, value)) in rollout.returns.iter_mut().zip(both) {
-            *to = advantage + value;
+        let cut = rollout.truncated.iter().zip(&mut rollout.final_values).filter(|(cut, _)| **cut);
+        for ((_, to), value) in cut.zip(&rollout.cut_values) {
+            *to = *value;
         }
+        let steps = echoic_primitives::Rollout {
+            layout: echoic_primitives::Layout::TimeMajor {
+                steps: plan.steps,
+                sequences: plan.envs,
+            },
+            rewards: &rollout.rewards,
+            values: Some(&rollout.values),
+            last_values: &rollout.last_values,
+            terminated: Flags::Bools(&rollout.terminated),
+            truncation: Some(Truncation {
+                truncated: Flags::Bools(&rollout.truncated),
+                final_values: &rollout.final_values,
+            }),
+        };
+        let (advantages, returns) = (&mut rollout.advantages, &mut rollout.returns);
+        gae(&steps, plan.gamma, plan.lambda, Some(advantages), Some(returns))
+            .expect("a rollout's parts have one length");
         Ok(true)
     }
 

@@ -30,8 +30,11 @@ use crate::block::{AllocError, Untouched};
 use crate::prefetch::prefetch_at;
 use crate::slab::Field;
 
-/// How many rows are asked for ahead of the copy.
-const AHEAD: usize = 32;
+/// How many rows are copied together.
+const BLOCK: usize = 8;
+
+/// How many blocks ahead of the copy memory is asked for.
+const AHEAD: usize = 2;
 
 /// See the [module](self).
 ///
@@ -405,47 +408,54 @@ impl Reader<'_> {
             assert_eq!(field.bytes.checked_mul(positions.len()), Some(column.len()), "{field:?}");
         }
         // A block of rows at a time and in it field by field, so that what is the same for all values of a
-        // field is decided once for many, while the rows are still near.
-        let ask_for = |rows: &[u64]| rows.iter().for_each(|position| self.prefetch(*position));
-        let mut ahead = positions.chunks(AHEAD);
-        ahead.next().into_iter().for_each(ask_for);
+        // field is decided once for many, while the rows are still near. Blocks are small, and memory is
+        // asked for some blocks ahead, so that the processor waits for lines while it copies others: it can
+        // wait for about a dozen at once, and stands still when it is asked for more.
+        let mut ahead = positions.iter();
+        ahead.by_ref().take(AHEAD * BLOCK).for_each(|position| self.prefetch(*position));
+        let mut near: [&[u8]; BLOCK] = [&[]; BLOCK];
         let mut first = 0;
-        for rows in positions.chunks(AHEAD) {
-            ahead.next().into_iter().for_each(ask_for);
+        for block in positions.chunks(BLOCK) {
+            ahead.by_ref().take(BLOCK).for_each(|position| self.prefetch(*position));
+            for (row, position) in near.iter_mut().zip(block) {
+                *row = self.row(*position);
+            }
             for (field, column) in fields.iter().zip(columns.iter_mut()) {
-                let range = first * field.bytes..(first + rows.len()) * field.bytes;
-                self.copy(rows, *field, &mut column[range]);
+                let range = first * field.bytes..(first + block.len()) * field.bytes;
+                copy(&near[..block.len()], *field, &mut column[range]);
             }
-            first += rows.len();
+            first += block.len();
         }
     }
+}
 
-    /// Copies a field of these rows.
-    fn copy(&self, rows: &[u64], field: Field, column: &mut [u8]) {
-        match field.bytes {
-            0 => {}
-            1 => self.copy_few::<1>(rows, field, column),
-            2 => self.copy_few::<2>(rows, field, column),
-            4 => self.copy_few::<4>(rows, field, column),
-            8 => self.copy_few::<8>(rows, field, column),
-            12 => self.copy_few::<12>(rows, field, column),
-            16 => self.copy_few::<16>(rows, field, column),
-            24 => self.copy_few::<24>(rows, field, column),
-            32 => self.copy_few::<32>(rows, field, column),
-            bytes => {
-                for (row, to) in rows.iter().zip(column.chunks_exact_mut(bytes)) {
-                    to.copy_from_slice(&self.row(*row)[field.offset..field.offset + bytes]);
-                }
+/// Copies a field of these rows.
+#[inline]
+fn copy(rows: &[&[u8]], field: Field, column: &mut [u8]) {
+    match field.bytes {
+        0 => {}
+        1 => copy_few::<1>(rows, field, column),
+        2 => copy_few::<2>(rows, field, column),
+        4 => copy_few::<4>(rows, field, column),
+        8 => copy_few::<8>(rows, field, column),
+        12 => copy_few::<12>(rows, field, column),
+        16 => copy_few::<16>(rows, field, column),
+        24 => copy_few::<24>(rows, field, column),
+        32 => copy_few::<32>(rows, field, column),
+        bytes => {
+            for (row, to) in rows.iter().zip(column.chunks_exact_mut(bytes)) {
+                to.copy_from_slice(&row[field.offset..field.offset + bytes]);
             }
         }
     }
+}
 
-    /// As [`Reader::copy`] for a size that the compiler knows: a few instructions for each, not a call.
-    fn copy_few<const BYTES: usize>(&self, rows: &[u64], field: Field, column: &mut [u8]) {
-        let (values, _) = column.as_chunks_mut::<BYTES>();
-        for (row, to) in rows.iter().zip(values) {
-            to.copy_from_slice(&self.row(*row)[field.offset..field.offset + BYTES]);
-        }
+/// As [`copy`] for a size that the compiler knows: a few instructions for each, not a call.
+#[inline]
+fn copy_few<const BYTES: usize>(rows: &[&[u8]], field: Field, column: &mut [u8]) {
+    let (values, _) = column.as_chunks_mut::<BYTES>();
+    for (row, to) in rows.iter().zip(values) {
+        to.copy_from_slice(&row[field.offset..field.offset + BYTES]);
     }
 }
 

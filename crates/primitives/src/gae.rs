@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use crate::error::Error;
 use crate::exp::Real;
+use crate::prefetch::prefetch;
 use crate::recursion::{Ahead, Recursion, run};
 use crate::rollout::Rollout;
 
@@ -83,6 +84,11 @@ impl<R: Real> Recursion<R> for Gae<'_, R> {
             a[i] = rewards[i] + self.gamma * next[i] - values[i];
             b[i] = self.decay * keep[i];
         }
+    }
+
+    fn prefetch(&self, at: Range<usize>) {
+        let outputs = [self.advantages.as_deref(), self.returns.as_deref()];
+        outputs.into_iter().flatten().for_each(|output| prefetch(&output[at.clone()]));
     }
 
     #[inline(always)]

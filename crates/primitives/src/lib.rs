@@ -31,6 +31,7 @@ mod blocks;
 pub mod groups;
 pub mod kl;
 pub mod packing;
+mod prefetch;
 pub mod stats;
 pub mod weights;
 

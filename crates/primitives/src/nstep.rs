@@ -42,11 +42,7 @@ pub fn nstep_returns<R: Real>(
     if n == 0 {
         return Err(Error::NoSteps);
     }
-    let sums = Sums { rollout, values, n, gamma };
-    vectorized(
-        #[inline(always)]
-        || sums.run(returns),
-    );
+    Sums { rollout, values, n, gamma }.run(returns);
     Ok(())
 }
 
@@ -68,7 +64,6 @@ struct Block<'a, R> {
 }
 
 impl<R: Real> Sums<'_, R> {
-    #[inline(always)]
     fn run(&self, returns: &mut [R]) {
         let mut scratch = Scratch::default();
         let last_values = self.rollout.last_values;
@@ -101,9 +96,17 @@ impl<R: Real> Sums<'_, R> {
         }
     }
 
+    #[inline(never)]
+    fn block(&self, block: Block<'_, R>, scratch: &mut Scratch<R>, returns: &mut [R]) {
+        vectorized(
+            #[inline(always)]
+            || self.tiles(block, scratch, returns),
+        );
+    }
+
     /// Tiles of rows, each with the windows that reach out of it.
     #[inline(always)]
-    fn block(&self, block: Block<'_, R>, scratch: &mut Scratch<R>, returns: &mut [R]) {
+    fn tiles(&self, block: Block<'_, R>, scratch: &mut Scratch<R>, returns: &mut [R]) {
         let Block { first, rows, width, stride, .. } = block;
         let n = self.n.min(rows.max(1));
         // At least as many rows as a window has, so that not more is looked at than summed up.

@@ -10,6 +10,7 @@
 //! A NaN or an infinity spreads to all earlier steps of its sequence, across the ends of episodes too,
 //! because zero times it is NaN.
 
+use std::hint::black_box;
 use std::ops::Range;
 
 use crate::error::Error;
@@ -20,6 +21,9 @@ use crate::simd::vectorized;
 
 /// Steps of a tile. The scratch below and what it is made from fit into 32 KiB, even in `f64`.
 const TILE: usize = 256;
+
+/// Steps that are put together.
+const LANES: usize = 8;
 
 /// Sequences side by side of which rows are taken as a whole. A wider panel would not stay in the
 /// second cache from one row to the next; a narrower one touches more pages than it has to.
@@ -38,6 +42,9 @@ pub struct Ahead<'a, R> {
 pub trait Recursion<R: Real> {
     /// Writes `a` and `b`.
     fn coefficients(&self, at: Range<usize>, ahead: Ahead<'_, R>, a: &mut [R], b: &mut [R]);
+
+    /// Has the processor fetch what only this needs of some steps, to read or to write.
+    fn prefetch(&self, at: Range<usize>);
 
     /// Makes outputs of `now`, the `x` of the steps, and `later`, those of the steps after them.
     fn finish(&mut self, at: Range<usize>, ahead: Ahead<'_, R>, now: &[R], later: &[R]);
@@ -66,24 +73,17 @@ pub fn run<R: Real>(
     recursion: &mut impl Recursion<R>,
 ) -> Result<(), Error> {
     rollout.check()?;
-    vectorized(
-        #[inline(always)]
-        || run_all(rollout, recursion),
-    );
-    Ok(())
-}
-
-#[inline(always)]
-fn run_all<R: Real>(rollout: &Rollout<'_, R>, recursion: &mut impl Recursion<R>) {
     let mut scratch = Scratch::new();
+    // The last sequence first: then memory is walked through from its end to its beginning, and what
+    // comes next is near.
     match rollout.layout {
         Layout::SequenceMajor { sequences, steps } => {
-            for row in 0..sequences {
+            for row in (0..sequences).rev() {
                 run_one(rollout, recursion, &mut scratch, row, row * steps..(row + 1) * steps);
             }
         }
         Layout::Ragged { offsets } => {
-            for (row, pair) in offsets.windows(2).enumerate() {
+            for (row, pair) in offsets.windows(2).enumerate().rev() {
                 run_one(rollout, recursion, &mut scratch, row, pair[0]..pair[1]);
             }
         }
@@ -97,10 +97,10 @@ fn run_all<R: Real>(rollout: &Rollout<'_, R>, recursion: &mut impl Recursion<R>)
             run_wide(rollout, recursion, &mut scratch, steps, sequences);
         }
     }
+    Ok(())
 }
 
 /// One sequence, whose steps follow each other.
-#[inline(always)]
 fn run_one<R: Real>(
     rollout: &Rollout<'_, R>,
     recursion: &mut impl Recursion<R>,
@@ -113,14 +113,13 @@ fn run_one<R: Real>(
     let mut end = all.end;
     while end > all.start {
         let start = all.start.max(end.saturating_sub(TILE));
-        scratch.tile(rollout, recursion, start..end, 1, following, &mut carry);
+        scratch.tile(rollout, recursion, start..end, before(start), 1, following, &mut carry);
         following = rollout.values.map(|values| &values[start..=start]);
         end = start;
     }
 }
 
 /// Sequences side by side, of which at least one whole row fits into a tile.
-#[inline(always)]
 fn run_narrow<R: Real>(
     rollout: &Rollout<'_, R>,
     recursion: &mut impl Recursion<R>,
@@ -138,14 +137,14 @@ fn run_narrow<R: Real>(
     while end > 0 {
         let start = end.saturating_sub(rows);
         let at = start * width..end * width;
-        scratch.tile(rollout, recursion, at.clone(), width, following, &mut carry[..width]);
+        let soon = before(at.start);
+        scratch.tile(rollout, recursion, at.clone(), soon, width, following, &mut carry[..width]);
         following = rollout.values.map(|values| &values[at.start..at.start + width]);
         end = start;
     }
 }
 
 /// More sequences side by side than fit into a tile.
-#[inline(always)]
 fn run_wide<R: Real>(
     rollout: &Rollout<'_, R>,
     recursion: &mut impl Recursion<R>,
@@ -159,101 +158,156 @@ fn run_wide<R: Real>(
         let carry = &mut carry[..width];
         carry.fill(R::ZERO);
         for step in (0..steps).rev() {
-            let mut done = 0;
-            while done < width {
-                let column = panel + done;
-                let carry = &mut carry[done..width.min(done + TILE)];
-                done += carry.len();
-                let columns = column..column + carry.len();
-                let start = step * sequences + column;
-                let after = start + sequences;
+            for start in (0..width).step_by(TILE) {
+                let carry = &mut carry[start..width.min(start + TILE)];
+                let columns = panel + start..panel + start + carry.len();
+                let at = step * sequences + columns.start..step * sequences + columns.end;
                 let following = if step + 1 == steps {
                     Some(&rollout.last_values[columns])
                 } else {
-                    rollout.values.map(|values| &values[after..after + carry.len()])
+                    rollout.values.map(|values| &values[at.start + sequences..at.end + sequences])
                 };
-                let at = start..start + carry.len();
-                scratch.tile(rollout, recursion, at, carry.len(), following, carry);
+                let soon = at.end..rollout.rewards.len().min(at.end + TILE);
+                scratch.tile(rollout, recursion, at, soon, carry.len(), following, carry);
             }
         }
     }
+}
+
+/// The steps before some.
+fn before(start: usize) -> Range<usize> {
+    start.saturating_sub(TILE)..start
 }
 
 /// What a tile needs.
 struct Scratch<R> {
     next: [R; TILE],
     keep: [R; TILE],
-    a: [R; TILE],
-    b: [R; TILE],
+    a: [R; TILE + LANES],
+    b: [R; TILE + LANES],
+    c: [R; TILE + LANES],
+    d: [R; TILE + LANES],
     /// The `x` of the tile's steps, and behind them those of the row after it.
     x: [R; 2 * TILE],
 }
 
 impl<R: Real> Scratch<R> {
-    #[inline(always)]
     fn new() -> Self {
-        let zeros = [R::ZERO; TILE];
-        Self { next: zeros, keep: zeros, a: zeros, b: zeros, x: [R::ZERO; 2 * TILE] }
+        let (tile, padded) = ([R::ZERO; TILE], [R::ZERO; TILE + LANES]);
+        Self {
+            next: tile,
+            keep: tile,
+            a: padded,
+            b: padded,
+            c: padded,
+            d: padded,
+            x: [R::ZERO; 2 * TILE],
+        }
     }
 
     /// Takes the steps at `at`, whole rows of `width`. `carry` is the `x` of the row after them, and
-    /// becomes that of their first.
-    #[inline(always)]
+    /// becomes that of their first. `soon` is where the next tile will be, as far as is known.
+    #[inline(never)]
     fn tile(
         &mut self,
         rollout: &Rollout<'_, R>,
         recursion: &mut impl Recursion<R>,
         at: Range<usize>,
+        soon: Range<usize>,
         width: usize,
         following: Option<&[R]>,
         carry: &mut [R],
     ) {
         let len = at.len();
+        rollout.prefetch(soon.clone());
         let (next, keep) = (&mut self.next[..len], &mut self.keep[..len]);
         rollout.ends(at.clone(), width, following, next, keep);
+        recursion.prefetch(soon);
         let ahead = Ahead { next, keep };
-        let (a, b) = (&mut self.a[..len], &mut self.b[..len]);
-        recursion.coefficients(at.clone(), ahead, a, b);
+        let (a, b) = (&mut self.a[..len + LANES], &mut self.b[..len + LANES]);
+        let room = Steps { sums: &mut self.c, products: &mut self.d };
         let x = &mut self.x[..len + width];
         x[len..].copy_from_slice(carry);
-        if width == 1 {
-            run_serial(a, b, x);
-        } else {
-            run_rows(a, b, x, width);
-        }
-        recursion.finish(at, ahead, &x[..len], &x[width..]);
+        vectorized(
+            #[inline(always)]
+            || {
+                recursion.coefficients(at.clone(), ahead, a, b);
+                if width == 1 {
+                    run_serial(Steps { sums: a, products: b }, room, x);
+                } else {
+                    run_rows(&a[..len], &b[..len], x, width);
+                }
+                recursion.finish(at, ahead, &x[..len], &x[width..]);
+            },
+        );
         carry.copy_from_slice(&x[..width]);
     }
 }
 
-/// `x[i] = a[i] + b[i] x[i + 1]`.
+/// What is added to each step, and with what the one after it is multiplied.
+struct Steps<'a, R> {
+    sums: &'a mut [R],
+    products: &'a mut [R],
+}
+
+/// `x[i] = a[i] + b[i] x[i + 1]`. `steps` and `room` have [`LANES`] more than there are steps.
 ///
-/// Taken literally, each step waits for a multiplication and an addition of the one after it. So four
-/// steps are put together first, `x[i] = A + B x[i + 4]`, which waits for nothing, and only every fourth
-/// step waits for another. (Doubling the distance three times in vector instructions takes longer: it
-/// writes all coefficients again each time.)
+/// Taken literally, each step waits for a multiplication and an addition of the one after it. So steps are
+/// put together first, until there is `x[i] = A + B x[i + 8]`: that is done in vectors which wait for
+/// nothing, and only then one vector waits for another.
 #[inline(always)]
-fn run_serial<R: Real>(a: &[R], b: &[R], x: &mut [R]) {
-    let mut at = a.len();
-    let mut later = x[at];
-    let (b, x) = (&b[..at], &mut x[..at]);
-    while at >= 4 {
-        at -= 4;
-        let (a, b, x) = (&a[at..at + 4], &b[at..at + 4], &mut x[at..at + 4]);
-        let (a3, b3) = (a[3], b[3]);
-        let (a2, b2) = (a[2] + b[2] * a3, b[2] * b3);
-        let (a1, b1) = (a[1] + b[1] * a2, b[1] * b2);
-        let (a0, b0) = (a[0] + b[0] * a1, b[0] * b1);
-        x[3] = a3 + b3 * later;
-        x[2] = a2 + b2 * later;
-        x[1] = a1 + b1 * later;
-        later = a0 + b0 * later;
-        x[0] = later;
+fn run_serial<'a, R: Real>(mut steps: Steps<'a, R>, mut room: Steps<'a, R>, x: &mut [R]) {
+    let len = x.len() - 1;
+    // Behind the end, steps that change nothing.
+    for steps in [&mut steps, &mut room] {
+        steps.sums[len..].fill(R::ZERO);
+        steps.products[len..].fill(R::ONE);
     }
+    // A compiler that knew this number would keep what it has read for the next step, which is slower
+    // than vectors that read it again.
+    put_together(&steps, black_box(1), &mut room, len);
+    put_together(&room, 2, &mut steps, len);
+    put_together(&steps, 4, &mut room, len);
+    let mut later = [x[len]; LANES];
+    let (first_a, a) = room.sums[..len].as_rchunks();
+    let (first_b, b) = room.products[..len].as_rchunks();
+    let (first_x, x) = x[..len].as_rchunks_mut();
+    let mut at = a.len();
     while at > 0 {
         at -= 1;
-        later = a[at] + b[at] * later;
+        later = plus_product(&a[at], &b[at], &later);
         x[at] = later;
+    }
+    let missing = LANES - first_x.len();
+    for i in 0..first_x.len() {
+        first_x[i] = first_a[i] + first_b[i] * later[missing + i];
+    }
+}
+
+/// `a + b c`.
+#[inline(always)]
+fn plus_product<R: Real>(a: &[R; LANES], b: &[R; LANES], c: &[R; LANES]) -> [R; LANES] {
+    let mut sum = [R::ZERO; LANES];
+    for i in 0..LANES {
+        sum[i] = a[i] + b[i] * c[i];
+    }
+    sum
+}
+
+/// Puts each step and the one so many behind it together.
+#[inline(always)]
+fn put_together<R: Real>(
+    steps: &Steps<'_, R>,
+    distance: usize,
+    out: &mut Steps<'_, R>,
+    len: usize,
+) {
+    let (a, a_behind) = (&steps.sums[..len], &steps.sums[distance..][..len]);
+    let (b, b_behind) = (&steps.products[..len], &steps.products[distance..][..len]);
+    let (sums, products) = (&mut out.sums[..len], &mut out.products[..len]);
+    for i in 0..len {
+        sums[i] = a[i] + b[i] * a_behind[i];
+        products[i] = b[i] * b_behind[i];
     }
 }
 

@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use crate::error::Error;
 use crate::exp::Real;
+use crate::prefetch::prefetch;
 use crate::recursion::{Ahead, Recursion, one_step, run};
 use crate::rollout::Rollout;
 use crate::vtrace::at_most;
@@ -55,6 +56,12 @@ impl<R: Real> Recursion<R> for Retrace<'_, R> {
             let trace = self.lam * at_most(R::ONE, log_rhos[i].exp());
             a[i] = trace * (rewards[i] + self.gamma * next[i] - q_values[i]);
             b[i] = self.gamma * trace * keep[i];
+        }
+    }
+
+    fn prefetch(&self, at: Range<usize>) {
+        for slice in [self.log_rhos, self.q_values, self.targets] {
+            prefetch(&slice[at.clone()]);
         }
     }
 

@@ -18,6 +18,8 @@ use crate::error::Error;
 use crate::exp::Real;
 use crate::flags::Flags;
 use crate::layout::Layout;
+use crate::prefetch::prefetch;
+use crate::simd::vectorized;
 
 /// Episodes that were cut off.
 #[derive(Clone, Copy, Debug)]
@@ -68,9 +70,22 @@ impl<R: Real> Rollout<'_, R> {
         Ok(())
     }
 
+    /// Has the processor fetch what is there of some steps.
+    pub(crate) fn prefetch(&self, at: Range<usize>) {
+        prefetch(&self.rewards[at.clone()]);
+        self.values.into_iter().for_each(|values| prefetch(&values[at.clone()]));
+        if let Some(Truncation { truncated, final_values }) = &self.truncation {
+            truncated.prefetch(at.clone());
+            prefetch(&final_values[at.clone()]);
+        }
+        self.terminated.prefetch(at);
+    }
+
     /// Writes the next values of some steps, and for each of them one or, where an episode ends with
     /// it, zero. `width` sequences lie side by side; `following` is what comes after the last row.
-    #[inline(always)]
+    ///
+    /// Compiled once for all functions that need it: it has a loop for each form of flags.
+    #[inline(never)]
     pub(crate) fn ends(
         &self,
         at: Range<usize>,
@@ -82,75 +97,70 @@ impl<R: Real> Rollout<'_, R> {
         let inner = at.len() - width;
         let (next, next_last) = next.split_at_mut(inner);
         let (keep, keep_last) = keep.split_at_mut(inner);
-        // Where values have no part, there are zeros.
-        let zeros = [R::ZERO; ZEROS];
         let split = at.start + inner;
-        match self.values {
-            Some(values) => {
-                let values = &values[at.start + width..at.end];
+        let values = self.values.map(|values| &values[at.start + width..at.end]);
+        vectorized(
+            #[inline(always)]
+            || {
                 self.ends_of(at.start..split, values, next, keep);
+                self.ends_of(split..at.end, following, next_last, keep_last);
+            },
+        );
+    }
+
+    #[inline(always)]
+    fn ends_of(&self, at: Range<usize>, values: Option<&[R]>, next: &mut [R], keep: &mut [R]) {
+        self.terminated.unset(at.clone(), keep);
+        if let Some(truncation) = &self.truncation {
+            let (zeros, mut going) = ([R::ZERO; FEW], [R::ZERO; FEW]);
+            for start in (0..at.len()).step_by(FEW) {
+                let some = start..at.len().min(start + FEW);
+                let steps = at.start + some.start..at.start + some.end;
+                let (going, keep) = (&mut going[..some.len()], &mut keep[some.clone()]);
+                truncation.truncated.unset(steps.clone(), going);
+                let values = values.map_or(&zeros[..some.len()], |values| &values[some.clone()]);
+                choose(&mut next[some], keep, going, &truncation.final_values[steps], values);
+                multiply(keep, going);
             }
-            None => self.ends_of_zeros(at.start..split, &zeros, next, keep),
-        }
-        match following {
-            Some(following) => self.ends_of(split..at.end, following, next_last, keep_last),
-            None => self.ends_of_zeros(split..at.end, &zeros, next_last, keep_last),
-        }
-    }
-
-    #[inline(always)]
-    fn ends_of_zeros(&self, at: Range<usize>, zeros: &[R; ZEROS], next: &mut [R], keep: &mut [R]) {
-        let mut done = 0;
-        while done < at.len() {
-            let len = ZEROS.min(at.len() - done);
-            let start = at.start + done;
-            let (next, keep) = (&mut next[done..done + len], &mut keep[done..done + len]);
-            self.ends_of(start..start + len, &zeros[..len], next, keep);
-            done += len;
-        }
-    }
-
-    #[inline(always)]
-    fn ends_of(&self, at: Range<usize>, values: &[R], next: &mut [R], keep: &mut [R]) {
-        let Some(truncation) = &self.truncation else {
-            return self.terminated.cut(at, values, next, keep);
-        };
-        let (mut ends, mut cuts) = ([R::ZERO; ZEROS], [R::ZERO; ZEROS]);
-        let mut done = 0;
-        while done < at.len() {
-            let len = ZEROS.min(at.len() - done);
-            let start = at.start + done;
-            let (ends, cuts) = (&mut ends[..len], &mut cuts[..len]);
-            self.terminated.mark(start..start + len, ends);
-            truncation.truncated.mark(start..start + len, cuts);
-            let finals = &truncation.final_values[start..start + len];
-            let values = &values[done..done + len];
-            choose(&mut next[done..done + len], ends, cuts, finals, values);
-            neither(&mut keep[done..done + len], ends, cuts);
-            done += len;
+        } else if let Some(values) = values {
+            keep_those(next, keep, values);
+        } else {
+            next.fill(R::ZERO);
         }
     }
 }
 
-/// Steps for which zeros and marks are on the stack.
-const ZEROS: usize = 64;
+/// Steps of which marks are on the stack.
+const FEW: usize = 64;
+
+// Where it is decided whether to write at all, processors are slow: so what is chosen never goes to where it
+// was.
 
 #[inline(always)]
-fn choose<R: Real>(next: &mut [R], ends: &[R], cuts: &[R], finals: &[R], values: &[R]) {
+fn keep_those<R: Real>(next: &mut [R], keep: &[R], values: &[R]) {
     let len = next.len();
-    let (ends, cuts) = (&ends[..len], &cuts[..len]);
+    let (keep, values) = (&keep[..len], &values[..len]);
+    for i in 0..len {
+        next[i] = if keep[i] == R::ZERO { R::ZERO } else { values[i] };
+    }
+}
+
+#[inline(always)]
+fn choose<R: Real>(next: &mut [R], keep: &[R], going: &[R], finals: &[R], values: &[R]) {
+    let len = next.len();
+    let (keep, going) = (&keep[..len], &going[..len]);
     let (finals, values) = (&finals[..len], &values[..len]);
     for i in 0..len {
-        let open = if cuts[i] == R::ZERO { values[i] } else { finals[i] };
-        next[i] = if ends[i] == R::ZERO { open } else { R::ZERO };
+        let open = if going[i] == R::ZERO { finals[i] } else { values[i] };
+        next[i] = if keep[i] == R::ZERO { R::ZERO } else { open };
     }
 }
 
 #[inline(always)]
-fn neither<R: Real>(keep: &mut [R], ends: &[R], cuts: &[R]) {
+fn multiply<R: Real>(keep: &mut [R], going: &[R]) {
     let len = keep.len();
-    let (ends, cuts) = (&ends[..len], &cuts[..len]);
+    let going = &going[..len];
     for i in 0..len {
-        keep[i] = if ends[i] + cuts[i] == R::ZERO { R::ONE } else { R::ZERO };
+        keep[i] = keep[i] * going[i];
     }
 }

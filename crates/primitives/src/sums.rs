@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use crate::error::Error;
 use crate::exp::Real;
+use crate::prefetch::prefetch;
 use crate::recursion::{Ahead, Recursion, run};
 use crate::rollout::Rollout;
 
@@ -41,6 +42,10 @@ impl<R: Real> Recursion<R> for Sums<'_, R> {
             a[i] = rewards[i] + self.gamma * next[i];
             b[i] = self.gamma * keep[i];
         }
+    }
+
+    fn prefetch(&self, at: Range<usize>) {
+        prefetch(&self.sums[at]);
     }
 
     #[inline(always)]

@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use crate::error::Error;
 use crate::exp::Real;
+use crate::prefetch::prefetch;
 use crate::recursion::{Ahead, Recursion, one_step, run};
 use crate::rollout::Rollout;
 
@@ -62,6 +63,12 @@ impl<R: Real> Recursion<R> for Upgo<'_, R> {
             let up = expected >= values[i];
             a[i] = if up { expected - values[i] } else { R::ZERO };
             b[i] = if up { self.gamma * keep[i] } else { R::ZERO };
+        }
+    }
+
+    fn prefetch(&self, at: Range<usize>) {
+        for slice in [&*self.returns, self.advantages] {
+            prefetch(&slice[at.clone()]);
         }
     }
 

@@ -5,6 +5,7 @@ use std::ops::Range;
 use crate::error::Error;
 use crate::exp::Real;
 use crate::gae::sums;
+use crate::prefetch::prefetch;
 use crate::recursion::{Ahead, Recursion, one_step, run};
 use crate::rollout::Rollout;
 
@@ -88,6 +89,12 @@ impl<R: Real> Recursion<R> for Vtrace<'_, R> {
             let weight = log_rhos[i].exp();
             a[i] = at_most(rho, weight) * (rewards[i] + gamma * next[i] - values[i]);
             b[i] = gamma * lam * at_most(c, weight) * keep[i];
+        }
+    }
+
+    fn prefetch(&self, at: Range<usize>) {
+        for slice in [self.log_rhos, self.targets, self.advantages] {
+            prefetch(&slice[at.clone()]);
         }
     }
 

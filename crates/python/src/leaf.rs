@@ -185,17 +185,20 @@ impl Source {
         stride: usize,
         column: usize,
     ) {
-        let mut from = match &self.bytes {
+        assert!(column + BYTES <= stride, "the column is inside the row");
+        let from = match &self.bytes {
             // SAFETY: inside the array's memory by the caller's promise.
             Bytes::Array { data, .. } => unsafe { data.add(offset) },
             Bytes::Inline(bytes) => bytes[offset..offset + BYTES].as_ptr(),
         };
-        for row in rows.chunks_exact_mut(stride) {
-            let to: &mut [u8; BYTES] =
-                row[column..].first_chunk_mut().expect("the column is inside the row");
+        let (count, to) = (rows.len() / stride, rows.as_mut_ptr());
+        for row in 0..count {
             // SAFETY: by the caller's promise there is a value for each row.
-            unsafe { from.copy_to_nonoverlapping(to.as_mut_ptr(), BYTES) };
-            from = from.wrapping_add(BYTES);
+            let value = unsafe { from.add(row * BYTES) };
+            // SAFETY: so many rows are there, and the column is inside each.
+            let place = unsafe { to.add(row * stride + column) };
+            // SAFETY: both are valid for so many bytes; no array has memory of rows.
+            unsafe { value.copy_to_nonoverlapping(place, BYTES) };
         }
     }
 }

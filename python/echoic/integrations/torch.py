@@ -1,4 +1,4 @@
-"""The native policies as a torch module, and their weights as flat arrays.
+"""The native policies as a torch module, their weights as flat arrays, and batches for a GPU.
 
 Importing this module imports torch.
 """
@@ -12,9 +12,10 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
+from echoic import _trees
 from echoic.errors import SpecError
 
-__all__ = ["ActorCritic", "load_flat", "to_flat"]
+__all__ = ["ActorCritic", "load_flat", "pinned_like", "to_flat"]
 
 
 class ActorCritic(nn.Module):  # type: ignore[misc]
@@ -97,3 +98,35 @@ def load_flat(module: Any, flat: npt.ArrayLike) -> None:
             part = tensor[start : start + parameter.numel()]
             parameter.copy_(part.reshape(parameter.shape))
             start += parameter.numel()
+
+
+def pinned_like(batch: Any) -> tuple[Any, Any]:
+    """Make page-locked room for batches, from which a GPU takes them while the program goes on.
+
+    Where there is no CUDA the memory is of the usual kind, so that a program runs there too.
+
+    Args:
+        batch: A batch as ``sample`` gives it; only its shapes and dtypes count.
+
+    Returns:
+        The same memory twice: as arrays, for ``sample(…, out=arrays)``, and as tensors, for
+        ``tensor.to("cuda", non_blocking=True)``. Before the next ``sample`` writes to it, the GPU
+        must have taken what is there: ``torch.cuda.current_stream().synchronize()``.
+
+    Example:
+        >>> import echoic
+        >>> buffer = echoic.ReplayBuffer(100, obs_dim=4, act_dim=1)
+        >>> buffer.push([1, 2, 3, 4], [0], 1.0, False, False, [2, 3, 4, 5])
+        >>> arrays, tensors = pinned_like(buffer.sample(32))
+        >>> batch = buffer.sample(32, out=arrays)
+        >>> tensors["obs"][0]
+        tensor([1., 2., 3., 4.])
+    """
+    pin = torch.cuda.is_available()
+
+    def room(leaf: Any) -> Any:
+        dtype = torch.from_numpy(np.empty(0, leaf.dtype)).dtype
+        return torch.empty(leaf.shape, dtype=dtype, pin_memory=pin)
+
+    tensors = _trees.tree_map(room, batch)
+    return _trees.tree_map(lambda tensor: tensor.numpy(), tensors), tensors

@@ -170,6 +170,7 @@ pub fn mask_bytes<'a>(
     Ok(match mask.flags() {
         Flags::None => None,
         Flags::Bytes(bytes) => Some(Cow::Borrowed(bytes)),
+        Flags::Bools(flags) => Some(flags.iter().copied().map(u8::from).collect()),
         Flags::Single(numbers) => Some(numbers.iter().map(|on| u8::from(*on != 0.0)).collect()),
         Flags::Double(numbers) => Some(numbers.iter().map(|on| u8::from(*on != 0.0)).collect()),
     })

@@ -16,7 +16,7 @@
 use echoic_memory::roomy;
 
 /// Children of a node.
-const WIDTH: usize = 8;
+pub const WIDTH: usize = 8;
 
 /// Searches that go down together: enough that waiting for memory is a small part of their time.
 pub const LANES: usize = 64;
@@ -130,6 +130,14 @@ impl SumTree {
     pub fn get(&self, index: u32) -> f64 {
         let (line, child) = place(index);
         self.levels.first().and_then(|leaves| leaves.get(line)).map_or(0.0, |line| line.0[child])
+    }
+
+    /// The weights of the indices that share a line with this one, those of each multiple of [`WIDTH`] and
+    /// the next ones; nothing if none was ever set.
+    #[inline]
+    pub fn siblings(&self, index: u32) -> &[f64] {
+        let (line, _) = place(index);
+        self.levels.first().and_then(|leaves| leaves.get(line)).map_or(&[], |line| &line.0)
     }
 
     /// Sets a weight. The tree grows up to `index`.
