@@ -1,7 +1,7 @@
-"""Every local buffer, collector and primitive in the call form that programs for rlox are written in.
+"""Every local buffer, collector and primitive in the call form that programs for rlox have.
 
-What they compute is tested elsewhere; here it is that such a program runs once its import is changed, and
-gets the keys, shapes and dtypes that it counts on.
+What they compute is tested elsewhere; here it is that such a program runs once its import is
+changed, and gets the keys, shapes and dtypes that it counts on.
 """
 
 from __future__ import annotations

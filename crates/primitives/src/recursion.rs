@@ -73,110 +73,42 @@ pub fn run<R: Real>(
     recursion: &mut impl Recursion<R>,
 ) -> Result<(), Error> {
     rollout.check()?;
-    let mut scratch = Scratch::new();
+    let mut run = Run { rollout, recursion, scratch: Scratch::new() };
     // The last sequence first: then memory is walked through from its end to its beginning, and what
     // comes next is near.
     match rollout.layout {
         Layout::SequenceMajor { sequences, steps } => {
-            for row in (0..sequences).rev() {
-                run_one(rollout, recursion, &mut scratch, row, row * steps..(row + 1) * steps);
-            }
+            (0..sequences).rev().for_each(|row| run.one(row, row * steps..(row + 1) * steps));
         }
         Layout::Ragged { offsets } => {
-            for (row, pair) in offsets.windows(2).enumerate().rev() {
-                run_one(rollout, recursion, &mut scratch, row, pair[0]..pair[1]);
-            }
+            let rows = offsets.windows(2).enumerate().rev();
+            rows.for_each(|(row, pair)| run.one(row, pair[0]..pair[1]));
         }
-        Layout::TimeMajor { sequences: 1, steps } => {
-            run_one(rollout, recursion, &mut scratch, 0, 0..steps);
-        }
-        Layout::TimeMajor { steps, sequences } if sequences <= TILE => {
-            run_narrow(rollout, recursion, &mut scratch, steps, sequences);
-        }
-        Layout::TimeMajor { steps, sequences } => {
-            run_wide(rollout, recursion, &mut scratch, steps, sequences);
-        }
+        Layout::TimeMajor { sequences: 1, steps } => run.one(0, 0..steps),
+        Layout::TimeMajor { steps, sequences } if sequences <= TILE => run.narrow(steps, sequences),
+        Layout::TimeMajor { steps, sequences } => run.wide(steps, sequences),
     }
     Ok(())
 }
 
-/// One sequence, whose steps follow each other.
-fn run_one<R: Real>(
-    rollout: &Rollout<'_, R>,
-    recursion: &mut impl Recursion<R>,
-    scratch: &mut Scratch<R>,
-    row: usize,
-    all: Range<usize>,
-) {
-    let mut carry = [R::ZERO];
-    let mut following = Some(&rollout.last_values[row..=row]);
-    let mut end = all.end;
-    while end > all.start {
-        let start = all.start.max(end.saturating_sub(TILE));
-        scratch.tile(rollout, recursion, start..end, before(start), 1, following, &mut carry);
-        following = rollout.values.map(|values| &values[start..=start]);
-        end = start;
+/// Where one or several whole rows of sequences side by side are, and where the next ones will be, as far
+/// as is known.
+struct Place {
+    at: Range<usize>,
+    soon: Range<usize>,
+}
+
+impl Place {
+    /// Steps whose next ones are those before them.
+    fn backwards(at: Range<usize>) -> Self {
+        Self { soon: at.start.saturating_sub(TILE)..at.start, at }
     }
 }
 
-/// Sequences side by side, of which at least one whole row fits into a tile.
-fn run_narrow<R: Real>(
-    rollout: &Rollout<'_, R>,
-    recursion: &mut impl Recursion<R>,
-    scratch: &mut Scratch<R>,
-    steps: usize,
-    width: usize,
-) {
-    if width == 0 {
-        return;
-    }
-    let rows = TILE / width;
-    let mut carry = [R::ZERO; TILE];
-    let mut following = Some(rollout.last_values);
-    let mut end = steps;
-    while end > 0 {
-        let start = end.saturating_sub(rows);
-        let at = start * width..end * width;
-        let soon = before(at.start);
-        scratch.tile(rollout, recursion, at.clone(), soon, width, following, &mut carry[..width]);
-        following = rollout.values.map(|values| &values[at.start..at.start + width]);
-        end = start;
-    }
-}
-
-/// More sequences side by side than fit into a tile.
-fn run_wide<R: Real>(
-    rollout: &Rollout<'_, R>,
-    recursion: &mut impl Recursion<R>,
-    scratch: &mut Scratch<R>,
-    steps: usize,
-    sequences: usize,
-) {
-    let mut carry = vec![R::ZERO; PANEL.min(sequences)];
-    for panel in (0..sequences).step_by(PANEL) {
-        let width = PANEL.min(sequences - panel);
-        let carry = &mut carry[..width];
-        carry.fill(R::ZERO);
-        for step in (0..steps).rev() {
-            for start in (0..width).step_by(TILE) {
-                let carry = &mut carry[start..width.min(start + TILE)];
-                let columns = panel + start..panel + start + carry.len();
-                let at = step * sequences + columns.start..step * sequences + columns.end;
-                let following = if step + 1 == steps {
-                    Some(&rollout.last_values[columns])
-                } else {
-                    rollout.values.map(|values| &values[at.start + sequences..at.end + sequences])
-                };
-                let soon = at.end..rollout.rewards.len().min(at.end + TILE);
-                scratch.tile(rollout, recursion, at, soon, carry.len(), following, carry);
-            }
-        }
-    }
-}
-
-/// The steps before some.
-fn before(start: usize) -> Range<usize> {
-    start.saturating_sub(TILE)..start
+struct Run<'a, R, C> {
+    rollout: &'a Rollout<'a, R>,
+    recursion: &'a mut C,
+    scratch: Scratch<R>,
 }
 
 /// What a tile needs.
@@ -194,40 +126,86 @@ struct Scratch<R> {
 impl<R: Real> Scratch<R> {
     fn new() -> Self {
         let (tile, padded) = ([R::ZERO; TILE], [R::ZERO; TILE + LANES]);
-        Self {
-            next: tile,
-            keep: tile,
-            a: padded,
-            b: padded,
-            c: padded,
-            d: padded,
-            x: [R::ZERO; 2 * TILE],
+        let (a, b, c, d) = (padded, padded, padded, padded);
+        Self { next: tile, keep: tile, a, b, c, d, x: [R::ZERO; 2 * TILE] }
+    }
+}
+
+impl<'a, R: Real, C: Recursion<R>> Run<'a, R, C> {
+    /// One sequence, whose steps follow each other.
+    fn one(&mut self, row: usize, all: Range<usize>) {
+        let mut carry = [R::ZERO];
+        let mut following = Some(&self.rollout.last_values[row..=row]);
+        let mut end = all.end;
+        while end > all.start {
+            let start = all.start.max(end.saturating_sub(TILE));
+            self.tile(Place::backwards(start..end), following, &mut carry);
+            following = self.values(start..start + 1);
+            end = start;
         }
     }
 
-    /// Takes the steps at `at`, whole rows of `width`. `carry` is the `x` of the row after them, and
-    /// becomes that of their first. `soon` is where the next tile will be, as far as is known.
+    /// Sequences side by side, of which at least one whole row fits into a tile.
+    fn narrow(&mut self, steps: usize, width: usize) {
+        if width == 0 {
+            return;
+        }
+        let rows = TILE / width;
+        let mut carry = [R::ZERO; TILE];
+        let mut following = Some(self.rollout.last_values);
+        let mut end = steps;
+        while end > 0 {
+            let start = end.saturating_sub(rows);
+            let at = start * width..end * width;
+            self.tile(Place::backwards(at.clone()), following, &mut carry[..width]);
+            following = self.values(at.start..at.start + width);
+            end = start;
+        }
+    }
+
+    /// More sequences side by side than fit into a tile.
+    fn wide(&mut self, steps: usize, sequences: usize) {
+        let mut carry = vec![R::ZERO; PANEL.min(sequences)];
+        for panel in (0..sequences).step_by(PANEL) {
+            let width = PANEL.min(sequences - panel);
+            let carry = &mut carry[..width];
+            carry.fill(R::ZERO);
+            for step in (0..steps).rev() {
+                for start in (0..width).step_by(TILE) {
+                    let carry = &mut carry[start..width.min(start + TILE)];
+                    let columns = panel + start..panel + start + carry.len();
+                    let at = step * sequences + columns.start..step * sequences + columns.end;
+                    let following = if step + 1 == steps {
+                        Some(&self.rollout.last_values[columns])
+                    } else {
+                        self.values(at.start + sequences..at.end + sequences)
+                    };
+                    let soon = at.end..self.rollout.rewards.len().min(at.end + TILE);
+                    self.tile(Place { at, soon }, following, carry);
+                }
+            }
+        }
+    }
+
+    fn values(&self, at: Range<usize>) -> Option<&'a [R]> {
+        self.rollout.values.map(|values| &values[at])
+    }
+
+    /// Takes some steps. `following` are the values of the row after them, and `carry` is its `x`, which
+    /// becomes that of their first row.
     #[inline(never)]
-    fn tile(
-        &mut self,
-        rollout: &Rollout<'_, R>,
-        recursion: &mut impl Recursion<R>,
-        at: Range<usize>,
-        soon: Range<usize>,
-        width: usize,
-        following: Option<&[R]>,
-        carry: &mut [R],
-    ) {
-        let len = at.len();
+    fn tile(&mut self, Place { at, soon }: Place, following: Option<&[R]>, carry: &mut [R]) {
+        let Self { rollout, recursion, scratch } = self;
+        let (len, width) = (at.len(), carry.len());
         rollout.prefetch(soon.clone());
-        let (next, keep) = (&mut self.next[..len], &mut self.keep[..len]);
+        let (next, keep) = (&mut scratch.next[..len], &mut scratch.keep[..len]);
         rollout.ends(at.clone(), width, following, next, keep);
         recursion.prefetch(soon);
         let ahead = Ahead { next, keep };
-        let (a, b) = (&mut self.a[..len + LANES], &mut self.b[..len + LANES]);
-        let room = Steps { sums: &mut self.c, products: &mut self.d };
-        let x = &mut self.x[..len + width];
+        let (a, b) = (&mut scratch.a[..len + LANES], &mut scratch.b[..len + LANES]);
+        let x = &mut scratch.x[..len + width];
         x[len..].copy_from_slice(carry);
+        let room = Steps { sums: &mut scratch.c, products: &mut scratch.d };
         vectorized(
             #[inline(always)]
             || {

@@ -64,6 +64,10 @@ impl ReplayBuffer {
             done += written;
             if written < part.len() {
                 py.detach(|| {
+                    // A reader may keep rows' places, which has nothing to do with frames.
+                    if !self.rows.belt().has_room_for(1) {
+                        return self.rows.belt().wait_for_room(1);
+                    }
                     let readers = match self.rows.frames() {
                         Some((slab, _)) => slab.waits_for_readers(),
                         None => false,
