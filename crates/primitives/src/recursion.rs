@@ -25,6 +25,9 @@ const TILE: usize = 256;
 /// Steps that are put together.
 const LANES: usize = 8;
 
+/// Room behind a tile, for [`LANES`] steps more, in whole lines of the cache.
+const PAD: usize = 16;
+
 /// Sequences side by side of which rows are taken as a whole. A wider panel would not stay in the
 /// second cache from one row to the next; a narrower one touches more pages than it has to.
 const PANEL: usize = 4096;
@@ -112,20 +115,24 @@ struct Run<'a, R, C> {
 }
 
 /// What a tile needs.
+///
+/// Each array begins with a line of the cache. Those that are read and written together do not lie nearly
+/// a page apart: processors look at places within a page first, and would wait for what was written.
+#[repr(C, align(64))]
 struct Scratch<R> {
     next: [R; TILE],
     keep: [R; TILE],
-    a: [R; TILE + LANES],
-    b: [R; TILE + LANES],
-    c: [R; TILE + LANES],
-    d: [R; TILE + LANES],
+    a: [R; TILE + PAD],
+    c: [R; TILE + PAD],
+    b: [R; TILE + PAD],
+    d: [R; TILE + PAD],
     /// The `x` of the tile's steps, and behind them those of the row after it.
     x: [R; 2 * TILE],
 }
 
 impl<R: Real> Scratch<R> {
     fn new() -> Self {
-        let (tile, padded) = ([R::ZERO; TILE], [R::ZERO; TILE + LANES]);
+        let (tile, padded) = ([R::ZERO; TILE], [R::ZERO; TILE + PAD]);
         let (a, b, c, d) = (padded, padded, padded, padded);
         Self { next: tile, keep: tile, a, b, c, d, x: [R::ZERO; 2 * TILE] }
     }
@@ -193,33 +200,44 @@ impl<'a, R: Real, C: Recursion<R>> Run<'a, R, C> {
 
     /// Takes some steps. `following` are the values of the row after them, and `carry` is its `x`, which
     /// becomes that of their first row.
-    #[inline(never)]
-    fn tile(&mut self, Place { at, soon }: Place, following: Option<&[R]>, carry: &mut [R]) {
-        let Self { rollout, recursion, scratch } = self;
-        let (len, width) = (at.len(), carry.len());
-        rollout.prefetch(soon.clone());
-        let (next, keep) = (&mut scratch.next[..len], &mut scratch.keep[..len]);
-        rollout.ends(at.clone(), width, following, next, keep);
-        recursion.prefetch(soon);
-        let ahead = Ahead { next, keep };
-        let (a, b) = (&mut scratch.a[..len + LANES], &mut scratch.b[..len + LANES]);
-        let x = &mut scratch.x[..len + width];
-        x[len..].copy_from_slice(carry);
-        let room = Steps { sums: &mut scratch.c, products: &mut scratch.d };
-        vectorized(
-            #[inline(always)]
-            || {
-                recursion.coefficients(at.clone(), ahead, a, b);
-                if width == 1 {
-                    run_serial(Steps { sums: a, products: b }, room, x);
-                } else {
-                    run_rows(&a[..len], &b[..len], x, width);
-                }
-                recursion.finish(at, ahead, &x[..len], &x[width..]);
-            },
-        );
-        carry.copy_from_slice(&x[..width]);
+    fn tile(&mut self, place: Place, following: Option<&[R]>, carry: &mut [R]) {
+        tile(self.rollout, self.recursion, &mut self.scratch, place, following, carry);
     }
+}
+
+/// See [`Run::tile`]. Arguments and not fields, so that the compiler knows that they do not overlap.
+#[inline(never)]
+fn tile<R: Real>(
+    rollout: &Rollout<'_, R>,
+    recursion: &mut impl Recursion<R>,
+    scratch: &mut Scratch<R>,
+    Place { at, soon }: Place,
+    following: Option<&[R]>,
+    carry: &mut [R],
+) {
+    let (len, width) = (at.len(), carry.len());
+    rollout.prefetch(soon.clone());
+    let (next, keep) = (&mut scratch.next[..len], &mut scratch.keep[..len]);
+    rollout.ends(at.clone(), width, following, next, keep);
+    recursion.prefetch(soon);
+    let ahead = Ahead { next, keep };
+    let (a, b) = (&mut scratch.a[..len + LANES], &mut scratch.b[..len + LANES]);
+    let x = &mut scratch.x[..len + width];
+    x[len..].copy_from_slice(carry);
+    let room = Steps { sums: &mut scratch.c, products: &mut scratch.d };
+    vectorized(
+        #[inline(always)]
+        || {
+            recursion.coefficients(at.clone(), ahead, a, b);
+            if width == 1 {
+                run_serial(Steps { sums: a, products: b }, room, x);
+            } else {
+                run_rows(&a[..len], &b[..len], x, width);
+            }
+            recursion.finish(at, ahead, &x[..len], &x[width..]);
+        },
+    );
+    carry.copy_from_slice(&x[..width]);
 }
 
 /// What is added to each step, and with what the one after it is multiplied.
