@@ -318,7 +318,40 @@ class Server:
         """
 
     def metrics(self) -> dict[str, float]:
-        """Return every number by name: those of :attr:`info`, and refusals by reason."""
+        """Return every number by name: those of :attr:`info`, refusals by reason, those of tables.
+
+        A name is of the form ``table_items.NAME``; the guide to metrics has them all.
+        """
+
+    def serve_metrics(
+        self, address: str = "127.0.0.1:0", *, token: bytes | None = None, insecure: bool = False
+    ) -> str:
+        """Let Prometheus and its like read all numbers over HTTP, until the server is closed.
+
+        Two threads of their own answer, which never need the GIL.
+
+        Args:
+            address: ``host:port`` to listen at; port 0 is any free one.
+            token: What readers must send, as ``Authorization: Bearer …``.
+            insecure: Allows an address that other machines can reach without a token.
+
+        Returns:
+            The URL of the numbers.
+
+        Raises:
+            OSError: The address can't be had.
+            ValueError: The address is none, or needs a token.
+            ClosedError: The server is closed.
+
+        Example:
+            >>> import urllib.request
+            >>> import echoic
+            >>> server = echoic.Server(tables=[echoic.Table("replay", max_size=100)])
+            >>> with server, urllib.request.urlopen(server.serve_metrics()) as answer:
+            ...     lines = answer.read().decode().splitlines()
+            >>> 'echoic_table_max_items{table="replay"} 100' in lines
+            True
+        """
 
     def checkpoint(self) -> Path:
         """Write a checkpoint, and remove those that are older than the ones to be kept.

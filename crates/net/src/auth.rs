@@ -30,6 +30,14 @@ impl Token {
         (!secret.is_empty()).then(|| Self(hmac::Key::new(hmac::HMAC_SHA256, secret)))
     }
 
+    /// Whether these bytes are the token, in a time that does not depend on how wrong they are.
+    pub fn is(&self, secret: &[u8]) -> bool {
+        let Some(other) = Self::new(secret) else { return false };
+        let nonce = Nonce::default();
+        let proof = other.prove(Side::Client, &nonce, &nonce, b"the same");
+        self.verify(Side::Client, &nonce, &nonce, b"the same", &proof)
+    }
+
     /// The proof that `side` said `message` in the conversation with these nonces.
     pub fn prove(&self, side: Side, client: &Nonce, server: &Nonce, message: &[u8]) -> Proof {
         let tag = hmac::sign(&self.0, &transcript(side, client, server, message));
@@ -75,6 +83,15 @@ pub fn random<const N: usize>() -> std::io::Result<[u8; N]> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_the_same_bytes_are_the_token() {
+        let token = Token::new(b"secret").unwrap();
+        assert!(token.is(b"secret"));
+        assert!(
+            ![&b"secre"[..], b"secret ", b"Secret", b""].into_iter().any(|other| token.is(other))
+        );
+    }
 
     #[test]
     fn a_proof_holds_for_its_side_nonces_and_message_only() {

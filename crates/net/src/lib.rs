@@ -6,6 +6,7 @@
 //! - [`transport`]: ways for bytes to come and go: TCP, TLS, Unix sockets, and yours.
 //! - [`server`]: from connections to samples in a stream.
 //! - [`client`]: from samples to a connection, each exactly once.
+//! - [`observe`]: the numbers of a server, by name and over HTTP.
 //!
 //! This crate knows nothing of Python, and has no `unsafe` code.
 #![forbid(unsafe_code)]
@@ -13,6 +14,7 @@
 pub mod address;
 pub mod auth;
 pub mod client;
+pub mod observe;
 pub mod server;
 mod spare;
 pub mod transport;

@@ -5,6 +5,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use echoic_net::client::{LinkError, probe as probe_at};
+use echoic_net::observe::{Endpoint, EndpointError, Numbers};
 use echoic_net::server::{ConnectionInfo, DoorInfo, OpenError, Options, Served, Server};
 use echoic_net::transport::{TlsFiles, UseError, dial_to, listen_at};
 use echoic_net::{Address, Token};
@@ -17,7 +18,10 @@ use crate::wait;
 
 /// All doors of one server.
 #[derive(Default)]
-pub struct Doors(Mutex<Vec<Server>>);
+pub struct Doors {
+    servers: Mutex<Vec<Server>>,
+    endpoints: Mutex<Vec<Endpoint>>,
+}
 
 /// The numbers of all doors together.
 pub struct DoorNumbers {
@@ -83,9 +87,25 @@ fn errno(kind: std::io::ErrorKind) -> Option<i32> {
     })
 }
 
+/// What Python is told of it.
+pub fn endpoint_error(error: &EndpointError) -> PyErr {
+    let text = error.to_string();
+    match error {
+        EndpointError::System { source, .. } => match source.raw_os_error() {
+            Some(number) => PyOSError::new_err((number, text)),
+            None => PyOSError::new_err(text),
+        },
+        _ => PyValueError::new_err(text),
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 impl Doors {
     fn lock(&self) -> MutexGuard<'_, Vec<Server>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.servers)
     }
 
     /// Opens a door; where it is in fact.
@@ -115,10 +135,32 @@ impl Doors {
             }
         });
         self.lock().append(&mut doors);
+        // Last, so that they can be watched while they close.
+        let endpoints = std::mem::take(&mut *lock(&self.endpoints));
+        drop(endpoints);
     }
 
     pub fn addresses(&self) -> Vec<String> {
         self.lock().iter().map(|door| door.address().to_string()).collect()
+    }
+
+    /// Answers those who ask for numbers over HTTP, until the doors are closed; where.
+    pub fn observe(
+        &self,
+        address: &str,
+        token: Option<Token>,
+        insecure: bool,
+        numbers: impl Fn() -> Numbers + Send + Sync + 'static,
+    ) -> Result<String, EndpointError> {
+        let endpoint = Endpoint::open(address, token, insecure, numbers)?;
+        let url = format!("http://{}/metrics", endpoint.address());
+        lock(&self.endpoints).push(endpoint);
+        Ok(url)
+    }
+
+    /// What each connection tells of itself.
+    pub fn all_connections(&self) -> Vec<ConnectionInfo> {
+        self.lock().iter().flat_map(Server::connections).collect()
     }
 
     /// The sum over all doors.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use echoic_net::observe::Numbers;
 use echoic_net::server::{Options, Served};
 use echoic_net::transport::TlsFiles;
 use echoic_replay::stream::Wait;
@@ -16,7 +17,7 @@ use pyo3::types::{PyDict, PyList, PyTuple, PyType};
 
 use crate::checkpoints;
 use crate::doors::{self, Doors};
-use crate::error::{Doing, is_ours, stream_error, table_error};
+use crate::error::{Doing, closed_error, is_ours, stream_error, table_error};
 use crate::fork::Process;
 use crate::leaf::{Many, One, ShapeRule, Source};
 use crate::sample::{Sample, SampleInfo};
@@ -209,7 +210,45 @@ impl Server {
         for (code, count) in self.doors.info().refused {
             metrics.set_item(format!("connections_refused.{code}"), count)?;
         }
+        let mut numbers = Numbers::default();
+        self.tables.all().iter().for_each(|table| numbers.add_table(table));
+        for (name, value) in numbers.flat() {
+            metrics.set_item(name, value)?;
+        }
         Ok(metrics)
+    }
+
+    /// Lets Prometheus and its like read all numbers; where.
+    #[pyo3(signature = (address="127.0.0.1:0", *, token=None, insecure=false))]
+    fn serve_metrics(
+        &self,
+        py: Python<'_>,
+        address: &str,
+        token: Option<&[u8]>,
+        insecure: bool,
+    ) -> PyResult<String> {
+        self.process.check(py)?;
+        if self.closed() {
+            return Err(closed_error(py, "the server is closed"));
+        }
+        let token = doors::token(token)?;
+        let stream = self.stream.as_ref().map(|side| Arc::clone(&side.stream));
+        let tables = Arc::clone(&self.tables);
+        // Not the other way round too: an endpoint ends when the doors are closed or gone.
+        let doors = Arc::downgrade(&self.doors);
+        let numbers = move || {
+            let mut numbers = Numbers::default();
+            if let Some(stream) = &stream {
+                numbers.add_stream(&stream.info());
+            }
+            tables.all().iter().for_each(|table| numbers.add_table(table));
+            if let Some(doors) = doors.upgrade() {
+                numbers.add_doors(&doors.info(), &doors.all_connections());
+            }
+            numbers
+        };
+        py.detach(|| self.doors.observe(address, token, insecure, numbers))
+            .map_err(|error| doors::endpoint_error(&error))
     }
 
     /// Writes a checkpoint; where it is.

@@ -58,7 +58,8 @@ class Config:
     """A whole server: its stream if it has a spec, its tables, and where it listens.
 
     `save` is for the stream; `checkpoints` and `journal` are for the tables, and the first has also
-    what nobody took yet of the stream.
+    what nobody took yet of the stream. `metrics` is where numbers are read over HTTP; the token and
+    `insecure` of the first address hold there too.
     """
 
     spec: tuple[Field, ...] = ()
@@ -71,6 +72,7 @@ class Config:
     tables: tuple[TableSettings, ...] = ()
     checkpoints: Checkpointer | None = None
     journal: Path | None = None
+    metrics: str | None = None
 
 
 def read(path: Path) -> Config:
@@ -116,6 +118,7 @@ class Reader:
             "tables": tables,
             "checkpoints": self._checkpoints,
             "journal": self._path,
+            "metrics": string,
         }
         self.listen: dict[str, Convert] = {
             "address": string,

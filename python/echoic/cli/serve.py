@@ -24,7 +24,7 @@ import echoic
 from echoic.cli import spec as specs
 from echoic.cli.config import Config, ConfigError, Listen, read
 from echoic.cli.console import fail, say
-from echoic.cli.doors import transport
+from echoic.cli.doors import read_token, transport
 from echoic.cli.make_tables import make_table
 from echoic.cli.options import SpecText, TokenFile, spec_of
 from echoic.cli.sink import Consumer, Counter, Folder, Sink
@@ -79,6 +79,14 @@ def serve(  # noqa: PLR0913 - one argument for each option
         Path | None,
         typer.Option(metavar="DIR", help="Write each batch there as an uncompressed .npz file."),
     ] = None,
+    metrics: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOST:PORT",
+            help="Answer Prometheus and its like there, by the rules of the first --address; "
+            "port 0 is any free one.",
+        ),
+    ] = None,
     drain: Annotated[
         float | None,
         typer.Option(
@@ -113,6 +121,7 @@ def serve(  # noqa: PLR0913 - one argument for each option
         "batch_size": batch_size,
         "buffers": buffers,
         "save": save,
+        "metrics": metrics,
         "drain": drain,
         "interval": interval,
     }
@@ -245,13 +254,25 @@ def open_all(config: Config) -> Serving:
         fail(why(error))
     try:
         server.start()
+        url = open_metrics(server, config)
     except ValueError as error:
         # The text has the names of Python's arguments.
         names = " (here: --token-file, --insecure)" if "insecure=" in str(error) else ""
         fail(f"{error}{names}")
     except OSError as error:
         fail(why(error))
+    if url:
+        say(f"numbers are at {url}")
     return Serving(server, tables, sink, time.monotonic())
+
+
+def open_metrics(server: echoic.Server, config: Config) -> str | None:
+    """Where numbers can be read, if anywhere."""
+    if config.metrics is None:
+        return None
+    first = config.listen[0]
+    token = read_token(first.token_file)
+    return server.serve_metrics(config.metrics, token=token, insecure=first.insecure)
 
 
 def open_sink(server: echoic.Server, config: Config) -> Sink:

@@ -134,6 +134,15 @@ pub struct TableInfo {
     pub row_bytes: usize,
 }
 
+/// What would keep callers waiting.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Obstacles {
+    /// Those who insert.
+    pub insert: Option<Reason>,
+    /// Those who sample.
+    pub sample: Option<Reason>,
+}
+
 impl Table {
     /// An empty table.
     ///
@@ -375,6 +384,19 @@ impl Table {
     /// Whether `count` items may be inserted now.
     pub fn can_insert(&self, count: usize) -> bool {
         self.lock().insertable(count as u64).is_ok_and(|most| most == count as u64)
+    }
+
+    /// Why a call for one item would wait now, if it would.
+    pub fn blocked(&self) -> Obstacles {
+        let core = self.lock();
+        let reason = |obstacle| match obstacle {
+            Obstacle::Blocked(reason) => Some(reason),
+            Obstacle::Failed(_) => None,
+        };
+        Obstacles {
+            insert: core.insertable(1).err().and_then(reason),
+            sample: core.check_sample(1).err().and_then(reason),
+        }
     }
 
     /// Changes priorities, all or none; how many of the items are still there. Keys of items that have

@@ -1,0 +1,389 @@
+//! Every number, its name, and what it means.
+
+use echoic_replay::table::{Table, TableInfo, Waits};
+use echoic_replay::{StreamInfo, Summary};
+
+use crate::server::{ConnectionInfo, DoorInfo};
+
+/// How a number changes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// It only grows, while the server lives.
+    Counter,
+    /// It goes up and down.
+    Gauge,
+    /// Quantiles of something, how many there were, and their sum.
+    Summary,
+}
+
+/// A number.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Number {
+    /// What is added to the family's name.
+    pub suffix: &'static str,
+    /// Of what it is, by kind of thing.
+    pub labels: Vec<(&'static str, String)>,
+    /// The number itself.
+    pub value: f64,
+}
+
+/// Numbers of one meaning.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Family {
+    /// Its name, which begins with `echoic_`.
+    pub name: &'static str,
+    /// What it means.
+    pub help: &'static str,
+    /// How they change.
+    pub kind: Kind,
+    /// The numbers.
+    pub numbers: Vec<Number>,
+}
+
+/// Numbers, by family.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Numbers(Vec<Family>);
+
+type Labels = Vec<(&'static str, String)>;
+
+impl Numbers {
+    /// The families, in the order in which they came.
+    pub fn families(&self) -> &[Family] {
+        &self.0
+    }
+
+    /// Every number by one name: that of its family and suffix, without `echoic_`, and its labels' values,
+    /// with points between them.
+    pub fn flat(&self) -> impl Iterator<Item = (String, f64)> {
+        self.0.iter().flat_map(|family| {
+            family.numbers.iter().map(|number| {
+                let name = family.name.strip_prefix("echoic_").unwrap_or(family.name);
+                let mut name = format!("{name}{}", number.suffix);
+                for (_, value) in &number.labels {
+                    name.push('.');
+                    name.push_str(value);
+                }
+                (name, number.value)
+            })
+        })
+    }
+
+    /// Adds the numbers of a stream.
+    pub fn add_stream(&mut self, info: &StreamInfo) {
+        let gauges: [(_, _, f64); 10] = [
+            (
+                "echoic_stream_capacity_samples",
+                "Samples that the ring has room for.",
+                info.capacity as f64,
+            ),
+            (
+                "echoic_stream_stored_samples",
+                "Samples stored and not yet taken.",
+                info.store_size as f64,
+            ),
+            (
+                "echoic_stream_partial_samples",
+                "Samples in batches that are not complete.",
+                info.partial as f64,
+            ),
+            (
+                "echoic_stream_ready_batches",
+                "Complete batches that wait for a consumer.",
+                info.batches_ready as f64,
+            ),
+            (
+                "echoic_stream_held_batches",
+                "Batches whose memory someone still holds.",
+                info.batches_held as f64,
+            ),
+            ("echoic_stream_free_batches", "Buffers that are free.", info.batches_free as f64),
+            (
+                "echoic_stream_oldest_hold_seconds",
+                "For how long the batch that was taken first has been held.",
+                info.oldest_hold,
+            ),
+            ("echoic_stream_batch_samples", "Samples of a batch.", info.batch_size as f64),
+            ("echoic_stream_sample_bytes", "Bytes of a sample.", info.bytes_per_sample as f64),
+            ("echoic_stream_memory_bytes", "Bytes of the ring.", info.memory_bytes as f64),
+        ];
+        for (name, help, value) in gauges {
+            self.add(name, help, Kind::Gauge, vec![], value);
+        }
+        let counters: [(_, _, f64); 10] = [
+            (
+                "echoic_stream_inserted_samples_total",
+                "Samples stored since the start.",
+                info.inserted_total as f64,
+            ),
+            (
+                "echoic_stream_completed_batches_total",
+                "Batches completed since the start.",
+                info.batches_total as f64,
+            ),
+            (
+                "echoic_stream_delivered_batches_total",
+                "Complete batches taken since the start.",
+                info.delivered_total as f64,
+            ),
+            (
+                "echoic_stream_blocked_pushes_total",
+                "Times that a push had to wait for room.",
+                info.blocked_pushes as f64,
+            ),
+            (
+                "echoic_stream_blocked_seconds_total",
+                "How long pushes waited for room, together.",
+                info.blocked_time,
+            ),
+            (
+                "echoic_stream_sample_waits_total",
+                "Calls for a batch that had to wait.",
+                info.sample_waits as f64,
+            ),
+            (
+                "echoic_stream_sample_wait_seconds_total",
+                "How long calls for a batch waited, together.",
+                info.sample_wait_time,
+            ),
+            (
+                "echoic_stream_contention_total",
+                "Times that a producer looked again because another opened a batch.",
+                info.contention as f64,
+            ),
+            (
+                "echoic_stream_aborted_slots_total",
+                "Slots whose writer gave up; others filled them.",
+                info.aborted as f64,
+            ),
+            (
+                "echoic_stream_refused_samples_total",
+                "Samples that did not fit the spec.",
+                info.refused as f64,
+            ),
+        ];
+        for (name, help, value) in counters {
+            self.add(name, help, Kind::Counter, vec![], value);
+        }
+        self.add_summary(
+            "echoic_stream_submit_to_available_seconds",
+            "From the submit of a sample to the completion of its batch.",
+            &info.submit_to_available,
+        );
+        self.add_summary(
+            "echoic_stream_copy_seconds",
+            "Copying a run of samples into the ring.",
+            &info.copy_time,
+        );
+        self.add_summary(
+            "echoic_stream_hold_seconds",
+            "From taking a batch to the end of its last view.",
+            &info.hold_time,
+        );
+    }
+
+    /// Adds the numbers of a table.
+    pub fn add_table(&mut self, table: &Table) {
+        let of = || vec![("table", table.config().name.clone())];
+        let info = table.info();
+        let TableInfo { counts, limiter, .. } = info;
+        let target = limiter.parameters().samples_per_insert;
+        let ratio = counts.samples as f64 / counts.inserts.max(1) as f64;
+        let gauges: [(_, _, f64); 9] = [
+            ("echoic_table_items", "Items in the table.", info.size.into()),
+            ("echoic_table_max_items", "Items that there can be.", table.config().max_size.into()),
+            ("echoic_table_samples_per_insert", "Samples for each insert, so far.", ratio),
+            (
+                "echoic_table_target_samples_per_insert",
+                "Samples for each insert that the limiter holds the table to.",
+                target,
+            ),
+            (
+                "echoic_table_total_weight",
+                "What the sampler's weights add up to.",
+                info.total_weight,
+            ),
+            ("echoic_table_episodes", "Episodes that items have steps of.", info.episodes as f64),
+            (
+                "echoic_table_paused",
+                "1 while inserts and samples are held up on purpose.",
+                info.paused.into(),
+            ),
+            ("echoic_table_policy_version", "The learner's policy version.", info.version as f64),
+            ("echoic_table_row_bytes", "Bytes of rows ever used.", info.row_bytes as f64),
+        ];
+        for (name, help, value) in gauges {
+            self.add(name, help, Kind::Gauge, of(), value);
+        }
+        let counters: [(_, _, u64); 4] = [
+            ("echoic_table_inserts_total", "Items inserted.", counts.inserts),
+            (
+                "echoic_table_samples_total",
+                "Items sampled, each as often as it was.",
+                counts.samples,
+            ),
+            ("echoic_table_deletions_total", "Items that went.", counts.deletions),
+            (
+                "echoic_table_unique_samples_total",
+                "Items sampled at least once.",
+                info.unique_samples,
+            ),
+        ];
+        for (name, help, value) in counters {
+            self.add(name, help, Kind::Counter, of(), value as f64);
+        }
+        let blocked = table.blocked();
+        let sides = [
+            ("insert", info.insert_waits, blocked.insert),
+            ("sample", info.sample_waits, blocked.sample),
+        ];
+        for (side, Waits { waiting, limited, .. }, _) in sides {
+            let labels = || [of(), vec![("side", side.to_owned())]].concat();
+            let help = "Calls that wait now, by what they would do.";
+            self.add("echoic_table_waiting", help, Kind::Gauge, labels(), waiting as f64);
+            let help = "Calls that had to wait, by what they would do.";
+            self.add("echoic_table_waits_total", help, Kind::Counter, labels(), limited as f64);
+        }
+        for (side, waits, _) in sides {
+            let labels = [of(), vec![("side", side.to_owned())]].concat();
+            let help = "How long calls waited, together, by what they would do.";
+            let seconds = waits.time().as_secs_f64();
+            self.add("echoic_table_wait_seconds_total", help, Kind::Counter, labels, seconds);
+        }
+        for (side, _, reason) in sides {
+            // A label that comes and goes would leave gaps in graphs, so there is always one.
+            let reason = reason.map_or("NONE".to_owned(), |reason| reason.to_string());
+            let waits = f64::from(reason != "NONE");
+            let labels = [of(), vec![("side", side.to_owned()), ("reason", reason)]].concat();
+            let help = "1 if a call for one item would have to wait now, and why.";
+            self.add("echoic_table_blocked", help, Kind::Gauge, labels, waits);
+        }
+    }
+
+    /// Adds the numbers of all doors, and of those connections that wait for something.
+    pub fn add_doors<'a>(
+        &mut self,
+        info: &DoorInfo,
+        connections: impl IntoIterator<Item = &'a ConnectionInfo>,
+    ) {
+        let gauges: [(_, _, u64); 3] = [
+            ("echoic_connections", "Connections that stand.", info.connections),
+            (
+                "echoic_received_chunks",
+                "Chunks of trajectories that came over connections and are still there.",
+                info.chunks,
+            ),
+            ("echoic_received_chunk_bytes", "Bytes that these take.", info.chunk_bytes),
+        ];
+        for (name, help, value) in gauges {
+            self.add(name, help, Kind::Gauge, vec![], value as f64);
+        }
+        let counters: [(_, _, f64); 10] = [
+            ("echoic_connections_accepted_total", "Connections accepted.", info.accepted as f64),
+            ("echoic_reconnects_total", "Clients that came back.", info.reconnects as f64),
+            (
+                "echoic_connections_silent_total",
+                "Connections closed because nothing came for too long.",
+                info.silent as f64,
+            ),
+            (
+                "echoic_connections_malformed_total",
+                "Connections closed because of bytes that made no sense.",
+                info.malformed as f64,
+            ),
+            (
+                "echoic_accept_errors_total",
+                "Times that the system did not let us accept.",
+                info.accept_errors as f64,
+            ),
+            (
+                "echoic_received_samples_total",
+                "Samples stored that came over connections.",
+                info.flow.samples as f64,
+            ),
+            ("echoic_received_bytes_total", "Bytes received.", info.flow.bytes as f64),
+            (
+                "echoic_receive_calls_total",
+                "System calls that received them.",
+                info.flow.reads as f64,
+            ),
+            (
+                "echoic_received_duplicates_total",
+                "Samples that came twice and were dropped.",
+                info.flow.duplicates as f64,
+            ),
+            (
+                "echoic_connections_blocked_seconds_total",
+                "How long samples of connections waited for room, together.",
+                info.flow.blocked_time,
+            ),
+        ];
+        for (name, help, value) in counters {
+            self.add(name, help, Kind::Counter, vec![], value);
+        }
+        for (code, count) in &info.refused {
+            let labels = vec![("code", (*code).to_owned())];
+            let help = "Connections refused, by the reason that they were told.";
+            self.add(
+                "echoic_connections_refused_total",
+                help,
+                Kind::Counter,
+                labels,
+                *count as f64,
+            );
+        }
+        for connection in connections {
+            if !connection.blocked_by.is_empty() {
+                let labels = vec![("reason", connection.blocked_by.to_owned())];
+                let help = "Connections that wait now, by what they wait for.";
+                self.add_up("echoic_connections_blocked", help, Kind::Gauge, labels, 1.0);
+            }
+        }
+    }
+
+    fn add_summary(&mut self, name: &'static str, help: &'static str, summary: &Summary) {
+        let Summary { count, mean, p50, p90, p99, .. } = *summary;
+        for (quantile, value) in [("0.5", p50), ("0.9", p90), ("0.99", p99)] {
+            let labels = vec![("quantile", quantile.to_owned())];
+            self.add(name, help, Kind::Summary, labels, value);
+        }
+        let family = self.family(name, help, Kind::Summary);
+        for (suffix, value) in [("_sum", mean * count as f64), ("_count", count as f64)] {
+            family.numbers.push(Number { suffix, labels: vec![], value });
+        }
+    }
+
+    fn add(
+        &mut self,
+        name: &'static str,
+        help: &'static str,
+        kind: Kind,
+        labels: Labels,
+        value: f64,
+    ) {
+        self.family(name, help, kind).numbers.push(Number { suffix: "", labels, value });
+    }
+
+    /// Adds to the number with these labels, if there is one.
+    fn add_up(
+        &mut self,
+        name: &'static str,
+        help: &'static str,
+        kind: Kind,
+        labels: Labels,
+        value: f64,
+    ) {
+        let numbers = &mut self.family(name, help, kind).numbers;
+        match numbers.iter_mut().find(|number| number.labels == labels) {
+            Some(number) => number.value += value,
+            None => numbers.push(Number { suffix: "", labels, value }),
+        }
+    }
+
+    fn family(&mut self, name: &'static str, help: &'static str, kind: Kind) -> &mut Family {
+        let at = self.0.iter().position(|family| family.name == name).unwrap_or_else(|| {
+            self.0.push(Family { name, help, kind, numbers: Vec::new() });
+            self.0.len() - 1
+        });
+        &mut self.0[at]
+    }
+}

@@ -1,0 +1,251 @@
+"""Numbers over HTTP: read by Prometheus's own parser, and enough to see why a pipeline is stuck."""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+import threading
+import time
+import urllib.error
+import urllib.request
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from echoic import (
+    ClosedError,
+    Server,
+    Table,
+    TcpTransport,
+    WaitTimeoutError,
+    connect,
+    limiters,
+)
+from prometheus_client.parser import text_string_to_metric_families
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+EXAMPLE = {"obs": np.zeros(4, np.float32)}
+ROOT = Path(__file__).parents[2]
+
+
+def read(url: str, token: str | None = None) -> str:
+    request = urllib.request.Request(url)
+    if token is not None:
+        request.add_header("Authorization", f"Bearer {token}")
+    with urllib.request.urlopen(request, timeout=10) as answer:
+        assert answer.headers.get_content_type() == "text/plain"
+        return str(answer.read().decode())
+
+
+def until_it_fails(step: Callable[[], object]) -> None:
+    for _ in range(100):
+        step()
+
+
+def numbers(url: str) -> dict[str, float]:
+    """Every number by its name and labels, as Prometheus understands them."""
+    return {
+        sample.name
+        + "".join(f",{label}={value}" for label, value in sorted(sample.labels.items())): (
+            sample.value
+        )
+        for family in text_string_to_metric_families(read(url))
+        for sample in family.samples
+    }
+
+
+def everything() -> Server:
+    """A server that has whatever can be counted, and a client that was refused."""
+    table = Table("replay", EXAMPLE, max_size=100, limiter=limiters.MinSize(2))
+    transport = TcpTransport(0, "127.0.0.1", token=b"right")
+    server = Server(EXAMPLE, batch_size=4, tables=[table], transport=transport).start()
+    with pytest.raises(Exception, match="token"):
+        connect(server.addresses[0], EXAMPLE, token=b"wrong")
+    return server
+
+
+def test_every_number_of_a_server_is_there_and_right() -> None:
+    with everything() as server:
+        url = server.serve_metrics()
+        server.submit_batch({"obs": np.zeros((6, 4), np.float32)})
+        sample = server.sample()
+        got = numbers(url)
+        assert got["echoic_stream_inserted_samples_total"] == 6
+        assert got["echoic_stream_partial_samples"] == 2
+        assert got["echoic_stream_held_batches"] == 1
+        assert got["echoic_stream_copy_seconds_count"] >= 1
+        assert got["echoic_stream_copy_seconds_sum"] > 0
+        assert got["echoic_table_items,table=replay"] == 0
+        assert got["echoic_connections"] == 0
+        assert sum(v for n, v in got.items() if n.startswith("echoic_connections_refused")) == 1
+        del sample
+        assert numbers(url)["echoic_stream_held_batches"] == 0
+
+
+def test_one_sees_why_a_starved_learner_waits() -> None:
+    """The question that it is all for: nothing moves, so who waits, and for what?"""
+    table = Table("replay", EXAMPLE, max_size=100, limiter=limiters.MinSize(10))
+    with Server(tables=[table]) as server:
+        url = server.serve_metrics()
+        table.insert(EXAMPLE)
+        learner = threading.Thread(target=lambda: table.sample(1, timeout=30))
+        learner.start()
+        waiting = "echoic_table_waiting,side=sample,table=replay"
+        deadline = time.monotonic() + 10
+        while numbers(url)[waiting] < 1:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        got = numbers(url)
+        assert got["echoic_table_blocked,reason=MIN_SIZE,side=sample,table=replay"] == 1
+        assert got["echoic_table_blocked,reason=NONE,side=insert,table=replay"] == 0
+        assert got["echoic_table_items,table=replay"] == 1
+        flat = server.metrics()
+        assert flat["table_blocked.replay.sample.MIN_SIZE"] == 1
+        assert flat["table_waiting.replay.sample"] == 1
+        for _ in range(9):
+            table.insert(EXAMPLE)
+        learner.join()
+        got = numbers(url)
+        assert got["echoic_table_blocked,reason=NONE,side=sample,table=replay"] == 0
+        assert got["echoic_table_wait_seconds_total,side=sample,table=replay"] > 0
+
+
+@pytest.mark.parametrize("side", ["insert", "sample"])
+def test_one_sees_which_side_is_ahead(side: str) -> None:
+    limiter = limiters.SampleToInsertRatio(1.0, 1, error_buffer=3.0)
+    table = Table("replay", EXAMPLE, max_size=100, limiter=limiter)
+    with Server(tables=[table]) as server:
+        url = server.serve_metrics()
+        step = partial(table.insert, EXAMPLE) if side == "insert" else partial(table.sample, 1)
+        table.insert(EXAMPLE)
+        with pytest.raises(WaitTimeoutError, match="the others are behind"):
+            until_it_fails(lambda: step(timeout=0))
+        assert numbers(url)[f"echoic_table_blocked,reason=RATIO,side={side},table=replay"] == 1
+        ratio = numbers(url)["echoic_table_samples_per_insert,table=replay"]
+        target = numbers(url)["echoic_table_target_samples_per_insert,table=replay"]
+        assert (ratio < target) == (side == "insert")
+
+
+def test_a_connection_that_waits_says_for_what() -> None:
+    with Server(EXAMPLE, 4, 2, transport=TcpTransport(0, "127.0.0.1")) as server:
+        url = server.serve_metrics()
+        with connect(server.addresses[0], EXAMPLE) as client:
+            client.send_batch({"obs": np.zeros((100, 4), np.float32)})
+            deadline = time.monotonic() + 10
+            while not numbers(url).get("echoic_connections_blocked,reason=CAPACITY"):
+                assert time.monotonic() < deadline
+                time.sleep(0.01)
+            for _ in range(25):
+                server.sample(timeout=10)
+            assert client.flush(timeout=10) is None
+
+
+def test_strangers_need_the_token() -> None:
+    with Server(EXAMPLE, 4) as server:
+        with pytest.raises(ValueError, match=r"needs a token.*Authorization: Bearer"):
+            server.serve_metrics("0.0.0.0:0")
+        assert ":" in server.serve_metrics("0.0.0.0:0", insecure=True)
+        url = server.serve_metrics("127.0.0.1:0", token=b"secret")
+        for token in (None, "", "secre", "secrets"):
+            with pytest.raises(urllib.error.HTTPError, match="401"):
+                read(url, token)
+        assert "echoic_stream_capacity_samples" in read(url, "secret")
+
+
+@pytest.mark.parametrize("address", ["", "nonsense", "127.0.0.1", "127.0.0.1:70000", ":::"])
+def test_what_is_no_address_is_refused(address: str) -> None:
+    with Server(EXAMPLE, 4) as server, pytest.raises(ValueError, match="no address"):
+        server.serve_metrics(address)
+
+
+def test_an_address_that_is_taken_is_an_error_of_the_system() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other, Server(EXAMPLE, 4) as server:
+        taken = f"127.0.0.1:{other.getsockname()[1]}"
+        with pytest.raises(OSError, match="in use"):
+            server.serve_metrics(taken)
+
+
+def test_closing_a_server_ends_it() -> None:
+    server = Server(EXAMPLE, 4)
+    url = server.serve_metrics()
+    assert read(url)
+    server.close()
+    with pytest.raises(urllib.error.URLError):
+        read(url)
+    with pytest.raises(ClosedError):
+        server.serve_metrics()
+
+
+def test_a_server_that_is_dropped_ends_it() -> None:
+    url = Server(EXAMPLE, 4).serve_metrics()
+    with pytest.raises(urllib.error.URLError):
+        until_it_fails(lambda: read(url))
+
+
+def test_readers_of_all_kinds_do_not_hold_up_the_server() -> None:
+    with Server(EXAMPLE, 4) as server:
+        url = server.serve_metrics()
+        host, port = re.findall(r"//(.*):(\d+)/", url)[0]
+        silent = [socket.create_connection((host, int(port))) for _ in range(4)]
+        start = time.monotonic()
+        server.submit_batch({"obs": np.zeros((8, 4), np.float32)})
+        assert server.sample(timeout=1) is not None
+        assert time.monotonic() - start < 1
+        # Two at a time, of two seconds each.
+        assert read(url)
+        for each in silent:
+            each.close()
+
+
+def table_of_names() -> dict[str, tuple[str, str]]:
+    text = (ROOT / "docs/guides/metrics.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `(echoic_\w+)` \| (.*) \| (.*) \|$", text, re.MULTILINE)
+    return {name: (labels, meaning) for name, labels, meaning in rows}
+
+
+def families() -> dict[str, tuple[str, str]]:
+    with everything() as server:
+        url = server.serve_metrics()
+        client_example = {"obs": np.zeros(4, np.float32)}
+        with connect(server.addresses[0], client_example, token=b"right") as client:
+            client.send_batch({"obs": np.zeros((128, 4), np.float32)})
+            deadline = time.monotonic() + 10
+            while "echoic_connections_blocked" not in (text := read(url)):
+                assert time.monotonic() < deadline
+                time.sleep(0.01)
+            for _ in range(128 // 4):
+                server.sample(timeout=10)
+    helps = dict(re.findall(r"^# HELP (\w+) (.*)$", text, re.MULTILINE))
+    labels: dict[str, list[str]] = {name: [] for name in helps}
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            own = sample.name if sample.name in labels else family.name
+            seen = labels[own]
+            seen += [label for label in sample.labels if label not in seen]
+    return {
+        name: (", ".join(f"`{label}`" for label in labels[name]), helps[name]) for name in helps
+    }
+
+
+def test_the_guide_has_every_name() -> None:
+    assert table_of_names() == families()
+
+
+def names_of(dashboard: Any) -> set[str]:
+    return set(re.findall(r"echoic_\w+", json.dumps(dashboard)))
+
+
+def test_the_dashboard_shows_numbers_that_there_are() -> None:
+    dashboard = json.loads((ROOT / "docs/assets/grafana.json").read_text(encoding="utf-8"))
+    used = {re.sub(r"_(sum|count)$", "", name) for name in names_of(dashboard)}
+    known = set(table_of_names())
+    assert used <= known
+    shown = [panel["title"] for panel in dashboard["panels"]]
+    assert len(shown) == len(set(shown)) > 8
+    places = [panel["gridPos"] for panel in dashboard["panels"]]
+    assert all(place["x"] + place["w"] <= 24 for place in places)
