@@ -352,13 +352,19 @@ def test_summary_gives_median_quartiles_and_range() -> None:
 
 
 @pytest.mark.parametrize(
-    ("suite", "peer"), [("stream", "id-echo"), ("net", "id-echo"), ("tables", "dm-reverb")]
+    ("suite", "peers"),
+    [
+        ("stream", "id-echo"),
+        ("net", "id-echo"),
+        ("tables", "dm-reverb"),
+        ("local", "cpprb | speed / numpy | speed / rlox"),
+    ],
 )
-def test_tables_show_the_committed_results(suite: str, peer: str) -> None:
+def test_tables_show_the_committed_results(suite: str, peers: str) -> None:
     text = (ROOT / "benchmarks" / "results" / f"{suite}.jsonl").read_text()
     records = [json.loads(line) for line in text.splitlines()]
     lines = list(table.tables(records))
-    assert lines[0] == f"| workload | Echoic | bound | speed / bound | speed / {peer} |"
+    assert lines[0] == f"| workload | Echoic | bound | speed / bound | speed / {peers} |"
     first = lines[2 : lines.index("") if "" in lines else None]
     assert [line.split("`")[1] for line in first] == [record["workload"] for record in records]
 

@@ -13,6 +13,8 @@ import subprocess
 import sys
 import threading
 import time
+import urllib.error
+import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -178,12 +180,14 @@ CONFIG = {
         {"address": "shm://robots", "heartbeat": 2},
     ],
     "save": "batches",
+    "metrics": "127.0.0.1:9464",
     "drain": 1.5,
 }
 CONFIG_TOML = """
 batch_size = 32
 buffers = 8
 save = "batches"
+metrics = "127.0.0.1:9464"
 drain = 1.5
 
 [spec.obs]
@@ -216,6 +220,7 @@ def test_toml_and_json_say_the_same(tmp_path: Path) -> None:
             Listen("shm://robots", heartbeat=2.0),
         ),
         save=tmp_path / "batches",
+        metrics="127.0.0.1:9464",
         drain=1.5,
     )
     assert read(tmp_path / "a.json") == expected
@@ -582,6 +587,8 @@ def test_no_command_shows_what_there_is() -> None:
         (["--spec", SPEC, "--address", "ftp://x"], 1, "`ftp://x` is no address"),
         (["--spec", SPEC, "--save", "/dev/null/x"], 1, "/dev/null/x: Not a directory"),
         (["--config", "/none.toml"], 2, "can't read /none.toml"),
+        (["--spec", SPEC, "--metrics", "here"], 1, '"here" is no address to listen at'),
+        (["--spec", SPEC, "--metrics", "0.0.0.0:0"], 1, "--token-file, --insecure"),
     ],
 )
 def test_serve_says_what_it_can_not_do(arguments: list[str], code: int, complaint: str) -> None:
@@ -853,6 +860,21 @@ def test_serve_and_bench_agree_on_every_sample(serve: Any) -> None:
     assert len(lines) >= 2
     assert f" samples={sum(sent)} " in lines[-1]
     assert "\x1b" not in errors
+
+
+def test_numbers_are_where_serve_says(serve: Any, tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("open sesame\n")
+    server = serve("--spec", SPEC, "--metrics", "127.0.0.1:0", "--token-file", str(secret))
+    said = server.popen.stderr.readline()
+    url = re.fullmatch(r"numbers are at (http://127\.0\.0\.1:\d+/metrics)\n", said)
+    assert url, said
+    request = urllib.request.Request(url[1], headers={"Authorization": "Bearer open sesame"})
+    with urllib.request.urlopen(request, timeout=PATIENCE) as answer:
+        assert "\nechoic_stream_inserted_samples_total 0\n" in answer.read().decode()
+    with pytest.raises(urllib.error.HTTPError, match="401"):
+        urllib.request.urlopen(url[1], timeout=PATIENCE)
+    server.end()
 
 
 def test_drain_saves_exactly_what_clients_know_to_be_stored(serve: Any, tmp_path: Path) -> None:

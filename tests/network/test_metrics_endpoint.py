@@ -215,7 +215,7 @@ def families() -> dict[str, tuple[str, str]]:
         with connect(server.addresses[0], client_example, token=b"right") as client:
             client.send_batch({"obs": np.zeros((128, 4), np.float32)})
             deadline = time.monotonic() + 10
-            while "echoic_connections_blocked" not in (text := read(url)):
+            while "echoic_connections_blocked{" not in (text := read(url)):
                 assert time.monotonic() < deadline
                 time.sleep(0.01)
             for _ in range(128 // 4):
