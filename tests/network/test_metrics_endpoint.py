@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import json
+import os
 import re
+import signal
 import socket
 import threading
 import time
@@ -185,6 +188,24 @@ def test_a_server_that_is_dropped_ends_it() -> None:
     url = Server(EXAMPLE, 4).serve_metrics()
     with pytest.raises(urllib.error.URLError):
         until_it_fails(lambda: read(url))
+
+
+def test_a_forked_child_that_drops_its_copy_waits_for_nobody() -> None:
+    server = Server(EXAMPLE, 4)
+    url = server.serve_metrics()
+    child = os.fork()
+    if child == 0:
+        del server
+        gc.collect()
+        os._exit(0)
+    deadline = time.monotonic() + 20
+    while os.waitpid(child, os.WNOHANG) == (0, 0):
+        if time.monotonic() > deadline:
+            os.kill(child, signal.SIGKILL)
+            pytest.fail("the child hangs")
+        time.sleep(0.01)
+    assert read(url)
+    server.close()
 
 
 def test_readers_of_all_kinds_do_not_hold_up_the_server() -> None:

@@ -58,6 +58,8 @@ pub enum EndpointError {
 #[derive(Debug)]
 pub struct Endpoint {
     address: SocketAddr,
+    /// The process that has the threads: a forked child has none, and would wait for them for ever.
+    process: u32,
     /// Its end tells the threads to end.
     bell: Option<UnixStream>,
     threads: Vec<JoinHandle<()>>,
@@ -95,7 +97,8 @@ impl Endpoint {
         let address = listener.local_addr().map_err(refused)?;
         let (bell, ear) = UnixStream::pair().map_err(refused)?;
         let answering = Arc::new(Answering { listener, ear, token, numbers });
-        let mut endpoint = Self { address, bell: Some(bell), threads: Vec::new() };
+        let process = std::process::id();
+        let mut endpoint = Self { address, process, bell: Some(bell), threads: Vec::new() };
         for _ in 0..THREADS {
             let answering = Arc::clone(&answering);
             let thread = std::thread::Builder::new().name("echoic-metrics".into());
@@ -113,6 +116,9 @@ impl Endpoint {
 impl Drop for Endpoint {
     fn drop(&mut self) {
         drop(self.bell.take());
+        if self.process != std::process::id() {
+            return;
+        }
         let current = std::thread::current().id();
         // One of them may be the last to have known of what it answers for.
         for thread in self.threads.drain(..).filter(|thread| thread.thread().id() != current) {
@@ -246,7 +252,11 @@ mod tests {
     }
 
     fn ask(endpoint: &Endpoint, head: &str) -> String {
-        let mut connection = TcpStream::connect(endpoint.address()).unwrap();
+        ask_at(endpoint.address(), head)
+    }
+
+    fn ask_at(address: SocketAddr, head: &str) -> String {
+        let mut connection = TcpStream::connect(address).unwrap();
         // It may have answered before all was said.
         let _ = connection.write_all(head.as_bytes());
         let mut answer = String::new();
@@ -295,18 +305,10 @@ mod tests {
         assert!(open(None, true).is_ok());
         let endpoint = open(Some(b"secret"), false).unwrap();
         let local = SocketAddr::from(([127, 0, 0, 1], endpoint.address().port()));
-        let endpoint = Endpoint { address: local, bell: None, threads: vec![] }.beside(endpoint);
-        let with = |line: &str| ask(&endpoint.0, &format!("GET /metrics HTTP/1.1\r\n{line}\r\n"));
+        let with = |line: &str| ask_at(local, &format!("GET /metrics HTTP/1.1\r\n{line}\r\n"));
         assert!(with("").starts_with("HTTP/1.1 401 "));
         assert!(with("Authorization: Bearer secre\r\n").starts_with("HTTP/1.1 401 "));
         assert!(with("Authorization: Bearer secret\r\n").starts_with("HTTP/1.1 200 "));
-    }
-
-    impl Endpoint {
-        /// Keeps another one open.
-        fn beside(self, other: Self) -> (Self, Self) {
-            (self, other)
-        }
     }
 
     #[test]
