@@ -64,7 +64,8 @@ def numbers(url: str) -> dict[str, float]:
 
 def everything() -> Server:
     """A server that has whatever can be counted, and a client that was refused."""
-    table = Table("replay", EXAMPLE, max_size=100, limiter=limiters.MinSize(2))
+    limiter = limiters.SampleToInsertRatio(4.0, 2, error_buffer=10.0)
+    table = Table("replay", EXAMPLE, max_size=100, limiter=limiter)
     transport = TcpTransport(0, "127.0.0.1", token=b"right")
     server = Server(EXAMPLE, batch_size=4, tables=[table], transport=transport).start()
     with pytest.raises(Exception, match="token"):
@@ -107,9 +108,13 @@ def test_one_sees_why_a_starved_learner_waits() -> None:
         assert got["echoic_table_blocked,reason=MIN_SIZE,side=sample,table=replay"] == 1
         assert got["echoic_table_blocked,reason=NONE,side=insert,table=replay"] == 0
         assert got["echoic_table_items,table=replay"] == 1
+        # Nobody is held to a ratio here.
+        assert "echoic_table_target_samples_per_insert,table=replay" not in got
         flat = server.metrics()
         assert flat["table_blocked.replay.sample.MIN_SIZE"] == 1
         assert flat["table_waiting.replay.sample"] == 1
+        # While it goes on, not only in the end.
+        assert flat["table_wait_seconds_total.replay.sample"] > 0
         for _ in range(9):
             table.insert(EXAMPLE)
         learner.join()
@@ -153,6 +158,9 @@ def test_strangers_need_the_token() -> None:
         with pytest.raises(ValueError, match=r"needs a token.*Authorization: Bearer"):
             server.serve_metrics("0.0.0.0:0")
         assert ":" in server.serve_metrics("0.0.0.0:0", insecure=True)
+        for token in (b"\xff", b" x", b"x\n"):
+            with pytest.raises(ValueError, match="printable ASCII"):
+                server.serve_metrics(token=token)
         url = server.serve_metrics("127.0.0.1:0", token=b"secret")
         for token in (None, "", "secre", "secrets"):
             with pytest.raises(urllib.error.HTTPError, match="401"):
@@ -190,6 +198,31 @@ def test_a_server_that_is_dropped_ends_it() -> None:
         until_it_fails(lambda: read(url))
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="nothing forks here")
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_forked_child_keeps_neither_the_threads_nor_the_port() -> None:
+    server = Server(EXAMPLE, 4)
+    url = server.serve_metrics()
+    child = os.fork()
+    if child == 0:
+        time.sleep(60)
+        os._exit(0)
+    try:
+        start = time.monotonic()
+        server.close()
+        assert time.monotonic() - start < 10
+        with pytest.raises(urllib.error.URLError):
+            read(url)
+        address = re.findall(r"//(.*)/", url)[0]
+        with Server(EXAMPLE, 4) as other:
+            assert other.serve_metrics(address) == url
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="nothing forks here")
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 def test_a_forked_child_that_drops_its_copy_waits_for_nobody() -> None:
     server = Server(EXAMPLE, 4)
     url = server.serve_metrics()

@@ -201,15 +201,6 @@ impl Belt {
         }
     }
 
-    /// Whether so many rows could be reserved now.
-    ///
-    /// # Panics
-    ///
-    /// As [`Belt::try_reserve`].
-    pub fn has_room_for(&self, rows: u64) -> bool {
-        self.has_room(&self.lock(), rows)
-    }
-
     /// Whether invariants 2 and 3 would hold with so many rows more.
     #[inline]
     fn has_room(&self, state: &State, rows: u64) -> bool {
@@ -531,9 +522,7 @@ mod tests {
         }
         assert_eq!(written, belt.slots());
         assert!((0..4).all(|position| value(&reader, position) == position));
-        assert!(!belt.has_room_for(1));
         drop(reader);
-        assert!(belt.has_room_for(1));
         assert_eq!(belt.try_reserve(1).map(Stretch::publish), Some(20..21));
     }
 

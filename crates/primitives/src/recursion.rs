@@ -116,8 +116,7 @@ struct Run<'a, R, C> {
 
 /// What a tile needs.
 ///
-/// Each array begins with a line of the cache. Those that are read and written together do not lie nearly
-/// a page apart: processors look at places within a page first, and would wait for what was written.
+/// Each array begins with a line of the cache, wherever the stack begins.
 #[repr(C, align(64))]
 struct Scratch<R> {
     next: [R; TILE],

@@ -17,10 +17,16 @@ use crate::error::{disconnected_error, refused_error, set, spec_error};
 use crate::wait;
 
 /// All doors of one server.
-#[derive(Default)]
 pub struct Doors {
     servers: Mutex<Vec<Server>>,
-    endpoints: Mutex<Vec<Endpoint>>,
+    /// None once they are closed.
+    endpoints: Mutex<Option<Vec<Endpoint>>>,
+}
+
+impl Default for Doors {
+    fn default() -> Self {
+        Self { servers: Mutex::default(), endpoints: Mutex::new(Some(Vec::new())) }
+    }
 }
 
 /// The numbers of all doors together.
@@ -125,6 +131,9 @@ impl Doors {
 
     /// Closes all doors at once. Clients have this long to finish what they are sending.
     pub fn close(&self, drain: Duration) {
+        // First: doors that close have no numbers.
+        let endpoints = lock(&self.endpoints).take();
+        drop(endpoints);
         let now = Instant::now();
         // Longer than a clock can hold is a day: nobody waits for that.
         let deadline = now.checked_add(drain).unwrap_or(now + Duration::from_secs(86_400));
@@ -135,27 +144,27 @@ impl Doors {
             }
         });
         self.lock().append(&mut doors);
-        // Last, so that they can be watched while they close.
-        let endpoints = std::mem::take(&mut *lock(&self.endpoints));
-        drop(endpoints);
     }
 
     pub fn addresses(&self) -> Vec<String> {
         self.lock().iter().map(|door| door.address().to_string()).collect()
     }
 
-    /// Answers those who ask for numbers over HTTP, until the doors are closed; where.
+    /// Answers those who ask for numbers over HTTP, until the doors are closed; where, unless they are.
     pub fn observe(
         &self,
         address: &str,
         token: Option<Token>,
         insecure: bool,
         numbers: impl Fn() -> Numbers + Send + Sync + 'static,
-    ) -> Result<String, EndpointError> {
+    ) -> Result<Option<String>, EndpointError> {
         let endpoint = Endpoint::open(address, token, insecure, numbers)?;
         let url = format!("http://{}/metrics", endpoint.address());
-        lock(&self.endpoints).push(endpoint);
-        Ok(url)
+        let mut endpoints = lock(&self.endpoints);
+        Ok(endpoints.as_mut().map(|open| {
+            open.push(endpoint);
+            url
+        }))
     }
 
     /// What each connection tells of itself.

@@ -12,6 +12,7 @@ use echoic_replay::stream::Wait;
 use echoic_replay::table::Tables;
 use echoic_replay::table::saved::{Contents, Keeper};
 use echoic_replay::{Blocked, Incoming, Moment, Stream, StreamConfig, StreamError};
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyTuple, PyType};
 
@@ -228,8 +229,12 @@ impl Server {
         insecure: bool,
     ) -> PyResult<String> {
         self.process.check(py)?;
-        if self.closed() {
-            return Err(closed_error(py, "the server is closed"));
+        let printable = |token: &[u8]| {
+            token.iter().all(|byte| matches!(byte, b' '..=b'~')) && token.trim_ascii() == token
+        };
+        if token.is_some_and(|token| !printable(token)) {
+            let text = "a token for HTTP must be printable ASCII, with no spaces around it";
+            return Err(PyValueError::new_err(text));
         }
         let token = doors::token(token)?;
         let stream = self.stream.as_ref().map(|side| Arc::clone(&side.stream));
@@ -248,7 +253,8 @@ impl Server {
             numbers
         };
         py.detach(|| self.doors.observe(address, token, insecure, numbers))
-            .map_err(|error| doors::endpoint_error(&error))
+            .map_err(|error| doors::endpoint_error(&error))?
+            .ok_or_else(|| closed_error(py, "the server is closed"))
     }
 
     /// Writes a checkpoint; where it is.

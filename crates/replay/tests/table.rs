@@ -868,10 +868,12 @@ fn rows_that_are_still_read_are_not_written() {
         assert!(held.len() < 100, "a small table keeps a hundred rows");
     };
     assert_eq!(reason, Some(Reason::Leased));
+    assert_eq!(table.blocked().insert, Some(Reason::Leased));
     for (id, sampled) in held.iter().enumerate() {
         assert_eq!(ids(sampled), [id as u64]);
     }
     drop(held);
+    assert_eq!(table.blocked().insert, None);
     put(&table, 99, 1.0);
     assert_eq!(ids(&table.try_sample(1).unwrap()), [99]);
 }

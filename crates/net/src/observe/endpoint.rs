@@ -1,7 +1,8 @@
 //! Numbers over HTTP.
 //!
 //! A few threads, each with one connection at a time and little patience, so that nobody can take more of
-//! the machine than these. A connection gets one answer.
+//! the machine than these. A connection gets one answer. Strangers who connect and say nothing can keep others
+//! waiting, but not the server.
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream, ToSocketAddrs as _};
@@ -20,8 +21,9 @@ use crate::auth::Token;
 /// How many are answered at once.
 const THREADS: usize = 2;
 
-/// How long a connection may take.
+/// How long a client may take to say what it wants, and to begin with it; and to take the answer.
 const PATIENCE: Duration = Duration::from_secs(2);
+const FIRST: Duration = Duration::from_millis(300);
 
 /// How long the rest of what somebody says is listened to after the answer, so that it gets there.
 const LINGER: Duration = Duration::from_millis(200);
@@ -115,9 +117,14 @@ impl Endpoint {
 
 impl Drop for Endpoint {
     fn drop(&mut self) {
-        drop(self.bell.take());
         if self.process != std::process::id() {
+            // Not even detached: their names may be those of other threads here.
+            self.threads.drain(..).for_each(std::mem::forget);
             return;
+        }
+        // Not only dropped: children that were forked meanwhile have copies.
+        if let Some(bell) = self.bell.take() {
+            let _ = bell.shutdown(Shutdown::Both);
         }
         let current = std::thread::current().id();
         // One of them may be the last to have known of what it answers for.
@@ -125,6 +132,13 @@ impl Drop for Endpoint {
             // A thread that panicked has nothing more to say.
             let _ = thread.join();
         }
+    }
+}
+
+impl<F> Drop for Answering<F> {
+    fn drop(&mut self) {
+        // As the bell: copies in other processes would keep the port.
+        let _ = rustix::net::shutdown(&self.listener, rustix::net::Shutdown::Both);
     }
 }
 
@@ -153,8 +167,10 @@ impl<F: Fn() -> Numbers> Answering<F> {
     fn answer(&self, mut connection: TcpStream) {
         let deadline = Instant::now() + PATIENCE;
         let _ = connection.set_nonblocking(false);
-        let answer = match read_head(&mut connection, deadline) {
-            Ok(head) => parse(&head).and_then(|request| self.respond(&request)),
+        let answer = match self.read_head(&mut connection, deadline) {
+            Ok(Some(head)) => parse(&head).and_then(|request| self.respond(&request)),
+            // The endpoint ends.
+            Ok(None) => return,
             Err(refusal) => Err(refusal),
         };
         let answer = answer.unwrap_or_else(|refusal| {
@@ -167,9 +183,49 @@ impl<F: Fn() -> Numbers> Answering<F> {
             let body = format!("{code} {text}\n");
             response(&format!("{code} {text}"), "text/plain; charset=utf-8", more, &body, true)
         });
-        let _ = connection.set_write_timeout(Some(PATIENCE));
-        if connection.write_all(answer.as_bytes()).is_ok() {
+        if write(&mut connection, answer.as_bytes()).is_ok() {
             finish(&mut connection);
+        }
+    }
+
+    /// What a client says up to the empty line; nothing when the endpoint ends meanwhile.
+    fn read_head(
+        &self,
+        connection: &mut TcpStream,
+        deadline: Instant,
+    ) -> Result<Option<Vec<u8>>, Refusal> {
+        let begin = Instant::now() + FIRST;
+        let mut head = Vec::new();
+        let mut bytes = [0; 1024];
+        loop {
+            let end = if head.is_empty() { begin } else { deadline };
+            let left = end.saturating_duration_since(Instant::now());
+            let mut ends =
+                [PollFd::new(&*connection, PollFlags::IN), PollFd::new(&self.ear, PollFlags::IN)];
+            // Longer than two seconds it never is.
+            let timeout = left.try_into().unwrap_or_default();
+            match poll(&mut ends, Some(&timeout)) {
+                Ok(0) => return Err(Refusal::TIMEOUT),
+                Ok(_) => {}
+                Err(rustix::io::Errno::INTR) => continue,
+                Err(_) => return Err(Refusal::TIMEOUT),
+            }
+            if !ends[1].revents().is_empty() {
+                return Ok(None);
+            }
+            match connection.read(&mut bytes) {
+                Ok(0) => return Err(Refusal::MALFORMED),
+                Ok(count) => head.extend_from_slice(&bytes[..count]),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(_) => return Err(Refusal::TIMEOUT),
+            }
+            if let Some(end) = end_of_head(&head) {
+                head.truncate(end);
+                return Ok(Some(head));
+            }
+            if head.len() > MAX_HEAD {
+                return Err(Refusal::TOO_LONG);
+            }
         }
     }
 
@@ -198,29 +254,22 @@ fn response(status: &str, content_type: &str, more: &str, body: &str, with_body:
     )
 }
 
-fn read_head(connection: &mut TcpStream, deadline: Instant) -> Result<Vec<u8>, Refusal> {
-    let mut head = Vec::new();
-    let mut bytes = [0; 1024];
-    loop {
+/// Writes all of it, in [`PATIENCE`] altogether.
+fn write(connection: &mut TcpStream, mut bytes: &[u8]) -> io::Result<()> {
+    let deadline = Instant::now() + PATIENCE;
+    while !bytes.is_empty() {
         let left = deadline.saturating_duration_since(Instant::now());
         if left.is_zero() {
-            return Err(Refusal::TIMEOUT);
+            return Err(io::ErrorKind::TimedOut.into());
         }
-        let _ = connection.set_read_timeout(Some(left));
-        match connection.read(&mut bytes) {
-            Ok(0) => return Err(Refusal::MALFORMED),
-            Ok(count) => head.extend_from_slice(&bytes[..count]),
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-            Err(_) => return Err(Refusal::TIMEOUT),
-        }
-        if let Some(end) = end_of_head(&head) {
-            head.truncate(end);
-            return Ok(head);
-        }
-        if head.len() > MAX_HEAD {
-            return Err(Refusal::TOO_LONG);
+        connection.set_write_timeout(Some(left))?;
+        match connection.write(bytes) {
+            Ok(count) => bytes = &bytes[count..],
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
         }
     }
+    Ok(())
 }
 
 /// Ends a connection after its peer has: a system that closes one with unread bytes takes the answer back.
@@ -288,12 +337,27 @@ mod tests {
     #[test]
     fn those_who_say_nothing_are_told_and_keep_nobody_from_asking() {
         let endpoint = Endpoint::open("127.0.0.1:0", None, false, numbers).unwrap();
-        let mut silent = TcpStream::connect(endpoint.address()).unwrap();
+        // More than there are threads.
+        let connect = |_| TcpStream::connect(endpoint.address()).unwrap();
+        let silent: Vec<TcpStream> = (0..2 * THREADS).map(connect).collect();
         let answer = ask(&endpoint, "GET /metrics HTTP/1.1\r\n\r\n");
         assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"));
-        let mut answer = String::new();
-        silent.read_to_string(&mut answer).unwrap();
-        assert!(answer.starts_with("HTTP/1.1 408 "), "{answer}");
+        for mut connection in silent {
+            let mut answer = String::new();
+            connection.read_to_string(&mut answer).unwrap();
+            assert!(answer.starts_with("HTTP/1.1 408 "), "{answer}");
+        }
+    }
+
+    #[test]
+    fn its_end_waits_for_nobody_who_has_begun() {
+        let endpoint = Endpoint::open("127.0.0.1:0", None, false, numbers).unwrap();
+        let mut slow = TcpStream::connect(endpoint.address()).unwrap();
+        slow.write_all(b"GET /met").unwrap();
+        std::thread::sleep(Duration::from_millis(50));
+        let start = Instant::now();
+        drop(endpoint);
+        assert!(start.elapsed() < PATIENCE / 2);
     }
 
     #[test]

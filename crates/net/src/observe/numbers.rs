@@ -1,5 +1,6 @@
 //! Every number, its name, and what it means.
 
+use echoic_replay::limiter::Parameters;
 use echoic_replay::table::{Table, TableInfo, Waits};
 use echoic_replay::{StreamInfo, Summary};
 
@@ -186,17 +187,12 @@ impl Numbers {
         let of = || vec![("table", table.config().name.clone())];
         let info = table.info();
         let TableInfo { counts, limiter, .. } = info;
-        let target = limiter.parameters().samples_per_insert;
+        let Parameters { samples_per_insert, min_diff, max_diff, .. } = *limiter.parameters();
         let ratio = counts.samples as f64 / counts.inserts.max(1) as f64;
-        let gauges: [(_, _, f64); 9] = [
+        let gauges: [(_, _, f64); 8] = [
             ("echoic_table_items", "Items in the table.", info.size.into()),
             ("echoic_table_max_items", "Items that there can be.", table.config().max_size.into()),
             ("echoic_table_samples_per_insert", "Samples for each insert, so far.", ratio),
-            (
-                "echoic_table_target_samples_per_insert",
-                "Samples for each insert that the limiter holds the table to.",
-                target,
-            ),
             (
                 "echoic_table_total_weight",
                 "What the sampler's weights add up to.",
@@ -213,6 +209,12 @@ impl Numbers {
         ];
         for (name, help, value) in gauges {
             self.add(name, help, Kind::Gauge, of(), value);
+        }
+        // A limiter that holds nobody to a ratio has one too, which means nothing.
+        if min_diff.is_finite() || max_diff.is_finite() {
+            let help = "Samples for each insert that the limiter holds the table to.";
+            let name = "echoic_table_target_samples_per_insert";
+            self.add(name, help, Kind::Gauge, of(), samples_per_insert);
         }
         let counters: [(_, _, u64); 4] = [
             ("echoic_table_inserts_total", "Items inserted.", counts.inserts),
@@ -245,7 +247,8 @@ impl Numbers {
         }
         for (side, waits, _) in sides {
             let labels = [of(), vec![("side", side.to_owned())]].concat();
-            let help = "How long calls waited, together, by what they would do.";
+            let help =
+                "How long calls waited, those that wait now included, by what they would do.";
             let seconds = waits.time().as_secs_f64();
             self.add("echoic_table_wait_seconds_total", help, Kind::Counter, labels, seconds);
         }

@@ -60,12 +60,11 @@ impl ReplayBuffer {
             let part = done..rows.end.min(done + most);
             let large = part.len() * frame_bytes >= DETACH_BYTES;
             let write = || self.write_some(form, sources, part.clone(), notes);
-            let written = if large { py.detach(write) } else { write() };
+            let (written, short) = if large { py.detach(write) } else { write() };
             done += written;
-            if written < part.len() {
+            if let Some(short) = short {
                 py.detach(|| {
-                    // A reader may keep rows' places, which has nothing to do with frames.
-                    if !self.rows.belt().has_room_for(1) {
+                    if matches!(short, Short::OfPlaces) {
                         return self.rows.belt().wait_for_room(1);
                     }
                     let readers = match self.rows.frames() {
@@ -86,15 +85,15 @@ impl ReplayBuffer {
         Ok(())
     }
 
-    /// Writes rows until there is no room; how many it wrote.
+    /// Writes rows until there is no room; how many it wrote, and what there was no room for.
     fn write_some<'a>(
         &self,
         form: &'a FrameForm,
         sources: &'a [Source],
         rows: Range<usize>,
         notes: &Notes,
-    ) -> usize {
-        let Some((slab, stack)) = self.rows.frames() else { return 0 };
+    ) -> (usize, Option<Short>) {
+        let Some((slab, stack)) = self.rows.frames() else { return (rows.len(), None) };
         let all = rows.end;
         let side = |name: &str| -> Vec<&'a [u8]> {
             let leaves = self.form.leaves_of(name);
@@ -121,12 +120,19 @@ impl ReplayBuffer {
             own.taken = latest.map(|(numbers, _)| numbers);
             let mut writer = slab.try_reserve(fresh.len());
             // The position comes last: frames that were reserved can be given back, a position can't.
-            let stretch = (writer.len() == fresh.len()).then(|| self.rows.belt().try_reserve(1));
-            let Some(mut stretch) = stretch.flatten() else {
-                if let Some(numbers) = &own.taken {
-                    self.rows.release_frames(numbers);
+            let stretch = if writer.len() == fresh.len() {
+                self.rows.belt().try_reserve(1).ok_or(Short::OfPlaces)
+            } else {
+                Err(Short::OfFrames)
+            };
+            let mut stretch = match stretch {
+                Ok(stretch) => stretch,
+                Err(short) => {
+                    if let Some(numbers) = &own.taken {
+                        self.rows.release_frames(numbers);
+                    }
+                    return (row - rows.start, Some(short));
                 }
-                return row - rows.start;
             };
             for (at, frame) in fresh.iter().enumerate() {
                 let to = writer.row_mut(at);
@@ -141,8 +147,15 @@ impl ReplayBuffer {
             unsafe { self.form.copy_rows(sources, row, stretch.row_mut(0)) };
             self.rows.publish(stretch, own);
         }
-        rows.len()
+        (rows.len(), None)
     }
+}
+
+/// What there was no room for.
+enum Short {
+    OfFrames,
+    /// Readers keep the places of rows.
+    OfPlaces,
 }
 
 /// Which frame it is.

@@ -388,15 +388,21 @@ impl Table {
 
     /// Why a call for one item would wait now, if it would.
     pub fn blocked(&self) -> Obstacles {
-        let core = self.lock();
         let reason = |obstacle| match obstacle {
             Obstacle::Blocked(reason) => Some(reason),
             Obstacle::Failed(_) => None,
         };
-        Obstacles {
-            insert: core.insertable(1).err().and_then(reason),
-            sample: core.check_sample(1).err().and_then(reason),
-        }
+        let core = self.lock();
+        let leased = match &core.payload {
+            // Given back at once, before anybody else can have the lock and miss it.
+            Payload::Rows(slab) => slab.try_reserve(1).is_empty().then_some(Reason::Leased),
+            Payload::Trajectories { .. } => None,
+        };
+        let insert = core.insertable(1).err().and_then(reason).or(leased);
+        let sample = core.check_sample(1).err().and_then(reason);
+        drop(core);
+        let full = self.log().is_some_and(|log| !log.has_room());
+        Obstacles { insert: insert.or(full.then_some(Reason::Capacity)), sample }
     }
 
     /// Changes priorities, all or none; how many of the items are still there. Keys of items that have

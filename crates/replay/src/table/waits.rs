@@ -2,8 +2,7 @@
 //!
 //! Nothing is counted, and no clock is read, for a call that need not wait.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// What a call wants that waits.
@@ -22,7 +21,8 @@ pub struct Waits {
     pub waiting: u64,
     /// How many had to, whatever became of them, since the table was new or reset.
     pub limited: u64,
-    /// For how many nanoseconds these waited together: two that wait at once count twice.
+    /// For how many nanoseconds these and those that wait now did together, up to now: two that wait at once
+    /// count twice.
     pub nanos: u64,
 }
 
@@ -33,36 +33,63 @@ impl Waits {
     }
 }
 
-/// Counts the calls of one kind. The three numbers are read one by one; a call that is seen to wait no more is
-/// seen in the other two.
-#[derive(Debug, Default)]
+/// Counts the calls of one kind. Only who waits anyway comes here, so a lock costs nothing.
+#[derive(Debug)]
 pub(super) struct Tally {
-    waiting: AtomicU64,
-    limited: AtomicU64,
-    nanos: AtomicU64,
+    counts: Mutex<Counts>,
+    /// What moments are counted from.
+    epoch: Instant,
+}
+
+#[derive(Debug, Default)]
+struct Counts {
+    waiting: u64,
+    limited: u64,
+    /// Of waits that have ended.
+    nanos: u64,
+    /// When those that go on began, together.
+    began: u128,
+}
+
+impl Default for Tally {
+    fn default() -> Self {
+        Self { counts: Mutex::default(), epoch: Instant::now() }
+    }
 }
 
 impl Tally {
     /// A call waits from now on.
     pub(super) fn begin(self: &Arc<Self>) -> Waiting {
-        self.waiting.fetch_add(1, Ordering::Relaxed);
-        Waiting { tally: Arc::clone(self), since: Instant::now() }
+        let mut counts = self.lock();
+        let since = self.epoch.elapsed().as_nanos();
+        counts.waiting += 1;
+        counts.began += since;
+        drop(counts);
+        Waiting { tally: Arc::clone(self), since }
     }
 
     pub(super) fn read(&self) -> Waits {
-        Waits {
-            // Pairs with the last step of a wait.
-            waiting: self.waiting.load(Ordering::Acquire),
-            limited: self.limited.load(Ordering::Relaxed),
-            nanos: self.nanos.load(Ordering::Relaxed),
-        }
+        let counts = self.lock();
+        // Under the lock, so that no wait began after this moment.
+        let now = self.epoch.elapsed().as_nanos();
+        let Counts { waiting, limited, nanos, began } = *counts;
+        let now = u128::from(waiting) * now;
+        Waits { waiting, limited, nanos: nanos.saturating_add(narrow(now - began)) }
     }
 
     /// Counts from zero; those that wait go on.
     pub(super) fn reset(&self) {
-        self.limited.store(0, Ordering::Relaxed);
-        self.nanos.store(0, Ordering::Relaxed);
+        let mut counts = self.lock();
+        (counts.limited, counts.nanos) = (0, 0);
     }
+
+    fn lock(&self) -> MutexGuard<'_, Counts> {
+        self.counts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn narrow(nanos: u128) -> u64 {
+    u64::try_from(nanos).unwrap_or(u64::MAX)
 }
 
 /// A call that waits; dropped when it does no more, however that ended.
@@ -70,14 +97,16 @@ impl Tally {
 #[must_use = "a wait ends when this is dropped"]
 pub struct Waiting {
     tally: Arc<Tally>,
-    since: Instant,
+    since: u128,
 }
 
 impl Drop for Waiting {
     fn drop(&mut self) {
-        let nanos = u64::try_from(self.since.elapsed().as_nanos()).unwrap_or(u64::MAX);
-        self.tally.nanos.fetch_add(nanos, Ordering::Relaxed);
-        self.tally.limited.fetch_add(1, Ordering::Relaxed);
-        self.tally.waiting.fetch_sub(1, Ordering::Release);
+        let mut counts = self.tally.lock();
+        let now = self.tally.epoch.elapsed().as_nanos();
+        counts.waiting -= 1;
+        counts.limited += 1;
+        counts.began -= self.since;
+        counts.nanos = counts.nanos.saturating_add(narrow(now - self.since));
     }
 }

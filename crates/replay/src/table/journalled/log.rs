@@ -118,6 +118,12 @@ impl Log {
         room()?.ok_or_else(|| Reason::Capacity.into())
     }
 
+    /// Whether there is room for a small entry.
+    pub(in crate::table) fn has_room(&self) -> bool {
+        // An error is for who writes to be told.
+        !matches!(self.journal.try_room(1 << 10), Ok(None))
+    }
+
     /// Room for some rows of so many, and for how many.
     pub(in crate::table) fn rows_room(
         &self,
