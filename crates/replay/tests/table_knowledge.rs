@@ -132,8 +132,18 @@ fn those_who_wait_in_their_own_way_say_so() {
     let table = queue();
     let waiting = (table.begin_wait(Call::Insert), table.begin_wait(Call::Sample));
     table.reset();
-    assert_eq!(waits(&table), [Waits { waiting: 1, ..Waits::default() }; 2]);
+    let begun = waits(&table);
+    assert_eq!(begun.map(|waits| (waits.waiting, waits.limited)), [(1, 0); 2]);
+    std::thread::sleep(Duration::from_millis(5));
+    // The time of those who wait counts while they do, and once.
+    let longer = waits(&table);
+    let grown = |(before, after): (&Waits, &Waits)| after.time() - before.time();
+    assert!(begun.iter().zip(&longer).map(grown).all(|more| more >= Duration::from_millis(5)));
     drop(waiting);
+    let ended = waits(&table);
+    assert!(ended.iter().zip(&longer).all(|(after, before)| {
+        after.nanos >= before.nanos && after.nanos < 2 * before.nanos + 1_000_000_000
+    }));
     assert_eq!(waits(&table).map(|waits| (waits.waiting, waits.limited)), [(0, 1); 2]);
 }
 

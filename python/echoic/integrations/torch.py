@@ -113,14 +113,14 @@ def pinned_like(batch: Any) -> tuple[Any, Any]:
         ``tensor.to("cuda", non_blocking=True)``. Before the next ``sample`` writes to it, the GPU
         must have taken what is there: ``torch.cuda.current_stream().synchronize()``.
 
-    Example:
-        >>> import echoic
-        >>> buffer = echoic.ReplayBuffer(100, obs_dim=4, act_dim=1)
-        >>> buffer.push([1, 2, 3, 4], [0], 1.0, False, False, [2, 3, 4, 5])
-        >>> arrays, tensors = pinned_like(buffer.sample(32))
-        >>> batch = buffer.sample(32, out=arrays)
-        >>> tensors["obs"][0]
-        tensor([1., 2., 3., 4.])
+    Example::
+
+        arrays, tensors = pinned_like(buffer.sample(256))
+        while training:
+            buffer.sample(256, out=arrays)
+            batch = {name: tensor.to("cuda", non_blocking=True) for name, tensor in tensors.items()}
+            learn(batch)
+            torch.cuda.current_stream().synchronize()
     """
     pin = torch.cuda.is_available()
 
