@@ -71,100 +71,102 @@ impl Numbers {
 
     /// Adds the numbers of a stream.
     pub fn add_stream(&mut self, info: &StreamInfo) {
-        let gauges: [(_, _, f64); 10] = [
-            (
-                "echoic_stream_capacity_samples",
-                "Samples that the ring has room for.",
-                info.capacity as f64,
-            ),
-            (
-                "echoic_stream_stored_samples",
-                "Samples stored and not yet taken.",
-                info.store_size as f64,
-            ),
-            (
-                "echoic_stream_partial_samples",
-                "Samples in batches that are not complete.",
-                info.partial as f64,
-            ),
-            (
-                "echoic_stream_ready_batches",
-                "Complete batches that wait for a consumer.",
-                info.batches_ready as f64,
-            ),
-            (
-                "echoic_stream_held_batches",
-                "Batches whose memory someone still holds.",
-                info.batches_held as f64,
-            ),
-            ("echoic_stream_free_batches", "Buffers that are free.", info.batches_free as f64),
-            (
-                "echoic_stream_oldest_hold_seconds",
-                "For how long the batch that was taken first has been held.",
-                info.oldest_hold,
-            ),
-            ("echoic_stream_batch_samples", "Samples of a batch.", info.batch_size as f64),
-            ("echoic_stream_sample_bytes", "Bytes of a sample.", info.bytes_per_sample as f64),
-            ("echoic_stream_memory_bytes", "Bytes of the ring.", info.memory_bytes as f64),
-        ];
-        for (name, help, value) in gauges {
-            self.add(name, help, Kind::Gauge, vec![], value);
-        }
-        let counters: [(_, _, f64); 10] = [
-            (
-                "echoic_stream_inserted_samples_total",
-                "Samples stored since the start.",
-                info.inserted_total as f64,
-            ),
-            (
-                "echoic_stream_completed_batches_total",
-                "Batches completed since the start.",
-                info.batches_total as f64,
-            ),
-            (
-                "echoic_stream_delivered_batches_total",
-                "Complete batches taken since the start.",
-                info.delivered_total as f64,
-            ),
-            (
-                "echoic_stream_blocked_pushes_total",
-                "Times that a push had to wait for room.",
-                info.blocked_pushes as f64,
-            ),
-            (
-                "echoic_stream_blocked_seconds_total",
-                "How long pushes waited for room, together.",
-                info.blocked_time,
-            ),
-            (
-                "echoic_stream_sample_waits_total",
-                "Calls for a batch that had to wait.",
-                info.sample_waits as f64,
-            ),
-            (
-                "echoic_stream_sample_wait_seconds_total",
-                "How long calls for a batch waited, together.",
-                info.sample_wait_time,
-            ),
-            (
-                "echoic_stream_contention_total",
-                "Times that a producer looked again because another opened a batch.",
-                info.contention as f64,
-            ),
-            (
-                "echoic_stream_aborted_slots_total",
-                "Slots whose writer gave up; others filled them.",
-                info.aborted as f64,
-            ),
-            (
-                "echoic_stream_refused_samples_total",
-                "Samples that did not fit the spec.",
-                info.refused as f64,
-            ),
-        ];
-        for (name, help, value) in counters {
-            self.add(name, help, Kind::Counter, vec![], value);
-        }
+        self.add_all(
+            Kind::Gauge,
+            &[],
+            [
+                (
+                    "echoic_stream_capacity_samples",
+                    "Samples that the ring has room for.",
+                    info.capacity as f64,
+                ),
+                (
+                    "echoic_stream_stored_samples",
+                    "Samples stored and not yet taken.",
+                    info.store_size as f64,
+                ),
+                (
+                    "echoic_stream_partial_samples",
+                    "Samples in batches that are not complete.",
+                    info.partial as f64,
+                ),
+                (
+                    "echoic_stream_ready_batches",
+                    "Complete batches that wait for a consumer.",
+                    info.batches_ready as f64,
+                ),
+                (
+                    "echoic_stream_held_batches",
+                    "Batches whose memory someone still holds.",
+                    info.batches_held as f64,
+                ),
+                ("echoic_stream_free_batches", "Buffers that are free.", info.batches_free as f64),
+                (
+                    "echoic_stream_oldest_hold_seconds",
+                    "For how long the batch that was taken first has been held.",
+                    info.oldest_hold,
+                ),
+                ("echoic_stream_batch_samples", "Samples of a batch.", info.batch_size as f64),
+                ("echoic_stream_sample_bytes", "Bytes of a sample.", info.bytes_per_sample as f64),
+                ("echoic_stream_memory_bytes", "Bytes of the ring.", info.memory_bytes as f64),
+            ],
+        );
+        self.add_all(
+            Kind::Counter,
+            &[],
+            [
+                (
+                    "echoic_stream_inserted_samples_total",
+                    "Samples stored since the start.",
+                    info.inserted_total as f64,
+                ),
+                (
+                    "echoic_stream_completed_batches_total",
+                    "Batches completed since the start.",
+                    info.batches_total as f64,
+                ),
+                (
+                    "echoic_stream_delivered_batches_total",
+                    "Complete batches taken since the start.",
+                    info.delivered_total as f64,
+                ),
+                (
+                    "echoic_stream_blocked_pushes_total",
+                    "Times that a push had to wait for room.",
+                    info.blocked_pushes as f64,
+                ),
+                (
+                    "echoic_stream_blocked_seconds_total",
+                    "How long pushes waited for room, together.",
+                    info.blocked_time,
+                ),
+                (
+                    "echoic_stream_sample_waits_total",
+                    "Calls for a batch that had to wait.",
+                    info.sample_waits as f64,
+                ),
+                (
+                    "echoic_stream_sample_wait_seconds_total",
+                    "How long calls for a batch waited, together.",
+                    info.sample_wait_time,
+                ),
+                (
+                    "echoic_stream_contention_total",
+                    "Times that a producer looked again because another opened a batch.",
+                    info.contention as f64,
+                ),
+                (
+                    "echoic_stream_aborted_slots_total",
+                    "Slots whose writer gave up; others filled them.",
+                    info.aborted as f64,
+                ),
+                (
+                    "echoic_stream_refused_samples_total",
+                    "Samples that did not fit the spec.",
+                    info.refused as f64,
+                ),
+            ],
+        );
         self.add_summary(
             "echoic_stream_submit_to_available_seconds",
             "From the submit of a sample to the completion of its batch.",
@@ -184,81 +186,91 @@ impl Numbers {
 
     /// Adds the numbers of a table.
     pub fn add_table(&mut self, table: &Table) {
-        let of = || vec![("table", table.config().name.clone())];
+        let of = vec![("table", table.config().name.clone())];
         let info = table.info();
         let TableInfo { counts, limiter, .. } = info;
         let Parameters { samples_per_insert, min_diff, max_diff, .. } = *limiter.parameters();
         let ratio = counts.samples as f64 / counts.inserts.max(1) as f64;
-        let gauges: [(_, _, f64); 8] = [
-            ("echoic_table_items", "Items in the table.", info.size.into()),
-            ("echoic_table_max_items", "Items that there can be.", table.config().max_size.into()),
-            ("echoic_table_samples_per_insert", "Samples for each insert, so far.", ratio),
-            (
-                "echoic_table_total_weight",
-                "What the sampler's weights add up to.",
-                info.total_weight,
-            ),
-            ("echoic_table_episodes", "Episodes that items have steps of.", info.episodes as f64),
-            (
-                "echoic_table_paused",
-                "1 while inserts and samples are held up on purpose.",
-                info.paused.into(),
-            ),
-            ("echoic_table_policy_version", "The learner's policy version.", info.version as f64),
-            ("echoic_table_row_bytes", "Bytes of rows ever used.", info.row_bytes as f64),
-        ];
-        for (name, help, value) in gauges {
-            self.add(name, help, Kind::Gauge, of(), value);
-        }
+        self.add_all(
+            Kind::Gauge,
+            &of,
+            [
+                ("echoic_table_items", "Items in the table.", info.size.into()),
+                (
+                    "echoic_table_max_items",
+                    "Items that there can be.",
+                    table.config().max_size.into(),
+                ),
+                ("echoic_table_samples_per_insert", "Samples for each insert, so far.", ratio),
+                (
+                    "echoic_table_total_weight",
+                    "What the sampler's weights add up to.",
+                    info.total_weight,
+                ),
+                (
+                    "echoic_table_episodes",
+                    "Episodes that items have steps of.",
+                    info.episodes as f64,
+                ),
+                (
+                    "echoic_table_paused",
+                    "1 while inserts and samples are held up on purpose.",
+                    info.paused.into(),
+                ),
+                (
+                    "echoic_table_policy_version",
+                    "The learner's policy version.",
+                    info.version as f64,
+                ),
+                ("echoic_table_row_bytes", "Bytes of rows ever used.", info.row_bytes as f64),
+            ],
+        );
         // A limiter that holds nobody to a ratio has one too, which means nothing.
         if min_diff.is_finite() || max_diff.is_finite() {
             let help = "Samples for each insert that the limiter holds the table to.";
             let name = "echoic_table_target_samples_per_insert";
-            self.add(name, help, Kind::Gauge, of(), samples_per_insert);
+            self.add(name, help, Kind::Gauge, of.clone(), samples_per_insert);
         }
-        let counters: [(_, _, u64); 4] = [
-            ("echoic_table_inserts_total", "Items inserted.", counts.inserts),
-            (
-                "echoic_table_samples_total",
-                "Items sampled, each as often as it was.",
-                counts.samples,
-            ),
-            ("echoic_table_deletions_total", "Items that went.", counts.deletions),
-            (
-                "echoic_table_unique_samples_total",
-                "Items sampled at least once.",
-                info.unique_samples,
-            ),
-        ];
-        for (name, help, value) in counters {
-            self.add(name, help, Kind::Counter, of(), value as f64);
-        }
+        self.add_all(
+            Kind::Counter,
+            &of,
+            [
+                ("echoic_table_inserts_total", "Items inserted.", counts.inserts as f64),
+                (
+                    "echoic_table_samples_total",
+                    "Items sampled, each as often as it was.",
+                    counts.samples as f64,
+                ),
+                ("echoic_table_deletions_total", "Items that went.", counts.deletions as f64),
+                (
+                    "echoic_table_unique_samples_total",
+                    "Items sampled at least once.",
+                    info.unique_samples as f64,
+                ),
+            ],
+        );
         let blocked = table.blocked();
         let sides = [
             ("insert", info.insert_waits, blocked.insert),
             ("sample", info.sample_waits, blocked.sample),
         ];
-        for (side, Waits { waiting, limited, .. }, _) in sides {
-            let labels = || [of(), vec![("side", side.to_owned())]].concat();
+        for (side, waits, reason) in sides {
+            let Waits { waiting, limited, .. } = waits;
+            let labels = || [of.clone(), vec![("side", side.to_owned())]].concat();
             let help = "Calls that wait now, by what they would do.";
             self.add("echoic_table_waiting", help, Kind::Gauge, labels(), waiting as f64);
             let help = "Calls that had to wait, by what they would do.";
             self.add("echoic_table_waits_total", help, Kind::Counter, labels(), limited as f64);
-        }
-        for (side, waits, _) in sides {
-            let labels = [of(), vec![("side", side.to_owned())]].concat();
             let help =
                 "How long calls waited, those that wait now included, by what they would do.";
             let seconds = waits.time().as_secs_f64();
-            self.add("echoic_table_wait_seconds_total", help, Kind::Counter, labels, seconds);
-        }
-        for (side, _, reason) in sides {
+            self.add("echoic_table_wait_seconds_total", help, Kind::Counter, labels(), seconds);
             // A label that comes and goes would leave gaps in graphs, so there is always one.
+            let blocked = f64::from(reason.is_some());
             let reason = reason.map_or("NONE".to_owned(), |reason| reason.to_string());
-            let waits = f64::from(reason != "NONE");
-            let labels = [of(), vec![("side", side.to_owned()), ("reason", reason)]].concat();
+            let labels = [labels(), vec![("reason", reason)]].concat();
             let help = "1 if a call for one item would have to wait now, and why.";
-            self.add("echoic_table_blocked", help, Kind::Gauge, labels, waits);
+            self.add("echoic_table_blocked", help, Kind::Gauge, labels, blocked);
         }
     }
 
@@ -268,61 +280,67 @@ impl Numbers {
         info: &DoorInfo,
         connections: impl IntoIterator<Item = &'a ConnectionInfo>,
     ) {
-        let gauges: [(_, _, u64); 3] = [
-            ("echoic_connections", "Connections that stand.", info.connections),
-            (
-                "echoic_received_chunks",
-                "Chunks of trajectories that came over connections and are still there.",
-                info.chunks,
-            ),
-            ("echoic_received_chunk_bytes", "Bytes that these take.", info.chunk_bytes),
-        ];
-        for (name, help, value) in gauges {
-            self.add(name, help, Kind::Gauge, vec![], value as f64);
-        }
-        let counters: [(_, _, f64); 10] = [
-            ("echoic_connections_accepted_total", "Connections accepted.", info.accepted as f64),
-            ("echoic_reconnects_total", "Clients that came back.", info.reconnects as f64),
-            (
-                "echoic_connections_silent_total",
-                "Connections closed because nothing came for too long.",
-                info.silent as f64,
-            ),
-            (
-                "echoic_connections_malformed_total",
-                "Connections closed because of bytes that made no sense.",
-                info.malformed as f64,
-            ),
-            (
-                "echoic_accept_errors_total",
-                "Times that the system did not let us accept.",
-                info.accept_errors as f64,
-            ),
-            (
-                "echoic_received_samples_total",
-                "Samples stored that came over connections.",
-                info.flow.samples as f64,
-            ),
-            ("echoic_received_bytes_total", "Bytes received.", info.flow.bytes as f64),
-            (
-                "echoic_receive_calls_total",
-                "System calls that received them.",
-                info.flow.reads as f64,
-            ),
-            (
-                "echoic_received_duplicates_total",
-                "Samples that came twice and were dropped.",
-                info.flow.duplicates as f64,
-            ),
-            (
-                "echoic_connections_blocked_seconds_total",
-                "How long samples of connections waited for room, together.",
-                info.flow.blocked_time,
-            ),
-        ];
-        for (name, help, value) in counters {
-            self.add(name, help, Kind::Counter, vec![], value);
-        }
+        self.add_all(
+            Kind::Gauge,
+            &[],
+            [
+                ("echoic_connections", "Connections that stand.", info.connections as f64),
+                (
+                    "echoic_received_chunks",
+                    "Chunks of trajectories that came over connections and are still there.",
+                    info.chunks as f64,
+                ),
+                ("echoic_received_chunk_bytes", "Bytes that these take.", info.chunk_bytes as f64),
+            ],
+        );
+        self.add_all(
+            Kind::Counter,
+            &[],
+            [
+                (
+                    "echoic_connections_accepted_total",
+                    "Connections accepted.",
+                    info.accepted as f64,
+                ),
+                ("echoic_reconnects_total", "Clients that came back.", info.reconnects as f64),
+                (
+                    "echoic_connections_silent_total",
+                    "Connections closed because nothing came for too long.",
+                    info.silent as f64,
+                ),
+                (
+                    "echoic_connections_malformed_total",
+                    "Connections closed because of bytes that made no sense.",
+                    info.malformed as f64,
+                ),
+                (
+                    "echoic_accept_errors_total",
+                    "Times that the system did not let us accept.",
+                    info.accept_errors as f64,
+                ),
+                (
+                    "echoic_received_samples_total",
+                    "Samples stored that came over connections.",
+                    info.flow.samples as f64,
+                ),
+                ("echoic_received_bytes_total", "Bytes received.", info.flow.bytes as f64),
+                (
+                    "echoic_receive_calls_total",
+                    "System calls that received them.",
+                    info.flow.reads as f64,
+                ),
+                (
+                    "echoic_received_duplicates_total",
+                    "Samples that came twice and were dropped.",
+                    info.flow.duplicates as f64,
+                ),
+                (
+                    "echoic_connections_blocked_seconds_total",
+                    "How long samples of connections waited for room, together.",
+                    info.flow.blocked_time,
+                ),
+            ],
+        );
         for (code, count) in &info.refused {
             let labels = vec![("code", (*code).to_owned())];
             let help = "Connections refused, by the reason that they were told.";
@@ -340,6 +358,18 @@ impl Numbers {
                 let help = "Connections that wait now, by what they wait for.";
                 self.add_up("echoic_connections_blocked", help, Kind::Gauge, labels, 1.0);
             }
+        }
+    }
+
+    /// Adds numbers of one kind, about one thing.
+    fn add_all<const N: usize>(
+        &mut self,
+        kind: Kind,
+        labels: &[(&'static str, String)],
+        numbers: [(&'static str, &'static str, f64); N],
+    ) {
+        for (name, help, value) in numbers {
+            self.add(name, help, kind, labels.to_vec(), value);
         }
     }
 
