@@ -39,7 +39,7 @@ def test_dqn_learns(seed: int) -> None:
     # A random paddle is below the ball once in five times.
     assert np.mean(outcome.first_returns) < -0.2
     if np.mean(outcome.evaluation) < dqn.TARGET:
-        # Threads take turns as they like, so that no run is like another: of some twenty, one missed.
+        # Threads take turns as they like, so that no run is like another: one of twenty missed.
         outcome = dqn.train(seed)
     assert np.mean(outcome.evaluation) >= dqn.TARGET
 
