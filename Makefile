@@ -42,18 +42,20 @@ help: ## List these commands
 DOOR := shm
 demo: build .venv/.installed-demo ## Train a CartPole policy through Echoic, with a live view and a plot
 	$(call say,Running the demo)
-	@python -m examples.cartpole --door $(DOOR)
+	@python -m echoic demo --door $(DOOR)
 
 .PHONY: test
 test: build test-rust loom test-python ## Run all tests: Rust, model checks, Python, documentation examples
 
 .PHONY: bench
-bench: build .venv/.installed-demo ## Run the benchmarks, beside physical bounds and peers; prints JSON lines
-	@python -m benchmarks stream
-	@python -m benchmarks net
-	@python -m benchmarks tables
-	@python -m benchmarks local
-	@python -m benchmarks.migration
+# What the runner is told: see `make bench ARGS=--help`.
+ARGS :=
+bench: build .venv/.installed-test .venv/.installed-demo ## Run the benchmarks (ARGS=--quick: 15 minutes), and write a report
+	@python -m benchmarks run $(ARGS)
+
+.PHONY: bench-check
+bench-check: build .venv/.installed-test .venv/.installed-demo ## Compare this tree's speed with the committed run's
+	@python -m benchmarks check $(ARGS)
 
 .PHONY: docs
 docs: .venv/.installed-docs ## Build the documentation into site/
@@ -70,6 +72,7 @@ check: lint types docs rustdoc test fuzz ## Run all that continuous integration 
 fmt: .venv/.installed-dev ## Format Rust and Python code
 	@cargo fmt --all
 	@cargo fmt --manifest-path fuzz/Cargo.toml
+	@cargo fmt --manifest-path benchmarks/limits/Cargo.toml
 	@ruff check --fix-only --quiet $(OURS)
 	@ruff format $(OURS)
 
@@ -78,10 +81,12 @@ lint: .venv/.installed-dev ## Check formatting and lints of Rust and Python code
 	$(call say,Checking format)
 	@cargo fmt --all --check
 	@cargo fmt --manifest-path fuzz/Cargo.toml --check
+	@cargo fmt --manifest-path benchmarks/limits/Cargo.toml --check
 	@ruff format --check $(OURS)
 	$(call say,Checking lints)
 	@ruff check $(OURS)
 	@cargo clippy --workspace --all-targets -- -D warnings
+	@cargo clippy --manifest-path benchmarks/limits/Cargo.toml --target-dir target/limits -- -D warnings
 
 .PHONY: types
 types: build .venv/.installed-test ## Check the Python types, and the stub against the native module
@@ -176,7 +181,7 @@ lock: .venv/.made ## Pin the Python dependencies anew, from requirements/*.in
 
 .PHONY: clean
 clean: ## Remove all that was built, .venv included
-	@rm -rf .venv target site build dist demo-output benchmarks/.envs .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	@rm -rf .venv target site build dist demo-output benchmarks/.envs benchmarks/runs .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	@rm -f python/echoic/*.so
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 

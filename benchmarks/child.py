@@ -10,6 +10,7 @@ import contextlib
 import json
 import os
 import queue
+import signal
 import subprocess
 import sys
 import threading
@@ -135,6 +136,8 @@ def answer_requests(answer: Callable[[Message], Message | None]) -> None:
 
     The cyclic garbage collector is off meanwhile, as it is in the parent.
     """
+    # A terminal tells Ctrl-C to all; the parent then closes the pipe.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     # Whatever else is printed goes to standard error; the answers have the pipe alone.
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from benchmarks.net.engine import Learner, Sender
+from benchmarks.net.papers import Papers
 from benchmarks.timing import UnavailableError
 
 if TYPE_CHECKING:
@@ -103,6 +104,8 @@ class Echoic:
         transport: echoic.Transport
         if door == "tcp":
             transport = echoic.TcpTransport(0)
+        elif door == "tls":
+            return self._listen_with_tls(example, batch_size, num_buffers)
         elif door == "unix":
             transport = echoic.UnixTransport(Path(tempfile.gettempdir()) / f"{name}.sock")
         else:
@@ -116,8 +119,27 @@ class Echoic:
         """Connect with the defaults."""
         import echoic  # noqa: PLC0415 - as above
 
-        client = echoic.connect(address, example)
+        address, _, authority = address.partition("#")
+        client = echoic.connect(address, example, ca=authority or None)
         return Sender(client.send, client.send_batch, client.flush, client.close)
+
+    def _listen_with_tls(self, example: Tree, batch_size: int, num_buffers: int) -> Learner:
+        """Open a door with a certificate; its address also tells who vouches for that."""
+        import echoic  # noqa: PLC0415 - as above
+
+        papers = Papers()
+        transport = echoic.TlsTransport(
+            0, "localhost", certificate=papers.certificate, key=papers.certificate
+        )
+        server = echoic.Server(
+            example, batch_size=batch_size, num_buffers=num_buffers, transport=transport
+        ).start()
+
+        def close() -> None:
+            server.close()
+            papers.close()
+
+        return Learner(f"{server.addresses[0]}#{papers.authority}", server.sample, close)
 
 
 ENGINE = Echoic()

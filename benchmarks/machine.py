@@ -6,7 +6,10 @@ A number without these is a rumour: every JSON line carries both records.
 from __future__ import annotations
 
 import datetime as dt
+import functools
+import hashlib
 import importlib.metadata
+import importlib.util
 import os
 import platform
 import sys
@@ -36,7 +39,22 @@ def versions() -> dict[str, Any]:
         "switch_interval_s": sys.getswitchinterval(),
         "numpy": installed_version("numpy"),
         "echoic": installed_version("echoic"),
+        "build": build(),
     }
+
+
+@functools.cache
+def build() -> str | None:
+    """Return a digest of Echoic's files as they are imported: what was measured, to the byte."""
+    spec = importlib.util.find_spec("echoic")
+    if spec is None:
+        return None
+    digest = hashlib.sha256()
+    for folder in spec.submodule_search_locations or ():
+        for path in sorted(Path(folder).rglob("*")):
+            if path.suffix in {".py", ".so", ".pyd"}:
+                digest.update(path.relative_to(folder).as_posix().encode() + path.read_bytes())
+    return digest.hexdigest()[:12]
 
 
 def installed_version(package: str) -> str | None:

@@ -19,9 +19,8 @@ if TYPE_CHECKING:
 class Progress:
     """Counts rounds and prints finished workloads; a context manager."""
 
-    def __init__(self, rounds: int) -> None:
-        """Expect ``rounds`` rounds over all workloads."""
-        self._rounds = rounds
+    def __init__(self) -> None:
+        """Expect nothing yet."""
         self._bar: Any = None
         self._task: Any = None
 
@@ -31,7 +30,7 @@ class Progress:
             self._bar = _rich_bar()
         if self._bar is not None:
             self._bar.start()
-            self._task = self._bar.add_task("", total=self._rounds)
+            self._task = self._bar.add_task("", total=None)
         return self
 
     def __exit__(
@@ -50,6 +49,11 @@ class Progress:
             self._bar.console.print(text, highlight=False, markup=False, soft_wrap=True)
         else:
             print(text, file=sys.stderr, flush=True)
+
+    def expect(self, rounds: int) -> None:
+        """Expect so many rounds."""
+        if self._bar is not None:
+            self._bar.update(self._task, total=rounds)
 
     def begin(self, name: str) -> None:
         """Name the workload that starts."""

@@ -1,115 +1,127 @@
-"""The JSON line of one workload.
+"""The report of a folder of results: tables of ratios in ``report.md``, and plots beside it.
 
-All ratios are ratios of speed, whatever the unit: 0.8 is 80 % of the other's speed, 5
-is five times as fast. A ratio is the median over the rounds, each round's value being
-divided by its neighbour's in the same round.
+Everything in it comes from the lines of the folder, so it can be written anew at any time.
 """
 
 from __future__ import annotations
 
-import statistics
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from benchmarks.timing import Rounds, Summary, rounded
+from benchmarks.lines import read
+from benchmarks.suites import SUITES
+from benchmarks.table import tables
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterator, Sequence
+    from pathlib import Path
 
-    from benchmarks.workload import Target, Workload
+    from benchmarks.lines import Record
 
-OURS = "echoic"
-BOUND = "bound"
+_HOW = """\
+Ratios are of speed, whatever the unit: 0.8 is 80 % of the other's, 5 five times as fast. They are
+medians over rounds in which all take turns. A *bound* is the same bytes or calls in Python's hands
+without any system around them, a *limit* the same in a program in Rust. The files `*.jsonl` beside
+this one have spreads, parameters, versions and what each bound is.
+"""
 
-Record = dict[str, Any]
 
+def write(folder: Path, say: Callable[[str], None]) -> list[Path]:
+    """Write the report of a folder; return the files that were written, none without results.
 
-def record(workload: Workload, rounds: Rounds, peers: dict[str, Record]) -> Record:
-    """Put the measured rounds of ``workload`` into the record that is printed.
-
-    ``peers`` maps each peer that was asked for to what is known of it (its version).
+    ``say`` is told what could not be drawn.
     """
-    ours = rounds.values(OURS)
-    bound = rounds.values(BOUND)
-    above = [own - least for own, least in zip(ours, bound, strict=False)]
-    metrics = {name: Summary.of(series).record() for name, series in rounds.extras(OURS).items()}
-    if above and workload.better == "lower":
-        metrics["above_bound"] = Summary.of(above).record()
-    line: Record = {
-        "workload": workload.name,
-        "what": workload.what,
-        "unit": workload.unit,
-        "better": workload.better,
-        **Summary.of(ours).record(),
-        "repeats": len(ours),
-        "content_checked": True,
-        "metrics": metrics,
-        "bound": {"name": workload.bound_name, **_other(rounds, BOUND)},
-        "ratio_to_bound": _speed_ratio(workload, ours, bound),
-        "peers": {name: {**about, **_other(rounds, name)} for name, about in peers.items()},
-        "ratio_to_peer": {
-            name: _speed_ratio(workload, ours, rounds.values(name)) for name in peers
-        },
-        "parameters": workload.parameters,
+    results = {suite: read(folder / f"{suite}.jsonl") for suite in SUITES}
+    results = {suite: records for suite, records in results.items() if records}
+    if not results:
+        return []
+    try:
+        # Here, since all but the plots works without matplotlib.
+        from benchmarks import plots  # noqa: PLC0415
+    except ImportError as error:
+        say(f"no plots: {error}")
+        drawn: dict[str, list[Path]] = {}
+    else:
+        drawn = {suite: plots.draw(suite, records, folder) for suite, records in results.items()}
+    path = folder / "report.md"
+    path.write_text("\n".join(_lines(results, drawn)) + "\n")
+    return [path, *(plot for plots_ in drawn.values() for plot in plots_)]
+
+
+def _lines(results: dict[str, list[Record]], drawn: dict[str, list[Path]]) -> Iterator[str]:
+    yield "# Results of the benchmarks"
+    yield ""
+    yield from _HOW.splitlines()
+    for suite, records in results.items():
+        yield ""
+        yield f"## {SUITES[suite].what}"
+        yield ""
+        yield f"{_where(records)} `python -m benchmarks run --suite {suite}{_quick(records)}`"
+        yield ""
+        yield from tables(records)
+        for plot in drawn.get(suite, []):
+            yield ""
+            yield f"![{SUITES[suite].what}: {plot.stem}]({plot.name})"
+        missing = _missing(records)
+        if missing:
+            yield ""
+            yield from missing
+        missed = _missed(records)
+        if missed:
+            yield ""
+            yield from missed
+
+
+def _where(records: Sequence[Record]) -> str:
+    """Say when and on what the records were measured; there may be several answers to each."""
+    days = sorted({record["machine"]["date"][:10] for record in records})
+    machines = {
+        f"{record['machine']['cores']} cores of {record['machine']['cpu']}, "
+        f"{record['machine']['memory_gib']} GiB"
+        for record in records
     }
-    line["targets"] = [
-        _target(target, line)
-        for target in workload.targets
-        if target.peer is None or target.peer in peers
+    versions = {
+        f"{record['versions']['python']}, numpy {record['versions']['numpy']}" for record in records
+    }
+    rounds = sorted({record["repeats"] for record in records})
+    period = days[0] if len(days) == 1 else f"{days[0]} to {days[-1]}"
+    counts = " or ".join(map(str, rounds))
+    return (
+        f"{period}, {'; '.join(sorted(machines))}, {'; '.join(sorted(versions))}, {counts} rounds."
+    )
+
+
+def _quick(records: Sequence[Record]) -> str:
+    return " --quick" if all(record["quick"] for record in records) else ""
+
+
+def _missing(records: Sequence[Record]) -> list[str]:
+    """Say which others there is no number of, and why."""
+    reasons: dict[tuple[str, str], list[str]] = {}
+    for record in records:
+        others = {"bound": record["bound"] or {}, "limit": record.get("limit") or {}}
+        for name, other in {**others, **record["peers"]}.items():
+            if "unavailable" in other:
+                # Each says in its own words what it has not.
+                lacks = " has no " in other["unavailable"]
+                reason = "it has nothing for it" if lacks else other["unavailable"]
+                reasons.setdefault((name, reason), []).append(record["workload"])
+    return [
+        f"- No number of {name} for {', '.join(f'`{each}`' for each in workloads)}: {reason}."
+        for (name, reason), workloads in reasons.items()
     ]
-    return line
 
 
-def headline(line: Record) -> str:
-    """Say in one line for a person what a record says."""
-    parts = [f"{line['workload']}: {line['median']:.4g} {line['unit']}"]
-    parts += [f"{name} {metric['median']:.4g}" for name, metric in line["metrics"].items()]
-    if line["ratio_to_bound"] is not None:
-        parts.append(f"{line['ratio_to_bound']:.2f} x the bound ({line['bound']['median']:.4g})")
-    for name, ratio in line["ratio_to_peer"].items():
-        parts.append(f"{name} -" if ratio is None else f"{ratio:.1f} x {name}")
-    missed = [target["metric"] for target in line["targets"] if not target["met"]]
-    if missed:
-        parts.append("misses " + " and ".join(missed))
-    return ", ".join(parts)
-
-
-def _other(rounds: Rounds, subject: str) -> Record:
-    if subject in rounds.unavailable:
-        return {"median": None, "unavailable": rounds.unavailable[subject]}
-    extras = {name: Summary.of(series).record() for name, series in rounds.extras(subject).items()}
-    return {**Summary.of(rounds.values(subject)).record(), "metrics": extras}
-
-
-def _speed_ratio(
-    workload: Workload, ours: Sequence[float], others: Sequence[float]
-) -> float | None:
-    if not others:
-        return None
-    if workload.better == "higher":
-        ratios = [own / other for own, other in zip(ours, others, strict=True)]
-    else:
-        ratios = [other / own for own, other in zip(ours, others, strict=True)]
-    return rounded(statistics.median(ratios))
-
-
-def _target(target: Target, line: Record) -> Record:
-    if target.metric == "value":
-        value = line["median"]
-    elif target.metric == "ratio_to_bound":
-        value = line["ratio_to_bound"]
-    elif target.peer is not None:
-        value = line["ratio_to_peer"][target.peer]
-    else:
-        value = line["metrics"].get(target.metric, {}).get("median")
-    met = value is not None
-    if met and target.at_least is not None:
-        met = value >= target.at_least
-    if met and target.at_most is not None:
-        met = value <= target.at_most
-    limits = {"at_least": target.at_least, "at_most": target.at_most}
-    return {
-        "metric": target.metric,
-        **{name: limit for name, limit in limits.items() if limit is not None},
-        "value": value,
-        "met": met,
-    }
+def _missed(records: Sequence[Record]) -> list[str]:
+    """List the targets that were missed; in a quick run they say nothing."""
+    return [
+        f"- `{record['workload']}` misses a target: {target['metric']} is {target['value']}, "
+        + " and ".join(
+            f"{words} {target[key]} was wanted"
+            for key, words in (("at_least", "at least"), ("at_most", "at most"))
+            if key in target
+        )
+        for record in records
+        if not record["quick"]
+        for target in record["targets"]
+        if not target["met"]
+    ]

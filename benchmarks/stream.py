@@ -37,6 +37,7 @@ import numpy as np
 
 from benchmarks import payload, probes
 from benchmarks.content import CHECKED_ROUNDS, ContentError, Receiver
+from benchmarks.limits import suite as limits
 from benchmarks.payload import Pool
 from benchmarks.timing import Measure, Measurement
 from benchmarks.workload import (
@@ -334,6 +335,7 @@ def _submit_small(quick: bool, *, threaded: bool) -> Workload:
     )
     return Workload(
         name="submit_small_threaded" if threaded else "submit_small_alternating",
+        kind="stream",
         what="submit of {obs: (4,) f32, reward: (1,) f32}, "
         + ("producer and consumer thread" if threaded else "one thread fills and takes"),
         unit="us/sample",
@@ -352,6 +354,7 @@ def _submit_batch_small(quick: bool, rows: int, *, aliased: bool = False) -> Wor
     batches = 8 if quick else 2**25 // (rows * 8)
     return Workload(
         name=f"submit_batch_small_{rows}" + ("_aliased" if aliased else ""),
+        kind="stream",
         what=f"submit_batch of {{obs: (4,) f32, reward: (1,) f32}}, {rows} rows a call"
         + (", 16 bytes earlier in their pages than the ring" if aliased else ""),
         unit="GB/s",
@@ -359,11 +362,13 @@ def _submit_batch_small(quick: bool, rows: int, *, aliased: bool = False) -> Wor
         session=partial(submit_blocks, pool=pool, ring=ring, batches=batches, aliased=aliased),
         bound_name=COPY_NAME,
         bound=copies(pool, ring, slots_per_batch=1, batches=batches),
+        **_limit(pool, ring, slots_per_batch=1, quick=quick),
         parameters={**asdict(ring), "batches": batches},
         targets=(
             Target("ratio_to_bound", at_least=0.8),
             Target("samples_per_s", at_least=20e6),
         ),
+        steady=rows == 16384 and not aliased,
     )
 
 
@@ -374,6 +379,7 @@ def _frames(quick: bool) -> Workload:
         pool=Pool.of_samples(payload.frame(), 7),
         ring=Ring(64),
         batches=2 if quick else 100,
+        quick=quick,
         targets=(Target("ratio_to_bound", at_least=0.85),),
     )
 
@@ -385,6 +391,7 @@ def _layers(quick: bool) -> Workload:
         pool=Pool.of_samples(payload.layers(), 3),
         ring=Ring(8),
         batches=1 if quick else 20,
+        quick=quick,
         targets=(),
     )
 
@@ -396,22 +403,27 @@ def _submit_bytes(  # noqa: PLR0913 - what the two workloads of this kind differ
     pool: Pool,
     ring: Ring,
     batches: int,
+    quick: bool,
     targets: tuple[Target, ...],
 ) -> Workload:
     return Workload(
         name=name,
+        kind="stream",
         what=what,
         unit="GB/s",
         better="higher",
         session=partial(submit_alternating, pool=pool, ring=ring, batches=batches, unit="GB/s"),
         bound_name=COPY_NAME,
         bound=copies(pool, ring, slots_per_batch=ring.batch_size, batches=batches),
+        **_limit(pool, ring, slots_per_batch=ring.batch_size, quick=quick),
         parameters={
             **asdict(ring),
             "batches": batches,
             "sample_bytes": payload.sample_bytes(pool.example),
         },
         targets=targets,
+        # Frames lie at the edge of a cache, so their bound has several speeds.
+        steady=name == "submit_layers",
     )
 
 
@@ -421,14 +433,17 @@ def _frame_blocks(quick: bool) -> Workload:
     batches = 2 if quick else 100
     return Workload(
         name="submit_batch_frames",
+        kind="stream",
         what=f"submit_batch of 84x84x4 u8 frames with scalars, {ring.batch_size} rows a call",
         unit="GB/s",
         better="higher",
         session=partial(submit_blocks, pool=pool, ring=ring, batches=batches, aliased=False),
         bound_name=COPY_NAME,
         bound=copies(pool, ring, slots_per_batch=1, batches=batches),
+        **_limit(pool, ring, slots_per_batch=1, quick=quick),
         parameters={**asdict(ring), "batches": batches},
         targets=(Target("ratio_to_bound", at_least=0.85),),
+        steady=True,
     )
 
 
@@ -439,6 +454,7 @@ def _handover(quick: bool) -> Workload:
     pause = 0.001
     return Workload(
         name="handover",
+        kind="stream",
         what="from before the submit that completes a batch until a parked consumer thread has "
         "it in hand",
         unit="us",
@@ -463,6 +479,7 @@ def _take_ready(quick: bool) -> Workload:
     )
     return Workload(
         name="take_ready",
+        kind="stream",
         what="sample and its tree of six leaves while batches lie ready",
         unit="us/batch",
         better="lower",
@@ -471,6 +488,16 @@ def _take_ready(quick: bool) -> Workload:
         bound=any_engine(slices),
         parameters={**asdict(ring), "rounds": rounds},
         targets=(Target("value", at_most=2),),
+    )
+
+
+def _limit(pool: Pool, ring: Ring, *, slots_per_batch: int, quick: bool) -> limits.Fields:
+    """The same copies by a program in Rust."""
+    return limits.copies(
+        pool.rows * payload.sample_bytes(pool.example),
+        sources=len(pool.entries),
+        targets=ring.num_buffers * slots_per_batch,
+        seconds=0.02 if quick else 0.1,
     )
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from benchmarks import stream
+from benchmarks import durability, memory, scaling, stream
+from benchmarks.limits import suite as limits
 from benchmarks.local import suite as local
 from benchmarks.net import suite as net
 from benchmarks.tables import suite as tables
@@ -14,9 +16,25 @@ if TYPE_CHECKING:
 
     from benchmarks.workload import Workload
 
-SUITES: dict[str, Callable[[bool], list[Workload]]] = {
-    "stream": stream.workloads,
-    "net": net.workloads,
-    "tables": tables.workloads,
-    "local": local.workloads,
+
+@dataclass(frozen=True)
+class Suite:
+    """Workloads that belong together, and in how many rounds a run that is not quick takes them."""
+
+    what: str
+    workloads: Callable[[bool], list[Workload]]
+    rounds: int
+
+
+# In the order of a run: what takes long comes last.
+SUITES: dict[str, Suite] = {
+    "limits": Suite("What the machine can do", limits.workloads, 9),
+    "stream": Suite("The stream in one process", stream.workloads, 9),
+    "net": Suite("The stream over every door", net.workloads, 5),
+    "local": Suite("Local buffers, primitives and collectors", local.workloads, 9),
+    "durability": Suite("Checkpoints and journals", durability.workloads, 5),
+    "memory": Suite("Memory for an item", memory.workloads, 3),
+    "scaling": Suite("Costs by the number of items", scaling.workloads, 5),
+    "tables": Suite("Tables", tables.workloads, 5),
 }
+QUICK_ROUNDS = 3

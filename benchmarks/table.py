@@ -1,14 +1,11 @@
-"""Results as the tables of the documentation: ``python -m benchmarks.table FILE``.
+"""Results as tables in Markdown.
 
-It prints one table of all workloads, one of what the processes used, and one of the curve over
-connections, the last two where the file has such numbers.
+One has all workloads of a suite, one what the processes used, and one the curves over connections,
+the last two where the records have such numbers.
 """
 
 from __future__ import annotations
 
-import json
-import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -27,15 +24,22 @@ _USED = {
 
 def tables(records: Sequence[Record]) -> Iterator[str]:
     """Give the lines of the tables."""
+    if not any(record["bound"] for record in records):
+        yield from _alone(records)
+        return
     peers = sorted({peer for record in records for peer in record["ratio_to_peer"]})
+    # Runs of earlier versions have none.
+    limits = any(record.get("limit") for record in records)
+    head = ["workload", "Echoic", "bound", "speed / bound"]
     yield from _table(
-        ["workload", "Echoic", "bound", "speed / bound", *(f"speed / {peer}" for peer in peers)],
+        [*head, *(["speed / limit"] if limits else []), *(f"speed / {peer}" for peer in peers)],
         (
             [
                 f"`{record['workload']}`",
                 _value(record["median"], record["unit"]),
-                _value(record["bound"]["median"], record["unit"]),
+                _value((record["bound"] or {}).get("median"), record["unit"]),
                 _number(record["ratio_to_bound"]),
+                *([_number(record.get("ratio_to_limit"))] if limits else []),
                 *(_number(record["ratio_to_peer"].get(peer)) for peer in peers),
             ]
             for record in records
@@ -70,6 +74,22 @@ def tables(records: Sequence[Record]) -> Iterator[str]:
         )
 
 
+def _alone(records: Sequence[Record]) -> Iterator[str]:
+    """Show what stands beside nothing: numbers with their quartiles."""
+    yield from _table(
+        ["probe", "what", "median", "half of the rounds"],
+        (
+            [
+                f"`{record['workload']}`",
+                record["what"],
+                _value(record["median"], record["unit"]),
+                f"{_number(record['spread']['q1'])} to {_number(record['spread']['q3'])}",
+            ]
+            for record in records
+        ),
+    )
+
+
 def _systems(record: Record) -> Iterator[tuple[str, Record]]:
     yield "Echoic", record["metrics"]
     for name, peer in record["peers"].items():
@@ -100,8 +120,3 @@ def _number(value: float | None) -> str:
         if value >= size:
             return f"{value / (1e3 if name == ' k' else size):.3g}{name}"
     return f"{value:.3g}" if value < 1000 else f"{value:.0f}"
-
-
-if __name__ == "__main__":
-    lines = Path(sys.argv[1]).read_text().splitlines()
-    print("\n".join(tables([json.loads(line) for line in lines])))

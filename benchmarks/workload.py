@@ -53,22 +53,35 @@ class Target:
         return None if about in (self.metric, "bound") else about
 
 
+Kind = Literal["stream", "net", "tables", "local", "durability", "limits"]
+
+
 @dataclass(frozen=True)
 class Workload:
     """One thing to measure, with what it is measured against.
 
-    `better` says which way the value improves, so that ratios can always mean speed.
+    `kind` says which interface of an engine the session asks for; peers that have no such engine,
+    and all where `peers` is false, are not measured beside it. `better` says which way the value
+    improves, so that ratios can always mean speed. `bound` is what the machine does in Python's
+    hands, `limit` what it does in those of a program in Rust. `steady` marks what is compared with
+    earlier runs (see `benchmarks.check`): large workloads that are made of the same copies or
+    system calls as their bound, so that what the machine does to one it does to the other.
     """
 
     name: str
+    kind: Kind
     what: str
     unit: str
     better: Literal["lower", "higher"]
     session: Session
-    bound_name: str
-    bound: Session
+    bound_name: str = ""
+    bound: Session | None = None
+    limit_name: str = ""
+    limit: Session | None = None
     parameters: dict[str, Any] = field(default_factory=dict)
     targets: tuple[Target, ...] = ()
+    peers: bool = True
+    steady: bool = False
 
 
 def copies(pool: Pool, ring: Ring, *, slots_per_batch: int, batches: int) -> Session:

@@ -22,15 +22,15 @@ from typing import TYPE_CHECKING, Any
 import echoic
 import numpy as np
 from echoic import limiters, selectors
+from echoic.demo.weights import SharedWeights
 
-from examples.cartpole.weights import SharedWeights
 from examples.qlearning import DISCOUNT, TRANSITION, QLearner, epsilon
 from examples.training import Game, Options, Outcome, Scores, Step, evaluate, run
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from examples.cartpole.policy import Array
+    from echoic.demo.policy import Array
 
 STEPS = 60_000
 TARGET = 400.0

@@ -9,14 +9,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-
-from examples.cartpole.policy import Network
-from examples.cartpole.ppo import Adam
+from echoic.demo.policy import Network
+from echoic.demo.ppo import Adam
 
 if TYPE_CHECKING:
+    from echoic.demo.policy import Array
     from numpy.typing import NDArray
-
-    from examples.cartpole.policy import Array
 
 #: An item: names the leaves of a transition, with their shapes and dtypes.
 TRANSITION: dict[str, Any] = {

@@ -21,14 +21,13 @@ from typing import TYPE_CHECKING, Any
 import echoic
 import numpy as np
 from echoic import limiters, selectors
+from echoic.demo.ppo import Adam
 
-from examples.cartpole.ppo import Adam
 from examples.training import Game, Options, Outcome, Scores, evaluate, run
 
 if TYPE_CHECKING:
+    from echoic.demo.policy import Array
     from numpy.typing import NDArray
-
-    from examples.cartpole.policy import Array
 
 STEPS = 40_000
 TARGET = 195.0

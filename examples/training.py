@@ -19,7 +19,7 @@ import numpy as np
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from examples.cartpole.policy import Array
+    from echoic.demo.policy import Array
 
 #: The score is the mean return of so many training episodes, the latest ones.
 EPISODES = 20

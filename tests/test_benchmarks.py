@@ -1,11 +1,10 @@
-"""The benchmarks run, print complete records, and refuse to report wrong content.
+"""The benchmarks run, write complete records, and refuse to report wrong content.
 
 No test here looks at a speed. Peers are left out: they need a package index.
 """
 
 from __future__ import annotations
 
-import io
 import json
 import subprocess
 import sys
@@ -17,14 +16,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from benchmarks import payload, probes, stream, table
-from benchmarks.__main__ import run
+from benchmarks import check, lines, payload, probes, report, runner, stream, table
 from benchmarks.child import ChildError
 from benchmarks.content import ContentError, Crowd, Receiver
 from benchmarks.engine import Echoic
+from benchmarks.limits.program import built
+from benchmarks.lines import read
+from benchmarks.machine import machine, versions
 from benchmarks.net import probes as net_probes
 from benchmarks.net.client import ClientProcess
 from benchmarks.payload import Pool
+from benchmarks.peers import PEERS
+from benchmarks.progress import Progress
+from benchmarks.runner import Run, measure
 from benchmarks.suites import SUITES
 from benchmarks.timing import Measurement, Summary, UnavailableError, interleave
 
@@ -33,44 +37,104 @@ if TYPE_CHECKING:
     from benchmarks.workload import Workload
 
 ROOT = Path(__file__).resolve().parent.parent
+RESULTS = ROOT / "benchmarks" / "results"
 
 
-@pytest.mark.parametrize("suite", SUITES)
-def test_quick_mode_prints_a_complete_record_for_every_workload(tmp_path: Path, suite: str) -> None:
-    out = tmp_path / "results.jsonl"
-    command = [sys.executable, "-m", "benchmarks", suite, "--quick", "--no-peers"]
+# Memory is that of a process; those of other suites start too many to wait for.
+@pytest.mark.parametrize("suite", [suite for suite in SUITES if suite != "memory"])
+def test_quick_run_writes_a_complete_record_of_every_workload(tmp_path: Path, suite: str) -> None:
+    if suite == "limits" and not limits_are_built():
+        pytest.skip("the program of the limits cannot be built here")
+    with Progress() as progress:
+        assert measure(Run([suite], tmp_path, quick=True, repeats=1, apart=False), progress) == 0
+    assert_complete(tmp_path, suite, 1)
+
+
+def test_command_measures_in_processes_and_writes_a_report(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    command = [sys.executable, "-m", "benchmarks", "run", "--quick", "--peers", "none"]
     done = subprocess.run(
-        [*command, "--out", str(out)],
+        [*command, "--suite", "memory", "--repeats", "2", "--out", str(tmp_path)],
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=100,
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert done.stdout == ""
+    assert_complete(tmp_path, "memory", 2)
+    text = (tmp_path / "report.md").read_text()
+    assert all(f"| `{each.name}` |" in text for each in SUITES["memory"].workloads(True))
+    assert "![Memory for an item: memory](memory.png)" in text
+    assert (tmp_path / "memory.png").read_bytes().startswith(b"\x89PNG")
 
-    records = [json.loads(line) for line in out.read_text().splitlines()]
-    assert [record["workload"] for record in records] == [
-        workload.name for workload in SUITES[suite](True)
-    ]
-    for record in records:
+
+def limits_are_built() -> bool:
+    try:
+        return built().exists()
+    except UnavailableError:
+        return False
+
+
+def assert_complete(folder: Path, suite: str, rounds: int) -> None:
+    records = read(folder / f"{suite}.jsonl")
+    workloads = SUITES[suite].workloads(True)
+    assert [record["workload"] for record in records] == [workload.name for workload in workloads]
+    for record, workload in zip(records, workloads, strict=True):
         assert record["content_checked"] is True
-        assert record["repeats"] == 3
+        assert record["repeats"] == rounds
         assert record["unit"]
         assert record["spread"].keys() == {"iqr", "q1", "q3", "min", "max"}
         assert 0 < record["spread"]["min"] <= record["median"] <= record["spread"]["max"]
-        assert record["bound"]["name"]
-        assert record["bound"]["median"] > 0, record["bound"]
-        assert record["ratio_to_bound"] > 0
+        for name in ("bound", "limit"):
+            if getattr(workload, name) is None or (name == "limit" and not limits_are_built()):
+                assert record[f"ratio_to_{name}"] is None
+            else:
+                assert record[name]["name"]
+                assert record[name]["median"] > 0, record[name]
+                assert record[f"ratio_to_{name}"] > 0
         assert record["peers"] == record["ratio_to_peer"] == {}
         assert record["machine"]["cores"] >= 1
         assert record["machine"].keys() >= {"cpu", "memory_gib", "kernel", "date"}
-        assert record["versions"].keys() >= {"python", "numpy", "echoic"}
+        assert record["versions"].keys() >= {"python", "numpy", "echoic", "build"}
         for name, metric in record["metrics"].items():
             assert metric["median"] > 0 or name == "above_bound", (record["workload"], name)
         for target in record["targets"]:
             assert target["value"] is not None, (record["workload"], target)
+
+
+def test_report_shows_the_curves_and_the_sizes(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    curve = {f"samples_per_s_{count}": {"median": count * 1e6} for count in (1, 64)}
+    same = {
+        "unit": "ns/item",
+        "median": 5.0,
+        "bound": {"median": 2.0},
+        "ratio_to_bound": 0.4,
+        "ratio_to_peer": {"other": None},
+        "peers": {"other": {"median": None, "unavailable": "stalled"}},
+        "targets": [{"metric": "value", "at_most": 3, "value": 5.0, "met": False}],
+        "machine": machine(),
+        "versions": versions(),
+        "repeats": 5,
+        "quick": False,
+    }
+    for suite, metrics, parameters in (
+        ("net", curve, {"connections": [1, 64]}),
+        ("scaling", {}, {"by_size": "sampling", "size": 1000}),
+    ):
+        record = {"workload": "it", "metrics": metrics, "parameters": parameters, **same}
+        (tmp_path / f"{suite}.jsonl").write_text(json.dumps(record))
+    written = report.write(tmp_path, pytest.fail)
+    assert [path.name for path in written] == [
+        "report.md",
+        "net.png",
+        "net-connections.png",
+        "scaling-sizes.png",
+    ]
+    text = written[0].read_text()
+    assert "- No number of other for `it`: stalled." in text
+    assert "- `it` misses a target: value is 5.0, at most 3 was wanted" in text
 
 
 class Corrupting:
@@ -118,14 +182,114 @@ class Corrupting:
 
 
 @pytest.mark.parametrize("name", [workload.name for workload in stream.workloads(quick=True)])
-def test_workload_with_a_corrupted_batch_prints_no_number(
-    name: str, capsys: pytest.CaptureFixture[str]
+def test_workload_with_a_corrupted_batch_writes_no_number(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    out = io.StringIO()
-    status = run("stream", out, quick=True, peers=False, repeats=9, only=name, engine=Corrupting())
-    assert status == 1
-    assert name not in [json.loads(line)["workload"] for line in out.getvalue().splitlines()]
+    asked = Run(
+        ["stream"], tmp_path, quick=True, names=[name], repeats=9, engines={"stream": Corrupting()}
+    )
+    with Progress() as progress:
+        assert measure(asked, progress) == 1
+    assert read(tmp_path / "stream.jsonl") == []
     assert f"{name}: WRONG CONTENT" in capsys.readouterr().err
+
+
+def test_run_goes_on_where_it_was_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = ["submit_frames", "submit_layers", "take_ready"]
+    asked = Run(["stream"], tmp_path, quick=True, names=names, repeats=1)
+    measured = runner.measured
+    begun: list[str] = []
+
+    def stopped_at_the_second(asked: Run, suite: str, workload: Any, progress: Any) -> Any:
+        begun.append(workload.name)
+        if len(begun) == 2:
+            raise KeyboardInterrupt
+        return measured(asked, suite, workload, progress)
+
+    monkeypatch.setattr(runner, "measured", stopped_at_the_second)
+    with Progress() as progress:
+        with pytest.raises(KeyboardInterrupt):
+            measure(asked, progress)
+        (first,) = read(tmp_path / "stream.jsonl")
+        assert measure(asked, progress) == 0
+        assert begun == ["submit_frames", "submit_layers", "submit_layers", "take_ready"]
+        records = read(tmp_path / "stream.jsonl")
+        assert [record["workload"] for record in records] == names
+        assert records[0] == first
+        # All is there, so nothing is measured, unless it is of another build.
+        assert measure(asked, progress) == 0
+        assert len(begun) == 4
+        monkeypatch.setattr(lines, "versions", lambda: {**first["versions"], "build": "other"})
+        assert measure(asked, progress) == 0
+        assert begun[4:] == names
+
+
+def test_peers_are_asked_for_by_name_and_unknown_ones_are_refused() -> None:
+    assert [peer.name for peer in runner.peers_named(["rlox", "id-echo"])] == ["rlox", "id-echo"]
+    light = runner.peers_named(["light"])
+    assert light
+    assert not any(peer.heavy for peer in light)
+    assert runner.peers_named(["all"]) == list(PEERS)
+    assert runner.peers_named(["none"]) == []
+    with pytest.raises(ValueError, match="no peer 'rlax': all, light, none, or some of id-echo"):
+        runner.peers_named(["rlax"])
+
+
+class TestCheck:
+    """Ratios of two runs, compared."""
+
+    @pytest.fixture
+    def folder(self, tmp_path: Path) -> Path:
+        records = [
+            {"workload": "submit_layers", "ratio_to_bound": 0.8, "quick": False},
+            {"workload": "submit_batch_frames", "ratio_to_bound": 0.9, "quick": True},
+            {"workload": "take_ready", "ratio_to_bound": 0.9, "quick": False},
+        ]
+        (tmp_path / "stream.jsonl").write_text("\n".join(map(json.dumps, records)))
+        return tmp_path
+
+    @pytest.mark.parametrize(("now", "status"), [(0.61, 0), (0.59, 1), (2.0, 0)])
+    def test_only_what_is_slower_by_more_than_the_margin_is_a_regression(
+        self, folder: Path, now: float, status: int, monkeypatch: Any, capsys: Any
+    ) -> None:
+        def measure(asked: Run, _: Progress) -> int:
+            # What is neither steady nor measured in full takes no part.
+            assert list(asked.names) == ["submit_layers"]
+            record = {"workload": "submit_layers", "ratio_to_bound": now, "quick": False}
+            (asked.out / "stream.jsonl").write_text(json.dumps(record))
+            return 0
+
+        monkeypatch.setattr(runner, "measure", measure)
+        assert check.run(folder, margin=0.25) == status
+        row = capsys.readouterr().out.splitlines()[-1]
+        assert row.startswith("| `submit_layers` | 0.8 |")
+        assert ("regression" in row) == bool(status)
+
+    def test_nothing_to_compare_with_is_no_success(self, tmp_path: Path) -> None:
+        assert check.run(tmp_path, margin=0.25) == 1
+
+    def test_workload_that_gives_no_number_is_no_success(
+        self, folder: Path, monkeypatch: Any, capsys: Any
+    ) -> None:
+        monkeypatch.setattr(runner, "measure", lambda asked, progress: 0)
+        assert check.run(folder, margin=0.25) == 1
+        assert "not measured: submit_layers" in capsys.readouterr().err
+
+    def test_the_worst_change_comes_first(self) -> None:
+        compared = check.compare({"a": 1.0, "b": 1.0, "c": 1.0}, {"a": 1.1, "b": 0.5})
+        rows = list(check.table(compared, 0.25))[2:]
+        assert rows == [
+            "| `b` | 1 | 0.5 | -50% **regression** |",
+            "| `a` | 1 | 1.1 | +10% |",
+        ]
+
+    def test_steady_workloads_have_a_bound_and_are_in_the_committed_run(self) -> None:
+        for suite, names in check.steady().items():
+            bounds = {each.name: each.bound for each in SUITES[suite].workloads(False)}
+            committed = {record["workload"] for record in read(RESULTS / f"{suite}.jsonl")}
+            for name in names:
+                assert bounds[name] is not None
+                assert name in committed
 
 
 # One of each kind: the doors differ in nothing that is tested here.
@@ -156,10 +320,10 @@ def test_network_workload_ends_with_the_reason_of_a_client_that_fails(
 
 
 def network_workload(name: str) -> Workload:
-    return next(workload for workload in SUITES["net"](True) if workload.name == name)
+    return next(workload for workload in SUITES["net"].workloads(True) if workload.name == name)
 
 
-@pytest.mark.parametrize("door", ["tcp", "unix"])
+@pytest.mark.parametrize("door", ["tcp", "unix", "tls"])
 def test_bare_stream_checks_its_bytes_too(monkeypatch: pytest.MonkeyPatch, door: str) -> None:
     with net_probes.bare_stream(door, ring_bytes=1 << 20, total_bytes=1 << 22) as measure:
         assert measure().value > 0
@@ -300,7 +464,7 @@ def test_bound_checks_its_copies_too(monkeypatch: pytest.MonkeyPatch, rows: int)
 
 
 def test_no_ring_of_a_workload_hides_a_stale_row() -> None:
-    for workload in [*SUITES["stream"](True), *SUITES["net"](True)]:
+    for workload in [*SUITES["stream"].workloads(True), *SUITES["net"].workloads(True)]:
         settings = workload.session.keywords  # type: ignore[attr-defined]
         pool = settings["pool"] if "pool" in settings else settings["load"].pool()
         period = len(pool.entries) * pool.rows
@@ -361,10 +525,10 @@ def test_summary_gives_median_quartiles_and_range() -> None:
     ],
 )
 def test_tables_show_the_committed_results(suite: str, peers: str) -> None:
-    text = (ROOT / "benchmarks" / "results" / f"{suite}.jsonl").read_text()
-    records = [json.loads(line) for line in text.splitlines()]
+    records = read(RESULTS / f"{suite}.jsonl")
     lines = list(table.tables(records))
-    assert lines[0] == f"| workload | Echoic | bound | speed / bound | speed / {peers} |"
+    limit = "speed / limit | " if any(record.get("limit") for record in records) else ""
+    assert lines[0] == f"| workload | Echoic | bound | speed / bound | {limit}speed / {peers} |"
     first = lines[2 : lines.index("") if "" in lines else None]
     assert [line.split("`")[1] for line in first] == [record["workload"] for record in records]
 

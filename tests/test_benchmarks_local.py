@@ -341,7 +341,7 @@ def test_copies_are_checked_and_scaled() -> None:
 
 
 def test_every_peer_of_the_targets_is_one_of_the_suite() -> None:
-    peers = {peer.name for peer in PEERS if "local" in peer.suites}
+    peers = {peer.name for peer in PEERS if "local" in peer.kinds}
     asked = {target.peer for work in WORKLOADS.values() for target in work.targets}
     assert asked - {None} <= peers
 

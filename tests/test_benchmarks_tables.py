@@ -222,6 +222,6 @@ def test_a_peer_without_a_python_that_it_supports_says_so(
 
 
 def test_every_peer_of_the_suite_is_the_one_of_the_targets() -> None:
-    peers = {peer.name for peer in PEERS if "tables" in peer.suites}
+    peers = {peer.name for peer in PEERS if "tables" in peer.kinds}
     asked = {target.peer for work in workloads(quick=True) for target in work.targets}
     assert asked - {None} <= peers

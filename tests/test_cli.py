@@ -30,8 +30,10 @@ from echoic.cli.doors import transport
 from echoic.cli.serve import Ending
 from echoic.cli.sink import Consumer, Counter, Folder
 from echoic.cli.spec import Field, SpecTextError, example, from_table, mirror, parse, text
-from echoic.cli.status import LineView, PanelView, Reading, choose_view
+from echoic.cli.status import LineView, PanelView, choose_view
 from echoic.cli.text import amount, duration, size, why
+from echoic.views.reading import DoorsReading, Reading, StreamReading
+from echoic.watch import Connection
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
@@ -463,17 +465,21 @@ def test_numbers_have_three_digits_and_a_unit(shown: str, expected: str) -> None
     assert shown == expected
 
 
-BEFORE = Reading(10.0, samples=1000, bytes=20_000)
+def pushing(number: int, blocked_time: float) -> Connection:
+    """A connection of a worker."""
+    return Connection("tcp://", number, "", "push", 60.0, 0, 0, 0, 0, blocked_time, "")
+
+
+BEFORE = Reading(
+    10.0,
+    stream=StreamReading(samples=1000, bytes=20_000),
+    connections=(pushing(1, 1.0), pushing(2, 0.0)),
+)
 AFTER = Reading(
     12.0,
-    samples=5000,
-    bytes=100_000,
-    stored=3,
-    capacity=4,
-    blocked_time=2.0,
-    connections=2,
-    accepted=9,
-    refused={"AUTH": 2, "SPEC": 1},
+    stream=StreamReading(samples=5000, bytes=100_000, stored=3, capacity=4),
+    doors=DoorsReading(connections=2, accepted=9, refused={"AUTH": 2, "SPEC": 1}),
+    connections=(pushing(1, 2.0), pushing(2, 1.0)),
 )
 
 

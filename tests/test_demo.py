@@ -24,11 +24,8 @@ from typing import TYPE_CHECKING, Any
 import echoic
 import numpy as np
 import pytest
-from matplotlib.image import imread
-from rich.console import Console
-
-from examples.cartpole import ppo, rollout
-from examples.cartpole.__main__ import (
+from echoic.demo import ppo, rollout
+from echoic.demo.__main__ import (
     BATCHES,
     EVALUATION_EPISODES,
     INTERRUPTED,
@@ -37,13 +34,15 @@ from examples.cartpole.__main__ import (
     Outcome,
     train,
 )
-from examples.cartpole.crew import DOORS, SPAWN, ProcessCrew, ThreadCrew, transport_of
-from examples.cartpole.learner import Lesson, evaluate
-from examples.cartpole.policy import Actor, ActorCritic, Array, Network
-from examples.cartpole.progress import EPISODES, Progress
-from examples.cartpole.traffic import Flow, Traffic
-from examples.cartpole.view import CONNECTIONS, LiveView, duration, sparkline
-from examples.cartpole.weights import SharedWeights, Version, WeightsBlock
+from echoic.demo.crew import DOORS, SPAWN, ProcessCrew, ThreadCrew, transport_of
+from echoic.demo.learner import Lesson, evaluate
+from echoic.demo.policy import Actor, ActorCritic, Array, Network
+from echoic.demo.progress import EPISODES, Progress
+from echoic.demo.traffic import Flow, Traffic
+from echoic.demo.view import CONNECTIONS, LiveView, duration, sparkline
+from echoic.demo.weights import SharedWeights, Version, WeightsBlock
+from matplotlib.image import imread
+from rich.console import Console
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -56,7 +55,7 @@ UNTRAINED = 22
 
 
 def demo(*arguments: str) -> list[str]:
-    return [sys.executable, "-m", "examples.cartpole", *arguments]
+    return [sys.executable, "-m", "echoic", "demo", *arguments]
 
 
 def run_demo(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -135,7 +134,7 @@ def test_reached_target_is_exit_status_0_and_the_last_line_names_the_plot(
 
 def test_output_that_is_no_terminal_gets_plain_lines(tmp_path: Path) -> None:
     done = run_demo("--steps", "1", "--out", str(tmp_path))
-    assert re.match(r" *\d+\.\d s +1,024 steps ", done.stdout)
+    assert re.search(r"^ *\d+\.\d s +1,024 steps ", done.stdout, re.MULTILINE)
     assert "\x1b" not in done.stdout
 
 
@@ -157,7 +156,8 @@ def test_no_process_outlives_an_interrupt_or_the_learner(
     ) as process:
         try:
             assert process.stdout
-            process.stdout.readline()  # The first batch is learned from.
+            lines = iter(process.stdout.readline, "")
+            assert any(" steps/s " in line for line in lines)  # The first batch is learned from.
             if end == signal.SIGINT:  # Ctrl-C goes to all processes of a terminal.
                 os.killpg(process.pid, end)
             else:
@@ -176,13 +176,13 @@ def test_no_process_outlives_an_interrupt_or_the_learner(
 
 
 def test_worker_process_imports_nothing_for_the_eye() -> None:
-    script = "import sys, examples.cartpole.worker as _; print(*sys.modules)"
+    script = "import sys, echoic.demo.worker as _; print(*sys.modules)"
     done = subprocess.run(
         [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True
     )
     modules = set(done.stdout.split())
     assert "echoic" in modules
-    assert not modules & {"matplotlib", "rich", "examples.cartpole.learner"}
+    assert not modules & {"matplotlib", "rich", "echoic.demo.learner"}
 
 
 @pytest.mark.parametrize("option", ["--workers", "--steps"])

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 from echoic import buffers, collectors
+from echoic.demo.policy import ActorCritic
 
-from examples.cartpole.policy import ActorCritic
 from examples.local import dqn, images, offline, per_dqn, ppo
 from examples.training import Options
 

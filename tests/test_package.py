@@ -68,8 +68,10 @@ def test_public_names_are_sorted_and_nothing_else_is_public() -> None:
         "cli",
         "client",
         "collectors",
+        "demo",
         "errors",
         "integrations",
+        "logs",
         "primitives",
         "ragged",
         "reverb",
@@ -81,6 +83,8 @@ def test_public_names_are_sorted_and_nothing_else_is_public() -> None:
         "trajectory_writer",
         "transports",
         "vector_writer",
+        "views",
+        "watch",
     }
 
 

@@ -78,9 +78,13 @@ def copies(
 @contextlib.contextmanager
 def gathers(plan: Plan, *, batch: int, seconds: float) -> Iterator[Measure]:
     """Gather random rows of a packed array into another that is used again: µs a batch."""
-    rows = min(plan.capacity, _IMAGES) if plan.kind == "image" else plan.capacity
-    with gather(Rows(plan.kind), rows=rows, batch=batch, seconds=seconds) as measure:
+    with gather(Rows(plan.kind), rows=gathered_rows(plan), batch=batch, seconds=seconds) as measure:
         yield measure
+
+
+def gathered_rows(plan: Plan) -> int:
+    """From how many rows a gather takes its batches: of images, as many as no cache holds."""
+    return min(plan.capacity, _IMAGES) if plan.kind == "image" else plan.capacity
 
 
 @contextlib.contextmanager

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,7 +18,8 @@ import numpy as np
 from benchmarks.content import ContentError
 from benchmarks.local.draws import Draws, PrioritizedDraws, checked
 from benchmarks.local.items import Rows
-from benchmarks.timing import Measurement
+from benchmarks.net.usage import resident_bytes
+from benchmarks.timing import Measurement, UnavailableError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -148,6 +150,33 @@ def priorities(engine: Engine, *, plan: Plan, batch: int, seconds: float) -> Ite
                 draws.check(store.columns(take()), batch)
             draws.check_distribution()
             return Measurement(elapsed / count / 1e3)
+
+        yield measure
+
+
+@contextlib.contextmanager
+def memory(engine: Engine, *, plan: Plan) -> Iterator[Measure]:
+    """Fill a new buffer: bytes by which the process grows for each transition.
+
+    Buffers of earlier repeats are kept, so that none gets the memory of another.
+    """
+    items = Rows(plan.kind)
+    with contextlib.ExitStack() as stack:
+
+        def measure() -> Measurement:
+            # What the blocks need, and what the library allocates once.
+            small = replace(plan, capacity=_FILL_IMAGES if plan.kind == "image" else _FILL)
+            _fill(stack.enter_context(contextlib.closing(engine.store(small))), items, small)
+            before = resident_bytes()
+            store = stack.enter_context(contextlib.closing(engine.store(plan)))
+            _fill(store, items, plan)
+            grown = resident_bytes() - before
+            if grown <= 0:
+                raise UnavailableError("its process had memory left over, and did not grow")
+            checked(
+                items, store.columns(store.draws(_CHECKED_ROWS)()), _CHECKED_ROWS, plan.capacity
+            )
+            return Measurement(grown / plan.capacity, {"process_mib": before / (1 << 20)})
 
         yield measure
 

@@ -6,6 +6,7 @@ from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from benchmarks.limits import suite as limits
 from benchmarks.local import calls, cases, probes, rollouts, stores
 from benchmarks.local.engine import Case, Plan
 from benchmarks.local.items import Rows
@@ -63,6 +64,7 @@ def workloads(quick: bool) -> list[Workload]:
 def _push(name: str, plan: Plan, seconds: float, target: Target) -> Workload:
     return Workload(
         name=name,
+        kind="local",
         what=f"push of {_SMALL}, one a call"
         + (", to a buffer that draws by priority" if plan.prioritized else ""),
         unit="us",
@@ -77,31 +79,32 @@ def _push(name: str, plan: Plan, seconds: float, target: Target) -> Workload:
 
 def _extend(name: str, plan: Plan, rows: int, seconds: float) -> Workload:
     nbytes = rows * Rows(plan.kind).nbytes
+    round_ring = {"sources": stores.BLOCKS, "targets": max(1, plan.capacity // rows)}
     return Workload(
         name=name,
+        kind="local",
         what=f"blocks of {rows} {_SMALL if plan.kind == 'small' else _IMAGES}",
         unit="rows/s",
         better="higher",
         session=partial(stores.extensions, plan=plan, rows=rows, seconds=seconds),
         bound_name="numpy copy of the same bytes round a ring of the same size",
-        bound=any_engine(
-            partial(
-                probes.copies,
-                nbytes,
-                sources=stores.BLOCKS,
-                targets=max(1, plan.capacity // rows),
-                seconds=seconds,
-                scale=rows,
-            )
+        bound=any_engine(partial(probes.copies, nbytes, **round_ring, seconds=seconds, scale=rows)),
+        **limits.copies(
+            nbytes,
+            **round_ring,
+            seconds=seconds,
+            convert=lambda rate: rate * 1e9 / nbytes * rows,
         ),
         parameters=_parameters(plan, seconds, rows=rows),
         targets=(Target("ratio_to_bound", at_least=0.85),),
+        steady=plan.kind == "image",
     )
 
 
 def _sample(name: str, plan: Plan, seconds: float, *more: Target) -> Workload:
     return Workload(
         name=name,
+        kind="local",
         what=f"a uniform batch of {_BATCH} of {plan.capacity} "
         f"{_SMALL if plan.kind == 'small' else _IMAGES}",
         unit="us",
@@ -109,14 +112,17 @@ def _sample(name: str, plan: Plan, seconds: float, *more: Target) -> Workload:
         session=partial(stores.samples, plan=plan, batch=_BATCH, seconds=seconds),
         bound_name=_GATHER,
         bound=_gather(plan, seconds),
+        **_gather_limit(plan, seconds),
         parameters=_parameters(plan, seconds, batch_size=_BATCH),
         targets=(*more, Target("ratio_to_bound", at_least=0.8 if plan.kind == "image" else 0.66)),
+        steady=plan.kind == "image",
     )
 
 
 def _sample_mapped(plan: Plan, seconds: float) -> Workload:
     return Workload(
         name="sample_images_mapped",
+        kind="local",
         what=f"a uniform batch of {_BATCH} of {plan.capacity} {_IMAGES}, of which {plan.hot} are "
         "in memory and the rest in a file that the system's cache holds",
         unit="us",
@@ -133,12 +139,14 @@ def _priorities(name: str, rows: int, seconds: float, *targets: Target) -> Workl
     plan = Plan("small", rows, prioritized=True)
     return Workload(
         name=name,
+        kind="local",
         what=f"a batch of {_BATCH} of {rows} {_SMALL} by priority, and its priorities set anew",
         unit="us",
         better="lower",
         session=partial(stores.priorities, plan=plan, batch=_BATCH, seconds=seconds),
         bound_name=_GATHER,
         bound=_gather(plan, seconds),
+        **_gather_limit(plan, seconds),
         parameters=_parameters(plan, seconds, batch_size=_BATCH),
         targets=targets,
     )
@@ -208,6 +216,7 @@ def _packing(count: int, seconds: float) -> Workload:
     tokens = sum(len(each) for each in make().arguments[0])
     return Workload(
         name="pack_sequences",
+        kind="local",
         what=f"{count} sequences of up to {cases.LONGEST} tokens in bins of {cases.BIN}, with "
         "masks and positions",
         unit="us",
@@ -226,6 +235,7 @@ def _collector(seconds: float) -> Workload:
     size = {"envs": _ENVS, "steps": _STEPS, "hidden": _HIDDEN}
     return Workload(
         name="collect_cartpole",
+        kind="local",
         what=f"rollouts of {_STEPS} steps of {_ENVS} CartPoles with an actor and a critic of two "
         f"hidden layers of {_HIDDEN} each",
         unit="steps/s",
@@ -241,6 +251,7 @@ def _collector(seconds: float) -> Workload:
 def _steps(seconds: float) -> Workload:
     return Workload(
         name="step_cartpole",
+        kind="local",
         what=f"steps of {_ENVS} CartPoles with actions that were drawn ahead",
         unit="steps/s",
         better="higher",
@@ -264,6 +275,7 @@ def _call(
     """A call that reads and writes ``moved`` bytes: a copy of half of them does so too."""
     return Workload(
         name=name,
+        kind="local",
         what=what,
         unit="us",
         better="lower",
@@ -285,3 +297,9 @@ def _copy(nbytes: int, seconds: float) -> Session:
 
 def _gather(plan: Plan, seconds: float) -> Session:
     return any_engine(partial(probes.gathers, plan, batch=_BATCH, seconds=seconds))
+
+
+def _gather_limit(plan: Plan, seconds: float) -> limits.Fields:
+    """The same gather by a program in Rust."""
+    rows = probes.gathered_rows(plan)
+    return limits.gathers(Rows(plan.kind).nbytes, rows=rows, batch=_BATCH, seconds=seconds)

@@ -34,7 +34,7 @@ class NetEngine(Protocol):
     """Opens servers and connects to them."""
 
     def listen(self, example: Tree, *, door: str, batch_size: int, num_buffers: int) -> Learner:
-        """Open a server that listens at a door: ``tcp``, ``unix`` or ``shm``."""
+        """Open a server that listens at a door: ``tcp``, ``unix``, ``tls`` or ``shm``."""
         ...
 
     def connect(self, address: str, example: Tree) -> Sender:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import socket
+import ssl
 import struct
 import sys
 import tempfile
@@ -20,6 +21,7 @@ import numpy as np
 
 from benchmarks.child import Child, Message, answer_requests
 from benchmarks.content import ContentError
+from benchmarks.net.papers import Papers
 from benchmarks.timing import Measure, Measurement
 
 if TYPE_CHECKING:
@@ -87,11 +89,11 @@ def converted(
 
 @contextlib.contextmanager
 def _connected(door: str) -> Iterator[tuple[socket.socket, Child]]:
-    """Connect with a child over loopback TCP, or over a Unix socket."""
+    """Connect with a child over loopback TCP, with or without TLS, or over a Unix socket."""
     with contextlib.ExitStack() as stack:
-        family = socket.AF_INET if door == "tcp" else socket.AF_UNIX
+        family = socket.AF_UNIX if door == "unix" else socket.AF_INET
         listener = stack.enter_context(socket.socket(family))
-        if door == "tcp":
+        if door != "unix":
             listener.bind(("127.0.0.1", 0))
             address = str(listener.getsockname()[1])
         else:
@@ -99,13 +101,22 @@ def _connected(door: str) -> Iterator[tuple[socket.socket, Child]]:
             address = str(Path(folder) / "bare.sock")
             listener.bind(address)
         listener.listen()
+        context = None
+        if door == "tls":
+            papers = stack.enter_context(contextlib.closing(Papers()))
+            address += f"#{papers.authority}"
+            context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+            context.load_cert_chain(papers.certificate)
         child = stack.enter_context(
             Child([sys.executable, "-m", "benchmarks.net.probes", door, address])
         )
         listener.settimeout(30)
-        link = stack.enter_context(listener.accept()[0])
-        if door == "tcp":
+        link = listener.accept()[0]
+        if door != "unix":
             link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if context is not None:
+            link = context.wrap_socket(link, server_side=True)
+        stack.enter_context(link)
         yield link, child
 
 
@@ -116,11 +127,7 @@ def _blocks() -> list[np.ndarray[tuple[int], np.dtype[np.uint8]]]:
 
 def send(door: str, address: str) -> None:
     """Send what the parent asks for: the child's end."""
-    family = socket.AF_INET if door == "tcp" else socket.AF_UNIX
-    with socket.socket(family) as link:
-        link.connect(("127.0.0.1", int(address)) if door == "tcp" else address)
-        if door == "tcp":
-            link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    with _dialled(door, address) as link:
         blocks = [block.data for block in _blocks()]
 
         def answer(request: Message) -> Message:
@@ -135,6 +142,20 @@ def send(door: str, address: str) -> None:
             return {"started": started}
 
         answer_requests(answer)
+
+
+def _dialled(door: str, address: str) -> socket.socket:
+    if door == "unix":
+        link = socket.socket(socket.AF_UNIX)
+        link.connect(address)
+        return link
+    port, _, authority = address.partition("#")
+    link = socket.create_connection(("127.0.0.1", int(port)))
+    link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    if door == "tls":
+        context = ssl.create_default_context(cafile=authority)
+        link = context.wrap_socket(link, server_hostname="localhost")
+    return link
 
 
 if __name__ == "__main__":

@@ -10,12 +10,14 @@ from functools import partial
 from typing import Any
 
 from benchmarks import probes
+from benchmarks.limits import suite as limits
 from benchmarks.net import probes as net_probes
 from benchmarks.net import sessions
 from benchmarks.net.load import Load
 from benchmarks.workload import COPY_NAME, Ring, Session, Target, Workload, any_engine
 
 DOORS = ("tcp", "unix", "shm")
+WITH_TLS = (*DOORS, "tls")
 PEER = "id-echo"
 _MANY = (1, 2, 4, 8, 64, 512)
 
@@ -24,10 +26,11 @@ def workloads(quick: bool) -> list[Workload]:
     """List all workloads; ``quick`` ones do little work and say little."""
     seconds = 0.02 if quick else 0.4
     return [
-        *(_small(door, seconds) for door in DOORS),
+        *(_small(door, seconds) for door in WITH_TLS),
         *(_latency(door, seconds) for door in DOORS),
-        *(_small_batches(door, seconds) for door in DOORS),
-        *(_frames(door, seconds) for door in DOORS),
+        *(_small_batches(door, seconds) for door in WITH_TLS),
+        *(_frames(door, seconds) for door in WITH_TLS),
+        *(_layers(door, seconds) for door in WITH_TLS),
         _connections("connections_tcp", seconds, (1, 2, 8) if quick else _MANY, burst=1024),
         _connections("connections_in_turn_tcp", seconds, (1, 8) if quick else _MANY, burst=1),
     ]
@@ -37,6 +40,7 @@ def _small(door: str, seconds: float) -> Workload:
     load, ring = Load("small", 61), Ring(1024)
     return Workload(
         name=f"send_small_{door}",
+        kind="net",
         what="send of {obs: (4,) f32, reward: (1,) f32}, one client process and a server process, "
         "until the consumer has the samples",
         unit="samples/s",
@@ -60,6 +64,7 @@ def _latency(door: str, seconds: float) -> Workload:
     messages = 20 if seconds < 0.1 else 500
     return Workload(
         name=f"latency_small_{door}",
+        kind="net",
         what="99th percentile from send until the consumer has the batch with the sample, "
         "{obs: (3,) f32, sent: (1,) i64}, at half the rate that the client can reach",
         unit="us",
@@ -79,6 +84,7 @@ def _small_batches(door: str, seconds: float) -> Workload:
     name, bound = _stream_bound(door, load, ring, seconds, 1 / load.sample_bytes)
     return Workload(
         name=f"send_batch_small_{door}",
+        kind="net",
         what=f"send_batch of {{obs: (4,) f32, reward: (1,) f32}}, {load.rows} rows a call",
         unit="samples/s",
         better="higher",
@@ -87,17 +93,50 @@ def _small_batches(door: str, seconds: float) -> Workload:
         ),
         bound_name=name,
         bound=bound,
+        **limits.transport(
+            door,
+            ring_bytes=_ring_bytes(load, ring),
+            seconds=seconds,
+            convert=lambda rate: rate * 1e9 / load.sample_bytes,
+        ),
         parameters=_parameters(door, load, ring, seconds),
         targets=(Target("value", at_least=5e6),),
     )
 
 
 def _frames(door: str, seconds: float) -> Workload:
-    load, ring = Load("frame", 7), Ring(64)
-    name, bound = _stream_bound(door, load, ring, seconds, 1e-9)
+    if door == "shm":
+        targets: tuple[Target, ...] = (Target("ratio_to_bound", at_least=0.7),)
+    elif door == "tcp":
+        targets = (
+            Target(f"ratio_to_{PEER}", at_least=1.5),
+            Target("ratio_to_bound", at_least=0.8),
+        )
+    else:
+        targets = ()
+    what = "send of an 84x84x4 u8 frame with three scalars"
+    return _bytes(f"send_frames_{door}", what, door, Load("frame", 7), Ring(64), seconds, targets)
+
+
+def _layers(door: str, seconds: float) -> Workload:
+    what = "send of a 1.02 MB tree of 44 leaves"
+    return _bytes(f"send_layers_{door}", what, door, Load("layers", 3), Ring(8), seconds)
+
+
+def _bytes(  # noqa: PLR0913, PLR0917 - what the workloads of this kind differ in
+    name: str,
+    what: str,
+    door: str,
+    load: Load,
+    ring: Ring,
+    seconds: float,
+    targets: tuple[Target, ...] = (),
+) -> Workload:
+    bound_name, bound = _stream_bound(door, load, ring, seconds, 1e-9)
     return Workload(
-        name=f"send_frames_{door}",
-        what="send of an 84x84x4 u8 frame with three scalars",
+        name=name,
+        kind="net",
+        what=what,
         unit="GB/s",
         better="higher",
         session=partial(
@@ -108,19 +147,12 @@ def _frames(door: str, seconds: float) -> Workload:
             seconds=seconds,
             scale=load.sample_bytes / 1e9,
         ),
-        bound_name=name,
+        bound_name=bound_name,
         bound=bound,
+        **limits.transport(door, ring_bytes=_ring_bytes(load, ring), seconds=seconds),
         parameters=_parameters(door, load, ring, seconds),
-        targets=(
-            (Target("ratio_to_bound", at_least=0.7),)
-            if door == "shm"
-            else (
-                Target(f"ratio_to_{PEER}", at_least=1.5),
-                Target("ratio_to_bound", at_least=0.8),
-            )
-            if door == "tcp"
-            else ()
-        ),
+        targets=targets,
+        steady=load.kind == "frame" and door in {"tcp", "shm"},
     )
 
 
@@ -128,6 +160,7 @@ def _connections(name: str, seconds: float, counts: tuple[int, ...], *, burst: i
     load, ring = Load("numbered", 61), Ring(1024)
     return Workload(
         name=name,
+        kind="net",
         what=f"send of 20 bytes over {counts[-1]} connections from two processes, in total; in its "
         f"turn, each sends up to {burst}",
         unit="samples/s",
@@ -174,7 +207,6 @@ def _stream_bound(
     door: str, load: Load, ring: Ring, seconds: float, scale: float
 ) -> tuple[str, Session]:
     """What moves the same bytes without any system: its name, and it in bytes times ``scale``."""
-    ring_bytes = ring.batch_size * ring.num_buffers * load.sample_bytes
     if door == "shm":
         slots = ring.batch_size // load.rows
         # At 10 GB/s, about so long as the others take.
@@ -191,13 +223,21 @@ def _stream_bound(
         return COPY_NAME, any_engine(
             lambda: net_probes.converted(copy, lambda gigabytes: gigabytes * 1e9 * scale)
         )
+    words = " with the TLS of Python's standard library" if door == "tls" else ""
     stream = partial(
-        net_probes.bare_stream, door, ring_bytes=ring_bytes, total_bytes=int(seconds * 3e9)
+        net_probes.bare_stream,
+        door,
+        ring_bytes=_ring_bytes(load, ring),
+        total_bytes=int(seconds * 3e9),
     )
     return (
-        "a bare loop of 256 KiB sends and receives over such sockets, in two processes",
+        f"a bare loop of 256 KiB sends and receives over such sockets{words}, in two processes",
         any_engine(lambda: net_probes.converted(stream, lambda rate: rate * scale)),
     )
+
+
+def _ring_bytes(load: Load, ring: Ring) -> int:
+    return ring.batch_size * ring.num_buffers * load.sample_bytes
 
 
 def _socket(door: str) -> str:

@@ -20,15 +20,18 @@ class Peer:
     running interpreter. ``requires`` are what it needs besides itself; a peer that does not say
     which numpy it needs gets the running interpreter's, so that both sides slice and copy alike.
     ``alone`` leaves out what its package asks for and the measured part of it does not need.
+    ``kinds`` are those of the workloads that its engine can be asked for. ``heavy`` ones download
+    more than half a gigabyte, and are measured only when they are asked for.
     """
 
     name: str
     version: str
     module: str
-    suites: tuple[str, ...]
+    kinds: tuple[str, ...]
     requires: tuple[str, ...] = ()
     pythons: tuple[str, ...] = ()
     alone: bool = False
+    heavy: bool = False
 
     @property
     def requirement(self) -> str:
@@ -46,9 +49,15 @@ PEERS = (
         ("tables",),
         requires=("tensorflow==2.14.1", "numpy==1.26.4"),
         pythons=("3.11", "3.10"),
+        heavy=True,
     ),
     # It asks for torch, of some gigabytes, which its native module knows nothing of.
     Peer("rlox", "1.2.0", "benchmarks.peers.rlox", ("local",), alone=True),
     Peer("cpprb", "11.0.0", "benchmarks.peers.cpprb", ("local",)),
+    # It needs JAX; torch, which the next two need, brings gigabytes of libraries for graphics cards
+    # unless the installer is told to take it from where it comes without.
+    Peer("flashbax", "0.1.3", "benchmarks.peers.flashbax", ("local",), heavy=True),
+    Peer("stable-baselines3", "2.9.2", "benchmarks.peers.sb3", ("local",), heavy=True),
+    Peer("torchrl", "0.14.1", "benchmarks.peers.torchrl", ("local",), heavy=True),
     Peer("numpy", np.__version__, "benchmarks.peers.numpy_ring", ("local",)),
 )

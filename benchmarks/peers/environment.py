@@ -19,7 +19,10 @@ if TYPE_CHECKING:
     from benchmarks.peers import Peer
 
 ENVIRONMENTS = Path(__file__).resolve().parent.parent / ".envs"
-INSTALL_TIMEOUT = 600.0
+INSTALL_TIMEOUT = 1800.0
+_STAMP = "installed.txt"
+# Why those that do not install did not: whoever asks again is told so at once.
+_failed: dict[Peer, str] = {}
 
 
 def interpreter(peer: Peer) -> Path:
@@ -30,23 +33,51 @@ def interpreter(peer: Peer) -> Path:
     """
     folder = ENVIRONMENTS / peer.name
     python = folder / "bin" / "python"
-    requirements = [peer.requirement, *(peer.requires or [f"numpy=={np.__version__}"])]
-    stamp = folder / "installed.txt"
-    # An environment that was made with another Python is another one.
-    wanted = "\n".join([*(peer.pythons or [sys.version]), *requirements])
-    if python.exists() and stamp.exists() and stamp.read_text() == wanted:
+    if is_made(peer):
         return python
+    if peer in _failed:
+        raise UnavailableError(_failed[peer])
     ENVIRONMENTS.mkdir(exist_ok=True)
     (ENVIRONMENTS / ".gitignore").write_text("*\n")
     shutil.rmtree(folder, ignore_errors=True)
     try:
         _make(folder, peer)
         alone = ["--no-deps"] if peer.alone else []
-        _run([str(python), "-m", "pip", "install", "--quiet", *alone, *requirements])
+        _run([*_install(python), "--quiet", *alone, *_requirements(peer)])
     except UnavailableError as error:
-        raise UnavailableError(f"{peer.requirement} does not install: {error}") from error
-    stamp.write_text(wanted)
+        _failed[peer] = f"{peer.requirement} does not install: {error}"
+        raise UnavailableError(_failed[peer]) from error
+    (folder / _STAMP).write_text(_wanted(peer))
     return python
+
+
+def is_made(peer: Peer) -> bool:
+    """Whether the environment is there, with just what is wanted."""
+    folder = ENVIRONMENTS / peer.name
+    python, stamp = folder / "bin" / "python", folder / _STAMP
+    return python.exists() and stamp.exists() and stamp.read_text() == _wanted(peer)
+
+
+def is_wanting(peer: Peer) -> bool:
+    """Whether the environment would have to be made, which was not tried in vain before."""
+    return peer not in _failed and not is_made(peer)
+
+
+def _requirements(peer: Peer) -> list[str]:
+    return [peer.requirement, *(peer.requires or [f"numpy=={np.__version__}"])]
+
+
+def _wanted(peer: Peer) -> str:
+    # An environment that was made with another Python is another one.
+    return "\n".join([*(peer.pythons or [sys.version]), *_requirements(peer)])
+
+
+def _install(python: Path) -> list[str]:
+    """Begin a command of pip, or of uv where that is: large environments then share their files."""
+    uv = shutil.which("uv")
+    if uv is None:
+        return [str(python), "-m", "pip", "install"]
+    return [uv, "pip", "install", "--python", str(python)]
 
 
 def _candidates(peer: Peer) -> list[str]:
@@ -84,4 +115,6 @@ def _run(command: list[str]) -> None:
         raise UnavailableError(str(error)) from error
     if done.returncode != 0:
         lines = (done.stderr or done.stdout).strip().splitlines()
-        raise UnavailableError(lines[-1] if lines else f"exit status {done.returncode}")
+        # What went wrong comes last, which takes uv some lines to say.
+        reason = " ".join(line.strip() for line in lines[-3:])
+        raise UnavailableError(reason or f"exit status {done.returncode}")

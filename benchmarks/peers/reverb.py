@@ -46,7 +46,9 @@ class Reverb:
             else selectors.Prioritized(EXPONENT),
             remover=selectors.Fifo(),
             max_size=plan.max_size,
-            rate_limiter=reverb.rate_limiters.MinSize(1),
+            rate_limiter=reverb.rate_limiters.SampleToInsertRatio(*plan.limits)
+            if plan.ratio
+            else reverb.rate_limiters.MinSize(1),
         )
         server = reverb.Server([table], port=None)
         return TableServer(f"127.0.0.1:{server.port}", _no_client, server.stop)

@@ -23,7 +23,7 @@ def serve(arguments: Sequence[str]) -> None:
     """Answer the parent's requests until it closes the pipe."""
     module, suite, *options = arguments
     engine = importlib.import_module(module).ENGINE
-    known = {workload.name: workload for workload in SUITES[suite]("--quick" in options)}
+    known = {workload.name: workload for workload in SUITES[suite].workloads("--quick" in options)}
     with contextlib.ExitStack() as stack:
         measures: list[Measure] = []
 

@@ -23,12 +23,19 @@ EXPONENT = 0.6
 class Plan:
     """A table whose oldest item is removed when it is full, and from which one may always sample.
 
-    ``kind`` is the name of a function of `benchmarks.tables.items` that makes columns.
+    ``kind`` is the name of a function of `benchmarks.tables.items` that makes columns. With a
+    ``ratio``, items are sampled so often each on average, and whoever runs ahead waits.
     """
 
     kind: str
     max_size: int
     sampler: Literal["uniform", "prioritized"] = "uniform"
+    ratio: float = 0.0
+
+    @property
+    def limits(self) -> tuple[float, int, float]:
+        """Of a limiter with a ratio: that, the least size, and how far one may run ahead."""
+        return self.ratio, 1000, 1000 * self.ratio
 
 
 class Info(Protocol):

@@ -32,7 +32,9 @@ class EchoicTables(Echoic):
             if plan.sampler == "uniform"
             else selectors.Prioritized(EXPONENT),
             remover=selectors.Fifo(),
-            limiter=echoic.limiters.MinSize(1),
+            limiter=echoic.limiters.SampleToInsertRatio(*plan.limits)
+            if plan.ratio
+            else echoic.limiters.MinSize(1),
             max_size=plan.max_size,
         )
         server = echoic.Server(tables=[table], transport=echoic.TcpTransport(port=0)).start()

@@ -8,13 +8,11 @@ from __future__ import annotations
 import importlib
 import sys
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from benchmarks.child import Child, Message, answer_requests
-from benchmarks.net.usage import cpu_seconds, peak_mib
+from benchmarks.net.usage import cpu_seconds, peak_mib, resident_bytes
 from benchmarks.tables.engine import Plan
-from benchmarks.timing import UnavailableError
 
 if TYPE_CHECKING:
     from benchmarks.tables.engine import TableEngine, TableServer
@@ -58,20 +56,12 @@ class Host:
 
     def usage(self) -> Message:
         """Tell what this process has used."""
-        return {"cpu": cpu_seconds(), "peak": peak_mib(), "resident": _resident_bytes()}
+        return {"cpu": cpu_seconds(), "peak": peak_mib(), "resident": resident_bytes()}
 
     def close(self) -> None:
         """Close the server."""
         if self._server is not None:
             self._server.close()
-
-
-def _resident_bytes() -> int:
-    try:
-        status = Path("/proc/self/status").read_text()
-        return int(status.split("VmRSS:")[1].split()[0]) * 1024
-    except (OSError, IndexError, ValueError) as error:
-        raise UnavailableError(f"the system does not tell resident memory: {error}") from error
 
 
 if __name__ == "__main__":

@@ -19,18 +19,20 @@ from __future__ import annotations
 import contextlib
 import itertools
 import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from benchmarks.content import ContentError
-from benchmarks.net.usage import cpu_seconds, peak_mib
+from benchmarks.net.usage import cpu_seconds, peak_mib, resident_bytes
 from benchmarks.tables.draws import Draws
 from benchmarks.tables.engine import TABLE, Plan
 from benchmarks.tables.items import Items
 from benchmarks.tables.server import ServerProcess
-from benchmarks.timing import Measurement
+from benchmarks.timing import Measurement, UnavailableError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -47,6 +49,9 @@ _FIRST_RATE = 1000.0
 # Rows that are stored by one call of `fill`.
 _BLOCK = 4096
 _CHECKED_BATCHES = 4
+_CHECKED_SAMPLES = 256
+# Steps that wait together until they are in a table with a limiter.
+_APPENDED = 100
 _PRIORITIES = {TABLE: 1.0}
 
 
@@ -131,6 +136,75 @@ def samples(  # noqa: PLR0913 - what the workloads of this kind differ in
 
 
 @contextlib.contextmanager
+def _closed_on_error(appender: Any) -> Iterator[None]:
+    """Close it when something fails: nobody samples any more, so it would wait for ever."""
+    try:
+        yield
+    except BaseException:
+        appender.close()
+        raise
+
+
+@contextlib.contextmanager
+def mixed(engine: TableEngine, *, plan: Plan, batch: int, seconds: float) -> Iterator[Measure]:
+    """One thread appends, another takes batches that are fetched ahead: samples per second.
+
+    Each has a client of its own, and the table's limiter lets neither run ahead. A repeat ends with
+    as many samples for each item as are due, so that nobody waits for ever.
+    """
+    items = Items(plan.kind)
+    trees = itertools.cycle(items.pool(POOL).entries)
+    ratio, least, ahead = plan.limits
+    rate, begun, taken = _FIRST_RATE, 0, 0
+    with _connected(engine, plan) as (server, client):
+        appender = engine.dial(server.address, plan)
+        batches = client.batches(batch)
+
+        def append(count: int) -> None:
+            nonlocal begun
+            for _ in range(-(-count // _APPENDED)):
+                block = min(count, _APPENDED)
+                begun += block
+                for tree in itertools.islice(trees, block):
+                    appender.append(tree)
+                appender.flush()
+                count -= block
+
+        def take(count: int) -> None:
+            nonlocal taken
+            for index in range(count):
+                drawn = next(batches)
+                taken += batch
+                if taken > (begun - least) * ratio + ahead:
+                    raise ContentError(f"{taken} samples of {begun} items, {ratio} of each are due")
+                if len(drawn.info.key) != batch:
+                    raise ContentError(f"expected {batch} rows, got {len(drawn.info.key)}")
+                if index % 32 == 0:
+                    items.check(drawn.data, batch)
+
+        def measure() -> Measurement:
+            nonlocal rate, taken
+            count = max(_CHECKED_BATCHES, round(rate * seconds / batch))
+            usage = _Usage(server)
+            start = time.perf_counter_ns()
+            with ThreadPoolExecutor(1) as threads, _closed_on_error(appender):
+                appending = threads.submit(append, round(count * batch / ratio))
+                take(count)
+                appending.result()
+            rate = count * batch / (time.perf_counter_ns() - start) * 1e9
+            used = usage.per_million(count * batch)
+            # The check takes samples too, for which as many items are due.
+            append(round(_CHECKED_SAMPLES / ratio))
+            _check_stored(client, items, min(begun, plan.max_size))
+            taken += _CHECKED_SAMPLES
+            return Measurement(rate, used)
+
+        with contextlib.closing(appender):
+            append(least)
+            yield measure
+
+
+@contextlib.contextmanager
 def updates(
     engine: TableEngine,
     *,
@@ -198,6 +272,61 @@ def memory(
         )
 
     yield measure
+
+
+@contextlib.contextmanager
+def memory_of_rows(engine: TableEngine, *, plan: Plan) -> Iterator[Measure]:
+    """Fill a new table in the server's own process: bytes by which it grows for each item.
+
+    Tables of earlier repeats are kept, so that none gets the memory of another.
+    """
+    items = Items(plan.kind)
+    with contextlib.ExitStack() as stack:
+
+        def measure() -> Measurement:
+            # What the blocks need, and what the system allocates once.
+            with _opened(engine, replace(plan, max_size=_BLOCK)) as client:
+                _fill(client, items, _BLOCK)
+            before = resident_bytes()
+            client = stack.enter_context(_opened(engine, plan))
+            _fill(client, items, plan.max_size)
+            grown = resident_bytes() - before
+            if grown <= 0:
+                raise UnavailableError("the process did not grow: its memory was used again")
+            Draws(items, plan.max_size).check(client.sample(256), 256)
+            return Measurement(grown / plan.max_size, {"process_mib": before / (1 << 20)})
+
+        yield measure
+
+
+@contextlib.contextmanager
+def local_inserts(
+    engine: TableEngine, *, plan: Plan, rows: int, seconds: float
+) -> Iterator[Measure]:
+    """Insert blocks into a full table in the server's own process: items per second."""
+    items = Items(plan.kind)
+    blocks = itertools.cycle(
+        [items.columns(np.arange(first, first + rows)) for first in range(0, POOL * rows, rows)]
+    )
+    with _opened(engine, plan) as client:
+        _fill(client, items, plan.max_size)
+        rate = _FIRST_RATE
+
+        def measure() -> Measurement:
+            nonlocal rate
+            count = max(1, round(rate * seconds / rows))
+            start = time.perf_counter_ns()
+            for block in itertools.islice(blocks, count):
+                client.fill(block)
+            client.flush()
+            rate = count * rows / (time.perf_counter_ns() - start) * 1e9
+            drawn = client.sample(256)
+            numbers = items.check(drawn.data, 256)
+            if plan.max_size <= rows and len(np.unique(numbers // rows)) != 1:
+                raise ContentError("items of several blocks in a table that holds one")
+            return Measurement(rate)
+
+        yield measure
 
 
 @contextlib.contextmanager
@@ -321,15 +450,15 @@ def _fill(client: TableClient, items: Items, rows: int) -> None:
 
 def _check_stored(client: TableClient, items: Items, size: int) -> None:
     """Check that a table has so many items of the pool, by a sample of them."""
-    drawn = client.sample(256)
+    drawn = client.sample(_CHECKED_SAMPLES)
     sizes = np.unique(np.asarray(drawn.info.table_size))
     if not np.array_equal(sizes, [size]):
         raise ContentError(f"expected a table of {size} items, got {sizes}")
-    numbers = items.check(drawn.data, 256)
+    numbers = items.check(drawn.data, _CHECKED_SAMPLES)
     if numbers.min() < 0 or numbers.max() >= POOL:
         raise ContentError(f"an item that was not sent: {numbers.min()} or {numbers.max()}")
     if len(np.unique(numbers)) < min(POOL, size) // 2:
-        raise ContentError(f"256 samples have only the items {np.unique(numbers)}")
+        raise ContentError(f"{_CHECKED_SAMPLES} samples have only the items {np.unique(numbers)}")
 
 
 def _some_keys(

@@ -7,6 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from benchmarks import probes as call_probes
+from benchmarks.limits import suite as limits
 from benchmarks.net import probes as net_probes
 from benchmarks.tables import probes, sessions
 from benchmarks.tables.engine import Plan
@@ -37,8 +38,7 @@ def workloads(quick: bool) -> list[Workload]:
         _sample_small(rows, seconds),
         _update("update_priorities_tcp", "update", rows, seconds),
         _update("post_priorities_tcp", "post", rows, seconds),
-        _memory("memory_append_small", "append", 20_000 if quick else 50_000),
-        _memory("memory_insert_small", "insert", 2000 if quick else 20_000),
+        _mixed(seconds),
         _local_sample(rows if quick else 1_000_000, seconds),
         _local_update(rows if quick else 1_000_000, seconds),
     ]
@@ -48,6 +48,7 @@ def _insert(seconds: float) -> Workload:
     plan = Plan("transition", 1_000_000)
     return Workload(
         name="insert_small_tcp",
+        kind="tables",
         what=f"insert of {_SMALL}, until all are in the table",
         unit="items/s",
         better="higher",
@@ -67,6 +68,7 @@ def _append(name: str, kind: str, seconds: float) -> Workload:
     what = _SMALL if kind == "transition" else "28,224-byte frames"
     return Workload(
         name=name,
+        kind="tables",
         what=f"a writer of trajectories that makes an item of every step, {what}, and waits for "
         f"the table after every {flush_every}",
         unit="items/s",
@@ -87,6 +89,7 @@ def _sampler_small(rows: int, seconds: float) -> Workload:
     plan = Plan("transition", rows)
     return Workload(
         name="sampler_small_tcp",
+        kind="tables",
         what=f"uniform batches of {_BATCH} {_SMALL} that are fetched ahead",
         unit="items/s",
         better="higher",
@@ -95,6 +98,7 @@ def _sampler_small(rows: int, seconds: float) -> Workload:
         ),
         bound_name=_STREAM,
         bound=_stream(Items(plan.kind).nbytes, _BATCH, seconds),
+        **_stream_limit(Items(plan.kind).nbytes, seconds),
         parameters=_parameters(plan, seconds, batch_size=_BATCH),
         targets=(Target(f"ratio_to_{PEER}", at_least=20),),
     )
@@ -104,6 +108,7 @@ def _sampler_frames(rows: int, seconds: float) -> Workload:
     plan = Plan("frame", rows)
     return Workload(
         name="sampler_frames_tcp",
+        kind="tables",
         what=f"uniform batches of {_BATCH} 28,224-byte frames that are fetched ahead",
         unit="items/s",
         better="higher",
@@ -112,9 +117,11 @@ def _sampler_frames(rows: int, seconds: float) -> Workload:
         ),
         bound_name=_STREAM,
         bound=_stream(Items(plan.kind).nbytes, _BATCH, seconds),
+        **_stream_limit(Items(plan.kind).nbytes, seconds),
         parameters=_parameters(plan, seconds, batch_size=_BATCH),
         # The peer moves so many bytes already that 20 times as many do not fit.
         targets=(Target("ratio_to_bound", at_least=0.8),),
+        steady=True,
     )
 
 
@@ -123,6 +130,7 @@ def _sample_small(rows: int, seconds: float) -> Workload:
     nbytes = _BATCH * Items(plan.kind).nbytes
     return Workload(
         name="sample_small_tcp",
+        kind="tables",
         what=f"uniform batches of {_BATCH} {_SMALL}, each asked for when the last is there",
         unit="items/s",
         better="higher",
@@ -141,6 +149,7 @@ def _update(name: str, how: Literal["update", "post"], rows: int, seconds: float
     waits = "each confirmed" if how == "update" else "confirmed in the end"
     return Workload(
         name=name,
+        kind="tables",
         what=f"new priorities for {_BATCH} keys a call, from numpy arrays, {waits}",
         unit="updates/s",
         better="higher",
@@ -154,19 +163,21 @@ def _update(name: str, how: Literal["update", "post"], rows: int, seconds: float
     )
 
 
-def _memory(name: str, how: Literal["insert", "append"], rows: int) -> Workload:
-    plan = Plan("transition", 1_000_000)
-    items = Items(plan.kind)
+def _mixed(seconds: float) -> Workload:
+    plan = Plan("transition", 100_000, ratio=4.0)
+    nbytes = Items(plan.kind).nbytes
     return Workload(
-        name=name,
-        what=f"resident memory of the server for each of {rows} {_SMALL}, by {how}",
-        unit="B/item",
-        better="lower",
-        session=partial(sessions.memory, plan=plan, how=how, rows=rows),
-        bound_name="the bytes of the item itself",
-        bound=any_engine(partial(probes.payload_bytes, items)),
-        parameters={**asdict(plan), "item_bytes": items.nbytes, "rows": rows},
-        targets=(Target("value", at_most=items.nbytes * 1.15 + 64),),
+        name="mixed_small_tcp",
+        kind="tables",
+        what=f"a writer of trajectories and uniform batches of {_BATCH} {_SMALL} at once, each "
+        f"item being sampled {plan.ratio:.0f} times",
+        unit="samples/s",
+        better="higher",
+        session=partial(sessions.mixed, plan=plan, batch=_BATCH, seconds=seconds),
+        bound_name=_STREAM,
+        bound=_stream(nbytes, _BATCH, seconds),
+        **_stream_limit(nbytes, seconds),
+        parameters=_parameters(plan, seconds, batch_size=_BATCH),
     )
 
 
@@ -174,6 +185,7 @@ def _local_sample(rows: int, seconds: float) -> Workload:
     plan = Plan("transition", rows)
     return Workload(
         name="sample_small_local",
+        kind="tables",
         what=f"a uniform batch of {_BATCH} of {rows} {_SMALL}, in process",
         unit="us",
         better="lower",
@@ -182,6 +194,7 @@ def _local_sample(rows: int, seconds: float) -> Workload:
         ),
         bound_name="one numpy gather of the same rows, packed, with indices drawn ahead",
         bound=_gather(plan, seconds),
+        **_gather_limit(plan, seconds),
         parameters=_parameters(plan, seconds, batch_size=_BATCH),
         targets=(Target("ratio_to_bound", at_least=0.5),),
     )
@@ -191,6 +204,7 @@ def _local_update(rows: int, seconds: float) -> Workload:
     plan = Plan("transition", rows, "prioritized")
     return Workload(
         name="prioritized_small_local",
+        kind="tables",
         what=f"a batch of {_BATCH} of {rows} {_SMALL} by priority, and its priorities set anew, in "
         "process",
         unit="us",
@@ -198,6 +212,7 @@ def _local_update(rows: int, seconds: float) -> Workload:
         session=partial(sessions.local_priorities, plan=plan, batch=_BATCH, seconds=seconds),
         bound_name="one numpy gather of the same rows, packed, with indices drawn ahead",
         bound=_gather(plan, seconds),
+        **_gather_limit(plan, seconds),
         parameters=_parameters(plan, seconds, batch_size=_BATCH),
         targets=(Target("value", at_most=40),),
     )
@@ -236,3 +251,17 @@ def _gather(plan: Plan, seconds: float) -> Session:
         probes.gather, Items(plan.kind), rows=plan.max_size, batch=_BATCH, seconds=seconds
     )
     return any_engine(gather)
+
+
+def _gather_limit(plan: Plan, seconds: float) -> limits.Fields:
+    """The same gather by a program in Rust."""
+    return limits.gathers(
+        Items(plan.kind).nbytes, rows=plan.max_size, batch=_BATCH, seconds=seconds / 3
+    )
+
+
+def _stream_limit(item_bytes: int, seconds: float) -> limits.Fields:
+    """Bytes over a socket by a program in Rust, as items per second."""
+    return limits.transport(
+        "tcp", seconds=seconds / 3, convert=lambda rate: rate * 1e9 / item_bytes
+    )

@@ -19,15 +19,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from echoic import buffers
+from echoic.demo.policy import Network
+from echoic.demo.ppo import Adam
 
-from examples.cartpole.policy import Network
-from examples.cartpole.ppo import Adam
 from examples.local.command import Result, run
 
 if TYPE_CHECKING:
+    from echoic.demo.policy import Array
     from numpy.typing import NDArray
 
-    from examples.cartpole.policy import Array
     from examples.training import Options
 
 ROWS, COLUMNS = 12, 10

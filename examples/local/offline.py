@@ -17,18 +17,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from echoic import buffers
+from echoic.demo.policy import Network
+from echoic.demo.ppo import Adam
 
-from examples.cartpole.policy import Network
-from examples.cartpole.ppo import Adam
 from examples.local.command import Result, run
 from examples.training import Game, Options, evaluate
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from echoic.demo.policy import Array
     from numpy.typing import NDArray
-
-    from examples.cartpole.policy import Array
 
 # Batches that are learned from.
 STEPS = 2_500

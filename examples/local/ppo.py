@@ -6,7 +6,7 @@ The collector goes on while the learner computes, so a rollout may come from wei
 two updates old; the log-probabilities that come with it are of those, as the loss needs.
 
 Left out, to stay readable: a schedule of the learning rate, stopping epochs early. The loss and its
-gradient are in `examples.cartpole.ppo`.
+gradient are in `echoic.demo.ppo`.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from echoic import collectors
+from echoic.demo.policy import ActorCritic
+from echoic.demo.ppo import Adam, Settings, Transitions, loss_and_gradient
 
-from examples.cartpole.policy import ActorCritic
-from examples.cartpole.ppo import Adam, Settings, Transitions, loss_and_gradient
 from examples.local.command import Result, run
 from examples.training import Options, evaluate
 
 if TYPE_CHECKING:
-    from examples.cartpole.policy import Array
+    from echoic.demo.policy import Array
 
 STEPS = 400_000
 TARGET = 300.0

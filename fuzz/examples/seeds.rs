@@ -13,6 +13,7 @@ use echoic_net::wire::frame::{Control, DataHead, HEADER_BYTES, Stall};
 use echoic_net::wire::handshake::{
     Challenge, Hello, Offer, Open, Purpose, RefusalCode, Refused, Welcome,
 };
+use echoic_net::wire::observed::{Connected, Family, Kind, Number, Observation};
 use echoic_net::wire::tables::{
     Answer, Area, BatchHead, FailureCode, ItemHead, Layout, Operation, Release, Request, RowsHead,
     SignatureHead, SliceHead, TableEntry, write_chunk, write_list,
@@ -230,6 +231,32 @@ fn tables() -> Vec<Vec<u8>> {
     said
 }
 
+/// A server with one number and one connection.
+fn observation() -> Observation {
+    let labels = vec![("table".into(), "replay".to_owned())];
+    let numbers = vec![Number { suffix: "_sum".into(), labels, value: 0.5 }];
+    let (name, help) = ("echoic_table_items".into(), "Items in the table.".into());
+    let connection = Connected {
+        door: "tcp://127.0.0.1:1".into(),
+        id: 1,
+        peer: "127.0.0.1:2".into(),
+        age: 3.0,
+        samples: 4,
+        bytes: 5,
+        reads: 6,
+        duplicates: 7,
+        blocked_time: 8.0,
+        purpose: "push".into(),
+        blocked_by: "RATIO".into(),
+    };
+    Observation {
+        life: 10,
+        age: 9.0,
+        families: vec![Family { name, help, kind: Kind::Histogram, numbers }],
+        connections: vec![connection],
+    }
+}
+
 /// Payloads of frames; the first byte tells of which.
 fn table_frames() -> Vec<Vec<u8>> {
     let behind = |which: u8, frame: &[u8]| [&[which], &frame[HEADER_BYTES..]].concat();
@@ -240,6 +267,7 @@ fn table_frames() -> Vec<Vec<u8>> {
         (2, Answer::Failed { id: 3, code, stall: Stall::MinSize, text }),
         (3, Answer::Numbers { id: 3, numbers: vec![] }),
         (5, Answer::Listed { id: 3, next: Some(2), infos: Infos::default() }),
+        (6, Answer::Observed { id: 3, observation: observation() }),
         (4, Answer::Saved { id: 3, path: "/checkpoints/1".to_owned() }),
     ] {
         frames.push(behind(1 + 8 * kind, &bytes(|out| answer.write(out))));

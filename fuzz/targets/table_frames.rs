@@ -1,7 +1,7 @@
 //! Frames of tables: what can be read is written again byte for byte, the rest is an error.
 #![no_main]
 
-use echoic_net::wire::frame::{HEADER_BYTES, Header};
+use echoic_net::wire::frame::{HEADER_BYTES, Header, kind};
 use echoic_net::wire::reader::Reader;
 use echoic_net::wire::tables::{
     Answer, BatchHead, ItemHead, Release, Request, RowsHead, SignatureHead, read_list, write_list,
@@ -23,7 +23,9 @@ fuzz_target!(|bytes: &[u8]| {
             same(payload, |out| request.write(out));
         }
         1 => {
-            let header = Header { len: payload.len() as u32, kind: 33 + which / 8 % 6 };
+            let kinds = [33, 34, 35, 36, 37, 38, kind::OBSERVED];
+            let kind = kinds[usize::from(which / 8) % kinds.len()];
+            let header = Header { len: payload.len() as u32, kind };
             let Ok(answer) = Answer::read(header, payload) else { return };
             same(payload, |out| answer.write(out));
         }

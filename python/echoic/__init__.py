@@ -94,6 +94,7 @@ from echoic.table_client import TableClient
 from echoic.trajectory_writer import TrajectoryWriter
 from echoic.transports import ShmTransport, TcpTransport, TlsTransport, Transport, UnixTransport
 from echoic.vector_writer import VectorWriter
+from echoic.watch import Watch
 
 __all__ = [
     "AnyLength",
@@ -158,6 +159,7 @@ __all__ = [
     "ValueNormalizer",
     "VectorWriter",
     "WaitTimeoutError",
+    "Watch",
     "balance_sequences",
     "compute_batch_group_advantages",
     "compute_batch_token_kl",

@@ -40,6 +40,7 @@ __all__ = [
     "TrajectoryAccumulator",
     "TrajectoryWriter",
     "VectorWriter",
+    "Watcher",
     "allocation_count",
     "balance_sequences",
     "compute_batch_group_advantages",
@@ -67,6 +68,8 @@ __all__ = [
     "pack_sequences",
     "ping",
     "plan_packing",
+    "set_log_level",
+    "take_logs",
     "verify_checkpoint",
 ]
 
@@ -114,9 +117,46 @@ def ping(
     """Ask a server what it is, without sending it a sample.
 
     Returns:
-        ``server_version``, ``protocol``, ``spec`` (path, dtype and shape of each leaf) and ``rtt``
-        (seconds that each of ``count`` pings took).
+        ``server_version``, ``protocol``, ``spec`` (path, dtype and shape of each leaf; ``None`` of
+        a server of tables alone), ``tables`` (the names of such a server's) and ``rtt`` (seconds
+        that each of ``count`` pings took).
     """
+
+def set_log_level(level: int) -> None:
+    """Listen to the core from this level of :mod:`logging` on; 0 for not at all."""
+
+def take_logs(timeout: float) -> tuple[list[tuple[int, str, str]], int]:
+    """Wait for records of level, target and text; also how many were dropped."""
+
+@final
+class Watcher:
+    """A connection of :class:`echoic.Watch`."""
+
+    def __new__(
+        cls,
+        address: str,
+        token: bytes | None = None,
+        timeout: float = 5.0,
+        ca: str | os.PathLike[str] | None = None,
+        certificate: str | os.PathLike[str] | None = None,
+        key: str | os.PathLike[str] | None = None,
+        server_name: str | None = None,
+    ) -> Self:
+        """Connect."""
+
+    @property
+    def release(self) -> str:
+        """Which release the server is."""
+
+    def look(
+        self, timeout: float
+    ) -> tuple[
+        int,
+        float,
+        list[tuple[str, str, str, list[tuple[str, dict[str, str], float]]]],
+        list[dict[str, Any]],
+    ]:
+        """Return the server's life and age, its numbers by family, and its connections."""
 
 @disjoint_base
 class Client:
@@ -309,6 +349,14 @@ class Server:
     def addresses(self) -> tuple[str, ...]:
         """Where other processes connect to, once the server was started."""
 
+    def _look(
+        self,
+    ) -> tuple[
+        int,
+        float,
+        list[tuple[str, str, str, list[tuple[str, dict[str, str], float]]]],
+        list[dict[str, Any]],
+    ]: ...
     def connections(self) -> list[dict[str, Any]]:
         """Return what is known of each connection.
 

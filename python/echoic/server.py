@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import warnings
+from functools import cache
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -11,6 +13,7 @@ from echoic.checkpointer import Checkpointer, Schedule
 from echoic.errors import CheckpointWarning, ClosedError, EchoicError, JournalWarning
 from echoic.table_client import TableClient
 from echoic.transports import ShmTransport, Transport
+from echoic.watch import observation
 
 if TYPE_CHECKING:
     import os
@@ -19,8 +22,15 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from echoic.table import Table
+    from echoic.watch import Observation
 
 __all__ = ["Server"]
+
+
+@cache
+def _release() -> str:
+    """Return which release this is; looking it up reads files."""
+    return version("echoic")
 
 
 class Server(_native.Server):
@@ -148,6 +158,10 @@ class Server(_native.Server):
                     JournalWarning,
                     stacklevel=3,
                 )
+
+    def look(self) -> Observation:
+        """Return all numbers and connections, as :class:`~echoic.Watch` sees them."""
+        return observation(_release(), *self._look())
 
     def client(self) -> TableClient:
         """Return a client of the tables, in this process."""

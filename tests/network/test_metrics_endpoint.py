@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 from echoic import (
+    Checkpointer,
     ClosedError,
     Server,
     Table,
@@ -62,12 +63,25 @@ def numbers(url: str) -> dict[str, float]:
     }
 
 
-def everything() -> Server:
-    """A server that has whatever can be counted, and a client that was refused."""
+def everything(folder: Path | None = None) -> Server:
+    """A server that has whatever can be counted, and a client that was refused.
+
+    With a folder it has a journal too, and has written a checkpoint.
+    """
     limiter = limiters.SampleToInsertRatio(4.0, 2, error_buffer=10.0)
-    table = Table("replay", EXAMPLE, max_size=100, limiter=limiter)
+    durability: Any = "none" if folder is None else "async"
+    table = Table("replay", EXAMPLE, max_size=100, limiter=limiter, durability=durability)
     transport = TcpTransport(0, "127.0.0.1", token=b"right")
-    server = Server(EXAMPLE, batch_size=4, tables=[table], transport=transport).start()
+    server = Server(
+        EXAMPLE,
+        batch_size=4,
+        tables=[table],
+        transport=transport,
+        checkpointer=None if folder is None else Checkpointer(folder / "checkpoints"),
+        journal=None if folder is None else folder / "journal",
+    ).start()
+    if folder is not None:
+        server.checkpoint()
     with pytest.raises(Exception, match="token"):
         connect(server.addresses[0], EXAMPLE, token=b"wrong")
     return server
@@ -262,8 +276,8 @@ def table_of_names() -> dict[str, tuple[str, str]]:
     return {name: (labels, meaning) for name, labels, meaning in rows}
 
 
-def families() -> dict[str, tuple[str, str]]:
-    with everything() as server:
+def families(folder: Path) -> dict[str, tuple[str, str]]:
+    with everything(folder) as server:
         url = server.serve_metrics()
         client_example = {"obs": np.zeros(4, np.float32)}
         with connect(server.addresses[0], client_example, token=b"right") as client:
@@ -286,8 +300,8 @@ def families() -> dict[str, tuple[str, str]]:
     }
 
 
-def test_the_guide_has_every_name() -> None:
-    assert table_of_names() == families()
+def test_the_guide_has_every_name(tmp_path: Path) -> None:
+    assert table_of_names() == families(tmp_path)
 
 
 def names_of(dashboard: Any) -> set[str]:
@@ -296,7 +310,7 @@ def names_of(dashboard: Any) -> set[str]:
 
 def test_the_dashboard_shows_numbers_that_there_are() -> None:
     dashboard = json.loads((ROOT / "docs/assets/grafana.json").read_text(encoding="utf-8"))
-    used = {re.sub(r"_(sum|count)$", "", name) for name in names_of(dashboard)}
+    used = {re.sub(r"_(sum|count|bucket)$", "", name) for name in names_of(dashboard)}
     known = set(table_of_names())
     assert used <= known
     shown = [panel["title"] for panel in dashboard["panels"]]

@@ -20,8 +20,9 @@ from echoic import AnyLength, Checkpointer, limiters, reverb, selectors
 from echoic.cli.config import ConfigError, read
 from echoic.cli.make_tables import make_table
 from echoic.cli.spec import ANY, Field, SpecTextError, parse, text
-from echoic.cli.status import LineView, PanelView, Reading, TableReading, choose_view
+from echoic.cli.status import LineView, PanelView, choose_view
 from echoic.cli.table_settings import TableSettings
+from echoic.views.reading import DoorsReading, Reading, Side, TableReading
 from rich.console import Console
 
 if TYPE_CHECKING:
@@ -444,24 +445,26 @@ def test_table_that_can_not_be_is_named(tmp_path: Path, settings: Any, complaint
 # What a person sees.
 
 
-def table_reading(name: str, **numbers: int) -> TableReading:
-    empty = dict.fromkeys(
-        ("size", "inserts", "samples", "deletions", "inserts_waiting", "samples_waiting"), 0
-    )
-    return TableReading(name, max_size=2000, **{**empty, **numbers})
-
-
 BEFORE = Reading(
-    1.0, has_stream=False, tables=(table_reading("my replay"), table_reading("q", inserts=500))
+    1.0,
+    tables=(
+        TableReading("my replay", max_items=2000),
+        TableReading("q", max_items=2000, inserts=500),
+    ),
 )
 AFTER = Reading(
     3.0,
-    has_stream=False,
-    connections=4,
-    refused={"AUTH": 2},
+    doors=DoorsReading(connections=4, refused={"AUTH": 2}),
     tables=(
-        table_reading("my replay", size=900, inserts=1000, samples=5000, inserts_waiting=1),
-        table_reading("q", size=500, inserts=501, samples_waiting=2),
+        TableReading(
+            "my replay",
+            items=900,
+            max_items=2000,
+            inserts=1000,
+            samples=5000,
+            insert=Side(waiting=1),
+        ),
+        TableReading("q", items=500, max_items=2000, inserts=501, sample=Side(waiting=2)),
     ),
 )
 

@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 import warnings
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import echoic
@@ -475,6 +476,15 @@ def until(condition: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
+def stop(process: Any) -> None:
+    """Stop a process with all its threads: one that goes on a moment longer could still answer."""
+    process.popen.send_signal(signal.SIGSTOP)
+    threads = Path(f"/proc/{process.popen.pid}/task")
+    if not threads.exists():
+        pytest.skip("looks at threads in /proc")
+    until(lambda: all("State:\tT" in (one / "status").read_text() for one in threads.iterdir()))
+
+
 def test_sampling_and_inserting_go_on_when_a_shard_is_killed(start: Any, connect: Any) -> None:
     processes = [start() for _ in range(3)]
     client = connect([process.address for process in processes])
@@ -533,7 +543,7 @@ def test_what_a_dead_shard_had_not_acknowledged_is_delivered_when_it_is_back(
     client = connect([process.address for process in processes])
     key = next(k for k in range(99) if client._shards.candidates(k)[0].number == 1)
     with told("is away"):
-        processes[1].popen.send_signal(signal.SIGSTOP)
+        stop(processes[1])
         client.insert_batch(np.arange(10), "t", shard_key=key)
         time.sleep(0.05)
         processes[1].kill()
@@ -622,7 +632,7 @@ def test_an_episode_waits_for_its_shard_and_the_next_one_does_not(start: Any, co
     writer.append({"at": -1})
     first = int(writer._shard.number)
     # What comes from here on is not acknowledged.
-    processes[first].popen.send_signal(signal.SIGSTOP)
+    stop(processes[first])
     assert episode(writer, 0) == first
     with told("is away"):
         processes[first].kill()

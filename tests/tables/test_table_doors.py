@@ -199,6 +199,11 @@ def test_items_are_listed_and_read_without_being_sampled(open_tables: Any) -> No
     read = client.table("w").get(client.table("w").items().key)
     assert read.data["at"].tolist() == [5]
     assert len(table.get([])) == 0
+    # Nor is one of a table whose items may be of any form.
+    gone = client.table("w").items().key
+    client.delete("w", gone)
+    read = client.table("w").get(gone)
+    assert (len(read), read.data) == (0, [])
 
 
 def test_priorities_say_what_is_sampled(open_tables: Any) -> None:

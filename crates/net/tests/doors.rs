@@ -3,13 +3,17 @@
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use echoic_net::client::{Client, ClientError, Options as ClientOptions, probe};
-use echoic_net::server::{Options, Server};
+use echoic_net::client::{
+    Client, ClientError, LinkError, Options as ClientOptions, Watcher, probe,
+};
+use echoic_net::server::{Observer, Options, Served, Server};
 use echoic_net::transport::tcp::Tcp;
 use echoic_net::transport::unix::Unix;
 use echoic_net::transport::{Dial, Listen};
+use echoic_net::wire::observed::Observation;
 use echoic_net::{Address, Token};
 use echoic_replay::stream::Wait;
 use echoic_replay::{Dtype, Leaf, Spec, Stream, StreamConfig};
@@ -154,9 +158,16 @@ fn a_full_ring_holds_clients_back_and_says_why() {
     std::thread::scope(|scope| {
         let sender = scope.spawn(|| send(&client, 0..100));
         let due = Instant::now() + Duration::from_secs(10);
-        while server.connections().first().map(|one| one.blocked_by) != Some("CAPACITY") {
+        while server.connections().first().is_none_or(|one| one.blocked_by != "CAPACITY") {
             assert!(Instant::now() < due, "the connection never said that it is blocked");
             std::thread::sleep(Duration::from_millis(5));
+        }
+        // Time that a wait takes counts while it lasts.
+        let waited = || server.connections()[0].blocked_time;
+        let first = waited();
+        let until = Instant::now() + Duration::from_secs(10);
+        while waited() <= first {
+            assert!(Instant::now() < until);
         }
         let other =
             Client::new(dial(server.address()), spec(1000), ClientOptions::default()).unwrap();
@@ -262,8 +273,48 @@ fn a_probe_learns_the_spec_and_the_round_trip() {
     let server = Server::open(&tcp(), stream(16, 4), Options::default()).unwrap();
     let deadline = Instant::now() + Duration::from_secs(10);
     let probed = probe(&*dial(server.address()), None, 3, deadline).unwrap();
-    assert_eq!(probed.spec, spec(16));
+    assert_eq!(probed.spec, Some(spec(16)));
+    assert!(probed.tables.is_empty());
     assert_eq!(probed.round_trips.len(), 3);
+}
+
+#[test]
+fn a_watcher_sees_what_the_observer_saw_each_time_it_looks() {
+    let looks = Arc::new(AtomicU64::new(0));
+    let counted = Arc::clone(&looks);
+    let observer = Observer::new(move || Observation {
+        age: (counted.fetch_add(1, Ordering::Relaxed) + 1) as f64,
+        ..Observation::default()
+    });
+    let served =
+        Served { stream: Some(stream(16, 4)), observer: Some(observer), ..Served::default() };
+    let server = Server::open(&tcp(), served, Options::default()).unwrap();
+    let deadline = Instant::now() + Duration::from_secs(10);
+    let mut watcher = Watcher::connect(&*dial(server.address()), None, deadline).unwrap();
+    for look in 1..=3 {
+        assert_eq!(watcher.look(deadline).unwrap().age, f64::from(look));
+    }
+    assert_eq!(looks.load(Ordering::Relaxed), 3);
+    drop(watcher);
+    // Its goodbye is heard, not only missed.
+    let until = Instant::now() + Duration::from_secs(10);
+    while server.info().connections > 0 {
+        assert!(Instant::now() < until);
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn a_watcher_gives_up_at_its_deadline_and_is_told_of_a_server_that_closes() {
+    let server = Server::open(&tcp(), stream(16, 4), Options::default()).unwrap();
+    let far = Instant::now() + Duration::from_secs(10);
+    let mut watcher = Watcher::connect(&*dial(server.address()), None, far).unwrap();
+    assert_eq!(watcher.look(far).unwrap(), Observation::default(), "it has no observer");
+    let past = Instant::now();
+    assert!(matches!(watcher.look(past), Err(LinkError::Lost(_))));
+    let mut watcher = Watcher::connect(&*dial(server.address()), None, far).unwrap();
+    drop(server);
+    assert!(matches!(watcher.look(far), Err(LinkError::Lost(_))));
 }
 
 #[test]

@@ -545,8 +545,12 @@ fn who_asks_for_what_a_server_does_not_have_is_told_what_it_has() {
         }
         other => panic!("{other:?}"),
     }
-    let both =
-        Served { stream: Some(stream), tables: tables(vec![rows("replay", 0)]), keeper: None };
+    let both = Served {
+        stream: Some(stream),
+        tables: tables(vec![rows("replay", 0)]),
+        keeper: None,
+        observer: None,
+    };
     let both = Server::open(&*listen, both, Options::default()).unwrap();
     let client = Client::new(dial(both.address()), spec(0), options()).unwrap();
     soon(|wait| client.wait_until_connected(wait)).unwrap();
@@ -616,7 +620,7 @@ fn a_client_has_a_checkpoint_written_beside_samples_that_wait() {
     let keeper = Keeper::new(Arc::clone(&tables), None, root.path().into(), 3, "test");
     let keeper = Some(Arc::new(keeper));
     let listen = listen_at(&"tcp://127.0.0.1:0".parse().unwrap(), &TlsFiles::default()).unwrap();
-    let served = Served { stream: None, tables: Arc::clone(&tables), keeper };
+    let served = Served { stream: None, tables: Arc::clone(&tables), keeper, observer: None };
     let server = Server::open(&*listen, served, Options::default()).unwrap();
     let client = requests(&server);
     let mut waits = client.start_sample(0, 1, None).unwrap();

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use echoic_net::wire::WireError;
 use echoic_net::wire::frame::{HEADER_BYTES, Header, Stall};
 use echoic_net::wire::handshake::{Offer, Welcome};
+use echoic_net::wire::observed::{Connected, Family, Kind, Number, Observation};
 use echoic_net::wire::reader::Reader;
 use echoic_net::wire::tables::{
     ALIGNMENT, Answer, Area, BatchHead, FailureCode, ItemHead, Layout, Numbers, Operation, Release,
@@ -142,6 +143,40 @@ fn is_robust<T>(payload: &[u8], change: (usize, u8), read: impl Fn(&[u8]) -> Res
     let _ = read(&changed);
 }
 
+/// A server that has been seen.
+fn observed(text: &str, count: u64) -> Observation {
+    let number = |suffix: &'static str| Number {
+        suffix: suffix.into(),
+        labels: vec![("table".into(), text.to_owned()), ("side".into(), String::new())],
+        value: count as f64,
+    };
+    let family = |kind| Family {
+        name: "echoic_table_items".into(),
+        help: text.to_owned().into(),
+        kind,
+        numbers: vec![number(""), number("_sum")],
+    };
+    let connection = Connected {
+        door: text.to_owned(),
+        id: count,
+        peer: text.to_owned(),
+        age: 1.5,
+        samples: 1,
+        bytes: 2,
+        reads: 3,
+        duplicates: 4,
+        blocked_time: 5.0,
+        purpose: "push".into(),
+        blocked_by: "RATIO".into(),
+    };
+    Observation {
+        life: count,
+        age: 2.5,
+        families: [Kind::Counter, Kind::Gauge, Kind::Summary, Kind::Histogram].map(family).into(),
+        connections: vec![connection.clone(), connection],
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
@@ -178,8 +213,8 @@ proptest! {
             unique_samples: 6,
             episodes: 7,
             deleted_episodes: 8,
-            insert_waits: Waits { waiting: 1, limited: 2, nanos: u64::MAX },
-            sample_waits: Waits { waiting: 3, limited: count, nanos: 5 },
+            insert_waits: Waits { waiting: 1, limited: 2, nanos: u64::MAX, reason: None },
+            sample_waits: Waits { waiting: 3, limited: count, nanos: 5, reason: None },
             limiter,
             paused,
             version,
@@ -188,6 +223,7 @@ proptest! {
         // Nothing was drawn, and NaN is not equal to itself.
         let listed = Infos { probabilities: vec![], ..infos(0) };
         let (code, stall) = (FailureCode::Limiter, Stall::Ratio);
+        let observation = observed(&text, count);
         for answer in [
             Answer::Done { id, count },
             Answer::Failed { id, code, stall, text: text.clone() },
@@ -195,6 +231,7 @@ proptest! {
             Answer::Listed { id, next: None, infos: listed.clone() },
             Answer::Listed { id, next: Some(7), infos: listed },
             Answer::Numbers { id, numbers: vec![numbers, numbers] },
+            Answer::Observed { id, observation },
         ] {
             let mut frame = Vec::new();
             answer.write(&mut frame);

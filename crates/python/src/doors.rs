@@ -6,8 +6,9 @@ use std::time::{Duration, Instant};
 
 use echoic_net::client::{LinkError, probe as probe_at};
 use echoic_net::observe::{Endpoint, EndpointError, Numbers};
-use echoic_net::server::{ConnectionInfo, DoorInfo, OpenError, Options, Served, Server};
+use echoic_net::server::{DoorInfo, OpenError, Options, Served, Server};
 use echoic_net::transport::{TlsFiles, UseError, dial_to, listen_at};
+use echoic_net::wire::observed::Connected;
 use echoic_net::{Address, Token};
 use pyo3::exceptions::{PyOSError, PyValueError};
 use pyo3::prelude::*;
@@ -15,6 +16,7 @@ use pyo3::types::{PyDict, PyList};
 
 use crate::error::{disconnected_error, refused_error, set, spec_error};
 use crate::wait;
+use crate::watch::connection_dict;
 
 /// All doors of one server.
 pub struct Doors {
@@ -168,7 +170,7 @@ impl Doors {
     }
 
     /// What each connection tells of itself.
-    pub fn all_connections(&self) -> Vec<ConnectionInfo> {
+    pub fn all_connections(&self) -> Vec<Connected> {
         self.lock().iter().flat_map(Server::connections).collect()
     }
 
@@ -199,33 +201,11 @@ impl Doors {
 
     pub fn connections<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
         let list = PyList::empty(py);
-        for door in &*self.lock() {
-            let address = door.address().to_string();
-            for connection in door.connections() {
-                list.append(connection_dict(py, &address, &connection)?)?;
-            }
+        for connection in self.all_connections() {
+            list.append(connection_dict(py, &connection)?)?;
         }
         Ok(list)
     }
-}
-
-fn connection_dict<'py>(
-    py: Python<'py>,
-    address: &str,
-    info: &ConnectionInfo,
-) -> PyResult<Bound<'py, PyDict>> {
-    let dict = PyDict::new(py);
-    dict.set_item("address", address)?;
-    dict.set_item("id", info.id)?;
-    dict.set_item("peer", &info.peer)?;
-    dict.set_item("age", info.age)?;
-    dict.set_item("samples", info.samples)?;
-    dict.set_item("bytes", info.bytes)?;
-    dict.set_item("receive_calls", info.reads)?;
-    dict.set_item("duplicates", info.duplicates)?;
-    dict.set_item("blocked_time", info.blocked_time)?;
-    dict.set_item("blocked_by", info.blocked_by)?;
-    Ok(dict)
 }
 
 /// Reads an address.
@@ -293,9 +273,13 @@ pub fn ping<'py>(
     let dict = PyDict::new(py);
     dict.set_item("server_version", probed.release)?;
     dict.set_item("protocol", probed.protocol)?;
-    let leaves = probed.spec.leaves().iter();
-    let leaves = leaves.map(|leaf| (&leaf.path, leaf.dtype.to_string(), leaf.shape.clone()));
-    dict.set_item("spec", leaves.collect::<Vec<_>>())?;
+    let leaves = probed.spec.as_ref().map(|spec| {
+        let leaves = spec.leaves().iter();
+        let leaves = leaves.map(|leaf| (&leaf.path, leaf.dtype.to_string(), leaf.shape.clone()));
+        leaves.collect::<Vec<_>>()
+    });
+    dict.set_item("spec", leaves)?;
+    dict.set_item("tables", probed.tables)?;
     let times: Vec<f64> = probed.round_trips.iter().map(Duration::as_secs_f64).collect();
     dict.set_item("rtt", times)?;
     Ok(dict)

@@ -26,6 +26,7 @@ mod dtype;
 mod error;
 mod fork;
 mod leaf;
+mod logs;
 mod memory;
 mod numbers;
 mod pending;
@@ -34,6 +35,7 @@ mod remote;
 mod sample;
 mod server;
 mod shards;
+mod sights;
 mod sources;
 mod spec;
 mod structure;
@@ -41,6 +43,7 @@ mod table;
 mod tree;
 mod updates;
 mod wait;
+mod watch;
 mod writer;
 
 /// The native core of `echoic`.
@@ -57,6 +60,8 @@ mod _native {
     #[pymodule_export]
     use super::doors::ping;
     #[pymodule_export]
+    use super::logs::{set_log_level, take_logs};
+    #[pymodule_export]
     use super::pending::PendingBatch;
     #[pymodule_export]
     use super::remote::{RemoteTable, Tables, connect_tables};
@@ -70,6 +75,8 @@ mod _native {
     use super::spec::{LeafSpec, Spec};
     #[pymodule_export]
     use super::table::{Batch, BatchInfo, Table};
+    #[pymodule_export]
+    use super::watch::Watcher;
     #[pymodule_export]
     use super::writer::{ColumnHistory, Steps, StructuredWriter, TrajectoryWriter, VectorWriter};
 

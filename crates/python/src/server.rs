@@ -1,12 +1,12 @@
 //! The in-process door of a server.
 
+use std::hash::{BuildHasher, RandomState};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use echoic_net::observe::Numbers;
-use echoic_net::server::{Options, Served};
+use echoic_net::server::{Observer, Options, Served};
 use echoic_net::transport::TlsFiles;
 use echoic_replay::stream::Wait;
 use echoic_replay::table::Tables;
@@ -22,11 +22,13 @@ use crate::error::{Doing, closed_error, is_ours, stream_error, table_error};
 use crate::fork::Process;
 use crate::leaf::{Many, One, ShapeRule, Source};
 use crate::sample::{Sample, SampleInfo};
+use crate::sights::Sights;
 use crate::sources::{DETACH_BYTES, recheck, with_sources};
 use crate::spec::{Spec, core_spec};
 use crate::table::Table;
 use crate::tree::Tree;
 use crate::wait;
+use crate::watch;
 
 /// A server with a stream, tables, or both.
 #[pyclass(frozen, subclass, module = "echoic._native")]
@@ -34,6 +36,10 @@ pub struct Server {
     stream: Option<StreamSide>,
     tables: Arc<Tables>,
     keeper: Option<Arc<Keeper>>,
+    /// Which server it is: another number for each, here and elsewhere.
+    life: u64,
+    /// When it was made.
+    since: Instant,
     closed: AtomicBool,
     doors: Arc<Doors>,
     process: Process,
@@ -81,7 +87,8 @@ impl Server {
             Arc::new(Keeper::new(Arc::clone(&tables), stream, root, keep, release))
         });
         let (doors, process) = (Arc::default(), Process::current());
-        Ok(Self { stream, tables, keeper, closed, doors, process })
+        let (life, since) = (RandomState::new().hash_one(std::process::id()), Instant::now());
+        Ok(Self { stream, tables, keeper, closed, doors, process, life, since })
     }
 
     /// Stores one sample.
@@ -186,7 +193,9 @@ impl Server {
         let address = doors::address(address)?;
         let stream = self.stream.as_ref().map(|side| Arc::clone(&side.stream));
         let (tables, keeper) = (Arc::clone(&self.tables), self.keeper.clone());
-        let served = Served { stream, tables, keeper };
+        let sights = self.sights();
+        let observer = Some(Observer::new(move || sights.look()));
+        let served = Served { stream, tables, keeper, observer };
         py.detach(|| self.doors.open(&address, &files, served, options))
             .map_err(|error| error.raise(py))
     }
@@ -202,6 +211,16 @@ impl Server {
         self.doors.connections(py)
     }
 
+    /// How long it has been there, its numbers by family, and its connections.
+    #[pyo3(name = "_look")]
+    fn look<'py>(
+        &self,
+        py: Python<'py>,
+    ) -> PyResult<(u64, f64, Bound<'py, PyList>, Bound<'py, PyList>)> {
+        let sights = self.sights();
+        watch::told(py, py.detach(|| sights.look()))
+    }
+
     /// Every number, by name.
     fn metrics<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let metrics = match &self.stream {
@@ -211,8 +230,7 @@ impl Server {
         for (code, count) in self.doors.info().refused {
             metrics.set_item(format!("connections_refused.{code}"), count)?;
         }
-        let mut numbers = Numbers::default();
-        self.tables.all().iter().for_each(|table| numbers.add_table(table));
+        let numbers = py.detach(|| self.sights().numbers());
         for (name, value) in numbers.flat() {
             metrics.set_item(name, value)?;
         }
@@ -237,21 +255,8 @@ impl Server {
             return Err(PyValueError::new_err(text));
         }
         let token = doors::token(token)?;
-        let stream = self.stream.as_ref().map(|side| Arc::clone(&side.stream));
-        let tables = Arc::clone(&self.tables);
-        // Not the other way round too: an endpoint ends when the doors are closed or gone.
-        let doors = Arc::downgrade(&self.doors);
-        let numbers = move || {
-            let mut numbers = Numbers::default();
-            if let Some(stream) = &stream {
-                numbers.add_stream(&stream.info());
-            }
-            tables.all().iter().for_each(|table| numbers.add_table(table));
-            if let Some(doors) = doors.upgrade() {
-                numbers.add_doors(&doors.info(), &doors.all_connections());
-            }
-            numbers
-        };
+        let sights = self.sights();
+        let numbers = move || sights.numbers();
         py.detach(|| self.doors.observe(address, token, insecure, numbers))
             .map_err(|error| doors::endpoint_error(&error))?
             .ok_or_else(|| closed_error(py, "the server is closed"))
@@ -326,6 +331,18 @@ impl Server {
 }
 
 impl Server {
+    /// All that there is to see.
+    fn sights(&self) -> Sights {
+        Sights {
+            life: self.life,
+            since: self.since,
+            stream: self.stream.as_ref().map(|side| Arc::clone(&side.stream)),
+            tables: Arc::clone(&self.tables),
+            keeper: self.keeper.clone(),
+            doors: Arc::downgrade(&self.doors),
+        }
+    }
+
     fn keeper(&self) -> PyResult<&Keeper> {
         self.keeper.as_deref().ok_or_else(|| {
             pyo3::exceptions::PyTypeError::new_err(

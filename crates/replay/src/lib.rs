@@ -31,6 +31,7 @@ pub mod spec;
 pub mod stream;
 pub mod table;
 pub mod trajectory;
+mod waits;
 pub mod writer;
 
 pub use echoic_memory::Blocked;

@@ -4,10 +4,12 @@
 //! of a large batch only [`MARKS`] samples, evenly spread, are timed. Their share of the batch does
 //! not depend on their contents, so the histograms are those of all samples up to chance.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::histogram::{Histogram, Summary};
+use crate::waits::Tally;
 
 /// How many samples of a batch are timed at most.
 pub const MARKS: usize = 4;
@@ -26,28 +28,9 @@ pub(crate) struct Meter {
     pub(crate) submit_to_available: Histogram,
     pub(crate) copy_time: Histogram,
     pub(crate) hold_time: Histogram,
-    pub(crate) producer_waits: Waits,
-    pub(crate) consumer_waits: Waits,
+    pub(crate) producer_waits: Arc<Tally>,
+    pub(crate) consumer_waits: Arc<Tally>,
     pub(crate) refused: AtomicU64,
-}
-
-/// How often and how long threads waited.
-#[derive(Debug, Default)]
-pub(crate) struct Waits {
-    count: AtomicU64,
-    nanos: AtomicU64,
-}
-
-impl Waits {
-    pub(crate) fn record(&self, nanos: u64) {
-        self.count.fetch_add(1, Ordering::Relaxed);
-        self.nanos.fetch_add(nanos, Ordering::Relaxed);
-    }
-
-    fn read(&self) -> (u64, f64) {
-        let nanos = self.nanos.load(Ordering::Relaxed);
-        (self.count.load(Ordering::Relaxed), nanos as f64 * 1e-9)
-    }
 }
 
 impl Meter {
@@ -64,8 +47,8 @@ impl Meter {
             submit_to_available: Histogram::default(),
             copy_time: Histogram::default(),
             hold_time: Histogram::default(),
-            producer_waits: Waits::default(),
-            consumer_waits: Waits::default(),
+            producer_waits: Arc::default(),
+            consumer_waits: Arc::default(),
             refused: AtomicU64::new(0),
         }
     }
@@ -154,12 +137,16 @@ pub struct StreamInfo {
     pub delivered_total: u64,
     /// Times that a push had to wait for room.
     pub blocked_pushes: u64,
-    /// How long pushes waited, in total.
+    /// How long pushes waited, in total; those that wait now included.
     pub blocked_time: f64,
+    /// Pushes that wait now.
+    pub pushes_waiting: u64,
     /// Calls for a batch that had to wait.
     pub sample_waits: u64,
-    /// How long they waited, in total.
+    /// How long they waited, in total; those that wait now included.
     pub sample_wait_time: f64,
+    /// Calls for a batch that wait now.
+    pub samples_waiting: u64,
     /// Times a producer looked again because another was opening a batch.
     pub contention: u64,
     /// Reserved slots whose writer gave up; others filled them.
@@ -186,8 +173,7 @@ impl StreamInfo {
     ) -> Self {
         let counts = store.counts();
         let (batch_size, num_buffers) = (store.batch_size(), store.buffers());
-        let (blocked_pushes, blocked_time) = meter.producer_waits.read();
-        let (sample_waits, sample_wait_time) = meter.consumer_waits.read();
+        let (pushes, samples) = (meter.producer_waits.read(), meter.consumer_waits.read());
         Self {
             batch_size,
             num_buffers,
@@ -201,10 +187,12 @@ impl StreamInfo {
             inserted_total: counts.committed,
             batches_total: counts.completed,
             delivered_total: counts.taken,
-            blocked_pushes,
-            blocked_time,
-            sample_waits,
-            sample_wait_time,
+            blocked_pushes: pushes.limited,
+            blocked_time: pushes.time().as_secs_f64(),
+            pushes_waiting: pushes.waiting,
+            sample_waits: samples.limited,
+            sample_wait_time: samples.time().as_secs_f64(),
+            samples_waiting: samples.waiting,
             contention: counts.contention,
             aborted: counts.aborted,
             refused: meter.refused.load(Ordering::Relaxed),

@@ -268,10 +268,8 @@ impl Stream {
     ///
     /// [`StreamError::TimedOut`], [`StreamError::Interrupted`] or [`StreamError::Closed`].
     pub fn wait_for_room(&self, mut wait: Wait<'_>) -> Result<(), StreamError> {
-        let since = self.meter.now();
-        let room = wait.run(|until| self.store.wait_for_room(until));
-        self.meter.producer_waits.record(self.meter.now() - since);
-        room
+        let _waiting = self.meter.producer_waits.begin();
+        wait.run(|until| self.store.wait_for_room(until))
     }
 
     /// Has `waker` called once when a reservation may succeed, or the stream was closed: for an event
@@ -312,9 +310,9 @@ impl Stream {
         if let Some(batch) = self.try_take() {
             return Ok(batch);
         }
-        let since = self.meter.now();
+        let waiting = self.meter.consumer_waits.begin();
         let taken = wait.run(|until| self.store.take(until));
-        self.meter.consumer_waits.record(self.meter.now() - since);
+        drop(waiting);
         Ok(self.batch(taken?))
     }
 

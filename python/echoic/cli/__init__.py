@@ -24,4 +24,5 @@ def main() -> None:
             f"echoic: the command line needs {error.name}, which is not installed. "
             "Get it with: pip install 'echoic[cli]'"
         )
-    app()
+    # Also when it was started as `python -m echoic`: completion goes by this name.
+    app(prog_name="echoic")

@@ -1,21 +1,24 @@
 """The typer application: the commands under one name, each from its own module."""
 
-from importlib.metadata import version
+from importlib.metadata import version as version_of
 from typing import Annotated
 
 import typer
 
 from echoic.cli.bench import bench
+from echoic.cli.dashboard import dashboard
+from echoic.cli.demo import demo
 from echoic.cli.ping import ping
 from echoic.cli.serve import serve
 from echoic.cli.tables import export, inspect, verify
+from echoic.cli.top import top
+from echoic.cli.version import version
 
 __all__ = ["app"]
 
 app = typer.Typer(
     name="echoic",
     no_args_is_help=True,
-    add_completion=False,
     # Expected failures are told in one line; an unexpected one is for a bug report, unabridged.
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",
@@ -26,7 +29,7 @@ app = typer.Typer(
 def say_version(wanted: bool) -> None:
     """Print the version and leave."""
     if wanted:
-        typer.echo(f"echoic {version('echoic')}")
+        typer.echo(f"echoic {version_of('echoic')}")
         raise typer.Exit
 
 
@@ -85,3 +88,26 @@ app.command(
         "echoic export checkpoints/checkpoint-0000000007 replay replay.parquet",
     )
 )(export)
+app.command(
+    epilog=examples(
+        "echoic dashboard tcp://127.0.0.1:5555",
+        "echoic dashboard tls://learner:5555 --ca ca.pem --token-file secret --port 8080 --open",
+    )
+)(dashboard)
+app.command(
+    epilog=examples(
+        "echoic top tcp://127.0.0.1:5555",
+        "echoic top tls://learner:5555 --ca ca.pem --token-file secret",
+        "echoic top shm://robots --once",
+        "echoic top tcp://learner:5555 --json --interval 5",
+    )
+)(top)
+app.command(
+    # The demo reads its own options.
+    context_settings={
+        "allow_extra_args": True,
+        "ignore_unknown_options": True,
+        "help_option_names": [],
+    }
+)(demo)
+app.command(epilog=examples("echoic version", "echoic version --json"))(version)

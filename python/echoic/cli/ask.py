@@ -25,7 +25,8 @@ class Answer:
 
     release: str
     protocol: int
-    spec: tuple[Field, ...]
+    spec: tuple[Field, ...] | None
+    tables: tuple[str, ...]
     round_trips: list[float]
 
 
@@ -60,7 +61,10 @@ def ask(address: str, options: Mapping[str, Any], count: int, timeout: float) ->
     return Answer(
         release=answer["server_version"],
         protocol=answer["protocol"],
-        spec=tuple(Field(path, dtype, tuple(shape)) for path, dtype, shape in answer["spec"]),
+        spec=None
+        if answer["spec"] is None
+        else tuple(Field(path, dtype, tuple(shape)) for path, dtype, shape in answer["spec"]),
+        tables=tuple(answer["tables"]),
         round_trips=answer["rtt"],
     )
 

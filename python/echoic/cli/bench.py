@@ -16,6 +16,7 @@ from echoic.cli.console import fail, say
 from echoic.cli.load import Board, Load, LoadError, Result, run
 from echoic.cli.options import (
     Address,
+    AsJson,
     Ca,
     Certificate,
     Key,
@@ -24,6 +25,7 @@ from echoic.cli.options import (
     TokenFile,
     spec_of,
 )
+from echoic.cli.spec import Field
 from echoic.cli.text import amount, duration, size
 
 __all__ = ["Report", "bench", "report"]
@@ -46,9 +48,7 @@ def bench(  # noqa: PLR0913 - one argument for each option
         ),
     ] = None,
     spec: SpecText = None,
-    json_: Annotated[
-        bool, typer.Option("--json", help="Print the result as one JSON object.")
-    ] = False,
+    as_json: AsJson = False,
     timeout: Annotated[
         float,
         typer.Option(
@@ -69,9 +69,7 @@ def bench(  # noqa: PLR0913 - one argument for each option
     was sent. The status is 1 when a client fails.
     """
     options = client_options(token_file, ca, certificate, key, server_name)
-    fields = (
-        spec_of(spec) if spec is not None else ask(address, options, count=1, timeout=timeout).spec
-    )
+    fields = spec_of(spec) if spec is not None else spec_at(address, options, timeout)
     load = Load(address, fields, options, seconds, clients, batch, rate, timeout)
     console = Console(stderr=True)
     progress = Progress(
@@ -97,7 +95,7 @@ def bench(  # noqa: PLR0913 - one argument for each option
     finally:
         signal.signal(signal.SIGTERM, terminate)
     found = report(load, results)
-    if json_:
+    if as_json:
         typer.echo(json.dumps({"address": address, "spec": specs.text(fields), **asdict(found)}))
     else:
         show(load, found)
@@ -170,6 +168,14 @@ class Report:
 def nbytes(load: Load) -> int:
     """Bytes of a sample."""
     return sum(field.nbytes for field in load.spec)
+
+
+def spec_at(address: str, options: dict[str, Any], timeout: float) -> tuple[Field, ...]:
+    """Ask a server what its samples look like."""
+    answer = ask(address, options, count=1, timeout=timeout)
+    if answer.spec is None:
+        fail(f"{address} answers, but it has no stream to send samples to, only tables")
+    return answer.spec
 
 
 def report(load: Load, results: list[Result]) -> Report:

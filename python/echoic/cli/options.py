@@ -7,11 +7,24 @@ import typer
 
 from echoic.cli.spec import Field, SpecTextError, parse
 
-__all__ = ["Address", "Ca", "Certificate", "Key", "ServerName", "SpecText", "TokenFile", "spec_of"]
+__all__ = [
+    "Address",
+    "AsJson",
+    "Ca",
+    "Certificate",
+    "Key",
+    "ServerName",
+    "SpecText",
+    "TokenFile",
+    "spec_of",
+]
 
 Address: TypeAlias = Annotated[
     str,
     typer.Argument(help="tcp://host:port, tls://host:port, unix:///path or shm://name."),
+]
+AsJson: TypeAlias = Annotated[
+    bool, typer.Option("--json", help="Print the result as one JSON object.")
 ]
 SpecText: TypeAlias = Annotated[
     str | None,

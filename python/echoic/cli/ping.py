@@ -1,5 +1,6 @@
 """`echoic ping`: whether a server is there, what it expects and how far it is."""
 
+import json
 from typing import Annotated
 
 import numpy as np
@@ -11,6 +12,7 @@ from echoic.cli.ask import UNREACHABLE, Answer, ask, client_options, unreachable
 from echoic.cli.console import fail
 from echoic.cli.options import (
     Address,
+    AsJson,
     Ca,
     Certificate,
     Key,
@@ -29,6 +31,7 @@ def ping(  # noqa: PLR0913 - one argument for each option
     *,
     count: Annotated[int, typer.Option(min=1, help="How many round trips to measure.")] = 10,
     spec: SpecText = None,
+    as_json: AsJson = False,
     timeout: Annotated[
         float, typer.Option(min=0.001, metavar="SECONDS", help="How long to wait for an answer.")
     ] = 5.0,
@@ -46,21 +49,36 @@ def ping(  # noqa: PLR0913 - one argument for each option
     wanted = spec_of(spec) if spec is not None else None
     options = client_options(token_file, ca, certificate, key, server_name)
     answer = ask(address, options, count, timeout)
-    tell(address, answer)
+    if not as_json:
+        tell(address, answer)
     if wanted is not None:
         try:
             tree = specs.example(wanted)
             echoic.connect(address, tree, connect_timeout=timeout, **options).close(timeout)
         except UNREACHABLE as error:
             fail(unreachable(address, error))
-        typer.echo("a client with this spec is accepted")
+        if not as_json:
+            typer.echo("a client with this spec is accepted")
+    if as_json:
+        said = {
+            "address": address,
+            "release": answer.release,
+            "protocol": answer.protocol,
+            "spec": specs.text(answer.spec) if answer.spec is not None else None,
+            "tables": answer.tables,
+            "round_trips": answer.round_trips,
+        }
+        typer.echo(json.dumps(said))
 
 
 def tell(address: str, answer: Answer) -> None:
     """Print what a server said."""
     typer.echo(f"{address} answers: echoic {answer.release}, protocol {answer.protocol}")
-    total = sum(field.nbytes for field in answer.spec)
-    typer.echo(f"samples of {size(total)}: {specs.text(answer.spec)}")
+    if answer.spec is not None:
+        total = sum(field.nbytes for field in answer.spec)
+        typer.echo(f"samples of {size(total)}: {specs.text(answer.spec)}")
+    else:
+        typer.echo(f"tables, and no stream: {', '.join(answer.tables)}")
     shortest, median, p99, longest = np.quantile(answer.round_trips, (0, 0.5, 0.99, 1))
     typer.echo(
         f"round trips: {len(answer.round_trips)}, shortest {duration(shortest)},"

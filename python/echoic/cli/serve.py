@@ -8,7 +8,6 @@ came in is consumed, a last checkpoint is made if there are any, and a summary e
 
 import queue
 import signal
-import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -28,10 +27,11 @@ from echoic.cli.doors import read_token, transport
 from echoic.cli.make_tables import make_table
 from echoic.cli.options import SpecText, TokenFile, spec_of
 from echoic.cli.sink import Consumer, Counter, Folder, Sink
-from echoic.cli.status import Reading, choose_view
-from echoic.cli.status import read as look
+from echoic.cli.status import choose_view
 from echoic.cli.table_settings import TableSettings
 from echoic.cli.text import duration, size, why
+from echoic.views.reading import Reading, StreamReading
+from echoic.views.reading import read as read_server
 
 __all__ = ["run", "serve"]
 
@@ -152,17 +152,15 @@ class Serving:
         server: Which listens.
         tables: Its tables.
         sink: Where its batches go, if it has a stream.
-        since: When it started, by the monotonic clock.
     """
 
     server: echoic.Server
     tables: tuple[echoic.Table, ...]
     sink: Sink | None
-    since: float
 
     def look(self) -> Reading:
         """The numbers of this moment."""
-        return look(self.server, time.monotonic() - self.since, self.tables)
+        return read_server(self.server.look())
 
 
 def run(config: Config) -> None:
@@ -198,7 +196,7 @@ def serve_until_signal(serving: Serving, config: Config) -> None:
         saved = last_checkpoint(server) if config.checkpoints else None
     reading = serving.look()
     if consumer and consumer.error:
-        lost = reading.samples - consumer.samples
+        lost = (reading.stream.samples if reading.stream else 0) - consumer.samples
         fail(f"could not save a batch: {why(consumer.error)}; {lost:,d} stored samples are lost")
     if isinstance(saved, Exception):
         fail(f"could not make the last checkpoint: {why(saved)}")
@@ -263,7 +261,7 @@ def open_all(config: Config) -> Serving:
         fail(why(error))
     if url:
         say(f"numbers are at {url}")
-    return Serving(server, tables, sink, time.monotonic())
+    return Serving(server, tables, sink)
 
 
 def open_metrics(server: echoic.Server, config: Config) -> str | None:
@@ -324,7 +322,9 @@ def described(settings: TableSettings, loaded: int) -> str:
 def watch(serving: Serving, config: Config, ended: Ending) -> Reading:
     """Show what happens until the end is wanted; returns the last reading."""
     details = [escape(address) for address in serving.server.addresses]
-    start = replace(Reading(0.0), tables=serving.look().tables)
+    # Nothing of the stream was there before; of tables there may be what a checkpoint had.
+    stream = StreamReading() if serving.sink else None
+    start = Reading(0.0, stream=stream, tables=serving.look().tables)
     view = choose_view(Console(stderr=True), "echoic serve", details, config.interval, start)
     with view:
         while not ended.wait(view.interval):
@@ -344,20 +344,20 @@ def summarise(
     """Say what came of it all."""
     for table in reading.tables:
         say(
-            f"table {table.name}: {table.size:,d} items after {table.inserts:,d} inserts,"
+            f"table {table.name}: {table.items:,d} items after {table.inserts:,d} inserts,"
             f" {table.samples:,d} samples and {table.deletions:,d} deletions"
         )
     if saved is not None:
         say(f"the last checkpoint is {saved}")
-    refused = sum(reading.refused.values())
-    if consumer is None:
-        say(f"ended after {duration(reading.seconds)}: {refused:,d} connections refused")
+    refused = sum(reading.doors.refused.values())
+    if consumer is None or reading.stream is None or last.stream is None:
+        say(f"ended after {duration(reading.age)}: {refused:,d} connections refused")
         return
-    drained = reading.samples - last.samples
+    drained = reading.stream.samples - last.stream.samples
     rest = consumer.samples - consumer.batches * server.batch_size
     say(
-        f"ended after {duration(reading.seconds)}: {consumer.samples:,d} samples"
-        f" ({size(reading.bytes)}) in {consumer.batches:,d} batches"
+        f"ended after {duration(reading.age)}: {consumer.samples:,d} samples"
+        f" ({size(reading.stream.bytes)}) in {consumer.batches:,d} batches"
         f" and {rest:,d} that fill none; {drained:,d} came while draining;"
-        f" {reading.accepted:,d} connections, {refused:,d} refused"
+        f" {reading.doors.accepted:,d} connections, {refused:,d} refused"
     )

@@ -1,8 +1,11 @@
 """`echoic inspect`, `echoic verify` and `echoic export`: what is in tables, and in checkpoints."""
 
+import json
+import math
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeAlias
 
 import numpy as np
 import typer
@@ -14,11 +17,12 @@ import echoic
 from echoic import _native
 from echoic.cli.ask import UNREACHABLE, client_options, unreachable
 from echoic.cli.console import fail
-from echoic.cli.options import Ca, Certificate, Key, ServerName, TokenFile
+from echoic.cli.options import AsJson, Ca, Certificate, Key, ServerName, TokenFile
 from echoic.cli.text import amount, size, why
 
 __all__ = ["export", "inspect", "verify"]
 
+AnyTable: TypeAlias = _native.Table | _native.RemoteTable
 Checkpoint = Annotated[
     Path, typer.Argument(help="A checkpoint, or a directory of them: then the newest.")
 ]
@@ -30,6 +34,7 @@ def inspect(  # noqa: PLR0913 - one argument for each option
     ],
     *,
     items: Annotated[int, typer.Option(min=0, help="How many items of each table to list.")] = 0,
+    as_json: AsJson = False,
     timeout: Annotated[
         float, typer.Option(min=0.001, metavar="SECONDS", help="How long to wait for a server.")
     ] = 5.0,
@@ -40,19 +45,14 @@ def inspect(  # noqa: PLR0913 - one argument for each option
     server_name: ServerName = None,
 ) -> None:
     """List the tables of a server or of a checkpoint, with their sizes and specs."""
+    tell = tell_json if as_json else tell_people
     if "://" not in source:
-        tables = opened(Path(source))
-        show([table.info for table in tables], {table.name: table.spec for table in tables})
-        for table in tables:
-            list_items(table, items)
+        tell(opened(Path(source)), items)
         return
     options = client_options(token_file, ca, certificate, key, server_name)
     try:
         with echoic.connect(source, connect_timeout=timeout, **options) as client:
-            specs = {name: table.spec for name, table in client.tables.items()}
-            show([*client.info().values()], specs)
-            for table in client.tables.values():
-                list_items(table, items)
+            tell([*client.tables.values()], items)
     except UNREACHABLE as error:
         fail(unreachable(source, error))
 
@@ -63,6 +63,46 @@ def opened(path: Path) -> list[_native.Table]:
         return _native.open_checkpoint(path)
     except (echoic.CheckpointError, OSError) as error:
         fail(why(error))
+
+
+def tell_people(tables: Sequence[AnyTable], items: int) -> None:
+    """Print a table of tables, and their first items."""
+    show([table.info for table in tables], {table.name: table.spec for table in tables})
+    for table in tables:
+        list_items(table, items)
+
+
+def tell_json(tables: Sequence[AnyTable], items: int) -> None:
+    """Print the same as one JSON object: what is known of each table, by name."""
+    told = {}
+    for table in tables:
+        info, spec = table.info, table.spec
+        told[table.name] = {
+            **{name: plain(value) for name, value in info.items()},
+            "spec": None
+            if spec is None
+            else [
+                {"path": leaf.path, "dtype": str(leaf.dtype), "shape": list(leaf.shape)}
+                for leaf in spec.leaves
+            ],
+        }
+        if items:
+            listed = table.items(items)
+            told[table.name]["first_items"] = [
+                {
+                    "key": int(listed.key[at]),
+                    "priority": float(listed.priority[at]),
+                    "times_sampled": int(listed.times_sampled[at]),
+                    "version": int(listed.version[at]),
+                }
+                for at in range(len(listed))
+            ]
+    typer.echo(json.dumps(told))
+
+
+def plain(value: Any) -> Any:
+    """Make of a value what JSON has: it has no infinity."""
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def show(infos: list[dict[str, Any]], specs: dict[str, echoic.Spec | None]) -> None:
@@ -85,7 +125,7 @@ def show(infos: list[dict[str, Any]], specs: dict[str, echoic.Spec | None]) -> N
     Console(width=None if sys.stdout.isatty() else 200).print(grid)
 
 
-def list_items(table: _native.Table | _native.RemoteTable, count: int) -> None:
+def list_items(table: AnyTable, count: int) -> None:
     """Print the first items of a table."""
     info = table.items(count)
     for at in range(len(info)):
@@ -95,7 +135,7 @@ def list_items(table: _native.Table | _native.RemoteTable, count: int) -> None:
         )
 
 
-def verify(checkpoint: Checkpoint) -> None:
+def verify(checkpoint: Checkpoint, *, as_json: AsJson = False) -> None:
     """Read every byte of a checkpoint and compare it with its checksums.
 
     The status is 1 when something is damaged or missing; a line says what, in which file.
@@ -110,6 +150,11 @@ def verify(checkpoint: Checkpoint) -> None:
             )
     except (echoic.CheckpointError, OSError) as error:
         fail(why(error))
+    if as_json:
+        # What the checkpoint says of itself is text.
+        told = {**known, "path": str(known["path"]), "tables": int(known["tables"])}
+        typer.echo(json.dumps(told))
+        return
     typer.echo(
         f"{known['path']} is whole: {known['tables']} tables, {known['chunks']} chunks,"
         f" written by echoic {known['release']}"
@@ -120,6 +165,8 @@ def export(
     checkpoint: Checkpoint,
     table: Annotated[str, typer.Argument(help="Which table.")],
     file: Annotated[Path, typer.Argument(help="Where to: a name that ends in .npz or .parquet.")],
+    *,
+    as_json: AsJson = False,
 ) -> None:
     """Write the items of a table in a checkpoint as arrays.
 
@@ -146,7 +193,10 @@ def export(
             save_parquet(file, columns)
     except OSError as error:
         fail(why(error))
-    typer.echo(f"{len(info)} items of {table!r} are in {file}")
+    if as_json:
+        typer.echo(json.dumps({"table": table, "items": len(info), "file": str(file)}))
+    else:
+        typer.echo(f"{len(info)} items of {table!r} are in {file}")
 
 
 def flat(tree: Any, path: str) -> dict[str, Any]:

@@ -11,7 +11,9 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, poll};
+use tracing::{debug, error, warn};
 
+use super::Failure;
 use super::line::{Ear, Line, State, on_death};
 use super::link::{LinkError, Opening, timespec};
 use crate::transport::Link;
@@ -128,12 +130,23 @@ impl<C: Cargo> Courier<C> {
             let mut standing = match connected {
                 Ok(Some(standing)) => standing,
                 Ok(None) => break State::Closed,
-                Err(failure) => break State::Failed(failure),
+                Err(failure) => {
+                    let Failure { address, error, .. } = &failure;
+                    error!(%address, %error, "gave up on a server");
+                    break State::Failed(failure);
+                }
             };
+            debug!(address = %line.dial.address(), "connected");
             match self.carry(&mut standing) {
                 Ok(()) => break State::Closed,
-                Err(error) if error.is_temporary() => line.set_state(State::Away),
-                Err(error) => break State::Failed(line.failure(error, 0)),
+                Err(error) if error.is_temporary() => {
+                    warn!(address = %line.dial.address(), %error, "lost the connection");
+                    line.set_state(State::Away);
+                }
+                Err(error) => {
+                    error!(address = %line.dial.address(), %error, "gave up on a server");
+                    break State::Failed(line.failure(error, 0));
+                }
             }
         };
         end(&mut self.cargo);

@@ -10,6 +10,7 @@ use crate::auth::{Side, Token, random};
 use crate::transport::{Dial, Link};
 use crate::wire::frame::{HEADER_BYTES, Header, kind};
 use crate::wire::handshake::{self, Challenge, Hello, Open, Refused, Welcome};
+use crate::wire::observed::MAX_OBSERVED;
 use crate::wire::{PREFACE_BYTES, VERSION, WireError, preface, read_preface};
 
 /// Why no connection came to stand.
@@ -135,6 +136,11 @@ impl Opening {
         Ok((this, welcome))
     }
 
+    /// From now on, nothing waits for longer than this.
+    pub(crate) fn set_deadline(&mut self, deadline: Instant) {
+        self.deadline = deadline;
+    }
+
     /// Sends all of `bytes`.
     pub(crate) fn send(&mut self, mut bytes: &[u8]) -> Result<(), LinkError> {
         while !bytes.is_empty() || self.link.has_unflushed() {
@@ -175,6 +181,7 @@ impl Opening {
             if let Some(header) = Header::read(&self.input)? {
                 let limit = match header.kind {
                     kind::WELCOME => handshake::MAX_WELCOME,
+                    kind::OBSERVED => MAX_OBSERVED,
                     _ => handshake::MAX_PAYLOAD,
                 };
                 if header.len > limit {
@@ -195,7 +202,11 @@ impl Opening {
 
     /// Reads something, waiting for it.
     fn more(&mut self) -> Result<(), LinkError> {
-        let mut bytes = [0; 4096];
+        let mut bytes = [0; 16 << 10];
+        // Also of who always has something to say.
+        if self.deadline <= Instant::now() {
+            return Err(LinkError::Lost("the server did not answer in time".into()));
+        }
         loop {
             match self.link.read_with_memory(&mut bytes) {
                 Ok((0, _)) => {

@@ -18,6 +18,7 @@ pub mod memory;
 mod probe;
 mod samples;
 pub mod tables;
+mod watch;
 
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering, fence};
@@ -32,6 +33,7 @@ use echoic_replay::stream::{Wait, WaitOver};
 
 pub use link::LinkError;
 pub use probe::{Probed, probe};
+pub use watch::Watcher;
 
 use self::line::Line;
 use self::samples::{ENOUGH_BYTES, Samples};

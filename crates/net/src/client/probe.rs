@@ -18,8 +18,10 @@ pub struct Probed {
     pub release: String,
     /// Which version of the protocol it speaks.
     pub protocol: u16,
-    /// What its samples look like.
-    pub spec: Spec,
+    /// What its samples look like; a server of tables alone has none.
+    pub spec: Option<Spec>,
+    /// Its tables, of a server of tables alone.
+    pub tables: Vec<String>,
     /// How long each ping took to come back.
     pub round_trips: Vec<Duration>,
 }
@@ -45,8 +47,12 @@ pub fn probe(
         spec: None,
     };
     let (mut opening, welcome) = Opening::new(dial, token, open, deadline)?;
-    let Offer::Spec(spec) = welcome.offer else {
-        return Err(WireError::Spec("the server did not tell its own".into()).into());
+    let (spec, tables) = match welcome.offer {
+        Offer::Spec(spec) => (Some(spec), Vec::new()),
+        Offer::Tables(tables) => (None, tables.into_iter().map(|table| table.name).collect()),
+        Offer::Known => {
+            return Err(WireError::Spec("the server did not tell what it has".into()).into());
+        }
     };
     let mut round_trips = Vec::new();
     for number in 0..pings as u64 {
@@ -64,5 +70,5 @@ pub fn probe(
     let mut output = Vec::new();
     Control::Goodbye { text: String::new() }.write(&mut output);
     opening.send(&output)?;
-    Ok(Probed { release: welcome.release, protocol: VERSION, spec, round_trips })
+    Ok(Probed { release: welcome.release, protocol: VERSION, spec, tables, round_trips })
 }

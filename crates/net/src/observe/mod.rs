@@ -10,4 +10,4 @@ mod request;
 mod text;
 
 pub use endpoint::{Endpoint, EndpointError};
-pub use numbers::{Family, Kind, Number, Numbers};
+pub use numbers::Numbers;

@@ -1,51 +1,22 @@
 //! Every number, its name, and what it means.
 
+use std::borrow::Cow;
+
+use echoic_replay::journal::{self, Effort};
 use echoic_replay::limiter::Parameters;
+use echoic_replay::table::saved::Past;
+use echoic_replay::table::spread::{Spread, Spreads, count_bounds, priority_bounds};
 use echoic_replay::table::{Table, TableInfo, Waits};
 use echoic_replay::{StreamInfo, Summary};
 
-use crate::server::{ConnectionInfo, DoorInfo};
-
-/// How a number changes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
-    /// It only grows, while the server lives.
-    Counter,
-    /// It goes up and down.
-    Gauge,
-    /// Quantiles of something, how many there were, and their sum.
-    Summary,
-}
-
-/// A number.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Number {
-    /// What is added to the family's name.
-    pub suffix: &'static str,
-    /// Of what it is, by kind of thing.
-    pub labels: Vec<(&'static str, String)>,
-    /// The number itself.
-    pub value: f64,
-}
-
-/// Numbers of one meaning.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Family {
-    /// Its name, which begins with `echoic_`.
-    pub name: &'static str,
-    /// What it means.
-    pub help: &'static str,
-    /// How they change.
-    pub kind: Kind,
-    /// The numbers.
-    pub numbers: Vec<Number>,
-}
+use crate::server::DoorInfo;
+use crate::wire::observed::{Connected, Family, Kind, Number};
 
 /// Numbers, by family.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Numbers(Vec<Family>);
 
-type Labels = Vec<(&'static str, String)>;
+type Labels = Vec<(Cow<'static, str>, String)>;
 
 impl Numbers {
     /// The families, in the order in which they came.
@@ -53,12 +24,18 @@ impl Numbers {
         &self.0
     }
 
-    /// Every number by one name: that of its family and suffix, without `echoic_`, and its labels' values,
-    /// with points between them.
+    /// The families themselves.
+    pub fn into_families(self) -> Vec<Family> {
+        self.0
+    }
+
+    /// Every number but the buckets of histograms by one name: that of its family and suffix, without
+    /// `echoic_`, and its labels' values, with points between them.
     pub fn flat(&self) -> impl Iterator<Item = (String, f64)> {
         self.0.iter().flat_map(|family| {
-            family.numbers.iter().map(|number| {
-                let name = family.name.strip_prefix("echoic_").unwrap_or(family.name);
+            let is_bucket = |number: &&Number| number.labels.iter().any(|(name, _)| name == "le");
+            family.numbers.iter().filter(move |number| !is_bucket(number)).map(|number| {
+                let name = family.name.strip_prefix("echoic_").unwrap_or(&family.name);
                 let mut name = format!("{name}{}", number.suffix);
                 for (_, value) in &number.labels {
                     name.push('.');
@@ -71,6 +48,7 @@ impl Numbers {
 
     /// Adds the numbers of a stream.
     pub fn add_stream(&mut self, info: &StreamInfo) {
+        self.add_memory("ring", info.memory_bytes as f64);
         self.add_all(
             Kind::Gauge,
             &[],
@@ -106,6 +84,16 @@ impl Numbers {
                     "For how long the batch that was taken first has been held.",
                     info.oldest_hold,
                 ),
+                (
+                    "echoic_stream_waiting_pushes",
+                    "Pushes of the server's process that wait now for room.",
+                    info.pushes_waiting as f64,
+                ),
+                (
+                    "echoic_stream_waiting_samples",
+                    "Calls for a batch that wait now.",
+                    info.samples_waiting as f64,
+                ),
                 ("echoic_stream_batch_samples", "Samples of a batch.", info.batch_size as f64),
                 ("echoic_stream_sample_bytes", "Bytes of a sample.", info.bytes_per_sample as f64),
                 ("echoic_stream_memory_bytes", "Bytes of the ring.", info.memory_bytes as f64),
@@ -137,7 +125,7 @@ impl Numbers {
                 ),
                 (
                     "echoic_stream_blocked_seconds_total",
-                    "How long pushes waited for room, together.",
+                    "How long pushes waited for room, those that wait now included, together.",
                     info.blocked_time,
                 ),
                 (
@@ -147,7 +135,7 @@ impl Numbers {
                 ),
                 (
                     "echoic_stream_sample_wait_seconds_total",
-                    "How long calls for a batch waited, together.",
+                    "How long calls for a batch waited, those that wait now included, together.",
                     info.sample_wait_time,
                 ),
                 (
@@ -186,10 +174,11 @@ impl Numbers {
 
     /// Adds the numbers of a table.
     pub fn add_table(&mut self, table: &Table) {
-        let of = vec![("table", table.config().name.clone())];
+        let of = vec![("table".into(), table.config().name.clone())];
         let info = table.info();
+        self.add_memory("rows", info.row_bytes as f64);
         let TableInfo { counts, limiter, .. } = info;
-        let Parameters { samples_per_insert, min_diff, max_diff, .. } = *limiter.parameters();
+        let Parameters { min_size, samples_per_insert, min_diff, max_diff } = *limiter.parameters();
         let ratio = counts.samples as f64 / counts.inserts.max(1) as f64;
         self.add_all(
             Kind::Gauge,
@@ -225,6 +214,8 @@ impl Numbers {
                 ("echoic_table_row_bytes", "Bytes of rows ever used.", info.row_bytes as f64),
             ],
         );
+        let help = "Items that the limiter wants before the first sample.";
+        self.add("echoic_table_min_items", help, Kind::Gauge, of.clone(), min_size as f64);
         // A limiter that holds nobody to a ratio has one too, which means nothing.
         if min_diff.is_finite() || max_diff.is_finite() {
             let help = "Samples for each insert that the limiter holds the table to.";
@@ -249,6 +240,10 @@ impl Numbers {
                 ),
             ],
         );
+        self.add_spreads(&of, &table.spreads());
+        if let Some(journal) = table.journal() {
+            self.add_journal(&of, &journal);
+        }
         let blocked = table.blocked();
         let sides = [
             ("insert", info.insert_waits, blocked.insert),
@@ -256,7 +251,7 @@ impl Numbers {
         ];
         for (side, waits, reason) in sides {
             let Waits { waiting, limited, .. } = waits;
-            let labels = || [of.clone(), vec![("side", side.to_owned())]].concat();
+            let labels = || [of.clone(), vec![("side".into(), side.to_owned())]].concat();
             let help = "Calls that wait now, by what they would do.";
             self.add("echoic_table_waiting", help, Kind::Gauge, labels(), waiting as f64);
             let help = "Calls that had to wait, by what they would do.";
@@ -266,20 +261,152 @@ impl Numbers {
             let seconds = waits.time().as_secs_f64();
             self.add("echoic_table_wait_seconds_total", help, Kind::Counter, labels(), seconds);
             // A label that comes and goes would leave gaps in graphs, so there is always one.
+            // A call that waits may want more than one item.
+            let reason = reason.or(waits.reason);
             let blocked = f64::from(reason.is_some());
             let reason = reason.map_or("NONE".to_owned(), |reason| reason.to_string());
-            let labels = [labels(), vec![("reason", reason)]].concat();
-            let help = "1 if a call for one item would have to wait now, and why.";
+            let labels = [labels(), vec![("reason".into(), reason)]].concat();
+            let help = "1 if a call waits now, or one for one item would have to, and why.";
             self.add("echoic_table_blocked", help, Kind::Gauge, labels, blocked);
         }
+    }
+
+    fn add_journal(&mut self, of: &Labels, info: &journal::Info) {
+        self.add_memory("unwritten_journals", info.held_bytes as f64);
+        self.add_all(
+            Kind::Gauge,
+            of,
+            [
+                (
+                    "echoic_journal_unwritten_bytes",
+                    "Bytes of a journal that wait to be written.",
+                    info.held_bytes as f64,
+                ),
+                ("echoic_journal_segments", "Files of a journal.", info.segments as f64),
+                (
+                    "echoic_journal_failed",
+                    "1 if a journal could not be written; its table takes no changes any more.",
+                    info.failed.into(),
+                ),
+            ],
+        );
+        let Effort { bytes, writes, syncs, time } = info.effort;
+        self.add_all(
+            Kind::Counter,
+            of,
+            [
+                ("echoic_journal_written_bytes_total", "Bytes written to a journal.", bytes as f64),
+                (
+                    "echoic_journal_writes_total",
+                    "Times that a journal was written to.",
+                    writes as f64,
+                ),
+                (
+                    "echoic_journal_syncs_total",
+                    "Times that a journal was made durable.",
+                    syncs as f64,
+                ),
+                (
+                    "echoic_journal_write_seconds_total",
+                    "How long writing a journal took, together.",
+                    time.as_secs_f64(),
+                ),
+            ],
+        );
+    }
+
+    /// Adds the numbers of who writes checkpoints.
+    pub fn add_keeper(&mut self, past: &Past) {
+        let Past { written, failed, bytes, time, last_time, last } = *past;
+        self.add_all(
+            Kind::Counter,
+            &[],
+            [
+                ("echoic_checkpoints_total", "Checkpoints written.", written as f64),
+                ("echoic_checkpoints_failed_total", "Checkpoints that failed.", failed as f64),
+                ("echoic_checkpoint_bytes_total", "Bytes written for checkpoints.", bytes as f64),
+                (
+                    "echoic_checkpoint_seconds_total",
+                    "How long writing checkpoints took, together.",
+                    time.as_secs_f64(),
+                ),
+            ],
+        );
+        if let Some(last) = last {
+            self.add_all(
+                Kind::Gauge,
+                &[],
+                [
+                    (
+                        "echoic_checkpoint_last_seconds",
+                        "How long writing the last checkpoint took.",
+                        last_time.as_secs_f64(),
+                    ),
+                    (
+                        "echoic_checkpoint_age_seconds",
+                        "How long ago the last checkpoint was complete.",
+                        last.elapsed().as_secs_f64(),
+                    ),
+                ],
+            );
+        }
+    }
+
+    /// Adds bytes of memory to those of what has them.
+    fn add_memory(&mut self, tier: &'static str, bytes: f64) {
+        let labels = vec![("tier".into(), tier.to_owned())];
+        let help = "Bytes of memory, by what has them.";
+        self.add_up("echoic_memory_bytes", help, Kind::Gauge, labels, bytes);
+    }
+
+    fn add_spreads(&mut self, of: &Labels, spreads: &Spreads) {
+        let Spreads { times_sampled, priorities, lags } = spreads;
+        let help = "Items that were sampled at most so often.";
+        let name = "echoic_table_times_sampled";
+        self.add_buckets(name, "", help, Kind::Gauge, of, times_sampled, &count_bounds());
+        let help = "Items whose priority is at most so high.";
+        let name = "echoic_table_priorities";
+        self.add_buckets(name, "", help, Kind::Gauge, of, priorities, &priority_bounds());
+        let help = "Samples of items made at most so many policy versions before the learner's.";
+        let name = "echoic_table_sampled_lag";
+        let kind = Kind::Histogram;
+        self.add_buckets(name, "_bucket", help, kind, of, &lags.spread, &count_bounds());
+        let family = self.family(name, help, kind);
+        for (suffix, value) in [("_sum", lags.sum), ("_count", lags.spread.total())] {
+            let (suffix, labels, value) = (suffix.into(), of.clone(), value as f64);
+            family.numbers.push(Number { suffix, labels, value });
+        }
+    }
+
+    /// How many are at most so large, for each bound and for none.
+    #[expect(clippy::too_many_arguments, reason = "all of a family, and what is in it")]
+    fn add_buckets(
+        &mut self,
+        name: &'static str,
+        suffix: &'static str,
+        help: &'static str,
+        kind: Kind,
+        of: &Labels,
+        spread: &Spread,
+        bounds: &[f64],
+    ) {
+        let bounds = bounds.iter().map(f64::to_string).chain(["+Inf".to_owned()]);
+        let mut sum = 0;
+        let numbers = bounds.zip(spread.counts()).map(|(bound, count)| {
+            sum += count;
+            let labels = [of.clone(), vec![("le".into(), bound)]].concat();
+            Number { suffix: suffix.into(), labels, value: sum as f64 }
+        });
+        self.family(name, help, kind).numbers.extend(numbers);
     }
 
     /// Adds the numbers of all doors, and of those connections that wait for something.
     pub fn add_doors<'a>(
         &mut self,
         info: &DoorInfo,
-        connections: impl IntoIterator<Item = &'a ConnectionInfo>,
+        connections: impl IntoIterator<Item = &'a Connected>,
     ) {
+        self.add_memory("received_chunks", info.chunk_bytes as f64);
         self.add_all(
             Kind::Gauge,
             &[],
@@ -336,13 +463,13 @@ impl Numbers {
                 ),
                 (
                     "echoic_connections_blocked_seconds_total",
-                    "How long samples of connections waited for room, together.",
+                    "How long samples of connections waited for room, those that wait now included, together.",
                     info.flow.blocked_time,
                 ),
             ],
         );
         for (code, count) in &info.refused {
-            let labels = vec![("code", (*code).to_owned())];
+            let labels = vec![("code".into(), (*code).to_owned())];
             let help = "Connections refused, by the reason that they were told.";
             self.add(
                 "echoic_connections_refused_total",
@@ -354,7 +481,7 @@ impl Numbers {
         }
         for connection in connections {
             if !connection.blocked_by.is_empty() {
-                let labels = vec![("reason", connection.blocked_by.to_owned())];
+                let labels = vec![("reason".into(), connection.blocked_by.clone().into_owned())];
                 let help = "Connections that wait now, by what they wait for.";
                 self.add_up("echoic_connections_blocked", help, Kind::Gauge, labels, 1.0);
             }
@@ -365,7 +492,7 @@ impl Numbers {
     fn add_all<const N: usize>(
         &mut self,
         kind: Kind,
-        labels: &[(&'static str, String)],
+        labels: &[(Cow<'static, str>, String)],
         numbers: [(&'static str, &'static str, f64); N],
     ) {
         for (name, help, value) in numbers {
@@ -376,12 +503,12 @@ impl Numbers {
     fn add_summary(&mut self, name: &'static str, help: &'static str, summary: &Summary) {
         let Summary { count, mean, p50, p90, p99, .. } = *summary;
         for (quantile, value) in [("0.5", p50), ("0.9", p90), ("0.99", p99)] {
-            let labels = vec![("quantile", quantile.to_owned())];
+            let labels = vec![("quantile".into(), quantile.to_owned())];
             self.add(name, help, Kind::Summary, labels, value);
         }
         let family = self.family(name, help, Kind::Summary);
         for (suffix, value) in [("_sum", mean * count as f64), ("_count", count as f64)] {
-            family.numbers.push(Number { suffix, labels: vec![], value });
+            family.numbers.push(Number { suffix: suffix.into(), labels: vec![], value });
         }
     }
 
@@ -393,7 +520,7 @@ impl Numbers {
         labels: Labels,
         value: f64,
     ) {
-        self.family(name, help, kind).numbers.push(Number { suffix: "", labels, value });
+        self.family(name, help, kind).numbers.push(Number { suffix: "".into(), labels, value });
     }
 
     /// Adds to the number with these labels, if there is one.
@@ -408,13 +535,13 @@ impl Numbers {
         let numbers = &mut self.family(name, help, kind).numbers;
         match numbers.iter_mut().find(|number| number.labels == labels) {
             Some(number) => number.value += value,
-            None => numbers.push(Number { suffix: "", labels, value }),
+            None => numbers.push(Number { suffix: "".into(), labels, value }),
         }
     }
 
     fn family(&mut self, name: &'static str, help: &'static str, kind: Kind) -> &mut Family {
         let at = self.0.iter().position(|family| family.name == name).unwrap_or_else(|| {
-            self.0.push(Family { name, help, kind, numbers: Vec::new() });
+            self.0.push(Family { name: name.into(), help: help.into(), kind, numbers: Vec::new() });
             self.0.len() - 1
         });
         &mut self.0[at]

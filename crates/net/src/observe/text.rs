@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::numbers::{Kind, Numbers};
+use super::numbers::Numbers;
 
 /// What this is, for HTTP.
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
@@ -11,12 +11,7 @@ pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 pub fn write(numbers: &Numbers) -> String {
     let mut out = String::new();
     for family in numbers.families() {
-        let kind = match family.kind {
-            Kind::Counter => "counter",
-            Kind::Gauge => "gauge",
-            Kind::Summary => "summary",
-        };
-        let name = family.name;
+        let (name, kind) = (&family.name, family.kind.name());
         // Writing to a string can't fail.
         let _ = writeln!(out, "# HELP {name} {}", family.help);
         let _ = writeln!(out, "# TYPE {name} {kind}");
@@ -56,6 +51,7 @@ mod tests {
 
     use super::*;
     use crate::server::DoorInfo;
+    use crate::wire::observed::Kind;
 
     #[test]
     fn names_labels_and_numbers_are_as_the_format_wants_them() {

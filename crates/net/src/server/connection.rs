@@ -148,7 +148,7 @@ pub(crate) struct Connection {
     last_heard: Instant,
     /// `next` of the last acknowledgement.
     acknowledged: u64,
-    blocked_since: Option<Instant>,
+    blocked: bool,
     /// We said that nothing more will come.
     finished: bool,
     /// The client's place in the ring's memory. While it has one, only the end of the link ends the
@@ -192,7 +192,7 @@ impl Connection {
             deadline: Some(now + HANDSHAKE),
             last_heard: now,
             acknowledged: 0,
-            blocked_since: None,
+            blocked: false,
             finished: false,
             place: None,
         }
@@ -576,7 +576,7 @@ impl Connection {
                 match Control::read(header, payload)? {
                     Control::Report { samples, waited } if self.place.is_some() => {
                         self.meter.samples.store(samples, Ordering::Relaxed);
-                        self.meter.blocked_nanos.store(waited, Ordering::Relaxed);
+                        self.meter.set_blocked_time(Duration::from_nanos(waited));
                     }
                     Control::Report { .. } => {
                         let expected = "REPORT from a client that has the ring's memory only";
@@ -754,14 +754,13 @@ impl Connection {
             _ => Stall::None,
         };
         self.meter.set_stall(stall);
-        if stall != Stall::None {
-            if self.blocked_since.is_none() {
-                self.blocked_since = Some(Instant::now());
+        let blocked = stall != Stall::None;
+        if blocked != self.blocked {
+            self.blocked = blocked;
+            self.meter.set_blocked(blocked);
+            if blocked {
                 self.acknowledge_as(stall, None);
             }
-        } else if let Some(since) = self.blocked_since.take() {
-            let nanos = since.elapsed().as_nanos() as u64;
-            self.meter.blocked_nanos.fetch_add(nanos, Ordering::Relaxed);
         }
     }
 
@@ -860,7 +859,7 @@ impl Connection {
         if self.deadline.is_some_and(|deadline| deadline <= now) {
             return Some(if self.is_leaving() { Ending::Gone } else { Ending::Silent });
         }
-        let quiet = matches!(self.phase, Phase::Listening) || self.blocked_since.is_some();
+        let quiet = matches!(self.phase, Phase::Listening) || self.blocked;
         (!quiet && now.duration_since(self.last_heard) > patience).then_some(Ending::Silent)
     }
 

@@ -2,48 +2,27 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Instant;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
 
 use echoic_replay::chunk::ChunkMeter;
 
 use crate::wire::frame::Stall;
-use crate::wire::handshake::RefusalCode;
+use crate::wire::handshake::{Purpose, RefusalCode};
+use crate::wire::observed::Connected;
 
 /// Counters of one connection. Its event loop writes them, anyone may read.
 #[derive(Debug)]
 pub(crate) struct ConnectionMeter {
     pub(crate) peer: String,
+    purpose: OnceLock<&'static str>,
     since: Instant,
     pub(crate) samples: AtomicU64,
     pub(crate) bytes: AtomicU64,
     pub(crate) reads: AtomicU64,
     pub(crate) duplicates: AtomicU64,
-    pub(crate) blocked_nanos: AtomicU64,
+    blocked: Mutex<BlockedTime>,
     blocked_by: AtomicU8,
-}
-
-/// A snapshot of one connection.
-#[derive(Debug, Clone, PartialEq)]
-pub struct ConnectionInfo {
-    /// Its number, from 1 on.
-    pub id: u64,
-    /// Who is at the other end.
-    pub peer: String,
-    /// For how many seconds it has stood.
-    pub age: f64,
-    /// Samples stored.
-    pub samples: u64,
-    /// Bytes received.
-    pub bytes: u64,
-    /// System calls that received them.
-    pub reads: u64,
-    /// Samples that came twice and were dropped.
-    pub duplicates: u64,
-    /// Seconds for which its samples waited for room.
-    pub blocked_time: f64,
-    /// What it waits for now: `"CAPACITY"`, `"LEASED"`, `"MIN_SIZE"`, `"RATIO"`, `"PAUSED"`, or nothing.
-    pub blocked_by: &'static str,
 }
 
 /// Counters of one door.
@@ -101,18 +80,44 @@ pub struct DoorInfo {
     pub chunk_bytes: u64,
 }
 
+/// How long samples waited. Changed only when a wait begins or ends, so a lock costs nothing.
+#[derive(Debug, Default)]
+struct BlockedTime {
+    /// Of waits that have ended.
+    past: Duration,
+    /// When the one that goes on began.
+    since: Option<Instant>,
+}
+
+impl BlockedTime {
+    fn time(&self) -> Duration {
+        self.past + self.since.map(|since| since.elapsed()).unwrap_or_default()
+    }
+}
+
 impl ConnectionMeter {
     pub(crate) fn new(peer: String) -> Self {
         Self {
             peer,
+            purpose: OnceLock::new(),
             since: Instant::now(),
             samples: AtomicU64::new(0),
             bytes: AtomicU64::new(0),
             reads: AtomicU64::new(0),
             duplicates: AtomicU64::new(0),
-            blocked_nanos: AtomicU64::new(0),
+            blocked: Mutex::default(),
             blocked_by: AtomicU8::new(0),
         }
+    }
+
+    /// Says what it is for, once that is known.
+    pub(crate) fn set_purpose(&self, purpose: Purpose) {
+        let _ = self.purpose.set(purpose.name());
+    }
+
+    /// What it is for; nothing before it has said so.
+    pub(crate) fn purpose(&self) -> &'static str {
+        self.purpose.get().copied().unwrap_or_default()
     }
 
     /// Counts one system call that received `bytes`.
@@ -123,6 +128,18 @@ impl ConnectionMeter {
 
     pub(crate) fn set_stall(&self, stall: Stall) {
         self.blocked_by.store(stall.number(), Ordering::Relaxed);
+    }
+
+    /// Its samples wait from now on, or do so no more.
+    pub(crate) fn set_blocked(&self, blocked: bool) {
+        let mut time = lock(&self.blocked);
+        time.past = time.time();
+        time.since = blocked.then(Instant::now);
+    }
+
+    /// Says how long its samples waited, as the client itself has counted.
+    pub(crate) fn set_blocked_time(&self, time: Duration) {
+        lock(&self.blocked).past = time;
     }
 
     /// What it waits for now.
@@ -136,24 +153,24 @@ impl ConnectionMeter {
             bytes: self.bytes.load(Ordering::Relaxed),
             reads: self.reads.load(Ordering::Relaxed),
             duplicates: self.duplicates.load(Ordering::Relaxed),
-            blocked_time: self.blocked_nanos.load(Ordering::Relaxed) as f64 * 1e-9,
+            blocked_time: lock(&self.blocked).time().as_secs_f64(),
         }
     }
 
-    fn info(&self, id: u64) -> ConnectionInfo {
+    fn info(&self, id: u64, door: &str) -> Connected {
         let Flow { samples, bytes, reads, duplicates, blocked_time } = self.flow();
-        let blocked_by = self.stall().name();
-        let (peer, age) = (self.peer.clone(), self.since.elapsed().as_secs_f64());
-        ConnectionInfo {
+        Connected {
+            door: door.to_owned(),
             id,
-            peer,
-            age,
+            peer: self.peer.clone(),
+            purpose: self.purpose().into(),
+            age: self.since.elapsed().as_secs_f64(),
             samples,
             bytes,
             reads,
             duplicates,
             blocked_time,
-            blocked_by,
+            blocked_by: self.stall().name().into(),
         }
     }
 }
@@ -228,7 +245,7 @@ impl Meter {
         }
     }
 
-    pub(crate) fn connections(&self) -> Vec<ConnectionInfo> {
-        lock(&self.connections).iter().map(|(id, meter)| meter.info(*id)).collect()
+    pub(crate) fn connections(&self, door: &str) -> Vec<Connected> {
+        lock(&self.connections).iter().map(|(id, meter)| meter.info(*id, door)).collect()
     }
 }

@@ -17,6 +17,7 @@ mod sessions;
 mod tables;
 mod worker;
 
+use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io;
 use std::sync::Arc;
@@ -29,8 +30,9 @@ use std::time::{Duration, Instant};
 use echoic_replay::Stream;
 use echoic_replay::table::Tables;
 use echoic_replay::table::saved::Keeper;
+use tracing::info;
 
-pub use meter::{ConnectionInfo, DoorInfo, Flow};
+pub use meter::{DoorInfo, Flow};
 
 use self::bells::TableBells;
 use self::connection::{CHUNK, Connection};
@@ -42,6 +44,7 @@ use crate::auth::{Token, random};
 use crate::spare::Spare;
 use crate::transport::{Link, Listen};
 use crate::wire::handshake::ProducerId;
+use crate::wire::observed::{Connected, Observation};
 use crate::wire::tables::{TableEntry, check_list};
 
 /// The name of a server's only stream.
@@ -71,6 +74,30 @@ pub struct Served {
     pub tables: Arc<Tables>,
     /// Who writes the checkpoints that clients ask for.
     pub keeper: Option<Arc<Keeper>>,
+    /// Who looks at all of the server for those who watch it; they see nothing without.
+    pub observer: Option<Observer>,
+}
+
+/// Looks at a server with all its doors. It is called by event loops, so it must not wait.
+#[derive(Clone)]
+pub struct Observer(Arc<dyn Fn() -> Observation + Send + Sync>);
+
+impl Observer {
+    /// An observer that looks with `look`.
+    pub fn new(look: impl Fn() -> Observation + Send + Sync + 'static) -> Self {
+        Self(Arc::new(look))
+    }
+
+    /// What there is to see now.
+    pub fn look(&self) -> Observation {
+        (self.0)()
+    }
+}
+
+impl fmt::Debug for Observer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Observer")
+    }
 }
 
 impl From<Arc<Stream>> for Served {
@@ -162,6 +189,7 @@ pub(crate) struct Shared {
     stream: Option<Arc<Stream>>,
     tables: Arc<Tables>,
     keeper: Option<Arc<Keeper>>,
+    observer: Option<Observer>,
     /// How the tables are introduced.
     entries: Vec<TableEntry>,
     spare: Arc<Spare>,
@@ -220,6 +248,7 @@ impl Shared {
             bells,
             keeper: self.keeper.as_ref(),
             saved,
+            observer: self.observer.as_ref(),
             chunks: &self.meter.chunks,
             spare: &self.spare,
             most_unsent: self.credit_bytes(),
@@ -245,7 +274,7 @@ impl Server {
         served: impl Into<Served>,
         options: Options,
     ) -> Result<Self, OpenError> {
-        let Served { stream, tables, keeper } = served.into();
+        let Served { stream, tables, keeper, observer } = served.into();
         if stream.is_none() && tables.all().is_empty() {
             return Err(OpenError::Nothing);
         }
@@ -287,6 +316,7 @@ impl Server {
             stream,
             tables,
             keeper,
+            observer,
             entries,
             spare: Spare::new(SPARE_BYTES),
             options,
@@ -298,6 +328,7 @@ impl Server {
             standing: AtomicUsize::new(0),
         });
         let mut door = Self { address, shared, threads: Vec::new() };
+        info!(address = %door.address, "opened a door");
         let mut listener = Some(listener);
         for (index, (poll, waker, inbox)) in parts.into_iter().enumerate() {
             let shared = Arc::clone(&door.shared);
@@ -320,17 +351,25 @@ impl Server {
     }
 
     /// A snapshot of each connection.
-    pub fn connections(&self) -> Vec<ConnectionInfo> {
-        self.shared.meter.connections()
+    pub fn connections(&self) -> Vec<Connected> {
+        self.shared.meter.connections(&self.address.to_string())
     }
 
     /// Lets nobody in any more, asks clients to finish what they are sending, and waits for that until
     /// `deadline`. What is not stored by then stays with the clients.
     pub fn close(&mut self, deadline: Instant) {
+        if !self.threads.is_empty() {
+            info!(address = %self.address, "closing a door");
+        }
         for worker in 0..self.shared.workers.len() {
             self.shared.send(worker, Message::Close(deadline));
         }
+        let own = std::thread::current().id();
         for thread in self.threads.drain(..) {
+            // An event loop that looks at the server while everybody else lets go of it ends after this.
+            if thread.thread().id() == own {
+                continue;
+            }
             while !thread.is_finished() && Instant::now() < deadline + GRACE {
                 std::thread::sleep(Duration::from_millis(1));
             }

@@ -19,6 +19,7 @@ use echoic_memory::arena::Arena;
 use echoic_replay::stream::Wait;
 use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Token as Key};
+use tracing::{debug, info, warn};
 
 use super::bells::{Bell, Rope, TableBells};
 use super::connection::{BUFFER, Connection, Decision, Ending, Outcome, Place};
@@ -272,9 +273,10 @@ impl Worker {
                         error.kind(),
                         io::ErrorKind::Interrupted | io::ErrorKind::ConnectionAborted
                     ) => {}
-                Err(_) => {
+                Err(error) => {
                     // Out of file descriptors, most likely. Who waits to be accepted keeps waiting.
                     self.shared.meter.accept_errors.fetch_add(1, Ordering::Relaxed);
+                    warn!(%error, "a connection can't be accepted");
                     self.accept_again = Some(Instant::now() + ACCEPT_PAUSE);
                     return;
                 }
@@ -305,6 +307,7 @@ impl Worker {
         let id = self.shared.ids.fetch_add(1, Ordering::Relaxed) + 1;
         let mut connection = Connection::new(id, link);
         self.shared.meter.enter(id, &connection.meter);
+        debug!(id, peer = connection.meter.peer, "accepted a connection");
         if standing >= limit {
             self.shared.meter.refuse(RefusalCode::Limit);
             let text = format!("the server has its {limit} connections; raise max_connections");
@@ -619,6 +622,7 @@ impl Worker {
             };
             if resumed.again {
                 self.shared.meter.reconnects.fetch_add(1, Ordering::Relaxed);
+                info!(id, "a client came back");
             }
             if let Some(old) = resumed.replaced {
                 self.end_id(old);
@@ -627,6 +631,7 @@ impl Worker {
             limit = next.saturating_add(self.shared.credit());
         }
         let Some(connection) = &mut self.connections[index] else { return };
+        connection.meter.set_purpose(open.purpose);
         match (open.purpose, &self.shared.stream) {
             (Purpose::Produce, Some(stream)) => {
                 connection.produce(open.producer, Arc::clone(stream), next, limit);
@@ -638,12 +643,12 @@ impl Worker {
                 limit = connection.insert(open.producer, next, kept, &context);
                 next = kept;
             }
-            (Purpose::Request | Purpose::Gather, _) => connection.serve(),
+            (Purpose::Request | Purpose::Gather | Purpose::Watch, _) => connection.serve(),
             _ => connection.listen(),
         }
         let offer = match (open.purpose, &self.shared.stream) {
             (Purpose::Probe, Some(stream)) => Offer::Spec(stream.spec().clone()),
-            (Purpose::Request | Purpose::Insert | Purpose::Gather, _) => {
+            (Purpose::Request | Purpose::Insert | Purpose::Gather, _) | (Purpose::Probe, None) => {
                 Offer::Tables(self.shared.entries.clone())
             }
             _ => Offer::Known,
@@ -683,6 +688,11 @@ impl Worker {
         if self.deadline.is_some() {
             return Some(closing);
         }
+        let asks_anyone = open.purpose == Purpose::Watch
+            || (open.purpose == Purpose::Probe && self.shared.stream.is_none());
+        if asks_anyone {
+            return None;
+        }
         if open.purpose.is_of_tables() {
             if open.purpose == Purpose::Gather && !self.shared.hands_over {
                 let text = "this address hands over no memory; use shm://".to_owned();
@@ -714,6 +724,8 @@ impl Worker {
     fn turn_away(&mut self, index: usize, code: RefusalCode, text: &str) {
         self.shared.meter.refuse(code);
         if let Some(connection) = &mut self.connections[index] {
+            let peer = &connection.meter.peer;
+            warn!(id = connection.id, peer, code = code.name(), text, "refused a connection");
             connection.refuse(code, text);
         }
         self.write(index);
@@ -739,6 +751,7 @@ impl Worker {
         }
         let Some(connection) = &mut self.connections[index] else { return };
         let meter = &self.shared.meter;
+        let (id, peer) = (connection.id, connection.meter.peer.clone());
         match ending {
             Ending::Goodbye if !connection.is_leaving() => {
                 connection.acknowledge_as(Stall::None, None);
@@ -748,12 +761,22 @@ impl Worker {
             }
             Ending::Malformed => {
                 meter.malformed.fetch_add(1, Ordering::Relaxed);
+                warn!(id, peer, "closed a connection: what came made no sense");
+            }
+            // Whoever looks seldom does not listen meanwhile.
+            Ending::Silent if connection.meter.purpose() == Purpose::Watch.name() => {
+                debug!(id, peer, "closed a connection: nobody looked for too long");
             }
             Ending::Silent => {
                 meter.silent.fetch_add(1, Ordering::Relaxed);
+                warn!(id, peer, "closed a connection: nothing came for too long");
             }
-            Ending::Refused(code) => meter.refuse(*code),
-            _ => {}
+            Ending::Refused(code) => {
+                meter.refuse(*code);
+                warn!(id, peer, code = code.name(), "refused a connection");
+            }
+            Ending::Gone => debug!(id, peer, "a connection is gone"),
+            Ending::Goodbye => {}
         }
         if connection.has_memory() && !matches!(ending, Ending::Gone) {
             // It may be writing: its end is the end of the link.

@@ -68,6 +68,8 @@ pub mod kind {
     pub const ITEM: u8 = 43;
     /// Client: chunks that no later item names.
     pub const RELEASE: u8 = 44;
+    /// Server: all that there is to see of it.
+    pub const OBSERVED: u8 = 45;
 }
 
 /// The header of a frame.
@@ -221,6 +223,18 @@ impl Stall {
     /// Its name, for people and programs; empty when there is no stall.
     pub fn name(self) -> &'static str {
         STALLS.get(usize::from(self.number())).map_or("", |(_, name)| name)
+    }
+
+    /// Why something waits, if it does.
+    pub fn reason(self) -> Option<Reason> {
+        match self {
+            Self::None => None,
+            Self::Capacity => Some(Reason::Capacity),
+            Self::Leased => Some(Reason::Leased),
+            Self::MinSize => Some(Reason::MinSize),
+            Self::Ratio => Some(Reason::Ratio),
+            Self::Paused => Some(Reason::Paused),
+        }
     }
 
     /// Its number on the wire.

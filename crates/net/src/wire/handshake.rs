@@ -127,6 +127,8 @@ pub enum Purpose {
     Insert,
     /// As `Request`, with memory that batches may be written into: `first` says how many bytes.
     Gather,
+    /// To watch: as `Request`, of servers without tables too.
+    Watch,
 }
 
 impl Purpose {
@@ -138,6 +140,7 @@ impl Purpose {
             Self::Request => 4,
             Self::Insert => 5,
             Self::Gather => 6,
+            Self::Watch => 7,
         }
     }
 
@@ -149,7 +152,19 @@ impl Purpose {
             4 => Ok(Self::Request),
             5 => Ok(Self::Insert),
             6 => Ok(Self::Gather),
+            7 => Ok(Self::Watch),
             got => Err(WireError::Meaningless { field: "purpose", got: got.into() }),
+        }
+    }
+
+    /// What it is, for people.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Produce | Self::Memory => "push",
+            Self::Insert => "insert",
+            Self::Request | Self::Gather => "ask",
+            Self::Probe => "probe",
+            Self::Watch => "watch",
         }
     }
 
@@ -328,8 +343,8 @@ impl Open {
         let first = reader.u64("first sample")?;
         let stream = reader.text("name of a stream", MAX_NAME)?.to_owned();
         let spec = match purpose {
-            Purpose::Probe | Purpose::Request | Purpose::Insert | Purpose::Gather => None,
             Purpose::Produce | Purpose::Memory => Some(spec::read(&mut reader)?),
+            _ => None,
         };
         reader.end("OPEN")?;
         Ok(Self { proof, purpose, producer, epoch, first, stream, spec })

@@ -5,6 +5,7 @@
 //! - [`frame`]: what is sent once a connection stands, and the header that every frame has.
 //! - [`handshake`]: how a connection comes to stand.
 //! - [`spec`]: the contract of a sample, and what two of them differ in.
+//! - [`observed`]: what is told to those who watch a server.
 //! - [`tables`]: requests, their answers, and items on their way into tables.
 //!
 //! # Invariants
@@ -16,6 +17,7 @@
 
 pub mod frame;
 pub mod handshake;
+pub mod observed;
 pub mod reader;
 pub mod spec;
 pub mod tables;

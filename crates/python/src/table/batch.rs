@@ -193,6 +193,10 @@ impl Batch {
                 let known = Shape::known(py, known, signature)?;
                 stack(py, &known, steps, view)?
             }
+            // Trajectories that are not there have no form.
+            (Layout::Rows, Shape::Chunks(_)) if len == 0 => {
+                pyo3::types::PyList::empty(py).into_any()
+            }
             _ => {
                 return Err(crate::error::spec_error(
                     py,
@@ -212,6 +216,12 @@ impl Batch {
         beta: f64,
     ) -> PyResult<Self> {
         let Gathered { mut parts, infos } = gathered;
+        // A part without items has no form to compare; one is needed all the same.
+        if parts.iter().any(|part| !part.is_empty()) {
+            parts.retain(|part| !part.is_empty());
+        } else {
+            parts.truncate(1);
+        }
         let [first, rest @ ..] = &parts[..] else {
             return Err(crate::error::spec_error(py, "a batch without parts"));
         };

@@ -9,7 +9,7 @@ use std::time::Instant;
 use super::Options;
 use super::appender::{Appender, Segments};
 use super::error::Error;
-use super::queue::Queue;
+use super::queue::{Effort, Queue};
 use super::record::{Record, Room};
 use super::recovery::{Recovered, recover};
 use super::replay::Replay;
@@ -48,6 +48,10 @@ pub struct Info {
     pub first: u64,
     /// Files.
     pub segments: usize,
+    /// What writing took.
+    pub effort: Effort,
+    /// Whether it takes no more, because something could not be written.
+    pub failed: bool,
 }
 
 impl Journal {
@@ -201,16 +205,22 @@ impl Journal {
         if lock.is_none() {
             return Err(Error::Closed);
         }
-        let mut segments = self.segments.lock().unwrap_or_else(PoisonError::into_inner);
+        // Not held while files are removed: who only wants numbers must not wait for the disk. Nobody else
+        // takes one out.
+        let segments = || self.segments.lock().unwrap_or_else(PoisonError::into_inner);
+        let oldest = || {
+            let segments = segments();
+            let (first, second) = (*segments.front()?, *segments.get(1)?);
+            (second <= sequence).then_some(first)
+        };
         // The oldest first, so that a crash leaves no gap.
-        while let (Some(first), Some(second)) = (segments.front(), segments.get(1))
-            && *second <= sequence
-        {
-            self.dir.remove_file(&segment::name(*first))?;
+        while let Some(first) = oldest() {
+            self.dir.remove_file(&segment::name(first))?;
             self.dir.sync()?;
-            segments.pop_front();
+            segments().pop_front();
             removed += 1;
         }
+        drop(lock);
         Ok(removed)
     }
 
@@ -225,6 +235,8 @@ impl Journal {
             held_bytes: position.held,
             first: segments.front().copied().unwrap_or(position.next),
             segments: segments.len(),
+            effort: position.effort,
+            failed: self.queue.failure().is_some(),
         }
     }
 
@@ -274,11 +286,13 @@ fn run(queue: &Queue, mut appender: Appender) {
         let work = queue.work();
         appender.mark(queue.position().synced);
         let bytes = work.frames.iter().map(Vec::len).sum();
+        let since = Instant::now();
         if let Err(error) = appender.write(&work.frames, work.first, work.sync) {
+            tracing::error!(%error, "a journal has failed");
             queue.fail(error);
             return;
         }
-        queue.done(work.frames.len() as u64, bytes, work.sync);
+        queue.done(work.frames.len() as u64, bytes, work.sync, since.elapsed());
         if work.last {
             return;
         }

@@ -56,6 +56,7 @@ mod segment;
 
 pub use error::Error;
 pub use log::{Info, Journal};
+pub use queue::Effort;
 pub use record::{Record, Room};
 pub use replay::{Replay, Torn};
 

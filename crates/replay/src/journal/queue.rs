@@ -3,7 +3,7 @@
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::Durability;
 use super::error::Error;
@@ -44,6 +44,20 @@ struct State {
     /// How many sleep for progress.
     waiting: usize,
     wakers: Vec<Waker>,
+    effort: Effort,
+}
+
+/// What writing took, since the journal was opened.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Effort {
+    /// Bytes written.
+    pub bytes: u64,
+    /// Times that something was written.
+    pub writes: u64,
+    /// Times that it was made durable too.
+    pub syncs: u64,
+    /// How long all of that took.
+    pub time: Duration,
 }
 
 /// How far the journal is.
@@ -53,6 +67,7 @@ pub(super) struct Position {
     pub(super) kept: u64,
     pub(super) synced: u64,
     pub(super) held: usize,
+    pub(super) effort: Effort,
 }
 
 /// What the journal's thread does next.
@@ -99,6 +114,7 @@ impl Queue {
             idle: false,
             waiting: 0,
             wakers: Vec::new(),
+            effort: Effort::default(),
         };
         let (work, progress) = (Condvar::new(), Condvar::new());
         Self { state: Mutex::new(state), work, progress, durability, limit }
@@ -260,7 +276,8 @@ impl Queue {
     pub(super) fn position(&self) -> Position {
         let state = self.lock();
         let kept = state.kept(self.durability);
-        Position { next: state.next, kept, synced: state.synced, held: state.held }
+        let State { next, synced, held, effort, .. } = *state;
+        Position { next, kept, synced, held, effort }
     }
 
     /// Why no more is taken, if so.
@@ -294,9 +311,13 @@ impl Queue {
         }
     }
 
-    /// For the journal's thread: `records` of `bytes` are written, and durable, if so.
-    pub(super) fn done(&self, records: u64, bytes: usize, synced: bool) {
+    /// For the journal's thread: `records` of `bytes` are written, and durable, if so; it took this long.
+    pub(super) fn done(&self, records: u64, bytes: usize, synced: bool, took: Duration) {
         let mut state = self.lock();
+        state.effort.bytes += bytes as u64;
+        state.effort.writes += 1;
+        state.effort.syncs += u64::from(synced);
+        state.effort.time += took;
         state.written += records;
         state.held = state.held.saturating_sub(bytes);
         if synced {

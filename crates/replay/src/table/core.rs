@@ -15,6 +15,7 @@ use super::items::Items;
 use super::journalled::Effect;
 use super::keeping::Keeping;
 use super::key::Key;
+use super::spread::Lags;
 use super::{Form, TableConfig};
 use crate::limiter::{Counts, Limiter, Reason};
 use crate::rng::Rng;
@@ -94,6 +95,8 @@ pub(super) struct Core {
     pub(super) counts: Counts,
     /// How many items were ever sampled, of those that `counts` counts.
     pub(super) unique_samples: u64,
+    /// How many versions old samples were.
+    pub(super) lags: Lags,
     /// Of the trajectories in the payload.
     pub(super) episodes: Episodes,
     /// How often the table was loaded: rows that were reserved before are of a slab that is gone.
@@ -134,6 +137,7 @@ impl Core {
             limiter: config.limiter,
             counts: Counts::default(),
             unique_samples: 0,
+            lags: Lags::default(),
             episodes: Episodes::default(),
             era: 0,
             reserved: 0,
@@ -347,10 +351,9 @@ impl Core {
                 self.items.prefetch(pick.slot);
             }
             infos.times_sampled.extend(picks.iter().map(|pick| {
-                let item = self.items.at_mut(pick.slot);
-                self.unique_samples += u64::from(item.times_sampled == 0);
-                item.times_sampled = item.times_sampled.saturating_add(1);
-                item.times_sampled
+                let times = self.items.note_sample(pick.slot);
+                self.unique_samples += u64::from(times == 1);
+                times
             }));
             self.describe(&picks, &mut infos);
         } else {
@@ -358,11 +361,10 @@ impl Core {
                 let first = picks.len();
                 self.sampler.pick(1, &mut self.rng, &mut picks);
                 let Some(pick) = picks.get(first).copied() else { break };
-                let item = self.items.at_mut(pick.slot);
-                self.unique_samples += u64::from(item.times_sampled == 0);
-                item.times_sampled += 1;
-                infos.times_sampled.push(item.times_sampled);
-                let is_last = item.times_sampled >= self.max_times_sampled;
+                let times = self.items.note_sample(pick.slot);
+                self.unique_samples += u64::from(times == 1);
+                infos.times_sampled.push(times);
+                let is_last = times >= self.max_times_sampled;
                 self.describe(&[pick], &mut infos);
                 if is_last {
                     self.forget(pick.slot);
@@ -371,6 +373,7 @@ impl Core {
             }
         }
         self.counts.samples += picks.len() as u64;
+        self.lags.note(self.version, &infos.versions);
         let drawn = self.pin(picks.iter().map(|pick| pick.slot).collect());
         for slot in exhausted {
             self.free(slot, graveyard);
@@ -439,7 +442,7 @@ impl Core {
         updates.clear();
         for (key, priority) in keys.iter().zip(priorities) {
             if let Some(slot) = self.items.find(Key::from_number(*key)) {
-                self.items.at_mut(slot).priority = *priority;
+                self.items.set_priority(slot, *priority);
                 updates.push((slot, *priority));
             }
         }
@@ -472,6 +475,7 @@ impl Core {
         }
         self.counts = Counts::default();
         self.unique_samples = 0;
+        self.lags = Lags::default();
         self.episodes.deleted = 0;
     }
 }

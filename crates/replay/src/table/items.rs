@@ -3,6 +3,7 @@
 use echoic_memory::{prefetch, roomy};
 
 use super::key::{Key, MAX_GENERATION};
+use super::spread::{self, Spread};
 use crate::selectors::{Entry, Slot};
 
 /// One item.
@@ -22,12 +23,15 @@ const LIVE: u32 = 1 << 31;
 pub(super) struct Items {
     slots: Vec<Item>,
     live: u32,
+    /// How often items were sampled, and their priorities; of those that are there.
+    times: Spread,
+    priorities: Spread,
 }
 
 impl Items {
     /// None yet, with room for as many slots as there will be.
     pub(super) fn with_room(slots: u32) -> Self {
-        Self { slots: roomy(slots as usize), live: 0 }
+        Self { slots: roomy(slots as usize), ..Self::default() }
     }
 
     pub(super) fn len(&self) -> u32 {
@@ -64,6 +68,10 @@ impl Items {
         }
         self.live += u32::from(state & LIVE != 0);
         let times_sampled = word(times_sampled) as u32;
+        if state & LIVE != 0 {
+            self.times.add(spread::of_count(times_sampled.into()));
+            self.priorities.add(spread::of_priority(priority));
+        }
         self.slots.push(Item { priority, version: word(version), times_sampled, state });
         true
     }
@@ -85,6 +93,8 @@ impl Items {
         debug_assert!(generation & LIVE == 0, "slot {slot} is taken");
         self.slots[index] = Item { priority, version, times_sampled: 0, state: generation | LIVE };
         self.live += 1;
+        self.times.add(spread::of_count(0));
+        self.priorities.add(spread::of_priority(priority));
         Key::new(slot, generation)
     }
 
@@ -119,18 +129,50 @@ impl Items {
         let next = (item.state & !LIVE) + 1;
         item.state = if next > MAX_GENERATION { 0 } else { next };
         self.live -= 1;
+        self.times.remove(spread::of_count(item.times_sampled.into()));
+        self.priorities.remove(spread::of_priority(item.priority));
+    }
+
+    /// Counts a sample of the item in a slot that has one; how many it had, this one included.
+    pub(super) fn note_sample(&mut self, slot: Slot) -> u32 {
+        let item = &mut self.slots[slot as usize];
+        debug_assert!(item.state & LIVE != 0, "slot {slot} is empty");
+        let before = item.times_sampled;
+        item.times_sampled = before.saturating_add(1);
+        let now = item.times_sampled;
+        // Only what was 0 or a power of two leaves its bucket.
+        if before & before.wrapping_sub(1) == 0 {
+            self.times.remove(spread::of_count(before.into()));
+            self.times.add(spread::of_count(now.into()));
+        }
+        now
+    }
+
+    /// Changes the priority of the item in a slot that has one.
+    pub(super) fn set_priority(&mut self, slot: Slot, priority: f64) {
+        let item = &mut self.slots[slot as usize];
+        debug_assert!(item.state & LIVE != 0, "slot {slot} is empty");
+        let before = std::mem::replace(&mut item.priority, priority);
+        let (from, to) = (spread::of_priority(before), spread::of_priority(priority));
+        if from != to {
+            self.priorities.remove(from);
+            self.priorities.add(to);
+        }
+    }
+
+    /// How often items were sampled.
+    pub(super) fn times(&self) -> &Spread {
+        &self.times
+    }
+
+    /// Their priorities.
+    pub(super) fn priorities(&self) -> &Spread {
+        &self.priorities
     }
 
     /// The item in a slot that has one.
     pub(super) fn at(&self, slot: Slot) -> &Item {
         let item = &self.slots[slot as usize];
-        debug_assert!(item.state & LIVE != 0, "slot {slot} is empty");
-        item
-    }
-
-    /// As [`Items::at`].
-    pub(super) fn at_mut(&mut self, slot: Slot) -> &mut Item {
-        let item = &mut self.slots[slot as usize];
         debug_assert!(item.state & LIVE != 0, "slot {slot} is empty");
         item
     }

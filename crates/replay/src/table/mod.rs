@@ -32,7 +32,7 @@ mod key;
 mod registry;
 mod sampled;
 pub mod saved;
-mod waits;
+pub mod spread;
 
 use std::ops::ControlFlow;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -52,12 +52,13 @@ pub use self::journalled::{Durability, RecoverError, Recovered, recover};
 pub use self::key::Key;
 pub use self::registry::Tables;
 pub use self::sampled::{Sampled, Stack};
-use self::waits::Tally;
-pub use self::waits::{Call, Waiting, Waits};
+use self::spread::Spreads;
 use crate::journal::{self, Record};
 use crate::limiter::{Counts, Limiter, Reason};
 use crate::stream::{Wait, WaitOver};
 use crate::trajectory::Trajectory;
+use crate::waits::Tally;
+pub use crate::waits::{Call, Waiting, Waits};
 
 /// See the [module](self).
 ///
@@ -192,6 +193,11 @@ impl Table {
     /// The journal, if there is one.
     fn log(&self) -> Option<&Log> {
         self.log.get()
+    }
+
+    /// Numbers about its journal, if it has one.
+    pub fn journal(&self) -> Option<journal::Info> {
+        self.log().map(|log| log.journal().info())
     }
 
     /// What it was told at its birth.
@@ -615,6 +621,16 @@ impl Table {
         }
     }
 
+    /// How its items are spread.
+    pub fn spreads(&self) -> Spreads {
+        let core = self.lock();
+        Spreads {
+            times_sampled: *core.items.times(),
+            priorities: *core.items.priorities(),
+            lags: core.lags,
+        }
+    }
+
     /// Becomes what was loaded; its limiter, which may have changed since, stays.
     fn replace(&self, core: Core) {
         let old = self.lock().replace(core);
@@ -687,6 +703,9 @@ impl Table {
                     reason = blocked;
                     if waiting.is_none() && may_wait() {
                         waiting = Some(self.begin_wait(call));
+                    }
+                    if let Some(waiting) = &waiting {
+                        waiting.because(reason);
                     }
                     None
                 }

@@ -83,7 +83,7 @@ impl Incoming {
         let payload = &self.bytes[self.start..][..self.filled];
         let (BatchHead { id, infos, layout }, head) = BatchHead::read(payload)?;
         let Some(spec) = spec(id) else { return Ok(None) };
-        check_form(&layout, spec)?;
+        check_form(&layout, infos.keys.len(), spec)?;
         let columns = layout.columns(infos.keys.len(), head, spec)?;
         let end = columns.last().map_or(head, |last| last.end);
         if end != payload.len() {
@@ -96,9 +96,9 @@ impl Incoming {
     }
 }
 
-/// That a table without rows gives none.
-fn check_form(layout: &Layout, spec: Option<&Spec>) -> Result<(), WireError> {
-    if *layout == Layout::Rows && spec.is_none() {
+/// That a table without rows gives none. A batch without items, whatever it should be of, is of rows.
+fn check_form(layout: &Layout, count: usize, spec: Option<&Spec>) -> Result<(), WireError> {
+    if *layout == Layout::Rows && spec.is_none() && count > 0 {
         return Err(WireError::Meaningless { field: "form of a batch", got: 0 });
     }
     Ok(())
@@ -112,7 +112,7 @@ impl Batch {
         spec: Option<&Spec>,
     ) -> Result<Self, WireError> {
         let BatchHead { infos, layout, .. } = head;
-        check_form(&layout, spec)?;
+        check_form(&layout, infos.keys.len(), spec)?;
         let columns = layout.columns(infos.keys.len(), 0, spec)?;
         let (limit, got) = (place.len() as u64, columns.last().map_or(0, |last| last.end) as u64);
         if got > limit {

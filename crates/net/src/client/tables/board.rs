@@ -471,6 +471,11 @@ impl Cargo for Errands {
             Answer::Numbers { numbers, .. } => Ok(Reply::Numbers(numbers)),
             Answer::Saved { path, .. } => Ok(Reply::Path(path)),
             Answer::Listed { infos, next, .. } => Ok(Reply::Listed(Listed { infos, next })),
+            // It is for those who watch, who have connections of their own.
+            Answer::Observed { .. } => {
+                let expected = "an answer to a request of this client";
+                return Err(WireError::Unexpected { expected, got: header.kind }.into());
+            }
             Answer::Failed { code, stall, text, .. } => Err(match code {
                 FailureCode::TimedOut => TablesError::TimedOut(Waiting::of(stall)),
                 code => TablesError::Refused { code, text },

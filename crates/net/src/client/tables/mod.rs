@@ -42,14 +42,7 @@ pub enum Waiting {
 impl Waiting {
     /// What a server says that something waits for.
     fn of(stall: Stall) -> Self {
-        match stall {
-            Stall::None => Self::Network,
-            Stall::Capacity => Self::Table(Reason::Capacity),
-            Stall::Leased => Self::Table(Reason::Leased),
-            Stall::MinSize => Self::Table(Reason::MinSize),
-            Stall::Ratio => Self::Table(Reason::Ratio),
-            Stall::Paused => Self::Table(Reason::Paused),
-        }
+        stall.reason().map_or(Self::Network, Self::Table)
     }
 }
 

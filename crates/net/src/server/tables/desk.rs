@@ -12,6 +12,7 @@ use echoic_replay::table::{
 };
 
 use super::Context;
+use crate::server::Observer;
 use crate::server::outbox::Outbox;
 use crate::wire::WireError;
 use crate::wire::frame::{HEADER_BYTES, Header, Stall, frame, kind};
@@ -32,6 +33,15 @@ struct Parked {
     stall: Stall,
     /// Counts it among those that wait.
     waiting: Option<Waiting>,
+}
+
+impl Parked {
+    /// Tells its table what it waits for.
+    fn say_why(&self) {
+        if let (Some(waiting), Some(reason)) = (&self.waiting, self.stall.reason()) {
+            waiting.because(reason);
+        }
+    }
 }
 
 /// Where a checkpoint is, or why there is none; once that is known.
@@ -83,6 +93,11 @@ impl Desk {
         }
         if operation == Operation::Info {
             info(id, number, context, out);
+            return Ok(());
+        }
+        if operation == Operation::Observe {
+            let observation = context.observer.map(Observer::look).unwrap_or_default();
+            out.say(|out| Answer::Observed { id, observation }.write(out));
             return Ok(());
         }
         if operation == Operation::Checkpoint {
@@ -152,7 +167,9 @@ impl Desk {
                 answer(id, table, table.get(&keys), None, context, out);
                 return Ok(());
             }
-            Operation::Info | Operation::Cancel | Operation::Checkpoint => Ok(0),
+            Operation::Info | Operation::Cancel | Operation::Checkpoint | Operation::Observe => {
+                Ok(0)
+            }
         };
         match (done, table.receipt().filter(|_| is_kept)) {
             (Ok(count), Some(receipt)) => {
@@ -211,6 +228,7 @@ impl Desk {
             return Ok(());
         }
         wanted.waiting = Some(table.begin_wait(Call::Sample));
+        wanted.say_why();
         self.parked.push(wanted);
         // Items that come from here on ring; those that came before are found by one more try.
         self.listen(number, context);
@@ -289,6 +307,7 @@ impl Desk {
                 }
                 Err(stall) => {
                     one.stall = stall;
+                    one.say_why();
                     index += 1;
                 }
             }

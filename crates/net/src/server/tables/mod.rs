@@ -15,6 +15,7 @@ use echoic_replay::table::{Table, Tables};
 
 pub(crate) use self::desk::Desk;
 pub(crate) use self::scribe::{Hold, Scribe};
+use super::Observer;
 use super::bells::TableBells;
 use crate::spare::Spare;
 
@@ -26,6 +27,8 @@ pub(crate) struct Context<'a> {
     /// Who writes checkpoints, and what to ring when one is written.
     pub(crate) keeper: Option<&'a Arc<Keeper>>,
     pub(crate) saved: &'a Waker,
+    /// Looks at the whole server.
+    pub(crate) observer: Option<&'a Observer>,
     /// Counts the chunks that came through this door.
     pub(crate) chunks: &'a Arc<ChunkMeter>,
     /// For batches on their way out.

@@ -7,6 +7,7 @@ use super::entry::MAX_TABLES;
 use super::{MAX_LISTED, MAX_REQUEST};
 use crate::wire::WireError;
 use crate::wire::frame::{Header, MAX_TEXT, Stall, frame, kind};
+use crate::wire::observed::{MAX_OBSERVED, Observation};
 use crate::wire::reader::{Reader, write_text, write_values};
 
 /// Why a request was not done.
@@ -137,6 +138,13 @@ pub enum Answer {
         /// About the items; nothing was drawn, so there are no probabilities.
         infos: Infos,
     },
+    /// What there is to see of the server.
+    Observed {
+        /// To which request.
+        id: u64,
+        /// All of it.
+        observation: Observation,
+    },
 }
 
 /// Instead of a place: there are no more items.
@@ -173,6 +181,7 @@ fn read_waits(reader: &mut Reader<'_>) -> Result<Waits, WireError> {
         waiting: reader.u64("calls that wait")?,
         limited: reader.u64("calls that had to wait")?,
         nanos: reader.u64("time that they waited")?,
+        reason: None,
     })
 }
 
@@ -188,7 +197,7 @@ impl Numbers {
         {
             out.extend_from_slice(&number.to_le_bytes());
         }
-        for Waits { waiting, limited, nanos } in [self.insert_waits, self.sample_waits] {
+        for Waits { waiting, limited, nanos, .. } in [self.insert_waits, self.sample_waits] {
             for number in [waiting, limited, nanos] {
                 out.extend_from_slice(&number.to_le_bytes());
             }
@@ -229,6 +238,7 @@ impl Answer {
         match kind {
             kind::DONE | kind::FAILED | kind::SAVED => Some(crate::wire::frame::MAX_CONTROL),
             kind::NUMBERS | kind::LISTED => Some(MAX_REQUEST),
+            kind::OBSERVED => Some(MAX_OBSERVED),
             _ => None,
         }
     }
@@ -240,7 +250,8 @@ impl Answer {
             | Self::Failed { id, .. }
             | Self::Numbers { id, .. }
             | Self::Saved { id, .. }
-            | Self::Listed { id, .. } => *id,
+            | Self::Listed { id, .. }
+            | Self::Observed { id, .. } => *id,
         }
     }
 
@@ -277,6 +288,10 @@ impl Answer {
                 write_values(out, &infos.priorities, f64::to_le_bytes);
                 write_values(out, &infos.versions, u64::to_le_bytes);
                 write_values(out, &infos.times_sampled, u32::to_le_bytes);
+            }),
+            Self::Observed { id, observation } => frame(out, kind::OBSERVED, |out| {
+                out.extend_from_slice(&id.to_le_bytes());
+                observation.write(out);
             }),
         }
     }
@@ -324,6 +339,10 @@ impl Answer {
                 };
                 let next = (next != NO_MORE).then_some(next);
                 ("LISTED", Self::Listed { id, next, infos })
+            }
+            kind::OBSERVED => {
+                let observation = Observation::read(&mut reader)?;
+                ("OBSERVED", Self::Observed { id, observation })
             }
             got => return Err(WireError::Unexpected { expected: "an answer", got }),
         };

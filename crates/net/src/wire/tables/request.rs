@@ -80,6 +80,8 @@ pub enum Operation<'a> {
         /// Which.
         keys: Cow<'a, [u64]>,
     },
+    /// Tell all there is to see of the server; answered by OBSERVED. The table does not matter.
+    Observe,
 }
 
 /// Some bytes of an arena.
@@ -121,6 +123,7 @@ impl Operation<'_> {
             Self::Checkpoint => 13,
             Self::List { .. } => 14,
             Self::Get { .. } => 15,
+            Self::Observe => 17,
         }
     }
 }
@@ -167,7 +170,8 @@ impl Request<'_> {
                 | Operation::Resume
                 | Operation::Info
                 | Operation::Cancel
-                | Operation::Checkpoint => {}
+                | Operation::Checkpoint
+                | Operation::Observe => {}
             }
         });
     }
@@ -225,6 +229,7 @@ impl Request<'static> {
                 Operation::List { place, most }
             }
             15 => Operation::Get { keys: keys(&mut reader)? },
+            17 => Operation::Observe,
             got => return Err(WireError::Meaningless { field: "operation", got: got.into() }),
         };
         reader.end("REQUEST")?;

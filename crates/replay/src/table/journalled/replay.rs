@@ -99,9 +99,7 @@ impl<'a> Replayer<'a> {
                 self.core.counts.samples = self.core.counts.samples.saturating_add(count);
                 for (key, gone) in keys {
                     let slot = self.find(Key::from_number(key))?;
-                    let item = self.core.items.at_mut(slot);
-                    self.core.unique_samples += u64::from(item.times_sampled == 0);
-                    item.times_sampled = item.times_sampled.saturating_add(1);
+                    self.core.unique_samples += u64::from(self.core.items.note_sample(slot) == 1);
                     if gone {
                         self.core.forget(slot);
                         self.clear(slot);

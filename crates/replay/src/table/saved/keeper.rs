@@ -3,6 +3,9 @@
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
+use std::time::{Duration, Instant};
+
+use tracing::{error, info};
 
 use super::{Contents, Loaded, SavedError, load, save};
 use crate::checkpoint::retain;
@@ -22,6 +25,24 @@ pub struct Keeper {
     /// Held while files are written.
     writing: Mutex<()>,
     errands: Mutex<Errands>,
+    past: Mutex<Past>,
+}
+
+/// What a keeper did so far.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Past {
+    /// Checkpoints that were written.
+    pub written: u64,
+    /// Attempts that failed.
+    pub failed: u64,
+    /// Bytes of all files that were written for checkpoints.
+    pub bytes: u64,
+    /// How long writing them took, together.
+    pub time: Duration,
+    /// How long the last one took.
+    pub last_time: Duration,
+    /// When it was there.
+    pub last: Option<Instant>,
 }
 
 /// Who asked for a checkpoint that has not begun, and whether a thread sees to them.
@@ -44,8 +65,13 @@ impl Keeper {
         keep: usize,
         release: &'static str,
     ) -> Self {
-        let (writing, errands) = (Mutex::default(), Mutex::default());
-        Self { tables, stream, root, keep, release, writing, errands }
+        let (writing, errands, past) = (Mutex::default(), Mutex::default(), Mutex::default());
+        Self { tables, stream, root, keep, release, writing, errands, past }
+    }
+
+    /// What it did so far.
+    pub fn past(&self) -> Past {
+        *lock(&self.past)
     }
 
     fn contents(&self) -> Contents<'_> {
@@ -60,7 +86,28 @@ impl Keeper {
     /// [`SavedError`]; an error of the removal comes when the checkpoint is there.
     pub fn save(&self) -> Result<PathBuf, SavedError> {
         let _writing = lock(&self.writing);
-        let summary = save(self.contents(), &self.root, &[("release", self.release)])?;
+        let since = Instant::now();
+        let saved = save(self.contents(), &self.root, &[("release", self.release)]);
+        let mut past = lock(&self.past);
+        match &saved {
+            Ok(summary) => {
+                let now = Instant::now();
+                past.written += 1;
+                past.bytes += summary.written_bytes;
+                let took = now.duration_since(since);
+                past.last_time = took;
+                past.time += took;
+                past.last = Some(now);
+                let (path, bytes) = (summary.path.display(), summary.written_bytes);
+                info!(%path, bytes, seconds = took.as_secs_f64(), "wrote a checkpoint");
+            }
+            Err(error) => {
+                past.failed += 1;
+                error!(%error, "wrote no checkpoint");
+            }
+        }
+        drop(past);
+        let summary = saved?;
         retain(&self.root, self.keep)?;
         Ok(summary.path)
     }

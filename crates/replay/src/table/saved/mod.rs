@@ -30,7 +30,7 @@ use crate::spec::Spec;
 use crate::stream::Stream;
 use crate::trajectory::Signature;
 
-pub use keeper::Keeper;
+pub use keeper::{Keeper, Past};
 pub use load::{Loaded, load, open};
 pub(super) use load::{SavedTable, describe_form, read, read_signature};
 pub use store::save;

@@ -1,0 +1,100 @@
+//! Watching a server: all there is to see of it, as often as somebody looks.
+//!
+//! It has no thread. Between two looks nothing is read, so a server that hears nothing for three heartbeats
+//! ends the connection; whoever looks so seldom connects again.
+
+use std::time::Instant;
+
+use super::link::{LinkError, Opening};
+use crate::auth::{Token, random};
+use crate::transport::Dial;
+use crate::wire::WireError;
+use crate::wire::frame::{Control, kind};
+use crate::wire::handshake::{Open, Purpose, Refused};
+use crate::wire::observed::Observation;
+use crate::wire::tables::{Answer, Operation, Request};
+
+/// A connection that looks.
+pub struct Watcher {
+    opening: Opening,
+    release: String,
+    /// The number of the last request.
+    last: u64,
+}
+
+impl Watcher {
+    /// Connects.
+    ///
+    /// # Errors
+    ///
+    /// [`LinkError`].
+    pub fn connect(
+        dial: &dyn Dial,
+        token: Option<&Token>,
+        deadline: Instant,
+    ) -> Result<Self, LinkError> {
+        let open = Open {
+            proof: [0; 32],
+            purpose: Purpose::Watch,
+            producer: random()?,
+            epoch: 0,
+            first: 0,
+            stream: String::new(),
+            spec: None,
+        };
+        let (opening, welcome) = Opening::new(dial, token, open, deadline)?;
+        Ok(Self { opening, release: welcome.release, last: 0 })
+    }
+
+    /// Which release the server is.
+    pub fn release(&self) -> &str {
+        &self.release
+    }
+
+    /// Looks. After an error this connection is of no use any more.
+    ///
+    /// # Errors
+    ///
+    /// [`LinkError`].
+    pub fn look(&mut self, deadline: Instant) -> Result<Observation, LinkError> {
+        self.opening.set_deadline(deadline);
+        self.last += 1;
+        let mut output = Vec::new();
+        Request { id: self.last, table: 0, operation: Operation::Observe }.write(&mut output);
+        self.opening.send(&output)?;
+        loop {
+            let (header, payload) = self.opening.frame()?;
+            match header.kind {
+                kind::OBSERVED => match Answer::read(header, &payload)? {
+                    Answer::Observed { id, observation } if id == self.last => {
+                        return Ok(observation);
+                    }
+                    answer => {
+                        let field = "number of a request";
+                        return Err(WireError::Meaningless { field, got: answer.id() }.into());
+                    }
+                },
+                kind::REFUSED => return Err(LinkError::Refused(Refused::read(&payload)?)),
+                _ => match Control::read(header, &payload)? {
+                    Control::Ping(number) => {
+                        output.clear();
+                        Control::Pong(number).write(&mut output);
+                        self.opening.send(&output)?;
+                    }
+                    Control::Goodbye { text } => return Err(LinkError::Lost(text)),
+                    _ => {}
+                },
+            }
+        }
+    }
+}
+
+impl Drop for Watcher {
+    fn drop(&mut self) {
+        let mut output = Vec::new();
+        Control::Goodbye { text: String::new() }.write(&mut output);
+        self.opening.set_deadline(Instant::now());
+        // A server that is gone needs no goodbye.
+        let _ = self.opening.send(&output);
+    }
+}

@@ -1,0 +1,55 @@
+//! What there is to see of a server: the same for Prometheus and for those who watch.
+
+use std::sync::{Arc, Weak};
+use std::time::Instant;
+
+use echoic_net::observe::Numbers;
+use echoic_net::wire::observed::{Connected, MAX_CONNECTIONS, Observation};
+use echoic_replay::Stream;
+use echoic_replay::table::Tables;
+use echoic_replay::table::saved::Keeper;
+
+use crate::doors::Doors;
+
+/// A server's parts that have numbers.
+pub struct Sights {
+    /// Which server it is.
+    pub life: u64,
+    pub since: Instant,
+    pub stream: Option<Arc<Stream>>,
+    pub tables: Arc<Tables>,
+    pub keeper: Option<Arc<Keeper>>,
+    /// Who looks is kept by the doors; not the other way round too.
+    pub doors: Weak<Doors>,
+}
+
+impl Sights {
+    /// All numbers.
+    pub fn numbers(&self) -> Numbers {
+        self.numbers_and_connections().0
+    }
+
+    /// All numbers, and the connections, those that wait for something first.
+    pub fn look(&self) -> Observation {
+        let (numbers, mut connections) = self.numbers_and_connections();
+        connections.sort_by_key(|connection| connection.blocked_by.is_empty());
+        connections.truncate(MAX_CONNECTIONS);
+        let age = self.since.elapsed().as_secs_f64();
+        Observation { life: self.life, age, families: numbers.into_families(), connections }
+    }
+
+    fn numbers_and_connections(&self) -> (Numbers, Vec<Connected>) {
+        let mut numbers = Numbers::default();
+        if let Some(stream) = &self.stream {
+            numbers.add_stream(&stream.info());
+        }
+        self.tables.all().iter().for_each(|table| numbers.add_table(table));
+        if let Some(keeper) = &self.keeper {
+            numbers.add_keeper(&keeper.past());
+        }
+        let Some(doors) = self.doors.upgrade() else { return (numbers, Vec::new()) };
+        let connections = doors.all_connections();
+        numbers.add_doors(&doors.info(), &connections);
+        (numbers, connections)
+    }
+}

@@ -1,0 +1,116 @@
+//! Looking at a server from elsewhere.
+
+use std::path::PathBuf;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use echoic_net::client::Watcher as NetWatcher;
+use echoic_net::transport::{TlsFiles, dial_to};
+use echoic_net::wire::observed::{Connected, Family, Number, Observation};
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyList};
+
+use crate::doors::{self, DoorError, link_error};
+use crate::wait;
+
+/// A connection that looks at a server.
+#[pyclass(frozen, module = "echoic._native")]
+pub struct Watcher {
+    watcher: Mutex<NetWatcher>,
+    address: String,
+}
+
+/// When a wait that begins now is over.
+fn deadline(timeout: f64) -> PyResult<Instant> {
+    let timeout = wait::seconds("timeout", timeout)?.unwrap_or(Duration::MAX);
+    let now = Instant::now();
+    Ok(now.checked_add(timeout).unwrap_or(now + Duration::from_secs(86_400)))
+}
+
+#[pymethods]
+impl Watcher {
+    #[new]
+    #[pyo3(signature = (
+        address, token=None, timeout=5.0, ca=None, certificate=None, key=None, server_name=None
+    ))]
+    #[expect(clippy::too_many_arguments, reason = "they are keywords in Python")]
+    fn new(
+        py: Python<'_>,
+        address: &str,
+        token: Option<&[u8]>,
+        timeout: f64,
+        ca: Option<PathBuf>,
+        certificate: Option<PathBuf>,
+        key: Option<PathBuf>,
+        server_name: Option<String>,
+    ) -> PyResult<Self> {
+        let files = TlsFiles { certificate, key, authority: ca, server_name };
+        let (address, token) = (doors::address(address)?, doors::token(token)?);
+        let dial = dial_to(&address, &files).map_err(|error| DoorError::from(error).raise(py))?;
+        let deadline = deadline(timeout)?;
+        let watcher = py
+            .detach(|| NetWatcher::connect(&*dial, token.as_ref(), deadline))
+            .map_err(|error| link_error(py, &error, format!("{address}: {error}")))?;
+        Ok(Self { watcher: Mutex::new(watcher), address: address.to_string() })
+    }
+
+    /// Which release the server is.
+    #[getter]
+    fn release(&self) -> String {
+        self.watcher.lock().unwrap_or_else(PoisonError::into_inner).release().to_owned()
+    }
+
+    /// Which server it is, how long it has been there, its numbers by family, and its connections.
+    fn look<'py>(
+        &self,
+        py: Python<'py>,
+        timeout: f64,
+    ) -> PyResult<(u64, f64, Bound<'py, PyList>, Bound<'py, PyList>)> {
+        let deadline = deadline(timeout)?;
+        let seen = py
+            .detach(|| self.watcher.lock().unwrap_or_else(PoisonError::into_inner).look(deadline))
+            .map_err(|error| link_error(py, &error, format!("{}: {error}", self.address)))?;
+        told(py, seen)
+    }
+}
+
+/// What Python is told of a server that was looked at.
+pub fn told<'py>(
+    py: Python<'py>,
+    seen: Observation,
+) -> PyResult<(u64, f64, Bound<'py, PyList>, Bound<'py, PyList>)> {
+    let families = PyList::empty(py);
+    for Family { name, help, kind, numbers } in seen.families {
+        let values = PyList::empty(py);
+        for Number { suffix, labels, value } in numbers {
+            let about = PyDict::new(py);
+            for (label, value) in labels {
+                about.set_item(label, value)?;
+            }
+            values.append((suffix, about, value))?;
+        }
+        families.append((name, help, kind.name(), values))?;
+    }
+    let connections = PyList::empty(py);
+    for connection in seen.connections {
+        connections.append(connection_dict(py, &connection)?)?;
+    }
+    Ok((seen.life, seen.age, families, connections))
+}
+
+/// What Python is told of a connection.
+pub fn connection_dict<'py>(py: Python<'py>, info: &Connected) -> PyResult<Bound<'py, PyDict>> {
+    let dict = PyDict::new(py);
+    dict.set_item("address", &info.door)?;
+    dict.set_item("id", info.id)?;
+    dict.set_item("peer", &info.peer)?;
+    dict.set_item("purpose", &info.purpose)?;
+    dict.set_item("age", info.age)?;
+    dict.set_item("samples", info.samples)?;
+    dict.set_item("bytes", info.bytes)?;
+    dict.set_item("receive_calls", info.reads)?;
+    dict.set_item("duplicates", info.duplicates)?;
+    dict.set_item("blocked_time", info.blocked_time)?;
+    dict.set_item("blocked_by", &info.blocked_by)?;
+    Ok(dict)
+}

@@ -1,0 +1,89 @@
+"""`echoic top`: what happens in a server, and why something is stuck, in a terminal."""
+
+import json
+import sys
+import time
+from typing import Annotated
+
+import typer
+
+import echoic
+from echoic.cli.ask import UNREACHABLE, client_options, unreachable
+from echoic.cli.console import fail
+from echoic.cli.options import Address, Ca, Certificate, Key, ServerName, TokenFile
+from echoic.views.history import History
+from echoic.views.plain import as_data, as_text
+from echoic.views.reading import read
+
+__all__ = ["top"]
+
+
+def top(  # noqa: PLR0913 - one argument for each option
+    address: Address,
+    *,
+    interval: Annotated[
+        float, typer.Option(min=0.05, metavar="SECONDS", help="How often to look.")
+    ] = 1.0,
+    once: Annotated[
+        bool,
+        typer.Option("--once", help="Print one reading as text and leave; what is wrong is first."),
+    ] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one reading as a JSON object and leave.")
+    ] = False,
+    timeout: Annotated[
+        float, typer.Option(min=0.001, metavar="SECONDS", help="How long to wait for the server.")
+    ] = 5.0,
+    token_file: TokenFile = None,
+    ca: Ca = None,
+    certificate: Certificate = None,
+    key: Key = None,
+    server_name: ServerName = None,
+) -> None:
+    """Watch a server: its stream, tables and connections, and why something is stuck.
+
+    With --once or --json it looks twice, --interval apart, so that there are rates, and the status
+    is 0 also when something is stuck. It is 1 when nobody answers, or when we are refused.
+    """
+    options = client_options(token_file, ca, certificate, key, server_name)
+    try:
+        watch = echoic.Watch(address, timeout=timeout, **options)
+        history = look_twice(watch, interval) if once or as_json else None
+    except UNREACHABLE as error:
+        fail(unreachable(address, error))
+    with watch:
+        if history is None:
+            show(watch, interval)
+        elif as_json:
+            typer.echo(json.dumps(as_data(address, history)))
+        else:
+            typer.echo(as_text(address, history))
+
+
+def look_twice(watch: echoic.Watch, interval: float) -> History:
+    """Make readings that rates can be computed of."""
+    history = History()
+    history.add(read(watch.look()))
+    time.sleep(interval)
+    history.add(read(watch.look()))
+    return history
+
+
+def show(watch: echoic.Watch, interval: float) -> None:
+    """Show the server until the person leaves."""
+    try:
+        from echoic.views.terminal import Top  # noqa: PLC0415 - an extra
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "textual":
+            raise
+        fail(
+            "`echoic top` needs textual. Get it with: pip install 'echoic[top]'; `--once` does"
+            " without"
+        )
+    # It draws on standard error, as far as textual is concerned.
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        fail("`echoic top` needs a terminal; `--once` and `--json` do without")
+    app = Top(watch, interval)
+    app.run()
+    if app.return_code:
+        raise typer.Exit(app.return_code)

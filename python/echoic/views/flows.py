@@ -1,0 +1,144 @@
+"""How fast things go on, and how long somebody waits: what views compute from counters."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from echoic.views.history import History
+    from echoic.views.reading import Reading
+
+    Counter: TypeAlias = Callable[[Reading], float | None]
+
+__all__ = [
+    "ConnectionFlow",
+    "StreamFlow",
+    "blocked_pushes",
+    "connections",
+    "stream",
+    "stream_samples",
+    "table",
+]
+
+# Rates are those of this many seconds, or they could not be read.
+WINDOW = 3.0
+
+
+@dataclass(frozen=True)
+class StreamFlow:
+    """What happened to the stream of late.
+
+    Attributes:
+        samples: Stored per second.
+        bytes: The same in bytes.
+        batches: Taken per second.
+        starved: For which share of the time a call for a batch waited.
+        blocked: For which share of the time an average connection waited for room, or pushes of the
+            server's process did, whichever is more.
+    """
+
+    samples: float
+    bytes: float
+    batches: float
+    starved: float
+    blocked: float
+
+
+@dataclass(frozen=True)
+class ConnectionFlow:
+    """What happened to a connection of late.
+
+    Attributes:
+        samples: Stored per second.
+        bytes: Received per second.
+        blocked: For which share of the time its samples waited for room.
+    """
+
+    samples: float = 0.0
+    bytes: float = 0.0
+    blocked: float = 0.0
+
+
+def stream_samples(reading: Reading) -> float | None:
+    """Count samples of the stream."""
+    return None if reading.stream is None else reading.stream.samples
+
+
+def table(name: str, counter: Literal["inserts", "samples"]) -> Counter:
+    """Make a function that counts inserts or samples of a table."""
+
+    def count(reading: Reading) -> float | None:
+        found = reading.table(name)
+        if found is None:
+            return None
+        return found.inserts if counter == "inserts" else found.samples
+
+    return count
+
+
+def stream(history: History, seconds: float = WINDOW) -> StreamFlow:
+    """Compute what happened to the stream in the last seconds."""
+
+    def rate(
+        counter: Literal["samples", "bytes", "delivered", "starved_seconds", "blocked_seconds"],
+    ) -> float:
+        def count(reading: Reading) -> float | None:
+            return None if reading.stream is None else getattr(reading.stream, counter)
+
+        return history.rate(count, seconds)
+
+    far = blocked_pushes(history, seconds)
+    return StreamFlow(
+        samples=rate("samples"),
+        bytes=rate("bytes"),
+        batches=rate("delivered"),
+        starved=min(rate("starved_seconds"), 1.0),
+        blocked=min(max(far, rate("blocked_seconds")), 1.0),
+    )
+
+
+def blocked_pushes(history: History, seconds: float = WINDOW) -> float:
+    """Compute for which share of the time an average connection that pushes waited for room."""
+    last = history.last
+    pushing = (
+        {(one.address, one.id) for one in last.connections if one.purpose == "push"}
+        if last
+        else set()
+    )
+    if not pushing:
+        return 0.0
+    flowing = connections(history, seconds)
+    return sum(flowing[one].blocked for one in pushing if one in flowing) / len(pushing)
+
+
+def connections(history: History, seconds: float = WINDOW) -> dict[tuple[str, int], ConnectionFlow]:
+    """Compute what happened to each connection, by its address and number.
+
+    It is done for all at once, because there may be thousands.
+    """
+    last = history.last
+    if last is None:
+        return {}
+    before = last
+    for reading in reversed(history.readings[:-1]):
+        before = reading
+        if reading.age <= last.age - seconds:
+            break
+    between = last.age - before.age
+    if between <= 0:
+        return {}
+    known = {(one.address, one.id): one for one in before.connections}
+    flows = {}
+    for one in last.connections:
+        first = known.get((one.address, one.id))
+        # One that is new has counted since it came.
+        span = between if first else max(min(one.age, between), 1e-9)
+        flows[one.address, one.id] = ConnectionFlow(
+            samples=(one.samples - (first.samples if first else 0)) / span,
+            bytes=(one.bytes - (first.bytes if first else 0)) / span,
+            blocked=min((one.blocked_time - (first.blocked_time if first else 0)) / span, 1.0),
+        )
+    return flows

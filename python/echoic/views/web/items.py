@@ -1,0 +1,221 @@
+"""Single items of tables, read and put into words, numbers and pictures."""
+
+from __future__ import annotations
+
+import base64
+import codecs
+import threading
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+import echoic
+from echoic import _trees
+from echoic.views.web.images import frames, png
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+__all__ = ["ItemError", "Items"]
+
+# Items larger than this are not read, where that can be known: of tables with a spec. Others come
+# over the network as a whole, whatever they have.
+_ITEM_BYTES = 64 << 20
+# Of a leaf that is larger only so many elements, evenly spread, are looked at.
+_ELEMENTS = 1 << 20
+_FRAMES = 16
+_TEXT = 10_000
+# Leaves of at most so many elements are shown as numbers, larger ones by their ends.
+_NUMBERS = 64
+_LEAVES = 500
+
+
+class ItemError(Exception):
+    """There is nothing to show, and why."""
+
+
+class Items:
+    """Reads items at an address; that does not count as sampling.
+
+    Each request has a connection of its own, so that none stands, and counts, while nobody browses.
+
+    Args:
+        address: Of the server.
+        options: What ``echoic.connect`` takes beside.
+    """
+
+    def __init__(self, address: str, options: Mapping[str, Any]) -> None:
+        """Connect to nothing yet."""
+        self._address = address
+        self._options = {"connect_timeout": 5.0, "deadline": 5.0, **options}
+        # One item at a time, however many browsers ask.
+        self._one_at_a_time = threading.Lock()
+
+    def keys(self, table: str, count: int) -> dict[str, Any]:
+        """List the first items of a table.
+
+        Raises:
+            ItemError: Why not.
+        """
+        with self._one_at_a_time, self._client() as client:
+            found: Any = client.table(table)
+            info = found.items(count)
+            spec = found.spec
+            return {
+                "table": table,
+                "spec": None if spec is None else str(spec),
+                "total": len(found),
+                "items": [
+                    {
+                        # As text: a browser's numbers have 53 bits.
+                        "key": str(info.key[at]),
+                        "priority": float(info.priority[at]),
+                        "times_sampled": int(info.times_sampled[at]),
+                        "version": int(info.version[at]),
+                    }
+                    for at in range(len(info))
+                ],
+            }
+
+    def item(self, table: str, key: int) -> dict[str, Any]:
+        """Read an item.
+
+        Raises:
+            ItemError: It is gone, too large, or the server can't be reached.
+        """
+        with self._one_at_a_time, self._client() as client:
+            found: Any = client.table(table)
+            if found.spec is not None and found.spec.nbytes > _ITEM_BYTES:
+                raise ItemError(
+                    f"items of this table have {found.spec.nbytes:,} bytes;"
+                    f" more than {_ITEM_BYTES:,} are not read"
+                )
+            batch = found.get([key])
+            if not len(batch):
+                raise ItemError(f"item {key} is not in the table any more")
+            return {"table": table, "key": str(key), **_tree(batch.data)}
+
+    @contextmanager
+    def _client(self) -> Iterator[echoic.TableClient]:
+        """Connect for one request; what goes wrong meanwhile becomes words."""
+        try:
+            client = echoic.connect(self._address, **self._options)
+            try:
+                yield client
+            finally:
+                with suppress(echoic.EchoicError):
+                    client.close(timeout=1.0)
+        except (echoic.EchoicError, OSError) as error:
+            raise ItemError(str(error)) from error
+
+
+def _tree(data: Any) -> dict[str, Any]:
+    """Tell the leaves of a batch of one item."""
+    paths, leaves, _ = _trees.tree_flatten_with_path(data)
+    return {
+        "leaves": [
+            # Not each[0], which would be a scalar of another length where texts are padded.
+            {"path": "/".join(map(str, path)), **leaf(each[:1].reshape(each.shape[1:]))}
+            for path, each in zip(paths[:_LEAVES], leaves, strict=False)
+        ],
+        "more_leaves": max(len(leaves) - _LEAVES, 0),
+    }
+
+
+def leaf(value: Any) -> dict[str, Any]:
+    """Tell one leaf: what it is, and its values as they are best seen.
+
+    Examples:
+        >>> import numpy as np
+        >>> leaf(np.float32(0.5))
+        {'dtype': 'float32', 'shape': [], 'nbytes': 4, 'values': '0.5'}
+    """
+    array = np.asarray(value)
+    told: dict[str, Any] = {
+        "dtype": str(array.dtype).lstrip("|<>"),
+        "shape": list(array.shape),
+        "nbytes": array.nbytes,
+    }
+    words = text(array)
+    if words is not None:
+        told["text"] = words[:_TEXT]
+        if len(words) > _TEXT:
+            told["text_length"] = len(words)
+    pictures = frames(array)
+    if pictures is not None:
+        chosen = np.linspace(0, len(pictures) - 1, min(len(pictures), _FRAMES)).astype(int)
+        told["frames"] = len(pictures)
+        told["images"] = [
+            {
+                "frame": int(at),
+                "png": "data:image/png;base64," + base64.b64encode(png(pictures[at])).decode(),
+            }
+            for at in chosen
+        ]
+    elif array.dtype.kind not in "SU":
+        told["values"] = (
+            np.array2string(array, threshold=_NUMBERS, edgeitems=3, precision=6, max_line_width=100)
+            if array.ndim
+            else str(array)
+        )
+    if array.size > _NUMBERS:
+        told |= summary(array)
+    return told
+
+
+def text(array: np.ndarray[Any, Any]) -> str | None:
+    r"""Return what a leaf says, if it is text: of bytes or str, or a row of bytes in UTF-8.
+
+    Examples:
+        >>> import numpy as np
+        >>> text(np.frombuffer(b"Hello!", np.uint8)), text(np.array([b"a", b"b"]))
+        ('Hello!', 'a\nb')
+        >>> text(np.arange(6, dtype=np.uint8)) is None
+        True
+    """
+    if array.dtype.kind == "S":
+        return "\n".join(each.decode(errors="replace") for each in array.reshape(-1)[:_TEXT])
+    if array.dtype.kind == "U":
+        return "\n".join(map(str, array.reshape(-1)[:_TEXT]))
+    if array.dtype != np.uint8 or array.ndim != 1 or array.size < 4:  # noqa: PLR2004 - less is more likely numbers
+        return None
+    cut = array[: 4 * _TEXT].tobytes()
+    try:
+        # The cut may be in the middle of a letter.
+        words = codecs.getincrementaldecoder("utf-8")().decode(cut, final=array.nbytes == len(cut))
+        words = words.rstrip("\0")
+    except UnicodeDecodeError:
+        return None
+    return (
+        words if words and all(each.isprintable() or each in "\n\t\r" for each in words) else None
+    )
+
+
+def summary(array: np.ndarray[Any, Any]) -> dict[str, Any]:
+    """Sum up a large leaf: its extremes and mean, of so many of its elements.
+
+    Examples:
+        >>> import numpy as np
+        >>> summary(np.arange(101))
+        {'min': '0', 'max': '100', 'mean': '50'}
+    """
+    if array.dtype.kind not in "biufV":
+        return {}
+    flat = array.reshape(-1)
+    step = -(-flat.size // _ELEMENTS)
+    try:
+        # bfloat16 and its like, which have kind V, are numbers too.
+        numbers = flat[::step].astype(np.float64)
+    except (TypeError, ValueError):
+        return {}
+    told: dict[str, Any] = {}
+    known = numbers[np.isfinite(numbers)]
+    if known.size:
+        extremes = {"min": known.min(), "max": known.max(), "mean": known.mean()}
+        told |= {name: f"{number:.6g}" for name, number in extremes.items()}
+    if known.size < numbers.size:
+        told["not_finite"] = int(numbers.size - known.size)
+    if step > 1:
+        told["of_elements"] = int(numbers.size)
+    return told

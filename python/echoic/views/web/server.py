@@ -1,0 +1,237 @@
+"""Answering browsers: the page, how the server is, and items of its tables.
+
+The address of the page has a secret in its path, since other users of this machine can reach it,
+too, and what it shows may be what only a token opens. It listens where only this machine can reach
+it, unless told otherwise in so many words: the secret goes over HTTP. All answers are to GET and
+change nothing. What a page elsewhere could do is prevented: other origins may not read answers, and
+a name that was pointed at this machine (DNS rebinding) is refused by the Host header, which must be
+an IP address, localhost, or a name of this machine.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import secrets
+import socket
+import socketserver
+import sys
+import threading
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib import resources
+from typing import TYPE_CHECKING, Any, ClassVar
+from urllib.parse import parse_qs, urlsplit
+
+from echoic.views.web.items import ItemError
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+    from echoic.views.web.items import Items
+    from echoic.views.web.lookout import Lookout
+
+__all__ = ["WebServer"]
+
+# What there is beside numbers and items, by path.
+_FILES = {
+    "/": ("index.html", "text/html; charset=utf-8"),
+    "/page.css": ("page.css", "text/css; charset=utf-8"),
+    "/page.js": ("page.js", "text/javascript; charset=utf-8"),
+    "/charts.js": ("charts.js", "text/javascript; charset=utf-8"),
+    "/items.js": ("items.js", "text/javascript; charset=utf-8"),
+    "/words.js": ("words.js", "text/javascript; charset=utf-8"),
+    "/icon.svg": ("icon.svg", "image/svg+xml"),
+}
+_HEADERS = {
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:;"
+        " connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    ),
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+# Requests that are answered at once. A browser has six connections at most.
+_ANSWERS = 64
+_MOST_ITEMS = 1000
+
+
+class WebServer:
+    """Answers browsers at an address, in threads, from ``__enter__`` on.
+
+    Args:
+        lookout: What it tells of.
+        items: Whence it reads items.
+        host: Where to listen.
+        port: As above; 0 is any free one.
+        insecure: Listen although other machines can reach it.
+
+    Raises:
+        ValueError: Other machines can reach it, and ``insecure`` was not given.
+        OSError: The system refuses.
+    """
+
+    def __init__(
+        self,
+        lookout: Lookout,
+        items: Items,
+        *,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        insecure: bool = False,
+    ) -> None:
+        """Listen; see the class for the arguments."""
+        family, _, _, _, at = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        if not ipaddress.ip_address(at[0]).is_loopback and not insecure:
+            raise ValueError(
+                f"{host} can be reached from other machines, and the page goes over plain HTTP"
+            )
+        self._server = _Server(family, at, _Answers(lookout, items, host))
+        bound = self._server.server_address[1]
+        name = f"[{at[0]}]" if family == socket.AF_INET6 else at[0]
+        self.url = f"http://{name}:{bound}/{self._server.answers.secret}/"
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.1,), daemon=True)
+
+    def __enter__(self) -> Self:
+        """Begin to answer."""
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Answer no more."""
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
+
+
+class _Answers:
+    """What is answered, whoever asks."""
+
+    def __init__(self, lookout: Lookout, items: Items, host: str) -> None:
+        self._lookout, self._items = lookout, items
+        self.secret = secrets.token_urlsafe(16)
+        self._names = {"localhost", host.lower(), socket.gethostname().lower()}
+        page = resources.files("echoic.views.web").joinpath("page")
+        self._files = {
+            path: (page.joinpath(name).read_bytes(), kind) for path, (name, kind) in _FILES.items()
+        }
+
+    def is_for_us(self, host: str) -> bool:
+        """Whether a Host header names us."""
+        try:
+            name = (urlsplit(f"//{host}").hostname or "").removesuffix(".")
+        except ValueError:
+            return False
+        if name in self._names or name.endswith(".localhost"):
+            return True
+        try:
+            ipaddress.ip_address(name)
+        except ValueError:
+            return False
+        return True
+
+    def answer(self, target: str) -> tuple[int, bytes, str]:
+        """Return a status, a body and its type."""
+        try:
+            parts = urlsplit(target)
+        except ValueError:
+            return _json({"error": "the request makes no sense"}, HTTPStatus.BAD_REQUEST)
+        _, _, rest = parts.path.partition("/")
+        secret, slash, path = rest.partition("/")
+        if not slash or not secrets.compare_digest(secret.encode(), self.secret.encode()):
+            text = "the page has a secret in its address, which `echoic dashboard` printed"
+            return _json({"error": text}, HTTPStatus.FORBIDDEN)
+        query = {name: values[-1] for name, values in parse_qs(parts.query).items()}
+        return self._tell("/" + path, query)
+
+    def _tell(self, path: str, query: dict[str, str]) -> tuple[int, bytes, str]:
+        if path in self._files:
+            return HTTPStatus.OK, *self._files[path]
+        tell = {"/server": self._server, "/items": self._list, "/item": self._item}.get(path)
+        if tell is None:
+            return _json({"error": "there is nothing here"}, HTTPStatus.NOT_FOUND)
+        try:
+            return _json(tell(query))
+        except ItemError as error:
+            return _json({"error": str(error)}, HTTPStatus.BAD_GATEWAY)
+        except (KeyError, ValueError, OverflowError):
+            return _json({"error": "the request makes no sense"}, HTTPStatus.BAD_REQUEST)
+
+    def _server(self, query: dict[str, str]) -> dict[str, Any]:
+        return self._lookout.tell(query.get("life", ""), int(query.get("after", "0")))
+
+    def _list(self, query: dict[str, str]) -> dict[str, Any]:
+        count = min(max(int(query["count"]), 1), _MOST_ITEMS)
+        return self._items.keys(query["table"], count)
+
+    def _item(self, query: dict[str, str]) -> dict[str, Any]:
+        return self._items.item(query["table"], int(query["key"]))
+
+
+def _json(value: dict[str, Any], status: int = HTTPStatus.OK) -> tuple[int, bytes, str]:
+    body = json.dumps(value, allow_nan=False, separators=(",", ":")).encode()
+    return status, body, "application/json"
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    # Whoever is still being answered when all ends gets no answer.
+    block_on_close = False
+
+    def __init__(self, family: int, at: Any, answers: _Answers) -> None:
+        self.address_family = family
+        self.answers = answers
+        self.turns = threading.BoundedSemaphore(_ANSWERS)
+        super().__init__(at, _Handler)
+
+    def server_bind(self) -> None:
+        # Not that of HTTPServer, which asks the DNS for a name that is not used here.
+        socketserver.TCPServer.server_bind(self)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        if not self.turns.acquire(blocking=False):
+            self.shutdown_request(request)
+            return
+        super().process_request(request, client_address)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self.turns.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        # A browser that went away is no news.
+        if not isinstance(sys.exc_info()[1], (ConnectionError, TimeoutError)):
+            super().handle_error(request, client_address)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    # How long somebody may take to ask.
+    timeout: ClassVar[float] = 10.0
+    server: _Server
+    server_version = "echoic"
+    sys_version = ""
+
+    def do_GET(self) -> None:
+        answers = self.server.answers
+        if not answers.is_for_us(self.headers.get("Host", "")):
+            self._send(
+                HTTPStatus.MISDIRECTED_REQUEST, b"not the name of this machine", "text/plain"
+            )
+            return
+        self._send(*answers.answer(self.path))
+
+    def _send(self, status: int, body: bytes, kind: str) -> None:
+        self.send_response(status)
+        for name, value in _HEADERS.items():
+            self.send_header(name, value)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the name of the base
+        """Say nothing: a page asks every second."""

@@ -1,0 +1,224 @@
+"""A server watched from elsewhere: every number, every connection, at every kind of address."""
+
+from __future__ import annotations
+
+import socket
+import time
+from typing import TYPE_CHECKING
+
+import echoic
+import numpy as np
+import pytest
+from echoic import (
+    Checkpointer,
+    ClosedError,
+    DisconnectedError,
+    RefusedError,
+    Server,
+    ShmTransport,
+    Table,
+    TcpTransport,
+    UnixTransport,
+    Watch,
+    connect,
+)
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+EXAMPLE = {"obs": np.zeros(4, np.float32)}
+
+
+def everything(tmp_path: Path, transport: echoic.Transport) -> Server:
+    return Server(
+        EXAMPLE,
+        batch_size=4,
+        tables=[Table("replay", EXAMPLE, max_size=10, durability="async")],
+        transport=transport,
+        checkpointer=Checkpointer(tmp_path / "checkpoints"),
+        journal=tmp_path / "journal",
+    )
+
+
+@pytest.mark.parametrize("kind", ["tcp", "unix", "shm"])
+def test_every_number_comes_with_its_name_and_meaning(kind: str, tmp_path: Path) -> None:
+    transport: echoic.Transport = TcpTransport(0)
+    if kind == "unix":
+        transport = UnixTransport(tmp_path / "door.sock")
+    elif kind == "shm":
+        transport = ShmTransport(f"watched-{tmp_path.name}")
+    with everything(tmp_path, transport) as server, Watch(server.addresses[0]) as watch:
+        server.submit_batch({"obs": np.zeros((6, 4), np.float32)})
+        with connect(server.addresses[0], EXAMPLE) as client:
+            client.send(EXAMPLE)
+            client.flush()
+            seen = watch.look()
+        flat = server.metrics()
+        assert seen.release == echoic._native.ping(server.addresses[0])["server_version"]
+        assert seen.age > 0
+        assert seen.value("stream_inserted_samples_total") == 7
+        assert seen.families["stream_inserted_samples_total"].kind == "counter"
+        assert len(seen.connections) == 2
+        assert {connection.address for connection in seen.connections} == {server.addresses[0]}
+        sent = sorted(connection.samples for connection in seen.connections)
+        # What was written into shared memory is reported once a second.
+        assert sent == [0, 1] or kind == "shm"
+        for name, family in seen.families.items():
+            assert family.help.endswith(".")
+            for number in family.numbers:
+                if "le" in number.labels or name == "connections_blocked":
+                    continue
+                own = ".".join([name + number.suffix, *number.labels.values()])
+                assert own in flat
+                if name.endswith("_total") and name.startswith(("stream", "table", "checkpoint")):
+                    assert number.value == flat[own], own
+
+
+def test_a_server_without_tables_is_watched_and_so_is_one_without_a_stream() -> None:
+    with Server(EXAMPLE, batch_size=4, transport=TcpTransport(0)) as server:
+        seen = Watch(server.addresses[0]).look()
+        assert seen.value("stream_capacity_samples") == 16
+        assert "table_items" not in seen.families
+    with Server(tables=[Table("t", EXAMPLE, max_size=1)], transport=TcpTransport(0)) as server:
+        seen = Watch(server.addresses[0]).look()
+        assert seen.values("table_items", "table") == {"t": 0.0}
+        assert "stream_capacity_samples" not in seen.families
+
+
+def test_spreads_say_how_often_items_were_sampled_how_high_they_are_and_how_old() -> None:
+    table = Table("t", 0.0, max_size=10, sampler=echoic.selectors.Fifo())
+    with Server(tables=[table], transport=TcpTransport(0)) as server:
+        for priority in (0.0, 0.5, 1.0, 5.0, 1e9):
+            table.insert(1.0, priority)
+        table.advance(3)
+        # The first item each time, which was made for version 0.
+        table.sample(2)
+        table.sample(1)
+        table.delete(table.items().key[4:])
+        table.update_priorities(table.items().key[:1], [2.0])
+        seen = Watch(server.addresses[0]).look()
+
+    def spread(name: str) -> dict[float, float]:
+        values = seen.values(name, "le", table="t")
+        assert list(map(float, values)) == sorted(map(float, values))
+        return {float(bound): count for bound, count in values.items()}
+
+    times = spread("table_times_sampled")
+    assert (times[0.0], times[1.0], times[2.0], times[4.0]) == (3, 3, 3, 4)
+    priorities = spread("table_priorities")
+    assert (priorities[0.0], priorities[0.25], priorities[1.0]) == (0, 0, 2)
+    assert (priorities[4.0], priorities[16.0], priorities[float("inf")]) == (3, 4, 4)
+    lags = spread("table_sampled_lag")
+    assert (lags[2.0], lags[4.0], lags[float("inf")]) == (0, 3, 3)
+    sums = {number.suffix: number.value for number in seen.families["table_sampled_lag"].numbers}
+    assert (sums["_sum"], sums["_count"]) == (9, 3)
+
+
+def test_spreads_survive_a_checkpoint_and_a_reset(tmp_path: Path) -> None:
+    def open_server() -> Server:
+        table = Table("t", 0.0, max_size=10)
+        return Server(
+            tables=[table], transport=TcpTransport(0), checkpointer=Checkpointer(tmp_path)
+        )
+
+    def spreads(server: Server) -> list[dict[str, float]]:
+        seen = Watch(server.addresses[0]).look()
+        names = ("table_times_sampled", "table_priorities")
+        return [seen.values(name, "le", table="t") for name in names]
+
+    with open_server() as server:
+        client = server.client()
+        for priority in (0.5, 3.0, 3.0):
+            client.insert(1.0, {"t": priority})
+        client.sample("t", 8)
+        before = spreads(server)
+        assert before[0]["+Inf"] == 3
+        server.checkpoint()
+    with open_server() as server:
+        assert spreads(server) == before
+        server.client().reset("t")
+        assert all(count == 0 for spread in spreads(server) for count in spread.values())
+
+
+def test_checkpoints_and_journals_are_counted(tmp_path: Path) -> None:
+    with everything(tmp_path, TcpTransport(0)) as server, Watch(server.addresses[0]) as watch:
+        assert watch.look().value("checkpoints_total") == 0
+        assert "checkpoint_age_seconds" not in watch.look().families
+        client = connect(server.addresses[0])
+        client.insert(EXAMPLE, {"replay": 1.0})
+        client.flush()
+        server.checkpoint()
+        seen = watch.look()
+        client.close()
+    assert seen.value("checkpoints_total") == 1
+    assert 0 < (seen.value("checkpoint_last_seconds") or 0) < 60
+    assert 0 <= (seen.value("checkpoint_age_seconds") or 0) < 60
+    assert (seen.value("checkpoint_bytes_total") or 0) > 0
+    assert (seen.value("journal_written_bytes_total", table="replay") or 0) > EXAMPLE["obs"].nbytes
+    assert (seen.value("journal_write_seconds_total", table="replay") or 0) > 0
+    assert seen.value("journal_failed", table="replay") == 0
+    memory = seen.values("memory_bytes", "tier")
+    assert set(memory) == {"ring", "rows", "unwritten_journals", "received_chunks"}
+    assert memory["ring"] == seen.value("stream_memory_bytes") >= 4 * 4 * 16
+    assert memory["rows"] == seen.value("table_row_bytes", table="replay") > 0
+
+
+def test_a_token_is_asked_for() -> None:
+    door = TcpTransport(0, token=b"right")
+    with Server(EXAMPLE, batch_size=4, transport=door) as server:
+        for token in (None, b"wrong"):
+            with pytest.raises(RefusedError) as refused:
+                Watch(server.addresses[0], token=token)
+            assert refused.value.code == "AUTH"
+        seen = Watch(server.addresses[0], token=b"right").look()
+        assert seen.values("connections_refused_total", "code") == {"AUTH": 2.0}
+
+
+def test_a_watch_comes_back_when_the_server_does(tmp_path: Path) -> None:
+    door = UnixTransport(tmp_path / "door.sock")
+    with Server(EXAMPLE, batch_size=4, transport=door) as server:
+        watch = Watch(server.addresses[0], timeout=5)
+        watch.look()
+    with pytest.raises((DisconnectedError, OSError)):
+        watch.look()
+    with Server(EXAMPLE, batch_size=8, transport=UnixTransport(tmp_path / "door.sock")):
+        assert watch.look().value("stream_batch_samples") == 8
+
+
+def test_a_watch_that_looks_seldom_connects_again() -> None:
+    door = TcpTransport(0, heartbeat=0.05)
+    with Server(EXAMPLE, batch_size=4, transport=door) as server:
+        watch = Watch(server.addresses[0])
+        watch.look()
+        with Watch(server.addresses[0]) as other:
+            # This one answers pings while it is looked through; the other says nothing.
+            until = time.monotonic() + 30
+            while len(other.look().connections) > 1:
+                assert time.monotonic() < until
+            # It is no worker that fell silent.
+            assert other.look().value("connections_silent_total") == 0
+        # One more than were opened, unless a slow machine has cut more.
+        assert (watch.look().value("connections_accepted_total") or 0) >= 3
+
+
+def test_a_ping_of_a_server_of_tables_alone_names_them() -> None:
+    tables = [Table("a", EXAMPLE, max_size=1), Table("b", EXAMPLE, max_size=1)]
+    with Server(tables=tables, transport=TcpTransport(0)) as server:
+        answer = echoic._native.ping(server.addresses[0], count=3)
+    assert (answer["spec"], answer["tables"], len(answer["rtt"])) == (None, ["a", "b"], 3)
+
+
+def test_a_closed_watch_looks_no_more() -> None:
+    with Server(EXAMPLE, batch_size=4, transport=TcpTransport(0)) as server:
+        watch = Watch(server.addresses[0])
+        watch.close()
+        with pytest.raises(ClosedError, match="the watch is closed"):
+            watch.look()
+
+
+def test_a_look_at_a_server_that_is_silent_ends_in_time() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        start = time.monotonic()
+        with pytest.raises(DisconnectedError):
+            Watch(f"tcp://127.0.0.1:{silent.getsockname()[1]}", timeout=0.3)
+        assert time.monotonic() - start < 5
