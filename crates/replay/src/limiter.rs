@@ -86,6 +86,10 @@ pub enum Reason {
     Capacity,
     /// What would make room is still looked at.
     Leased,
+    /// What is there, or would be made, is or would be too old.
+    Staleness,
+    /// Too few groups are complete.
+    Group,
 }
 
 impl fmt::Display for Reason {
@@ -96,6 +100,8 @@ impl fmt::Display for Reason {
             Self::Paused => "PAUSED",
             Self::Capacity => "CAPACITY",
             Self::Leased => "LEASED",
+            Self::Staleness => "STALENESS",
+            Self::Group => "GROUP",
         })
     }
 }

@@ -1,0 +1,454 @@
+//! A share of a batch as memory that a consumer looks at: one piece of it, with an array for everything.
+//!
+//! A [`Layout`] says where each array is. Its numbers per token lie *flat*, item after item; or *padded*, a row for
+//! each item; or *packed*, several items in a row. The bytes of tokens are copied once, from where a producer's
+//! segment is to where the consumer looks.
+
+use echoic_primitives::packing::{Method, pack};
+
+use super::codec::{CodecError, Put, Take, put_lease, take_lease};
+use super::config::{OnStale, RolloutConfig};
+use super::item::{Group, Item};
+use super::ledger::{Lease, Share};
+use crate::spec::Dtype;
+
+/// What every array begins at a multiple of.
+const ALIGNMENT: usize = 64;
+
+/// How tokens lie.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum Form {
+    /// Item after item.
+    #[default]
+    Flat,
+    /// A row for each item, as wide as the longest, or as told.
+    Padded {
+        /// How wide; 0: as the longest.
+        width: u32,
+        /// Whether tokens are at the end of the row.
+        left: bool,
+    },
+    /// Several items in a row of so many tokens.
+    Packed {
+        /// How wide.
+        width: u32,
+    },
+}
+
+/// The arrays about groups, each of 8-byte integers.
+pub const GROUP_ARRAYS: [&str; 7] =
+    ["group_ids", "group_sizes", "admitted", "dispatched", "oldest", "newest", "completed"];
+/// The arrays about items.
+pub const ITEM_ARRAYS: [&str; 7] =
+    ["group", "index", "lengths", "starts", "item_oldest", "item_newest", "run_counts"];
+/// The arrays about tokens of one version, item after item.
+pub const RUN_ARRAYS: [&str; 2] = ["run_versions", "run_lengths"];
+
+/// Why a share can't be laid out as wanted.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum LayoutError {
+    /// Make rows wider.
+    #[error("item {item} of the batch has {length} tokens, more than a row's {width}")]
+    TooLong {
+        /// Which item.
+        item: usize,
+        /// Its tokens.
+        length: usize,
+        /// The width of a row.
+        width: usize,
+    },
+    /// It is too large for this machine.
+    #[error("the batch has more bytes than memory has addresses")]
+    TooLarge,
+}
+
+/// How large everything in a share is; with a table's schema, where it is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Shape {
+    /// Groups, items, and runs of tokens of one version.
+    pub groups: usize,
+    /// See `groups`.
+    pub items: usize,
+    /// See `groups`.
+    pub runs: usize,
+    /// Rows, and how wide they are; one row of all tokens if they lie flat.
+    pub rows: usize,
+    /// See `rows`.
+    pub width: usize,
+    /// Bytes of all blobs.
+    pub blob_bytes: usize,
+}
+
+/// Where an array is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Array {
+    /// Where it begins.
+    pub start: usize,
+    /// How many bytes.
+    pub len: usize,
+}
+
+/// Where all arrays are; see [`Shape::arrays`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Arrays {
+    /// In the order of [`GROUP_ARRAYS`], [`ITEM_ARRAYS`], [`RUN_ARRAYS`], the fields, the columns, and the blobs.
+    pub all: Vec<Array>,
+    /// Bytes of all.
+    pub bytes: usize,
+}
+
+/// The first place of the fields in [`Arrays::all`].
+pub const FIELDS: usize = GROUP_ARRAYS.len() + ITEM_ARRAYS.len() + RUN_ARRAYS.len();
+
+impl Shape {
+    /// Where everything is.
+    ///
+    /// # Errors
+    ///
+    /// [`LayoutError::TooLarge`].
+    pub fn arrays(&self, config: &RolloutConfig) -> Result<Arrays, LayoutError> {
+        let schema = &config.schema;
+        let cells = self.rows.checked_mul(self.width).ok_or(LayoutError::TooLarge)?;
+        let counts = [(self.groups, GROUP_ARRAYS.len()), (self.items, ITEM_ARRAYS.len())];
+        let runs = (self.runs, RUN_ARRAYS.len());
+        let fixed = counts
+            .into_iter()
+            .chain([runs])
+            .flat_map(|(count, of)| std::iter::repeat_n((count, 8), of));
+        let fields = schema.fields.iter().map(|field| (self.items, field.dtype.itemsize()));
+        let columns = schema.columns.iter().map(|column| (cells, column.dtype.itemsize()));
+        let blobs = [(self.blob_bytes, 1)];
+        let mut bytes = 0usize;
+        let mut all = Vec::new();
+        for (count, size) in fixed.chain(fields).chain(columns).chain(blobs) {
+            let start = bytes.checked_next_multiple_of(ALIGNMENT).ok_or(LayoutError::TooLarge)?;
+            let len = count.checked_mul(size).ok_or(LayoutError::TooLarge)?;
+            bytes = start.checked_add(len).ok_or(LayoutError::TooLarge)?;
+            all.push(Array { start, len });
+        }
+        Ok(Arrays { all, bytes })
+    }
+}
+
+/// What is told of a share beside its arrays.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Head {
+    /// The right to it.
+    pub lease: Lease,
+    /// For how many milliseconds it is the consumer's.
+    pub lease_ms: Option<u64>,
+    /// The version that the batch will update: t.
+    pub target: i64,
+    /// How large it is.
+    pub shape: Shape,
+    /// The key and the source of each group.
+    pub names: Vec<(String, String)>,
+    /// Of each item, the names and lengths of its blobs, whose bytes lie one after the other.
+    pub blobs: Vec<Vec<(String, u32)>>,
+}
+
+impl Head {
+    /// Appends it.
+    pub fn put(&self, out: &mut impl Put) {
+        put_lease(out, &self.lease);
+        out.put_maybe(self.lease_ms);
+        out.put_i64(self.target);
+        let Shape { groups, items, runs, rows, width, blob_bytes } = self.shape;
+        for number in [groups, items, runs, rows, width, blob_bytes] {
+            out.put_u64(number as u64);
+        }
+        for (key, source) in &self.names {
+            out.put_text(key);
+            out.put_text(source);
+        }
+        // Most items have none.
+        let with_blobs = self.blobs.iter().filter(|blobs| !blobs.is_empty()).count();
+        out.put_u32(with_blobs as u32);
+        for (at, blobs) in self.blobs.iter().enumerate().filter(|(_, blobs)| !blobs.is_empty()) {
+            out.put_u32(at as u32);
+            out.put_u32(blobs.len() as u32);
+            for (name, len) in blobs {
+                out.put_text(name);
+                out.put_u32(*len);
+            }
+        }
+    }
+
+    /// Reads it.
+    ///
+    /// # Errors
+    ///
+    /// [`CodecError`].
+    pub fn take(take: &mut Take<'_>) -> Result<Self, CodecError> {
+        let (lease, lease_ms, target) =
+            (take_lease(take)?, take.maybe("lease")?, take.i64("target")?);
+        let mut numbers = [0usize; 6];
+        for number in &mut numbers {
+            let got = take.u64("size of a batch")?;
+            let field = "size of a batch";
+            *number = usize::try_from(got).map_err(|_| CodecError::Value { field, got })?;
+        }
+        let [groups, items, runs, rows, width, blob_bytes] = numbers;
+        let shape = Shape { groups, items, runs, rows, width, blob_bytes };
+        if groups.saturating_mul(8) > take.left() {
+            return Err(CodecError::Truncated("groups of a batch"));
+        }
+        let mut names = Vec::with_capacity(groups);
+        for _ in 0..groups {
+            names.push((take.text("key of a group")?, take.text("name of a source")?));
+        }
+        let with_blobs = take.count("items with blobs", u32::MAX, 8)?;
+        let mut blobs = Vec::new();
+        for _ in 0..with_blobs {
+            let at = take.u32("place of an item")? as usize;
+            if at < blobs.len() || at >= items {
+                return Err(CodecError::Value { field: "place of an item", got: at as u64 });
+            }
+            // Those in between have none; there are no more than the items that the sender has told.
+            blobs.resize(at, Vec::new());
+            let count = take.count("number of blobs", super::schema::MAX_BLOBS as u32, 8)?;
+            let mut named = Vec::with_capacity(count);
+            for _ in 0..count {
+                named.push((take.text("name of a blob")?, take.u32("bytes of a blob")?));
+            }
+            blobs.push(named);
+        }
+        Ok(Self { lease, lease_ms, target, shape, names, blobs })
+    }
+}
+
+/// A share, and where each of its bytes goes.
+#[derive(Debug)]
+pub struct Layout<'a> {
+    share: &'a Share,
+    config: &'a RolloutConfig,
+    shape: Shape,
+    arrays: Arrays,
+    /// The first cell of each item.
+    starts: Vec<usize>,
+}
+
+impl<'a> Layout<'a> {
+    /// Lays out a share.
+    ///
+    /// # Errors
+    ///
+    /// [`LayoutError`].
+    pub fn new(
+        share: &'a Share,
+        config: &'a RolloutConfig,
+        form: Form,
+    ) -> Result<Self, LayoutError> {
+        let items = || share.groups.iter().flat_map(|group| &group.items);
+        let lengths: Vec<usize> = items().map(|item| item.tokens() as usize).collect();
+        let longest = lengths.iter().enumerate().max_by_key(|(_, length)| **length);
+        let fit = |width: usize| match longest {
+            Some((item, length)) if *length > width => {
+                Err(LayoutError::TooLong { item, length: *length, width })
+            }
+            _ => Ok(()),
+        };
+        let (rows, width, starts) = match form {
+            Form::Flat => {
+                let mut sum = 0;
+                let starts = lengths.iter().map(|length| {
+                    sum += length;
+                    sum - length
+                });
+                let starts = starts.collect();
+                (1, sum, starts)
+            }
+            Form::Padded { width, left } => {
+                let width = match width {
+                    0 => longest.map_or(0, |(_, length)| *length),
+                    width => width as usize,
+                };
+                fit(width)?;
+                let start = |(row, length): (usize, &usize)| {
+                    row * width + if left { width - length } else { 0 }
+                };
+                (lengths.len(), width, lengths.iter().enumerate().map(start).collect())
+            }
+            Form::Packed { width } => {
+                let width = width as usize;
+                fit(width)?;
+                let packing =
+                    pack(&lengths, width, Method::FirstFitDecreasing).map_err(|error| {
+                        LayoutError::TooLong { item: error.index, length: error.length, width }
+                    })?;
+                let places = packing.rows.iter().zip(&packing.starts);
+                let starts = places.map(|(row, start)| row * width + start).collect();
+                (packing.row_count, width, starts)
+            }
+        };
+        let blobs = items().flat_map(|item| item.finish.iter().flat_map(|finish| &finish.blobs));
+        let shape = Shape {
+            groups: share.groups.len(),
+            items: lengths.len(),
+            runs: items().map(|item| item.runs().count()).sum(),
+            rows,
+            width,
+            blob_bytes: blobs.map(|(_, bytes)| bytes.len()).sum(),
+        };
+        let arrays = shape.arrays(config)?;
+        Ok(Self { share, config, shape, arrays, starts })
+    }
+
+    /// How many bytes it takes.
+    pub fn bytes(&self) -> usize {
+        self.arrays.bytes
+    }
+
+    /// What is told beside the bytes.
+    pub fn head(&self) -> Head {
+        let Share { lease, lease_ms, target, groups } = self.share;
+        let blobs = |item: &Item| {
+            let blobs = item.finish.iter().flat_map(|finish| &finish.blobs);
+            blobs.map(|(name, bytes)| (name.clone(), bytes.len() as u32)).collect()
+        };
+        Head {
+            lease: *lease,
+            lease_ms: *lease_ms,
+            target: *target,
+            shape: self.shape.clone(),
+            names: groups.iter().map(|group| (group.key.clone(), group.source.clone())).collect(),
+            blobs: groups.iter().flat_map(|group| &group.items).map(blobs).collect(),
+        }
+    }
+
+    fn items(&self) -> impl Iterator<Item = &'a Item> {
+        self.share.groups.iter().flat_map(|group| &group.items)
+    }
+
+    /// Writes all arrays; cells without a token are zero.
+    ///
+    /// # Panics
+    ///
+    /// When there are fewer than [`Layout::bytes`].
+    pub fn write(&self, out: &mut [u8]) {
+        let (mut rest, mut written) = (&mut out[..self.arrays.bytes], 0);
+        let mut arrays = self.arrays.all.iter().map(|array| {
+            let (gap, behind) = std::mem::take(&mut rest).split_at_mut(array.start - written);
+            // What is between arrays is nobody's; it must not tell what was there before.
+            gap.fill(0);
+            let (here, behind) = behind.split_at_mut(array.len);
+            (rest, written) = (behind, array.start + array.len);
+            here
+        });
+        let groups = &self.share.groups;
+        let numbers: [fn(&Group) -> i64; GROUP_ARRAYS.len()] = [
+            |group| group.id as i64,
+            |group| group.items.len() as i64,
+            |group| group.admitted,
+            |group| group.dispatched,
+            |group| group.oldest,
+            |group| group.newest,
+            |group| group.completed,
+        ];
+        for number in numbers {
+            put_numbers(arrays.next(), groups.iter().map(|group| number(group)));
+        }
+        let of =
+            groups.iter().enumerate().flat_map(|(at, group)| group.items.iter().map(move |_| at));
+        put_numbers(arrays.next(), of.map(|at| at as i64));
+        put_numbers(arrays.next(), self.items().map(|item| i64::from(item.index)));
+        put_numbers(arrays.next(), self.items().map(|item| i64::from(item.tokens())));
+        put_numbers(arrays.next(), self.starts.iter().map(|start| *start as i64));
+        let dispatched =
+            groups.iter().flat_map(|group| group.items.iter().map(|_| group.dispatched));
+        let oldest = self.items().zip(dispatched.clone());
+        put_numbers(arrays.next(), oldest.map(|(item, none)| item.oldest().unwrap_or(none)));
+        let newest = self.items().zip(dispatched);
+        put_numbers(arrays.next(), newest.map(|(item, none)| item.newest().unwrap_or(none)));
+        put_numbers(arrays.next(), self.items().map(|item| item.runs().count() as i64));
+        let runs = || self.items().flat_map(Item::runs);
+        put_numbers(arrays.next(), runs().map(|run| run.version));
+        put_numbers(arrays.next(), runs().map(|run| i64::from(run.tokens)));
+        let schema = &self.config.schema;
+        let mut offset = 0;
+        for field in &schema.fields {
+            let size = field.dtype.itemsize();
+            let Some(out) = arrays.next() else { return };
+            for (place, item) in out.chunks_exact_mut(size).zip(self.items()) {
+                let fields = item.finish.as_ref().map(|finish| &*finish.fields);
+                match fields.and_then(|fields| fields.get(offset..offset + size)) {
+                    Some(bytes) => place.copy_from_slice(bytes),
+                    None => place.fill(0),
+                }
+            }
+            offset += size;
+        }
+        // Where a column begins in a segment, for each of its tokens.
+        let mut before = 0;
+        for (at, column) in schema.columns.iter().enumerate() {
+            let size = column.dtype.itemsize();
+            let Some(out) = arrays.next() else { return };
+            self.write_column(out, before, size);
+            if schema.mask == Some(at) {
+                self.mask(out, column.dtype);
+            }
+            before += size;
+        }
+        let Some(mut out) = arrays.next() else { return };
+        for finish in self.items().filter_map(|item| item.finish.as_ref()) {
+            for (_, bytes) in &finish.blobs {
+                let (here, behind) = out.split_at_mut(bytes.len());
+                here.copy_from_slice(bytes);
+                out = behind;
+            }
+        }
+    }
+
+    fn write_column(&self, out: &mut [u8], before: usize, size: usize) {
+        // Items that lie flat leave no gap.
+        if self.shape.rows != 1 {
+            out.fill(0);
+        } else {
+            let tokens: usize = self.items().map(|item| item.tokens() as usize).sum();
+            if let Some(rest) = out.get_mut(tokens * size..) {
+                rest.fill(0);
+            }
+        }
+        for (item, start) in self.items().zip(&self.starts) {
+            let mut at = start * size;
+            for segment in &item.segments {
+                let tokens = segment.tokens as usize;
+                let column = tokens * before..tokens * (before + size);
+                let bytes = segment.bytes.get(column).unwrap_or_default();
+                if let Some(place) = out.get_mut(at..at + bytes.len()) {
+                    place.copy_from_slice(bytes);
+                }
+                at += bytes.len();
+            }
+        }
+    }
+
+    /// Zeroes the mask of tokens that are too old.
+    fn mask(&self, out: &mut [u8], dtype: Dtype) {
+        let (OnStale::Mask, Some(lag)) = (self.config.on_stale, self.config.max_lag) else {
+            return;
+        };
+        let bound = self.share.target - i64::from(lag);
+        let size = dtype.itemsize();
+        for (item, start) in self.items().zip(&self.starts) {
+            let mut at = start * size;
+            for run in item.runs() {
+                let len = run.tokens as usize * size;
+                if run.version < bound
+                    && let Some(tokens) = out.get_mut(at..at + len)
+                {
+                    tokens.fill(0);
+                }
+                at += len;
+            }
+        }
+    }
+}
+
+fn put_numbers(out: Option<&mut [u8]>, numbers: impl Iterator<Item = i64>) {
+    let (places, _) = out.unwrap_or_default().as_chunks_mut::<8>();
+    for (place, number) in places.iter_mut().zip(numbers) {
+        *place = number.to_ne_bytes();
+    }
+}

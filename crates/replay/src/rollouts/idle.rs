@@ -1,0 +1,74 @@
+//! What those who wait wait for, and for how long, reason by reason.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::limiter::Reason;
+use crate::waits::{Tally, Waiting, Waits};
+
+/// All reasons, in the order in which they are counted.
+pub const REASONS: [Reason; 7] = [
+    Reason::Paused,
+    Reason::MinSize,
+    Reason::Ratio,
+    Reason::Capacity,
+    Reason::Leased,
+    Reason::Staleness,
+    Reason::Group,
+];
+
+/// See the [module](self).
+#[derive(Debug, Default)]
+pub(super) struct Idle([Arc<Tally>; REASONS.len()]);
+
+/// What was counted: for each of [`REASONS`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Sides(pub [Waits; REASONS.len()]);
+
+impl Sides {
+    /// For how many nanoseconds callers waited for a reason, together.
+    pub fn nanos(&self, reason: Reason) -> u64 {
+        let found = REASONS.iter().zip(&self.0).find(|(other, _)| **other == reason);
+        found.map_or(0, |(_, waits)| waits.nanos)
+    }
+
+    /// For how long they waited in all.
+    pub fn time(&self) -> Duration {
+        Duration::from_nanos(self.0.iter().map(|waits| waits.nanos).fold(0, u64::saturating_add))
+    }
+}
+
+impl Idle {
+    /// A call waits from now on.
+    pub(super) fn begin(&self, reason: Reason) -> Idling<'_> {
+        Idling { idle: self, now: Some((reason, self.tally(reason).begin())) }
+    }
+
+    fn tally(&self, reason: Reason) -> &Arc<Tally> {
+        let found = REASONS.iter().zip(&self.0).find(|(other, _)| **other == reason);
+        found.map_or(&self.0[0], |(_, tally)| tally)
+    }
+
+    pub(super) fn read(&self) -> Sides {
+        Sides(std::array::from_fn(|at| self.0[at].read()))
+    }
+}
+
+/// A call that waits; dropped when it does no more.
+#[derive(Debug)]
+#[must_use = "a wait ends when this is dropped"]
+pub struct Idling<'a> {
+    idle: &'a Idle,
+    now: Option<(Reason, Waiting)>,
+}
+
+impl Idling<'_> {
+    /// Says what it waits for now.
+    pub fn because(&mut self, reason: Reason) {
+        if self.now.as_ref().is_none_or(|(before, _)| *before != reason) {
+            // The old one ends before the new one begins.
+            self.now = None;
+            self.now = Some((reason, self.idle.tally(reason).begin()));
+        }
+    }
+}

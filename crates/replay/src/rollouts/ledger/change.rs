@@ -1,0 +1,375 @@
+//! What may happen to a ledger, what comes of it, and why not.
+
+use std::fmt;
+use std::sync::Arc;
+
+use super::super::item::{Finish, Group, Item, Segment};
+use crate::limiter::Reason;
+
+/// The most groups that one call admits.
+pub const MAX_ADMITTED: u32 = 1 << 12;
+/// The most ranks that share a batch.
+pub const MAX_RANKS: u32 = 1 << 10;
+/// The longest key of a group, and name of a source.
+pub const MAX_KEY: usize = 255;
+
+/// Something that happens.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Change {
+    /// A producer wants to make groups.
+    Admit(Admit),
+    /// A producer brings tokens of an item.
+    Append(Append),
+    /// A producer gives groups up.
+    Fail {
+        /// Which.
+        holds: Vec<Hold>,
+    },
+    /// A producer leaves groups for others to go on with.
+    Suspend {
+        /// Which.
+        holds: Vec<Hold>,
+    },
+    /// A producer goes on with a group that was left, the oldest first.
+    Resume {
+        /// Who it is.
+        source: String,
+        /// For how many milliseconds the permit stands; as the table says, if `None`.
+        ttl_ms: Option<u64>,
+    },
+    /// A producer is still at it.
+    Renew {
+        /// With which groups.
+        holds: Vec<Hold>,
+    },
+    /// The learner has another version.
+    Publish {
+        /// It never falls.
+        version: i64,
+    },
+    /// A consumer wants its share of a batch.
+    Sample(Want),
+    /// A consumer is done with its share.
+    Ack(Lease),
+    /// A consumer can't use its share.
+    Nack(Lease),
+    /// A consumer is still at it.
+    Extend {
+        /// With what.
+        lease: Lease,
+        /// For how many milliseconds from now on.
+        lease_ms: u64,
+    },
+    /// Complete groups are not wanted after all.
+    Discard {
+        /// Which.
+        groups: Vec<u64>,
+    },
+    /// Some groups are to be drawn more often than others.
+    Reprioritize {
+        /// A group, and its priority.
+        priorities: Vec<(u64, f64)>,
+    },
+    /// Time has passed, and something was over.
+    Tick,
+    /// Batches wait for groups that are younger on average, and there is no room for them.
+    Shed,
+    /// Groups are admitted this many versions ahead.
+    Deepen {
+        /// At most as many as the bound.
+        depth: u32,
+    },
+    /// The learner went back to a version that it had saved.
+    Restore {
+        /// Which.
+        version: i64,
+    },
+}
+
+/// See [`Change::Admit`].
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Admit {
+    /// How many at most; one with a key.
+    pub count: u32,
+    /// Who wants to make them.
+    pub source: String,
+    /// What the producer calls the group. Whoever asks for one that runs already gets that one.
+    pub key: String,
+    /// The version that the producer has; the learner's, if `None`.
+    pub version: Option<i64>,
+    /// For how many milliseconds a permit stands; as the table says, if `None`.
+    pub ttl_ms: Option<u64>,
+}
+
+/// See [`Change::Append`].
+#[derive(Debug, Clone, PartialEq)]
+pub struct Append {
+    /// To which group.
+    pub hold: Hold,
+    /// To which of its items.
+    pub item: u32,
+    /// How many segments the item has before this one: what comes twice is taken once.
+    pub sequence: u32,
+    /// The tokens.
+    pub segment: Arc<Segment>,
+    /// The rest of the item, if this is the end of it.
+    pub finish: Option<Arc<Finish>>,
+    /// How much more likely than others its group is to be drawn.
+    pub priority: f64,
+}
+
+/// How large a batch is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Size {
+    /// So many groups in all.
+    Groups(u32),
+    /// As many groups as have at most so many tokens, for each rank.
+    Tokens(u64),
+}
+
+/// What ranks should have alike.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Balance {
+    /// Groups go round.
+    Count,
+    /// Tokens, with the same number of groups each.
+    Tokens,
+    /// The squares of the items' lengths, with the same number of groups each.
+    Squares,
+}
+
+/// See [`Change::Sample`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Want {
+    /// Of the whole batch.
+    pub size: Size,
+    /// Who asks, from 0 on.
+    pub rank: u32,
+    /// How many share a batch.
+    pub ranks: u32,
+    /// What they should have alike.
+    pub balance: Balance,
+    /// For how many milliseconds it is the consumer's; it is done at once, if `None`.
+    pub lease_ms: Option<u64>,
+}
+
+/// The right to a share of a batch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Lease {
+    /// The number of the batch.
+    pub batch: u64,
+    /// Whose share.
+    pub rank: u32,
+    /// How often it was delivered, this time included.
+    pub attempt: u32,
+}
+
+/// What came of a change.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Outcome {
+    /// There is nothing to say.
+    Done,
+    /// These groups may be made.
+    Admitted(Vec<Permit>),
+    /// A group to go on with, and what is there of it.
+    Resumed(Permit, Vec<Item>),
+    /// Tokens were taken, or not needed.
+    Appended(Fate),
+    /// How many groups it was true of.
+    Count(u64),
+    /// A share of a batch.
+    Delivered(Share),
+}
+
+/// A group, and who makes it: another one since it was left.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Hold {
+    /// The number of the group.
+    pub group: u64,
+    /// How often it changed hands.
+    pub attempt: u32,
+}
+
+/// The right to make a group.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Permit {
+    /// The group.
+    pub hold: Hold,
+    /// What it is called.
+    pub key: String,
+    /// The learner's version.
+    pub version: i64,
+    /// For how many milliseconds it stands without a sign of life.
+    pub ttl_ms: u64,
+}
+
+/// Where a group has come to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Fate {
+    /// More is to come.
+    Running,
+    /// It is complete.
+    Complete,
+    /// It was complete, and is not wanted: the filter says so.
+    Filtered,
+    /// It was given up by its producer, or had too little at its deadline.
+    Rejected,
+    /// Nothing was heard of its producer for too long.
+    Expired,
+    /// It is too old.
+    Stale,
+    /// It is over, for so long that it is not known how.
+    Over,
+}
+
+/// Part of a batch, for one rank.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Share {
+    /// The right to it.
+    pub lease: Lease,
+    /// For how many milliseconds it is the consumer's.
+    pub lease_ms: Option<u64>,
+    /// The version that the batch will update: t.
+    pub target: i64,
+    /// Its groups.
+    pub groups: Vec<Arc<Group>>,
+}
+
+/// Why something waits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Blocked {
+    /// As many groups run as may.
+    Running(u32),
+    /// As many groups are there as may be.
+    Full(u32),
+    /// More groups would be older than they may be when they are used.
+    Ahead {
+        /// Groups that were accepted or run.
+        groups: u64,
+        /// How many may at this version.
+        most: u64,
+        /// The learner's version.
+        version: i64,
+    },
+    /// Nobody left a group.
+    NoneSuspended,
+    /// Too few groups are complete.
+    TooFew {
+        /// Those that could be delivered.
+        complete: u64,
+        /// Those that are wanted.
+        wanted: u64,
+    },
+    /// A group that must be in the batch is not complete.
+    Incomplete(u64),
+    /// The batches before this one were not learned from.
+    Shipping {
+        /// The learner's version.
+        version: i64,
+        /// The version that it must have.
+        needed: i64,
+    },
+    /// The groups are too old on average.
+    MeanLag,
+    /// The groups that could be delivered are with consumers.
+    Leased(u64),
+    /// Inserts and samples are too far from their ratio, or there is too little.
+    Limiter(Reason),
+    /// The table is paused.
+    Paused,
+}
+
+impl Blocked {
+    /// What it is in a word.
+    pub fn reason(self) -> Reason {
+        match self {
+            Self::Running(_) | Self::Full(_) => Reason::Capacity,
+            Self::Ahead { .. } | Self::Shipping { .. } | Self::MeanLag => Reason::Staleness,
+            Self::NoneSuspended | Self::TooFew { .. } | Self::Incomplete(_) => Reason::Group,
+            Self::Leased(_) => Reason::Leased,
+            Self::Limiter(reason) => reason,
+            Self::Paused => Reason::Paused,
+        }
+    }
+}
+
+impl fmt::Display for Blocked {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Running(most) => write!(f, "{most} groups run, which is max_running"),
+            Self::Full(most) => write!(f, "{most} groups are there, which is max_groups"),
+            Self::Ahead { groups, most, version } => write!(
+                f,
+                "{groups} groups were accepted or run, and at version {version} {most} may be: more \
+                 would be too old when they are used; the learner has to publish its next version"
+            ),
+            Self::NoneSuspended => f.write_str("no group was left by its producer"),
+            Self::TooFew { complete, wanted } => {
+                write!(f, "{complete} groups are complete, and {wanted} are wanted")
+            }
+            Self::Incomplete(group) => {
+                write!(f, "group {group} has to be in this batch, and is not complete")
+            }
+            Self::Shipping { version, needed } => write!(
+                f,
+                "the learner is at version {version}, and this batch leaves at version {needed}"
+            ),
+            Self::MeanLag => f.write_str("the groups that are there are too old on average"),
+            Self::Leased(leased) => {
+                write!(
+                    f,
+                    "{leased} groups are with consumers that have not said that they are done"
+                )
+            }
+            Self::Limiter(reason) => write!(f, "{reason}"),
+            Self::Paused => f.write_str("the table is paused"),
+        }
+    }
+}
+
+/// Why something was not done.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Refusal {
+    /// It may be done later.
+    #[error("{0}")]
+    Blocked(Blocked),
+    /// It makes no sense, and nothing changed.
+    #[error("{what} must be {expected}, got {got}")]
+    Value {
+        /// Which value.
+        what: &'static str,
+        /// What it may be.
+        expected: String,
+        /// What it is.
+        got: String,
+    },
+    /// Another consumer has it now, or nobody.
+    #[error(
+        "batch {}, rank {}, attempt {} is not this consumer's any more: {why}",
+        .lease.batch, .lease.rank, .lease.attempt
+    )]
+    Fenced {
+        /// What was named.
+        lease: Lease,
+        /// What became of it.
+        why: &'static str,
+    },
+    /// There is no such group, and there never was.
+    #[error("group {0} was never admitted")]
+    Unknown(u64),
+}
+
+impl From<Blocked> for Refusal {
+    fn from(blocked: Blocked) -> Self {
+        Self::Blocked(blocked)
+    }
+}
+
+pub(super) fn value(
+    what: &'static str,
+    expected: impl fmt::Display,
+    got: impl fmt::Display,
+) -> Refusal {
+    Refusal::Value { what, expected: expected.to_string(), got: got.to_string() }
+}

@@ -1,0 +1,365 @@
+//! Batches that are out, and who has which part of them.
+//!
+//! A batch is made once. Each rank's share goes to one consumer at a time; when that one is gone, the next one
+//! of the rank gets the same groups. That ends when the learner has gone on to a later version: then the batch
+//! is history, and its groups that nobody is done with are queued again.
+
+use std::sync::Arc;
+
+use super::change::value;
+use super::{Blocked, Due, Fate, Lease, Ledger, MAX_RANKS, Outcome, Refusal, Share, Size, Want};
+use crate::rollouts::config::{Delivery, OnStale};
+use crate::rollouts::item::Group;
+
+/// The longest lease.
+const MAX_LEASE_MS: u64 = u64::MAX >> 16;
+
+/// A batch, of which something is out or waits for its rank.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Batch {
+    pub(super) target: i64,
+    pub(super) want: Want,
+    pub(super) shares: Vec<Part>,
+}
+
+/// A rank's part of it.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub(super) struct Part {
+    pub(super) groups: Vec<u64>,
+    /// How often it was delivered.
+    pub(super) attempt: u32,
+    pub(super) state: State,
+}
+
+/// Where a part is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) enum State {
+    /// It waits for a consumer.
+    #[default]
+    Waiting,
+    /// A consumer has it until then.
+    Out(u64),
+    /// It is used up, or queued again.
+    Over,
+}
+
+impl Want {
+    fn check(&self, ledger: &Ledger) -> Result<(), Refusal> {
+        let Self { size, rank, ranks, lease_ms, .. } = *self;
+        if ranks == 0 || ranks > MAX_RANKS {
+            return Err(value("ranks", format!("from 1 to {MAX_RANKS}"), ranks));
+        }
+        if rank >= ranks {
+            return Err(value("rank", format!("below ranks = {ranks}"), rank));
+        }
+        if let Some(lease) = lease_ms
+            && !(1..=MAX_LEASE_MS).contains(&lease)
+        {
+            return Err(value("lease", format!("from 1 to {MAX_LEASE_MS} ms"), lease));
+        }
+        let config = &ledger.config;
+        match size {
+            Size::Groups(groups) if groups == 0 || groups % ranks != 0 => {
+                let expected = format!("a multiple of ranks = {ranks}, above 0");
+                Err(value("groups of a batch", expected, groups))
+            }
+            Size::Groups(groups) if groups > config.max_groups => {
+                let expected = format!("at most max_groups = {}", config.max_groups);
+                Err(value("groups of a batch", expected, groups))
+            }
+            Size::Groups(groups)
+                if config.max_lag.is_some_and(|lag| {
+                    u64::from(groups) > (u64::from(lag) + 1) * config.per_version()
+                }) =>
+            {
+                let most =
+                    config.max_lag.map_or(0, |lag| (u64::from(lag) + 1) * config.per_version());
+                let expected = format!(
+                    "at most (max_lag + 1) × batch_groups × batches_per_version = {most}, as no more are \
+                     admitted"
+                );
+                Err(value("groups of a batch", expected, groups))
+            }
+            Size::Tokens(tokens) => {
+                let least = u64::from(config.max_tokens) * u64::from(config.group_size);
+                if tokens < least {
+                    let expected = format!(
+                        "at least max_tokens × group_size = {least}, as a group may have as many"
+                    );
+                    return Err(value("tokens of a batch", expected, tokens));
+                }
+                if ranks > config.batch_groups {
+                    let expected = format!("at most batch_groups = {}", config.batch_groups);
+                    return Err(value("ranks", expected, ranks));
+                }
+                Ok(())
+            }
+            Size::Groups(_) => Ok(()),
+        }
+    }
+}
+
+impl Ledger {
+    pub(super) fn sample(&mut self, now: u64, want: &Want) -> Result<Outcome, Refusal> {
+        want.check(self)?;
+        if self.paused {
+            return Err(Blocked::Paused.into());
+        }
+        let waits = |batch: &Batch| {
+            let part = batch.shares.get(want.rank as usize);
+            part.is_some_and(|part| part.state == State::Waiting)
+                && batch.want.ranks == want.ranks
+                && batch.want.size == want.size
+        };
+        let waiting =
+            self.batches.iter().find(|(_, batch)| waits(batch)).map(|(number, _)| *number);
+        let number = match waiting {
+            Some(number) => number,
+            None => self.form(want)?,
+        };
+        Ok(Outcome::Delivered(self.deliver(now, number, want)))
+    }
+
+    /// Makes a batch, and returns its number.
+    fn form(&mut self, want: &Want) -> Result<u64, Blocked> {
+        if let Some(allowed) = self.config.target_lag {
+            let needed = self.target - i64::from(allowed);
+            if self.version < needed {
+                return Err(Blocked::Shipping { version: self.version, needed });
+            }
+        }
+        let shares = self.pick(want)?;
+        let (number, target) = (self.next_batch, self.target);
+        self.next_batch += 1;
+        self.counts.batches += 1;
+        for id in shares.iter().flatten() {
+            let Some(ready) = self.ready.get(id).cloned() else { continue };
+            self.leave_queue(&ready);
+            if let Some(ready) = self.ready.get_mut(id) {
+                ready.is_out = true;
+            }
+            self.counts.delivered += 1;
+            self.counts.delivered_tokens += ready.group.tokens;
+            self.count_overdue(&ready.group);
+        }
+        self.taken += shares.iter().map(Vec::len).sum::<usize>() as u64;
+        let part = |groups| Part { groups, ..Part::default() };
+        let shares = shares.into_iter().map(part).collect();
+        self.batches.insert(number, Batch { target, want: *want, shares });
+        self.formed += 1;
+        if self.formed >= self.config.batches_per_version {
+            (self.target, self.formed, self.taken) = (target + 1, 0, 0);
+            self.sweep();
+        }
+        Ok(number)
+    }
+
+    fn count_overdue(&mut self, group: &Group) {
+        let Some(bound) = self.bound().filter(|bound| group.oldest < *bound) else { return };
+        self.counts.overdue += 1;
+        if self.config.on_stale == OnStale::Mask {
+            let runs = group.items.iter().flat_map(|item| item.runs());
+            let old = runs.filter(|run| run.version < bound).map(|run| u64::from(run.tokens));
+            self.counts.masked_tokens += old.sum::<u64>();
+        }
+    }
+
+    /// Hands a part that waits to a consumer.
+    fn deliver(&mut self, now: u64, number: u64, want: &Want) -> Share {
+        let Want { rank, lease_ms, .. } = *want;
+        let mut share = Share {
+            lease: Lease { batch: number, rank, attempt: 0 },
+            lease_ms,
+            target: self.target,
+            groups: Vec::new(),
+        };
+        let Some(batch) = self.batches.get_mut(&number) else { return share };
+        share.target = batch.target;
+        let Some(part) = batch.shares.get_mut(rank as usize) else { return share };
+        part.attempt += 1;
+        share.lease.attempt = part.attempt;
+        self.counts.redelivered += u64::from(part.attempt > 1);
+        let known = part.groups.iter().filter_map(|id| self.ready.get(id));
+        share.groups = known.map(|ready| Arc::clone(&ready.group)).collect();
+        match lease_ms {
+            Some(lease) => {
+                let until = now.saturating_add(lease);
+                part.state = State::Out(until);
+                self.due.insert((until, Due::Lease(number, rank)));
+            }
+            None => {
+                part.state = State::Over;
+                let groups = std::mem::take(&mut part.groups);
+                self.use_up(&groups);
+                self.tidy(number);
+            }
+        }
+        share
+    }
+
+    /// The part that a lease is for, if it is the consumer's.
+    fn held(&mut self, lease: Lease) -> Result<&mut Part, Refusal> {
+        let Lease { batch, rank, attempt } = lease;
+        if batch >= self.next_batch || batch == 0 {
+            let expected = format!("one of the {} that were made", self.next_batch - 1);
+            return Err(value("number of a batch", expected, batch));
+        }
+        let part = self.batches.get_mut(&batch).and_then(|b| b.shares.get_mut(rank as usize));
+        let why = match &part {
+            None => "the batch is over",
+            Some(part) if part.state == State::Over => "it is over",
+            Some(part) if part.attempt != attempt => "it was delivered again",
+            Some(part) if part.state == State::Waiting => "the lease is over",
+            _ => "",
+        };
+        match part {
+            Some(part) if why.is_empty() => Ok(part),
+            _ => {
+                self.counts.fenced += 1;
+                Err(Refusal::Fenced { lease, why })
+            }
+        }
+    }
+
+    pub(super) fn ack(&mut self, lease: Lease) -> Result<Outcome, Refusal> {
+        let part = self.held(lease)?;
+        let groups = std::mem::take(&mut part.groups);
+        if let State::Out(until) = std::mem::replace(&mut part.state, State::Over) {
+            self.due.remove(&(until, Due::Lease(lease.batch, lease.rank)));
+        }
+        self.use_up(&groups);
+        self.tidy(lease.batch);
+        Ok(Outcome::Count(groups.len() as u64))
+    }
+
+    pub(super) fn nack(&mut self, lease: Lease) -> Result<Outcome, Refusal> {
+        let part = self.held(lease)?;
+        if let State::Out(until) = part.state {
+            self.due.remove(&(until, Due::Lease(lease.batch, lease.rank)));
+        }
+        self.take_back(lease.batch, lease.rank);
+        Ok(Outcome::Done)
+    }
+
+    pub(super) fn extend(
+        &mut self,
+        now: u64,
+        lease: Lease,
+        lease_ms: u64,
+    ) -> Result<Outcome, Refusal> {
+        if !(1..=MAX_LEASE_MS).contains(&lease_ms) {
+            return Err(value("lease", format!("from 1 to {MAX_LEASE_MS} ms"), lease_ms));
+        }
+        let part = self.held(lease)?;
+        let until = now.saturating_add(lease_ms);
+        if let State::Out(before) = std::mem::replace(&mut part.state, State::Out(until)) {
+            self.due.remove(&(before, Due::Lease(lease.batch, lease.rank)));
+        }
+        self.due.insert((until, Due::Lease(lease.batch, lease.rank)));
+        Ok(Outcome::Done)
+    }
+
+    pub(super) fn expire_lease(&mut self, batch: u64, rank: u32) {
+        self.counts.expired_leases += 1;
+        self.take_back(batch, rank);
+    }
+
+    /// Has a part wait for another consumer, queues its groups again, or gives them up.
+    fn take_back(&mut self, number: u64, rank: u32) {
+        let version = self.version;
+        let Some(batch) = self.batches.get_mut(&number) else { return };
+        let is_history = version > batch.target;
+        let Some(part) = batch.shares.get_mut(rank as usize) else { return };
+        if self.config.delivery == Delivery::AtLeastOnce && !is_history {
+            part.state = State::Waiting;
+            return;
+        }
+        part.state = State::Over;
+        let groups = std::mem::take(&mut part.groups);
+        match self.config.delivery {
+            Delivery::AtLeastOnce => self.queue_again(&groups),
+            Delivery::AtMostOnce => {
+                self.counts.lost += groups.len() as u64;
+                for id in groups {
+                    self.remove_ready(id);
+                    self.note(id, Fate::Over);
+                }
+            }
+        }
+        self.tidy(number);
+    }
+
+    /// Queues the groups of batches that wait for a rank, though the learner has gone on.
+    pub(super) fn end_history(&mut self) {
+        let version = self.version;
+        let old: Vec<u64> = self
+            .batches
+            .iter()
+            .filter(|(_, batch)| batch.target < version)
+            .map(|(number, _)| *number)
+            .collect();
+        for number in old {
+            let Some(batch) = self.batches.get_mut(&number) else { continue };
+            let mut groups = Vec::new();
+            for part in &mut batch.shares {
+                if part.state == State::Waiting {
+                    part.state = State::Over;
+                    groups.append(&mut part.groups);
+                }
+            }
+            self.queue_again(&groups);
+            self.tidy(number);
+        }
+    }
+
+    /// Ends all batches; their groups are queued.
+    pub(super) fn take_back_all(&mut self) {
+        for (number, batch) in std::mem::take(&mut self.batches) {
+            for (rank, part) in (0..).zip(batch.shares) {
+                if let State::Out(until) = part.state {
+                    self.due.remove(&(until, Due::Lease(number, rank)));
+                }
+                self.queue_again(&part.groups);
+            }
+        }
+    }
+
+    fn queue_again(&mut self, groups: &[u64]) {
+        let bound = self.bound().filter(|_| self.drops());
+        for id in groups {
+            let Some(ready) = self.ready.get_mut(id) else { continue };
+            if bound.is_some_and(|bound| ready.group.oldest < bound) {
+                self.let_go(*id);
+                continue;
+            }
+            ready.is_out = false;
+            let ready = ready.clone();
+            self.enter_queue(&ready);
+        }
+    }
+
+    /// A consumer is done with groups.
+    fn use_up(&mut self, groups: &[u64]) {
+        let mut again = Vec::new();
+        for id in groups {
+            let Some(ready) = self.ready.get_mut(id) else { continue };
+            self.counts.acked += 1;
+            ready.uses += 1;
+            if self.config.max_uses == 0 || ready.uses < self.config.max_uses {
+                again.push(*id);
+            } else {
+                self.remove_ready(*id);
+                self.note(*id, Fate::Over);
+            }
+        }
+        self.queue_again(&again);
+    }
+
+    /// Forgets a batch when all its parts are over.
+    fn tidy(&mut self, number: u64) {
+        let batch = self.batches.get(&number);
+        if batch.is_some_and(|batch| batch.shares.iter().all(|part| part.state == State::Over)) {
+            self.batches.remove(&number);
+        }
+    }
+}

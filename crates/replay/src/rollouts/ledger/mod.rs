@@ -1,0 +1,534 @@
+//! Who may make groups, which are complete, who gets them, and who waits: all decisions of a rollout table.
+//!
+//! A [`Ledger`] knows neither clocks nor threads nor files. Something [happens](Change) at a time that the
+//! caller tells, in milliseconds, and the ledger says what [came of it](Outcome) or [why not](Refusal). So the
+//! same changes at the same times lead to the same ledger and the same batches, bit by bit.
+//!
+//! # Words
+//!
+//! V is the learner's version; t the version that the next batch will update; B = `batch_groups` ×
+//! `batches_per_version` the groups of a version; η = `max_lag`; d = `pipeline_depth` ≤ η. Each batch counts as
+//! the next step of the learner: t = V while no batch of this version is out, and one more for every
+//! `batches_per_version` batches since.
+//!
+//! - *Admission*: so many more groups may be made: min(`max_running` − running, (d + V + 1)·B − (accepted +
+//!   running), `max_groups` − those that are there).
+//! - *Selection*: a complete group may be delivered if t − v ≤ η, where v is the version of its oldest token.
+//! - *Shipping*: the batch leaves when V ≥ t − `target_lag`.
+//!
+//! # Invariants
+//!
+//! 1. `submitted = running + accepted + rejected + filtered`.
+//! 2. A group is in one place: open, queued, or with consumers; or it is over.
+//! 3. A refusal changes nothing but what time itself has changed, which [`Ledger::is_due`] tells before.
+//!
+//! - `change`: what happens, what comes of it, why not. `counts`: what is counted.
+//! - `open`: groups that are made. `queue`: complete ones, in order. `picks`: which of them make a batch.
+//!   `leases`: batches that are out.
+
+mod change;
+mod counts;
+mod leases;
+mod open;
+mod picks;
+mod queue;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+
+pub use self::change::{
+    Admit, Append, Balance, Blocked, Change, Fate, Hold, Lease, MAX_ADMITTED, MAX_KEY, MAX_RANKS,
+    Outcome, Permit, Refusal, Share, Size, Want,
+};
+pub use self::counts::{Counts, MAX_SOURCES, OTHERS, Source};
+
+use self::change::value;
+use self::counts::Sources;
+use self::leases::Batch;
+use self::open::Open;
+use self::queue::{Place, Queue};
+use super::config::{ConfigError, OnStale, Order, RolloutConfig};
+use super::filter::Bound;
+use super::item::{Group, Item};
+use crate::limiter::{self, Limiter};
+use crate::rng::Rng;
+
+/// Of how many groups that are over it is known how.
+const FATES: usize = 1 << 16;
+
+/// What is to be done at a time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Due {
+    /// A permit may be over.
+    Permit(u64),
+    /// A group is complete with what it has, or rejected.
+    Deadline(u64),
+    /// A consumer has had its share for too long.
+    Lease(u64, u32),
+}
+
+/// A group that is complete, and not over.
+#[derive(Debug, Clone)]
+struct Ready {
+    group: Arc<Group>,
+    priority: f64,
+    /// Which it was to be complete.
+    place: u64,
+    /// How often consumers were done with it.
+    uses: u32,
+    /// It is with consumers.
+    is_out: bool,
+}
+
+impl Ready {
+    fn place(&self) -> Place {
+        let (id, oldest) = (self.group.id, self.group.oldest);
+        Place { id, ready: self.place, oldest, priority: self.priority }
+    }
+}
+
+/// See the [module](self).
+#[derive(Debug)]
+pub struct Ledger {
+    config: Arc<RolloutConfig>,
+    filter: Option<Bound>,
+    limiter: Option<Limiter>,
+    /// V.
+    version: i64,
+    /// t.
+    target: i64,
+    /// Batches, and groups in them, that will update t.
+    formed: u32,
+    taken: u64,
+    /// d.
+    depth: Option<u32>,
+    /// What to add to the accepted groups for admission, since the learner went back.
+    offset: i64,
+    paused: bool,
+    next_group: u64,
+    next_place: u64,
+    next_batch: u64,
+    rng: Rng,
+    counts: Counts,
+    sources: Sources,
+    open: BTreeMap<u64, Open>,
+    suspended: BTreeSet<u64>,
+    keys: HashMap<String, u64>,
+    /// Open groups that have tokens, by the version of the oldest.
+    begun: BTreeSet<(i64, u64)>,
+    ready: HashMap<u64, Ready>,
+    queue: Queue,
+    /// How many queued groups, and open ones that a producer has, are as old as this. An open one is as old as
+    /// its producer's policy was when it began, at least.
+    ages: BTreeMap<i64, u64>,
+    batches: BTreeMap<u64, Batch>,
+    due: BTreeSet<(u64, Due)>,
+    fates: BTreeMap<u64, Fate>,
+    /// What has large memory and is over; see [`Ledger::take_dead`].
+    dead: Dead,
+}
+
+/// What is left of groups that are over, to be dropped by who holds no lock.
+#[derive(Debug, Default)]
+pub struct Dead {
+    groups: Vec<Arc<Group>>,
+    items: Vec<Item>,
+}
+
+/// Where a ledger stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Standing {
+    /// V.
+    pub version: i64,
+    /// t.
+    pub target: i64,
+    /// d.
+    pub depth: Option<u32>,
+    /// Groups that could be admitted now.
+    pub capacity: u64,
+    /// Groups that are complete, and nobody has them.
+    pub queued: u64,
+    /// Groups that are with consumers.
+    pub out: u64,
+    /// Groups that were left by their producers.
+    pub suspended: u64,
+    /// The version of the oldest token of a group that is queued.
+    pub oldest: Option<i64>,
+    /// Whether nothing is admitted and sampled for the time being.
+    pub paused: bool,
+}
+
+impl Ledger {
+    /// An empty ledger.
+    ///
+    /// # Errors
+    ///
+    /// [`ConfigError`].
+    pub fn new(config: Arc<RolloutConfig>) -> Result<Self, ConfigError> {
+        config.check()?;
+        let filter = config.bound_filter()?;
+        let limiter = config.bound_limiter()?;
+        Ok(Self {
+            filter,
+            limiter,
+            version: 0,
+            target: 0,
+            formed: 0,
+            taken: 0,
+            depth: config.first_depth(),
+            offset: 0,
+            paused: false,
+            next_group: 0,
+            next_place: 0,
+            next_batch: 1,
+            rng: Rng::new(config.seed),
+            counts: Counts::default(),
+            sources: Sources::default(),
+            open: BTreeMap::new(),
+            suspended: BTreeSet::new(),
+            keys: HashMap::new(),
+            begun: BTreeSet::new(),
+            ready: HashMap::new(),
+            queue: Queue::new(config.order),
+            ages: BTreeMap::new(),
+            batches: BTreeMap::new(),
+            due: BTreeSet::new(),
+            fates: BTreeMap::new(),
+            dead: Dead::default(),
+            config,
+        })
+    }
+
+    /// What it was told at its birth.
+    pub fn config(&self) -> &Arc<RolloutConfig> {
+        &self.config
+    }
+
+    /// What it has counted.
+    pub fn counts(&self) -> Counts {
+        Counts { running: self.open.len() as u64, ..self.counts }
+    }
+
+    /// What it has counted for each producer.
+    pub fn sources(&self) -> &[Source] {
+        self.sources.all()
+    }
+
+    /// Where it stands.
+    pub fn standing(&self) -> Standing {
+        let oldest = self.queue.oldest().and_then(|id| self.ready.get(&id));
+        Standing {
+            version: self.version,
+            target: self.target,
+            depth: self.depth,
+            capacity: self.room().unwrap_or(0),
+            queued: self.queue.len() as u64,
+            out: (self.ready.len() - self.queue.len()) as u64,
+            suspended: self.suspended.len() as u64,
+            oldest: oldest.map(|ready| ready.group.oldest),
+            paused: self.paused,
+        }
+    }
+
+    /// Lets nothing be admitted and sampled, or ends that. Nobody has to remember it.
+    pub fn pause(&mut self, paused: bool) {
+        self.paused = paused;
+    }
+
+    /// Whether time may have changed something by now: then [`Change::Tick`] has something to do.
+    pub fn is_due(&self, now: u64) -> bool {
+        self.next_due().is_some_and(|due| due <= now)
+    }
+
+    /// When time will next change something.
+    pub fn next_due(&self) -> Option<u64> {
+        self.due.first().map(|(when, _)| *when)
+    }
+
+    /// What was let go of since the last call.
+    pub fn take_dead(&mut self) -> Dead {
+        std::mem::take(&mut self.dead)
+    }
+
+    /// Takes a complete group out of all lists but the queue.
+    fn remove_ready(&mut self, id: u64) -> Option<Ready> {
+        let ready = self.ready.remove(&id)?;
+        self.dead.groups.push(Arc::clone(&ready.group));
+        Some(ready)
+    }
+
+    /// Has something happen at a time, which never goes back.
+    ///
+    /// # Errors
+    ///
+    /// [`Refusal`].
+    pub fn apply(&mut self, now: u64, change: &Change) -> Result<Outcome, Refusal> {
+        self.pass(now);
+        match change {
+            Change::Admit(admit) => self.admit(now, admit),
+            Change::Append(append) => self.append(now, append),
+            Change::Fail { holds } => Ok(self.fail(holds)),
+            Change::Suspend { holds } => Ok(self.suspend(holds)),
+            Change::Resume { source, ttl_ms } => self.resume(now, source, *ttl_ms),
+            Change::Renew { holds } => Ok(self.renew(now, holds)),
+            Change::Publish { version } => self.publish(*version),
+            Change::Sample(want) => self.sample(now, want),
+            Change::Ack(lease) => self.ack(*lease),
+            Change::Nack(lease) => self.nack(*lease),
+            Change::Extend { lease, lease_ms } => self.extend(now, *lease, *lease_ms),
+            Change::Discard { groups } => Ok(self.discard(groups)),
+            Change::Reprioritize { priorities } => self.reprioritize(priorities),
+            Change::Tick => Ok(Outcome::Done),
+            Change::Shed => Ok(self.shed()),
+            Change::Deepen { depth } => self.deepen(*depth),
+            Change::Restore { version } => self.restore(*version),
+        }
+    }
+
+    /// Does what is due.
+    fn pass(&mut self, now: u64) {
+        while let Some((when, due)) = self.due.first().copied()
+            && when <= now
+        {
+            self.due.pop_first();
+            match due {
+                Due::Permit(id) => self.look_at_permit(when, id),
+                Due::Deadline(id) => self.meet_deadline(id),
+                Due::Lease(batch, rank) => self.expire_lease(batch, rank),
+            }
+        }
+    }
+
+    /// Groups that are there, in whatever state.
+    fn live(&self) -> u64 {
+        (self.open.len() + self.ready.len()) as u64
+    }
+
+    /// Groups that are accepted or run, and how many may be.
+    fn versions_allow(&self) -> Option<(u64, u64)> {
+        let depth = self.depth?;
+        let versions = (i64::from(depth) + self.version + 1).max(0) as u64;
+        let most = versions.saturating_mul(self.config.per_version());
+        let accepted = self.counts.accepted as i64 + self.offset;
+        Some((accepted.max(0) as u64 + self.open.len() as u64, most))
+    }
+
+    /// How many more groups may be made: at least one, or why not.
+    fn room(&self) -> Result<u64, Blocked> {
+        if self.paused {
+            return Err(Blocked::Paused);
+        }
+        let config = &self.config;
+        let running = u64::from(config.max_running).saturating_sub(self.open.len() as u64);
+        if running == 0 {
+            return Err(Blocked::Running(config.max_running));
+        }
+        let mut room = running;
+        if let Some((groups, most)) = self.versions_allow() {
+            if groups >= most {
+                return Err(Blocked::Ahead { groups, most, version: self.version });
+            }
+            room = room.min(most - groups);
+        }
+        // One that is used again and again makes room when another one comes.
+        let replaceable = if config.order == Order::Weighted { self.queue.len() as u64 } else { 0 };
+        let free = (u64::from(config.max_groups) + replaceable).saturating_sub(self.live());
+        if free == 0 {
+            return Err(Blocked::Full(config.max_groups));
+        }
+        room = room.min(free);
+        if let Some(limiter) = &self.limiter {
+            limiter.can_insert(&self.limited(), 1).map_err(Blocked::Limiter)?;
+        }
+        Ok(room)
+    }
+
+    /// Inserts and samples as the limiter sees them: a group counts when it is admitted.
+    fn limited(&self) -> limiter::Counts {
+        let inserts = self.counts.accepted + self.open.len() as u64;
+        let there = (self.open.len() + self.queue.len()) as u64;
+        let deletions = inserts.saturating_sub(there);
+        limiter::Counts { inserts, samples: self.counts.delivered, deletions }
+    }
+
+    fn publish(&mut self, version: i64) -> Result<Outcome, Refusal> {
+        if version < self.version {
+            let expected = format!("at least the learner's version {}", self.version);
+            return Err(value("version", expected, version));
+        }
+        self.version = version;
+        if version > self.target {
+            (self.target, self.formed, self.taken) = (version, 0, 0);
+            self.sweep();
+        }
+        self.end_history();
+        Ok(Outcome::Done)
+    }
+
+    fn deepen(&mut self, depth: u32) -> Result<Outcome, Refusal> {
+        let Some(most) = self.config.max_lag else {
+            return Err(value("pipeline_depth", "none, as there is no max_lag", depth));
+        };
+        if depth > most {
+            return Err(value("pipeline_depth", format!("at most max_lag {most}"), depth));
+        }
+        self.depth = Some(depth);
+        Ok(Outcome::Done)
+    }
+
+    /// Goes back, or on, to the learner's version: what was delivered and not used up is there again, and
+    /// admission counts as if exactly that many versions had been made.
+    fn restore(&mut self, version: i64) -> Result<Outcome, Refusal> {
+        if version < 0 {
+            return Err(value("version", "0 or more", version));
+        }
+        self.version = version;
+        (self.target, self.formed, self.taken) = (version, 0, 0);
+        self.take_back_all();
+        self.sweep();
+        let used = version as u64 * self.config.per_version();
+        let unused = self.ready.len() as u64;
+        self.offset = (used + unused) as i64 - self.counts.accepted as i64;
+        Ok(Outcome::Done)
+    }
+
+    /// The oldest version that may be delivered.
+    fn bound(&self) -> Option<i64> {
+        self.config.max_lag.map(|lag| self.target - i64::from(lag))
+    }
+
+    /// Whether groups that are too old go.
+    fn drops(&self) -> bool {
+        matches!(self.config.on_stale, OnStale::Drop | OnStale::Wait)
+    }
+
+    /// Lets go of what can't be delivered any more.
+    fn sweep(&mut self) {
+        let Some(bound) = self.bound().filter(|_| self.drops()) else { return };
+        let stale: Vec<u64> = self.queue.up_to(bound - 1).collect();
+        for id in stale {
+            self.let_go(id);
+        }
+        while let Some((oldest, id)) = self.begun.first().copied()
+            && oldest < bound
+        {
+            self.counts.stale += 1;
+            self.reject(id, Fate::Stale);
+        }
+    }
+
+    /// Removes a complete group that is too old. Another one may be made for it, unless it was of use.
+    fn let_go(&mut self, id: u64) {
+        if self.ready.get(&id).is_some_and(|ready| ready.uses > 0) {
+            return self.retire(id);
+        }
+        self.counts.stale += 1;
+        self.filter_out(id, Fate::Stale);
+    }
+
+    /// Removes a complete group that was of use.
+    fn retire(&mut self, id: u64) {
+        if let Some(ready) = self.remove_ready(id) {
+            self.leave_queue(&ready);
+            self.counts.retired += 1;
+            self.note(id, Fate::Over);
+        }
+    }
+
+    /// Removes a complete group that is not wanted.
+    fn filter_out(&mut self, id: u64, fate: Fate) {
+        let Some(ready) = self.remove_ready(id) else { return };
+        self.leave_queue(&ready);
+        self.counts.accepted -= 1;
+        self.counts.filtered += 1;
+        let tokens = ready.group.tokens;
+        self.sources.count(&ready.group.source, |source| {
+            source.accepted -= 1;
+            source.filtered += 1;
+            source.tokens -= tokens;
+        });
+        self.note(id, fate);
+    }
+
+    fn leave_queue(&mut self, ready: &Ready) {
+        if !ready.is_out {
+            self.queue.remove(&ready.place());
+            self.forget_age(ready.group.oldest);
+        }
+    }
+
+    fn enter_queue(&mut self, ready: &Ready) {
+        self.queue.insert(&ready.place());
+        *self.ages.entry(ready.group.oldest).or_default() += 1;
+    }
+
+    fn forget_age(&mut self, age: i64) {
+        if let Some(count) = self.ages.get_mut(&age) {
+            *count -= 1;
+            if *count == 0 {
+                self.ages.remove(&age);
+            }
+        }
+    }
+
+    fn note(&mut self, id: u64, fate: Fate) {
+        self.fates.insert(id, fate);
+        if self.fates.len() > FATES {
+            self.fates.pop_first();
+        }
+    }
+
+    /// How a group ended, or that it did not.
+    fn fate(&self, id: u64) -> Fate {
+        if self.open.contains_key(&id) {
+            return Fate::Running;
+        }
+        if self.ready.contains_key(&id) {
+            return Fate::Complete;
+        }
+        self.fates.get(&id).copied().unwrap_or(Fate::Over)
+    }
+
+    fn discard(&mut self, groups: &[u64]) -> Outcome {
+        let mut count = 0;
+        for id in groups {
+            if self.ready.get(id).is_some_and(|ready| !ready.is_out) {
+                self.counts.discarded += 1;
+                self.filter_out(*id, Fate::Filtered);
+                count += 1;
+            }
+        }
+        Outcome::Count(count)
+    }
+
+    fn reprioritize(&mut self, priorities: &[(u64, f64)]) -> Result<Outcome, Refusal> {
+        for (_, priority) in priorities {
+            check_priority(*priority)?;
+        }
+        let mut count = 0;
+        for (id, priority) in priorities {
+            if let Some(ready) = self.ready.get_mut(id) {
+                ready.priority = *priority;
+                if !ready.is_out {
+                    self.queue.reprioritize(&ready.place());
+                }
+                count += 1;
+            }
+        }
+        Ok(Outcome::Count(count))
+    }
+
+    /// Lets go of the group of the oldest tokens, because batches wait for younger ones.
+    fn shed(&mut self) -> Outcome {
+        let Some(id) = self.queue.oldest() else { return Outcome::Count(0) };
+        self.let_go(id);
+        Outcome::Count(1)
+    }
+}
+
+fn check_priority(priority: f64) -> Result<(), Refusal> {
+    if (0.0..=1e100).contains(&priority) {
+        return Ok(());
+    }
+    Err(value("priority", "a number from 0 to 1e100", priority))
+}

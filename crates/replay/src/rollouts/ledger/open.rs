@@ -1,0 +1,520 @@
+//! Groups that are made.
+
+use std::sync::Arc;
+
+use super::change::value;
+use super::{
+    Admit, Append, Blocked, Due, Fate, Hold, Ledger, MAX_ADMITTED, MAX_KEY, Outcome, Permit, Ready,
+    Refusal, check_priority,
+};
+use crate::rollouts::config::{OnExpiry, Order};
+use crate::rollouts::item::{Group, Item};
+use crate::rollouts::schema::{MAX_BLOBS, MAX_COLUMN_NAME};
+
+/// See the [module](self).
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Open {
+    pub(super) key: String,
+    pub(super) source: String,
+    pub(super) admitted: i64,
+    pub(super) dispatched: i64,
+    /// The version of its oldest token, once it has one.
+    pub(super) oldest: Option<i64>,
+    pub(super) items: Vec<Item>,
+    pub(super) finished: u32,
+    pub(super) attempt: u32,
+    pub(super) ttl_ms: u64,
+    /// When the permit is over; `None` while nobody has it.
+    pub(super) expires: Option<u64>,
+    /// When it is looked whether it is. That may be earlier: a sign of life moves only the one above.
+    pub(super) looked_at: u64,
+    pub(super) deadline: Option<u64>,
+    pub(super) priority: f64,
+}
+
+impl Open {
+    /// How old it counts.
+    pub(super) fn age(&self) -> i64 {
+        self.oldest.map_or(self.dispatched, |oldest| oldest.min(self.dispatched))
+    }
+
+    fn permit(&self, id: u64, version: i64) -> Permit {
+        let (hold, key) = (Hold { group: id, attempt: self.attempt }, self.key.clone());
+        Permit { hold, key, version, ttl_ms: self.ttl_ms }
+    }
+}
+
+impl Append {
+    /// What can be told of it without a ledger.
+    fn check(&self, ledger: &Ledger) -> Result<(), Refusal> {
+        let config = &ledger.config;
+        check_priority(self.priority)?;
+        let most = config.most_items();
+        if self.item >= most {
+            let expected = format!("below group_size + redundancy = {most}");
+            return Err(value("item", expected, self.item));
+        }
+        let segment = &*self.segment;
+        if segment.tokens > config.max_tokens {
+            let expected = format!("at most max_tokens = {}", config.max_tokens);
+            return Err(value("tokens of an item", expected, segment.tokens));
+        }
+        let wanted = segment.tokens as usize * config.schema.token_bytes();
+        if segment.bytes.len() != wanted {
+            let expected = format!("{wanted}, for {} tokens", segment.tokens);
+            return Err(value("bytes of a segment", expected, segment.bytes.len()));
+        }
+        let told: u64 = segment.runs.iter().map(|run| u64::from(run.tokens)).sum();
+        if told != u64::from(segment.tokens) {
+            let expected = format!("of {} tokens, as many as there are", segment.tokens);
+            return Err(value("versions", expected, format!("those of {told}")));
+        }
+        if segment.runs.iter().any(|run| run.tokens == 0) {
+            return Err(value("tokens of a version", "at least one", 0));
+        }
+        if let Some(run) = segment.runs.iter().find(|run| run.version < 0) {
+            return Err(value("version of a token", "0 or more", run.version));
+        }
+        let Some(finish) = &self.finish else { return Ok(()) };
+        let wanted = config.schema.field_bytes();
+        if finish.fields.len() != wanted {
+            return Err(value("bytes of the fields of an item", wanted, finish.fields.len()));
+        }
+        if finish.blobs.len() > MAX_BLOBS {
+            let expected = format!("at most {MAX_BLOBS}");
+            return Err(value("blobs of an item", expected, finish.blobs.len()));
+        }
+        if let Some((name, _)) = finish.blobs.iter().find(|(name, _)| name.len() > MAX_COLUMN_NAME)
+        {
+            let expected = format!("of at most {MAX_COLUMN_NAME} bytes");
+            return Err(value("name of a blob", expected, format!("one of {}", name.len())));
+        }
+        let bytes: usize = finish.blobs.iter().map(|(_, bytes)| bytes.len()).sum();
+        if bytes > config.max_blob_bytes as usize {
+            let expected = format!("at most max_blob_bytes = {}", config.max_blob_bytes);
+            return Err(value("bytes of an item's blobs", expected, bytes));
+        }
+        Ok(())
+    }
+}
+
+fn check_name(what: &'static str, name: &str) -> Result<(), Refusal> {
+    if name.len() > MAX_KEY {
+        return Err(value(
+            what,
+            format!("of at most {MAX_KEY} bytes"),
+            format!("one of {}", name.len()),
+        ));
+    }
+    Ok(())
+}
+
+impl Ledger {
+    fn ttl(&self, wanted: Option<u64>) -> Result<u64, Refusal> {
+        match wanted {
+            None => Ok(self.config.permit_ttl_ms),
+            Some(0) => Err(value("ttl", "at least a millisecond", 0)),
+            Some(ttl) => Ok(ttl.min(u64::MAX >> 16)),
+        }
+    }
+
+    pub(super) fn admit(&mut self, now: u64, admit: &Admit) -> Result<Outcome, Refusal> {
+        let Admit { count, source, key, version, ttl_ms } = admit;
+        check_name("key of a group", key)?;
+        check_name("name of a source", source)?;
+        if *count == 0 || *count > MAX_ADMITTED {
+            return Err(value("groups to admit", format!("from 1 to {MAX_ADMITTED}"), count));
+        }
+        if !key.is_empty() && *count != 1 {
+            return Err(value("groups to admit under a key", 1, count));
+        }
+        if let Some(version) = version.filter(|version| *version < 0) {
+            return Err(value("version", "0 or more", version));
+        }
+        let ttl = self.ttl(*ttl_ms)?;
+        if let Some(id) = self.keys.get(key).copied().filter(|_| !key.is_empty())
+            && let Some(open) = self.open.get(&id)
+        {
+            let permit = open.permit(id, self.version);
+            self.touch(now, id);
+            return Ok(Outcome::Admitted(vec![permit]));
+        }
+        let mut permits = Vec::new();
+        for _ in 0..*count {
+            let room = match self.room() {
+                Err(blocked) if permits.is_empty() => return Err(blocked.into()),
+                Err(_) => break,
+                Ok(room) => room,
+            };
+            let spare = u64::from(self.config.max_groups).saturating_sub(self.live());
+            if spare == 0 && room > 0 {
+                self.retire_oldest();
+            }
+            permits.push(self.open_group(now, source, key, *version, ttl));
+        }
+        Ok(Outcome::Admitted(permits))
+    }
+
+    fn open_group(
+        &mut self,
+        now: u64,
+        source: &str,
+        key: &str,
+        version: Option<i64>,
+        ttl_ms: u64,
+    ) -> Permit {
+        let id = self.next_group;
+        self.next_group += 1;
+        let expires = now.saturating_add(ttl_ms);
+        let deadline = self.config.group_deadline_ms.map(|after| now.saturating_add(after));
+        let open = Open {
+            key: key.into(),
+            source: source.into(),
+            admitted: self.version,
+            dispatched: version.unwrap_or(self.version),
+            oldest: None,
+            items: Vec::new(),
+            finished: 0,
+            attempt: 0,
+            ttl_ms,
+            expires: Some(expires),
+            looked_at: expires,
+            deadline,
+            priority: 1.0,
+        };
+        let permit = open.permit(id, self.version);
+        self.due.insert((expires, Due::Permit(id)));
+        if let Some(deadline) = deadline {
+            self.due.insert((deadline, Due::Deadline(id)));
+        }
+        if !key.is_empty() {
+            self.keys.insert(key.into(), id);
+        }
+        *self.ages.entry(open.age()).or_default() += 1;
+        self.counts.submitted += 1;
+        self.sources.count(source, |source| {
+            source.submitted += 1;
+            source.running += 1;
+        });
+        self.open.insert(id, open);
+        permit
+    }
+
+    /// Whether a group is open, and the producer's.
+    fn holds(&self, hold: Hold) -> bool {
+        self.open.get(&hold.group).is_some_and(|open| open.attempt == hold.attempt)
+    }
+
+    /// Takes a sign of life of the producer of an open group.
+    fn touch(&mut self, now: u64, id: u64) {
+        if let Some(open) = self.open.get_mut(&id)
+            // One that was left has nobody whose life there could be a sign of.
+            && let Some(expires) = &mut open.expires
+        {
+            *expires = now.saturating_add(open.ttl_ms);
+        }
+    }
+
+    pub(super) fn append(&mut self, now: u64, append: &Append) -> Result<Outcome, Refusal> {
+        append.check(self)?;
+        let Hold { group: id, attempt } = append.hold;
+        if id >= self.next_group {
+            return Err(Refusal::Unknown(id));
+        }
+        let Some(open) = self.open.get_mut(&id) else {
+            return Ok(Outcome::Appended(self.fate(id)));
+        };
+        if open.attempt != attempt {
+            self.counts.fenced += 1;
+            return Ok(Outcome::Appended(Fate::Expired));
+        }
+        let at = append.item as usize;
+        let item = open.items.get(at);
+        let there = item.map_or(0, |item| item.segments.len()) as u32;
+        let is_finished = item.is_some_and(|item| item.finish.is_some());
+        let is_empty = append.segment.tokens == 0;
+        if append.sequence < there || (is_finished && is_empty && append.sequence == there) {
+            self.counts.duplicates += 1;
+            self.touch(now, id);
+            return Ok(Outcome::Appended(Fate::Running));
+        }
+        if is_finished {
+            let got = format!("segment {} of it", append.sequence);
+            let expected =
+                format!("one that is not finished; item {} of group {id} is", append.item);
+            return Err(value("item to append to", expected, got));
+        }
+        if append.sequence > there {
+            let expected = format!("{there}, the next one of item {} of group {id}", append.item);
+            return Err(value("number of a segment", expected, append.sequence));
+        }
+        let tokens = item.map_or(0, Item::tokens).saturating_add(append.segment.tokens);
+        if tokens > self.config.max_tokens {
+            let expected = format!("at most max_tokens = {}", self.config.max_tokens);
+            return Err(value("tokens of an item", expected, tokens));
+        }
+        while open.items.len() <= at {
+            let index = open.items.len() as u32;
+            open.items.push(Item { index, ..Item::default() });
+        }
+        let before = (open.age(), open.oldest);
+        if let Some(item) = open.items.get_mut(at) {
+            if !is_empty {
+                item.segments.push(Arc::clone(&append.segment));
+            }
+            item.finish.clone_from(&append.finish);
+        }
+        if append.finish.is_some() {
+            open.finished += 1;
+            open.priority = append.priority;
+        }
+        open.oldest = match (open.oldest, append.segment.oldest()) {
+            (Some(a), Some(b)) => Some(a.min(b)),
+            (a, b) => a.or(b),
+        };
+        let after = (open.age(), open.oldest);
+        let is_complete = open.finished >= self.config.group_size;
+        self.counts.tokens += u64::from(append.segment.tokens);
+        if before.0 != after.0 {
+            // It is a producer's, since the attempt is that of a permit that stands.
+            self.forget_age(before.0);
+            *self.ages.entry(after.0).or_default() += 1;
+        }
+        if before.1 != after.1 {
+            if let Some(oldest) = before.1 {
+                self.begun.remove(&(oldest, id));
+            }
+            if let Some(oldest) = after.1 {
+                self.begun.insert((oldest, id));
+            }
+        }
+        if is_complete {
+            return Ok(Outcome::Appended(self.complete(id)));
+        }
+        self.touch(now, id);
+        // One token that is too old makes the group too old, so nobody need make the rest of it.
+        if self.drops() && self.bound().is_some_and(|bound| after.1.is_some_and(|v| v < bound)) {
+            self.counts.stale += 1;
+            self.reject(id, Fate::Stale);
+            return Ok(Outcome::Appended(Fate::Stale));
+        }
+        Ok(Outcome::Appended(Fate::Running))
+    }
+
+    /// Takes a group out of all lists of open ones.
+    fn close(&mut self, id: u64) -> Option<Open> {
+        let open = self.open.remove(&id)?;
+        self.due.remove(&(open.looked_at, Due::Permit(id)));
+        if let Some(deadline) = open.deadline {
+            self.due.remove(&(deadline, Due::Deadline(id)));
+        }
+        if self.keys.get(&open.key) == Some(&id) {
+            self.keys.remove(&open.key);
+        }
+        if let Some(oldest) = open.oldest {
+            self.begun.remove(&(oldest, id));
+        }
+        if !self.suspended.remove(&id) {
+            self.forget_age(open.age());
+        }
+        self.sources.count(&open.source, |source| source.running -= 1);
+        Some(open)
+    }
+
+    pub(super) fn reject(&mut self, id: u64, fate: Fate) {
+        let Some(mut open) = self.close(id) else { return };
+        self.dead.items.append(&mut open.items);
+        self.counts.rejected += 1;
+        self.sources.count(&open.source, |source| source.rejected += 1);
+        self.note(id, fate);
+    }
+
+    /// Makes a group of the items that are finished.
+    fn complete(&mut self, id: u64) -> Fate {
+        let Some(open) = self.close(id) else { return Fate::Over };
+        let begun = open.items.iter().filter(|item| !item.segments.is_empty()).count();
+        let (items, surplus): (Vec<Item>, Vec<Item>) =
+            open.items.into_iter().partition(|item| item.finish.is_some());
+        self.dead.items.extend(surplus);
+        self.counts.surplus += begun.saturating_sub(items.len()) as u64;
+        if items.len() < self.config.group_size as usize {
+            self.counts.short += 1;
+        }
+        let oldest = items.iter().filter_map(Item::oldest).min().unwrap_or(open.dispatched);
+        let newest = items.iter().filter_map(Item::newest).max().unwrap_or(open.dispatched);
+        let tokens = items.iter().map(|item| u64::from(item.tokens())).sum();
+        let is_stale = self.drops() && self.bound().is_some_and(|bound| oldest < bound);
+        let fate = match &self.filter {
+            _ if is_stale => Fate::Stale,
+            Some(filter) => {
+                let schema = &self.config.schema;
+                let kept = filter.keeps(items.len(), |field, item| {
+                    let Some(item) = items.get(item) else { return f64::NAN };
+                    if field == schema.fields.len() {
+                        return item.tokens().into();
+                    }
+                    let finish = item.finish.as_ref();
+                    finish.map_or(f64::NAN, |finish| schema.number(field, &finish.fields))
+                });
+                if kept { Fate::Complete } else { Fate::Filtered }
+            }
+            None => Fate::Complete,
+        };
+        if fate != Fate::Complete {
+            self.counts.stale += u64::from(fate == Fate::Stale);
+            self.counts.filtered += 1;
+            self.sources.count(&open.source, |source| source.filtered += 1);
+            self.note(id, fate);
+            self.dead.items.extend(items);
+            return fate;
+        }
+        self.counts.accepted += 1;
+        self.sources.count(&open.source, |source| {
+            source.accepted += 1;
+            source.tokens += tokens;
+        });
+        let Open { key, source, admitted, dispatched, priority, .. } = open;
+        let completed = self.version;
+        let group = Group {
+            id,
+            key,
+            source,
+            admitted,
+            dispatched,
+            oldest,
+            newest,
+            completed,
+            items,
+            tokens,
+        };
+        let (place, group) = (self.next_place, Arc::new(group));
+        self.next_place += 1;
+        let ready = Ready { group, priority, place, uses: 0, is_out: false };
+        self.enter_queue(&ready);
+        self.ready.insert(id, ready);
+        Fate::Complete
+    }
+
+    pub(super) fn fail(&mut self, holds: &[Hold]) -> Outcome {
+        let mut count = 0;
+        for hold in holds {
+            if self.holds(*hold) {
+                self.reject(hold.group, Fate::Rejected);
+                count += 1;
+            }
+        }
+        Outcome::Count(count)
+    }
+
+    pub(super) fn suspend(&mut self, holds: &[Hold]) -> Outcome {
+        let mut count = 0;
+        for hold in holds {
+            if self.holds(*hold) && !self.suspended.contains(&hold.group) {
+                self.leave(hold.group);
+                count += 1;
+            }
+        }
+        Outcome::Count(count)
+    }
+
+    /// Has a group wait for another producer.
+    fn leave(&mut self, id: u64) {
+        let Some(open) = self.open.get_mut(&id) else { return };
+        // Whoever had it and wakes up is told from whoever goes on with it.
+        open.attempt += 1;
+        open.expires = None;
+        self.due.remove(&(open.looked_at, Due::Permit(id)));
+        if self.keys.get(&open.key) == Some(&id) {
+            self.keys.remove(&open.key);
+        }
+        let age = open.age();
+        self.suspended.insert(id);
+        // Nobody promises it any more, so no batch waits for it.
+        self.forget_age(age);
+    }
+
+    pub(super) fn resume(
+        &mut self,
+        now: u64,
+        source: &str,
+        ttl_ms: Option<u64>,
+    ) -> Result<Outcome, Refusal> {
+        check_name("name of a source", source)?;
+        let ttl_ms = self.ttl(ttl_ms)?;
+        if self.paused {
+            return Err(Blocked::Paused.into());
+        }
+        let Some(id) = self.suspended.pop_first() else {
+            return Err(Blocked::NoneSuspended.into());
+        };
+        let expires = now.saturating_add(ttl_ms);
+        let Some(open) = self.open.get_mut(&id) else { return Err(Refusal::Unknown(id)) };
+        (open.ttl_ms, open.expires, open.looked_at) = (ttl_ms, Some(expires), expires);
+        let before = std::mem::replace(&mut open.source, source.into());
+        if !open.key.is_empty() {
+            // Another group may have the name by now; then it is that one's.
+            self.keys.entry(open.key.clone()).or_insert(id);
+        }
+        let (permit, items) = (open.permit(id, self.version), open.items.clone());
+        *self.ages.entry(open.age()).or_default() += 1;
+        self.due.insert((expires, Due::Permit(id)));
+        self.counts.resumed += 1;
+        // It is another producer's from here on, in all counts.
+        self.sources.count(&before, |source| {
+            source.submitted -= 1;
+            source.running -= 1;
+        });
+        self.sources.count(source, |source| {
+            source.submitted += 1;
+            source.running += 1;
+        });
+        Ok(Outcome::Resumed(permit, items))
+    }
+
+    pub(super) fn renew(&mut self, now: u64, holds: &[Hold]) -> Outcome {
+        let mut count = 0;
+        for hold in holds {
+            if self.holds(*hold) {
+                self.touch(now, hold.group);
+                count += 1;
+            }
+        }
+        Outcome::Count(count)
+    }
+
+    pub(super) fn look_at_permit(&mut self, now: u64, id: u64) {
+        let Some(open) = self.open.get_mut(&id) else { return };
+        let Some(expires) = open.expires else { return };
+        if expires > now {
+            open.looked_at = expires;
+            self.due.insert((expires, Due::Permit(id)));
+            return;
+        }
+        self.counts.expired += 1;
+        match self.config.on_expiry {
+            OnExpiry::Reject => self.reject(id, Fate::Expired),
+            OnExpiry::Suspend => self.leave(id),
+        }
+    }
+
+    pub(super) fn meet_deadline(&mut self, id: u64) {
+        let Some(open) = self.open.get_mut(&id) else { return };
+        open.deadline = None;
+        if open.finished >= self.config.min_group_size {
+            self.complete(id);
+        } else {
+            self.counts.late += 1;
+            self.reject(id, Fate::Rejected);
+        }
+    }
+
+    /// Has the complete group that was admitted first make room, where groups are used again and again.
+    fn retire_oldest(&mut self) {
+        if self.config.order != Order::Weighted {
+            return;
+        }
+        if let Some(id) = self.queue.oldest() {
+            self.retire(id);
+        }
+    }
+}

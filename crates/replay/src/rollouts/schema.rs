@@ -1,0 +1,164 @@
+//! What the items of a rollout table look like.
+//!
+//! An item is a sequence of tokens. For each token there is a value of every [column](Schema::columns), for the
+//! item as a whole one of every [field](Schema::fields), and it may carry blobs of bytes under names.
+
+use std::collections::HashSet;
+
+use crate::spec::Dtype;
+
+/// The most columns, and the most fields.
+pub const MAX_COLUMNS: usize = 64;
+/// The longest name of a column, a field or a blob.
+pub const MAX_COLUMN_NAME: usize = 255;
+/// The most blobs of an item.
+pub const MAX_BLOBS: usize = 64;
+
+/// What filters call the number of tokens of an item.
+pub const LENGTH: &str = "length";
+
+/// A name and a type.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Column {
+    /// What it is called.
+    pub name: String,
+    /// What each value is.
+    pub dtype: Dtype,
+}
+
+/// See the [module](self).
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Schema {
+    /// Of every token.
+    pub columns: Vec<Column>,
+    /// Of every item.
+    pub fields: Vec<Column>,
+    /// The column that says which tokens count, by its place.
+    pub mask: Option<usize>,
+}
+
+/// A schema that can't work.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum SchemaError {
+    /// There is nothing to store.
+    #[error("a rollout table needs at least one column of tokens")]
+    Empty,
+    /// Too many.
+    #[error("at most {MAX_COLUMNS} columns and as many fields, got {0}")]
+    TooMany(usize),
+    /// Another name.
+    #[error("a column's name must have from 1 to {MAX_COLUMN_NAME} bytes, got {0:?}")]
+    Name(String),
+    /// Columns and fields have names of their own.
+    #[error("there are two columns or fields named {0:?}")]
+    Twice(String),
+    /// It is the number of tokens.
+    #[error("no field may be named {LENGTH:?}: that is what filters call the number of tokens")]
+    Length,
+    /// A type that a column can't have.
+    #[error("column {0:?} has a type without a size")]
+    Dtype(String),
+    /// A mask is a column.
+    #[error("the mask must be one of the {0} columns, and a number or a bool")]
+    Mask(usize),
+}
+
+impl Schema {
+    /// Whether it can work.
+    ///
+    /// # Errors
+    ///
+    /// [`SchemaError`].
+    pub fn check(&self) -> Result<(), SchemaError> {
+        if self.columns.is_empty() {
+            return Err(SchemaError::Empty);
+        }
+        let most = self.columns.len().max(self.fields.len());
+        if most > MAX_COLUMNS {
+            return Err(SchemaError::TooMany(most));
+        }
+        let mut names = HashSet::new();
+        for column in self.columns.iter().chain(&self.fields) {
+            if column.name.is_empty() || column.name.len() > MAX_COLUMN_NAME {
+                return Err(SchemaError::Name(column.name.clone()));
+            }
+            if !names.insert(&column.name) {
+                return Err(SchemaError::Twice(column.name.clone()));
+            }
+            if column.dtype.itemsize() == 0 {
+                return Err(SchemaError::Dtype(column.name.clone()));
+            }
+        }
+        if self.fields.iter().any(|field| field.name == LENGTH) {
+            return Err(SchemaError::Length);
+        }
+        if let Some(mask) = self.mask {
+            let found = self.columns.get(mask).map(|column| column.dtype);
+            let is_number = matches!(
+                found,
+                Some(Dtype::Bool | Dtype::Int(_) | Dtype::UInt(_) | Dtype::Float(_))
+            );
+            if !is_number {
+                return Err(SchemaError::Mask(self.columns.len()));
+            }
+        }
+        Ok(())
+    }
+
+    /// Bytes of a token in all columns.
+    pub fn token_bytes(&self) -> usize {
+        self.columns.iter().map(|column| column.dtype.itemsize()).sum()
+    }
+
+    /// Bytes of an item's fields.
+    pub fn field_bytes(&self) -> usize {
+        self.fields.iter().map(|field| field.dtype.itemsize()).sum()
+    }
+
+    /// The names that a filter may use: the fields, then the length.
+    pub(super) fn filter_names(&self) -> Vec<&str> {
+        self.fields.iter().map(|field| field.name.as_str()).chain([LENGTH]).collect()
+    }
+
+    /// The value of a field as filters see it; NaN for what is no number.
+    pub(super) fn number(&self, field: usize, bytes: &[u8]) -> f64 {
+        let start: usize = self.fields.iter().take(field).map(|field| field.dtype.itemsize()).sum();
+        let Some(dtype) = self.fields.get(field).map(|field| field.dtype) else { return f64::NAN };
+        let Some(bytes) = bytes.get(start..start + dtype.itemsize()) else { return f64::NAN };
+        number(dtype, bytes).unwrap_or(f64::NAN)
+    }
+}
+
+/// A value as a double, rounded if need be.
+fn number(dtype: Dtype, bytes: &[u8]) -> Option<f64> {
+    Some(match (dtype, bytes.len()) {
+        (Dtype::Bool | Dtype::UInt(1), 1) => f64::from(*bytes.first()?),
+        (Dtype::UInt(2), 2) => u16::from_ne_bytes(bytes.try_into().ok()?).into(),
+        (Dtype::UInt(4), 4) => u32::from_ne_bytes(bytes.try_into().ok()?).into(),
+        (Dtype::UInt(8), 8) => u64::from_ne_bytes(bytes.try_into().ok()?) as f64,
+        (Dtype::Int(1), 1) => i8::from_ne_bytes(bytes.try_into().ok()?).into(),
+        (Dtype::Int(2), 2) => i16::from_ne_bytes(bytes.try_into().ok()?).into(),
+        (Dtype::Int(4), 4) => i32::from_ne_bytes(bytes.try_into().ok()?).into(),
+        (Dtype::Int(8), 8) => i64::from_ne_bytes(bytes.try_into().ok()?) as f64,
+        (Dtype::Float(4), 4) => f32::from_ne_bytes(bytes.try_into().ok()?).into(),
+        (Dtype::Float(8), 8) => f64::from_ne_bytes(bytes.try_into().ok()?),
+        (Dtype::Float(2), 2) => half(u16::from_ne_bytes(bytes.try_into().ok()?)),
+        (Dtype::BFloat16, 2) => {
+            f32::from_bits(u32::from(u16::from_ne_bytes(bytes.try_into().ok()?)) << 16).into()
+        }
+        _ => return None,
+    })
+}
+
+/// IEEE 754 binary16.
+fn half(bits: u16) -> f64 {
+    let sign = if bits >> 15 == 0 { 1.0 } else { -1.0 };
+    let (exponent, fraction) = (i32::from(bits >> 10 & 31), f64::from(bits & 1023));
+    sign * match exponent {
+        0 => fraction * 2f64.powi(-24),
+        31 if fraction == 0.0 => f64::INFINITY,
+        31 => f64::NAN,
+        _ => (1.0 + fraction / 1024.0) * 2f64.powi(exponent - 15),
+    }
+}

@@ -1,0 +1,361 @@
+//! A ledger that threads share, and wait for.
+//!
+//! # Invariants
+//!
+//! 1. Whatever happens, happens under the lock, at one moment; what was over in time by then comes before it.
+//! 2. Payload is made before the lock is taken, and dropped after it is let go.
+//! 3. Whoever is kept waiting is woken when something may have changed that, or when time will.
+
+use std::ops::ControlFlow;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Waker;
+use std::time::{Duration, Instant};
+
+use echoic_memory::signal::Signal;
+
+use super::config::{ConfigError, RolloutConfig};
+use super::idle::{Idle, Idling, Sides};
+use super::ledger::{Blocked, Change, Counts, Fate, Ledger, Outcome, Refusal, Source, Standing};
+use super::tuner::Tuner;
+use crate::limiter::Reason;
+use crate::stream::{Wait, WaitOver};
+
+/// Which of those who wait.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Side {
+    /// Producers, for a permit or a group to go on with.
+    Producers,
+    /// Consumers, for a batch.
+    Consumers,
+}
+
+impl Change {
+    /// Who waits for this, if it can be kept waiting.
+    pub fn side(&self) -> Option<Side> {
+        match self {
+            Self::Admit(_) | Self::Resume { .. } => Some(Side::Producers),
+            Self::Sample(_) => Some(Side::Consumers),
+            _ => None,
+        }
+    }
+}
+
+/// Why a call that may wait came to nothing.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum CallError {
+    /// It waited for as long as it may, for this.
+    #[error("{0}")]
+    TimedOut(Blocked),
+    /// The caller has something else to do.
+    #[error("interrupted")]
+    Interrupted,
+    /// The table is closed.
+    #[error("the table is closed")]
+    Closed,
+    /// It was refused.
+    #[error(transparent)]
+    Refused(Refusal),
+}
+
+/// The numbers of a rollout table.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RolloutInfo {
+    /// What was counted.
+    pub counts: Counts,
+    /// Where it stands.
+    pub standing: Standing,
+    /// What was counted for each producer.
+    pub sources: Vec<Source>,
+    /// What producers waited for.
+    pub producers: Sides,
+    /// What consumers waited for.
+    pub consumers: Sides,
+}
+
+struct Core {
+    ledger: Ledger,
+    tuner: Option<Tuner>,
+    is_closed: bool,
+}
+
+/// See the [module](self).
+pub struct RolloutTable {
+    config: Arc<RolloutConfig>,
+    metadata: Vec<u8>,
+    core: Mutex<Core>,
+    /// What moments are counted from; the first one is `began` milliseconds.
+    epoch: Instant,
+    began: u64,
+    producers: Signal,
+    consumers: Signal,
+    versions: Signal,
+    producers_idle: Idle,
+    consumers_idle: Idle,
+}
+
+impl std::fmt::Debug for RolloutTable {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("RolloutTable").field("name", &self.config.name).finish_non_exhaustive()
+    }
+}
+
+impl RolloutTable {
+    /// An empty table.
+    ///
+    /// # Errors
+    ///
+    /// [`ConfigError`].
+    pub fn new(config: RolloutConfig) -> Result<Self, ConfigError> {
+        Ok(Self::of(Ledger::new(Arc::new(config))?, 0))
+    }
+
+    /// A table of a ledger, at a time.
+    pub fn of(ledger: Ledger, began: u64) -> Self {
+        let config = Arc::clone(ledger.config());
+        let tuner = config.auto_tune.then(Tuner::default);
+        Self {
+            core: Mutex::new(Core { ledger, tuner, is_closed: false }),
+            config,
+            metadata: Vec::new(),
+            epoch: Instant::now(),
+            began,
+            producers: Signal::default(),
+            consumers: Signal::default(),
+            versions: Signal::default(),
+            producers_idle: Idle::default(),
+            consumers_idle: Idle::default(),
+        }
+    }
+
+    /// Keeps some bytes with the table, for the layers above.
+    #[must_use]
+    pub fn with_metadata(mut self, metadata: Vec<u8>) -> Self {
+        self.metadata = metadata;
+        self
+    }
+
+    /// What the layers above keep with it; empty, if nothing.
+    pub fn metadata(&self) -> &[u8] {
+        &self.metadata
+    }
+
+    /// What it was told at its birth.
+    pub fn config(&self) -> &Arc<RolloutConfig> {
+        &self.config
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Core> {
+        // A panic in a section is a bug of ours; to refuse all further work would not mend it.
+        self.core.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The time by the table's clock, in milliseconds.
+    pub fn now(&self) -> u64 {
+        let passed = self.epoch.elapsed().as_millis();
+        self.began.saturating_add(u64::try_from(passed).unwrap_or(u64::MAX))
+    }
+
+    /// Has something happen, if it can without waiting.
+    ///
+    /// # Errors
+    ///
+    /// [`CallError::Refused`] or [`CallError::Closed`].
+    pub fn apply(&self, change: &Change) -> Result<Outcome, CallError> {
+        let mut core = self.lock();
+        if core.is_closed {
+            return Err(CallError::Closed);
+        }
+        let now = self.now();
+        let was_due = core.ledger.is_due(now);
+        let mut applied = core.ledger.apply(now, change);
+        // Room for younger groups is made by those that keep batches waiting.
+        while let Err(Refusal::Blocked(Blocked::MeanLag)) = applied
+            && core.ledger.standing().capacity == 0
+            && core.ledger.apply(now, &Change::Shed) == Ok(Outcome::Count(1))
+        {
+            applied = core.ledger.apply(now, change);
+        }
+        if let (Change::Publish { .. }, Ok(_)) = (change, &applied) {
+            self.tune(&mut core, now);
+        }
+        let dead = core.ledger.take_dead();
+        drop(core);
+        drop(dead);
+        if was_due {
+            self.wake_all();
+        } else if let Ok(outcome) = &applied {
+            self.wake_for(change, outcome);
+        }
+        applied.map_err(CallError::Refused)
+    }
+
+    fn tune(&self, core: &mut Core, now: u64) {
+        let (starved, held) = (
+            self.consumers_idle.read().nanos(Reason::Group),
+            self.producers_idle.read().nanos(Reason::Staleness),
+        );
+        let (depth, most) = (core.ledger.standing().depth, self.config.max_lag);
+        if let (Some(tuner), Some(depth), Some(most)) = (&mut core.tuner, depth, most)
+            && let Some(depth) = tuner.published(now, starved, held, depth, most)
+        {
+            // It is between 0 and the bound, so it is not refused.
+            let _ = core.ledger.apply(now, &Change::Deepen { depth });
+        }
+    }
+
+    fn wake_for(&self, change: &Change, outcome: &Outcome) {
+        match (change, outcome) {
+            (Change::Append(_), Outcome::Appended(Fate::Running))
+            | (Change::Renew { .. } | Change::Extend { .. } | Change::Admit(_), _) => {}
+            (Change::Append(_), Outcome::Appended(Fate::Complete)) => {
+                // One that is complete no longer runs.
+                self.consumers.notify();
+                self.producers.notify();
+            }
+            (Change::Publish { .. } | Change::Restore { .. }, _) => {
+                self.wake_all();
+                self.versions.notify();
+            }
+            _ => self.wake_all(),
+        }
+    }
+
+    fn wake_all(&self) {
+        self.producers.notify();
+        self.consumers.notify();
+    }
+
+    fn signal(&self, side: Side) -> &Signal {
+        match side {
+            Side::Producers => &self.producers,
+            Side::Consumers => &self.consumers,
+        }
+    }
+
+    /// Calls `waker` once when those of a side may have a better chance.
+    pub fn wake_later(&self, side: Side, waker: &Waker) {
+        self.signal(side).wake_later(waker);
+    }
+
+    /// When time may next change something.
+    pub fn next_due(&self) -> Option<Instant> {
+        let due = self.lock().ledger.next_due()?;
+        self.epoch.checked_add(Duration::from_millis(due.saturating_sub(self.began)))
+    }
+
+    /// Counts a call of a side among those that wait, until it is dropped.
+    pub fn begin_wait(&self, side: Side, reason: Reason) -> Idling<'_> {
+        let idle = match side {
+            Side::Producers => &self.producers_idle,
+            Side::Consumers => &self.consumers_idle,
+        };
+        idle.begin(reason)
+    }
+
+    /// Waits until something can happen, and has it happen.
+    ///
+    /// # Errors
+    ///
+    /// [`CallError`].
+    pub fn call(&self, change: &Change, mut wait: Wait<'_, Blocked>) -> Result<Outcome, CallError> {
+        let Some(side) = change.side() else { return self.apply(change) };
+        let signal = self.signal(side);
+        let mut idling: Option<Idling<'_>> = None;
+        // Who has no time does not wait.
+        let end = wait.deadline;
+        let may_wait = || end.is_none_or(|end| end > Instant::now());
+        let waited = wait.until(|deadline| {
+            let mut last = Blocked::Paused;
+            // Looked at before each attempt: what becomes due afterwards is a later one's.
+            let due = self.next_due();
+            let until = match (deadline, due) {
+                (Some(deadline), Some(due)) => Some(deadline.min(due)),
+                (deadline, due) => deadline.or(due),
+            };
+            let found = signal.wait(until, || match self.apply(change) {
+                Err(CallError::Refused(Refusal::Blocked(blocked))) => {
+                    last = blocked;
+                    if may_wait() {
+                        let reason = blocked.reason();
+                        match &mut idling {
+                            Some(idling) => idling.because(reason),
+                            None => idling = Some(self.begin_wait(side, reason)),
+                        }
+                    }
+                    None
+                }
+                done => Some(done),
+            });
+            found.map_or(ControlFlow::Continue(last), ControlFlow::Break)
+        });
+        match waited {
+            Ok(done) => done,
+            Err(WaitOver::TimedOut(blocked)) => Err(CallError::TimedOut(blocked)),
+            Err(WaitOver::Interrupted) => Err(CallError::Interrupted),
+        }
+    }
+
+    /// The learner's version.
+    pub fn version(&self) -> i64 {
+        self.lock().ledger.standing().version
+    }
+
+    /// Waits until the learner's version is above one; which it is.
+    ///
+    /// # Errors
+    ///
+    /// [`CallError::TimedOut`], [`CallError::Interrupted`] or [`CallError::Closed`].
+    pub fn wait_version(&self, above: i64, mut wait: Wait<'_, Blocked>) -> Result<i64, CallError> {
+        let waited = wait.until(|deadline| {
+            let mut version = 0;
+            let found = self.versions.wait(deadline, || {
+                let core = self.lock();
+                version = core.ledger.standing().version;
+                match core.is_closed {
+                    true => Some(Err(CallError::Closed)),
+                    false => (version > above).then_some(Ok(version)),
+                }
+            });
+            let blocked = Blocked::Shipping { version, needed: above + 1 };
+            found.map_or(ControlFlow::Continue(blocked), ControlFlow::Break)
+        });
+        match waited {
+            Ok(found) => found,
+            Err(WaitOver::TimedOut(blocked)) => Err(CallError::TimedOut(blocked)),
+            Err(WaitOver::Interrupted) => Err(CallError::Interrupted),
+        }
+    }
+
+    /// Calls `waker` once at the learner's next version.
+    pub fn wake_at_version(&self, waker: &Waker) {
+        self.versions.wake_later(waker);
+    }
+
+    /// Lets nothing be admitted and sampled, or ends that.
+    pub fn pause(&self, paused: bool) {
+        self.lock().ledger.pause(paused);
+        self.wake_all();
+    }
+
+    /// Ends it: whoever waits is told, and whoever comes.
+    pub fn close(&self) {
+        self.lock().is_closed = true;
+        self.wake_all();
+        self.versions.notify();
+    }
+
+    /// Whether it is closed.
+    pub fn is_closed(&self) -> bool {
+        self.lock().is_closed
+    }
+
+    /// A snapshot of its numbers.
+    pub fn info(&self) -> RolloutInfo {
+        let (producers, consumers) = (self.producers_idle.read(), self.consumers_idle.read());
+        let core = self.lock();
+        let (counts, standing) = (core.ledger.counts(), core.ledger.standing());
+        let sources = core.ledger.sources().to_vec();
+        RolloutInfo { counts, standing, sources, producers, consumers }
+    }
+}
