@@ -6,6 +6,7 @@
 //! - `writer`: trajectories, step by step. `checkpoints`: tables in files.
 //! - `structure`: the form of a tree as text. `doors`: a server's doors to other processes.
 //! - `tree`, `leaf` and `sources`: from a Python tree to checked byte sources and back.
+//! - `rollouts`: groups of token sequences.
 //! - `buffers`, `primitives`, `collect`: local buffers, functions on arrays, and native rollouts.
 //! - `array`: the thin edge to numpy's C API, and the only file that calls it.
 //! - `pending`: a batch on its way. `numbers`: keys and priorities from arrays. `memory`: bytes for arrays of our own; `arena` keeps them for later batches, `columns` divides them. `fork`: servers stay in their process.
@@ -32,6 +33,7 @@ mod numbers;
 mod pending;
 mod primitives;
 mod remote;
+mod rollouts;
 mod sample;
 mod server;
 mod shards;
@@ -65,6 +67,8 @@ mod _native {
     use super::pending::PendingBatch;
     #[pymodule_export]
     use super::remote::{RemoteTable, Tables, connect_tables};
+    #[pymodule_export]
+    use super::rollouts::{RolloutBatch, RolloutTable};
     #[pymodule_export]
     use super::sample::{Histogram, Sample, SampleInfo};
     #[pymodule_export]
