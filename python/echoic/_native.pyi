@@ -26,6 +26,8 @@ __all__ = [
     "PrioritizedReplayBuffer",
     "RemoteTable",
     "ReplayBuffer",
+    "RolloutBatch",
+    "RolloutTable",
     "RunningStats",
     "RunningStatsVec",
     "Sample",
@@ -1222,6 +1224,174 @@ class BatchInfo:
         """The exponent of the weights."""
 
     def __len__(self) -> int: ...
+
+@final
+class RolloutBatch:
+    """A share of a batch of rollouts; :class:`echoic.rollouts.RolloutBatch` is what users see."""
+
+    @property
+    def numbers(self) -> dict[str, Any]:
+        """Arrays about groups, items and runs of tokens of one version, by name."""
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """Arrays with a value of each item."""
+
+    @property
+    def columns(self) -> dict[str, Any]:
+        """Arrays of tokens, each of rows and cells."""
+
+    @property
+    def blobs(self) -> dict[int, dict[str, bytes]]:
+        """Blobs by name, of those items that have some, by their place."""
+
+    @property
+    def keys(self) -> list[str]:
+        """What its producer calls each group."""
+
+    @property
+    def sources(self) -> list[str]:
+        """Who made each group."""
+
+    @property
+    def lease(self) -> tuple[int, int, int]:
+        """The batch, the rank, and how often it was delivered."""
+
+    @property
+    def lease_seconds(self) -> float | None:
+        """For how long it is the consumer's."""
+
+    @property
+    def target(self) -> int:
+        """The version that the batch will update."""
+
+@disjoint_base
+class RolloutTable:
+    """A table of rollouts; :class:`echoic.rollouts.RolloutTable` is what users see."""
+
+    def __new__(cls, settings: dict[str, Any], metadata: bytes | None = None) -> Self:
+        """Make an empty table."""
+
+    @property
+    def name(self) -> str:
+        """What it is called."""
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What it was told."""
+
+    @property
+    def metadata(self) -> bytes:
+        """What the layers above keep with it."""
+
+    def admit(
+        self,
+        count: int,
+        source: str,
+        key: str,
+        version: int | None,
+        ttl: float | None,
+        timeout: float | None,
+    ) -> list[tuple[int, int, str, int, float]]:
+        """Wait for permits: group, attempt, key, version and time to live of each."""
+
+    def resume(
+        self, source: str, ttl: float | None, timeout: float | None
+    ) -> tuple[tuple[int, int, str, int, float], list[tuple[int, int, int, bool, dict[str, Any]]]]:
+        """Wait for a group that was left; place, segments, tokens, end and columns of items."""
+
+    def append(
+        self,
+        hold: tuple[int, int],
+        item: int,
+        sequence: int,
+        columns: dict[str, Any] | None,
+        versions: Any,
+        fields: dict[str, Any] | None,
+        blobs: dict[str, bytes] | None,
+        priority: float,
+    ) -> str:
+        """Add tokens to an item, and its end if there are fields; where the group has come to."""
+
+    def append_flat(
+        self,
+        hold: tuple[int, int],
+        first: int,
+        lengths: Any,
+        columns: dict[str, Any],
+        versions: Any,
+        fields: dict[str, Any],
+        priority: float,
+    ) -> str:
+        """Add whole items; where the group has come to."""
+
+    def fail(self, permits: Sequence[tuple[int, int]]) -> int:
+        """Give groups up; how many there were."""
+
+    def suspend(self, permits: Sequence[tuple[int, int]]) -> int:
+        """Leave groups for others to go on with; how many there were."""
+
+    def renew(self, permits: Sequence[tuple[int, int]]) -> int:
+        """Give a sign of life; how many permits stand."""
+
+    def publish_version(self, version: int) -> None:
+        """Tell the learner's version."""
+
+    def restore(self, version: int) -> None:
+        """Go on from a version."""
+
+    def set_pipeline_depth(self, depth: int) -> None:
+        """Admit groups so many versions ahead."""
+
+    def discard(self, groups: Sequence[int]) -> int:
+        """Let go of complete groups; how many there were."""
+
+    def update_priorities(self, groups: Any, priorities: Any) -> int:
+        """Change priorities; of how many groups."""
+
+    def sample(
+        self,
+        groups: int | None,
+        tokens: int | None,
+        rank: int,
+        ranks: int,
+        balance: str,
+        lease: float | None,
+        form: tuple[str, int, bool],
+        timeout: float | None,
+    ) -> RolloutBatch:
+        """Wait for a share of a batch."""
+
+    def ack(self, batch: tuple[int, int, int]) -> int:
+        """Say that a share was used; how many groups it had."""
+
+    def nack(self, batch: tuple[int, int, int]) -> None:
+        """Give a share back."""
+
+    def extend(self, batch: tuple[int, int, int], seconds: float) -> None:
+        """Keep a share for longer."""
+
+    def version(self) -> int:
+        """Return the learner's version."""
+
+    def wait_version(self, newer_than: int, timeout: float | None) -> int:
+        """Wait for a later version."""
+
+    def pause(self) -> None:
+        """Admit and deliver nothing."""
+
+    def unpause(self) -> None:
+        """End a pause."""
+
+    def close(self) -> None:
+        """End it."""
+
+    @property
+    def closed(self) -> bool:
+        """Whether it is closed."""
+
+    def info(self) -> dict[str, Any]:
+        """Return its numbers."""
 
 @final
 class Sample:

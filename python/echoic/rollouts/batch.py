@@ -141,9 +141,8 @@ class RolloutBatch:
     @property
     def shape(self) -> tuple[int, ...]:
         """The shape of the columns."""
-        for column in self.columns.values():
-            return column.shape
-        return ()
+        column = next(iter(self.columns.values()))
+        return tuple(column.shape)
 
     @property
     def tokens(self) -> int:
@@ -151,7 +150,7 @@ class RolloutBatch:
         return int(self.lengths.sum())
 
     def cells(self, item: int) -> slice:
-        """Return where an item's tokens are in a column as one row: ``column.reshape(-1)[cells]``."""
+        """Return where an item's tokens are: in ``column.reshape(-1)[cells]``."""
         start = int(self.starts[item])
         return slice(start, start + int(self.lengths[item]))
 
@@ -177,7 +176,8 @@ class RolloutBatch:
     def _token_cells(self) -> Array:
         """The cell of each token, item after item."""
         shift = np.repeat(self.starts - self.offsets[:-1], self.lengths)
-        return np.arange(self.tokens) + shift
+        cells: Array = np.arange(self.tokens) + shift
+        return cells
 
     @cached_property
     def versions(self) -> Array:
@@ -203,17 +203,17 @@ class RolloutBatch:
 
     @property
     def lag_oldest(self) -> Array:
-        """t − the version of each group's oldest token."""
+        """T − the version of each group's oldest token."""
         return self.target - self._numbers("oldest")
 
     @property
     def lag_newest(self) -> Array:
-        """t − the version of each group's youngest token."""
+        """T − the version of each group's youngest token."""
         return self.target - self._numbers("newest")
 
     @property
     def lag_dispatch(self) -> Array:
-        """t − the version that each group's producer had when it was admitted."""
+        """T − the version that each group's producer had when it was admitted."""
         return self.target - self._numbers("dispatched")
 
     @property
@@ -238,12 +238,12 @@ class RolloutBatch:
 
     @property
     def item_lag_oldest(self) -> Array:
-        """t − the version of each item's oldest token."""
+        """T − the version of each item's oldest token."""
         return self.target - self._numbers("item_oldest")
 
     @property
     def item_lag_newest(self) -> Array:
-        """t − the version of each item's youngest token."""
+        """T − the version of each item's youngest token."""
         return self.target - self._numbers("item_newest")
 
     def ack(self) -> None:

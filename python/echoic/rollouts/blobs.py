@@ -6,18 +6,17 @@ The first byte says what the rest is. Arrays are in numpy's file format, which h
 from __future__ import annotations
 
 import io
-from typing import TYPE_CHECKING, Union
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-    from typing_extensions import TypeAlias
+    from typing import TypeAlias
 
 __all__ = ["Blob", "pack", "unpack"]
 
-Blob: TypeAlias = "Union[bytes, str, np.ndarray]"
+Blob: TypeAlias = "bytes | str | np.ndarray"
 
 _BYTES, _TEXT, _ARRAY = b"\x00", b"\x01", b"\x02"
 

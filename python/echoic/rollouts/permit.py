@@ -35,7 +35,8 @@ class Permit:
 
     :meth:`RolloutTable.admit` gives one. Every call is a sign of life, and says where the group has
     come to: ``"running"``; ``"complete"``; ``"filtered"`` (it was complete, and the table's filter
-    does not want it); or, when there is no use in going on, ``"rejected"``, ``"expired"``, ``"stale"``
+    does not want it); or, when there is no use in going on, ``"rejected"``, ``"expired"``,
+    ``"stale"``
     or ``"over"``. The producer then asks to be admitted again.
 
     In a ``with`` block, a group that is left by an exception is given up, and another may be made
@@ -53,7 +54,7 @@ class Permit:
         complete
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - one argument for each thing that a table knows
         self,
         table: NativeTable,
         hold: tuple[int, int],
@@ -144,7 +145,7 @@ class Permit:
         """Say that an item has all of its tokens."""
         return self._append(self._place(item), None, None, fields or {}, blobs, priority)
 
-    def add_items(  # noqa: PLR0913 - one argument for each option
+    def add_items(
         self,
         lengths: Sequence[int] | np.ndarray,
         columns: Mapping[str, Any],
@@ -189,7 +190,7 @@ class Permit:
         self._next = max(self._next, place + 1)
         return place
 
-    def _append(  # noqa: PLR0913 - they are those of `add`
+    def _append(  # noqa: PLR0913, PLR0917 - they are those of `add`
         self,
         item: int,
         columns: Mapping[str, Any] | None,

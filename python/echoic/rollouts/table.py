@@ -28,17 +28,24 @@ Form = Literal["flat", "padded", "packed"]
 Balance = Literal["count", "tokens", "squares"]
 
 
+def _numbers(limiter: Limiter) -> tuple[str, list[float]]:
+    return limiter._settings()  # noqa: SLF001 - the two are one
+
+
 class RolloutTable:
     """Groups of token sequences on their way from those who generate to the one who learns.
 
     Versions count the learner's updates. V is the version that it has published last, t the version
-    that the next batch will update, B = ``batch_groups`` × ``batches_per_version`` the groups that a
+    that the next batch will update, B = ``batch_groups`` × ``batches_per_version`` the groups that
+    a
     version uses up. The table keeps three promises:
 
     - *Admission.* At most min(``max_running`` − running, (``pipeline_depth`` + V + 1) · B −
-      (accepted + running), ``max_groups`` − those there) more groups are begun, so that what is made
+      (accepted + running), ``max_groups`` − those there) more groups are begun, so that what is
+      made
       is used before it is too old.
-    - *Selection.* A complete group is delivered if t − v ≤ ``max_lag``, where v is the version of its
+    - *Selection.* A complete group is delivered if t − v ≤ ``max_lag``, where v is the version of
+    its
       oldest token.
     - *Shipping.* The batch that updates t leaves when V ≥ t − ``target_lag``.
 
@@ -53,30 +60,40 @@ class RolloutTable:
         min_group_size: ... if that is at least this much; n when ``None``. Else it is rejected.
         batch_groups: How many groups make a batch.
         batches_per_version: How many batches the learner takes for each version that it publishes.
-        max_lag: How many versions old a token may be. ``None`` bounds nothing, and versions pace nobody.
-        pipeline_depth: How many versions ahead groups are admitted: at most, and by default, ``max_lag``.
-        auto_tune: Whether that moves, below ``max_lag``, with how long the learner waits for groups.
+        max_lag: How many versions old a token may be. ``None`` bounds nothing, and versions pace
+            nobody.
+        pipeline_depth: How many versions ahead groups are admitted: at most, and by default,
+            ``max_lag``.
+        auto_tune: Whether that moves, below ``max_lag``, with how long the learner waits for
+            groups.
         max_running: How many groups may be made at the same time.
-        max_groups: How many groups may be there; (``max_lag`` + 1) · B + ``max_running`` when ``None``.
+        max_groups: How many groups may be there; (``max_lag`` + 1) · B + ``max_running`` when
+            ``None``.
         max_tokens: How many tokens an item may have.
         max_blob_bytes: How many bytes an item's blobs may have together.
         order: Which complete group goes first: the one complete first (``"ready"``), admitted first
-            (``"submission"``, which waits for it), the first complete one of the ``window`` admitted
-            first (``"window"``), of the youngest (``"freshest"``) or oldest (``"oldest"``) tokens, or one
+            (``"submission"``, which waits for it), the first complete one of the ``window``
+            admitted
+            first (``"window"``), of the youngest (``"freshest"``) or oldest (``"oldest"``) tokens,
+            or one
             drawn by priority / (lag + 1) (``"weighted"``).
         window: See ``order``.
-        on_stale: What becomes of a group that is too old: it goes, and another one may be made for it
+        on_stale: What becomes of a group that is too old: it goes, and another one may be made for
+            it
             (``"drop"``); batches wait for groups so that none gets too old (``"wait"``); it is
-            delivered and counted (``"keep"``), or its tokens that are too old are masked (``"mask"``).
+            delivered and counted (``"keep"``), or its tokens that are too old are masked
+            (``"mask"``).
         target_lag: See *Shipping*; ``None`` lets batches leave as soon as they are complete.
         max_mean_lag: How old the groups of a batch may be on average.
         max_uses: How often a group is delivered; 0: until it is too old. Other than 1 needs the
             weighted order.
         delivery: Whether a batch whose consumer is gone is delivered again.
         permit_ttl: After how many seconds without a sign of life a producer counts as gone.
-        on_expiry: Whether its group goes then (``"reject"``), or waits for another producer to go on
+        on_expiry: Whether its group goes then (``"reject"``), or waits for another producer to go
+            on
             with it (``"suspend"``).
-        filter: Which complete groups are kept: a condition on their items' fields and ``length``, such
+        filter: Which complete groups are kept: a condition on their items' fields and ``length``,
+            such
             as ``"spread(reward) > 0 and max(length) < 4096"``.
         limiter: How often groups are delivered on average, on top of all that.
         seed: Of all random choices.
@@ -93,7 +110,8 @@ class RolloutTable:
         ... )
         >>> permit = table.admit()
         >>> for reward in (0.0, 1.0):
-        ...     fate = permit.add({"tokens": [5, 6, 7], "logprobs": [-0.5, -1, -2]}, {"reward": reward})
+        ...     fate = permit.add({"tokens": [5, 6, 7], "logprobs": [-0.5, -1, -2]}, {"reward":
+        reward})
         >>> batch = table.sample()
         >>> batch["tokens"], batch.offsets, batch["reward"]
         (array([5, 6, 7, 5, 6, 7], dtype=int32), array([0, 3, 6]), array([0., 1.], dtype=float32))
@@ -166,7 +184,7 @@ class RolloutTable:
             "permit_ttl": permit_ttl,
             "on_expiry": on_expiry,
             "filter": filter,
-            "limiter": None if limiter is None else limiter._settings(),
+            "limiter": None if limiter is None else _numbers(limiter),
             "seed": seed,
         }
         self._native = _native.RolloutTable(settings)
@@ -256,7 +274,7 @@ class RolloutTable:
         ttl: float | None = None,
         timeout: float | None = None,
     ) -> Permit:
-        """Go on with a group that was left, if there is one; else wait to be admitted for another."""
+        """Go on with a group that was left, if there is one; else wait for another."""
         try:
             return self.resume(source=source, ttl=ttl, timeout=0)
         except WaitTimeoutError:
@@ -269,9 +287,7 @@ class RolloutTable:
             ticket: What the other process has.
             version: The version of tokens for which none is told; the learner's when ``None``.
         """
-        return Permit(
-            self._native, ticket, version=self.version if version is None else version
-        )
+        return Permit(self._native, ticket, version=self.version if version is None else version)
 
     def renew(self, permits: Iterable[Permit]) -> int:
         """Give a sign of life for many permits; how many of them still stand."""
@@ -324,15 +340,19 @@ class RolloutTable:
 
         Args:
             groups: How many groups the batch has; ``batch_groups`` when ``None``.
-            tokens: Instead, how many tokens each rank's share may have: as many groups as fit, and at
+            tokens: Instead, how many tokens each rank's share may have: as many groups as fit, and
+            at
                 most ``batch_groups``.
             lease: For how many seconds the batch is the caller's. If it does not say
-                :meth:`RolloutBatch.ack` by then, the batch is delivered again, or lost, as the table's
+                :meth:`RolloutBatch.ack` by then, the batch is delivered again, or lost, as the
+                table's
                 ``delivery`` says. Without a lease it is used up at once.
             rank: Which share of the batch, from 0 on. All ranks ask in the same way, and whichever
-                comes first has the batch made; asked again after a failure, each gets the same share.
+                comes first has the batch made; asked again after a failure, each gets the same
+                share.
             ranks: How many share a batch. The groups of a batch are theirs in equal numbers.
-            balance: What they have alike: the number of groups (``"count"``), and with it the tokens
+            balance: What they have alike: the number of groups (``"count"``), and with it the
+            tokens
                 (``"tokens"``) or the sum of squares of items' lengths (``"squares"``).
             form: How tokens lie: ``"flat"``, item after item; ``"padded"``, a row of each; or
                 ``"packed"``, several in a row.
@@ -341,9 +361,12 @@ class RolloutTable:
             timeout: Seconds to wait; ``None`` waits for ever.
 
         Raises:
-            WaitTimeoutError: There was no batch in time; ``reason`` is ``"GROUP"`` (too few groups are
-                complete), ``"STALENESS"``, ``"LEASED"``, ``"MIN_SIZE"``, ``"RATIO"`` or ``"PAUSED"``.
-            RolloutError: The arguments can't work, or an item is longer than ``width``. A batch that
+            WaitTimeoutError: There was no batch in time; ``reason`` is ``"GROUP"`` (too few groups
+            are
+                complete), ``"STALENESS"``, ``"LEASED"``, ``"MIN_SIZE"``, ``"RATIO"`` or
+                ``"PAUSED"``.
+            RolloutError: The arguments can't work, or an item is longer than ``width``. A batch
+            that
                 was made is delivered again.
             ClosedError: The table is closed.
         """
