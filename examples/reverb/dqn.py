@@ -7,8 +7,8 @@ threads play `Catch` and write by way of an `NStepTransitionAdder`. The learner 
 
 After Mnih et al. (2015), Schaul et al. (2015) and, for how it is put together, Barth-Maron et al.,
 "Distributed Distributional Deterministic Policy Gradients" (2018). Threads race, so that two runs
-with one seed are alike and not the same. What a run learned is the best of the policies that it tried
-on the way: the last batch may have made one worse that was right before.
+with one seed are alike and not the same. What a run learned is the best of the policies that it
+tried on the way, for the last batch may have made one worse that was right before.
 """
 
 from __future__ import annotations
