@@ -22,7 +22,6 @@ export UV_PYTHON_DOWNLOADS := never
 unexport PYTHONHOME PYTHONPATH CONDA_PREFIX
 # Tests start hundreds of interpreters. Each would compile every module that it imports, which takes it
 # two or three times as long, were the compiled modules not kept.
-export UV_COMPILE_BYTECODE := 1
 unexport PYTHONDONTWRITEBYTECODE
 
 PYTHONS := $(PYTHON) python3 python3.14 python3.13 python3.12 python3.11 python3.10
