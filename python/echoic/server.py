@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from functools import cache
-from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -29,7 +28,9 @@ __all__ = ["Server"]
 
 @cache
 def _release() -> str:
-    """Return which release this is; looking it up reads files."""
+    """Return which release this is; looking it up reads files, and imports much."""
+    from importlib.metadata import version  # noqa: PLC0415
+
     return version("echoic")
 
 

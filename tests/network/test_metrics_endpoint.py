@@ -262,9 +262,9 @@ def test_readers_of_all_kinds_do_not_hold_up_the_server() -> None:
         silent = [socket.create_connection((host, int(port))) for _ in range(4)]
         start = time.monotonic()
         server.submit_batch({"obs": np.zeros((8, 4), np.float32)})
-        assert server.sample(timeout=1) is not None
-        assert time.monotonic() - start < 1
-        # Two at a time, of two seconds each.
+        assert server.sample(timeout=10) is not None
+        # Two readers are answered at a time, and those who ask nothing have two seconds each.
+        assert time.monotonic() - start < 2
         assert read(url)
         for each in silent:
             each.close()
