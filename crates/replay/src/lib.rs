@@ -9,6 +9,7 @@
 //! - [`episode`]: whose steps a chunk has.
 //! - [`checkpoint`] and [`journal`]: files that bring back what a process had, and find out when they
 //!   can't.
+//! - [`rollouts`]: what language models answered, in groups.
 //! - [`rng`]: the generator of all random choices.
 //! - [`histogram`]: durations counted without a lock.
 //! - [`metrics`]: what a stream can tell about itself.
@@ -26,6 +27,7 @@ pub mod journal;
 pub mod limiter;
 pub mod metrics;
 pub mod rng;
+pub mod rollouts;
 pub mod selectors;
 pub mod spec;
 pub mod stream;
