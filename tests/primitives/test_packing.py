@@ -283,8 +283,10 @@ def test_many_sequences_are_split_in_little_time() -> None:
         (
             ([8, 8, 1], [0, 0, 1], 2, 8),
             {},
-            r"rank 1 has fewer sequences \(1\) than there are micro-batches \(2\): "
-            "balance with equal_counts=True, raise `max_tokens`, or pass allow_empty=True",
+            (
+                r"rank 1 has fewer sequences \(1\) than there are micro-batches \(2\): "
+                "balance with equal_counts=True, raise `max_tokens`, or pass allow_empty=True"
+            ),
         ),
         (([8, 8], [0, 2], 2, 8), {}, r"`ranks`\[1\] must be below n_ranks=2, got 2"),
         (([8, 8], [0, -1], 2, 8), {}, r"`ranks`\[1\] must be at least 0, got -1"),

@@ -134,10 +134,11 @@ impl Shares<'_> {
             })
             .collect();
         let count = shares.iter().fold(0, |count, share| share.fewest(count));
-        if !allow_empty && let Some((rank, sequences)) = fewest_sequences(&shares, self) {
-            if sequences < count {
-                return Err(MicroBatchError::TooFew { rank, sequences, count });
-            }
+        if !allow_empty
+            && let Some((rank, sequences)) = fewest_sequences(&shares, self)
+            && sequences < count
+        {
+            return Err(MicroBatchError::TooFew { rank, sequences, count });
         }
         let mut batches = vec![0; lengths.len()];
         for share in shares {

@@ -178,12 +178,12 @@ pub fn balance_sequences<'py>(
 ///     n_ranks: How many ranks there are.
 ///     max_tokens: How many tokens a micro-batch may have.
 ///     cost: What is made equal: the sums of ``"tokens"``, or of ``"squared"`` lengths.
-///     allow_empty: A rank with fewer sequences than micro-batches gets one for each, and empty ones
-///         after them, instead of an error.
+///     allow_empty: A rank with fewer sequences than micro-batches gets one for each, and empty
+///         ones after them, instead of an error.
 ///
 /// Returns:
-///     ``(batches, count)``: the micro-batch of each sequence in its rank, int64, from 0 on; and how
-///     many micro-batches each rank has. The same input always gives the same result.
+///     ``(batches, count)``: the micro-batch of each sequence in its rank, int64, from 0 on; and
+///     how many micro-batches each rank has. The same input always gives the same result.
 ///
 /// Raises:
 ///     ArgumentError: A sequence is longer than ``max_tokens``; a rank has fewer sequences than
