@@ -69,6 +69,7 @@ __all__ = [
     "open_checkpoint",
     "pack_sequences",
     "ping",
+    "plan_micro_batches",
     "plan_packing",
     "set_log_level",
     "take_logs",
@@ -2571,6 +2572,47 @@ def balance_sequences(
         >>> ranks = balance_sequences(lengths, 2)
         >>> sorted(int(lengths[ranks == rank].sum()) for rank in range(2))
         [14, 16]
+    """
+
+def plan_micro_batches(
+    lengths: Any,
+    ranks: Any,
+    n_ranks: int,
+    max_tokens: int,
+    *,
+    cost: Literal["tokens", "squared"] = "tokens",
+    allow_empty: bool = False,
+) -> tuple[Any, int]:
+    """Split the sequences of each rank into micro-batches, the same number on every rank.
+
+    As few as the method finds: first fit decreasing says how many suffice, and the largest
+    differencing method whether fewer do. The rank that needs most says how many all have. On each
+    rank they cost about the same, and the dearest come first, so that ranks which wait for each
+    other in every micro-batch wait for little.
+
+    Args:
+        lengths: Tokens of each sequence.
+        ranks: The rank of each, as :func:`balance_sequences` gives it.
+        n_ranks: How many ranks there are.
+        max_tokens: How many tokens a micro-batch may have.
+        cost: What is made equal: the sums of ``"tokens"``, or of ``"squared"`` lengths.
+        allow_empty: A rank with fewer sequences than micro-batches gets one for each, and empty
+            ones after them, instead of an error.
+
+    Returns:
+        ``(batches, count)``: the micro-batch of each sequence in its rank, int64, from 0 on; and
+        how many micro-batches each rank has. The same input always gives the same result.
+
+    Raises:
+        ArgumentError: A sequence is longer than ``max_tokens``; a rank has fewer sequences than
+            micro-batches; ``ranks`` has another length than ``lengths``, or one that is not there.
+        DtypeError: Lengths or ranks are not whole numbers.
+
+    Examples:
+        >>> from echoic.primitives import plan_micro_batches
+        >>> lengths, ranks = [6, 5, 4, 3, 2], [0, 1, 1, 0, 0]
+        >>> plan_micro_batches(lengths, ranks, 2, 8)
+        (array([0, 0, 1, 1, 1]), 2)
     """
 
 @final
