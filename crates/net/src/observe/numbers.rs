@@ -489,7 +489,7 @@ impl Numbers {
     }
 
     /// Adds numbers of one kind, about one thing.
-    fn add_all<const N: usize>(
+    pub(super) fn add_all<const N: usize>(
         &mut self,
         kind: Kind,
         labels: &[(Cow<'static, str>, String)],
@@ -512,7 +512,7 @@ impl Numbers {
         }
     }
 
-    fn add(
+    pub(super) fn add(
         &mut self,
         name: &'static str,
         help: &'static str,
