@@ -16,6 +16,7 @@ mod link;
 #[cfg(target_os = "linux")]
 pub mod memory;
 mod probe;
+pub mod rollouts;
 mod samples;
 pub mod tables;
 mod watch;
