@@ -27,6 +27,7 @@ __all__ = [
     "RemoteTable",
     "ReplayBuffer",
     "RolloutBatch",
+    "RolloutLink",
     "RolloutTable",
     "RunningStats",
     "RunningStatsVec",
@@ -63,6 +64,7 @@ __all__ = [
     "compute_token_kl_schulman",
     "compute_upgo",
     "compute_vtrace",
+    "connect_rollouts",
     "connect_tables",
     "empty_call",
     "list_checkpoints",
@@ -1265,6 +1267,41 @@ class RolloutBatch:
     @property
     def target(self) -> int:
         """The version that the batch will update."""
+
+@final
+class RolloutLink:
+    """A connection to the rollout tables of a server."""
+
+    @property
+    def address(self) -> str:
+        """Where the server is."""
+
+    @property
+    def connected(self) -> bool:
+        """Whether the server is there now."""
+
+    @property
+    def reconnects(self) -> int:
+        """How often the connection came back."""
+
+    def tables(self) -> list[RolloutTable]:
+        """Return the tables."""
+
+    def close(self, timeout: float | None = None) -> None:
+        """End the connection."""
+
+def connect_rollouts(  # noqa: PLR0917 - the facade has them as keywords
+    address: str,
+    token: bytes | None,
+    deadline: float | None,
+    max_retry: int | None,
+    connect_timeout: float,
+    ca: str | os.PathLike[str] | None,
+    certificate: str | os.PathLike[str] | None,
+    key: str | os.PathLike[str] | None,
+    server_name: str | None,
+) -> RolloutLink:
+    """Connect to a server that has rollout tables."""
 
 @disjoint_base
 class RolloutTable:
