@@ -19,6 +19,7 @@ mod probe;
 mod samples;
 pub mod tables;
 mod watch;
+pub mod weights;
 
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering, fence};

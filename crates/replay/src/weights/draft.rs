@@ -13,6 +13,13 @@ pub struct Claim {
 }
 
 impl Claim {
+    /// The same claim for another version, which was not known before.
+    #[must_use]
+    pub fn retarget(mut self, version: u64) -> Self {
+        self.version = version;
+        self
+    }
+
     /// A draft, if there is a place for one.
     ///
     /// # Errors

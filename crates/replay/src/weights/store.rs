@@ -266,14 +266,28 @@ impl WeightStore {
     /// [`WeightsError`].
     pub fn wait<T>(
         &self,
-        mut wait: Wait<'_>,
+        wait: Wait<'_>,
         mut look: impl FnMut(&Arc<Publication>) -> Option<T>,
+    ) -> Result<T, WeightsError> {
+        self.wait_for(wait, |latest| latest.and_then(&mut look))
+    }
+
+    /// As [`WeightStore::wait`], for what need not be a publication: `look` is given the latest one, if there
+    /// is one.
+    ///
+    /// # Errors
+    ///
+    /// [`WeightsError`].
+    pub fn wait_for<T>(
+        &self,
+        mut wait: Wait<'_>,
+        mut look: impl FnMut(Option<&Arc<Publication>>) -> Option<T>,
     ) -> Result<T, WeightsError> {
         let mut poll = || {
             let state = self.shelf.lock();
             let (latest, closed) = (state.latest.clone(), state.closed);
             drop(state);
-            let found = latest.as_ref().and_then(&mut look);
+            let found = look(latest.as_ref());
             found.map(Ok).or_else(|| closed.then_some(Err(WeightsError::Closed)))
         };
         let waited = wait.until(|until| {
@@ -281,6 +295,11 @@ impl WeightStore {
             found.map_or(ControlFlow::Continue(Blocked::Empty), ControlFlow::Break)
         });
         waited.unwrap_or_else(|over| Err(over.into()))
+    }
+
+    /// Has everybody look again who waits.
+    pub fn nudge(&self) {
+        self.shelf.changed.notify();
     }
 
     /// Calls `waker` once when something was published, a place became free or is wanted, or the store was
@@ -433,12 +452,9 @@ impl Shelf {
             }
             other => other,
         };
-        let wanted = state.claims > 0;
         drop(state);
         drop(gone);
-        if wanted {
-            self.changed.notify();
-        }
+        self.changed.notify();
     }
 
     pub(super) fn unclaim(&self) {
