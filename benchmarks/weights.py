@@ -45,7 +45,7 @@ def subscriber(address: str, megabytes: int) -> None:
         subscription = client.subscribe()
         print("ready", flush=True)
         for line in sys.stdin:
-            word, _, number = line.partition(" ")
+            word, _, number = line.strip().partition(" ")
             if word == "copy":
                 started = time.perf_counter()
                 np.copyto(target, source)

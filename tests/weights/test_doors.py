@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import threading
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -114,10 +115,10 @@ def test_only_chunks_that_changed_are_published(door: Any) -> None:
     client = door.client()
     weights = tree(1, size=2_000_000)
     client.publish(weights, 1)
-    before = server.metrics()["received_bytes"]
+    before = server.metrics()["received_bytes_total"]
     weights["body"][0][7, 7] = 42
     client.publish(weights, 2)
-    assert server.metrics()["received_bytes"] - before < 400 * 1024
+    assert server.metrics()["received_bytes_total"] - before < 400 * 1024
     assert store.latest().tree["body"][0][7, 7] == 42  # type: ignore[union-attr]
 
 
@@ -164,7 +165,7 @@ def test_a_killed_subscriber_frees_its_places(door: Any) -> None:
     door.open(store)
     workers = []
     for version in (1, 2):
-        worker = door.worker("hold")
+        worker = door.worker("hold", str(version - 1))
         said(worker, "ready")
         store.publish(tree(version), version, timeout=PATIENCE)
         assert said(worker, "saw") == str(version)
@@ -278,8 +279,6 @@ def test_closing_the_client_wakes_who_waits(door: Any) -> None:
     door.open(WeightStore())
     client = door.client()
     subscription = client.subscribe()
-    import threading
-
     threading.Timer(0.05, client.close).start()
     with pytest.raises(echoic.ClosedError):
         subscription.wait(timeout=PATIENCE)

@@ -18,12 +18,12 @@ def watch(address: str) -> None:
             print("saw", publication.version, flush=True)
 
 
-def hold(address: str) -> None:
-    """Keep the first that comes, and say so; then check it when asked."""
+def hold(address: str, newer_than: str = "0") -> None:
+    """Keep the first that comes above a version, and say so; then check it when asked."""
     with WeightClient(address) as client:
         subscription = client.subscribe()
         print("ready", flush=True)
-        publication = subscription.wait(timeout=30)
+        publication = subscription.wait(newer_than=int(newer_than), timeout=30)
         check(publication)
         print("saw", publication.version, flush=True)
         for _ in sys.stdin:
@@ -42,4 +42,6 @@ def publish(address: str) -> None:
 
 
 if __name__ == "__main__":
-    {"watch": watch, "hold": hold, "publish": publish}[sys.argv[2]](sys.argv[1])
+    {"watch": watch, "hold": hold, "publish": publish}[sys.argv[2]](
+        sys.argv[1], *sys.argv[3:]
+    )

@@ -115,7 +115,7 @@ impl WeightClient {
         version: u64,
         timeout: Option<f64>,
     ) -> PyResult<()> {
-        self.process.check(py)?;
+        self.check(py)?;
         let deadline = wait::deadline(timeout)?;
         let (form, sources) = self.forms.gather(tree)?;
         let drafted = wait::detached(py, deadline, None, |wait: Wait<'_>| {
@@ -131,7 +131,7 @@ impl WeightClient {
     /// Publishes a version alone there.
     #[pyo3(signature = (version, timeout=None))]
     fn publish_version(&self, py: Python<'_>, version: u64, timeout: Option<f64>) -> PyResult<()> {
-        self.process.check(py)?;
+        self.check(py)?;
         let publication = py.detach(|| self.outgoing.publish_version(version));
         let publication = publication.map_err(|error| weights_error(py, &error))?;
         self.send(py, &publication, timeout)
@@ -201,6 +201,14 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 }
 
 impl WeightClient {
+    fn check(&self, py: Python<'_>) -> PyResult<()> {
+        self.process.check(py)?;
+        match &*lock(&self.subscriber) {
+            Subscribed::Closed => Err(closed_error(py, "the client is closed")),
+            _ => Ok(()),
+        }
+    }
+
     fn dial(&self, py: Python<'_>) -> PyResult<Box<dyn Dial>> {
         dial_to(&self.address, &self.files).map_err(|error| DoorError::from(error).raise(py))
     }
