@@ -1,10 +1,11 @@
 """Weights on their way from a learner to subscribers in processes of their own.
 
-Run it with ``python -m benchmarks.weights``. One publication of ``--megabytes`` goes to ``--subscribers``
-processes over each kind of address. What is timed is from the call of ``publish`` until the last of them has
-all of it: mapped, and one element of every page of it read and checked. In the same run each subscriber
-copies as many bytes once, all at the same time, into memory that it has: the copy that each would need at
-least if nothing were shared. Both take turns, and the medians are compared.
+Run it with ``python -m benchmarks.weights``. One publication of ``--megabytes`` goes to
+``--subscribers`` processes over each kind of address. What is timed is from the call of ``publish``
+until the last of them has all of it: mapped, and one element of every page of it read and checked.
+In the same run each subscriber copies as many bytes once, all at the same time, into memory that it
+has: the copy that each would need at least if nothing were shared. Both take turns, and the medians
+are compared.
 """
 
 from __future__ import annotations
@@ -22,7 +23,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-
 from echoic import Server, ShmTransport, TcpTransport, UnixTransport
 from echoic.weights import WeightClient, WeightStore
 
@@ -91,7 +91,8 @@ def measure(kind: str, megabytes: int, subscribers: int, rounds: int) -> dict[st
             return [process.stdout.readline().strip() for process in processes]
 
         try:
-            assert hear() == ["ready"] * subscribers
+            if hear() != ["ready"] * subscribers:
+                raise SystemExit("a subscriber did not start")
             published, reached, copied, alone = [], [], [], []
             source, target = (np.ones(megabytes << 18, np.float32) for _ in range(2))
             for version in range(1, rounds + 4):

@@ -1172,8 +1172,8 @@ class Steps:
 class Publication:
     """A version, and the weights that belong to it.
 
-    The arrays can't be written. They are there, and do not change, for as long as one of them or the
-    publication is referred to: also when the store, the client or the server is closed.
+    The arrays can't be written. They are there, and do not change, for as long as one of them or
+    the publication is referred to: also when the store, the client or the server is closed.
     """
 
     @property
@@ -1206,9 +1206,7 @@ class Subscription:
             ClosedError: The subscription is closed.
         """
 
-    def wait(
-        self, newer_than: int | None = None, timeout: float | None = None
-    ) -> Publication:
+    def wait(self, newer_than: int | None = None, timeout: float | None = None) -> Publication:
         """Wait, without the GIL, for a publication, and return the latest.
 
         Args:
@@ -1256,14 +1254,14 @@ class WeightStore:
     """The native part of :class:`echoic.weights.WeightStore`."""
 
     def __new__(cls, max_publications: int) -> Self: ...
-    def publish(self, tree: Any, version: int, timeout: float | None = None) -> None:
+    def publish(self, tree: Any, version: int, *, timeout: float | None = None) -> None:
         """Make a tree the latest.
 
         Its leaves are copied before this returns, once, without the GIL.
 
         Args:
-            tree: Nested dicts, tuples, lists and the like, with arrays, torch tensors on the CPU, or
-                numbers as leaves. It may differ from the one before.
+            tree: Nested dicts, tuples, lists and the like, with arrays, torch tensors on the CPU,
+                or numbers as leaves. It may differ from the one before.
             version: Above the version before.
             timeout: Seconds to wait while all publications are held; ``None`` waits for ever.
 
@@ -1320,7 +1318,7 @@ class WeightClient:
         key: str | os.PathLike[str] | None,
         server_name: str | None,
     ) -> Self: ...
-    def publish(self, tree: Any, version: int, timeout: float | None = None) -> None:
+    def publish(self, tree: Any, version: int, *, timeout: float | None = None) -> None:
         """Make a tree the latest of the server, and wait until it is.
 
         Chunks that the server has already are not sent.
@@ -1339,7 +1337,7 @@ class WeightClient:
             ClosedError: The client or the server's store is closed.
         """
 
-    def publish_version(self, version: int, timeout: float | None = None) -> None:
+    def publish_version(self, version: int, *, timeout: float | None = None) -> None:
         """Publish a version alone at the server.
 
         Raises:

@@ -74,7 +74,7 @@ class WeightStore(_native.WeightStore):
 
     def publish(self, tree: Any, version: int, *, timeout: float | None = None) -> None:
         """Make a tree the latest; see the native class."""
-        super().publish(_arrays(tree), version, timeout)
+        super().publish(_arrays(tree), version, timeout=timeout)
 
     def __enter__(self) -> Self:
         """Return the store."""
@@ -154,7 +154,7 @@ class WeightClient(_native.WeightClient):
 
     def publish(self, tree: Any, version: int, *, timeout: float | None = None) -> None:
         """Make a tree the latest of the server; see the native class."""
-        super().publish(_arrays(tree), version, timeout)
+        super().publish(_arrays(tree), version, timeout=timeout)
 
     def __enter__(self) -> Self:
         """Return the client."""

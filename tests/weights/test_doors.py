@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 import echoic
 import numpy as np
 import pytest
-from conftest import PATIENCE, check, tree
 from echoic.weights import WeightClient, WeightStore
+
+from conftest import PATIENCE, check, tree
 
 if TYPE_CHECKING:
     from collections.abc import Callable

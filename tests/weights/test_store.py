@@ -10,8 +10,9 @@ from typing import Any, NamedTuple
 import echoic
 import numpy as np
 import pytest
-from conftest import PATIENCE, check, tree
 from echoic.weights import WeightStore
+
+from conftest import PATIENCE, check, tree
 
 
 class Pair(NamedTuple):
@@ -95,9 +96,9 @@ def test_a_publisher_that_finds_all_held_says_so_and_goes_on_when_one_is_dropped
         store.publish(tree(3), 3, timeout=0)
     assert caught.value.reason == "LEASED"
     assert store.metrics()["blocked_publications"] == 1
-    threading.Timer(0.05, lambda: boxes.clear()).start()
     boxes = [held]
     del held
+    threading.Timer(0.05, boxes.clear).start()
     store.publish(tree(3), 3, timeout=PATIENCE)
     check(store.latest())
 

@@ -1,11 +1,14 @@
 """A worker in a process of its own: says each version that it sees, and that all of it is right."""
 
+# ruff: noqa: T201 - what it says is read by the test
+
 from __future__ import annotations
 
 import sys
 
-from conftest import check, tree
 from echoic.weights import WeightClient
+
+from conftest import check, tree
 
 
 def watch(address: str) -> None:
@@ -42,6 +45,4 @@ def publish(address: str) -> None:
 
 
 if __name__ == "__main__":
-    {"watch": watch, "hold": hold, "publish": publish}[sys.argv[2]](
-        sys.argv[1], *sys.argv[3:]
-    )
+    {"watch": watch, "hold": hold, "publish": publish}[sys.argv[2]](sys.argv[1], *sys.argv[3:])

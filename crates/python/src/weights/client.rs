@@ -107,7 +107,7 @@ impl WeightClient {
     }
 
     /// Publishes a tree there.
-    #[pyo3(signature = (tree, version, timeout=None))]
+    #[pyo3(signature = (tree, version, *, timeout=None))]
     fn publish(
         &self,
         py: Python<'_>,
@@ -129,7 +129,7 @@ impl WeightClient {
     }
 
     /// Publishes a version alone there.
-    #[pyo3(signature = (version, timeout=None))]
+    #[pyo3(signature = (version, *, timeout=None))]
     fn publish_version(&self, py: Python<'_>, version: u64, timeout: Option<f64>) -> PyResult<()> {
         self.check(py)?;
         let publication = py.detach(|| self.outgoing.publish_version(version));

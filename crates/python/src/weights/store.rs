@@ -67,7 +67,7 @@ impl WeightStore {
     }
 
     /// Publishes a tree.
-    #[pyo3(signature = (tree, version, timeout=None))]
+    #[pyo3(signature = (tree, version, *, timeout=None))]
     fn publish(
         &self,
         py: Python<'_>,
