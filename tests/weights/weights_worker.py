@@ -7,8 +7,7 @@ from __future__ import annotations
 import sys
 
 from echoic.weights import WeightClient
-
-from conftest import check, tree
+from weights_trees import check, tree
 
 
 def watch(address: str) -> None:

@@ -206,6 +206,9 @@ impl Session {
             if let Some(receipt) = self.read()? {
                 return Ok(Some(receipt));
             }
+            if self.output.is_empty() && !self.need.is_empty() {
+                continue;
+            }
             let left = until.map(|until| until.saturating_duration_since(Instant::now()));
             if left.is_some_and(|left| left.is_zero()) {
                 return Ok(None);

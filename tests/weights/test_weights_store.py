@@ -11,8 +11,7 @@ import echoic
 import numpy as np
 import pytest
 from echoic.weights import WeightStore
-
-from conftest import PATIENCE, check, tree
+from weights_trees import PATIENCE, check, tree
 
 
 class Pair(NamedTuple):
