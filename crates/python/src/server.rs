@@ -11,6 +11,7 @@ use echoic_net::transport::TlsFiles;
 use echoic_replay::stream::Wait;
 use echoic_replay::table::Tables;
 use echoic_replay::table::saved::{Contents, Keeper};
+use echoic_replay::weights::WeightStore as CoreWeights;
 use echoic_replay::{Blocked, Incoming, Moment, Stream, StreamConfig, StreamError};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -29,12 +30,14 @@ use crate::table::Table;
 use crate::tree::Tree;
 use crate::wait;
 use crate::watch;
+use crate::weights::WeightStore;
 
-/// A server with a stream, tables, or both.
+/// A server with a stream, tables or weights, or several of these.
 #[pyclass(frozen, subclass, module = "echoic._native")]
 pub struct Server {
     stream: Option<StreamSide>,
     tables: Arc<Tables>,
+    weights: Option<Arc<CoreWeights>>,
     keeper: Option<Arc<Keeper>>,
     /// Which server it is: another number for each, here and elsewhere.
     life: u64,
@@ -56,7 +59,7 @@ struct StreamSide {
 #[pymethods]
 impl Server {
     #[new]
-    #[pyo3(signature = (stream, held_warning_after, shared, tables, checkpoints))]
+    #[pyo3(signature = (stream, held_warning_after, shared, tables, checkpoints, weights=None))]
     fn new(
         py: Python<'_>,
         stream: Option<(Bound<'_, PyAny>, i64, i64)>,
@@ -64,6 +67,7 @@ impl Server {
         shared: bool,
         tables: Vec<Py<Table>>,
         checkpoints: Option<(PathBuf, usize)>,
+        weights: Option<Py<WeightStore>>,
     ) -> PyResult<Self> {
         let held_warning_after = match wait::seconds("held_warning_after", held_warning_after)? {
             Some(seconds) => seconds,
@@ -88,7 +92,8 @@ impl Server {
         });
         let (doors, process) = (Arc::default(), Process::current());
         let (life, since) = (RandomState::new().hash_one(std::process::id()), Instant::now());
-        Ok(Self { stream, tables, keeper, closed, doors, process, life, since })
+        let weights = weights.map(|store| Arc::clone(store.get().core()));
+        Ok(Self { stream, tables, weights, keeper, closed, doors, process, life, since })
     }
 
     /// Stores one sample.
@@ -195,7 +200,8 @@ impl Server {
         let (tables, keeper) = (Arc::clone(&self.tables), self.keeper.clone());
         let sights = self.sights();
         let observer = Some(Observer::new(move || sights.look()));
-        let served = Served { stream, tables, keeper, observer };
+        let weights = self.weights.clone();
+        let served = Served { stream, tables, weights, keeper, observer };
         py.detach(|| self.doors.open(&address, &files, served, options))
             .map_err(|error| error.raise(py))
     }
@@ -302,6 +308,9 @@ impl Server {
         if let Some(side) = &self.stream {
             side.stream.close();
         }
+        if let Some(weights) = &self.weights {
+            weights.close();
+        }
         if self.process.is_current() {
             // Journals are written to their ends.
             py.detach(|| self.tables.close());
@@ -338,6 +347,7 @@ impl Server {
             since: self.since,
             stream: self.stream.as_ref().map(|side| Arc::clone(&side.stream)),
             tables: Arc::clone(&self.tables),
+            weights: self.weights.clone(),
             keeper: self.keeper.clone(),
             doors: Arc::downgrade(&self.doors),
         }

@@ -20,6 +20,7 @@ pub mod rollouts;
 mod samples;
 pub mod tables;
 mod watch;
+pub mod weights;
 
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering, fence};

@@ -3,7 +3,7 @@
 //! - `worker`: the event loops, of which there is a fixed number whatever the number of clients.
 //! - `connection`: one client, from its first byte on.
 //! - `intake`: from data frames into the ring.
-//! - `tables`: requests and inserts.
+//! - `tables`: requests and inserts. `kiosk`: weights.
 //! - `bells`: what wakes an event loop. `outbox`: what it has to send.
 //! - `sessions`: what each producer has delivered, so that nothing is stored twice.
 //! - `meter`: the numbers.
@@ -11,6 +11,7 @@
 mod bells;
 mod connection;
 mod intake;
+mod kiosk;
 mod meter;
 mod outbox;
 mod sessions;
@@ -30,6 +31,7 @@ use std::time::{Duration, Instant};
 use echoic_replay::Stream;
 use echoic_replay::table::Tables;
 use echoic_replay::table::saved::Keeper;
+use echoic_replay::weights::WeightStore;
 use tracing::info;
 
 pub use meter::{DoorInfo, Flow};
@@ -72,6 +74,8 @@ pub struct Served {
     pub stream: Option<Arc<Stream>>,
     /// What clients insert items into and draw them from.
     pub tables: Arc<Tables>,
+    /// What a learner publishes for the workers.
+    pub weights: Option<Arc<WeightStore>>,
     /// Who writes the checkpoints that clients ask for.
     pub keeper: Option<Arc<Keeper>>,
     /// Who looks at all of the server for those who watch it; they see nothing without.
@@ -103,6 +107,12 @@ impl fmt::Debug for Observer {
 impl From<Arc<Stream>> for Served {
     fn from(stream: Arc<Stream>) -> Self {
         Self { stream: Some(stream), ..Self::default() }
+    }
+}
+
+impl From<Arc<WeightStore>> for Served {
+    fn from(weights: Arc<WeightStore>) -> Self {
+        Self { weights: Some(weights), ..Self::default() }
     }
 }
 
@@ -153,7 +163,7 @@ pub enum OpenError {
     )]
     NeedsToken(Address),
     /// The door leads nowhere.
-    #[error("a server needs a stream or a table")]
+    #[error("a server needs a stream, a table or weights")]
     Nothing,
     /// A spec has more than the wire carries, or the list of tables.
     #[error("the spec can't be used over a network: {0}")]
@@ -188,6 +198,7 @@ pub(crate) enum Message {
 pub(crate) struct Shared {
     stream: Option<Arc<Stream>>,
     tables: Arc<Tables>,
+    weights: Option<Arc<WeightStore>>,
     keeper: Option<Arc<Keeper>>,
     observer: Option<Observer>,
     /// How the tables are introduced.
@@ -274,8 +285,8 @@ impl Server {
         served: impl Into<Served>,
         options: Options,
     ) -> Result<Self, OpenError> {
-        let Served { stream, tables, keeper, observer } = served.into();
-        if stream.is_none() && tables.all().is_empty() {
+        let Served { stream, tables, weights, keeper, observer } = served.into();
+        if stream.is_none() && tables.all().is_empty() && weights.is_none() {
             return Err(OpenError::Nothing);
         }
         for (what, least, got) in [
@@ -315,6 +326,7 @@ impl Server {
                 && stream.as_ref().is_some_and(|stream| stream.share().is_some()),
             stream,
             tables,
+            weights,
             keeper,
             observer,
             entries,

@@ -23,6 +23,7 @@ use tracing::{debug, info, warn};
 
 use super::bells::{Bell, Rope, TableBells};
 use super::connection::{BUFFER, Connection, Decision, Ending, Outcome, Place};
+use super::kiosk::Kiosk;
 use super::sessions::Sessions;
 use super::{Message, Shared};
 use crate::auth::Side;
@@ -80,6 +81,8 @@ pub(crate) struct Worker {
     bells: Vec<TableBells>,
     /// A checkpoint is written.
     saved: Rope,
+    /// Something has happened to the weights.
+    weights: Rope,
     rows: Vec<Row>,
     /// When the first of the parked samples has waited for as long as it may, or before.
     due: Option<Instant>,
@@ -110,6 +113,10 @@ impl Worker {
         let bells: Vec<_> = shared.tables.all().iter().map(|_| TableBells::new(&waker)).collect();
         let rows = bells.iter().map(|_| Row::default()).collect();
         let now = Instant::now();
+        let weights = Rope::new(&waker);
+        if let Some(store) = &shared.weights {
+            store.wake_later(&weights.waker);
+        }
         Ok(Self {
             index,
             shared,
@@ -127,6 +134,7 @@ impl Worker {
             room,
             bells,
             saved: Rope::new(&waker),
+            weights,
             rows,
             due: None,
             sessions: Sessions::default(),
@@ -172,6 +180,7 @@ impl Worker {
             }
             self.hear_tables();
             self.hear_keeper();
+            self.hear_weights();
             for _ in 0..self.ready.len() {
                 if let Some(index) = self.ready.pop_front() {
                     self.queued[index] = false;
@@ -463,6 +472,22 @@ impl Worker {
         }
     }
 
+    /// Lets those go on who are told of weights or publish them.
+    fn hear_weights(&mut self) {
+        if !self.weights.bell.heard() {
+            return;
+        }
+        // What happens from here on rings; what happened before is found by those who are let go on.
+        if let Some(store) = &self.shared.weights {
+            store.wake_later(&self.weights.waker);
+        }
+        for index in 0..self.connections.len() {
+            if self.connections[index].as_ref().is_some_and(Connection::is_of_weights) {
+                self.enqueue(index);
+            }
+        }
+    }
+
     /// Takes note of what is kept of what a client of tables has changed, and sees to it that the loop is
     /// woken when more is. `false` when the connection is over, because nothing more is kept.
     fn settle(&mut self, index: usize) -> bool {
@@ -644,6 +669,12 @@ impl Worker {
                 next = kept;
             }
             (Purpose::Request | Purpose::Gather | Purpose::Watch, _) => connection.serve(),
+            (Purpose::Weights, _) => {
+                if let Some(store) = &self.shared.weights {
+                    let kiosk = Kiosk::new(Arc::clone(store), self.shared.hands_over);
+                    connection.offer_weights(kiosk);
+                }
+            }
             _ => connection.listen(),
         }
         let offer = match (open.purpose, &self.shared.stream) {
@@ -692,6 +723,13 @@ impl Worker {
             || (open.purpose == Purpose::Probe && self.shared.stream.is_none());
         if asks_anyone {
             return None;
+        }
+        if open.purpose == Purpose::Weights {
+            let text = "the server has no weights to give or to take".to_owned();
+            return match &self.shared.weights {
+                None => Some((RefusalCode::Stream, text)),
+                Some(store) => store.is_closed().then_some(closing),
+            };
         }
         if open.purpose.is_of_tables() {
             if open.purpose == Purpose::Gather && !self.shared.hands_over {
@@ -829,10 +867,15 @@ impl Worker {
             if self.full.is_some() || self.queued[index] {
                 connection.excuse(now);
             }
+            let waits = connection.waits_to_publish();
             if let Some(ending) = connection.overdue(now, heartbeat * 3) {
                 self.end(index, &ending);
             } else if speak {
                 self.write(index);
+            }
+            if waits {
+                // It may have waited for long enough.
+                self.enqueue(index);
             }
         }
     }

@@ -70,6 +70,26 @@ pub mod kind {
     pub const RELEASE: u8 = 44;
     /// Server: all that there is to see of it.
     pub const OBSERVED: u8 = 45;
+    /// Client: the next publication of weights.
+    pub const WANT: u8 = 60;
+    /// Server: what was published.
+    pub const PUBLICATION: u8 = 61;
+    /// Either: some of its bytes.
+    pub const CHUNK_OF_WEIGHTS: u8 = 62;
+    /// Server: these were all that the client lacks.
+    pub const END: u8 = 63;
+    /// Server: the rest does not come, since there is something newer.
+    pub const CUT: u8 = 64;
+    /// Server: memory comes with this frame.
+    pub const REGION: u8 = 65;
+    /// Client: nobody looks at this publication any more.
+    pub const RELEASE_WEIGHTS: u8 = 66;
+    /// Client: something to be published.
+    pub const PUBLISH: u8 = 67;
+    /// Server: the chunks of it that are not there yet.
+    pub const NEED: u8 = 68;
+    /// Server: what became of it.
+    pub const RECEIPT: u8 = 69;
 }
 
 /// The header of a frame.

@@ -7,6 +7,7 @@
 //! - [`spec`]: the contract of a sample, and what two of them differ in.
 //! - [`observed`]: what is told to those who watch a server.
 //! - [`tables`]: requests, their answers, and items on their way into tables.
+//! - [`weights`]: publications on their way to the workers, and from a learner elsewhere.
 //!
 //! # Invariants
 //!
@@ -21,6 +22,7 @@ pub mod observed;
 pub mod reader;
 pub mod spec;
 pub mod tables;
+pub mod weights;
 
 use reader::Reader;
 
@@ -108,6 +110,16 @@ pub enum WireError {
         /// What it must be, or be at most.
         expected: u64,
         /// What came.
+        got: u64,
+    },
+    /// A chunk of weights was changed on its way.
+    #[error("chunk {chunk} of the weights: expected the sum {expected:016x}, got {got:016x}")]
+    Sum {
+        /// Which.
+        chunk: u32,
+        /// The sum that its bytes should have.
+        expected: u64,
+        /// The one that they have.
         got: u64,
     },
     /// The spec describes samples that can't be.
