@@ -7,6 +7,7 @@
 //! - [`spec`]: the contract of a sample, and what two of them differ in.
 //! - [`observed`]: what is told to those who watch a server.
 //! - [`tables`]: requests, their answers, and items on their way into tables.
+//! - [`rollouts`]: what requests and answers say about rollout tables.
 //!
 //! # Invariants
 //!
@@ -19,8 +20,11 @@ pub mod frame;
 pub mod handshake;
 pub mod observed;
 pub mod reader;
+pub mod rollouts;
 pub mod spec;
 pub mod tables;
+
+use echoic_replay::rollouts::codec::CodecError;
 
 use reader::Reader;
 
@@ -113,6 +117,9 @@ pub enum WireError {
     /// The spec describes samples that can't be.
     #[error("the spec: {0}")]
     Spec(String),
+    /// Bytes about rollouts that make no sense.
+    #[error("a rollout: {0}")]
+    Rollout(#[from] CodecError),
 }
 
 /// What bytes of another protocol look like, for people.
