@@ -77,8 +77,10 @@ impl Numbers {
         }
         if let Some(oldest) = standing.oldest {
             let lag = (standing.target - oldest) as f64;
-            let (name, help) =
-                ("echoic_rollouts_oldest_lag", "How old the oldest group in the queue is, in versions.");
+            let (name, help) = (
+                "echoic_rollouts_oldest_lag",
+                "How old the oldest group in the queue is, in versions.",
+            );
             self.add_all(Kind::Gauge, of, [(name, help, lag)]);
         }
     }
@@ -186,7 +188,8 @@ impl Numbers {
             ("rejected", source.rejected),
             ("filtered", source.filtered),
         ] {
-            let by = vec![("source".into(), source.name.clone()), ("outcome".into(), outcome.into())];
+            let by =
+                vec![("source".into(), source.name.clone()), ("outcome".into(), outcome.into())];
             let labels = [of.clone(), by].concat();
             let help = "Groups of each producer, by what became of them.";
             self.add("echoic_rollouts_source_groups", help, Kind::Gauge, labels, count as f64);

@@ -70,6 +70,18 @@ pub mod kind {
     pub const RELEASE: u8 = 44;
     /// Server: all that there is to see of it.
     pub const OBSERVED: u8 = 45;
+    /// Server: its rollout tables.
+    pub const ROLLOUT_TABLES: u8 = 46;
+    /// Server: what came of changes of a rollout table.
+    pub const ROLLOUT_OUTCOMES: u8 = 47;
+    /// Server: a share of a batch of rollouts.
+    pub const ROLLOUT_BATCH: u8 = 48;
+    /// Server: a share of a batch of rollouts, whose arrays are in the client's arena.
+    pub const ROLLOUT_PLACED: u8 = 49;
+    /// Server: the numbers of a rollout table.
+    pub const ROLLOUT_NUMBERS: u8 = 50;
+    /// Server: why a rollout table did not do something.
+    pub const ROLLOUT_REFUSED: u8 = 51;
     /// Client: the next publication of weights.
     pub const WANT: u8 = 60;
     /// Server: what was published.
@@ -211,16 +223,22 @@ pub enum Stall {
     Ratio,
     /// A table is paused.
     Paused,
+    /// What a rollout table has, or would be made, is or would be too old.
+    Staleness,
+    /// Too few groups of a rollout table are complete.
+    Group,
 }
 
 /// Each at its number on the wire, with its name.
-const STALLS: [(Stall, &str); 6] = [
+const STALLS: [(Stall, &str); 8] = [
     (Stall::None, ""),
     (Stall::Capacity, "CAPACITY"),
     (Stall::Leased, "LEASED"),
     (Stall::MinSize, "MIN_SIZE"),
     (Stall::Ratio, "RATIO"),
     (Stall::Paused, "PAUSED"),
+    (Stall::Staleness, "STALENESS"),
+    (Stall::Group, "GROUP"),
 ];
 
 impl Stall {
@@ -254,6 +272,8 @@ impl Stall {
             Self::MinSize => Some(Reason::MinSize),
             Self::Ratio => Some(Reason::Ratio),
             Self::Paused => Some(Reason::Paused),
+            Self::Staleness => Some(Reason::Staleness),
+            Self::Group => Some(Reason::Group),
         }
     }
 
@@ -270,6 +290,8 @@ impl From<Reason> for Stall {
             Reason::Ratio => Self::Ratio,
             Reason::Paused => Self::Paused,
             Reason::Leased => Self::Leased,
+            Reason::Staleness => Self::Staleness,
+            Reason::Group => Self::Group,
             // Reasons may grow; what has no number yet is a lack of room to the other side.
             _ => Self::Capacity,
         }

@@ -8,6 +8,7 @@
 //! - [`observed`]: what is told to those who watch a server.
 //! - [`tables`]: requests, their answers, and items on their way into tables.
 //! - [`weights`]: publications on their way to the workers, and from a learner elsewhere.
+//! - [`rollouts`]: what requests and answers say about rollout tables.
 //!
 //! # Invariants
 //!
@@ -20,9 +21,12 @@ pub mod frame;
 pub mod handshake;
 pub mod observed;
 pub mod reader;
+pub mod rollouts;
 pub mod spec;
 pub mod tables;
 pub mod weights;
+
+use echoic_replay::rollouts::codec::CodecError;
 
 use reader::Reader;
 
@@ -125,6 +129,9 @@ pub enum WireError {
     /// The spec describes samples that can't be.
     #[error("the spec: {0}")]
     Spec(String),
+    /// Bytes about rollouts that make no sense.
+    #[error("a rollout: {0}")]
+    Rollout(#[from] CodecError),
 }
 
 /// What bytes of another protocol look like, for people.

@@ -457,12 +457,7 @@ impl RolloutTable {
     }
 
     #[pyo3(signature = (newer_than, timeout))]
-    fn wait_version(
-        &self,
-        py: Python<'_>,
-        newer_than: i64,
-        timeout: Option<f64>,
-    ) -> PyResult<i64> {
+    fn wait_version(&self, py: Python<'_>, newer_than: i64, timeout: Option<f64>) -> PyResult<i64> {
         self.process.check(py)?;
         self.reach.wait_version(py, newer_than, timeout)
     }

@@ -105,18 +105,16 @@ impl Reach {
         timeout: Option<f64>,
     ) -> PyResult<RolloutBatch> {
         match self {
-            Self::Here { table, arena } => {
-                match here(py, table, &Change::Sample(want), timeout)? {
-                    Outcome::Delivered(share) => {
-                        let laid = lay_out(py, arena, &share, table.config(), form);
-                        if laid.is_err() && share.lease_ms.is_some() {
-                            give_back(table, share.lease);
-                        }
-                        laid
+            Self::Here { table, arena } => match here(py, table, &Change::Sample(want), timeout)? {
+                Outcome::Delivered(share) => {
+                    let laid = lay_out(py, arena, &share, table.config(), form);
+                    if laid.is_err() && share.lease_ms.is_some() {
+                        give_back(table, share.lease);
                     }
-                    other => Err(super::unexpected(&other)),
+                    laid
                 }
-            }
+                other => Err(super::unexpected(&other)),
+            },
             Self::There { link, number, config } => {
                 let deadline = wait::deadline(timeout)?;
                 let call = |wait: Wait<'_, Waiting>| link.sample(*number, want, form, wait);
@@ -137,12 +135,7 @@ impl Reach {
         }
     }
 
-    pub fn wait_version(
-        &self,
-        py: Python<'_>,
-        above: i64,
-        timeout: Option<f64>,
-    ) -> PyResult<i64> {
+    pub fn wait_version(&self, py: Python<'_>, above: i64, timeout: Option<f64>) -> PyResult<i64> {
         let deadline = wait::deadline(timeout)?;
         match self {
             Self::Here { table, .. } => {
@@ -172,9 +165,8 @@ fn here(
     }
     let deadline = wait::deadline(timeout)?;
     let call = |wait: Wait<'_, Blocked>| table.call(change, wait);
-    wait::detached(py, deadline, None, call).map_err(|stopped: Stopped<CallError>| {
-        stopped.raise(py, call_error)
-    })
+    wait::detached(py, deadline, None, call)
+        .map_err(|stopped: Stopped<CallError>| stopped.raise(py, call_error))
 }
 
 /// Gives a share back that could not be laid out as wanted, so that nothing is lost by a row that is too narrow.

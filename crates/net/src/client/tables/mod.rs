@@ -8,10 +8,11 @@
 //! Each has a connection of its own, so an insert that has to wait keeps no request waiting.
 
 mod batch;
-mod board;
+pub(super) mod board;
 mod freight;
+mod outgoing;
 mod queue;
-mod requests;
+pub(super) mod requests;
 pub mod shards;
 mod writer;
 
