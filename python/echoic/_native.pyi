@@ -286,6 +286,7 @@ class Server:
         tables: list[Table],
         checkpoints: tuple[str | os.PathLike[str], int] | None,
         weights: WeightStore | None = None,
+        rollouts: Sequence[RolloutTable] = (),
     ) -> Self: ...
     def submit(self, tree: Any, timeout: float | None = None) -> None:
         """Store one sample.

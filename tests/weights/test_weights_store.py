@@ -194,7 +194,7 @@ def test_tensors_of_torch_are_published_with_gradients_and_in_bfloat16() -> None
 
 
 def test_a_server_needs_something_to_serve() -> None:
-    with pytest.raises(TypeError, match="or give tables or weights"):
+    with pytest.raises(TypeError, match="or give tables, rollouts or weights"):
         echoic.Server()
     with pytest.raises(ValueError, match="at least 2"):
         WeightStore(max_publications=1)
