@@ -420,6 +420,7 @@ impl RolloutTable {
         let _ = ledger.reconfigure(Arc::clone(&self.config));
         let mut core = self.lock();
         ledger.wake(head.time, self.now());
+        ledger.pause(core.ledger.standing().paused);
         let before = std::mem::replace(&mut core.ledger, ledger);
         drop(core);
         drop(before);
@@ -430,6 +431,11 @@ impl RolloutTable {
     /// Has a new table write to a log, which gets to know whom to wake when there is room.
     pub(super) fn keep_with(&mut self, log: impl FnOnce(&Arc<Signal>) -> Log) {
         self.log = Some(log(&self.producers));
+    }
+
+    /// Whether it is kept in a directory.
+    pub fn has_directory(&self) -> bool {
+        self.log.is_some()
     }
 
     /// How it was brought back, if it has a directory.

@@ -216,6 +216,11 @@ impl Ledger {
         self.sources.all()
     }
 
+    /// How many groups it has that are not over.
+    pub fn groups(&self) -> u64 {
+        self.live()
+    }
+
     /// Whether a group is made, or waits for a producer.
     pub fn is_open(&self, id: u64) -> bool {
         self.open.contains_key(&id)
