@@ -318,7 +318,7 @@ impl Server {
     ) -> PyResult<Bound<'py, PyDict>> {
         self.process.check(py)?;
         let stream = self.stream.as_ref().map(|side| &*side.stream);
-        let contents = Contents { tables: &self.tables, stream };
+        let contents = Contents { tables: &self.tables, stream, rollouts: &[] };
         checkpoints::recover(py, contents, &journal, checkpoint.as_deref())
     }
 
