@@ -24,9 +24,11 @@ __all__ = [
     "OfflineDatasetBuffer",
     "PendingBatch",
     "PrioritizedReplayBuffer",
+    "Publication",
     "RemoteTable",
     "ReplayBuffer",
     "RolloutBatch",
+    "RolloutLink",
     "RolloutTable",
     "RunningStats",
     "RunningStatsVec",
@@ -37,12 +39,15 @@ __all__ = [
     "Spec",
     "Steps",
     "StructuredWriter",
+    "Subscription",
     "Table",
     "Tables",
     "TrajectoryAccumulator",
     "TrajectoryWriter",
     "VectorWriter",
     "Watcher",
+    "WeightClient",
+    "WeightStore",
     "allocation_count",
     "balance_sequences",
     "compute_batch_group_advantages",
@@ -63,6 +68,7 @@ __all__ = [
     "compute_token_kl_schulman",
     "compute_upgo",
     "compute_vtrace",
+    "connect_rollouts",
     "connect_tables",
     "empty_call",
     "list_checkpoints",
@@ -279,6 +285,8 @@ class Server:
         shared: bool,
         tables: list[Table],
         checkpoints: tuple[str | os.PathLike[str], int] | None,
+        weights: WeightStore | None = None,
+        rollouts: Sequence[RolloutTable] = (),
     ) -> Self: ...
     def submit(self, tree: Any, timeout: float | None = None) -> None:
         """Store one sample.
@@ -1167,6 +1175,202 @@ class Steps:
         """
 
 @final
+class Publication:
+    """A version, and the weights that belong to it.
+
+    The arrays can't be written. They are there, and do not change, for as long as one of them or
+    the publication is referred to: also when the store, the client or the server is closed.
+    """
+
+    @property
+    def version(self) -> int:
+        """Which version it is."""
+
+    @property
+    def tree(self) -> Any:
+        """The weights as a tree of numpy views; ``None`` where only a version was published."""
+
+    @property
+    def nbytes(self) -> int:
+        """How many bytes the weights have, those between leaves included."""
+
+    @property
+    def spec(self) -> Spec | None:
+        """Path, dtype and shape of every leaf."""
+
+@final
+class Subscription:
+    """Somebody who is told of publications; the latest counts, and others are skipped.
+
+    Iterating yields publications as they come, until the store or the subscription is closed.
+    """
+
+    def latest(self) -> Publication | None:
+        """Return the latest publication; ``None`` before there is one.
+
+        Raises:
+            ClosedError: The subscription is closed.
+        """
+
+    def wait(self, newer_than: int | None = None, timeout: float | None = None) -> Publication:
+        """Wait, without the GIL, for a publication, and return the latest.
+
+        Args:
+            newer_than: Wait for a version above this; without it, for any publication that this
+                subscription has not returned yet.
+            timeout: Seconds to wait; ``None`` waits for ever, 0 not at all.
+
+        Raises:
+            WaitTimeoutError: There was none in time; ``reason`` says why: ``"EMPTY"`` or
+                ``"AWAY"``, when there is no connection.
+            ClosedError: The store, the client or the subscription is closed.
+            DisconnectedError: The client has given up.
+        """
+
+    @property
+    def version(self) -> int | None:
+        """The latest version, without taking note of it."""
+
+    @property
+    def connected(self) -> bool:
+        """Whether a connection to the server stands; in the learner's process, always."""
+
+    @property
+    def reconnects(self) -> int:
+        """How often the connection came back."""
+
+    @property
+    def received_bytes(self) -> int:
+        """How many bytes have come over connections."""
+
+    def close(self) -> None:
+        """End it, and wake who waits in it. What it has returned stays valid."""
+
+    @property
+    def closed(self) -> bool:
+        """Whether it was closed."""
+
+    def __iter__(self) -> Self: ...
+    def __next__(self) -> Publication: ...
+    def __enter__(self) -> Self: ...
+    def __exit__(self, *_exception: object) -> None: ...
+
+@disjoint_base
+class WeightStore:
+    """The native part of :class:`echoic.weights.WeightStore`."""
+
+    def __new__(cls, max_publications: int) -> Self: ...
+    def publish(self, tree: Any, version: int, *, timeout: float | None = None) -> None:
+        """Make a tree the latest.
+
+        Its leaves are copied before this returns, once, without the GIL.
+
+        Args:
+            tree: Nested dicts, tuples, lists and the like, with arrays, torch tensors on the CPU,
+                or numbers as leaves. It may differ from the one before.
+            version: Above the version before.
+            timeout: Seconds to wait while all publications are held; ``None`` waits for ever.
+
+        Raises:
+            ValueError: The version is not above the latest.
+            SpecError: A leaf can't be published, and why.
+            WaitTimeoutError: All publications were held for too long.
+            MemoryError: There is no memory for it.
+            ClosedError: The store is closed.
+        """
+
+    def publish_version(self, version: int) -> None:
+        """Publish a version alone, for those who carry the weights by other means.
+
+        Raises:
+            ValueError: The version is not above the latest.
+            ClosedError: The store is closed.
+        """
+
+    def latest(self) -> Publication | None:
+        """Return the latest publication; ``None`` before there is one."""
+
+    def subscribe(self) -> Subscription:
+        """Return a new subscription in this process."""
+
+    @property
+    def version(self) -> int | None:
+        """The latest version; ``None`` before there is one."""
+
+    def metrics(self) -> dict[str, Any]:
+        """Return its numbers by name: versions, bytes, subscribers and how far they are behind."""
+
+    def close(self) -> None:
+        """End publishing, and wake everyone who waits. What was returned stays valid."""
+
+    @property
+    def closed(self) -> bool:
+        """Whether it was closed."""
+
+@disjoint_base
+class WeightClient:
+    """The native part of :class:`echoic.weights.WeightClient`."""
+
+    def __new__(
+        cls,
+        address: str,
+        token: bytes | None,
+        max_publications: int,
+        deadline: float | None,
+        max_retry: int | None,
+        connect_timeout: float,
+        ca: str | os.PathLike[str] | None,
+        certificate: str | os.PathLike[str] | None,
+        key: str | os.PathLike[str] | None,
+        server_name: str | None,
+    ) -> Self: ...
+    def publish(self, tree: Any, version: int, *, timeout: float | None = None) -> None:
+        """Make a tree the latest of the server, and wait until it is.
+
+        Chunks that the server has already are not sent.
+
+        Args:
+            tree: As of :meth:`WeightStore.publish`.
+            version: Above the version before.
+            timeout: Seconds to wait for all of it; ``None`` waits for ever.
+
+        Raises:
+            ValueError: The version is not above the latest.
+            SpecError: A leaf can't be published, and why.
+            WaitTimeoutError: The server's publications were all held for too long.
+            DisconnectedError: The server can't be reached.
+            RefusedError: The server does not want us; ``code`` says why.
+            ClosedError: The client or the server's store is closed.
+        """
+
+    def publish_version(self, version: int, *, timeout: float | None = None) -> None:
+        """Publish a version alone at the server.
+
+        Raises:
+            As :meth:`publish`.
+        """
+
+    def subscribe(self) -> Subscription:
+        """Return a new subscription; the first connects.
+
+        Raises:
+            DisconnectedError: The server can't be reached.
+            RefusedError: The server does not want us; ``code`` says why.
+            ClosedError: The client is closed.
+        """
+
+    @property
+    def address(self) -> str:
+        """Where the server is."""
+
+    def close(self) -> None:
+        """Let go of the server, and wake everyone who waits. What was returned stays valid."""
+
+    @property
+    def closed(self) -> bool:
+        """Whether it was closed."""
+
+@final
 class Batch:
     """Items sampled from a table. ``len(batch)`` is how many."""
 
@@ -1265,6 +1469,41 @@ class RolloutBatch:
     @property
     def target(self) -> int:
         """The version that the batch will update."""
+
+@final
+class RolloutLink:
+    """A connection to the rollout tables of a server."""
+
+    @property
+    def address(self) -> str:
+        """Where the server is."""
+
+    @property
+    def connected(self) -> bool:
+        """Whether the server is there now."""
+
+    @property
+    def reconnects(self) -> int:
+        """How often the connection came back."""
+
+    def tables(self) -> list[RolloutTable]:
+        """Return the tables."""
+
+    def close(self, timeout: float | None = None) -> None:
+        """End the connection."""
+
+def connect_rollouts(  # noqa: PLR0917 - the facade has them as keywords
+    address: str,
+    token: bytes | None,
+    deadline: float | None,
+    max_retry: int | None,
+    connect_timeout: float,
+    ca: str | os.PathLike[str] | None,
+    certificate: str | os.PathLike[str] | None,
+    key: str | os.PathLike[str] | None,
+    server_name: str | None,
+) -> RolloutLink:
+    """Connect to a server that has rollout tables."""
 
 @disjoint_base
 class RolloutTable:

@@ -28,6 +28,7 @@ from echoic import (
     connect,
     limiters,
 )
+from echoic.weights import WeightStore
 from prometheus_client.parser import text_string_to_metric_families
 
 if TYPE_CHECKING:
@@ -79,6 +80,7 @@ def everything(folder: Path | None = None) -> Server:
         transport=transport,
         checkpointer=None if folder is None else Checkpointer(folder / "checkpoints"),
         journal=None if folder is None else folder / "journal",
+        weights=WeightStore(),
     ).start()
     if folder is not None:
         server.checkpoint()

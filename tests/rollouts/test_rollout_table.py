@@ -21,8 +21,9 @@ from rollout_items import columns, fill
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from conftest import Background
     from echoic.rollouts import RolloutTable
+
+    from conftest import Background
 
     Make = Callable[..., RolloutTable]
 

@@ -35,10 +35,11 @@ fn a_stream_goes_on_where_the_checkpoint_was_taken() {
     let (first, tables) = (stream(4, 3, Dtype::UInt(8)), Tables::default());
     assert!((0..10).all(|value| push(&first, value)));
     assert_eq!(take(&first), [0, 1, 2]);
-    save(Contents { tables: &tables, stream: Some(&first) }, root.path(), &[]).unwrap();
+    save(Contents { tables: &tables, stream: Some(&first), rollouts: &[] }, root.path(), &[])
+        .unwrap();
     assert_eq!(take(&first), [3, 4, 5]);
     let second = stream(2, 5, Dtype::UInt(8));
-    load(Contents { tables: &tables, stream: Some(&second) }, root.path()).unwrap();
+    load(Contents { tables: &tables, stream: Some(&second), rollouts: &[] }, root.path()).unwrap();
     assert!((10..13).all(|value| push(&second, value)));
     assert_eq!((take(&second), take(&second)), (vec![3, 4, 5, 6, 7], vec![8, 9, 10, 11, 12]));
     assert!(open(root.path()).unwrap().all().is_empty());
@@ -49,9 +50,12 @@ fn a_stream_that_does_not_fit_is_refused_with_the_reason() {
     let root = tempfile::tempdir().unwrap();
     let (first, tables) = (stream(4, 3, Dtype::UInt(8)), Tables::default());
     assert!((0..10).all(|value| push(&first, value)));
-    save(Contents { tables: &tables, stream: Some(&first) }, root.path(), &[]).unwrap();
+    save(Contents { tables: &tables, stream: Some(&first), rollouts: &[] }, root.path(), &[])
+        .unwrap();
     let refused = |stream: Option<&Stream>| {
-        load(Contents { tables: &tables, stream }, root.path()).unwrap_err().to_string()
+        load(Contents { tables: &tables, stream, rollouts: &[] }, root.path())
+            .unwrap_err()
+            .to_string()
     };
     assert_eq!(refused(None), "the stream: the checkpoint has one, the server has not");
     assert_eq!(
@@ -96,7 +100,8 @@ fn a_checkpoint_beside_producers_and_a_consumer_has_a_piece_of_the_sequence() {
             keeper.save().unwrap();
             // Each sample is a batch here.
             let many = stream(64, 1, Dtype::UInt(8));
-            let loaded = load(Contents { tables: &tables, stream: Some(&many) }, root.path());
+            let loaded =
+                load(Contents { tables: &tables, stream: Some(&many), rollouts: &[] }, root.path());
             loaded.unwrap();
             let values: Vec<u64> = std::iter::from_fn(|| {
                 let batch = many.try_take()?;

@@ -1,5 +1,6 @@
 //! A share of a batch as arrays over one piece of memory.
 
+use echoic_net::client::rollouts::Delivered;
 use echoic_replay::rollouts::RolloutConfig;
 use echoic_replay::rollouts::batch::{
     Array, Form, GROUP_ARRAYS, Head, ITEM_ARRAYS, Layout, RUN_ARRAYS,
@@ -91,6 +92,26 @@ pub fn lay_out(
     };
     arena.give_back(memory);
     Ok(batch)
+}
+
+/// What keeps the memory of a share that came from a server.
+#[pyclass(frozen, module = "echoic._native")]
+struct Received {
+    _delivered: Delivered,
+}
+
+/// A share that came from a server, where it lies.
+pub fn received(
+    py: Python<'_>,
+    mut delivered: Delivered,
+    config: &RolloutConfig,
+) -> PyResult<RolloutBatch> {
+    let head = delivered.head().clone();
+    let bytes = delivered.bytes_mut();
+    let (start, len) = (bytes.as_mut_ptr(), bytes.len());
+    let owner = Bound::new(py, Received { _delivered: delivered })?;
+    // SAFETY: the bytes are the share's alone, which the owner keeps where they are and nobody looks at any more.
+    unsafe { RolloutBatch::over(py, &head, config, start, len, owner.as_any()) }
 }
 
 fn whole(py: Python<'_>) -> PyResult<Bound<'_, PyArrayDescr>> {

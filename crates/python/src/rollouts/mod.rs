@@ -1,14 +1,22 @@
 //! Rollout tables: groups of token sequences in, batches that are fresh out.
 //!
 //! - `settings`: what a table is told. `items`: arrays of an item as bytes.
-//! - `batch`: a share of a batch as arrays.
+//! - `batch`: a share of a batch as arrays. `reach`: a table in this process, or at a server.
 
 mod batch;
 mod items;
+mod reach;
 mod settings;
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
+
+use echoic_net::client::Options;
+use echoic_net::client::rollouts::{Entry, Rollouts};
+use echoic_net::client::tables::Waiting;
+use echoic_net::transport::{TlsFiles, dial_to};
+use echoic_replay::rollouts::item::{Finish, Segment};
 
 use echoic_replay::rollouts::ledger::{
     Admit, Append, Balance, Blocked, Change, Fate, Hold, Lease, Outcome, Permit, Refusal, Size,
@@ -22,19 +30,21 @@ use pyo3::types::{PyDict, PyList};
 
 pub use self::batch::RolloutBatch;
 use self::items::Columns;
+use self::reach::Reach;
 use crate::arena::Arena;
+use crate::doors::{self, DoorError};
 use crate::error::{
     closed_error, group_not_found_error, lease_error, rollout_error, set, timeout_error,
 };
 use crate::fork::Process;
-use crate::wait::{self, Stopped};
+use crate::remote::tables_error;
+use crate::wait;
 
-/// A rollout table in this process.
+/// A rollout table.
 #[pyclass(frozen, subclass, module = "echoic._native")]
 pub struct RolloutTable {
-    table: Arc<Core>,
+    reach: Reach,
     columns: Columns,
-    arena: Arena,
     process: Process,
 }
 
@@ -110,26 +120,27 @@ fn balance(name: &str) -> PyResult<Balance> {
 }
 
 impl RolloutTable {
-    /// The table itself, for a server.
-    pub fn core(&self) -> &Arc<Core> {
-        &self.table
+    fn of(py: Python<'_>, reach: Reach) -> PyResult<Self> {
+        let columns = Columns::new(py, reach.config())?;
+        Ok(Self { reach, columns, process: Process::current() })
+    }
+
+    /// The table itself, for a server; none, if it is at one already.
+    pub fn core(&self) -> Option<&Arc<Core>> {
+        match &self.reach {
+            Reach::Here { table, .. } => Some(table),
+            Reach::There { .. } => None,
+        }
     }
 
     fn call(&self, py: Python<'_>, change: Change, timeout: Option<f64>) -> PyResult<Outcome> {
         self.process.check(py)?;
-        // Most calls need not wait.
-        match self.table.apply(&change) {
-            Err(CallError::Refused(Refusal::Blocked(blocked))) if timeout == Some(0.0) => {
-                return Err(blocked_error(py, blocked));
-            }
-            Err(CallError::Refused(Refusal::Blocked(_))) => {}
-            done => return done.map_err(|error| call_error(py, &error)),
-        }
-        let deadline = wait::deadline(timeout)?;
-        let call = |wait: Wait<'_, Blocked>| self.table.call(&change, wait);
-        wait::detached(py, deadline, None, call).map_err(|stopped| match stopped {
-            Stopped::Raised(error) => error,
-            Stopped::Failed(error) => call_error(py, &error),
+        self.reach.call(py, change, timeout)
+    }
+
+    fn here(&self, what: &str) -> PyResult<&Arc<Core>> {
+        self.core().ok_or_else(|| {
+            PyRuntimeError::new_err(format!("{what} is for the process that has the table"))
         })
     }
 
@@ -142,6 +153,86 @@ impl RolloutTable {
     }
 }
 
+/// The rollout tables of a server.
+#[pyclass(frozen, module = "echoic._native")]
+pub struct RolloutLink {
+    link: Arc<Rollouts>,
+    process: Process,
+}
+
+#[pymethods]
+impl RolloutLink {
+    #[getter]
+    fn address(&self) -> String {
+        self.link.address().to_string()
+    }
+
+    #[getter]
+    fn connected(&self) -> bool {
+        self.link.is_connected()
+    }
+
+    #[getter]
+    fn reconnects(&self) -> u64 {
+        self.link.reconnects()
+    }
+
+    fn tables(&self, py: Python<'_>) -> PyResult<Vec<RolloutTable>> {
+        let entries = self.link.tables().iter().zip(0..);
+        let table = |(entry, number): (&Entry, u32)| {
+            let (link, config) = (Arc::clone(&self.link), Arc::new(entry.config.clone()));
+            RolloutTable::of(py, Reach::There { link, number, config })
+        };
+        entries.map(table).collect()
+    }
+
+    #[pyo3(signature = (timeout=None))]
+    fn close(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<()> {
+        // The connection of a parent process is not a forked child's to close.
+        if !self.process.is_current() {
+            return Ok(());
+        }
+        let deadline = wait::deadline(timeout)?;
+        let close = |wait: Wait<'_, Waiting>| self.link.close(wait);
+        wait::detached(py, deadline, None, close).map_err(|stopped| stopped.raise(py, tables_error))
+    }
+}
+
+/// Connects to a server that has rollout tables.
+#[pyfunction]
+#[expect(clippy::too_many_arguments, reason = "they are keywords in Python")]
+pub fn connect_rollouts(
+    py: Python<'_>,
+    address: &str,
+    token: Option<&[u8]>,
+    deadline: Option<f64>,
+    max_retry: Option<u32>,
+    connect_timeout: f64,
+    ca: Option<PathBuf>,
+    certificate: Option<PathBuf>,
+    key: Option<PathBuf>,
+    server_name: Option<String>,
+) -> PyResult<RolloutLink> {
+    let files = TlsFiles { certificate, key, authority: ca, server_name };
+    let address = doors::address(address)?;
+    let dial = dial_to(&address, &files).map_err(|error| DoorError::from(error).raise(py))?;
+    let connect_timeout = wait::seconds("connect_timeout", connect_timeout)?;
+    let options = Options {
+        token: doors::token(token)?,
+        deadline: match deadline {
+            Some(deadline) => wait::seconds("deadline", deadline)?,
+            None => None,
+        },
+        max_retry,
+        connect_timeout: connect_timeout.unwrap_or(Duration::MAX),
+        ..Options::default()
+    };
+    let connect = |wait: Wait<'_, Waiting>| Rollouts::connect(dial, options, wait);
+    let link = wait::detached(py, None, None, connect)
+        .map_err(|stopped| stopped.raise(py, tables_error))?;
+    Ok(RolloutLink { link: Arc::new(link), process: Process::current() })
+}
+
 #[pymethods]
 impl RolloutTable {
     #[new]
@@ -152,26 +243,24 @@ impl RolloutTable {
         metadata: Option<Vec<u8>>,
     ) -> PyResult<Self> {
         let config = settings::config(py, settings)?;
-        let columns = Columns::new(py, &config)?;
         let table = Core::new(config).map_err(|error| rollout_error(py, error.to_string()))?;
-        let table = table.with_metadata(metadata.unwrap_or_default());
-        let (arena, process) = (Arena::default(), Process::current());
-        Ok(Self { table: Arc::new(table), columns, arena, process })
+        let table = Arc::new(table.with_metadata(metadata.unwrap_or_default()));
+        Self::of(py, Reach::Here { table, arena: Arena::default() })
     }
 
     #[getter]
     fn name(&self) -> &str {
-        &self.table.config().name
+        &self.reach.config().name
     }
 
     #[getter]
     fn settings<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        settings::dict(py, self.table.config())
+        settings::dict(py, self.reach.config())
     }
 
     #[getter]
     fn metadata(&self) -> &[u8] {
-        self.table.metadata()
+        self.reach.metadata()
     }
 
     #[pyo3(signature = (count, source, key, version, ttl, timeout))]
@@ -260,16 +349,17 @@ impl RolloutTable {
     ) -> PyResult<&'static str> {
         let items = self.columns.items(py, lengths, columns, versions, fields)?;
         let hold = Hold { group: hold.0, attempt: hold.1 };
-        let mut fate = Fate::Running;
-        for (item, (segment, finish)) in (first..).zip(items) {
+        let append = |(item, (segment, finish)): (u32, (Segment, Finish))| {
             let (segment, finish) = (Arc::new(segment), Some(Arc::new(finish)));
-            let append = Append { hold, item, sequence: 0, segment, finish, priority };
-            match self.call(py, Change::Append(append), None)? {
-                Outcome::Appended(appended) => fate = appended,
-                other => return Err(unexpected(&other)),
-            }
+            Change::Append(Append { hold, item, sequence: 0, segment, finish, priority })
+        };
+        let changes = (first..).zip(items).map(append).collect();
+        self.process.check(py)?;
+        match self.reach.all(py, changes)?.pop() {
+            None => Ok(Fate::Running.name()),
+            Some(Outcome::Appended(fate)) => Ok(fate.name()),
+            Some(other) => Err(unexpected(&other)),
         }
-        Ok(fate.name())
     }
 
     fn fail(&self, py: Python<'_>, permits: Vec<PyHold>) -> PyResult<u64> {
@@ -335,23 +425,14 @@ impl RolloutTable {
         let size = match (groups, tokens) {
             (Some(groups), None) => Size::Groups(groups),
             (None, Some(tokens)) => Size::Tokens(tokens),
-            (None, None) => Size::Groups(self.table.config().batch_groups),
+            (None, None) => Size::Groups(self.reach.config().batch_groups),
             _ => return Err(PyValueError::new_err("give groups or tokens, not both")),
         };
         let balance = self::balance(balance)?;
         let lease_ms = maybe_millis("lease", lease)?;
         let want = Want { size, rank, ranks, balance, lease_ms };
-        match self.call(py, Change::Sample(want), timeout)? {
-            Outcome::Delivered(share) => {
-                let laid = batch::lay_out(py, &self.arena, &share, self.table.config(), form);
-                if laid.is_err() && share.lease_ms.is_some() {
-                    // It is given back, so that nothing is lost by a row that is too narrow.
-                    let _ = self.table.apply(&Change::Nack(share.lease));
-                }
-                laid
-            }
-            other => Err(unexpected(&other)),
-        }
+        self.process.check(py)?;
+        self.reach.sample(py, want, form, timeout)
     }
 
     fn ack(&self, py: Python<'_>, batch: PyLease) -> PyResult<u64> {
@@ -367,43 +448,45 @@ impl RolloutTable {
         self.count(py, Change::Extend { lease: lease(batch), lease_ms }).map(drop)
     }
 
-    fn version(&self) -> i64 {
-        self.table.version()
+    fn version(&self, py: Python<'_>) -> PyResult<i64> {
+        match self.core() {
+            Some(table) => Ok(table.version()),
+            // Whatever it is, it is above this.
+            None => self.reach.wait_version(py, -1, None),
+        }
     }
 
     #[pyo3(signature = (newer_than, timeout))]
     fn wait_version(&self, py: Python<'_>, newer_than: i64, timeout: Option<f64>) -> PyResult<i64> {
         self.process.check(py)?;
-        let deadline = wait::deadline(timeout)?;
-        let call = |wait: Wait<'_, Blocked>| self.table.wait_version(newer_than, wait);
-        wait::detached(py, deadline, None, call).map_err(|stopped| match stopped {
-            Stopped::Raised(error) => error,
-            Stopped::Failed(error) => call_error(py, &error),
-        })
+        self.reach.wait_version(py, newer_than, timeout)
     }
 
-    fn pause(&self) {
-        self.table.pause(true);
+    fn pause(&self) -> PyResult<()> {
+        self.here("a pause")?.pause(true);
+        Ok(())
     }
 
-    #[pyo3(name = "unpause")]
-    fn end_pause(&self) {
-        self.table.pause(false);
+    fn unpause(&self) -> PyResult<()> {
+        self.here("a pause")?.pause(false);
+        Ok(())
     }
 
     fn close(&self) {
-        if self.process.is_current() {
-            self.table.close();
+        // A table of a server is that server's to close.
+        if let Some(table) = self.core().filter(|_| self.process.is_current()) {
+            table.close();
         }
     }
 
     #[getter]
     fn closed(&self) -> bool {
-        self.table.is_closed()
+        self.core().is_some_and(|table| table.is_closed())
     }
 
     fn info<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        info_dict(py, &self.table.info())
+        self.process.check(py)?;
+        info_dict(py, &self.reach.info(py)?)
     }
 }
 

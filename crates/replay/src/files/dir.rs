@@ -255,6 +255,16 @@ impl Dir {
         Ok(Some(lock))
     }
 
+    /// Sees to it that nobody takes the lock file `name`, and changes nothing. `None` when somebody has it.
+    pub(crate) fn share(&self, name: &str) -> Result<Option<Lock>, FileError> {
+        let (file, _) = self.file(name)?;
+        match rustix::fs::flock(&file, FlockOperation::NonBlockingLockShared) {
+            Ok(()) => Ok(Some(Lock::of(file.into()))),
+            Err(rustix::io::Errno::WOULDBLOCK) => Ok(None),
+            Err(source) => Err(FileError::new("lock", &self.at(name), source)),
+        }
+    }
+
     /// Says to [`Dir::reserve`] that the directory is in use. `None` when it is reserved. Where a file
     /// system has no locks on directories, nobody is told.
     pub(crate) fn hold(&self) -> Result<Option<Lock>, FileError> {

@@ -53,43 +53,11 @@ pub(super) fn recover(path: &Path, options: &Options) -> Result<Recovered, Error
     };
     // Not before the lock: the one who had it may have been at work.
     let names = dir.names()?;
-    let mut firsts: Vec<u64> = names.iter().filter_map(|name| segment::read_name(name)).collect();
-    firsts.sort_unstable();
     let parts = names.iter().filter_map(|name| name.strip_suffix(".part"));
     for first in parts.filter_map(segment::read_name) {
         dir.remove_file(&segment::part_name(first))?;
     }
-    // A checkpoint covers what is before the segment that has record `from`: it need not be right.
-    let needed = firsts.partition_point(|first| *first <= options.from).saturating_sub(1);
-    let mut next = options.from;
-    let mut segments = Vec::new();
-    let mut torn = None;
-    for (number, first) in firsts.iter().enumerate().skip(needed) {
-        let (file, len) = dir.file(&segment::name(*first))?;
-        let path = dir.at(&segment::name(*first));
-        let follows = if number == needed { *first <= next } else { *first == next };
-        if !follows {
-            return Err(Error::Gap { path, expected: next, got: *first });
-        }
-        let mut scan = Scan::begin(BufReader::with_capacity(256 << 10, file), path, len, *first)?;
-        let wrong = loop {
-            match scan.step()? {
-                Step::Record => {}
-                Step::End => break None,
-                Step::Torn(what) => break Some(what),
-            }
-        };
-        let (offset, sequence) = (scan.offset(), scan.next());
-        if let Some(what) = wrong {
-            let end = Torn { offset, bytes: len.saturating_sub(offset), sequence, what };
-            if number + 1 < firsts.len() || is_damage(&dir, *first, &end)? {
-                return Err(Error::damaged(scan.path(), offset, sequence, end.what));
-            }
-            torn = Some(end);
-        }
-        next = sequence;
-        segments.push(Segment { first: *first, len: offset });
-    }
+    let Found { mut firsts, mut segments, mut next, torn } = find(&dir, &names, options.from)?;
     if next < options.from {
         // There is no record that is needed, and some are missing that a checkpoint covers.
         next = options.from;
@@ -113,6 +81,75 @@ pub(super) fn recover(path: &Path, options: &Options) -> Result<Recovered, Error
         }
     };
     Ok(Recovered { dir, lock, segments: firsts.into(), last, next, replay })
+}
+
+/// What a journal's files have.
+struct Found {
+    /// The first record of every segment.
+    firsts: Vec<u64>,
+    /// Those that have records that are needed.
+    segments: Vec<Segment>,
+    /// The number behind the last record.
+    next: u64,
+    torn: Option<Torn>,
+}
+
+/// Reads all records that are needed, from the one with the number `from` on.
+fn find(dir: &Dir, names: &[String], from: u64) -> Result<Found, Error> {
+    let mut firsts: Vec<u64> = names.iter().filter_map(|name| segment::read_name(name)).collect();
+    firsts.sort_unstable();
+    // A checkpoint covers what is before the segment that has record `from`: it need not be right.
+    let needed = firsts.partition_point(|first| *first <= from).saturating_sub(1);
+    let mut next = from;
+    let mut segments = Vec::new();
+    let mut torn = None;
+    for (number, first) in firsts.iter().enumerate().skip(needed) {
+        let (file, len) = dir.file(&segment::name(*first))?;
+        let path = dir.at(&segment::name(*first));
+        let follows = if number == needed { *first <= next } else { *first == next };
+        if !follows {
+            return Err(Error::Gap { path, expected: next, got: *first });
+        }
+        let mut scan = Scan::begin(BufReader::with_capacity(256 << 10, file), path, len, *first)?;
+        let wrong = loop {
+            match scan.step()? {
+                Step::Record => {}
+                Step::End => break None,
+                Step::Torn(what) => break Some(what),
+            }
+        };
+        let (offset, sequence) = (scan.offset(), scan.next());
+        if let Some(what) = wrong {
+            let end = Torn { offset, bytes: len.saturating_sub(offset), sequence, what };
+            if number + 1 < firsts.len() || is_damage(dir, *first, &end)? {
+                return Err(Error::damaged(scan.path(), offset, sequence, end.what));
+            }
+            torn = Some(end);
+        }
+        next = sequence;
+        segments.push(Segment { first: *first, len: offset });
+    }
+    Ok(Found { firsts, segments, next, torn })
+}
+
+/// Reads a journal that nobody has open, and changes nothing: what a crash has left at its end stays there.
+/// Without a number, all records that there are.
+pub(super) fn look(path: &Path, from: Option<u64>) -> Result<(Replay, Lock), Error> {
+    let dir = Arc::new(Dir::open(path)?);
+    let names = dir.names()?;
+    if !names.iter().any(|name| name == LOCK) {
+        let found = names.first().map_or_else(|| "nothing".into(), |name| format!("{name:?}"));
+        let expected = "echoic-journal.lock";
+        return Err(Error::Foreign { path: path.to_owned(), expected, found });
+    }
+    let Some(held) = dir.share(LOCK)? else {
+        return Err(Error::Locked { path: path.to_owned() });
+    };
+    let names = dir.names()?;
+    let oldest = names.iter().filter_map(|name| segment::read_name(name)).min();
+    let from = from.or(oldest).unwrap_or(0);
+    let Found { segments, next, torn, .. } = find(&dir, &names, from)?;
+    Ok((Replay::new(dir, segments, from, next.max(from), torn), held))
 }
 
 /// Whether what stands behind the last whole record proves that it was no crash that cut it off.

@@ -3,12 +3,13 @@
 use std::collections::VecDeque;
 use std::fs::File;
 use std::io::BufReader;
+use std::path::Path;
 use std::sync::Arc;
 
 use super::error::Error;
-use super::recovery::Segment;
+use super::recovery::{Segment, look};
 use super::segment::{self, Scan, Step};
-use crate::files::Dir;
+use crate::files::{Dir, Lock};
 
 /// What a crash left behind the last whole record. It was cut off; no record that was kept was in it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -34,9 +35,23 @@ pub struct Replay {
     from: u64,
     end: u64,
     torn: Option<Torn>,
+    /// Of a journal that is only read: nobody may write to it meanwhile.
+    _held: Option<Lock>,
 }
 
 impl Replay {
+    /// The records of a journal that nobody has open, without a change to its files: from the one with this
+    /// number on, or all that there are.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Locked`], [`Error::Foreign`], [`Error::Newer`], [`Error::Gap`], [`Error::Damaged`] or
+    /// [`Error::File`].
+    pub fn open(dir: impl AsRef<Path>, from: Option<u64>) -> Result<Self, Error> {
+        let (replay, held) = look(dir.as_ref(), from)?;
+        Ok(Self { _held: Some(held), ..replay })
+    }
+
     pub(super) fn new(
         dir: Arc<Dir>,
         segments: Vec<Segment>,
@@ -44,7 +59,12 @@ impl Replay {
         end: u64,
         torn: Option<Torn>,
     ) -> Self {
-        Self { dir, left: segments.into(), scan: None, from, end, torn }
+        Self { dir, left: segments.into(), scan: None, from, end, torn, _held: None }
+    }
+
+    /// The number of the first record, if there is one.
+    pub fn first(&self) -> u64 {
+        self.from
     }
 
     /// The number behind the last record.

@@ -6,6 +6,7 @@
 //! - [`ledger`]: all decisions, without clocks and threads.
 //! - [`batch`]: a share of a batch as memory that a consumer looks at.
 //! - [`codec`]: changes as bytes; `settings`: what a table was told.
+//! - [`kept`]: tables that survive a crash, and their past; `fit`: what may be told them otherwise then.
 //! - [`table`]: a ledger that threads share, and wait for; [`idle`]: for what, and how long; `tuner`: how far ahead
 //!   producers may be.
 //!
@@ -20,8 +21,10 @@ pub mod batch;
 pub mod codec;
 pub mod config;
 pub mod filter;
+mod fit;
 pub mod idle;
 pub mod item;
+pub mod kept;
 pub mod ledger;
 pub mod schema;
 mod settings;

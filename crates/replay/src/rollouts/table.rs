@@ -5,8 +5,10 @@
 //! 1. Whatever happens, happens under the lock, at one moment; what was over in time by then comes before it.
 //! 2. Payload is made before the lock is taken, and dropped after it is let go.
 //! 3. Whoever is kept waiting is woken when something may have changed that, or when time will.
+//! 4. In a table with a directory, what changes is [written](super::kept) in the order in which it does.
 
 use std::ops::ControlFlow;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 use std::time::{Duration, Instant};
@@ -15,8 +17,11 @@ use echoic_memory::signal::Signal;
 
 use super::config::{ConfigError, RolloutConfig};
 use super::idle::{Idle, Idling, Sides};
+use super::kept::sections::{Loaded, Saved};
+use super::kept::{self, KeptError, Log, Receipt, Reopened};
 use super::ledger::{Blocked, Change, Counts, Fate, Ledger, Outcome, Refusal, Source, Standing};
 use super::tuner::Tuner;
+use crate::journal;
 use crate::limiter::Reason;
 use crate::stream::{Wait, WaitOver};
 
@@ -56,6 +61,10 @@ pub enum CallError {
     /// It was refused.
     #[error(transparent)]
     Refused(Refusal),
+    /// It could not be written, and nothing more is: see what the system said, and open the table again. If it
+    /// was done, that is not known after that.
+    #[error("the journal: {0}")]
+    Journal(String),
 }
 
 /// The numbers of a rollout table.
@@ -87,11 +96,12 @@ pub struct RolloutTable {
     /// What moments are counted from; the first one is `began` milliseconds.
     epoch: Instant,
     began: u64,
-    producers: Signal,
+    producers: Arc<Signal>,
     consumers: Signal,
     versions: Signal,
     producers_idle: Idle,
     consumers_idle: Idle,
+    log: Option<Log>,
 }
 
 impl std::fmt::Debug for RolloutTable {
@@ -120,11 +130,12 @@ impl RolloutTable {
             metadata: Vec::new(),
             epoch: Instant::now(),
             began,
-            producers: Signal::default(),
+            producers: Arc::default(),
             consumers: Signal::default(),
             versions: Signal::default(),
             producers_idle: Idle::default(),
             consumers_idle: Idle::default(),
+            log: None,
         }
     }
 
@@ -156,32 +167,61 @@ impl RolloutTable {
         self.began.saturating_add(u64::try_from(passed).unwrap_or(u64::MAX))
     }
 
-    /// Has something happen, if it can without waiting.
+    /// Has something happen, if it can without waiting. In a table with a directory, its caller is told when
+    /// what was changed [is kept](Self::is_kept).
     ///
     /// # Errors
     ///
-    /// [`CallError::Refused`] or [`CallError::Closed`].
+    /// [`CallError::Refused`], [`CallError::Closed`] or [`CallError::Journal`].
     pub fn apply(&self, change: &Change) -> Result<Outcome, CallError> {
+        let mut note = self.log.as_ref().map(|log| log.prepare(change)).transpose()?;
+        if let (Some(log), Some(Side::Producers)) = (&self.log, change.side())
+            && !log.has_room()
+        {
+            return Err(CallError::Refused(Blocked::Limiter(Reason::Capacity).into()));
+        }
         let mut core = self.lock();
         if core.is_closed {
             return Err(CallError::Closed);
         }
         let now = self.now();
         let was_due = core.ledger.is_due(now);
+        let was_open = kept::is_open(&core.ledger, change);
+        let mut is_written = true;
+        let mut tell = |change: &Change| {
+            is_written &= self.log.as_ref().is_none_or(|log| log.push_own(change, now));
+        };
         let mut applied = core.ledger.apply(now, change);
+        // What time has done is told with whatever is told next.
+        let mut is_told = !was_due;
         // Room for younger groups is made by those that keep batches waiting.
         while let Err(Refusal::Blocked(Blocked::MeanLag)) = applied
             && core.ledger.standing().capacity == 0
             && core.ledger.apply(now, &Change::Shed) == Ok(Outcome::Count(1))
         {
+            tell(&Change::Shed);
+            is_told = true;
             applied = core.ledger.apply(now, change);
         }
+        if kept::has_effect(change, was_open, &applied) {
+            if let (Some(log), Some(note)) = (&self.log, note.take()) {
+                is_written &= log.push(note, &applied, now);
+            }
+        } else if !is_told {
+            tell(&Change::Tick);
+        }
         if let (Change::Publish { .. }, Ok(_)) = (change, &applied) {
-            self.tune(&mut core, now);
+            is_written &= self.tune(&mut core, now);
         }
         let dead = core.ledger.take_dead();
         drop(core);
         drop(dead);
+        if let Some(log) = &self.log {
+            log.nudge();
+            if !is_written {
+                return Err(log.refusal());
+            }
+        }
         if was_due {
             self.wake_all();
         } else if let Ok(outcome) = &applied {
@@ -190,7 +230,8 @@ impl RolloutTable {
         applied.map_err(CallError::Refused)
     }
 
-    fn tune(&self, core: &mut Core, now: u64) {
+    /// Changes how far ahead producers may be, if it is time to; `false` when that could not be written.
+    fn tune(&self, core: &mut Core, now: u64) -> bool {
         let (starved, held) = (
             self.consumers_idle.read().nanos(Reason::Group),
             self.producers_idle.read().nanos(Reason::Staleness),
@@ -200,8 +241,11 @@ impl RolloutTable {
             && let Some(depth) = tuner.published(now, starved, held, depth, most)
         {
             // It is between 0 and the bound, so it is not refused.
-            let _ = core.ledger.apply(now, &Change::Deepen { depth });
+            let change = Change::Deepen { depth };
+            let _ = core.ledger.apply(now, &change);
+            return self.log.as_ref().is_none_or(|log| log.push_own(&change, now));
         }
+        true
     }
 
     fn wake_for(&self, change: &Change, outcome: &Outcome) {
@@ -245,7 +289,7 @@ impl RolloutTable {
     }
 
     /// Counts a call of a side among those that wait, until it is dropped.
-    pub fn begin_wait(&self, side: Side, reason: Reason) -> Idling<'_> {
+    pub fn begin_wait(&self, side: Side, reason: Reason) -> Idling {
         let idle = match side {
             Side::Producers => &self.producers_idle,
             Side::Consumers => &self.consumers_idle,
@@ -253,15 +297,23 @@ impl RolloutTable {
         idle.begin(reason)
     }
 
-    /// Waits until something can happen, and has it happen.
+    /// Waits until something can happen, has it happen, and waits until that is kept. For the latter it has no
+    /// deadline: that the change was made can't be taken back.
     ///
     /// # Errors
     ///
     /// [`CallError`].
-    pub fn call(&self, change: &Change, mut wait: Wait<'_, Blocked>) -> Result<Outcome, CallError> {
+    pub fn call(&self, change: &Change, wait: Wait<'_, Blocked>) -> Result<Outcome, CallError> {
+        let Wait { deadline, tick, on_tick } = wait;
+        let outcome = self.attempt(change, Wait { deadline, tick, on_tick: &mut *on_tick })?;
+        self.keep(Wait { deadline: None, tick, on_tick })?;
+        Ok(outcome)
+    }
+
+    fn attempt(&self, change: &Change, mut wait: Wait<'_, Blocked>) -> Result<Outcome, CallError> {
         let Some(side) = change.side() else { return self.apply(change) };
         let signal = self.signal(side);
-        let mut idling: Option<Idling<'_>> = None;
+        let mut idling: Option<Idling> = None;
         // Who has no time does not wait.
         let end = wait.deadline;
         let may_wait = || end.is_none_or(|end| end > Instant::now());
@@ -294,6 +346,106 @@ impl RolloutTable {
             Err(WaitOver::TimedOut(blocked)) => Err(CallError::TimedOut(blocked)),
             Err(WaitOver::Interrupted) => Err(CallError::Interrupted),
         }
+    }
+
+    /// What to ask [`RolloutTable::is_kept`] about what was changed so far; `None` in a table without a directory.
+    pub fn receipt(&self) -> Option<Receipt> {
+        self.log.as_ref().map(Log::receipt)
+    }
+
+    /// Whether what had been changed when the receipt was given survives what the durability says.
+    ///
+    /// # Errors
+    ///
+    /// [`CallError::Journal`] when it never will.
+    pub fn is_kept(&self, receipt: Receipt) -> Result<bool, CallError> {
+        self.log.as_ref().map_or(Ok(true), |log| log.is_kept(receipt))
+    }
+
+    /// Calls `waker` once when more is kept, or nothing will be any more. Look again after this call.
+    pub fn wake_on_kept(&self, waker: &Waker) {
+        if let Some(log) = &self.log {
+            log.wake_on_kept(waker);
+        }
+    }
+
+    /// Waits until all that was changed so far is kept; not at all, where the durability asks for nothing.
+    ///
+    /// # Errors
+    ///
+    /// [`CallError::TimedOut`], [`CallError::Interrupted`] or [`CallError::Journal`].
+    pub fn keep(&self, mut wait: Wait<'_, Blocked>) -> Result<(), CallError> {
+        let Some(log) = self.log.as_ref().filter(|log| !log.is_hasty()) else { return Ok(()) };
+        let receipt = log.receipt();
+        let waited = wait.until(|deadline| match log.wait(receipt, deadline) {
+            Ok(false) => ControlFlow::Continue(Blocked::Limiter(Reason::Capacity)),
+            done => ControlFlow::Break(done.map(drop)),
+        });
+        match waited {
+            Ok(kept) => kept,
+            Err(WaitOver::TimedOut(blocked)) => Err(CallError::TimedOut(blocked)),
+            Err(WaitOver::Interrupted) => Err(CallError::Interrupted),
+        }
+    }
+
+    /// Writes the table as it is now to its directory, so that it is brought back in little time and, unless the
+    /// history is kept, the journal becomes short; where the checkpoint is.
+    ///
+    /// # Errors
+    ///
+    /// [`KeptError`].
+    pub fn checkpoint(&self) -> Result<PathBuf, KeptError> {
+        let log = self.log.as_ref().ok_or(KeptError::NoDirectory)?;
+        let _writing = log.begin_checkpoint();
+        if self.is_closed() {
+            return Err(KeptError::Closed);
+        }
+        log.checkpoint(&self.save())
+    }
+
+    /// The table as it is now.
+    pub(crate) fn save(&self) -> Saved {
+        let (config, metadata) = (Arc::clone(&self.config), self.metadata.clone());
+        let core = self.lock();
+        let (moment, time) = (core.ledger.save(), self.now());
+        let next = self.log.as_ref().map_or(u64::MAX, Log::next);
+        drop(core);
+        Saved { config, metadata, moment, time, unix_ms: kept::unix_ms(), next }
+    }
+
+    /// Goes on from a checkpoint that fits; what it had is gone.
+    pub(crate) fn install(&self, loaded: Loaded) {
+        let Loaded { head, mut ledger } = loaded;
+        // It was looked at whether they may be others.
+        let _ = ledger.reconfigure(Arc::clone(&self.config));
+        let mut core = self.lock();
+        ledger.wake(head.time, self.now());
+        ledger.pause(core.ledger.standing().paused);
+        let before = std::mem::replace(&mut core.ledger, ledger);
+        drop(core);
+        drop(before);
+        self.wake_all();
+        self.versions.notify();
+    }
+
+    /// Has a new table write to a log, which gets to know whom to wake when there is room.
+    pub(super) fn keep_with(&mut self, log: impl FnOnce(&Arc<Signal>) -> Log) {
+        self.log = Some(log(&self.producers));
+    }
+
+    /// Whether it is kept in a directory.
+    pub fn has_directory(&self) -> bool {
+        self.log.is_some()
+    }
+
+    /// How it was brought back, if it has a directory.
+    pub fn reopened(&self) -> Option<&Reopened> {
+        self.log.as_ref().map(Log::reopened)
+    }
+
+    /// Numbers of its journal, if it has a directory.
+    pub fn journal_info(&self) -> Option<journal::Info> {
+        self.log.as_ref().map(Log::info)
     }
 
     /// The learner's version.
@@ -338,11 +490,18 @@ impl RolloutTable {
         self.wake_all();
     }
 
-    /// Ends it: whoever waits is told, and whoever comes.
+    /// Ends it: whoever waits is told, and whoever comes. What was changed is kept, and others may open the
+    /// directory.
     pub fn close(&self) {
         self.lock().is_closed = true;
         self.wake_all();
         self.versions.notify();
+        if let Some(log) = &self.log {
+            // A checkpoint that is being written needs the directory.
+            let _writing = log.begin_checkpoint();
+            // Whoever waits for something to be kept is told if it is not.
+            let _ = log.close();
+        }
     }
 
     /// Whether it is closed.

@@ -29,6 +29,8 @@ pub(super) struct Part {
     /// How often it was delivered.
     pub(super) attempt: u32,
     pub(super) state: State,
+    /// For how long it was given to the consumer that has it.
+    pub(super) lease_ms: u64,
 }
 
 /// Where a part is.
@@ -44,7 +46,7 @@ pub(super) enum State {
 }
 
 impl Want {
-    fn check(&self, ledger: &Ledger) -> Result<(), Refusal> {
+    pub(super) fn check(&self, ledger: &Ledger) -> Result<(), Refusal> {
         let Self { size, rank, ranks, lease_ms, .. } = *self;
         if ranks == 0 || ranks > MAX_RANKS {
             return Err(value("ranks", format!("from 1 to {MAX_RANKS}"), ranks));
@@ -184,7 +186,7 @@ impl Ledger {
         match lease_ms {
             Some(lease) => {
                 let until = now.saturating_add(lease);
-                part.state = State::Out(until);
+                (part.state, part.lease_ms) = (State::Out(until), lease);
                 self.due.insert((until, Due::Lease(number, rank)));
             }
             None => {
@@ -216,7 +218,7 @@ impl Ledger {
             Some(part) if why.is_empty() => Ok(part),
             _ => {
                 self.counts.fenced += 1;
-                Err(Refusal::Fenced { lease, why })
+                Err(Refusal::Fenced { lease, why: why.into() })
             }
         }
     }
@@ -252,6 +254,7 @@ impl Ledger {
         }
         let part = self.held(lease)?;
         let until = now.saturating_add(lease_ms);
+        part.lease_ms = lease_ms;
         if let State::Out(before) = std::mem::replace(&mut part.state, State::Out(until)) {
             self.due.remove(&(before, Due::Lease(lease.batch, lease.rank)));
         }

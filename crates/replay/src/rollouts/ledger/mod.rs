@@ -24,7 +24,7 @@
 //!
 //! - `change`: what happens, what comes of it, why not. `counts`: what is counted.
 //! - `open`: groups that are made. `queue`: complete ones, in order. `picks`: which of them make a batch.
-//!   `leases`: batches that are out.
+//!   `leases`: batches that are out. `state`: all of it as bytes, and back.
 
 mod change;
 mod counts;
@@ -32,6 +32,7 @@ mod leases;
 mod open;
 mod picks;
 mod queue;
+mod state;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -41,6 +42,7 @@ pub use self::change::{
     Outcome, Permit, Refusal, Share, Size, Want,
 };
 pub use self::counts::{Counts, MAX_SOURCES, OTHERS, Source};
+pub use self::state::{Moment, StateError};
 
 use self::change::value;
 use self::counts::Sources;
@@ -212,6 +214,16 @@ impl Ledger {
     /// What it has counted for each producer.
     pub fn sources(&self) -> &[Source] {
         self.sources.all()
+    }
+
+    /// How many groups it has that are not over.
+    pub fn groups(&self) -> u64 {
+        self.live()
+    }
+
+    /// Whether a group is made, or waits for a producer.
+    pub fn is_open(&self, id: u64) -> bool {
+        self.open.contains_key(&id)
     }
 
     /// Where it stands.

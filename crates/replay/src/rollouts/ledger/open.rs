@@ -46,7 +46,7 @@ impl Open {
 
 impl Append {
     /// What can be told of it without a ledger.
-    fn check(&self, ledger: &Ledger) -> Result<(), Refusal> {
+    pub(super) fn check(&self, ledger: &Ledger) -> Result<(), Refusal> {
         let config = &ledger.config;
         check_priority(self.priority)?;
         let most = config.most_items();
@@ -98,7 +98,7 @@ impl Append {
     }
 }
 
-fn check_name(what: &'static str, name: &str) -> Result<(), Refusal> {
+pub(super) fn check_name(what: &'static str, name: &str) -> Result<(), Refusal> {
     if name.len() > MAX_KEY {
         return Err(value(
             what,

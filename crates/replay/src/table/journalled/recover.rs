@@ -151,7 +151,7 @@ pub fn recover<'a>(
     root: impl AsRef<Path>,
     checkpoint: Option<&Path>,
 ) -> Result<Vec<Recovered>, RecoverError> {
-    let Contents { tables, stream } = contents.into();
+    let Contents { tables, stream, rollouts } = contents.into();
     for table in tables.all().iter().filter(|table| table.durability() != Durability::None) {
         if table.log().is_some() {
             return Err(RecoverError::Twice(table.config().name.clone()));
@@ -161,12 +161,13 @@ pub fn recover<'a>(
             return Err(RecoverError::NotEmpty { table: table.config().name.clone(), items });
         }
     }
-    let (mut read, unread) = match checkpoint {
+    let (mut read, unread, rollouts) = match checkpoint {
         Some(path) => {
             let reader = Reader::open(path).map_err(SavedError::from)?;
-            (saved::read(tables, &reader)?, saved::read_unread(&reader, stream)?)
+            let read = (saved::read(tables, &reader)?, saved::read_unread(&reader, stream)?);
+            (read.0, read.1, saved::read_rollouts(&reader, rollouts)?)
         }
-        None => (Vec::new(), None),
+        None => (Vec::new(), None, Vec::new()),
     };
     let mut shared = Shared::new();
     for one in &read {
@@ -189,6 +190,9 @@ pub fn recover<'a>(
     if let (Some(stream), Some(unread)) = (stream, unread) {
         let restored = stream.restore(&unread);
         restored.map_err(|error| SavedError::Stream(error.to_string()))?;
+    }
+    for (table, loaded) in rollouts {
+        table.install(loaded);
     }
     let install = |one: Pending<'_>| {
         one.table.install(one.core, one.log);

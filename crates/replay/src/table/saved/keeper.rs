@@ -9,16 +9,18 @@ use tracing::{error, info};
 
 use super::{Contents, Loaded, SavedError, load, save};
 use crate::checkpoint::retain;
+use crate::rollouts::RolloutTable;
 use crate::stream::Stream;
 use crate::table::Tables;
 
 /// Told where the checkpoint is, or why there is none.
 type Told = Box<dyn FnOnce(&Result<PathBuf, SavedError>) + Send>;
 
-/// Checkpoints of a server's tables and stream in one directory.
+/// Checkpoints of a server's tables, rollout tables and stream in one directory.
 pub struct Keeper {
     tables: Arc<Tables>,
     stream: Option<Arc<Stream>>,
+    rollouts: Arc<Vec<Arc<RolloutTable>>>,
     root: PathBuf,
     keep: usize,
     release: &'static str,
@@ -66,7 +68,15 @@ impl Keeper {
         release: &'static str,
     ) -> Self {
         let (writing, errands, past) = (Mutex::default(), Mutex::default(), Mutex::default());
-        Self { tables, stream, root, keep, release, writing, errands, past }
+        let rollouts = Arc::default();
+        Self { tables, stream, rollouts, root, keep, release, writing, errands, past }
+    }
+
+    /// One that has rollout tables in its checkpoints, too.
+    #[must_use]
+    pub fn with_rollouts(mut self, rollouts: Arc<Vec<Arc<RolloutTable>>>) -> Self {
+        self.rollouts = rollouts;
+        self
     }
 
     /// What it did so far.
@@ -75,7 +85,8 @@ impl Keeper {
     }
 
     fn contents(&self) -> Contents<'_> {
-        Contents { tables: &self.tables, stream: self.stream.as_deref() }
+        let (stream, rollouts) = (self.stream.as_deref(), &self.rollouts[..]);
+        Contents { tables: &self.tables, stream, rollouts }
     }
 
     /// Writes a checkpoint, after the one that is being written if there is one, and removes those that

@@ -8,8 +8,8 @@ use std::sync::{Arc, Weak};
 use echoic_memory::slab::Order;
 
 use super::{
-    Contents, Head, ITEM_BYTES, LeafText, SavedError, SignatureText, VERSION, form_text, section,
-    unread,
+    Contents, Head, ITEM_BYTES, LeafText, SavedError, SignatureText, VERSION, form_text,
+    rollouts as rollout_tables, section, unread,
 };
 use crate::checkpoint::{Reader, SectionReader};
 use crate::chunk::{Chunk, ChunkKey, ColumnKind, Slice};
@@ -32,6 +32,8 @@ pub struct Loaded {
     pub number: u64,
     /// Items by table.
     pub items: Vec<(String, u32)>,
+    /// Groups that are not over, by rollout table.
+    pub groups: Vec<(String, u64)>,
 }
 
 /// A table of a checkpoint, read and checked.
@@ -85,7 +87,7 @@ pub fn load<'a>(
     contents: impl Into<Contents<'a>>,
     path: impl AsRef<Path>,
 ) -> Result<Loaded, SavedError> {
-    let Contents { tables, stream } = contents.into();
+    let Contents { tables, stream, rollouts } = contents.into();
     if let Some(table) = tables.all().iter().find(|table| table.log().is_some()) {
         let table = table.config().name.clone();
         let what =
@@ -95,13 +97,18 @@ pub fn load<'a>(
     let reader = Reader::open(path)?;
     let unread = unread::read(&reader, stream)?;
     let saved = read(tables, &reader)?;
+    let rollouts = rollout_tables::read(&reader, rollouts)?;
     if let (Some(stream), Some(unread)) = (stream, unread) {
         stream.restore(&unread).map_err(|error| SavedError::Stream(error.to_string()))?;
     }
-    let mut loaded = Loaded { number: reader.number(), items: Vec::new() };
+    let mut loaded = Loaded { number: reader.number(), items: Vec::new(), groups: Vec::new() };
     for SavedTable { head, core, .. } in saved {
         loaded.items.push((head.name.clone(), head.items));
         tables.get(&head.name)?.replace(core);
+    }
+    for (table, one) in rollouts {
+        loaded.groups.push((table.config().name.clone(), one.ledger.groups()));
+        table.install(one);
     }
     Ok(loaded)
 }

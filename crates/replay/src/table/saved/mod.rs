@@ -4,7 +4,7 @@
 //! on; [`load`] brings them back, all or none; [`open`] makes tables of them to look at. A [`Keeper`]
 //! does so for a server. What is in which section:
 //!
-//! - `stream.head`, `stream.samples`: see `unread`.
+//! - `stream.head`, `stream.samples`: see `unread`. `rollouts-N.*`: see `rollouts`.
 //! - `table-N.head`: JSON: name, form, settings, counts, the state of the generator ([`Head`]).
 //! - `table-N.items`: what is known about each slot; `table-N.sampler` and `.remover`: their states.
 //! - `table-N.rows`: slot and bytes of each item, or
@@ -19,13 +19,18 @@
 
 mod keeper;
 mod load;
+mod rollouts;
 mod store;
 mod unread;
+
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
 use super::{Form, TableConfig, TableError, Tables};
 use crate::checkpoint;
+use crate::rollouts::RolloutTable;
+use crate::rollouts::kept::KeptError;
 use crate::spec::Spec;
 use crate::stream::Stream;
 use crate::trajectory::Signature;
@@ -33,6 +38,8 @@ use crate::trajectory::Signature;
 pub use keeper::{Keeper, Past};
 pub use load::{Loaded, load, open};
 pub(super) use load::{SavedTable, describe_form, read, read_signature};
+pub use rollouts::open_rollouts;
+pub(super) use rollouts::read as read_rollouts;
 pub use store::save;
 pub(super) use unread::read as read_unread;
 
@@ -60,6 +67,9 @@ pub enum SavedError {
     /// A checkpoint of another stream, or one that lies, or the stream can't be read.
     #[error("the stream: {0}")]
     Stream(String),
+    /// A rollout table.
+    #[error(transparent)]
+    Rollouts(#[from] KeptError),
     /// There is another under way.
     #[error("table {0:?} is being saved already")]
     Busy(String),
@@ -78,11 +88,13 @@ pub struct Contents<'a> {
     pub tables: &'a Tables,
     /// Its stream, of which the samples that nobody took are saved.
     pub stream: Option<&'a Stream>,
+    /// Its rollout tables.
+    pub rollouts: &'a [Arc<RolloutTable>],
 }
 
 impl<'a> From<&'a Tables> for Contents<'a> {
     fn from(tables: &'a Tables) -> Self {
-        Self { tables, stream: None }
+        Self { tables, stream: None, rollouts: &[] }
     }
 }
 

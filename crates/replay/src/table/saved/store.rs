@@ -9,7 +9,8 @@ use echoic_memory::roomy;
 use echoic_memory::slab::{Order, Snapshot};
 
 use super::{
-    Contents, Head, ITEM_BYTES, SavedError, VERSION, form_text, section, signature_text, unread,
+    Contents, Head, ITEM_BYTES, SavedError, VERSION, form_text, rollouts as rollout_tables,
+    section, signature_text, unread,
 };
 use crate::checkpoint::{self, SectionWriter, Summary, Writer};
 use crate::files::FileError;
@@ -65,8 +66,8 @@ impl Drop for Kept {
     }
 }
 
-/// Writes all tables as a checkpoint of `root`, and the samples of a stream that nobody took yet, with
-/// something to be known about it. Files of journals that it makes superfluous are removed then: with older
+/// Writes all tables as a checkpoint of `root`, rollout tables among them, and the samples of a stream that
+/// nobody took yet, with something to be known about it. Files of journals that it makes superfluous are removed then: with older
 /// checkpoints the journals can't be replayed.
 ///
 /// # Errors
@@ -77,7 +78,7 @@ pub fn save<'a>(
     root: impl AsRef<Path>,
     metadata: &[(&str, &str)],
 ) -> Result<Summary, SavedError> {
-    let Contents { tables, stream } = contents.into();
+    let Contents { tables, stream, rollouts } = contents.into();
     let mut writer = Writer::begin(root)?;
     for (key, value) in metadata {
         writer.describe(*key, *value);
@@ -85,6 +86,7 @@ pub fn save<'a>(
     writer.describe("tables", tables.all().len().to_string());
     // All moments first, so that they are as close together as they can be.
     let moments = tables.all().iter().map(Moment::of).collect::<Result<Vec<_>, _>>()?;
+    let rollout_moments = rollout_tables::moments(rollouts);
     if let Some(stream) = stream {
         let taken = stream.unread().map_err(|error| SavedError::Stream(error.to_string()))?;
         unread::write(stream, &taken, &mut writer)?;
@@ -94,6 +96,7 @@ pub fn save<'a>(
     for (number, moment) in moments.into_iter().enumerate() {
         moment.write(number, &mut writer)?;
     }
+    rollout_tables::write(&rollout_moments, &mut writer)?;
     let summary = writer.commit()?;
     for (table, cut) in tables.all().iter().zip(cuts) {
         if let (Some(log), Some(cut)) = (table.log(), cut) {
@@ -101,6 +104,7 @@ pub fn save<'a>(
             let _ = log.journal().truncate_before(cut);
         }
     }
+    rollout_tables::write_own(rollouts)?;
     Ok(summary)
 }
 

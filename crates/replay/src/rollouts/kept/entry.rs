@@ -1,0 +1,185 @@
+//! What a rollout table writes to its journal, as bytes: one entry is one record.
+//!
+//! | kind | then |
+//! |---|---|
+//! | 1 opened | the settings and the metadata, with their lengths: u32 each; milliseconds since 1970: u64; the time: u64 |
+//! | 2 change | length of the head: u32, the head, the bulk; what came of it; the time: u64 |
+//!
+//! Every entry begins with its format, 1, and its kind, a byte each, and ends with the table's time in milliseconds.
+//! Numbers are little-endian. What came of a change is a byte: 0 something that is not told, 1 a share, with the
+//! number of the batch: u64, the rank, the attempt and the [digest](digest) of the groups: u32 each; 2 it was
+//! refused, and counted. *Opened* is the first entry of every opening.
+//!
+//! Bytes from a file are parsed here without trust; whether they fit the table is for `replayed`.
+#![cfg_attr(not(test), deny(clippy::indexing_slicing))]
+
+use crc32c::crc32c_append;
+
+use super::super::codec::{CodecError, Put, Take, put_lease, take_lease};
+use super::super::config::RolloutConfig;
+use super::super::ledger::{Change, Lease, Outcome, Refusal, Share};
+use crate::journal::Record;
+
+const FORMAT: u8 = 1;
+const OPENED: u8 = 1;
+const CHANGE: u8 = 2;
+
+/// Bytes that are added when it is known what came of a change, at most.
+pub(super) const TAIL_BYTES: usize = 29;
+
+/// An entry that was read.
+#[derive(Debug, PartialEq)]
+pub(super) enum Entry {
+    /// The table was opened, with these settings.
+    Opened {
+        config: Box<RolloutConfig>,
+        metadata: Vec<u8>,
+        /// By the clock of the machine.
+        unix_ms: u64,
+    },
+    /// Something happened.
+    Change(Change, Came),
+}
+
+/// What came of a change, as far as it is told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::rollouts) enum Came {
+    /// It was done.
+    Done,
+    /// A share was delivered.
+    Share {
+        /// Whose.
+        lease: Lease,
+        /// Of its groups.
+        digest: u32,
+    },
+    /// It was refused, and counted.
+    Refused,
+}
+
+/// What stands for the groups of a share, and how they look.
+fn digest(share: &Share) -> u32 {
+    share.groups.iter().fold(crc32c_append(0, &share.target.to_le_bytes()), |digest, group| {
+        let words = [group.id, group.tokens, group.items.len() as u64];
+        words.iter().fold(digest, |digest, word| crc32c_append(digest, &word.to_le_bytes()))
+    })
+}
+
+impl Came {
+    /// Of what the ledger has said.
+    pub(in crate::rollouts) fn of(applied: &Result<Outcome, Refusal>) -> Self {
+        match applied {
+            Ok(Outcome::Delivered(share)) => {
+                Self::Share { lease: share.lease, digest: digest(share) }
+            }
+            Ok(_) => Self::Done,
+            Err(_) => Self::Refused,
+        }
+    }
+
+    fn put(self, out: &mut impl Put) {
+        match self {
+            Self::Done => out.put_u8(0),
+            Self::Share { lease, digest } => {
+                out.put_u8(1);
+                put_lease(out, &lease);
+                out.put_u32(digest);
+            }
+            Self::Refused => out.put_u8(2),
+        }
+    }
+
+    fn take(take: &mut Take<'_>) -> Result<Self, CodecError> {
+        Ok(match take.u8("what came of a change")? {
+            0 => Self::Done,
+            1 => Self::Share { lease: take_lease(take)?, digest: take.u32("digest")? },
+            2 => Self::Refused,
+            got => {
+                let field = "what came of a change";
+                return Err(CodecError::Value { field, got: got.into() });
+            }
+        })
+    }
+}
+
+fn begin(kind: u8, bytes: usize) -> Record {
+    let mut record = Record::with_capacity(2 + bytes);
+    record.put(&[FORMAT, kind]);
+    record
+}
+
+/// Of an opening.
+pub(super) fn opened(config: &RolloutConfig, metadata: &[u8], unix_ms: u64, time: u64) -> Record {
+    let mut settings = Vec::new();
+    config.put(&mut settings);
+    let mut record = begin(OPENED, settings.len() + metadata.len() + 24);
+    record.put_with(|out| {
+        out.put_u32(settings.len() as u32);
+        out.put(&settings);
+        out.put_u32(metadata.len() as u32);
+        out.put(metadata);
+        out.put_u64(unix_ms);
+        out.put_u64(time);
+    });
+    record
+}
+
+/// Of a change, all but what comes of it.
+pub(super) fn change(change: &Change) -> Record {
+    let (mut head, mut bulk) = (Vec::new(), Vec::new());
+    change.put(&mut head, |piece| bulk.push(piece));
+    let bytes: usize = bulk.iter().map(|piece| piece.len()).sum();
+    let mut record = begin(CHANGE, 4 + head.len() + bytes + TAIL_BYTES);
+    record.put(&(head.len() as u32).to_le_bytes());
+    record.put(&head);
+    bulk.iter().for_each(|piece| record.put(piece));
+    record.digest();
+    record
+}
+
+/// Adds what came of a change, and when.
+pub(super) fn finish(record: &mut Record, came: Came, time: u64) {
+    record.put_with(|out| {
+        came.put(out);
+        out.put_u64(time);
+    });
+}
+
+impl Entry {
+    /// When it was written. Nothing else is looked at.
+    pub(super) fn time(record: &[u8]) -> Result<u64, CodecError> {
+        let time = record.last_chunk().ok_or(CodecError::Truncated("time"))?;
+        Ok(u64::from_le_bytes(*time))
+    }
+
+    /// Reads an entry.
+    pub(super) fn read(record: &[u8]) -> Result<Self, CodecError> {
+        let mut take = Take::new(record);
+        let (format, kind) = (take.u8("format")?, take.u8("kind of an entry")?);
+        if format != FORMAT {
+            return Err(CodecError::Value { field: "format", got: format.into() });
+        }
+        let entry = match kind {
+            OPENED => {
+                let len = take.count("bytes of settings", u32::MAX, 1)?;
+                let mut settings = Take::new(take.bytes("settings", len)?);
+                let config = Box::new(RolloutConfig::take(&mut settings)?);
+                settings.end()?;
+                let len = take.count("bytes of metadata", u32::MAX, 1)?;
+                let metadata = take.bytes("metadata", len)?.to_vec();
+                Self::Opened { config, metadata, unix_ms: take.u64("time of the machine")? }
+            }
+            CHANGE => {
+                let len = take.count("bytes of a change", u32::MAX, 1)?;
+                let mut head = Take::new(take.bytes("change", len)?);
+                let change = Change::take(&mut head, &mut take)?;
+                head.end()?;
+                Self::Change(change, Came::take(&mut take)?)
+            }
+            got => return Err(CodecError::Value { field: "kind of an entry", got: got.into() }),
+        };
+        take.u64("time")?;
+        take.end()?;
+        Ok(entry)
+    }
+}

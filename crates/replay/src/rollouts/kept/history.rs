@@ -1,0 +1,244 @@
+//! What was done with a rollout table, once more.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::super::config::RolloutConfig;
+use super::super::ledger::{Ledger, Share};
+use super::entry::Entry;
+use super::error::KeptError;
+use super::log::journal_dir;
+use super::opening::{LOCK, checkpoints, restore};
+use super::replayed::Replayed;
+use super::sections::{self, Head};
+use crate::checkpoint::Reader;
+use crate::files::{Dir, Lock};
+use crate::journal::{Replay, Torn};
+
+/// A moment in the past of a table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Point {
+    /// Before the record of this number.
+    Record(u64),
+    /// When the batch of this number was just made and its first share delivered.
+    Batch(u64),
+    /// By this time of the table, in milliseconds: all that happened then is done.
+    Time(u64),
+}
+
+/// A share as it was delivered.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Delivered {
+    /// The record that tells of it.
+    pub record: u64,
+    /// When that was, by the table's time.
+    pub time: u64,
+    /// What was delivered.
+    pub share: Share,
+}
+
+/// The past of a table whose directory nobody has open. Files are only read: what a crash has left at the end of
+/// the journal is passed over, and stays.
+///
+/// It begins with the first change, if the whole journal was [kept](super::Keeping::history), else with the oldest
+/// checkpoint. Each share that is delivered is compared with what the journal says of it.
+///
+/// ```
+/// use echoic_replay::rollouts::kept::{History, Keeping};
+/// use echoic_replay::rollouts::RolloutTable;
+/// # use echoic_replay::rollouts::ledger::{Admit, Change};
+/// # use echoic_replay::rollouts::{Column, Delivery, OnExpiry, OnStale, Order, RolloutConfig, Schema};
+/// # use echoic_replay::Dtype;
+/// # let ids = Column { name: "ids".into(), dtype: Dtype::Int(4) };
+/// # let config = RolloutConfig {
+/// #     name: "t".into(), schema: Schema { columns: vec![ids], fields: vec![], mask: None },
+/// #     group_size: 1, redundancy: 0, group_deadline_ms: None, min_group_size: 1, batch_groups: 1,
+/// #     batches_per_version: 1, max_lag: None, pipeline_depth: None, auto_tune: false, max_running: 8,
+/// #     max_groups: 8, max_tokens: 8, max_blob_bytes: 0, order: Order::Submission, on_stale: OnStale::Drop,
+/// #     target_lag: None, max_mean_lag: None, max_uses: 1, delivery: Delivery::AtLeastOnce,
+/// #     permit_ttl_ms: 1000, on_expiry: OnExpiry::Reject, filter: None, limiter: None, seed: 0,
+/// # };
+/// # let dir = std::env::temp_dir().join(format!("echoic-doc-history-{}", std::process::id()));
+/// let table = RolloutTable::open(config, Vec::new(), &dir, Keeping { history: true, ..Keeping::default() })?;
+/// table.apply(&Change::Admit(Admit { count: 3, ..Admit::default() }))?;
+/// table.close();
+///
+/// let mut history = History::open(&dir)?;
+/// assert!(history.next_share()?.is_none(), "nothing was delivered");
+/// assert_eq!(history.ledger().map(|ledger| ledger.counts().running), Some(3));
+/// # std::fs::remove_dir_all(&dir)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct History {
+    path: PathBuf,
+    replay: Replay,
+    replayed: Replayed,
+    /// The record that comes next, when its time had to be known before.
+    ahead: Option<(u64, Vec<u8>)>,
+    /// The number of the next record.
+    next: u64,
+    _lock: Lock,
+}
+
+impl History {
+    /// Opens the past of a directory, at its beginning.
+    ///
+    /// # Errors
+    ///
+    /// [`KeptError`]; [`KeptError::Locked`] while somebody has the table open.
+    pub fn open(dir: impl AsRef<Path>) -> Result<Self, KeptError> {
+        Self::begin(dir.as_ref(), |_| false)
+    }
+
+    /// Opens the past of a directory, at the last checkpoint before a point, and goes on to it.
+    ///
+    /// # Errors
+    ///
+    /// As [`History::open`] and [`History::at`].
+    pub fn open_at(dir: impl AsRef<Path>, point: Point) -> Result<Self, KeptError> {
+        let mut history = Self::begin(dir.as_ref(), |base| match point {
+            Point::Record(record) => base.next <= record,
+            Point::Batch(batch) => base.batches < batch,
+            Point::Time(time) => base.time <= time,
+        })?;
+        history.at(point)?;
+        Ok(history)
+    }
+
+    /// Begins at the last checkpoint that is early enough, or where the journal does.
+    fn begin(path: &Path, is_early: impl Fn(&Head) -> bool) -> Result<Self, KeptError> {
+        let (path, dir) = (path.to_owned(), Dir::open(path)?);
+        let names = dir.names()?;
+        if !names.iter().any(|name| name == LOCK) {
+            let found = names.first().map_or_else(|| "nothing".into(), |name| format!("{name:?}"));
+            return Err(KeptError::Foreign { path, may_be_empty: false, found });
+        }
+        let Some(lock) = dir.share(LOCK)? else { return Err(KeptError::Locked { path }) };
+        let whole = Replay::open(journal_dir(&path), None)?;
+        let (first, mut from, mut base) = (whole.first(), 0, None);
+        for checkpoint in checkpoints(&path)? {
+            let head = sections::read_head(&Reader::open(&checkpoint)?, 0)?;
+            // The oldest one, if the journal has nothing that is older; the last one that is early enough.
+            let is_needed = first > 0 && base.is_none();
+            if head.next >= first && (is_needed || is_early(&head)) {
+                (from, base) = (head.next, Some(checkpoint));
+            }
+        }
+        let mut replayed = Replayed::new(path.clone());
+        if let Some(base) = base {
+            restore(&mut replayed, &base)?;
+        }
+        let replay = match from == first {
+            true => whole,
+            false => Replay::open(journal_dir(&path), Some(from))?,
+        };
+        Ok(Self { path, replay, replayed, ahead: None, next: from, _lock: lock })
+    }
+
+    /// Does what the next record tells; `false` behind the last one. What was delivered, if something was.
+    fn step(&mut self) -> Result<Option<Option<Delivered>>, KeptError> {
+        let done = match self.ahead.take() {
+            Some((record, bytes)) => Some((record, self.replayed.apply(record, &bytes)?)),
+            None => match self.replay.next_record()? {
+                Some((record, bytes)) => Some((record, self.replayed.apply(record, bytes)?)),
+                None => None,
+            },
+        };
+        let Some((record, share)) = done else { return Ok(None) };
+        self.next = record.saturating_add(1);
+        let time = self.replayed.time;
+        Ok(Some(share.map(|share| Delivered { record, time, share })))
+    }
+
+    /// The number and the time of the next record; none behind the last one.
+    fn peek(&mut self) -> Result<Option<(u64, u64)>, KeptError> {
+        if self.ahead.is_none() {
+            let next = self.replay.next_record()?;
+            self.ahead = next.map(|(record, bytes)| (record, bytes.to_vec()));
+        }
+        let Some((record, bytes)) = &self.ahead else { return Ok(None) };
+        let time = Entry::time(bytes);
+        let time = time.map_err(|error| KeptError::record(&self.path, *record, error))?;
+        Ok(Some((*record, time)))
+    }
+
+    /// Goes on to the next share that was delivered; `None` when there is no more.
+    ///
+    /// # Errors
+    ///
+    /// [`KeptError`]; [`KeptError::Differs`] when another share came of it than then.
+    pub fn next_share(&mut self) -> Result<Option<Delivered>, KeptError> {
+        while let Some(delivered) = self.step()? {
+            if delivered.is_some() {
+                return Ok(delivered);
+            }
+        }
+        Ok(None)
+    }
+
+    /// Goes on to a point, or to the end if that comes before; whether it is there. What lies before the place
+    /// where it is can't be gone to: [open](History::open_at) it there.
+    ///
+    /// # Errors
+    ///
+    /// [`KeptError`].
+    pub fn at(&mut self, point: Point) -> Result<bool, KeptError> {
+        loop {
+            let batches = self.ledger().map_or(0, |ledger| ledger.counts().batches);
+            let is_there = match point {
+                Point::Record(record) => self.next >= record,
+                Point::Batch(batch) => batches >= batch,
+                Point::Time(time) => self.peek()?.is_some_and(|(_, next)| next > time),
+            };
+            if is_there {
+                return Ok(true);
+            }
+            if self.step()?.is_none() {
+                return Ok(false);
+            }
+        }
+    }
+
+    /// The ledger as it was; `None` before the first record.
+    pub fn ledger(&self) -> Option<&Ledger> {
+        self.replayed.ledger.as_ref()
+    }
+
+    /// The settings that the table had.
+    pub fn config(&self) -> Option<&Arc<RolloutConfig>> {
+        self.ledger().map(Ledger::config)
+    }
+
+    /// What the layers above keep with the table.
+    pub fn metadata(&self) -> &[u8] {
+        &self.replayed.metadata
+    }
+
+    /// The number of the next record.
+    pub fn record(&self) -> u64 {
+        self.next
+    }
+
+    /// The number behind the last record.
+    pub fn end(&self) -> u64 {
+        self.replay.end()
+    }
+
+    /// The table's time, in milliseconds.
+    pub fn time(&self) -> u64 {
+        self.replayed.time
+    }
+
+    /// The machine's time, in milliseconds since 1970; `None` when the opening was not seen.
+    pub fn unix_ms(&self) -> Option<u64> {
+        let (then, unix_ms) = self.replayed.clock;
+        let passed = self.replayed.time.saturating_sub(then);
+        (unix_ms > 0).then(|| unix_ms.saturating_add(passed))
+    }
+
+    /// What a crash has left at the end of the journal.
+    pub fn torn(&self) -> Option<&Torn> {
+        self.replay.torn()
+    }
+}

@@ -1,0 +1,256 @@
+//! The journal of a rollout table that is running.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Wake, Waker};
+use std::time::Instant;
+
+use echoic_memory::signal::Signal;
+
+use super::super::ledger::{Change, Ledger, Outcome, Refusal};
+use super::super::table::CallError;
+use super::entry::{self, Came};
+use super::error::KeptError;
+use super::sections::{self, Saved};
+use super::{Durability, Keeping};
+use crate::checkpoint::{Writer, retain};
+use crate::files::Lock;
+use crate::journal::{self, Error, Journal, Record, Torn};
+
+/// Checkpoints that are kept: without a history those before the last are of no use, as what came after them is
+/// gone; with one they are short cuts to the past.
+const CHECKPOINTS: usize = 1;
+const CHECKPOINTS_OF_HISTORY: usize = 8;
+
+/// What was changed in a table up to a moment; see [`RolloutTable::receipt`](crate::rollouts::RolloutTable::receipt).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Receipt(pub(super) u64);
+
+/// How a table was brought back.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub struct Reopened {
+    /// The number of the checkpoint that it goes on from, if there was one.
+    pub checkpoint: Option<u64>,
+    /// Records of the journal that were done again.
+    pub records: u64,
+    /// What a crash has cut off at the end of the journal: nothing that was kept.
+    pub torn: Option<Torn>,
+}
+
+/// See the [module](self).
+#[derive(Debug)]
+pub(in crate::rollouts) struct Log {
+    journal: Journal,
+    checkpoints: PathBuf,
+    pub(super) keeping: Keeping,
+    reopened: Reopened,
+    /// Held while a checkpoint is written.
+    writing: Mutex<()>,
+    /// Whoever has it may change files; none once the table is closed.
+    lock: Mutex<Option<Lock>>,
+    /// Wakes producers, who wait for room.
+    waker: Waker,
+}
+
+/// Rings for those who wait for room in a journal.
+struct Bell(Arc<Signal>);
+
+impl Wake for Bell {
+    fn wake(self: Arc<Self>) {
+        self.0.notify();
+    }
+}
+
+/// What is to be written of a change, before it is known what comes of it.
+#[derive(Debug)]
+pub(in crate::rollouts) struct Note {
+    record: Record,
+}
+
+impl Log {
+    pub(super) fn new(
+        journal: Journal,
+        checkpoints: PathBuf,
+        keeping: Keeping,
+        reopened: Reopened,
+        lock: Lock,
+        producers: &Arc<Signal>,
+    ) -> Self {
+        let (writing, lock) = (Mutex::default(), Mutex::new(Some(lock)));
+        let waker = Waker::from(Arc::new(Bell(Arc::clone(producers))));
+        Self { journal, checkpoints, keeping, reopened, writing, lock, waker }
+    }
+
+    pub(in crate::rollouts) fn reopened(&self) -> &Reopened {
+        &self.reopened
+    }
+
+    /// Puts together what is to be written of a change. Before the table's lock is taken.
+    pub(in crate::rollouts) fn prepare(&self, change: &Change) -> Result<Note, CallError> {
+        self.journal.check().map_err(refusal)?;
+        let record = entry::change(change);
+        let (got, most) = (record.len() + entry::TAIL_BYTES, self.journal.max_record());
+        if got > most {
+            let error = Error::TooLarge { limit: most, got };
+            return Err(CallError::Journal(error.to_string()));
+        }
+        Ok(Note { record })
+    }
+
+    /// Whether there is room for what one more producer does. If not, producers are woken when there is.
+    pub(in crate::rollouts) fn has_room(&self) -> bool {
+        // An error is for who writes to be told.
+        let has_room = || !matches!(self.journal.try_room(1 << 10), Ok(None));
+        if has_room() {
+            return true;
+        }
+        self.journal.wake_on_progress(&self.waker);
+        // Room that came before the bell was there is found by one more try.
+        has_room()
+    }
+
+    /// Writes a change that has been made, under the table's lock; whether it was taken.
+    pub(in crate::rollouts) fn push(
+        &self,
+        note: Note,
+        applied: &Result<Outcome, Refusal>,
+        now: u64,
+    ) -> bool {
+        let mut record = note.record;
+        entry::finish(&mut record, Came::of(applied), now);
+        self.journal.push(record, None)
+    }
+
+    /// Writes a change that the table has made itself.
+    pub(in crate::rollouts) fn push_own(&self, change: &Change, now: u64) -> bool {
+        let note = Note { record: entry::change(change) };
+        self.push(note, &Ok(Outcome::Done), now)
+    }
+
+    /// Has what was pushed written. Without the table's lock.
+    pub(in crate::rollouts) fn nudge(&self) {
+        self.journal.nudge();
+    }
+
+    /// Why nothing more is taken.
+    pub(in crate::rollouts) fn refusal(&self) -> CallError {
+        self.journal.check().err().map_or(CallError::Closed, refusal)
+    }
+
+    pub(in crate::rollouts) fn receipt(&self) -> Receipt {
+        Receipt(self.journal.next())
+    }
+
+    pub(in crate::rollouts) fn is_kept(&self, receipt: Receipt) -> Result<bool, CallError> {
+        if self.journal.kept() >= receipt.0 {
+            return Ok(true);
+        }
+        match self.journal.failure() {
+            Some(cause) => Err(refusal(Error::Failed { cause })),
+            None => Ok(false),
+        }
+    }
+
+    /// Waits until all that a receipt stands for is kept; whether it is by the deadline.
+    pub(in crate::rollouts) fn wait(
+        &self,
+        receipt: Receipt,
+        deadline: Option<Instant>,
+    ) -> Result<bool, CallError> {
+        let Some(last) = receipt.0.checked_sub(1) else { return Ok(true) };
+        match self.journal.wait(last, deadline) {
+            Ok(()) => Ok(true),
+            Err(Error::TimedOut { .. }) => Ok(false),
+            Err(error) => Err(refusal(error)),
+        }
+    }
+
+    /// Whether a caller is told before what it did is kept.
+    pub(in crate::rollouts) fn is_hasty(&self) -> bool {
+        self.keeping.durability == Durability::None
+    }
+
+    pub(in crate::rollouts) fn wake_on_kept(&self, waker: &Waker) {
+        self.journal.wake_on_progress(waker);
+    }
+
+    pub(in crate::rollouts) fn info(&self) -> journal::Info {
+        self.journal.info()
+    }
+
+    /// The number of the next record. Under the table's lock, of the moment.
+    pub(in crate::rollouts) fn next(&self) -> u64 {
+        self.journal.next()
+    }
+
+    /// One checkpoint at a time.
+    pub(in crate::rollouts) fn begin_checkpoint(&self) -> MutexGuard<'_, ()> {
+        self.writing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Writes a checkpoint, and lets go of what it makes superfluous; where it is.
+    pub(in crate::rollouts) fn checkpoint(&self, saved: &Saved) -> Result<PathBuf, KeptError> {
+        // Without these records the checkpoint would be ahead of the journal after a failure of the machine, and
+        // what comes later would have their numbers.
+        self.journal.sync(None)?;
+        let mut writer = Writer::begin(&self.checkpoints)?;
+        sections::write(&mut writer, 0, saved)?;
+        let summary = writer.commit()?;
+        if !self.keeping.history {
+            self.journal.truncate_before(saved.next)?;
+        }
+        let keep = if self.keeping.history { CHECKPOINTS_OF_HISTORY } else { CHECKPOINTS };
+        retain(&self.checkpoints, keep)?;
+        Ok(summary.path)
+    }
+
+    /// Writes what it has, and lets others have the directory.
+    pub(in crate::rollouts) fn close(&self) -> Result<(), Error> {
+        let closed = self.journal.close();
+        drop(self.lock.lock().unwrap_or_else(PoisonError::into_inner).take());
+        closed
+    }
+}
+
+fn refusal(error: Error) -> CallError {
+    match error {
+        Error::Closed => CallError::Closed,
+        error => CallError::Journal(error.to_string()),
+    }
+}
+
+/// Whether a change has changed anything; `was_open` is whether the group of an append was.
+pub(in crate::rollouts) fn has_effect(
+    change: &Change,
+    was_open: bool,
+    applied: &Result<Outcome, Refusal>,
+) -> bool {
+    match (change, applied) {
+        // What came too late is counted.
+        (_, Err(refusal)) => matches!(refusal, Refusal::Fenced { .. }),
+        (Change::Tick, _) => false,
+        (Change::Ack(_), Ok(_)) => true,
+        (Change::Append(_), Ok(_)) => was_open,
+        (_, Ok(Outcome::Count(count))) => *count > 0,
+        (_, Ok(_)) => true,
+    }
+}
+
+/// Whether the group of an append is open; no matter for others.
+pub(in crate::rollouts) fn is_open(ledger: &Ledger, change: &Change) -> bool {
+    match change {
+        Change::Append(append) => ledger.is_open(append.hold.group),
+        _ => false,
+    }
+}
+
+/// Where the parts of a directory are.
+pub(super) fn journal_dir(dir: &Path) -> PathBuf {
+    dir.join("journal")
+}
+
+/// See [`journal_dir`].
+pub(super) fn checkpoints_dir(dir: &Path) -> PathBuf {
+    dir.join("checkpoints")
+}

@@ -1,0 +1,57 @@
+//! Rollout tables that survive a crash, and what was done with them.
+//!
+//! ```text
+//! dir/
+//!   echoic-rollouts.lock    held while the table is open
+//!   journal/                every change that had an effect, in order: see `entry`
+//!   checkpoints/            the table as it was at some moments: see `sections`
+//! ```
+//!
+//! [`RolloutTable::open`](super::RolloutTable::open) brings back the newest checkpoint and does again what the
+//! journal tells since; then it goes on. What is written are the changes themselves, with their times: the ledger
+//! decides by nothing else, so it comes to the same groups and batches, bit by bit. So a journal that is kept whole
+//! is a [`History`]: what was delivered can be looked at again, and how the table was at any time.
+//!
+//! - `entry`: changes as records. `log`: writes them while the table runs. `replayed`: the way back.
+//! - `sections`: a table in a checkpoint, its own or a server's. `opening`: a directory and a table.
+//! - [`history`]: a directory that is only read.
+//!
+//! # Invariants
+//!
+//! 1. Records are in the journal in the order of the changes, which is why they are pushed under the table's lock.
+//!    They are put together and their checksums taken before, and nobody waits for the disk with the lock.
+//! 2. A change of which a caller of `call` was told is kept, as the durability promises; whoever uses `apply` asks
+//!    [`is_kept`](super::RolloutTable::is_kept).
+//! 3. The time of the table never goes back. While nobody has it open, none passes: then permits and leases have
+//!    their full time again.
+//! 4. A checkpoint names only records that are durable before it is.
+//!
+//! # Limitations
+//!
+//! A checkpoint has all tokens that are there, also those that the one before has: groups are used up soon, so most
+//! are others. What waits to be written is bounded for producers that are not admitted yet: when there is no room,
+//! nobody is admitted, and what is made already is taken.
+
+mod entry;
+mod error;
+pub mod history;
+mod log;
+mod opening;
+mod replayed;
+pub(crate) mod sections;
+
+pub use self::error::KeptError;
+pub use self::history::{Delivered, History, Point};
+pub(super) use self::log::{Log, has_effect, is_open};
+pub use self::log::{Receipt, Reopened};
+pub(super) use self::opening::unix_ms;
+pub use crate::journal::Durability;
+
+/// How a table with a directory is kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Keeping {
+    /// What a change must survive before its caller is told.
+    pub durability: Durability,
+    /// Whether the whole journal stays, so that all can be done again; else checkpoints cut off what they cover.
+    pub history: bool,
+}

@@ -1,0 +1,120 @@
+//! A directory, and the table that goes on from what is in it.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use super::super::config::RolloutConfig;
+use super::super::ledger::Ledger;
+use super::super::table::RolloutTable;
+use super::Keeping;
+use super::entry;
+use super::error::KeptError;
+use super::log::{Log, Reopened, checkpoints_dir, journal_dir};
+use super::replayed::{Replayed, reopen};
+use super::sections::{self, Loaded};
+use crate::checkpoint::{self, Reader};
+use crate::files::Dir;
+use crate::journal::{Journal, Options};
+
+pub(super) const LOCK: &str = "echoic-rollouts.lock";
+const LOCK_TEXT: &str = "This directory has a rollout table of Echoic. Whoever has it open holds a lock on this file.\n";
+
+/// The checkpoints of a table, the oldest first.
+pub(super) fn checkpoints(dir: &Path) -> Result<Vec<PathBuf>, KeptError> {
+    let root = checkpoints_dir(dir);
+    // Before the first one there is no such directory, or it is not marked as ours yet.
+    let is_new = match Dir::open(&root) {
+        Err(error) if error.is_missing() => true,
+        opened => opened?.names()?.is_empty(),
+    };
+    if is_new {
+        return Ok(Vec::new());
+    }
+    Ok(checkpoint::list(&root)?.into_iter().map(|found| found.path).collect())
+}
+
+/// Goes on from a checkpoint; its number, and the first record that is not in it.
+pub(super) fn restore(replayed: &mut Replayed, path: &Path) -> Result<(u64, u64), KeptError> {
+    let reader = Reader::open(path)?;
+    let Loaded { head, ledger } = sections::read(&reader, 0)?;
+    replayed.ledger = Some(ledger);
+    replayed.metadata = head.metadata;
+    (replayed.time, replayed.clock) = (head.time, (head.time, head.unix_ms));
+    Ok((reader.number(), head.next))
+}
+
+/// What the machine's clock says, in milliseconds since 1970.
+pub(in crate::rollouts) fn unix_ms() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}
+
+impl RolloutTable {
+    /// The table of a directory, which is made if it is not there. A table that was there goes on as it was when
+    /// it was closed, or when its process was killed; of its settings, some may be [others](RolloutConfig::goes_on).
+    /// The metadata is kept with it, for the layers above.
+    ///
+    /// # Errors
+    ///
+    /// [`KeptError`].
+    pub fn open(
+        config: RolloutConfig,
+        metadata: Vec<u8>,
+        dir: impl AsRef<Path>,
+        keeping: Keeping,
+    ) -> Result<Self, KeptError> {
+        config.check()?;
+        let (config, path) = (Arc::new(config), dir.as_ref().to_owned());
+        let dir = Dir::open_or_make(&path)?;
+        let names = dir.names()?;
+        if !names.is_empty() && !names.iter().any(|name| name == LOCK) {
+            let found = names.first().map_or_else(String::new, |name| format!("{name:?}"));
+            return Err(KeptError::Foreign { path, may_be_empty: true, found });
+        }
+        let Some(lock) = dir.lock(LOCK, LOCK_TEXT)? else {
+            return Err(KeptError::Locked { path });
+        };
+        dir.sync()?;
+        let mut replayed = Replayed::new(path.clone());
+        let mut reopened = Reopened::default();
+        let mut from = 0;
+        if let Some(newest) = checkpoints(&path)?.last() {
+            let (number, next) = restore(&mut replayed, newest)?;
+            (reopened.checkpoint, from) = (Some(number), next);
+            match Dir::open(&journal_dir(&path)) {
+                Err(error) if error.is_missing() => {
+                    let what = "there are checkpoints, and no journal that goes on from them";
+                    return Err(KeptError::unfit(&path, what));
+                }
+                opened => drop(opened?),
+            }
+        }
+        let options = Options { durability: keeping.durability, from, ..Options::default() };
+        let (journal, mut replay) = Journal::open(journal_dir(&path), options)?;
+        while let Some((sequence, record)) = replay.next_record()? {
+            replayed.apply(sequence, record)?;
+            reopened.records += 1;
+        }
+        reopened.torn = replay.torn().cloned();
+        let time = replayed.time;
+        let ledger = match replayed.ledger {
+            Some(mut ledger) => {
+                let other = |what| KeptError::Settings { path: path.clone(), what };
+                reopen(&mut ledger, Arc::clone(&config), time).map_err(other)?;
+                ledger
+            }
+            None => Ledger::new(Arc::clone(&config))?,
+        };
+        let record = entry::opened(&config, &metadata, unix_ms(), time);
+        if !journal.push(record, None) {
+            journal.check()?;
+        }
+        journal.nudge();
+        let mut table = Self::of(ledger, time).with_metadata(metadata);
+        table.keep_with(|producers| {
+            Log::new(journal, checkpoints_dir(&path), keeping, reopened, lock, producers)
+        });
+        Ok(table)
+    }
+}

@@ -1,0 +1,102 @@
+//! From the entries of a journal to the ledger that they tell of.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use super::super::config::RolloutConfig;
+use super::super::ledger::{Ledger, Outcome, Share};
+use super::entry::{Came, Entry};
+use super::error::KeptError;
+
+/// A table on its way back; see the [module](self).
+#[derive(Debug)]
+pub(super) struct Replayed {
+    /// For messages.
+    pub(super) path: PathBuf,
+    /// None before anything was told.
+    pub(super) ledger: Option<Ledger>,
+    pub(super) metadata: Vec<u8>,
+    /// When the last thing happened.
+    pub(super) time: u64,
+    /// A time of the table, and the machine's then, in milliseconds since 1970.
+    pub(super) clock: (u64, u64),
+}
+
+impl Replayed {
+    /// Goes on from a table as it was in a checkpoint, if there is one.
+    pub(super) fn new(path: PathBuf) -> Self {
+        Self { path, ledger: None, metadata: Vec::new(), time: 0, clock: (0, 0) }
+    }
+
+    /// Does what a record tells; what was delivered by that, if something was.
+    ///
+    /// # Errors
+    ///
+    /// [`KeptError::Record`] or [`KeptError::Differs`]: then nothing that this has made may be used.
+    pub(super) fn apply(
+        &mut self,
+        sequence: u64,
+        record: &[u8],
+    ) -> Result<Option<Share>, KeptError> {
+        let path = &self.path;
+        let nonsense = |what: String| KeptError::record(path, sequence, what);
+        let time = Entry::time(record).map_err(|error| nonsense(error.to_string()))?;
+        if time < self.time {
+            return Err(nonsense(format!("it is of time {time}, after {}", self.time)));
+        }
+        let entry = Entry::read(record).map_err(|error| nonsense(error.to_string()))?;
+        self.time = time;
+        match (entry, &mut self.ledger) {
+            (Entry::Opened { config, metadata, unix_ms }, None) => {
+                let ledger = Ledger::new(Arc::new(*config));
+                self.ledger = Some(ledger.map_err(|error| nonsense(error.to_string()))?);
+                (self.metadata, self.clock) = (metadata, (time, unix_ms));
+                Ok(None)
+            }
+            (Entry::Opened { config, metadata, unix_ms }, Some(ledger)) => {
+                reopen(ledger, Arc::new(*config), time).map_err(nonsense)?;
+                (self.metadata, self.clock) = (metadata, (time, unix_ms));
+                Ok(None)
+            }
+            (Entry::Change(..), None) => Err(nonsense("it comes before the settings".into())),
+            (Entry::Change(change, told), Some(ledger)) => {
+                let applied = ledger.apply(time, &change);
+                drop(ledger.take_dead());
+                let came = Came::of(&applied);
+                if came != told {
+                    let (path, came) = (path.clone(), describe(came));
+                    let why = applied.err().map_or_else(String::new, |error| format!(": {error}"));
+                    let what = format!("{} was told, {came} came{why}", describe(told));
+                    return Err(KeptError::Differs { path, sequence, what });
+                }
+                match applied {
+                    Ok(Outcome::Delivered(share)) => Ok(Some(share)),
+                    _ => Ok(None),
+                }
+            }
+        }
+    }
+}
+
+/// Goes on with a ledger, with settings that are the same but for those that may change.
+pub(super) fn reopen(
+    ledger: &mut Ledger,
+    config: Arc<RolloutConfig>,
+    time: u64,
+) -> Result<(), String> {
+    config.goes_on(ledger.config())?;
+    ledger.reconfigure(config).map_err(|error| error.to_string())?;
+    ledger.wake(time, time);
+    Ok(())
+}
+
+fn describe(came: Came) -> String {
+    match came {
+        Came::Done => "something else than a share".into(),
+        Came::Refused => "a refusal".into(),
+        Came::Share { lease, digest } => format!(
+            "batch {}, rank {}, attempt {} with digest {digest:08x}",
+            lease.batch, lease.rank, lease.attempt
+        ),
+    }
+}

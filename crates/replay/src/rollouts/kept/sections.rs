@@ -1,0 +1,149 @@
+//! A rollout table in a checkpoint: its own, or one of a server.
+//!
+//! - `rollouts-N.head`: format: u32, the settings and the metadata, with their lengths: u32 each; the time,
+//!   and that of the machine in milliseconds since 1970: u64 each; the first record of the table's journal that is
+//!   not in here, 2^64 - 1 without one: u64; how many batches were made: u64.
+//! - `rollouts-N.numbers` and `rollouts-N.bulk`: see [`Moment`].
+
+use std::io::{Read, Write};
+use std::path::Path;
+use std::sync::Arc;
+
+use super::super::codec::{Put, Take};
+use super::super::config::RolloutConfig;
+use super::super::ledger::{Ledger, Moment, StateError};
+use super::error::KeptError;
+use crate::checkpoint::{self, Reader, Writer};
+use crate::files::FileError;
+
+const FORMAT: u32 = 1;
+/// The most bytes of a head: more than any table of ours has.
+const MAX_HEAD: u64 = 64 << 20;
+
+/// A table at a moment.
+#[derive(Debug)]
+pub(crate) struct Saved {
+    pub(crate) config: Arc<RolloutConfig>,
+    pub(crate) metadata: Vec<u8>,
+    pub(crate) moment: Moment,
+    /// When that was.
+    pub(crate) time: u64,
+    /// The same by the machine's clock, in milliseconds since 1970.
+    pub(crate) unix_ms: u64,
+    /// The first record that is not in it; no matter without a journal.
+    pub(crate) next: u64,
+}
+
+/// A table of a checkpoint, read and checked.
+#[derive(Debug)]
+pub(crate) struct Loaded {
+    pub(crate) head: Head,
+    pub(crate) ledger: Ledger,
+}
+
+/// All about a table but what is in it.
+#[derive(Debug)]
+pub(crate) struct Head {
+    pub(crate) config: Arc<RolloutConfig>,
+    pub(crate) metadata: Vec<u8>,
+    pub(crate) time: u64,
+    pub(crate) unix_ms: u64,
+    pub(crate) next: u64,
+    /// Batches that were made.
+    pub(crate) batches: u64,
+}
+
+fn name(number: usize, part: &str) -> String {
+    format!("rollouts-{number}.{part}")
+}
+
+/// Writes a table as the sections of a number.
+pub(crate) fn write(
+    writer: &mut Writer,
+    number: usize,
+    saved: &Saved,
+) -> Result<(), checkpoint::Error> {
+    let (mut settings, mut head, mut numbers) = (Vec::new(), Vec::new(), Vec::new());
+    saved.config.put(&mut settings);
+    head.put_u32(FORMAT);
+    for bytes in [&settings, &saved.metadata] {
+        head.put_u32(bytes.len() as u32);
+        head.put(bytes);
+    }
+    for number in [saved.time, saved.unix_ms, saved.next, saved.moment.batches()] {
+        head.put_u64(number);
+    }
+    saved.moment.put(&mut numbers);
+    put(writer, &name(number, "numbers"), [&*numbers])?;
+    put(writer, &name(number, "bulk"), saved.moment.bulk())?;
+    // It says that the others are there.
+    put(writer, &name(number, "head"), [&*head])
+}
+
+fn put<'a>(
+    writer: &mut Writer,
+    name: &str,
+    pieces: impl IntoIterator<Item = &'a [u8]>,
+) -> Result<(), checkpoint::Error> {
+    let mut section = writer.section(name)?;
+    // What went wrong with a write, the section knows better; see `finish`.
+    let written = pieces.into_iter().try_for_each(|piece| section.write_all(piece));
+    section.finish()?;
+    written.map_err(|error| FileError::new("write", Path::new(name), error).into())
+}
+
+/// How many rollout tables a checkpoint has.
+pub(crate) fn count(reader: &Reader) -> usize {
+    let has = |number: &usize| reader.sections().any(|section| section == name(*number, "head"));
+    (0..).take_while(has).count()
+}
+
+/// Reads the table of a number.
+pub(crate) fn read(reader: &Reader, number: usize) -> Result<Loaded, KeptError> {
+    let head = read_head(reader, number)?;
+    let path = reader.path();
+    let state = |source: StateError| KeptError::State { path: path.to_owned(), source };
+    let mut numbers = Vec::new();
+    let mut section = reader.section(&name(number, "numbers"))?;
+    section.read_to_end(&mut numbers).map_err(|error| state(error.into()))?;
+    let mut bulk = reader.section(&name(number, "bulk"))?;
+    let ledger = Ledger::load(Arc::clone(&head.config), &numbers, &mut bulk).map_err(state)?;
+    // The checksum of the whole section is looked at where it ends.
+    if bulk.read(&mut [0]).map_err(|error| state(error.into()))? > 0 {
+        return Err(KeptError::unfit(path, "there are tokens that nobody has"));
+    }
+    Ok(Loaded { head, ledger })
+}
+
+/// Reads the head of a number.
+pub(crate) fn read_head(reader: &Reader, number: usize) -> Result<Head, KeptError> {
+    let path = reader.path();
+    let state = |source: StateError| KeptError::State { path: path.to_owned(), source };
+    let mut section = reader.section(&name(number, "head"))?;
+    if section.data_bytes() > MAX_HEAD {
+        let what = format!("the head of a rollout table has {} bytes", section.data_bytes());
+        return Err(KeptError::unfit(path, what));
+    }
+    let mut bytes = Vec::new();
+    section.read_to_end(&mut bytes).map_err(|error| state(error.into()))?;
+    take_head(&bytes).map_err(state)
+}
+
+fn take_head(bytes: &[u8]) -> Result<Head, StateError> {
+    let mut take = Take::new(bytes);
+    let format = take.u32("format")?;
+    if format != FORMAT {
+        let what = format!("it has format {format}, this release reads {FORMAT}");
+        return Err(StateError::Wrong(what));
+    }
+    let len = take.count("bytes of settings", u32::MAX, 1)?;
+    let mut settings = Take::new(take.bytes("settings", len)?);
+    let config = Arc::new(RolloutConfig::take(&mut settings)?);
+    settings.end()?;
+    let len = take.count("bytes of metadata", u32::MAX, 1)?;
+    let metadata = take.bytes("metadata", len)?.to_vec();
+    let (time, unix_ms) = (take.u64("time")?, take.u64("time of the machine")?);
+    let (next, batches) = (take.u64("number of a record")?, take.u64("number of batches")?);
+    take.end()?;
+    Ok(Head { config, metadata, time, unix_ms, next, batches })
+}

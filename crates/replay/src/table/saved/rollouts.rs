@@ -1,0 +1,69 @@
+//! The rollout tables of a server in its checkpoints: see [`sections`].
+//!
+//! One that has a directory is kept there, and no part of them; it writes a checkpoint of its own then.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use super::SavedError;
+use crate::checkpoint::{Reader, Writer};
+use crate::rollouts::RolloutTable;
+use crate::rollouts::kept::sections::{self, Loaded, Saved};
+
+/// Those without a directory, as they are now.
+pub(super) fn moments(rollouts: &[Arc<RolloutTable>]) -> Vec<Saved> {
+    let here = rollouts.iter().filter(|table| !table.has_directory());
+    here.map(|table| table.save()).collect()
+}
+
+/// Writes what [`moments`] gave.
+pub(super) fn write(moments: &[Saved], writer: &mut Writer) -> Result<(), SavedError> {
+    for (number, saved) in moments.iter().enumerate() {
+        sections::write(writer, number, saved)?;
+    }
+    Ok(())
+}
+
+/// Has those with a directory write checkpoints of their own.
+pub(super) fn write_own(rollouts: &[Arc<RolloutTable>]) -> Result<(), SavedError> {
+    let own = rollouts.iter().filter(|table| table.has_directory() && !table.is_closed());
+    Ok(own.map(|table| table.checkpoint().map(drop)).collect::<Result<(), _>>()?)
+}
+
+/// The rollout tables of a checkpoint, each with the server's table that is to go on from it.
+pub(in crate::table) fn read<'a>(
+    reader: &Reader,
+    rollouts: &'a [Arc<RolloutTable>],
+) -> Result<Vec<(&'a RolloutTable, Loaded)>, SavedError> {
+    let mut all = Vec::new();
+    for number in 0..sections::count(reader) {
+        // The settings are compared before there is memory for the rest.
+        let head = sections::read_head(reader, number)?;
+        let name = || head.config.name.clone();
+        let wrong = |what: String| SavedError::Table { table: name(), what };
+        let known = rollouts.iter().find(|table| table.config().name == head.config.name);
+        let table = known.ok_or_else(|| wrong("there is no rollout table of this name".into()))?;
+        if table.has_directory() {
+            return Err(wrong("it has a directory, so it goes on from there alone".into()));
+        }
+        table.config().goes_on(&head.config).map_err(|what| {
+            wrong(format!("the checkpoint's was made with other settings: {what}"))
+        })?;
+        all.push((&**table, sections::read(reader, number)?));
+    }
+    Ok(all)
+}
+
+/// Makes the rollout tables of a checkpoint, without a server that has them: to look at what is in it.
+///
+/// # Errors
+///
+/// [`SavedError`].
+pub fn open_rollouts(path: impl AsRef<Path>) -> Result<Vec<RolloutTable>, SavedError> {
+    let reader = Reader::open(path)?;
+    let open = |number| {
+        let Loaded { head, ledger } = sections::read(&reader, number)?;
+        Ok(RolloutTable::of(ledger, head.time).with_metadata(head.metadata))
+    };
+    (0..sections::count(&reader)).map(open).collect()
+}

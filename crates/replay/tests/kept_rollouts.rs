@@ -1,0 +1,518 @@
+//! Rollout tables with a directory: what is there again, what is refused, and what their history tells.
+
+mod rolling;
+
+use std::fs::{self, OpenOptions};
+use std::ops::ControlFlow;
+use std::path::Path;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use echoic_replay::journal::{Journal, Options, Replay};
+use echoic_replay::rollouts::batch::{Form, Layout};
+use echoic_replay::rollouts::kept::{Durability, History, KeptError, Keeping, Point};
+use echoic_replay::rollouts::ledger::{Change, Ledger, Outcome, Share};
+use echoic_replay::rollouts::table::CallError;
+use echoic_replay::rollouts::{OnStale, Order, RolloutConfig, RolloutTable};
+use proptest::prelude::*;
+use rolling::{Crowd, Step, admit, any_config, config, wait, want, whole_item};
+use tempfile::TempDir;
+
+const HISTORY: Keeping = Keeping { durability: Durability::Async, history: true };
+
+/// A directory in memory where there is such a thing: what a disk does to a journal is tested elsewhere.
+fn tempdir() -> TempDir {
+    let memory = Path::new("/dev/shm");
+    let made = if memory.is_dir() { TempDir::new_in(memory) } else { TempDir::new() };
+    made.unwrap()
+}
+
+fn open(config: &RolloutConfig, dir: &Path) -> RolloutTable {
+    RolloutTable::open(config.clone(), b"meta".to_vec(), dir, HISTORY).unwrap()
+}
+
+fn call(table: &RolloutTable, change: &Change) -> Result<Outcome, CallError> {
+    table.call(change, wait(&mut |_| ControlFlow::Continue(())))
+}
+
+fn bytes(ledger: &Ledger) -> Vec<u8> {
+    let moment = ledger.save();
+    let mut bytes = Vec::new();
+    moment.put(&mut bytes);
+    bytes.extend(moment.bulk().flatten());
+    bytes
+}
+
+/// A share as its consumer sees it.
+fn laid_out(share: &Share, config: &RolloutConfig) -> Vec<u8> {
+    let layout = Layout::new(share, config, Form::Padded { width: 0, left: false }).unwrap();
+    let mut bytes = vec![0; layout.bytes()];
+    layout.write(&mut bytes);
+    layout.head().put(&mut bytes);
+    bytes
+}
+
+fn do_some(table: &RolloutTable, crowd: &mut Crowd, steps: &[Step]) {
+    for step in steps {
+        let (_, change) = crowd.change(*step);
+        match table.apply(&change) {
+            Ok(outcome) => crowd.hear(&change, &Ok(outcome)),
+            Err(CallError::Refused(refusal)) => crowd.hear(&change, &Err(refusal)),
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+fn copy(from: &Path, to: &Path) {
+    fs::create_dir_all(to).unwrap();
+    for entry in fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        let target = to.join(entry.file_name());
+        if entry.path().is_dir() {
+            copy(&entry.path(), &target);
+        } else {
+            fs::write(&target, fs::read(entry.path()).unwrap()).unwrap();
+        }
+    }
+}
+
+/// The newest file of a journal.
+fn last_segment(dir: &Path) -> std::path::PathBuf {
+    let files = fs::read_dir(dir.join("journal")).unwrap().map(|entry| entry.unwrap().path());
+    files.filter(|path| path.extension().is_some_and(|end| end == "log")).max().unwrap()
+}
+
+fn steps(most: usize) -> impl Strategy<Value = Vec<Step>> {
+    prop::collection::vec(any::<Step>(), 1..most)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(60))]
+
+    #[test]
+    fn a_table_is_as_it_was_however_it_ended(
+        choice: u64,
+        rounds in prop::collection::vec((steps(60), 0_u8..4), 1..5),
+        history: bool,
+    ) {
+        let (dir, config) = (tempdir(), any_config(choice));
+        let keeping = Keeping { history, ..HISTORY };
+        let again = || RolloutTable::open(config.clone(), Vec::new(), dir.path(), keeping).unwrap();
+        let (mut crowd, mut shares) = (Crowd::default(), 0);
+        let mut table = again();
+        for (steps, end) in rounds {
+            do_some(&table, &mut crowd, &steps);
+            if end == 0 {
+                table.checkpoint().unwrap();
+                do_some(&table, &mut crowd, &steps);
+            }
+            let (info, time) = (table.info(), table.now());
+            match end {
+                // Closing twice is no harm.
+                1 => { table.close(); table.close(); }
+                2 => { table.checkpoint().unwrap(); }
+                _ => {}
+            }
+            drop(table);
+            table = again();
+            let now = table.info();
+            shares = shares.max(now.counts.batches);
+            prop_assert_eq!((now.counts, &now.sources), (info.counts, &info.sources));
+            prop_assert_eq!(now.standing, info.standing);
+            prop_assert!(table.now() <= time + 1000, "no time passed: {} {time}", table.now());
+        }
+        let last = table.info();
+        table.close();
+        let mut seen = 0;
+        let mut past = History::open(dir.path()).unwrap();
+        while past.next_share().unwrap().is_some() {
+            seen += 1;
+        }
+        prop_assert!(seen <= shares * 2 + last.counts.redelivered);
+        prop_assert_eq!(past.ledger().unwrap().counts(), last.counts);
+    }
+
+    #[test]
+    fn a_torn_end_costs_what_was_torn_and_nothing_else(
+        choice: u64,
+        before in steps(60),
+        after in steps(60),
+        cut: prop::sample::Index,
+    ) {
+        let (dir, config) = (tempdir(), any_config(choice));
+        let table = open(&config, dir.path());
+        let mut crowd = Crowd::default();
+        do_some(&table, &mut crowd, &before);
+        table.keep(wait(&mut |_| ControlFlow::Continue(()))).unwrap();
+        let kept = table.receipt().unwrap();
+        prop_assert!(table.is_kept(kept).unwrap());
+        let (len, counts) = (fs::metadata(last_segment(dir.path())).unwrap().len(), table.info().counts);
+        do_some(&table, &mut crowd, &after);
+        table.close();
+        let whole = fs::metadata(last_segment(dir.path())).unwrap().len();
+        let cut = len + cut.index((whole - len + 1) as usize) as u64;
+        let file = OpenOptions::new().write(true).open(last_segment(dir.path())).unwrap();
+        file.set_len(cut).unwrap();
+        // Who only looks leaves it as it is.
+        let mut past = History::open(dir.path()).unwrap();
+        prop_assert!(!past.at(Point::Record(u64::MAX)).unwrap());
+        let found = past.ledger().unwrap().counts();
+        prop_assert_eq!(fs::metadata(last_segment(dir.path())).unwrap().len(), cut);
+        let torn = past.torn().cloned();
+        drop(past);
+        prop_assert!(found.submitted >= counts.submitted && found.tokens >= counts.tokens);
+        let table = open(&config, dir.path());
+        prop_assert_eq!(table.info().counts, found);
+        prop_assert_eq!(table.reopened().unwrap().torn.as_ref(), torn.as_ref());
+    }
+}
+
+/// Producers and consumers in threads of their own, until some batches are delivered; what they looked like.
+fn race(table: &RolloutTable, batches: u64) -> Vec<(u64, u32, u32, Vec<u8>)> {
+    let (seen, over) = (Mutex::new(Vec::new()), AtomicBool::new(false));
+    let (config, seen_by, is_over) = (table.config(), &seen, &over);
+    std::thread::scope(|scope| {
+        for producer in 0..3_u32 {
+            scope.spawn(move || {
+                let mut mark = producer << 16;
+                while !is_over.load(Ordering::Relaxed) {
+                    let Ok(Outcome::Admitted(permits)) = table.apply(&admit(2)) else {
+                        std::thread::yield_now();
+                        continue;
+                    };
+                    for permit in permits {
+                        for item in 0..2 {
+                            let version = permit.version;
+                            let change = whole_item(permit.hold, item, version, mark);
+                            mark += 1;
+                            table.apply(&change).unwrap();
+                        }
+                        // Some leave, some are late.
+                        if mark % 11 == 0 {
+                            let holds = vec![permit.hold];
+                            table.apply(&Change::Suspend { holds }).unwrap();
+                        }
+                    }
+                }
+            });
+        }
+        for rank in 0..2_u32 {
+            scope.spawn(move || {
+                let mut version = 0;
+                while !is_over.load(Ordering::Relaxed) {
+                    let want = echoic_replay::rollouts::ledger::Want {
+                        rank,
+                        ranks: 2,
+                        ..want(2, Some(50))
+                    };
+                    let Ok(Outcome::Delivered(share)) = table.apply(&Change::Sample(want)) else {
+                        std::thread::yield_now();
+                        continue;
+                    };
+                    let lease = share.lease;
+                    let bytes = laid_out(&share, config);
+                    seen_by.lock().unwrap().push((lease.batch, lease.rank, lease.attempt, bytes));
+                    if lease.batch % 5 == 0 && lease.attempt == 1 {
+                        table.apply(&Change::Nack(lease)).unwrap();
+                        continue;
+                    }
+                    let _ = table.apply(&Change::Ack(lease));
+                    if rank == 0 {
+                        version = version.max(share.target + 1);
+                        let _ = table.apply(&Change::Publish { version });
+                    }
+                    if lease.batch >= batches {
+                        is_over.store(true, Ordering::Relaxed);
+                    }
+                }
+            });
+        }
+    });
+    seen.into_inner().unwrap()
+}
+
+#[test]
+fn a_history_delivers_bit_by_bit_what_racing_threads_got() {
+    for (order, on_stale) in [
+        (Order::Submission, OnStale::Drop),
+        (Order::Ready, OnStale::Wait),
+        (Order::Weighted, OnStale::Mask),
+    ] {
+        let dir = tempdir();
+        let config = RolloutConfig { order, on_stale, ..config() };
+        let mut live = Vec::new();
+        // Also over the end of the process, and with checkpoints in between.
+        for batches in [40, 80] {
+            let table = open(&config, dir.path());
+            live.extend(race(&table, batches));
+            table.checkpoint().unwrap();
+            live.extend(race(&table, batches + 20));
+        }
+        let mut past = History::open(dir.path()).unwrap();
+        assert_eq!(past.record(), 0);
+        let (mut replayed, mut last) = (Vec::new(), 0);
+        while let Some(delivered) = past.next_share().unwrap() {
+            let lease = delivered.share.lease;
+            assert!(delivered.record > last);
+            last = delivered.record;
+            let bytes = laid_out(&delivered.share, past.config().unwrap());
+            replayed.push((lease.batch, lease.rank, lease.attempt, bytes));
+        }
+        assert_eq!(past.metadata(), b"meta");
+        // Threads noted what they got when they had it, in some order.
+        live.sort();
+        replayed.sort();
+        assert!(replayed.len() > 150, "{}", replayed.len());
+        assert_eq!(live, replayed, "{order:?}");
+    }
+}
+
+#[test]
+fn a_table_can_be_looked_at_as_it_was_at_any_time() {
+    let (dir, config) = (tempdir(), RolloutConfig { order: Order::Weighted, ..config() });
+    let table = open(&config, dir.path());
+    race(&table, 20);
+    table.checkpoint().unwrap();
+    race(&table, 40);
+    table.checkpoint().unwrap();
+    race(&table, 60);
+    drop(table);
+    let mut past = History::open(dir.path()).unwrap();
+    let mut states = Vec::new();
+    while past.record() < past.end() {
+        let next = past.record() + 1;
+        assert!(past.at(Point::Record(next)).unwrap());
+        let ledger = past.ledger().unwrap();
+        states.push((past.time(), ledger.counts().batches, bytes(ledger)));
+    }
+    let end = states.len() as u64;
+    assert!(!past.at(Point::Record(end + 1)).unwrap());
+    assert!(past.unix_ms().unwrap() > 1_600_000_000_000);
+    for record in [1, end / 3, end / 2, end - 1, end] {
+        let past = History::open_at(dir.path(), Point::Record(record)).unwrap();
+        assert_eq!(past.record(), record);
+        assert!(bytes(past.ledger().unwrap()) == states[record as usize - 1].2, "{record}");
+    }
+    for batch in [1, 20, 41, 59] {
+        let past = History::open_at(dir.path(), Point::Batch(batch)).unwrap();
+        let first = states.iter().position(|(_, batches, _)| *batches >= batch).unwrap();
+        assert_eq!(past.record(), first as u64 + 1);
+        assert!(bytes(past.ledger().unwrap()) == states[first].2, "batch {batch}");
+    }
+    let last = states.last().unwrap().0;
+    for time in [0, last / 2, last] {
+        let past = History::open_at(dir.path(), Point::Time(time)).unwrap();
+        let after = states.partition_point(|(when, ..)| *when <= time);
+        assert_eq!(past.record(), after as u64, "time {time}");
+        assert!(bytes(past.ledger().unwrap()) == states[after - 1].2, "time {time}");
+    }
+}
+
+#[test]
+fn a_directory_has_one_table_at_a_time_and_nobody_writes_while_somebody_looks() {
+    let (dir, config) = (tempdir(), config());
+    let table = open(&config, dir.path());
+    let second = RolloutTable::open(config.clone(), Vec::new(), dir.path(), HISTORY);
+    assert!(matches!(second.unwrap_err(), KeptError::Locked { .. }));
+    let past = History::open(dir.path()).unwrap_err();
+    assert!(past.to_string().contains("in use: somebody has this table open"), "{past}");
+    table.close();
+    assert!(matches!(table.checkpoint().unwrap_err(), KeptError::Closed));
+    let (one, _two) = (History::open(dir.path()).unwrap(), History::open(dir.path()).unwrap());
+    assert_eq!(one.end(), 1);
+    let again = RolloutTable::open(config.clone(), Vec::new(), dir.path(), HISTORY);
+    assert!(matches!(again.unwrap_err(), KeptError::Locked { .. }));
+    drop((one, _two));
+    open(&config, dir.path());
+    let foreign = tempdir();
+    fs::write(foreign.path().join("photo"), b"x").unwrap();
+    let refused = RolloutTable::open(config, Vec::new(), foreign.path(), HISTORY).unwrap_err();
+    assert!(refused.to_string().ends_with("or an empty directory, found \"photo\""), "{refused}");
+    assert!(matches!(History::open(foreign.path()).unwrap_err(), KeptError::Foreign { .. }));
+    assert_eq!(fs::read_dir(foreign.path()).unwrap().count(), 1);
+}
+
+#[test]
+fn other_settings_are_refused_but_for_those_that_may_change() {
+    let (dir, first) = (tempdir(), config());
+    let table = open(&first, dir.path());
+    race(&table, 5);
+    let counts = table.info().counts;
+    drop(table);
+    let other = RolloutConfig { group_size: 3, seed: 9, max_running: 2, ..first.clone() };
+    let refused = RolloutTable::open(other, Vec::new(), dir.path(), HISTORY).unwrap_err();
+    let text = refused.to_string();
+    assert!(text.ends_with("group_size is 3, and was 2; seed is 9, and was 7"), "{text}");
+    let narrow = RolloutConfig {
+        max_running: 3,
+        max_groups: 12,
+        pipeline_depth: Some(1),
+        permit_ttl_ms: 5_000,
+        ..first
+    };
+    let table = open(&narrow, dir.path());
+    assert_eq!((table.info().counts, table.info().standing.depth), (counts, Some(1)));
+    race(&table, 10);
+    let counts = table.info().counts;
+    drop(table);
+    // What was decided by either is decided so again.
+    let mut past = History::open(dir.path()).unwrap();
+    past.at(Point::Record(u64::MAX)).unwrap();
+    assert_eq!(past.ledger().unwrap().counts(), counts);
+    assert_eq!(past.config().unwrap().max_running, 3);
+}
+
+#[test]
+fn a_history_that_differs_says_where() {
+    let (dir, config) = (tempdir(), config());
+    let table = open(&config, dir.path());
+    race(&table, 3);
+    drop(table);
+    let mut records = Vec::new();
+    let mut replay = Replay::open(dir.path().join("journal"), None).unwrap();
+    while let Some((_, record)) = replay.next_record().unwrap() {
+        records.push(record.to_vec());
+    }
+    drop(replay);
+    let mut past = History::open(dir.path()).unwrap();
+    let first = past.next_share().unwrap().unwrap().record as usize;
+    drop(past);
+    let rewrite = |records: &[Vec<u8>]| {
+        fs::remove_dir_all(dir.path().join("journal")).unwrap();
+        let (journal, _) = Journal::open(dir.path().join("journal"), Options::default()).unwrap();
+        records.iter().for_each(|record| drop(journal.append(record).unwrap()));
+    };
+    let mut lying = records.clone();
+    // The digest is before the time.
+    let at = lying[first].len() - 9;
+    lying[first][at] ^= 1;
+    rewrite(&lying);
+    let differs = History::open(dir.path()).unwrap().next_share().unwrap_err();
+    assert!(matches!(&differs, KeptError::Differs { sequence, .. } if *sequence == first as u64));
+    assert!(differs.to_string().contains("batch 1, rank"), "{differs}");
+    let refused = RolloutTable::open(config, Vec::new(), dir.path(), HISTORY).unwrap_err();
+    assert!(matches!(refused, KeptError::Differs { .. }), "{refused}");
+    // Without the change before it, the share can't come.
+    let mut missing = records.clone();
+    missing.remove(first - 1);
+    rewrite(&missing);
+    let mut past = History::open(dir.path()).unwrap();
+    let end = past.at(Point::Record(u64::MAX));
+    assert!(end.is_err() || past.ledger().unwrap().counts().batches > 0);
+    let mut nonsense = records;
+    nonsense[1].truncate(5);
+    rewrite(&nonsense);
+    let error = History::open(dir.path()).unwrap().next_share().unwrap_err();
+    assert!(matches!(error, KeptError::Record { sequence: 1, .. }), "{error}");
+}
+
+#[test]
+fn a_checkpoint_cuts_the_journal_off_unless_the_history_is_kept() {
+    let mut config = config();
+    (config.max_blob_bytes, config.order) = (8 << 20, Order::Submission);
+    for history in [false, true] {
+        let dir = tempdir();
+        let keeping = Keeping { durability: Durability::Async, history };
+        let again = || RolloutTable::open(config.clone(), Vec::new(), dir.path(), keeping).unwrap();
+        let table = again();
+        for mark in 0..6 {
+            let Outcome::Admitted(permits) = call(&table, &admit(1)).unwrap() else { panic!() };
+            for item in 0..2 {
+                let mut change = whole_item(permits[0].hold, item, mark, 3 * mark as u32);
+                let Change::Append(append) = &mut change else { panic!() };
+                append.finish = Some(rolling::finish(1.0, 7 << 20));
+                call(&table, &change).unwrap();
+            }
+            if mark % 2 == 1 {
+                let outcome = call(&table, &Change::Sample(want(2, None))).unwrap();
+                let Outcome::Delivered(share) = outcome else { panic!() };
+                call(&table, &Change::Publish { version: share.target + 1 }).unwrap();
+            }
+        }
+        assert!(table.journal_info().unwrap().segments > 1);
+        table.checkpoint().unwrap();
+        let first = table.journal_info().unwrap().first;
+        assert_eq!(first == 0, history, "{first}");
+        let Outcome::Admitted(_) = call(&table, &admit(1)).unwrap() else { panic!() };
+        let counts = table.info().counts;
+        drop(table);
+        let table = again();
+        assert_eq!(table.info().counts, counts);
+        let reopened = table.reopened().unwrap();
+        assert_eq!((reopened.checkpoint, reopened.records), (Some(1), 1));
+        drop(table);
+        let mut past = History::open(dir.path()).unwrap();
+        let mut shares = 0;
+        while past.next_share().unwrap().is_some() {
+            shares += 1;
+        }
+        assert_eq!(shares, if history { 3 } else { 0 });
+        assert_eq!(past.ledger().unwrap().counts(), counts);
+        drop(past);
+        // Without its journal a checkpoint is not gone on from.
+        fs::remove_dir_all(dir.path().join("journal")).unwrap();
+        let refused = RolloutTable::open(config.clone(), Vec::new(), dir.path(), keeping);
+        assert!(matches!(refused.unwrap_err(), KeptError::Unfit { .. }));
+    }
+}
+
+#[test]
+fn permits_and_leases_have_their_full_time_again() {
+    let (dir, mut config) = (tempdir(), config());
+    config.permit_ttl_ms = 400;
+    let table = open(&config, dir.path());
+    let Outcome::Admitted(permits) = call(&table, &admit(3)).unwrap() else { panic!() };
+    for permit in &permits[..2] {
+        for item in 0..2 {
+            call(&table, &whole_item(permit.hold, item, 0, 1)).unwrap();
+        }
+    }
+    let Outcome::Delivered(share) = call(&table, &Change::Sample(want(2, Some(300)))).unwrap()
+    else {
+        panic!()
+    };
+    let time = table.now();
+    drop(table);
+    let table = open(&config, dir.path());
+    let (began, due) = (table.now(), table.next_due().unwrap());
+    let left = due.saturating_duration_since(std::time::Instant::now()).as_millis() as u64;
+    assert!((250..=300).contains(&left), "{left}");
+    assert!(began <= time + 100);
+    // Whoever had them goes on.
+    assert_eq!(call(&table, &Change::Ack(share.lease)), Ok(Outcome::Count(2)));
+    let append = call(&table, &whole_item(permits[2].hold, 0, 0, 1)).unwrap();
+    assert_eq!(append, Outcome::Appended(echoic_replay::rollouts::ledger::Fate::Running));
+}
+
+#[test]
+fn copies_at_any_moment_have_what_was_acknowledged() {
+    let (dir, config) = (tempdir(), config());
+    let table = open(&config, dir.path());
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let (table, over, from) = (&table, &is_over, dir.path());
+        scope.spawn(move || {
+            for _ in 0..6 {
+                let before = table.info().counts;
+                table.keep(wait(&mut |_| ControlFlow::Continue(()))).unwrap();
+                let copied = tempdir();
+                copy(&from.join("journal"), &copied.path().join("journal"));
+                fs::write(copied.path().join("echoic-rollouts.lock"), b"").unwrap();
+                let again = open(&config_of(table), copied.path());
+                let found = again.info().counts;
+                assert!(found.submitted >= before.submitted && found.acked >= before.acked);
+                assert!(found.tokens >= before.tokens && found.delivered >= before.delivered);
+            }
+            over.store(true, Ordering::Relaxed);
+        });
+        let mut batches = 0;
+        while !is_over.load(Ordering::Relaxed) {
+            batches += 10;
+            race(table, batches);
+        }
+    });
+}
+
+fn config_of(table: &RolloutTable) -> RolloutConfig {
+    (**table.config()).clone()
+}

@@ -1,0 +1,142 @@
+//! A ledger as bytes: it goes on as if nothing had happened, and bytes that lie are refused.
+
+mod rolling;
+
+use std::sync::Arc;
+
+use echoic_replay::rollouts::RolloutConfig;
+use echoic_replay::rollouts::ledger::{Ledger, StateError};
+use proptest::prelude::*;
+use rolling::{Crowd, Step, any_config};
+
+fn bytes(ledger: &Ledger) -> (Vec<u8>, Vec<u8>) {
+    let moment = ledger.save();
+    let mut numbers = Vec::new();
+    moment.put(&mut numbers);
+    (numbers, moment.bulk().flatten().copied().collect())
+}
+
+fn load(config: &Arc<RolloutConfig>, numbers: &[u8], bulk: &[u8]) -> Result<Ledger, StateError> {
+    Ledger::load(Arc::clone(config), numbers, &mut &*bulk)
+}
+
+fn steps(most: usize) -> impl Strategy<Value = Vec<Step>> {
+    prop::collection::vec(any::<Step>(), 1..most)
+}
+
+fn begun(config: &Arc<RolloutConfig>, steps: &[Step]) -> (Ledger, Crowd) {
+    let (mut ledger, mut crowd) = (Ledger::new(Arc::clone(config)).unwrap(), Crowd::default());
+    for step in steps {
+        let (now, change) = crowd.change(*step);
+        let applied = ledger.apply(now, &change);
+        crowd.hear(&change, &applied);
+    }
+    (ledger, crowd)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(400))]
+
+    #[test]
+    fn a_loaded_ledger_goes_on_as_the_one_that_was_saved(
+        choice: u64,
+        before in steps(120),
+        after in steps(120),
+    ) {
+        let config = Arc::new(any_config(choice));
+        let (mut ledger, mut crowd) = begun(&config, &before);
+        let (numbers, bulk) = bytes(&ledger);
+        let mut loaded = load(&config, &numbers, &bulk).unwrap();
+        prop_assert_eq!(bytes(&loaded), (numbers, bulk));
+        for step in after {
+            let (now, change) = crowd.change(step);
+            prop_assert_eq!(loaded.next_due(), ledger.next_due());
+            let applied = ledger.apply(now, &change);
+            prop_assert_eq!(&loaded.apply(now, &change), &applied, "{:?}", change);
+            prop_assert_eq!(loaded.counts(), ledger.counts());
+            prop_assert_eq!(loaded.standing(), ledger.standing());
+            crowd.hear(&change, &applied);
+        }
+        prop_assert_eq!(bytes(&loaded), bytes(&ledger));
+    }
+
+    #[test]
+    fn bytes_that_lie_make_an_error_or_a_ledger_that_works(
+        choice: u64,
+        before in steps(100),
+        lies in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..4),
+        after in steps(40),
+    ) {
+        let config = Arc::new(any_config(choice));
+        let (ledger, mut crowd) = begun(&config, &before);
+        let (mut numbers, bulk) = bytes(&ledger);
+        for (at, byte) in lies {
+            let at = at.index(numbers.len());
+            numbers[at] = byte;
+        }
+        if let Ok(mut loaded) = load(&config, &numbers, &bulk) {
+            for step in after {
+                let (now, change) = crowd.change(step);
+                let applied = loaded.apply(now, &change);
+                crowd.hear(&change, &applied);
+            }
+        }
+    }
+
+    #[test]
+    fn bytes_that_are_cut_off_make_an_error(
+        choice: u64,
+        before in steps(60),
+        cut: prop::sample::Index,
+    ) {
+        let config = Arc::new(any_config(choice));
+        let (ledger, _) = begun(&config, &before);
+        let (numbers, bulk) = bytes(&ledger);
+        prop_assert!(load(&config, &numbers[..cut.index(numbers.len())], &bulk).is_err());
+        if !bulk.is_empty() {
+            prop_assert!(load(&config, &numbers, &bulk[..cut.index(bulk.len())]).is_err());
+        }
+        let more = [&numbers[..], &[0]].concat();
+        prop_assert!(load(&config, &more, &bulk).is_err());
+    }
+}
+
+#[test]
+fn what_these_tests_do_gets_everywhere() {
+    let mut rng = echoic_replay::rng::Rng::new(3);
+    let mut sums = std::collections::BTreeMap::<&str, u64>::new();
+    for choice in 0..300 {
+        let config = Arc::new(any_config(rng.next()));
+        let steps: Vec<Step> =
+            (0..150).map(|_| (rng.next() as u8, rng.next() as u32, rng.next() as u32)).collect();
+        let (ledger, _) = begun(&config, &steps);
+        let (counts, standing) = (ledger.counts(), ledger.standing());
+        for (name, count) in [
+            ("accepted", counts.accepted),
+            ("rejected", counts.rejected),
+            ("filtered", counts.filtered),
+            ("expired", counts.expired),
+            ("short", counts.short),
+            ("stale", counts.stale),
+            ("delivered", counts.delivered),
+            ("redelivered", counts.redelivered),
+            ("acked", counts.acked),
+            ("retired", counts.retired),
+            ("lost", counts.lost),
+            ("fenced", counts.fenced),
+            ("duplicates", counts.duplicates),
+            ("resumed", counts.resumed),
+            ("queued", standing.queued),
+            ("out", standing.out),
+            ("suspended", standing.suspended),
+        ] {
+            *sums.entry(name).or_default() += count;
+        }
+        assert_eq!(
+            counts.submitted,
+            counts.running + counts.accepted + counts.rejected + counts.filtered,
+            "{choice}"
+        );
+    }
+    assert!(sums.values().all(|sum| *sum > 3), "{sums:?}");
+}
