@@ -26,12 +26,10 @@ def add(table: RolloutTable, answers: list[int]) -> None:
     permit = table.admit(source="worker")
     for answer in answers:
         tokens, mask = ANSWERS[answer]
+        logprobs = [-token / 8 if made else 0 for token, made in zip(tokens, mask, strict=True)]
         columns = {
             "tokens": np.array(tokens, np.int32),
-            "logprobs": np.array(
-                [-token / 8 if made else 0 for token, made in zip(tokens, mask, strict=True)]
-            ),
+            "logprobs": np.array(logprobs, np.float32),
             "mask": np.array(mask, np.uint8),
         }
-        columns["logprobs"] = columns["logprobs"].astype(np.float32)
         permit.add(columns, {"reward": REWARDS[answer], "prompt": answer // 2})

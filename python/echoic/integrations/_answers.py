@@ -49,8 +49,8 @@ class Answers:
         """Return a column with all tokens in one row, item after item."""
         if column.shape != self._batch.shape:
             raise RolloutError(
-                f"expected a column of the batch, of shape {self._batch.shape}, got an array of shape "
-                f"{column.shape}: a field has a value for each item, not for each token"
+                f"expected a column of the batch, of shape {self._batch.shape}, got an array of "
+                f"shape {column.shape}: a field has a value for each item, not for each token"
             )
         flat: Array = column.reshape(-1)[self._cells]
         return flat

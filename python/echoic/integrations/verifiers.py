@@ -36,8 +36,8 @@ def to_columns(
     answer of a tool, is in the sequence with a mask of 0.
 
     Args:
-        state: A rollout's state, or a dict with its ``trajectory``; or a dict that has the tokens of
-            a single step itself (``prompt_ids``, ``completion_ids``, ``completion_logprobs``).
+        state: A rollout's state, or a dict with its ``trajectory``; or a dict that has the tokens
+            of a single step itself (``prompt_ids``, ``completion_ids``, ``completion_logprobs``).
         tokens: What to call the column of token numbers (int32).
         logprobs: That of log-probabilities (float32); 0 for what nobody drew.
         mask: That of what is learned from (uint8).
@@ -62,7 +62,8 @@ def to_columns(
         if prompt[: len(ids)] != ids:
             raise RolloutError(
                 f"step {number} of the rollout has a prompt that does not begin with the "
-                f"{len(ids)} tokens before it, so the steps are not one sequence: bring them as items of their own"
+                f"{len(ids)} tokens before it, so the steps are not one sequence: bring them as "
+                "items of their own"
             )
         added = len(prompt) - len(ids)
         completion = list(found["completion_ids"])

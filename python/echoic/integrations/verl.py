@@ -40,12 +40,12 @@ def to_verl(  # noqa: PLR0913 - one argument for each column
         tensors: Whether to return torch's tensors; else arrays.
 
     Returns:
-        Of P tokens of the longest prompt and R of the longest answer: ``prompts`` (items, P), filled
-        up on the left; ``responses``, ``response_mask``, ``rollout_log_probs`` and ``rm_scores``
-        (items, R), filled up on the right, with the reward at the last token of the answer;
-        ``input_ids``, ``attention_mask`` and ``position_ids`` (items, P + R). And, with a value for
-        each item, ``uid``: which group it belongs to, by which verl computes advantages; ``source``;
-        ``version``, of its oldest token; and the table's other fields.
+        With P tokens of the longest prompt and R of the longest answer: ``prompts`` (items, P),
+        filled up on the left; ``responses``, ``response_mask``, ``rollout_log_probs`` and
+        ``rm_scores`` (items, R), filled up on the right, with the reward at the last token of the
+        answer; ``input_ids``, ``attention_mask`` and ``position_ids`` (items, P + R). And, with a
+        value for each item, ``uid``: which group it belongs to, by which verl computes advantages;
+        ``source``; ``version``, of its oldest token; and the table's other fields.
     """
     answers = Answers(batch, mask)
     prompts = answers.prompts(batch[tokens], pad_token, np.int64)
