@@ -1,4 +1,4 @@
-"""The GRPO example learns, also when a worker is killed and everyone starts again; and its parts."""
+"""The GRPO example learns, also when it is killed in part or as a whole; and what it is made of."""
 
 from __future__ import annotations
 
