@@ -1525,7 +1525,7 @@ class RolloutLink:
     def close(self, timeout: float | None = None) -> None:
         """End the connection."""
 
-def connect_rollouts(  # noqa: PLR0917 - the facade has them as keywords
+def connect_rollouts(
     address: str,
     token: bytes | None,
     deadline: float | None,

@@ -15,6 +15,9 @@ from echoic.rollouts.history import Delivered, History
 
 __all__ = ["replay"]
 
+# So many groups of a batch are named on a line for people.
+NAMED = 8
+
 
 def replay(
     directory: Annotated[Path, typer.Argument(help="The directory of a rollout table.")],
@@ -53,7 +56,7 @@ def described(delivered: Delivered) -> dict[str, Any]:
     batch = delivered.batch
     checksum = 0
     for array in (batch.group_ids, batch.versions, *batch.fields.values(), *batch.columns.values()):
-        checksum = zlib.crc32(np.ascontiguousarray(array).view(np.uint8), checksum)
+        checksum = zlib.crc32(np.ascontiguousarray(array).tobytes(), checksum)
     number, rank, attempt = batch.lease
     return {
         "record": delivered.record,
@@ -71,10 +74,10 @@ def described(delivered: Delivered) -> dict[str, Any]:
 def line(found: dict[str, Any]) -> str:
     """Return it for people."""
     groups = found["groups"]
-    named = ", ".join(map(str, groups[:8])) + (", ..." if len(groups) > 8 else "")
+    named = ", ".join(map(str, groups[:NAMED])) + (", ..." if len(groups) > NAMED else "")
     again = f" (attempt {found['attempt']})" if found["attempt"] > 1 else ""
     return (
-        f"batch {found['batch']} rank {found['rank']}{again} at {found['seconds']:.3f} s for version "
-        f"{found['target']}: {len(groups)} groups [{named}], {found['tokens']} tokens, "
+        f"batch {found['batch']} rank {found['rank']}{again} at {found['seconds']:.3f} s "
+        f"for version {found['target']}: {len(groups)} groups [{named}], {found['tokens']} tokens, "
         f"crc32 {found['crc32']}"
     )

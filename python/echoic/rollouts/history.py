@@ -33,14 +33,14 @@ class History:
     """The past of a table whose directory nobody has open. Nothing in it is changed.
 
     It begins with the first change, if the table was made with ``history=True``, else with the
-    oldest checkpoint. Every decision is taken again from the changes and their times, and each batch
-    is compared with what the journal says of it.
+    oldest checkpoint. Every decision is taken again from the changes and their times, and each
+    batch is compared with what the journal says of it.
 
     Args:
         directory: The table's.
         at: Where to begin: ``("batch", 7)`` when the batch of this number was just made,
-            ``("record", n)`` before a record of the journal, ``("time", ms)`` at a time of the table
-            in milliseconds.
+            ``("record", n)`` before a record of the journal, ``("time", ms)`` at a time of the
+            table in milliseconds.
 
     Raises:
         JournalError: The files are damaged, or something else came of a change than then.

@@ -108,7 +108,8 @@ class RolloutTable:
             ``echoic replay``; else each :meth:`checkpoint` cuts off what it covers.
 
     Raises:
-        RolloutError: The settings can't work together, with the arithmetic, or with the directory's.
+        RolloutError: The settings can't work together, with the arithmetic, or with those of the
+            directory.
         SpecError: A dtype can't be stored.
         JournalError: The directory's files are damaged, or belong to something else.
         OSError: They can't be read or written, or another process has them.
