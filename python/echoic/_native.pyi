@@ -28,6 +28,7 @@ __all__ = [
     "RemoteTable",
     "ReplayBuffer",
     "RolloutBatch",
+    "RolloutHistory",
     "RolloutLink",
     "RolloutTable",
     "RunningStats",
@@ -1471,6 +1472,38 @@ class RolloutBatch:
         """The version that the batch will update."""
 
 @final
+class RolloutHistory:
+    """The past of a rollout table; :class:`echoic.rollouts.History` is what users see."""
+
+    def __new__(cls, directory: str | os.PathLike[str], at: tuple[str, int] | None = None) -> Self:
+        """Open it."""
+
+    def next_batch(self, form: tuple[str, int, bool]) -> tuple[int, float, RolloutBatch] | None:
+        """Go on to the next batch: its record, the time, and itself."""
+
+    def at(self, what: str, value: int) -> bool:
+        """Go on to a point; whether it is there."""
+
+    def info(self) -> dict[str, Any]:
+        """Return what the table had counted."""
+
+    @property
+    def settings(self) -> dict[str, Any] | None:
+        """What the table was told."""
+
+    @property
+    def record(self) -> int:
+        """The number of the next record."""
+
+    @property
+    def end(self) -> int:
+        """The number behind the last record."""
+
+    @property
+    def time(self) -> float:
+        """The table's time, in seconds."""
+
+@final
 class RolloutLink:
     """A connection to the rollout tables of a server."""
 
@@ -1492,7 +1525,7 @@ class RolloutLink:
     def close(self, timeout: float | None = None) -> None:
         """End the connection."""
 
-def connect_rollouts(  # noqa: PLR0917 - the facade has them as keywords
+def connect_rollouts(
     address: str,
     token: bytes | None,
     deadline: float | None,
@@ -1509,8 +1542,18 @@ def connect_rollouts(  # noqa: PLR0917 - the facade has them as keywords
 class RolloutTable:
     """A table of rollouts; :class:`echoic.rollouts.RolloutTable` is what users see."""
 
-    def __new__(cls, settings: dict[str, Any], metadata: bytes | None = None) -> Self:
-        """Make an empty table."""
+    def __new__(
+        cls,
+        settings: dict[str, Any],
+        metadata: bytes | None = None,
+        directory: str | os.PathLike[str] | None = None,
+        durability: str = "async",
+        history: bool = False,
+    ) -> Self:
+        """Make an empty table, or bring back that of a directory."""
+
+    def checkpoint(self) -> Path:
+        """Write a checkpoint to its directory."""
 
     @property
     def name(self) -> str:

@@ -56,8 +56,8 @@ class Server(_native.Server):
         journal: The directory of the journals of those tables that have a durability; it is made if
             it is not there. What they tell is there again when the server is made, on top of the
             newest checkpoint if there is one.
-        rollouts: :class:`~echoic.rollouts.RolloutTable` objects with different names. They are closed
-            with the server.
+        rollouts: :class:`~echoic.rollouts.RolloutTable` objects with different names. They are
+            closed with the server.
         weights: What the learner publishes for the workers. It is closed with the server.
         transport: How workers in other processes connect: a :class:`~echoic.TcpTransport` or
             another, or several; ``None`` for this process only. They are opened by :meth:`start`.

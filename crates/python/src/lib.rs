@@ -70,7 +70,9 @@ mod _native {
     #[pymodule_export]
     use super::remote::{RemoteTable, Tables, connect_tables};
     #[pymodule_export]
-    use super::rollouts::{RolloutBatch, RolloutLink, RolloutTable, connect_rollouts};
+    use super::rollouts::{
+        RolloutBatch, RolloutHistory, RolloutLink, RolloutTable, connect_rollouts,
+    };
     #[pymodule_export]
     use super::sample::{Histogram, Sample, SampleInfo};
     #[pymodule_export]

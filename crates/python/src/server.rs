@@ -109,15 +109,16 @@ impl Server {
         let tables = tables.iter().map(|table| Arc::clone(table.get().core())).collect();
         let tables = Tables::new(tables).map_err(|error| table_error(py, &error))?;
         let (tables, closed) = (Arc::new(tables), AtomicBool::new(false));
+        let rollouts = Arc::new(own_rollouts(&rollouts)?);
         let keeper = checkpoints.map(|(root, keep)| {
             let stream = stream.as_ref().map(|side| Arc::clone(&side.stream));
             let release = env!("CARGO_PKG_VERSION");
-            Arc::new(Keeper::new(Arc::clone(&tables), stream, root, keep, release))
+            let keeper = Keeper::new(Arc::clone(&tables), stream, root, keep, release);
+            Arc::new(keeper.with_rollouts(Arc::clone(&rollouts)))
         });
         let (doors, process) = (Arc::default(), Process::current());
         let (life, since) = (RandomState::new().hash_one(std::process::id()), Instant::now());
         let weights = weights.map(|store| Arc::clone(store.get().core()));
-        let rollouts = Arc::new(own_rollouts(&rollouts)?);
         Ok(Self { stream, tables, rollouts, weights, keeper, closed, doors, process, life, since })
     }
 
@@ -318,7 +319,7 @@ impl Server {
     ) -> PyResult<Bound<'py, PyDict>> {
         self.process.check(py)?;
         let stream = self.stream.as_ref().map(|side| &*side.stream);
-        let contents = Contents { tables: &self.tables, stream, rollouts: &[] };
+        let contents = Contents { tables: &self.tables, stream, rollouts: &self.rollouts };
         checkpoints::recover(py, contents, &journal, checkpoint.as_deref())
     }
 

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use echoic_replay::journal::{Journal, Options, Replay};
 use echoic_replay::rollouts::batch::{Form, Layout};
-use echoic_replay::rollouts::kept::{Durability, History, KeptError, Keeping, Point};
+use echoic_replay::rollouts::kept::{Durability, History, Keeping, KeptError, Point};
 use echoic_replay::rollouts::ledger::{Change, Ledger, Outcome, Share};
 use echoic_replay::rollouts::table::CallError;
 use echoic_replay::rollouts::{OnStale, Order, RolloutConfig, RolloutTable};

@@ -8,7 +8,8 @@ table allows. See ``docs/guides/rollouts.md``.
 
 from echoic.rollouts.batch import RolloutBatch
 from echoic.rollouts.client import RolloutClient, connect
+from echoic.rollouts.history import History
 from echoic.rollouts.permit import Permit
 from echoic.rollouts.table import RolloutTable
 
-__all__ = ["Permit", "RolloutBatch", "RolloutClient", "RolloutTable", "connect"]
+__all__ = ["History", "Permit", "RolloutBatch", "RolloutClient", "RolloutTable", "connect"]

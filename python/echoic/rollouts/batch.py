@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from echoic.errors import LeaseError
 from echoic.rollouts.blobs import unpack
 
 if TYPE_CHECKING:
@@ -48,9 +49,9 @@ class RolloutBatch:
     valid whatever becomes of the lease.
     """
 
-    def __init__(self, table: NativeTable, native: NativeBatch, form: str) -> None:
-        """Be made by a table."""
-        self._table = table
+    def __init__(self, table: NativeTable | None, native: NativeBatch, form: str) -> None:
+        """Be made by a table, or by its history, which has none."""
+        self._lender = table
         self._native = native
         #: ``"flat"``, ``"padded"`` or ``"packed"``.
         self.form = form
@@ -245,6 +246,12 @@ class RolloutBatch:
     def item_lag_newest(self) -> Array:
         """T − the version of each item's youngest token."""
         return self.target - self._numbers("item_newest")
+
+    @property
+    def _table(self) -> NativeTable:
+        if self._lender is None:
+            raise LeaseError("a batch of the past has no lease")
+        return self._lender
 
     def ack(self) -> None:
         """Say that the batch was learned from, so that it is not delivered again.

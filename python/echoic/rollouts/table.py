@@ -12,7 +12,9 @@ from echoic.rollouts.batch import RolloutBatch
 from echoic.rollouts.permit import Begun, Permit
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Iterable, Iterator, Mapping
+    from pathlib import Path
     from types import TracebackType
 
     from numpy.typing import DTypeLike
@@ -97,10 +99,20 @@ class RolloutTable:
             as ``"spread(reward) > 0 and max(length) < 4096"``.
         limiter: How often groups are delivered on average, on top of all that.
         seed: Of all random choices.
+        directory: Where the table is kept, so that it survives its process; it is made if it is not
+            there. A table that was there goes on, with the same settings but for those that bound
+            it (``max_running``, ``permit_ttl`` and the like; the error names one that may not).
+        durability: What a change must survive before its caller is told: ``"none"``, ``"async"``
+            (the end of the process) or ``"sync"`` (a failure of the machine).
+        history: Whether the whole journal stays in the directory, for :class:`History` and
+            ``echoic replay``; else each :meth:`checkpoint` cuts off what it covers.
 
     Raises:
-        RolloutError: The settings can't work together, with the arithmetic.
+        RolloutError: The settings can't work together, with the arithmetic, or with those of the
+            directory.
         SpecError: A dtype can't be stored.
+        JournalError: The directory's files are damaged, or belong to something else.
+        OSError: They can't be read or written, or another process has them.
 
     Examples:
         >>> from echoic.rollouts import RolloutTable
@@ -152,6 +164,9 @@ class RolloutTable:
         filter: str | None = None,  # noqa: A002 - what users call it
         limiter: Limiter | None = None,
         seed: int = 0,
+        directory: str | os.PathLike[str] | None = None,
+        durability: Literal["none", "async", "sync"] = "async",
+        history: bool = False,
     ) -> None:
         """Make an empty table; see the class for the arguments."""
         if max_groups is None:
@@ -187,7 +202,7 @@ class RolloutTable:
             "limiter": None if limiter is None else _numbers(limiter),
             "seed": seed,
         }
-        self._native = _native.RolloutTable(settings)
+        self._native = _native.RolloutTable(settings, None, directory, durability, history)
 
     @classmethod
     def _of(cls, native: _native.RolloutTable) -> Self:
@@ -409,6 +424,17 @@ class RolloutTable:
     def set_pipeline_depth(self, depth: int) -> None:
         """Admit groups so many versions ahead from now on, at most ``max_lag``."""
         self._native.set_pipeline_depth(depth)
+
+    def checkpoint(self) -> Path:
+        """Write the table to its directory as it is now; return where that is.
+
+        It is brought back from there, and does again what the journal tells since.
+
+        Raises:
+            JournalError: It has no directory.
+            OSError: The files can't be written.
+        """
+        return self._native.checkpoint()
 
     # Everyone.
 

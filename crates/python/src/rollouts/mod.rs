@@ -1,9 +1,10 @@
 //! Rollout tables: groups of token sequences in, batches that are fresh out.
 //!
 //! - `settings`: what a table is told. `items`: arrays of an item as bytes.
-//! - `batch`: a share of a batch as arrays. `reach`: a table in this process, or at a server.
+//! - `history`: what was done with a table, once more. `batch`: a share of a batch as arrays. `reach`: a table in this process, or at a server.
 
 mod batch;
+mod history;
 mod items;
 mod reach;
 mod settings;
@@ -17,18 +18,20 @@ use echoic_net::client::rollouts::{Entry, Rollouts};
 use echoic_net::client::tables::Waiting;
 use echoic_net::transport::{TlsFiles, dial_to};
 use echoic_replay::rollouts::item::{Finish, Segment};
+use echoic_replay::rollouts::kept::Keeping;
 
 use echoic_replay::rollouts::ledger::{
-    Admit, Append, Balance, Blocked, Change, Fate, Hold, Lease, Outcome, Permit, Refusal, Size,
-    Want,
+    Admit, Append, Balance, Blocked, Change, Counts, Fate, Hold, Lease, Outcome, Permit, Refusal,
+    Size, Standing, Want,
 };
 use echoic_replay::rollouts::table::{CallError, RolloutInfo, RolloutTable as Core};
 use echoic_replay::stream::Wait;
-use pyo3::exceptions::{PyRuntimeError, PyValueError};
+use pyo3::exceptions::{PyOSError, PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 
 pub use self::batch::RolloutBatch;
+pub use self::history::RolloutHistory;
 use self::items::Columns;
 use self::reach::Reach;
 use crate::arena::Arena;
@@ -90,6 +93,7 @@ pub fn call_error(py: Python<'_>, error: &CallError) -> PyErr {
         }
         CallError::Closed => closed_error(py, text),
         CallError::Interrupted => PyRuntimeError::new_err(text),
+        CallError::Journal(_) => PyOSError::new_err(text),
         CallError::Refused(Refusal::Fenced { .. }) => lease_error(py, text),
         CallError::Refused(Refusal::Unknown(_)) => group_not_found_error(py, text),
         CallError::Refused(_) => rollout_error(py, text),
@@ -236,16 +240,28 @@ pub fn connect_rollouts(
 #[pymethods]
 impl RolloutTable {
     #[new]
-    #[pyo3(signature = (settings, metadata=None))]
+    #[pyo3(signature = (settings, metadata=None, directory=None, durability="async", history=false))]
     fn new(
         py: Python<'_>,
         settings: &Bound<'_, PyDict>,
         metadata: Option<Vec<u8>>,
+        directory: Option<PathBuf>,
+        durability: &str,
+        history: bool,
     ) -> PyResult<Self> {
         let config = settings::config(py, settings)?;
-        let table = Core::new(config).map_err(|error| rollout_error(py, error.to_string()))?;
-        let table = Arc::new(table.with_metadata(metadata.unwrap_or_default()));
-        Self::of(py, Reach::Here { table, arena: Arena::default() })
+        let metadata = metadata.unwrap_or_default();
+        let table = match directory {
+            Some(directory) => {
+                let keeping = Keeping { durability: settings::durability(durability)?, history };
+                let open = || Core::open(config, metadata, directory, keeping);
+                py.detach(open).map_err(|error| history::kept_error(py, &error))?
+            }
+            None => Core::new(config)
+                .map_err(|error| rollout_error(py, error.to_string()))?
+                .with_metadata(metadata),
+        };
+        Self::of(py, Reach::Here { table: Arc::new(table), arena: Arena::default() })
     }
 
     #[getter]
@@ -462,6 +478,12 @@ impl RolloutTable {
         self.reach.wait_version(py, newer_than, timeout)
     }
 
+    /// Writes a checkpoint to the table's directory; where it is.
+    fn checkpoint(&self, py: Python<'_>) -> PyResult<PathBuf> {
+        let table = self.here("a checkpoint")?;
+        py.detach(|| table.checkpoint()).map_err(|error| history::kept_error(py, &error))
+    }
+
     fn pause(&self) -> PyResult<()> {
         self.here("a pause")?.pause(true);
         Ok(())
@@ -472,10 +494,11 @@ impl RolloutTable {
         Ok(())
     }
 
-    fn close(&self) {
+    fn close(&self, py: Python<'_>) {
         // A table of a server is that server's to close.
         if let Some(table) = self.core().filter(|_| self.process.is_current()) {
-            table.close();
+            // A journal is written to its end.
+            py.detach(|| table.close());
         }
     }
 
@@ -490,11 +513,8 @@ impl RolloutTable {
     }
 }
 
-/// The numbers of a table, by name.
-pub fn info_dict<'py>(py: Python<'py>, info: &RolloutInfo) -> PyResult<Bound<'py, PyDict>> {
-    use echoic_replay::rollouts::idle::REASONS;
-    let dict = PyDict::new(py);
-    let RolloutInfo { counts, standing, sources, producers, consumers } = info;
+/// Puts counts, and where the table stands, into a dict.
+fn set_counts(dict: &Bound<'_, PyDict>, counts: &Counts, standing: &Standing) -> PyResult<()> {
     for (name, value) in counts.named() {
         dict.set_item(name, value)?;
     }
@@ -506,7 +526,15 @@ pub fn info_dict<'py>(py: Python<'py>, info: &RolloutInfo) -> PyResult<Bound<'py
     dict.set_item("leased", standing.out)?;
     dict.set_item("suspended", standing.suspended)?;
     dict.set_item("oldest", standing.oldest)?;
-    dict.set_item("paused", standing.paused)?;
+    dict.set_item("paused", standing.paused)
+}
+
+/// The numbers of a table, by name.
+pub fn info_dict<'py>(py: Python<'py>, info: &RolloutInfo) -> PyResult<Bound<'py, PyDict>> {
+    use echoic_replay::rollouts::idle::REASONS;
+    let dict = PyDict::new(py);
+    let RolloutInfo { counts, standing, sources, producers, consumers } = info;
+    set_counts(&dict, counts, standing)?;
     for (name, sides) in [("producer_waits", producers), ("consumer_waits", consumers)] {
         let waits = PyDict::new(py);
         for (reason, one) in REASONS.iter().zip(&sides.0) {

@@ -161,6 +161,12 @@ fn here(
     // Most calls need not wait, and are over before another thread could use the GIL.
     match table.apply(change) {
         Err(CallError::Refused(Refusal::Blocked(_))) => {}
+        Ok(done) if table.has_directory() => {
+            let keep = |wait: Wait<'_, Blocked>| table.keep(wait);
+            return wait::detached(py, None, None, keep)
+                .map(|()| done)
+                .map_err(|stopped| stopped.raise(py, call_error));
+        }
         done => return done.map_err(|error| call_error(py, &error)),
     }
     let deadline = wait::deadline(timeout)?;

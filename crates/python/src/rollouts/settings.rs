@@ -2,6 +2,7 @@
 
 use echoic_replay::limiter::Parameters;
 use echoic_replay::rollouts::filter::Expression;
+use echoic_replay::rollouts::kept::Durability;
 use echoic_replay::rollouts::{Column, Delivery, OnExpiry, OnStale, Order, RolloutConfig, Schema};
 use numpy::PyArrayDescr;
 use pyo3::exceptions::{PyKeyError, PyValueError};
@@ -46,6 +47,13 @@ const EXPIRY: [(&str, OnExpiry); 2] =
 
 fn name_of<T: Copy + PartialEq>(value: T, all: &[(&'static str, T)]) -> &'static str {
     all.iter().find(|(_, other)| *other == value).map_or("", |(name, _)| name)
+}
+
+/// What a change must survive before its caller is told.
+pub fn durability(name: &str) -> PyResult<Durability> {
+    let all =
+        [("none", Durability::None), ("async", Durability::Async), ("sync", Durability::Sync)];
+    choice("durability", name, &all)
 }
 
 fn order(name: &str, window: Option<u32>) -> PyResult<Order> {

@@ -11,9 +11,7 @@ use echoic_replay::rollouts::item::{Finish, Run, Segment};
 use echoic_replay::rollouts::ledger::{
     Admit, Append, Balance, Change, Hold, Lease, Outcome, Refusal, Size, Want,
 };
-use echoic_replay::rollouts::{
-    Column, Delivery, OnExpiry, OnStale, Order, RolloutConfig, Schema,
-};
+use echoic_replay::rollouts::{Column, Delivery, OnExpiry, OnStale, Order, RolloutConfig, Schema};
 use echoic_replay::stream::Wait;
 
 /// Groups of two items of up to 64 tokens: ids, a mask, and a reward.
@@ -80,12 +78,7 @@ pub fn any_config(choice: u64) -> RolloutConfig {
         .map(|text| Expression::parse(text).unwrap());
     config.limiter = [
         None,
-        Some(Parameters {
-            min_size: 1,
-            samples_per_insert: 1.0,
-            min_diff: -8.0,
-            max_diff: 8.0,
-        }),
+        Some(Parameters { min_size: 1, samples_per_insert: 1.0, min_diff: -8.0, max_diff: 8.0 }),
     ][next(2) as usize];
     config.max_mean_lag = [None, Some(0.5)][next(2) as usize];
     config.target_lag = [None, Some(1)][next(2) as usize];
