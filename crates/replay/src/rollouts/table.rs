@@ -85,6 +85,8 @@ pub struct RolloutInfo {
 struct Core {
     ledger: Ledger,
     tuner: Option<Tuner>,
+    /// Refusals of consumers whose lease was over. The ledger can't count them, as a refusal changes nothing.
+    fenced: u64,
     is_closed: bool,
 }
 
@@ -125,7 +127,7 @@ impl RolloutTable {
         let config = Arc::clone(ledger.config());
         let tuner = config.auto_tune.then(Tuner::default);
         Self {
-            core: Mutex::new(Core { ledger, tuner, is_closed: false }),
+            core: Mutex::new(Core { ledger, tuner, fenced: 0, is_closed: false }),
             config,
             metadata: Vec::new(),
             epoch: Instant::now(),
@@ -213,6 +215,7 @@ impl RolloutTable {
         if let (Change::Publish { .. }, Ok(_)) = (change, &applied) {
             is_written &= self.tune(&mut core, now);
         }
+        core.fenced += u64::from(matches!(applied, Err(Refusal::Fenced { .. })));
         let dead = core.ledger.take_dead();
         drop(core);
         drop(dead);
@@ -513,7 +516,8 @@ impl RolloutTable {
     pub fn info(&self) -> RolloutInfo {
         let (producers, consumers) = (self.producers_idle.read(), self.consumers_idle.read());
         let core = self.lock();
-        let (counts, standing) = (core.ledger.counts(), core.ledger.standing());
+        let (mut counts, standing) = (core.ledger.counts(), core.ledger.standing());
+        counts.fenced += core.fenced;
         let sources = core.ledger.sources().to_vec();
         RolloutInfo { counts, standing, sources, producers, consumers }
     }
