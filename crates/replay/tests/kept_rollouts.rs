@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use echoic_replay::journal::{Journal, Options, Replay};
 use echoic_replay::rollouts::batch::{Form, Layout};
-use echoic_replay::rollouts::kept::{Durability, History, KeptError, Keeping, Point};
+use echoic_replay::rollouts::kept::{Durability, History, Keeping, KeptError, Point};
 use echoic_replay::rollouts::ledger::{Change, Ledger, Outcome, Share};
 use echoic_replay::rollouts::table::CallError;
 use echoic_replay::rollouts::{OnStale, Order, RolloutConfig, RolloutTable};
@@ -380,7 +380,9 @@ fn a_history_that_differs_says_where() {
     let rewrite = |records: &[Vec<u8>]| {
         fs::remove_dir_all(dir.path().join("journal")).unwrap();
         let (journal, _) = Journal::open(dir.path().join("journal"), Options::default()).unwrap();
-        records.iter().for_each(|record| drop(journal.append(record).unwrap()));
+        for record in records {
+            journal.append(record).unwrap();
+        }
     };
     let mut lying = records.clone();
     // The digest is before the time.

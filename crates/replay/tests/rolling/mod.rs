@@ -3,6 +3,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use echoic_replay::Dtype;
 use echoic_replay::limiter::Parameters;
@@ -11,9 +12,7 @@ use echoic_replay::rollouts::item::{Finish, Run, Segment};
 use echoic_replay::rollouts::ledger::{
     Admit, Append, Balance, Change, Hold, Lease, Outcome, Refusal, Size, Want,
 };
-use echoic_replay::rollouts::{
-    Column, Delivery, OnExpiry, OnStale, Order, RolloutConfig, Schema,
-};
+use echoic_replay::rollouts::{Column, Delivery, OnExpiry, OnStale, Order, RolloutConfig, Schema};
 use echoic_replay::stream::Wait;
 
 /// Groups of two items of up to 64 tokens: ids, a mask, and a reward.
@@ -80,12 +79,7 @@ pub fn any_config(choice: u64) -> RolloutConfig {
         .map(|text| Expression::parse(text).unwrap());
     config.limiter = [
         None,
-        Some(Parameters {
-            min_size: 1,
-            samples_per_insert: 1.0,
-            min_diff: -8.0,
-            max_diff: 8.0,
-        }),
+        Some(Parameters { min_size: 1, samples_per_insert: 1.0, min_diff: -8.0, max_diff: 8.0 }),
     ][next(2) as usize];
     config.max_mean_lag = [None, Some(0.5)][next(2) as usize];
     config.target_lag = [None, Some(1)][next(2) as usize];
@@ -139,8 +133,10 @@ pub fn want(groups: u32, lease_ms: Option<u64>) -> Want {
     Want { size, rank: 0, ranks: 1, balance, lease_ms }
 }
 
+/// Long enough for whatever is waited for.
 pub fn wait<R>(on_tick: &mut dyn FnMut(R) -> std::ops::ControlFlow<()>) -> Wait<'_, R> {
-    Wait { deadline: None, tick: None, on_tick }
+    let deadline = Some(Instant::now() + Duration::from_secs(20));
+    Wait { deadline, tick: None, on_tick }
 }
 
 /// One thing to do, whatever it will be.
