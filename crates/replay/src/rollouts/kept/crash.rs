@@ -30,7 +30,7 @@ fn round(table: &RolloutTable, told: &mut Told) -> Result<(), CallError> {
     for _ in 0..3 {
         let Outcome::Admitted(permits) = call(table, &admit())? else { panic!() };
         told.admitted += 1;
-        if told.admitted % 4 != 0 {
+        if !told.admitted.is_multiple_of(4) {
             call(table, &item(permits[0].hold, 20))?;
             told.complete += 1;
         } else {
@@ -40,7 +40,7 @@ fn round(table: &RolloutTable, told: &mut Told) -> Result<(), CallError> {
     let Outcome::Delivered(share) = call(table, &sample(2))? else { panic!() };
     let ids: Vec<u64> = share.groups.iter().map(|group| group.id).collect();
     assert!(ids.iter().all(|id| told.delivered.insert(*id)), "{ids:?} came twice");
-    if share.lease.batch % 3 == 0 {
+    if share.lease.batch.is_multiple_of(3) {
         call(table, &Change::Nack(share.lease))?;
         let Outcome::Delivered(again) = call(table, &sample(2))? else { panic!() };
         assert_eq!((again.lease.attempt, &again.groups), (2, &share.groups));
