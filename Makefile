@@ -20,6 +20,9 @@ export PATH := $(VENV)/bin:$(PATH)
 # uv uses the interpreter that is there and downloads none.
 export UV_PYTHON_DOWNLOADS := never
 unexport PYTHONHOME PYTHONPATH CONDA_PREFIX
+# Tests start hundreds of interpreters. Each would compile every module that it imports, which takes it
+# two or three times as long, were the compiled modules not kept.
+unexport PYTHONDONTWRITEBYTECODE
 
 PYTHONS := $(PYTHON) python3 python3.14 python3.13 python3.12 python3.11 python3.10
 NEXTEST := $(shell command -v cargo-nextest 2>/dev/null)

@@ -1,9 +1,17 @@
-"""Runs the examples of README, guides, docstrings and stub as tests."""
+"""Runs the examples of README, guides, docstrings and stub, and gives all tests one BLAS thread."""
+
+import os
 
 from sybil import Sybil
 from sybil.document import PythonDocStringDocument
 from sybil.parsers.markdown import PythonCodeBlockParser
 from sybil.parsers.rest import DocTestParser
+
+# Matrices are small here, and their threads spin while they wait for each other: beside workers, or
+# on a machine that does other things, learning took eight times as long with two. It is read when
+# numpy is imported, which nothing has done yet, and processes that tests start inherit it.
+for library in ("OPENBLAS", "OMP", "MKL"):
+    os.environ.setdefault(f"{library}_NUM_THREADS", "1")
 
 # The blocks of a page share their names, as a reader would expect.
 pages = Sybil(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 import threading
@@ -17,6 +18,11 @@ if TYPE_CHECKING:
 
 # A wait that should have ended fails its own test after this, long before the whole run does.
 PATIENCE = 20.0
+
+# A shell starts what runs in its background with interrupts ignored, and processes that tests start
+# would inherit it. Then nothing that waits for Ctrl-C ends.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 class Background:

@@ -712,7 +712,7 @@ def test_bench_keeps_to_a_rate(open_server: Any) -> None:
     assert done.exit_code == 0, done.output
     samples = int(re.search(r"stored +([\d,]+) samples", done.output)[1].replace(",", ""))  # type: ignore[index]
     # Never above; below only where the machine does not keep up.
-    assert 100 < samples <= 500
+    assert 10 < samples <= 500
     assert "flushes" in done.output
 
 
@@ -735,7 +735,7 @@ def test_bench_that_is_refused_is_exit_status_1(open_server: Any) -> None:
 
 def test_bench_fails_when_nobody_takes_the_batches(make_server: Any) -> None:
     server = make_server(sample(), 4, 2, transport=echoic.TcpTransport(port=0)).start()
-    done = invoke("bench", server.addresses[0], "--timeout", "0.5")
+    done = invoke("bench", server.addresses[0], "--timeout", "1")
     assert done.exit_code == 1
     assert "the server's ring is full" in done.output
 

@@ -123,7 +123,7 @@ def test_reached_target_is_exit_status_0_and_the_last_line_names_the_plot(
     tmp_path: Path,
 ) -> None:
     out = tmp_path / "made" / "on the way"
-    done = run_demo("--target", "8", "--out", str(out))
+    done = run_demo("--target", "8", "--workers", "2", "--out", str(out))
     assert done.returncode == 0, done.stderr
     assert "Reached the target of 8" in done.stdout
     last = done.stdout.splitlines()[-1]
@@ -133,7 +133,7 @@ def test_reached_target_is_exit_status_0_and_the_last_line_names_the_plot(
 
 
 def test_output_that_is_no_terminal_gets_plain_lines(tmp_path: Path) -> None:
-    done = run_demo("--steps", "1", "--out", str(tmp_path))
+    done = run_demo("--steps", "1", "--workers", "1", "--out", str(tmp_path))
     assert re.search(r"^ *\d+\.\d s +1,024 steps ", done.stdout, re.MULTILINE)
     assert "\x1b" not in done.stdout
 
@@ -145,7 +145,8 @@ def test_output_that_is_no_terminal_gets_plain_lines(tmp_path: Path) -> None:
 def test_no_process_outlives_an_interrupt_or_the_learner(
     door: str, end: signal.Signals, tmp_path: Path
 ) -> None:
-    options = ("--door", door, "--target", "1000", "--steps", "10000000", "--out", str(tmp_path))
+    options = ("--door", door, "--workers", "2", "--target", "1000", "--steps", "10000000")
+    options += ("--out", str(tmp_path))
     with subprocess.Popen(
         demo(*options),
         cwd=ROOT,

@@ -85,6 +85,7 @@ def test_public_names_are_sorted_and_nothing_else_is_public() -> None:
         "vector_writer",
         "views",
         "watch",
+        "weights",
     }
 
 

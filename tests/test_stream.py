@@ -312,7 +312,7 @@ def test_a_timeout_is_waited_out_and_not_much_longer(counter_server: MakeServer)
     start = time.monotonic()
     with pytest.raises(echoic.WaitTimeoutError):
         server.sample(timeout=0.15)
-    assert 0.15 <= time.monotonic() - start < 2.0
+    assert 0.15 <= time.monotonic() - start < 5.0
 
 
 def test_a_timeout_of_zero_does_not_wait(counter_server: MakeServer) -> None:
@@ -321,7 +321,7 @@ def test_a_timeout_of_zero_does_not_wait(counter_server: MakeServer) -> None:
     for _ in range(100):
         with pytest.raises(echoic.WaitTimeoutError):
             server.sample(timeout=0)
-    assert time.monotonic() - start < 2.0
+    assert time.monotonic() - start < 5.0
 
 
 BAD_TIMEOUTS = [-1, -0.001, float("nan"), float("-inf")]
@@ -644,7 +644,7 @@ def test_histograms_measure_submit_copy_and_hold(counter_server: MakeServer) -> 
     assert server.info.hold_time.count == 0
     assert server.info.hold_time.max == 0.0
     server.submit(0)
-    time.sleep(0.05)
+    time.sleep(0.2)
     server.submit(1)
     sample = server.sample()
     time.sleep(0.05)
@@ -652,7 +652,7 @@ def test_histograms_measure_submit_copy_and_hold(counter_server: MakeServer) -> 
     info = server.info
     # The first sample waited for the second, the second for nobody.
     assert info.submit_to_available.count == 2
-    assert info.submit_to_available.max >= 0.05 > info.submit_to_available.min
+    assert info.submit_to_available.max >= 0.2 > info.submit_to_available.min
     assert info.copy_time.count == 2
     assert info.hold_time.count == 1
     assert info.hold_time.min >= 0.05

@@ -7,7 +7,8 @@ threads play `Catch` and write by way of an `NStepTransitionAdder`. The learner 
 
 After Mnih et al. (2015), Schaul et al. (2015) and, for how it is put together, Barth-Maron et al.,
 "Distributed Distributional Deterministic Policy Gradients" (2018). Threads race, so that two runs
-with one seed are alike and not the same.
+with one seed are alike and not the same. What a run learned is the best of the policies that it
+tried on the way, for the last batch may have made one worse that was right before.
 """
 
 from __future__ import annotations
@@ -53,6 +54,9 @@ LEAST_PRIORITY = 1e-3
 # A random policy gets about -0.6, a perfect one 1.
 TARGET = 0.6
 EVALUATION_EPISODES = 100
+# Batches between two trials of the greedy policy, and the episodes of each.
+TRIAL_EVERY = 50
+TRIAL_EPISODES = 50
 
 
 @dataclass(frozen=True)
@@ -60,24 +64,50 @@ class Outcome:
     """What a run ended with."""
 
     first_returns: list[float]  # of the first episodes, which are random
-    evaluation: list[float]  # of greedy episodes at the end
+    evaluation: list[float]  # of greedy episodes at the end, with the best policy
     updates: int
     info: reverb.reverb_types.TableInfo
 
 
 class Learner:
-    """A network of action values, the one that its targets are from, and a step from a batch."""
+    """A network of action values, the one that its targets are from, and a step from a batch.
+
+    Of the policies that were tried, it keeps the best.
+    """
 
     def __init__(self, seed: int) -> None:
         self.network = Network((Catch.ROWS * Catch.COLUMNS, 32, Catch.ACTIONS))
         self.params = self.network.initial(np.random.default_rng([seed, 0]), last_gain=0.1)
         self.updates = 0
+        self.best, self._best_mean = self.params, -np.inf
         self._target = self.params.copy()
         self._adam = Adam(self.network.size, LEARNING_RATE)
 
     def greedy(self, observation: Array) -> int:
         """The action of the highest value."""
-        return int(self.network.forward(self.params, observation[None])[-1].argmax())
+        return self._greedy(self.params, observation)
+
+    def _greedy(self, params: Array, observation: Array) -> int:
+        return int(self.network.forward(params, observation[None])[-1].argmax())
+
+    def play(self, params: Array, seed: int, episodes: int) -> list[float]:
+        """Play greedy episodes, apart from all training; return what each was worth."""
+        environment = Catch(seed)
+        returns = []
+        for _ in range(episodes):
+            timestep, total = environment.reset(), 0.0
+            while not timestep.last():
+                timestep = environment.step(self._greedy(params, timestep.observation))
+                total += float(timestep.reward)
+            returns.append(total)
+        return returns
+
+    def try_policy(self, seed: int) -> None:
+        """Keep the policy of now if none before was as good."""
+        mean = float(np.mean(self.play(self.params, seed, TRIAL_EPISODES)))
+        # Of equals the later one, which has seen more.
+        if mean >= self._best_mean:
+            self.best, self._best_mean = self.params, mean
 
     def learn(self, batch: Transition, weight: Array) -> Array:
         """Take one step against the weighted squared errors; return the errors' magnitudes."""
@@ -178,6 +208,8 @@ def train(seed: int) -> Outcome:
                 # Ends when the actors are done, or at the start, or when the machine is slow.
                 for sample in batches(client):
                     learn(client, learner, sample)
+                    if learner.updates % TRIAL_EVERY == 0:
+                        learner.try_policy(seed + 1)
         finally:
             stop.set()
             # After an error, an actor may wait for samples to be taken before it can see that.
@@ -187,25 +219,13 @@ def train(seed: int) -> Outcome:
     info = client.server_info()[TABLE]
     server.stop()
     played = [actor.result() for actor in actors]
+    learner.try_policy(seed + 1)
     return Outcome(
         first_returns=[total for returns in played for total in returns[: EPISODES // 10]],
-        evaluation=evaluate(learner, seed),
+        evaluation=learner.play(learner.best, seed, EVALUATION_EPISODES),
         updates=learner.updates,
         info=info,
     )
-
-
-def evaluate(learner: Learner, seed: int) -> list[float]:
-    """Play greedy episodes, apart from all training."""
-    environment = Catch(seed)
-    returns = []
-    for _ in range(EVALUATION_EPISODES):
-        timestep, total = environment.reset(), 0.0
-        while not timestep.last():
-            timestep = environment.step(learner.greedy(timestep.observation))
-            total += float(timestep.reward)
-        returns.append(total)
-    return returns
 
 
 def main() -> int:

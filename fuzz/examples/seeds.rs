@@ -308,6 +308,17 @@ fn table_frames() -> Vec<Vec<u8>> {
     frames
 }
 
+/// Filters of groups, before the numbers of an item each.
+fn filters() -> Vec<Vec<u8>> {
+    [
+        "spread(reward) > 0 and mean(length) < 2048",
+        "not any(abs(reward - mean(reward)) > 2 * std(reward) + 1e-3) or count() != 4",
+        "count(reward % 2 == 0) >= max(1, .5 * sum(\"scores/exact match\")) and all(length <= -7)",
+    ]
+    .map(|text| [text.as_bytes(), &[0, 0, 1, 2, 3, 4, 0xF0, 7]].concat())
+    .to_vec()
+}
+
 fn save(target: &str, inputs: &[Vec<u8>]) -> io::Result<()> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus").join(target);
     std::fs::create_dir_all(&folder)?;
@@ -341,6 +352,7 @@ fn main() -> io::Result<()> {
         "spec",
         &[two(&all_dtypes(), &spec(3)), two(&spec(3), &spec(4)), two(&spec(1), &spec(1))],
     )?;
+    save("filter", &filters())?;
     save("chunk", &chunks())?;
     save("server", &[clients(0, 12), clients(1, 4088), clients(2, 12)].concat())?;
     save("client", &servers())?;

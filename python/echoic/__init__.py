@@ -77,6 +77,7 @@ from echoic.primitives import (
     compute_upgo,
     compute_vtrace,
     pack_sequences,
+    plan_micro_batches,
     plan_packing,
 )
 from echoic.ragged import Ragged
@@ -182,6 +183,7 @@ __all__ = [
     "connect",
     "limiters",
     "pack_sequences",
+    "plan_micro_batches",
     "plan_packing",
     "selectors",
     "structured_writer",

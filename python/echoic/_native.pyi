@@ -24,8 +24,13 @@ __all__ = [
     "OfflineDatasetBuffer",
     "PendingBatch",
     "PrioritizedReplayBuffer",
+    "Publication",
     "RemoteTable",
     "ReplayBuffer",
+    "RolloutBatch",
+    "RolloutHistory",
+    "RolloutLink",
+    "RolloutTable",
     "RunningStats",
     "RunningStatsVec",
     "Sample",
@@ -35,12 +40,15 @@ __all__ = [
     "Spec",
     "Steps",
     "StructuredWriter",
+    "Subscription",
     "Table",
     "Tables",
     "TrajectoryAccumulator",
     "TrajectoryWriter",
     "VectorWriter",
     "Watcher",
+    "WeightClient",
+    "WeightStore",
     "allocation_count",
     "balance_sequences",
     "compute_batch_group_advantages",
@@ -61,12 +69,14 @@ __all__ = [
     "compute_token_kl_schulman",
     "compute_upgo",
     "compute_vtrace",
+    "connect_rollouts",
     "connect_tables",
     "empty_call",
     "list_checkpoints",
     "open_checkpoint",
     "pack_sequences",
     "ping",
+    "plan_micro_batches",
     "plan_packing",
     "set_log_level",
     "take_logs",
@@ -276,6 +286,8 @@ class Server:
         shared: bool,
         tables: list[Table],
         checkpoints: tuple[str | os.PathLike[str], int] | None,
+        weights: WeightStore | None = None,
+        rollouts: Sequence[RolloutTable] = (),
     ) -> Self: ...
     def submit(self, tree: Any, timeout: float | None = None) -> None:
         """Store one sample.
@@ -1164,6 +1176,202 @@ class Steps:
         """
 
 @final
+class Publication:
+    """A version, and the weights that belong to it.
+
+    The arrays can't be written. They are there, and do not change, for as long as one of them or
+    the publication is referred to: also when the store, the client or the server is closed.
+    """
+
+    @property
+    def version(self) -> int:
+        """Which version it is."""
+
+    @property
+    def tree(self) -> Any:
+        """The weights as a tree of numpy views; ``None`` where only a version was published."""
+
+    @property
+    def nbytes(self) -> int:
+        """How many bytes the weights have, those between leaves included."""
+
+    @property
+    def spec(self) -> Spec | None:
+        """Path, dtype and shape of every leaf."""
+
+@final
+class Subscription:
+    """Somebody who is told of publications; the latest counts, and others are skipped.
+
+    Iterating yields publications as they come, until the store or the subscription is closed.
+    """
+
+    def latest(self) -> Publication | None:
+        """Return the latest publication; ``None`` before there is one.
+
+        Raises:
+            ClosedError: The subscription is closed.
+        """
+
+    def wait(self, newer_than: int | None = None, timeout: float | None = None) -> Publication:
+        """Wait, without the GIL, for a publication, and return the latest.
+
+        Args:
+            newer_than: Wait for a version above this; without it, for any publication that this
+                subscription has not returned yet.
+            timeout: Seconds to wait; ``None`` waits for ever, 0 not at all.
+
+        Raises:
+            WaitTimeoutError: There was none in time; ``reason`` says why: ``"EMPTY"`` or
+                ``"AWAY"``, when there is no connection.
+            ClosedError: The store, the client or the subscription is closed.
+            DisconnectedError: The client has given up.
+        """
+
+    @property
+    def version(self) -> int | None:
+        """The latest version, without taking note of it."""
+
+    @property
+    def connected(self) -> bool:
+        """Whether a connection to the server stands; in the learner's process, always."""
+
+    @property
+    def reconnects(self) -> int:
+        """How often the connection came back."""
+
+    @property
+    def received_bytes(self) -> int:
+        """How many bytes have come over connections."""
+
+    def close(self) -> None:
+        """End it, and wake who waits in it. What it has returned stays valid."""
+
+    @property
+    def closed(self) -> bool:
+        """Whether it was closed."""
+
+    def __iter__(self) -> Self: ...
+    def __next__(self) -> Publication: ...
+    def __enter__(self) -> Self: ...
+    def __exit__(self, *_exception: object) -> None: ...
+
+@disjoint_base
+class WeightStore:
+    """The native part of :class:`echoic.weights.WeightStore`."""
+
+    def __new__(cls, max_publications: int) -> Self: ...
+    def publish(self, tree: Any, version: int, *, timeout: float | None = None) -> None:
+        """Make a tree the latest.
+
+        Its leaves are copied before this returns, once, without the GIL.
+
+        Args:
+            tree: Nested dicts, tuples, lists and the like, with arrays, torch tensors on the CPU,
+                or numbers as leaves. It may differ from the one before.
+            version: Above the version before.
+            timeout: Seconds to wait while all publications are held; ``None`` waits for ever.
+
+        Raises:
+            ValueError: The version is not above the latest.
+            SpecError: A leaf can't be published, and why.
+            WaitTimeoutError: All publications were held for too long.
+            MemoryError: There is no memory for it.
+            ClosedError: The store is closed.
+        """
+
+    def publish_version(self, version: int) -> None:
+        """Publish a version alone, for those who carry the weights by other means.
+
+        Raises:
+            ValueError: The version is not above the latest.
+            ClosedError: The store is closed.
+        """
+
+    def latest(self) -> Publication | None:
+        """Return the latest publication; ``None`` before there is one."""
+
+    def subscribe(self) -> Subscription:
+        """Return a new subscription in this process."""
+
+    @property
+    def version(self) -> int | None:
+        """The latest version; ``None`` before there is one."""
+
+    def metrics(self) -> dict[str, Any]:
+        """Return its numbers by name: versions, bytes, subscribers and how far they are behind."""
+
+    def close(self) -> None:
+        """End publishing, and wake everyone who waits. What was returned stays valid."""
+
+    @property
+    def closed(self) -> bool:
+        """Whether it was closed."""
+
+@disjoint_base
+class WeightClient:
+    """The native part of :class:`echoic.weights.WeightClient`."""
+
+    def __new__(
+        cls,
+        address: str,
+        token: bytes | None,
+        max_publications: int,
+        deadline: float | None,
+        max_retry: int | None,
+        connect_timeout: float,
+        ca: str | os.PathLike[str] | None,
+        certificate: str | os.PathLike[str] | None,
+        key: str | os.PathLike[str] | None,
+        server_name: str | None,
+    ) -> Self: ...
+    def publish(self, tree: Any, version: int, *, timeout: float | None = None) -> None:
+        """Make a tree the latest of the server, and wait until it is.
+
+        Chunks that the server has already are not sent.
+
+        Args:
+            tree: As of :meth:`WeightStore.publish`.
+            version: Above the version before.
+            timeout: Seconds to wait for all of it; ``None`` waits for ever.
+
+        Raises:
+            ValueError: The version is not above the latest.
+            SpecError: A leaf can't be published, and why.
+            WaitTimeoutError: The server's publications were all held for too long.
+            DisconnectedError: The server can't be reached.
+            RefusedError: The server does not want us; ``code`` says why.
+            ClosedError: The client or the server's store is closed.
+        """
+
+    def publish_version(self, version: int, *, timeout: float | None = None) -> None:
+        """Publish a version alone at the server.
+
+        Raises:
+            As :meth:`publish`.
+        """
+
+    def subscribe(self) -> Subscription:
+        """Return a new subscription; the first connects.
+
+        Raises:
+            DisconnectedError: The server can't be reached.
+            RefusedError: The server does not want us; ``code`` says why.
+            ClosedError: The client is closed.
+        """
+
+    @property
+    def address(self) -> str:
+        """Where the server is."""
+
+    def close(self) -> None:
+        """Let go of the server, and wake everyone who waits. What was returned stays valid."""
+
+    @property
+    def closed(self) -> bool:
+        """Whether it was closed."""
+
+@final
 class Batch:
     """Items sampled from a table. ``len(batch)`` is how many."""
 
@@ -1222,6 +1430,251 @@ class BatchInfo:
         """The exponent of the weights."""
 
     def __len__(self) -> int: ...
+
+@final
+class RolloutBatch:
+    """A share of a batch of rollouts; :class:`echoic.rollouts.RolloutBatch` is what users see."""
+
+    @property
+    def numbers(self) -> dict[str, Any]:
+        """Arrays about groups, items and runs of tokens of one version, by name."""
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """Arrays with a value of each item."""
+
+    @property
+    def columns(self) -> dict[str, Any]:
+        """Arrays of tokens, each of rows and cells."""
+
+    @property
+    def blobs(self) -> dict[int, dict[str, bytes]]:
+        """Blobs by name, of those items that have some, by their place."""
+
+    @property
+    def keys(self) -> list[str]:
+        """What its producer calls each group."""
+
+    @property
+    def sources(self) -> list[str]:
+        """Who made each group."""
+
+    @property
+    def lease(self) -> tuple[int, int, int]:
+        """The batch, the rank, and how often it was delivered."""
+
+    @property
+    def lease_seconds(self) -> float | None:
+        """For how long it is the consumer's."""
+
+    @property
+    def target(self) -> int:
+        """The version that the batch will update."""
+
+@final
+class RolloutHistory:
+    """The past of a rollout table; :class:`echoic.rollouts.History` is what users see."""
+
+    def __new__(cls, directory: str | os.PathLike[str], at: tuple[str, int] | None = None) -> Self:
+        """Open it."""
+
+    def next_batch(self, form: tuple[str, int, bool]) -> tuple[int, float, RolloutBatch] | None:
+        """Go on to the next batch: its record, the time, and itself."""
+
+    def at(self, what: str, value: int) -> bool:
+        """Go on to a point; whether it is there."""
+
+    def info(self) -> dict[str, Any]:
+        """Return what the table had counted."""
+
+    @property
+    def settings(self) -> dict[str, Any] | None:
+        """What the table was told."""
+
+    @property
+    def record(self) -> int:
+        """The number of the next record."""
+
+    @property
+    def end(self) -> int:
+        """The number behind the last record."""
+
+    @property
+    def time(self) -> float:
+        """The table's time, in seconds."""
+
+@final
+class RolloutLink:
+    """A connection to the rollout tables of a server."""
+
+    @property
+    def address(self) -> str:
+        """Where the server is."""
+
+    @property
+    def connected(self) -> bool:
+        """Whether the server is there now."""
+
+    @property
+    def reconnects(self) -> int:
+        """How often the connection came back."""
+
+    def tables(self) -> list[RolloutTable]:
+        """Return the tables."""
+
+    def close(self, timeout: float | None = None) -> None:
+        """End the connection."""
+
+def connect_rollouts(
+    address: str,
+    token: bytes | None,
+    deadline: float | None,
+    max_retry: int | None,
+    connect_timeout: float,
+    ca: str | os.PathLike[str] | None,
+    certificate: str | os.PathLike[str] | None,
+    key: str | os.PathLike[str] | None,
+    server_name: str | None,
+) -> RolloutLink:
+    """Connect to a server that has rollout tables."""
+
+@disjoint_base
+class RolloutTable:
+    """A table of rollouts; :class:`echoic.rollouts.RolloutTable` is what users see."""
+
+    def __new__(
+        cls,
+        settings: dict[str, Any],
+        metadata: bytes | None = None,
+        directory: str | os.PathLike[str] | None = None,
+        durability: str = "async",
+        history: bool = False,
+    ) -> Self:
+        """Make an empty table, or bring back that of a directory."""
+
+    def checkpoint(self) -> Path:
+        """Write a checkpoint to its directory."""
+
+    @property
+    def name(self) -> str:
+        """What it is called."""
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What it was told."""
+
+    @property
+    def metadata(self) -> bytes:
+        """What the layers above keep with it."""
+
+    def admit(
+        self,
+        count: int,
+        source: str,
+        key: str,
+        version: int | None,
+        ttl: float | None,
+        timeout: float | None,
+    ) -> list[tuple[int, int, str, int, float]]:
+        """Wait for permits: group, attempt, key, version and time to live of each."""
+
+    def resume(
+        self, source: str, ttl: float | None, timeout: float | None
+    ) -> tuple[tuple[int, int, str, int, float], list[tuple[int, int, int, bool, dict[str, Any]]]]:
+        """Wait for a group that was left; place, segments, tokens, end and columns of items."""
+
+    def append(
+        self,
+        hold: tuple[int, int],
+        item: int,
+        sequence: int,
+        columns: dict[str, Any] | None,
+        versions: Any,
+        fields: dict[str, Any] | None,
+        blobs: dict[str, bytes] | None,
+        priority: float,
+    ) -> str:
+        """Add tokens to an item, and its end if there are fields; where the group has come to."""
+
+    def append_flat(
+        self,
+        hold: tuple[int, int],
+        first: int,
+        lengths: Any,
+        columns: dict[str, Any],
+        versions: Any,
+        fields: dict[str, Any],
+        priority: float,
+    ) -> str:
+        """Add whole items; where the group has come to."""
+
+    def fail(self, permits: Sequence[tuple[int, int]]) -> int:
+        """Give groups up; how many there were."""
+
+    def suspend(self, permits: Sequence[tuple[int, int]]) -> int:
+        """Leave groups for others to go on with; how many there were."""
+
+    def renew(self, permits: Sequence[tuple[int, int]]) -> int:
+        """Give a sign of life; how many permits stand."""
+
+    def publish_version(self, version: int) -> None:
+        """Tell the learner's version."""
+
+    def restore(self, version: int) -> None:
+        """Go on from a version."""
+
+    def set_pipeline_depth(self, depth: int) -> None:
+        """Admit groups so many versions ahead."""
+
+    def discard(self, groups: Sequence[int]) -> int:
+        """Let go of complete groups; how many there were."""
+
+    def update_priorities(self, groups: Any, priorities: Any) -> int:
+        """Change priorities; of how many groups."""
+
+    def sample(
+        self,
+        groups: int | None,
+        tokens: int | None,
+        rank: int,
+        ranks: int,
+        balance: str,
+        lease: float | None,
+        form: tuple[str, int, bool],
+        timeout: float | None,
+    ) -> RolloutBatch:
+        """Wait for a share of a batch."""
+
+    def ack(self, batch: tuple[int, int, int]) -> int:
+        """Say that a share was used; how many groups it had."""
+
+    def nack(self, batch: tuple[int, int, int]) -> None:
+        """Give a share back."""
+
+    def extend(self, batch: tuple[int, int, int], seconds: float) -> None:
+        """Keep a share for longer."""
+
+    def version(self) -> int:
+        """Return the learner's version."""
+
+    def wait_version(self, newer_than: int, timeout: float | None) -> int:
+        """Wait for a later version."""
+
+    def pause(self) -> None:
+        """Admit and deliver nothing."""
+
+    def unpause(self) -> None:
+        """End a pause."""
+
+    def close(self) -> None:
+        """End it."""
+
+    @property
+    def closed(self) -> bool:
+        """Whether it is closed."""
+
+    def info(self) -> dict[str, Any]:
+        """Return its numbers."""
 
 @final
 class Sample:
@@ -2401,6 +2854,47 @@ def balance_sequences(
         >>> ranks = balance_sequences(lengths, 2)
         >>> sorted(int(lengths[ranks == rank].sum()) for rank in range(2))
         [14, 16]
+    """
+
+def plan_micro_batches(
+    lengths: Any,
+    ranks: Any,
+    n_ranks: int,
+    max_tokens: int,
+    *,
+    cost: Literal["tokens", "squared"] = "tokens",
+    allow_empty: bool = False,
+) -> tuple[Any, int]:
+    """Split the sequences of each rank into micro-batches, the same number on every rank.
+
+    As few as the method finds: first fit decreasing says how many suffice, and the largest
+    differencing method whether fewer do. The rank that needs most says how many all have. On each
+    rank they cost about the same, and the dearest come first, so that ranks which wait for each
+    other in every micro-batch wait for little.
+
+    Args:
+        lengths: Tokens of each sequence.
+        ranks: The rank of each, as :func:`balance_sequences` gives it.
+        n_ranks: How many ranks there are.
+        max_tokens: How many tokens a micro-batch may have.
+        cost: What is made equal: the sums of ``"tokens"``, or of ``"squared"`` lengths.
+        allow_empty: A rank with fewer sequences than micro-batches gets one for each, and empty
+            ones after them, instead of an error.
+
+    Returns:
+        ``(batches, count)``: the micro-batch of each sequence in its rank, int64, from 0 on; and
+        how many micro-batches each rank has. The same input always gives the same result.
+
+    Raises:
+        ArgumentError: A sequence is longer than ``max_tokens``; a rank has fewer sequences than
+            micro-batches; ``ranks`` has another length than ``lengths``, or one that is not there.
+        DtypeError: Lengths or ranks are not whole numbers.
+
+    Examples:
+        >>> from echoic.primitives import plan_micro_batches
+        >>> lengths, ranks = [6, 5, 4, 3, 2], [0, 1, 1, 0, 0]
+        >>> plan_micro_batches(lengths, ranks, 2, 8)
+        (array([0, 0, 1, 1, 1]), 2)
     """
 
 @final

@@ -14,13 +14,16 @@ __all__ = [
     "DisconnectedError",
     "DtypeError",
     "EchoicError",
+    "GroupNotFoundError",
     "HeldBatchesWarning",
     "JournalError",
     "JournalWarning",
+    "LeaseError",
     "LimiterError",
     "PriorityError",
     "RefusedError",
     "ReplayError",
+    "RolloutError",
     "ShardWarning",
     "SpecError",
     "StorageError",
@@ -40,6 +43,24 @@ class ArgumentError(EchoicError, ValueError):
 
 class DtypeError(EchoicError, TypeError):
     """An array has a dtype or a device that the function can't work with. Nothing was changed."""
+
+
+class RolloutError(EchoicError, ValueError):
+    """A rollout table can't work with a setting or an argument. Nothing was changed."""
+
+
+class LeaseError(EchoicError, RuntimeError):
+    """A batch is another consumer's by now, or over: the lease was not extended in time.
+
+    Whatever was made of the batch must not count; whoever has it now does the same work.
+    """
+
+
+class GroupNotFoundError(EchoicError, KeyError):
+    """A rollout table never admitted a group of this number."""
+
+    # A KeyError would show its message in quotes.
+    __str__ = Exception.__str__
 
 
 class SpecError(EchoicError, ValueError):

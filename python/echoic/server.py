@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from functools import cache
-from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -21,15 +20,19 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
+    from echoic.rollouts import RolloutTable
     from echoic.table import Table
     from echoic.watch import Observation
+    from echoic.weights import WeightStore
 
 __all__ = ["Server"]
 
 
 @cache
 def _release() -> str:
-    """Return which release this is; looking it up reads files."""
+    """Return which release this is; looking it up reads files, and imports much."""
+    from importlib.metadata import version  # noqa: PLC0415
+
     return version("echoic")
 
 
@@ -53,6 +56,9 @@ class Server(_native.Server):
         journal: The directory of the journals of those tables that have a durability; it is made if
             it is not there. What they tell is there again when the server is made, on top of the
             newest checkpoint if there is one.
+        rollouts: :class:`~echoic.rollouts.RolloutTable` objects with different names. They are
+            closed with the server.
+        weights: What the learner publishes for the workers. It is closed with the server.
         transport: How workers in other processes connect: a :class:`~echoic.TcpTransport` or
             another, or several; ``None`` for this process only. They are opened by :meth:`start`.
         held_warning_after: After how many seconds a batch that is still held, while producers wait
@@ -98,11 +104,16 @@ class Server(_native.Server):
         tables: Sequence[Table] = (),
         checkpointer: Checkpointer | None = None,
         journal: str | os.PathLike[str] | None = None,
+        rollouts: Sequence[RolloutTable] = (),
+        weights: WeightStore | None = None,
         held_warning_after: float = 10.0,
     ) -> Self:
         """Allocate the ring; see the class for the arguments."""
-        if batch_size is None and (example is not None or not tables):
-            raise TypeError("a stream needs an example and a batch_size, or give tables")
+        others = bool(tables or rollouts or weights is not None)
+        if batch_size is None and (example is not None or not others):
+            raise TypeError(
+                "a stream needs an example and a batch_size, or give tables, rollouts or weights"
+            )
         stream = None if batch_size is None else (example, batch_size, num_buffers)
         if transport is None:
             transports: list[Transport] = []
@@ -125,7 +136,16 @@ class Server(_native.Server):
                     )
         shared = any(isinstance(one, ShmTransport) for one in transports)
         checkpoints = None if checkpointer is None else (checkpointer.root, checkpointer.keep)
-        self = super().__new__(cls, stream, held_warning_after, shared, list(tables), checkpoints)
+        self = super().__new__(
+            cls,
+            stream,
+            held_warning_after,
+            shared,
+            list(tables),
+            checkpoints,
+            weights,
+            [table._native for table in rollouts],  # noqa: SLF001 - the two are one
+        )
         self._waiting = transports
         self._tables = list(tables)
         self._schedule = None

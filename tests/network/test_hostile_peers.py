@@ -268,30 +268,37 @@ def test_half_a_sample_at_the_end_is_not_stored(
     eventually(lambda: len(server.connections()) == 1)
 
 
+# Both doors at once, since the ten seconds that a stranger has are the same ten seconds.
 def test_many_who_say_nothing_or_little_are_closed_and_disturb_nobody(
-    server: echoic.Server, bystander: Bystander
+    folder: Any, make_server: Any
 ) -> None:
-    silent = [Wire(server.addresses[0]) for _ in range(50)]
-    loris = Wire(server.addresses[0])
-    told = wire.preface() + wire.hello()
+    servers = [
+        make_server(np.int64(0), 16, 64, transport=transport(address)).start()
+        for address in ("tcp://127.0.0.1:0", f"unix://{folder}/s")
+    ]
+    bystanders = [Bystander(server) for server in servers]
+    addresses = [server.addresses[0] for server in servers]
+    silent = [Wire(address) for address in addresses for _ in range(50)]
+    lorises = [Wire(address) for address in addresses]
+    closed: set[Wire] = set()
     start = time.monotonic()
-    closed = False
-    for byte in told:
-        try:
-            loris.send(bytes([byte]))
-        except ConnectionError:
-            closed = True
+    for byte in wire.preface() + wire.hello():
+        for loris in lorises:
+            try:
+                loris.send(bytes([byte]))
+            except ConnectionError:
+                closed.add(loris)
+        for bystander in bystanders:
+            bystander.send()
+        if len(closed) == len(lorises) or time.monotonic() - start > 14:
             break
-        bystander.send()
         time.sleep(0.3)
-        if time.monotonic() - start > 14:
-            break
-    assert closed or loris.is_closed()
-    for connection in silent:
-        assert connection.is_closed()
+    for connection in [*lorises, *silent]:
+        assert connection in closed or connection.is_closed()
         connection.close()
-    loris.close()
     assert time.monotonic() - start < 20
+    for bystander in bystanders:
+        bystander.finish()
 
 
 SPECS = {
@@ -378,4 +385,4 @@ def test_a_peer_that_accepts_and_says_nothing() -> None:
             echoic.connect(
                 f"tcp://127.0.0.1:{listener.getsockname()[1]}", np.int64(0), connect_timeout=0.5
             )
-        assert time.monotonic() - start < 3
+        assert time.monotonic() - start < 10

@@ -16,6 +16,9 @@ from content import FRAME, assert_exactly, by_producer, pairs, sample
 
 pytestmark = pytest.mark.timeout(40)
 
+# Also on a machine that does other things. Clients that may deliver at the end take five seconds.
+AT_ONCE = 4.0
+
 # The server's ring and the client's window are full, and nobody takes.
 CLIENT = """
 import sys
@@ -81,18 +84,19 @@ except KeyboardInterrupt:
 def assert_ends_at_once(process: Any) -> None:
     process.wait_for("waiting")
     # Time to really wait; the test is right without, but shows less.
-    time.sleep(0.2)
+    time.sleep(0.1)
     start = time.monotonic()
     process.signal(signal.SIGINT)
     process.wait_for("interrupted")
-    assert time.monotonic() - start < 0.5
+    # Otherwise it would be a minute, or for ever.
+    assert time.monotonic() - start < AT_ONCE
     # A process that ends gives its clients some time to deliver, unless the user has none; one that
     # is about to end may not listen yet.
     while process.popen.poll() is None:
         process.signal(signal.SIGINT)
-        time.sleep(0.1)
+        time.sleep(0.02)
     process.join()
-    assert time.monotonic() - start < 2.0
+    assert time.monotonic() - start < AT_ONCE
     assert "not interrupted" not in process.lines
     assert process.popen.returncode == -signal.SIGINT
 

@@ -161,8 +161,8 @@ def test_a_partial_batch_is_not_lost_when_the_server_closes(door: Any, connect: 
     client.send_batch(rows(0, 0, 40, SMALL))
     client.flush(timeout=10)
     server.close()
-    assert len(server.sample(timeout=1)) == 32
-    rest = server.remainder(timeout=1)
+    assert len(server.sample(timeout=10)) == 32
+    rest = server.remainder(timeout=10)
     assert rest.batch["step"].tolist() == list(range(32, 40))
 
 
@@ -191,7 +191,7 @@ def test_a_close_with_clients_that_can_not_finish_ends_after_its_deadline(
     client.send_batch(rows(0, 0, 1_000, SMALL))
     start = time.monotonic()
     server.close(0.5)
-    assert time.monotonic() - start < 3
+    assert time.monotonic() - start < 10
     assert server.info.inserted_total == 4
     with pytest.raises(echoic.WaitTimeoutError):
         client.flush(timeout=0.2)
@@ -258,6 +258,7 @@ import sys
 sys.path.insert(0, {str(Path(__file__).parent)!r})
 import echoic
 from content import NOTHING, SMALL, example, rows
+echoic.client._EXIT_TIMEOUT = 2.0
 clients = [echoic.connect({server.addresses[0]!r}, example(SMALL)) for _ in range(4)]
 for client in clients:
     client.send_batch(rows(0, 0, 1_000, SMALL))

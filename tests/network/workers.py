@@ -132,7 +132,7 @@ def crowd(arguments: argparse.Namespace) -> None:
     ]
     say("ready")
     try:
-        echoic.connect(arguments.address, example(arguments.words), connect_timeout=0.5)
+        echoic.connect(arguments.address, example(arguments.words), connect_timeout=1.0)
     except echoic.RefusedError as error:
         say("refused", error.code, error)
     for producer, client in enumerate(clients):

@@ -40,6 +40,9 @@ CALLS = {
         make(np.tile(LOG_P, 20_000)), make(np.tile(LOG_Q, 20_000))
     ),
     "ranks": lambda make: primitives.balance_sequences(make(np.array([3, 2, 1], np.int32)), 2),
+    "micro-batches": lambda make: primitives.plan_micro_batches(
+        make(np.array([3, 2, 1], np.int32)), [0, 0, 0], 1, 4
+    )[0],
     "rows": lambda make: primitives.plan_packing(make(np.array([3, 2, 1], np.int32)), 4)[0],
 }
 

@@ -8,7 +8,12 @@ import time
 import numpy as np
 import pytest
 from echoic.errors import ArgumentError, DtypeError
-from echoic.primitives import balance_sequences, pack_sequences, plan_packing
+from echoic.primitives import (
+    balance_sequences,
+    pack_sequences,
+    plan_micro_batches,
+    plan_packing,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -211,3 +216,93 @@ def test_ranks_that_cannot_be_are_refused() -> None:
         balance_sequences([1], 1, cost="cubed")
     with pytest.raises(ArgumentError, match=r"`lengths`\[0\] must be at least 0, got -1"):
         balance_sequences([-1], 1)
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    lengths=st.lists(st.integers(0, 4000), max_size=120),
+    n_ranks=st.integers(1, 6),
+    slack=st.integers(0, 8000),
+    cost=st.sampled_from(["tokens", "squared"]),
+    equal_counts=st.booleans(),
+)
+def test_all_ranks_have_as_many_micro_batches(lengths, n_ranks, slack, cost, equal_counts) -> None:
+    max_tokens = 4000 + slack
+    lengths = np.array(lengths, np.int64)
+    ranks = balance_sequences(lengths, n_ranks, cost=cost, equal_counts=equal_counts)
+    arguments = (lengths, ranks, n_ranks, max_tokens)
+    batches, count = plan_micro_batches(*arguments, cost=cost, allow_empty=True)
+    assert batches.dtype == np.int64
+    assert batches.shape == lengths.shape
+    sequences = np.zeros((n_ranks, count), np.int64)
+    tokens = np.zeros_like(sequences)
+    np.add.at(sequences, (ranks, batches), 1)
+    np.add.at(tokens, (ranks, batches), lengths)
+    assert (tokens <= max_tokens).all()
+    for row in sequences:
+        filled = min(int(row.sum()), count)
+        assert (row[:filled] > 0).all()
+        assert (row[filled:] == 0).all()
+    most = max(int(np.max(rows, initial=-1)) + 1 for rows in rows_of(*arguments))
+    assert -(-int(tokens.sum(axis=1).max()) // max_tokens) <= count <= most
+    if sequences.all():
+        again, same = plan_micro_batches(*arguments, cost=cost)
+        assert (again.tolist(), same) == (batches.tolist(), count)
+    else:
+        with pytest.raises(ArgumentError, match=f"than there are micro-batches \\({count}\\)"):
+            plan_micro_batches(*arguments, cost=cost)
+
+
+def rows_of(lengths, ranks, n_ranks, max_tokens):
+    """The rows of each rank when nobody waits for anybody."""
+    return [plan_packing(lengths[ranks == rank], max_tokens)[0] for rank in range(n_ranks)]
+
+
+def test_micro_batches_that_meet_cost_about_the_same() -> None:
+    lengths = np.random.default_rng(2).integers(100, 4000, 512)
+    ranks = balance_sequences(lengths, 8, cost="squared", equal_counts=True)
+    batches, count = plan_micro_batches(lengths, ranks, 8, 16384, cost="squared")
+    costs = np.zeros((8, count))
+    np.add.at(costs, (ranks, batches), lengths.astype(float) ** 2)
+    # All wait for the dearest rank in each.
+    assert costs.max(axis=0).sum() < 1.02 * costs.sum(axis=1).mean()
+
+
+def test_many_sequences_are_split_in_little_time() -> None:
+    lengths = np.random.default_rng(3).integers(1, 3000, 100_000)
+    start = time.perf_counter()
+    _, count = plan_micro_batches(lengths, np.zeros(100_000, np.int64), 1, 4096)
+    assert count < 1.01 * lengths.sum() / 4096
+    assert time.perf_counter() - start < 10
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options", "text"),
+    [
+        (([2, 9], [0, 1], 2, 8), {}, "sequence 1 has 9 tokens, .* more than a micro-batch's 8"),
+        (
+            ([8, 8, 1], [0, 0, 1], 2, 8),
+            {},
+            (
+                r"rank 1 has fewer sequences \(1\) than there are micro-batches \(2\): "
+                "balance with equal_counts=True, raise `max_tokens`, or pass allow_empty=True"
+            ),
+        ),
+        (([8, 8], [0, 2], 2, 8), {}, r"`ranks`\[1\] must be below n_ranks=2, got 2"),
+        (([8, 8], [0, -1], 2, 8), {}, r"`ranks`\[1\] must be at least 0, got -1"),
+        (([8, 8], [0], 2, 8), {}, "`ranks` has 1 elements, expected 2, as `lengths` has"),
+        (([8, 8], [0, 1], 0, 8), {}, "`n_ranks` must be at least 1, got 0"),
+        (([8, 8], [0, 1], 2, 0), {}, "`max_tokens` must be at least 1, got 0"),
+        (([8], [0], 1, 8), {"cost": "cubed"}, '"tokens", "squared", got "cubed"'),
+    ],
+)
+def test_micro_batches_that_cannot_be_are_refused(arguments, options, text) -> None:
+    with pytest.raises(ArgumentError, match=text):
+        plan_micro_batches(*arguments, **options)
+
+
+def test_a_rank_with_too_few_sequences_has_empty_micro_batches_if_told_to() -> None:
+    got, count = plan_micro_batches([8, 8, 1], [0, 0, 2], 10**12, 8, allow_empty=True)
+    assert (got.tolist(), count) == ([0, 1, 0], 2)
+    got, count = plan_micro_batches([], [], 3, 8)
+    assert (got.tolist(), count) == ([], 0)

@@ -584,7 +584,7 @@ def test_a_shard_that_is_not_there_at_first_is_used_later(start: Any, connect: A
     assert one.address != two.address
     two.kill()
     with told(r"shard 1 \(.*\) can't be reached"):
-        client = connect([one.address, two.address], connect_timeout=0.2)
+        client = connect([one.address, two.address], connect_timeout=1.0)
     client.insert_batch(np.arange(100), "t", timeout=PATIENCE)
     two.start()
     until(lambda: client.shards_there == [True, True])

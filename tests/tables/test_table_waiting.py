@@ -393,7 +393,7 @@ def test_ctrl_c_ends_a_wait_at_once(call: str) -> None:
     assert error.rstrip().endswith("KeyboardInterrupt")
     assert process.returncode == -signal.SIGINT
     # Includes the end of the interpreter.
-    assert took < 2.0
+    assert took < 10.0
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGUSR1"), reason="needs a signal of our own")

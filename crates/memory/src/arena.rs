@@ -116,6 +116,11 @@ impl ArenaView {
 }
 
 impl Place {
+    /// Whether it is a place in this arena.
+    pub fn is_in(&self, arena: &Arc<ArenaView>) -> bool {
+        Arc::ptr_eq(&self.arena, arena)
+    }
+
     /// Where it begins in the arena.
     pub fn start(&self) -> usize {
         self.start

@@ -8,12 +8,13 @@
 //!   order in which they came.
 //! - [`advice`]: telling the system which memory is wanted soon.
 //! - [`block`]: one aligned allocation, touched at start. `mapping`: memory that processes share.
-//! - `arena`: memory for the answers of another process, on Linux.
+//! - `arena`: memory for the answers of another process, on Linux. [`sheet`]: memory that one process writes
+//!   and others read.
 //! - [`window`]: rows kept until they are known to have arrived.
 //! - [`event`]: parking and waking without lost wake-ups, across processes; [`signal`]: for tasks too.
 //!
 //! All `unsafe` code about memory lives in `advice`, `arena`, `belt`, `block`, `mapping`, `control`, `event` (the system
-//! call), `prefetch`, `slab`, `store` and `window`; the ring's algorithm is safe code and runs under loom (`crates/memory/tests/loom.rs`).
+//! call), `prefetch`, `sheet`, `slab`, `store` and `window`; the ring's algorithm is safe code and runs under loom (`crates/memory/tests/loom.rs`).
 //!
 //! What this crate deliberately does not know: what the bytes mean, the network, Python.
 
@@ -36,6 +37,8 @@ mod prefetch;
 mod producer;
 mod region;
 pub mod ring;
+#[cfg(not(loom))]
+pub mod sheet;
 #[cfg(not(loom))]
 pub mod signal;
 #[cfg(not(loom))]

@@ -13,6 +13,8 @@ use crate::block::{AllocError, check_available};
 /// the memory away under us, and the next access would kill the process.
 const SEALS: libc::c_int = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
 
+const WRITABLE: libc::c_int = libc::PROT_READ | libc::PROT_WRITE;
+
 /// See the [module](self).
 #[derive(Debug)]
 pub(crate) struct Mapping {
@@ -38,7 +40,28 @@ impl Mapping {
         Self::make(len, 0)
     }
 
+    /// As [`Mapping::new`], of a file that nobody else will ever write.
+    pub(crate) fn guarded(len: usize) -> Result<Self, AllocError> {
+        check_available(len)?;
+        let this = Self::make_with(len, libc::MAP_POPULATE, SEALS & !libc::F_SEAL_SEAL)?;
+        // Only our mapping, which is there already, stays writable. A kernel that does not know this seal
+        // leaves it to the others not to write.
+        // SAFETY: changes our own file only.
+        let _ = unsafe {
+            libc::fcntl(this.file.as_raw_fd(), libc::F_ADD_SEALS, libc::F_SEAL_FUTURE_WRITE)
+        };
+        Ok(this)
+    }
+
     fn make(len: usize, populate: libc::c_int) -> Result<Self, AllocError> {
+        Self::make_with(len, populate, SEALS)
+    }
+
+    fn make_with(
+        len: usize,
+        populate: libc::c_int,
+        seals: libc::c_int,
+    ) -> Result<Self, AllocError> {
         let shared = |error: io::Error| AllocError::Shared { reason: error.to_string() };
         let size = libc::off_t::try_from(len).map_err(|_| AllocError::Refused { bytes: len })?;
         // Only who is handed the descriptor has the memory: the file has no path.
@@ -57,37 +80,53 @@ impl Mapping {
             check(reserved).map_err(|_| AllocError::Refused { bytes: len })?;
         }
         // SAFETY: as above.
-        check(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, SEALS) })
+        check(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, seals) })
             .map_err(shared)?;
-        Self::map(file, len, populate).map_err(shared)
+        Self::map(file, len, WRITABLE, populate).map_err(shared)
     }
 
     /// Maps a file that another process made, after checking that it stays `len` bytes long.
     pub(crate) fn open(file: OwnedFd, len: usize) -> io::Result<Self> {
-        Self::check_and_map(file, len, libc::MAP_POPULATE)
+        Self::check_and_map(file, len, SEALS, WRITABLE, libc::MAP_POPULATE)
+    }
+
+    /// As [`Mapping::open`], to be read only.
+    pub(crate) fn open_to_read(file: OwnedFd, len: usize) -> io::Result<Self> {
+        Self::check_and_map(file, len, SEALS & !libc::F_SEAL_SEAL, libc::PROT_READ, 0)
     }
 
     /// As [`Mapping::open`], of a file that was made [sparse](Mapping::sparse).
     pub(crate) fn open_sparse(file: OwnedFd, len: usize) -> io::Result<Self> {
-        Self::check_and_map(file, len, 0)
+        Self::check_and_map(file, len, SEALS, WRITABLE, 0)
     }
 
-    fn check_and_map(file: OwnedFd, len: usize, populate: libc::c_int) -> io::Result<Self> {
+    fn check_and_map(
+        file: OwnedFd,
+        len: usize,
+        needed: libc::c_int,
+        rights: libc::c_int,
+        populate: libc::c_int,
+    ) -> io::Result<Self> {
         // SAFETY: asks about a descriptor that we have.
         let seals = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GET_SEALS) };
         check(seals)?;
         let refused = |what: &str| io::Error::new(io::ErrorKind::InvalidData, what);
-        if seals & SEALS != SEALS {
+        if seals & needed != needed {
             return Err(refused("the file could change its size"));
         }
         if size_of_file(&file)? != u64::try_from(len).unwrap_or(u64::MAX) {
             return Err(refused("the file has another size"));
         }
-        Self::map(file, len, populate)
+        Self::map(file, len, rights, populate)
     }
 
-    fn map(file: OwnedFd, len: usize, populate: libc::c_int) -> io::Result<Self> {
-        let (rights, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | populate);
+    fn map(
+        file: OwnedFd,
+        len: usize,
+        rights: libc::c_int,
+        populate: libc::c_int,
+    ) -> io::Result<Self> {
+        let flags = libc::MAP_SHARED | populate;
         // SAFETY: a new mapping, wherever the kernel likes; it replaces none.
         let address =
             unsafe { libc::mmap(std::ptr::null_mut(), len, rights, flags, file.as_raw_fd(), 0) };
@@ -146,6 +185,19 @@ mod tests {
         unsafe { ours_last.write(7) };
         // SAFETY: as above.
         assert_eq!(unsafe { their_last.read() }, 7);
+    }
+
+    #[test]
+    fn a_guarded_file_is_read_by_others_and_written_by_nobody() {
+        let ours = Mapping::guarded(8192).unwrap();
+        let file = || ours.file().try_clone_to_owned().unwrap();
+        let theirs = Mapping::open_to_read(file(), 8192).unwrap();
+        // SAFETY: this test is the only one that has the file.
+        unsafe { ours.pointer().write(7) };
+        // SAFETY: inside the mapping.
+        assert_eq!(unsafe { theirs.pointer().read() }, 7);
+        assert!(Mapping::check_and_map(file(), 8192, 0, WRITABLE, 0).is_err());
+        assert!(Mapping::open_to_read(file(), 4096).is_err());
     }
 
     #[test]

@@ -44,6 +44,18 @@ impl Region {
         Err(AllocError::Shared { reason: "this needs Linux".into() })
     }
 
+    /// As [`Region::shared`], for others to read only.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn guarded(bytes: usize) -> Result<Self, AllocError> {
+        Mapping::guarded(bytes).map(Self::Shared)
+    }
+
+    /// As [`Region::shared`], for others to read only.
+    #[cfg(not(target_os = "linux"))]
+    pub(crate) fn guarded(bytes: usize) -> Result<Self, AllocError> {
+        Self::shared(bytes)
+    }
+
     /// As [`Region::shared`], with pages that are there from their first use on.
     #[cfg(target_os = "linux")]
     pub(crate) fn sparse(bytes: usize) -> Result<Self, AllocError> {

@@ -548,8 +548,7 @@ fn who_asks_for_what_a_server_does_not_have_is_told_what_it_has() {
     let both = Served {
         stream: Some(stream),
         tables: tables(vec![rows("replay", 0)]),
-        keeper: None,
-        observer: None,
+        ..Served::default()
     };
     let both = Server::open(&*listen, both, Options::default()).unwrap();
     let client = Client::new(dial(both.address()), spec(0), options()).unwrap();
@@ -620,7 +619,7 @@ fn a_client_has_a_checkpoint_written_beside_samples_that_wait() {
     let keeper = Keeper::new(Arc::clone(&tables), None, root.path().into(), 3, "test");
     let keeper = Some(Arc::new(keeper));
     let listen = listen_at(&"tcp://127.0.0.1:0".parse().unwrap(), &TlsFiles::default()).unwrap();
-    let served = Served { stream: None, tables: Arc::clone(&tables), keeper, observer: None };
+    let served = Served { tables: Arc::clone(&tables), keeper, ..Served::default() };
     let server = Server::open(&*listen, served, Options::default()).unwrap();
     let client = requests(&server);
     let mut waits = client.start_sample(0, 1, None).unwrap();

@@ -1,11 +1,14 @@
-//! Sequences of different lengths in rows of one length, or on machines with equal loads.
+//! Sequences of different lengths in rows of one length, on machines with equal loads, or in
+//! micro-batches of which all machines have the same number.
 //!
 //! Unlike the other functions of this crate, these allocate what they return.
 
 mod balance;
+mod micro;
 mod tree;
 
 pub use balance::balance;
+pub use micro::{Cost, MicroBatchError, MicroBatches, Shares};
 
 use tree::Room;
 

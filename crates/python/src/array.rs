@@ -103,6 +103,39 @@ pub unsafe fn view<'py>(
     data: *mut u8,
     owner: &Bound<'py, PyAny>,
 ) -> PyResult<Bound<'py, PyAny>> {
+    // SAFETY: the caller's promise.
+    unsafe { array_over(py, descr, shape, data, owner, flags::NPY_ARRAY_CARRAY) }
+}
+
+/// As [`view`], to be read only: the owner offers no buffer, so numpy does not let anyone make it writable.
+///
+/// # Safety
+///
+/// `data` must be valid for reads of the elements, which nobody changes, until `owner` is dropped.
+pub unsafe fn view_to_read<'py>(
+    py: Python<'py>,
+    descr: &Bound<'py, PyArrayDescr>,
+    shape: &[usize],
+    data: *const u8,
+    owner: &Bound<'py, PyAny>,
+) -> PyResult<Bound<'py, PyAny>> {
+    // SAFETY: the caller's promise; numpy does not write arrays without the flag for it.
+    unsafe { array_over(py, descr, shape, data.cast_mut(), owner, flags::NPY_ARRAY_CARRAY_RO) }
+}
+
+/// An array over memory that `owner` keeps alive.
+///
+/// # Safety
+///
+/// As [`view`], or without the right to write if `flags` do not give it.
+unsafe fn array_over<'py>(
+    py: Python<'py>,
+    descr: &Bound<'py, PyArrayDescr>,
+    shape: &[usize],
+    data: *mut u8,
+    owner: &Bound<'py, PyAny>,
+    flags: c_int,
+) -> PyResult<Bound<'py, PyAny>> {
     let dimensions: *mut npy_intp = shape.as_ptr().cast_mut().cast();
     // SAFETY: reading a type object of an initialised API.
     let class = unsafe { npyffi::get_type_object(py, npyffi::NpyTypes::PyArray_Type) };
@@ -117,7 +150,7 @@ pub unsafe fn view<'py>(
             dimensions,
             std::ptr::null_mut(),
             data.cast(),
-            flags::NPY_ARRAY_CARRAY,
+            flags,
             std::ptr::null_mut(),
         )
     };

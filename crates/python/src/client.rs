@@ -401,7 +401,12 @@ impl Client {
 }
 
 /// The exception for what a client can't do, when `undelivered` samples are not acknowledged.
-fn client_error(py: Python<'_>, error: &ClientError, progress: &str, undelivered: u64) -> PyErr {
+pub fn client_error(
+    py: Python<'_>,
+    error: &ClientError,
+    progress: &str,
+    undelivered: u64,
+) -> PyErr {
     let text = |text: String| format!("{text}{progress}");
     match error {
         ClientError::TimedOut(waiting) => {

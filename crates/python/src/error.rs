@@ -38,6 +38,9 @@ error_class!(checkpoint_error, "CheckpointError");
 error_class!(journal_error, "JournalError");
 error_class!(argument_error, "ArgumentError");
 error_class!(dtype_error, "DtypeError");
+error_class!(rollout_error, "RolloutError");
+error_class!(lease_error, "LeaseError");
+error_class!(group_not_found_error, "GroupNotFoundError");
 
 /// Whether an error is of the classes of `echoic.errors`.
 pub fn is_ours(py: Python<'_>, error: &PyErr) -> bool {

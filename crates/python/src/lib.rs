@@ -6,7 +6,9 @@
 //! - `writer`: trajectories, step by step. `checkpoints`: tables in files.
 //! - `structure`: the form of a tree as text. `doors`: a server's doors to other processes.
 //! - `tree`, `leaf` and `sources`: from a Python tree to checked byte sources and back.
+//! - `rollouts`: groups of token sequences.
 //! - `buffers`, `primitives`, `collect`: local buffers, functions on arrays, and native rollouts.
+//! - `weights`: what a learner publishes, for the workers.
 //! - `array`: the thin edge to numpy's C API, and the only file that calls it.
 //! - `pending`: a batch on its way. `numbers`: keys and priorities from arrays. `memory`: bytes for arrays of our own; `arena` keeps them for later batches, `columns` divides them. `fork`: servers stay in their process.
 //! - `updates`: priorities on their way. `wait`: waiting without the GIL, with Ctrl-C and deadlines.
@@ -32,6 +34,7 @@ mod numbers;
 mod pending;
 mod primitives;
 mod remote;
+mod rollouts;
 mod sample;
 mod server;
 mod shards;
@@ -44,6 +47,7 @@ mod tree;
 mod updates;
 mod wait;
 mod watch;
+mod weights;
 mod writer;
 
 /// The native core of `echoic`.
@@ -66,6 +70,10 @@ mod _native {
     #[pymodule_export]
     use super::remote::{RemoteTable, Tables, connect_tables};
     #[pymodule_export]
+    use super::rollouts::{
+        RolloutBatch, RolloutHistory, RolloutLink, RolloutTable, connect_rollouts,
+    };
+    #[pymodule_export]
     use super::sample::{Histogram, Sample, SampleInfo};
     #[pymodule_export]
     use super::server::{Server, empty_call};
@@ -77,6 +85,8 @@ mod _native {
     use super::table::{Batch, BatchInfo, Table};
     #[pymodule_export]
     use super::watch::Watcher;
+    #[pymodule_export]
+    use super::weights::{Publication, Subscription, WeightClient, WeightStore};
     #[pymodule_export]
     use super::writer::{ColumnHistory, Steps, StructuredWriter, TrajectoryWriter, VectorWriter};
 

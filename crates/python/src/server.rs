@@ -8,9 +8,11 @@ use std::time::{Duration, Instant};
 
 use echoic_net::server::{Observer, Options, Served};
 use echoic_net::transport::TlsFiles;
+use echoic_replay::rollouts::RolloutTable as CoreRollouts;
 use echoic_replay::stream::Wait;
 use echoic_replay::table::Tables;
 use echoic_replay::table::saved::{Contents, Keeper};
+use echoic_replay::weights::WeightStore as CoreWeights;
 use echoic_replay::{Blocked, Incoming, Moment, Stream, StreamConfig, StreamError};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -21,6 +23,7 @@ use crate::doors::{self, Doors};
 use crate::error::{Doing, closed_error, is_ours, stream_error, table_error};
 use crate::fork::Process;
 use crate::leaf::{Many, One, ShapeRule, Source};
+use crate::rollouts::RolloutTable;
 use crate::sample::{Sample, SampleInfo};
 use crate::sights::Sights;
 use crate::sources::{DETACH_BYTES, recheck, with_sources};
@@ -29,12 +32,32 @@ use crate::table::Table;
 use crate::tree::Tree;
 use crate::wait;
 use crate::watch;
+use crate::weights::WeightStore;
 
-/// A server with a stream, tables, or both.
+/// The tables of this process among those that Python gives, which must be all, with names of their own.
+fn own_rollouts(tables: &[Py<RolloutTable>]) -> PyResult<Vec<Arc<CoreRollouts>>> {
+    let mut own: Vec<Arc<CoreRollouts>> = Vec::new();
+    for table in tables {
+        let Some(table) = table.get().core() else {
+            return Err(PyValueError::new_err("a rollout table of another server can't be served"));
+        };
+        let name = &table.config().name;
+        if own.iter().any(|other| other.config().name == *name) {
+            let text = format!("two rollout tables are named {name:?}");
+            return Err(PyValueError::new_err(text));
+        }
+        own.push(Arc::clone(table));
+    }
+    Ok(own)
+}
+
+/// A server with a stream, tables, rollout tables or weights, or several of these.
 #[pyclass(frozen, subclass, module = "echoic._native")]
 pub struct Server {
     stream: Option<StreamSide>,
     tables: Arc<Tables>,
+    rollouts: Arc<Vec<Arc<CoreRollouts>>>,
+    weights: Option<Arc<CoreWeights>>,
     keeper: Option<Arc<Keeper>>,
     /// Which server it is: another number for each, here and elsewhere.
     life: u64,
@@ -56,7 +79,10 @@ struct StreamSide {
 #[pymethods]
 impl Server {
     #[new]
-    #[pyo3(signature = (stream, held_warning_after, shared, tables, checkpoints))]
+    #[pyo3(signature = (
+        stream, held_warning_after, shared, tables, checkpoints, weights=None, rollouts=vec![]
+    ))]
+    #[expect(clippy::too_many_arguments, reason = "they are keywords in Python")]
     fn new(
         py: Python<'_>,
         stream: Option<(Bound<'_, PyAny>, i64, i64)>,
@@ -64,6 +90,8 @@ impl Server {
         shared: bool,
         tables: Vec<Py<Table>>,
         checkpoints: Option<(PathBuf, usize)>,
+        weights: Option<Py<WeightStore>>,
+        rollouts: Vec<Py<RolloutTable>>,
     ) -> PyResult<Self> {
         let held_warning_after = match wait::seconds("held_warning_after", held_warning_after)? {
             Some(seconds) => seconds,
@@ -81,14 +109,17 @@ impl Server {
         let tables = tables.iter().map(|table| Arc::clone(table.get().core())).collect();
         let tables = Tables::new(tables).map_err(|error| table_error(py, &error))?;
         let (tables, closed) = (Arc::new(tables), AtomicBool::new(false));
+        let rollouts = Arc::new(own_rollouts(&rollouts)?);
         let keeper = checkpoints.map(|(root, keep)| {
             let stream = stream.as_ref().map(|side| Arc::clone(&side.stream));
             let release = env!("CARGO_PKG_VERSION");
-            Arc::new(Keeper::new(Arc::clone(&tables), stream, root, keep, release))
+            let keeper = Keeper::new(Arc::clone(&tables), stream, root, keep, release);
+            Arc::new(keeper.with_rollouts(Arc::clone(&rollouts)))
         });
         let (doors, process) = (Arc::default(), Process::current());
         let (life, since) = (RandomState::new().hash_one(std::process::id()), Instant::now());
-        Ok(Self { stream, tables, keeper, closed, doors, process, life, since })
+        let weights = weights.map(|store| Arc::clone(store.get().core()));
+        Ok(Self { stream, tables, rollouts, weights, keeper, closed, doors, process, life, since })
     }
 
     /// Stores one sample.
@@ -195,7 +226,9 @@ impl Server {
         let (tables, keeper) = (Arc::clone(&self.tables), self.keeper.clone());
         let sights = self.sights();
         let observer = Some(Observer::new(move || sights.look()));
-        let served = Served { stream, tables, keeper, observer };
+        let weights = self.weights.clone();
+        let rollouts = Arc::clone(&self.rollouts);
+        let served = Served { stream, tables, rollouts, weights, keeper, observer };
         py.detach(|| self.doors.open(&address, &files, served, options))
             .map_err(|error| error.raise(py))
     }
@@ -286,7 +319,7 @@ impl Server {
     ) -> PyResult<Bound<'py, PyDict>> {
         self.process.check(py)?;
         let stream = self.stream.as_ref().map(|side| &*side.stream);
-        let contents = Contents { tables: &self.tables, stream, rollouts: &[] };
+        let contents = Contents { tables: &self.tables, stream, rollouts: &self.rollouts };
         checkpoints::recover(py, contents, &journal, checkpoint.as_deref())
     }
 
@@ -302,6 +335,10 @@ impl Server {
         if let Some(side) = &self.stream {
             side.stream.close();
         }
+        if let Some(weights) = &self.weights {
+            weights.close();
+        }
+        self.rollouts.iter().for_each(|table| table.close());
         if self.process.is_current() {
             // Journals are written to their ends.
             py.detach(|| self.tables.close());
@@ -338,6 +375,8 @@ impl Server {
             since: self.since,
             stream: self.stream.as_ref().map(|side| Arc::clone(&side.stream)),
             tables: Arc::clone(&self.tables),
+            rollouts: Arc::clone(&self.rollouts),
+            weights: self.weights.clone(),
             keeper: self.keeper.clone(),
             doors: Arc::downgrade(&self.doors),
         }

@@ -6,8 +6,10 @@ use std::time::Instant;
 use echoic_net::observe::Numbers;
 use echoic_net::wire::observed::{Connected, MAX_CONNECTIONS, Observation};
 use echoic_replay::Stream;
+use echoic_replay::rollouts::RolloutTable;
 use echoic_replay::table::Tables;
 use echoic_replay::table::saved::Keeper;
+use echoic_replay::weights::WeightStore;
 
 use crate::doors::Doors;
 
@@ -18,6 +20,8 @@ pub struct Sights {
     pub since: Instant,
     pub stream: Option<Arc<Stream>>,
     pub tables: Arc<Tables>,
+    pub rollouts: Arc<Vec<Arc<RolloutTable>>>,
+    pub weights: Option<Arc<WeightStore>>,
     pub keeper: Option<Arc<Keeper>>,
     /// Who looks is kept by the doors; not the other way round too.
     pub doors: Weak<Doors>,
@@ -44,6 +48,10 @@ impl Sights {
             numbers.add_stream(&stream.info());
         }
         self.tables.all().iter().for_each(|table| numbers.add_table(table));
+        self.rollouts.iter().for_each(|table| numbers.add_rollouts(table));
+        if let Some(weights) = &self.weights {
+            numbers.add_weights(&weights.info());
+        }
         if let Some(keeper) = &self.keeper {
             numbers.add_keeper(&keeper.past());
         }

@@ -7,6 +7,7 @@
 //! - [`chunk`] and [`trajectory`]: steps stored once, and items that name slices of them; [`encoding`]:
 //!   how the bytes of a chunk are kept.
 //! - [`episode`]: whose steps a chunk has.
+//! - [`weights`]: what a learner publishes, on its way to the workers.
 //! - [`checkpoint`] and [`journal`]: files that bring back what a process had, and find out when they
 //!   can't.
 //! - [`rollouts`]: groups of token sequences, as fresh as the learner wants them.
@@ -34,6 +35,7 @@ pub mod stream;
 pub mod table;
 pub mod trajectory;
 mod waits;
+pub mod weights;
 pub mod writer;
 
 pub use echoic_memory::Blocked;

@@ -9,6 +9,7 @@ from echoic.cli.bench import bench
 from echoic.cli.dashboard import dashboard
 from echoic.cli.demo import demo
 from echoic.cli.ping import ping
+from echoic.cli.replay import replay
 from echoic.cli.serve import serve
 from echoic.cli.tables import export, inspect, verify
 from echoic.cli.top import top
@@ -75,6 +76,12 @@ app.command(
         "echoic bench tcp://learner:5555 --rate 10000 --json",
     )
 )(bench)
+app.command(
+    epilog=examples(
+        "echoic replay runs/math/rollouts",
+        "echoic replay runs/math/rollouts --at 100 --most 3 --json",
+    )
+)(replay)
 app.command(
     epilog=examples(
         "echoic inspect tcp://127.0.0.1:5555",

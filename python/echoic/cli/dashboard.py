@@ -1,9 +1,12 @@
-"""`echoic dashboard`: a running server in a browser."""
+"""`echoic dashboard`: a running server in a browser.
+
+What serves the page is imported when there is a page: it takes a third as long as the rest of the
+command line, which every command would wait for.
+"""
 
 import signal
 import threading
-import webbrowser
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -12,9 +15,11 @@ from echoic.cli.ask import UNREACHABLE, client_options, unreachable
 from echoic.cli.console import fail, say
 from echoic.cli.options import Address, Ca, Certificate, Key, ServerName, TokenFile
 from echoic.cli.text import why
-from echoic.views.web.items import Items
-from echoic.views.web.lookout import Lookout
-from echoic.views.web.server import WebServer
+
+if TYPE_CHECKING:
+    from echoic.views.web.items import Items
+    from echoic.views.web.lookout import Lookout
+    from echoic.views.web.server import WebServer
 
 __all__ = ["dashboard"]
 
@@ -50,6 +55,9 @@ def dashboard(  # noqa: PLR0913 - one argument for each option
     Standard output gets one line, the page's address. Ctrl-C ends it. The server is looked at once
     per interval, however many browsers look at the page, and need not be there all the time.
     """
+    from echoic.views.web.items import Items  # noqa: PLC0415 - see above
+    from echoic.views.web.lookout import Lookout  # noqa: PLC0415
+
     options = client_options(token_file, ca, certificate, key, server_name)
     try:
         watch = echoic.Watch(address, **options)
@@ -64,6 +72,8 @@ def dashboard(  # noqa: PLR0913 - one argument for each option
                 typer.echo(page.url)
                 say("Ctrl-C ends it")
                 if open_:
+                    import webbrowser  # noqa: PLC0415
+
                     webbrowser.open(page.url)
                 threading.Event().wait()
     except KeyboardInterrupt:
@@ -71,8 +81,12 @@ def dashboard(  # noqa: PLR0913 - one argument for each option
         return
 
 
-def open_page(lookout: Lookout, items: Items, host: str, port: int, insecure: bool) -> WebServer:
+def open_page(
+    lookout: "Lookout", items: "Items", host: str, port: int, insecure: bool
+) -> "WebServer":
     """Listen for browsers."""
+    from echoic.views.web.server import WebServer  # noqa: PLC0415
+
     try:
         return WebServer(lookout, items, host=host, port=port, insecure=insecure)
     except OSError as error:

@@ -27,6 +27,7 @@ from echoic._native import (
     compute_upgo,
     compute_vtrace,
     pack_sequences,
+    plan_micro_batches,
     plan_packing,
 )
 from echoic.primitives.value_normalizer import ValueNormalizer
@@ -55,5 +56,6 @@ __all__ = [
     "compute_upgo",
     "compute_vtrace",
     "pack_sequences",
+    "plan_micro_batches",
     "plan_packing",
 ]

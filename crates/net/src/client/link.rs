@@ -11,6 +11,7 @@ use crate::transport::{Dial, Link};
 use crate::wire::frame::{HEADER_BYTES, Header, kind};
 use crate::wire::handshake::{self, Challenge, Hello, Open, Refused, Welcome};
 use crate::wire::observed::MAX_OBSERVED;
+use crate::wire::tables::MAX_REQUEST;
 use crate::wire::{PREFACE_BYTES, VERSION, WireError, preface, read_preface};
 
 /// Why no connection came to stand.
@@ -182,6 +183,7 @@ impl Opening {
                 let limit = match header.kind {
                     kind::WELCOME => handshake::MAX_WELCOME,
                     kind::OBSERVED => MAX_OBSERVED,
+                    kind::ROLLOUT_TABLES => MAX_REQUEST,
                     _ => handshake::MAX_PAYLOAD,
                 };
                 if header.len > limit {
@@ -229,7 +231,7 @@ impl Opening {
 }
 
 /// What to make of a frame that is not the one expected: a refusal, or nonsense.
-fn not_that(header: Header, payload: &[u8], expected: &'static str) -> LinkError {
+pub(super) fn not_that(header: Header, payload: &[u8], expected: &'static str) -> LinkError {
     if header.kind != kind::REFUSED {
         return WireError::Unexpected { expected, got: header.kind }.into();
     }

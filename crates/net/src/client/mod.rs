@@ -16,9 +16,11 @@ mod link;
 #[cfg(target_os = "linux")]
 pub mod memory;
 mod probe;
+pub mod rollouts;
 mod samples;
 pub mod tables;
 mod watch;
+pub mod weights;
 
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering, fence};

@@ -7,6 +7,7 @@
 mod endpoint;
 mod numbers;
 mod request;
+mod rollouts;
 mod text;
 
 pub use endpoint::{Endpoint, EndpointError};

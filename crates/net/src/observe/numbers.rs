@@ -7,6 +7,7 @@ use echoic_replay::limiter::Parameters;
 use echoic_replay::table::saved::Past;
 use echoic_replay::table::spread::{Spread, Spreads, count_bounds, priority_bounds};
 use echoic_replay::table::{Table, TableInfo, Waits};
+use echoic_replay::weights::WeightsInfo;
 use echoic_replay::{StreamInfo, Summary};
 
 use crate::server::DoorInfo;
@@ -169,6 +170,79 @@ impl Numbers {
             "echoic_stream_hold_seconds",
             "From taking a batch to the end of its last view.",
             &info.hold_time,
+        );
+    }
+
+    /// Adds the numbers of a store of weights.
+    pub fn add_weights(&mut self, info: &WeightsInfo) {
+        self.add_all(
+            Kind::Gauge,
+            &[],
+            [
+                (
+                    "echoic_weights_version",
+                    "The latest version of the weights; 0 before there is one.",
+                    info.version.unwrap_or(0) as f64,
+                ),
+                ("echoic_weights_bytes", "Bytes of the latest.", info.latest_bytes as f64),
+                (
+                    "echoic_weights_held_publications",
+                    "Publications that have memory, those that are being written included.",
+                    info.alive as f64,
+                ),
+                ("echoic_weights_max_publications", "How many may have.", info.most as f64),
+                (
+                    "echoic_weights_subscribers",
+                    "Who is told of weights now.",
+                    info.subscribers as f64,
+                ),
+                (
+                    "echoic_weights_lag_publications",
+                    "How many publications the last of these is behind.",
+                    info.lag as f64,
+                ),
+            ],
+        );
+        self.add_all(
+            Kind::Counter,
+            &[],
+            [
+                (
+                    "echoic_weights_publications_total",
+                    "Publications of weights, versions alone included.",
+                    info.published as f64,
+                ),
+                (
+                    "echoic_weights_versions_only_total",
+                    "Publications of a version alone.",
+                    info.versions_only as f64,
+                ),
+                (
+                    "echoic_weights_published_bytes_total",
+                    "Bytes of weights published.",
+                    info.published_bytes as f64,
+                ),
+                (
+                    "echoic_weights_sent_bytes_total",
+                    "Bytes of weights sent to those who do not share the server's memory.",
+                    info.sent_bytes as f64,
+                ),
+                (
+                    "echoic_weights_saved_bytes_total",
+                    "Bytes of weights that need not be sent, because the receiver had them.",
+                    info.saved_bytes as f64,
+                ),
+                (
+                    "echoic_weights_blocked_publications_total",
+                    "Times that a publisher had to wait because all publications were held.",
+                    info.blocked as f64,
+                ),
+                (
+                    "echoic_weights_blocked_seconds_total",
+                    "For how long publishers did, together.",
+                    info.blocked_time.as_secs_f64(),
+                ),
+            ],
         );
     }
 
@@ -489,7 +563,7 @@ impl Numbers {
     }
 
     /// Adds numbers of one kind, about one thing.
-    fn add_all<const N: usize>(
+    pub(super) fn add_all<const N: usize>(
         &mut self,
         kind: Kind,
         labels: &[(Cow<'static, str>, String)],
@@ -512,7 +586,7 @@ impl Numbers {
         }
     }
 
-    fn add(
+    pub(super) fn add(
         &mut self,
         name: &'static str,
         help: &'static str,

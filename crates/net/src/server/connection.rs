@@ -14,6 +14,7 @@ use echoic_memory::arena::Arena;
 use echoic_replay::{Blocked, Stream};
 
 use super::intake::{Intake, Obstacle};
+use super::kiosk::{Attention, Kiosk};
 use super::meter::ConnectionMeter;
 use super::outbox::Outbox;
 use super::tables::{Context, Desk, Hold, Scribe};
@@ -24,6 +25,7 @@ use crate::wire::handshake::{
     self, Challenge, Hello, Nonce, Open, ProducerId, RefusalCode, Refused,
 };
 use crate::wire::tables::{MAX_REQUEST, Request};
+use crate::wire::weights;
 use crate::wire::{PREFACE_BYTES, VERSION, WireError, preface, read_preface};
 
 /// How much is read at once: much for one system call, and little enough to stay in the cache until it
@@ -96,6 +98,7 @@ enum Phase {
         producer: ProducerId,
         scribe: Box<Scribe>,
     },
+    Weights(Box<Kiosk>),
     /// A probe, or a client that writes into the ring's memory.
     Listening,
     /// Was told why not; its bytes are thrown away until it goes.
@@ -144,6 +147,8 @@ pub(crate) struct Connection {
     outbox: Outbox,
     /// Nothing is read until more of the outbox is sent.
     choked: bool,
+    /// Until all of it is.
+    wants_empty: bool,
     deadline: Option<Instant>,
     last_heard: Instant,
     /// `next` of the last acknowledgement.
@@ -189,6 +194,7 @@ impl Connection {
             wanted: 0,
             outbox: Outbox::default(),
             choked: false,
+            wants_empty: false,
             deadline: Some(now + HANDSHAKE),
             last_heard: now,
             acknowledged: 0,
@@ -252,8 +258,11 @@ impl Connection {
         chunk: usize,
         token: Option<&Token>,
     ) -> Outcome {
-        let of_tables = matches!(self.phase, Phase::Requesting(_) | Phase::Inserting { .. });
-        let read = if of_tables {
+        let in_frames = matches!(
+            self.phase,
+            Phase::Requesting(_) | Phase::Inserting { .. } | Phase::Weights(_)
+        );
+        let read = if in_frames {
             self.read_tables(context, buffer, chunk, token)
         } else {
             self.try_read(buffer, chunk, token)
@@ -330,7 +339,7 @@ impl Connection {
         }
     }
 
-    /// As [`Connection::try_read`], when it is about tables: whole frames are used where they lie.
+    /// As [`Connection::try_read`], when it is about tables or weights: whole frames are used where they lie.
     fn read_tables(
         &mut self,
         context: &Context<'_>,
@@ -344,6 +353,9 @@ impl Connection {
                 self.choked = true;
                 return Ok(Outcome::Choked);
             }
+        }
+        if let Some(outcome) = self.attend(context)? {
+            return Ok(outcome);
         }
         if self.input.len() >= self.wanted && (self.wanted > 0 || !self.input.is_empty()) {
             let mut input = std::mem::take(&mut self.input);
@@ -385,6 +397,48 @@ impl Connection {
         Ok(stop.unwrap_or(Outcome::More))
     }
 
+    /// Goes on with weights; what keeps it from reading more, if something does.
+    fn attend(&mut self, context: &Context<'_>) -> Result<Option<Outcome>, Fault> {
+        loop {
+            let Phase::Weights(kiosk) = &mut self.phase else { return Ok(None) };
+            let attention = kiosk.attend(&mut self.outbox, context.spare, context.most_unsent)?;
+            let publication = match attention {
+                Attention::Idle => return Ok(None),
+                Attention::Busy => return Ok(Some(Outcome::More)),
+                Attention::Full => {
+                    self.choked = true;
+                    return Ok(Some(Outcome::Choked));
+                }
+                Attention::Hand(publication) => publication,
+            };
+            // What was said before goes first: the descriptor comes with the bytes it belongs to.
+            if !self.write() {
+                return Ok(Some(Outcome::Ended(Ending::Gone)));
+            }
+            if self.backlog() > 0 {
+                (self.choked, self.wants_empty) = (true, true);
+                return Ok(Some(Outcome::Choked));
+            }
+            let content = publication.content();
+            let handed = content.and_then(|content| {
+                let (region, (.., file)) = (Kiosk::region(content)?, content.file()?);
+                self.hand_region(region, file).then_some(region.id)
+            });
+            match (&mut self.phase, handed) {
+                (Phase::Weights(kiosk), Some(region)) => kiosk.handed(region),
+                _ => return Ok(Some(Outcome::Ended(Ending::Gone))),
+            }
+        }
+    }
+
+    fn hand_region(&mut self, region: weights::Region, file: BorrowedFd<'_>) -> bool {
+        let mut frame = Vec::new();
+        region.write(&mut frame);
+        // A client asks for one publication at a time, so the socket has room for so few bytes.
+        let sent = self.link.send_with_memory(&frame, file);
+        sent.is_ok_and(|sent| sent == frame.len())
+    }
+
     /// Uses whole frames: how many bytes, and what keeps it from using more that are there.
     fn consume_tables(
         &mut self,
@@ -404,6 +458,7 @@ impl Connection {
             let limit = match &self.phase {
                 Phase::Requesting(_) if header.kind == kind::REQUEST => MAX_REQUEST,
                 Phase::Inserting { .. } => Scribe::most(header.kind).unwrap_or(frame::MAX_CONTROL),
+                Phase::Weights(_) => weights::most(header.kind).unwrap_or(frame::MAX_CONTROL),
                 _ => frame::MAX_CONTROL,
             };
             check_len(header, limit)?;
@@ -415,6 +470,9 @@ impl Connection {
             match &mut self.phase {
                 Phase::Requesting(desk) if header.kind == kind::REQUEST => {
                     desk.take(Request::read(payload)?, context, &mut self.outbox)?;
+                }
+                Phase::Weights(kiosk) if weights::most(header.kind).is_some() => {
+                    kiosk.take(header.kind, payload, &mut self.outbox)?;
                 }
                 Phase::Inserting { scribe, .. } if Scribe::most(header.kind).is_some() => {
                     let before = (scribe.next, scribe.duplicates);
@@ -595,6 +653,7 @@ impl Connection {
                 let expected = match phase {
                     Phase::Requesting(_) => "REQUEST, PING, PONG or GOODBYE",
                     Phase::Inserting { .. } => "a frame of an insert, PING, PONG or GOODBYE",
+                    Phase::Weights(_) => "a frame about weights, PING, PONG or GOODBYE",
                     _ => "DATA, PING, PONG or GOODBYE",
                 };
                 return Err(WireError::Unexpected { expected, got });
@@ -638,6 +697,22 @@ impl Connection {
     pub(crate) fn serve(&mut self) {
         self.phase = Phase::Requesting(Desk::default());
         self.deadline = None;
+    }
+
+    /// Lets a client stay that is told of weights or publishes them.
+    pub(crate) fn offer_weights(&mut self, kiosk: Kiosk) {
+        self.phase = Phase::Weights(Box::new(kiosk));
+        self.deadline = None;
+    }
+
+    /// Whether it is about weights.
+    pub(crate) fn is_of_weights(&self) -> bool {
+        matches!(self.phase, Phase::Weights(_))
+    }
+
+    /// Whether it waits for a place for what it publishes.
+    pub(crate) fn waits_to_publish(&self) -> bool {
+        matches!(&self.phase, Phase::Weights(kiosk) if kiosk.is_waiting())
     }
 
     /// As [`Connection::serve`], for a client that is to have this arena. `false` when it could not be
@@ -835,15 +910,18 @@ impl Connection {
 
     /// Whether it may be read from again because more of its answers are sent; asked once.
     pub(crate) fn is_relieved(&mut self, most_unsent: usize) -> bool {
-        let relieved = self.choked && self.outbox.backlog() < most_unsent;
+        let enough = if self.wants_empty { 1 } else { most_unsent };
+        let relieved = self.choked && self.outbox.backlog() < enough;
         self.choked &= !relieved;
+        self.wants_empty &= !relieved;
         relieved
     }
 
     /// Whether it reads nothing of what it is sent, and that is too much to keep.
     pub(crate) fn is_flooded(&self, most: usize) -> bool {
-        // Of who asks things of tables, no more is read meanwhile.
-        !matches!(self.phase, Phase::Requesting(_)) && self.outbox.backlog() > most
+        // Of who asks things of tables or is sent weights, no more is read meanwhile.
+        !matches!(self.phase, Phase::Requesting(_) | Phase::Weights(_))
+            && self.outbox.backlog() > most
     }
 
     /// How many bytes wait to be sent. A client that reads nothing is not worth memory.
@@ -859,7 +937,11 @@ impl Connection {
         if self.deadline.is_some_and(|deadline| deadline <= now) {
             return Some(if self.is_leaving() { Ending::Gone } else { Ending::Silent });
         }
-        let quiet = matches!(self.phase, Phase::Listening) || self.blocked;
+        let quiet = match &self.phase {
+            Phase::Listening => true,
+            Phase::Weights(kiosk) => kiosk.is_quiet(),
+            _ => self.blocked,
+        };
         (!quiet && now.duration_since(self.last_heard) > patience).then_some(Ending::Silent)
     }
 

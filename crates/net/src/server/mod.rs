@@ -3,7 +3,8 @@
 //! - `worker`: the event loops, of which there is a fixed number whatever the number of clients.
 //! - `connection`: one client, from its first byte on.
 //! - `intake`: from data frames into the ring.
-//! - `tables`: requests and inserts.
+//! - `tables`: requests and inserts. `rollouts`: requests about rollout tables, and who waits for them.
+//!   `kiosk`: weights.
 //! - `bells`: what wakes an event loop. `outbox`: what it has to send.
 //! - `sessions`: what each producer has delivered, so that nothing is stored twice.
 //! - `meter`: the numbers.
@@ -11,8 +12,10 @@
 mod bells;
 mod connection;
 mod intake;
+mod kiosk;
 mod meter;
 mod outbox;
+mod rollouts;
 mod sessions;
 mod tables;
 mod worker;
@@ -28,8 +31,10 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use echoic_replay::Stream;
+use echoic_replay::rollouts::RolloutTable;
 use echoic_replay::table::Tables;
 use echoic_replay::table::saved::Keeper;
+use echoic_replay::weights::WeightStore;
 use tracing::info;
 
 pub use meter::{DoorInfo, Flow};
@@ -45,6 +50,7 @@ use crate::spare::Spare;
 use crate::transport::{Link, Listen};
 use crate::wire::handshake::ProducerId;
 use crate::wire::observed::{Connected, Observation};
+use crate::wire::rollouts::{Entry, check_list as check_rollouts};
 use crate::wire::tables::{TableEntry, check_list};
 
 /// The name of a server's only stream.
@@ -72,6 +78,10 @@ pub struct Served {
     pub stream: Option<Arc<Stream>>,
     /// What clients insert items into and draw them from.
     pub tables: Arc<Tables>,
+    /// What a learner publishes for the workers.
+    pub weights: Option<Arc<WeightStore>>,
+    /// Where clients make groups of rollouts and take batches of them. Names are unique.
+    pub rollouts: Arc<Vec<Arc<RolloutTable>>>,
     /// Who writes the checkpoints that clients ask for.
     pub keeper: Option<Arc<Keeper>>,
     /// Who looks at all of the server for those who watch it; they see nothing without.
@@ -103,6 +113,18 @@ impl fmt::Debug for Observer {
 impl From<Arc<Stream>> for Served {
     fn from(stream: Arc<Stream>) -> Self {
         Self { stream: Some(stream), ..Self::default() }
+    }
+}
+
+impl From<Arc<WeightStore>> for Served {
+    fn from(weights: Arc<WeightStore>) -> Self {
+        Self { weights: Some(weights), ..Self::default() }
+    }
+}
+
+impl From<Arc<RolloutTable>> for Served {
+    fn from(table: Arc<RolloutTable>) -> Self {
+        Self { rollouts: Arc::new(vec![table]), ..Self::default() }
     }
 }
 
@@ -153,7 +175,7 @@ pub enum OpenError {
     )]
     NeedsToken(Address),
     /// The door leads nowhere.
-    #[error("a server needs a stream or a table")]
+    #[error("a server needs a stream, a table, a rollout table or weights")]
     Nothing,
     /// A spec has more than the wire carries, or the list of tables.
     #[error("the spec can't be used over a network: {0}")]
@@ -188,10 +210,13 @@ pub(crate) enum Message {
 pub(crate) struct Shared {
     stream: Option<Arc<Stream>>,
     tables: Arc<Tables>,
+    weights: Option<Arc<WeightStore>>,
+    rollouts: Arc<Vec<Arc<RolloutTable>>>,
     keeper: Option<Arc<Keeper>>,
     observer: Option<Observer>,
     /// How the tables are introduced.
     entries: Vec<TableEntry>,
+    rollout_entries: Vec<Entry>,
     spare: Arc<Spare>,
     /// Whether memory can be handed over to clients, and whether they may write into the ring's.
     hands_over: bool,
@@ -245,6 +270,8 @@ impl Shared {
     fn context<'a>(&'a self, bells: &'a [TableBells], saved: &'a Waker) -> Context<'a> {
         Context {
             tables: &self.tables,
+            rollouts: &self.rollouts,
+            rollout_entries: &self.rollout_entries,
             bells,
             keeper: self.keeper.as_ref(),
             saved,
@@ -274,8 +301,9 @@ impl Server {
         served: impl Into<Served>,
         options: Options,
     ) -> Result<Self, OpenError> {
-        let Served { stream, tables, keeper, observer } = served.into();
-        if stream.is_none() && tables.all().is_empty() {
+        let Served { stream, tables, rollouts, weights, keeper, observer } = served.into();
+        let is_empty = tables.all().is_empty() && rollouts.is_empty();
+        if stream.is_none() && weights.is_none() && is_empty {
             return Err(OpenError::Nothing);
         }
         for (what, least, got) in [
@@ -295,6 +323,8 @@ impl Server {
         }
         let entries: Vec<TableEntry> = tables.all().iter().map(|table| (&**table).into()).collect();
         check_list(&entries)?;
+        let rollout_entries: Vec<Entry> = rollouts.iter().map(|table| (&**table).into()).collect();
+        check_rollouts(&rollout_entries)?;
         let listener = listen.listen()?;
         let address = listener.address();
         if listen.is_public() && options.token.is_none() && !options.insecure {
@@ -315,9 +345,12 @@ impl Server {
                 && stream.as_ref().is_some_and(|stream| stream.share().is_some()),
             stream,
             tables,
+            weights,
+            rollouts,
             keeper,
             observer,
             entries,
+            rollout_entries,
             spare: Spare::new(SPARE_BYTES),
             options,
             meter: Meter::default(),

@@ -23,6 +23,8 @@ use tracing::{debug, info, warn};
 
 use super::bells::{Bell, Rope, TableBells};
 use super::connection::{BUFFER, Connection, Decision, Ending, Outcome, Place};
+use super::kiosk::Kiosk;
+use super::rollouts::Lobby;
 use super::sessions::Sessions;
 use super::{Message, Shared};
 use crate::auth::Side;
@@ -80,7 +82,11 @@ pub(crate) struct Worker {
     bells: Vec<TableBells>,
     /// A checkpoint is written.
     saved: Rope,
+    /// Something has happened to the weights.
+    weights: Rope,
     rows: Vec<Row>,
+    /// Those who wait for rollout tables.
+    lobby: Lobby,
     /// When the first of the parked samples has waited for as long as it may, or before.
     due: Option<Instant>,
     /// Of those who fill the stream, and of those who insert into tables.
@@ -109,7 +115,12 @@ impl Worker {
         let room = Bell::new(&waker);
         let bells: Vec<_> = shared.tables.all().iter().map(|_| TableBells::new(&waker)).collect();
         let rows = bells.iter().map(|_| Row::default()).collect();
+        let lobby = Lobby::new(&shared.rollouts, &waker);
         let now = Instant::now();
+        let weights = Rope::new(&waker);
+        if let Some(store) = &shared.weights {
+            store.wake_later(&weights.waker);
+        }
         Ok(Self {
             index,
             shared,
@@ -127,7 +138,9 @@ impl Worker {
             room,
             bells,
             saved: Rope::new(&waker),
+            weights,
             rows,
+            lobby,
             due: None,
             sessions: Sessions::default(),
             table_sessions: Sessions::default(),
@@ -146,7 +159,8 @@ impl Worker {
     pub(crate) fn run(mut self) {
         let mut events = Events::with_capacity(1024);
         while !self.is_over() {
-            if let Err(error) = self.poll.poll(&mut events, self.timeout())
+            let timeout = self.timeout();
+            if let Err(error) = self.poll.poll(&mut events, timeout)
                 && error.kind() != io::ErrorKind::Interrupted
             {
                 // Nothing can be waited for any more; clients see that we are gone.
@@ -172,12 +186,14 @@ impl Worker {
             }
             self.hear_tables();
             self.hear_keeper();
+            self.hear_weights();
             for _ in 0..self.ready.len() {
                 if let Some(index) = self.ready.pop_front() {
                     self.queued[index] = false;
                     self.take_turn(index);
                 }
             }
+            self.serve_lobby();
             self.expire();
             self.sweep();
             if self.deadline.is_some_and(|deadline| deadline <= Instant::now()) {
@@ -217,7 +233,7 @@ impl Worker {
             && self.connections.iter().flatten().all(|one| late && !one.has_memory())
     }
 
-    fn timeout(&self) -> Option<Duration> {
+    fn timeout(&mut self) -> Option<Duration> {
         if !self.ready.is_empty() {
             return Some(Duration::ZERO);
         }
@@ -226,7 +242,9 @@ impl Worker {
         let now = Instant::now();
         let ends = self.deadline.map(|deadline| [deadline, deadline + FAREWELL]);
         let deadline = ends.into_iter().flatten().find(|end| *end > now);
-        let next = [sweep, self.accept_again, deadline, self.due].into_iter().flatten().min()?;
+        let lobby = self.lobby.next(now);
+        let times = [sweep, self.accept_again, deadline, self.due, lobby];
+        let next = times.into_iter().flatten().min()?;
         Some(next.saturating_duration_since(now))
     }
 
@@ -354,6 +372,7 @@ impl Worker {
                 self.rows[table].sampling.retain(|other| *other != index);
             }
         }
+        self.lobby.forget(index);
         self.free.push(index);
         Some(connection)
     }
@@ -378,6 +397,15 @@ impl Worker {
             self.end(index, &Ending::Gone);
         } else if connection.is_relieved(self.shared.credit_bytes()) {
             self.enqueue(index);
+        }
+        let Some(connection) = self.connections.get_mut(index).and_then(Option::as_mut) else {
+            return;
+        };
+        if connection.backlog() < self.shared.credit_bytes()
+            && let Some((desk, _)) = connection.desk()
+            && desk.counter.was_passed_over()
+        {
+            self.lobby.stir();
         }
     }
 
@@ -463,6 +491,22 @@ impl Worker {
         }
     }
 
+    /// Lets those go on who are told of weights or publish them.
+    fn hear_weights(&mut self) {
+        if !self.weights.bell.heard() {
+            return;
+        }
+        // What happens from here on rings; what happened before is found by those who are let go on.
+        if let Some(store) = &self.shared.weights {
+            store.wake_later(&self.weights.waker);
+        }
+        for index in 0..self.connections.len() {
+            if self.connections[index].as_ref().is_some_and(Connection::is_of_weights) {
+                self.enqueue(index);
+            }
+        }
+    }
+
     /// Takes note of what is kept of what a client of tables has changed, and sees to it that the loop is
     /// woken when more is. `false` when the connection is over, because nothing more is kept.
     fn settle(&mut self, index: usize) -> bool {
@@ -496,12 +540,25 @@ impl Worker {
     /// Takes note of what a client of tables waits for.
     fn enlist(&mut self, index: usize) {
         let Some(connection) = &mut self.connections[index] else { return };
-        let Some((desk, _)) = connection.desk() else { return };
+        let Some((desk, out)) = connection.desk() else { return };
+        self.lobby.receive(index, desk, out);
         for table in desk.enlist() {
             self.rows[table].sampling.push(index);
         }
         if let Some(deadline) = desk.deadline() {
             self.due = Some(self.due.map_or(deadline, |due| due.min(deadline)));
+        }
+    }
+
+    /// Serves those who wait for rollout tables, if something has changed for them.
+    fn serve_lobby(&mut self) {
+        let context = self.shared.context(&self.bells, &self.saved.waker);
+        let mut told = Vec::new();
+        self.lobby.serve(&mut self.connections, &context, &mut told);
+        told.sort_unstable();
+        told.dedup();
+        for index in told {
+            self.write(index);
         }
     }
 
@@ -644,6 +701,12 @@ impl Worker {
                 next = kept;
             }
             (Purpose::Request | Purpose::Gather | Purpose::Watch, _) => connection.serve(),
+            (Purpose::Weights, _) => {
+                if let Some(store) = &self.shared.weights {
+                    let kiosk = Kiosk::new(Arc::clone(store), self.shared.hands_over);
+                    connection.offer_weights(kiosk);
+                }
+            }
             _ => connection.listen(),
         }
         let offer = match (open.purpose, &self.shared.stream) {
@@ -693,13 +756,26 @@ impl Worker {
         if asks_anyone {
             return None;
         }
+        if open.purpose == Purpose::Weights {
+            let text = "the server has no weights to give or to take".to_owned();
+            return match &self.shared.weights {
+                None => Some((RefusalCode::Stream, text)),
+                Some(store) => store.is_closed().then_some(closing),
+            };
+        }
         if open.purpose.is_of_tables() {
             if open.purpose == Purpose::Gather && !self.shared.hands_over {
                 let text = "this address hands over no memory; use shm://".to_owned();
                 return Some((RefusalCode::Memory, text));
             }
-            let text = "the server has no tables, only a stream".to_owned();
-            return self.shared.tables.all().is_empty().then_some((RefusalCode::Stream, text));
+            let text = match (self.shared.tables.all(), &**self.shared.rollouts) {
+                ([], []) => "the server has no tables, only a stream",
+                ([], _) if open.purpose == Purpose::Insert => {
+                    "the server has no tables that items are inserted into, only rollout tables"
+                }
+                _ => return None,
+            };
+            return Some((RefusalCode::Stream, text.to_owned()));
         }
         let Some(stream) = &self.shared.stream else {
             let text = "the server has no stream, only tables".to_owned();
@@ -829,10 +905,15 @@ impl Worker {
             if self.full.is_some() || self.queued[index] {
                 connection.excuse(now);
             }
+            let waits = connection.waits_to_publish();
             if let Some(ending) = connection.overdue(now, heartbeat * 3) {
                 self.end(index, &ending);
             } else if speak {
                 self.write(index);
+            }
+            if waits {
+                // It may have waited for long enough.
+                self.enqueue(index);
             }
         }
     }

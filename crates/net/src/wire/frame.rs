@@ -70,6 +70,38 @@ pub mod kind {
     pub const RELEASE: u8 = 44;
     /// Server: all that there is to see of it.
     pub const OBSERVED: u8 = 45;
+    /// Server: its rollout tables.
+    pub const ROLLOUT_TABLES: u8 = 46;
+    /// Server: what came of changes of a rollout table.
+    pub const ROLLOUT_OUTCOMES: u8 = 47;
+    /// Server: a share of a batch of rollouts.
+    pub const ROLLOUT_BATCH: u8 = 48;
+    /// Server: a share of a batch of rollouts, whose arrays are in the client's arena.
+    pub const ROLLOUT_PLACED: u8 = 49;
+    /// Server: the numbers of a rollout table.
+    pub const ROLLOUT_NUMBERS: u8 = 50;
+    /// Server: why a rollout table did not do something.
+    pub const ROLLOUT_REFUSED: u8 = 51;
+    /// Client: the next publication of weights.
+    pub const WANT: u8 = 60;
+    /// Server: what was published.
+    pub const PUBLICATION: u8 = 61;
+    /// Either: some of its bytes.
+    pub const CHUNK_OF_WEIGHTS: u8 = 62;
+    /// Server: these were all that the client lacks.
+    pub const END: u8 = 63;
+    /// Server: the rest does not come, since there is something newer.
+    pub const CUT: u8 = 64;
+    /// Server: memory comes with this frame.
+    pub const REGION: u8 = 65;
+    /// Client: nobody looks at this publication any more.
+    pub const RELEASE_WEIGHTS: u8 = 66;
+    /// Client: something to be published.
+    pub const PUBLISH: u8 = 67;
+    /// Server: the chunks of it that are not there yet.
+    pub const NEED: u8 = 68;
+    /// Server: what became of it.
+    pub const RECEIPT: u8 = 69;
 }
 
 /// The header of a frame.
@@ -191,16 +223,22 @@ pub enum Stall {
     Ratio,
     /// A table is paused.
     Paused,
+    /// What a rollout table has, or would be made, is or would be too old.
+    Staleness,
+    /// Too few groups of a rollout table are complete.
+    Group,
 }
 
 /// Each at its number on the wire, with its name.
-const STALLS: [(Stall, &str); 6] = [
+const STALLS: [(Stall, &str); 8] = [
     (Stall::None, ""),
     (Stall::Capacity, "CAPACITY"),
     (Stall::Leased, "LEASED"),
     (Stall::MinSize, "MIN_SIZE"),
     (Stall::Ratio, "RATIO"),
     (Stall::Paused, "PAUSED"),
+    (Stall::Staleness, "STALENESS"),
+    (Stall::Group, "GROUP"),
 ];
 
 impl Stall {
@@ -234,6 +272,8 @@ impl Stall {
             Self::MinSize => Some(Reason::MinSize),
             Self::Ratio => Some(Reason::Ratio),
             Self::Paused => Some(Reason::Paused),
+            Self::Staleness => Some(Reason::Staleness),
+            Self::Group => Some(Reason::Group),
         }
     }
 
@@ -250,6 +290,8 @@ impl From<Reason> for Stall {
             Reason::Ratio => Self::Ratio,
             Reason::Paused => Self::Paused,
             Reason::Leased => Self::Leased,
+            Reason::Staleness => Self::Staleness,
+            Reason::Group => Self::Group,
             // Reasons may grow; what has no number yet is a lack of room to the other side.
             _ => Self::Capacity,
         }

@@ -44,7 +44,7 @@ pub enum RefusalCode {
     Auth,
     /// Samples of another kind.
     Spec,
-    /// No stream has this name, or the server has none at all, or no tables.
+    /// No stream has this name, or the server has none at all, or no tables, or no weights.
     Stream,
     /// Too many connections.
     Limit,
@@ -129,6 +129,8 @@ pub enum Purpose {
     Gather,
     /// To watch: as `Request`, of servers without tables too.
     Watch,
+    /// To be told of weights, or to publish them.
+    Weights,
 }
 
 impl Purpose {
@@ -141,6 +143,7 @@ impl Purpose {
             Self::Insert => 5,
             Self::Gather => 6,
             Self::Watch => 7,
+            Self::Weights => 8,
         }
     }
 
@@ -153,6 +156,7 @@ impl Purpose {
             5 => Ok(Self::Insert),
             6 => Ok(Self::Gather),
             7 => Ok(Self::Watch),
+            8 => Ok(Self::Weights),
             got => Err(WireError::Meaningless { field: "purpose", got: got.into() }),
         }
     }
@@ -165,6 +169,7 @@ impl Purpose {
             Self::Request | Self::Gather => "ask",
             Self::Probe => "probe",
             Self::Watch => "watch",
+            Self::Weights => "weights",
         }
     }
 

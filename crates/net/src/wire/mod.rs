@@ -7,6 +7,8 @@
 //! - [`spec`]: the contract of a sample, and what two of them differ in.
 //! - [`observed`]: what is told to those who watch a server.
 //! - [`tables`]: requests, their answers, and items on their way into tables.
+//! - [`weights`]: publications on their way to the workers, and from a learner elsewhere.
+//! - [`rollouts`]: what requests and answers say about rollout tables.
 //!
 //! # Invariants
 //!
@@ -19,8 +21,12 @@ pub mod frame;
 pub mod handshake;
 pub mod observed;
 pub mod reader;
+pub mod rollouts;
 pub mod spec;
 pub mod tables;
+pub mod weights;
+
+use echoic_replay::rollouts::codec::CodecError;
 
 use reader::Reader;
 
@@ -110,9 +116,22 @@ pub enum WireError {
         /// What came.
         got: u64,
     },
+    /// A chunk of weights was changed on its way.
+    #[error("chunk {chunk} of the weights: expected the sum {expected:016x}, got {got:016x}")]
+    Sum {
+        /// Which.
+        chunk: u32,
+        /// The sum that its bytes should have.
+        expected: u64,
+        /// The one that they have.
+        got: u64,
+    },
     /// The spec describes samples that can't be.
     #[error("the spec: {0}")]
     Spec(String),
+    /// Bytes about rollouts that make no sense.
+    #[error("a rollout: {0}")]
+    Rollout(#[from] CodecError),
 }
 
 /// What bytes of another protocol look like, for people.

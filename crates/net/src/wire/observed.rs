@@ -61,7 +61,7 @@ pub struct Connected {
     pub id: u64,
     /// Who is at the other end.
     pub peer: String,
-    /// What for: `"push"`, `"insert"`, `"ask"`, `"watch"` or `"probe"`; nothing before it has said so.
+    /// What for: `"push"`, `"insert"`, `"ask"`, `"watch"`, `"weights"` or `"probe"`; nothing before it has said so.
     pub purpose: Cow<'static, str>,
     /// For how many seconds it has stood.
     pub age: f64,

@@ -76,6 +76,15 @@ impl<'a> Reader<'a> {
         self.array(field).map(u64::from_le_bytes)
     }
 
+    /// A signed number of eight bytes.
+    ///
+    /// # Errors
+    ///
+    /// [`WireError::Truncated`].
+    pub fn i64(&mut self, field: &'static str) -> Result<i64, WireError> {
+        self.array(field).map(i64::from_le_bytes)
+    }
+
     /// A double of eight bytes.
     ///
     /// # Errors

@@ -46,6 +46,7 @@ pub fn add(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(packing::pack_sequences, module)?)?;
     module.add_function(wrap_pyfunction!(packing::plan_packing, module)?)?;
     module.add_function(wrap_pyfunction!(packing::balance_sequences, module)?)?;
+    module.add_function(wrap_pyfunction!(packing::plan_micro_batches, module)?)?;
     module.add_class::<stats::RunningStats>()?;
     module.add_class::<stats::RunningStatsVec>()?;
     Ok(())

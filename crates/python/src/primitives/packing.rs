@@ -1,6 +1,6 @@
 //! Sequences in rows, and on ranks.
 
-use echoic_primitives::packing::{Method, Packing, balance, pack};
+use echoic_primitives::packing::{Cost, Method, MicroBatchError, Packing, Shares, balance, pack};
 use numpy::{PyArrayDescr, PyArrayDescrMethods, PyUntypedArray, PyUntypedArrayMethods};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyTuple};
@@ -17,6 +17,8 @@ const METHODS: [(&str, Method); 3] = [
     ("first_fit", Method::FirstFit),
     ("next_fit", Method::NextFit),
 ];
+
+const COSTS: [(&str, Cost); 2] = [("tokens", Cost::Tokens), ("squared", Cost::Squared)];
 
 type Array<'py> = Bound<'py, PyAny>;
 
@@ -154,22 +156,86 @@ pub fn balance_sequences<'py>(
     equal_counts: bool,
 ) -> PyResult<Array<'py>> {
     let py = lengths.py();
-    let squared = choice(py, "cost", cost, &[("tokens", false), ("squared", true)])?;
-    let ranks = match usize::try_from(n_ranks) {
-        Ok(ranks) if ranks > 0 => ranks,
-        _ => {
-            return Err(argument_error(py, format!("`n_ranks` must be at least 1, got {n_ranks}")));
-        }
-    };
+    let cost = choice(py, "cost", cost, &COSTS)?;
+    let ranks = at_least_one(py, "n_ranks", n_ranks)?;
     let kind = Kind::of(lengths)?;
     let lengths = whole_numbers("lengths", lengths)?;
-    let costs: Vec<u64> = lengths
-        .iter()
-        .map(|length| *length as u64)
-        .map(|length| if squared { length.saturating_mul(length) } else { length })
-        .collect();
+    let costs: Vec<u64> = lengths.iter().map(|length| cost.of(*length)).collect();
     let ranks = py.detach(|| balance(&costs, ranks, equal_counts));
     indices(py, &ranks, kind)
+}
+
+/// Split the sequences of each rank into micro-batches, the same number on every rank.
+///
+/// As few as the method finds: first fit decreasing says how many suffice, and the largest
+/// differencing method whether fewer do. The rank that needs most says how many all have. On each
+/// rank they cost about the same, and the dearest come first, so that ranks which wait for each
+/// other in every micro-batch wait for little.
+///
+/// Args:
+///     lengths: Tokens of each sequence.
+///     ranks: The rank of each, as :func:`balance_sequences` gives it.
+///     n_ranks: How many ranks there are.
+///     max_tokens: How many tokens a micro-batch may have.
+///     cost: What is made equal: the sums of ``"tokens"``, or of ``"squared"`` lengths.
+///     allow_empty: A rank with fewer sequences than micro-batches gets one for each, and empty
+///         ones after them, instead of an error.
+///
+/// Returns:
+///     ``(batches, count)``: the micro-batch of each sequence in its rank, int64, from 0 on; and
+///     how many micro-batches each rank has. The same input always gives the same result.
+///
+/// Raises:
+///     ArgumentError: A sequence is longer than ``max_tokens``; a rank has fewer sequences than
+///         micro-batches; ``ranks`` has another length than ``lengths``, or one that is not there.
+///     DtypeError: Lengths or ranks are not whole numbers.
+///
+/// Examples:
+///     >>> from echoic.primitives import plan_micro_batches
+///     >>> lengths, ranks = [6, 5, 4, 3, 2], [0, 1, 1, 0, 0]
+///     >>> plan_micro_batches(lengths, ranks, 2, 8)
+///     (array([0, 0, 1, 1, 1]), 2)
+#[pyfunction]
+#[pyo3(signature = (
+    lengths, ranks, n_ranks, max_tokens, *, cost="tokens", allow_empty=false,
+))]
+pub fn plan_micro_batches<'py>(
+    lengths: &Bound<'py, PyAny>,
+    ranks: &Bound<'py, PyAny>,
+    n_ranks: i64,
+    max_tokens: i64,
+    cost: &str,
+    allow_empty: bool,
+) -> PyResult<(Array<'py>, usize)> {
+    let py = lengths.py();
+    let cost = choice(py, "cost", cost, &COSTS)?;
+    let rank_count = at_least_one(py, "n_ranks", n_ranks)?;
+    let max_tokens = at_least_one(py, "max_tokens", max_tokens)?;
+    let kind = Kind::of(lengths)?;
+    let lengths = whole_numbers("lengths", lengths)?;
+    let ranks = whole_numbers("ranks", ranks)?;
+    if ranks.len() != lengths.len() {
+        let (got, expected) = (ranks.len(), lengths.len());
+        let text = format!("`ranks` has {got} elements, expected {expected}, as `lengths` has");
+        return Err(argument_error(py, text));
+    }
+    if let Some(at) = ranks.iter().position(|rank| *rank >= rank_count) {
+        let rank = ranks[at];
+        let text = format!("`ranks`[{at}] must be below n_ranks={rank_count}, got {rank}");
+        return Err(argument_error(py, text));
+    }
+    let shares = Shares { lengths: &lengths, ranks: &ranks, rank_count, cost };
+    let split = py.detach(|| shares.micro_batches(max_tokens, allow_empty));
+    let split = split.map_err(|error| {
+        let help = match error {
+            MicroBatchError::TooFew { .. } => {
+                ": balance with equal_counts=True, raise `max_tokens`, or pass allow_empty=True"
+            }
+            _ => "",
+        };
+        argument_error(py, format!("{error}{help}"))
+    })?;
+    Ok((indices(py, &split.batches, kind)?, split.count))
 }
 
 struct Request {
@@ -369,6 +435,13 @@ fn planned(py: Python<'_>, lengths: &[usize], max_len: usize, method: Method) ->
         py.detach(|| pack(lengths, max_len, method))
     };
     packing.map_err(|error| argument_error(py, error.to_string()))
+}
+
+fn at_least_one(py: Python<'_>, name: &str, number: i64) -> PyResult<usize> {
+    match usize::try_from(number) {
+        Ok(number) if number > 0 => Ok(number),
+        _ => Err(argument_error(py, format!("`{name}` must be at least 1, got {number}"))),
+    }
 }
 
 fn row_length(py: Python<'_>, max_len: i64) -> PyResult<usize> {

@@ -175,12 +175,12 @@ impl Head {
         }
     }
 
-    /// Reads it.
+    /// Reads it, of arrays that have at most so many bytes: so no more groups and items are believed than there are.
     ///
     /// # Errors
     ///
     /// [`CodecError`].
-    pub fn take(take: &mut Take<'_>) -> Result<Self, CodecError> {
+    pub fn take(take: &mut Take<'_>, most: usize) -> Result<Self, CodecError> {
         let (lease, lease_ms, target) =
             (take_lease(take)?, take.maybe("lease")?, take.i64("target")?);
         let mut numbers = [0usize; 6];
@@ -194,6 +194,10 @@ impl Head {
         if groups.saturating_mul(8) > take.left() {
             return Err(CodecError::Truncated("groups of a batch"));
         }
+        // Each item has a number in each of its arrays.
+        if items.saturating_mul(8 * ITEM_ARRAYS.len()) > most {
+            return Err(CodecError::Value { field: "items of a batch", got: items as u64 });
+        }
         let mut names = Vec::with_capacity(groups);
         for _ in 0..groups {
             names.push((take.text("key of a group")?, take.text("name of a source")?));
@@ -205,7 +209,7 @@ impl Head {
             if at < blobs.len() || at >= items {
                 return Err(CodecError::Value { field: "place of an item", got: at as u64 });
             }
-            // Those in between have none; there are no more than the items that the sender has told.
+            // Those in between have none.
             blobs.resize(at, Vec::new());
             let count = take.count("number of blobs", super::schema::MAX_BLOBS as u32, 8)?;
             let mut named = Vec::with_capacity(count);
@@ -214,6 +218,7 @@ impl Head {
             }
             blobs.push(named);
         }
+        blobs.resize(items, Vec::new());
         Ok(Self { lease, lease_ms, target, shape, names, blobs })
     }
 }

@@ -18,8 +18,8 @@ pub const REASONS: [Reason; 7] = [
 ];
 
 /// See the [module](self).
-#[derive(Debug, Default)]
-pub(super) struct Idle([Arc<Tally>; REASONS.len()]);
+#[derive(Debug, Clone, Default)]
+pub(super) struct Idle(Arc<[Arc<Tally>; REASONS.len()]>);
 
 /// What was counted: for each of [`REASONS`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -40,12 +40,12 @@ impl Sides {
 
 impl Idle {
     /// A call waits from now on.
-    pub(super) fn begin(&self, reason: Reason) -> Idling<'_> {
-        Idling { idle: self, now: Some((reason, self.tally(reason).begin())) }
+    pub(super) fn begin(&self, reason: Reason) -> Idling {
+        Idling { idle: self.clone(), now: Some((reason, self.tally(reason).begin())) }
     }
 
     fn tally(&self, reason: Reason) -> &Arc<Tally> {
-        let found = REASONS.iter().zip(&self.0).find(|(other, _)| **other == reason);
+        let found = REASONS.iter().zip(&*self.0).find(|(other, _)| **other == reason);
         found.map_or(&self.0[0], |(_, tally)| tally)
     }
 
@@ -54,15 +54,16 @@ impl Idle {
     }
 }
 
-/// A call that waits; dropped when it does no more.
+/// A call that waits; dropped when it does no more. It borrows nothing, so that who waits without a thread can
+/// keep it.
 #[derive(Debug)]
 #[must_use = "a wait ends when this is dropped"]
-pub struct Idling<'a> {
-    idle: &'a Idle,
+pub struct Idling {
+    idle: Idle,
     now: Option<(Reason, Waiting)>,
 }
 
-impl Idling<'_> {
+impl Idling {
     /// Says what it waits for now.
     pub fn because(&mut self, reason: Reason) {
         if self.now.as_ref().is_none_or(|(before, _)| *before != reason) {

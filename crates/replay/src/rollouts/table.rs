@@ -289,7 +289,7 @@ impl RolloutTable {
     }
 
     /// Counts a call of a side among those that wait, until it is dropped.
-    pub fn begin_wait(&self, side: Side, reason: Reason) -> Idling<'_> {
+    pub fn begin_wait(&self, side: Side, reason: Reason) -> Idling {
         let idle = match side {
             Side::Producers => &self.producers_idle,
             Side::Consumers => &self.consumers_idle,
@@ -313,7 +313,7 @@ impl RolloutTable {
     fn attempt(&self, change: &Change, mut wait: Wait<'_, Blocked>) -> Result<Outcome, CallError> {
         let Some(side) = change.side() else { return self.apply(change) };
         let signal = self.signal(side);
-        let mut idling: Option<Idling<'_>> = None;
+        let mut idling: Option<Idling> = None;
         // Who has no time does not wait.
         let end = wait.deadline;
         let may_wait = || end.is_none_or(|end| end > Instant::now());

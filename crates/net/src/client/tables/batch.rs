@@ -75,6 +75,11 @@ impl Incoming {
         self.filled += bytes;
     }
 
+    /// The buffer, and where in it the payload begins and ends.
+    pub(super) fn into_parts(self) -> (Lent, usize, usize) {
+        (self.bytes, self.start, self.start + self.filled)
+    }
+
     /// Reads the head; `spec` is that of the table which was asked for.
     pub(super) fn finish<'a>(
         self,

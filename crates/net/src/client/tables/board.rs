@@ -14,22 +14,30 @@ use std::time::Instant;
 use echoic_memory::arena::{ArenaView, Place};
 use echoic_memory::event::Event;
 use echoic_replay::Spec;
+use echoic_replay::rollouts::RolloutConfig;
+use echoic_replay::rollouts::batch::Form as RolloutForm;
+use echoic_replay::rollouts::ledger::Want;
+use echoic_replay::rollouts::table::RolloutInfo;
 use echoic_replay::table::Form;
 
 use super::batch::{Batch, Incoming};
+use super::outgoing::Outgoing;
 use super::{Listed, TableEntry, TablesError, Waiting, check_same};
 use crate::address::Address;
 use crate::client::courier::Cargo;
 use crate::client::line::Line;
-use crate::client::link::{LinkError, Opening};
+use crate::client::link::{LinkError, Opening, not_that};
 use crate::client::lock;
+use crate::client::rollouts::Delivered;
 use crate::spare::Spare;
 use crate::wire::WireError;
 use crate::wire::frame::{Control, Header, kind};
 use crate::wire::handshake::{Offer, Open, Purpose, Welcome};
+use crate::wire::reader::Reader;
+use crate::wire::rollouts::{Bulk, Changes, DeliveryHead, Entry, Outcomes, Wish};
 use crate::wire::tables::{
     ALIGNMENT, Answer, Area, BatchHead, FailureCode, Layout, MAX_ARENA, MAX_BATCH, MAX_PLACED,
-    MAX_WAITING, Numbers, Operation, Request,
+    MAX_REQUEST, MAX_WAITING, Numbers, Operation, Request,
 };
 
 /// How many samples may be under way: well below what a server has places for.
@@ -41,12 +49,15 @@ const SPARE_BYTES: usize = 64 << 20;
 
 /// What came of a request.
 #[derive(Debug)]
-pub(super) enum Reply {
+pub(in crate::client) enum Reply {
     Batch(Box<Batch>),
     Count(u64),
     Numbers(Vec<Numbers>),
     Path(String),
     Listed(Listed),
+    Outcomes(Outcomes),
+    Delivered(Box<Delivered>),
+    RolloutInfo(Box<RolloutInfo>),
 }
 
 /// Where an answer is put.
@@ -73,15 +84,37 @@ impl Slot {
 
 /// What is asked.
 #[derive(Debug)]
-pub(super) enum Question {
+pub(in crate::client) enum Question {
     /// Written when it is sent: the server is told how much time is left.
     Sample { table: u32, count: u32, deadline: Option<Instant> },
+    /// In the same way, a share of a batch of rollouts.
+    Rollouts { table: u32, want: Want, form: RolloutForm, deadline: Option<Instant> },
+    /// An admit, or a resume.
+    Permit { table: u32, head: Vec<u8>, deadline: Option<Instant> },
+    /// The learner's next version.
+    Version { table: u32, above: i64, deadline: Option<Instant> },
+    /// Changes of a rollout table whose bulk is in memory that is shared with the server. It is written when it is
+    /// sent: after a lost connection, that is other memory.
+    Placed { table: u32, count: u32, head: Vec<u8>, place: Place, len: usize },
     /// Any other.
     Other {
-        frame: Vec<u8>,
+        frame: Arc<Vec<u8>>,
         /// The table whose items are to be the answer, if any are.
         batch_of: Option<u32>,
     },
+}
+
+impl Question {
+    /// Whether the server may have it wait.
+    fn waits(&self) -> bool {
+        matches!(
+            self,
+            Self::Sample { .. }
+                | Self::Rollouts { .. }
+                | Self::Permit { .. }
+                | Self::Version { .. }
+        )
+    }
 }
 
 #[derive(Debug)]
@@ -98,13 +131,14 @@ struct State {
     ids: u64,
     /// By number.
     pending: BTreeMap<u64, Pending>,
+    /// Those that the server may have wait: samples, first of all.
     samples: VecDeque<u64>,
     others: VecDeque<u64>,
-    /// Samples that were sent.
+    /// How many of the former were sent.
     sampling: usize,
     /// Requests that were sent and then given up.
     cancels: Vec<u64>,
-    /// Where the server may still write the answers to some of these.
+    /// Where the server may still write the answers to some of these, or read the rest of them.
     abandoned: HashMap<u64, Place>,
     /// Which server it was last: one that is started anew is another.
     instance: Option<[u8; 16]>,
@@ -112,9 +146,12 @@ struct State {
 
 /// See the [module](self).
 #[derive(Debug, Default)]
-pub(super) struct Board {
+pub(in crate::client) struct Board {
     state: Mutex<State>,
     pub(super) tables: OnceLock<Vec<TableEntry>>,
+    pub(in crate::client) rollouts: OnceLock<Vec<Entry>>,
+    /// Memory that is shared with the server, while it is.
+    arena: Mutex<Option<Arc<ArenaView>>>,
     /// The connection came, went, or ended.
     pub(super) changed: Event,
     /// Whoever brings something is to ring.
@@ -138,16 +175,19 @@ impl Board {
         let id = {
             let state = &mut *lock(&self.state);
             state.ids += 1;
-            let id = state.ids;
-            let question = make(id);
-            match question {
-                Question::Sample { .. } => state.samples.push_back(id),
-                Question::Other { .. } => state.others.push_back(id),
+            state.ids
+        };
+        // A large one is copied here, while others go on.
+        let question = make(id);
+        {
+            let state = &mut *lock(&self.state);
+            match question.waits() {
+                true => state.samples.push_back(id),
+                false => state.others.push_back(id),
             }
             let pending = Pending { question, slot: Arc::clone(&slot), sent: false, place: None };
             state.pending.insert(id, pending);
-            id
-        };
+        }
         self.ring(line);
         (id, slot)
     }
@@ -165,13 +205,17 @@ impl Board {
         {
             let state = &mut *lock(&self.state);
             let Some(pending) = state.pending.remove(&id) else { return };
-            let sample = matches!(pending.question, Question::Sample { .. });
+            let waits = pending.question.waits();
             if !pending.sent {
-                let queue = if sample { &mut state.samples } else { &mut state.others };
+                let queue = if waits { &mut state.samples } else { &mut state.others };
                 queue.retain(|other| *other != id);
                 return;
             }
-            if !sample {
+            if let Question::Placed { place, .. } = pending.question {
+                state.abandoned.insert(id, place);
+                return;
+            }
+            if !waits {
                 return;
             }
             state.sampling -= 1;
@@ -186,7 +230,7 @@ impl Board {
         state.abandoned.remove(&id);
         // Nobody waits for the answer to what was given up.
         let Some(pending) = state.pending.remove(&id) else { return };
-        if matches!(pending.question, Question::Sample { .. }) {
+        if pending.question.waits() {
             state.sampling -= 1;
         }
         pending.slot.fill(reply);
@@ -213,6 +257,12 @@ impl Board {
         state.send_again();
     }
 
+    /// A place for so many bytes in memory that is shared with the server, if there is such memory.
+    pub(in crate::client) fn take_place(&self, len: usize) -> Option<Place> {
+        let arena = lock(&self.arena).clone()?;
+        arena.take(len)
+    }
+
     /// How many requests have no answer.
     pub(super) fn waiting(&self) -> usize {
         lock(&self.state).pending.len()
@@ -237,24 +287,19 @@ impl State {
         for (id, pending) in &mut self.pending {
             pending.sent = false;
             pending.place = None;
-            match pending.question {
-                Question::Sample { .. } => self.samples.push_back(*id),
-                Question::Other { .. } => self.others.push_back(*id),
+            match pending.question.waits() {
+                true => self.samples.push_back(*id),
+                false => self.others.push_back(*id),
             }
         }
     }
 
-    /// Writes requests that wait to be sent; `place` finds room for so many items of a table.
-    fn write(
-        &mut self,
-        out: &mut Vec<u8>,
-        now: Instant,
-        place: impl Fn(u32, u32) -> Option<Place>,
-    ) {
+    /// Writes requests that wait to be sent.
+    fn write(&mut self, out: &mut Outgoing, now: Instant, room: &Room<'_>) {
         for id in self.cancels.drain(..) {
-            Request { id, table: 0, operation: Operation::Cancel }.write(out);
+            out.say(|out| Request { id, table: 0, operation: Operation::Cancel }.write(out));
         }
-        while out.len() < LOAD_BYTES {
+        while out.unsent() < LOAD_BYTES {
             let id = match self.others.pop_front() {
                 None if self.sampling < MAX_SAMPLES => match self.samples.pop_front() {
                     None => return,
@@ -265,22 +310,104 @@ impl State {
             let Some(id) = id else { return };
             let Some(pending) = self.pending.get_mut(&id) else { continue };
             pending.sent = true;
-            match &pending.question {
-                Question::Other { frame, .. } => out.extend_from_slice(frame),
-                Question::Sample { table, count, deadline } => {
-                    self.sampling += 1;
-                    let left = deadline.map(|deadline| deadline.saturating_duration_since(now));
-                    let timeout_ms = left.map(|left| left.as_micros().div_ceil(1000) as u64);
-                    pending.place = place(*table, *count);
-                    let area = pending
-                        .place
-                        .as_ref()
-                        .map(|place| Area { start: place.start() as u64, len: place.len() as u64 });
-                    let operation = Operation::Sample { count: *count, timeout_ms, area };
-                    Request { id, table: *table, operation }.write(out);
+            self.sampling += usize::from(pending.question.waits());
+            let left = |deadline: &Option<Instant>| {
+                let left = deadline.map(|deadline| deadline.saturating_duration_since(now));
+                left.map(|left| left.as_micros().div_ceil(1000) as u64)
+            };
+            let (table, operation) = match &mut pending.question {
+                Question::Other { frame, .. } => {
+                    out.push(frame);
+                    continue;
                 }
-            }
+                Question::Sample { table, count, deadline } => {
+                    pending.place = room.for_items(*table, *count);
+                    let (timeout_ms, area) = (left(deadline), pending.place.as_ref().map(whole));
+                    (*table, Operation::Sample { count: *count, timeout_ms, area })
+                }
+                Question::Rollouts { table, want, form, deadline } => {
+                    pending.place = room.for_rollouts(*table);
+                    let (timeout_ms, area) = (left(deadline), pending.place.as_ref().map(whole));
+                    let wish = Wish { want: *want, form: *form, timeout_ms, area };
+                    (*table, Operation::RolloutSample(wish))
+                }
+                Question::Permit { table, head, deadline } => {
+                    let bulk = Bulk::Inline((&[]).into());
+                    let head = (&**head).into();
+                    let changes = Changes { timeout_ms: left(deadline), count: 1, head, bulk };
+                    (*table, Operation::RolloutChanges(changes))
+                }
+                Question::Version { table, above, deadline } => {
+                    let (above, timeout_ms) = (*above, left(deadline));
+                    (*table, Operation::RolloutVersion { above, timeout_ms })
+                }
+                Question::Placed { table, count, head, place, len } => {
+                    let is_there = room.keep(place, *len);
+                    if !is_there && head.len() + *len > INLINE_BYTES {
+                        let (slot, error) = (Arc::clone(&pending.slot), too_large(*len));
+                        self.pending.remove(&id);
+                        slot.fill(Err(error));
+                        continue;
+                    }
+                    let bulk = match is_there {
+                        true => Bulk::Area(Area { start: place.start() as u64, len: *len as u64 }),
+                        false => Bulk::Inline((&place[..*len]).into()),
+                    };
+                    let (timeout_ms, head) = (Some(0), (&**head).into());
+                    let changes = Changes { timeout_ms, count: *count, head, bulk };
+                    (*table, Operation::RolloutChanges(changes))
+                }
+            };
+            out.say(|out| Request { id, table, operation }.write(out));
         }
+    }
+}
+
+/// The most bytes of changes, heads and bulk, that are sent over a socket: what fits into a request.
+pub(in crate::client) const INLINE_BYTES: usize = MAX_REQUEST as usize - 64;
+
+/// Why changes of so many bytes can't be sent.
+pub(in crate::client) fn too_large(bytes: usize) -> TablesError {
+    let (limit, got) = (INLINE_BYTES as u64, bytes as u64);
+    WireError::TooLarge { field: "bytes of changes in one request", limit, got }.into()
+}
+
+fn whole(place: &Place) -> Area {
+    Area { start: place.start() as u64, len: place.len() as u64 }
+}
+
+/// Where answers may go.
+struct Room<'a> {
+    arena: Option<&'a Arc<ArenaView>>,
+    tables: &'a [TableEntry],
+    /// The most bytes that an item had in a batch of each table.
+    item_bytes: &'a [usize],
+    /// The most bytes that a share of a batch had of each rollout table.
+    share_bytes: &'a [usize],
+}
+
+impl Room<'_> {
+    /// Room in the arena for so many items, if they have many bytes.
+    fn for_items(&self, table: u32, count: u32) -> Option<Place> {
+        let (arena, number) = (self.arena?, table as usize);
+        place(arena, self.tables.get(number)?, self.item_bytes.get(number).copied(), count)
+    }
+
+    /// Room for a share of a batch: one is about as large as another.
+    fn for_rollouts(&self, table: u32) -> Option<Place> {
+        let bytes = self.share_bytes.get(table as usize)?.checked_mul(5)? / 4;
+        if bytes < PLACE_BYTES { None } else { self.arena?.take(bytes) }
+    }
+
+    /// Sees to it that the first bytes of a place are in the memory that is shared now; whether they are.
+    fn keep(&self, place: &mut Place, len: usize) -> bool {
+        let Some(arena) = self.arena else { return false };
+        if !place.is_in(arena) {
+            let Some(mut other) = arena.take(len) else { return false };
+            other[..len].copy_from_slice(&place[..len]);
+            *place = other;
+        }
+        true
     }
 }
 
@@ -289,20 +416,50 @@ pub(super) struct Errands {
     board: Arc<Board>,
     line: Arc<Line>,
     spare: Arc<Spare>,
-    out: Vec<u8>,
-    sent: usize,
-    incoming: Option<Incoming>,
+    out: Outgoing,
+    /// A payload that is read, and the type of its frame.
+    incoming: Option<(u8, Incoming)>,
     /// Memory that the server writes batches into, if it is on this machine.
     arena: Option<Arc<ArenaView>>,
     /// The most bytes that an item had in a batch of each table.
     item_bytes: Vec<usize>,
+    /// The most bytes that a share of a batch had of each rollout table.
+    share_bytes: Vec<usize>,
+    /// Whether it is about rollout tables.
+    wants_rollouts: bool,
 }
 
 impl Errands {
-    pub(super) fn new(board: Arc<Board>, line: Arc<Line>) -> Self {
-        let spare = Spare::new(SPARE_BYTES);
-        let (out, item_bytes) = (Vec::new(), Vec::new());
-        Self { board, line, spare, out, sent: 0, incoming: None, arena: None, item_bytes }
+    fn receive_arena(&mut self, opening: &mut Opening) -> Result<(), LinkError> {
+        if !self.wants_arena() {
+            return Ok(());
+        }
+        let (header, payload) = opening.frame()?;
+        let Control::Memory { layout: [bytes, ..], .. } = Control::read(header, &payload)? else {
+            return Err(WireError::Unexpected { expected: "MEMORY", got: header.kind }.into());
+        };
+        let missing = || LinkError::Lost("the server sent no memory".into());
+        let file = opening.memory.take().ok_or_else(missing)?;
+        let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
+        let arena = ArenaView::attach(file, bytes);
+        let arena = arena.map_err(|error| LinkError::Memory(error.to_string()))?;
+        *lock(&self.board.arena) = Some(Arc::clone(&arena));
+        self.arena = Some(arena);
+        Ok(())
+    }
+
+    pub(super) fn new(board: Arc<Board>, line: Arc<Line>, wants_rollouts: bool) -> Self {
+        Self {
+            board,
+            line,
+            spare: Spare::new(SPARE_BYTES),
+            out: Outgoing::default(),
+            incoming: None,
+            arena: None,
+            item_bytes: Vec::new(),
+            share_bytes: Vec::new(),
+            wants_rollouts,
+        }
     }
 
     /// Whether the server is to hand over an arena.
@@ -315,12 +472,57 @@ impl Errands {
         let number = match lock(&self.board.state).pending.get(&id)?.question {
             Question::Sample { table, .. } => table,
             Question::Other { batch_of, .. } => batch_of?,
+            _ => return None,
         };
         let table = self.board.tables.get()?.get(number as usize)?;
         Some(match &table.form {
             Form::Rows(spec) => (number as usize, Some(spec)),
             Form::Trajectories(_) => (number as usize, None),
         })
+    }
+
+    /// The rollout table that a share was asked of, if it was asked.
+    fn rollouts_of(&self, id: u64) -> Option<(usize, &RolloutConfig)> {
+        let number = match lock(&self.board.state).pending.get(&id)?.question {
+            Question::Rollouts { table, .. } => table as usize,
+            _ => return None,
+        };
+        Some((number, &self.board.rollouts.get()?.get(number)?.config))
+    }
+
+    /// Hands over a share, and learns from it how large the next one may be.
+    fn deliver(&mut self, id: u64, delivered: Delivered) {
+        if let Some((table, _)) = self.rollouts_of(id) {
+            if self.share_bytes.len() <= table {
+                self.share_bytes.resize(table + 1, 0);
+            }
+            self.share_bytes[table] = self.share_bytes[table].max(delivered.bytes().len());
+        }
+        self.board.answer(id, Ok(Reply::Delivered(Box::new(delivered))));
+    }
+
+    /// Learns which rollout tables there are. They must be those that there were.
+    fn ask_for_rollouts(&self, opening: &mut Opening) -> Result<(), LinkError> {
+        let mut ask = Vec::new();
+        Request { id: 0, table: 0, operation: Operation::RolloutList }.write(&mut ask);
+        opening.send(&ask)?;
+        let entries = loop {
+            let (header, payload) = opening.frame()?;
+            match header.kind {
+                kind::PING | kind::PONG => {}
+                kind::ROLLOUT_TABLES => match Answer::read(header, &payload)? {
+                    Answer::RolloutTables { entries, .. } => break entries,
+                    _ => return Ok(()),
+                },
+                kind::GOODBYE => return Err(LinkError::Lost("the server is closing".into())),
+                _ => return Err(not_that(header, &payload, "ROLLOUT_TABLES")),
+            }
+        };
+        if *self.board.rollouts.get_or_init(|| entries.clone()) == entries {
+            return Ok(());
+        }
+        let text = "the server's rollout tables are not those that it had before; connect anew";
+        Err(WireError::Spec(text.into()).into())
     }
 
     /// Learns from a batch how large the next one may be.
@@ -371,25 +573,14 @@ impl Cargo for Errands {
         let known = self.board.tables.get_or_init(|| tables.clone());
         check_same(known, &tables)?;
         self.out.clear();
-        (self.sent, self.incoming) = (0, None);
+        self.incoming = None;
         self.board.resume(welcome.instance);
         Ok(())
     }
 
     fn receive(&mut self, opening: &mut Opening) -> Result<(), LinkError> {
-        if !self.wants_arena() {
-            return Ok(());
-        }
-        let (header, payload) = opening.frame()?;
-        let Control::Memory { layout: [bytes, ..], .. } = Control::read(header, &payload)? else {
-            return Err(WireError::Unexpected { expected: "MEMORY", got: header.kind }.into());
-        };
-        let missing = || LinkError::Lost("the server sent no memory".into());
-        let file = opening.memory.take().ok_or_else(missing)?;
-        let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
-        let arena = ArenaView::attach(file, bytes);
-        self.arena = Some(arena.map_err(|error| LinkError::Memory(error.to_string()))?);
-        Ok(())
+        self.receive_arena(opening)?;
+        if self.wants_rollouts { self.ask_for_rollouts(opening) } else { Ok(()) }
     }
 
     fn is_delivered(&self) -> bool {
@@ -414,37 +605,37 @@ impl Cargo for Errands {
 
     fn load(&mut self) {
         if !self.is_loaded() {
-            self.out.clear();
-            self.sent = 0;
-            let (arena, tables) = (self.arena.as_ref(), self.board.tables.get());
-            lock(&self.board.state).write(&mut self.out, Instant::now(), |table, count| {
-                let item_bytes = self.item_bytes.get(table as usize).copied();
-                place(arena?, tables?.get(table as usize)?, item_bytes, count)
-            });
+            let room = Room {
+                arena: self.arena.as_ref(),
+                tables: self.board.tables.get().map(Vec::as_slice).unwrap_or_default(),
+                item_bytes: &self.item_bytes,
+                share_bytes: &self.share_bytes,
+            };
+            lock(&self.board.state).write(&mut self.out, Instant::now(), &room);
         }
     }
 
     fn is_loaded(&self) -> bool {
-        self.sent < self.out.len()
+        self.out.unsent() > 0
     }
 
     fn is_inside_frame(&self) -> bool {
         // It may be between two frames; what waits for that waits for a moment longer.
-        self.sent > 0 && self.is_loaded()
+        self.out.is_inside()
     }
 
     fn pieces<'a>(&'a self, pieces: &mut Vec<IoSlice<'a>>) {
-        pieces.push(IoSlice::new(&self.out[self.sent..]));
+        self.out.slices(pieces);
     }
 
     fn sent(&mut self, bytes: usize, _now: Instant) {
-        self.sent += bytes;
+        self.out.forget(bytes);
     }
 
     fn limit(&self, kind: u8) -> Option<u32> {
         match kind {
-            kind::BATCH => Some(MAX_BATCH),
-            kind::PLACED => Some(MAX_PLACED),
+            kind::BATCH | kind::ROLLOUT_BATCH => Some(MAX_BATCH),
+            kind::PLACED | kind::ROLLOUT_PLACED => Some(MAX_PLACED),
             kind => Answer::limit(kind),
         }
     }
@@ -464,6 +655,19 @@ impl Cargo for Errands {
             self.board.answer(id, Ok(Reply::Batch(Box::new(batch))));
             return Ok(());
         }
+        if header.kind == kind::ROLLOUT_PLACED {
+            let id = Reader::new(payload).u64("number of a request")?;
+            let Some(place) = self.board.place_of(id) else { return Ok(()) };
+            let Some((_, config)) = self.rollouts_of(id) else { return Ok(()) };
+            let (told, used) = DeliveryHead::read(payload, place.len())?;
+            if used != payload.len() {
+                let extra = payload.len() - used;
+                return Err(WireError::Trailing { frame: "ROLLOUT_PLACED", extra }.into());
+            }
+            let delivered = Delivered::placed(told, place, config)?;
+            self.deliver(id, delivered);
+            return Ok(());
+        }
         let answer = Answer::read(header, payload)?;
         let id = answer.id();
         let reply = match answer {
@@ -471,8 +675,11 @@ impl Cargo for Errands {
             Answer::Numbers { numbers, .. } => Ok(Reply::Numbers(numbers)),
             Answer::Saved { path, .. } => Ok(Reply::Path(path)),
             Answer::Listed { infos, next, .. } => Ok(Reply::Listed(Listed { infos, next })),
-            // It is for those who watch, who have connections of their own.
-            Answer::Observed { .. } => {
+            Answer::RolloutOutcomes { outcomes, .. } => Ok(Reply::Outcomes(outcomes)),
+            Answer::RolloutNumbers { info, .. } => Ok(Reply::RolloutInfo(info)),
+            Answer::RolloutRefused { error, .. } => Err(error.into()),
+            // The one is for those who watch, who have connections of their own; the other came before all else.
+            Answer::Observed { .. } | Answer::RolloutTables { .. } => {
                 let expected = "an answer to a request of this client";
                 return Err(WireError::Unexpected { expected, got: header.kind }.into());
             }
@@ -486,25 +693,33 @@ impl Cargo for Errands {
     }
 
     fn begin_large(&mut self, header: Header) -> bool {
-        if header.kind != kind::BATCH {
+        if !matches!(header.kind, kind::BATCH | kind::ROLLOUT_BATCH) {
             return false;
         }
         let bytes = self.spare.take(header.len as usize + ALIGNMENT);
-        self.incoming = Some(Incoming::new(bytes));
+        self.incoming = Some((header.kind, Incoming::new(bytes)));
         true
     }
 
     fn place(&mut self) -> &mut [u8] {
-        self.incoming.as_mut().map_or(&mut [], Incoming::rest)
+        self.incoming.as_mut().map_or(&mut [], |(_, incoming)| incoming.rest())
     }
 
     fn placed(&mut self, bytes: usize) -> Result<(), LinkError> {
-        let Some(incoming) = &mut self.incoming else { return Ok(()) };
+        let Some((_, incoming)) = &mut self.incoming else { return Ok(()) };
         incoming.fill(bytes);
         if !incoming.rest().is_empty() {
             return Ok(());
         }
-        let Some(incoming) = self.incoming.take() else { return Ok(()) };
+        let Some((kind, incoming)) = self.incoming.take() else { return Ok(()) };
+        if kind == kind::ROLLOUT_BATCH {
+            let (lent, start, end) = incoming.into_parts();
+            let config = |id| self.rollouts_of(id).map(|(_, config)| config);
+            if let Some((id, delivered)) = Delivered::read(lent, start, end, config)? {
+                self.deliver(id, delivered);
+            }
+            return Ok(());
+        }
         if let Some((id, batch)) = incoming.finish(|id| Some(self.table_of(id)?.1))? {
             self.learn(id, &batch);
             self.board.answer(id, Ok(Reply::Batch(Box::new(batch))));

@@ -8,16 +8,18 @@
 //! Each has a connection of its own, so an insert that has to wait keeps no request waiting.
 
 mod batch;
-mod board;
+pub(super) mod board;
 mod freight;
+mod outgoing;
 mod queue;
-mod requests;
+pub(super) mod requests;
 pub mod shards;
 mod writer;
 
 use std::fmt;
 
 use echoic_replay::limiter::Reason;
+use echoic_replay::rollouts::table::CallError;
 use echoic_replay::table::{Form, TableError};
 
 pub use self::batch::Batch;
@@ -83,6 +85,9 @@ pub enum TablesError {
     /// A table would not take it, so it was not sent.
     #[error(transparent)]
     Table(#[from] TableError),
+    /// A rollout table did not do it.
+    #[error(transparent)]
+    Rollout(#[from] CallError),
     /// It has more than the wire carries.
     #[error("it can't be sent: {0}")]
     Wire(#[from] WireError),

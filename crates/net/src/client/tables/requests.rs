@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use echoic_memory::event::Event;
 use echoic_replay::limiter::Parameters;
+use echoic_replay::rollouts::table::RolloutInfo;
 use echoic_replay::stream::{Wait, WaitOver};
 use echoic_replay::table::{Infos, TableError};
 
@@ -16,9 +17,11 @@ use super::board::{Board, Errands, Question, Reply, Slot};
 use super::{Batch, Numbers, TableEntry, TablesError, Waiting, check_priorities, entry, number};
 use crate::address::Address;
 use crate::client::line::Line;
+use crate::client::rollouts::Delivered;
 use crate::client::{Options, courier, lock};
 use crate::transport::Dial;
 use crate::wire::WireError;
+use crate::wire::rollouts::Outcomes;
 use crate::wire::tables::{ALL_TABLES, MAX_ITEMS, MAX_KEYS, MAX_LISTED, Operation, Request};
 
 /// How long a server that must say why a sample timed out is waited for, beyond the timeout itself.
@@ -41,7 +44,7 @@ pub struct Listed {
 /// a `reset` also removes what came in between; there may be a checkpoint more. All others are the same
 /// done twice.
 pub struct Requests {
-    board: Arc<Board>,
+    pub(in crate::client) board: Arc<Board>,
     line: Arc<Line>,
     courier: Mutex<Option<JoinHandle<Errands>>>,
 }
@@ -69,6 +72,10 @@ mod private {
     impl Sealed for Vec<super::Numbers> {}
     impl Sealed for String {}
     impl Sealed for super::Listed {}
+    impl Sealed for super::Outcomes {}
+    impl Sealed for super::Delivered {}
+    impl Sealed for super::RolloutInfo {}
+    impl Sealed for i64 {}
     /// A reply that only this module looks into.
     pub struct Opaque(pub(super) super::Reply);
 }
@@ -103,6 +110,31 @@ impl FromReply for Listed {
     }
 }
 
+impl FromReply for Outcomes {
+    fn of(reply: private::Opaque) -> Option<Self> {
+        if let Reply::Outcomes(outcomes) = reply.0 { Some(outcomes) } else { None }
+    }
+}
+
+impl FromReply for Delivered {
+    fn of(reply: private::Opaque) -> Option<Self> {
+        if let Reply::Delivered(delivered) = reply.0 { Some(*delivered) } else { None }
+    }
+}
+
+impl FromReply for RolloutInfo {
+    fn of(reply: private::Opaque) -> Option<Self> {
+        if let Reply::RolloutInfo(info) = reply.0 { Some(*info) } else { None }
+    }
+}
+
+/// A version of the learner.
+impl FromReply for i64 {
+    fn of(reply: private::Opaque) -> Option<Self> {
+        if let Reply::Count(version) = reply.0 { version.try_into().ok() } else { None }
+    }
+}
+
 /// Waits for `event` until `poll` finds something.
 pub(super) fn wait_for<T>(
     event: &Event,
@@ -123,6 +155,22 @@ pub(super) fn wait_for<T>(
 }
 
 impl<T: FromReply> Ticket<T> {
+    /// As [`Ticket::wait`], of a request that the server answers at the wait's deadline at the latest: that answer,
+    /// which says why there is no other, is waited for a little longer.
+    pub(in crate::client) fn wait_for_reason(
+        &mut self,
+        wait: Wait<'_, Waiting>,
+    ) -> Result<T, TablesError> {
+        let Wait { deadline, tick, on_tick } = wait;
+        match self.wait(Wait { deadline, tick, on_tick: &mut *on_tick }) {
+            Err(TablesError::TimedOut(Waiting::Network)) => {
+                let deadline = deadline.map(|deadline| deadline.max(Instant::now()) + GRACE);
+                self.wait(Wait { deadline, tick, on_tick })
+            }
+            ended => ended,
+        }
+    }
+
     /// Whether the answer is there.
     pub fn is_ready(&self) -> bool {
         self.slot.is_filled() || self.line.is_over()
@@ -188,11 +236,21 @@ impl Requests {
         options: Options,
         wait: Wait<'_, Waiting>,
     ) -> Result<Self, TablesError> {
+        Self::open(dial, options, false, wait)
+    }
+
+    /// As [`Requests::connect`], for who may want to know which rollout tables there are.
+    pub(in crate::client) fn open(
+        dial: Box<dyn Dial>,
+        options: Options,
+        wants_rollouts: bool,
+        wait: Wait<'_, Waiting>,
+    ) -> Result<Self, TablesError> {
         let board = Arc::<Board>::default();
         let noted = Arc::clone(&board);
         let (line, ear) = Line::new(dial, options, move || noted.note_change())?;
         let line = Arc::new(line);
-        let errands = Errands::new(Arc::clone(&board), Arc::clone(&line));
+        let errands = Errands::new(Arc::clone(&board), Arc::clone(&line), wants_rollouts);
         let courier = courier::spawn(&line, ear, errands, |_| {})?;
         let this = Self { board, line, courier: Mutex::new(Some(courier)) };
         wait_for(&this.board.changed, &this.line, wait, || {
@@ -252,7 +310,10 @@ impl Requests {
         self.board.waiting()
     }
 
-    fn ask<T>(&self, make: impl FnOnce(u64) -> Question) -> Result<Ticket<T>, TablesError> {
+    pub(in crate::client) fn ask<T>(
+        &self,
+        make: impl FnOnce(u64) -> Question,
+    ) -> Result<Ticket<T>, TablesError> {
         if let Some(refusal) = self.line.refusal() {
             return Err(refusal.into());
         }
@@ -271,7 +332,7 @@ impl Requests {
         self.ask(|id| {
             let mut frame = Vec::new();
             Request { id, table, operation }.write(&mut frame);
-            Question::Other { frame, batch_of }
+            Question::Other { frame: Arc::new(frame), batch_of }
         })
     }
 
@@ -303,15 +364,7 @@ impl Requests {
         count: usize,
         wait: Wait<'_, Waiting>,
     ) -> Result<Batch, TablesError> {
-        let Wait { deadline, tick, on_tick } = wait;
-        let mut ticket = self.start_sample(table, count, deadline)?;
-        match ticket.wait(Wait { deadline, tick, on_tick: &mut *on_tick }) {
-            Err(TablesError::TimedOut(Waiting::Network)) => {
-                let deadline = deadline.map(|deadline| deadline.max(Instant::now()) + GRACE);
-                ticket.wait(Wait { deadline, tick, on_tick })
-            }
-            ended => ended,
-        }
+        self.start_sample(table, count, wait.deadline)?.wait_for_reason(wait)
     }
 
     /// Asks for a change of priorities: see [`Requests::update_priorities`].

@@ -14,6 +14,7 @@ use echoic_replay::table::{
 use super::Context;
 use crate::server::Observer;
 use crate::server::outbox::Outbox;
+use crate::server::rollouts::Counter;
 use crate::wire::WireError;
 use crate::wire::frame::{HEADER_BYTES, Header, Stall, frame, kind};
 use crate::wire::tables::{
@@ -70,7 +71,9 @@ pub(crate) struct Desk {
     /// Checkpoints that are being written, by the requests for them.
     saving: Vec<(u64, Saved)>,
     /// Where batches may be written to for the client to find them.
-    arena: Option<Arena>,
+    pub(crate) arena: Option<Arena>,
+    /// What is asked of rollout tables.
+    pub(crate) counter: Counter,
 }
 
 impl Desk {
@@ -102,6 +105,10 @@ impl Desk {
         }
         if operation == Operation::Checkpoint {
             return self.begin_checkpoint(id, context, out);
+        }
+        if operation.is_of_rollouts() {
+            let arena = self.arena.as_mut();
+            return self.counter.take(id, number, operation, arena, context, out);
         }
         let Some(table) = context.tables.all().get(number as usize) else {
             unknown(id, number, out);
@@ -167,9 +174,8 @@ impl Desk {
                 answer(id, table, table.get(&keys), None, context, out);
                 return Ok(());
             }
-            Operation::Info | Operation::Cancel | Operation::Checkpoint | Operation::Observe => {
-                Ok(0)
-            }
+            // They are done already.
+            _ => Ok(0),
         };
         match (done, table.receipt().filter(|_| is_kept)) {
             (Ok(count), Some(receipt)) => {
@@ -362,7 +368,7 @@ impl Desk {
         } else if let Some(index) = self.saving.iter().position(|(saving, _)| *saving == id) {
             self.saving.remove(index);
         } else {
-            return;
+            return self.counter.cancel(id);
         }
         refuse(id, FailureCode::Cancelled, Stall::None, "the client gave it up", out);
     }
@@ -443,7 +449,7 @@ fn sample(
 }
 
 /// That an area is inside the arena.
-fn check_area(area: Area, arena: Option<&Arena>) -> Result<(), WireError> {
+pub(crate) fn check_area(area: Area, arena: Option<&Arena>) -> Result<(), WireError> {
     let limit = arena.map_or(0, |arena| arena.bytes() as u64);
     match area.start.checked_add(area.len) {
         Some(end) if end <= limit => Ok(()),

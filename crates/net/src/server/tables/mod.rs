@@ -10,18 +10,23 @@ use std::sync::Arc;
 use std::task::Waker;
 
 use echoic_replay::chunk::ChunkMeter;
+use echoic_replay::rollouts::RolloutTable;
 use echoic_replay::table::saved::Keeper;
 use echoic_replay::table::{Table, Tables};
 
-pub(crate) use self::desk::Desk;
+pub(crate) use self::desk::{Desk, check_area};
 pub(crate) use self::scribe::{Hold, Scribe};
 use super::Observer;
 use super::bells::TableBells;
 use crate::spare::Spare;
+use crate::wire::rollouts::Entry;
 
 /// What connections of one event loop work with.
 pub(crate) struct Context<'a> {
     pub(crate) tables: &'a Tables,
+    /// Rollout tables, and how they are introduced.
+    pub(crate) rollouts: &'a [Arc<RolloutTable>],
+    pub(crate) rollout_entries: &'a [Entry],
     /// Of each table.
     pub(crate) bells: &'a [TableBells],
     /// Who writes checkpoints, and what to ring when one is written.

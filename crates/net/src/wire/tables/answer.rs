@@ -1,14 +1,16 @@
 //! What a server answers, but for batches.
 
 use echoic_replay::limiter::{Counts, Parameters};
+use echoic_replay::rollouts::table::{CallError, RolloutInfo};
 use echoic_replay::table::{Infos, Waits};
 
 use super::entry::MAX_TABLES;
-use super::{MAX_LISTED, MAX_REQUEST};
+use super::{MAX_BATCH, MAX_LISTED, MAX_REQUEST};
 use crate::wire::WireError;
 use crate::wire::frame::{Header, MAX_TEXT, Stall, frame, kind};
 use crate::wire::observed::{MAX_OBSERVED, Observation};
 use crate::wire::reader::{Reader, write_text, write_values};
+use crate::wire::rollouts::{self, Entry, Outcomes};
 
 /// Why a request was not done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -145,6 +147,34 @@ pub enum Answer {
         /// All of it.
         observation: Observation,
     },
+    /// Which rollout tables there are.
+    RolloutTables {
+        /// To which request.
+        id: u64,
+        /// Each.
+        entries: Vec<Entry>,
+    },
+    /// What came of changes of a rollout table; no share of a batch is among it.
+    RolloutOutcomes {
+        /// To which request.
+        id: u64,
+        /// Of each.
+        outcomes: Outcomes,
+    },
+    /// The numbers of a rollout table.
+    RolloutNumbers {
+        /// To which request.
+        id: u64,
+        /// All of them.
+        info: Box<RolloutInfo>,
+    },
+    /// A rollout table did not do it.
+    RolloutRefused {
+        /// To which request.
+        id: u64,
+        /// Why.
+        error: CallError,
+    },
 }
 
 /// Instead of a place: there are no more items.
@@ -237,7 +267,12 @@ impl Answer {
     pub fn limit(kind: u8) -> Option<u32> {
         match kind {
             kind::DONE | kind::FAILED | kind::SAVED => Some(crate::wire::frame::MAX_CONTROL),
-            kind::NUMBERS | kind::LISTED => Some(MAX_REQUEST),
+            kind::NUMBERS | kind::LISTED | kind::ROLLOUT_TABLES | kind::ROLLOUT_NUMBERS => {
+                Some(MAX_REQUEST)
+            }
+            // A group that is gone on with comes with what is there of it.
+            kind::ROLLOUT_OUTCOMES => Some(MAX_BATCH),
+            kind::ROLLOUT_REFUSED => Some(crate::wire::frame::MAX_CONTROL),
             kind::OBSERVED => Some(MAX_OBSERVED),
             _ => None,
         }
@@ -251,7 +286,11 @@ impl Answer {
             | Self::Numbers { id, .. }
             | Self::Saved { id, .. }
             | Self::Listed { id, .. }
-            | Self::Observed { id, .. } => *id,
+            | Self::Observed { id, .. }
+            | Self::RolloutTables { id, .. }
+            | Self::RolloutOutcomes { id, .. }
+            | Self::RolloutNumbers { id, .. }
+            | Self::RolloutRefused { id, .. } => *id,
         }
     }
 
@@ -292,6 +331,22 @@ impl Answer {
             Self::Observed { id, observation } => frame(out, kind::OBSERVED, |out| {
                 out.extend_from_slice(&id.to_le_bytes());
                 observation.write(out);
+            }),
+            Self::RolloutTables { id, entries } => frame(out, kind::ROLLOUT_TABLES, |out| {
+                out.extend_from_slice(&id.to_le_bytes());
+                rollouts::write_list(out, entries);
+            }),
+            Self::RolloutOutcomes { id, outcomes } => frame(out, kind::ROLLOUT_OUTCOMES, |out| {
+                out.extend_from_slice(&id.to_le_bytes());
+                rollouts::write_outcomes(out, outcomes);
+            }),
+            Self::RolloutNumbers { id, info } => frame(out, kind::ROLLOUT_NUMBERS, |out| {
+                out.extend_from_slice(&id.to_le_bytes());
+                rollouts::write_info(out, info);
+            }),
+            Self::RolloutRefused { id, error } => frame(out, kind::ROLLOUT_REFUSED, |out| {
+                out.extend_from_slice(&id.to_le_bytes());
+                rollouts::write_error(out, error);
             }),
         }
     }
@@ -343,6 +398,22 @@ impl Answer {
             kind::OBSERVED => {
                 let observation = Observation::read(&mut reader)?;
                 ("OBSERVED", Self::Observed { id, observation })
+            }
+            kind::ROLLOUT_TABLES => {
+                let entries = rollouts::read_list(&mut reader)?;
+                ("ROLLOUT_TABLES", Self::RolloutTables { id, entries })
+            }
+            kind::ROLLOUT_OUTCOMES => {
+                let outcomes = rollouts::read_outcomes(&mut reader)?;
+                ("ROLLOUT_OUTCOMES", Self::RolloutOutcomes { id, outcomes })
+            }
+            kind::ROLLOUT_NUMBERS => {
+                let info = Box::new(rollouts::read_info(&mut reader)?);
+                ("ROLLOUT_NUMBERS", Self::RolloutNumbers { id, info })
+            }
+            kind::ROLLOUT_REFUSED => {
+                let error = rollouts::read_error(&mut reader)?;
+                ("ROLLOUT_REFUSED", Self::RolloutRefused { id, error })
             }
             got => return Err(WireError::Unexpected { expected: "an answer", got }),
         };

@@ -8,6 +8,7 @@ use super::{MAX_ITEMS, MAX_KEYS, MAX_LISTED};
 use crate::wire::WireError;
 use crate::wire::frame::{frame, kind};
 use crate::wire::reader::{Reader, write_values};
+use crate::wire::rollouts::{Bulk, Changes, MAX_CHANGES, Wish};
 
 /// Instead of one table's number: all of them.
 pub const ALL_TABLES: u32 = u32::MAX;
@@ -82,6 +83,21 @@ pub enum Operation<'a> {
     },
     /// Tell all there is to see of the server; answered by OBSERVED. The table does not matter.
     Observe,
+    /// Tell which rollout tables there are; answered by ROLLOUT_TABLES. The table does not matter.
+    RolloutList,
+    /// Have changes of a rollout table happen; answered by ROLLOUT_OUTCOMES.
+    RolloutChanges(Changes<'a>),
+    /// Take a share of a batch of rollouts; answered by ROLLOUT_BATCH or ROLLOUT_PLACED.
+    RolloutSample(Wish),
+    /// Tell the numbers of a rollout table; answered by ROLLOUT_NUMBERS.
+    RolloutInfo,
+    /// Tell the learner's version once it is above one; answered by DONE, whose count it is.
+    RolloutVersion {
+        /// Which.
+        above: i64,
+        /// How many milliseconds it may wait; for ever, when `None`.
+        timeout_ms: Option<u64>,
+    },
 }
 
 /// Some bytes of an arena.
@@ -105,6 +121,18 @@ pub struct Request<'a> {
 }
 
 impl Operation<'_> {
+    /// Whether it is about rollout tables.
+    pub fn is_of_rollouts(&self) -> bool {
+        matches!(
+            self,
+            Self::RolloutList
+                | Self::RolloutChanges(_)
+                | Self::RolloutSample(_)
+                | Self::RolloutInfo
+                | Self::RolloutVersion { .. }
+        )
+    }
+
     fn number(&self) -> u8 {
         match self {
             Self::Sample { area: None, .. } => 1,
@@ -124,6 +152,13 @@ impl Operation<'_> {
             Self::List { .. } => 14,
             Self::Get { .. } => 15,
             Self::Observe => 17,
+            Self::RolloutList => 18,
+            Self::RolloutChanges(Changes { bulk: Bulk::Inline(_), .. }) => 19,
+            Self::RolloutChanges(Changes { bulk: Bulk::Area(_), .. }) => 20,
+            Self::RolloutSample(Wish { area: None, .. }) => 21,
+            Self::RolloutSample(Wish { area: Some(_), .. }) => 22,
+            Self::RolloutInfo => 23,
+            Self::RolloutVersion { .. } => 24,
         }
     }
 }
@@ -131,6 +166,12 @@ impl Operation<'_> {
 impl Request<'_> {
     /// Appends the frame.
     pub fn write(&self, out: &mut Vec<u8>) {
+        self.write_with(out, |_| {});
+    }
+
+    /// Appends the frame, with what `write` appends at the end of the payload: the bulk of changes, for who has it in
+    /// pieces.
+    pub fn write_with(&self, out: &mut Vec<u8>, write: impl FnOnce(&mut Vec<u8>)) {
         let count = |len: usize| u32::try_from(len).unwrap_or(u32::MAX).to_le_bytes();
         frame(out, kind::REQUEST, |out| {
             out.extend_from_slice(&self.id.to_le_bytes());
@@ -140,10 +181,7 @@ impl Request<'_> {
                 Operation::Sample { count, timeout_ms, area } => {
                     out.extend_from_slice(&count.to_le_bytes());
                     out.extend_from_slice(&timeout_ms.unwrap_or(FOR_EVER).to_le_bytes());
-                    if let Some(Area { start, len }) = area {
-                        out.extend_from_slice(&start.to_le_bytes());
-                        out.extend_from_slice(&len.to_le_bytes());
-                    }
+                    area.iter().for_each(|area| area.write(out));
                 }
                 Operation::Update { keys, priorities } => {
                     out.extend_from_slice(&count(keys.len()));
@@ -171,19 +209,61 @@ impl Request<'_> {
                 | Operation::Info
                 | Operation::Cancel
                 | Operation::Checkpoint
-                | Operation::Observe => {}
+                | Operation::Observe
+                | Operation::RolloutList
+                | Operation::RolloutInfo => {}
+                Operation::RolloutChanges(Changes { timeout_ms, count, head, bulk }) => {
+                    out.extend_from_slice(&timeout_ms.unwrap_or(FOR_EVER).to_le_bytes());
+                    out.extend_from_slice(&count.to_le_bytes());
+                    if let Bulk::Area(area) = bulk {
+                        area.write(out);
+                    }
+                    let len = u32::try_from(head.len()).unwrap_or(u32::MAX);
+                    out.extend_from_slice(&len.to_le_bytes());
+                    out.extend_from_slice(head);
+                    if let Bulk::Inline(bytes) = bulk {
+                        out.extend_from_slice(bytes);
+                    }
+                }
+                Operation::RolloutSample(wish) => {
+                    out.extend_from_slice(&wish.timeout_ms.unwrap_or(FOR_EVER).to_le_bytes());
+                    wish.area.iter().for_each(|area| area.write(out));
+                    wish.write(out);
+                }
+                Operation::RolloutVersion { above, timeout_ms } => {
+                    out.extend_from_slice(&timeout_ms.unwrap_or(FOR_EVER).to_le_bytes());
+                    out.extend_from_slice(&above.to_le_bytes());
+                }
             }
+            write(out);
         });
     }
 }
 
-impl Request<'static> {
+impl Area {
+    fn write(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.start.to_le_bytes());
+        out.extend_from_slice(&self.len.to_le_bytes());
+    }
+
+    fn read(reader: &mut Reader<'_>) -> Result<Self, WireError> {
+        let start = reader.u64("start of an area")?;
+        Ok(Self { start, len: reader.u64("length of an area")? })
+    }
+}
+
+fn read_timeout(reader: &mut Reader<'_>) -> Result<Option<u64>, WireError> {
+    let timeout = reader.u64("timeout")?;
+    Ok((timeout != FOR_EVER).then_some(timeout))
+}
+
+impl<'a> Request<'a> {
     /// Reads the payload.
     ///
     /// # Errors
     ///
     /// Any [`WireError`].
-    pub fn read(payload: &[u8]) -> Result<Self, WireError> {
+    pub fn read(payload: &'a [u8]) -> Result<Self, WireError> {
         let mut reader = Reader::new(payload);
         let id = reader.u64("number of a request")?;
         let number = reader.u8("operation")?;
@@ -191,19 +271,15 @@ impl Request<'static> {
         let items = |reader: &mut Reader<'_>| reader.u32_at_most("number of items", MAX_ITEMS);
         let keys = |reader: &mut Reader<'_>| {
             let count = reader.u32_at_most("number of keys", MAX_KEYS)?;
-            Ok(reader.values("keys", count, u64::from_le_bytes)?.into())
+            Ok::<Cow<'_, [u64]>, WireError>(
+                reader.values("keys", count, u64::from_le_bytes)?.into(),
+            )
         };
         let operation = match number {
             1 | 16 => {
                 let count = items(&mut reader)?;
-                let timeout = reader.u64("timeout")?;
-                let timeout_ms = (timeout != FOR_EVER).then_some(timeout);
-                let area = if number == 16 {
-                    let start = reader.u64("start of an area")?;
-                    Some(Area { start, len: reader.u64("length of an area")? })
-                } else {
-                    None
-                };
+                let timeout_ms = read_timeout(&mut reader)?;
+                let area = (number == 16).then(|| Area::read(&mut reader)).transpose()?;
                 Operation::Sample { count, timeout_ms, area }
             }
             2 => {
@@ -230,6 +306,29 @@ impl Request<'static> {
             }
             15 => Operation::Get { keys: keys(&mut reader)? },
             17 => Operation::Observe,
+            18 => Operation::RolloutList,
+            19 | 20 => {
+                let timeout_ms = read_timeout(&mut reader)?;
+                let count = reader.u32_at_most("number of changes", MAX_CHANGES)?;
+                let area = (number == 20).then(|| Area::read(&mut reader)).transpose()?;
+                let len = reader.u32("length of changes")?;
+                let head = reader.bytes("changes", len as usize)?.into();
+                let bulk = match area {
+                    None => Bulk::Inline(reader.rest().into()),
+                    Some(area) => Bulk::Area(area),
+                };
+                Operation::RolloutChanges(Changes { timeout_ms, count, head, bulk })
+            }
+            21 | 22 => {
+                let timeout_ms = read_timeout(&mut reader)?;
+                let area = (number == 22).then(|| Area::read(&mut reader)).transpose()?;
+                Operation::RolloutSample(Wish::read(&mut reader, timeout_ms, area)?)
+            }
+            23 => Operation::RolloutInfo,
+            24 => {
+                let timeout_ms = read_timeout(&mut reader)?;
+                Operation::RolloutVersion { above: reader.i64("version")?, timeout_ms }
+            }
             got => return Err(WireError::Meaningless { field: "operation", got: got.into() }),
         };
         reader.end("REQUEST")?;

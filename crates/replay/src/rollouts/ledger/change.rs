@@ -1,5 +1,6 @@
 //! What may happen to a ledger, what comes of it, and why not.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
 
@@ -338,7 +339,7 @@ pub enum Refusal {
     #[error("{what} must be {expected}, got {got}")]
     Value {
         /// Which value.
-        what: &'static str,
+        what: Cow<'static, str>,
         /// What it may be.
         expected: String,
         /// What it is.
@@ -353,7 +354,7 @@ pub enum Refusal {
         /// What was named.
         lease: Lease,
         /// What became of it.
-        why: &'static str,
+        why: Cow<'static, str>,
     },
     /// There is no such group, and there never was.
     #[error("group {0} was never admitted")]
@@ -371,5 +372,5 @@ pub(super) fn value(
     expected: impl fmt::Display,
     got: impl fmt::Display,
 ) -> Refusal {
-    Refusal::Value { what, expected: expected.to_string(), got: got.to_string() }
+    Refusal::Value { what: what.into(), expected: expected.to_string(), got: got.to_string() }
 }

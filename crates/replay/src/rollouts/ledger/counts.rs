@@ -57,6 +57,39 @@ pub struct Counts {
     pub resumed: u64,
 }
 
+impl Counts {
+    /// All of them by name.
+    pub fn named(&self) -> [(&'static str, u64); 25] {
+        [
+            ("submitted", self.submitted),
+            ("running", self.running),
+            ("accepted", self.accepted),
+            ("rejected", self.rejected),
+            ("filtered", self.filtered),
+            ("expired", self.expired),
+            ("late", self.late),
+            ("stale", self.stale),
+            ("discarded", self.discarded),
+            ("short", self.short),
+            ("surplus", self.surplus),
+            ("batches", self.batches),
+            ("delivered", self.delivered),
+            ("delivered_tokens", self.delivered_tokens),
+            ("overdue", self.overdue),
+            ("masked_tokens", self.masked_tokens),
+            ("redelivered", self.redelivered),
+            ("acked", self.acked),
+            ("retired", self.retired),
+            ("lost", self.lost),
+            ("expired_leases", self.expired_leases),
+            ("fenced", self.fenced),
+            ("tokens", self.tokens),
+            ("duplicates", self.duplicates),
+            ("resumed", self.resumed),
+        ]
+    }
+}
+
 /// What is counted for each producer by name.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Source {

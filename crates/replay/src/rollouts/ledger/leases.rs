@@ -218,7 +218,7 @@ impl Ledger {
             Some(part) if why.is_empty() => Ok(part),
             _ => {
                 self.counts.fenced += 1;
-                Err(Refusal::Fenced { lease, why })
+                Err(Refusal::Fenced { lease, why: why.into() })
             }
         }
     }

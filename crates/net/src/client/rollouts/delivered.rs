@@ -1,0 +1,88 @@
+//! A share of a batch, as it came.
+
+use echoic_memory::arena::Place;
+use echoic_replay::rollouts::RolloutConfig;
+use echoic_replay::rollouts::batch::Head;
+
+use crate::spare::Lent;
+use crate::wire::WireError;
+use crate::wire::rollouts::DeliveryHead;
+
+/// A share of a batch, in memory of this client or in memory that is shared with the server.
+#[derive(Debug)]
+pub struct Delivered {
+    head: Head,
+    bytes: Bytes,
+    len: usize,
+}
+
+/// Whose the memory is.
+#[derive(Debug)]
+enum Bytes {
+    /// The client's, from a byte on.
+    Lent(Lent, usize),
+    /// The server's, who has written into it.
+    Placed(Place),
+}
+
+impl Delivered {
+    /// A share whose payload was read into a buffer: where it begins there, and where it ends.
+    pub(in crate::client) fn read<'a>(
+        lent: Lent,
+        start: usize,
+        end: usize,
+        config: impl FnOnce(u64) -> Option<&'a RolloutConfig>,
+    ) -> Result<Option<(u64, Self)>, WireError> {
+        let payload = lent.get(start..end).unwrap_or_default();
+        let (told, used) = DeliveryHead::read(payload, payload.len())?;
+        let Some(config) = config(told.id) else { return Ok(None) };
+        let len = told.bytes(config)?;
+        let (first, last) = DeliveryHead::place(used, len)?;
+        if last != payload.len() {
+            let (expected, got) = (last as u64, payload.len() as u64);
+            return Err(WireError::Sequence { field: "length of a batch", expected, got });
+        }
+        let DeliveryHead { id, head } = told;
+        Ok(Some((id, Self { head, bytes: Bytes::Lent(lent, start + first), len })))
+    }
+
+    /// A share whose arrays the server has written at a place.
+    pub(in crate::client) fn placed(
+        told: DeliveryHead,
+        place: Place,
+        config: &RolloutConfig,
+    ) -> Result<Self, WireError> {
+        let (len, limit) = (told.bytes(config)?, place.len());
+        if len > limit {
+            let (limit, got) = (limit as u64, len as u64);
+            return Err(WireError::TooLarge { field: "length of a batch", limit, got });
+        }
+        Ok(Self { head: told.head, bytes: Bytes::Placed(place), len })
+    }
+
+    /// What is told of it beside its arrays.
+    pub fn head(&self) -> &Head {
+        &self.head
+    }
+
+    /// Its arrays, which lie where `head().shape.arrays(config)` says. They begin at a multiple of 64 in memory.
+    pub fn bytes(&self) -> &[u8] {
+        match &self.bytes {
+            Bytes::Lent(lent, start) => &lent[*start..start + self.len],
+            Bytes::Placed(place) => &place[..self.len],
+        }
+    }
+
+    /// As [`Delivered::bytes`].
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        match &mut self.bytes {
+            Bytes::Lent(lent, start) => &mut lent[*start..*start + self.len],
+            Bytes::Placed(place) => &mut place[..self.len],
+        }
+    }
+
+    /// Whether the server has written it where it is, into memory that is shared with it.
+    pub fn is_shared(&self) -> bool {
+        matches!(self.bytes, Bytes::Placed(_))
+    }
+}

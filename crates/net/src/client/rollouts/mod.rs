@@ -1,0 +1,391 @@
+//! Rollout tables of a server, from elsewhere.
+//!
+//! [`Rollouts`] has one connection, which many threads may share: each asks, and waits for its own answer, or asks
+//! for more before it has it. Tokens are copied once on their way out: into the frame that is sent, or, over
+//! `shm://`, into memory that is shared with the server.
+//!
+//! # What is done twice
+//!
+//! A connection that breaks comes back, within the options' `deadline`, and what has no answer is asked again: it may
+//! have been done, and only the answer be lost. Of what is then done twice:
+//!
+//! - an append is taken once, since its segments are numbered. So are a fail, a suspend, a discard: of the second
+//!   fewer groups are true. A publish, a renew, new priorities, a new depth are the same done twice;
+//! - an admit without a key has admitted groups that nobody makes: their permits end with their time to live. With a
+//!   key, the second gets the group of the first. A group whose resume was not heard of is left again in the same way;
+//! - a sample with a lease is delivered again when the lease is over. Without one, its groups are used up;
+//! - an ack or a nack that was heard the first time is refused the second time, as fenced: the lease is over;
+//! - a restore goes back to the same version, and takes back what was delivered in between.
+
+mod delivered;
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Instant;
+
+use echoic_replay::rollouts::batch::Form;
+use echoic_replay::rollouts::ledger::{Change, Want};
+use echoic_replay::rollouts::table::RolloutInfo;
+use echoic_replay::stream::Wait;
+use echoic_replay::table::TableError;
+
+pub use self::delivered::Delivered;
+use super::Options;
+use super::tables::board::{INLINE_BYTES, Question, too_large};
+use super::tables::requests::Requests;
+use super::tables::{TablesError, Ticket, Waiting};
+use crate::address::Address;
+use crate::transport::Dial;
+use crate::wire::WireError;
+use crate::wire::rollouts::{Bulk, Changes, MAX_CHANGES};
+pub use crate::wire::rollouts::{Entry, Outcomes};
+use crate::wire::tables::{Operation, Request};
+
+/// How many bytes of changes are sent in one request, if there are several.
+const REQUEST_BYTES: usize = 8 << 20;
+/// What a bulk needs to be worth a place in shared memory: less is sent as fast.
+const PLACE_BYTES: usize = 16 << 10;
+
+/// Changes as bytes: see [`echoic_replay::rollouts::codec`].
+#[derive(Debug, Clone, Copy)]
+pub struct Encoded<'a> {
+    /// How many, from 1 to 4096.
+    pub count: u32,
+    /// Their heads, one after the other.
+    pub head: &'a [u8],
+    /// Their bulk, in pieces: just those bytes that the heads name, in that order. Together with the heads at most
+    /// 16 MiB, less 64 bytes, where no memory is shared with the server.
+    pub bulk: &'a [&'a [u8]],
+    /// Whether it is one that may be kept waiting: an admit or a resume.
+    pub may_wait: bool,
+}
+
+/// See the [module](self).
+pub struct Rollouts(Requests);
+
+/// Changes that were asked for, and what came of them, once that is known. Dropped, they are given up: what waits on
+/// the server is cancelled; all else may have happened.
+pub struct Calls {
+    tickets: VecDeque<Ticket<Outcomes>>,
+    /// Of the first requests.
+    known: Outcomes,
+    /// The server answers at the deadline at the latest.
+    may_wait: bool,
+}
+
+impl Calls {
+    /// Whether all answers are there.
+    pub fn is_ready(&self) -> bool {
+        self.tickets.iter().all(Ticket::is_ready)
+    }
+
+    /// Waits for the answers. May be called again after the wait timed out or was interrupted.
+    ///
+    /// # Errors
+    ///
+    /// [`TablesError`]; [`TablesError::Rollout`] when the one change that may wait has waited for as long as it may,
+    /// or the table is closed.
+    pub fn wait(&mut self, wait: Wait<'_, Waiting>) -> Result<Outcomes, TablesError> {
+        let Wait { deadline, tick, on_tick } = wait;
+        while let Some(ticket) = self.tickets.front_mut() {
+            let wait = Wait { deadline, tick, on_tick: &mut *on_tick };
+            let mut outcomes = match self.may_wait {
+                true => ticket.wait_for_reason(wait)?,
+                false => ticket.wait(wait)?,
+            };
+            self.known.append(&mut outcomes);
+            self.tickets.pop_front();
+        }
+        Ok(std::mem::take(&mut self.known))
+    }
+}
+
+impl Rollouts {
+    /// Connects, and learns which rollout tables there are.
+    ///
+    /// # Errors
+    ///
+    /// [`TablesError`].
+    pub fn connect(
+        dial: Box<dyn Dial>,
+        options: Options,
+        wait: Wait<'_, Waiting>,
+    ) -> Result<Self, TablesError> {
+        Requests::open(dial, options, true, wait).map(Self)
+    }
+
+    /// The rollout tables of the server; calls name them by their places here.
+    pub fn tables(&self) -> &[Entry] {
+        self.0.board.rollouts.get().map(Vec::as_slice).unwrap_or_default()
+    }
+
+    /// The place of the table with a name.
+    ///
+    /// # Errors
+    ///
+    /// [`TableError::Unknown`], which names those that there are.
+    pub fn table(&self, name: &str) -> Result<u32, TablesError> {
+        let found = self.tables().iter().position(|entry| entry.config.name == name);
+        found
+            .and_then(|found| u32::try_from(found).ok())
+            .ok_or_else(|| self.unknown(name.to_owned()))
+    }
+
+    fn unknown(&self, name: String) -> TablesError {
+        let known = self.tables().iter().map(|entry| entry.config.name.clone()).collect();
+        TableError::Unknown { name, known }.into()
+    }
+
+    fn check(&self, table: u32) -> Result<(), TablesError> {
+        match self.tables().get(table as usize) {
+            Some(_) => Ok(()),
+            None => Err(self.unknown(format!("number {table}"))),
+        }
+    }
+
+    /// Where the server is.
+    pub fn address(&self) -> Address {
+        self.0.address()
+    }
+
+    /// Whether a connection stands.
+    pub fn is_connected(&self) -> bool {
+        self.0.is_connected()
+    }
+
+    /// Whether it has ended for good: it was closed, or gave up.
+    pub fn is_over(&self) -> bool {
+        self.0.is_over()
+    }
+
+    /// How often the server that it came back to was another than before: started anew.
+    pub fn lives(&self) -> u64 {
+        self.0.lives()
+    }
+
+    /// How often it came back.
+    pub fn reconnects(&self) -> u64 {
+        self.0.reconnects()
+    }
+
+    /// Has changes happen, in their order: one that may wait, an admit or a resume, alone; of others as many as you
+    /// like, which are sent in several requests if they have many bytes. A sample is no such change: see
+    /// [`Rollouts::sample`].
+    ///
+    /// # Errors
+    ///
+    /// [`TablesError`]; of the one that may wait, [`TablesError::Rollout`] with what it waited for.
+    pub fn call(
+        &self,
+        table: u32,
+        changes: &[Change],
+        wait: Wait<'_, Waiting>,
+    ) -> Result<Outcomes, TablesError> {
+        self.start_call(table, changes, wait.deadline)?.wait(wait)
+    }
+
+    /// Asks for changes: see [`Rollouts::call`]. The server answers one that may wait at the latest at `deadline`.
+    ///
+    /// # Errors
+    ///
+    /// [`TablesError`] when it can't be asked.
+    pub fn start_call(
+        &self,
+        table: u32,
+        changes: &[Change],
+        deadline: Option<Instant>,
+    ) -> Result<Calls, TablesError> {
+        let may_wait = changes.iter().any(|change| change.side().is_some());
+        let has_sample = changes.iter().any(|change| matches!(change, Change::Sample(_)));
+        if has_sample || (may_wait && changes.len() != 1) {
+            let (field, got) = ("change that waits among others", changes.len() as u64);
+            return Err(WireError::Meaningless { field, got }.into());
+        }
+        self.check(table)?;
+        let mut tickets = VecDeque::new();
+        let (mut head, mut bulk) = (Vec::new(), Vec::new());
+        let (mut count, mut bytes) = (0, 0);
+        for change in changes {
+            let (before, pieces) = (head.len(), bulk.len());
+            let mut len = 0;
+            change.put(&mut head, |piece| {
+                len += piece.len();
+                bulk.push(piece);
+            });
+            len += head.len() - before;
+            if count == MAX_CHANGES || (count > 0 && bytes + len > REQUEST_BYTES) {
+                let encoded =
+                    Encoded { count, head: &head[..before], bulk: &bulk[..pieces], may_wait };
+                tickets.push_back(self.send(table, encoded, deadline)?);
+                head.drain(..before);
+                bulk.drain(..pieces);
+                (count, bytes) = (0, 0);
+            }
+            count += 1;
+            bytes += len;
+        }
+        if count > 0 {
+            let encoded = Encoded { count, head: &head, bulk: &bulk, may_wait };
+            tickets.push_back(self.send(table, encoded, deadline)?);
+        }
+        Ok(Calls { tickets, known: Outcomes::new(), may_wait })
+    }
+
+    /// As [`Rollouts::call`], of changes that are bytes already. They are one request.
+    ///
+    /// # Errors
+    ///
+    /// [`TablesError`].
+    pub fn call_encoded(
+        &self,
+        table: u32,
+        changes: Encoded<'_>,
+        wait: Wait<'_, Waiting>,
+    ) -> Result<Outcomes, TablesError> {
+        self.start_encoded(table, changes, wait.deadline)?.wait(wait)
+    }
+
+    /// As [`Rollouts::start_call`], of changes that are bytes already. They are copied before this returns.
+    ///
+    /// # Errors
+    ///
+    /// [`TablesError`] when it can't be asked.
+    pub fn start_encoded(
+        &self,
+        table: u32,
+        changes: Encoded<'_>,
+        deadline: Option<Instant>,
+    ) -> Result<Calls, TablesError> {
+        self.check(table)?;
+        let Encoded { count, may_wait, .. } = changes;
+        let limit = if may_wait { 1 } else { MAX_CHANGES };
+        if count > limit {
+            let (field, limit, got) = ("number of changes", limit.into(), count.into());
+            return Err(WireError::TooLarge { field, limit, got }.into());
+        }
+        let tickets = VecDeque::from([self.send(table, changes, deadline)?]);
+        Ok(Calls { tickets, known: Outcomes::new(), may_wait })
+    }
+
+    fn send(
+        &self,
+        table: u32,
+        changes: Encoded<'_>,
+        deadline: Option<Instant>,
+    ) -> Result<Ticket<Outcomes>, TablesError> {
+        let Encoded { count, head, bulk, may_wait } = changes;
+        let len = bulk.iter().map(|piece| piece.len()).sum();
+        let place = || if len < PLACE_BYTES { None } else { self.0.board.take_place(len) };
+        if may_wait {
+            return self.0.ask(|_| Question::Permit { table, head: head.to_vec(), deadline });
+        }
+        if let Some(mut place) = place() {
+            let mut rest = &mut place[..len];
+            for piece in bulk {
+                let (here, behind) = rest.split_at_mut(piece.len());
+                here.copy_from_slice(piece);
+                rest = behind;
+            }
+            let head = head.to_vec();
+            return self.0.ask(|_| Question::Placed { table, count, head, place, len });
+        }
+        if head.len() + len > INLINE_BYTES {
+            return Err(too_large(head.len() + len));
+        }
+        self.0.ask(|id| {
+            let mut frame = Vec::with_capacity(64 + head.len() + len);
+            // What is behind the heads is told by the length of the frame, so it is made as if it were there.
+            let (timeout_ms, head) = (Some(0), head.into());
+            let changes = Changes { timeout_ms, count, head, bulk: Bulk::Inline((&[]).into()) };
+            let operation = Operation::RolloutChanges(changes);
+            Request { id, table, operation }.write_with(&mut frame, |out| {
+                bulk.iter().for_each(|piece| out.extend_from_slice(piece));
+            });
+            Question::Other { frame: Arc::new(frame), batch_of: None }
+        })
+    }
+
+    /// Takes a share of a batch, laid out as wanted.
+    ///
+    /// # Errors
+    ///
+    /// [`TablesError`]; [`TablesError::Rollout`] with what it waited for or why it was refused.
+    pub fn sample(
+        &self,
+        table: u32,
+        want: Want,
+        form: Form,
+        wait: Wait<'_, Waiting>,
+    ) -> Result<Delivered, TablesError> {
+        self.start_sample(table, want, form, wait.deadline)?.wait_for_reason(wait)
+    }
+
+    /// Asks for a share of a batch: see [`Rollouts::sample`]. Several may be under way.
+    ///
+    /// # Errors
+    ///
+    /// [`TablesError`] when it can't be asked.
+    pub fn start_sample(
+        &self,
+        table: u32,
+        want: Want,
+        form: Form,
+        deadline: Option<Instant>,
+    ) -> Result<Ticket<Delivered>, TablesError> {
+        self.check(table)?;
+        self.0.ask(|_| Question::Rollouts { table, want, form, deadline })
+    }
+
+    /// The numbers of a table.
+    ///
+    /// # Errors
+    ///
+    /// [`TablesError`].
+    pub fn info(&self, table: u32, wait: Wait<'_, Waiting>) -> Result<RolloutInfo, TablesError> {
+        self.check(table)?;
+        let mut ticket: Ticket<RolloutInfo> = self.0.ask(|id| {
+            let mut frame = Vec::new();
+            Request { id, table, operation: Operation::RolloutInfo }.write(&mut frame);
+            Question::Other { frame: Arc::new(frame), batch_of: None }
+        })?;
+        ticket.wait(wait)
+    }
+
+    /// Waits until the learner's version is above one; which it is.
+    ///
+    /// # Errors
+    ///
+    /// [`TablesError`]; [`TablesError::Rollout`] when it never was.
+    pub fn wait_version(
+        &self,
+        table: u32,
+        above: i64,
+        wait: Wait<'_, Waiting>,
+    ) -> Result<i64, TablesError> {
+        self.start_version(table, above, wait.deadline)?.wait_for_reason(wait)
+    }
+
+    /// Asks for the learner's next version: see [`Rollouts::wait_version`].
+    ///
+    /// # Errors
+    ///
+    /// [`TablesError`] when it can't be asked.
+    pub fn start_version(
+        &self,
+        table: u32,
+        above: i64,
+        deadline: Option<Instant>,
+    ) -> Result<Ticket<i64>, TablesError> {
+        self.check(table)?;
+        self.0.ask(|_| Question::Version { table, above, deadline })
+    }
+
+    /// Ends the connection. What has no answer gets none.
+    ///
+    /// # Errors
+    ///
+    /// [`TablesError`] when it has not ended in time; it will.
+    pub fn close(&self, wait: Wait<'_, Waiting>) -> Result<(), TablesError> {
+        self.0.close(wait)
+    }
+}

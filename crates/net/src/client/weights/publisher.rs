@@ -1,0 +1,305 @@
+//! A learner's end: publishing in the store of a server elsewhere.
+//!
+//! It has no thread. Between two publications nothing is said, and when the connection is found to be gone,
+//! another is made, once.
+
+use std::collections::VecDeque;
+use std::io;
+use std::ops::ControlFlow;
+use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
+
+use echoic_replay::Blocked;
+use echoic_replay::stream::{Wait, WaitOver};
+use echoic_replay::weights::{Content, Publication};
+use rustix::event::{PollFd, PollFlags, poll};
+
+use crate::address::Address;
+use crate::auth::{Token, random};
+use crate::client::link::{LinkError, Opening, timespec};
+use crate::transport::Dial;
+use crate::wire::WireError;
+use crate::wire::frame::{Control, HEADER_BYTES, Header, MAX_CONTROL, kind};
+use crate::wire::handshake::{Open, Purpose, Refused};
+use crate::wire::weights::{self, ChunkOf, Publish, Receipt, check, read_need};
+
+/// How much is written ahead of the link.
+const AHEAD: usize = 1 << 20;
+/// How much longer than the server we wait for what it says.
+const GRACE: Duration = Duration::from_secs(1);
+/// How long an attempt to connect may take.
+const ATTEMPT: Duration = Duration::from_secs(10);
+
+/// Why something was not published.
+#[derive(Debug, Clone, thiserror::Error)]
+#[non_exhaustive]
+pub enum PublishError {
+    /// Publish with a larger version.
+    #[error("versions rise: expected one above {latest}, the latest, got {version}")]
+    Stale {
+        /// What was to be published.
+        version: u64,
+        /// What is.
+        latest: u64,
+    },
+    /// Wait longer: all places were held.
+    #[error("all places for publications are held")]
+    TimedOut,
+    /// The caller's own callback ended the wait.
+    #[error("the wait was interrupted")]
+    Interrupted,
+    /// Nothing more is published there.
+    #[error("the server's store of weights is closed")]
+    Closed,
+    /// The server can't take it.
+    #[error("the server could not take it: {0}")]
+    Failed(String),
+    /// The weights have more than the wire carries.
+    #[error("the weights can't be used over a network: {0}")]
+    Wire(WireError),
+    /// The server can't be reached, or does not want us.
+    #[error("{0}")]
+    Link(LinkError),
+}
+
+/// A connection over which something is published.
+struct Session {
+    opening: Opening,
+    /// Chunks that the server lacks.
+    need: VecDeque<u32>,
+    output: Vec<u8>,
+    sent: usize,
+}
+
+/// See the [module](self).
+pub struct WeightPublisher {
+    dial: Box<dyn Dial>,
+    token: Option<Token>,
+    session: Option<Session>,
+}
+
+impl WeightPublisher {
+    /// A learner that publishes at the server that `dial` reaches, once there is something.
+    pub fn new(dial: Box<dyn Dial>, token: Option<Token>) -> Self {
+        Self { dial, token, session: None }
+    }
+
+    /// Where the server is.
+    pub fn address(&self) -> Address {
+        self.dial.address()
+    }
+
+    /// Connects, if that was not done yet.
+    ///
+    /// # Errors
+    ///
+    /// [`LinkError`].
+    pub fn connect(&mut self, deadline: Instant) -> Result<(), LinkError> {
+        if self.session.is_none() {
+            self.session = Some(Session::new(&*self.dial, self.token.as_ref(), deadline)?);
+        }
+        Ok(())
+    }
+
+    /// Publishes it there.
+    ///
+    /// # Errors
+    ///
+    /// [`PublishError`].
+    pub fn publish(
+        &mut self,
+        publication: &Publication,
+        mut wait: Wait<'_>,
+    ) -> Result<(), PublishError> {
+        if let Some(content) = publication.content() {
+            check(content.plan()).map_err(PublishError::Wire)?;
+        }
+        let again = self.session.is_some();
+        match self.try_publish(publication, &mut wait) {
+            Err(PublishError::Link(error)) if again && error.is_temporary() => {
+                // Nothing was said for long, perhaps, or the server was started anew.
+                match self.try_publish(publication, &mut wait) {
+                    // It was published, only nobody told us.
+                    Err(PublishError::Stale { version, latest }) if version == latest => Ok(()),
+                    result => result,
+                }
+            }
+            result => result,
+        }
+    }
+
+    fn try_publish(
+        &mut self,
+        publication: &Publication,
+        wait: &mut Wait<'_>,
+    ) -> Result<(), PublishError> {
+        let now = Instant::now();
+        let attempt = wait.deadline.map_or(now + ATTEMPT, |deadline| deadline.min(now + ATTEMPT));
+        // To connect takes a moment even when there is none.
+        self.connect(attempt.max(now + GRACE)).map_err(PublishError::Link)?;
+        // Taken out: a connection that is left in the middle is of no use any more.
+        let Some(mut session) = self.session.take() else { return Err(PublishError::Closed) };
+        let left = wait.deadline.map(|deadline| deadline.saturating_duration_since(now));
+        session.begin(publication, left);
+        let deadline = wait.deadline.and_then(|deadline| deadline.checked_add(GRACE));
+        let mut patient = Wait { deadline, tick: wait.tick, on_tick: &mut *wait.on_tick };
+        let talked = patient.until(|until| match session.talk(publication.content(), until) {
+            Ok(Some(receipt)) => ControlFlow::Break(Ok(receipt)),
+            Ok(None) => ControlFlow::Continue(Blocked::Leased),
+            Err(error) => ControlFlow::Break(Err(error)),
+        });
+        let receipt = match talked {
+            Ok(Ok(receipt)) => receipt,
+            Ok(Err(error)) => return Err(PublishError::Link(error)),
+            Err(WaitOver::TimedOut(_)) => return Err(PublishError::TimedOut),
+            Err(WaitOver::Interrupted) => return Err(PublishError::Interrupted),
+        };
+        self.session = Some(session);
+        match receipt {
+            Receipt::Published => Ok(()),
+            Receipt::Stale { latest } => {
+                Err(PublishError::Stale { version: publication.version(), latest })
+            }
+            Receipt::Leased => Err(PublishError::TimedOut),
+            Receipt::Closed => Err(PublishError::Closed),
+            Receipt::Failed(text) => Err(PublishError::Failed(text)),
+        }
+    }
+}
+
+impl Session {
+    fn new(dial: &dyn Dial, token: Option<&Token>, deadline: Instant) -> Result<Self, LinkError> {
+        let open = Open {
+            proof: [0; 32],
+            purpose: Purpose::Weights,
+            producer: random()?,
+            epoch: 0,
+            first: 0,
+            stream: String::new(),
+            spec: None,
+        };
+        let (opening, _) = Opening::new(dial, token, open, deadline)?;
+        Ok(Self { opening, need: VecDeque::new(), output: Vec::new(), sent: 0 })
+    }
+
+    /// Says what is to be published.
+    fn begin(&mut self, publication: &Publication, left: Option<Duration>) {
+        let content = publication.content().map(|content| {
+            let chunks = 0..content.plan().chunks();
+            let sums = chunks.map_while(|index| content.sum(index)).collect();
+            ((**content.plan()).clone(), sums)
+        });
+        let timeout_ms = left.map(|left| left.as_micros().div_ceil(1000) as u64);
+        let version = publication.version();
+        Publish { version, timeout_ms, content }.write(&mut self.output);
+    }
+
+    /// Talks until there is a receipt, or it is too late.
+    fn talk(
+        &mut self,
+        content: Option<&Content>,
+        until: Option<Instant>,
+    ) -> Result<Option<Receipt>, LinkError> {
+        loop {
+            self.load(content);
+            self.send()?;
+            if let Some(receipt) = self.read()? {
+                return Ok(Some(receipt));
+            }
+            if self.output.is_empty() && !self.need.is_empty() {
+                continue;
+            }
+            let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+            if left.is_some_and(|left| left.is_zero()) {
+                return Ok(None);
+            }
+            let link = &self.opening.link;
+            let unsent = !self.output.is_empty() || link.has_unflushed();
+            let flags = if unsent { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN };
+            let mut fds = [PollFd::from_borrowed_fd(link.as_fd(), flags)];
+            match poll(&mut fds, left.map(timespec).as_ref()) {
+                Ok(_) | Err(rustix::io::Errno::INTR) => {}
+                Err(error) => return Err(io::Error::from(error).into()),
+            }
+        }
+    }
+
+    /// Writes chunks that are needed, as many as are worth a few system calls.
+    fn load(&mut self, content: Option<&Content>) {
+        while self.output.len() < AHEAD
+            && let Some(index) = self.need.pop_front()
+        {
+            let at = index as usize;
+            let chunk = content.and_then(|content| Some((content.chunk(at)?, content.sum(at)?)));
+            // What the server needs that there is not is its mistake, which it finds out itself.
+            let Some((bytes, sum)) = chunk else { continue };
+            ChunkOf { index, sum, bytes }.write(&mut self.output);
+        }
+    }
+
+    fn send(&mut self) -> Result<(), LinkError> {
+        while self.sent < self.output.len() {
+            match self.opening.link.write(&self.output[self.sent..]) {
+                Ok(sent) => self.sent += sent,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                // The server may have said why it is gone.
+                Err(error) if error.kind() == io::ErrorKind::BrokenPipe => break,
+                Err(error) => return Err(error.into()),
+            }
+        }
+        self.output.clear();
+        self.sent = 0;
+        match self.opening.link.flush() {
+            Err(error) if error.kind() != io::ErrorKind::WouldBlock => Err(error.into()),
+            _ => Ok(()),
+        }
+    }
+
+    /// Hears what the server has to say; the receipt, if it came.
+    fn read(&mut self) -> Result<Option<Receipt>, LinkError> {
+        let mut bytes = [0; 16 << 10];
+        loop {
+            if let Some(receipt) = self.use_frames()? {
+                return Ok(Some(receipt));
+            }
+            match self.opening.link.read(&mut bytes) {
+                Ok(0) => return Err(LinkError::Lost("the server closed the connection".into())),
+                Ok(read) => self.opening.input.extend_from_slice(&bytes[..read]),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    fn use_frames(&mut self) -> Result<Option<Receipt>, LinkError> {
+        let input = &mut self.opening.input;
+        while let Some(header) = Header::read(input)? {
+            let limit = weights::most(header.kind).unwrap_or(MAX_CONTROL);
+            if header.len > limit {
+                let (limit, got) = (limit.into(), header.len.into());
+                let field = "length of a frame";
+                return Err(WireError::TooLarge { field, limit, got }.into());
+            }
+            let end = HEADER_BYTES + header.len as usize;
+            let Some(payload) = input.get(HEADER_BYTES..end) else { break };
+            let mut receipt = None;
+            match header.kind {
+                kind::NEED => self.need = read_need(payload)?.into(),
+                kind::RECEIPT => receipt = Some(Receipt::read(payload)?),
+                kind::REFUSED => return Err(LinkError::Refused(Refused::read(payload)?)),
+                _ => match Control::read(header, payload)? {
+                    Control::Ping(number) => Control::Pong(number).write(&mut self.output),
+                    Control::Goodbye { text } => return Err(LinkError::Lost(text)),
+                    _ => {}
+                },
+            }
+            input.drain(..end);
+            if receipt.is_some() {
+                return Ok(receipt);
+            }
+        }
+        Ok(None)
+    }
+}

@@ -1,0 +1,230 @@
+//! A store that follows that of a server, and the thread that sees to it.
+//!
+//! The thread asks for the next publication, receives it into a draft of its own store, or maps the server's
+//! memory, and asks again. When the connection breaks, it comes back; what is there stays there meanwhile.
+//!
+//! # Invariants
+//!
+//! 1. Nothing is asked for while the store has no place for it, so nothing waits on its way.
+//! 2. A publication in the server's memory is given back when nobody here has it any more, over the connection
+//!    that it came by, or not at all.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, Weak};
+use std::task::{Wake, Waker};
+use std::time::{Duration, Instant};
+
+use echoic_replay::stream::Wait;
+use echoic_replay::weights::{Publication, WeightStore, WeightsConfig, WeightsError};
+
+use super::talk::Talk;
+use crate::address::Address;
+use crate::client::line::{Ear, Line, State, on_death};
+use crate::client::link::{LinkError, Opening};
+use crate::client::{ClientError, Options, Waiting, lock};
+use crate::transport::Dial;
+use crate::wire::handshake::Purpose;
+
+/// What the thread and those who ask share.
+pub(super) struct Shared {
+    pub(super) line: Line,
+    pub(super) store: Arc<WeightStore>,
+    /// Publications that nobody here has any more: on which connection they came, and their numbers.
+    released: Mutex<Vec<(u64, u64)>>,
+    /// Which connection it is.
+    connection: AtomicU64,
+    /// Bytes received, those of frames' heads included.
+    pub(super) received: AtomicU64,
+}
+
+/// The end of a publication that lies in the server's memory.
+///
+/// The store that has the publication is itself kept by what is shared, so a loan keeps nothing.
+pub(super) struct Loan {
+    pub(super) shared: Weak<Shared>,
+    pub(super) connection: u64,
+    pub(super) serial: u64,
+}
+
+impl Drop for Loan {
+    fn drop(&mut self) {
+        let Some(shared) = self.shared.upgrade() else { return };
+        lock(&shared.released).push((self.connection, self.serial));
+        shared.line.ring();
+    }
+}
+
+/// Rings when the store has changed.
+struct Ring(Weak<Shared>);
+
+impl Wake for Ring {
+    fn wake(self: Arc<Self>) {
+        if let Some(shared) = self.0.upgrade() {
+            shared.line.ring();
+        }
+    }
+}
+
+impl Shared {
+    /// What is to be given back over this connection.
+    pub(super) fn releases(&self) -> Vec<u64> {
+        let connection = self.connection.load(Ordering::Relaxed);
+        let released = std::mem::take(&mut *lock(&self.released));
+        // What came over another connection is not this server's to hear of.
+        released.into_iter().filter(|(of, _)| *of == connection).map(|(_, serial)| serial).collect()
+    }
+
+    pub(super) fn connection(&self) -> u64 {
+        self.connection.load(Ordering::Relaxed)
+    }
+}
+
+/// See the [module](self).
+pub struct WeightSubscriber {
+    shared: Arc<Shared>,
+}
+
+impl WeightSubscriber {
+    /// Follows the weights of the server that `dial` reaches, with at most `most` publications in memory of our
+    /// own. It connects in the background: see [`WeightSubscriber::wait_until_connected`].
+    ///
+    /// # Errors
+    ///
+    /// [`ClientError`].
+    pub fn new(dial: Box<dyn Dial>, options: Options, most: usize) -> Result<Self, ClientError> {
+        let system = |error: std::io::Error| ClientError::System(error.to_string());
+        let config = WeightsConfig { most, shared: false, follows: true };
+        let store = WeightStore::new(config);
+        let store = store.map_err(|error| ClientError::System(error.to_string()))?;
+        let store = Arc::new(store);
+        let told = Arc::clone(&store);
+        let (line, ear) = Line::new(dial, options, move || told.nudge()).map_err(system)?;
+        let shared = Arc::new(Shared {
+            line,
+            store,
+            released: Mutex::default(),
+            connection: AtomicU64::new(0),
+            received: AtomicU64::new(0),
+        });
+        let follower = Arc::clone(&shared);
+        let thread = std::thread::Builder::new().name("echoic-weights".into());
+        let follow = move || {
+            let _mourned = on_death(&follower.line);
+            follow(&follower, &ear);
+            follower.store.close();
+        };
+        thread.spawn(follow).map_err(system)?;
+        Ok(Self { shared })
+    }
+
+    /// Where the server is.
+    pub fn address(&self) -> Address {
+        self.shared.line.dial.address()
+    }
+
+    /// What has come so far.
+    pub fn store(&self) -> &Arc<WeightStore> {
+        &self.shared.store
+    }
+
+    /// Whether a connection stands.
+    pub fn is_connected(&self) -> bool {
+        self.shared.line.stands()
+    }
+
+    /// How often it came back.
+    pub fn returns(&self) -> u64 {
+        self.shared.line.returns()
+    }
+
+    /// Bytes received.
+    pub fn received_bytes(&self) -> u64 {
+        self.shared.received.load(Ordering::Relaxed)
+    }
+
+    /// Waits until the server has accepted this client.
+    ///
+    /// # Errors
+    ///
+    /// [`ClientError`].
+    pub fn wait_until_connected(&self, wait: Wait<'_>) -> Result<(), ClientError> {
+        let line = &self.shared.line;
+        let waited = self.shared.store.wait_for(wait, |_| line.stands().then_some(()));
+        waited.map_err(|error| self.failure(&error))
+    }
+
+    /// Waits until `look` finds something, given the latest publication, if one has come.
+    ///
+    /// # Errors
+    ///
+    /// [`ClientError`].
+    pub fn wait_for<T>(
+        &self,
+        wait: Wait<'_>,
+        look: impl FnMut(Option<&Arc<Publication>>) -> Option<T>,
+    ) -> Result<T, ClientError> {
+        self.shared.store.wait_for(wait, look).map_err(|error| self.failure(&error))
+    }
+
+    fn failure(&self, error: &WeightsError) -> ClientError {
+        let line = &self.shared.line;
+        match error {
+            WeightsError::TimedOut(_) if line.stands() => ClientError::TimedOut(Waiting::Network),
+            WeightsError::TimedOut(_) => ClientError::TimedOut(Waiting::Away),
+            WeightsError::Interrupted => ClientError::Interrupted,
+            _ => line.ending().unwrap_or(ClientError::Closed),
+        }
+    }
+
+    /// Lets go of the server. What has come is there for as long as somebody has it.
+    pub fn close(&self) {
+        self.shared.line.close();
+        self.shared.store.close();
+    }
+}
+
+impl Drop for WeightSubscriber {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+/// The thread's life.
+fn follow(shared: &Arc<Shared>, ear: &Ear) {
+    let waker = Waker::from(Arc::new(Ring(Arc::downgrade(shared))));
+    // What the server has told, and which server that was.
+    let (mut after, mut instance) = (0, None);
+    let state = loop {
+        let attempt = |deadline| match shared.line.is_closing() {
+            true => Ok(None),
+            false => attempt(shared, deadline).map(Some),
+        };
+        let (opening, server, heartbeat) = match shared.line.connect(ear, attempt) {
+            Ok(Some(found)) => found,
+            Ok(None) => break State::Closed,
+            Err(failure) => break State::Failed(failure),
+        };
+        if instance.replace(server) != Some(server) {
+            after = 0;
+        }
+        shared.connection.fetch_add(1, Ordering::Relaxed);
+        let talk = Talk::new(Arc::clone(shared), opening, heartbeat, after);
+        let (ended, last) = talk.run(ear, &waker);
+        after = last;
+        match ended {
+            Ok(()) => break State::Closed,
+            Err(error) if error.is_temporary() => shared.line.set_state(State::Away),
+            Err(error) => break State::Failed(shared.line.failure(error, 0)),
+        }
+    };
+    shared.line.set_state(state);
+}
+
+/// Connects once: the connection, which server it leads to, and how often that wants to hear of us.
+fn attempt(shared: &Shared, deadline: Instant) -> Result<(Opening, [u8; 16], Duration), LinkError> {
+    let token = shared.line.options.token.as_ref();
+    let open = shared.line.open(Purpose::Weights, 0, None);
+    let (opening, welcome) = Opening::new(&*shared.line.dial, token, open, deadline)?;
+    let heartbeat = Duration::from_millis(welcome.heartbeat_ms.max(10).into());
+    Ok((opening, welcome.instance, heartbeat))
+}

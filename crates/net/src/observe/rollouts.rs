@@ -1,0 +1,198 @@
+//! The numbers of rollout tables.
+
+use std::borrow::Cow;
+
+use echoic_replay::rollouts::RolloutTable;
+use echoic_replay::rollouts::idle::{REASONS, Sides};
+use echoic_replay::rollouts::ledger::{Counts, Source, Standing};
+use echoic_replay::rollouts::table::RolloutInfo;
+
+use super::Numbers;
+use crate::wire::observed::Kind;
+
+/// The most producers whose numbers are told by name: those that were admitted most often.
+const MAX_SOURCES: usize = 64;
+
+type Labels = Vec<(Cow<'static, str>, String)>;
+
+impl Numbers {
+    /// Adds the numbers of a rollout table.
+    pub fn add_rollouts(&mut self, table: &RolloutTable) {
+        let RolloutInfo { counts, standing, mut sources, producers, consumers } = table.info();
+        let of: Labels = vec![("table".into(), table.config().name.clone())];
+        self.add_standing(&of, &counts, &standing);
+        self.add_rollout_counts(&of, &counts);
+        self.add_waits(&of, "producer", &producers);
+        self.add_waits(&of, "consumer", &consumers);
+        sources.sort_by_key(|source| std::cmp::Reverse(source.submitted));
+        sources.iter().take(MAX_SOURCES).for_each(|source| self.add_source(&of, source));
+    }
+
+    fn add_standing(&mut self, of: &Labels, counts: &Counts, standing: &Standing) {
+        self.add_all(
+            Kind::Gauge,
+            of,
+            [
+                (
+                    "echoic_rollouts_version",
+                    "The version that the learner published last.",
+                    standing.version as f64,
+                ),
+                (
+                    "echoic_rollouts_target",
+                    "The version that the next batch will update.",
+                    standing.target as f64,
+                ),
+                (
+                    "echoic_rollouts_running_groups",
+                    "Groups that are made, or were left and wait for a producer.",
+                    counts.running as f64,
+                ),
+                (
+                    "echoic_rollouts_queued_groups",
+                    "Groups that are complete, and nobody has them.",
+                    standing.queued as f64,
+                ),
+                (
+                    "echoic_rollouts_leased_groups",
+                    "Groups that are with consumers.",
+                    standing.out as f64,
+                ),
+                (
+                    "echoic_rollouts_suspended_groups",
+                    "Groups that were left by their producers.",
+                    standing.suspended as f64,
+                ),
+                (
+                    "echoic_rollouts_capacity_groups",
+                    "Groups that could be admitted now.",
+                    standing.capacity as f64,
+                ),
+            ],
+        );
+        if let Some(depth) = standing.depth {
+            let (name, help) =
+                ("echoic_rollouts_pipeline_depth", "How many versions ahead groups are admitted.");
+            self.add_all(Kind::Gauge, of, [(name, help, depth.into())]);
+        }
+        if let Some(oldest) = standing.oldest {
+            let lag = (standing.target - oldest) as f64;
+            let (name, help) = (
+                "echoic_rollouts_oldest_lag",
+                "How old the oldest group in the queue is, in versions.",
+            );
+            self.add_all(Kind::Gauge, of, [(name, help, lag)]);
+        }
+    }
+
+    fn add_rollout_counts(&mut self, of: &Labels, counts: &Counts) {
+        for (outcome, count) in [
+            ("submitted", counts.submitted),
+            ("accepted", counts.accepted),
+            ("rejected", counts.rejected),
+            ("filtered", counts.filtered),
+            ("delivered", counts.delivered),
+            ("acked", counts.acked),
+            ("redelivered", counts.redelivered),
+            ("lost", counts.lost),
+            ("retired", counts.retired),
+        ] {
+            let labels = [of.clone(), vec![("outcome".into(), outcome.to_owned())]].concat();
+            let help = "Groups since the table was new, by what became of them. Those accepted and then \
+                        filtered count as filtered, so accepted may fall.";
+            self.add("echoic_rollouts_groups", help, Kind::Gauge, labels, count as f64);
+        }
+        for (why, count) in [
+            ("expired", counts.expired),
+            ("late", counts.late),
+            ("stale", counts.stale),
+            ("discarded", counts.discarded),
+            ("short", counts.short),
+            ("overdue", counts.overdue),
+        ] {
+            let labels = [of.clone(), vec![("why".into(), why.to_owned())]].concat();
+            let help = "Groups that were given up, let go of, or delivered short or overdue.";
+            self.add("echoic_rollouts_losses_total", help, Kind::Counter, labels, count as f64);
+        }
+        self.add_all(
+            Kind::Counter,
+            of,
+            [
+                ("echoic_rollouts_batches_total", "Batches that were made.", counts.batches as f64),
+                ("echoic_rollouts_tokens_total", "Tokens that came.", counts.tokens as f64),
+                (
+                    "echoic_rollouts_delivered_tokens_total",
+                    "Tokens of groups that were delivered.",
+                    counts.delivered_tokens as f64,
+                ),
+                (
+                    "echoic_rollouts_masked_tokens_total",
+                    "Tokens that were masked, because they were too old.",
+                    counts.masked_tokens as f64,
+                ),
+                (
+                    "echoic_rollouts_surplus_items_total",
+                    "Items that were begun and not needed for their group.",
+                    counts.surplus as f64,
+                ),
+                (
+                    "echoic_rollouts_duplicates_total",
+                    "Segments that came twice and were taken once.",
+                    counts.duplicates as f64,
+                ),
+                (
+                    "echoic_rollouts_fenced_total",
+                    "Calls of producers and consumers whose permit or lease was over.",
+                    counts.fenced as f64,
+                ),
+                (
+                    "echoic_rollouts_expired_leases_total",
+                    "Leases that were over before their consumer was done.",
+                    counts.expired_leases as f64,
+                ),
+                (
+                    "echoic_rollouts_resumed_total",
+                    "Groups that another producer went on with.",
+                    counts.resumed as f64,
+                ),
+            ],
+        );
+    }
+
+    /// Who waits for what: nothing for reasons that there never were.
+    fn add_waits(&mut self, of: &Labels, side: &str, sides: &Sides) {
+        for (reason, waits) in REASONS.iter().zip(&sides.0) {
+            if waits.waiting == 0 && waits.limited == 0 {
+                continue;
+            }
+            let by = vec![("side".into(), side.to_owned()), ("reason".into(), reason.to_string())];
+            let labels = [of.clone(), by].concat();
+            let help = "Calls that wait now, by who waits and what for.";
+            let (gauge, counter) = (Kind::Gauge, Kind::Counter);
+            let value = waits.waiting as f64;
+            self.add("echoic_rollouts_waiting", help, gauge, labels.clone(), value);
+            let help = "Calls that had to wait.";
+            let value = waits.limited as f64;
+            self.add("echoic_rollouts_waits_total", help, counter, labels.clone(), value);
+            let help = "How long calls waited, those that wait now included, together.";
+            let value = waits.time().as_secs_f64();
+            self.add("echoic_rollouts_wait_seconds_total", help, counter, labels, value);
+        }
+    }
+
+    fn add_source(&mut self, of: &Labels, source: &Source) {
+        for (outcome, count) in [
+            ("submitted", source.submitted),
+            ("running", source.running),
+            ("accepted", source.accepted),
+            ("rejected", source.rejected),
+            ("filtered", source.filtered),
+        ] {
+            let by =
+                vec![("source".into(), source.name.clone()), ("outcome".into(), outcome.into())];
+            let labels = [of.clone(), by].concat();
+            let help = "Groups of each producer, by what became of them.";
+            self.add("echoic_rollouts_source_groups", help, Kind::Gauge, labels, count as f64);
+        }
+    }
+}

@@ -1,0 +1,390 @@
+//! A connection about weights: who is told of publications, and who publishes from elsewhere.
+//!
+//! A client is told when it asks, so one that is slow skips versions and has nothing queued. Chunks are sent
+//! as far as the outbox takes them; between two turns only the publication itself is kept. A client that
+//! shares our memory is given the file of each region once, and says when it does not look any more.
+//!
+//! # Invariants
+//!
+//! 1. A publication that was lent is kept until the client gives it back. When the client goes without having
+//!    done so, its memory is not written again.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use echoic_replay::weights::{
+    Claim, Content, Draft, Plan, Publication, Seat, Transfer, WeightStore, WeightsError, sum,
+};
+
+use super::outbox::Outbox;
+use crate::spare::Spare;
+use crate::wire::WireError;
+use crate::wire::frame::kind;
+use crate::wire::weights::{
+    self, ChunkOf, MAX_REGIONS, Publish, Receipt, Region, Want, announce, read_serial, write_need,
+    write_serial,
+};
+
+/// How many chunks are looked at in one turn: a few milliseconds.
+const TURN: usize = 64;
+
+/// What is to become of a connection after its kiosk was attended to.
+#[derive(Debug)]
+pub(crate) enum Attention {
+    /// There is nothing to do until something comes.
+    Idle,
+    /// There is more to do.
+    Busy,
+    /// It goes on when enough is sent.
+    Full,
+    /// Hand over the memory of this publication, then call [`Kiosk::handed`].
+    Hand(Arc<Publication>),
+}
+
+/// A publication on its way.
+struct Sending {
+    transfer: Transfer,
+    /// The sums of what the client has.
+    have: Vec<u64>,
+    next: usize,
+}
+
+/// What a learner elsewhere publishes.
+enum Upload {
+    /// There is no place for it yet.
+    Waiting {
+        claim: Claim,
+        plan: Arc<Plan>,
+        sums: Vec<u64>,
+        since: Instant,
+        until: Option<Instant>,
+    },
+    /// It is found out what is there already.
+    Comparing {
+        draft: Draft,
+        sums: Vec<u64>,
+        base: Option<Arc<Publication>>,
+        next: usize,
+        need: Vec<u32>,
+    },
+    /// Its chunks come.
+    Filling { draft: Draft, sums: Vec<u64>, missing: Vec<bool>, left: usize },
+}
+
+/// See the [module](self).
+pub(crate) struct Kiosk {
+    store: Arc<WeightStore>,
+    /// Whether memory may be handed over.
+    lends: bool,
+    /// Since the client asked for the first time.
+    seat: Option<Seat>,
+    want: Option<Want>,
+    sending: Option<Sending>,
+    upload: Option<Upload>,
+    /// What the client looks at, by serial number.
+    lent: BTreeMap<u64, Arc<Publication>>,
+    /// The regions that the client has mapped, the last one last.
+    regions: VecDeque<u64>,
+}
+
+impl Kiosk {
+    pub(crate) fn new(store: Arc<WeightStore>, lends: bool) -> Self {
+        Self {
+            store,
+            lends,
+            seat: None,
+            want: None,
+            sending: None,
+            upload: None,
+            lent: BTreeMap::new(),
+            regions: VecDeque::new(),
+        }
+    }
+
+    /// Whether nothing need be heard of the client: it publishes now and then.
+    pub(crate) fn is_quiet(&self) -> bool {
+        self.seat.is_none() && self.upload.is_none()
+    }
+
+    /// Whether the time may come when it waits no longer.
+    pub(crate) fn is_waiting(&self) -> bool {
+        matches!(self.upload, Some(Upload::Waiting { .. }))
+    }
+
+    /// Uses a frame.
+    pub(crate) fn take(
+        &mut self,
+        kind: u8,
+        payload: &[u8],
+        out: &mut Outbox,
+    ) -> Result<(), WireError> {
+        match kind {
+            kind::WANT if self.want.is_none() && self.sending.is_none() => {
+                self.want = Some(Want::read(payload)?);
+                self.seat.get_or_insert_with(|| self.store.subscribe());
+                Ok(())
+            }
+            kind::RELEASE_WEIGHTS => {
+                self.lent.remove(&read_serial(payload)?);
+                Ok(())
+            }
+            kind::PUBLISH if self.upload.is_none() => {
+                self.begin_upload(Publish::read(payload)?, out);
+                Ok(())
+            }
+            kind::CHUNK_OF_WEIGHTS => self.fill(ChunkOf::read(payload)?, out),
+            got => {
+                let expected = "WANT after an answer, RELEASE, PUBLISH after a receipt, or CHUNK";
+                Err(WireError::Unexpected { expected, got })
+            }
+        }
+    }
+
+    /// Goes on with what can go on; `most` is how much may wait to be sent.
+    pub(crate) fn attend(
+        &mut self,
+        out: &mut Outbox,
+        spare: &Arc<Spare>,
+        most: usize,
+    ) -> Result<Attention, WireError> {
+        let comparing = self.attend_upload(out);
+        let sending = self.attend_sending(out, spare, most);
+        if let Attention::Idle = sending {
+            let asked = self.attend_want(out)?;
+            if !matches!(asked, Attention::Idle) {
+                return Ok(asked);
+            }
+        }
+        Ok(match sending {
+            Attention::Idle if comparing => Attention::Busy,
+            other => other,
+        })
+    }
+
+    /// Answers who asked, if there is something newer.
+    fn attend_want(&mut self, out: &mut Outbox) -> Result<Attention, WireError> {
+        let Some(want) = &self.want else { return Ok(Attention::Idle) };
+        let Some(latest) = self.store.latest().filter(|latest| latest.serial() > want.after) else {
+            return Ok(Attention::Idle);
+        };
+        let (serial, version) = (latest.serial(), latest.version());
+        let Some(content) = latest.content() else {
+            out.say(|out| announce(out, serial, version, None, None));
+            self.told(&latest);
+            return Ok(Attention::Idle);
+        };
+        weights::check(content.plan())?;
+        let file = content.file().filter(|_| self.lends);
+        let Some((region, ..)) = file else {
+            out.say(|out| announce(out, serial, version, Some(content.plan()), None));
+            let have = self.want.take().map(|want| want.sums).unwrap_or_default();
+            let transfer = self.store.transfer(latest);
+            self.sending = Some(Sending { transfer, have, next: 0 });
+            return Ok(Attention::Busy);
+        };
+        if !self.regions.contains(&region) {
+            return Ok(Attention::Hand(latest));
+        }
+        out.say(|out| announce(out, serial, version, Some(content.plan()), Some(region)));
+        self.told(&latest);
+        self.lent.insert(serial, latest);
+        Ok(Attention::Idle)
+    }
+
+    /// The client has been told of this.
+    fn told(&mut self, publication: &Publication) {
+        self.want = None;
+        if let Some(seat) = &self.seat {
+            seat.see(publication);
+        }
+    }
+
+    /// What is to be said with a region's file, and the region.
+    pub(crate) fn region(content: &Content) -> Option<Region> {
+        content.file().map(|(id, len, _)| Region { id, len: len as u64 })
+    }
+
+    /// The client has this region from now on.
+    pub(crate) fn handed(&mut self, region: u64) {
+        self.regions.push_back(region);
+        if self.regions.len() > MAX_REGIONS {
+            self.regions.pop_front();
+        }
+    }
+
+    /// Sends chunks that the client lacks.
+    fn attend_sending(&mut self, out: &mut Outbox, spare: &Arc<Spare>, most: usize) -> Attention {
+        let Some(sending) = &mut self.sending else { return Attention::Idle };
+        let publication = Arc::clone(sending.transfer.publication());
+        let serial = publication.serial();
+        if sending.transfer.is_cut() {
+            out.say(|out| write_serial(out, kind::CUT, serial));
+            self.sending = None;
+            return Attention::Idle;
+        }
+        let (mut sent, mut saved) = (0, 0);
+        let mut attention = Attention::Busy;
+        for _ in 0..TURN {
+            if out.backlog() >= most {
+                attention = Attention::Full;
+                break;
+            }
+            let index = sending.next;
+            let chunk = publication
+                .content()
+                .and_then(|content| Some((content.chunk(index)?, content.sum(index)?)));
+            let Some((bytes, sum)) = chunk else {
+                out.say(|out| write_serial(out, kind::END, serial));
+                sending.transfer.count(sent, saved);
+                self.sending = None;
+                self.told(&publication);
+                return Attention::Busy;
+            };
+            sending.next += 1;
+            if sending.have.get(index) == Some(&sum) {
+                saved += bytes.len();
+                continue;
+            }
+            sent += bytes.len();
+            let head = ChunkOf { index: index as u32, sum, bytes }.head();
+            let mut frame = spare.take(head.len() + bytes.len());
+            frame[..head.len()].copy_from_slice(&head);
+            frame[head.len()..].copy_from_slice(bytes);
+            out.push(frame);
+        }
+        sending.transfer.count(sent, saved);
+        attention
+    }
+
+    fn begin_upload(&mut self, publish: Publish, out: &mut Outbox) {
+        let Publish { version, timeout_ms, content } = publish;
+        let Some((plan, sums)) = content else {
+            let published = self.store.publish_version(version);
+            return say(out, &published.map_or_else(failed, |_| Receipt::Published));
+        };
+        match self.store.claim(version) {
+            Ok(claim) => {
+                let since = Instant::now();
+                let until = timeout_ms.and_then(|ms| since.checked_add(Duration::from_millis(ms)));
+                let plan = Arc::new(plan);
+                self.upload = Some(Upload::Waiting { claim, plan, sums, since, until });
+            }
+            Err(error) => say(out, &failed(error)),
+        }
+    }
+
+    /// Goes on with an upload; whether there is more to do at once.
+    fn attend_upload(&mut self, out: &mut Outbox) -> bool {
+        match self.upload.take() {
+            Some(Upload::Waiting { claim, plan, sums, since, until }) => {
+                match claim.try_draft(&plan) {
+                    Ok(Some(draft)) => {
+                        drop(claim);
+                        let (base, need) = (self.store.latest(), Vec::new());
+                        self.upload = Some(Upload::Comparing { draft, sums, base, next: 0, need });
+                        true
+                    }
+                    Ok(None) if until.is_some_and(|until| until <= Instant::now()) => {
+                        drop(claim);
+                        self.store.count_blocked(since.elapsed());
+                        say(out, &Receipt::Leased);
+                        false
+                    }
+                    Ok(None) => {
+                        self.upload = Some(Upload::Waiting { claim, plan, sums, since, until });
+                        false
+                    }
+                    Err(error) => {
+                        say(out, &failed(error));
+                        false
+                    }
+                }
+            }
+            Some(Upload::Comparing { mut draft, sums, base, mut next, mut need }) => {
+                let content = base.as_ref().and_then(|base| base.content());
+                for (index, wanted) in sums.iter().enumerate().skip(next).take(TURN) {
+                    next = index + 1;
+                    let there = content
+                        .filter(|content| content.sum(index) == Some(*wanted))
+                        .and_then(|content| content.chunk(index));
+                    if !there.is_some_and(|bytes| draft.put(index, bytes, *wanted)) {
+                        need.push(index as u32);
+                    }
+                }
+                if next < sums.len() {
+                    self.upload = Some(Upload::Comparing { draft, sums, base, next, need });
+                    return true;
+                }
+                if need.is_empty() {
+                    say(out, &draft.publish().map_or_else(failed, |_| Receipt::Published));
+                    return false;
+                }
+                let mut missing = vec![false; sums.len()];
+                for index in &need {
+                    if let Some(missing) = missing.get_mut(*index as usize) {
+                        *missing = true;
+                    }
+                }
+                out.say(|out| write_need(out, &need));
+                let left = need.len();
+                self.upload = Some(Upload::Filling { draft, sums, missing, left });
+                false
+            }
+            other => {
+                self.upload = other;
+                false
+            }
+        }
+    }
+
+    /// Takes a chunk of an upload.
+    fn fill(&mut self, chunk: ChunkOf<'_>, out: &mut Outbox) -> Result<(), WireError> {
+        let Some(Upload::Filling { draft, sums, missing, left }) = &mut self.upload else {
+            let expected = "CHUNK after a NEED only";
+            return Err(WireError::Unexpected { expected, got: kind::CHUNK_OF_WEIGHTS });
+        };
+        let index = chunk.index as usize;
+        let wanted = match (missing.get_mut(index), sums.get(index)) {
+            (Some(missing), Some(sum)) if *missing => {
+                *missing = false;
+                *sum
+            }
+            _ => {
+                let field = "number of a chunk that is needed";
+                return Err(WireError::Meaningless { field, got: chunk.index.into() });
+            }
+        };
+        chunk.check(wanted, sum(chunk.bytes))?;
+        if !draft.put(index, chunk.bytes, wanted) {
+            let field = "length of a chunk";
+            return Err(WireError::Meaningless { field, got: chunk.bytes.len() as u64 });
+        }
+        *left -= 1;
+        if *left == 0
+            && let Some(Upload::Filling { draft, .. }) = self.upload.take()
+        {
+            say(out, &draft.publish().map_or_else(failed, |_| Receipt::Published));
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Kiosk {
+    fn drop(&mut self) {
+        let lent = self.lent.values().filter_map(|publication| publication.content());
+        lent.for_each(Content::spoil);
+    }
+}
+
+fn say(out: &mut Outbox, receipt: &Receipt) {
+    out.say(|out| receipt.write(out));
+}
+
+fn failed(error: WeightsError) -> Receipt {
+    match error {
+        WeightsError::Stale { latest, .. } => Receipt::Stale { latest },
+        WeightsError::Closed => Receipt::Closed,
+        error => Receipt::Failed(error.to_string()),
+    }
+}

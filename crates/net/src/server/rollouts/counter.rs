@@ -1,0 +1,164 @@
+//! One connection's requests about rollout tables.
+
+use std::time::{Duration, Instant};
+
+use echoic_memory::arena::Arena;
+use echoic_replay::rollouts::ledger::Change;
+use echoic_replay::rollouts::table::CallError;
+
+use super::lobby::{Guest, Matter};
+use super::{fail, refuse};
+use crate::server::outbox::Outbox;
+use crate::server::tables::{Context, check_area};
+use crate::wire::WireError;
+use crate::wire::frame::{frame, kind};
+use crate::wire::rollouts::{Bulk, Changes, Outcomes, write_list};
+use crate::wire::tables::{Answer, FailureCode, MAX_WAITING, Operation};
+
+/// See the [module](self).
+#[derive(Debug, Default)]
+pub(crate) struct Counter {
+    /// Those that the event loop has not taken to its lobby yet.
+    arrivals: Vec<Guest>,
+    /// Requests that the client gives up, and that may be in the lobby.
+    cancels: Vec<u64>,
+    /// How many are there and in the lobby.
+    guests: usize,
+    /// One in the lobby was passed over, since the client has to read answers first.
+    passed_over: bool,
+}
+
+impl Counter {
+    /// Does what is asked, or keeps it for the lobby.
+    pub(crate) fn take(
+        &mut self,
+        id: u64,
+        number: u32,
+        operation: Operation<'_>,
+        arena: Option<&mut Arena>,
+        context: &Context<'_>,
+        out: &mut Outbox,
+    ) -> Result<(), WireError> {
+        if operation == Operation::RolloutList {
+            out.say(|out| {
+                frame(out, kind::ROLLOUT_TABLES, |out| {
+                    out.extend_from_slice(&id.to_le_bytes());
+                    write_list(out, context.rollout_entries);
+                });
+            });
+            return Ok(());
+        }
+        let Some(table) = context.rollouts.get(number as usize) else {
+            let text = format!("the server has no rollout table number {number}");
+            fail(id, FailureCode::Table, &text, out);
+            return Ok(());
+        };
+        match operation {
+            Operation::RolloutChanges(changes) => {
+                let mut decoded = decode(&changes, arena)?;
+                if let Some(change) = decoded.pop_if(|change| change.side().is_some()) {
+                    // It is alone, as `decode` has seen.
+                    return self.admit(id, number, Matter::Change(change), changes.timeout_ms);
+                }
+                let mut outcomes = Outcomes::with_capacity(decoded.len());
+                for change in &decoded {
+                    outcomes.push(match table.apply(change) {
+                        Ok(outcome) => Ok(outcome),
+                        Err(CallError::Refused(refusal)) => Err(refusal),
+                        Err(error) => {
+                            refuse(id, error, out);
+                            return Ok(());
+                        }
+                    });
+                }
+                out.say(|out| Answer::RolloutOutcomes { id, outcomes }.write(out));
+                Ok(())
+            }
+            Operation::RolloutSample(wish) => {
+                if let Some(area) = wish.area {
+                    check_area(area, arena.as_deref())?;
+                }
+                self.admit(id, number, Matter::Sample(wish), wish.timeout_ms)
+            }
+            Operation::RolloutVersion { above, timeout_ms } => {
+                self.admit(id, number, Matter::Version { above }, timeout_ms)
+            }
+            Operation::RolloutInfo => {
+                let info = Box::new(table.info());
+                out.say(|out| Answer::RolloutNumbers { id, info }.write(out));
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Keeps something for the lobby.
+    fn admit(
+        &mut self,
+        id: u64,
+        number: u32,
+        matter: Matter,
+        timeout_ms: Option<u64>,
+    ) -> Result<(), WireError> {
+        if self.guests >= MAX_WAITING {
+            let (limit, got) = (MAX_WAITING as u64, self.guests as u64 + 1);
+            return Err(WireError::TooLarge { field: "requests that wait", limit, got });
+        }
+        self.guests += 1;
+        // Longer than a clock can hold is for ever.
+        let deadline =
+            timeout_ms.and_then(|ms| Instant::now().checked_add(Duration::from_millis(ms)));
+        self.arrivals.push(Guest::new(
+            id,
+            number as usize,
+            matter,
+            deadline,
+            timeout_ms == Some(0),
+        ));
+        Ok(())
+    }
+
+    /// Those that came since the last call.
+    pub(crate) fn take_arrivals(&mut self) -> Vec<Guest> {
+        std::mem::take(&mut self.arrivals)
+    }
+
+    /// Notes that a request is given up.
+    pub(crate) fn cancel(&mut self, id: u64) {
+        if self.guests > 0 {
+            self.cancels.push(id);
+        }
+    }
+
+    /// Those that were given up since the last call.
+    pub(crate) fn take_cancels(&mut self) -> Vec<u64> {
+        std::mem::take(&mut self.cancels)
+    }
+
+    /// One left the lobby.
+    pub(crate) fn see_off(&mut self) {
+        self.guests = self.guests.saturating_sub(1);
+    }
+
+    /// One in the lobby has to be looked at again when the client has read more.
+    pub(crate) fn pass_over(&mut self) {
+        self.passed_over = true;
+    }
+
+    /// Whether one was passed over; asked once.
+    pub(crate) fn was_passed_over(&mut self) -> bool {
+        std::mem::take(&mut self.passed_over)
+    }
+}
+
+/// The changes of a request, with their own memory.
+fn decode(changes: &Changes<'_>, arena: Option<&mut Arena>) -> Result<Vec<Change>, WireError> {
+    let area = match &changes.bulk {
+        Bulk::Inline(bytes) => return changes.decode(bytes),
+        Bulk::Area(area) => *area,
+    };
+    check_area(area, arena.as_deref())?;
+    let range = area.start as usize..(area.start + area.len) as usize;
+    let bytes = arena.and_then(|arena| arena.bytes_mut(range));
+    changes.decode(bytes.as_deref().unwrap_or_default())
+}

@@ -1,0 +1,121 @@
+//! Changes and wishes, on their way to a rollout table.
+
+use std::borrow::Cow;
+
+use echoic_replay::rollouts::batch::Form;
+use echoic_replay::rollouts::codec::Take;
+use echoic_replay::rollouts::ledger::{Change, Want};
+
+use super::within;
+use crate::wire::WireError;
+use crate::wire::reader::Reader;
+use crate::wire::tables::Area;
+
+/// The most changes of a request.
+pub const MAX_CHANGES: u32 = 1 << 12;
+
+/// Where the tokens and blobs of changes are.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Bulk<'a> {
+    /// Behind their heads.
+    Inline(Cow<'a, [u8]>),
+    /// In the client's arena.
+    Area(Area),
+}
+
+/// Some changes of one table.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Changes<'a> {
+    /// For how many milliseconds the one that may wait may; for ever, when `None`.
+    pub timeout_ms: Option<u64>,
+    /// How many.
+    pub count: u32,
+    /// Their heads, one after the other.
+    pub head: Cow<'a, [u8]>,
+    /// The rest of them.
+    pub bulk: Bulk<'a>,
+}
+
+/// A share of a batch that somebody wants.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Wish {
+    /// Of what.
+    pub want: Want,
+    /// How it is to be laid out.
+    pub form: Form,
+    /// How many milliseconds it may wait; for ever, when `None`.
+    pub timeout_ms: Option<u64>,
+    /// Where in the client's arena it may go.
+    pub area: Option<Area>,
+}
+
+impl Changes<'_> {
+    /// The changes, whose bulk is this. One that may be kept waiting must be alone, and a sample is not among them.
+    ///
+    /// # Errors
+    ///
+    /// Any [`WireError`].
+    pub fn decode(&self, bulk: &[u8]) -> Result<Vec<Change>, WireError> {
+        let (mut head, mut bulk) = (Take::new(&self.head), Take::new(bulk));
+        // Each has a byte at least, so this is memory for what is there.
+        let mut changes = Vec::with_capacity((self.count as usize).min(self.head.len()));
+        for _ in 0..self.count {
+            let change = Change::take(&mut head, &mut bulk)?;
+            let waits = change.side().is_some();
+            if matches!(change, Change::Sample(_)) || (waits && self.count != 1) {
+                let (field, got) = ("change that waits among others", self.count.into());
+                return Err(WireError::Meaningless { field, got });
+            }
+            changes.push(change);
+        }
+        head.end()?;
+        bulk.end()?;
+        Ok(changes)
+    }
+}
+
+/// Appends a form.
+pub fn write_form(out: &mut Vec<u8>, form: Form) {
+    let (kind, width) = match form {
+        Form::Flat => (0, 0),
+        Form::Padded { width, left: false } => (1, width),
+        Form::Padded { width, left: true } => (2, width),
+        Form::Packed { width } => (3, width),
+    };
+    out.push(kind);
+    out.extend_from_slice(&width.to_le_bytes());
+}
+
+/// What [`write_form`] wrote.
+///
+/// # Errors
+///
+/// Any [`WireError`].
+pub fn read_form(reader: &mut Reader<'_>) -> Result<Form, WireError> {
+    let (kind, width) = (reader.u8("form of a batch")?, reader.u32("width of a row")?);
+    match (kind, width) {
+        (0, 0) => Ok(Form::Flat),
+        (0, got) => Err(WireError::Meaningless { field: "width of a row", got: got.into() }),
+        (1, width) => Ok(Form::Padded { width, left: false }),
+        (2, width) => Ok(Form::Padded { width, left: true }),
+        (3, width) => Ok(Form::Packed { width }),
+        (got, _) => Err(WireError::Meaningless { field: "form of a batch", got: got.into() }),
+    }
+}
+
+impl Wish {
+    pub(crate) fn write(&self, out: &mut Vec<u8>) {
+        self.want.put(out);
+        write_form(out, self.form);
+    }
+
+    /// What [`Wish::write`] wrote; timeout and area are told beside it.
+    pub(crate) fn read(
+        reader: &mut Reader<'_>,
+        timeout_ms: Option<u64>,
+        area: Option<Area>,
+    ) -> Result<Self, WireError> {
+        let want = within(reader, |take| Ok(Want::take(take)?))?;
+        Ok(Self { want, form: read_form(reader)?, timeout_ms, area })
+    }
+}

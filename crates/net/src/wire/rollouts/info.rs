@@ -1,0 +1,209 @@
+//! The numbers of a rollout table.
+
+use echoic_replay::rollouts::codec::{Put, Take};
+use echoic_replay::rollouts::idle::Sides;
+use echoic_replay::rollouts::ledger::{Counts, MAX_SOURCES, Source, Standing};
+use echoic_replay::rollouts::table::RolloutInfo;
+use echoic_replay::table::Waits;
+
+use super::within;
+use crate::wire::WireError;
+use crate::wire::reader::Reader;
+
+/// Appends them.
+pub fn write_info(out: &mut Vec<u8>, info: &RolloutInfo) {
+    let RolloutInfo { counts, standing, sources, producers, consumers } = info;
+    numbers(counts).into_iter().for_each(|number| out.put_u64(number));
+    let Standing { version, target, depth, capacity, queued, out: with, suspended, oldest, paused } =
+        *standing;
+    out.put_i64(version);
+    out.put_i64(target);
+    out.put_maybe(depth.map(u64::from));
+    for number in [capacity, queued, with, suspended] {
+        out.put_u64(number);
+    }
+    out.put_u8(oldest.is_some().into());
+    out.put_i64(oldest.unwrap_or(0));
+    out.put_u8(paused.into());
+    out.put_u32(u32::try_from(sources.len()).unwrap_or(u32::MAX));
+    for Source { name, submitted, accepted, rejected, filtered, running, tokens } in sources {
+        out.put_text(name);
+        for number in [submitted, accepted, rejected, filtered, running, tokens] {
+            out.put_u64(*number);
+        }
+    }
+    for Waits { waiting, limited, nanos, .. } in producers.0.iter().chain(&consumers.0) {
+        for number in [waiting, limited, nanos] {
+            out.put_u64(*number);
+        }
+    }
+}
+
+/// What [`write_info`] wrote.
+///
+/// # Errors
+///
+/// Any [`WireError`].
+pub fn read_info(reader: &mut Reader<'_>) -> Result<RolloutInfo, WireError> {
+    within(reader, |take| {
+        let counts = take_counts(take)?;
+        let (version, target) = (take.i64("version")?, take.i64("target")?);
+        let depth = take.maybe("pipeline_depth")?;
+        let narrow = |got| {
+            let field = "pipeline_depth";
+            u32::try_from(got).map_err(|_| WireError::Meaningless { field, got })
+        };
+        let depth = depth.map(narrow).transpose()?;
+        let [capacity, queued, out, suspended] = take_numbers(take, "where a table stands")?;
+        let (has_oldest, oldest) = (take.flag("whether a group is queued")?, take.i64("oldest")?);
+        let oldest = has_oldest.then_some(oldest);
+        let paused = take.flag("whether it is paused")?;
+        let standing =
+            Standing { version, target, depth, capacity, queued, out, suspended, oldest, paused };
+        let count = take.count("number of sources", MAX_SOURCES as u32 + 1, 52)?;
+        let mut sources = Vec::with_capacity(count);
+        for _ in 0..count {
+            let name = take.text("name of a source")?;
+            let numbers = take_numbers(take, "numbers of a source")?;
+            let [submitted, accepted, rejected, filtered, running, tokens] = numbers;
+            sources.push(Source { name, submitted, accepted, rejected, filtered, running, tokens });
+        }
+        let (producers, consumers) = (take_sides(take)?, take_sides(take)?);
+        Ok(RolloutInfo { counts, standing, sources, producers, consumers })
+    })
+}
+
+fn take_numbers<const N: usize>(
+    take: &mut Take<'_>,
+    field: &'static str,
+) -> Result<[u64; N], WireError> {
+    let mut numbers = [0; N];
+    for number in &mut numbers {
+        *number = take.u64(field)?;
+    }
+    Ok(numbers)
+}
+
+fn take_sides(take: &mut Take<'_>) -> Result<Sides, WireError> {
+    let mut sides = Sides::default();
+    for waits in &mut sides.0 {
+        let [waiting, limited, nanos] = take_numbers(take, "waits")?;
+        *waits = Waits { waiting, limited, nanos, reason: None };
+    }
+    Ok(sides)
+}
+
+/// All of them, in the order of [`take_counts`].
+fn numbers(counts: &Counts) -> [u64; 25] {
+    let Counts {
+        submitted,
+        running,
+        accepted,
+        rejected,
+        filtered,
+        expired,
+        late,
+        stale,
+        discarded,
+        short,
+        surplus,
+        batches,
+        delivered,
+        delivered_tokens,
+        overdue,
+        masked_tokens,
+        redelivered,
+        acked,
+        retired,
+        lost,
+        expired_leases,
+        fenced,
+        tokens,
+        duplicates,
+        resumed,
+    } = *counts;
+    [
+        submitted,
+        running,
+        accepted,
+        rejected,
+        filtered,
+        expired,
+        late,
+        stale,
+        discarded,
+        short,
+        surplus,
+        batches,
+        delivered,
+        delivered_tokens,
+        overdue,
+        masked_tokens,
+        redelivered,
+        acked,
+        retired,
+        lost,
+        expired_leases,
+        fenced,
+        tokens,
+        duplicates,
+        resumed,
+    ]
+}
+
+fn take_counts(take: &mut Take<'_>) -> Result<Counts, WireError> {
+    let [
+        submitted,
+        running,
+        accepted,
+        rejected,
+        filtered,
+        expired,
+        late,
+        stale,
+        discarded,
+        short,
+        surplus,
+        batches,
+        delivered,
+        delivered_tokens,
+        overdue,
+        masked_tokens,
+        redelivered,
+        acked,
+        retired,
+        lost,
+        expired_leases,
+        fenced,
+        tokens,
+        duplicates,
+        resumed,
+    ] = take_numbers(take, "counts")?;
+    Ok(Counts {
+        submitted,
+        running,
+        accepted,
+        rejected,
+        filtered,
+        expired,
+        late,
+        stale,
+        discarded,
+        short,
+        surplus,
+        batches,
+        delivered,
+        delivered_tokens,
+        overdue,
+        masked_tokens,
+        redelivered,
+        acked,
+        retired,
+        lost,
+        expired_leases,
+        fenced,
+        tokens,
+        duplicates,
+        resumed,
+    })
+}

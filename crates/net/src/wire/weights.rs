@@ -1,0 +1,432 @@
+//! What goes between a store of weights and those who are told of it, or publish in it from elsewhere.
+//!
+//! Who is told asks with a [`Want`] and gets one [`Announcement`], when there is something newer than it has:
+//! a version alone, or bytes as CHUNK frames up to an END, or where they are in memory that came with a REGION.
+//! Who publishes sends a [`Publish`], hears in a NEED which chunks the server lacks, sends these, and gets a
+//! [`Receipt`].
+
+use echoic_replay::Leaf;
+use echoic_replay::weights::{CHUNK_BYTES, MAX_BYTES, Plan};
+
+use super::frame::{HEADER_BYTES, Header, MAX_TEXT, frame, kind};
+use super::reader::{Reader, write_text, write_values};
+use super::{WireError, spec};
+
+/// The longest text that says what tree leaves belong to.
+pub const MAX_STRUCTURE: u32 = 1 << 20;
+/// The most chunks of a publication.
+pub const MAX_CHUNKS: u32 = (MAX_BYTES / CHUNK_BYTES) as u32;
+/// The largest payload of a WANT or a NEED.
+pub const MAX_WANT: u32 = 1 << 20;
+/// The largest payload of a PUBLICATION or a PUBLISH.
+pub const MAX_PUBLICATION: u32 = 4 << 20;
+/// The largest payload of a CHUNK.
+pub const MAX_CHUNK: u32 = CHUNK_BYTES as u32 + CHUNK_HEAD;
+/// How many regions a client keeps mapped: when it gets one more, both sides forget the one that came first.
+pub const MAX_REGIONS: usize = 8;
+/// Bytes of a CHUNK before its own: its number (4) and sum (8).
+const CHUNK_HEAD: u32 = 12;
+
+/// The largest payload of a frame of this kind; `None` when it is not about weights.
+pub fn most(of: u8) -> Option<u32> {
+    match of {
+        kind::WANT | kind::NEED => Some(MAX_WANT),
+        kind::PUBLICATION | kind::PUBLISH => Some(MAX_PUBLICATION),
+        kind::CHUNK_OF_WEIGHTS => Some(MAX_CHUNK),
+        kind::END | kind::CUT | kind::REGION | kind::RELEASE_WEIGHTS | kind::RECEIPT => {
+            Some(super::frame::MAX_CONTROL)
+        }
+        _ => None,
+    }
+}
+
+/// A client's question: the next publication.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Want {
+    /// One with a larger serial number than this.
+    pub after: u64,
+    /// The sums of the chunks that it has.
+    pub sums: Vec<u64>,
+}
+
+/// How the bytes of a publication come.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Form {
+    /// Not at all.
+    Alone,
+    /// In CHUNK frames.
+    Chunks(Plan),
+    /// They are in a region that came before.
+    Memory {
+        /// Where they lie in it.
+        plan: Plan,
+        /// Which region.
+        region: u64,
+    },
+}
+
+/// The answer to a [`Want`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Announcement {
+    /// Where it stands in the order of what the server has published.
+    pub serial: u64,
+    /// Which version it is.
+    pub version: u64,
+    /// How its bytes come.
+    pub form: Form,
+}
+
+/// A part of a publication.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ChunkOf<'a> {
+    /// Which.
+    pub index: u32,
+    /// The sum of its bytes.
+    pub sum: u64,
+    /// Its bytes.
+    pub bytes: &'a [u8],
+}
+
+/// Memory that comes with the frame.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Region {
+    /// What it is called on this connection.
+    pub id: u64,
+    /// How many bytes it has.
+    pub len: u64,
+}
+
+/// What a learner elsewhere wants to publish.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Publish {
+    /// Which version.
+    pub version: u64,
+    /// For how many milliseconds it may wait for a place; for ever, when `None`.
+    pub timeout_ms: Option<u64>,
+    /// Where its leaves lie, and the sums of its chunks; nothing, if it is a version alone.
+    pub content: Option<(Plan, Vec<u64>)>,
+}
+
+/// What became of a [`Publish`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Receipt {
+    /// It is published.
+    Published,
+    /// Its version is not above the latest.
+    Stale {
+        /// Which is the latest.
+        latest: u64,
+    },
+    /// All places were held for too long.
+    Leased,
+    /// The store is closed.
+    Closed,
+    /// It can't be.
+    Failed(String),
+}
+
+fn write_plan(out: &mut Vec<u8>, plan: &Plan) {
+    let structure = plan.structure().as_bytes();
+    out.extend_from_slice(&u32::try_from(structure.len()).unwrap_or(u32::MAX).to_le_bytes());
+    out.extend_from_slice(structure);
+    spec::write(out, plan.spec());
+}
+
+fn read_plan(reader: &mut Reader<'_>) -> Result<Plan, WireError> {
+    let field = "structure of a tree";
+    let len = reader.u32_at_most(field, MAX_STRUCTURE)?;
+    let structure = reader.bytes(field, len as usize)?;
+    let structure = std::str::from_utf8(structure).map_err(|_| WireError::NotText { field })?;
+    let leaves: Vec<Leaf> = spec::read(reader)?.leaves().to_vec();
+    Plan::new(structure.to_owned(), leaves).map_err(|error| WireError::Spec(error.to_string()))
+}
+
+/// What keeps a plan from going over the wire, although it is good in one process.
+///
+/// # Errors
+///
+/// [`WireError::TooLarge`] names the limit.
+pub fn check(plan: &Plan) -> Result<(), WireError> {
+    let (limit, got) = (MAX_STRUCTURE.into(), plan.structure().len() as u64);
+    if got > limit {
+        return Err(WireError::TooLarge { field: "structure of a tree", limit, got });
+    }
+    spec::check(plan.spec())
+}
+
+fn write_sums(out: &mut Vec<u8>, sums: &[u64]) {
+    out.extend_from_slice(&u32::try_from(sums.len()).unwrap_or(u32::MAX).to_le_bytes());
+    write_values(out, sums, u64::to_le_bytes);
+}
+
+fn read_sums(reader: &mut Reader<'_>) -> Result<Vec<u64>, WireError> {
+    let count = reader.u32_at_most("number of sums", MAX_CHUNKS)?;
+    reader.values("sums of chunks", count, u64::from_le_bytes)
+}
+
+impl Want {
+    /// Appends the frame.
+    pub fn write(&self, out: &mut Vec<u8>) {
+        frame(out, kind::WANT, |out| {
+            out.extend_from_slice(&self.after.to_le_bytes());
+            write_sums(out, &self.sums);
+        });
+    }
+
+    /// Reads the payload.
+    ///
+    /// # Errors
+    ///
+    /// Any [`WireError`].
+    pub fn read(payload: &[u8]) -> Result<Self, WireError> {
+        let mut reader = Reader::new(payload);
+        let after = reader.u64("publication that the client has")?;
+        let sums = read_sums(&mut reader)?;
+        reader.end("WANT")?;
+        Ok(Self { after, sums })
+    }
+}
+
+/// Appends a PUBLICATION: with a plan, of the form that `region` says.
+pub fn announce(
+    out: &mut Vec<u8>,
+    serial: u64,
+    version: u64,
+    plan: Option<&Plan>,
+    region: Option<u64>,
+) {
+    frame(out, kind::PUBLICATION, |out| {
+        out.extend_from_slice(&serial.to_le_bytes());
+        out.extend_from_slice(&version.to_le_bytes());
+        let Some(plan) = plan else { return out.push(0) };
+        match region {
+            None => out.push(1),
+            Some(region) => {
+                out.push(2);
+                out.extend_from_slice(&region.to_le_bytes());
+            }
+        }
+        write_plan(out, plan);
+    });
+}
+
+impl Announcement {
+    /// Appends the frame.
+    pub fn write(&self, out: &mut Vec<u8>) {
+        let (plan, region) = match &self.form {
+            Form::Alone => (None, None),
+            Form::Chunks(plan) => (Some(plan), None),
+            Form::Memory { plan, region } => (Some(plan), Some(*region)),
+        };
+        announce(out, self.serial, self.version, plan, region);
+    }
+
+    /// Reads the payload.
+    ///
+    /// # Errors
+    ///
+    /// Any [`WireError`].
+    pub fn read(payload: &[u8]) -> Result<Self, WireError> {
+        let mut reader = Reader::new(payload);
+        let serial = reader.u64("number of a publication")?;
+        let version = reader.u64("version")?;
+        let form = match reader.u8("form of a publication")? {
+            0 => Form::Alone,
+            1 => Form::Chunks(read_plan(&mut reader)?),
+            2 => {
+                let region = reader.u64("number of a region")?;
+                Form::Memory { plan: read_plan(&mut reader)?, region }
+            }
+            got => {
+                let field = "form of a publication";
+                return Err(WireError::Meaningless { field, got: got.into() });
+            }
+        };
+        reader.end("PUBLICATION")?;
+        Ok(Self { serial, version, form })
+    }
+}
+
+impl<'a> ChunkOf<'a> {
+    /// The frame up to its bytes.
+    pub fn head(&self) -> [u8; HEADER_BYTES + CHUNK_HEAD as usize] {
+        let len = u32::try_from(self.bytes.len()).unwrap_or(u32::MAX).saturating_add(CHUNK_HEAD);
+        let [a, b, c, d, e, f, g, h] = Header { len, kind: kind::CHUNK_OF_WEIGHTS }.bytes();
+        let [i, j, k, l] = self.index.to_le_bytes();
+        let [m, n, o, p, q, r, s, t] = self.sum.to_le_bytes();
+        [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q, r, s, t]
+    }
+
+    /// Appends the frame.
+    pub fn write(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.head());
+        out.extend_from_slice(self.bytes);
+    }
+
+    /// Checks that the sum that came, the one that is expected and the one that the bytes have are equal.
+    ///
+    /// # Errors
+    ///
+    /// [`WireError::Sum`].
+    pub fn check(&self, expected: u64, found: u64) -> Result<(), WireError> {
+        match self.sum == expected && found == expected {
+            true => Ok(()),
+            false => Err(WireError::Sum { chunk: self.index, expected, got: found }),
+        }
+    }
+
+    /// Reads the payload. Whether the sum is right is for others to look at.
+    ///
+    /// # Errors
+    ///
+    /// Any [`WireError`].
+    pub fn read(payload: &'a [u8]) -> Result<Self, WireError> {
+        let mut reader = Reader::new(payload);
+        let index = reader.u32("number of a chunk")?;
+        let sum = reader.u64("sum of a chunk")?;
+        Ok(Self { index, sum, bytes: reader.rest() })
+    }
+}
+
+/// Appends a frame that has the serial number of a publication and nothing else: an END, a CUT or a RELEASE.
+pub fn write_serial(out: &mut Vec<u8>, kind: u8, serial: u64) {
+    frame(out, kind, |out| out.extend_from_slice(&serial.to_le_bytes()));
+}
+
+/// Reads the payload of an END, a CUT or a RELEASE.
+///
+/// # Errors
+///
+/// Any [`WireError`].
+pub fn read_serial(payload: &[u8]) -> Result<u64, WireError> {
+    let mut reader = Reader::new(payload);
+    let serial = reader.u64("number of a publication")?;
+    reader.end("a frame about a publication")?;
+    Ok(serial)
+}
+
+impl Region {
+    /// Appends the frame.
+    pub fn write(&self, out: &mut Vec<u8>) {
+        frame(out, kind::REGION, |out| {
+            out.extend_from_slice(&self.id.to_le_bytes());
+            out.extend_from_slice(&self.len.to_le_bytes());
+        });
+    }
+
+    /// Reads the payload.
+    ///
+    /// # Errors
+    ///
+    /// Any [`WireError`].
+    pub fn read(payload: &[u8]) -> Result<Self, WireError> {
+        let mut reader = Reader::new(payload);
+        let region =
+            Self { id: reader.u64("number of a region")?, len: reader.u64("bytes of a region")? };
+        reader.end("REGION")?;
+        Ok(region)
+    }
+}
+
+impl Publish {
+    /// Appends the frame.
+    pub fn write(&self, out: &mut Vec<u8>) {
+        frame(out, kind::PUBLISH, |out| {
+            out.extend_from_slice(&self.version.to_le_bytes());
+            out.extend_from_slice(&self.timeout_ms.unwrap_or(u64::MAX).to_le_bytes());
+            out.push(self.content.is_some().into());
+            if let Some((plan, sums)) = &self.content {
+                write_plan(out, plan);
+                write_sums(out, sums);
+            }
+        });
+    }
+
+    /// Reads the payload.
+    ///
+    /// # Errors
+    ///
+    /// Any [`WireError`].
+    pub fn read(payload: &[u8]) -> Result<Self, WireError> {
+        let mut reader = Reader::new(payload);
+        let version = reader.u64("version")?;
+        let timeout_ms = Some(reader.u64("timeout")?).filter(|timeout| *timeout < u64::MAX);
+        let content = match reader.flag("whether there are bytes")? {
+            false => None,
+            true => {
+                let plan = read_plan(&mut reader)?;
+                let sums = read_sums(&mut reader)?;
+                if sums.len() != plan.chunks() {
+                    return Err(WireError::Sequence {
+                        field: "number of sums",
+                        expected: plan.chunks() as u64,
+                        got: sums.len() as u64,
+                    });
+                }
+                Some((plan, sums))
+            }
+        };
+        reader.end("PUBLISH")?;
+        Ok(Self { version, timeout_ms, content })
+    }
+}
+
+/// Appends a NEED of these chunks.
+pub fn write_need(out: &mut Vec<u8>, chunks: &[u32]) {
+    frame(out, kind::NEED, |out| {
+        out.extend_from_slice(&u32::try_from(chunks.len()).unwrap_or(u32::MAX).to_le_bytes());
+        write_values(out, chunks, u32::to_le_bytes);
+    });
+}
+
+/// Reads the payload of a NEED.
+///
+/// # Errors
+///
+/// Any [`WireError`].
+pub fn read_need(payload: &[u8]) -> Result<Vec<u32>, WireError> {
+    let mut reader = Reader::new(payload);
+    let count = reader.u32_at_most("number of chunks", MAX_CHUNKS)?;
+    let chunks = reader.values("numbers of chunks", count, u32::from_le_bytes)?;
+    reader.end("NEED")?;
+    Ok(chunks)
+}
+
+impl Receipt {
+    /// Appends the frame.
+    pub fn write(&self, out: &mut Vec<u8>) {
+        let (code, latest, text) = match self {
+            Self::Published => (0u8, 0u64, ""),
+            Self::Stale { latest } => (1, *latest, ""),
+            Self::Leased => (2, 0, ""),
+            Self::Closed => (3, 0, ""),
+            Self::Failed(text) => (4, 0, text.as_str()),
+        };
+        frame(out, kind::RECEIPT, |out| {
+            out.push(code);
+            out.extend_from_slice(&latest.to_le_bytes());
+            write_text(out, text, MAX_TEXT);
+        });
+    }
+
+    /// Reads the payload.
+    ///
+    /// # Errors
+    ///
+    /// Any [`WireError`].
+    pub fn read(payload: &[u8]) -> Result<Self, WireError> {
+        let mut reader = Reader::new(payload);
+        let code = reader.u8("what became of it")?;
+        let latest = reader.u64("latest version")?;
+        let text = reader.text("why it failed", MAX_TEXT)?.to_owned();
+        reader.end("RECEIPT")?;
+        match code {
+            0 => Ok(Self::Published),
+            1 => Ok(Self::Stale { latest }),
+            2 => Ok(Self::Leased),
+            3 => Ok(Self::Closed),
+            4 => Ok(Self::Failed(text)),
+            got => Err(WireError::Meaningless { field: "what became of it", got: got.into() }),
+        }
+    }
+}

@@ -1,0 +1,270 @@
+//! Weights between a server and peers that say, byte by byte, what they should not.
+
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use echoic_net::client::weights::{PublishError, WeightPublisher, WeightSubscriber};
+use echoic_net::client::{ClientError, Options as ClientOptions};
+use echoic_net::server::{Options, Server};
+use echoic_net::transport::{TlsFiles, dial_to, listen_at};
+use echoic_net::wire::frame::{HEADER_BYTES, Header, kind};
+use echoic_net::wire::handshake::{Challenge, Hello, Offer, Open, Purpose, Refused, Welcome};
+use echoic_net::wire::weights::{
+    Announcement, ChunkOf, Form, Publish, Receipt, Want, read_need, write_serial,
+};
+use echoic_net::wire::{PREFACE_BYTES, VERSION, preface};
+use echoic_net::{Address, Token};
+use echoic_replay::stream::Wait;
+use echoic_replay::weights::{CHUNK_BYTES, Plan, Publication, WeightStore, sum};
+use echoic_replay::{Dtype, Leaf};
+
+mod common;
+
+fn plan(bytes: usize) -> Arc<Plan> {
+    let leaf = Leaf { path: "w".into(), dtype: Dtype::UInt(1), shape: vec![bytes] };
+    Arc::new(Plan::new("0".into(), vec![leaf]).unwrap())
+}
+
+fn within<T>(attempt: impl FnOnce(Wait<'_>) -> T) -> T {
+    let deadline = Some(Instant::now() + Duration::from_secs(20));
+    attempt(Wait { deadline, tick: None, on_tick: &mut |_| ControlFlow::Continue(()) })
+}
+
+fn publish(store: &WeightStore, version: u64, plan: &Arc<Plan>) -> Arc<Publication> {
+    let mut draft = within(|wait| store.draft(version, plan, wait)).unwrap();
+    draft.leaf_mut(0).fill(version as u8);
+    draft.publish().unwrap()
+}
+
+fn open(store: &Arc<WeightStore>) -> Server {
+    let address: Address = "tcp://127.0.0.1:0".parse().unwrap();
+    let listen = listen_at(&address, &TlsFiles::default()).unwrap();
+    Server::open(&*listen, Arc::clone(store), Options { threads: 1, ..Options::default() }).unwrap()
+}
+
+/// A peer that says whatever a test wants.
+struct Peer {
+    stream: TcpStream,
+}
+
+impl Peer {
+    fn read(&mut self, len: usize) -> Vec<u8> {
+        let mut bytes = vec![0; len];
+        self.stream.read_exact(&mut bytes).unwrap();
+        bytes
+    }
+
+    fn frame(&mut self) -> (u8, Vec<u8>) {
+        let header = Header::read(&self.read(HEADER_BYTES)).unwrap().unwrap();
+        (header.kind, self.read(header.len as usize))
+    }
+
+    /// The payload of the next frame, which must be of this kind.
+    fn expect(&mut self, kind: u8) -> Vec<u8> {
+        let (got, payload) = self.frame();
+        if got == kind::REFUSED {
+            panic!("refused: {:?}", Refused::read(&payload));
+        }
+        assert_eq!(got, kind);
+        payload
+    }
+
+    fn say(&mut self, write: impl FnOnce(&mut Vec<u8>)) {
+        let mut bytes = Vec::new();
+        write(&mut bytes);
+        self.stream.write_all(&bytes).unwrap();
+    }
+
+    /// A client of a server.
+    fn client(server: &Server) -> Self {
+        let address = server.address().to_string();
+        let stream = TcpStream::connect(address.strip_prefix("tcp://").unwrap()).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        let mut peer = Self { stream };
+        peer.say(|out| {
+            out.extend_from_slice(&preface(VERSION));
+            Hello { nonce: [1; 32] }.write(out);
+        });
+        peer.read(PREFACE_BYTES);
+        peer.expect(kind::CHALLENGE);
+        peer.say(|out| {
+            Open {
+                proof: [0; 32],
+                purpose: Purpose::Weights,
+                producer: [2; 16],
+                epoch: 0,
+                first: 0,
+                stream: String::new(),
+                spec: None,
+            }
+            .write(out);
+        });
+        peer.expect(kind::WELCOME);
+        peer
+    }
+
+    /// A server with one client, which has been let in.
+    fn server(listener: &TcpListener) -> Self {
+        let mut peer = Self { stream: listener.accept().unwrap().0 };
+        peer.stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        peer.read(PREFACE_BYTES);
+        peer.expect(kind::HELLO);
+        peer.say(|out| {
+            out.extend_from_slice(&preface(VERSION));
+            Challenge { nonce: [3; 32], wants_proof: false }.write(out);
+        });
+        peer.expect(kind::OPEN);
+        let welcome = Welcome {
+            proof: [0; 32],
+            instance: [4; 16],
+            next: 0,
+            limit: 0,
+            heartbeat_ms: 5000,
+            release: "test".into(),
+            offer: Offer::Known,
+        };
+        peer.say(|out| welcome.write(out));
+        peer
+    }
+}
+
+#[test]
+fn a_chunk_that_was_changed_on_its_way_is_refused_and_nothing_is_published() {
+    let store = Arc::new(WeightStore::default());
+    let server = open(&store);
+    let mut peer = Peer::client(&server);
+    let good = vec![7; CHUNK_BYTES];
+    let content = Some(((*plan(CHUNK_BYTES)).clone(), vec![sum(&good)]));
+    peer.say(|out| Publish { version: 1, timeout_ms: None, content }.write(out));
+    assert_eq!(read_need(&peer.expect(kind::NEED)), Ok(vec![0]));
+    let mut bad = good.clone();
+    bad[1000] ^= 1;
+    peer.say(|out| ChunkOf { index: 0, sum: sum(&good), bytes: &bad }.write(out));
+    let (kind, payload) = peer.frame();
+    assert_eq!(kind, kind::REFUSED);
+    let text = Refused::read(&payload).unwrap().text;
+    assert!(text.contains("chunk 0 of the weights: expected the sum"), "{text}");
+    assert!(store.latest().is_none());
+    // The place is free again as soon as the server has forgotten the connection.
+    let deadline = Instant::now() + Duration::from_secs(20);
+    drop(peer);
+    while store.info().alive > 0 {
+        assert!(Instant::now() < deadline);
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+#[test]
+fn a_subscriber_refuses_a_chunk_that_was_changed_and_keeps_what_it_has() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address: Address = format!("tcp://{}", listener.local_addr().unwrap()).parse().unwrap();
+    let dial = dial_to(&address, &TlsFiles::default()).unwrap();
+    let subscriber = WeightSubscriber::new(dial, ClientOptions::default(), 3).unwrap();
+    let mut peer = Peer::server(&listener);
+    let bytes = vec![5; 100];
+    let plan = (*plan(100)).clone();
+    for (serial, sent) in [(1, bytes.clone()), (2, vec![6; 100])] {
+        let want = Want::read(&peer.expect(kind::WANT)).unwrap();
+        assert_eq!(want.after, serial - 1);
+        peer.say(|out| {
+            let form = Form::Chunks(plan.clone());
+            Announcement { serial, version: serial, form }.write(out);
+            ChunkOf { index: 0, sum: sum(&bytes), bytes: &sent }.write(out);
+            write_serial(out, kind::END, serial);
+        });
+    }
+    let two = |latest: Option<&Arc<Publication>>| {
+        latest.filter(|latest| latest.version() == 2).map(|_| ())
+    };
+    let failed = within(|wait| subscriber.wait_for(wait, two)).unwrap_err();
+    assert!(matches!(failed, ClientError::Failed(_)), "{failed}");
+    assert!(failed.to_string().contains("chunk 0 of the weights"), "{failed}");
+    let latest = subscriber.store().latest().unwrap();
+    assert_eq!(latest.version(), 1);
+    assert_eq!(latest.content().unwrap().bytes().unwrap(), bytes);
+}
+
+#[test]
+fn only_chunks_that_the_client_lacks_are_sent() {
+    let store = Arc::new(WeightStore::default());
+    let (server, plan) = (open(&store), plan(2 * CHUNK_BYTES));
+    let mut peer = Peer::client(&server);
+    publish(&store, 1, &plan);
+    let sums = vec![sum(&vec![1; CHUNK_BYTES]), 0];
+    peer.say(|out| Want { after: 0, sums }.write(out));
+    let announcement = Announcement::read(&peer.expect(kind::PUBLICATION)).unwrap();
+    assert_eq!((announcement.serial, announcement.version), (1, 1));
+    let payload = peer.expect(kind::CHUNK_OF_WEIGHTS);
+    let chunk = ChunkOf::read(&payload).unwrap();
+    assert_eq!((chunk.index, chunk.bytes), (1, &vec![1; CHUNK_BYTES][..]));
+    peer.expect(kind::END);
+    let info = store.info();
+    assert_eq!((info.sent_bytes, info.saved_bytes), (CHUNK_BYTES as u64, CHUNK_BYTES as u64));
+}
+
+#[test]
+fn a_second_question_before_the_answer_ends_the_connection() {
+    let store = Arc::new(WeightStore::default());
+    let server = open(&store);
+    let mut peer = Peer::client(&server);
+    for _ in 0..2 {
+        peer.say(|out| Want { after: 0, sums: Vec::new() }.write(out));
+    }
+    let (kind, _) = peer.frame();
+    assert_eq!(kind, kind::REFUSED);
+}
+
+#[test]
+fn a_chunk_that_nobody_asked_for_ends_the_connection() {
+    let store = Arc::new(WeightStore::default());
+    let server = open(&store);
+    let mut peer = Peer::client(&server);
+    peer.say(|out| ChunkOf { index: 0, sum: 0, bytes: &[] }.write(out));
+    let (kind, _) = peer.frame();
+    assert_eq!(kind, kind::REFUSED);
+}
+
+#[test]
+fn what_is_published_again_needs_no_chunk() {
+    let store = Arc::new(WeightStore::default());
+    let (server, plan) = (open(&store), plan(1000));
+    let content = publish(&store, 1, &plan);
+    let sums = vec![content.content().unwrap().sum(0).unwrap()];
+    let mut peer = Peer::client(&server);
+    let content = Some(((*plan).clone(), sums));
+    peer.say(|out| Publish { version: 2, timeout_ms: None, content }.write(out));
+    assert_eq!(Receipt::read(&peer.expect(kind::RECEIPT)), Ok(Receipt::Published));
+    assert_eq!(store.latest().unwrap().version(), 2);
+}
+
+#[test]
+fn weights_go_over_tls_in_both_directions() {
+    let authority = common::Authority::new();
+    let papers = authority.sign("localhost");
+    let store = Arc::new(WeightStore::default());
+    let address: Address = "tls://localhost:0".parse().unwrap();
+    let listen = listen_at(&address, &common::files(Some(&papers), None)).unwrap();
+    let token = Token::new(b"secret");
+    let options = Options { token: token.clone(), threads: 1, ..Options::default() };
+    let server = Server::open(&*listen, Arc::clone(&store), options).unwrap();
+    let dial = || dial_to(server.address(), &common::files(None, Some(&authority))).unwrap();
+    let learner = WeightStore::default();
+    let (plan, mut publisher) = (plan(1_000_000), WeightPublisher::new(dial(), token.clone()));
+    let options = ClientOptions { token, ..ClientOptions::default() };
+    let subscriber = WeightSubscriber::new(dial(), options, 3).unwrap();
+    for version in 1..4 {
+        let publication = publish(&learner, version, &plan);
+        within(|wait| publisher.publish(&publication, wait)).unwrap();
+        let new = |latest: Option<&Arc<Publication>>| {
+            latest.filter(|latest| latest.version() == version).cloned()
+        };
+        let got = within(|wait| subscriber.wait_for(wait, new)).unwrap();
+        assert_eq!(got.content().unwrap().bytes().unwrap(), vec![version as u8; 1_000_000]);
+    }
+    let old = publish(&WeightStore::default(), 2, &plan);
+    let refused = within(|wait| publisher.publish(&old, wait)).unwrap_err();
+    assert!(matches!(refused, PublishError::Stale { version: 2, latest: 3 }), "{refused}");
+}

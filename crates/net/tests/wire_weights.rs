@@ -1,0 +1,114 @@
+//! What is said of weights, as bytes: what is written is read again, and what is cut or changed is an error,
+//! or another value, and never a panic.
+
+use echoic_net::wire::WireError;
+use echoic_net::wire::frame::{HEADER_BYTES, Header, kind};
+use echoic_net::wire::weights::{
+    Announcement, ChunkOf, Form, Publish, Receipt, Region, Want, most, read_need, read_serial,
+    write_need, write_serial,
+};
+use echoic_replay::weights::Plan;
+use echoic_replay::{Dtype, Leaf};
+
+fn plan(bytes: usize) -> Plan {
+    let leaf = Leaf { path: "w".into(), dtype: Dtype::UInt(1), shape: vec![bytes] };
+    Plan::new("0".into(), vec![leaf]).unwrap()
+}
+
+/// Writes a frame, checks its header, and returns the payload.
+fn payload(of: u8, write: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
+    let mut frame = Vec::new();
+    write(&mut frame);
+    let header = Header::read(&frame).unwrap().unwrap();
+    assert_eq!((header.kind, header.len as usize), (of, frame.len() - HEADER_BYTES));
+    assert!(header.len <= most(of).unwrap());
+    frame.split_off(HEADER_BYTES)
+}
+
+/// Whether everything shorter is refused, and everything longer by a byte.
+fn only_whole<T>(payload: &[u8], read: impl Fn(&[u8]) -> Result<T, WireError>) {
+    for len in 0..payload.len() {
+        assert!(read(&payload[..len]).is_err(), "{len} of {} bytes", payload.len());
+    }
+    assert!(read(&[payload, &[0]].concat()).is_err());
+}
+
+#[test]
+fn questions_come_back_as_they_were() {
+    let want = Want { after: 7, sums: vec![1, u64::MAX] };
+    let bytes = payload(kind::WANT, |out| want.write(out));
+    assert_eq!(Want::read(&bytes), Ok(want));
+    only_whole(&bytes, Want::read);
+}
+
+#[test]
+fn announcements_of_every_form_come_back_as_they_were() {
+    let memory = Form::Memory { plan: plan(5), region: 3 };
+    for form in [Form::Alone, Form::Chunks(plan(70)), memory] {
+        let announcement = Announcement { serial: 4, version: 9, form };
+        let bytes = payload(kind::PUBLICATION, |out| announcement.write(out));
+        assert_eq!(Announcement::read(&bytes), Ok(announcement));
+        only_whole(&bytes, Announcement::read);
+    }
+    let mut bytes = payload(kind::PUBLICATION, |out| {
+        Announcement { serial: 4, version: 9, form: Form::Alone }.write(out);
+    });
+    bytes[16] = 3;
+    let field = "form of a publication";
+    assert_eq!(Announcement::read(&bytes), Err(WireError::Meaningless { field, got: 3 }));
+}
+
+#[test]
+fn chunks_come_back_as_they_were_and_tell_when_they_are_damaged() {
+    let chunk = ChunkOf { index: 2, sum: 99, bytes: &[1, 2, 3] };
+    let bytes = payload(kind::CHUNK_OF_WEIGHTS, |out| chunk.write(out));
+    assert_eq!(ChunkOf::read(&bytes), Ok(chunk));
+    assert_eq!(chunk.check(99, 99), Ok(()));
+    assert_eq!(chunk.check(99, 98), Err(WireError::Sum { chunk: 2, expected: 99, got: 98 }));
+    assert!(chunk.check(98, 98).is_err());
+}
+
+#[test]
+fn what_is_to_be_published_has_a_sum_for_each_chunk() {
+    for (timeout_ms, content) in [
+        (None, None),
+        (Some(5), Some((plan(1 << 19), vec![1, 2]))),
+        (None, Some((plan(0), vec![]))),
+    ] {
+        let publish = Publish { version: 3, timeout_ms, content };
+        let bytes = payload(kind::PUBLISH, |out| publish.write(out));
+        assert_eq!(Publish::read(&bytes), Ok(publish));
+        only_whole(&bytes, Publish::read);
+    }
+    let content = Some((plan(1 << 19), vec![1, 2, 3]));
+    let bytes = payload(kind::PUBLISH, |out| {
+        Publish { version: 3, timeout_ms: None, content }.write(out);
+    });
+    let wrong = WireError::Sequence { field: "number of sums", expected: 2, got: 3 };
+    assert_eq!(Publish::read(&bytes), Err(wrong));
+}
+
+#[test]
+fn the_small_frames_come_back_as_they_were() {
+    let region = Region { id: 1, len: 4096 };
+    let bytes = payload(kind::REGION, |out| region.write(out));
+    assert_eq!(Region::read(&bytes), Ok(region));
+    only_whole(&bytes, Region::read);
+    let bytes = payload(kind::END, |out| write_serial(out, kind::END, 6));
+    assert_eq!(read_serial(&bytes), Ok(6));
+    only_whole(&bytes, read_serial);
+    let bytes = payload(kind::NEED, |out| write_need(out, &[1, 5]));
+    assert_eq!(read_need(&bytes), Ok(vec![1, 5]));
+    only_whole(&bytes, read_need);
+    for receipt in [
+        Receipt::Published,
+        Receipt::Stale { latest: 8 },
+        Receipt::Leased,
+        Receipt::Closed,
+        Receipt::Failed("no memory".into()),
+    ] {
+        let bytes = payload(kind::RECEIPT, |out| receipt.write(out));
+        assert_eq!(Receipt::read(&bytes), Ok(receipt));
+        only_whole(&bytes, Receipt::read);
+    }
+}

@@ -1,0 +1,124 @@
+//! What was done with a rollout table, once more.
+
+use std::path::PathBuf;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use echoic_replay::rollouts::batch::Form;
+use echoic_replay::rollouts::kept::{History, KeptError, Point};
+use pyo3::exceptions::{PyOSError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+
+use super::batch::{self, RolloutBatch};
+use super::settings;
+use crate::arena::Arena;
+use crate::error::{journal_error, rollout_error};
+
+/// The past of a table whose directory nobody has open.
+#[pyclass(frozen, module = "echoic._native")]
+pub struct RolloutHistory {
+    history: Mutex<History>,
+    arena: Arena,
+}
+
+/// The exception for a table that can't be kept or brought back.
+pub fn kept_error(py: Python<'_>, error: &KeptError) -> PyErr {
+    let text = error.to_string();
+    match error {
+        KeptError::Config(_) | KeptError::Settings { .. } => rollout_error(py, text),
+        KeptError::File(_) | KeptError::Locked { .. } => PyOSError::new_err(text),
+        _ => journal_error(py, text),
+    }
+}
+
+fn point(what: &str, value: u64) -> PyResult<Point> {
+    match what {
+        "record" => Ok(Point::Record(value)),
+        "batch" => Ok(Point::Batch(value)),
+        "time" => Ok(Point::Time(value)),
+        other => {
+            let text = format!("a point is a 'record', a 'batch' or a 'time', got {other:?}");
+            Err(PyValueError::new_err(text))
+        }
+    }
+}
+
+impl RolloutHistory {
+    fn lock(&self) -> MutexGuard<'_, History> {
+        self.history.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[pymethods]
+impl RolloutHistory {
+    #[new]
+    #[pyo3(signature = (directory, at=None))]
+    fn new(py: Python<'_>, directory: PathBuf, at: Option<(String, u64)>) -> PyResult<Self> {
+        let at = at.map(|(what, value)| point(&what, value)).transpose()?;
+        let opened = py.detach(|| match at {
+            Some(at) => History::open_at(directory, at),
+            None => History::open(directory),
+        });
+        let history = opened.map_err(|error| kept_error(py, &error))?;
+        Ok(Self { history: Mutex::new(history), arena: Arena::default() })
+    }
+
+    /// Goes on to the next share that was delivered: its record, the table's time, and the share.
+    fn next_batch(
+        &self,
+        py: Python<'_>,
+        form: (String, u32, bool),
+    ) -> PyResult<Option<(u64, f64, RolloutBatch)>> {
+        let form: Form = batch::form(&form)?;
+        let found = py.detach(|| {
+            let mut history = self.lock();
+            let next = history.next_share()?;
+            Ok(next.zip(history.config().cloned()))
+        });
+        let Some((delivered, config)) = found.map_err(|error| kept_error(py, &error))? else {
+            return Ok(None);
+        };
+        let laid = batch::lay_out(py, &self.arena, &delivered.share, &config, form)?;
+        Ok(Some((delivered.record, delivered.time as f64 / 1e3, laid)))
+    }
+
+    /// Goes on to a point; whether it is there.
+    fn at(&self, py: Python<'_>, what: &str, value: u64) -> PyResult<bool> {
+        let point = point(what, value)?;
+        py.detach(|| self.lock().at(point)).map_err(|error| kept_error(py, &error))
+    }
+
+    /// What the table had counted.
+    fn info<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let history = self.lock();
+        match history.ledger() {
+            Some(ledger) => {
+                let dict = PyDict::new(py);
+                super::set_counts(&dict, &ledger.counts(), &ledger.standing())?;
+                Ok(dict)
+            }
+            None => Ok(PyDict::new(py)),
+        }
+    }
+
+    /// What the table was told; nothing before the first record.
+    #[getter]
+    fn settings<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyDict>>> {
+        self.lock().config().map(|config| settings::dict(py, config)).transpose()
+    }
+
+    #[getter]
+    fn record(&self) -> u64 {
+        self.lock().record()
+    }
+
+    #[getter]
+    fn end(&self) -> u64 {
+        self.lock().end()
+    }
+
+    #[getter]
+    fn time(&self) -> f64 {
+        self.lock().time() as f64 / 1e3
+    }
+}

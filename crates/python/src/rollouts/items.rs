@@ -1,0 +1,356 @@
+//! Arrays of an item as the bytes that a table keeps, and back.
+
+use echoic_replay::rollouts::RolloutConfig;
+use echoic_replay::rollouts::item::{Finish, Item, Run, Segment};
+use numpy::PyArrayDescr;
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyDict, PyString};
+use smallvec::SmallVec;
+
+use crate::array::{Header, copy, scalar_bytes};
+use crate::dtype;
+use crate::error::spec_error;
+use crate::numbers::index_numbers;
+
+/// The columns and fields of a table, as numpy names them.
+pub struct Columns {
+    columns: Vec<Named>,
+    fields: Vec<Named>,
+}
+
+struct Named {
+    name: Py<PyString>,
+    descr: Py<PyArrayDescr>,
+    size: usize,
+}
+
+/// An array of one dimension whose values follow each other.
+struct Values<'py> {
+    array: Bound<'py, PyAny>,
+    len: usize,
+    size: usize,
+}
+
+impl Values<'_> {
+    fn copy(&self, from: usize, to: &mut [u8]) {
+        if let Some(header) = Header::of(&self.array)
+            && from + to.len() <= self.len * self.size
+        {
+            // SAFETY: the array is contiguous and has `len` values of `size` bytes, of which this range is
+            // a part; `to` is ours.
+            unsafe { copy(header.data(), from, to) };
+        }
+    }
+}
+
+impl Named {
+    fn all(py: Python<'_>, columns: &[echoic_replay::rollouts::Column]) -> PyResult<Vec<Self>> {
+        let one = |column: &echoic_replay::rollouts::Column| {
+            let name = PyString::intern(py, &column.name).unbind();
+            let (descr, size) = (dtype::to_numpy(py, column.dtype)?, column.dtype.itemsize());
+            Ok(Self { name, descr, size })
+        };
+        columns.iter().map(one).collect()
+    }
+
+    /// What a dict has under the name, as an array of one dimension.
+    fn values<'py>(&self, py: Python<'py>, dict: &Bound<'py, PyDict>) -> PyResult<Values<'py>> {
+        let name = self.name.bind(py);
+        let Some(value) = dict.get_item(name)? else {
+            let known: Vec<String> = dict.keys().iter().map(|key| key.to_string()).collect();
+            let text = format!("column {name:?} is missing; got {}", known.join(", "));
+            return Err(spec_error(py, text));
+        };
+        let descr = self.descr.bind(py);
+        let fits = |value: &Bound<'py, PyAny>| {
+            Header::of(value).is_some_and(|header| {
+                header.shape().len() == 1 && header.is_c_contiguous() && header.has_dtype(descr)
+            })
+        };
+        let array = if fits(&value) { value } else { self.converted(py, &value)? };
+        let len = Header::of(&array).and_then(|header| header.shape().first().copied());
+        Ok(Values { array, len: len.unwrap_or(0), size: self.size })
+    }
+
+    /// Another array with the same values, if the dtype loses none of them.
+    fn converted<'py>(
+        &self,
+        py: Python<'py>,
+        value: &Bound<'py, PyAny>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let (name, descr) = (self.name.bind(py), self.descr.bind(py));
+        let numpy = py.import("numpy")?;
+        let array = numpy.call_method1("asarray", (value,))?;
+        let axes: usize = array.getattr("ndim")?.extract()?;
+        if axes != 1 {
+            let shape = array.getattr("shape")?;
+            let text =
+                format!("column {name:?}: expected one axis, that of tokens; got shape {shape}");
+            return Err(spec_error(py, text));
+        }
+        // Python numbers have no dtype of their own, so that of a list is numpy's guess.
+        let of_numbers = Header::of(value).is_none();
+        let own = array.getattr("dtype")?;
+        let is_safe: bool = numpy.call_method1("can_cast", (&own, descr, "safe"))?.extract()?;
+        let is_kind: bool =
+            numpy.call_method1("can_cast", (&own, descr, "same_kind"))?.extract()?;
+        let converted = numpy.call_method1("ascontiguousarray", (&array, descr))?;
+        let same = || -> PyResult<bool> {
+            let equal = array.call_method1("__eq__", (&converted,))?;
+            equal.call_method0("all")?.extract()
+        };
+        // Whole numbers of a list are compared; floats of one are rounded as numpy rounds them.
+        let kind: String = own.getattr("kind")?.extract()?;
+        if is_safe || (of_numbers && (kind == "f" && is_kind || kind != "f" && same()?)) {
+            return Ok(converted);
+        }
+        let text = format!("column {name:?}: expected dtype {descr}, got {own}");
+        Err(spec_error(py, text))
+    }
+
+    /// The bytes of a number under the name.
+    fn scalar(&self, py: Python<'_>, dict: &Bound<'_, PyDict>, out: &mut Vec<u8>) -> PyResult<()> {
+        let (name, descr) = (self.name.bind(py), self.descr.bind(py));
+        let Some(value) = dict.get_item(name)? else {
+            let known: Vec<String> = dict.keys().iter().map(|key| key.to_string()).collect();
+            let text = format!("field {name:?} is missing; got {}", known.join(", "));
+            return Err(spec_error(py, text));
+        };
+        if let Some(bytes) = scalar_bytes(&value, descr) {
+            out.extend_from_slice(&bytes[..self.size]);
+            return Ok(());
+        }
+        let numpy = py.import("numpy")?;
+        let array = numpy.call_method1("asarray", (&value,))?;
+        let own = array.getattr("dtype")?;
+        let is_number = array.getattr("ndim")?.extract::<usize>()? == 0;
+        let casts: bool = numpy.call_method1("can_cast", (&own, descr, "same_kind"))?.extract()?;
+        let kind: String = own.getattr("kind")?.extract()?;
+        let target: String = descr.getattr("kind")?.extract()?;
+        if !is_number || !(casts || (kind == "i" && target == "u") || (kind == "b")) {
+            let shape = array.getattr("shape")?;
+            let text = format!("field {name:?}: expected a {descr}, got {own} of shape {shape}");
+            return Err(spec_error(py, text));
+        }
+        // The dtype itself refuses a number that it can't hold.
+        let cast = descr.getattr("type")?.call1((&value,)).or_else(|_| {
+            numpy.call_method1("asarray", (&array, descr))?.call_method1("__getitem__", ((),))
+        })?;
+        let bytes = cast.call_method0("tobytes")?;
+        let bytes = bytes.cast::<PyBytes>()?.as_bytes();
+        if bytes.len() != self.size {
+            let text = format!("field {name:?}: expected a {descr}, got {value}");
+            return Err(spec_error(py, text));
+        }
+        out.extend_from_slice(bytes);
+        Ok(())
+    }
+}
+
+/// The versions of so many tokens: one of all, or one of each.
+fn runs(
+    py: Python<'_>,
+    versions: &Bound<'_, PyAny>,
+    tokens: usize,
+) -> PyResult<SmallVec<[Run; 1]>> {
+    let mut runs = SmallVec::new();
+    if let Ok(version) = versions.extract::<i64>() {
+        if tokens > 0 {
+            runs.push(Run { version, tokens: tokens as u32 });
+        }
+        return Ok(runs);
+    }
+    let versions = index_numbers(versions)?;
+    if versions.len() != tokens {
+        let got = versions.len();
+        let text = format!("versions: expected one, or one of each of {tokens} tokens; got {got}");
+        return Err(spec_error(py, text));
+    }
+    for version in versions {
+        let version = i64::try_from(version).unwrap_or(i64::MAX);
+        match runs.last_mut() {
+            Some(Run { version: last, tokens }) if *last == version => *tokens += 1,
+            _ => runs.push(Run { version, tokens: 1 }),
+        }
+    }
+    Ok(runs)
+}
+
+fn refuse_others(
+    py: Python<'_>,
+    what: &str,
+    known: &[Named],
+    dict: &Bound<'_, PyDict>,
+) -> PyResult<()> {
+    if dict.len() == known.len() {
+        return Ok(());
+    }
+    for key in dict.keys() {
+        let is_known = |named: &Named| key.eq(named.name.bind(py)).unwrap_or(false);
+        if !known.iter().any(is_known) {
+            let names: Vec<String> =
+                known.iter().map(|named| named.name.bind(py).to_string()).collect();
+            let text = format!("there is no {what} {key:?}; the table has {}", names.join(", "));
+            return Err(spec_error(py, text));
+        }
+    }
+    Ok(())
+}
+
+impl Columns {
+    pub fn new(py: Python<'_>, config: &RolloutConfig) -> PyResult<Self> {
+        let schema = &config.schema;
+        let (columns, fields) = (Named::all(py, &schema.columns)?, Named::all(py, &schema.fields)?);
+        Ok(Self { columns, fields })
+    }
+
+    fn values<'py>(
+        &self,
+        py: Python<'py>,
+        dict: &Bound<'py, PyDict>,
+    ) -> PyResult<(Vec<Values<'py>>, usize)> {
+        let values: Vec<Values<'_>> =
+            self.columns.iter().map(|named| named.values(py, dict)).collect::<PyResult<_>>()?;
+        refuse_others(py, "column", &self.columns, dict)?;
+        let len = values.first().map_or(0, |values| values.len);
+        for (named, values) in self.columns.iter().zip(&values) {
+            if values.len != len {
+                let (name, got) = (named.name.bind(py), values.len);
+                let first = self.columns.first().map(|named| named.name.bind(py).to_string());
+                let text = format!(
+                    "column {name:?}: expected {len} values, as many as {:?} has; got {got}",
+                    first.unwrap_or_default()
+                );
+                return Err(spec_error(py, text));
+            }
+        }
+        Ok((values, len))
+    }
+
+    /// Tokens with a value in every column; none, if no columns are given.
+    pub fn segment(
+        &self,
+        py: Python<'_>,
+        columns: Option<&Bound<'_, PyDict>>,
+        versions: &Bound<'_, PyAny>,
+    ) -> PyResult<Segment> {
+        let Some(columns) = columns else { return Ok(Segment::default()) };
+        let (values, len) = self.values(py, columns)?;
+        let runs = runs(py, versions, len)?;
+        let total = values.iter().map(|values| values.len * values.size).sum();
+        let mut bytes = vec![0; total];
+        let mut rest = &mut bytes[..];
+        for values in &values {
+            let (here, behind) = rest.split_at_mut(values.len * values.size);
+            values.copy(0, here);
+            rest = behind;
+        }
+        Ok(Segment { runs, tokens: len as u32, bytes })
+    }
+
+    /// The end of an item.
+    pub fn finish(
+        &self,
+        py: Python<'_>,
+        fields: &Bound<'_, PyDict>,
+        blobs: Option<&Bound<'_, PyDict>>,
+    ) -> PyResult<Finish> {
+        let mut bytes = Vec::new();
+        for named in &self.fields {
+            named.scalar(py, fields, &mut bytes)?;
+        }
+        refuse_others(py, "field", &self.fields, fields)?;
+        let mut named = Vec::new();
+        for (name, blob) in blobs.into_iter().flat_map(|blobs| blobs.iter()) {
+            named.push((name.extract()?, blob.cast::<PyBytes>()?.as_bytes().to_vec()));
+        }
+        Ok(Finish { fields: bytes, blobs: named })
+    }
+
+    /// Whole items, whose tokens follow each other in the arrays.
+    pub fn items(
+        &self,
+        py: Python<'_>,
+        lengths: &Bound<'_, PyAny>,
+        columns: &Bound<'_, PyDict>,
+        versions: &Bound<'_, PyAny>,
+        fields: &Bound<'_, PyDict>,
+    ) -> PyResult<Vec<(Segment, Finish)>> {
+        let lengths = index_numbers(lengths)?;
+        let (values, len) = self.values(py, columns)?;
+        let whole = |length: &i128| usize::try_from(*length).ok().filter(|one| *one <= len);
+        let lengths: Option<Vec<usize>> = lengths.iter().map(whole).collect();
+        let total = lengths.as_ref().map(|lengths| lengths.iter().sum::<usize>());
+        let (Some(lengths), Some(total)) = (lengths, total) else {
+            return Err(spec_error(py, format!("lengths: each must be from 0 to {len}")));
+        };
+        if total != len {
+            let text = format!("lengths: expected a sum of {len}, the tokens; got {total}");
+            return Err(spec_error(py, text));
+        }
+        let each = versions.extract::<i64>().is_err();
+        let versions_of = |from: usize, to: usize| match each {
+            true => versions.get_item(pyo3::types::PySlice::new(py, from as isize, to as isize, 1)),
+            false => Ok(versions.clone()),
+        };
+        let of_fields: Vec<Values<'_>> =
+            self.fields.iter().map(|named| named.values(py, fields)).collect::<PyResult<_>>()?;
+        refuse_others(py, "field", &self.fields, fields)?;
+        for (named, values) in self.fields.iter().zip(&of_fields) {
+            if values.len != lengths.len() {
+                let (name, wanted, got) = (named.name.bind(py), lengths.len(), values.len);
+                let text = format!("field {name:?}: expected {wanted} values, got {got}");
+                return Err(spec_error(py, text));
+            }
+        }
+        let mut items = Vec::with_capacity(lengths.len());
+        let mut start = 0;
+        for (at, length) in lengths.into_iter().enumerate() {
+            let runs = runs(py, &versions_of(start, start + length)?, length)?;
+            let total = values.iter().map(|values| length * values.size).sum();
+            let mut bytes = vec![0; total];
+            let mut rest = &mut bytes[..];
+            for values in &values {
+                let (here, behind) = rest.split_at_mut(length * values.size);
+                values.copy(start * values.size, here);
+                rest = behind;
+            }
+            let mut finish = vec![0; of_fields.iter().map(|values| values.size).sum()];
+            let mut rest = &mut finish[..];
+            for values in &of_fields {
+                let (here, behind) = rest.split_at_mut(values.size);
+                values.copy(at * values.size, here);
+                rest = behind;
+            }
+            let segment = Segment { runs, tokens: length as u32, bytes };
+            items.push((segment, Finish { fields: finish, blobs: Vec::new() }));
+            start += length;
+        }
+        Ok(items)
+    }
+
+    /// What is there of an item: its tokens by column, and their versions.
+    pub fn of_item<'py>(&self, py: Python<'py>, item: &Item) -> PyResult<Bound<'py, PyDict>> {
+        let numpy = py.import("numpy")?;
+        let dict = PyDict::new(py);
+        let mut before = 0;
+        for named in &self.columns {
+            let mut bytes = Vec::with_capacity(item.tokens() as usize * named.size);
+            for segment in &item.segments {
+                let tokens = segment.tokens as usize;
+                let column = tokens * before..tokens * (before + named.size);
+                bytes.extend_from_slice(segment.bytes.get(column).unwrap_or_default());
+            }
+            before += named.size;
+            let bytes = PyBytes::new(py, &bytes);
+            let array = numpy.call_method1("frombuffer", (bytes, named.descr.bind(py)))?;
+            dict.set_item(named.name.bind(py), array.call_method0("copy")?)?;
+        }
+        let versions: Vec<i64> = item
+            .runs()
+            .flat_map(|run| std::iter::repeat_n(run.version, run.tokens as usize))
+            .collect();
+        dict.set_item("versions", numpy::PyArray1::from_vec(py, versions))?;
+        Ok(dict)
+    }
+}

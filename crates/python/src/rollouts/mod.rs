@@ -1,0 +1,562 @@
+//! Rollout tables: groups of token sequences in, batches that are fresh out.
+//!
+//! - `settings`: what a table is told. `items`: arrays of an item as bytes.
+//! - `history`: what was done with a table, once more. `batch`: a share of a batch as arrays. `reach`: a table in this process, or at a server.
+
+mod batch;
+mod history;
+mod items;
+mod reach;
+mod settings;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use echoic_net::client::Options;
+use echoic_net::client::rollouts::{Entry, Rollouts};
+use echoic_net::client::tables::Waiting;
+use echoic_net::transport::{TlsFiles, dial_to};
+use echoic_replay::rollouts::item::{Finish, Segment};
+use echoic_replay::rollouts::kept::Keeping;
+
+use echoic_replay::rollouts::ledger::{
+    Admit, Append, Balance, Blocked, Change, Counts, Fate, Hold, Lease, Outcome, Permit, Refusal,
+    Size, Standing, Want,
+};
+use echoic_replay::rollouts::table::{CallError, RolloutInfo, RolloutTable as Core};
+use echoic_replay::stream::Wait;
+use pyo3::exceptions::{PyOSError, PyRuntimeError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyList};
+
+pub use self::batch::RolloutBatch;
+pub use self::history::RolloutHistory;
+use self::items::Columns;
+use self::reach::Reach;
+use crate::arena::Arena;
+use crate::doors::{self, DoorError};
+use crate::error::{
+    closed_error, group_not_found_error, lease_error, rollout_error, set, timeout_error,
+};
+use crate::fork::Process;
+use crate::remote::tables_error;
+use crate::wait;
+
+/// A rollout table.
+#[pyclass(frozen, subclass, module = "echoic._native")]
+pub struct RolloutTable {
+    reach: Reach,
+    columns: Columns,
+    process: Process,
+}
+
+/// A group and its attempt, as Python names a permit.
+type PyHold = (u64, u32);
+/// A batch, a rank and an attempt, as Python names a lease.
+type PyLease = (u64, u32, u32);
+/// Group, attempt, key, version, and seconds that it stands.
+type PyPermit = (u64, u32, String, i64, f64);
+/// Of an item that was begun: its place, segments, tokens, and whether it is finished.
+type PyBegun = (u32, u32, u32, bool, Py<PyAny>);
+
+fn holds(holds: Vec<PyHold>) -> Vec<Hold> {
+    holds.into_iter().map(|(group, attempt)| Hold { group, attempt }).collect()
+}
+
+fn lease((batch, rank, attempt): PyLease) -> Lease {
+    Lease { batch, rank, attempt }
+}
+
+fn permit(permit: Permit) -> PyPermit {
+    let Permit { hold, key, version, ttl_ms } = permit;
+    (hold.group, hold.attempt, key, version, ttl_ms as f64 / 1e3)
+}
+
+/// Milliseconds of a number of seconds, at least one.
+pub fn millis(name: &str, value: f64) -> PyResult<u64> {
+    let length = wait::seconds(name, value)?.unwrap_or(Duration::MAX);
+    let millis = u64::try_from(length.as_millis()).unwrap_or(u64::MAX);
+    Ok(millis.clamp(1, u64::MAX >> 16))
+}
+
+fn maybe_millis(name: &str, value: Option<f64>) -> PyResult<Option<u64>> {
+    value.map(|value| millis(name, value)).transpose()
+}
+
+/// The exception for a call that came to nothing.
+pub fn call_error(py: Python<'_>, error: &CallError) -> PyErr {
+    let text = error.to_string();
+    match error {
+        CallError::TimedOut(blocked) | CallError::Refused(Refusal::Blocked(blocked)) => {
+            blocked_error(py, *blocked)
+        }
+        CallError::Closed => closed_error(py, text),
+        CallError::Interrupted => PyRuntimeError::new_err(text),
+        CallError::Journal(_) => PyOSError::new_err(text),
+        CallError::Refused(Refusal::Fenced { .. }) => lease_error(py, text),
+        CallError::Refused(Refusal::Unknown(_)) => group_not_found_error(py, text),
+        CallError::Refused(_) => rollout_error(py, text),
+        _ => PyRuntimeError::new_err(text),
+    }
+}
+
+fn blocked_error(py: Python<'_>, blocked: Blocked) -> PyErr {
+    let error = timeout_error(py, format!("timed out: {blocked}"));
+    set(py, error, "reason", blocked.reason().to_string())
+}
+
+/// An outcome that the table never gives to such a change.
+fn unexpected(outcome: &Outcome) -> PyErr {
+    PyRuntimeError::new_err(format!("the table answered something else: {outcome:?}"))
+}
+
+fn balance(name: &str) -> PyResult<Balance> {
+    match name {
+        "count" => Ok(Balance::Count),
+        "tokens" => Ok(Balance::Tokens),
+        "squares" => Ok(Balance::Squares),
+        other => {
+            let text = format!("balance must be 'count', 'tokens' or 'squares', got {other:?}");
+            Err(PyValueError::new_err(text))
+        }
+    }
+}
+
+impl RolloutTable {
+    fn of(py: Python<'_>, reach: Reach) -> PyResult<Self> {
+        let columns = Columns::new(py, reach.config())?;
+        Ok(Self { reach, columns, process: Process::current() })
+    }
+
+    /// The table itself, for a server; none, if it is at one already.
+    pub fn core(&self) -> Option<&Arc<Core>> {
+        match &self.reach {
+            Reach::Here { table, .. } => Some(table),
+            Reach::There { .. } => None,
+        }
+    }
+
+    fn call(&self, py: Python<'_>, change: Change, timeout: Option<f64>) -> PyResult<Outcome> {
+        self.process.check(py)?;
+        self.reach.call(py, change, timeout)
+    }
+
+    fn here(&self, what: &str) -> PyResult<&Arc<Core>> {
+        self.core().ok_or_else(|| {
+            PyRuntimeError::new_err(format!("{what} is for the process that has the table"))
+        })
+    }
+
+    fn count(&self, py: Python<'_>, change: Change) -> PyResult<u64> {
+        match self.call(py, change, None)? {
+            Outcome::Count(count) => Ok(count),
+            Outcome::Done => Ok(0),
+            other => Err(unexpected(&other)),
+        }
+    }
+}
+
+/// The rollout tables of a server.
+#[pyclass(frozen, module = "echoic._native")]
+pub struct RolloutLink {
+    link: Arc<Rollouts>,
+    process: Process,
+}
+
+#[pymethods]
+impl RolloutLink {
+    #[getter]
+    fn address(&self) -> String {
+        self.link.address().to_string()
+    }
+
+    #[getter]
+    fn connected(&self) -> bool {
+        self.link.is_connected()
+    }
+
+    #[getter]
+    fn reconnects(&self) -> u64 {
+        self.link.reconnects()
+    }
+
+    fn tables(&self, py: Python<'_>) -> PyResult<Vec<RolloutTable>> {
+        let entries = self.link.tables().iter().zip(0..);
+        let table = |(entry, number): (&Entry, u32)| {
+            let (link, config) = (Arc::clone(&self.link), Arc::new(entry.config.clone()));
+            RolloutTable::of(py, Reach::There { link, number, config })
+        };
+        entries.map(table).collect()
+    }
+
+    #[pyo3(signature = (timeout=None))]
+    fn close(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<()> {
+        // The connection of a parent process is not a forked child's to close.
+        if !self.process.is_current() {
+            return Ok(());
+        }
+        let deadline = wait::deadline(timeout)?;
+        let close = |wait: Wait<'_, Waiting>| self.link.close(wait);
+        wait::detached(py, deadline, None, close).map_err(|stopped| stopped.raise(py, tables_error))
+    }
+}
+
+/// Connects to a server that has rollout tables.
+#[pyfunction]
+#[expect(clippy::too_many_arguments, reason = "they are keywords in Python")]
+pub fn connect_rollouts(
+    py: Python<'_>,
+    address: &str,
+    token: Option<&[u8]>,
+    deadline: Option<f64>,
+    max_retry: Option<u32>,
+    connect_timeout: f64,
+    ca: Option<PathBuf>,
+    certificate: Option<PathBuf>,
+    key: Option<PathBuf>,
+    server_name: Option<String>,
+) -> PyResult<RolloutLink> {
+    let files = TlsFiles { certificate, key, authority: ca, server_name };
+    let address = doors::address(address)?;
+    let dial = dial_to(&address, &files).map_err(|error| DoorError::from(error).raise(py))?;
+    let connect_timeout = wait::seconds("connect_timeout", connect_timeout)?;
+    let options = Options {
+        token: doors::token(token)?,
+        deadline: match deadline {
+            Some(deadline) => wait::seconds("deadline", deadline)?,
+            None => None,
+        },
+        max_retry,
+        connect_timeout: connect_timeout.unwrap_or(Duration::MAX),
+        ..Options::default()
+    };
+    let connect = |wait: Wait<'_, Waiting>| Rollouts::connect(dial, options, wait);
+    let link = wait::detached(py, None, None, connect)
+        .map_err(|stopped| stopped.raise(py, tables_error))?;
+    Ok(RolloutLink { link: Arc::new(link), process: Process::current() })
+}
+
+#[pymethods]
+impl RolloutTable {
+    #[new]
+    #[pyo3(signature = (settings, metadata=None, directory=None, durability="async", history=false))]
+    fn new(
+        py: Python<'_>,
+        settings: &Bound<'_, PyDict>,
+        metadata: Option<Vec<u8>>,
+        directory: Option<PathBuf>,
+        durability: &str,
+        history: bool,
+    ) -> PyResult<Self> {
+        let config = settings::config(py, settings)?;
+        let metadata = metadata.unwrap_or_default();
+        let table = match directory {
+            Some(directory) => {
+                let keeping = Keeping { durability: settings::durability(durability)?, history };
+                let open = || Core::open(config, metadata, directory, keeping);
+                py.detach(open).map_err(|error| history::kept_error(py, &error))?
+            }
+            None => Core::new(config)
+                .map_err(|error| rollout_error(py, error.to_string()))?
+                .with_metadata(metadata),
+        };
+        Self::of(py, Reach::Here { table: Arc::new(table), arena: Arena::default() })
+    }
+
+    #[getter]
+    fn name(&self) -> &str {
+        &self.reach.config().name
+    }
+
+    #[getter]
+    fn settings<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        settings::dict(py, self.reach.config())
+    }
+
+    #[getter]
+    fn metadata(&self) -> &[u8] {
+        self.reach.metadata()
+    }
+
+    #[pyo3(signature = (count, source, key, version, ttl, timeout))]
+    #[expect(clippy::too_many_arguments, reason = "they are keywords in Python")]
+    fn admit(
+        &self,
+        py: Python<'_>,
+        count: u32,
+        source: String,
+        key: String,
+        version: Option<i64>,
+        ttl: Option<f64>,
+        timeout: Option<f64>,
+    ) -> PyResult<Vec<PyPermit>> {
+        let ttl_ms = maybe_millis("ttl", ttl)?;
+        let change = Change::Admit(Admit { count, source, key, version, ttl_ms });
+        match self.call(py, change, timeout)? {
+            Outcome::Admitted(permits) => Ok(permits.into_iter().map(permit).collect()),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    #[pyo3(signature = (source, ttl, timeout))]
+    fn resume(
+        &self,
+        py: Python<'_>,
+        source: String,
+        ttl: Option<f64>,
+        timeout: Option<f64>,
+    ) -> PyResult<(PyPermit, Vec<PyBegun>)> {
+        let ttl_ms = maybe_millis("ttl", ttl)?;
+        match self.call(py, Change::Resume { source, ttl_ms }, timeout)? {
+            Outcome::Resumed(hold, items) => {
+                let begun = items.iter().map(|item| {
+                    let (segments, tokens) = (item.segments.len() as u32, item.tokens());
+                    let columns = self.columns.of_item(py, item)?;
+                    let finished = item.finish.is_some();
+                    Ok((item.index, segments, tokens, finished, columns.into_any().unbind()))
+                });
+                Ok((permit(hold), begun.collect::<PyResult<_>>()?))
+            }
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Adds tokens to an item, and its end if `fields` are given.
+    #[pyo3(signature = (hold, item, sequence, columns, versions, fields, blobs, priority))]
+    #[expect(clippy::too_many_arguments, reason = "they are keywords in Python")]
+    fn append(
+        &self,
+        py: Python<'_>,
+        hold: PyHold,
+        item: u32,
+        sequence: u32,
+        columns: Option<&Bound<'_, PyDict>>,
+        versions: &Bound<'_, PyAny>,
+        fields: Option<&Bound<'_, PyDict>>,
+        blobs: Option<&Bound<'_, PyDict>>,
+        priority: f64,
+    ) -> PyResult<&'static str> {
+        let segment = self.columns.segment(py, columns, versions)?;
+        let finish = fields.map(|fields| self.columns.finish(py, fields, blobs)).transpose()?;
+        let hold = Hold { group: hold.0, attempt: hold.1 };
+        let segment = Arc::new(segment);
+        let finish = finish.map(Arc::new);
+        let change = Change::Append(Append { hold, item, sequence, segment, finish, priority });
+        match self.call(py, change, None)? {
+            Outcome::Appended(fate) => Ok(fate.name()),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Adds whole items, from arrays of all of them.
+    #[pyo3(signature = (hold, first, lengths, columns, versions, fields, priority))]
+    #[expect(clippy::too_many_arguments, reason = "they are keywords in Python")]
+    fn append_flat(
+        &self,
+        py: Python<'_>,
+        hold: PyHold,
+        first: u32,
+        lengths: &Bound<'_, PyAny>,
+        columns: &Bound<'_, PyDict>,
+        versions: &Bound<'_, PyAny>,
+        fields: &Bound<'_, PyDict>,
+        priority: f64,
+    ) -> PyResult<&'static str> {
+        let items = self.columns.items(py, lengths, columns, versions, fields)?;
+        let hold = Hold { group: hold.0, attempt: hold.1 };
+        let append = |(item, (segment, finish)): (u32, (Segment, Finish))| {
+            let (segment, finish) = (Arc::new(segment), Some(Arc::new(finish)));
+            Change::Append(Append { hold, item, sequence: 0, segment, finish, priority })
+        };
+        let changes = (first..).zip(items).map(append).collect();
+        self.process.check(py)?;
+        match self.reach.all(py, changes)?.pop() {
+            None => Ok(Fate::Running.name()),
+            Some(Outcome::Appended(fate)) => Ok(fate.name()),
+            Some(other) => Err(unexpected(&other)),
+        }
+    }
+
+    fn fail(&self, py: Python<'_>, permits: Vec<PyHold>) -> PyResult<u64> {
+        self.count(py, Change::Fail { holds: holds(permits) })
+    }
+
+    fn suspend(&self, py: Python<'_>, permits: Vec<PyHold>) -> PyResult<u64> {
+        self.count(py, Change::Suspend { holds: holds(permits) })
+    }
+
+    fn renew(&self, py: Python<'_>, permits: Vec<PyHold>) -> PyResult<u64> {
+        self.count(py, Change::Renew { holds: holds(permits) })
+    }
+
+    fn publish_version(&self, py: Python<'_>, version: i64) -> PyResult<()> {
+        self.count(py, Change::Publish { version }).map(drop)
+    }
+
+    fn restore(&self, py: Python<'_>, version: i64) -> PyResult<()> {
+        self.count(py, Change::Restore { version }).map(drop)
+    }
+
+    fn set_pipeline_depth(&self, py: Python<'_>, depth: u32) -> PyResult<()> {
+        self.count(py, Change::Deepen { depth }).map(drop)
+    }
+
+    fn discard(&self, py: Python<'_>, groups: Vec<u64>) -> PyResult<u64> {
+        self.count(py, Change::Discard { groups })
+    }
+
+    fn update_priorities(
+        &self,
+        py: Python<'_>,
+        groups: &Bound<'_, PyAny>,
+        priorities: &Bound<'_, PyAny>,
+    ) -> PyResult<u64> {
+        let groups = crate::numbers::key_numbers(groups)?;
+        let priorities = crate::numbers::float_numbers(priorities)?;
+        if groups.len() != priorities.len() {
+            let (wanted, got) = (groups.len(), priorities.len());
+            let text = format!("expected a priority for each of {wanted} groups, got {got}");
+            return Err(PyValueError::new_err(text));
+        }
+        let priorities = groups.into_iter().zip(priorities).collect();
+        self.count(py, Change::Reprioritize { priorities })
+    }
+
+    #[pyo3(signature = (groups, tokens, rank, ranks, balance, lease, form, timeout))]
+    #[expect(clippy::too_many_arguments, reason = "they are keywords in Python")]
+    fn sample(
+        &self,
+        py: Python<'_>,
+        groups: Option<u32>,
+        tokens: Option<u64>,
+        rank: u32,
+        ranks: u32,
+        balance: &str,
+        lease: Option<f64>,
+        form: (String, u32, bool),
+        timeout: Option<f64>,
+    ) -> PyResult<RolloutBatch> {
+        let form = batch::form(&form)?;
+        let size = match (groups, tokens) {
+            (Some(groups), None) => Size::Groups(groups),
+            (None, Some(tokens)) => Size::Tokens(tokens),
+            (None, None) => Size::Groups(self.reach.config().batch_groups),
+            _ => return Err(PyValueError::new_err("give groups or tokens, not both")),
+        };
+        let balance = self::balance(balance)?;
+        let lease_ms = maybe_millis("lease", lease)?;
+        let want = Want { size, rank, ranks, balance, lease_ms };
+        self.process.check(py)?;
+        self.reach.sample(py, want, form, timeout)
+    }
+
+    fn ack(&self, py: Python<'_>, batch: PyLease) -> PyResult<u64> {
+        self.count(py, Change::Ack(lease(batch)))
+    }
+
+    fn nack(&self, py: Python<'_>, batch: PyLease) -> PyResult<()> {
+        self.count(py, Change::Nack(lease(batch))).map(drop)
+    }
+
+    fn extend(&self, py: Python<'_>, batch: PyLease, seconds: f64) -> PyResult<()> {
+        let lease_ms = millis("lease", seconds)?;
+        self.count(py, Change::Extend { lease: lease(batch), lease_ms }).map(drop)
+    }
+
+    fn version(&self, py: Python<'_>) -> PyResult<i64> {
+        match self.core() {
+            Some(table) => Ok(table.version()),
+            // Whatever it is, it is above this.
+            None => self.reach.wait_version(py, -1, None),
+        }
+    }
+
+    #[pyo3(signature = (newer_than, timeout))]
+    fn wait_version(&self, py: Python<'_>, newer_than: i64, timeout: Option<f64>) -> PyResult<i64> {
+        self.process.check(py)?;
+        self.reach.wait_version(py, newer_than, timeout)
+    }
+
+    /// Writes a checkpoint to the table's directory; where it is.
+    fn checkpoint(&self, py: Python<'_>) -> PyResult<PathBuf> {
+        let table = self.here("a checkpoint")?;
+        py.detach(|| table.checkpoint()).map_err(|error| history::kept_error(py, &error))
+    }
+
+    fn pause(&self) -> PyResult<()> {
+        self.here("a pause")?.pause(true);
+        Ok(())
+    }
+
+    fn unpause(&self) -> PyResult<()> {
+        self.here("a pause")?.pause(false);
+        Ok(())
+    }
+
+    fn close(&self, py: Python<'_>) {
+        // A table of a server is that server's to close.
+        if let Some(table) = self.core().filter(|_| self.process.is_current()) {
+            // A journal is written to its end.
+            py.detach(|| table.close());
+        }
+    }
+
+    #[getter]
+    fn closed(&self) -> bool {
+        self.core().is_some_and(|table| table.is_closed())
+    }
+
+    fn info<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        self.process.check(py)?;
+        info_dict(py, &self.reach.info(py)?)
+    }
+}
+
+/// Puts counts, and where the table stands, into a dict.
+fn set_counts(dict: &Bound<'_, PyDict>, counts: &Counts, standing: &Standing) -> PyResult<()> {
+    for (name, value) in counts.named() {
+        dict.set_item(name, value)?;
+    }
+    dict.set_item("version", standing.version)?;
+    dict.set_item("target", standing.target)?;
+    dict.set_item("pipeline_depth", standing.depth)?;
+    dict.set_item("capacity", standing.capacity)?;
+    dict.set_item("queued", standing.queued)?;
+    dict.set_item("leased", standing.out)?;
+    dict.set_item("suspended", standing.suspended)?;
+    dict.set_item("oldest", standing.oldest)?;
+    dict.set_item("paused", standing.paused)
+}
+
+/// The numbers of a table, by name.
+pub fn info_dict<'py>(py: Python<'py>, info: &RolloutInfo) -> PyResult<Bound<'py, PyDict>> {
+    use echoic_replay::rollouts::idle::REASONS;
+    let dict = PyDict::new(py);
+    let RolloutInfo { counts, standing, sources, producers, consumers } = info;
+    set_counts(&dict, counts, standing)?;
+    for (name, sides) in [("producer_waits", producers), ("consumer_waits", consumers)] {
+        let waits = PyDict::new(py);
+        for (reason, one) in REASONS.iter().zip(&sides.0) {
+            if one.limited > 0 || one.waiting > 0 {
+                let numbers = (one.waiting, one.limited, one.time().as_secs_f64());
+                waits.set_item(reason.to_string(), numbers)?;
+            }
+        }
+        dict.set_item(name, waits)?;
+    }
+    let all = PyList::empty(py);
+    for source in sources {
+        let one = PyDict::new(py);
+        one.set_item("name", &source.name)?;
+        one.set_item("submitted", source.submitted)?;
+        one.set_item("running", source.running)?;
+        one.set_item("accepted", source.accepted)?;
+        one.set_item("rejected", source.rejected)?;
+        one.set_item("filtered", source.filtered)?;
+        one.set_item("tokens", source.tokens)?;
+        all.append(one)?;
+    }
+    dict.set_item("sources", all)?;
+    Ok(dict)
+}

@@ -1,0 +1,182 @@
+//! A rollout table, wherever it is: in this process or at a server.
+
+use std::sync::Arc;
+
+use echoic_net::client::rollouts::{Delivered, Rollouts};
+use echoic_net::client::tables::{TablesError, Waiting};
+use echoic_replay::rollouts::RolloutConfig;
+use echoic_replay::rollouts::batch::Form;
+use echoic_replay::rollouts::ledger::{Blocked, Change, Lease, Outcome, Refusal, Want};
+use echoic_replay::rollouts::table::{CallError, RolloutInfo, RolloutTable as Core};
+use echoic_replay::stream::Wait;
+use pyo3::exceptions::PyRuntimeError;
+use pyo3::prelude::*;
+
+use super::batch::{RolloutBatch, lay_out, received};
+use super::call_error;
+use crate::arena::Arena;
+use crate::remote::tables_error;
+use crate::wait::{self, Stopped};
+
+/// See the [module](self).
+pub enum Reach {
+    /// In this process.
+    Here {
+        table: Arc<Core>,
+        /// Where its batches are.
+        arena: Arena,
+    },
+    /// At a server, by its place there.
+    There { link: Arc<Rollouts>, number: u32, config: Arc<RolloutConfig> },
+}
+
+/// The exception for what a server's table did not do.
+fn remote_error(py: Python<'_>, error: &TablesError) -> PyErr {
+    match error {
+        TablesError::Rollout(error) => call_error(py, error),
+        error => tables_error(py, error),
+    }
+}
+
+fn nothing() -> PyErr {
+    PyRuntimeError::new_err("the server answered nothing")
+}
+
+impl Reach {
+    pub fn config(&self) -> &Arc<RolloutConfig> {
+        match self {
+            Self::Here { table, .. } => table.config(),
+            Self::There { config, .. } => config,
+        }
+    }
+
+    pub fn metadata(&self) -> &[u8] {
+        match self {
+            Self::Here { table, .. } => table.metadata(),
+            Self::There { link, number, .. } => {
+                link.tables().get(*number as usize).map_or(&[], |entry| &entry.metadata)
+            }
+        }
+    }
+
+    /// Has something happen, waiting for as long as it may.
+    pub fn call(&self, py: Python<'_>, change: Change, timeout: Option<f64>) -> PyResult<Outcome> {
+        match self {
+            Self::Here { table, .. } => here(py, table, &change, timeout),
+            Self::There { .. } => {
+                let done = self.all_there(py, &[change], timeout)?.pop();
+                done.ok_or_else(nothing)
+            }
+        }
+    }
+
+    /// Has several things happen, none of which may have to wait.
+    pub fn all(&self, py: Python<'_>, changes: Vec<Change>) -> PyResult<Vec<Outcome>> {
+        match self {
+            Self::Here { table, .. } => {
+                changes.iter().map(|change| here(py, table, change, None)).collect()
+            }
+            Self::There { .. } => self.all_there(py, &changes, None),
+        }
+    }
+
+    fn all_there(
+        &self,
+        py: Python<'_>,
+        changes: &[Change],
+        timeout: Option<f64>,
+    ) -> PyResult<Vec<Outcome>> {
+        let Self::There { link, number, .. } = self else { return Err(nothing()) };
+        let deadline = wait::deadline(timeout)?;
+        let call = |wait: Wait<'_, Waiting>| link.call(*number, changes, wait);
+        let outcomes = wait::detached(py, deadline, None, call)
+            .map_err(|stopped| stopped.raise(py, remote_error))?;
+        let done = |outcome: Result<Outcome, Refusal>| {
+            outcome.map_err(|refusal| call_error(py, &CallError::Refused(refusal)))
+        };
+        outcomes.into_iter().map(done).collect()
+    }
+
+    pub fn sample(
+        &self,
+        py: Python<'_>,
+        want: Want,
+        form: Form,
+        timeout: Option<f64>,
+    ) -> PyResult<RolloutBatch> {
+        match self {
+            Self::Here { table, arena } => match here(py, table, &Change::Sample(want), timeout)? {
+                Outcome::Delivered(share) => {
+                    let laid = lay_out(py, arena, &share, table.config(), form);
+                    if laid.is_err() && share.lease_ms.is_some() {
+                        give_back(table, share.lease);
+                    }
+                    laid
+                }
+                other => Err(super::unexpected(&other)),
+            },
+            Self::There { link, number, config } => {
+                let deadline = wait::deadline(timeout)?;
+                let call = |wait: Wait<'_, Waiting>| link.sample(*number, want, form, wait);
+                let delivered: Delivered = wait::detached(py, deadline, None, call)
+                    .map_err(|stopped| stopped.raise(py, remote_error))?;
+                received(py, delivered, config)
+            }
+        }
+    }
+
+    pub fn info(&self, py: Python<'_>) -> PyResult<RolloutInfo> {
+        match self {
+            Self::Here { table, .. } => Ok(table.info()),
+            Self::There { link, number, .. } => {
+                wait::detached(py, None, None, |wait: Wait<'_, Waiting>| link.info(*number, wait))
+                    .map_err(|stopped| stopped.raise(py, remote_error))
+            }
+        }
+    }
+
+    pub fn wait_version(&self, py: Python<'_>, above: i64, timeout: Option<f64>) -> PyResult<i64> {
+        let deadline = wait::deadline(timeout)?;
+        match self {
+            Self::Here { table, .. } => {
+                let call = |wait: Wait<'_, Blocked>| table.wait_version(above, wait);
+                wait::detached(py, deadline, None, call)
+                    .map_err(|stopped| stopped.raise(py, call_error))
+            }
+            Self::There { link, number, .. } => {
+                let call = |wait: Wait<'_, Waiting>| link.wait_version(*number, above, wait);
+                wait::detached(py, deadline, None, call)
+                    .map_err(|stopped| stopped.raise(py, remote_error))
+            }
+        }
+    }
+}
+
+fn here(
+    py: Python<'_>,
+    table: &Arc<Core>,
+    change: &Change,
+    timeout: Option<f64>,
+) -> PyResult<Outcome> {
+    // Most calls need not wait, and are over before another thread could use the GIL.
+    match table.apply(change) {
+        Err(CallError::Refused(Refusal::Blocked(_))) => {}
+        Ok(done) if table.has_directory() => {
+            let keep = |wait: Wait<'_, Blocked>| table.keep(wait);
+            return wait::detached(py, None, None, keep)
+                .map(|()| done)
+                .map_err(|stopped| stopped.raise(py, call_error));
+        }
+        done => return done.map_err(|error| call_error(py, &error)),
+    }
+    let deadline = wait::deadline(timeout)?;
+    let call = |wait: Wait<'_, Blocked>| table.call(change, wait);
+    wait::detached(py, deadline, None, call)
+        .map_err(|stopped: Stopped<CallError>| stopped.raise(py, call_error))
+}
+
+/// Gives a share back that could not be laid out as wanted, so that nothing is lost by a row that is too narrow.
+fn give_back(table: &Core, lease: Lease) {
+    // If the lease is over by now, it waits already.
+    let _ = table.apply(&Change::Nack(lease));
+}

@@ -1,0 +1,244 @@
+//! The store of weights of a server elsewhere.
+
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use echoic_net::Address;
+use echoic_net::client::Options;
+use echoic_net::client::weights::{PublishError, WeightPublisher, WeightSubscriber};
+use echoic_net::transport::{Dial, TlsFiles, dial_to};
+use echoic_replay::stream::Wait;
+use echoic_replay::weights::{
+    Publication as CorePublication, WeightStore as CoreStore, WeightsConfig,
+};
+use pyo3::exceptions::{PyRuntimeError, PyValueError};
+use pyo3::prelude::*;
+
+use super::form::{LastForm, fill};
+use super::store::weights_error;
+use super::subscription::{Source, Subscription};
+use crate::client::client_error;
+use crate::doors::{self, DoorError, link_error};
+use crate::error::{closed_error, set, spec_error, timeout_error};
+use crate::fork::Process;
+use crate::server::size;
+use crate::wait;
+
+/// A connection to a store of weights, for learners and workers.
+#[pyclass(frozen, subclass, module = "echoic._native")]
+pub struct WeightClient {
+    address: Address,
+    files: TlsFiles,
+    options: Options,
+    most: usize,
+    forms: Arc<LastForm>,
+    /// What is published, while it is on its way: so the learner's arrays may change meanwhile.
+    outgoing: CoreStore,
+    publisher: Mutex<Option<WeightPublisher>>,
+    subscriber: Mutex<Subscribed>,
+    process: Process,
+}
+
+#[derive(Default)]
+enum Subscribed {
+    #[default]
+    NotYet,
+    Since(Arc<WeightSubscriber>),
+    Closed,
+}
+
+#[pymethods]
+impl WeightClient {
+    #[new]
+    #[pyo3(signature = (
+        address, token, max_publications, deadline, max_retry, connect_timeout, ca, certificate, key,
+        server_name
+    ))]
+    #[expect(clippy::too_many_arguments, reason = "they are keywords in Python")]
+    fn new(
+        py: Python<'_>,
+        address: &str,
+        token: Option<&[u8]>,
+        max_publications: i64,
+        deadline: Option<f64>,
+        max_retry: Option<u32>,
+        connect_timeout: f64,
+        ca: Option<PathBuf>,
+        certificate: Option<PathBuf>,
+        key: Option<PathBuf>,
+        server_name: Option<String>,
+    ) -> PyResult<Self> {
+        let address = doors::address(address)?;
+        let files = TlsFiles { certificate, key, authority: ca, server_name };
+        let options = Options {
+            token: doors::token(token)?,
+            deadline: match deadline {
+                Some(deadline) => wait::seconds("deadline", deadline)?,
+                None => None,
+            },
+            max_retry,
+            connect_timeout: wait::seconds("connect_timeout", connect_timeout)?
+                .unwrap_or(Duration::from_secs(u32::MAX.into())),
+            ..Options::default()
+        };
+        let most = size("max_publications", max_publications)?;
+        if most < 2 {
+            let text = format!("max_publications must be at least 2, got {most}");
+            return Err(PyValueError::new_err(text));
+        }
+        let config = WeightsConfig { most: 2, shared: false, follows: true };
+        let outgoing = CoreStore::new(config).map_err(|error| weights_error(py, &error))?;
+        let this = Self {
+            address,
+            files,
+            options,
+            most,
+            forms: Arc::default(),
+            outgoing,
+            publisher: Mutex::new(None),
+            subscriber: Mutex::default(),
+            process: Process::current(),
+        };
+        // What can't be an address is found out now.
+        let dial = this.dial(py)?;
+        *lock(&this.publisher) = Some(WeightPublisher::new(dial, this.options.token.clone()));
+        Ok(this)
+    }
+
+    /// Publishes a tree there.
+    #[pyo3(signature = (tree, version, *, timeout=None))]
+    fn publish(
+        &self,
+        py: Python<'_>,
+        tree: &Bound<'_, PyAny>,
+        version: u64,
+        timeout: Option<f64>,
+    ) -> PyResult<()> {
+        self.check(py)?;
+        let deadline = wait::deadline(timeout)?;
+        let (form, sources) = self.forms.gather(tree)?;
+        let drafted = wait::detached(py, deadline, None, |wait: Wait<'_>| {
+            self.outgoing.draft(version, &form.plan, wait)
+        });
+        let mut draft = drafted.map_err(|stopped| stopped.raise(py, weights_error))?;
+        fill(py, &form, &sources, &mut draft)?;
+        let publication = py.detach(|| draft.publish());
+        let publication = publication.map_err(|error| weights_error(py, &error))?;
+        self.send(py, &publication, timeout)
+    }
+
+    /// Publishes a version alone there.
+    #[pyo3(signature = (version, *, timeout=None))]
+    fn publish_version(&self, py: Python<'_>, version: u64, timeout: Option<f64>) -> PyResult<()> {
+        self.check(py)?;
+        let publication = py.detach(|| self.outgoing.publish_version(version));
+        let publication = publication.map_err(|error| weights_error(py, &error))?;
+        self.send(py, &publication, timeout)
+    }
+
+    /// Somebody who is told of what is published there.
+    fn subscribe(&self, py: Python<'_>) -> PyResult<Subscription> {
+        self.process.check(py)?;
+        let known = match &*lock(&self.subscriber) {
+            Subscribed::Closed => return Err(closed_error(py, "the client is closed")),
+            Subscribed::Since(known) => Some(Arc::clone(known)),
+            Subscribed::NotYet => None,
+        };
+        if let Some(known) = known {
+            return Ok(Subscription::new(Source::Remote(known), &self.forms));
+        }
+        let dial = self.dial(py)?;
+        let made = WeightSubscriber::new(dial, self.options.clone(), self.most);
+        let made = Arc::new(made.map_err(|error| client_error(py, &error, "", 0))?);
+        let connect = |wait: Wait<'_>| made.wait_until_connected(wait);
+        wait::detached(py, None, None, connect)
+            .map_err(|stopped| stopped.raise(py, |py, error| client_error(py, error, "", 0)))?;
+        let mut subscriber = lock(&self.subscriber);
+        let source = match &*subscriber {
+            Subscribed::Closed => None,
+            // Another thread was faster.
+            Subscribed::Since(known) => Some(Arc::clone(known)),
+            Subscribed::NotYet => {
+                *subscriber = Subscribed::Since(Arc::clone(&made));
+                Some(made)
+            }
+        };
+        drop(subscriber);
+        let source = source.ok_or_else(|| closed_error(py, "the client is closed"))?;
+        Ok(Subscription::new(Source::Remote(source), &self.forms))
+    }
+
+    #[getter]
+    fn address(&self) -> String {
+        self.address.to_string()
+    }
+
+    /// Lets go of the server. What has come is there for as long as somebody has it.
+    fn close(&self, py: Python<'_>) {
+        if !self.process.is_current() {
+            return;
+        }
+        let subscribed = std::mem::replace(&mut *lock(&self.subscriber), Subscribed::Closed);
+        py.detach(|| {
+            if let Subscribed::Since(subscriber) = subscribed {
+                subscriber.close();
+            }
+            self.outgoing.close();
+            let publisher = lock(&self.publisher).take();
+            drop(publisher);
+        });
+    }
+
+    #[getter]
+    fn closed(&self) -> bool {
+        matches!(&*lock(&self.subscriber), Subscribed::Closed)
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl WeightClient {
+    fn check(&self, py: Python<'_>) -> PyResult<()> {
+        self.process.check(py)?;
+        match &*lock(&self.subscriber) {
+            Subscribed::Closed => Err(closed_error(py, "the client is closed")),
+            _ => Ok(()),
+        }
+    }
+
+    fn dial(&self, py: Python<'_>) -> PyResult<Box<dyn Dial>> {
+        dial_to(&self.address, &self.files).map_err(|error| DoorError::from(error).raise(py))
+    }
+
+    fn send(
+        &self,
+        py: Python<'_>,
+        publication: &CorePublication,
+        timeout: Option<f64>,
+    ) -> PyResult<()> {
+        let deadline = wait::deadline(timeout)?;
+        let sent = wait::detached(py, deadline, None, |wait: Wait<'_>| {
+            let mut publisher = lock(&self.publisher);
+            publisher.as_mut().ok_or(PublishError::Closed)?.publish(publication, wait)
+        });
+        sent.map_err(|stopped| {
+            stopped.raise(py, |py, error| {
+                let text = format!("{}: {error}", self.address);
+                match error {
+                    PublishError::Stale { .. } => PyValueError::new_err(text),
+                    PublishError::TimedOut => {
+                        let text = format!("timed out: {text}");
+                        set(py, timeout_error(py, text), "reason", "LEASED")
+                    }
+                    PublishError::Closed => closed_error(py, text),
+                    PublishError::Wire(_) => spec_error(py, text),
+                    PublishError::Link(error) => link_error(py, error, text),
+                    _ => PyRuntimeError::new_err(text),
+                }
+            })
+        })
+    }
+}

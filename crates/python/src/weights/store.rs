@@ -1,0 +1,147 @@
+//! A store of weights in this process.
+
+use std::sync::Arc;
+
+use echoic_replay::Blocked;
+use echoic_replay::stream::Wait;
+use echoic_replay::weights::{WeightStore as CoreStore, WeightsConfig, WeightsError};
+use pyo3::exceptions::{PyMemoryError, PyRuntimeError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+
+use super::form::{LastForm, fill};
+use super::publication::Publication;
+use super::subscription::{Source, Subscription};
+use crate::error::{closed_error, set, spec_error, timeout_error};
+use crate::fork::Process;
+use crate::server::size;
+use crate::wait;
+
+/// The latest weights, and who is told of them.
+#[pyclass(frozen, subclass, module = "echoic._native")]
+pub struct WeightStore {
+    store: Arc<CoreStore>,
+    forms: Arc<LastForm>,
+    process: Process,
+}
+
+impl WeightStore {
+    pub fn core(&self) -> &Arc<CoreStore> {
+        &self.store
+    }
+}
+
+/// The exception for what a store of weights can't do.
+pub fn weights_error(py: Python<'_>, error: &WeightsError) -> PyErr {
+    let text = error.to_string();
+    match error {
+        WeightsError::TimedOut(Blocked::Leased) => {
+            let error = timeout_error(
+                py,
+                "timed out: all publications that there may be are held by arrays that are still \
+                 alive; drop them, copy what you keep, or raise max_publications",
+            );
+            set(py, error, "reason", "LEASED")
+        }
+        WeightsError::TimedOut(_) => {
+            let error = timeout_error(py, "timed out: nothing newer was published");
+            set(py, error, "reason", "EMPTY")
+        }
+        WeightsError::Closed => closed_error(py, text),
+        WeightsError::Plan(_) => spec_error(py, text),
+        WeightsError::Memory(_) => PyMemoryError::new_err(text),
+        WeightsError::Interrupted => PyRuntimeError::new_err(text),
+        _ => PyValueError::new_err(text),
+    }
+}
+
+#[pymethods]
+impl WeightStore {
+    #[new]
+    #[pyo3(signature = (max_publications))]
+    fn new(py: Python<'_>, max_publications: i64) -> PyResult<Self> {
+        let most = size("max_publications", max_publications)?;
+        let config = WeightsConfig { most, ..WeightsConfig::default() };
+        let store = CoreStore::new(config).map_err(|error| weights_error(py, &error))?;
+        Ok(Self { store: Arc::new(store), forms: Arc::default(), process: Process::current() })
+    }
+
+    /// Publishes a tree.
+    #[pyo3(signature = (tree, version, *, timeout=None))]
+    fn publish(
+        &self,
+        py: Python<'_>,
+        tree: &Bound<'_, PyAny>,
+        version: u64,
+        timeout: Option<f64>,
+    ) -> PyResult<()> {
+        self.process.check(py)?;
+        let deadline = wait::deadline(timeout)?;
+        let (form, sources) = self.forms.gather(tree)?;
+        let drafted = wait::detached(py, deadline, None, |wait: Wait<'_>| {
+            self.store.draft(version, &form.plan, wait)
+        });
+        let mut draft = drafted.map_err(|stopped| stopped.raise(py, weights_error))?;
+        fill(py, &form, &sources, &mut draft)?;
+        py.detach(|| draft.publish()).map_err(|error| weights_error(py, &error))?;
+        Ok(())
+    }
+
+    /// Publishes a version alone.
+    fn publish_version(&self, py: Python<'_>, version: u64) -> PyResult<()> {
+        self.process.check(py)?;
+        let published = py.detach(|| self.store.publish_version(version));
+        published.map_err(|error| weights_error(py, &error))?;
+        Ok(())
+    }
+
+    /// The latest publication, if there is one.
+    fn latest(&self, py: Python<'_>) -> PyResult<Option<Publication>> {
+        self.process.check(py)?;
+        let latest = self.store.latest();
+        latest.map(|latest| Publication::new(py, latest, &self.forms)).transpose()
+    }
+
+    /// Somebody who is told.
+    fn subscribe(&self, py: Python<'_>) -> PyResult<Subscription> {
+        self.process.check(py)?;
+        Ok(Subscription::new(Source::Local(Arc::clone(&self.store)), &self.forms))
+    }
+
+    #[getter]
+    fn version(&self) -> Option<u64> {
+        self.store.latest().map(|latest| latest.version())
+    }
+
+    /// Its numbers.
+    fn metrics<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let info = self.store.info();
+        let dict = PyDict::new(py);
+        dict.set_item("version", info.version)?;
+        dict.set_item("publications", info.published)?;
+        dict.set_item("versions_only", info.versions_only)?;
+        dict.set_item("published_bytes", info.published_bytes)?;
+        dict.set_item("bytes", info.latest_bytes)?;
+        dict.set_item("held_publications", info.alive)?;
+        dict.set_item("max_publications", info.most)?;
+        dict.set_item("blocked_publications", info.blocked)?;
+        dict.set_item("blocked_time", info.blocked_time.as_secs_f64())?;
+        dict.set_item("subscribers", info.subscribers)?;
+        dict.set_item("lag", info.lag)?;
+        dict.set_item("sent_bytes", info.sent_bytes)?;
+        dict.set_item("saved_bytes", info.saved_bytes)?;
+        Ok(dict)
+    }
+
+    /// Ends publishing, and wakes everyone.
+    fn close(&self, py: Python<'_>) {
+        if self.process.is_current() {
+            py.detach(|| self.store.close());
+        }
+    }
+
+    #[getter]
+    fn closed(&self) -> bool {
+        self.store.is_closed()
+    }
+}

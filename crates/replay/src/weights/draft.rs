@@ -1,0 +1,114 @@
+//! What is about to be published.
+
+use std::sync::{Arc, OnceLock};
+
+use super::plan::Plan;
+use super::publication::{Content, Held, Publication};
+use super::store::{Shelf, WeightsError};
+
+/// A wish to publish a version, which counts among those that wait for a place.
+pub struct Claim {
+    pub(super) shelf: Arc<Shelf>,
+    pub(super) version: u64,
+}
+
+impl Claim {
+    /// The same claim for another version, which was not known before.
+    #[must_use]
+    pub fn retarget(mut self, version: u64) -> Self {
+        self.version = version;
+        self
+    }
+
+    /// A draft, if there is a place for one.
+    ///
+    /// # Errors
+    ///
+    /// [`WeightsError`] when the version is not new any more, or there is no memory.
+    pub fn try_draft(&self, plan: &Arc<Plan>) -> Result<Option<Draft>, WeightsError> {
+        let Some(sheet) = self.shelf.place(self.version, plan.nbytes())? else { return Ok(None) };
+        let held = Held::new(sheet, Arc::clone(&self.shelf));
+        let sums = (0..plan.chunks()).map(|_| OnceLock::new()).collect();
+        let (shelf, plan) = (Arc::clone(&self.shelf), Arc::clone(plan));
+        let mut draft = Draft { shelf, version: self.version, plan, held, sums };
+        draft.clear_gaps();
+        Ok(Some(draft))
+    }
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        self.shelf.unclaim();
+    }
+}
+
+/// Bytes that nobody sees until they are published. Given back when dropped.
+pub struct Draft {
+    shelf: Arc<Shelf>,
+    version: u64,
+    plan: Arc<Plan>,
+    held: Held,
+    sums: Box<[OnceLock<u64>]>,
+}
+
+impl Draft {
+    /// Between leaves are zeros: what an earlier publication left there would make other chunks of equal
+    /// leaves.
+    fn clear_gaps(&mut self) {
+        let plan = Arc::clone(&self.plan);
+        let mut end = 0;
+        for (start, len) in plan.offsets().iter().zip(plan.spec().leaf_bytes()) {
+            if let Some(gap) = self.bytes_mut().get_mut(end..*start) {
+                gap.fill(0);
+            }
+            end = start + len;
+        }
+    }
+
+    /// Which version it is to be.
+    pub fn version(&self) -> u64 {
+        self.version
+    }
+
+    /// Where its leaves lie.
+    pub fn plan(&self) -> &Arc<Plan> {
+        &self.plan
+    }
+
+    /// All its bytes, which are whatever they were before.
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        let nbytes = self.plan.nbytes();
+        self.held.sheet_mut().and_then(|sheet| sheet.get_mut(..nbytes)).unwrap_or_default()
+    }
+
+    /// The bytes of a leaf; none when there is no such leaf.
+    pub fn leaf_mut(&mut self, leaf: usize) -> &mut [u8] {
+        let start = self.plan.offsets().get(leaf).copied();
+        let len = self.plan.spec().leaf_bytes().get(leaf).copied();
+        let range = start.zip(len).map(|(start, len)| start..start + len);
+        range.and_then(|range| self.bytes_mut().get_mut(range)).unwrap_or_default()
+    }
+
+    /// Writes a chunk whose sum is known; `false` when there is no such chunk, or it has another length.
+    pub fn put(&mut self, index: usize, bytes: &[u8], sum: u64) -> bool {
+        let Some(range) = self.plan.chunk(index).filter(|range| range.len() == bytes.len()) else {
+            return false;
+        };
+        let Some(to) = self.bytes_mut().get_mut(range) else { return false };
+        to.copy_from_slice(bytes);
+        if let Some(place) = self.sums.get_mut(index) {
+            *place = OnceLock::from(sum);
+        }
+        true
+    }
+
+    /// Shows it to everybody.
+    ///
+    /// # Errors
+    ///
+    /// [`WeightsError`] when its version is not new any more, or the store is closed.
+    pub fn publish(self) -> Result<Arc<Publication>, WeightsError> {
+        let Self { shelf, version, plan, held, sums } = self;
+        shelf.install(version, Some(Content::held(plan, held, sums)))
+    }
+}

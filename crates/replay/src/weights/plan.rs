@@ -1,0 +1,129 @@
+//! Where each leaf of a tree lies among the bytes of a publication.
+
+use std::ops::Range;
+
+use super::sums::CHUNK_BYTES;
+use crate::spec::{Leaf, Spec, SpecError};
+
+/// Every leaf begins at a multiple of this: a cache line, and what XLA and AVX-512 want.
+pub const ALIGNMENT: usize = 64;
+/// The most bytes of a publication. Larger policies have a transport of their own, and publish versions alone.
+pub const MAX_BYTES: usize = 16 << 30;
+
+/// Weights that can't be published.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum PlanError {
+    /// See there.
+    #[error(transparent)]
+    Spec(#[from] SpecError),
+    /// Carry the bytes by other means, and publish the version alone.
+    #[error("the weights have {got} bytes, and a publication has at most {MAX_BYTES}")]
+    TooLarge {
+        /// How many they have.
+        got: usize,
+    },
+}
+
+/// The leaves of a tree one behind the other, and the form of the tree.
+///
+/// ```
+/// use echoic_replay::weights::Plan;
+/// use echoic_replay::{Dtype, Leaf};
+///
+/// let leaf = |path: &str| Leaf { path: path.into(), dtype: Dtype::Float(4), shape: vec![3] };
+/// let plan = Plan::new(String::new(), vec![leaf("bias"), leaf("weight")])?;
+/// assert_eq!((plan.offsets(), plan.nbytes()), (&[0, 64][..], 76));
+/// # Ok::<(), echoic_replay::weights::PlanError>(())
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Plan {
+    structure: String,
+    spec: Spec,
+    offsets: Vec<usize>,
+    nbytes: usize,
+}
+
+impl Plan {
+    /// The plan of these leaves, which belong to a tree of this form.
+    ///
+    /// # Errors
+    ///
+    /// [`PlanError`].
+    pub fn new(structure: String, leaves: Vec<Leaf>) -> Result<Self, PlanError> {
+        let spec = Spec::new(leaves)?;
+        let too_large = |got| PlanError::TooLarge { got };
+        let (mut offsets, mut end) = (Vec::with_capacity(spec.leaves().len()), 0usize);
+        for bytes in spec.leaf_bytes() {
+            let start = end.checked_next_multiple_of(ALIGNMENT);
+            let start = start.ok_or_else(|| too_large(usize::MAX))?;
+            end = start.checked_add(*bytes).ok_or_else(|| too_large(usize::MAX))?;
+            offsets.push(start);
+        }
+        if end > MAX_BYTES {
+            return Err(too_large(end));
+        }
+        Ok(Self { structure, spec, offsets, nbytes: end })
+    }
+
+    /// The form of the tree, for whoever builds it again.
+    pub fn structure(&self) -> &str {
+        &self.structure
+    }
+
+    /// The leaves.
+    pub fn spec(&self) -> &Spec {
+        &self.spec
+    }
+
+    /// Where each leaf begins.
+    pub fn offsets(&self) -> &[usize] {
+        &self.offsets
+    }
+
+    /// How many bytes there are, those between leaves included.
+    pub fn nbytes(&self) -> usize {
+        self.nbytes
+    }
+
+    /// How many chunks.
+    pub fn chunks(&self) -> usize {
+        self.nbytes.div_ceil(CHUNK_BYTES)
+    }
+
+    /// The bytes of a chunk; `None` when there is no such chunk.
+    pub fn chunk(&self, index: usize) -> Option<Range<usize>> {
+        let start = index.checked_mul(CHUNK_BYTES).filter(|start| *start < self.nbytes)?;
+        Some(start..self.nbytes.min(start + CHUNK_BYTES))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::spec::Dtype;
+
+    fn plan(bytes: usize) -> Result<Plan, PlanError> {
+        Plan::new(
+            String::new(),
+            vec![Leaf { path: "w".into(), dtype: Dtype::UInt(1), shape: vec![bytes] }],
+        )
+    }
+
+    #[test]
+    fn chunks_cover_all_bytes_once() {
+        for bytes in [0, 1, CHUNK_BYTES, CHUNK_BYTES + 1, 3 * CHUNK_BYTES - 1] {
+            let plan = plan(bytes).unwrap();
+            let chunks: Vec<_> = (0..plan.chunks()).filter_map(|at| plan.chunk(at)).collect();
+            assert_eq!(chunks.iter().map(Range::len).sum::<usize>(), bytes);
+            assert!(chunks.windows(2).all(|pair| pair[0].end == pair[1].start));
+            assert_eq!(plan.chunk(plan.chunks()), None);
+        }
+    }
+
+    #[test]
+    fn what_is_too_large_is_refused() {
+        assert!(plan(MAX_BYTES).is_ok());
+        assert_eq!(plan(MAX_BYTES + 1), Err(PlanError::TooLarge { got: MAX_BYTES + 1 }));
+    }
+}

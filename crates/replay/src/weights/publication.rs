@@ -1,0 +1,168 @@
+//! What was published: a version, and the bytes that belong to it.
+
+use std::any::Any;
+use std::fmt;
+use std::os::fd::BorrowedFd;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use echoic_memory::sheet::{Sheet, SheetView};
+
+use super::plan::Plan;
+use super::store::Shelf;
+use super::sums::sum;
+
+/// See the [module](self).
+#[derive(Debug)]
+pub struct Publication {
+    version: u64,
+    /// How many were published in its store before it, and itself.
+    serial: u64,
+    content: Option<Content>,
+}
+
+impl Publication {
+    pub(super) fn new(version: u64, serial: u64, content: Option<Content>) -> Self {
+        Self { version, serial, content }
+    }
+
+    /// Which version it is.
+    pub fn version(&self) -> u64 {
+        self.version
+    }
+
+    /// Where it stands in the order of what its store has published, from 1 on.
+    pub fn serial(&self) -> u64 {
+        self.serial
+    }
+
+    /// Its bytes, unless it is a version alone.
+    pub fn content(&self) -> Option<&Content> {
+        self.content.as_ref()
+    }
+}
+
+/// The bytes of a publication.
+pub struct Content {
+    plan: Arc<Plan>,
+    bytes: Bytes,
+    /// Of each chunk, once somebody asked for it.
+    sums: Box<[OnceLock<u64>]>,
+}
+
+enum Bytes {
+    /// In memory of this process.
+    Held(Held),
+    /// In that of another, who is told by the end of the guard that nobody looks any more.
+    Lent { view: Arc<SheetView>, _guard: Box<dyn Any + Send + Sync> },
+}
+
+/// A sheet and the place that it takes in a store, given back when dropped.
+pub(super) struct Held {
+    sheet: Option<Sheet>,
+    shelf: Arc<Shelf>,
+    /// Somebody may look at it of whom nobody will hear.
+    spoiled: AtomicBool,
+}
+
+impl Held {
+    pub(super) fn new(sheet: Sheet, shelf: Arc<Shelf>) -> Self {
+        Self { sheet: Some(sheet), shelf, spoiled: AtomicBool::new(false) }
+    }
+
+    pub(super) fn sheet(&self) -> Option<&Sheet> {
+        self.sheet.as_ref()
+    }
+
+    pub(super) fn sheet_mut(&mut self) -> Option<&mut Sheet> {
+        self.sheet.as_mut()
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        let spoiled = *self.spoiled.get_mut();
+        self.shelf.take_back(self.sheet.take().filter(|_| !spoiled));
+    }
+}
+
+impl Content {
+    pub(super) fn held(plan: Arc<Plan>, held: Held, sums: Box<[OnceLock<u64>]>) -> Self {
+        Self { plan, bytes: Bytes::Held(held), sums }
+    }
+
+    /// Bytes that another process wrote, of which `guard` is dropped when nobody looks any more. `None` when
+    /// the view is too small for the plan.
+    pub fn lent(
+        plan: Arc<Plan>,
+        view: Arc<SheetView>,
+        guard: Box<dyn Any + Send + Sync>,
+    ) -> Option<Self> {
+        if view.len() < plan.nbytes() {
+            return None;
+        }
+        Some(Self { plan, bytes: Bytes::Lent { view, _guard: guard }, sums: Box::default() })
+    }
+
+    /// Where its leaves lie.
+    pub fn plan(&self) -> &Arc<Plan> {
+        &self.plan
+    }
+
+    /// Where its bytes start. They are there, and do not change, for as long as the publication.
+    pub fn pointer(&self) -> NonNull<u8> {
+        match &self.bytes {
+            Bytes::Held(held) => held.sheet().map_or(NonNull::dangling(), |sheet| {
+                // A slice's address is not null.
+                NonNull::from(&**sheet).cast()
+            }),
+            Bytes::Lent { view, .. } => view.pointer(),
+        }
+    }
+
+    /// Its bytes, if they are of this process.
+    pub fn bytes(&self) -> Option<&[u8]> {
+        match &self.bytes {
+            Bytes::Held(held) => held.sheet()?.get(..self.plan.nbytes()),
+            Bytes::Lent { .. } => None,
+        }
+    }
+
+    /// One chunk of them.
+    pub fn chunk(&self, index: usize) -> Option<&[u8]> {
+        self.bytes()?.get(self.plan.chunk(index)?)
+    }
+
+    /// The sum of a chunk, which is found when it is first asked for.
+    pub fn sum(&self, index: usize) -> Option<u64> {
+        let place = self.sums.get(index)?;
+        let chunk = self.chunk(index)?;
+        Some(*place.get_or_init(|| sum(chunk)))
+    }
+
+    /// What to hand to other processes: which memory it is, of how many bytes, and its file.
+    pub fn file(&self) -> Option<(u64, usize, BorrowedFd<'_>)> {
+        match &self.bytes {
+            Bytes::Held(held) => {
+                let sheet = held.sheet()?;
+                Some((sheet.id(), sheet.len(), sheet.file()?))
+            }
+            Bytes::Lent { .. } => None,
+        }
+    }
+
+    /// Says that another process may go on looking at it without ever telling that it does no more: its
+    /// memory is not written again.
+    pub fn spoil(&self) {
+        if let Bytes::Held(held) = &self.bytes {
+            held.spoiled.store(true, Ordering::Relaxed);
+        }
+    }
+}
+
+impl fmt::Debug for Content {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Content").field("nbytes", &self.plan.nbytes()).finish_non_exhaustive()
+    }
+}

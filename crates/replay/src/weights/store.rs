@@ -1,0 +1,514 @@
+//! Who may publish, who waits, and how many publications there may be.
+
+use std::collections::BTreeMap;
+use std::ops::ControlFlow;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Waker;
+use std::time::{Duration, Instant};
+
+use echoic_memory::sheet::Sheet;
+use echoic_memory::signal::Signal;
+use echoic_memory::{AllocError, Blocked};
+
+use super::draft::{Claim, Draft};
+use super::plan::{Plan, PlanError};
+use super::publication::{Content, Publication};
+use super::transfer::Transfer;
+use crate::stream::{Wait, WaitOver};
+
+/// How a store is made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct WeightsConfig {
+    /// How many publications, and those that are being written, may have memory: at least two.
+    pub most: usize,
+    /// Whether other processes of this machine may map it.
+    pub shared: bool,
+    /// Whether it repeats what another store publishes, whose concern versions are.
+    pub follows: bool,
+}
+
+impl Default for WeightsConfig {
+    fn default() -> Self {
+        // The latest, one that somebody still looks at, and the one that is being written.
+        Self { most: 3, shared: cfg!(target_os = "linux"), follows: false }
+    }
+}
+
+/// What a store can't do.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum WeightsError {
+    /// Publish with a larger version.
+    #[error("versions rise: expected one above {latest}, the latest, got {version}")]
+    Stale {
+        /// What was to be published.
+        version: u64,
+        /// What is.
+        latest: u64,
+    },
+    /// Allow more.
+    #[error("a store of weights needs memory for at least {least} publications, got {got}")]
+    TooFew {
+        /// How many there must be.
+        least: usize,
+        /// What was given.
+        got: usize,
+    },
+    /// See there.
+    #[error(transparent)]
+    Plan(#[from] PlanError),
+    /// Publish less, or allow fewer publications.
+    #[error(transparent)]
+    Memory(#[from] AllocError),
+    /// Wait longer.
+    #[error("the wait ended with nothing to be had")]
+    TimedOut(Blocked),
+    /// The caller's own callback ended the wait.
+    #[error("the wait was interrupted")]
+    Interrupted,
+    /// Nothing more is published.
+    #[error("the store of weights is closed")]
+    Closed,
+}
+
+/// A snapshot of a store's numbers.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct WeightsInfo {
+    /// The latest version, if there is one.
+    pub version: Option<u64>,
+    /// Publications since the start, versions alone included.
+    pub published: u64,
+    /// Of these, versions alone.
+    pub versions_only: u64,
+    /// Bytes published.
+    pub published_bytes: u64,
+    /// Bytes of the latest.
+    pub latest_bytes: u64,
+    /// Publications that have memory, those that are being written included.
+    pub alive: usize,
+    /// How many may.
+    pub most: usize,
+    /// Times that a publisher had to wait because all were held.
+    pub blocked: u64,
+    /// For how long they did, together.
+    pub blocked_time: Duration,
+    /// Who is told of publications now.
+    pub subscribers: usize,
+    /// How many publications the last of them is behind.
+    pub lag: u64,
+    /// Bytes sent to those who do not share our memory.
+    pub sent_bytes: u64,
+    /// Bytes that need not be sent, because the receiver had them.
+    pub saved_bytes: u64,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    latest: Option<Arc<Publication>>,
+    /// How many publications have memory.
+    alive: usize,
+    /// Memory of earlier ones.
+    spare: Vec<Sheet>,
+    /// Who wants to publish and does not yet.
+    claims: usize,
+    /// How many there are of each publication.
+    transfers: BTreeMap<u64, usize>,
+    /// How far each subscriber is.
+    seats: BTreeMap<u64, u64>,
+    next_seat: u64,
+    closed: bool,
+    info: WeightsInfo,
+}
+
+/// What publications keep of their store.
+///
+/// Publications are dropped without its lock: the end of one takes it.
+#[derive(Debug)]
+pub(super) struct Shelf {
+    config: WeightsConfig,
+    state: Mutex<State>,
+    /// Something was published, a place became free or is wanted, or the store was closed.
+    changed: Signal,
+}
+
+/// The latest weights.
+///
+/// ```
+/// use std::sync::Arc;
+/// use echoic_replay::stream::Wait;
+/// use echoic_replay::weights::{Plan, WeightStore};
+/// use echoic_replay::{Dtype, Leaf};
+/// use std::ops::ControlFlow;
+///
+/// let store = WeightStore::default();
+/// let leaf = Leaf { path: "w".into(), dtype: Dtype::UInt(1), shape: vec![3] };
+/// let plan = Arc::new(Plan::new(String::new(), vec![leaf])?);
+/// let wait = Wait { deadline: None, tick: None, on_tick: &mut |_| ControlFlow::Continue(()) };
+/// let mut draft = store.draft(1, &plan, wait)?;
+/// draft.leaf_mut(0).copy_from_slice(&[1, 2, 3]);
+/// draft.publish()?;
+/// let latest = store.latest().expect("just published");
+/// assert_eq!(latest.version(), 1);
+/// assert_eq!(latest.content().and_then(|content| content.bytes()), Some(&[1, 2, 3][..]));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct WeightStore {
+    shelf: Arc<Shelf>,
+}
+
+impl Default for WeightStore {
+    fn default() -> Self {
+        Self::of(WeightsConfig::default())
+    }
+}
+
+impl WeightStore {
+    /// An empty store.
+    ///
+    /// # Errors
+    ///
+    /// [`WeightsError::TooFew`].
+    pub fn new(config: WeightsConfig) -> Result<Self, WeightsError> {
+        // One to look at, and one to write.
+        if config.most < 2 {
+            return Err(WeightsError::TooFew { least: 2, got: config.most });
+        }
+        Ok(Self::of(config))
+    }
+
+    fn of(config: WeightsConfig) -> Self {
+        let (state, changed) = (Mutex::default(), Signal::default());
+        Self { shelf: Arc::new(Shelf { config, state, changed }) }
+    }
+
+    /// The latest publication.
+    pub fn latest(&self) -> Option<Arc<Publication>> {
+        self.shelf.lock().latest.clone()
+    }
+
+    /// Says that a version is to be published, as soon as there is a place.
+    ///
+    /// # Errors
+    ///
+    /// [`WeightsError::Stale`] or [`WeightsError::Closed`].
+    pub fn claim(&self, version: u64) -> Result<Claim, WeightsError> {
+        let mut state = self.shelf.lock();
+        self.shelf.check(&state, version)?;
+        state.claims += 1;
+        let wanted = state.alive >= self.shelf.config.most;
+        drop(state);
+        if wanted {
+            // Transfers are to be cut.
+            self.shelf.changed.notify();
+        }
+        Ok(Claim { shelf: Arc::clone(&self.shelf), version })
+    }
+
+    /// A draft of a version, waiting for a place where all are held.
+    ///
+    /// # Errors
+    ///
+    /// [`WeightsError`].
+    pub fn draft(
+        &self,
+        version: u64,
+        plan: &Arc<Plan>,
+        mut wait: Wait<'_>,
+    ) -> Result<Draft, WeightsError> {
+        let claim = self.claim(version)?;
+        if let Some(draft) = claim.try_draft(plan)? {
+            return Ok(draft);
+        }
+        let since = Instant::now();
+        let waited = wait.until(|until| {
+            let found = self.shelf.changed.wait(until, || claim.try_draft(plan).transpose());
+            found.map_or(ControlFlow::Continue(Blocked::Leased), ControlFlow::Break)
+        });
+        self.count_blocked(since.elapsed());
+        waited.unwrap_or_else(|over| Err(over.into()))
+    }
+
+    /// Counts a publisher that had to wait for so long.
+    pub fn count_blocked(&self, time: Duration) {
+        let mut state = self.shelf.lock();
+        state.info.blocked += 1;
+        state.info.blocked_time += time;
+    }
+
+    /// Publishes a version alone.
+    ///
+    /// # Errors
+    ///
+    /// [`WeightsError::Stale`] or [`WeightsError::Closed`].
+    pub fn publish_version(&self, version: u64) -> Result<Arc<Publication>, WeightsError> {
+        self.shelf.install(version, None)
+    }
+
+    /// Publishes bytes that are another's.
+    ///
+    /// # Errors
+    ///
+    /// [`WeightsError::Stale`] or [`WeightsError::Closed`].
+    pub fn publish_lent(
+        &self,
+        version: u64,
+        content: Content,
+    ) -> Result<Arc<Publication>, WeightsError> {
+        self.shelf.install(version, Some(content))
+    }
+
+    /// Waits until `look` finds something, given the latest publication. It looks once more when the store is
+    /// closed.
+    ///
+    /// # Errors
+    ///
+    /// [`WeightsError`].
+    pub fn wait<T>(
+        &self,
+        wait: Wait<'_>,
+        mut look: impl FnMut(&Arc<Publication>) -> Option<T>,
+    ) -> Result<T, WeightsError> {
+        self.wait_for(wait, |latest| latest.and_then(&mut look))
+    }
+
+    /// As [`WeightStore::wait`], for what need not be a publication: `look` is given the latest one, if there
+    /// is one.
+    ///
+    /// # Errors
+    ///
+    /// [`WeightsError`].
+    pub fn wait_for<T>(
+        &self,
+        mut wait: Wait<'_>,
+        mut look: impl FnMut(Option<&Arc<Publication>>) -> Option<T>,
+    ) -> Result<T, WeightsError> {
+        let mut poll = || {
+            let state = self.shelf.lock();
+            let (latest, closed) = (state.latest.clone(), state.closed);
+            drop(state);
+            let found = look(latest.as_ref());
+            found.map(Ok).or_else(|| closed.then_some(Err(WeightsError::Closed)))
+        };
+        let waited = wait.until(|until| {
+            let found = self.shelf.changed.wait(until, &mut poll);
+            found.map_or(ControlFlow::Continue(Blocked::Empty), ControlFlow::Break)
+        });
+        waited.unwrap_or_else(|over| Err(over.into()))
+    }
+
+    /// Has everybody look again who waits.
+    pub fn nudge(&self) {
+        self.shelf.changed.notify();
+    }
+
+    /// Calls `waker` once when something was published, a place became free or is wanted, or the store was
+    /// closed. What was changed before is either seen by who looks after this call, or wakes.
+    pub fn wake_later(&self, waker: &Waker) {
+        self.shelf.changed.wake_later(waker);
+    }
+
+    /// Whether there is a place for a draft.
+    pub fn has_room(&self) -> bool {
+        let state = self.shelf.lock();
+        state.alive < self.shelf.config.most
+    }
+
+    /// Says that a publication is sent to somebody.
+    pub fn transfer(&self, publication: Arc<Publication>) -> Transfer {
+        *self.shelf.lock().transfers.entry(publication.serial()).or_default() += 1;
+        Transfer { shelf: Arc::clone(&self.shelf), publication }
+    }
+
+    /// Counts somebody among those who are told of publications.
+    pub fn subscribe(&self) -> Seat {
+        let mut state = self.shelf.lock();
+        let id = state.next_seat;
+        state.next_seat += 1;
+        let serial = state.latest.as_ref().map_or(0, |latest| latest.serial());
+        // Who has just come is not behind.
+        state.seats.insert(id, serial);
+        Seat { shelf: Arc::clone(&self.shelf), id }
+    }
+
+    /// Ends publishing, and wakes everyone. What is published is there for as long as somebody has it.
+    pub fn close(&self) {
+        let mut state = self.shelf.lock();
+        state.closed = true;
+        let spare = std::mem::take(&mut state.spare);
+        drop(state);
+        drop(spare);
+        self.shelf.changed.notify();
+    }
+
+    /// Whether it is closed.
+    pub fn is_closed(&self) -> bool {
+        self.shelf.lock().closed
+    }
+
+    /// A snapshot of its numbers.
+    pub fn info(&self) -> WeightsInfo {
+        let state = self.shelf.lock();
+        let serial = state.latest.as_ref().map_or(0, |latest| latest.serial());
+        let last = state.seats.values().min().copied().unwrap_or(serial);
+        WeightsInfo {
+            version: state.latest.as_ref().map(|latest| latest.version()),
+            latest_bytes: state
+                .latest
+                .as_ref()
+                .and_then(|latest| latest.content())
+                .map_or(0, |content| content.plan().nbytes() as u64),
+            alive: state.alive,
+            most: self.shelf.config.most,
+            subscribers: state.seats.len(),
+            lag: serial.saturating_sub(last),
+            ..state.info
+        }
+    }
+}
+
+/// Somebody who is told of publications, until it is dropped.
+#[derive(Debug)]
+pub struct Seat {
+    shelf: Arc<Shelf>,
+    id: u64,
+}
+
+impl Seat {
+    /// Takes note of what it was given.
+    pub fn see(&self, publication: &Publication) {
+        if let Some(seen) = self.shelf.lock().seats.get_mut(&self.id) {
+            *seen = publication.serial();
+        }
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        self.shelf.lock().seats.remove(&self.id);
+    }
+}
+
+impl From<WaitOver> for WeightsError {
+    fn from(over: WaitOver) -> Self {
+        match over {
+            WaitOver::TimedOut(reason) => Self::TimedOut(reason),
+            WaitOver::Interrupted => Self::Interrupted,
+        }
+    }
+}
+
+impl Shelf {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn check(&self, state: &State, version: u64) -> Result<(), WeightsError> {
+        if state.closed {
+            return Err(WeightsError::Closed);
+        }
+        match &state.latest {
+            Some(latest) if latest.version() >= version && !self.config.follows => {
+                Err(WeightsError::Stale { version, latest: latest.version() })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Memory for a draft, if there is a place for one.
+    pub(super) fn place(&self, version: u64, nbytes: usize) -> Result<Option<Sheet>, WeightsError> {
+        let mut state = self.lock();
+        self.check(&state, version)?;
+        if state.alive >= self.config.most {
+            return Ok(None);
+        }
+        state.alive += 1;
+        // What is far too large is not worth keeping.
+        let fits = |sheet: &Sheet| sheet.len() >= nbytes && sheet.len() / 4 <= nbytes.max(1 << 20);
+        let found = state.spare.iter().position(fits).map(|at| state.spare.swap_remove(at));
+        let surplus = state.spare.len().saturating_sub(self.config.most - state.alive);
+        let gone: Vec<Sheet> = state.spare.drain(..surplus).collect();
+        drop(state);
+        drop(gone);
+        if let Some(sheet) = found {
+            return Ok(Some(sheet));
+        }
+        let made = if self.config.shared { Sheet::shared(nbytes) } else { Sheet::new(nbytes) };
+        made.map(Some).map_err(|error| {
+            self.take_back(None);
+            error.into()
+        })
+    }
+
+    /// A place is free again, with the memory that was in it if that can be written again.
+    pub(super) fn take_back(&self, sheet: Option<Sheet>) {
+        let mut state = self.lock();
+        state.alive -= 1;
+        let keep = !state.closed && state.alive + state.spare.len() < self.config.most;
+        let gone = match sheet {
+            Some(sheet) if keep => {
+                state.spare.push(sheet);
+                None
+            }
+            other => other,
+        };
+        drop(state);
+        drop(gone);
+        self.changed.notify();
+    }
+
+    pub(super) fn unclaim(&self) {
+        self.lock().claims -= 1;
+    }
+
+    /// Makes it the latest.
+    pub(super) fn install(
+        &self,
+        version: u64,
+        content: Option<Content>,
+    ) -> Result<Arc<Publication>, WeightsError> {
+        let mut state = self.lock();
+        if let Err(error) = self.check(&state, version) {
+            drop(state);
+            return Err(error);
+        }
+        let before = state.latest.take();
+        let serial = before.as_ref().map_or(0, |latest| latest.serial()) + 1;
+        state.info.published += 1;
+        match &content {
+            Some(content) => state.info.published_bytes += content.plan().nbytes() as u64,
+            None => state.info.versions_only += 1,
+        }
+        let publication = Arc::new(Publication::new(version, serial, content));
+        state.latest = Some(Arc::clone(&publication));
+        drop(state);
+        drop(before);
+        self.changed.notify();
+        Ok(publication)
+    }
+
+    pub(super) fn is_cut(&self, serial: u64) -> bool {
+        let state = self.lock();
+        let latest = state.latest.as_ref().is_some_and(|latest| latest.serial() == serial);
+        let oldest = state.transfers.keys().next() == Some(&serial);
+        let wanted = state.claims > 0 && state.alive >= self.config.most;
+        // Of two places, one is the latest's and one the draft's.
+        wanted && !latest && (!oldest || self.config.most < 3)
+    }
+
+    pub(super) fn end_transfer(&self, serial: u64) {
+        let mut state = self.lock();
+        if let Some(count) = state.transfers.get_mut(&serial) {
+            *count -= 1;
+            if *count == 0 {
+                state.transfers.remove(&serial);
+            }
+        }
+    }
+
+    pub(super) fn count(&self, sent: usize, saved: usize) {
+        let mut state = self.lock();
+        state.info.sent_bytes += sent as u64;
+        state.info.saved_bytes += saved as u64;
+    }
+}

@@ -1,0 +1,138 @@
+"""The rollout tables of a server elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from echoic import _native
+from echoic.errors import TableNotFoundError
+from echoic.rollouts.table import RolloutTable
+from echoic.transports import secret
+
+if TYPE_CHECKING:
+    import os
+
+    from typing_extensions import Self
+
+__all__ = ["RolloutClient", "connect"]
+
+
+class RolloutClient(Mapping[str, RolloutTable]):
+    """The rollout tables of a server by name, over one connection that many threads may share.
+
+    When the connection breaks it comes back, and what has no answer is asked again. So a permit or
+    a leased batch whose answer was lost ends with its time to live; tokens are taken once.
+    """
+
+    def __init__(self, link: _native.RolloutLink) -> None:
+        """Take a connection; :func:`connect` makes one."""
+        self._link = link
+        self._tables = {
+            native.name: RolloutTable._of(native)  # noqa: SLF001 - the two are one
+            for native in link.tables()
+        }
+
+    @property
+    def address(self) -> str:
+        """Where the server is."""
+        return self._link.address
+
+    @property
+    def connected(self) -> bool:
+        """Whether the server is there now."""
+        return self._link.connected
+
+    @property
+    def reconnects(self) -> int:
+        """How often the connection came back."""
+        return self._link.reconnects
+
+    def __getitem__(self, name: str) -> RolloutTable:
+        """Return a table by its name.
+
+        Raises:
+            TableNotFoundError: The server has none of this name.
+        """
+        try:
+            return self._tables[name]
+        except KeyError:
+            known = ", ".join(repr(name) for name in self._tables) or "none"
+            raise TableNotFoundError(
+                f"there is no rollout table {name!r}; the server has {known}"
+            ) from None
+
+    def __iter__(self) -> Iterator[str]:
+        """Go through the names."""
+        return iter(self._tables)
+
+    def __len__(self) -> int:
+        """Return how many tables there are."""
+        return len(self._tables)
+
+    def close(self, timeout: float | None = 5.0) -> None:
+        """End the connection. Permits and leases end with their time to live."""
+        self._link.close(timeout)
+
+    def __enter__(self) -> Self:
+        """Return the client."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End the connection."""
+        self.close()
+
+    def __repr__(self) -> str:
+        """Say where the server is."""
+        return f"RolloutClient({self.address!r}, tables={list(self._tables)})"
+
+
+def connect(  # noqa: PLR0913 - one argument for each option
+    address: str,
+    *,
+    token: str | bytes | None = None,
+    deadline: float | None = 60.0,
+    max_retry: int | None = None,
+    connect_timeout: float = 10.0,
+    ca: str | os.PathLike[str] | None = None,
+    certificate: str | os.PathLike[str] | None = None,
+    key: str | os.PathLike[str] | None = None,
+    server_name: str | None = None,
+) -> RolloutClient:
+    """Connect to the rollout tables of a server.
+
+    Args:
+        address: ``tcp://host:port``, ``tls://host:port``, ``unix:///path`` or ``shm://name``.
+        token: What the server asks for.
+        deadline: For how many seconds to try to come back to a server that is gone; ``None`` for
+            ever.
+        max_retry: How often to try; without limit, when ``None``.
+        connect_timeout: For how many seconds to try to reach the server at first.
+        ca: For ``tls://``: the certificate of the authority of the server's.
+        certificate: For ``tls://``: this client's, if the server asks for one.
+        key: Its private key.
+        server_name: The name in the server's certificate, when it is not that of the host.
+
+    Examples:
+        >>> from echoic import Server, TcpTransport
+        >>> from echoic.rollouts import RolloutTable, connect
+        >>> table = RolloutTable("math", {"tokens": "int32"}, batch_groups=1)
+        >>> with Server(rollouts=[table], transport=TcpTransport(port=0)) as server:
+        ...     with connect(server.addresses[0]) as client:
+        ...         print(client["math"].admit().add({"tokens": [1, 2, 3]}))
+        ...     print(table.sample()["tokens"])
+        complete
+        [1 2 3]
+    """
+    link = _native.connect_rollouts(
+        address,
+        secret(token),
+        deadline,
+        max_retry,
+        connect_timeout,
+        ca,
+        certificate,
+        key,
+        server_name,
+    )
+    return RolloutClient(link)

@@ -1,0 +1,234 @@
+"""The right to make a group."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from echoic.rollouts import blobs as _blobs
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from types import TracebackType
+
+    import numpy as np
+    from typing_extensions import Self
+
+    from echoic._native import RolloutTable as NativeTable
+    from echoic.rollouts.blobs import Blob
+
+__all__ = ["Begun", "Permit"]
+
+
+class Begun(NamedTuple):
+    """An item that another producer has begun."""
+
+    #: How many segments it has.
+    segments: int
+    #: Whether it needs no more.
+    finished: bool
+    #: Its tokens by column, and under ``"versions"`` the version that made each.
+    columns: dict[str, np.ndarray]
+
+
+class Permit:
+    """The right to make a group, until nothing is heard of it for ``ttl`` seconds.
+
+    :meth:`RolloutTable.admit` gives one. Every call is a sign of life, and says where the group has
+    come to: ``"running"``; ``"complete"``; ``"filtered"`` (it was complete, and the table's filter
+    does not want it); or, when there is no use in going on, ``"rejected"``, ``"expired"``,
+    ``"stale"``
+    or ``"over"``. The producer then asks to be admitted again.
+
+    In a ``with`` block, a group that is left by an exception is given up, and another may be made
+    for it.
+
+    Examples:
+        >>> import numpy as np
+        >>> from echoic.rollouts import RolloutTable
+        >>> table = RolloutTable("math", {"tokens": "int32"}, {"reward": "float32"},
+        ...                      group_size=2, batch_groups=1)
+        >>> with table.admit() as permit:
+        ...     print(permit.add({"tokens": [1, 2, 3]}, {"reward": 0.5}))
+        ...     print(permit.add({"tokens": [1, 2]}, {"reward": 0.0}))
+        running
+        complete
+    """
+
+    def __init__(  # noqa: PLR0913 - one argument for each thing that a table knows
+        self,
+        table: NativeTable,
+        hold: tuple[int, int],
+        *,
+        key: str = "",
+        version: int = 0,
+        ttl: float = 0.0,
+        begun: Mapping[int, Begun] | None = None,
+    ) -> None:
+        """Be made by a table."""
+        self._table = table
+        self._hold = hold
+        #: What the producer calls the group; empty, if nothing.
+        self.key = key
+        #: The learner's version when it was admitted, which counts as that of tokens without one.
+        self.version = version
+        #: After how many seconds without a sign of life it is over.
+        self.ttl = ttl
+        #: Items that another producer has begun, by their place, after :meth:`RolloutTable.resume`.
+        self.begun = dict(begun or {})
+        #: Where the group has come to, as far as this producer knows.
+        self.fate = "running"
+        self._segments = {place: item.segments for place, item in self.begun.items()}
+        self._next = max(self._segments, default=-1) + 1
+
+    @property
+    def group(self) -> int:
+        """The number of the group."""
+        return self._hold[0]
+
+    @property
+    def ticket(self) -> tuple[int, int]:
+        """What another process needs to make the same group: give it to ``table.permit``."""
+        return self._hold
+
+    def add(  # noqa: PLR0913 - one argument for each option
+        self,
+        columns: Mapping[str, Any],
+        fields: Mapping[str, Any] | None = None,
+        *,
+        item: int | None = None,
+        versions: int | Any | None = None,
+        blobs: Mapping[str, Blob] | None = None,
+        priority: float = 1.0,
+    ) -> str:
+        """Add an item as a whole, or its last segment.
+
+        Args:
+            columns: For each column of the table, a value of every token.
+            fields: For each field of the table, a value.
+            item: Its place in the group, from 0 on; the next one of this permit when ``None``.
+                Producers that share a group give their own.
+            versions: The policy version that made the tokens, or one for each; the permit's when
+                ``None``.
+            blobs: Bytes, text or arrays that the item carries, by name.
+            priority: How much more likely than others the group is to be drawn, in the weighted
+                order.
+
+        Raises:
+            SpecError: A column or field is missing, or of another dtype or length.
+            RolloutError: The item has too many tokens, is finished already, or has no such place.
+        """
+        place = self._place(item)
+        return self._append(place, columns, versions, fields or {}, blobs, priority)
+
+    def extend(
+        self,
+        item: int,
+        columns: Mapping[str, Any],
+        *,
+        versions: int | Any | None = None,
+    ) -> str:
+        """Add tokens to an item of which there is more to come.
+
+        A producer that stops in the middle can :meth:`suspend` the group; another one, with another
+        version of the policy, goes on from there.
+        """
+        return self._append(self._place(item), columns, versions, None, None, 1.0)
+
+    def finish(
+        self,
+        item: int,
+        fields: Mapping[str, Any] | None = None,
+        *,
+        blobs: Mapping[str, Blob] | None = None,
+        priority: float = 1.0,
+    ) -> str:
+        """Say that an item has all of its tokens."""
+        return self._append(self._place(item), None, None, fields or {}, blobs, priority)
+
+    def add_items(
+        self,
+        lengths: Sequence[int] | np.ndarray,
+        columns: Mapping[str, Any],
+        fields: Mapping[str, Any] | None = None,
+        *,
+        versions: int | Any | None = None,
+        priority: float = 1.0,
+    ) -> str:
+        """Add several whole items at once, the quickest way.
+
+        Args:
+            lengths: How many tokens each has.
+            columns: For each column, the values of all their tokens, item after item.
+            fields: For each field, a value of each item.
+            versions: As for :meth:`add`.
+            priority: As for :meth:`add`.
+        """
+        first = self._next
+        self._next += len(lengths)
+        version = self.version if versions is None else versions
+        self.fate = self._table.append_flat(
+            self._hold, first, lengths, dict(columns), version, dict(fields or {}), priority
+        )
+        return self.fate
+
+    def renew(self) -> bool:
+        """Give a sign of life; whether the permit still stands."""
+        return bool(self._table.renew([self._hold]))
+
+    def fail(self) -> None:
+        """Give the group up, so that another may be made for it."""
+        self._table.fail([self._hold])
+        self.fate = "rejected"
+
+    def suspend(self) -> None:
+        """Leave the group for another producer to go on with."""
+        self._table.suspend([self._hold])
+        self.fate = "expired"
+
+    def _place(self, item: int | None) -> int:
+        place = self._next if item is None else item
+        self._next = max(self._next, place + 1)
+        return place
+
+    def _append(  # noqa: PLR0913, PLR0917 - they are those of `add`
+        self,
+        item: int,
+        columns: Mapping[str, Any] | None,
+        versions: int | Any | None,
+        fields: Mapping[str, Any] | None,
+        blobs: Mapping[str, Blob] | None,
+        priority: float,
+    ) -> str:
+        sequence = self._segments.get(item, 0)
+        self.fate = self._table.append(
+            self._hold,
+            item,
+            sequence,
+            None if columns is None else dict(columns),
+            self.version if versions is None else versions,
+            None if fields is None else dict(fields),
+            _blobs.pack(blobs),
+            priority,
+        )
+        if columns is not None:
+            self._segments[item] = sequence + 1
+        return self.fate
+
+    def __enter__(self) -> Self:
+        """Return the permit."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Give the group up, if an exception ends the block while it is made."""
+        if kind is not None and self.fate == "running":
+            self.fail()
+
+    def __repr__(self) -> str:
+        """Name the group."""
+        key = f", key={self.key!r}" if self.key else ""
+        return f"Permit(group={self.group}{key}, version={self.version}, fate={self.fate!r})"

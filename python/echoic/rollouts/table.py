@@ -1,0 +1,482 @@
+"""A table of rollouts: who may make groups, which are complete, and who gets them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from echoic import _native
+from echoic.errors import WaitTimeoutError
+from echoic.rollouts.batch import RolloutBatch
+from echoic.rollouts.permit import Begun, Permit
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Iterable, Iterator, Mapping
+    from pathlib import Path
+    from types import TracebackType
+
+    from numpy.typing import DTypeLike
+    from typing_extensions import Self
+
+    from echoic.limiters import Limiter
+
+__all__ = ["RolloutTable"]
+
+Order = Literal["ready", "submission", "window", "freshest", "oldest", "weighted"]
+OnStale = Literal["drop", "wait", "keep", "mask"]
+Form = Literal["flat", "padded", "packed"]
+Balance = Literal["count", "tokens", "squares"]
+
+
+def _numbers(limiter: Limiter) -> tuple[str, list[float]]:
+    return limiter._settings()  # noqa: SLF001 - the two are one
+
+
+class RolloutTable:
+    """Groups of token sequences on their way from those who generate to the one who learns.
+
+    Versions count the learner's updates. V is the version that it has published last, t the version
+    that the next batch will update, B = ``batch_groups`` × ``batches_per_version`` the groups that
+    a
+    version uses up. The table keeps three promises:
+
+    - *Admission.* At most min(``max_running`` − running, (``pipeline_depth`` + V + 1) · B −
+      (accepted + running), ``max_groups`` − those there) more groups are begun, so that what is
+      made
+      is used before it is too old.
+    - *Selection.* A complete group is delivered if t − v ≤ ``max_lag``, where v is the version of
+    its
+      oldest token.
+    - *Shipping.* The batch that updates t leaves when V ≥ t − ``target_lag``.
+
+    Args:
+        name: What it is called.
+        columns: The name and dtype of each column; every token has a value in each.
+        fields: The name and dtype of each number that an item has as a whole.
+        mask: The column that says which tokens count, for ``on_stale="mask"``.
+        group_size: How many finished items make a group complete: n.
+        redundancy: How many items may be begun beyond these. The first n that are finished count.
+        group_deadline: After this many seconds a group is complete with what it has ...
+        min_group_size: ... if that is at least this much; n when ``None``. Else it is rejected.
+        batch_groups: How many groups make a batch.
+        batches_per_version: How many batches the learner takes for each version that it publishes.
+        max_lag: How many versions old a token may be. ``None`` bounds nothing, and versions pace
+            nobody.
+        pipeline_depth: How many versions ahead groups are admitted: at most, and by default,
+            ``max_lag``.
+        auto_tune: Whether that moves, below ``max_lag``, with how long the learner waits for
+            groups.
+        max_running: How many groups may be made at the same time.
+        max_groups: How many groups may be there; (``max_lag`` + 1) · B + ``max_running`` when
+            ``None``.
+        max_tokens: How many tokens an item may have.
+        max_blob_bytes: How many bytes an item's blobs may have together.
+        order: Which complete group goes first: the one complete first (``"ready"``), admitted first
+            (``"submission"``, which waits for it), the first complete one of the ``window``
+            admitted
+            first (``"window"``), of the youngest (``"freshest"``) or oldest (``"oldest"``) tokens,
+            or one
+            drawn by priority / (lag + 1) (``"weighted"``).
+        window: See ``order``.
+        on_stale: What becomes of a group that is too old: it goes, and another one may be made for
+            it
+            (``"drop"``); batches wait for groups so that none gets too old (``"wait"``); it is
+            delivered and counted (``"keep"``), or its tokens that are too old are masked
+            (``"mask"``).
+        target_lag: See *Shipping*; ``None`` lets batches leave as soon as they are complete.
+        max_mean_lag: How old the groups of a batch may be on average.
+        max_uses: How often a group is delivered; 0: until it is too old. Other than 1 needs the
+            weighted order.
+        delivery: Whether a batch whose consumer is gone is delivered again.
+        permit_ttl: After how many seconds without a sign of life a producer counts as gone.
+        on_expiry: Whether its group goes then (``"reject"``), or waits for another producer to go
+            on
+            with it (``"suspend"``).
+        filter: Which complete groups are kept: a condition on their items' fields and ``length``,
+            such
+            as ``"spread(reward) > 0 and max(length) < 4096"``.
+        limiter: How often groups are delivered on average, on top of all that.
+        seed: Of all random choices.
+        directory: Where the table is kept, so that it survives its process; it is made if it is not
+            there. A table that was there goes on, with the same settings but for those that bound
+            it (``max_running``, ``permit_ttl`` and the like; the error names one that may not).
+        durability: What a change must survive before its caller is told: ``"none"``, ``"async"``
+            (the end of the process) or ``"sync"`` (a failure of the machine).
+        history: Whether the whole journal stays in the directory, for :class:`History` and
+            ``echoic replay``; else each :meth:`checkpoint` cuts off what it covers.
+
+    Raises:
+        RolloutError: The settings can't work together, with the arithmetic, or with those of the
+            directory.
+        SpecError: A dtype can't be stored.
+        JournalError: The directory's files are damaged, or belong to something else.
+        OSError: They can't be read or written, or another process has them.
+
+    Examples:
+        >>> from echoic.rollouts import RolloutTable
+        >>> table = RolloutTable(
+        ...     "math", {"tokens": "int32", "logprobs": "float32"}, {"reward": "float32"},
+        ...     group_size=2, batch_groups=1, max_lag=1,
+        ... )
+        >>> permit = table.admit()
+        >>> for reward in (0.0, 1.0):
+        ...     fate = permit.add({"tokens": [5, 6, 7], "logprobs": [-0.5, -1, -2]}, {"reward":
+        reward})
+        >>> batch = table.sample()
+        >>> batch["tokens"], batch.offsets, batch["reward"]
+        (array([5, 6, 7, 5, 6, 7], dtype=int32), array([0, 3, 6]), array([0., 1.], dtype=float32))
+        >>> table.publish_version(1)
+        >>> table.version
+        1
+    """
+
+    def __init__(  # noqa: PLR0913 - one argument for each option
+        self,
+        name: str,
+        columns: Mapping[str, DTypeLike],
+        fields: Mapping[str, DTypeLike] | None = None,
+        *,
+        mask: str | None = None,
+        group_size: int = 1,
+        redundancy: int = 0,
+        group_deadline: float | None = None,
+        min_group_size: int | None = None,
+        batch_groups: int,
+        batches_per_version: int = 1,
+        max_lag: int | None = None,
+        pipeline_depth: int | None = None,
+        auto_tune: bool = False,
+        max_running: int = 1024,
+        max_groups: int | None = None,
+        max_tokens: int = 1 << 20,
+        max_blob_bytes: int = 64 << 20,
+        order: Order = "ready",
+        window: int | None = None,
+        on_stale: OnStale = "drop",
+        target_lag: int | None = None,
+        max_mean_lag: float | None = None,
+        max_uses: int = 1,
+        delivery: Literal["at_least_once", "at_most_once"] = "at_least_once",
+        permit_ttl: float = 60.0,
+        on_expiry: Literal["reject", "suspend"] = "reject",
+        filter: str | None = None,  # noqa: A002 - what users call it
+        limiter: Limiter | None = None,
+        seed: int = 0,
+        directory: str | os.PathLike[str] | None = None,
+        durability: Literal["none", "async", "sync"] = "async",
+        history: bool = False,
+    ) -> None:
+        """Make an empty table; see the class for the arguments."""
+        if max_groups is None:
+            max_groups = ((max_lag or 0) + 1) * batch_groups * batches_per_version + max_running
+        settings = {
+            "name": name,
+            "columns": [(column, np.dtype(dtype)) for column, dtype in columns.items()],
+            "fields": [(field, np.dtype(dtype)) for field, dtype in (fields or {}).items()],
+            "mask": mask,
+            "group_size": group_size,
+            "redundancy": redundancy,
+            "group_deadline": group_deadline,
+            "min_group_size": group_size if min_group_size is None else min_group_size,
+            "batch_groups": batch_groups,
+            "batches_per_version": batches_per_version,
+            "max_lag": max_lag,
+            "pipeline_depth": pipeline_depth,
+            "auto_tune": auto_tune,
+            "max_running": max_running,
+            "max_groups": max_groups,
+            "max_tokens": max_tokens,
+            "max_blob_bytes": max_blob_bytes,
+            "order": order,
+            "window": window,
+            "on_stale": on_stale,
+            "target_lag": target_lag,
+            "max_mean_lag": max_mean_lag,
+            "max_uses": max_uses,
+            "delivery": delivery,
+            "permit_ttl": permit_ttl,
+            "on_expiry": on_expiry,
+            "filter": filter,
+            "limiter": None if limiter is None else _numbers(limiter),
+            "seed": seed,
+        }
+        self._native = _native.RolloutTable(settings, None, directory, durability, history)
+
+    @classmethod
+    def _of(cls, native: _native.RolloutTable) -> Self:
+        """Wrap a table that there is, here or at a server."""
+        self = cls.__new__(cls)
+        self._native = native
+        return self
+
+    @property
+    def name(self) -> str:
+        """What it is called."""
+        return self._native.name
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What it was told, by the names of the arguments."""
+        return self._native.settings
+
+    # Producers.
+
+    def admit(
+        self,
+        *,
+        key: str = "",
+        source: str = "",
+        version: int | None = None,
+        ttl: float | None = None,
+        timeout: float | None = None,
+    ) -> Permit:
+        """Wait until a group may be made, and return the permit for it.
+
+        Args:
+            key: What the producer calls the group, for example its prompt. While a group with the
+                same key is made, whoever asks for it makes that one: so producers share a group.
+            source: Who the producer is: in counters, and beside the group in batches.
+            version: The version of the policy that the producer has; the learner's when ``None``.
+            ttl: After how many seconds without a sign of life the permit is over; the table's
+                ``permit_ttl`` when ``None``.
+            timeout: Seconds to wait; ``None`` waits for ever.
+
+        Raises:
+            WaitTimeoutError: There was no room in time; ``reason`` is ``"STALENESS"`` (the learner
+                has to publish its next version), ``"CAPACITY"``, ``"RATIO"`` or ``"PAUSED"``.
+            ClosedError: The table is closed.
+        """
+        (permit,) = self._native.admit(1, source, key, version, ttl, timeout)
+        return self._permit(permit)
+
+    def admit_many(
+        self,
+        count: int,
+        *,
+        source: str = "",
+        version: int | None = None,
+        ttl: float | None = None,
+        timeout: float | None = None,
+    ) -> list[Permit]:
+        """Wait until a group may be made, and return permits for up to ``count`` of them."""
+        permits = self._native.admit(count, source, "", version, ttl, timeout)
+        return [self._permit(permit) for permit in permits]
+
+    def resume(
+        self, *, source: str = "", ttl: float | None = None, timeout: float | None = None
+    ) -> Permit:
+        """Wait for a group that its producer has left, and go on with it.
+
+        What is there of its items is in :attr:`Permit.begun`.
+
+        Raises:
+            WaitTimeoutError: Nobody left one in time.
+        """
+        permit, items = self._native.resume(source, ttl, timeout)
+        begun = {
+            place: Begun(segments, finished, columns)
+            for place, segments, _, finished, columns in items
+        }
+        return self._permit(permit, begun)
+
+    def acquire(
+        self,
+        *,
+        source: str = "",
+        version: int | None = None,
+        ttl: float | None = None,
+        timeout: float | None = None,
+    ) -> Permit:
+        """Go on with a group that was left, if there is one; else wait for another."""
+        try:
+            return self.resume(source=source, ttl=ttl, timeout=0)
+        except WaitTimeoutError:
+            return self.admit(source=source, version=version, ttl=ttl, timeout=timeout)
+
+    def permit(self, ticket: tuple[int, int], *, version: int | None = None) -> Permit:
+        """Return a permit that another process was given, from its :attr:`Permit.ticket`.
+
+        Args:
+            ticket: What the other process has.
+            version: The version of tokens for which none is told; the learner's when ``None``.
+        """
+        return Permit(self._native, ticket, version=self.version if version is None else version)
+
+    def renew(self, permits: Iterable[Permit]) -> int:
+        """Give a sign of life for many permits; how many of them still stand."""
+        return self._native.renew([permit.ticket for permit in permits])
+
+    def _permit(
+        self,
+        permit: tuple[int, int, str, int, float],
+        begun: Mapping[int, Begun] | None = None,
+    ) -> Permit:
+        group, attempt, key, version, ttl = permit
+        return Permit(
+            self._native, (group, attempt), key=key, version=version, ttl=ttl, begun=begun
+        )
+
+    # The learner.
+
+    @property
+    def version(self) -> int:
+        """The version that the learner has published last."""
+        return self._native.version()
+
+    def publish_version(self, version: int) -> None:
+        """Say that the learner has a later version of the policy.
+
+        Raises:
+            RolloutError: It is below the one before.
+        """
+        self._native.publish_version(version)
+
+    def wait_version(self, newer_than: int, timeout: float | None = None) -> int:
+        """Wait until the learner's version is above one, and return it."""
+        return self._native.wait_version(newer_than, timeout)
+
+    def sample(  # noqa: PLR0913 - one argument for each option
+        self,
+        groups: int | None = None,
+        *,
+        tokens: int | None = None,
+        lease: float | None = None,
+        rank: int = 0,
+        ranks: int = 1,
+        balance: Balance = "count",
+        form: Form = "flat",
+        width: int = 0,
+        left: bool = False,
+        timeout: float | None = None,
+    ) -> RolloutBatch:
+        """Wait until a batch can be delivered, and return it, or one rank's share of it.
+
+        Args:
+            groups: How many groups the batch has; ``batch_groups`` when ``None``.
+            tokens: Instead, how many tokens each rank's share may have: as many groups as fit, and
+            at
+                most ``batch_groups``.
+            lease: For how many seconds the batch is the caller's. If it does not say
+                :meth:`RolloutBatch.ack` by then, the batch is delivered again, or lost, as the
+                table's
+                ``delivery`` says. Without a lease it is used up at once.
+            rank: Which share of the batch, from 0 on. All ranks ask in the same way, and whichever
+                comes first has the batch made; asked again after a failure, each gets the same
+                share.
+            ranks: How many share a batch. The groups of a batch are theirs in equal numbers.
+            balance: What they have alike: the number of groups (``"count"``), and with it the
+            tokens
+                (``"tokens"``) or the sum of squares of items' lengths (``"squares"``).
+            form: How tokens lie: ``"flat"``, item after item; ``"padded"``, a row of each; or
+                ``"packed"``, several in a row.
+            width: Tokens of a row; of padded rows, those of the longest item when 0.
+            left: Whether padded rows are filled up on the left.
+            timeout: Seconds to wait; ``None`` waits for ever.
+
+        Raises:
+            WaitTimeoutError: There was no batch in time; ``reason`` is ``"GROUP"`` (too few groups
+            are
+                complete), ``"STALENESS"``, ``"LEASED"``, ``"MIN_SIZE"``, ``"RATIO"`` or
+                ``"PAUSED"``.
+            RolloutError: The arguments can't work, or an item is longer than ``width``. A batch
+            that
+                was made is delivered again.
+            ClosedError: The table is closed.
+        """
+        native = self._native.sample(
+            groups, tokens, rank, ranks, balance, lease, (form, width, left), timeout
+        )
+        return RolloutBatch(self._native, native, form)
+
+    def batches(self, **how: Any) -> Iterator[RolloutBatch]:
+        """Go through batches for ever; the arguments are those of :meth:`sample`.
+
+        With a lease, each batch is acknowledged when the next one is asked for.
+        """
+        while True:
+            batch = self.sample(**how)
+            yield batch
+            if batch.lease_seconds is not None:
+                batch.ack()
+
+    def discard(self, groups: Iterable[int]) -> int:
+        """Let go of complete groups that are not wanted; others may be made for them.
+
+        Returns:
+            How many there were. Those that are with consumers stay.
+        """
+        return self._native.discard([int(group) for group in groups])
+
+    def update_priorities(self, groups: Any, priorities: Any) -> int:
+        """Say how much more likely than others groups are to be drawn; how many there were."""
+        return self._native.update_priorities(groups, priorities)
+
+    def restore(self, version: int) -> None:
+        """Go on from the version of a learner that came back from its own checkpoint.
+
+        All batches that are out are over, and their groups are queued again. Admission counts as if
+        just so many versions had been made, and what is complete here belonged to the next.
+        """
+        self._native.restore(version)
+
+    def set_pipeline_depth(self, depth: int) -> None:
+        """Admit groups so many versions ahead from now on, at most ``max_lag``."""
+        self._native.set_pipeline_depth(depth)
+
+    def checkpoint(self) -> Path:
+        """Write the table to its directory as it is now; return where that is.
+
+        It is brought back from there, and does again what the journal tells since.
+
+        Raises:
+            JournalError: It has no directory.
+            OSError: The files can't be written.
+        """
+        return self._native.checkpoint()
+
+    # Everyone.
+
+    def info(self) -> dict[str, Any]:
+        """Return the numbers of the table.
+
+        Always, ``submitted == running + accepted + rejected + filtered``. ``producer_waits`` and
+        ``consumer_waits`` have, for each reason, how many calls wait now, how many had to, and for
+        how many seconds together. ``sources`` has what was counted for each producer by name.
+        """
+        return self._native.info()
+
+    def pause(self) -> None:
+        """Admit nobody and deliver nothing until :meth:`unpause`. What is under way goes on."""
+        self._native.pause()
+
+    def unpause(self) -> None:
+        """End a pause."""
+        self._native.unpause()
+
+    def close(self) -> None:
+        """End it: whoever waits gets a :class:`~echoic.errors.ClosedError`."""
+        self._native.close()
+
+    @property
+    def closed(self) -> bool:
+        """Whether it is closed."""
+        return self._native.closed
+
+    def __enter__(self) -> Self:
+        """Return the table."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Close it."""
+        self.close()
+
+    def __repr__(self) -> str:
+        """Name it."""
+        return f"RolloutTable({self.name!r})"

@@ -1,0 +1,165 @@
+"""The parameters of a policy on their way from the learner to the workers.
+
+A learner publishes trees of arrays, each with a version; workers look at the latest, without a copy
+where they share the machine's memory. Slow workers skip versions, and keep nobody waiting. Policies
+that have a transport of their own publish versions alone.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+from echoic import _native, _trees
+from echoic._native import Publication, Subscription
+from echoic.errors import DtypeError
+from echoic.transports import secret
+
+if TYPE_CHECKING:
+    import os
+
+    from typing_extensions import Self
+
+__all__ = ["Publication", "Subscription", "WeightClient", "WeightStore"]
+
+
+def _arrays(tree: Any) -> Any:
+    """Return a tree whose torch tensors are arrays; where there is no torch, the tree itself."""
+    torch = sys.modules.get("torch")
+    if torch is None:
+        return tree
+
+    def array(leaf: Any) -> Any:
+        if not isinstance(leaf, torch.Tensor):
+            return leaf
+        leaf = leaf.detach()
+        if leaf.dtype != torch.bfloat16:
+            return leaf
+        try:
+            from ml_dtypes import bfloat16  # noqa: PLC0415 - only who has such tensors needs it
+        except ImportError as error:
+            raise DtypeError(
+                "expected a tensor of a dtype that numpy knows, got torch.bfloat16: install "
+                "ml_dtypes, or convert it"
+            ) from error
+        return leaf.contiguous().view(torch.int16).numpy().view(bfloat16)
+
+    return _trees.tree_map(array, tree)
+
+
+class WeightStore(_native.WeightStore):
+    """The latest weights, in the learner's process; ``Server(weights=...)`` lets others have them.
+
+    A publication is copied once, into memory that workers on this machine map. It does not change
+    while anyone has it: publishing goes on in other memory, of which there is a fixed amount.
+
+    Args:
+        max_publications: How many publications may have memory, the one that is being written
+            included: at least 2. While all are held, :meth:`publish` waits.
+
+    Examples:
+        >>> import numpy as np
+        >>> from echoic.weights import WeightStore
+        >>> store = WeightStore()
+        >>> subscription = store.subscribe()
+        >>> store.publish({"w": np.arange(3, dtype=np.float32)}, version=1)
+        >>> publication = subscription.wait()
+        >>> publication.version, publication.tree["w"]
+        (1, array([0., 1., 2.], dtype=float32))
+    """
+
+    def __new__(cls, *, max_publications: int = 3) -> Self:
+        """Make an empty store; see the class for the arguments."""
+        return super().__new__(cls, max_publications)
+
+    def publish(self, tree: Any, version: int, *, timeout: float | None = None) -> None:
+        """Make a tree the latest; see the native class."""
+        super().publish(_arrays(tree), version, timeout=timeout)
+
+    def __enter__(self) -> Self:
+        """Return the store."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close the store."""
+        self.close()
+
+
+class WeightClient(_native.WeightClient):
+    """The weights of a server elsewhere: for workers, and for a learner that is not the server.
+
+    It connects when it is first used. Over ``shm://`` the arrays of a publication lie in the
+    server's memory; over the other kinds of address its chunks are copied that have changed since
+    the publication that is there. Either way they stay valid for as long as somebody has them.
+
+    Args:
+        address: ``tcp://host:port``, ``tls://host:port``, ``unix:///path`` or ``shm://name``.
+        token: What the server asks for.
+        max_publications: How many publications may be in memory of this process: at least 2. While
+            all are held, nothing newer is fetched. Those in the server's memory do not count here.
+        deadline: For how many seconds to try to come back to a server that is gone; ``None`` for
+            ever.
+        max_retry: How often to try; without limit, when ``None``.
+        connect_timeout: For how many seconds to try to reach the server at first.
+        ca: For ``tls://``: the certificate of the authority of the server's.
+        certificate: For ``tls://``: this client's, if the server asks for one.
+        key: Its private key.
+        server_name: The name in the server's certificate, when it is not that of the host.
+
+    Raises:
+        ValueError: The address is none.
+
+    Examples:
+        >>> import numpy as np
+        >>> from echoic import Server, UnixTransport
+        >>> from echoic.weights import WeightClient, WeightStore
+        >>> store = WeightStore()
+        >>> with Server(weights=store, transport=UnixTransport("/tmp/echoic-doc.sock")) as server:
+        ...     with WeightClient(server.addresses[0]) as client:
+        ...         subscription = client.subscribe()
+        ...         store.publish({"w": np.ones(3)}, version=1)
+        ...         publication = subscription.wait(timeout=10)
+        >>> publication.tree["w"]
+        array([1., 1., 1.])
+    """
+
+    def __new__(  # noqa: PLR0913 - one argument for each option
+        cls,
+        address: str,
+        *,
+        token: str | bytes | None = None,
+        max_publications: int = 3,
+        deadline: float | None = 60.0,
+        max_retry: int | None = None,
+        connect_timeout: float = 10.0,
+        ca: str | os.PathLike[str] | None = None,
+        certificate: str | os.PathLike[str] | None = None,
+        key: str | os.PathLike[str] | None = None,
+        server_name: str | None = None,
+    ) -> Self:
+        """Keep the address; see the class for the arguments."""
+        return super().__new__(
+            cls,
+            address,
+            secret(token),
+            max_publications,
+            deadline,
+            max_retry,
+            connect_timeout,
+            ca,
+            certificate,
+            key,
+            server_name,
+        )
+
+    def publish(self, tree: Any, version: int, *, timeout: float | None = None) -> None:
+        """Make a tree the latest of the server; see the native class."""
+        super().publish(_arrays(tree), version, timeout=timeout)
+
+    def __enter__(self) -> Self:
+        """Return the client."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close the client."""
+        self.close()

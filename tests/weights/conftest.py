@@ -1,0 +1,106 @@
+"""Doors to weights, and processes that subscribe."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import echoic
+import pytest
+from echoic.weights import WeightClient, WeightStore
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+WORKER = Path(__file__).with_name("weights_worker.py")
+
+
+class Door:
+    """A server of weights behind one kind of address."""
+
+    def __init__(self, kind: str, folder: Path) -> None:
+        self.kind = kind
+        self.folder = folder
+        self._open: list[Any] = []
+        self.address = {
+            "tcp": "tcp://127.0.0.1:0",
+            "unix": f"unix://{folder}/weights",
+            "shm": f"shm://echoic-weights-{os.getpid()}",
+        }[kind]
+
+    def transport(self, **options: Any) -> Any:
+        place = self.address.split("://")[1]
+        if self.kind == "tcp":
+            host, _, port = place.rpartition(":")
+            return echoic.TcpTransport(host=host, port=int(port), **options)
+        if self.kind == "unix":
+            return echoic.UnixTransport(place, **options)
+        return echoic.ShmTransport(place, **options)
+
+    def open(self, store: WeightStore, **options: Any) -> echoic.Server:
+        """Start a server of nothing but weights."""
+        server = echoic.Server(weights=store, transport=self.transport(**options)).start()
+        self.address = server.addresses[0]
+        self._open.append(server)
+        return server
+
+    def client(self, **options: Any) -> WeightClient:
+        """Connect to the server that was opened last."""
+        client = WeightClient(self.address, **options)
+        self._open.append(client)
+        return client
+
+    def worker(self, *arguments: str) -> subprocess.Popen[str]:
+        """Start a process that subscribes."""
+        process = subprocess.Popen(
+            [sys.executable, str(WORKER), self.address, *arguments],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
+        )
+        self._open.append(process)
+        return process
+
+    def close(self) -> None:
+        for one in reversed(self._open):
+            if isinstance(one, subprocess.Popen):
+                one.kill()
+                one.communicate()
+            else:
+                one.close()
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """A folder with a path that is short enough for a socket's address."""
+    path = Path(tempfile.mkdtemp(prefix="echoic-"))
+    yield path
+    shutil.rmtree(path)
+
+
+@pytest.fixture(params=["tcp", "unix", "shm"])
+def door(request: pytest.FixtureRequest, folder: Path) -> Iterator[Door]:
+    """Every kind of door that needs no certificate."""
+    door = Door(request.param, folder)
+    yield door
+    door.close()
+
+
+@pytest.fixture
+def make_door(folder: Path) -> Iterator[Callable[[str], Door]]:
+    """Doors of the kind that a test asks for."""
+    doors: list[Door] = []
+
+    def make(kind: str) -> Door:
+        doors.append(Door(kind, folder))
+        return doors[-1]
+
+    yield make
+    for one in doors:
+        one.close()

@@ -1,0 +1,288 @@
+"""Weights over every kind of door."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+import echoic
+import numpy as np
+import pytest
+from echoic.weights import WeightClient, WeightStore
+from weights_trees import PATIENCE, check, tree
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def until(condition: Callable[[], Any]) -> None:
+    """Wait until something is so."""
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come to be so"
+        time.sleep(0.005)
+
+
+def said(process: Any, word: str) -> str:
+    """Read lines of a process up to one that begins with this word; the rest of that line."""
+    for line in process.stdout:
+        first, _, rest = line.strip().partition(" ")
+        if first == word:
+            return rest
+    raise AssertionError(f"the process ended without {word!r}")
+
+
+def test_subscribers_elsewhere_see_the_latest(door: Any) -> None:
+    store = WeightStore()
+    door.open(store)
+    subscription = door.client().subscribe()
+    assert subscription.latest() is None
+    for version in range(1, 8):
+        store.publish(tree(version), version)
+        publication = subscription.wait(newer_than=version - 1, timeout=PATIENCE)
+        assert publication.version == version
+        check(publication)
+
+
+def test_who_comes_late_gets_what_is_there(door: Any) -> None:
+    store = WeightStore()
+    store.publish(tree(3), 3)
+    door.open(store)
+    check(door.client().subscribe().wait(timeout=PATIENCE))
+
+
+def test_views_stay_valid_when_everything_is_closed(door: Any) -> None:
+    store = WeightStore()
+    server = door.open(store)
+    client = door.client()
+    store.publish(tree(1), 1)
+    publication = client.subscribe().wait(timeout=PATIENCE)
+    server.close()
+    client.close()
+    del server, client, store
+    check(publication)
+
+
+def test_a_learner_elsewhere_publishes(door: Any) -> None:
+    store = WeightStore()
+    door.open(store)
+    client = door.client()
+    subscription = store.subscribe()
+    for version in (1, 2, 9):
+        client.publish(tree(version), version)
+        check(subscription.wait(timeout=0))
+    client.publish_version(10)
+    assert (store.version, store.latest().tree) == (10, None)  # type: ignore[union-attr]
+    with pytest.raises(ValueError, match="expected one above 10, the latest, got 4"):
+        client.publish(tree(4), 4)
+    client.publish({"other": np.ones(5)}, 11)
+    assert store.latest().tree["other"].tolist() == [1] * 5  # type: ignore[union-attr]
+
+
+def test_versions_alone_reach_subscribers(door: Any) -> None:
+    store = WeightStore()
+    door.open(store)
+    subscription = door.client().subscribe()
+    store.publish_version(5)
+    publication = subscription.wait(timeout=PATIENCE)
+    assert (publication.version, publication.tree) == (5, None)
+
+
+@pytest.mark.parametrize("kind", ["tcp", "unix"])
+def test_only_chunks_that_changed_are_sent(make_door: Any, kind: str) -> None:
+    door, store = make_door(kind), WeightStore()
+    door.open(store)
+    subscription = door.client().subscribe()
+    weights = tree(1, size=2_000_000)
+    store.publish(weights, 1)
+    subscription.wait(timeout=PATIENCE)
+    first = store.metrics()["sent_bytes"]
+    weights["body"][0][7, 7] = 42
+    store.publish(weights, 2)
+    publication = subscription.wait(timeout=PATIENCE)
+    assert publication.tree["body"][0][7, 7] == 42
+    assert np.array_equal(publication.tree["body"][0], weights["body"][0])
+    metrics = store.metrics()
+    assert metrics["sent_bytes"] - first <= 256 * 1024
+    assert metrics["saved_bytes"] >= first - 2 * 256 * 1024
+
+
+def test_only_chunks_that_changed_are_published(door: Any) -> None:
+    store = WeightStore()
+    server = door.open(store)
+    client = door.client()
+    weights = tree(1, size=2_000_000)
+    client.publish(weights, 1)
+    before = server.metrics()["received_bytes_total"]
+    weights["body"][0][7, 7] = 42
+    client.publish(weights, 2)
+    assert server.metrics()["received_bytes_total"] - before < 400 * 1024
+    assert store.latest().tree["body"][0][7, 7] == 42  # type: ignore[union-attr]
+
+
+def test_memory_is_mapped_not_copied(make_door: Any) -> None:
+    door, store = make_door("shm"), WeightStore()
+    door.open(store)
+    subscription = door.client().subscribe()
+    for version in range(1, 9):
+        store.publish(tree(version), version)
+        check(subscription.wait(newer_than=version - 1, timeout=PATIENCE))
+    assert store.metrics()["sent_bytes"] == 0
+    assert subscription.received_bytes < 100_000
+
+
+def test_changed_forms_follow(door: Any) -> None:
+    store = WeightStore()
+    door.open(store)
+    subscription = door.client().subscribe()
+    store.publish({"a": np.zeros(300_000)}, 1)
+    assert subscription.wait(timeout=PATIENCE).tree["a"].shape == (300_000,)
+    store.publish([np.ones((2, 3), np.int16)], 2)
+    got = subscription.wait(timeout=PATIENCE).tree
+    assert got[0].tolist() == [[1] * 3] * 2
+    store.publish([np.ones((1000, 3000), np.int16)], 3)
+    assert subscription.wait(timeout=PATIENCE).tree[0].sum() == 3_000_000
+
+
+def test_a_worker_that_holds_one_for_long_keeps_it_whole(door: Any) -> None:
+    store = WeightStore()
+    door.open(store)
+    worker = door.worker("hold")
+    said(worker, "ready")
+    store.publish(tree(1), 1)
+    assert said(worker, "saw") == "1"
+    for version in range(2, 30):
+        store.publish(tree(version), version, timeout=PATIENCE)
+    worker.stdin.write("?\n")
+    worker.stdin.flush()
+    assert said(worker, "still") == "1"
+
+
+def test_a_killed_subscriber_frees_its_places(door: Any) -> None:
+    store = WeightStore(max_publications=3)
+    door.open(store)
+    workers = []
+    for version in (1, 2):
+        worker = door.worker("hold", str(version - 1))
+        said(worker, "ready")
+        store.publish(tree(version), version, timeout=PATIENCE)
+        assert said(worker, "saw") == str(version)
+        workers.append(worker)
+    for worker in workers:
+        worker.send_signal(signal.SIGKILL)
+    for version in range(3, 12):
+        store.publish(tree(version), version, timeout=PATIENCE)
+    until(lambda: store.metrics()["subscribers"] == 0)
+    until(lambda: store.metrics()["held_publications"] == 1)
+
+
+def test_a_killed_publisher_leaves_the_last_whole_publication(door: Any) -> None:
+    store = WeightStore()
+    door.open(store)
+    learner = door.worker("publish")
+    said(learner, "published")
+    learner.send_signal(signal.SIGKILL)
+    learner.wait()
+    until(lambda: store.metrics()["held_publications"] == 1)
+    check(store.latest())
+    last = store.version or 0
+    with door.client() as client:
+        client.publish(tree(last + 1), last + 1)
+    check(store.latest())
+
+
+def test_a_stopped_subscriber_slows_nobody(make_door: Any) -> None:
+    door, store = make_door("tcp"), WeightStore(max_publications=3)
+    door.open(store)
+    slow, fast = door.worker("watch"), door.client().subscribe()
+    said(slow, "ready")
+    slow.send_signal(signal.SIGSTOP)
+    size = 3_000_000
+    for version in range(1, 20):
+        store.publish(tree(version, size), version, timeout=PATIENCE)
+        check(fast.wait(newer_than=version - 1, timeout=PATIENCE), size)
+    slow.send_signal(signal.SIGCONT)
+
+
+def test_a_subscriber_comes_back_and_goes_on_with_what_a_new_server_has(door: Any) -> None:
+    store = WeightStore()
+    server = door.open(store)
+    subscription = door.client().subscribe()
+    store.publish(tree(8), 8)
+    held = subscription.wait(timeout=PATIENCE)
+    server.close()
+    check(held)
+    assert subscription.latest().version == 8
+    # A learner that went back to an earlier checkpoint.
+    again = WeightStore()
+    again.publish(tree(5), 5)
+    door.open(again)
+    publication = subscription.wait(timeout=PATIENCE)
+    assert publication.version == 5
+    check(publication)
+    check(held)
+    assert subscription.reconnects == 1
+
+
+def test_a_client_that_gave_up_says_so(door: Any) -> None:
+    store = WeightStore()
+    server = door.open(store)
+    subscription = door.client(deadline=0.1).subscribe()
+    store.publish(tree(1), 1)
+    held = subscription.wait(timeout=PATIENCE)
+    server.close()
+    with pytest.raises(echoic.DisconnectedError):
+        subscription.wait(timeout=PATIENCE)
+    check(held)
+
+
+def test_a_full_server_is_waited_for_by_a_learner_elsewhere(door: Any) -> None:
+    store = WeightStore(max_publications=2)
+    door.open(store)
+    client = door.client()
+    client.publish(tree(1), 1)
+    held = store.latest()
+    client.publish(tree(2), 2)
+    with pytest.raises(echoic.WaitTimeoutError) as caught:
+        client.publish(tree(3), 3, timeout=0.1)
+    assert caught.value.reason == "LEASED"
+    check(held)
+    del held
+    client.publish(tree(3), 3, timeout=PATIENCE)
+    check(store.latest())
+
+
+def test_strangers_are_refused(door: Any) -> None:
+    store = WeightStore()
+    door.open(store, token="secret")
+    with pytest.raises(echoic.RefusedError) as caught:
+        door.client(token="other").subscribe()
+    assert caught.value.code == "AUTH"
+    with pytest.raises(echoic.RefusedError):
+        door.client().publish(tree(1), 1)
+    door.client(token="secret").publish(tree(1), 1)
+    assert store.version == 1
+
+
+def test_a_server_without_weights_says_so(door: Any) -> None:
+    table = echoic.Table("replay", {"x": np.zeros(1)}, max_size=2)
+    with echoic.Server(tables=[table], transport=door.transport()) as server:
+        client = WeightClient(server.addresses[0])
+        with pytest.raises(echoic.RefusedError, match="no weights"):
+            client.subscribe()
+        client.close()
+
+
+def test_closing_the_client_wakes_who_waits(door: Any) -> None:
+    door.open(WeightStore())
+    client = door.client()
+    subscription = client.subscribe()
+    threading.Timer(0.05, client.close).start()
+    with pytest.raises(echoic.ClosedError):
+        subscription.wait(timeout=PATIENCE)
+    with pytest.raises(echoic.ClosedError):
+        client.subscribe()
+    with pytest.raises(echoic.ClosedError):
+        client.publish(tree(1), 1)
