@@ -441,6 +441,11 @@ impl RolloutTable {
         self.log.is_some()
     }
 
+    #[cfg(test)]
+    pub(super) fn log(&self) -> Option<&Log> {
+        self.log.as_ref()
+    }
+
     /// How it was brought back, if it has a directory.
     pub fn reopened(&self) -> Option<&Reopened> {
         self.log.as_ref().map(Log::reopened)

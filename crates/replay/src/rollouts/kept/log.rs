@@ -82,6 +82,11 @@ impl Log {
         Self { journal, checkpoints, keeping, reopened, writing, lock, waker }
     }
 
+    #[cfg(test)]
+    pub(super) fn journal(&self) -> &Journal {
+        &self.journal
+    }
+
     pub(in crate::rollouts) fn reopened(&self) -> &Reopened {
         &self.reopened
     }
