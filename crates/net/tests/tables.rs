@@ -620,7 +620,13 @@ fn a_client_has_a_checkpoint_written_beside_samples_that_wait() {
     let keeper = Keeper::new(Arc::clone(&tables), None, root.path().into(), 3, "test");
     let keeper = Some(Arc::new(keeper));
     let listen = listen_at(&"tcp://127.0.0.1:0".parse().unwrap(), &TlsFiles::default()).unwrap();
-    let served = Served { stream: None, tables: Arc::clone(&tables), keeper, observer: None };
+    let served = Served {
+        stream: None,
+        tables: Arc::clone(&tables),
+        keeper,
+        observer: None,
+        ..Served::default()
+    };
     let server = Server::open(&*listen, served, Options::default()).unwrap();
     let client = requests(&server);
     let mut waits = client.start_sample(0, 1, None).unwrap();

@@ -195,7 +195,7 @@ impl Server {
         let (tables, keeper) = (Arc::clone(&self.tables), self.keeper.clone());
         let sights = self.sights();
         let observer = Some(Observer::new(move || sights.look()));
-        let served = Served { stream, tables, keeper, observer };
+        let served = Served { stream, tables, keeper, observer, ..Served::default() };
         py.detach(|| self.doors.open(&address, &files, served, options))
             .map_err(|error| error.raise(py))
     }
