@@ -111,6 +111,15 @@ def test_a_replay_delivers_the_same_bit_for_bit(
     assert History(tmp_path, ("batch", 20)).info()["batches"] == 20
 
 
+def test_a_point_that_is_not_there_is_refused(make: Make, tmp_path: Path) -> None:
+    table = make(directory=tmp_path, history=True, batch_groups=1)
+    fill(table.admit(), [0, 1])
+    table.sample()
+    table.close()
+    with pytest.raises(JournalError, match="does not have Batch"):
+        History(tmp_path, ("batch", 99))
+
+
 def test_a_batch_of_the_past_has_no_lease(make: Make, tmp_path: Path) -> None:
     table = make(directory=tmp_path, history=True, batch_groups=1)
     fill(table.admit(), [0, 1])

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from echoic.errors import EchoicError
 from echoic.rollouts import blobs as _blobs
 
 if TYPE_CHECKING:
@@ -69,7 +71,8 @@ class Permit:
         self._hold = hold
         #: What the producer calls the group; empty, if nothing.
         self.key = key
-        #: The learner's version when it was admitted, which counts as that of tokens without one.
+        #: The version that tokens count as made by if none is told for them: the one that the
+        #: producer said it had when it was admitted, or else the learner's.
         self.version = version
         #: After how many seconds without a sign of life it is over.
         self.ttl = ttl
@@ -87,7 +90,12 @@ class Permit:
 
     @property
     def ticket(self) -> tuple[int, int]:
-        """What another process needs to make the same group: give it to ``table.permit``."""
+        """What another process needs to make the same group: give it to ``table.permit``.
+
+        It does not tell which items were begun. Processes that share a group make items of their
+        own, or whoever is to go on with an item gets the whole permit by :meth:`suspend` and
+        ``table.resume``.
+        """
         return self._hold
 
     def add(  # noqa: PLR0913 - one argument for each option
@@ -220,7 +228,8 @@ class Permit:
             priority,
         )
         self._next = max(self._next, item + 1)
-        if columns is not None:
+        # Tokens that there are none of make no segment.
+        if columns is not None and any(len(column) for column in columns.values()):
             self._segments[item] = sequence + 1
         return self.fate
 
@@ -236,7 +245,9 @@ class Permit:
     ) -> None:
         """Give the group up, if an exception ends the block while it is made."""
         if kind is not None and self.fate == "running":
-            self.fail()
+            # What ended the block matters more than that nobody is there to be told.
+            with contextlib.suppress(EchoicError):
+                self.fail()
 
     def __repr__(self) -> str:
         """Name the group."""

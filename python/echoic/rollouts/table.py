@@ -151,7 +151,7 @@ class RolloutTable:
         max_running: int = 1024,
         max_groups: int | None = None,
         max_tokens: int = 1 << 20,
-        max_blob_bytes: int = 64 << 20,
+        max_blob_bytes: int = 16 << 20,
         order: Order = "ready",
         window: int | None = None,
         on_stale: OnStale = "drop",
@@ -401,7 +401,7 @@ class RolloutTable:
         while True:
             batch = self.sample(**how)
             yield batch
-            if batch.lease_seconds is not None:
+            if not batch.is_over:
                 batch.ack()
 
     def discard(self, groups: Iterable[int]) -> int:

@@ -139,6 +139,11 @@ impl Log {
     }
 
     /// Why nothing more is taken.
+    /// Whether nothing more is written.
+    pub(in crate::rollouts) fn has_failed(&self) -> bool {
+        self.journal.check().is_err()
+    }
+
     pub(in crate::rollouts) fn refusal(&self) -> CallError {
         self.journal.check().err().map_or(CallError::Closed, refusal)
     }

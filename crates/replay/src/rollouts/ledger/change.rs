@@ -200,7 +200,7 @@ pub struct Permit {
     pub hold: Hold,
     /// What it is called.
     pub key: String,
-    /// The learner's version.
+    /// The version that its producer told, or else the learner's.
     pub version: i64,
     /// For how many milliseconds it stands without a sign of life.
     pub ttl_ms: u64,

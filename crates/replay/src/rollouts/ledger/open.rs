@@ -140,7 +140,7 @@ impl Ledger {
         if let Some(id) = self.keys.get(key).copied().filter(|_| !key.is_empty())
             && let Some(open) = self.open.get(&id)
         {
-            let permit = open.permit(id, self.version);
+            let permit = open.permit(id, version.unwrap_or(self.version));
             self.touch(now, id);
             return Ok(Outcome::Admitted(vec![permit]));
         }
@@ -187,7 +187,7 @@ impl Ledger {
             deadline,
             priority: 1.0,
         };
-        let permit = open.permit(id, self.version);
+        let permit = open.permit(id, open.dispatched);
         self.due.insert((expires, Due::Permit(id)));
         if let Some(deadline) = deadline {
             self.due.insert((deadline, Due::Deadline(id)));
