@@ -1,21 +1,28 @@
-"""The native policies as a torch module, their weights as flat arrays, and batches for a GPU.
+"""The native policies as a torch module, their weights as flat arrays, and batches as tensors.
 
 Importing this module imports torch.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import nn
+from torch.utils.data import IterableDataset
 
 from echoic import _trees
-from echoic.errors import SpecError
+from echoic.errors import ClosedError, SpecError
+from echoic.rollouts import RolloutTable
 
-__all__ = ["ActorCritic", "load_flat", "pinned_like", "to_flat"]
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from echoic.rollouts import RolloutBatch
+
+__all__ = ["ActorCritic", "RolloutDataset", "as_tensors", "load_flat", "pinned_like", "to_flat"]
 
 
 class ActorCritic(nn.Module):  # type: ignore[misc]
@@ -130,3 +137,78 @@ def pinned_like(batch: Any) -> tuple[Any, Any]:
 
     tensors = _trees.tree_map(room, batch)
     return _trees.tree_map(lambda tensor: tensor.numpy(), tensors), tensors
+
+
+# What numpy has and torch has not had for long, or not in all functions.
+_WIDER = {"u2": np.int32, "u4": np.int64, "u8": np.int64}
+
+
+def as_tensors(arrays: dict[str, npt.NDArray[Any]]) -> dict[str, Any]:
+    """Return arrays as tensors of their own, whose memory is nobody else's.
+
+    Unsigned integers of more than a byte become signed ones of the next size (uint64: int64).
+    """
+    return {
+        name: torch.from_numpy(np.array(array, _WIDER.get(array.dtype.str[1:]), order="C"))
+        for name, array in arrays.items()
+    }
+
+
+class RolloutDataset(IterableDataset):  # type: ignore[misc]
+    """Batches of rollouts for one rank of a training, without an end but the table's.
+
+    Give it to a ``DataLoader`` with ``batch_size=None``: batches are made by the table, which knows
+    how old everything is. Each one that is fetched ahead counts as a batch of the learner, and is
+    older by then; so fetch few ahead, or none.
+
+    Args:
+        table: A table, or a function that connects to one. It is called in the process that
+            iterates, so with workers of a ``DataLoader`` it has to be a function.
+        transform: What to make of a batch: a dict of tensors with all columns and fields,
+            ``offsets``, ``group`` (the place of each item's group in the batch), ``versions``, and
+            ``target``, unless told otherwise.
+        how: The arguments of :meth:`~echoic.rollouts.RolloutTable.sample`, ``rank`` and ``ranks``
+            among them. With a lease, a batch is acknowledged when the next one is asked for.
+
+    Example::
+
+        def connected():
+            return rollouts.connect("tcp://learner:5555", token=token)["math"]
+
+        rank, ranks = torch.distributed.get_rank(), torch.distributed.get_world_size()
+        for batch in RolloutDataset(connected, rank=rank, ranks=ranks, lease=600):
+            learn(batch)
+    """
+
+    def __init__(
+        self,
+        table: RolloutTable | Callable[[], RolloutTable],
+        *,
+        transform: Callable[[RolloutBatch], Any] | None = None,
+        **how: Any,
+    ) -> None:
+        super().__init__()
+        self._table = table
+        self._transform = _everything if transform is None else transform
+        self._how = how
+
+    def __iter__(self) -> Iterator[Any]:
+        """Go through batches until the table is closed."""
+        table = self._table if isinstance(self._table, RolloutTable) else self._table()
+        batches = table.batches(**self._how)
+        while True:
+            try:
+                batch = next(batches)
+            except ClosedError:
+                return
+            yield self._transform(batch)
+
+
+def _everything(batch: RolloutBatch) -> dict[str, Any]:
+    known = {
+        "offsets": batch.offsets,
+        "group": batch.group,
+        "versions": batch.versions,
+        "target": np.array(batch.target),
+    }
+    return as_tensors({**known, **batch.columns, **batch.fields})

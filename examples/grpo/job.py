@@ -1,0 +1,190 @@
+"""A learner and its workers as processes, or as threads of this one, and how they are killed.
+
+A job is started, looked at through the curve that its learner writes, and stopped. Its processes
+have nothing else in common than the address of the learner's server, so any of them can be killed
+at any moment: ``kill_worker`` and ``kill_all`` do (SIGKILL, without a word to anyone). A job that
+is started in a folder where a learner was saved goes on from there.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import threading
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING
+
+import echoic
+import torch
+from echoic import rollouts
+from echoic.weights import WeightClient, WeightStore
+
+from examples.grpo.learner import POLICY, Learner, learn
+from examples.grpo.table import TABLE, make_table
+from examples.grpo.worker import Worker
+
+if TYPE_CHECKING:
+    from multiprocessing.process import BaseProcess
+
+    from echoic.rollouts import RolloutTable
+
+    from examples.grpo.settings import Settings
+
+WORKERS = 2
+# Fresh interpreters, because a fork of a process with threads is half a process.
+SPAWN = multiprocessing.get_context("spawn")
+
+
+def saved_or_first(settings: Settings) -> tuple[Learner, RolloutTable]:
+    """Return the learner as it was saved last, and a table that goes on from its version."""
+    learner, table = Learner(settings), make_table(settings)
+    if (settings.folder / POLICY).exists():
+        learner.load(settings.folder)
+        table.restore(learner.version)
+    return learner, table
+
+
+class Job(ABC):
+    """A learner and its workers."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.started = 0
+
+    @abstractmethod
+    def start_learner(self) -> None:
+        """Start the learner, from its checkpoint if it has one."""
+
+    @abstractmethod
+    def start_worker(self) -> None:
+        """Start one more worker."""
+
+    @abstractmethod
+    def kill_worker(self) -> None:
+        """Have the worker that was started first vanish in the middle of what it does."""
+
+    @abstractmethod
+    def kill_all(self) -> None:
+        """Have everyone vanish."""
+
+    @property
+    @abstractmethod
+    def is_over(self) -> bool:
+        """Whether the learner has ended."""
+
+    def start(self) -> None:
+        """Start everyone."""
+        self.start_learner()
+        for _ in range(WORKERS):
+            self.start_worker()
+
+
+class Threads(Job):
+    """Everyone is a thread. One that is killed leaves without telling the table."""
+
+    def __init__(self, settings: Settings) -> None:
+        super().__init__(settings)
+        self._begin()
+
+    def _begin(self) -> None:
+        self._workers: list[tuple[threading.Thread, threading.Event]] = []
+        self._error: BaseException | None = None
+
+    def start_learner(self) -> None:  # noqa: D102 - see the base class
+        self._learner, self._table = saved_or_first(self.settings)
+        self._store = WeightStore()
+        self._thread = threading.Thread(target=self._learn)
+        self._thread.start()
+
+    def _learn(self) -> None:
+        try:
+            learn(self._learner, self._table, self._store)
+        except echoic.ClosedError:
+            pass
+        finally:
+            self._table.close()
+            self._store.close()
+
+    def start_worker(self) -> None:  # noqa: D102
+        number, gone = self.started, threading.Event()
+        self.started += 1
+        weights = self._store.subscribe()
+        worker = Worker(number, self._table, weights, self.settings, is_gone=gone.is_set)
+        thread = threading.Thread(target=worker.work)
+        self._workers.append((thread, gone))
+        thread.start()
+
+    def kill_worker(self) -> None:  # noqa: D102
+        thread, gone = self._workers.pop(0)
+        gone.set()
+        thread.join()
+
+    def kill_all(self) -> None:  # noqa: D102
+        self._table.close()
+        self._store.close()
+        for thread, gone in self._workers:
+            gone.set()
+            thread.join()
+        self._thread.join()
+        self._begin()
+
+    @property
+    def is_over(self) -> bool:  # noqa: D102
+        return not self._thread.is_alive()
+
+
+def _learn_in_process(settings: Settings, transport: echoic.Transport) -> None:
+    torch.set_num_threads(1)
+    learner, table = saved_or_first(settings)
+    store = WeightStore()
+    with echoic.Server(rollouts=[table], weights=store, transport=transport) as server:
+        server.start()
+        learn(learner, table, store)
+
+
+def _work_in_process(settings: Settings, address: str, number: int) -> None:
+    torch.set_num_threads(1)
+    with rollouts.connect(address) as client, WeightClient(address) as weights:
+        Worker(number, client[TABLE], weights.subscribe(), settings).work()
+
+
+class Processes(Job):
+    """Everyone is a process; workers come in through a door of the learner's server."""
+
+    def __init__(self, settings: Settings, door: str) -> None:
+        super().__init__(settings)
+        name = f"grpo-{os.getpid()}-{settings.seed}"
+        if door == "shm":
+            self._transport: echoic.Transport = echoic.ShmTransport(name)
+            self._address = f"shm://{name}"
+        else:
+            path = settings.folder.resolve() / "learner.sock"
+            self._transport, self._address = echoic.UnixTransport(path), f"unix://{path}"
+        self._workers: list[BaseProcess] = []
+
+    def start_learner(self) -> None:  # noqa: D102
+        arguments = (self.settings, self._transport)
+        self._learner = SPAWN.Process(target=_learn_in_process, args=arguments, daemon=True)
+        self._learner.start()
+
+    def start_worker(self) -> None:  # noqa: D102
+        arguments = (self.settings, self._address, self.started)
+        self.started += 1
+        worker = SPAWN.Process(target=_work_in_process, args=arguments, daemon=True)
+        self._workers.append(worker)
+        worker.start()
+
+    def kill_worker(self) -> None:  # noqa: D102
+        worker = self._workers.pop(0)
+        worker.kill()
+        worker.join()
+
+    def kill_all(self) -> None:  # noqa: D102
+        for process in [self._learner, *self._workers]:
+            process.kill()
+            process.join()
+        self._workers.clear()
+
+    @property
+    def is_over(self) -> bool:  # noqa: D102
+        return not self._learner.is_alive()

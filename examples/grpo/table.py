@@ -1,0 +1,55 @@
+"""The table between workers and learner, and what a loss needs of its batches.
+
+Knows no torch: it is the part of the example that stays when the framework is another one.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from echoic.primitives import compute_batch_group_advantages
+from echoic.rollouts import RolloutTable
+
+if TYPE_CHECKING:
+    from echoic.rollouts import RolloutBatch
+
+    from examples.grpo.settings import Settings
+
+TABLE = "answers"
+# A value of every token. The mask says which ones the policy has made: not those of the prompt.
+COLUMNS = {"tokens": "int32", "logprobs": "float32", "mask": "uint8"}
+# A value of every answer.
+FIELDS = {"reward": "float32"}
+
+
+def make_table(settings: Settings) -> RolloutTable:
+    """Make the table between workers and learner."""
+    return RolloutTable(
+        TABLE,
+        COLUMNS,
+        FIELDS,
+        group_size=settings.answers,
+        batch_groups=settings.groups,
+        max_lag=settings.max_lag,
+        # What all answers earn alike teaches nothing. Another group is admitted instead.
+        filter="spread(reward) > 0",
+        # A group whose worker is gone waits for another one to go on with it.
+        permit_ttl=settings.ttl,
+        on_expiry="suspend",
+        max_running=8 * settings.at_once,
+        seed=settings.seed,
+    )
+
+
+def inputs(batch: RolloutBatch) -> dict[str, np.ndarray]:
+    """Return what the loss needs of a padded batch, one row for each answer."""
+    offsets = np.concatenate([[0], np.cumsum(batch.group_sizes)])
+    advantages = compute_batch_group_advantages(batch["reward"], offsets=offsets)
+    return {
+        "tokens": batch["tokens"].astype(np.int64),
+        "logprobs": batch["logprobs"],
+        # The first token has nothing before it that could have predicted it.
+        "mask": (batch["mask"] * batch.is_token)[:, 1:].astype(np.float32),
+        "advantages": np.asarray(advantages, np.float32)[:, None],
+    }

@@ -1,0 +1,51 @@
+"""Batches as tensordicts.
+
+Neither torch nor tensordict is imported before a batch is converted.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from echoic.integrations._answers import Answers
+
+if TYPE_CHECKING:
+    from echoic.rollouts import RolloutBatch
+
+__all__ = ["to_tensordict"]
+
+
+def to_tensordict(batch: RolloutBatch) -> Any:
+    """Return a ``TensorDict`` with a row for each item.
+
+    Its ``batch_size`` is the number of items. It has the table's columns, filled up with zeros on
+    the right, and fields; ``is_token`` and ``versions`` (-1 where there is no token); ``length``,
+    ``group`` (the number of its group), ``lag_oldest`` and ``lag_newest`` for each item.
+
+    Args:
+        batch: Of any form.
+    """
+    from tensordict import TensorDict  # noqa: PLC0415 - only who wants one needs it
+
+    from echoic.integrations.torch import as_tensors  # noqa: PLC0415 - it imports torch
+
+    return TensorDict(as_tensors(rows(batch)), batch_size=[len(batch)])
+
+
+def rows(batch: RolloutBatch) -> dict[str, np.ndarray[Any, Any]]:
+    """Return the arrays of :func:`to_tensordict`."""
+    # Without a mask all tokens are the answer's.
+    whole = Answers(batch, None)
+    columns = batch.columns.items()
+    return {
+        **{name: whole.answers(column, 0, column.dtype) for name, column in columns},
+        **batch.fields,
+        "is_token": whole.is_answer().astype(np.bool_),
+        "versions": whole.answers(batch.versions, -1, np.int64),
+        "length": batch.lengths,
+        "group": batch.group_ids[batch.group],
+        "lag_oldest": batch.item_lag_oldest,
+        "lag_newest": batch.item_lag_newest,
+    }

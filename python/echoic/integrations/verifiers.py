@@ -1,0 +1,146 @@
+"""Rollouts of ``verifiers`` into groups.
+
+The library is not imported: its rollouts are dicts. Those of 0.1.8 and newer have a ``trajectory``,
+a step for each request to the model, whose tokens are those that the server has seen and drawn.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from echoic.errors import RolloutError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from echoic.rollouts import Permit
+
+    Array = np.ndarray[Any, Any]
+
+__all__ = ["add_group", "add_rollout", "to_columns"]
+
+
+def to_columns(
+    state: Mapping[str, Any],
+    *,
+    tokens: str = "tokens",
+    logprobs: str = "logprobs",
+    mask: str = "mask",
+) -> dict[str, Array]:
+    """Return the tokens of a rollout as one sequence, with what is known of each.
+
+    The prompt of each step must begin with all that came before it: what it adds, such as the
+    answer of a tool, is in the sequence with a mask of 0.
+
+    Args:
+        state: A rollout's state, or a dict with its ``trajectory``; or a dict that has the tokens
+            of a single step itself (``prompt_ids``, ``completion_ids``, ``completion_logprobs``).
+        tokens: What to call the column of token numbers (int32).
+        logprobs: That of log-probabilities (float32); 0 for what nobody drew.
+        mask: That of what is learned from (uint8).
+
+    Raises:
+        RolloutError: A step has no tokens, or its prompt is not what came before: then the rollout
+            is not one sequence, and has to be brought as several.
+    """
+    steps = state.get("trajectory")
+    if steps is None:
+        steps = [{"tokens": state}]
+    ids: list[int] = []
+    probabilities: list[float] = []
+    learned: list[int] = []
+    for number, step in enumerate(steps):
+        found = step.get("tokens")
+        if found is None or found.get("completion_ids") is None:
+            raise RolloutError(
+                f"step {number} of the rollout has no tokens: the model's server has to return them"
+            )
+        prompt = list(found["prompt_ids"])
+        if prompt[: len(ids)] != ids:
+            raise RolloutError(
+                f"step {number} of the rollout has a prompt that does not begin with the "
+                f"{len(ids)} tokens before it, so the steps are not one sequence: bring them as "
+                "items of their own"
+            )
+        added = len(prompt) - len(ids)
+        completion = list(found["completion_ids"])
+        drawn = found.get("completion_logprobs") or []
+        if len(drawn) != len(completion):
+            raise RolloutError(
+                f"step {number} of the rollout: expected {len(completion)} log-probabilities, one "
+                f"for each token of the completion, got {len(drawn)}"
+            )
+        ids = prompt + completion
+        probabilities += [0.0] * added + list(drawn)
+        learned += [0] * added + list(found.get("completion_mask") or [1] * len(completion))
+    return {
+        tokens: np.array(ids, np.int32),
+        logprobs: np.array(probabilities, np.float32),
+        mask: np.array(learned, np.uint8),
+    }
+
+
+def add_rollout(  # noqa: PLR0913 - one argument for each option
+    permit: Permit,
+    state: Mapping[str, Any],
+    fields: Mapping[str, Any] | None = None,
+    *,
+    item: int | None = None,
+    versions: int | Any | None = None,
+    reward: str = "reward",
+    messages: bool = False,
+    **columns: str,
+) -> str:
+    """Add a rollout to a group.
+
+    Args:
+        permit: The group's.
+        state: See :func:`to_columns`.
+        fields: What the table knows of an item beside its reward.
+        item: As for :meth:`~echoic.rollouts.Permit.add`.
+        versions: As for :meth:`~echoic.rollouts.Permit.add`.
+        reward: The field that the rollout's ``reward`` is for.
+        messages: Whether the item carries the messages too, as the blob ``"messages"``: JSON of
+            ``prompt`` and ``completion``.
+        columns: As for :func:`to_columns`.
+
+    Returns:
+        Where the group has come to.
+
+    Raises:
+        RolloutError: As for :func:`to_columns`; or the rollout has no reward yet, or an error.
+    """
+    if state.get("error") is not None:
+        raise RolloutError(f"the rollout ended in an error: {state['error']!r}")
+    if state.get("reward") is None:
+        raise RolloutError("the rollout has no reward: score it before it is added")
+    found = to_columns(state, **columns)
+    known = {reward: float(state["reward"]), **(fields or {})}
+    blobs = None
+    if messages:
+        said = {name: state.get(name) for name in ("prompt", "completion")}
+        # Messages may have objects of a client's library in them.
+        blobs = {"messages": json.dumps(said, default=_plain)}
+    return permit.add(found, known, item=item, versions=versions, blobs=blobs)
+
+
+def add_group(permit: Permit, states: Iterable[Mapping[str, Any]], **options: Any) -> str:
+    """Add the rollouts of a group; the options are those of :func:`add_rollout`.
+
+    Returns:
+        Where the group has come to. When there is no use in going on, the rest is not added.
+    """
+    for state in states:
+        if permit.fate != "running":
+            break
+        add_rollout(permit, state, **options)
+    return permit.fate
+
+
+def _plain(value: Any) -> Any:
+    """Return a model of pydantic as a dict, and anything else as text."""
+    dump = getattr(value, "model_dump", None)
+    return str(value) if dump is None else dump()
