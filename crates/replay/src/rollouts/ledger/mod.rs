@@ -50,6 +50,7 @@ use self::counts::Sources;
 use self::leases::Batch;
 use self::open::Open;
 use self::queue::{Place, Queue};
+use super::codec::MAX_NAMED;
 use super::config::{ConfigError, OnStale, Order, RolloutConfig};
 use super::filter::Bound;
 use super::item::{Group, Item};
@@ -277,6 +278,18 @@ impl Ledger {
     /// [`Refusal`].
     pub fn apply(&mut self, now: u64, change: &Change) -> Result<Outcome, Refusal> {
         self.pass(now);
+        let named = match change {
+            Change::Fail { holds } | Change::Suspend { holds } | Change::Renew { holds } => {
+                holds.len()
+            }
+            Change::Discard { groups } => groups.len(),
+            Change::Reprioritize { priorities } => priorities.len(),
+            _ => 0,
+        };
+        // A journal and a connection carry no more.
+        if named > MAX_NAMED as usize {
+            return Err(value("groups of one call", format!("at most {MAX_NAMED}"), named));
+        }
         match change {
             Change::Admit(admit) => self.admit(now, admit),
             Change::Append(append) => self.append(now, append),
