@@ -29,104 +29,15 @@ use echoic_replay::trajectory::{Column, Signature, Trajectory};
 use echoic_replay::{Dtype, Leaf, Spec};
 use tempfile::TempDir;
 
+#[path = "common/fragile.rs"]
+mod fragile;
+#[path = "common/stranger.rs"]
+mod stranger;
+
+use fragile::Fragile;
+use stranger::{frame, told};
+
 const PATIENCE: Duration = Duration::from_secs(30);
-
-/// A transport whose links break after some bytes: more or less of them, never so few that no handshake
-/// succeeds.
-struct Fragile {
-    inner: Box<dyn Dial>,
-    most: u64,
-    dice: AtomicU64,
-}
-
-struct FragileLink {
-    inner: Box<dyn Link>,
-    left: usize,
-}
-
-impl Fragile {
-    fn new(address: &Address, most: u64) -> Box<Self> {
-        let inner = dial_to(address, &TlsFiles::default()).unwrap();
-        Box::new(Self { inner, most, dice: AtomicU64::new(0) })
-    }
-}
-
-impl Dial for Fragile {
-    fn dial(&self, timeout: Duration) -> io::Result<Box<dyn Link>> {
-        let throw = self.dice.fetch_add(0x9E37_79B9_7F4A_7C15, Ordering::Relaxed) >> 20;
-        let left = 1000 + (throw % self.most) as usize;
-        Ok(Box::new(FragileLink { inner: self.inner.dial(timeout)?, left }))
-    }
-
-    fn address(&self) -> Address {
-        self.inner.address()
-    }
-}
-
-impl FragileLink {
-    /// How much of this may go.
-    fn part(&self, wanted: usize) -> io::Result<usize> {
-        match self.left {
-            0 => Err(io::ErrorKind::ConnectionReset.into()),
-            left => Ok(left.min(wanted)),
-        }
-    }
-
-    fn count(&mut self, bytes: usize) -> usize {
-        self.left -= bytes;
-        bytes
-    }
-}
-
-impl Read for FragileLink {
-    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
-        let part = self.part(bytes.len())?;
-        let read = self.inner.read(&mut bytes[..part])?;
-        Ok(self.count(read))
-    }
-
-    fn read_vectored(&mut self, pieces: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
-        match pieces.iter_mut().find(|piece| !piece.is_empty()) {
-            Some(piece) => self.read(piece),
-            None => Ok(0),
-        }
-    }
-}
-
-impl Write for FragileLink {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let part = self.part(bytes.len())?;
-        let sent = self.inner.write(&bytes[..part])?;
-        Ok(self.count(sent))
-    }
-
-    fn write_vectored(&mut self, pieces: &[IoSlice<'_>]) -> io::Result<usize> {
-        match pieces.iter().find(|piece| !piece.is_empty()) {
-            Some(piece) => self.write(piece),
-            None => Ok(0),
-        }
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        self.inner.flush()
-    }
-}
-
-impl AsFd for FragileLink {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.inner.as_fd()
-    }
-}
-
-impl Link for FragileLink {
-    fn finish(&mut self) -> io::Result<()> {
-        self.inner.finish()
-    }
-
-    fn peer(&self) -> String {
-        self.inner.peer()
-    }
-}
 
 fn soon<T, R: Copy>(run: impl FnOnce(Wait<'_, R>) -> T) -> T {
     let deadline = Some(Instant::now() + PATIENCE);
@@ -324,58 +235,6 @@ fn requests_whose_connections_break_are_asked_again() {
     }
     assert!(requests.reconnects() > 20, "{}", requests.reconnects());
     assert!(table.info().counts.samples >= 300 * 50);
-}
-
-/// What a server says to bytes that follow a good handshake: how it refuses them, if it does.
-fn told(server: &Server, purpose: Purpose, said: &[u8]) -> Option<Refused> {
-    let dial = dial_to(server.address(), &TlsFiles::default()).unwrap();
-    let mut link = dial.dial(PATIENCE).unwrap();
-    let mut out = preface(VERSION).to_vec();
-    Hello { nonce: [1; 32] }.write(&mut out);
-    let open = Open {
-        proof: [0; 32],
-        purpose,
-        producer: echoic_net::auth::random().unwrap(),
-        epoch: 1,
-        first: 0,
-        stream: String::new(),
-        spec: None,
-    };
-    open.write(&mut out);
-    out.extend_from_slice(said);
-    Control::Ping(7).write(&mut out);
-    let mut out = &out[..];
-    let mut heard = Vec::new();
-    let due = Instant::now() + PATIENCE;
-    loop {
-        assert!(Instant::now() < due, "nothing is answered");
-        if let Ok(sent) = link.write(out) {
-            out = &out[sent..];
-        }
-        let mut bytes = [0; 4096];
-        match link.read(&mut bytes) {
-            Ok(0) => {}
-            Ok(read) => heard.extend_from_slice(&bytes[..read]),
-            Err(_) => std::thread::sleep(Duration::from_micros(200)),
-        }
-        let mut rest = heard.get(PREFACE_BYTES..).unwrap_or_default();
-        while let Ok(Some(header)) = Header::read(rest) {
-            let end = HEADER_BYTES + header.len as usize;
-            let Some(payload) = rest.get(HEADER_BYTES..end) else { break };
-            match header.kind {
-                kind::REFUSED => return Some(Refused::read(payload).unwrap()),
-                kind::PONG => return None,
-                _ => {}
-            }
-            rest = &rest[end..];
-        }
-    }
-}
-
-fn frame(write: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
-    let mut out = Vec::new();
-    write(&mut out);
-    out
 }
 
 #[test]

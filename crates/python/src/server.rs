@@ -335,13 +335,15 @@ impl Server {
         if let Some(side) = &self.stream {
             side.stream.close();
         }
-        if let Some(weights) = &self.weights {
-            weights.close();
-        }
-        self.rollouts.iter().for_each(|table| table.close());
         if self.process.is_current() {
             // Journals are written to their ends.
-            py.detach(|| self.tables.close());
+            py.detach(|| {
+                if let Some(weights) = &self.weights {
+                    weights.close();
+                }
+                self.rollouts.iter().for_each(|table| table.close());
+                self.tables.close();
+            });
         }
         Ok(())
     }

@@ -1,5 +1,6 @@
 """`echoic replay`: the batches that a rollout table delivered, once more."""
 
+import itertools
 import json
 import zlib
 from pathlib import Path
@@ -38,9 +39,7 @@ def replay(
     """
     try:
         history = History(directory, None if at is None else ("batch", at))
-        for count, delivered in enumerate(history):
-            if most is not None and count >= most:
-                break
+        for delivered in itertools.islice(history, most):
             found = described(delivered)
             typer.echo(json.dumps(found) if as_json else line(found))
         if not as_json:
@@ -55,8 +54,14 @@ def described(delivered: Delivered) -> dict[str, Any]:
     """Return what there is to say of a batch."""
     batch = delivered.batch
     checksum = 0
-    for array in (batch.group_ids, batch.versions, *batch.fields.values(), *batch.columns.values()):
+    arrays = (batch.group_ids, batch.group_sizes, batch.index, batch.lengths, batch.versions)
+    for array in (*arrays, *batch.fields.values(), *batch.columns.values()):
         checksum = zlib.crc32(np.ascontiguousarray(array).tobytes(), checksum)
+    for text in (*batch.keys, *batch.sources):
+        checksum = zlib.crc32(text.encode(), checksum)
+    for item in range(len(batch)):
+        for name, blob in sorted(batch.packed_blobs(item).items()):
+            checksum = zlib.crc32(blob, zlib.crc32(name.encode(), checksum))
     number, rank, attempt = batch.lease
     return {
         "record": delivered.record,

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from echoic.errors import LeaseError
+from echoic.errors import EchoicError, LeaseError
 from echoic.rollouts.blobs import unpack
 
 if TYPE_CHECKING:
@@ -53,6 +54,8 @@ class RolloutBatch:
         """Be made by a table, or by its history, which has none."""
         self._lender = table
         self._native = native
+        # Whether the consumer has said what became of it.
+        self._is_over = False
         #: ``"flat"``, ``"padded"`` or ``"packed"``.
         self.form = form
         #: The version of the policy that this batch will update: t.
@@ -82,6 +85,11 @@ class RolloutBatch:
     def __len__(self) -> int:
         """Return the number of items."""
         return len(self.lengths)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether there is no lease, or the consumer has said what became of it."""
+        return self.lease_seconds is None or self._is_over
 
     @property
     def number(self) -> int:
@@ -162,7 +170,11 @@ class RolloutBatch:
 
     def blobs(self, item: int) -> dict[str, Blob]:
         """Return what an item carries beside its tokens."""
-        return {name: unpack(blob) for name, blob in self._native.blobs.get(item, {}).items()}
+        return {name: unpack(blob) for name, blob in self.packed_blobs(item).items()}
+
+    def packed_blobs(self, item: int) -> dict[str, bytes]:
+        """Return what an item carries, as it is stored."""
+        return self._native.blobs.get(item, {})
 
     def _spread(self, values: Array, fill: int) -> Array:
         """Give each cell its item's value out of a flat array."""
@@ -256,14 +268,24 @@ class RolloutBatch:
     def ack(self) -> None:
         """Say that the batch was learned from, so that it is not delivered again.
 
+        Without a lease there is nothing to say: it was used up when it was sampled.
+
         Raises:
             LeaseError: The lease was over, and somebody else has the batch now.
         """
+        if self.lease_seconds is None:
+            return
         self._table.ack(self.lease)
+        self._is_over = True
 
     def nack(self) -> None:
-        """Give the batch back unused."""
+        """Give the batch back unused.
+
+        Raises:
+            LeaseError: The lease was over, or there was none.
+        """
         self._table.nack(self.lease)
+        self._is_over = True
 
     def extend(self, seconds: float) -> None:
         """Keep the batch for so many seconds from now on."""
@@ -280,12 +302,14 @@ class RolloutBatch:
         traceback: TracebackType | None,
     ) -> None:
         """Say what became of the batch, if it was sampled with a lease."""
-        if self.lease_seconds is None:
+        if self.is_over:
             return
         if kind is None:
             self.ack()
         else:
-            self.nack()
+            # What ended the block matters more than that the lease is over.
+            with contextlib.suppress(EchoicError):
+                self.nack()
 
     def __iter__(self) -> Iterator[dict[str, Array]]:
         """Go through the items."""

@@ -43,7 +43,8 @@ class History:
             table in milliseconds.
 
     Raises:
-        JournalError: The files are damaged, or something else came of a change than then.
+        JournalError: The files are damaged, do not have that point, or something else came of a
+            change than then.
         OSError: They can't be read, or somebody has the table open.
 
     Examples:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from echoic.errors import EchoicError
 from echoic.rollouts import blobs as _blobs
 
 if TYPE_CHECKING:
@@ -69,7 +71,8 @@ class Permit:
         self._hold = hold
         #: What the producer calls the group; empty, if nothing.
         self.key = key
-        #: The learner's version when it was admitted, which counts as that of tokens without one.
+        #: The version that tokens count as made by if none is told for them: the one that the
+        #: producer said it had when it was admitted, or else the learner's.
         self.version = version
         #: After how many seconds without a sign of life it is over.
         self.ttl = ttl
@@ -87,7 +90,12 @@ class Permit:
 
     @property
     def ticket(self) -> tuple[int, int]:
-        """What another process needs to make the same group: give it to ``table.permit``."""
+        """What another process needs to make the same group: give it to ``table.permit``.
+
+        It does not tell which items were begun. Processes that share a group make items of their
+        own, or whoever is to go on with an item gets the whole permit by :meth:`suspend` and
+        ``table.resume``.
+        """
         return self._hold
 
     def add(  # noqa: PLR0913 - one argument for each option
@@ -117,7 +125,8 @@ class Permit:
             SpecError: A column or field is missing, or of another dtype or length.
             RolloutError: The item has too many tokens, is finished already, or has no such place.
         """
-        place = self._place(item)
+        # What is refused takes no place.
+        place = self._next if item is None else item
         return self._append(place, columns, versions, fields or {}, blobs, priority)
 
     def extend(
@@ -132,7 +141,7 @@ class Permit:
         A producer that stops in the middle can :meth:`suspend` the group; another one, with another
         version of the policy, goes on from there.
         """
-        return self._append(self._place(item), columns, versions, None, None, 1.0)
+        return self._append(item, columns, versions, None, None, 1.0)
 
     def finish(
         self,
@@ -143,7 +152,7 @@ class Permit:
         priority: float = 1.0,
     ) -> str:
         """Say that an item has all of its tokens."""
-        return self._append(self._place(item), None, None, fields or {}, blobs, priority)
+        return self._append(item, None, None, fields or {}, blobs, priority)
 
     def add_items(
         self,
@@ -164,12 +173,25 @@ class Permit:
             priority: As for :meth:`add`.
         """
         first = self._next
-        self._next += len(lengths)
         version = self.version if versions is None else versions
         self.fate = self._table.append_flat(
             self._hold, first, lengths, dict(columns), version, dict(fields or {}), priority
         )
+        self._next = first + len(lengths)
         return self.fate
+
+    def at(self, table: NativeTable) -> Permit:
+        """Return the same permit of a table that was made anew."""
+        moved = Permit(
+            table,
+            self._hold,
+            key=self.key,
+            version=self.version,
+            ttl=self.ttl,
+            begun=self.begun,
+        )
+        moved._segments, moved._next = dict(self._segments), self._next
+        return moved
 
     def renew(self) -> bool:
         """Give a sign of life; whether the permit still stands."""
@@ -184,11 +206,6 @@ class Permit:
         """Leave the group for another producer to go on with."""
         self._table.suspend([self._hold])
         self.fate = "expired"
-
-    def _place(self, item: int | None) -> int:
-        place = self._next if item is None else item
-        self._next = max(self._next, place + 1)
-        return place
 
     def _append(  # noqa: PLR0913, PLR0917 - they are those of `add`
         self,
@@ -210,7 +227,9 @@ class Permit:
             _blobs.pack(blobs),
             priority,
         )
-        if columns is not None:
+        self._next = max(self._next, item + 1)
+        # Tokens that there are none of make no segment.
+        if columns is not None and any(len(column) for column in columns.values()):
             self._segments[item] = sequence + 1
         return self.fate
 
@@ -226,7 +245,9 @@ class Permit:
     ) -> None:
         """Give the group up, if an exception ends the block while it is made."""
         if kind is not None and self.fate == "running":
-            self.fail()
+            # What ended the block matters more than that nobody is there to be told.
+            with contextlib.suppress(EchoicError):
+                self.fail()
 
     def __repr__(self) -> str:
         """Name the group."""

@@ -33,11 +33,14 @@ struct Values<'py> {
 
 impl Values<'_> {
     fn copy(&self, from: usize, to: &mut [u8]) {
+        // Python code that ran since the array was looked at may have changed it.
         if let Some(header) = Header::of(&self.array)
+            && header.is_c_contiguous()
+            && header.nbytes() == Some(self.len * self.size)
             && from + to.len() <= self.len * self.size
         {
-            // SAFETY: the array is contiguous and has `len` values of `size` bytes, of which this range is
-            // a part; `to` is ours.
+            // SAFETY: the array is contiguous and has these bytes now, of which the range is a part, and no
+            // Python code runs before the copy is made; `to` is ours.
             unsafe { copy(header.data(), from, to) };
         }
     }
@@ -91,6 +94,8 @@ impl Named {
         // Python numbers have no dtype of their own, so that of a list is numpy's guess.
         let of_numbers = Header::of(value).is_none();
         let own = array.getattr("dtype")?;
+        // An empty list says nothing about its dtype.
+        let is_empty = array.getattr("size")?.extract::<usize>()? == 0;
         let is_safe: bool = numpy.call_method1("can_cast", (&own, descr, "safe"))?.extract()?;
         let is_kind: bool =
             numpy.call_method1("can_cast", (&own, descr, "same_kind"))?.extract()?;
@@ -101,7 +106,10 @@ impl Named {
         };
         // Whole numbers of a list are compared; floats of one are rounded as numpy rounds them.
         let kind: String = own.getattr("kind")?.extract()?;
-        if is_safe || (of_numbers && (kind == "f" && is_kind || kind != "f" && same()?)) {
+        if is_safe
+            || is_empty && of_numbers
+            || (of_numbers && (kind == "f" && is_kind || kind != "f" && same()?))
+        {
             return Ok(converted);
         }
         let text = format!("column {name:?}: expected dtype {descr}, got {own}");

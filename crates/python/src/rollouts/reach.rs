@@ -74,7 +74,12 @@ impl Reach {
     pub fn all(&self, py: Python<'_>, changes: Vec<Change>) -> PyResult<Vec<Outcome>> {
         match self {
             Self::Here { table, .. } => {
-                changes.iter().map(|change| here(py, table, change, None)).collect()
+                let applied = || changes.iter().map(|change| table.apply(change)).collect();
+                let outcomes: Result<Vec<_>, _> = py.detach(applied);
+                let outcomes = outcomes.map_err(|error| call_error(py, &error))?;
+                // One wait for the disk is for all of them.
+                keep(py, table)?;
+                Ok(outcomes)
             }
             Self::There { .. } => self.all_there(py, &changes, None),
         }
@@ -158,21 +163,30 @@ fn here(
     change: &Change,
     timeout: Option<f64>,
 ) -> PyResult<Outcome> {
-    // Most calls need not wait, and are over before another thread could use the GIL.
-    match table.apply(change) {
+    // Most calls need not wait, and are over before another thread could use the GIL; with a directory,
+    // tokens are copied into the journal's record.
+    let applied = match table.has_directory() {
+        true => py.detach(|| table.apply(change)),
+        false => table.apply(change),
+    };
+    match applied {
         Err(CallError::Refused(Refusal::Blocked(_))) => {}
-        Ok(done) if table.has_directory() => {
-            let keep = |wait: Wait<'_, Blocked>| table.keep(wait);
-            return wait::detached(py, None, None, keep)
-                .map(|()| done)
-                .map_err(|stopped| stopped.raise(py, call_error));
-        }
+        Ok(done) => return keep(py, table).map(|()| done),
         done => return done.map_err(|error| call_error(py, &error)),
     }
     let deadline = wait::deadline(timeout)?;
     let call = |wait: Wait<'_, Blocked>| table.call(change, wait);
     wait::detached(py, deadline, None, call)
         .map_err(|stopped: Stopped<CallError>| stopped.raise(py, call_error))
+}
+
+/// Waits until all that was changed survives what the table's durability says.
+fn keep(py: Python<'_>, table: &Core) -> PyResult<()> {
+    if !table.has_directory() {
+        return Ok(());
+    }
+    let keep = |wait: Wait<'_, Blocked>| table.keep(wait);
+    wait::detached(py, None, None, keep).map_err(|stopped| stopped.raise(py, call_error))
 }
 
 /// Gives a share back that could not be laid out as wanted, so that nothing is lost by a row that is too narrow.

@@ -406,14 +406,10 @@ impl<'a> Layout<'a> {
     }
 
     fn write_column(&self, out: &mut [u8], before: usize, size: usize) {
-        // Items that lie flat leave no gap.
-        if self.shape.rows != 1 {
+        // Memory may have been another batch's; where tokens fill all cells, nothing of that is left.
+        let tokens: usize = self.items().map(|item| item.tokens() as usize).sum();
+        if out.len() != tokens * size {
             out.fill(0);
-        } else {
-            let tokens: usize = self.items().map(|item| item.tokens() as usize).sum();
-            if let Some(rest) = out.get_mut(tokens * size..) {
-                rest.fill(0);
-            }
         }
         for (item, start) in self.items().zip(&self.starts) {
             let mut at = start * size;

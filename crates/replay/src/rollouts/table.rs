@@ -85,6 +85,10 @@ pub struct RolloutInfo {
 struct Core {
     ledger: Ledger,
     tuner: Option<Tuner>,
+    /// How many shared the batch that was asked for last.
+    ranks: u32,
+    /// Refusals of consumers whose lease was over. The ledger can't count them, as a refusal changes nothing.
+    fenced: u64,
     is_closed: bool,
 }
 
@@ -125,7 +129,7 @@ impl RolloutTable {
         let config = Arc::clone(ledger.config());
         let tuner = config.auto_tune.then(Tuner::default);
         Self {
-            core: Mutex::new(Core { ledger, tuner, is_closed: false }),
+            core: Mutex::new(Core { ledger, tuner, ranks: 1, fenced: 0, is_closed: false }),
             config,
             metadata: Vec::new(),
             epoch: Instant::now(),
@@ -174,7 +178,13 @@ impl RolloutTable {
     ///
     /// [`CallError::Refused`], [`CallError::Closed`] or [`CallError::Journal`].
     pub fn apply(&self, change: &Change) -> Result<Outcome, CallError> {
-        let mut note = self.log.as_ref().map(|log| log.prepare(change)).transpose()?;
+        let prepared = self.log.as_ref().map(|log| log.prepare(change)).transpose();
+        if prepared.is_err() {
+            // Nothing more is written: whoever waits is to hear of it too.
+            self.wake_all();
+            self.versions.notify();
+        }
+        let mut note = prepared?;
         if let (Some(log), Some(Side::Producers)) = (&self.log, change.side())
             && !log.has_room()
         {
@@ -185,7 +195,7 @@ impl RolloutTable {
             return Err(CallError::Closed);
         }
         let now = self.now();
-        let was_due = core.ledger.is_due(now);
+        let (was_due, first_due) = (core.ledger.is_due(now), core.ledger.next_due());
         let was_open = kept::is_open(&core.ledger, change);
         let mut is_written = true;
         let mut tell = |change: &Change| {
@@ -213,19 +223,30 @@ impl RolloutTable {
         if let (Change::Publish { .. }, Ok(_)) = (change, &applied) {
             is_written &= self.tune(&mut core, now);
         }
+        if let Change::Sample(want) = change {
+            core.ranks = want.ranks;
+        }
+        // Whoever waits looks at the clock when the next thing is due, as it was told before.
+        let is_sooner = match (first_due, core.ledger.next_due()) {
+            (Some(before), Some(after)) => after < before,
+            (None, after) => after.is_some(),
+            (Some(_), None) => false,
+        };
+        core.fenced += u64::from(matches!(applied, Err(Refusal::Fenced { .. })));
         let dead = core.ledger.take_dead();
         drop(core);
         drop(dead);
+        if was_due || is_sooner || !is_written {
+            self.wake_all();
+        }
+        if let Ok(outcome) = &applied {
+            self.wake_for(change, outcome);
+        }
         if let Some(log) = &self.log {
             log.nudge();
             if !is_written {
                 return Err(log.refusal());
             }
-        }
-        if was_due {
-            self.wake_all();
-        } else if let Ok(outcome) = &applied {
-            self.wake_for(change, outcome);
         }
         applied.map_err(CallError::Refused)
     }
@@ -233,7 +254,8 @@ impl RolloutTable {
     /// Changes how far ahead producers may be, if it is time to; `false` when that could not be written.
     fn tune(&self, core: &mut Core, now: u64) -> bool {
         let (starved, held) = (
-            self.consumers_idle.read().nanos(Reason::Group),
+            // All ranks wait for one batch, so each of them counts as a part of the learner.
+            self.consumers_idle.read().nanos(Reason::Group) / u64::from(core.ranks.max(1)),
             self.producers_idle.read().nanos(Reason::Staleness),
         );
         let (depth, most) = (core.ledger.standing().depth, self.config.max_lag);
@@ -284,6 +306,10 @@ impl RolloutTable {
 
     /// When time may next change something.
     pub fn next_due(&self) -> Option<Instant> {
+        // Time passes no more in a table that can't write that it did.
+        if self.log.as_ref().is_some_and(Log::has_failed) {
+            return None;
+        }
         let due = self.lock().ledger.next_due()?;
         self.epoch.checked_add(Duration::from_millis(due.saturating_sub(self.began)))
     }
@@ -325,6 +351,7 @@ impl RolloutTable {
                 (Some(deadline), Some(due)) => Some(deadline.min(due)),
                 (deadline, due) => deadline.or(due),
             };
+            // Some(None): something is due before that.
             let found = signal.wait(until, || match self.apply(change) {
                 Err(CallError::Refused(Refusal::Blocked(blocked))) => {
                     last = blocked;
@@ -335,11 +362,13 @@ impl RolloutTable {
                             None => idling = Some(self.begin_wait(side, reason)),
                         }
                     }
-                    None
+                    let due = self.next_due();
+                    let is_sooner = due.is_some_and(|due| until.is_none_or(|until| due < until));
+                    is_sooner.then_some(None)
                 }
-                done => Some(done),
+                done => Some(Some(done)),
             });
-            found.map_or(ControlFlow::Continue(last), ControlFlow::Break)
+            found.flatten().map_or(ControlFlow::Continue(last), ControlFlow::Break)
         });
         match waited {
             Ok(done) => done,
@@ -438,6 +467,11 @@ impl RolloutTable {
         self.log.is_some()
     }
 
+    #[cfg(test)]
+    pub(super) fn log(&self) -> Option<&Log> {
+        self.log.as_ref()
+    }
+
     /// How it was brought back, if it has a directory.
     pub fn reopened(&self) -> Option<&Reopened> {
         self.log.as_ref().map(Log::reopened)
@@ -469,7 +503,7 @@ impl RolloutTable {
                     false => (version > above).then_some(Ok(version)),
                 }
             });
-            let blocked = Blocked::Shipping { version, needed: above + 1 };
+            let blocked = Blocked::Shipping { version, needed: above.saturating_add(1) };
             found.map_or(ControlFlow::Continue(blocked), ControlFlow::Break)
         });
         match waited {
@@ -513,7 +547,8 @@ impl RolloutTable {
     pub fn info(&self) -> RolloutInfo {
         let (producers, consumers) = (self.producers_idle.read(), self.consumers_idle.read());
         let core = self.lock();
-        let (counts, standing) = (core.ledger.counts(), core.ledger.standing());
+        let (mut counts, standing) = (core.ledger.counts(), core.ledger.standing());
+        counts.fenced += core.fenced;
         let sources = core.ledger.sources().to_vec();
         RolloutInfo { counts, standing, sources, producers, consumers }
     }

@@ -3,6 +3,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use echoic_replay::Dtype;
 use echoic_replay::limiter::Parameters;
@@ -132,8 +133,10 @@ pub fn want(groups: u32, lease_ms: Option<u64>) -> Want {
     Want { size, rank: 0, ranks: 1, balance, lease_ms }
 }
 
+/// Long enough for whatever is waited for.
 pub fn wait<R>(on_tick: &mut dyn FnMut(R) -> std::ops::ControlFlow<()>) -> Wait<'_, R> {
-    Wait { deadline: None, tick: None, on_tick }
+    let deadline = Some(Instant::now() + Duration::from_secs(20));
+    Wait { deadline, tick: None, on_tick }
 }
 
 /// One thing to do, whatever it will be.

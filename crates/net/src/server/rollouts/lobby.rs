@@ -90,7 +90,8 @@ impl Guest {
     /// Counts how long it waits, and for what.
     fn note(&mut self, blocked: Blocked, table: &RolloutTable) {
         self.blocked = blocked;
-        let Some(side) = self.matter.side() else { return };
+        // Who has no time does not wait.
+        let Some(side) = self.matter.side().filter(|_| !self.is_hasty) else { return };
         match &mut self.idling {
             Some(idling) => idling.because(blocked.reason()),
             None => self.idling = Some(table.begin_wait(side, blocked.reason())),
@@ -376,8 +377,13 @@ fn attempt(
             CallError::Closed
         }
         Matter::Change(change) => match table.apply(change) {
+            Err(CallError::Refused(Refusal::Blocked(blocked))) => return Err(blocked),
             Ok(outcome) => {
-                tell(id, outcome, out);
+                tell(id, Ok(outcome), out);
+                return Ok(());
+            }
+            Err(CallError::Refused(refusal)) => {
+                tell(id, Err(refusal), out);
                 return Ok(());
             }
             Err(error) => error,
@@ -399,9 +405,9 @@ fn attempt(
 }
 
 /// Tells the outcome of a change that was alone.
-fn tell(id: u64, outcome: Outcome, out: &mut Outbox) {
+fn tell(id: u64, outcome: Result<Outcome, Refusal>, out: &mut Outbox) {
     let mut frame = Vec::new();
-    Answer::RolloutOutcomes { id, outcomes: vec![Ok(outcome)] }.write(&mut frame);
+    Answer::RolloutOutcomes { id, outcomes: vec![outcome] }.write(&mut frame);
     if frame.len() > MAX_BATCH as usize + HEADER_BYTES - MAX_CONTROL as usize {
         let text = "what is there of the group has more bytes than an answer may have";
         return fail(id, FailureCode::TooLarge, text, out);

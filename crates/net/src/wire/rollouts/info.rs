@@ -94,7 +94,7 @@ fn take_sides(take: &mut Take<'_>) -> Result<Sides, WireError> {
 }
 
 /// All of them, in the order of [`take_counts`].
-fn numbers(counts: &Counts) -> [u64; 25] {
+fn numbers(counts: &Counts) -> [u64; 26] {
     let Counts {
         submitted,
         running,
@@ -114,6 +114,7 @@ fn numbers(counts: &Counts) -> [u64; 25] {
         masked_tokens,
         redelivered,
         acked,
+        returned,
         retired,
         lost,
         expired_leases,
@@ -141,6 +142,7 @@ fn numbers(counts: &Counts) -> [u64; 25] {
         masked_tokens,
         redelivered,
         acked,
+        returned,
         retired,
         lost,
         expired_leases,
@@ -171,6 +173,7 @@ fn take_counts(take: &mut Take<'_>) -> Result<Counts, WireError> {
         masked_tokens,
         redelivered,
         acked,
+        returned,
         retired,
         lost,
         expired_leases,
@@ -198,6 +201,7 @@ fn take_counts(take: &mut Take<'_>) -> Result<Counts, WireError> {
         masked_tokens,
         redelivered,
         acked,
+        returned,
         retired,
         lost,
         expired_leases,

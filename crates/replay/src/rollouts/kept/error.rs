@@ -74,6 +74,14 @@ pub enum KeptError {
         /// What is wrong with it.
         what: String,
     },
+    /// Name one of those that there are: checkpoints cut off what they cover, unless the history is kept.
+    #[error("the history in {} does not have {point:?}, or not any more", path.display())]
+    NotThere {
+        /// The directory.
+        path: PathBuf,
+        /// What was named.
+        point: super::Point,
+    },
     /// Use the release that wrote it: this one does otherwise what the journal tells.
     #[error("the journal in {}: at record {sequence} something else comes of it: {what}", path.display())]
     Differs {

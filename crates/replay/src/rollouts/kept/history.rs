@@ -95,7 +95,7 @@ impl History {
     ///
     /// # Errors
     ///
-    /// As [`History::open`] and [`History::at`].
+    /// As [`History::open`] and [`History::at`]; [`KeptError::NotThere`] when there is no such point.
     pub fn open_at(dir: impl AsRef<Path>, point: Point) -> Result<Self, KeptError> {
         let mut history = Self::begin(dir.as_ref(), |base| match point {
             Point::Record(record) => base.next <= record,
@@ -103,6 +103,15 @@ impl History {
             Point::Time(time) => base.time <= time,
         })?;
         history.at(point)?;
+        let batches = history.ledger().map_or(0, |ledger| ledger.counts().batches);
+        let is_there = match point {
+            Point::Record(record) => history.next == record,
+            Point::Batch(batch) => batches == batch,
+            Point::Time(time) => history.time() <= time,
+        };
+        if !is_there {
+            return Err(KeptError::NotThere { path: dir.as_ref().to_owned(), point });
+        }
         Ok(history)
     }
 

@@ -82,6 +82,11 @@ impl Log {
         Self { journal, checkpoints, keeping, reopened, writing, lock, waker }
     }
 
+    #[cfg(test)]
+    pub(super) fn journal(&self) -> &Journal {
+        &self.journal
+    }
+
     pub(in crate::rollouts) fn reopened(&self) -> &Reopened {
         &self.reopened
     }
@@ -134,6 +139,11 @@ impl Log {
     }
 
     /// Why nothing more is taken.
+    /// Whether nothing more is written.
+    pub(in crate::rollouts) fn has_failed(&self) -> bool {
+        self.journal.check().is_err()
+    }
+
     pub(in crate::rollouts) fn refusal(&self) -> CallError {
         self.journal.check().err().map_or(CallError::Closed, refusal)
     }

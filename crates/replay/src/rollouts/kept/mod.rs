@@ -32,6 +32,8 @@
 //! are others. What waits to be written is bounded for producers that are not admitted yet: when there is no room,
 //! nobody is admitted, and what is made already is taken.
 
+#[cfg(test)]
+mod crash;
 mod entry;
 mod error;
 pub mod history;
@@ -39,6 +41,8 @@ mod log;
 mod opening;
 mod replayed;
 pub(crate) mod sections;
+#[cfg(test)]
+mod tests;
 
 pub use self::error::KeptError;
 pub use self::history::{Delivered, History, Point};

@@ -64,8 +64,19 @@ impl RolloutTable {
         dir: impl AsRef<Path>,
         keeping: Keeping,
     ) -> Result<Self, KeptError> {
+        Self::open_with(config, metadata, dir.as_ref(), keeping, Options::default())
+    }
+
+    /// As [`RolloutTable::open`], with a journal of which more is told.
+    pub(super) fn open_with(
+        config: RolloutConfig,
+        metadata: Vec<u8>,
+        dir: &Path,
+        keeping: Keeping,
+        options: Options,
+    ) -> Result<Self, KeptError> {
         config.check()?;
-        let (config, path) = (Arc::new(config), dir.as_ref().to_owned());
+        let (config, path) = (Arc::new(config), dir.to_owned());
         let dir = Dir::open_or_make(&path)?;
         let names = dir.names()?;
         if !names.is_empty() && !names.iter().any(|name| name == LOCK) {
@@ -90,7 +101,7 @@ impl RolloutTable {
                 opened => drop(opened?),
             }
         }
-        let options = Options { durability: keeping.durability, from, ..Options::default() };
+        let options = Options { durability: keeping.durability, from, ..options };
         let (journal, mut replay) = Journal::open(journal_dir(&path), options)?;
         while let Some((sequence, record)) = replay.next_record()? {
             replayed.apply(sequence, record)?;

@@ -93,7 +93,7 @@ struct Numbers {
 
 impl Counts {
     /// All of them, in one order.
-    fn words(&mut self) -> [&mut u64; 25] {
+    fn words(&mut self) -> [&mut u64; 26] {
         let Self {
             submitted,
             running,
@@ -113,6 +113,7 @@ impl Counts {
             masked_tokens,
             redelivered,
             acked,
+            returned,
             retired,
             lost,
             expired_leases,
@@ -140,6 +141,7 @@ impl Counts {
             masked_tokens,
             redelivered,
             acked,
+            returned,
             retired,
             lost,
             expired_leases,
@@ -214,6 +216,8 @@ impl Batch {
     fn put(&self, out: &mut impl Put) {
         out.put_i64(self.target);
         self.want.put(out);
+        out.put_u8(self.is_used.into());
+        out.put_u64(self.lost);
         out.put_u32(self.shares.len() as u32);
         for part in &self.shares {
             out.put_u32(part.attempt);
@@ -581,6 +585,7 @@ impl Reading<'_, '_> {
     fn batch(&mut self, ledger: &Ledger, number: u64) -> Result<Batch, StateError> {
         let target = self.version("target of a batch")?;
         let want = Want::take(&mut self.take)?;
+        let (is_used, lost) = (self.take.flag("use of a batch")?, self.take.u64("lost groups")?);
         want.check(ledger).map_err(|refusal| wrong(format!("batch {number}: {refusal}")))?;
         let count = self.take.count("number of ranks", MAX_RANKS, 25)?;
         ensure(count == want.ranks as usize, || {
@@ -618,7 +623,7 @@ impl Reading<'_, '_> {
         ensure(shares.iter().any(|part| part.state != State::Over), || {
             format!("batch {number} is over")
         })?;
-        Ok(Batch { target, want, shares })
+        Ok(Batch { target, want, shares, is_used, lost })
     }
 }
 

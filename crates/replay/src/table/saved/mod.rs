@@ -69,7 +69,7 @@ pub enum SavedError {
     Stream(String),
     /// A rollout table.
     #[error(transparent)]
-    Rollouts(#[from] KeptError),
+    Rollouts(Box<KeptError>),
     /// There is another under way.
     #[error("table {0:?} is being saved already")]
     Busy(String),
@@ -79,6 +79,12 @@ pub enum SavedError {
     /// The server's tables can't hold it.
     #[error(transparent)]
     Engine(#[from] TableError),
+}
+
+impl From<KeptError> for SavedError {
+    fn from(error: KeptError) -> Self {
+        Self::Rollouts(Box::new(error))
+    }
 }
 
 /// What of a server is saved and loaded.

@@ -26,8 +26,8 @@ pub(super) fn write(moments: &[Saved], writer: &mut Writer) -> Result<(), SavedE
 
 /// Has those with a directory write checkpoints of their own.
 pub(super) fn write_own(rollouts: &[Arc<RolloutTable>]) -> Result<(), SavedError> {
-    let own = rollouts.iter().filter(|table| table.has_directory() && !table.is_closed());
-    Ok(own.map(|table| table.checkpoint().map(drop)).collect::<Result<(), _>>()?)
+    let mut own = rollouts.iter().filter(|table| table.has_directory() && !table.is_closed());
+    Ok(own.try_for_each(|table| table.checkpoint().map(drop))?)
 }
 
 /// The rollout tables of a checkpoint, each with the server's table that is to go on from it.

@@ -1,0 +1,819 @@
+//! Rollout tables over a network: what clients may rely on, over each kind of socket and over shared memory.
+
+use std::collections::BTreeSet;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use echoic_net::client::Options as ClientOptions;
+use echoic_net::client::rollouts::{Delivered, Encoded, Rollouts};
+use echoic_net::client::tables::{TableWriter, TablesError, Ticket, Waiting};
+use echoic_net::server::{OpenError, Options, Served, Server};
+use echoic_net::transport::{Dial, TlsFiles, dial_to, listen_at};
+use echoic_net::wire::frame::{Header, kind};
+use echoic_net::wire::handshake::Purpose;
+use echoic_net::wire::rollouts::{Bulk, Changes, Wish};
+use echoic_net::wire::tables::{Area, Operation, Request};
+use echoic_replay::Dtype;
+use echoic_replay::limiter::Reason;
+use echoic_replay::rollouts::batch::{FIELDS, Form, Layout};
+use echoic_replay::rollouts::codec::Put;
+use echoic_replay::rollouts::item::{Finish, Run, Segment};
+use echoic_replay::rollouts::ledger::{
+    Admit, Append, Balance, Blocked, Change, Fate, Hold, Lease, Outcome, Permit, Refusal, Size,
+    Want,
+};
+use echoic_replay::rollouts::table::CallError;
+use echoic_replay::rollouts::{
+    Column, Delivery, OnExpiry, OnStale, Order, RolloutConfig, RolloutTable, Schema,
+};
+use echoic_replay::stream::Wait;
+
+#[path = "common/fragile.rs"]
+mod fragile;
+#[path = "common/stranger.rs"]
+mod stranger;
+
+use fragile::Fragile;
+use stranger::{frame, told};
+
+/// Longer than anything takes that works.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Groups of two items, in batches of two.
+fn config() -> RolloutConfig {
+    let column = |name: &str, dtype| Column { name: name.into(), dtype };
+    RolloutConfig {
+        name: "rollouts".into(),
+        schema: Schema {
+            columns: vec![column("ids", Dtype::Int(4)), column("mask", Dtype::UInt(1))],
+            fields: vec![column("reward", Dtype::Float(4))],
+            mask: Some(1),
+        },
+        group_size: 2,
+        redundancy: 0,
+        group_deadline_ms: None,
+        min_group_size: 2,
+        batch_groups: 2,
+        batches_per_version: 1,
+        max_lag: None,
+        pipeline_depth: None,
+        auto_tune: false,
+        max_running: 1000,
+        max_groups: 1000,
+        max_tokens: 100_000,
+        max_blob_bytes: 1000,
+        order: Order::Ready,
+        on_stale: OnStale::Drop,
+        target_lag: None,
+        max_mean_lag: None,
+        max_uses: 1,
+        delivery: Delivery::AtLeastOnce,
+        permit_ttl_ms: 60_000,
+        on_expiry: OnExpiry::Reject,
+        filter: None,
+        limiter: None,
+        seed: 1,
+    }
+}
+
+fn table(config: RolloutConfig) -> Arc<RolloutTable> {
+    Arc::new(RolloutTable::new(config).unwrap().with_metadata(vec![1, 2, 3]))
+}
+
+fn open_at(address: &str, table: &Arc<RolloutTable>, threads: usize) -> Server {
+    let listen = listen_at(&address.parse().unwrap(), &TlsFiles::default()).unwrap();
+    Server::open(&*listen, Arc::clone(table), Options { threads, ..Options::default() }).unwrap()
+}
+
+fn dial(server: &Server) -> Box<dyn Dial> {
+    dial_to(server.address(), &TlsFiles::default()).unwrap()
+}
+
+fn soon<T, R: Copy>(run: impl FnOnce(Wait<'_, R>) -> T) -> T {
+    within(PATIENCE, run)
+}
+
+fn within<T, R: Copy>(patience: Duration, run: impl FnOnce(Wait<'_, R>) -> T) -> T {
+    let deadline = Some(Instant::now() + patience);
+    run(Wait { deadline, tick: None, on_tick: &mut |_| ControlFlow::Continue(()) })
+}
+
+fn connect(server: &Server) -> Rollouts {
+    let options = ClientOptions::default();
+    soon(|wait| Rollouts::connect(dial(server), options, wait)).unwrap()
+}
+
+/// Addresses of each kind that nobody has used.
+fn addresses() -> [String; 3] {
+    static COUNT: AtomicU32 = AtomicU32::new(0);
+    let name = format!("{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+    let path = std::env::temp_dir().join(format!("echoic-rollouts-{name}.sock"));
+    [
+        "tcp://127.0.0.1:0".into(),
+        format!("unix://{}", path.display()),
+        format!("shm://rollouts-{name}"),
+    ]
+}
+
+/// Runs something with a new table behind each kind of door.
+fn over_all_doors(config: &RolloutConfig, run: impl Fn(&Server, &Arc<RolloutTable>)) {
+    for address in addresses() {
+        let table = table(config.clone());
+        run(&open_at(&address, &table, 1), &table);
+    }
+}
+
+fn admit(count: u32) -> Change {
+    Change::Admit(Admit { count, source: "tests".into(), ..Admit::default() })
+}
+
+/// A finished item whose bytes tell what it is.
+fn item(hold: Hold, index: u32, tokens: u32) -> Change {
+    item_of(0, hold, index, tokens)
+}
+
+/// As [`item`], of a version.
+fn item_of(version: i64, hold: Hold, index: u32, tokens: u32) -> Change {
+    let mark = hold.group as u32 * 2 + index;
+    let ids = (0..tokens).flat_map(|token| (mark * 1000 + token).to_le_bytes());
+    let bytes = ids.chain((0..tokens).map(|_| 1)).collect();
+    let runs = [Run { version, tokens }].into_iter().filter(|run| run.tokens > 0).collect();
+    let segment = Arc::new(Segment { runs, tokens, bytes });
+    let blobs = vec![("text".to_owned(), format!("item {mark}").into_bytes())];
+    let finish = Some(Arc::new(Finish { fields: (mark as f32).to_le_bytes().to_vec(), blobs }));
+    Change::Append(Append { hold, item: index, sequence: 0, segment, finish, priority: 1.0 })
+}
+
+fn group(hold: Hold, tokens: u32) -> [Change; 2] {
+    [item(hold, 0, tokens), item(hold, 1, tokens)]
+}
+
+fn want(groups: u32) -> Want {
+    let (rank, ranks, balance) = (0, 1, Balance::Count);
+    Want { size: Size::Groups(groups), rank, ranks, balance, lease_ms: Some(60_000) }
+}
+
+fn permits(outcomes: Vec<Result<Outcome, Refusal>>) -> Vec<Permit> {
+    let [Ok(Outcome::Admitted(permits))] = <[_; 1]>::try_from(outcomes).unwrap() else {
+        panic!("not admitted");
+    };
+    permits
+}
+
+/// Makes groups of items of so many tokens.
+fn make(client: &Rollouts, count: u32, tokens: u32) -> Vec<u64> {
+    let permits = permits(soon(|wait| client.call(0, &[admit(count)], wait)).unwrap());
+    assert_eq!(permits.len(), count as usize);
+    for permit in &permits {
+        let outcomes = soon(|wait| client.call(0, &group(permit.hold, tokens), wait)).unwrap();
+        let fates = [Fate::Running, Fate::Complete].map(|fate| Ok(Outcome::Appended(fate)));
+        assert_eq!(outcomes, fates);
+    }
+    permits.iter().map(|permit| permit.hold.group).collect()
+}
+
+fn numbers<const N: usize, T>(bytes: &[u8], of: impl Fn([u8; N]) -> T) -> Vec<T> {
+    bytes.as_chunks::<N>().0.iter().map(|chunk| of(*chunk)).collect()
+}
+
+/// The groups of a share that lies flat, whose every byte is what was brought.
+fn groups(delivered: &Delivered, tokens: u32) -> Vec<u64> {
+    let config = config();
+    let (head, bytes) = (delivered.head(), delivered.bytes());
+    let arrays = head.shape.arrays(&config).unwrap();
+    assert_eq!(arrays.bytes, bytes.len());
+    assert!(bytes.as_ptr().addr().is_multiple_of(64));
+    let array = |at: usize| &bytes[arrays.all[at].start..][..arrays.all[at].len];
+    let ids = numbers(array(0), u64::from_ne_bytes);
+    assert_eq!(ids.len(), head.shape.groups);
+    let marks: Vec<u32> = ids.iter().flat_map(|id| [*id as u32 * 2, *id as u32 * 2 + 1]).collect();
+    let rewards = numbers(array(FIELDS), f32::from_le_bytes);
+    assert_eq!(rewards, marks.iter().map(|mark| *mark as f32).collect::<Vec<_>>());
+    let expected = marks.iter().flat_map(|mark| (0..tokens).map(move |token| mark * 1000 + token));
+    assert!(numbers(array(FIELDS + 1), u32::from_le_bytes).into_iter().eq(expected));
+    assert_eq!(array(FIELDS + 2), vec![1; marks.len() * tokens as usize]);
+    let texts: String = marks.iter().map(|mark| format!("item {mark}")).collect();
+    assert_eq!(array(FIELDS + 3), texts.as_bytes());
+    assert!(head.blobs.iter().all(|blobs| blobs.len() == 1 && blobs[0].0 == "text"));
+    assert!(head.names.iter().all(|(key, source)| key.is_empty() && source == "tests"));
+    ids
+}
+
+fn sample(client: &Rollouts, want: Want) -> Delivered {
+    soon(|wait| client.sample(0, want, Form::Flat, wait)).unwrap()
+}
+
+fn one(client: &Rollouts, change: Change) -> Result<Outcome, Refusal> {
+    soon(|wait| client.call(0, &[change], wait)).unwrap().pop().unwrap()
+}
+
+/// Why a call came to nothing.
+fn failure<T>(result: Result<T, TablesError>) -> CallError {
+    match result {
+        Err(TablesError::Rollout(error)) => error,
+        Err(other) => panic!("another error: {other}"),
+        Ok(_) => panic!("no error"),
+    }
+}
+
+#[test]
+fn groups_are_admitted_completed_and_delivered_whole() {
+    over_all_doors(&config(), |server, table| {
+        let client = connect(server);
+        let entry = &client.tables()[0];
+        assert_eq!((&entry.config, &*entry.metadata), (&config(), &[1u8, 2, 3][..]));
+        assert_eq!(client.table("rollouts").unwrap(), 0);
+        let is_shm = server.address().to_string().starts_with("shm");
+        // Few tokens, and so many that they go through shared memory where there is some.
+        for tokens in [0, 3, 20_000, 20_000] {
+            let made = make(&client, 2, tokens);
+            let delivered = sample(&client, want(2));
+            assert_eq!(groups(&delivered, tokens), made);
+            let lease = delivered.head().lease;
+            assert_eq!(one(&client, Change::Ack(lease)), Ok(Outcome::Count(2)));
+            // The first that is large shows how large the others are.
+            let was_large = table.info().counts.tokens > 100_000;
+            assert_eq!(delivered.is_shared(), is_shm && was_large, "{}", server.address());
+        }
+        let info = soon(|wait| client.info(0, wait)).unwrap();
+        assert_eq!(info, table.info());
+        assert_eq!((info.counts.acked, info.counts.accepted, info.standing.out), (8, 8, 0));
+        assert_eq!(info.sources[0].name, "tests");
+    });
+}
+
+#[test]
+fn what_is_delivered_is_what_a_caller_in_the_same_process_gets() {
+    let forms = [
+        Form::Flat,
+        Form::Padded { width: 0, left: true },
+        Form::Padded { width: 50, left: false },
+        Form::Packed { width: 90 },
+    ];
+    over_all_doors(&config(), |server, table| {
+        let client = connect(server);
+        for form in forms {
+            make(&client, 2, 41);
+            let delivered = soon(|wait| client.sample(0, want(2), form, wait)).unwrap();
+            assert_eq!(one(&client, Change::Nack(delivered.head().lease)), Ok(Outcome::Done));
+            let Ok(Outcome::Delivered(share)) = table.apply(&Change::Sample(want(2))) else {
+                panic!("it was given back");
+            };
+            let layout = Layout::new(&share, table.config(), form).unwrap();
+            let mut bytes = vec![7; layout.bytes()];
+            layout.write(&mut bytes);
+            assert_eq!(delivered.bytes(), bytes);
+            let (mut ours, theirs) = (layout.head(), delivered.head());
+            ours.lease.attempt = 1;
+            assert_eq!(&ours, theirs);
+            table.apply(&Change::Ack(share.lease)).unwrap();
+        }
+    });
+}
+
+#[test]
+fn an_admit_that_waits_is_served_at_the_next_version() {
+    let config = RolloutConfig { max_lag: Some(0), ..config() };
+    over_all_doors(&config, |server, table| {
+        let (producer, learner) = (connect(server), connect(server));
+        assert_eq!(permits(soon(|wait| producer.call(0, &[admit(9)], wait)).unwrap()).len(), 2);
+        let mut waits = producer.start_call(0, &[admit(9)], None).unwrap();
+        let mut version = producer.start_version(0, 0, None).unwrap();
+        // Answers of one connection come in the order of the questions, but for those that wait.
+        soon(|wait| producer.info(0, wait)).unwrap();
+        assert!(!waits.is_ready() && !version.is_ready());
+        assert_eq!(one(&learner, Change::Publish { version: 1 }), Ok(Outcome::Done));
+        let permits = permits(soon(|wait| waits.wait(wait)).unwrap());
+        assert_eq!((permits.len(), permits[0].version), (2, 1));
+        assert_eq!(soon(|wait| version.wait(wait)).unwrap(), 1);
+        assert_eq!(soon(|wait| producer.wait_version(0, 0, wait)).unwrap(), 1);
+        let info = table.info();
+        assert!(info.producers.nanos(Reason::Staleness) > 0, "{info:?}");
+        assert_eq!(info.consumers.time(), Duration::ZERO);
+    });
+}
+
+#[test]
+fn what_has_waited_for_as_long_as_it_may_is_told_why() {
+    let config = RolloutConfig { max_lag: Some(0), ..config() };
+    over_all_doors(&config, |server, table| {
+        let client = connect(server);
+        make(&client, 1, 3);
+        assert_eq!(permits(soon(|wait| client.call(0, &[admit(9)], wait)).unwrap()).len(), 1);
+        for patience in [Duration::ZERO, Duration::from_millis(30)] {
+            let blocked = |result| failure::<()>(result);
+            let sampled =
+                within(patience, |wait| client.sample(0, want(2), Form::Flat, wait)).map(drop);
+            let too_few = Blocked::TooFew { complete: 1, wanted: 2 };
+            assert_eq!(blocked(sampled), CallError::TimedOut(too_few));
+            let admitted = within(patience, |wait| client.call(0, &[admit(1)], wait)).map(drop);
+            let ahead = Blocked::Ahead { groups: 2, most: 2, version: 0 };
+            assert_eq!(blocked(admitted), CallError::TimedOut(ahead));
+            let resume = Change::Resume { source: "tests".into(), ttl_ms: None };
+            let resumed = within(patience, |wait| client.call(0, &[resume], wait)).map(drop);
+            assert_eq!(blocked(resumed), CallError::TimedOut(Blocked::NoneSuspended));
+            let version = within(patience, |wait| client.wait_version(0, 0, wait)).map(drop);
+            let shipping = Blocked::Shipping { version: 0, needed: 1 };
+            assert_eq!(blocked(version), CallError::TimedOut(shipping));
+        }
+        let info = table.info();
+        // Those that had no time did not wait.
+        let limited = |side: &echoic_replay::rollouts::idle::Sides| {
+            side.0
+                .iter()
+                .map(|waits| (waits.limited, waits.waiting))
+                .fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1))
+        };
+        assert_eq!((limited(&info.producers), limited(&info.consumers)), ((2, 0), (1, 0)));
+        assert!(info.consumers.nanos(Reason::Group) >= 25_000_000);
+    });
+}
+
+#[test]
+fn a_share_whose_lease_is_over_goes_to_who_waits() {
+    over_all_doors(&config(), |server, _| {
+        let (first, second) = (connect(server), connect(server));
+        make(&first, 2, 5);
+        let lost = sample(&first, Want { lease_ms: Some(100), ..want(2) });
+        // Nothing else happens: time alone has to wake it.
+        let found = sample(&second, want(2));
+        assert_eq!(groups(&lost, 5), groups(&found, 5));
+        let (old, new) = (lost.head().lease, found.head().lease);
+        assert_eq!(new, Lease { attempt: 2, ..old });
+        let why = "it was delivered again".into();
+        assert_eq!(one(&first, Change::Ack(old)), Err(Refusal::Fenced { lease: old, why }));
+        assert_eq!(one(&second, Change::Ack(new)), Ok(Outcome::Count(2)));
+    });
+}
+
+#[test]
+fn refusals_are_those_that_a_caller_in_the_same_process_gets() {
+    over_all_doors(&config(), |server, table| {
+        let client = connect(server);
+        let hold = permits(soon(|wait| client.call(0, &[admit(1)], wait)).unwrap())[0].hold;
+        let cut = Change::Append(Append {
+            hold,
+            item: 0,
+            sequence: 0,
+            segment: Arc::new(Segment { tokens: 5, bytes: vec![0; 7], ..Segment::default() }),
+            finish: None,
+            priority: 1.0,
+        });
+        let unknown = item(Hold { group: 99, attempt: 0 }, 0, 1);
+        let never = Change::Ack(Lease { batch: 7, rank: 0, attempt: 1 });
+        let back = Change::Publish { version: -1 };
+        let none = Change::Fail { holds: vec![Hold { group: 99, attempt: 0 }] };
+        for change in [cut, unknown, never, back, none, Change::Deepen { depth: 1 }] {
+            let here = table.apply(&change);
+            let there = one(&client, change.clone());
+            let there = there.map_err(CallError::Refused);
+            assert_eq!(there, here, "{change:?}");
+        }
+        let nobody = Want { rank: 3, ..want(2) };
+        let refused = soon(|wait| client.sample(0, nobody, Form::Flat, wait));
+        assert_eq!(failure(refused), table.apply(&Change::Sample(nobody)).unwrap_err());
+        // An admit is alone, and refused in its place.
+        assert_eq!(
+            one(&client, admit(0)),
+            table.apply(&admit(0)).map_err(|error| match error {
+                CallError::Refused(refusal) => refusal,
+                other => panic!("{other}"),
+            })
+        );
+        // One that is refused keeps no other from happening.
+        let [first, last] = group(hold, 2);
+        let twice = [first.clone(), item(hold, 7, 1), last];
+        let outcomes = soon(|wait| client.call(0, &twice, wait)).unwrap();
+        assert_eq!(outcomes[0], Ok(Outcome::Appended(Fate::Running)));
+        assert!(matches!(&outcomes[1], Err(Refusal::Value { what, .. }) if what == "item"));
+        assert_eq!(outcomes[2], Ok(Outcome::Appended(Fate::Complete)));
+        let mixed = soon(|wait| client.call(0, &[first, admit(1)], wait));
+        assert!(matches!(mixed, Err(TablesError::Wire(_))), "one that waits is alone");
+        let missing = soon(|wait| client.call(5, &[Change::Tick], wait));
+        assert!(matches!(missing, Err(TablesError::Table(_))));
+    });
+}
+
+#[test]
+fn who_wants_more_is_not_overtaken_by_who_wants_less() {
+    over_all_doors(&config(), |server, _| {
+        let [producer, patient, quick] = [(); 3].map(|()| connect(server));
+        let start = |client: &Rollouts, want| client.start_sample(0, want, Form::Flat, None);
+        let mut large = start(&patient, want(3)).unwrap();
+        soon(|wait| patient.info(0, wait)).unwrap();
+        let mut small = start(&quick, want(1)).unwrap();
+        make(&producer, 2, 1);
+        // Whatever the door could do for it is done when a later question is answered.
+        soon(|wait| quick.info(0, wait)).unwrap();
+        soon(|wait| quick.info(0, wait)).unwrap();
+        assert!(!small.is_ready() && !large.is_ready());
+        let third = make(&producer, 2, 1)[1];
+        let large = soon(|wait| large.wait(wait)).unwrap();
+        assert_eq!(groups(&large, 1), [0, 1, 2]);
+        let small = soon(|wait| small.wait(wait)).unwrap();
+        assert_eq!(groups(&small, 1), [third]);
+    });
+}
+
+#[test]
+fn ranks_of_one_batch_do_not_wait_for_each_other() {
+    over_all_doors(&config(), |server, _| {
+        let clients = [(); 2].map(|()| connect(server));
+        let wants = [0, 1].map(|rank| Want { rank, ranks: 2, ..want(2) });
+        // Rank 1 has its share of the first batch; rank 0 asks for its share of two.
+        let mut tickets: Vec<Ticket<Delivered>> = [0, 1, 1]
+            .map(|rank: usize| {
+                clients[rank].start_sample(0, wants[rank], Form::Flat, None).unwrap()
+            })
+            .into();
+        make(&clients[0], 4, 1);
+        let mut got: Vec<u64> = Vec::new();
+        for ticket in &mut tickets {
+            got.extend(groups(&soon(|wait| ticket.wait(wait)).unwrap(), 1));
+        }
+        got.sort_unstable();
+        got.dedup();
+        assert_eq!(got.len(), 3, "{got:?}");
+    });
+}
+
+#[test]
+fn a_request_that_is_given_up_waits_no_more() {
+    over_all_doors(&config(), |server, table| {
+        let client = connect(server);
+        let waiting = || {
+            let info = table.info();
+            let sides = info.producers.0.iter().chain(&info.consumers.0);
+            sides.map(|waits| waits.waiting).sum::<u64>()
+        };
+        let until = |wanted| {
+            let due = Instant::now() + PATIENCE;
+            while waiting() != wanted {
+                assert!(Instant::now() < due, "{} wait, not {wanted}", waiting());
+                std::thread::yield_now();
+            }
+        };
+        let resume = Change::Resume { source: String::new(), ttl_ms: None };
+        let sample = client.start_sample(0, want(2), Form::Flat, None).unwrap();
+        let other = client.start_sample(0, want(2), Form::Flat, None).unwrap();
+        let call = client.start_call(0, &[resume], None).unwrap();
+        until(3);
+        drop(sample);
+        until(2);
+        drop(call);
+        until(1);
+        // Those of a connection that is gone are gone with it.
+        soon(|wait| client.close(wait)).unwrap();
+        until(0);
+        drop(other);
+    });
+}
+
+#[test]
+fn who_waits_for_a_table_that_is_closed_is_told() {
+    over_all_doors(&config(), |server, table| {
+        let client = connect(server);
+        let mut sample = client.start_sample(0, want(2), Form::Flat, None).unwrap();
+        let mut version = client.start_version(0, 0, None).unwrap();
+        soon(|wait| client.info(0, wait)).unwrap();
+        table.close();
+        assert_eq!(failure(soon(|wait| sample.wait(wait))), CallError::Closed);
+        assert_eq!(failure(soon(|wait| version.wait(wait))), CallError::Closed);
+        assert_eq!(failure(soon(|wait| client.call(0, &[Change::Tick], wait))), CallError::Closed);
+    });
+}
+
+#[test]
+fn a_share_that_does_not_fit_its_rows_is_refused_and_given_back() {
+    over_all_doors(&config(), |server, table| {
+        let client = connect(server);
+        let made = make(&client, 2, 10);
+        let narrow = Form::Padded { width: 9, left: false };
+        let refused = soon(|wait| client.sample(0, want(2), narrow, wait)).unwrap_err();
+        assert!(refused.to_string().contains("more than a row's 9"), "{refused}");
+        assert_eq!(groups(&sample(&client, want(2)), 10), made);
+        let once = Want { lease_ms: None, ..want(2) };
+        make(&client, 2, 10);
+        let lost = soon(|wait| client.sample(0, once, narrow, wait)).unwrap_err();
+        assert!(lost.to_string().contains("without a lease"), "{lost}");
+        assert_eq!(table.info().standing.queued, 0);
+    });
+}
+
+#[test]
+fn changes_that_are_bytes_already_are_copied_from_their_pieces() {
+    over_all_doors(&config(), |server, _| {
+        let client = connect(server);
+        for tokens in [2u32, 30_000] {
+            let hold = permits(soon(|wait| client.call(0, &[admit(1)], wait)).unwrap())[0].hold;
+            let (mut head, mut pieces) = (Vec::new(), Vec::new());
+            let changes = group(hold, tokens);
+            for change in &changes {
+                // As arrays lie: a column here and a column there.
+                change.put(&mut head, |bytes| {
+                    pieces.extend(
+                        bytes.split_at(bytes.len().min(tokens as usize * 4)).0.chunks(1000),
+                    );
+                    pieces.push(&bytes[bytes.len().min(tokens as usize * 4)..]);
+                });
+            }
+            let encoded = Encoded { count: 2, head: &head, bulk: &pieces, may_wait: false };
+            let outcomes = soon(|wait| client.call_encoded(0, encoded, wait)).unwrap();
+            assert_eq!(outcomes[1], Ok(Outcome::Appended(Fate::Complete)));
+            let once = Want { lease_ms: None, ..want(1) };
+            assert_eq!(groups(&sample(&client, once), tokens), [hold.group]);
+        }
+        let mut head = Vec::new();
+        admit(3).put(&mut head, |_| {});
+        let encoded = Encoded { count: 1, head: &head, bulk: &[], may_wait: true };
+        assert_eq!(permits(soon(|wait| client.call_encoded(0, encoded, wait)).unwrap()).len(), 3);
+    });
+}
+
+#[test]
+fn more_than_a_request_may_have_is_sent_in_several() {
+    let config = RolloutConfig { max_tokens: 1 << 22, ..config() };
+    over_all_doors(&config, |server, table| {
+        let client = connect(server);
+        let holds = permits(soon(|wait| client.call(0, &[admit(3)], wait)).unwrap());
+        // Six items of 5 MB, or of 10 MB together with their head.
+        let changes: Vec<Change> =
+            holds.iter().flat_map(|permit| group(permit.hold, 1_000_000)).collect();
+        let outcomes = soon(|wait| client.call(0, &changes, wait)).unwrap();
+        assert_eq!(outcomes.len(), 6);
+        assert_eq!(table.info().counts.accepted, 3);
+        assert_eq!(groups(&sample(&client, want(2)), 1_000_000), [0, 1]);
+        let many = vec![Change::Tick; 5000];
+        let outcomes = soon(|wait| client.call(0, &many, wait)).unwrap();
+        assert_eq!(outcomes, vec![Ok(Outcome::Done); 5000]);
+        assert_eq!(soon(|wait| client.call(0, &[], wait)).unwrap(), vec![]);
+        let is_shm = server.address().to_string().starts_with("shm");
+        let hold = permits(soon(|wait| client.call(0, &[admit(1)], wait)).unwrap())[0].hold;
+        let large = soon(|wait| client.call(0, &[item(hold, 0, 4_000_000)], wait));
+        assert_eq!(large.is_ok(), is_shm, "{large:?}");
+    });
+}
+
+#[test]
+fn a_group_that_was_left_comes_with_what_is_there_of_it() {
+    over_all_doors(&config(), |server, table| {
+        let (first, second) = (connect(server), connect(server));
+        let hold = permits(soon(|wait| first.call(0, &[admit(1)], wait)).unwrap())[0].hold;
+        one(&first, item(hold, 1, 30_000)).unwrap();
+        let resume = Change::Resume { source: "other".into(), ttl_ms: Some(5000) };
+        let mut waits = second.start_call(0, std::slice::from_ref(&resume), None).unwrap();
+        assert_eq!(one(&first, Change::Suspend { holds: vec![hold] }), Ok(Outcome::Count(1)));
+        let outcome = soon(|wait| waits.wait(wait)).unwrap().pop().unwrap();
+        let Ok(Outcome::Resumed(permit, items)) = outcome else { panic!("not resumed") };
+        assert_eq!((permit.hold, permit.ttl_ms), (Hold { attempt: 1, ..hold }, 5000));
+        // As it is in the table.
+        table.apply(&Change::Suspend { holds: vec![permit.hold] }).unwrap();
+        let Ok(Outcome::Resumed(_, ours)) = table.apply(&resume) else { panic!("not resumed") };
+        assert_eq!((&items, items.len()), (&ours, 2));
+        assert_eq!((items[0].tokens(), items[1].tokens()), (0, 30_000));
+    });
+}
+
+/// Makes groups and uses them up over connections that break, until all were delivered.
+fn survives(server: &Server, table: &RolloutTable, dial: impl Fn() -> Box<dyn Dial> + Sync) -> u64 {
+    let count = 150u64;
+    let options = ClientOptions::default;
+    let open = || soon(|wait| Rollouts::connect(dial(), options(), wait)).unwrap();
+    assert!(!server.address().to_string().is_empty());
+    std::thread::scope(|scope| {
+        let producer = scope.spawn(|| {
+            let client = open();
+            for key in 0..count {
+                // Whoever asks for a group twice gets one.
+                let admit = Admit { count: 1, key: format!("group {key}"), ..Admit::default() };
+                let admit = Change::Admit(Admit { source: "tests".into(), ..admit });
+                let permits = permits(soon(|wait| client.call(0, &[admit], wait)).unwrap());
+                let group = group(permits[0].hold, 500);
+                soon(|wait| client.call(0, &group, wait)).unwrap();
+            }
+            client.reconnects()
+        });
+        let client = open();
+        let mut seen = BTreeSet::new();
+        while seen.len() < count as usize {
+            let want = Want { lease_ms: Some(300), ..want(2) };
+            let delivered = soon(|wait| client.sample(0, want, Form::Flat, wait)).unwrap();
+            let config = table.config();
+            let arrays = delivered.head().shape.arrays(config).unwrap();
+            let ids = numbers(&delivered.bytes()[..arrays.all[0].len], u64::from_ne_bytes);
+            match one(&client, Change::Ack(delivered.head().lease)) {
+                // Of an ack that was heard and not answered, the second is refused.
+                Ok(Outcome::Count(2)) | Err(Refusal::Fenced { .. }) => seen.extend(ids),
+                other => panic!("{other:?}"),
+            }
+        }
+        producer.join().unwrap() + client.reconnects()
+    })
+}
+
+#[test]
+fn nothing_is_lost_or_made_twice_when_connections_break() {
+    let table = table(config());
+    let server = open_at("tcp://127.0.0.1:0", &table, 2);
+    let reconnects = survives(&server, &table, || Fragile::new(server.address(), 40_000));
+    assert!(reconnects > 20, "{reconnects}");
+    let counts = table.info().counts;
+    assert_eq!((counts.submitted, counts.accepted, counts.acked), (150, 150, 150));
+    assert_eq!(counts.running, 0);
+}
+
+#[test]
+fn what_was_not_answered_is_asked_of_a_server_that_was_started_anew() {
+    for address in addresses() {
+        let table = table(config());
+        let mut server = open_at(&address, &table, 1);
+        let address = server.address().to_string();
+        let client = connect(&server);
+        let hold = permits(soon(|wait| client.call(0, &[admit(2)], wait)).unwrap())[0].hold;
+        let mut waits = client.start_sample(0, want(1), Form::Flat, None).unwrap();
+        soon(|wait| client.info(0, wait)).unwrap();
+        server.close(Instant::now() + PATIENCE);
+        // Large ones lie in memory that the new server does not have.
+        let mut calls = client.start_call(0, &group(hold, 30_000), None).unwrap();
+        let server = open_at(&address, &table, 1);
+        let outcomes = soon(|wait| calls.wait(wait)).unwrap();
+        assert_eq!(outcomes[1], Ok(Outcome::Appended(Fate::Complete)));
+        assert_eq!(groups(&soon(|wait| waits.wait(wait)).unwrap(), 30_000), [hold.group]);
+        assert_eq!((client.reconnects(), client.lives()), (1, 1));
+        drop(server);
+    }
+}
+
+#[test]
+fn a_client_gives_up_on_a_server_with_other_tables() {
+    let mut server = open_at("tcp://127.0.0.1:0", &table(config()), 1);
+    let address = server.address().to_string();
+    let client = connect(&server);
+    server.close(Instant::now() + PATIENCE);
+    let other = table(RolloutConfig { group_size: 1, min_group_size: 1, ..config() });
+    let _again = open_at(&address, &other, 1);
+    let error = soon(|wait| client.call(0, &[Change::Tick], wait)).unwrap_err();
+    assert!(error.to_string().contains("not those that it had before"), "{error}");
+}
+
+#[test]
+fn a_server_without_a_server_says_that_it_is_away() {
+    let mut server = open_at("tcp://127.0.0.1:0", &table(config()), 1);
+    let client = connect(&server);
+    server.close(Instant::now() + PATIENCE);
+    let patience = Duration::from_millis(50);
+    let error = within(patience, |wait| client.sample(0, want(1), Form::Flat, wait)).unwrap_err();
+    assert!(matches!(error, TablesError::TimedOut(Waiting::Away)), "{error}");
+}
+
+#[test]
+fn producers_and_consumers_on_many_connections_see_each_group_once() {
+    let config = RolloutConfig { max_lag: Some(2), batch_groups: 8, ..config() };
+    for address in addresses() {
+        let table = table(config.clone());
+        // Several event loops, so that who waits is woken by others.
+        let server = open_at(&address, &table, 2);
+        let batches = 20;
+        let seen = std::thread::scope(|scope| {
+            for _ in 0..3 {
+                scope.spawn(|| {
+                    let client = connect(&server);
+                    loop {
+                        let admitted = soon(|wait| client.call(0, &[admit(3)], wait));
+                        let Ok(outcomes) = admitted else { return };
+                        for permit in permits(outcomes) {
+                            let item = |index| item_of(permit.version, permit.hold, index, 40);
+                            let group = [0, 1].map(item);
+                            // Those that come too late are too old, or the table is closed.
+                            let _ = soon(|wait| client.call(0, &group, wait));
+                        }
+                    }
+                });
+            }
+            let learner = connect(&server);
+            let ranks = [0, 1].map(|rank| {
+                let server = &server;
+                scope.spawn(move || {
+                    let client = connect(server);
+                    let want = Want { rank, ranks: 2, ..want(8) };
+                    let mut seen = Vec::new();
+                    for _ in 0..batches {
+                        let delivered = sample(&client, want);
+                        assert_eq!(delivered.head().shape.groups, 4);
+                        seen.extend(numbers(&delivered.bytes()[..32], u64::from_ne_bytes));
+                        one(&client, Change::Ack(delivered.head().lease)).unwrap();
+                    }
+                    seen
+                })
+            });
+            let mut published = 0;
+            while ranks.iter().any(|rank| !rank.is_finished()) {
+                let acked = soon(|wait| learner.info(0, wait)).unwrap().counts.acked;
+                if acked / 8 > published {
+                    published = acked / 8;
+                    let version = published as i64;
+                    one(&learner, Change::Publish { version }).unwrap();
+                }
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            table.close();
+            ranks.map(|rank| rank.join().unwrap()).concat()
+        });
+        let distinct: BTreeSet<u64> = seen.iter().copied().collect();
+        assert_eq!((seen.len(), distinct.len()), (8 * batches, 8 * batches));
+    }
+}
+
+#[test]
+fn hostile_requests_are_refused_with_the_reason_and_harm_nothing() {
+    let table = table(config());
+    let server = open_at(&addresses()[2], &table, 1);
+    let request =
+        |operation: Operation<'_>| frame(|out| Request { id: 1, table: 0, operation }.write(out));
+    let changes = |count, head: &[u8], bulk: Bulk<'static>| {
+        let (timeout_ms, head) = (Some(0), head.to_vec().into());
+        request(Operation::RolloutChanges(Changes { timeout_ms, count, head, bulk }))
+    };
+    let inline =
+        |count, head: &[u8], bulk: &[u8]| changes(count, head, Bulk::Inline(bulk.to_vec().into()));
+    let encode = |change: &Change| {
+        let (mut head, mut bulk) = (Vec::new(), Vec::new());
+        change.put(&mut head, |bytes| bulk.extend_from_slice(bytes));
+        (head, bulk)
+    };
+    let (tick, _) = encode(&Change::Tick);
+    let (append, tokens) = encode(&item(Hold { group: 0, attempt: 0 }, 0, 10));
+    let (waits, _) = encode(&admit(1));
+    let (sampled, _) = encode(&Change::Sample(want(2)));
+    let area = |start, len| Bulk::Area(Area { start, len });
+    let wish = |area| {
+        let (want, form, timeout_ms) = (want(2), Form::Flat, Some(0));
+        request(Operation::RolloutSample(Wish { want, form, timeout_ms, area }))
+    };
+    let mut holds = vec![6];
+    holds.put_u32(u32::MAX);
+    // These are answered, and the connection goes on.
+    let numbers = |table, operation: Operation<'_>| {
+        frame(|out| Request { id: 1, table, operation }.write(out))
+    };
+    for said in [
+        inline(1, &tick, &[]),
+        inline(1, &append, &tokens),
+        inline(0, &[], &[]),
+        changes(0, &[], area(0, 0)),
+        numbers(9, Operation::RolloutInfo),
+        wish(Some(Area { start: 0, len: 4096 })),
+        request(Operation::RolloutVersion { above: i64::MAX, timeout_ms: None }),
+    ] {
+        assert_eq!(told(&server, Purpose::Gather, &said), None);
+    }
+    let too_many: Vec<u8> = (0..1025)
+        .flat_map(|_| request(Operation::RolloutVersion { above: 5, timeout_ms: None }))
+        .collect();
+    let unknown = frame(|out| {
+        out.extend(Header { len: 13, kind: kind::REQUEST }.bytes());
+        out.extend([0; 8]);
+        out.push(25);
+        out.extend([0; 4]);
+    });
+    for (said, reason) in [
+        (inline(1, &tick, &[0]), "1 bytes too many"),
+        (inline(1, &[&tick[..], &tick].concat(), &[]), "1 bytes too many"),
+        (inline(2, &tick, &[]), "change is cut off"),
+        (inline(1, &append, &tokens[1..]), "cut off"),
+        (inline(1, &append[..20], &tokens), "cut off"),
+        (inline(1, &holds, &[]), "number of groups"),
+        (inline(1, &[99], &[]), "change can't be 99"),
+        (inline(2, &[&waits[..], &tick].concat(), &[]), "waits among others"),
+        (inline(1, &sampled, &[]), "waits among others"),
+        (inline(4097, &vec![14; 4097], &[]), "number of changes"),
+        (changes(1, &tick, area(0, 1)), "1 bytes too many"),
+        (changes(1, &append, area(0, 40_000)), "end of an area"),
+        (changes(1, &append, area(u64::MAX, 1)), "end of an area"),
+        (wish(Some(Area { start: 4000, len: 97 })), "end of an area"),
+        (too_many, "requests that wait"),
+        (unknown, "operation"),
+    ] {
+        let refused = told(&server, Purpose::Gather, &said).expect(reason);
+        assert!(refused.text.contains(reason), "{reason}: {}", refused.text);
+    }
+    let client = connect(&server);
+    assert_eq!(make(&client, 1, 5), [0]);
+}
+
+#[test]
+fn a_server_of_rollout_tables_alone_takes_no_inserts() {
+    let table = table(config());
+    let server = open_at("tcp://127.0.0.1:0", &table, 1);
+    let options = ClientOptions::default();
+    let error = soon(|wait| TableWriter::connect(dial(&server), options, wait)).err().unwrap();
+    assert!(error.to_string().contains("only rollout tables"), "{error}");
+    let listen = listen_at(&"tcp://127.0.0.1:0".parse().unwrap(), &TlsFiles::default()).unwrap();
+    let rollouts = Arc::new(vec![Arc::clone(&table), table]);
+    let twice =
+        Server::open(&*listen, Served { rollouts, ..Served::default() }, Options::default());
+    let Err(OpenError::Spec(error)) = twice else { panic!("it opened") };
+    assert!(error.to_string().contains("two rollout tables named \"rollouts\""), "{error}");
+}

@@ -1,0 +1,120 @@
+//! What happens when there is no room in the journal of a rollout table.
+
+use std::ops::ControlFlow;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::super::config::{Delivery, OnExpiry, OnStale, Order, RolloutConfig};
+use super::super::item::{Finish, Run, Segment};
+use super::super::ledger::{
+    Admit, Append, Balance, Blocked, Change, Fate, Hold, Outcome, Refusal, Size, Want,
+};
+use super::super::schema::{Column, Schema};
+use super::super::table::{CallError, RolloutTable};
+use super::{Durability, Keeping};
+use crate::journal::Options;
+use crate::limiter::Reason;
+use crate::spec::Dtype;
+use crate::stream::Wait;
+
+/// Groups of one item, in the order of their admission.
+pub(super) fn config() -> RolloutConfig {
+    let ids = Column { name: "ids".into(), dtype: Dtype::UInt(1) };
+    RolloutConfig {
+        name: "t".into(),
+        schema: Schema { columns: vec![ids], fields: vec![], mask: None },
+        group_size: 1,
+        redundancy: 0,
+        group_deadline_ms: None,
+        min_group_size: 1,
+        batch_groups: 2,
+        batches_per_version: 1,
+        max_lag: None,
+        pipeline_depth: None,
+        auto_tune: false,
+        max_running: 64,
+        max_groups: 64,
+        max_tokens: 2000,
+        max_blob_bytes: 0,
+        order: Order::Submission,
+        on_stale: OnStale::Drop,
+        target_lag: None,
+        max_mean_lag: None,
+        max_uses: 1,
+        delivery: Delivery::AtLeastOnce,
+        permit_ttl_ms: 600_000,
+        on_expiry: OnExpiry::Reject,
+        filter: None,
+        limiter: None,
+        seed: 1,
+    }
+}
+
+pub(super) fn open(
+    dir: &Path,
+    durability: Durability,
+    options: Options,
+) -> Result<RolloutTable, super::KeptError> {
+    let keeping = Keeping { durability, history: false };
+    RolloutTable::open_with(config(), Vec::new(), dir, keeping, options)
+}
+
+pub(super) fn call(table: &RolloutTable, change: &Change) -> Result<Outcome, CallError> {
+    let wait = Wait { deadline: None, tick: None, on_tick: &mut |_| ControlFlow::Continue(()) };
+    table.call(change, wait)
+}
+
+pub(super) fn admit() -> Change {
+    Change::Admit(Admit { count: 1, source: "s".into(), ..Admit::default() })
+}
+
+pub(super) fn item(hold: Hold, tokens: u32) -> Change {
+    let runs = [Run { version: 0, tokens }].into_iter().collect();
+    let segment =
+        Arc::new(Segment { runs, tokens, bytes: vec![hold.group as u8; tokens as usize] });
+    let finish = Some(Arc::new(Finish::default()));
+    Change::Append(Append { hold, item: 0, sequence: 0, segment, finish, priority: 1.0 })
+}
+
+pub(super) fn sample(groups: u32) -> Change {
+    let (size, balance) = (Size::Groups(groups), Balance::Count);
+    Change::Sample(Want { size, rank: 0, ranks: 1, balance, lease_ms: Some(600_000) })
+}
+
+#[test]
+fn admission_waits_for_room_in_the_journal_and_nothing_else_does() {
+    let dir = tempfile::tempdir().unwrap();
+    let options = Options { queue_bytes: 2000, ..Options::default() };
+    let table = open(&dir.path().join("t"), Durability::Async, options).unwrap();
+    let Ok(Outcome::Admitted(permits)) = call(&table, &admit()) else { panic!() };
+    let log = table.log().unwrap();
+    let room = log.journal().try_room(2000).unwrap().unwrap();
+    let blocked = Blocked::Limiter(Reason::Capacity);
+    assert_eq!(table.apply(&admit()), Err(CallError::Refused(Refusal::Blocked(blocked))));
+    let hold = permits[0].hold;
+    assert_eq!(table.apply(&item(hold, 100)), Ok(Outcome::Appended(Fate::Complete)));
+    assert!(matches!(table.apply(&sample(1)), Ok(Outcome::Delivered(_))));
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| call(&table, &admit()));
+        // Whether it waits already or not, it must see the room.
+        std::thread::sleep(Duration::from_millis(10));
+        drop(room);
+        assert!(matches!(waiting.join().unwrap(), Ok(Outcome::Admitted(_))));
+    });
+    table.close();
+    assert_eq!(table.journal_info().unwrap().held_bytes, 0);
+}
+
+#[test]
+fn a_change_that_is_larger_than_a_record_is_refused_and_not_made() {
+    let dir = tempfile::tempdir().unwrap();
+    let options = Options { queue_bytes: 1500, ..Options::default() };
+    let table = open(&dir.path().join("t"), Durability::Async, options).unwrap();
+    let Ok(Outcome::Admitted(permits)) = table.apply(&admit()) else { panic!() };
+    let refused = table.apply(&item(permits[0].hold, 1600)).unwrap_err();
+    assert!(matches!(&refused, CallError::Journal(text) if text.contains("at most")), "{refused}");
+    assert_eq!(table.info().counts.tokens, 0);
+    let kept = table.apply(&item(permits[0].hold, 10));
+    assert_eq!(kept, Ok(Outcome::Appended(Fate::Complete)));
+}

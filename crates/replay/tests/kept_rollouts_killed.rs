@@ -1,0 +1,175 @@
+//! Processes that have a rollout table with a directory, and are killed at any moment.
+
+mod rolling;
+
+use std::collections::BTreeSet;
+use std::io::{BufRead, BufReader, Write};
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use echoic_replay::rollouts::kept::{Durability, History, Keeping};
+use echoic_replay::rollouts::ledger::{Change, Outcome, Want};
+use echoic_replay::rollouts::table::CallError;
+use echoic_replay::rollouts::{Order, RolloutConfig, RolloutTable};
+use rolling::{admit, config, wait, want, whole_item};
+
+const DIR: &str = "ECHOIC_TEST_KEPT_ROLLOUTS";
+
+fn open(dir: &Path) -> RolloutTable {
+    let keeping = Keeping { durability: Durability::Async, history: true };
+    let config = RolloutConfig {
+        order: Order::Submission,
+        max_lag: None,
+        max_running: 64,
+        max_groups: 256,
+        permit_ttl_ms: 20,
+        ..config()
+    };
+    RolloutTable::open(config, Vec::new(), dir, keeping).unwrap()
+}
+
+fn call(table: &RolloutTable, change: &Change) -> Result<Outcome, CallError> {
+    table.call(change, wait(&mut |_| ControlFlow::Continue(())))
+}
+
+/// Tells the test something, all at once: half a line would be one that was cut off.
+fn say(line: String) {
+    let mut out = std::io::stdout().lock();
+    let _ = out.write_all((line + "\n").as_bytes());
+    let _ = out.flush();
+}
+
+#[test]
+fn the_process_that_is_killed() {
+    // Run by itself, it does nothing.
+    let Some(dir) = std::env::var_os(DIR).map(PathBuf::from) else { return };
+    let table = &open(&dir);
+    std::thread::scope(|scope| {
+        for producer in 0..2_u32 {
+            scope.spawn(move || {
+                for mark in producer << 16.. {
+                    let Ok(Outcome::Admitted(permits)) = call(table, &admit(1)) else { panic!() };
+                    let hold = permits[0].hold;
+                    say(format!("admitted {}", hold.group));
+                    // One that is left over expires.
+                    if mark % 9 == 8 {
+                        continue;
+                    }
+                    call(table, &whole_item(hold, 0, 0, mark)).unwrap();
+                    if call(table, &whole_item(hold, 1, 0, mark)).unwrap()
+                        == Outcome::Appended(echoic_replay::rollouts::ledger::Fate::Complete)
+                    {
+                        say(format!("complete {}", hold.group));
+                    }
+                }
+            });
+        }
+        for rank in 0..2_u32 {
+            scope.spawn(move || {
+                let want = Want { rank, ranks: 2, ..want(4, Some(60_000)) };
+                for round in 0.. {
+                    let Ok(Outcome::Delivered(share)) = call(table, &Change::Sample(want)) else {
+                        panic!()
+                    };
+                    let ids: Vec<String> =
+                        share.groups.iter().map(|group| group.id.to_string()).collect();
+                    say(format!("delivered {}", ids.join(" ")));
+                    if round % 7 == 6 {
+                        call(table, &Change::Nack(share.lease)).unwrap();
+                        continue;
+                    }
+                    call(table, &Change::Ack(share.lease)).unwrap();
+                    say(format!("acked {}", ids.join(" ")));
+                }
+            });
+        }
+        scope.spawn(move || {
+            loop {
+                std::thread::sleep(Duration::from_millis(15));
+                table.checkpoint().unwrap();
+                say("checkpoint".into());
+            }
+        });
+    });
+}
+
+#[test]
+fn nothing_that_was_acknowledged_is_missing_and_nothing_acked_comes_again() {
+    let memory = Path::new("/dev/shm");
+    let dir = if memory.is_dir() { tempfile::tempdir_in(memory) } else { tempfile::tempdir() };
+    let dir = dir.unwrap();
+    let [mut admitted, mut complete, mut delivered, mut acked] =
+        [(); 4].map(|()| BTreeSet::<u64>::new());
+    let mut checkpoints = 0;
+    for round in 0..6_u64 {
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "the_process_that_is_killed", "--nocapture"])
+            .env(DIR, dir.path())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let killer = std::thread::spawn({
+            let (sender, killed) = std::sync::mpsc::channel::<()>();
+            let mut sender = Some(sender);
+            let mut seen = Vec::new();
+            let killing = std::thread::spawn(move || {
+                // Begins when the child has told of something.
+                let _ = killed.recv();
+                std::thread::sleep(Duration::from_millis(20 + 37 * round));
+                child.kill().unwrap();
+                child.wait().unwrap();
+            });
+            move || {
+                for line in lines.map_while(Result::ok) {
+                    if line.starts_with("admitted") {
+                        sender.take();
+                    }
+                    seen.push(line);
+                }
+                drop(sender);
+                killing.join().unwrap();
+                seen
+            }
+        });
+        for line in killer.join().unwrap() {
+            let mut words = line.split(' ');
+            let what = words.next().unwrap();
+            let mut ids = words.filter_map(|word| word.parse::<u64>().ok());
+            match what {
+                "admitted" => assert!(ids.all(|id| admitted.insert(id)), "{line} twice"),
+                "complete" => complete.extend(ids),
+                "delivered" => {
+                    for id in ids {
+                        assert!(!acked.contains(&id), "{id} was acked, and comes again");
+                        delivered.insert(id);
+                    }
+                }
+                "acked" => assert!(ids.all(|id| acked.insert(id)), "{line} twice"),
+                "checkpoint" => checkpoints += 1,
+                _ => {}
+            }
+        }
+        let table = open(dir.path());
+        let counts = table.info().counts;
+        let sum = counts.running + counts.accepted + counts.rejected + counts.filtered;
+        assert_eq!(counts.submitted, sum);
+        assert!(counts.submitted >= admitted.len() as u64, "{counts:?}");
+        assert!(counts.accepted >= complete.len() as u64, "{counts:?}");
+        assert!(counts.delivered >= delivered.len() as u64, "{counts:?}");
+        assert!(counts.acked >= acked.len() as u64, "{counts:?}");
+        // Of two shares nobody was told before each end.
+        assert!(counts.acked <= acked.len() as u64 + 4 * (round + 1), "{counts:?}");
+        table.close();
+    }
+    assert!(acked.len() > 50 && checkpoints > 3, "{} acked, {checkpoints}", acked.len());
+    let mut past = History::open(dir.path()).unwrap();
+    let mut seen = BTreeSet::new();
+    while let Some(one) = past.next_share().unwrap() {
+        seen.extend(one.share.groups.iter().map(|group| group.id));
+    }
+    assert!(delivered.is_subset(&seen));
+}
