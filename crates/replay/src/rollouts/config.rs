@@ -1,8 +1,10 @@
 //! What a rollout table is told at its birth.
 
+use std::num::NonZeroU64;
+
 use super::filter::{Bound, Expression, ExpressionError};
 use super::schema::Schema;
-use crate::limiter::{Limiter, LimiterError, Parameters};
+use crate::limiter::{Bounds, Counts, Limiter, LimiterError, Parameters};
 
 /// The most items of a group, those that are made in case others fail among them.
 pub const MAX_GROUP: u32 = 1 << 12;
@@ -197,6 +199,26 @@ impl RolloutConfig {
         self.limiter.map(Limiter::raw).transpose()
     }
 
+    /// Whether batches can be made under the limiter.
+    fn check_limiter(&self) -> Result<(), ConfigError> {
+        let Some(limiter) = self.bound_limiter()? else { return Ok(()) };
+        // Those that are admitted before the learner has its first batch are all that there are for it.
+        let depth = self.first_depth().map(|depth| if self.auto_tune { 0 } else { depth });
+        let ahead = depth.map_or(u64::MAX, |depth| (u64::from(depth) + 1) * self.per_version());
+        if limiter.parameters().min_size > ahead.min(self.max_groups.into()) {
+            return Err(ConfigError::Together(
+                "the limiter's min_size is more than max_groups or than batch_groups × batches_per_version \
+                 × (pipeline_depth + 1), so it would never be reached",
+            ));
+        }
+        let bounds = Bounds {
+            max_size: self.max_groups.into(),
+            max_times_sampled: NonZeroU64::new(self.max_uses.into()),
+        };
+        limiter.check_batch(&Counts::default(), self.batch_groups.into(), bounds)?;
+        Ok(())
+    }
+
     /// Whether it can work.
     ///
     /// # Errors
@@ -280,7 +302,6 @@ impl RolloutConfig {
             return Err(ConfigError::MeanLag(mean));
         }
         self.bound_filter()?;
-        self.bound_limiter()?;
-        Ok(())
+        self.check_limiter()
     }
 }

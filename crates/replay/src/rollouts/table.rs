@@ -213,6 +213,9 @@ impl RolloutTable {
         if let (Change::Publish { .. }, Ok(_)) = (change, &applied) {
             is_written &= self.tune(&mut core, now);
         }
+        if let Err(Refusal::Fenced { .. }) = applied {
+            core.ledger.count_fenced();
+        }
         let dead = core.ledger.take_dead();
         drop(core);
         drop(dead);

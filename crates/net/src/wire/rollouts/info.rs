@@ -60,7 +60,7 @@ pub fn read_info(reader: &mut Reader<'_>) -> Result<RolloutInfo, WireError> {
         let paused = take.flag("whether it is paused")?;
         let standing =
             Standing { version, target, depth, capacity, queued, out, suspended, oldest, paused };
-        let count = take.count("number of sources", MAX_SOURCES as u32 + 1, 52)?;
+        let count = take.count("number of sources", (MAX_SOURCES as u32).saturating_add(1), 52)?;
         let mut sources = Vec::with_capacity(count);
         for _ in 0..count {
             let name = take.text("name of a source")?;
@@ -94,7 +94,7 @@ fn take_sides(take: &mut Take<'_>) -> Result<Sides, WireError> {
 }
 
 /// All of them, in the order of [`take_counts`].
-fn numbers(counts: &Counts) -> [u64; 25] {
+fn numbers(counts: &Counts) -> [u64; 26] {
     let Counts {
         submitted,
         running,
@@ -113,6 +113,7 @@ fn numbers(counts: &Counts) -> [u64; 25] {
         overdue,
         masked_tokens,
         redelivered,
+        returned,
         acked,
         retired,
         lost,
@@ -140,6 +141,7 @@ fn numbers(counts: &Counts) -> [u64; 25] {
         overdue,
         masked_tokens,
         redelivered,
+        returned,
         acked,
         retired,
         lost,
@@ -170,6 +172,7 @@ fn take_counts(take: &mut Take<'_>) -> Result<Counts, WireError> {
         overdue,
         masked_tokens,
         redelivered,
+        returned,
         acked,
         retired,
         lost,
@@ -197,6 +200,7 @@ fn take_counts(take: &mut Take<'_>) -> Result<Counts, WireError> {
         overdue,
         masked_tokens,
         redelivered,
+        returned,
         acked,
         retired,
         lost,

@@ -11,6 +11,8 @@ use crate::limiter::Reason;
 pub const MAX_ADMITTED: u32 = 1 << 12;
 /// The most ranks that share a batch.
 pub const MAX_RANKS: u32 = 1 << 10;
+/// The highest version: with it, the groups that are made up to it can be counted.
+pub const MAX_VERSION: i64 = 1 << 38;
 /// The longest key of a group, and name of a source.
 pub const MAX_KEY: usize = 255;
 
@@ -365,6 +367,13 @@ impl From<Blocked> for Refusal {
     fn from(blocked: Blocked) -> Self {
         Self::Blocked(blocked)
     }
+}
+
+pub(super) fn check_version(what: &'static str, version: i64) -> Result<(), Refusal> {
+    if (0..=MAX_VERSION).contains(&version) {
+        return Ok(());
+    }
+    Err(value(what, format!("from 0 to {MAX_VERSION}"), version))
 }
 
 pub(super) fn value(

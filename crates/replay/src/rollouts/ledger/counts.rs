@@ -25,7 +25,7 @@ pub struct Counts {
     pub discarded: u64,
     /// Groups that were complete at their deadline with fewer items than wanted.
     pub short: u64,
-    /// Items that were finished, or begun, and not needed for their group.
+    /// Items that were begun, and not needed for their group.
     pub surplus: u64,
     /// Batches.
     pub batches: u64,
@@ -39,6 +39,8 @@ pub struct Counts {
     pub masked_tokens: u64,
     /// Shares that were delivered once more.
     pub redelivered: u64,
+    /// Of the groups delivered: queued again, as nobody was done with them.
+    pub returned: u64,
     /// Groups that consumers said they are done with.
     pub acked: u64,
     /// Groups that were of use, and went because they were too old or others came.
@@ -47,7 +49,8 @@ pub struct Counts {
     pub lost: u64,
     /// Leases that were over before their consumer said so.
     pub expired_leases: u64,
-    /// What came from consumers whose lease was over.
+    /// What came from producers whose permit was another one's by then; a table counts here what came from
+    /// consumers whose lease was over.
     pub fenced: u64,
     /// Tokens that came.
     pub tokens: u64,
@@ -59,7 +62,7 @@ pub struct Counts {
 
 impl Counts {
     /// All of them by name.
-    pub fn named(&self) -> [(&'static str, u64); 25] {
+    pub fn named(&self) -> [(&'static str, u64); 26] {
         [
             ("submitted", self.submitted),
             ("running", self.running),
@@ -78,6 +81,7 @@ impl Counts {
             ("overdue", self.overdue),
             ("masked_tokens", self.masked_tokens),
             ("redelivered", self.redelivered),
+            ("returned", self.returned),
             ("acked", self.acked),
             ("retired", self.retired),
             ("lost", self.lost),

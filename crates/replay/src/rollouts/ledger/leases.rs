@@ -20,6 +20,10 @@ pub(super) struct Batch {
     pub(super) target: i64,
     pub(super) want: Want,
     pub(super) shares: Vec<Part>,
+    /// Whether a consumer was done with a part.
+    pub(super) is_used: bool,
+    /// Groups that were given up.
+    pub(super) lost: u64,
 }
 
 /// A rank's part of it.
@@ -147,7 +151,7 @@ impl Ledger {
         self.taken += shares.iter().map(Vec::len).sum::<usize>() as u64;
         let part = |groups| Part { groups, ..Part::default() };
         let shares = shares.into_iter().map(part).collect();
-        self.batches.insert(number, Batch { target, want: *want, shares });
+        self.batches.insert(number, Batch { target, want: *want, shares, is_used: false, lost: 0 });
         self.formed += 1;
         if self.formed >= self.config.batches_per_version {
             (self.target, self.formed, self.taken) = (target + 1, 0, 0);
@@ -192,6 +196,7 @@ impl Ledger {
             None => {
                 part.state = State::Over;
                 let groups = std::mem::take(&mut part.groups);
+                batch.is_used = true;
                 self.use_up(&groups);
                 self.tidy(number);
             }
@@ -216,10 +221,7 @@ impl Ledger {
         };
         match part {
             Some(part) if why.is_empty() => Ok(part),
-            _ => {
-                self.counts.fenced += 1;
-                Err(Refusal::Fenced { lease, why: why.into() })
-            }
+            _ => Err(Refusal::Fenced { lease, why: why.into() }),
         }
     }
 
@@ -228,6 +230,9 @@ impl Ledger {
         let groups = std::mem::take(&mut part.groups);
         if let State::Out(until) = std::mem::replace(&mut part.state, State::Over) {
             self.due.remove(&(until, Due::Lease(lease.batch, lease.rank)));
+        }
+        if let Some(batch) = self.batches.get_mut(&lease.batch) {
+            batch.is_used = true;
         }
         self.use_up(&groups);
         self.tidy(lease.batch);
@@ -280,13 +285,10 @@ impl Ledger {
         part.state = State::Over;
         let groups = std::mem::take(&mut part.groups);
         match self.config.delivery {
-            Delivery::AtLeastOnce => self.queue_again(&groups),
+            Delivery::AtLeastOnce => self.return_groups(&groups),
             Delivery::AtMostOnce => {
-                self.counts.lost += groups.len() as u64;
-                for id in groups {
-                    self.remove_ready(id);
-                    self.note(id, Fate::Over);
-                }
+                batch.lost += groups.len() as u64;
+                self.lose(groups);
             }
         }
         self.tidy(number);
@@ -310,21 +312,39 @@ impl Ledger {
                     groups.append(&mut part.groups);
                 }
             }
-            self.queue_again(&groups);
+            self.return_groups(&groups);
             self.tidy(number);
         }
     }
 
-    /// Ends all batches; their groups are queued.
+    /// Ends all batches; their groups are queued, unless they are delivered once and were.
     pub(super) fn take_back_all(&mut self) {
         for (number, batch) in std::mem::take(&mut self.batches) {
             for (rank, part) in (0..).zip(batch.shares) {
                 if let State::Out(until) = part.state {
                     self.due.remove(&(until, Due::Lease(number, rank)));
                 }
-                self.queue_again(&part.groups);
+                match (self.config.delivery, part.state) {
+                    (Delivery::AtMostOnce, State::Out(_)) => self.lose(part.groups),
+                    _ => self.return_groups(&part.groups),
+                }
             }
         }
+    }
+
+    /// Gives groups up that their consumer may have used or not.
+    fn lose(&mut self, groups: Vec<u64>) {
+        self.counts.lost += groups.len() as u64;
+        for id in groups {
+            self.remove_ready(id);
+            self.note(id, Fate::Over);
+        }
+    }
+
+    /// Queues groups again that nobody is done with.
+    fn return_groups(&mut self, groups: &[u64]) {
+        self.counts.returned += groups.len() as u64;
+        self.queue_again(groups);
     }
 
     fn queue_again(&mut self, groups: &[u64]) {
@@ -360,9 +380,29 @@ impl Ledger {
 
     /// Forgets a batch when all its parts are over.
     fn tidy(&mut self, number: u64) {
-        let batch = self.batches.get(&number);
-        if batch.is_some_and(|batch| batch.shares.iter().all(|part| part.state == State::Over)) {
-            self.batches.remove(&number);
+        let Some(batch) = self.batches.get(&number) else { return };
+        if batch.shares.iter().any(|part| part.state != State::Over) {
+            return;
         }
+        let (target, is_used, lost) = (batch.target, batch.is_used, batch.lost);
+        self.batches.remove(&number);
+        if lost > 0 && !is_used && target >= self.version {
+            self.miss_step(lost);
+        }
+    }
+
+    /// The learner will not make the step of a batch that was lost as a whole: the next one takes its place, and
+    /// other groups are made for it. Else the learner would wait for a batch that waits for its version.
+    fn miss_step(&mut self, lost: u64) {
+        let taken = self.taken.saturating_sub(lost);
+        (self.target, self.formed, self.taken) = match self.formed.checked_sub(1) {
+            Some(formed) => (self.target, formed, taken),
+            None if self.target > self.version => {
+                let taken = self.config.per_version().saturating_sub(lost);
+                (self.target - 1, self.config.batches_per_version - 1, taken)
+            }
+            None => return,
+        };
+        self.offset -= lost as i64;
     }
 }

@@ -24,7 +24,7 @@
 //!
 //! - `change`: what happens, what comes of it, why not. `counts`: what is counted.
 //! - `open`: groups that are made. `queue`: complete ones, in order. `picks`: which of them make a batch.
-//!   `leases`: batches that are out. `state`: all of it as bytes, and back.
+//!   `leases`: batches that are out. `state`: all of it as bytes, and back. `recount`: whether all lists agree.
 
 mod change;
 mod counts;
@@ -32,6 +32,7 @@ mod leases;
 mod open;
 mod picks;
 mod queue;
+mod recount;
 mod state;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -39,12 +40,12 @@ use std::sync::Arc;
 
 pub use self::change::{
     Admit, Append, Balance, Blocked, Change, Fate, Hold, Lease, MAX_ADMITTED, MAX_KEY, MAX_RANKS,
-    Outcome, Permit, Refusal, Share, Size, Want,
+    MAX_VERSION, Outcome, Permit, Refusal, Share, Size, Want,
 };
 pub use self::counts::{Counts, MAX_SOURCES, OTHERS, Source};
 pub use self::state::{Moment, StateError};
 
-use self::change::value;
+use self::change::{check_version, value};
 use self::counts::Sources;
 use self::leases::Batch;
 use self::open::Open;
@@ -216,6 +217,11 @@ impl Ledger {
         self.sources.all()
     }
 
+    /// Counts a consumer that was refused as its lease was over. A refusal itself changes nothing.
+    pub(in crate::rollouts) fn count_fenced(&mut self) {
+        self.counts.fenced += 1;
+    }
+
     /// How many groups it has that are not over.
     pub fn groups(&self) -> u64 {
         self.live()
@@ -341,6 +347,10 @@ impl Ledger {
                 return Err(Blocked::Ahead { groups, most, version: self.version });
             }
             room = room.min(most - groups);
+            // With small batches the next one may be so far ahead that what begins now is too old for it.
+            if self.drops() && self.bound().is_some_and(|bound| self.version < bound) {
+                return Err(Blocked::Ahead { groups, most: groups, version: self.version });
+            }
         }
         // One that is used again and again makes room when another one comes.
         let replaceable = if config.order == Order::Weighted { self.queue.len() as u64 } else { 0 };
@@ -350,20 +360,22 @@ impl Ledger {
         }
         room = room.min(free);
         if let Some(limiter) = &self.limiter {
-            limiter.can_insert(&self.limited(), 1).map_err(Blocked::Limiter)?;
+            limiter.can_insert(&self.limited(self.open.len()), 1).map_err(Blocked::Limiter)?;
         }
         Ok(room)
     }
 
-    /// Inserts and samples as the limiter sees them: a group counts when it is admitted.
-    fn limited(&self) -> limiter::Counts {
-        let inserts = self.counts.accepted + self.open.len() as u64;
-        let there = (self.open.len() + self.queue.len()) as u64;
-        let deletions = inserts.saturating_sub(there);
-        limiter::Counts { inserts, samples: self.counts.delivered, deletions }
+    /// Inserts and samples as the limiter sees them. For producers the open groups count, as each will be an
+    /// insert; consumers see those that are complete.
+    fn limited(&self, open: usize) -> limiter::Counts {
+        let inserts = self.counts.accepted + open as u64;
+        let deletions = inserts.saturating_sub((open + self.ready.len()) as u64);
+        let samples = self.counts.delivered.saturating_sub(self.counts.returned);
+        limiter::Counts { inserts, samples, deletions }
     }
 
     fn publish(&mut self, version: i64) -> Result<Outcome, Refusal> {
+        check_version("version", version)?;
         if version < self.version {
             let expected = format!("at least the learner's version {}", self.version);
             return Err(value("version", expected, version));
@@ -391,15 +403,14 @@ impl Ledger {
     /// Goes back, or on, to the learner's version: what was delivered and not used up is there again, and
     /// admission counts as if exactly that many versions had been made.
     fn restore(&mut self, version: i64) -> Result<Outcome, Refusal> {
-        if version < 0 {
-            return Err(value("version", "0 or more", version));
-        }
+        check_version("version", version)?;
         self.version = version;
         (self.target, self.formed, self.taken) = (version, 0, 0);
         self.take_back_all();
         self.sweep();
         let used = version as u64 * self.config.per_version();
-        let unused = self.ready.len() as u64;
+        // One that was of use is among those used up, though it may be used again.
+        let unused = self.ready.values().filter(|ready| ready.uses == 0).count() as u64;
         self.offset = (used + unused) as i64 - self.counts.accepted as i64;
         Ok(Outcome::Done)
     }
@@ -504,11 +515,16 @@ impl Ledger {
     fn discard(&mut self, groups: &[u64]) -> Outcome {
         let mut count = 0;
         for id in groups {
-            if self.ready.get(id).is_some_and(|ready| !ready.is_out) {
-                self.counts.discarded += 1;
-                self.filter_out(*id, Fate::Filtered);
-                count += 1;
+            match self.ready.get(id) {
+                Some(ready) if ready.is_out => continue,
+                Some(ready) if ready.uses > 0 => self.retire(*id),
+                Some(_) => {
+                    self.counts.discarded += 1;
+                    self.filter_out(*id, Fate::Filtered);
+                }
+                None => continue,
             }
+            count += 1;
         }
         Outcome::Count(count)
     }
@@ -530,11 +546,20 @@ impl Ledger {
         Ok(Outcome::Count(count))
     }
 
-    /// Lets go of the group of the oldest tokens, because batches wait for younger ones.
+    /// Lets go of the group of the oldest tokens, because batches wait for younger ones: if none can be made
+    /// otherwise, none is made, and one that is made then is younger.
     fn shed(&mut self) -> Outcome {
-        let Some(id) = self.queue.oldest() else { return Outcome::Count(0) };
-        self.let_go(id);
-        Outcome::Count(1)
+        let is_made = self.open.len() > self.suspended.len();
+        let oldest = self.queue.oldest().and_then(|id| self.ready.get(&id));
+        match oldest {
+            Some(ready)
+                if ready.group.oldest < self.version && !is_made && self.room().is_err() =>
+            {
+                self.let_go(ready.group.id);
+                Outcome::Count(1)
+            }
+            _ => Outcome::Count(0),
+        }
     }
 }
 

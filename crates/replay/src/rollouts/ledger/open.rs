@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::change::value;
+use super::change::{check_version, value};
 use super::{
     Admit, Append, Blocked, Due, Fate, Hold, Ledger, MAX_ADMITTED, MAX_KEY, Outcome, Permit, Ready,
     Refusal, check_priority,
@@ -36,6 +36,11 @@ impl Open {
     /// How old it counts.
     pub(super) fn age(&self) -> i64 {
         self.oldest.map_or(self.dispatched, |oldest| oldest.min(self.dispatched))
+    }
+
+    /// Whether a producer has it that was told this. Nobody has one that was left, whatever they tell.
+    fn is_of(&self, hold: Hold) -> bool {
+        self.attempt == hold.attempt && self.expires.is_some()
     }
 
     fn permit(&self, id: u64, version: i64) -> Permit {
@@ -72,8 +77,8 @@ impl Append {
         if segment.runs.iter().any(|run| run.tokens == 0) {
             return Err(value("tokens of a version", "at least one", 0));
         }
-        if let Some(run) = segment.runs.iter().find(|run| run.version < 0) {
-            return Err(value("version of a token", "0 or more", run.version));
+        for run in &segment.runs {
+            check_version("version of a token", run.version)?;
         }
         let Some(finish) = &self.finish else { return Ok(()) };
         let wanted = config.schema.field_bytes();
@@ -128,8 +133,8 @@ impl Ledger {
         if !key.is_empty() && *count != 1 {
             return Err(value("groups to admit under a key", 1, count));
         }
-        if let Some(version) = version.filter(|version| *version < 0) {
-            return Err(value("version", "0 or more", version));
+        if let Some(version) = version {
+            check_version("version", *version)?;
         }
         let ttl = self.ttl(*ttl_ms)?;
         if let Some(id) = self.keys.get(key).copied().filter(|_| !key.is_empty())
@@ -202,7 +207,7 @@ impl Ledger {
 
     /// Whether a group is open, and the producer's.
     fn holds(&self, hold: Hold) -> bool {
-        self.open.get(&hold.group).is_some_and(|open| open.attempt == hold.attempt)
+        self.open.get(&hold.group).is_some_and(|open| open.is_of(hold))
     }
 
     /// Takes a sign of life of the producer of an open group.
@@ -217,14 +222,14 @@ impl Ledger {
 
     pub(super) fn append(&mut self, now: u64, append: &Append) -> Result<Outcome, Refusal> {
         append.check(self)?;
-        let Hold { group: id, attempt } = append.hold;
+        let id = append.hold.group;
         if id >= self.next_group {
             return Err(Refusal::Unknown(id));
         }
         let Some(open) = self.open.get_mut(&id) else {
             return Ok(Outcome::Appended(self.fate(id)));
         };
-        if open.attempt != attempt {
+        if !open.is_of(append.hold) {
             self.counts.fenced += 1;
             return Ok(Outcome::Appended(Fate::Expired));
         }
@@ -332,11 +337,11 @@ impl Ledger {
     /// Makes a group of the items that are finished.
     fn complete(&mut self, id: u64) -> Fate {
         let Some(open) = self.close(id) else { return Fate::Over };
-        let begun = open.items.iter().filter(|item| !item.segments.is_empty()).count();
         let (items, surplus): (Vec<Item>, Vec<Item>) =
             open.items.into_iter().partition(|item| item.finish.is_some());
+        self.counts.surplus +=
+            surplus.iter().filter(|item| !item.segments.is_empty()).count() as u64;
         self.dead.items.extend(surplus);
-        self.counts.surplus += begun.saturating_sub(items.len()) as u64;
         if items.len() < self.config.group_size as usize {
             self.counts.short += 1;
         }
@@ -409,7 +414,7 @@ impl Ledger {
     pub(super) fn suspend(&mut self, holds: &[Hold]) -> Outcome {
         let mut count = 0;
         for hold in holds {
-            if self.holds(*hold) && !self.suspended.contains(&hold.group) {
+            if self.holds(*hold) {
                 self.leave(hold.group);
                 count += 1;
             }
@@ -508,7 +513,7 @@ impl Ledger {
         }
     }
 
-    /// Has the complete group that was admitted first make room, where groups are used again and again.
+    /// Has the complete group of the oldest tokens make room, where groups are used again and again.
     fn retire_oldest(&mut self) {
         if self.config.order != Order::Weighted {
             return;

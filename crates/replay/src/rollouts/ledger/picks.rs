@@ -51,19 +51,125 @@ impl Slack {
     }
 }
 
+/// What is left of the lags that the groups of a batch may have together, so that their mean is no larger than it
+/// may be. A group is taken only if the youngest of the others can fill the batch: then a batch is found
+/// whenever there is one.
+struct Youth {
+    /// The sum of all lags may be as large as this.
+    most: f64,
+    sum: i64,
+    /// Groups that are still to be taken.
+    left: usize,
+    /// Lags, the smallest first, and how many groups that were not taken have them.
+    lags: Vec<(i64, usize)>,
+}
+
+impl Youth {
+    fn new(ledger: &Ledger, count: usize) -> Option<Self> {
+        let mean = ledger.config.max_mean_lag?;
+        let mut lags: Vec<(i64, usize)> = Vec::new();
+        for (age, groups) in ledger.queue.ages().rev() {
+            let lag = lag_of(ledger.target, age);
+            match lags.last_mut() {
+                Some((last, count)) if *last == lag => *count += groups,
+                _ => lags.push((lag, groups)),
+            }
+        }
+        Some(Self { most: mean * count as f64, sum: 0, left: count, lags })
+    }
+
+    /// The least that the lags of so many groups that were not taken can be together.
+    fn least(&self, mut groups: usize) -> i64 {
+        let mut sum = 0;
+        for (lag, count) in &self.lags {
+            let taken = groups.min(*count);
+            sum += lag * taken as i64;
+            groups -= taken;
+            if groups == 0 {
+                break;
+            }
+        }
+        sum
+    }
+
+    /// Whether a batch can be made at all.
+    fn is_enough(&self) -> bool {
+        self.least(self.left) as f64 <= self.most
+    }
+
+    /// Takes a group, if it may be in the batch.
+    fn take(&mut self, lag: i64) -> bool {
+        let Ok(at) = self.lags.binary_search_by_key(&lag, |(lag, _)| *lag) else { return false };
+        let Some((_, count)) = self.lags.get_mut(at) else { return false };
+        *count -= 1;
+        let left = self.left.saturating_sub(1);
+        let sum = self.sum + lag;
+        if (sum + self.least(left)) as f64 <= self.most {
+            (self.sum, self.left) = (sum, left);
+            return true;
+        }
+        if let Some((_, count)) = self.lags.get_mut(at) {
+            *count += 1;
+        }
+        false
+    }
+}
+
+/// How old a group is in a batch that updates `target`. One that is younger than that batch is not old.
+fn lag_of(target: i64, age: i64) -> i64 {
+    (target - age).max(0)
+}
+
+/// A batch of as many groups as have so many tokens, while it is made.
+struct Budget {
+    picks: Vec<u64>,
+    most: usize,
+    tokens: u64,
+    /// Whether another group would be too much.
+    is_full: bool,
+}
+
+impl Budget {
+    fn new(tokens: u64, want: &Want, most: usize) -> Self {
+        let tokens = tokens.saturating_mul(u64::from(want.ranks));
+        Self { picks: Vec::new(), most, tokens, is_full: false }
+    }
+
+    /// Takes a group, if there is room for it. Whether there may be room for more.
+    fn take(&mut self, id: u64, tokens: u64) -> bool {
+        match self.tokens.checked_sub(tokens) {
+            Some(left) => {
+                self.tokens = left;
+                self.picks.push(id);
+                self.is_full = self.picks.len() >= self.most;
+            }
+            None => self.is_full = true,
+        }
+        !self.is_full
+    }
+}
+
 impl Ledger {
     /// The groups of a batch, for each rank.
     pub(super) fn pick(&mut self, want: &Want) -> Result<Vec<Vec<u64>>, Blocked> {
+        let before = self.rng.clone();
         let picks = match (want.size, self.config.order) {
-            (Size::Groups(count), Order::Weighted) => self.draw(count as usize)?,
-            (Size::Groups(count), _) => self.pick_groups(count as usize)?,
-            (Size::Tokens(tokens), _) => self.pick_tokens(tokens, want)?,
+            (Size::Groups(count), Order::Weighted) => self.draw(count as usize),
+            (Size::Groups(count), _) => self.pick_groups(count as usize),
+            (Size::Tokens(tokens), _) => self.pick_tokens(tokens, want),
         };
-        if let Some(limiter) = &self.limiter {
-            let limited = limiter.can_sample(&self.limited(), picks.len() as u64);
-            limited.map_err(Blocked::Limiter)?;
+        let picks = picks.and_then(|picks| {
+            if let Some(limiter) = &self.limiter {
+                let limited = limiter.can_sample(&self.limited(0), picks.len() as u64);
+                limited.map_err(Blocked::Limiter)?;
+            }
+            Ok(picks)
+        });
+        if picks.is_err() {
+            // A refusal draws nothing.
+            self.rng = before;
         }
-        Ok(self.share(&picks, want))
+        Ok(self.share(&picks?, want))
     }
 
     fn too_few(&self, wanted: usize) -> Blocked {
@@ -79,54 +185,47 @@ impl Ledger {
         if self.queue.len() < count {
             return Err(self.too_few(count));
         }
-        if let Some(limiter) = &self.limiter {
-            let limited = limiter.can_sample(&self.limited(), count as u64);
-            limited.map_err(Blocked::Limiter)?;
-        }
-        let before = self.rng.clone();
-        let mut drawn = self.queue.draw(count, self.target, &mut self.rng);
+        let drawn = self.queue.draw(count, self.target, &mut self.rng);
         if drawn.len() < count {
-            // Those without a priority are never drawn; a refusal draws nothing.
-            self.rng = before;
+            // Those without a priority are never drawn.
             return Err(Blocked::TooFew { complete: drawn.len() as u64, wanted: count as u64 });
         }
-        let mean = self.config.max_mean_lag.unwrap_or(f64::INFINITY);
-        let sum: i64 = drawn.iter().map(|id| self.lag(*id)).sum();
-        if sum as f64 > mean * count as f64 {
-            // The youngest that are there instead: what is drawn at random has no bound.
-            drawn = self.youngest(count);
-            let sum: i64 = drawn.iter().map(|id| self.lag(*id)).sum();
-            if sum as f64 > mean * count as f64 {
-                self.rng = before;
-                return Err(Blocked::MeanLag);
-            }
+        if self.is_young(&drawn) {
+            return Ok(drawn);
         }
-        Ok(drawn)
+        // What is drawn at random has no bound, so it is the youngest that are there instead.
+        let youngest: Vec<u64> = self.queue.youngest().take(count).collect();
+        if self.is_young(&youngest) { Ok(youngest) } else { Err(Blocked::MeanLag) }
     }
 
-    fn youngest(&self, count: usize) -> Vec<u64> {
-        let mut ids: Vec<u64> = self.queue.up_to(i64::MAX).collect();
-        ids.reverse();
-        ids.truncate(count);
-        ids
+    /// Whether groups are as young on average as those of a batch must be.
+    fn is_young(&self, ids: &[u64]) -> bool {
+        let Some(mean) = self.config.max_mean_lag else { return true };
+        let sum: i64 = ids.iter().map(|id| self.lag(*id)).sum();
+        sum as f64 <= mean * ids.len() as f64
     }
 
     /// How old a complete group would be in the next batch.
     fn lag(&self, id: u64) -> i64 {
-        self.ready.get(&id).map_or(0, |ready| self.target - ready.group.oldest)
+        lag_of(self.target, self.age(id))
     }
 
     fn age(&self, id: u64) -> i64 {
         self.ready.get(&id).map_or(i64::MAX, |ready| ready.group.oldest)
     }
 
-    /// How many incomplete groups may have been admitted before one that is taken.
-    fn patience(&self) -> Option<usize> {
-        match self.config.order {
-            Order::Submission => Some(0),
-            Order::Window(width) => Some(width.saturating_sub(1) as usize),
-            _ => None,
+    /// The first group that may not be taken, as too many that were admitted before it are not complete.
+    fn gate(&self) -> Option<u64> {
+        let patience = match self.config.order {
+            Order::Submission => 0,
+            Order::Window(width) => width.saturating_sub(1) as usize,
+            _ => return None,
+        };
+        // Most windows are wider than what is open.
+        if patience >= self.open.len() {
+            return None;
         }
+        self.open.keys().nth(patience).copied()
     }
 
     fn pick_groups(&self, count: usize) -> Result<Vec<u64>, Blocked> {
@@ -134,7 +233,8 @@ impl Ledger {
             return Err(self.too_few(count));
         }
         let mut picks = Vec::with_capacity(count);
-        self.each_in_turn(count, |id| {
+        let youth = Youth::new(self, count);
+        self.each_in_turn(count, youth, |id| {
             picks.push(id);
             picks.len() < count
         })?;
@@ -144,49 +244,49 @@ impl Ledger {
         }
     }
 
-    /// Calls `take` with the groups as they are to go, until it says that it is enough. Of `most` groups the
-    /// mean lag is bounded.
-    fn each_in_turn(&self, most: usize, mut take: impl FnMut(u64) -> bool) -> Result<(), Blocked> {
+    /// Calls `take` with the groups as they are to go, `most` of them, until it says that it is enough.
+    fn each_in_turn(
+        &self,
+        most: usize,
+        mut youth: Option<Youth>,
+        mut take: impl FnMut(u64) -> bool,
+    ) -> Result<(), Blocked> {
+        if youth.as_ref().is_some_and(|youth| !youth.is_enough()) {
+            return Err(Blocked::MeanLag);
+        }
         let mut slack = Slack::new(self, most);
-        let mut lags_left = self.config.max_mean_lag.map(|mean| mean * most as f64);
-        let patience = self.patience();
+        let gate = self.gate();
         let mut passed_over = false;
-        // Taken before their turn, because they must be in time.
-        let mut early = HashSet::new();
+        // Those looked at, where some are taken before their turn because they must be in time.
+        let mut seen = HashSet::new();
         let mut in_order = self.queue.in_order();
         loop {
             let limit = slack.as_ref().and_then(Slack::limit);
             let found = match limit {
-                Some(limit) => {
-                    let urgent = self.queue.up_to(limit).find(|id| !early.contains(id));
-                    let Some(id) = urgent else {
-                        return Err(self.incomplete(limit));
-                    };
-                    early.insert(id);
-                    Some(id)
-                }
-                None => in_order.by_ref().find(|id| early.is_empty() || !early.contains(id)),
+                Some(limit) => match self.queue.first_up_to(limit, |id| seen.contains(id)) {
+                    // Those that would have to be in the batch are too old for its mean.
+                    None if passed_over => return Err(Blocked::MeanLag),
+                    None => return Err(self.incomplete(limit)),
+                    urgent => urgent,
+                },
+                None => in_order.by_ref().find(|id| !seen.contains(id)),
             };
             let Some(id) = found else { break };
-            if let Some(patience) = patience
-                && self.open.range(..id).nth(patience).is_some()
-            {
-                let first = self.open.first_key_value().map_or(id, |(first, _)| *first);
+            if let Some(gate) = gate.filter(|gate| *gate < id) {
+                let first = self.open.first_key_value().map_or(gate, |(first, _)| *first);
                 return Err(Blocked::Incomplete(first));
             }
-            if let Some(left) = &mut lags_left {
-                let lag = self.lag(id).max(0) as f64;
-                if lag > *left {
-                    passed_over = true;
-                    continue;
-                }
-                *left -= lag;
+            if slack.is_some() {
+                seen.insert(id);
+            }
+            if let Some(youth) = &mut youth
+                && !youth.take(self.lag(id))
+            {
+                passed_over = true;
+                continue;
             }
             if let Some(slack) = &mut slack {
                 slack.take(self.age(id));
-                if limit.is_none() {
-                    early.insert(id);
-                }
             }
             if !take(id) {
                 return Ok(());
@@ -201,36 +301,52 @@ impl Ledger {
         Blocked::Incomplete(oldest.map(|(id, _)| *id).next().unwrap_or(self.next_group))
     }
 
-    fn pick_tokens(&self, tokens: u64, want: &Want) -> Result<Vec<u64>, Blocked> {
-        let (most, ranks) = (self.config.batch_groups as usize, want.ranks as usize);
-        let total = tokens.saturating_mul(u64::from(want.ranks));
-        let mut picks = Vec::new();
-        let (mut sum, mut is_full) = (0u64, false);
-        self.each_in_turn(most, |id| {
-            let tokens = self.ready.get(&id).map_or(0, |ready| ready.group.tokens);
-            is_full = sum.saturating_add(tokens) > total;
-            if !is_full {
-                sum += tokens;
-                picks.push(id);
-                is_full = picks.len() == most;
+    /// As many groups as have at most so many tokens for each rank: no more than a batch has by number, and at
+    /// least one for each rank.
+    fn pick_tokens(&mut self, tokens: u64, want: &Want) -> Result<Vec<u64>, Blocked> {
+        let most = self.config.batch_groups as usize;
+        let mut budget = Budget::new(tokens, want, most);
+        if self.config.order == Order::Weighted {
+            let drawn = self.queue.draw(most, self.target, &mut self.rng);
+            // All there are to draw from, and no more are awaited than that.
+            drawn.iter().all(|id| budget.take(*id, self.tokens(*id)));
+        } else {
+            self.each_in_turn(most, None, |id| budget.take(id, self.tokens(id)))?;
+        }
+        if !self.is_young(&budget.picks) {
+            // The youngest first instead: their mean is the least that there is, however many they are.
+            budget = Budget::new(tokens, want, most);
+            for id in self.queue.youngest() {
+                budget.picks.push(id);
+                let is_young = self.is_young(&budget.picks);
+                budget.picks.pop();
+                if !is_young && budget.picks.len() < want.ranks as usize {
+                    return Err(Blocked::MeanLag);
+                }
+                budget.is_full |= !is_young;
+                if budget.is_full || !budget.take(id, self.tokens(id)) {
+                    break;
+                }
             }
-            !is_full
-        })?;
+        }
+        let Budget { mut picks, mut is_full, .. } = budget;
         // A rank's part may be over the budget though the sum is not.
-        while picks.len() > ranks && !self.fits(&picks, tokens, want) {
+        while picks.len() > want.ranks as usize && !self.fits(&picks, tokens, want) {
             picks.pop();
             is_full = true;
         }
-        match is_full && picks.len() >= ranks {
+        match is_full && picks.len() >= want.ranks as usize {
             true => Ok(picks),
             false => Err(self.too_few(most)),
         }
     }
 
+    fn tokens(&self, id: u64) -> u64 {
+        self.ready.get(&id).map_or(0, |ready| ready.group.tokens)
+    }
+
     fn fits(&self, picks: &[u64], tokens: u64, want: &Want) -> bool {
-        let sum = |ids: &Vec<u64>| -> u64 {
-            ids.iter().filter_map(|id| self.ready.get(id)).map(|ready| ready.group.tokens).sum()
-        };
+        let sum = |ids: &Vec<u64>| ids.iter().map(|id| self.tokens(*id)).sum::<u64>();
         self.share(picks, want).iter().all(|ids| sum(ids) <= tokens)
     }
 

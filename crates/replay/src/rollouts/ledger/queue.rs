@@ -22,7 +22,8 @@ pub(super) struct Queue {
     order: Order,
     /// The key that the order gives a group, and the group. Empty for the weighted order.
     ordered: BTreeSet<(i64, u64)>,
-    by_age: BTreeMap<i64, BTreeSet<u64>>,
+    /// The same by the version of the oldest token, within which they are in order.
+    by_age: BTreeMap<i64, BTreeSet<(i64, u64)>>,
     /// By the version of the oldest token: all in a bucket have the same lag, whatever the next batch is.
     buckets: BTreeMap<i64, Bucket>,
     len: usize,
@@ -81,18 +82,20 @@ impl Queue {
     }
 
     pub(super) fn insert(&mut self, place: &Place) {
-        self.by_age.entry(place.oldest).or_default().insert(place.id);
+        let entry = (self.key(place), place.id);
+        self.by_age.entry(place.oldest).or_default().insert(entry);
         if self.order == Order::Weighted {
             self.buckets.entry(place.oldest).or_default().insert(place.id, place.priority);
         } else {
-            self.ordered.insert((self.key(place), place.id));
+            self.ordered.insert(entry);
         }
         self.len += 1;
     }
 
     pub(super) fn remove(&mut self, place: &Place) {
+        let entry = (self.key(place), place.id);
         let Some(same) = self.by_age.get_mut(&place.oldest) else { return };
-        if !same.remove(&place.id) {
+        if !same.remove(&entry) {
             return;
         }
         if same.is_empty() {
@@ -106,7 +109,7 @@ impl Queue {
                 }
             }
         } else {
-            self.ordered.remove(&(self.key(place), place.id));
+            self.ordered.remove(&entry);
         }
         self.len -= 1;
     }
@@ -124,14 +127,36 @@ impl Queue {
         self.ordered.iter().map(|(_, id)| *id)
     }
 
+    /// All groups as they are listed by order or by weight.
+    pub(super) fn listed(&self) -> impl Iterator<Item = u64> + '_ {
+        self.in_order().chain(self.buckets.values().flat_map(|one| one.places.keys().copied()))
+    }
+
     /// Groups whose oldest token is of a version up to this one, the oldest first.
     pub(super) fn up_to(&self, version: i64) -> impl Iterator<Item = u64> + '_ {
-        self.by_age.range(..=version).flat_map(|(_, ids)| ids.iter().copied())
+        self.by_age.range(..=version).flat_map(|(_, ids)| ids.iter().map(|(_, id)| *id))
+    }
+
+    /// The first in order, but for those to `skip`, whose oldest token is of a version up to this one.
+    pub(super) fn first_up_to(&self, version: i64, skip: impl Fn(&u64) -> bool) -> Option<u64> {
+        let ages = self.by_age.range(..=version);
+        let firsts = ages.filter_map(|(_, ids)| ids.iter().find(|(_, id)| !skip(id)));
+        firsts.min().map(|(_, id)| *id)
+    }
+
+    /// The versions of the oldest tokens of groups, and how many groups have each.
+    pub(super) fn ages(&self) -> impl DoubleEndedIterator<Item = (i64, usize)> + '_ {
+        self.by_age.iter().map(|(age, ids)| (*age, ids.len()))
+    }
+
+    /// All groups, the one whose oldest token is the youngest first.
+    pub(super) fn youngest(&self) -> impl Iterator<Item = u64> + '_ {
+        self.by_age.values().rev().flat_map(|ids| ids.iter().rev().map(|(_, id)| *id))
     }
 
     /// The group of the oldest tokens.
     pub(super) fn oldest(&self) -> Option<u64> {
-        self.by_age.values().next().and_then(|ids| ids.first().copied())
+        self.by_age.values().next().and_then(|ids| ids.first()).map(|(_, id)| *id)
     }
 
     /// Draws groups by priority / (lag + 1), each at most once. Fewer, if fewer have a priority above zero.

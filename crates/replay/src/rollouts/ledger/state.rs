@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::change::{Append, Fate, Hold, MAX_RANKS, Want};
+use super::change::{Append, Fate, Hold, MAX_RANKS, MAX_VERSION, Want};
 use super::counts::{Counts, MAX_SOURCES, Source, Sources};
 use super::leases::{Batch, Part, State};
 use super::open::{Open, check_name};
@@ -93,7 +93,7 @@ struct Numbers {
 
 impl Counts {
     /// All of them, in one order.
-    fn words(&mut self) -> [&mut u64; 25] {
+    fn words(&mut self) -> [&mut u64; 26] {
         let Self {
             submitted,
             running,
@@ -112,6 +112,7 @@ impl Counts {
             overdue,
             masked_tokens,
             redelivered,
+            returned,
             acked,
             retired,
             lost,
@@ -139,6 +140,7 @@ impl Counts {
             overdue,
             masked_tokens,
             redelivered,
+            returned,
             acked,
             retired,
             lost,
@@ -213,6 +215,8 @@ impl Ready {
 impl Batch {
     fn put(&self, out: &mut impl Put) {
         out.put_i64(self.target);
+        out.put_u8(self.is_used.into());
+        out.put_u64(self.lost);
         self.want.put(out);
         out.put_u32(self.shares.len() as u32);
         for part in &self.shares {
@@ -325,7 +329,12 @@ impl Reading<'_, '_> {
     }
 
     fn version(&mut self, field: &'static str) -> Result<i64, StateError> {
-        self.number(field).map(|version| version as i64)
+        let got = self.take.u64(field)?;
+        match i64::try_from(got) {
+            // t may be ahead of V by the batches that are out.
+            Ok(version) if version <= 2 * MAX_VERSION => Ok(version),
+            _ => Err(CodecError::Value { field, got }.into()),
+        }
     }
 
     fn name(&mut self, field: &'static str) -> Result<String, StateError> {
@@ -580,6 +589,8 @@ impl Reading<'_, '_> {
 
     fn batch(&mut self, ledger: &Ledger, number: u64) -> Result<Batch, StateError> {
         let target = self.version("target of a batch")?;
+        let is_used = self.take.flag("use of a batch")?;
+        let lost = self.number("groups of a batch that are lost")?;
         let want = Want::take(&mut self.take)?;
         want.check(ledger).map_err(|refusal| wrong(format!("batch {number}: {refusal}")))?;
         let count = self.take.count("number of ranks", MAX_RANKS, 25)?;
@@ -618,7 +629,7 @@ impl Reading<'_, '_> {
         ensure(shares.iter().any(|part| part.state != State::Over), || {
             format!("batch {number} is over")
         })?;
-        Ok(Batch { target, want, shares })
+        Ok(Batch { target, want, shares, is_used, lost })
     }
 }
 

@@ -1,0 +1,198 @@
+//! A ledger with a clock that stands still until it is told otherwise; all lists are recounted after each change.
+#![allow(dead_code, reason = "each test file uses some of it")]
+
+use std::sync::Arc;
+
+use echoic_replay::Dtype;
+use echoic_replay::rollouts::item::{Finish, Group, Run, Segment};
+use echoic_replay::rollouts::ledger::{
+    Admit, Append, Balance, Blocked, Change, Fate, Hold, Lease, Ledger, Outcome, Permit, Refusal,
+    Share, Size, Want,
+};
+use echoic_replay::rollouts::{Column, Delivery, OnExpiry, OnStale, Order, RolloutConfig, Schema};
+
+/// The lease of shares, and the life of permits, in milliseconds.
+pub const LEASE: u64 = 1_000;
+pub const TTL: u64 = 100;
+
+/// Groups of one item, two of them a batch, which is one version.
+pub fn config() -> RolloutConfig {
+    let column = |name: &str, dtype| Column { name: name.into(), dtype };
+    RolloutConfig {
+        name: "t".into(),
+        schema: Schema {
+            columns: vec![column("ids", Dtype::UInt(1)), column("mask", Dtype::UInt(1))],
+            fields: vec![column("reward", Dtype::Float(4))],
+            mask: Some(1),
+        },
+        group_size: 1,
+        redundancy: 0,
+        group_deadline_ms: None,
+        min_group_size: 1,
+        batch_groups: 2,
+        batches_per_version: 1,
+        max_lag: Some(1),
+        pipeline_depth: None,
+        auto_tune: false,
+        max_running: 100,
+        max_groups: 100,
+        max_tokens: 100,
+        max_blob_bytes: 0,
+        order: Order::Ready,
+        on_stale: OnStale::Drop,
+        target_lag: None,
+        max_mean_lag: None,
+        max_uses: 1,
+        delivery: Delivery::AtLeastOnce,
+        permit_ttl_ms: TTL,
+        on_expiry: OnExpiry::Reject,
+        filter: None,
+        limiter: None,
+        seed: 7,
+    }
+}
+
+/// As [`config`], where versions pace nobody.
+pub fn unpaced() -> RolloutConfig {
+    RolloutConfig { max_lag: None, ..config() }
+}
+
+pub fn segment(version: i64, tokens: u32) -> Arc<Segment> {
+    let runs = if tokens == 0 { vec![] } else { vec![Run { version, tokens }] };
+    Arc::new(Segment { runs: runs.into(), tokens, bytes: vec![1; tokens as usize * 2] })
+}
+
+pub fn reward(reward: f32) -> Option<Arc<Finish>> {
+    Some(Arc::new(Finish { fields: reward.to_ne_bytes().to_vec(), blobs: vec![] }))
+}
+
+/// Some tokens of an item, which is then finished.
+pub fn whole(hold: Hold, item: u32, version: i64, tokens: u32) -> Append {
+    let (segment, finish) = (segment(version, tokens), reward(0.0));
+    Append { hold, item, sequence: 0, segment, finish, priority: 1.0 }
+}
+
+/// Some tokens of an item that goes on.
+pub fn part(hold: Hold, item: u32, sequence: u32, version: i64) -> Append {
+    let segment = segment(version, 1);
+    Append { hold, item, sequence, segment, finish: None, priority: 1.0 }
+}
+
+pub fn groups(count: u32) -> Want {
+    let (size, balance, lease_ms) = (Size::Groups(count), Balance::Count, Some(LEASE));
+    Want { size, rank: 0, ranks: 1, balance, lease_ms }
+}
+
+pub fn ids(share: &Share) -> Vec<u64> {
+    share.groups.iter().map(|group| group.id).collect()
+}
+
+pub fn lags(share: &Share) -> Vec<i64> {
+    share.groups.iter().map(|group| share.target - group.oldest).collect()
+}
+
+/// The version of the oldest token, recounted.
+pub fn oldest(group: &Group) -> i64 {
+    let runs = group.items.iter().flat_map(|item| item.runs());
+    runs.map(|run| run.version).min().unwrap_or(group.dispatched)
+}
+
+/// Why a change waits.
+pub fn blocked<T: std::fmt::Debug>(result: Result<T, Refusal>) -> Blocked {
+    match result {
+        Err(Refusal::Blocked(blocked)) => blocked,
+        other => panic!("expected something to wait for, got {other:?}"),
+    }
+}
+
+pub struct Table {
+    pub ledger: Ledger,
+    pub now: u64,
+}
+
+impl Table {
+    pub fn new(config: RolloutConfig) -> Self {
+        Self { ledger: Ledger::new(Arc::new(config)).expect("a ledger"), now: 0 }
+    }
+
+    pub fn apply(&mut self, change: Change) -> Result<Outcome, Refusal> {
+        let outcome = self.ledger.apply(self.now, &change);
+        if let Err(wrong) = self.ledger.recount() {
+            panic!("after {change:?}: {wrong}");
+        }
+        outcome
+    }
+
+    /// Lets time pass, and what is due happen.
+    pub fn pass(&mut self, millis: u64) {
+        self.now += millis;
+        self.apply(Change::Tick).expect("time passes");
+    }
+
+    pub fn admit(&mut self, count: u32) -> Result<Vec<Permit>, Refusal> {
+        self.admit_as(Admit { count, ..Admit::default() })
+    }
+
+    pub fn admit_as(&mut self, admit: Admit) -> Result<Vec<Permit>, Refusal> {
+        match self.apply(Change::Admit(admit))? {
+            Outcome::Admitted(permits) => Ok(permits),
+            other => panic!("admitted, got {other:?}"),
+        }
+    }
+
+    /// One group that may be made.
+    pub fn open(&mut self) -> Hold {
+        self.admit(1).expect("room")[0].hold
+    }
+
+    pub fn append(&mut self, append: Append) -> Fate {
+        match self.apply(Change::Append(append)).expect("tokens that make sense") {
+            Outcome::Appended(fate) => fate,
+            other => panic!("appended, got {other:?}"),
+        }
+    }
+
+    /// A group that is complete, of one token of a version for each item. Its number.
+    pub fn group(&mut self, version: i64) -> u64 {
+        let hold = self.open();
+        self.complete(hold, version);
+        hold.group
+    }
+
+    pub fn complete(&mut self, hold: Hold, version: i64) -> Fate {
+        let size = self.ledger.config().group_size;
+        (0..size).map(|item| self.append(whole(hold, item, version, 1))).last().expect("an item")
+    }
+
+    pub fn publish(&mut self, version: i64) {
+        self.apply(Change::Publish { version }).expect("a later version");
+    }
+
+    pub fn sample(&mut self, want: Want) -> Result<Share, Refusal> {
+        match self.apply(Change::Sample(want))? {
+            Outcome::Delivered(share) => Ok(share),
+            other => panic!("delivered, got {other:?}"),
+        }
+    }
+
+    /// So many groups in one share.
+    pub fn take(&mut self, count: u32) -> Result<Share, Refusal> {
+        self.sample(groups(count))
+    }
+
+    pub fn taken(&mut self, count: u32) -> Vec<u64> {
+        ids(&self.take(count).expect("a batch"))
+    }
+
+    pub fn ack(&mut self, lease: Lease) {
+        self.apply(Change::Ack(lease)).expect("the consumer's");
+    }
+
+    pub fn capacity(&self) -> u64 {
+        self.ledger.standing().capacity
+    }
+
+    pub fn queued(&self) -> u64 {
+        self.ledger.standing().queued
+    }
+}

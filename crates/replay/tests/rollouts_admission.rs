@@ -1,0 +1,297 @@
+//! Who may make groups, and when: permits.
+
+mod rollouts;
+
+use echoic_replay::limiter::{Parameters, Reason};
+use echoic_replay::rollouts::filter::Expression;
+use echoic_replay::rollouts::ledger::{Admit, Blocked, Change, MAX_VERSION, Refusal};
+use echoic_replay::rollouts::{ConfigError, OnExpiry, Order, RolloutConfig};
+use rollouts::{Table, blocked, config, unpaced, whole};
+
+#[test]
+fn as_many_are_admitted_as_may_run() {
+    let mut table = Table::new(RolloutConfig { max_running: 3, ..unpaced() });
+    assert_eq!(table.admit(5).expect("some").len(), 3);
+    assert_eq!(blocked(table.admit(1)), Blocked::Running(3));
+    assert_eq!(table.capacity(), 0);
+}
+
+#[test]
+fn as_many_are_admitted_as_the_bound_on_versions_allows() {
+    // (η + V + 1)·B = (1 + 0 + 1)·2.
+    let mut table = Table::new(config());
+    assert_eq!(table.admit(100).expect("some").len(), 4);
+    let ahead = Blocked::Ahead { groups: 4, most: 4, version: 0 };
+    assert_eq!(blocked(table.admit(1)), ahead);
+    table.publish(3);
+    // (1 + 3 + 1)·2 − 4.
+    assert_eq!(table.capacity(), 6);
+}
+
+#[test]
+fn accepted_groups_count_though_they_were_used_up() {
+    let mut table = Table::new(config());
+    for _ in 0..4 {
+        table.group(0);
+    }
+    let share = table.take(2).expect("a batch");
+    table.ack(share.lease);
+    assert_eq!(table.capacity(), 0);
+    table.publish(1);
+    assert_eq!(table.capacity(), 2);
+}
+
+#[test]
+fn as_many_are_admitted_as_there_is_room_for() {
+    let mut table = Table::new(RolloutConfig { max_groups: 5, ..unpaced() });
+    table.group(0);
+    assert_eq!(table.admit(100).expect("some").len(), 4);
+    assert_eq!(blocked(table.admit(1)), Blocked::Full(5));
+}
+
+#[test]
+fn groups_that_are_used_again_make_room_for_others() {
+    let weighted = RolloutConfig { order: Order::Weighted, max_uses: 0, ..unpaced() };
+    let mut table = Table::new(RolloutConfig { max_groups: 2, ..weighted });
+    let first = table.group(0);
+    let second = table.group(1);
+    table.group(2);
+    assert_eq!(table.ledger.counts().retired, 1);
+    let drawn = table.taken(2);
+    assert!(!drawn.contains(&first) && drawn.contains(&second));
+    assert_eq!(blocked(table.admit(1)), Blocked::Full(2), "all are with consumers");
+}
+
+#[test]
+fn a_pipeline_depth_paces_below_the_bound() {
+    let shallow = RolloutConfig { max_lag: Some(3), pipeline_depth: Some(1), ..config() };
+    let mut table = Table::new(shallow);
+    assert_eq!(table.capacity(), 4);
+    table.apply(Change::Deepen { depth: 2 }).expect("below the bound");
+    assert_eq!(table.capacity(), 6);
+    let refused = table.apply(Change::Deepen { depth: 4 });
+    assert!(matches!(refused, Err(Refusal::Value { what: "pipeline_depth", .. })));
+}
+
+#[test]
+fn what_is_given_up_may_be_made_again() {
+    let mut table = Table::new(config());
+    let permits = table.admit(4).expect("room");
+    let holds: Vec<_> = permits.iter().map(|permit| permit.hold).collect();
+    table.apply(Change::Fail { holds: holds[..3].to_vec() }).expect("fails");
+    assert_eq!((table.capacity(), table.ledger.counts().rejected), (3, 3));
+}
+
+#[test]
+fn what_the_filter_rejects_may_be_made_again() {
+    let filter = Some(Expression::parse("mean(reward) > 0").expect("an expression"));
+    let mut table = Table::new(RolloutConfig { filter, ..config() });
+    table.group(0);
+    assert_eq!((table.capacity(), table.ledger.counts().filtered), (4, 1));
+}
+
+#[test]
+fn what_is_discarded_may_be_made_again() {
+    let mut table = Table::new(config());
+    let groups = vec![table.group(0), table.group(0), 77];
+    table.apply(Change::Discard { groups }).expect("discards");
+    let counts = table.ledger.counts();
+    assert_eq!((table.capacity(), counts.filtered, counts.discarded), (4, 2, 2));
+}
+
+#[test]
+fn k_groups_that_are_dropped_are_k_permits() {
+    let mut table = Table::new(config());
+    for _ in 0..4 {
+        table.group(0);
+    }
+    table.publish(2);
+    // All four are older than 2 − η, so (1 + 2 + 1)·2 − 0 may be made.
+    assert_eq!((table.capacity(), table.ledger.counts().stale), (8, 4));
+}
+
+#[test]
+fn nothing_is_admitted_that_would_be_too_old_for_the_next_batch() {
+    let mut table = Table::new(config());
+    for _ in 0..4 {
+        table.group(0);
+    }
+    // Half a version's groups make a batch here, and yet it counts as one.
+    table.taken(1);
+    table.taken(1);
+    assert_eq!(table.ledger.standing().target, 2);
+    // The two others were dropped; what is made at version 0 now would be dropped as well.
+    assert_eq!(table.ledger.counts().stale, 2);
+    assert_eq!(table.capacity(), 0);
+    table.publish(1);
+    assert_eq!(table.capacity(), 4);
+}
+
+#[test]
+fn restored_groups_count_as_made_for_later_versions() {
+    let mut table = Table::new(config());
+    for version in 0..3 {
+        for _ in 0..if version == 0 { 4 } else { 2 } {
+            table.group(version);
+        }
+        let share = table.take(2).expect("a batch");
+        table.ack(share.lease);
+        table.publish(version + 1);
+    }
+    // At 3 there are 2 unconsumed, 6 used up.
+    assert_eq!((table.queued(), table.capacity()), (2, 2));
+    table.apply(Change::Restore { version: 3 }).expect("restores");
+    assert_eq!(table.capacity(), 2, "(1 + 3 + 1)·2 − (3·2 + 2)");
+    table.apply(Change::Restore { version: 1 }).expect("restores");
+    assert_eq!(table.capacity(), 2, "(1 + 1 + 1)·2 − (1·2 + 2)");
+    table.apply(Change::Restore { version: 3 }).expect("restores");
+    assert_eq!(table.capacity(), 2);
+}
+
+#[test]
+fn restored_groups_that_were_of_use_are_among_those_used_up() {
+    let weighted = RolloutConfig { order: Order::Weighted, max_uses: 0, ..config() };
+    let mut table = Table::new(weighted);
+    table.group(0);
+    table.group(0);
+    let share = table.take(2).expect("a batch");
+    table.ack(share.lease);
+    table.publish(1);
+    assert_eq!(table.capacity(), 4);
+    table.apply(Change::Restore { version: 1 }).expect("restores");
+    assert_eq!(table.capacity(), 4);
+}
+
+#[test]
+fn a_restored_learner_gets_what_was_with_consumers() {
+    let mut table = Table::new(config());
+    let groups = [table.group(0), table.group(0)];
+    let lost = table.take(2).expect("a batch");
+    table.apply(Change::Restore { version: 0 }).expect("restores");
+    assert!(matches!(table.apply(Change::Ack(lost.lease)), Err(Refusal::Fenced { .. })));
+    assert_eq!(table.taken(2), groups);
+}
+
+#[test]
+fn a_permit_ends_when_nothing_is_heard_for_its_time() {
+    let mut table = Table::new(config());
+    let hold = table.open();
+    table.pass(rollouts::TTL - 1);
+    assert_eq!(table.ledger.counts().running, 1);
+    table.pass(1);
+    let counts = table.ledger.counts();
+    assert_eq!((counts.running, counts.rejected, counts.expired), (0, 1, 1));
+    assert_eq!(table.complete(hold, 0), echoic_replay::rollouts::ledger::Fate::Expired);
+}
+
+#[test]
+fn a_permit_stands_while_its_producer_lives() {
+    let mut table = Table::new(config());
+    let hold = table.open();
+    for _ in 0..5 {
+        table.pass(rollouts::TTL - 1);
+        table.apply(Change::Renew { holds: vec![hold] }).expect("renews");
+    }
+    table.pass(rollouts::TTL - 1);
+    assert_eq!(table.ledger.counts().running, 1);
+    table.pass(1);
+    assert_eq!(table.ledger.counts().running, 0);
+}
+
+#[test]
+fn tokens_are_a_sign_of_life() {
+    let mut table = Table::new(config());
+    let hold = table.open();
+    table.pass(rollouts::TTL - 1);
+    table.append(rollouts::part(hold, 0, 0, 0));
+    table.pass(rollouts::TTL - 1);
+    assert_eq!(table.ledger.counts().running, 1);
+}
+
+#[test]
+fn a_key_that_runs_is_the_same_group_for_all() {
+    let mut table = Table::new(RolloutConfig { max_running: 1, ..config() });
+    let admit = |source: &str| Admit {
+        count: 1,
+        key: "prompt".into(),
+        source: source.into(),
+        ..Admit::default()
+    };
+    let one = table.admit_as(admit("a")).expect("room");
+    let other = table.admit_as(admit("b")).expect("it runs already");
+    assert_eq!(one, other);
+    assert_eq!(table.ledger.counts().submitted, 1);
+    table.complete(one[0].hold, 0);
+    assert_ne!(table.admit_as(admit("b")).expect("room")[0].hold, one[0].hold);
+}
+
+#[test]
+fn a_producer_is_counted_under_its_name() {
+    let mut table = Table::new(RolloutConfig { on_expiry: OnExpiry::Suspend, ..config() });
+    let admit = Admit { count: 2, source: "a".into(), ..Admit::default() };
+    let permits = table.admit_as(admit).expect("room");
+    table.append(whole(permits[0].hold, 0, 0, 5));
+    table.pass(rollouts::TTL);
+    let resume = Change::Resume { source: "b".into(), ttl_ms: None };
+    table.apply(resume).expect("one was left");
+    let sources = table.ledger.sources();
+    let told: Vec<_> = sources
+        .iter()
+        .map(|one| (one.name.as_str(), one.submitted, one.accepted, one.running, one.tokens))
+        .collect();
+    assert_eq!(told, [("a", 1, 1, 0, 5), ("b", 1, 0, 1, 0)]);
+}
+
+#[test]
+fn a_ratio_holds_producers_back() {
+    let limiter = Parameters { min_size: 1, samples_per_insert: 1.0, min_diff: 0.0, max_diff: 3.0 };
+    let mut table = Table::new(RolloutConfig { limiter: Some(limiter), ..unpaced() });
+    assert_eq!(table.admit(10).expect("some").len(), 3);
+    assert_eq!(blocked(table.admit(1)), Blocked::Limiter(Reason::Ratio));
+}
+
+#[test]
+fn nothing_is_admitted_while_paused() {
+    let mut table = Table::new(config());
+    table.ledger.pause(true);
+    assert_eq!(blocked(table.admit(1)), Blocked::Paused);
+    table.ledger.pause(false);
+    assert_eq!(table.capacity(), 4);
+}
+
+#[test]
+fn a_table_that_is_too_small_is_refused_with_the_arithmetic() {
+    let small = RolloutConfig { max_lag: Some(2), max_groups: 5, ..config() };
+    let Err(error) = small.check() else { panic!("5 < 2·(2 + 1)") };
+    assert!(matches!(error, ConfigError::TooSmall { needed: 6, .. }));
+    assert!(error.to_string().contains("2 × 1 × (2 + 1) = 6"), "{error}");
+    assert!(RolloutConfig { max_groups: 6, ..small }.check().is_ok());
+}
+
+#[test]
+fn a_limiter_that_lets_no_batch_go_is_refused() {
+    let with = |min_size, max_diff| {
+        let limiter = Parameters { min_size, samples_per_insert: 1.0, min_diff: 0.0, max_diff };
+        RolloutConfig { limiter: Some(limiter), ..config() }.check()
+    };
+    assert!(matches!(with(1, 1.0), Err(ConfigError::Limiter(_))), "batches of 2 from 1");
+    assert!(matches!(with(5, 100.0), Err(ConfigError::Together(_))), "4 are ever admitted");
+    assert!(with(4, 100.0).is_ok());
+}
+
+#[test]
+fn versions_that_can_not_be_counted_with_are_refused() {
+    let mut table = Table::new(config());
+    for version in [-1, MAX_VERSION + 1, i64::MAX] {
+        let refused = |result| matches!(result, Err(Refusal::Value { .. }));
+        assert!(refused(table.apply(Change::Publish { version })));
+        assert!(refused(table.apply(Change::Restore { version })));
+        let admit = Admit { count: 1, version: Some(version), ..Admit::default() };
+        assert!(refused(table.apply(Change::Admit(admit))));
+        let hold = table.open();
+        assert!(refused(table.apply(Change::Append(whole(hold, 0, version, 1)))));
+        table.apply(Change::Fail { holds: vec![hold] }).expect("fails");
+    }
+    table.apply(Change::Restore { version: MAX_VERSION }).expect("the last one");
+    assert_eq!(table.capacity(), 4);
+}

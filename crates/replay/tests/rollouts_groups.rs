@@ -1,0 +1,248 @@
+//! Groups while they are made: items, deadlines, those that are left.
+
+mod rollouts;
+
+use echoic_replay::rollouts::item::Item;
+use echoic_replay::rollouts::ledger::{Change, Fate, Hold, Outcome, Permit, Refusal};
+use echoic_replay::rollouts::{OnExpiry, OnStale, RolloutConfig};
+use rollouts::{Table, config, part, reward, segment, unpaced, whole};
+
+fn resume(table: &mut Table) -> (Permit, Vec<Item>) {
+    match table.apply(Change::Resume { source: "other".into(), ttl_ms: None }) {
+        Ok(Outcome::Resumed(permit, items)) => (permit, items),
+        other => panic!("resumed, got {other:?}"),
+    }
+}
+
+fn suspend(table: &mut Table, hold: Hold) -> Outcome {
+    table.apply(Change::Suspend { holds: vec![hold] }).expect("suspends")
+}
+
+#[test]
+fn items_come_in_any_order() {
+    let mut table = Table::new(RolloutConfig { group_size: 3, ..config() });
+    let hold = table.open();
+    assert_eq!(table.append(whole(hold, 2, 0, 3)), Fate::Running);
+    assert_eq!(table.append(whole(hold, 0, 0, 1)), Fate::Running);
+    assert_eq!(table.append(whole(hold, 1, 0, 2)), Fate::Complete);
+    let share = table.sample(rollouts::groups(1)).expect("a batch");
+    let lengths: Vec<_> =
+        share.groups[0].items.iter().map(|one| (one.index, one.tokens())).collect();
+    assert_eq!(lengths, [(0, 1), (1, 2), (2, 3)]);
+}
+
+#[test]
+fn the_first_n_of_more_make_a_group() {
+    let redundant = RolloutConfig { group_size: 2, redundancy: 2, ..config() };
+    let mut table = Table::new(redundant);
+    let hold = table.open();
+    table.append(part(hold, 0, 0, 0));
+    assert_eq!(table.append(whole(hold, 3, 0, 1)), Fate::Running);
+    assert_eq!(table.append(whole(hold, 1, 0, 1)), Fate::Complete);
+    assert_eq!(table.append(whole(hold, 2, 0, 1)), Fate::Complete, "it is not needed");
+    assert_eq!(table.ledger.counts().surplus, 1);
+    let share = table.take(1).expect("a batch");
+    let indices: Vec<_> = share.groups[0].items.iter().map(|item| item.index).collect();
+    assert_eq!(indices, [1, 3]);
+}
+
+#[test]
+fn an_item_that_no_group_has_is_refused() {
+    let mut table = Table::new(RolloutConfig { group_size: 2, redundancy: 1, ..config() });
+    let hold = table.open();
+    let refused = table.apply(Change::Append(whole(hold, 3, 0, 1)));
+    assert!(matches!(refused, Err(Refusal::Value { what: "item", .. })), "{refused:?}");
+    let unknown = Hold { group: 9, attempt: 0 };
+    let refused = table.apply(Change::Append(whole(unknown, 0, 0, 1)));
+    assert_eq!(refused, Err(Refusal::Unknown(9)));
+}
+
+#[test]
+fn at_its_deadline_a_group_is_complete_with_what_it_has() {
+    let hurried =
+        RolloutConfig { group_size: 3, min_group_size: 2, group_deadline_ms: Some(50), ..config() };
+    let mut table = Table::new(hurried);
+    let (enough, late) = (table.open(), table.open());
+    table.append(whole(enough, 0, 0, 1));
+    table.append(whole(enough, 2, 0, 1));
+    table.append(part(enough, 1, 0, 0));
+    table.append(whole(late, 0, 0, 1));
+    table.pass(49);
+    assert_eq!(table.queued(), 0);
+    table.pass(1);
+    let counts = table.ledger.counts();
+    assert_eq!((table.queued(), counts.short, counts.late, counts.rejected), (1, 1, 1, 1));
+    assert_eq!(table.append(whole(late, 1, 0, 1)), Fate::Rejected);
+    assert_eq!(table.take(1).expect("a batch").groups[0].items.len(), 2);
+}
+
+#[test]
+fn a_deadline_stands_for_a_group_that_was_left() {
+    let hurried = RolloutConfig { group_deadline_ms: Some(50), ..config() };
+    let mut table = Table::new(hurried);
+    let hold = table.open();
+    suspend(&mut table, hold);
+    table.pass(50);
+    assert_eq!((table.ledger.counts().late, table.ledger.standing().suspended), (1, 0));
+}
+
+#[test]
+fn a_segment_that_comes_twice_is_taken_once() {
+    let mut table = Table::new(config());
+    let hold = table.open();
+    assert_eq!(table.append(part(hold, 0, 0, 0)), Fate::Running);
+    assert_eq!(table.append(part(hold, 0, 0, 0)), Fate::Running);
+    let mut last = whole(hold, 0, 0, 1);
+    last.sequence = 1;
+    assert_eq!(table.append(last.clone()), Fate::Complete);
+    assert_eq!(table.append(last), Fate::Complete, "the group is told of, whatever comes");
+    let counts = table.ledger.counts();
+    assert_eq!((counts.tokens, counts.duplicates), (2, 1));
+}
+
+#[test]
+fn an_end_without_tokens_that_comes_twice_is_taken_once() {
+    let mut table = Table::new(RolloutConfig { group_size: 2, ..config() });
+    let hold = table.open();
+    table.append(part(hold, 0, 0, 0));
+    let mut end = whole(hold, 0, 0, 0);
+    end.sequence = 1;
+    assert_eq!(table.append(end.clone()), Fate::Running);
+    assert_eq!(table.append(end), Fate::Running);
+    assert_eq!(table.ledger.counts().duplicates, 1);
+    let mut more = part(hold, 0, 1, 0);
+    more.segment = segment(0, 1);
+    let refused = table.apply(Change::Append(more));
+    assert!(matches!(refused, Err(Refusal::Value { what: "item to append to", .. })));
+}
+
+#[test]
+fn a_segment_that_is_missing_is_asked_for() {
+    let mut table = Table::new(config());
+    let hold = table.open();
+    let refused = table.apply(Change::Append(part(hold, 0, 1, 0)));
+    assert!(matches!(refused, Err(Refusal::Value { what: "number of a segment", .. })));
+}
+
+#[test]
+fn an_item_is_extended_by_another_version_and_producer() {
+    let mut table = Table::new(config());
+    let hold = table.open();
+    table.append(part(hold, 0, 0, 0));
+    suspend(&mut table, hold);
+    table.publish(1);
+    let (permit, items) = resume(&mut table);
+    assert_eq!((items.len(), items[0].tokens()), (1, 1));
+    let mut rest = whole(permit.hold, 0, 1, 2);
+    rest.sequence = 1;
+    assert_eq!(table.append(rest), Fate::Complete);
+    let share = table.take(1).expect("a batch");
+    let group = &share.groups[0];
+    assert_eq!((group.oldest, group.newest, group.dispatched, group.tokens), (0, 1, 0, 3));
+    assert_eq!((group.admitted, group.completed), (0, 1));
+}
+
+#[test]
+fn a_producer_that_left_a_group_is_told_so() {
+    let mut table = Table::new(RolloutConfig { on_expiry: OnExpiry::Suspend, ..config() });
+    let hold = table.open();
+    table.pass(rollouts::TTL);
+    assert_eq!(table.ledger.standing().suspended, 1);
+    let (permit, _) = resume(&mut table);
+    assert_eq!(permit.hold, Hold { group: hold.group, attempt: 1 });
+    assert_eq!(table.complete(hold, 0), Fate::Expired);
+    let nothing = Ok(Outcome::Count(0));
+    assert_eq!(table.apply(Change::Fail { holds: vec![hold] }), nothing);
+    assert_eq!(table.apply(Change::Renew { holds: vec![hold] }), nothing);
+    assert_eq!(table.ledger.counts().fenced, 1);
+    assert_eq!(table.complete(permit.hold, 0), Fate::Complete);
+}
+
+#[test]
+fn nobody_has_a_group_that_was_left_though_they_guess_its_next_hold() {
+    let mut table = Table::new(config());
+    let hold = table.open();
+    suspend(&mut table, hold);
+    let guess = Hold { attempt: hold.attempt + 1, ..hold };
+    assert_eq!(table.append(part(guess, 0, 0, 0)), Fate::Expired);
+    assert_eq!(table.apply(Change::Fail { holds: vec![guess] }), Ok(Outcome::Count(0)));
+    assert_eq!(suspend(&mut table, guess), Outcome::Count(0));
+    assert_eq!(table.ledger.standing().suspended, 1);
+}
+
+#[test]
+fn the_group_that_was_admitted_first_is_resumed_first() {
+    let mut table = Table::new(config());
+    let holds = [table.open(), table.open()];
+    suspend(&mut table, holds[1]);
+    suspend(&mut table, holds[0]);
+    assert_eq!(resume(&mut table).0.hold.group, holds[0].group);
+    assert_eq!(resume(&mut table).0.hold.group, holds[1].group);
+    let none = table.apply(Change::Resume { source: String::new(), ttl_ms: None });
+    assert!(none.is_err());
+}
+
+#[test]
+fn a_group_that_is_too_old_is_given_up_while_it_is_made() {
+    let mut table = Table::new(config());
+    let (begun, fresh) = (table.open(), table.open());
+    table.append(part(begun, 0, 0, 0));
+    table.publish(2);
+    assert_eq!(table.append(part(begun, 0, 1, 2)), Fate::Stale);
+    assert_eq!(table.append(part(fresh, 0, 0, 0)), Fate::Stale, "it begins too old");
+    let counts = table.ledger.counts();
+    assert_eq!((counts.stale, counts.rejected, counts.running), (2, 2, 0));
+}
+
+#[test]
+fn a_group_that_is_too_old_is_kept_where_it_should_be() {
+    let mut table = Table::new(RolloutConfig { on_stale: OnStale::Keep, ..config() });
+    let hold = table.open();
+    table.append(part(hold, 0, 0, 0));
+    table.publish(2);
+    let mut rest = whole(hold, 0, 2, 1);
+    rest.sequence = 1;
+    assert_eq!(table.append(rest), Fate::Complete);
+}
+
+#[test]
+fn what_does_not_fit_the_schema_is_refused() {
+    let mut table = Table::new(unpaced());
+    let hold = table.open();
+    let good = whole(hold, 0, 0, 2);
+    let mut bytes = good.clone();
+    let mut short = (*bytes.segment).clone();
+    short.bytes.pop();
+    bytes.segment = short.into();
+    let mut runs = good.clone();
+    let mut told = (*runs.segment).clone();
+    told.runs[0].tokens = 1;
+    runs.segment = told.into();
+    let mut fields = good.clone();
+    fields.finish = reward(0.0).map(|finish| {
+        let mut finish = (*finish).clone();
+        finish.fields.pop();
+        finish.into()
+    });
+    let mut priority = good.clone();
+    priority.priority = f64::NAN;
+    let long = whole(hold, 0, 0, 101);
+    for wrong in [bytes, runs, fields, priority, long] {
+        let refused = table.apply(Change::Append(wrong));
+        assert!(matches!(refused, Err(Refusal::Value { .. })), "{refused:?}");
+    }
+    assert_eq!(table.append(good), Fate::Complete);
+}
+
+#[test]
+fn what_is_over_is_told() {
+    let mut table = Table::new(config());
+    let hold = table.open();
+    table.complete(hold, 0);
+    let other = table.group(0);
+    let share = table.take(2).expect("a batch");
+    assert_eq!(rollouts::ids(&share), [hold.group, other]);
+    assert_eq!(table.complete(hold, 0), Fate::Complete);
+    table.ack(share.lease);
+    assert_eq!(table.complete(hold, 0), Fate::Over);
+}

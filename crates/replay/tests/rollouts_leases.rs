@@ -1,0 +1,268 @@
+//! Batches that are out: leases, ranks, what comes back.
+
+mod rollouts;
+
+use std::collections::HashSet;
+
+use echoic_replay::rollouts::ledger::{
+    Balance, Blocked, Change, Lease, Outcome, Refusal, Share, Want,
+};
+use echoic_replay::rollouts::{Delivery, RolloutConfig};
+use rollouts::{LEASE, Table, blocked, config, groups, ids, unpaced, whole};
+
+fn rank(count: u32, rank: u32, ranks: u32) -> Want {
+    Want { rank, ranks, ..groups(count) }
+}
+
+fn two() -> Table {
+    let mut table = Table::new(config());
+    table.group(0);
+    table.group(0);
+    table
+}
+
+fn fenced(result: Result<Outcome, Refusal>) -> bool {
+    matches!(result, Err(Refusal::Fenced { .. }))
+}
+
+#[test]
+fn what_is_acked_is_gone() {
+    let mut table = two();
+    let share = table.take(2).expect("a batch");
+    assert_eq!(table.apply(Change::Ack(share.lease)), Ok(Outcome::Count(2)));
+    let standing = table.ledger.standing();
+    assert_eq!((standing.queued, standing.out, table.ledger.counts().acked), (0, 0, 2));
+    assert!(fenced(table.apply(Change::Ack(share.lease))));
+}
+
+#[test]
+fn without_a_lease_a_share_is_used_up_at_once() {
+    let mut table = two();
+    let share = table.sample(Want { lease_ms: None, ..groups(2) }).expect("a batch");
+    assert_eq!(table.ledger.counts().acked, 2);
+    assert!(fenced(table.apply(Change::Ack(share.lease))));
+}
+
+#[test]
+fn a_share_that_is_given_back_is_delivered_again() {
+    let mut table = two();
+    let first = table.take(2).expect("a batch");
+    table.apply(Change::Nack(first.lease)).expect("given back");
+    let second = table.take(2).expect("the same batch");
+    assert_eq!((ids(&second), second.target), (ids(&first), first.target));
+    assert_eq!(second.lease, Lease { attempt: 2, ..first.lease });
+    assert_eq!(table.ledger.counts().redelivered, 1);
+}
+
+#[test]
+fn a_share_is_delivered_again_when_its_lease_is_over() {
+    let mut table = two();
+    let first = table.take(2).expect("a batch");
+    table.pass(LEASE - 1);
+    assert!(table.take(2).is_err());
+    table.pass(1);
+    let second = table.take(2).expect("the same batch");
+    assert_eq!(ids(&second), ids(&first));
+    assert!(fenced(table.apply(Change::Ack(first.lease))), "a late ack is refused");
+    assert!(fenced(table.apply(Change::Nack(first.lease))));
+    assert!(fenced(table.apply(Change::Extend { lease: first.lease, lease_ms: 1 })));
+    table.ack(second.lease);
+    assert_eq!(table.ledger.counts().expired_leases, 1);
+}
+
+#[test]
+fn a_late_ack_is_refused_though_nobody_has_the_share_yet() {
+    let mut table = two();
+    let share = table.take(2).expect("a batch");
+    table.pass(LEASE);
+    assert!(fenced(table.apply(Change::Ack(share.lease))));
+    assert_eq!(table.taken(2), ids(&share));
+}
+
+#[test]
+fn a_lease_is_extended_from_now_on() {
+    let mut table = two();
+    let share = table.take(2).expect("a batch");
+    table.pass(LEASE - 1);
+    table.apply(Change::Extend { lease: share.lease, lease_ms: LEASE }).expect("extended");
+    table.pass(LEASE - 1);
+    assert_eq!(table.ledger.counts().expired_leases, 0);
+    table.pass(1);
+    assert_eq!(table.ledger.counts().expired_leases, 1);
+}
+
+#[test]
+fn a_batch_that_never_was_is_a_mistake() {
+    let mut table = two();
+    for batch in [0, 1, 99] {
+        let lease = Lease { batch, rank: 0, attempt: 1 };
+        assert!(matches!(table.apply(Change::Ack(lease)), Err(Refusal::Value { .. })));
+    }
+}
+
+#[test]
+fn at_most_once_delivers_nothing_again() {
+    let once = RolloutConfig { delivery: Delivery::AtMostOnce, ..config() };
+    let mut table = Table::new(once);
+    for _ in 0..4 {
+        table.group(0);
+    }
+    let given_back = table.take(2).expect("a batch");
+    table.apply(Change::Nack(given_back.lease)).expect("given back");
+    table.apply(Change::Restore { version: 0 }).expect("restores");
+    let forgotten = table.take(2).expect("a batch");
+    table.apply(Change::Restore { version: 0 }).expect("restores");
+    assert_eq!(table.ledger.counts().lost, 4);
+    assert!(table.take(1).is_err());
+    assert!(HashSet::from([0, 1]) == HashSet::from_iter(ids(&given_back)));
+    assert_eq!(ids(&forgotten), [2, 3]);
+}
+
+#[test]
+fn a_learner_that_lost_a_batch_gets_another_one_for_the_same_step() {
+    let once = RolloutConfig { delivery: Delivery::AtMostOnce, max_lag: Some(0), ..config() };
+    let mut table = Table::new(once);
+    for _ in 0..3 {
+        table.group(0);
+        table.group(0);
+        let share = table.take(2).expect("a batch");
+        assert_eq!(share.target, 0);
+        table.pass(LEASE);
+        assert_eq!(table.capacity(), 2);
+    }
+}
+
+#[test]
+fn a_batch_of_which_a_rank_had_its_share_is_a_step() {
+    let once = RolloutConfig { delivery: Delivery::AtMostOnce, ..config() };
+    let mut table = Table::new(once);
+    table.group(0);
+    table.group(0);
+    let share = table.sample(rank(2, 0, 2)).expect("a share");
+    table.sample(rank(2, 1, 2)).expect("a share");
+    table.ack(share.lease);
+    table.pass(LEASE);
+    assert_eq!((table.ledger.standing().target, table.capacity()), (1, 2));
+}
+
+#[test]
+fn groups_are_queued_again_when_the_learner_has_gone_on() {
+    let mut table = two();
+    let share = table.take(2).expect("a batch");
+    table.publish(1);
+    assert_eq!(blocked(table.take(2)), Blocked::TooFew { complete: 0, wanted: 2 });
+    table.pass(LEASE);
+    let again = table.take(2).expect("another batch");
+    assert_eq!((ids(&again), again.target), (ids(&share), 1));
+    assert_eq!((again.lease.batch, again.lease.attempt), (2, 1));
+    assert_eq!(table.ledger.counts().returned, 2);
+}
+
+#[test]
+fn groups_that_come_back_too_old_are_dropped() {
+    let mut table = two();
+    let share = table.take(2).expect("a batch");
+    table.publish(2);
+    table.apply(Change::Nack(share.lease)).expect("given back");
+    let counts = table.ledger.counts();
+    assert_eq!((counts.stale, counts.filtered, counts.accepted), (2, 2, 0));
+}
+
+#[test]
+fn a_share_that_waits_for_its_rank_ends_when_the_learner_has_gone_on() {
+    let mut table = two();
+    let share = table.sample(rank(2, 0, 2)).expect("a share");
+    table.publish(1);
+    assert_eq!(table.queued(), 1, "the other rank's");
+    table.ack(share.lease);
+}
+
+fn shares(table: &mut Table, count: u32, ranks: u32, balance: Balance) -> Vec<Share> {
+    let want = |at| Want { balance, ..rank(count, at, ranks) };
+    (0..ranks).map(|at| table.sample(want(at)).expect("a share")).collect()
+}
+
+#[test]
+fn ranks_get_disjoint_shares_of_equal_counts() {
+    for balance in [Balance::Count, Balance::Tokens, Balance::Squares] {
+        let mut table = Table::new(unpaced());
+        for length in 1..=12 {
+            let hold = table.open();
+            table.append(whole(hold, 0, 0, length));
+        }
+        let shares = shares(&mut table, 12, 4, balance);
+        assert!(shares.iter().all(|share| share.lease.batch == 1 && share.groups.len() == 3));
+        let all: HashSet<u64> = shares.iter().flat_map(ids).collect();
+        assert_eq!(all.len(), 12);
+    }
+}
+
+#[test]
+fn balance_makes_the_sums_of_ranks_alike() {
+    let of = |balance| {
+        let mut table = Table::new(unpaced());
+        for length in [90, 10, 80, 20, 70, 30, 60, 40] {
+            let hold = table.open();
+            table.append(whole(hold, 0, 0, length));
+        }
+        let shares = shares(&mut table, 8, 2, balance);
+        let sum = |share: &Share| share.groups.iter().map(|group| group.tokens).sum::<u64>();
+        let squares =
+            |share: &Share| share.groups.iter().map(|group| group.tokens.pow(2)).sum::<u64>();
+        (
+            sum(&shares[0]).abs_diff(sum(&shares[1])),
+            squares(&shares[0]).abs_diff(squares(&shares[1])),
+        )
+    };
+    assert_eq!(of(Balance::Count).0, 200);
+    assert_eq!(of(Balance::Tokens).0, 0);
+    assert!(of(Balance::Squares).1 <= 2_000);
+}
+
+#[test]
+fn a_rank_that_died_finds_its_share_as_it_was() {
+    let mut table = Table::new(unpaced());
+    for length in [9, 8, 7, 6, 5, 4] {
+        let hold = table.open();
+        table.append(whole(hold, 0, 0, length));
+    }
+    let before = shares(&mut table, 6, 3, Balance::Tokens);
+    table.apply(Change::Nack(before[1].lease)).expect("given back");
+    let want = Want { balance: Balance::Tokens, ..rank(6, 1, 3) };
+    let again = table.sample(want).expect("a share");
+    assert_eq!((ids(&again), again.lease.attempt), (ids(&before[1]), 2));
+    table.ack(before[0].lease);
+    table.ack(before[2].lease);
+    table.ack(again.lease);
+}
+
+#[test]
+fn a_rank_that_is_ahead_makes_batches_that_the_others_find() {
+    let mut table = Table::new(unpaced());
+    for _ in 0..8 {
+        table.group(0);
+    }
+    let ahead: Vec<Share> = (0..2).map(|_| table.sample(rank(4, 0, 2)).expect("one")).collect();
+    let behind: Vec<Share> = (0..2).map(|_| table.sample(rank(4, 1, 2)).expect("one")).collect();
+    let batches = |shares: &[Share]| shares.iter().map(|one| one.lease.batch).collect::<Vec<_>>();
+    assert_eq!((batches(&ahead), batches(&behind)), (vec![1, 2], vec![1, 2]));
+}
+
+#[test]
+fn wants_that_make_no_sense_are_refused() {
+    let mut table = two();
+    let lease = |lease_ms| Want { lease_ms, ..groups(2) };
+    let wrong = [
+        groups(0),
+        groups(5),
+        rank(2, 0, 0),
+        rank(2, 2, 2),
+        rank(3, 0, 2),
+        lease(Some(0)),
+        lease(Some(u64::MAX)),
+    ];
+    for want in wrong {
+        let refused = table.sample(want);
+        assert!(matches!(refused, Err(Refusal::Value { .. })), "{want:?}: {refused:?}");
+    }
+}

@@ -1,0 +1,429 @@
+//! Which groups make a batch: order, age, size, weight.
+
+mod rollouts;
+
+use std::collections::HashMap;
+
+use echoic_replay::limiter::{Parameters, Reason};
+use echoic_replay::rollouts::ledger::{Balance, Blocked, Change, Outcome, Refusal, Size, Want};
+use echoic_replay::rollouts::{OnStale, Order, RolloutConfig};
+use rollouts::{Table, blocked, config, groups, lags, unpaced, whole};
+
+/// A table of this order with groups of versions 2, 0, 1, complete in the order 1, 2, 0.
+fn ordered(order: Order) -> Table {
+    let mut table = Table::new(RolloutConfig { order, max_lag: Some(9), ..config() });
+    let holds = [table.open(), table.open(), table.open()];
+    table.complete(holds[1], 0);
+    table.complete(holds[2], 1);
+    table.complete(holds[0], 2);
+    table
+}
+
+#[test]
+fn ready_first_takes_what_was_complete_first() {
+    assert_eq!(ordered(Order::Ready).taken(3), [1, 2, 0]);
+}
+
+#[test]
+fn submission_takes_what_was_admitted_first() {
+    assert_eq!(ordered(Order::Submission).taken(3), [0, 1, 2]);
+}
+
+#[test]
+fn freshest_takes_the_youngest_version() {
+    assert_eq!(ordered(Order::Freshest).taken(3), [0, 2, 1]);
+}
+
+#[test]
+fn oldest_takes_the_oldest_version() {
+    assert_eq!(ordered(Order::Oldest).taken(3), [1, 2, 0]);
+}
+
+#[test]
+fn submission_waits_for_what_was_admitted_first() {
+    let mut table = Table::new(RolloutConfig { order: Order::Submission, ..config() });
+    let first = table.open();
+    table.group(0);
+    table.group(0);
+    assert_eq!(blocked(table.take(1)), Blocked::Incomplete(first.group));
+    table.apply(Change::Fail { holds: vec![first] }).expect("fails");
+    assert_eq!(table.taken(2), [1, 2]);
+}
+
+#[test]
+fn a_window_passes_over_fewer_than_its_width() {
+    let mut table =
+        Table::new(RolloutConfig { order: Order::Window(3), max_lag: Some(9), ..config() });
+    let open = [table.open(), table.open()];
+    let third = table.group(0);
+    let late = table.open();
+    let beyond = table.group(0);
+    assert_eq!(table.taken(1), [third]);
+    // Three that were admitted before are not complete.
+    assert_eq!(blocked(table.take(1)), Blocked::Incomplete(open[0].group));
+    table.complete(late, 0);
+    assert_eq!(table.taken(2), [late.group, beyond]);
+}
+
+#[test]
+fn drop_lets_go_of_what_would_be_too_old() {
+    let mut table = Table::new(config());
+    for version in [0, 0, 1, 1] {
+        table.group(version);
+    }
+    table.publish(2);
+    assert_eq!(table.taken(2), [2, 3]);
+    assert_eq!(table.ledger.counts().stale, 2);
+}
+
+#[test]
+fn each_batch_is_a_step_of_the_learner() {
+    let mut table = Table::new(RolloutConfig { max_lag: Some(2), ..config() });
+    for _ in 0..6 {
+        table.group(0);
+    }
+    let targets: Vec<_> = (0..3).map(|_| table.take(2).expect("a batch").target).collect();
+    assert_eq!(targets, [0, 1, 2]);
+    table.publish(1);
+    assert_eq!(table.ledger.standing().target, 3, "the batches of 1 and 2 are out");
+    table.publish(7);
+    assert_eq!(table.ledger.standing().target, 7);
+}
+
+#[test]
+fn as_many_batches_as_told_make_a_version() {
+    let two = RolloutConfig { batches_per_version: 2, batch_groups: 1, ..config() };
+    let mut table = Table::new(two);
+    for _ in 0..4 {
+        table.group(0);
+    }
+    let targets: Vec<_> = (0..4).map(|_| table.take(1).expect("a batch").target).collect();
+    assert_eq!(targets, [0, 0, 1, 1]);
+}
+
+#[test]
+fn keep_delivers_and_counts_what_is_too_old() {
+    let mut table = Table::new(RolloutConfig { on_stale: OnStale::Keep, ..config() });
+    for version in [0, 0] {
+        table.group(version);
+    }
+    table.publish(5);
+    let share = table.take(2).expect("a batch");
+    assert_eq!(lags(&share), [5, 5]);
+    let counts = table.ledger.counts();
+    assert_eq!((counts.overdue, counts.stale, counts.masked_tokens), (2, 0, 0));
+}
+
+#[test]
+fn mask_counts_the_tokens_that_are_too_old() {
+    let mut table = Table::new(RolloutConfig { on_stale: OnStale::Mask, ..config() });
+    let hold = table.open();
+    let mut old = rollouts::part(hold, 0, 0, 0);
+    old.segment = rollouts::segment(0, 3);
+    table.append(old);
+    let mut young = whole(hold, 0, 4, 5);
+    young.sequence = 1;
+    table.append(young);
+    table.publish(5);
+    table.taken(1);
+    let counts = table.ledger.counts();
+    assert_eq!((counts.overdue, counts.masked_tokens, counts.delivered_tokens), (1, 3, 8));
+}
+
+#[test]
+fn wait_holds_a_batch_for_what_would_become_too_old() {
+    let patient = RolloutConfig { on_stale: OnStale::Wait, order: Order::Ready, ..config() };
+    let mut table = Table::new(patient);
+    let old = table.open();
+    table.publish(1);
+    for _ in 0..3 {
+        table.group(1);
+    }
+    // At 1, the group of version 0 can only be in this batch: it has a place left for another one.
+    assert_eq!(blocked(table.take(2)), Blocked::Incomplete(old.group));
+    table.complete(old, 0);
+    // Ready-first, and yet the last place is kept for it.
+    assert_eq!(table.taken(2), [1, old.group]);
+}
+
+#[test]
+fn wait_holds_no_batch_that_it_need_not() {
+    let patient = RolloutConfig { on_stale: OnStale::Wait, ..config() };
+    let mut table = Table::new(patient);
+    let slow = table.open();
+    table.group(0);
+    table.group(0);
+    assert_eq!(table.taken(2), [1, 2], "it may be in the batch of 1");
+    let third = table.group(0);
+    assert_eq!(blocked(table.take(2)), Blocked::TooFew { complete: 1, wanted: 2 });
+    table.complete(slow, 0);
+    assert_eq!(table.taken(2), [third, slow.group]);
+    assert_eq!(table.ledger.counts().stale, 0);
+}
+
+#[test]
+fn wait_does_not_hold_for_what_its_producer_left() {
+    let patient = RolloutConfig { on_stale: OnStale::Wait, ..config() };
+    let mut table = Table::new(patient);
+    let old = table.open();
+    table.publish(1);
+    table.group(1);
+    table.group(1);
+    assert!(table.take(2).is_err());
+    table.apply(Change::Suspend { holds: vec![old] }).expect("suspends");
+    assert_eq!(table.taken(2), [1, 2]);
+}
+
+#[test]
+fn a_bound_on_the_mean_passes_over_what_is_too_old_for_it() {
+    let young = RolloutConfig { max_mean_lag: Some(1.0), max_lag: Some(9), ..config() };
+    let mut table = Table::new(young);
+    // Lags of 4, 1, 3, 2, 0 at version 4.
+    for version in [0, 3, 1, 2, 4] {
+        table.group(version);
+    }
+    table.publish(4);
+    let share = table.take(2).expect("a batch");
+    assert_eq!(lags(&share), [1, 0], "4 + 0 is more than 2, and 1 + 1 is not there");
+    assert_eq!(blocked(table.take(2)), Blocked::MeanLag);
+}
+
+#[test]
+fn a_bound_on_the_mean_takes_old_ones_as_far_as_young_ones_make_up_for_them() {
+    let young = RolloutConfig { max_mean_lag: Some(1.0), max_lag: Some(9), ..config() };
+    let mut table = Table::new(young);
+    for version in [2, 3, 4] {
+        table.group(version);
+    }
+    table.publish(4);
+    assert_eq!(lags(&table.take(2).expect("a batch")), [2, 0]);
+}
+
+#[test]
+fn what_keeps_a_batch_from_being_young_goes_when_nothing_else_can_be_made() {
+    let young = RolloutConfig { max_mean_lag: Some(0.0), max_groups: 4, ..config() };
+    let mut table = Table::new(young);
+    for _ in 0..4 {
+        table.group(0);
+    }
+    table.publish(1);
+    assert_eq!(blocked(table.take(2)), Blocked::MeanLag);
+    assert_eq!(table.apply(Change::Shed), Ok(Outcome::Count(1)), "the table is full");
+    assert_eq!(table.apply(Change::Shed), Ok(Outcome::Count(0)), "now another one can be made");
+    let hold = table.open();
+    assert_eq!(table.apply(Change::Shed), Ok(Outcome::Count(0)), "it is made");
+    table.complete(hold, 1);
+    assert_eq!(table.apply(Change::Shed), Ok(Outcome::Count(1)));
+    table.group(1);
+    assert_eq!(lags(&table.take(2).expect("a batch")), [0, 0]);
+}
+
+#[test]
+fn nothing_is_shed_when_what_is_made_now_would_be_no_younger() {
+    let young = RolloutConfig { max_mean_lag: Some(0.0), ..config() };
+    let mut table = Table::new(young);
+    for _ in 0..4 {
+        table.group(0);
+    }
+    table.taken(2);
+    // The next batch updates 1, and the learner is at 0.
+    assert_eq!(blocked(table.take(2)), Blocked::MeanLag);
+    assert_eq!(table.apply(Change::Shed), Ok(Outcome::Count(0)));
+}
+
+#[test]
+fn a_batch_leaves_when_the_learner_is_near_enough() {
+    let gated = RolloutConfig { target_lag: Some(1), max_lag: Some(3), ..config() };
+    let mut table = Table::new(gated);
+    for _ in 0..8 {
+        table.group(0);
+    }
+    table.taken(2);
+    table.taken(2);
+    let shipping = Blocked::Shipping { version: 0, needed: 1 };
+    assert_eq!(blocked(table.take(2)), shipping);
+    table.publish(1);
+    assert_eq!(table.take(2).expect("a batch").target, 2);
+}
+
+#[test]
+fn a_batch_is_whole_or_is_not() {
+    let mut table = Table::new(config());
+    table.group(0);
+    assert_eq!(blocked(table.take(2)), Blocked::TooFew { complete: 1, wanted: 2 });
+    table.group(0);
+    assert_eq!(table.taken(2).len(), 2);
+}
+
+fn tokens(budget: u64, ranks: u32, rank: u32) -> Want {
+    Want { size: Size::Tokens(budget), rank, ranks, balance: Balance::Tokens, ..groups(0) }
+}
+
+fn of_lengths(order: Order, lengths: &[u32]) -> Table {
+    let mut table = Table::new(RolloutConfig { order, batch_groups: 8, ..unpaced() });
+    for length in lengths {
+        let hold = table.open();
+        table.append(whole(hold, 0, 0, *length));
+    }
+    table
+}
+
+#[test]
+fn a_token_budget_takes_as_many_groups_as_fit() {
+    let mut table = of_lengths(Order::Ready, &[40, 50, 30, 10]);
+    let share = table.sample(tokens(100, 1, 0)).expect("a batch");
+    assert_eq!(rollouts::ids(&share), [0, 1]);
+    let waits = table.sample(tokens(100, 1, 0));
+    assert_eq!(blocked(waits), Blocked::TooFew { complete: 2, wanted: 8 }, "there may be more");
+}
+
+#[test]
+fn a_token_budget_takes_no_more_groups_than_a_batch_has() {
+    let mut table = of_lengths(Order::Ready, &[1; 9]);
+    assert_eq!(table.sample(tokens(100, 1, 0)).expect("a batch").groups.len(), 8);
+}
+
+#[test]
+fn a_token_budget_is_that_of_each_rank() {
+    let mut table = of_lengths(Order::Ready, &[70, 60, 50, 40]);
+    let of = |table: &mut Table, rank| {
+        let share = table.sample(tokens(100, 2, rank)).expect("a share");
+        share.groups.iter().map(|group| group.tokens).collect::<Vec<_>>()
+    };
+    // 70 + 60 + 50 is below 200, but not on two ranks.
+    let (one, other) = (of(&mut table, 0), of(&mut table, 1));
+    assert_eq!((one, other), (vec![70], vec![60]));
+}
+
+#[test]
+fn a_token_budget_works_with_weights() {
+    let mut table = of_lengths(Order::Weighted, &[40, 50, 30, 10]);
+    let share = table.sample(tokens(100, 1, 0)).expect("a batch");
+    let sum: u64 = share.groups.iter().map(|group| group.tokens).sum();
+    assert!(sum <= 100 && share.groups.len() >= 2, "{sum}");
+}
+
+#[test]
+fn a_token_budget_keeps_to_the_bound_on_the_mean() {
+    let young =
+        RolloutConfig { max_mean_lag: Some(1.0), max_lag: Some(9), batch_groups: 8, ..config() };
+    let mut table = Table::new(RolloutConfig { max_groups: 1000, ..young });
+    for version in [0, 0, 3, 4, 4] {
+        let hold = table.open();
+        table.append(whole(hold, 0, version, 40));
+    }
+    table.publish(4);
+    let share = table.sample(tokens(100, 1, 0)).expect("a batch");
+    assert_eq!(lags(&share), [0, 0]);
+    assert!(table.sample(tokens(100, 1, 0)).is_err());
+}
+
+#[test]
+fn a_token_budget_that_a_group_may_exceed_is_refused() {
+    let mut table = of_lengths(Order::Ready, &[]);
+    let refused = table.sample(tokens(99, 1, 0));
+    assert!(matches!(refused, Err(Refusal::Value { what: "tokens of a batch", .. })));
+}
+
+#[test]
+fn weights_are_priorities_over_lag_plus_one() {
+    let replay = RolloutConfig {
+        order: Order::Weighted,
+        max_uses: 0,
+        batch_groups: 1,
+        max_lag: Some(50),
+        ..config()
+    };
+    let mut table = Table::new(replay);
+    let mut expected = HashMap::new();
+    for (version, priority) in [(0, 1.0), (0, 3.0), (2, 1.0), (3, 1.0), (3, 0.5), (4, 2.0)] {
+        let hold = table.open();
+        let mut append = whole(hold, 0, version, 1);
+        append.priority = priority;
+        table.append(append);
+        expected.insert(hold.group, priority / (4 - version + 1) as f64);
+    }
+    table.publish(4);
+    let total: f64 = expected.values().sum();
+    let draws = 20_000;
+    let mut drawn: HashMap<u64, u32> = HashMap::new();
+    for _ in 0..draws {
+        // Given back at once: the next draw is for the same version.
+        let share = table.take(1).expect("a batch");
+        *drawn.entry(share.groups[0].id).or_default() += 1;
+        table.apply(Change::Restore { version: 4 }).expect("restores");
+    }
+    let chi: f64 = expected
+        .iter()
+        .map(|(id, weight)| {
+            let expected = weight / total * f64::from(draws);
+            (f64::from(*drawn.get(id).unwrap_or(&0)) - expected).powi(2) / expected
+        })
+        .sum();
+    // Of five degrees of freedom, one in a thousand is above 20.5.
+    assert!(chi < 20.5, "{chi}: {drawn:?}");
+}
+
+#[test]
+fn a_group_without_priority_is_not_drawn() {
+    let mut table = Table::new(RolloutConfig { order: Order::Weighted, ..unpaced() });
+    let (one, other) = (table.group(0), table.group(0));
+    let priorities = vec![(one, 0.0)];
+    table.apply(Change::Reprioritize { priorities }).expect("a priority");
+    assert_eq!(blocked(table.take(2)), Blocked::TooFew { complete: 1, wanted: 2 });
+    assert_eq!(table.taken(1), [other]);
+}
+
+#[test]
+fn a_group_is_drawn_as_often_as_it_may_be() {
+    let twice = RolloutConfig { order: Order::Weighted, max_uses: 2, ..unpaced() };
+    let mut table = Table::new(twice);
+    let group = table.group(0);
+    for _ in 0..2 {
+        let share = table.take(1).expect("a batch");
+        assert_eq!(rollouts::ids(&share), [group]);
+        table.ack(share.lease);
+    }
+    assert!(table.take(1).is_err());
+}
+
+#[test]
+fn a_group_that_was_of_use_is_retired_and_not_made_again() {
+    let replay = RolloutConfig { order: Order::Weighted, max_uses: 0, ..config() };
+    let mut table = Table::new(replay);
+    table.group(0);
+    table.group(0);
+    let share = table.take(1).expect("a batch");
+    table.ack(share.lease);
+    table.publish(2);
+    let counts = table.ledger.counts();
+    assert_eq!((counts.retired, counts.stale), (1, 1));
+    assert_eq!(table.capacity(), 7, "(1 + 2 + 1)·2 − 1");
+}
+
+#[test]
+fn a_ratio_holds_consumers_back_until_groups_are_complete() {
+    let limiter = Parameters { min_size: 3, samples_per_insert: 1.0, min_diff: 1.0, max_diff: 9.0 };
+    let mut table = Table::new(RolloutConfig { limiter: Some(limiter), ..unpaced() });
+    table.group(0);
+    table.group(0);
+    table.admit(1).expect("room");
+    assert_eq!(blocked(table.take(1)), Blocked::Limiter(Reason::MinSize), "two are complete");
+    table.group(0);
+    assert_eq!(blocked(table.take(3)), Blocked::Limiter(Reason::Ratio));
+    assert_eq!(table.taken(2).len(), 2);
+}
+
+#[test]
+fn a_group_that_comes_back_is_not_counted_twice_by_the_ratio() {
+    let limiter = Parameters { min_size: 1, samples_per_insert: 1.0, min_diff: 0.0, max_diff: 2.0 };
+    let narrow = RolloutConfig { limiter: Some(limiter), ..config() };
+    let mut table = Table::new(narrow);
+    let two = [table.group(0), table.group(0)];
+    for version in 1..2 {
+        let share = table.take(2).expect("a batch");
+        table.publish(version);
+        table.apply(Change::Nack(share.lease)).expect("given back");
+    }
+    assert_eq!(table.taken(2), two);
+}
