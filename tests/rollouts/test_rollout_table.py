@@ -97,7 +97,7 @@ def test_padded_and_packed_rows(make: Make) -> None:
 def test_a_row_that_is_too_narrow_is_refused_and_nothing_is_lost(make: Make) -> None:
     table = make(batch_groups=1)
     fill(table.admit(), [0, 1], length=9)
-    with pytest.raises(RolloutError, match="item 0 of the batch has 9 tokens, more than a row's 8"):
+    with pytest.raises(RolloutError, match="item 1 of the batch has 9 tokens, more than a row's 8"):
         table.sample(form="packed", width=8, lease=60)
     assert table.sample(form="packed", width=9).tokens == 18
 
@@ -160,6 +160,21 @@ def test_fields_that_do_not_fit_change_nothing(
     with pytest.raises(SpecError, match=message):
         permit.add(columns(3), fields)
     assert permit.add(columns(3), {"reward": 0, "prompt": 0}, item=0) == "running"
+
+
+def test_an_end_that_is_not_the_next_is_no_duplicate(make: Make) -> None:
+    table = make()
+    permit = table.admit()
+    permit.extend(0, columns(1))
+    with pytest.raises(RolloutError, match="1, the next one of item 0 of group 0"):
+        table.permit(permit.ticket).finish(0, {"reward": 0, "prompt": 0})
+
+
+def test_what_was_refused_takes_no_place(make: Make) -> None:
+    permit = make(max_tokens=4, batch_groups=1).admit()
+    with pytest.raises(RolloutError):
+        permit.add(columns(5), {"reward": 0, "prompt": 0})
+    assert fill(permit, [0, 1]) == "complete"
 
 
 def test_too_many_tokens_are_refused(make: Make) -> None:

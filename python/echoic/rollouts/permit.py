@@ -117,7 +117,8 @@ class Permit:
             SpecError: A column or field is missing, or of another dtype or length.
             RolloutError: The item has too many tokens, is finished already, or has no such place.
         """
-        place = self._place(item)
+        # What is refused takes no place.
+        place = self._next if item is None else item
         return self._append(place, columns, versions, fields or {}, blobs, priority)
 
     def extend(
@@ -132,7 +133,7 @@ class Permit:
         A producer that stops in the middle can :meth:`suspend` the group; another one, with another
         version of the policy, goes on from there.
         """
-        return self._append(self._place(item), columns, versions, None, None, 1.0)
+        return self._append(item, columns, versions, None, None, 1.0)
 
     def finish(
         self,
@@ -143,7 +144,7 @@ class Permit:
         priority: float = 1.0,
     ) -> str:
         """Say that an item has all of its tokens."""
-        return self._append(self._place(item), None, None, fields or {}, blobs, priority)
+        return self._append(item, None, None, fields or {}, blobs, priority)
 
     def add_items(
         self,
@@ -164,12 +165,25 @@ class Permit:
             priority: As for :meth:`add`.
         """
         first = self._next
-        self._next += len(lengths)
         version = self.version if versions is None else versions
         self.fate = self._table.append_flat(
             self._hold, first, lengths, dict(columns), version, dict(fields or {}), priority
         )
+        self._next = first + len(lengths)
         return self.fate
+
+    def at(self, table: NativeTable) -> Permit:
+        """Return the same permit of a table that was made anew."""
+        moved = Permit(
+            table,
+            self._hold,
+            key=self.key,
+            version=self.version,
+            ttl=self.ttl,
+            begun=self.begun,
+        )
+        moved._segments, moved._next = dict(self._segments), self._next
+        return moved
 
     def renew(self) -> bool:
         """Give a sign of life; whether the permit still stands."""
@@ -184,11 +198,6 @@ class Permit:
         """Leave the group for another producer to go on with."""
         self._table.suspend([self._hold])
         self.fate = "expired"
-
-    def _place(self, item: int | None) -> int:
-        place = self._next if item is None else item
-        self._next = max(self._next, place + 1)
-        return place
 
     def _append(  # noqa: PLR0913, PLR0917 - they are those of `add`
         self,
@@ -210,6 +219,7 @@ class Permit:
             _blobs.pack(blobs),
             priority,
         )
+        self._next = max(self._next, item + 1)
         if columns is not None:
             self._segments[item] = sequence + 1
         return self.fate

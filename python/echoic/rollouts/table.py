@@ -122,8 +122,8 @@ class RolloutTable:
         ... )
         >>> permit = table.admit()
         >>> for reward in (0.0, 1.0):
-        ...     fate = permit.add({"tokens": [5, 6, 7], "logprobs": [-0.5, -1, -2]}, {"reward":
-        reward})
+        ...     columns = {"tokens": [5, 6, 7], "logprobs": [-0.5, -1, -2]}
+        ...     fate = permit.add(columns, {"reward": reward})
         >>> batch = table.sample()
         >>> batch["tokens"], batch.offsets, batch["reward"]
         (array([5, 6, 7, 5, 6, 7], dtype=int32), array([0, 3, 6]), array([0., 1.], dtype=float32))
@@ -295,13 +295,16 @@ class RolloutTable:
         except WaitTimeoutError:
             return self.admit(source=source, version=version, ttl=ttl, timeout=timeout)
 
-    def permit(self, ticket: tuple[int, int], *, version: int | None = None) -> Permit:
+    def permit(self, ticket: tuple[int, int] | Permit, *, version: int | None = None) -> Permit:
         """Return a permit that another process was given, from its :attr:`Permit.ticket`.
 
         Args:
-            ticket: What the other process has.
+            ticket: What the other process has; or a permit of before this table, or the connection
+                to it, was made anew, with all that its producer knows.
             version: The version of tokens for which none is told; the learner's when ``None``.
         """
+        if isinstance(ticket, Permit):
+            return ticket.at(self._native)
         return Permit(self._native, ticket, version=self.version if version is None else version)
 
     def renew(self, permits: Iterable[Permit]) -> int:

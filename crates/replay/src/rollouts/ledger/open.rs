@@ -238,7 +238,10 @@ impl Ledger {
         let there = item.map_or(0, |item| item.segments.len()) as u32;
         let is_finished = item.is_some_and(|item| item.finish.is_some());
         let is_empty = append.segment.tokens == 0;
-        if append.sequence < there || (is_finished && is_empty && append.sequence == there) {
+        // The end of an item that is not finished came never before, whatever its number.
+        let is_new_end = append.finish.is_some() && !is_finished;
+        let is_known = append.sequence < there && !is_new_end;
+        if is_known || (is_finished && is_empty && append.sequence == there) {
             self.counts.duplicates += 1;
             self.touch(now, id);
             return Ok(Outcome::Appended(Fate::Running));
@@ -249,7 +252,7 @@ impl Ledger {
                 format!("one that is not finished; item {} of group {id} is", append.item);
             return Err(value("item to append to", expected, got));
         }
-        if append.sequence > there {
+        if append.sequence != there {
             let expected = format!("{there}, the next one of item {} of group {id}", append.item);
             return Err(value("number of a segment", expected, append.sequence));
         }

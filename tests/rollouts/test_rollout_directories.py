@@ -1,0 +1,141 @@
+"""Rollout tables that survive their process, and what was done with them once more."""
+
+from __future__ import annotations
+
+import json
+import threading
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from echoic.cli.app import app
+from echoic.errors import JournalError, LeaseError, RolloutError
+from echoic.rollouts import History, RolloutTable
+from rollout_items import columns, fill
+from typer.testing import CliRunner
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from echoic.rollouts import RolloutBatch
+
+    from conftest import Background
+
+    Make = Callable[..., RolloutTable]
+
+
+def everything(batch: RolloutBatch) -> dict[str, Any]:
+    """All that a batch tells, as plain values."""
+    arrays = {**batch.columns, **batch.fields, "versions": batch.versions}
+    found: dict[str, Any] = {name: array.tobytes() for name, array in arrays.items()}
+    found |= {"groups": batch.group_ids.tolist(), "target": batch.target, "lease": batch.lease}
+    found |= {"keys": batch.keys, "sources": batch.sources, "lags": batch.lag_oldest.tolist()}
+    return found
+
+
+def test_a_table_goes_on_where_it_was(make: Make, tmp_path: Path) -> None:
+    table = make(directory=tmp_path, max_lag=3, batch_groups=1)
+    fill(table.admit(key="a"), [0, 1])
+    running = table.admit(key="b")
+    running.extend(0, columns(3))
+    table.publish_version(2)
+    out = table.sample(lease=60)
+    before = table.info()
+    table.close()
+    table = make(directory=tmp_path, max_lag=3, batch_groups=1)
+    after = table.info()
+    for name in ("submitted", "running", "accepted", "delivered", "version", "leased"):
+        assert after[name] == before[name], name
+    # The producer and the consumer go on with what they have.
+    running = table.permit(running)
+    running.finish(0, {"reward": 0, "prompt": 0})
+    assert running.add(columns(1), {"reward": 1, "prompt": 0}, item=1) == "complete"
+    table._native.ack(out.lease)
+    assert table.sample().keys == ["b"]
+
+
+def test_other_settings_are_refused(make: Make, tmp_path: Path) -> None:
+    make(directory=tmp_path, group_size=2).close()
+    with pytest.raises(RolloutError, match="group_size"):
+        make(directory=tmp_path, group_size=3)
+
+
+def test_a_directory_in_use_is_refused(make: Make, tmp_path: Path) -> None:
+    make(directory=tmp_path)
+    with pytest.raises(OSError, match="is in use"):
+        make(directory=tmp_path)
+    with pytest.raises(OSError, match="is in use"):
+        History(tmp_path)
+
+
+def test_checkpoints_need_a_directory(make: Make) -> None:
+    with pytest.raises(JournalError):
+        make().checkpoint()
+
+
+@pytest.mark.parametrize("order", ["submission", "ready", "weighted"])
+def test_a_replay_delivers_the_same_bit_for_bit(
+    make: Make, tmp_path: Path, background: Background, order: str
+) -> None:
+    uses = 2 if order == "weighted" else 1
+    settings = {"order": order, "max_uses": uses, "max_lag": 2, "seed": 5}
+    table = make(directory=tmp_path, history=True, durability="none", **settings)
+    stop = threading.Event()
+
+    def produce(worker: int) -> None:
+        rng = np.random.default_rng(worker)
+        while not stop.is_set():
+            try:
+                permit = table.admit(source=str(worker), timeout=0.05)
+            except TimeoutError:
+                continue
+            fill(permit, rng.normal(size=2).tolist(), length=int(rng.integers(1, 40)))
+
+    workers = [background.start(produce, worker) for worker in range(3)]
+    live = []
+    for version in range(1, 31):
+        with table.sample(lease=60, timeout=30) as batch:
+            live.append(everything(batch))
+        if version == 15:
+            table.checkpoint()
+        table.publish_version(version)
+    stop.set()
+    for worker in workers:
+        worker()
+    table.close()
+    assert [everything(delivered.batch) for delivered in History(tmp_path)] == live
+    # From the middle on, too, and as often as one likes.
+    later = [everything(delivered.batch) for delivered in History(tmp_path, ("batch", 20))]
+    assert later == live[20:]
+    assert History(tmp_path, ("batch", 20)).info()["batches"] == 20
+
+
+def test_a_batch_of_the_past_has_no_lease(make: Make, tmp_path: Path) -> None:
+    table = make(directory=tmp_path, history=True, batch_groups=1)
+    fill(table.admit(), [0, 1])
+    table.sample(lease=60)
+    table.close()
+    (delivered,) = History(tmp_path)
+    with pytest.raises(LeaseError, match="of the past"):
+        delivered.batch.ack()
+
+
+def test_the_command_line_prints_what_was_delivered(make: Make, tmp_path: Path) -> None:
+    table = make(directory=tmp_path, history=True, batch_groups=1)
+    for reward in (0, 1, 2):
+        fill(table.admit(), [reward, 5])
+        table.sample()
+    table.close()
+    runner = CliRunner()
+    lines = runner.invoke(app, ["replay", str(tmp_path), "--json"]).output.splitlines()
+    found = [json.loads(line) for line in lines]
+    assert [one["groups"] for one in found] == [[0], [1], [2]]
+    assert len({one["crc32"] for one in found}) == 3
+    again = runner.invoke(app, ["replay", str(tmp_path), "--json", "--at", "1"]).output
+    assert [json.loads(line) for line in again.splitlines()] == found[1:]
+    text = runner.invoke(app, ["replay", str(tmp_path)]).output
+    assert "batch 3 rank 0" in text
+    assert "3 submitted" in text
+    missing = runner.invoke(app, ["replay", str(tmp_path / "nothing")])
+    assert missing.exit_code == 1

@@ -1,0 +1,253 @@
+"""Rollout tables of a server elsewhere: the same as here, whatever the door."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import echoic
+import numpy as np
+import pytest
+from echoic.errors import (
+    ClosedError,
+    GroupNotFoundError,
+    LeaseError,
+    RolloutError,
+    SpecError,
+    TableNotFoundError,
+    WaitTimeoutError,
+)
+from echoic.rollouts import RolloutTable, connect
+from rollout_items import columns, fill
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from conftest import Background
+
+WORKER = Path(__file__).with_name("rollout_worker.py")
+
+
+class Served:
+    """A table of a server, and ways to it."""
+
+    def __init__(self, table: RolloutTable, server: echoic.Server) -> None:
+        self.table = table
+        self.server = server
+        self.address = server.addresses[0]
+        self.client = connect(self.address)
+        self.remote = self.client["math"]
+        self._processes: list[subprocess.Popen[str]] = []
+
+    def worker(self, *arguments: str) -> subprocess.Popen[str]:
+        """Start a process that works with the table."""
+        process = subprocess.Popen(
+            [sys.executable, str(WORKER), self.address, *arguments],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self._processes.append(process)
+        return process
+
+    def close(self) -> None:
+        """End everything."""
+        for process in self._processes:
+            process.kill()
+            process.communicate()
+        self.client.close()
+        self.server.close()
+
+
+@pytest.fixture(params=["unix", "tcp", "shm"])
+def serve(
+    request: pytest.FixtureRequest, make: Callable[..., RolloutTable]
+) -> Iterator[Callable[..., Served]]:
+    """Serve tables behind one kind of address."""
+    # A path of a socket must be short.
+    folder = tempfile.mkdtemp(prefix="echoic-")
+    opened: list[Served] = []
+
+    def serve(**settings: Any) -> Served:
+        table = make(**settings)
+        transport = {
+            "unix": lambda: echoic.UnixTransport(f"{folder}/door"),
+            "tcp": lambda: echoic.TcpTransport(port=0),
+            "shm": lambda: echoic.ShmTransport(f"echoic-rollouts-{os.getpid()}"),
+        }[request.param]()
+        server = echoic.Server(rollouts=[table], transport=transport).start()
+        opened.append(Served(table, server))
+        return opened[-1]
+
+    yield serve
+    for served in opened:
+        served.close()
+    shutil.rmtree(folder)
+
+
+def test_a_group_there_is_a_group_here(serve: Callable[..., Served]) -> None:
+    served = serve(max_lag=2, filter="spread(reward) > 0")
+    remote, table = served.remote, served.table
+    assert remote.settings == table.settings
+    permit = remote.admit(key="p", source="w")
+    image = np.arange(6, dtype=np.uint8)
+    permit.extend(0, columns(2), versions=[0, 0])
+    permit.finish(0, {"reward": 1, "prompt": 5}, blobs={"image": image})
+    assert permit.add(columns(3, 7), {"reward": 0, "prompt": 5}) == "complete"
+    flat = {name: np.concatenate([column, column]) for name, column in columns(4).items()}
+    fields = {"reward": np.array([0, 1], np.float32), "prompt": np.array([1, 2])}
+    assert remote.admit().add_items([4, 4], flat, fields) == "complete"
+    batch = remote.sample(lease=60, form="padded", left=True)
+    assert batch["tokens"].tolist() == [[0, 0, 0, 1], [0, 7, 8, 9], [0, 1, 2, 3], [0, 1, 2, 3]]
+    assert batch["reward"].tolist() == [1, 0, 0, 1]
+    assert (batch.keys, batch.sources) == (["p", ""], ["w", ""])
+    np.testing.assert_array_equal(batch.blobs(0)["image"], image)
+    batch.ack()
+    remote.publish_version(3)
+    assert (table.version, remote.version) == (3, 3)
+    assert remote.info()["acked"] == table.info()["acked"] == 2
+
+
+def test_arrays_of_a_batch_outlive_the_connection_and_the_server(
+    serve: Callable[..., Served],
+) -> None:
+    served = serve(batch_groups=1)
+    fill(served.remote.admit(), [0, 1], length=5000 // 100)
+    tokens = served.remote.sample()["tokens"]
+    expected = tokens.tolist()
+    served.close()
+    assert tokens.tolist() == expected
+
+
+def test_refusals_are_the_same(serve: Callable[..., Served]) -> None:
+    served = serve(max_lag=0, batch_groups=1)
+    remote = served.remote
+    permit = remote.admit()
+    with pytest.raises(SpecError, match="column 'tokens' is missing"):
+        permit.add({}, {"reward": 0, "prompt": 0})
+    with pytest.raises(RolloutError, match="at most max_tokens = 64, got 65"):
+        permit.add(columns(65), {"reward": 0, "prompt": 0})
+    with pytest.raises(GroupNotFoundError, match="group 9 was never admitted"):
+        remote.permit((9, 0)).add(columns(1), {"reward": 0, "prompt": 0})
+    with pytest.raises(WaitTimeoutError, match="learner has to publish") as caught:
+        remote.admit(timeout=0.05)
+    assert caught.value.reason == "STALENESS"
+    with pytest.raises(WaitTimeoutError) as caught:
+        remote.sample(timeout=0)
+    assert caught.value.reason == "GROUP"
+    fill(permit, [0, 1])
+    late = remote.sample(lease=60)
+    late.nack()
+    with pytest.raises(LeaseError):
+        late.ack()
+    with pytest.raises(RolloutError, match="at least the learner's version 0, got -1"):
+        remote.publish_version(-1)
+    with pytest.raises(TableNotFoundError, match="there is no rollout table 'chess'"):
+        served.client["chess"]
+
+
+def test_whoever_waits_there_is_woken_from_here(
+    serve: Callable[..., Served], background: Background
+) -> None:
+    served = serve(max_lag=0, batch_groups=1)
+    first = served.remote.admit()
+    admitted = background.start_and_let_block(served.remote.admit)
+    version = background.start_and_let_block(served.remote.wait_version, 0)
+    sampled = background.start_and_let_block(served.remote.sample)
+    fill(first, [0, 1])
+    assert sampled().group_ids.tolist() == [0]
+    served.table.publish_version(1)
+    assert version() == 1
+    assert admitted().group == 1
+
+
+def test_time_wakes_whoever_waits_there(
+    serve: Callable[..., Served], background: Background
+) -> None:
+    served = serve(max_lag=0, batch_groups=1)
+    served.remote.admit(ttl=0.05)
+    # Nothing happens but that the permit of a producer that says nothing is over.
+    assert background.start(served.remote.admit)().group == 1
+
+
+def test_whoever_waits_there_is_told_of_the_end(
+    serve: Callable[..., Served], background: Background
+) -> None:
+    served = serve()
+    sampled = background.start_and_let_block(served.remote.sample)
+    served.table.close()
+    with pytest.raises(ClosedError):
+        sampled()
+
+
+def test_a_killed_producer_costs_its_group_only(serve: Callable[..., Served]) -> None:
+    served = serve(max_lag=2, batch_groups=2, max_running=4)
+    workers = [served.worker("produce", str(seed)) for seed in range(2)]
+    for worker in workers:
+        assert worker.stdout is not None
+        assert worker.stdout.readline() == "ready\n"
+    seen: list[int] = []
+    for version in range(1, 21):
+        batch = served.remote.sample(lease=60, timeout=30)
+        assert batch.lag_oldest.max() <= 2
+        assert batch.group_sizes.tolist() == [2, 2]
+        seen += batch.group_ids.tolist()
+        batch.ack()
+        served.remote.publish_version(version)
+        if version == 10:
+            workers[0].send_signal(signal.SIGKILL)
+    info = served.table.info()
+    assert len(set(seen)) == len(seen) == 40
+    parts = ("running", "accepted", "rejected", "filtered")
+    assert info["submitted"] == sum(info[part] for part in parts)
+
+
+def test_a_killed_consumer_has_its_batch_delivered_again(serve: Callable[..., Served]) -> None:
+    served = serve(batch_groups=2)
+    for _ in range(2):
+        fill(served.remote.admit(), [0, 1])
+    consumer = served.worker("consume", "0.5")
+    assert consumer.stdout is not None
+    groups = [int(group) for group in consumer.stdout.readline().split()]
+    consumer.send_signal(signal.SIGKILL)
+    batch = served.remote.sample(lease=60, timeout=30)
+    assert batch.group_ids.tolist() == groups
+    assert batch.lease[2] == 2
+
+
+def test_one_connection_serves_many_threads(
+    serve: Callable[..., Served], background: Background
+) -> None:
+    served = serve(max_lag=1, batch_groups=2)
+    stop = threading.Event()
+
+    def produce(worker: int) -> None:
+        while not stop.is_set():
+            try:
+                fill(served.remote.admit(source=str(worker), timeout=0.1), [worker, -1])
+            except WaitTimeoutError:
+                continue
+
+    workers = [background.start(produce, worker) for worker in range(3)]
+    for version in range(1, 31):
+        batch = served.remote.sample(timeout=30)
+        assert batch.lag_oldest.max() <= 1
+        served.remote.publish_version(version)
+    stop.set()
+    for worker in workers:
+        worker()
+
+
+def test_numbers_are_told_to_those_who_watch(serve: Callable[..., Served]) -> None:
+    served = serve(max_lag=1)
+    fill(served.remote.admit(source="w"), [0, 1])
+    metrics = served.server.metrics()
+    assert metrics["rollouts_groups.math.accepted"] == 1
+    assert metrics["rollouts_source_groups.math.w.accepted"] == 1
+    assert metrics["rollouts_queued_groups.math"] == 1
