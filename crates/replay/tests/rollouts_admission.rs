@@ -70,7 +70,7 @@ fn a_pipeline_depth_paces_below_the_bound() {
     table.apply(Change::Deepen { depth: 2 }).expect("below the bound");
     assert_eq!(table.capacity(), 6);
     let refused = table.apply(Change::Deepen { depth: 4 });
-    assert!(matches!(refused, Err(Refusal::Value { what: "pipeline_depth", .. })));
+    assert!(matches!(refused, Err(Refusal::Value { ref what, .. }) if what == "pipeline_depth"));
 }
 
 #[test]

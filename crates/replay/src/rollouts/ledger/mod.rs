@@ -218,6 +218,11 @@ impl Ledger {
         self.sources.all()
     }
 
+    /// Counts a consumer that was refused as its lease was over. A refusal itself changes nothing.
+    pub(in crate::rollouts) fn count_fenced(&mut self) {
+        self.counts.fenced += 1;
+    }
+
     /// How many groups it has that are not over.
     pub fn groups(&self) -> u64 {
         self.live()
