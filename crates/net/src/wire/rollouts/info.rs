@@ -60,7 +60,7 @@ pub fn read_info(reader: &mut Reader<'_>) -> Result<RolloutInfo, WireError> {
         let paused = take.flag("whether it is paused")?;
         let standing =
             Standing { version, target, depth, capacity, queued, out, suspended, oldest, paused };
-        let count = take.count("number of sources", MAX_SOURCES as u32 + 1, 52)?;
+        let count = take.count("number of sources", (MAX_SOURCES as u32).saturating_add(1), 52)?;
         let mut sources = Vec::with_capacity(count);
         for _ in 0..count {
             let name = take.text("name of a source")?;
