@@ -23,7 +23,7 @@ pub fn write_info(out: &mut Vec<u8>, info: &RolloutInfo) {
         out.put_u64(number);
     }
     out.put_u8(oldest.is_some().into());
-    oldest.iter().for_each(|oldest| out.put_i64(*oldest));
+    out.put_i64(oldest.unwrap_or(0));
     out.put_u8(paused.into());
     out.put_u32(u32::try_from(sources.len()).unwrap_or(u32::MAX));
     for Source { name, submitted, accepted, rejected, filtered, running, tokens } in sources {
@@ -55,8 +55,8 @@ pub fn read_info(reader: &mut Reader<'_>) -> Result<RolloutInfo, WireError> {
         };
         let depth = depth.map(narrow).transpose()?;
         let [capacity, queued, out, suspended] = take_numbers(take, "where a table stands")?;
-        let has_oldest = take.flag("whether a group is queued")?;
-        let oldest = has_oldest.then(|| take.i64("oldest")).transpose()?;
+        let (has_oldest, oldest) = (take.flag("whether a group is queued")?, take.i64("oldest")?);
+        let oldest = has_oldest.then_some(oldest);
         let paused = take.flag("whether it is paused")?;
         let standing =
             Standing { version, target, depth, capacity, queued, out, suspended, oldest, paused };
@@ -115,7 +115,6 @@ fn numbers(counts: &Counts) -> [u64; 26] {
         redelivered,
         returned,
         acked,
-        returned,
         retired,
         lost,
         expired_leases,
@@ -144,7 +143,6 @@ fn numbers(counts: &Counts) -> [u64; 26] {
         redelivered,
         returned,
         acked,
-        returned,
         retired,
         lost,
         expired_leases,
@@ -176,7 +174,6 @@ fn take_counts(take: &mut Take<'_>) -> Result<Counts, WireError> {
         redelivered,
         returned,
         acked,
-        returned,
         retired,
         lost,
         expired_leases,
@@ -205,7 +202,6 @@ fn take_counts(take: &mut Take<'_>) -> Result<Counts, WireError> {
         redelivered,
         returned,
         acked,
-        returned,
         retired,
         lost,
         expired_leases,

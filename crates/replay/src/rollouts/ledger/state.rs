@@ -114,7 +114,6 @@ impl Counts {
             redelivered,
             returned,
             acked,
-            returned,
             retired,
             lost,
             expired_leases,
@@ -143,7 +142,6 @@ impl Counts {
             redelivered,
             returned,
             acked,
-            returned,
             retired,
             lost,
             expired_leases,
@@ -220,8 +218,6 @@ impl Batch {
         out.put_u8(self.is_used.into());
         out.put_u64(self.lost);
         self.want.put(out);
-        out.put_u8(self.is_used.into());
-        out.put_u64(self.lost);
         out.put_u32(self.shares.len() as u32);
         for part in &self.shares {
             out.put_u32(part.attempt);
@@ -596,7 +592,6 @@ impl Reading<'_, '_> {
         let is_used = self.take.flag("use of a batch")?;
         let lost = self.number("groups of a batch that are lost")?;
         let want = Want::take(&mut self.take)?;
-        let (is_used, lost) = (self.take.flag("use of a batch")?, self.take.u64("lost groups")?);
         want.check(ledger).map_err(|refusal| wrong(format!("batch {number}: {refusal}")))?;
         let count = self.take.count("number of ranks", MAX_RANKS, 25)?;
         ensure(count == want.ranks as usize, || {
