@@ -87,7 +87,8 @@ struct Ready {
 impl Ready {
     fn place(&self) -> Place {
         let (id, oldest) = (self.group.id, self.group.oldest);
-        Place { id, ready: self.place, oldest, priority: self.priority }
+        let is_used = self.uses > 0;
+        Place { id, ready: self.place, oldest, priority: self.priority, is_used }
     }
 }
 
@@ -216,6 +217,11 @@ impl Ledger {
     /// What it has counted for each producer.
     pub fn sources(&self) -> &[Source] {
         self.sources.all()
+    }
+
+    /// Counts a consumer that was refused as its lease was over. A refusal itself changes nothing.
+    pub(in crate::rollouts) fn count_fenced(&mut self) {
+        self.counts.fenced += 1;
     }
 
     /// How many groups it has that are not over.
@@ -360,9 +366,7 @@ impl Ledger {
                 return Err(Blocked::Ahead { groups, most: groups, version: self.version });
             }
         }
-        // One that is used again and again makes room when another one comes.
-        let replaceable = if config.order == Order::Weighted { self.queue.len() as u64 } else { 0 };
-        let free = (u64::from(config.max_groups) + replaceable).saturating_sub(self.live());
+        let free = (u64::from(config.max_groups) + self.replaceable()).saturating_sub(self.live());
         if free == 0 {
             return Err(Blocked::Full(config.max_groups));
         }
@@ -371,6 +375,16 @@ impl Ledger {
             limiter.can_insert(&self.limited(self.open.len()), 1).map_err(Blocked::Limiter)?;
         }
         Ok(room)
+    }
+
+    /// How many complete groups may make room for others, as they are used again and again. What was of no use yet
+    /// stays if there is no more than a batch of it: else producers would replace it before it is ever sampled.
+    fn replaceable(&self) -> u64 {
+        if self.config.order != Order::Weighted {
+            return 0;
+        }
+        let beyond = self.queue.len().saturating_sub(self.config.batch_groups as usize);
+        beyond.max(self.queue.used()) as u64
     }
 
     /// Inserts and samples as the limiter sees them. For producers the open groups count, as each will be an
