@@ -18,7 +18,7 @@ use echoic_net::wire::weights::{
 use echoic_net::wire::{PREFACE_BYTES, VERSION, preface};
 use echoic_net::{Address, Token};
 use echoic_replay::stream::Wait;
-use echoic_replay::weights::{CHUNK_BYTES, Plan, Publication, WeightStore, sum};
+use echoic_replay::weights::{CHUNK_BYTES, Plan, Publication, WeightStore, WeightsConfig, sum};
 use echoic_replay::{Dtype, Leaf};
 
 mod common;
@@ -40,9 +40,14 @@ fn publish(store: &WeightStore, version: u64, plan: &Arc<Plan>) -> Arc<Publicati
 }
 
 fn open(store: &Arc<WeightStore>) -> Server {
+    open_with(store, Options::default().heartbeat)
+}
+
+fn open_with(store: &Arc<WeightStore>, heartbeat: Duration) -> Server {
     let address: Address = "tcp://127.0.0.1:0".parse().unwrap();
     let listen = listen_at(&address, &TlsFiles::default()).unwrap();
-    Server::open(&*listen, Arc::clone(store), Options { threads: 1, ..Options::default() }).unwrap()
+    let options = Options { threads: 1, heartbeat, ..Options::default() };
+    Server::open(&*listen, Arc::clone(store), options).unwrap()
 }
 
 /// A peer that says whatever a test wants.
@@ -267,4 +272,31 @@ fn weights_go_over_tls_in_both_directions() {
     let old = publish(&WeightStore::default(), 2, &plan);
     let refused = within(|wait| publisher.publish(&old, wait)).unwrap_err();
     assert!(matches!(refused, PublishError::Stale { version: 2, latest: 3 }), "{refused}");
+}
+
+#[test]
+fn a_learner_elsewhere_that_waits_for_a_place_is_not_taken_for_dead() {
+    let store =
+        Arc::new(WeightStore::new(WeightsConfig { most: 2, ..Default::default() }).unwrap());
+    let heartbeat = Duration::from_millis(200);
+    let server = open_with(&store, heartbeat);
+    let (learner, plan) = (WeightStore::default(), plan(1000));
+    // Two places, and both are held.
+    let held = publish(&store, 1, &plan);
+    publish(&store, 2, &plan);
+    let publication = publish(&learner, 3, &plan);
+    let dial = dial_to(server.address(), &TlsFiles::default()).unwrap();
+    let mut publisher = WeightPublisher::new(dial, None);
+    publisher.connect(Instant::now() + Duration::from_secs(20)).unwrap();
+    std::thread::scope(|scope| {
+        let published = scope.spawn(|| within(|wait| publisher.publish(&publication, wait)));
+        // Longer than a client may be silent.
+        std::thread::sleep(heartbeat * 8);
+        assert!(!published.is_finished());
+        drop(held);
+        published.join().unwrap().unwrap();
+    });
+    assert_eq!(store.latest().unwrap().version(), 3);
+    let info = server.info();
+    assert_eq!((info.accepted, info.silent), (1, 0));
 }

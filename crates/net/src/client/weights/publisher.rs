@@ -1,7 +1,7 @@
 //! A learner's end: publishing in the store of a server elsewhere.
 //!
 //! It has no thread. Between two publications nothing is said, and when the connection is found to be gone,
-//! another is made, once.
+//! another is made, once. While it waits for a place, it says in time that it is still there.
 
 use std::collections::VecDeque;
 use std::io;
@@ -69,6 +69,10 @@ struct Session {
     need: VecDeque<u32>,
     output: Vec<u8>,
     sent: usize,
+    /// How long the server is not left without a word.
+    heartbeat: Duration,
+    /// When all that there was to say was last said.
+    said: Instant,
 }
 
 /// See the [module](self).
@@ -178,8 +182,10 @@ impl Session {
             stream: String::new(),
             spec: None,
         };
-        let (opening, _) = Opening::new(dial, token, open, deadline)?;
-        Ok(Self { opening, need: VecDeque::new(), output: Vec::new(), sent: 0 })
+        let (opening, welcome) = Opening::new(dial, token, open, deadline)?;
+        let heartbeat = Duration::from_millis(welcome.heartbeat_ms.clamp(10, 600_000).into());
+        let (need, output, said) = (VecDeque::new(), Vec::new(), Instant::now());
+        Ok(Self { opening, need, output, sent: 0, heartbeat, said })
     }
 
     /// Says what is to be published.
@@ -209,10 +215,19 @@ impl Session {
             if self.output.is_empty() && !self.need.is_empty() {
                 continue;
             }
-            let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+            let now = Instant::now();
+            let left = until.map(|until| until.saturating_duration_since(now));
             if left.is_some_and(|left| left.is_zero()) {
                 return Ok(None);
             }
+            // What is on its way shows well enough that we are there.
+            let silent = self.output.is_empty().then(|| now.duration_since(self.said));
+            if silent.is_some_and(|silent| silent >= self.heartbeat) {
+                Control::Ping(0).write(&mut self.output);
+                continue;
+            }
+            let ping = silent.map(|silent| self.heartbeat.saturating_sub(silent));
+            let left = left.into_iter().chain(ping).min();
             let link = &self.opening.link;
             let unsent = !self.output.is_empty() || link.has_unflushed();
             let flags = if unsent { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN };
@@ -247,6 +262,9 @@ impl Session {
                 Err(error) if error.kind() == io::ErrorKind::BrokenPipe => break,
                 Err(error) => return Err(error.into()),
             }
+        }
+        if !self.output.is_empty() {
+            self.said = Instant::now();
         }
         self.output.clear();
         self.sent = 0;
