@@ -119,16 +119,26 @@ impl WeightPublisher {
             check(content.plan()).map_err(PublishError::Wire)?;
         }
         let again = self.session.is_some();
-        match self.try_publish(publication, &mut wait) {
+        let version = publication.version();
+        let receipt = match self.try_publish(publication, &mut wait) {
             Err(PublishError::Link(error)) if again && error.is_temporary() => {
                 // Nothing was said for long, perhaps, or the server was started anew.
-                match self.try_publish(publication, &mut wait) {
-                    // It was published, only nobody told us.
-                    Err(PublishError::Stale { version, latest }) if version == latest => Ok(()),
-                    result => result,
+                match self.try_publish(publication, &mut wait)? {
+                    // It was published, only nobody told us. Another learner's of the same version is
+                    // not ours: the server has compared them.
+                    Receipt::Same => Receipt::Published,
+                    receipt => receipt,
                 }
             }
-            result => result,
+            result => result?,
+        };
+        match receipt {
+            Receipt::Published => Ok(()),
+            Receipt::Stale { latest } => Err(PublishError::Stale { version, latest }),
+            Receipt::Same => Err(PublishError::Stale { version, latest: version }),
+            Receipt::Leased => Err(PublishError::TimedOut),
+            Receipt::Closed => Err(PublishError::Closed),
+            Receipt::Failed(text) => Err(PublishError::Failed(text)),
         }
     }
 
@@ -136,7 +146,7 @@ impl WeightPublisher {
         &mut self,
         publication: &Publication,
         wait: &mut Wait<'_>,
-    ) -> Result<(), PublishError> {
+    ) -> Result<Receipt, PublishError> {
         let now = Instant::now();
         let attempt = wait.deadline.map_or(now + ATTEMPT, |deadline| deadline.min(now + ATTEMPT));
         // To connect takes a moment even when there is none.
@@ -159,15 +169,7 @@ impl WeightPublisher {
             Err(WaitOver::Interrupted) => return Err(PublishError::Interrupted),
         };
         self.session = Some(session);
-        match receipt {
-            Receipt::Published => Ok(()),
-            Receipt::Stale { latest } => {
-                Err(PublishError::Stale { version: publication.version(), latest })
-            }
-            Receipt::Leased => Err(PublishError::TimedOut),
-            Receipt::Closed => Err(PublishError::Closed),
-            Receipt::Failed(text) => Err(PublishError::Failed(text)),
-        }
+        Ok(receipt)
     }
 }
 
