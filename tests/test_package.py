@@ -75,6 +75,7 @@ def test_public_names_are_sorted_and_nothing_else_is_public() -> None:
         "primitives",
         "ragged",
         "reverb",
+        "rollouts",
         "sampler",
         "server",
         "sharded",

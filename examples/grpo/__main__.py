@@ -38,7 +38,11 @@ def options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--max-lag", type=int, default=Settings.max_lag, help="versions, at most")
     parser.add_argument("--door", choices=DOORS, default="shm", help="none: threads of one process")
     parser.add_argument("--kill-worker", action="store_true", help="at a quarter of the way")
-    parser.add_argument("--restart", action="store_true", help="kill everyone half-way, and go on")
+    parser.add_argument(
+        "--restart",
+        action="store_true",
+        help="kill the learner half-way, and go on from its checkpoint",
+    )
     parser.add_argument("--plot", type=Path, help="draw the curve into this PNG (needs matplotlib)")
     return parser.parse_args(arguments)
 
@@ -52,7 +56,7 @@ def summary(result: Result) -> Table:
     """Return the numbers of a run."""
     points = result.points
     counts = points[-1].counts
-    table = Table("", "", title="The run", show_header=False)
+    table = Table("", "", title="The run", title_justify="left", show_header=False)
     lag = sum(point.lag for point in points) / len(points)
     mixed = sum(point.mixed for point in points) / len(points)
     clipped = sum(point.clipped for point in points) / len(points)
@@ -65,7 +69,7 @@ def summary(result: Result) -> Table:
         "groups that were begun": str(counts["submitted"]),
         "  complete": str(counts["accepted"]),
         "  not wanted: all answers alike, or too old": str(counts["filtered"]),
-        "  given up": str(counts["rejected"]),
+        "  given up, or too old before that": str(counts["rejected"]),
         "groups that another worker went on with": str(counts["resumed"]),
     }
     for name, value in rows.items():

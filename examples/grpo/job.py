@@ -2,8 +2,9 @@
 
 A job is started, looked at through the curve that its learner writes, and stopped. Its processes
 have nothing else in common than the address of the learner's server, so any of them can be killed
-at any moment: ``kill_worker`` and ``kill_all`` do (SIGKILL, without a word to anyone). A job that
-is started in a folder where a learner was saved goes on from there.
+at any moment (SIGKILL, without a word to anyone). A learner that is started in a folder where one
+was saved goes on from there: its weights are those of its last checkpoint, its table has all that
+workers had brought. Workers notice nothing of it but that they wait.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import threading
+import time
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
@@ -31,8 +33,20 @@ if TYPE_CHECKING:
     from examples.grpo.settings import Settings
 
 WORKERS = 2
+# For how many seconds a worker tries to reach its learner.
+PATIENCE = 60.0
 # Fresh interpreters, because a fork of a process with threads is half a process.
 SPAWN = multiprocessing.get_context("spawn")
+
+
+def wait_until_busy(table: RolloutTable) -> None:
+    """Wait until the first worker is in the middle of a group, if it ever is."""
+    for _ in range(1000):
+        if any(
+            source["name"] == "worker-0" and source["running"] for source in table.info()["sources"]
+        ):
+            return
+        time.sleep(0.005)
 
 
 def saved_or_first(settings: Settings) -> tuple[Learner, RolloutTable]:
@@ -64,8 +78,12 @@ class Job(ABC):
         """Have the worker that was started first vanish in the middle of what it does."""
 
     @abstractmethod
-    def kill_all(self) -> None:
-        """Have everyone vanish."""
+    def restart_learner(self) -> None:
+        """Have the learner vanish, with the server in its process, and start another one."""
+
+    @abstractmethod
+    def stop(self) -> None:
+        """End everyone."""
 
     @property
     @abstractmethod
@@ -80,7 +98,10 @@ class Job(ABC):
 
 
 class Threads(Job):
-    """Everyone is a thread. One that is killed leaves without telling the table."""
+    """Everyone is a thread. One that is killed leaves without telling the table.
+
+    The table is gone with the learner here, and workers that have it with both.
+    """
 
     def __init__(self, settings: Settings) -> None:
         super().__init__(settings)
@@ -116,10 +137,15 @@ class Threads(Job):
 
     def kill_worker(self) -> None:  # noqa: D102
         thread, gone = self._workers.pop(0)
+        wait_until_busy(self._table)
         gone.set()
         thread.join()
 
-    def kill_all(self) -> None:  # noqa: D102
+    def restart_learner(self) -> None:  # noqa: D102
+        self.stop()
+        self.start()
+
+    def stop(self) -> None:  # noqa: D102
         self._table.close()
         self._store.close()
         for thread, gone in self._workers:
@@ -144,7 +170,11 @@ def _learn_in_process(settings: Settings, transport: echoic.Transport) -> None:
 
 def _work_in_process(settings: Settings, address: str, number: int) -> None:
     torch.set_num_threads(1)
-    with rollouts.connect(address) as client, WeightClient(address) as weights:
+    # A learner that is started again is there when it has imported torch.
+    with (
+        rollouts.connect(address, connect_timeout=PATIENCE, deadline=PATIENCE) as client,
+        WeightClient(address, connect_timeout=PATIENCE, deadline=PATIENCE) as weights,
+    ):
         Worker(number, client[TABLE], weights.subscribe(), settings).work()
 
 
@@ -176,10 +206,17 @@ class Processes(Job):
 
     def kill_worker(self) -> None:  # noqa: D102
         worker = self._workers.pop(0)
+        with rollouts.connect(self._address) as client:
+            wait_until_busy(client[TABLE])
         worker.kill()
         worker.join()
 
-    def kill_all(self) -> None:  # noqa: D102
+    def restart_learner(self) -> None:  # noqa: D102
+        self._learner.kill()
+        self._learner.join()
+        self.start_learner()
+
+    def stop(self) -> None:  # noqa: D102
         for process in [self._learner, *self._workers]:
             process.kill()
             process.join()

@@ -1,8 +1,8 @@
 """A whole run: a job, what is done to it on the way, and what came of it.
 
 Between two looks at the curve nothing happens here. What is done to a job does not depend on how
-fast it is: a worker is killed when the learner has made a quarter of its versions, everyone at the
-half.
+fast it is: a worker is killed when the learner has made a quarter of its versions, the learner
+itself at the half.
 """
 
 from __future__ import annotations
@@ -70,13 +70,14 @@ def run(
                 events.append(Event(version, "a worker was killed, and another one started"))
                 kill_worker = False
             if restart and version >= settings.versions // 2:
-                job.kill_all()
-                job.start()
-                events.append(Event(version, "everyone was killed, and started from a checkpoint"))
+                job.restart_learner()
+                events.append(
+                    Event(version, "the learner was killed, and started from a checkpoint")
+                )
                 restart = False
             show(Result(points, events))
     finally:
-        job.kill_all()
+        job.stop()
     points = curve.read(settings.folder)
     if not points or points[-1].version < settings.versions:
         raise RuntimeError("the learner ended before its time; its error is above")

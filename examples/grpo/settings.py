@@ -17,7 +17,7 @@ class Settings:
     folder: Path
     seed: int = 0
     #: How often the policy is updated.
-    versions: int = 200
+    versions: int = 100
     #: Prompts of an update, and answers to each.
     groups: int = 16
     answers: int = 8
@@ -28,7 +28,7 @@ class Settings:
     #: Tokens between two looks for newer weights.
     segment: int = 2
     #: Seconds without a sign of life after which a worker's groups are another's.
-    ttl: float = 2.0
+    ttl: float = 0.25
     rate: float = 3e-3
     #: How far the ratio to the policy that made a token may be from 1, down and up.
     clip: tuple[float, float] = (0.2, 0.28)

@@ -24,7 +24,10 @@ FIELDS = {"reward": "float32"}
 
 
 def make_table(settings: Settings) -> RolloutTable:
-    """Make the table between workers and learner."""
+    """Make the table between workers and learner, or bring back the one that was there.
+
+    Its journal is in the run's folder, so what workers have brought outlives the learner's process.
+    """
     return RolloutTable(
         TABLE,
         COLUMNS,
@@ -39,6 +42,7 @@ def make_table(settings: Settings) -> RolloutTable:
         on_expiry="suspend",
         max_running=8 * settings.at_once,
         seed=settings.seed,
+        directory=settings.folder / "table",
     )
 
 

@@ -14,6 +14,7 @@ use echoic_net::wire::handshake::{
     Challenge, Hello, Offer, Open, Purpose, RefusalCode, Refused, Welcome,
 };
 use echoic_net::wire::observed::{Connected, Family, Kind, Number, Observation};
+use echoic_net::wire::rollouts::{Bulk, Changes, Outcomes, Wish};
 use echoic_net::wire::tables::{
     Answer, Area, BatchHead, FailureCode, ItemHead, Layout, Operation, Release, Request, RowsHead,
     SignatureHead, SliceHead, TableEntry, write_chunk, write_list,
@@ -21,6 +22,13 @@ use echoic_net::wire::tables::{
 use echoic_net::wire::{VERSION, preface, spec as wire_spec};
 use echoic_replay::chunk::{Chunk, ColumnKind};
 use echoic_replay::encoding::{Encoding, Policy};
+use echoic_replay::rollouts::batch::Form::Packed;
+use echoic_replay::rollouts::codec::AppendHead;
+use echoic_replay::rollouts::item::{Item, Run};
+use echoic_replay::rollouts::ledger::{
+    Balance, Blocked, Fate, Hold, Outcome, Permit, Refusal, Size, Want,
+};
+use echoic_replay::rollouts::table::CallError;
 use echoic_replay::table::{Form, Infos};
 use echoic_replay::trajectory::{Column, Signature};
 use echoic_replay::{Dtype, Episode, Leaf, Spec};
@@ -196,6 +204,51 @@ fn inserts() -> Vec<Vec<u8>> {
     ]
 }
 
+/// A share of a batch of rollouts.
+fn wish(area: Option<Area>) -> Wish {
+    let (size, balance) = (Size::Groups(2), Balance::Tokens);
+    let want = Want { size, rank: 0, ranks: 2, balance, lease_ms: Some(9) };
+    Wish { want, form: Packed { width: 64 }, timeout_ms: Some(0), area }
+}
+
+/// An item of four tokens.
+fn changes(bulk: Bulk<'static>) -> Changes<'static> {
+    let mut head = Vec::new();
+    let hold = Hold { group: 0, attempt: 0 };
+    let runs = &[Run { version: 0, tokens: 4 }];
+    let (item, sequence, priority, tokens, bytes) = (0, 0, 1.0, 4, 4);
+    AppendHead { hold, item, sequence, priority, tokens, bytes, runs, finish: Some((&[], &[])) }
+        .put(&mut head);
+    Changes { timeout_ms: Some(0), count: 1, head: head.into(), bulk }
+}
+
+/// What is asked of rollout tables.
+fn rollout_asks() -> Vec<Vec<u8>> {
+    let area = Area { start: 0, len: 4 };
+    let operations = [
+        Operation::RolloutList,
+        Operation::RolloutInfo,
+        Operation::RolloutVersion { above: 0, timeout_ms: Some(0) },
+        Operation::RolloutSample(wish(None)),
+        Operation::RolloutSample(wish(Some(area))),
+        Operation::RolloutChanges(changes(Bulk::Inline([1, 2, 3, 4][..].into()))),
+        Operation::RolloutChanges(changes(Bulk::Area(area))),
+    ];
+    let request = |operation| Request { id: 1, table: 0, operation };
+    operations.map(|operation| bytes(|out| request(operation).write(out))).into()
+}
+
+/// What is answered about them, each with its place among the kinds of the target.
+fn rollout_answers() -> [(u8, Vec<u8>); 3] {
+    let error = CallError::TimedOut(Blocked::Leased(4));
+    [
+        (7, Answer::RolloutTables { id: 3, entries: vec![] }),
+        (8, Answer::RolloutOutcomes { id: 3, outcomes: outcomes() }),
+        (10, Answer::RolloutRefused { id: 3, error }),
+    ]
+    .map(|(kind, answer)| (kind, bytes(|out| answer.write(out))))
+}
+
 fn asks() -> Vec<Vec<u8>> {
     let keys = vec![1, 1 << 32];
     let operations = [
@@ -257,6 +310,21 @@ fn observation() -> Observation {
     }
 }
 
+/// One of several kinds.
+fn outcomes() -> Outcomes {
+    let permit =
+        Permit { hold: Hold { group: 1, attempt: 2 }, key: "key".into(), version: 3, ttl_ms: 4 };
+    vec![
+        Ok(Outcome::Done),
+        Ok(Outcome::Admitted(vec![permit.clone()])),
+        Ok(Outcome::Resumed(permit, vec![Item::default()])),
+        Ok(Outcome::Appended(Fate::Stale)),
+        Ok(Outcome::Count(5)),
+        Err(Refusal::Unknown(6)),
+        Err(Refusal::Value { what: "item".into(), expected: "below 2".into(), got: "7".into() }),
+    ]
+}
+
 /// Payloads of frames; the first byte tells of which.
 fn table_frames() -> Vec<Vec<u8>> {
     let behind = |which: u8, frame: &[u8]| [&[which], &frame[HEADER_BYTES..]].concat();
@@ -305,6 +373,8 @@ fn table_frames() -> Vec<Vec<u8>> {
         entry(Form::Trajectories(Some(all_dtypes()))),
     ];
     frames.push([&[7], &bytes(|out| write_list(out, &list))[..]].concat());
+    frames.extend(rollout_asks().iter().map(|frame| behind(0, frame)));
+    frames.extend(rollout_answers().iter().map(|(kind, frame)| behind(1 + 8 * kind, frame)));
     frames
 }
 

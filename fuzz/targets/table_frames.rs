@@ -3,6 +3,7 @@
 
 use echoic_net::wire::frame::{HEADER_BYTES, Header, kind};
 use echoic_net::wire::reader::Reader;
+use echoic_net::wire::rollouts::DeliveryHead;
 use echoic_net::wire::tables::{
     Answer, BatchHead, ItemHead, Release, Request, RowsHead, SignatureHead, read_list, write_list,
 };
@@ -23,11 +24,37 @@ fuzz_target!(|bytes: &[u8]| {
             same(payload, |out| request.write(out));
         }
         1 => {
-            let kinds = [33, 34, 35, 36, 37, 38, kind::OBSERVED];
+            let kinds = [
+                33,
+                34,
+                35,
+                36,
+                37,
+                38,
+                kind::OBSERVED,
+                kind::ROLLOUT_TABLES,
+                kind::ROLLOUT_OUTCOMES,
+                kind::ROLLOUT_NUMBERS,
+                kind::ROLLOUT_REFUSED,
+            ];
             let kind = kinds[usize::from(which / 8) % kinds.len()];
             let header = Header { len: payload.len() as u32, kind };
             let Ok(answer) = Answer::read(header, payload) else { return };
+            // Settings have more than one form: a filter is written as it was understood.
+            if kind == kind::ROLLOUT_TABLES {
+                let mut written = Vec::new();
+                answer.write(&mut written);
+                let again = Answer::read(header, &written[HEADER_BYTES..]).expect("it was read");
+                return same(&written[HEADER_BYTES..], |out| again.write(out));
+            }
             same(payload, |out| answer.write(out));
+        }
+        2 if which / 8 % 2 == 1 => {
+            let Ok((told, used)) = DeliveryHead::read(payload, payload.len()) else { return };
+            let mut written = Vec::new();
+            DeliveryHead::write(&mut written, told.id, &told.head);
+            let (again, _) = DeliveryHead::read(&written, payload.len()).expect("it was read");
+            assert!(again == told && used <= payload.len());
         }
         2 => {
             let Ok((head, used)) = BatchHead::read(payload) else { return };

@@ -518,3 +518,19 @@ fn copies_at_any_moment_have_what_was_acknowledged() {
 fn config_of(table: &RolloutTable) -> RolloutConfig {
     (**table.config()).clone()
 }
+
+#[test]
+fn what_time_has_ended_is_over_also_when_only_a_refusal_saw_it() {
+    let (dir, config) = (tempdir(), RolloutConfig { permit_ttl_ms: 2, ..config() });
+    let table = open(&config, dir.path());
+    call(&table, &admit(3)).unwrap();
+    while table.info().counts.expired < 3 {
+        let refused = table.apply(&Change::Sample(want(2, None)));
+        assert!(matches!(refused, Err(CallError::Refused(_))), "{refused:?}");
+        std::thread::yield_now();
+    }
+    let counts = table.info().counts;
+    drop(table);
+    // Else these permits would have their time again.
+    assert_eq!(open(&config, dir.path()).info().counts, counts);
+}

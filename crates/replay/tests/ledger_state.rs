@@ -55,6 +55,7 @@ proptest! {
             prop_assert_eq!(&loaded.apply(now, &change), &applied, "{:?}", change);
             prop_assert_eq!(loaded.counts(), ledger.counts());
             prop_assert_eq!(loaded.standing(), ledger.standing());
+            prop_assert_eq!(loaded.recount(), Ok(()), "{:?}", change);
             crowd.hear(&change, &applied);
         }
         prop_assert_eq!(bytes(&loaded), bytes(&ledger));

@@ -51,7 +51,10 @@ fn an_item_that_no_group_has_is_refused() {
     let mut table = Table::new(RolloutConfig { group_size: 2, redundancy: 1, ..config() });
     let hold = table.open();
     let refused = table.apply(Change::Append(whole(hold, 3, 0, 1)));
-    assert!(matches!(refused, Err(Refusal::Value { what: "item", .. })), "{refused:?}");
+    assert!(
+        matches!(refused, Err(Refusal::Value { ref what, .. }) if what == "item"),
+        "{refused:?}"
+    );
     let unknown = Hold { group: 9, attempt: 0 };
     let refused = table.apply(Change::Append(whole(unknown, 0, 0, 1)));
     assert_eq!(refused, Err(Refusal::Unknown(9)));
@@ -113,7 +116,7 @@ fn an_end_without_tokens_that_comes_twice_is_taken_once() {
     let mut more = part(hold, 0, 1, 0);
     more.segment = segment(0, 1);
     let refused = table.apply(Change::Append(more));
-    assert!(matches!(refused, Err(Refusal::Value { what: "item to append to", .. })));
+    assert!(matches!(refused, Err(Refusal::Value { ref what, .. }) if what == "item to append to"));
 }
 
 #[test]
@@ -121,7 +124,9 @@ fn a_segment_that_is_missing_is_asked_for() {
     let mut table = Table::new(config());
     let hold = table.open();
     let refused = table.apply(Change::Append(part(hold, 0, 1, 0)));
-    assert!(matches!(refused, Err(Refusal::Value { what: "number of a segment", .. })));
+    assert!(
+        matches!(refused, Err(Refusal::Value { ref what, .. }) if what == "number of a segment")
+    );
 }
 
 #[test]

@@ -19,7 +19,7 @@ use rollouts::{config, groups, lags, whole};
 const PRODUCERS: u32 = 64;
 const BATCH: u32 = 32;
 const SHORT: f64 = 1000.0;
-const STEP: u64 = 700;
+const STEP: u64 = 500;
 const END: u64 = 400_000;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

@@ -25,7 +25,7 @@ def to_trl(  # noqa: PLR0913 - one argument for each column
     logprobs: str | None = "logprobs",
     mask: str | None = "mask",
     reward: str = "reward",
-    scale: Literal["std", "none"] = "std",
+    scale: Literal["group", "batch", "none"] = "group",
     pad_token: int = 0,
     tensors: bool = True,
 ) -> dict[str, Any]:
@@ -41,7 +41,7 @@ def to_trl(  # noqa: PLR0913 - one argument for each column
         mask: The column that is not zero where the policy made a token. A prompt ends before the
             first of them.
         reward: The field of rewards.
-        scale: Whether advantages are divided by the deviation of their group.
+        scale: By whose deviation advantages are divided: that of their group, of the batch, or none.
         pad_token: What fills rows up.
         tensors: Whether to return torch's tensors; else arrays.
 

@@ -275,6 +275,9 @@ pub fn take_lease(take: &mut Take<'_>) -> Result<Lease, CodecError> {
     Ok(Lease { batch, rank, attempt: take.u32("attempt")? })
 }
 
+/// The fields of an item, and the names and lengths of its blobs.
+pub type FinishHead<'a> = (&'a [u8], &'a [(&'a str, u32)]);
+
 /// What is told of tokens whose bytes are in the bulk.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct AppendHead<'a> {
@@ -292,8 +295,8 @@ pub struct AppendHead<'a> {
     pub bytes: u32,
     /// The versions that made them.
     pub runs: &'a [Run],
-    /// The fields, and the names and lengths of blobs, if the item ends here.
-    pub finish: Option<(&'a [u8], &'a [(&'a str, u32)])>,
+    /// The rest, if the item ends here.
+    pub finish: Option<FinishHead<'a>>,
 }
 
 impl AppendHead<'_> {

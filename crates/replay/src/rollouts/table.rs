@@ -87,8 +87,6 @@ struct Core {
     tuner: Option<Tuner>,
     /// How many shared the batch that was asked for last.
     ranks: u32,
-    /// Refusals of consumers whose lease was over. The ledger can't count them, as a refusal changes nothing.
-    fenced: u64,
     is_closed: bool,
 }
 
@@ -129,7 +127,7 @@ impl RolloutTable {
         let config = Arc::clone(ledger.config());
         let tuner = config.auto_tune.then(Tuner::default);
         Self {
-            core: Mutex::new(Core { ledger, tuner, ranks: 1, fenced: 0, is_closed: false }),
+            core: Mutex::new(Core { ledger, tuner, ranks: 1, is_closed: false }),
             config,
             metadata: Vec::new(),
             epoch: Instant::now(),
@@ -232,7 +230,9 @@ impl RolloutTable {
             (None, after) => after.is_some(),
             (Some(_), None) => false,
         };
-        core.fenced += u64::from(matches!(applied, Err(Refusal::Fenced { .. })));
+        if let Err(Refusal::Fenced { .. }) = applied {
+            core.ledger.count_fenced();
+        }
         let dead = core.ledger.take_dead();
         drop(core);
         drop(dead);
@@ -547,8 +547,7 @@ impl RolloutTable {
     pub fn info(&self) -> RolloutInfo {
         let (producers, consumers) = (self.producers_idle.read(), self.consumers_idle.read());
         let core = self.lock();
-        let (mut counts, standing) = (core.ledger.counts(), core.ledger.standing());
-        counts.fenced += core.fenced;
+        let (counts, standing) = (core.ledger.counts(), core.ledger.standing());
         let sources = core.ledger.sources().to_vec();
         RolloutInfo { counts, standing, sources, producers, consumers }
     }

@@ -60,7 +60,7 @@ pub fn read_info(reader: &mut Reader<'_>) -> Result<RolloutInfo, WireError> {
         let paused = take.flag("whether it is paused")?;
         let standing =
             Standing { version, target, depth, capacity, queued, out, suspended, oldest, paused };
-        let count = take.count("number of sources", MAX_SOURCES as u32 + 1, 52)?;
+        let count = take.count("number of sources", (MAX_SOURCES as u32).saturating_add(1), 52)?;
         let mut sources = Vec::with_capacity(count);
         for _ in 0..count {
             let name = take.text("name of a source")?;
@@ -113,8 +113,8 @@ fn numbers(counts: &Counts) -> [u64; 26] {
         overdue,
         masked_tokens,
         redelivered,
-        acked,
         returned,
+        acked,
         retired,
         lost,
         expired_leases,
@@ -141,8 +141,8 @@ fn numbers(counts: &Counts) -> [u64; 26] {
         overdue,
         masked_tokens,
         redelivered,
-        acked,
         returned,
+        acked,
         retired,
         lost,
         expired_leases,
@@ -172,8 +172,8 @@ fn take_counts(take: &mut Take<'_>) -> Result<Counts, WireError> {
         overdue,
         masked_tokens,
         redelivered,
-        acked,
         returned,
+        acked,
         retired,
         lost,
         expired_leases,
@@ -200,8 +200,8 @@ fn take_counts(take: &mut Take<'_>) -> Result<Counts, WireError> {
         overdue,
         masked_tokens,
         redelivered,
-        acked,
         returned,
+        acked,
         retired,
         lost,
         expired_leases,

@@ -49,8 +49,8 @@ pub struct Counts {
     pub lost: u64,
     /// Leases that were over before their consumer said so.
     pub expired_leases: u64,
-    /// What came from producers whose permit was another one's by then; a table adds what came from consumers
-    /// whose lease was over.
+    /// What came from producers whose permit was another one's by then; a table counts here what came from
+    /// consumers whose lease was over.
     pub fenced: u64,
     /// Tokens that came.
     pub tokens: u64,
@@ -62,7 +62,7 @@ pub struct Counts {
 
 impl Counts {
     /// All of them by name.
-    pub fn named(&self) -> [(&'static str, u64); 25] {
+    pub fn named(&self) -> [(&'static str, u64); 26] {
         [
             ("submitted", self.submitted),
             ("running", self.running),
@@ -81,6 +81,7 @@ impl Counts {
             ("overdue", self.overdue),
             ("masked_tokens", self.masked_tokens),
             ("redelivered", self.redelivered),
+            ("returned", self.returned),
             ("acked", self.acked),
             ("retired", self.retired),
             ("lost", self.lost),

@@ -50,6 +50,7 @@ use self::counts::Sources;
 use self::leases::Batch;
 use self::open::Open;
 use self::queue::{Place, Queue};
+use super::codec::MAX_NAMED;
 use super::config::{ConfigError, OnStale, Order, RolloutConfig};
 use super::filter::Bound;
 use super::item::{Group, Item};
@@ -86,7 +87,8 @@ struct Ready {
 impl Ready {
     fn place(&self) -> Place {
         let (id, oldest) = (self.group.id, self.group.oldest);
-        Place { id, ready: self.place, oldest, priority: self.priority }
+        let is_used = self.uses > 0;
+        Place { id, ready: self.place, oldest, priority: self.priority, is_used }
     }
 }
 
@@ -217,6 +219,11 @@ impl Ledger {
         self.sources.all()
     }
 
+    /// Counts a consumer that was refused as its lease was over. A refusal itself changes nothing.
+    pub(in crate::rollouts) fn count_fenced(&mut self) {
+        self.counts.fenced += 1;
+    }
+
     /// How many groups it has that are not over.
     pub fn groups(&self) -> u64 {
         self.live()
@@ -277,6 +284,18 @@ impl Ledger {
     /// [`Refusal`].
     pub fn apply(&mut self, now: u64, change: &Change) -> Result<Outcome, Refusal> {
         self.pass(now);
+        let named = match change {
+            Change::Fail { holds } | Change::Suspend { holds } | Change::Renew { holds } => {
+                holds.len()
+            }
+            Change::Discard { groups } => groups.len(),
+            Change::Reprioritize { priorities } => priorities.len(),
+            _ => 0,
+        };
+        // A journal and a connection carry no more.
+        if named > MAX_NAMED as usize {
+            return Err(value("groups of one call", format!("at most {MAX_NAMED}"), named));
+        }
         match change {
             Change::Admit(admit) => self.admit(now, admit),
             Change::Append(append) => self.append(now, append),
@@ -347,9 +366,7 @@ impl Ledger {
                 return Err(Blocked::Ahead { groups, most: groups, version: self.version });
             }
         }
-        // One that is used again and again makes room when another one comes.
-        let replaceable = if config.order == Order::Weighted { self.queue.len() as u64 } else { 0 };
-        let free = (u64::from(config.max_groups) + replaceable).saturating_sub(self.live());
+        let free = (u64::from(config.max_groups) + self.replaceable()).saturating_sub(self.live());
         if free == 0 {
             return Err(Blocked::Full(config.max_groups));
         }
@@ -358,6 +375,16 @@ impl Ledger {
             limiter.can_insert(&self.limited(self.open.len()), 1).map_err(Blocked::Limiter)?;
         }
         Ok(room)
+    }
+
+    /// How many complete groups may make room for others, as they are used again and again. What was of no use yet
+    /// stays if there is no more than a batch of it: else producers would replace it before it is ever sampled.
+    fn replaceable(&self) -> u64 {
+        if self.config.order != Order::Weighted {
+            return 0;
+        }
+        let beyond = self.queue.len().saturating_sub(self.config.batch_groups as usize);
+        beyond.max(self.queue.used()) as u64
     }
 
     /// Inserts and samples as the limiter sees them. For producers the open groups count, as each will be an

@@ -521,7 +521,9 @@ impl Ledger {
         if self.config.order != Order::Weighted {
             return;
         }
-        if let Some(id) = self.queue.oldest() {
+        let is_more = self.queue.len() > self.config.batch_groups as usize;
+        let oldest = if is_more { self.queue.oldest() } else { self.queue.oldest_used() };
+        if let Some(id) = oldest {
             self.retire(id);
         }
     }

@@ -14,6 +14,8 @@ pub(super) struct Place {
     pub(super) ready: u64,
     pub(super) oldest: i64,
     pub(super) priority: f64,
+    /// Whether a consumer was done with it once.
+    pub(super) is_used: bool,
 }
 
 /// See the [module](self).
@@ -26,6 +28,8 @@ pub(super) struct Queue {
     by_age: BTreeMap<i64, BTreeSet<(i64, u64)>>,
     /// By the version of the oldest token: all in a bucket have the same lag, whatever the next batch is.
     buckets: BTreeMap<i64, Bucket>,
+    /// Those that were of use, by the version of the oldest token.
+    used: BTreeSet<(i64, u64)>,
     len: usize,
 }
 
@@ -64,8 +68,8 @@ impl Bucket {
 
 impl Queue {
     pub(super) fn new(order: Order) -> Self {
-        let (ordered, by_age, buckets) = Default::default();
-        Self { order, ordered, by_age, buckets, len: 0 }
+        let (ordered, by_age, buckets, used) = Default::default();
+        Self { order, ordered, by_age, buckets, used, len: 0 }
     }
 
     pub(super) fn len(&self) -> usize {
@@ -89,6 +93,9 @@ impl Queue {
         } else {
             self.ordered.insert(entry);
         }
+        if place.is_used {
+            self.used.insert((place.oldest, place.id));
+        }
         self.len += 1;
     }
 
@@ -111,6 +118,7 @@ impl Queue {
         } else {
             self.ordered.remove(&entry);
         }
+        self.used.remove(&(place.oldest, place.id));
         self.len -= 1;
     }
 
@@ -152,6 +160,16 @@ impl Queue {
     /// All groups, the one whose oldest token is the youngest first.
     pub(super) fn youngest(&self) -> impl Iterator<Item = u64> + '_ {
         self.by_age.values().rev().flat_map(|ids| ids.iter().rev().map(|(_, id)| *id))
+    }
+
+    /// How many were of use.
+    pub(super) fn used(&self) -> usize {
+        self.used.len()
+    }
+
+    /// Of those that were of use, the group of the oldest tokens.
+    pub(super) fn oldest_used(&self) -> Option<u64> {
+        self.used.first().map(|(_, id)| *id)
     }
 
     /// The group of the oldest tokens.

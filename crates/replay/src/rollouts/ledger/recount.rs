@@ -83,6 +83,12 @@ impl Ledger {
         }
         same("ages", &self.ages, &ages)?;
         same("queue", &self.queue.up_to(i64::MAX).collect(), &queued)?;
+        let of_use = |id: &&u64| self.ready.get(id).is_some_and(|ready| ready.uses > 0);
+        same(
+            "queued groups that were of use",
+            &self.queue.used(),
+            &queued.iter().filter(of_use).count(),
+        )?;
         same("length of the queue", &self.queue.len(), &queued.len())?;
         let listed: BTreeSet<u64> = self.queue.listed().collect();
         same("queue in order", &listed, &queued)?;

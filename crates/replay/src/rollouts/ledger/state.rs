@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::change::{Append, Fate, Hold, MAX_RANKS, Want};
+use super::change::{Append, Fate, Hold, MAX_RANKS, MAX_VERSION, Want};
 use super::counts::{Counts, MAX_SOURCES, Source, Sources};
 use super::leases::{Batch, Part, State};
 use super::open::{Open, check_name};
@@ -112,8 +112,8 @@ impl Counts {
             overdue,
             masked_tokens,
             redelivered,
-            acked,
             returned,
+            acked,
             retired,
             lost,
             expired_leases,
@@ -140,8 +140,8 @@ impl Counts {
             overdue,
             masked_tokens,
             redelivered,
-            acked,
             returned,
+            acked,
             retired,
             lost,
             expired_leases,
@@ -215,9 +215,9 @@ impl Ready {
 impl Batch {
     fn put(&self, out: &mut impl Put) {
         out.put_i64(self.target);
-        self.want.put(out);
         out.put_u8(self.is_used.into());
         out.put_u64(self.lost);
+        self.want.put(out);
         out.put_u32(self.shares.len() as u32);
         for part in &self.shares {
             out.put_u32(part.attempt);
@@ -329,7 +329,12 @@ impl Reading<'_, '_> {
     }
 
     fn version(&mut self, field: &'static str) -> Result<i64, StateError> {
-        self.number(field).map(|version| version as i64)
+        let got = self.take.u64(field)?;
+        match i64::try_from(got) {
+            // t may be ahead of V by the batches that are out.
+            Ok(version) if version <= 2 * MAX_VERSION => Ok(version),
+            _ => Err(CodecError::Value { field, got }.into()),
+        }
     }
 
     fn name(&mut self, field: &'static str) -> Result<String, StateError> {
@@ -584,8 +589,9 @@ impl Reading<'_, '_> {
 
     fn batch(&mut self, ledger: &Ledger, number: u64) -> Result<Batch, StateError> {
         let target = self.version("target of a batch")?;
+        let is_used = self.take.flag("use of a batch")?;
+        let lost = self.number("groups of a batch that are lost")?;
         let want = Want::take(&mut self.take)?;
-        let (is_used, lost) = (self.take.flag("use of a batch")?, self.take.u64("lost groups")?);
         want.check(ledger).map_err(|refusal| wrong(format!("batch {number}: {refusal}")))?;
         let count = self.take.count("number of ranks", MAX_RANKS, 25)?;
         ensure(count == want.ranks as usize, || {
