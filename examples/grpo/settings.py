@@ -27,7 +27,8 @@ class Settings:
     at_once: int = 4
     #: Tokens between two looks for newer weights.
     segment: int = 2
-    #: Seconds without a sign of life after which a worker's groups are another's.
+    #: Seconds without a sign of life after which a worker's groups are another's: less than what
+    #: `max_lag` versions take, or what it leaves is too old to go on with.
     ttl: float = 0.25
     rate: float = 3e-3
     #: How far the ratio to the policy that made a token may be from 1, down and up.

@@ -41,7 +41,7 @@ def to_trl(  # noqa: PLR0913 - one argument for each column
         mask: The column that is not zero where the policy made a token. A prompt ends before the
             first of them.
         reward: The field of rewards.
-        scale: By whose deviation advantages are divided: that of their group, of the batch, or none.
+        scale: Whose deviation advantages are divided by: the group's, the batch's, or none.
         pad_token: What fills rows up.
         tensors: Whether to return torch's tensors; else arrays.
 

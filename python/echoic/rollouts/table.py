@@ -75,14 +75,11 @@ class RolloutTable:
         max_blob_bytes: How many bytes an item's blobs may have together.
         order: Which complete group goes first: the one complete first (``"ready"``), admitted first
             (``"submission"``, which waits for it), the first complete one of the ``window``
-            admitted
-            first (``"window"``), of the youngest (``"freshest"``) or oldest (``"oldest"``) tokens,
-            or one
-            drawn by priority / (lag + 1) (``"weighted"``).
+            admitted first (``"window"``), of the youngest (``"freshest"``) or oldest (``"oldest"``)
+            tokens, or one drawn by priority / (lag + 1) (``"weighted"``).
         window: See ``order``.
         on_stale: What becomes of a group that is too old: it goes, and another one may be made for
-            it
-            (``"drop"``); batches wait for groups so that none gets too old (``"wait"``); it is
+            it (``"drop"``); batches wait for groups so that none gets too old (``"wait"``); it is
             delivered and counted (``"keep"``), or its tokens that are too old are masked
             (``"mask"``).
         target_lag: See *Shipping*; ``None`` lets batches leave as soon as they are complete.
@@ -92,11 +89,9 @@ class RolloutTable:
         delivery: Whether a batch whose consumer is gone is delivered again.
         permit_ttl: After how many seconds without a sign of life a producer counts as gone.
         on_expiry: Whether its group goes then (``"reject"``), or waits for another producer to go
-            on
-            with it (``"suspend"``).
+            on with it (``"suspend"``).
         filter: Which complete groups are kept: a condition on their items' fields and ``length``,
-            such
-            as ``"spread(reward) > 0 and max(length) < 4096"``.
+            such as ``"spread(reward) > 0 and max(length) < 4096"``.
         limiter: How often groups are delivered on average, on top of all that.
         seed: Of all random choices.
         directory: Where the table is kept, so that it survives its process; it is made if it is not
@@ -104,8 +99,8 @@ class RolloutTable:
             it (``max_running``, ``permit_ttl`` and the like; the error names one that may not).
         durability: What a change must survive before its caller is told: ``"none"``, ``"async"``
             (the end of the process) or ``"sync"`` (a failure of the machine).
-        history: Whether the whole journal stays in the directory, for :class:`History` and
-            ``echoic replay``; else each :meth:`checkpoint` cuts off what it covers.
+        history: Whether the whole journal stays in the directory, for :class:`History` and ``echoic
+            replay``; else each :meth:`checkpoint` cuts off what it covers.
 
     Raises:
         RolloutError: The settings can't work together, with the arithmetic, or with those of the
@@ -359,19 +354,16 @@ class RolloutTable:
         Args:
             groups: How many groups the batch has; ``batch_groups`` when ``None``.
             tokens: Instead, how many tokens each rank's share may have: as many groups as fit, and
-            at
-                most ``batch_groups``.
+                at most ``batch_groups``.
             lease: For how many seconds the batch is the caller's. If it does not say
                 :meth:`RolloutBatch.ack` by then, the batch is delivered again, or lost, as the
-                table's
-                ``delivery`` says. Without a lease it is used up at once.
+                table's ``delivery`` says. Without a lease it is used up at once.
             rank: Which share of the batch, from 0 on. All ranks ask in the same way, and whichever
                 comes first has the batch made; asked again after a failure, each gets the same
                 share.
             ranks: How many share a batch. The groups of a batch are theirs in equal numbers.
             balance: What they have alike: the number of groups (``"count"``), and with it the
-            tokens
-                (``"tokens"``) or the sum of squares of items' lengths (``"squares"``).
+                tokens (``"tokens"``) or the sum of squares of items' lengths (``"squares"``).
             form: How tokens lie: ``"flat"``, item after item; ``"padded"``, a row of each; or
                 ``"packed"``, several in a row.
             width: Tokens of a row; of padded rows, those of the longest item when 0.
@@ -380,12 +372,10 @@ class RolloutTable:
 
         Raises:
             WaitTimeoutError: There was no batch in time; ``reason`` is ``"GROUP"`` (too few groups
-            are
-                complete), ``"STALENESS"``, ``"LEASED"``, ``"MIN_SIZE"``, ``"RATIO"`` or
+                are complete), ``"STALENESS"``, ``"LEASED"``, ``"MIN_SIZE"``, ``"RATIO"`` or
                 ``"PAUSED"``.
             RolloutError: The arguments can't work, or an item is longer than ``width``. A batch
-            that
-                was made is delivered again.
+                that was made is delivered again.
             ClosedError: The table is closed.
         """
         native = self._native.sample(
