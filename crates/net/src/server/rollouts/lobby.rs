@@ -19,6 +19,7 @@ use echoic_replay::rollouts::ledger::{Admit, Blocked, Change, Outcome, Refusal, 
 use echoic_replay::rollouts::table::{CallError, Side};
 
 use super::delivery::deliver;
+use super::holding::Frame;
 use super::{fail, refuse};
 use crate::server::bells::Rope;
 use crate::server::connection::Connection;
@@ -144,6 +145,10 @@ struct Room {
     ropes: [Rope; 3],
     /// Which of them will ring.
     is_listening: [bool; 3],
+    /// Rings when more of what has changed is kept.
+    kept: Rope,
+    /// Connections with answers that wait for that.
+    keeping: Vec<usize>,
     /// In the order in which they came.
     guests: VecDeque<Guest>,
     /// They are to be looked at.
@@ -166,6 +171,8 @@ impl Lobby {
             table: Arc::clone(table),
             ropes: std::array::from_fn(|_| Rope::new(waker)),
             is_listening: [false; 3],
+            kept: Rope::new(waker),
+            keeping: Vec::new(),
             guests: VecDeque::new(),
             is_stirred: false,
             deadline: None,
@@ -173,8 +180,15 @@ impl Lobby {
         Self { rooms: tables.iter().map(room).collect(), due: None }
     }
 
-    /// Takes those that have come to a connection, and lets those go that are given up.
-    pub(crate) fn receive(&mut self, index: usize, desk: &mut Desk, out: &mut Outbox) {
+    /// Takes those that have come to a connection, lets those go that are given up, and answers what is kept.
+    pub(crate) fn receive(
+        &mut self,
+        index: usize,
+        desk: &mut Desk,
+        context: &Context<'_>,
+        out: &mut Outbox,
+    ) {
+        self.settle(index, desk, context, out);
         for mut guest in desk.counter.take_arrivals() {
             guest.connection = index;
             if let Some(room) = self.rooms.get_mut(guest.table) {
@@ -196,9 +210,27 @@ impl Lobby {
         }
     }
 
+    /// Sends the answers that tell of what is kept, and sees to it that a bell rings for the others.
+    fn settle(&mut self, index: usize, desk: &mut Desk, context: &Context<'_>, out: &mut Outbox) {
+        let mut listened = None;
+        while let Some(number) = desk.counter.holding.settle(context.rollouts, out) {
+            if listened == Some(number) {
+                return;
+            }
+            listened = Some(number);
+            let Some(room) = self.rooms.get_mut(number) else { return };
+            if !room.keeping.contains(&index) {
+                room.keeping.push(index);
+            }
+            // What is kept from here on rings; what was kept before is found by one more look.
+            room.table.wake_on_kept(&room.kept.waker);
+        }
+    }
+
     /// A connection is gone.
     pub(crate) fn forget(&mut self, index: usize) {
         for room in &mut self.rooms {
+            room.keeping.retain(|other| *other != index);
             let before = room.guests.len();
             room.guests.retain(|guest| guest.connection != index);
             room.is_stirred |= room.guests.len() < before;
@@ -242,11 +274,20 @@ impl Lobby {
             }
             self.due = None;
         }
+        let first_told = told.len();
         for room in &mut self.rooms {
+            if room.kept.bell.heard() {
+                told.append(&mut room.keeping);
+            }
             room.hear();
             let is_late = room.deadline.is_some_and(|deadline| deadline <= Instant::now());
             if room.is_stirred || is_late {
                 room.serve(connections, context, told);
+            }
+        }
+        for index in told.get(first_told..).unwrap_or_default() {
+            if let Some((desk, out)) = reach(connections, *index) {
+                self.settle(*index, desk, context, out);
             }
         }
     }
@@ -363,7 +404,7 @@ fn attempt(
     context: &Context<'_>,
     out: &mut Outbox,
 ) -> Result<(), Blocked> {
-    let id = guest.id;
+    let (id, number) = (guest.id, guest.table);
     let error = match &guest.matter {
         Matter::Version { above } => {
             let version = table.version();
@@ -379,18 +420,28 @@ fn attempt(
         Matter::Change(change) => match table.apply(change) {
             Err(CallError::Refused(Refusal::Blocked(blocked))) => return Err(blocked),
             Ok(outcome) => {
-                tell(id, Ok(outcome), out);
+                match tale(id, outcome) {
+                    Some(frame) => desk.counter.holding.answer(id, number, table, frame, out),
+                    None => {
+                        let text =
+                            "what is there of the group has more bytes than an answer may have";
+                        fail(id, FailureCode::TooLarge, text, out);
+                    }
+                }
                 return Ok(());
             }
             Err(CallError::Refused(refusal)) => {
-                tell(id, Err(refusal), out);
+                let outcomes = vec![Err(refusal)];
+                out.say(|out| Answer::RolloutOutcomes { id, outcomes }.write(out));
                 return Ok(());
             }
             Err(error) => error,
         },
         Matter::Sample(wish) => match table.apply(&Change::Sample(wish.want)) {
             Ok(Outcome::Delivered(share)) => {
-                deliver(id, table, wish, &share, desk.arena.as_mut(), context, out);
+                let Desk { arena, counter, .. } = desk;
+                let place = (arena.as_mut(), &mut counter.holding);
+                deliver((id, number), table, wish, &share, place, context, out);
                 return Ok(());
             }
             Ok(_) => return Ok(()),
@@ -404,13 +455,10 @@ fn attempt(
     Ok(())
 }
 
-/// Tells the outcome of a change that was alone.
-fn tell(id: u64, outcome: Result<Outcome, Refusal>, out: &mut Outbox) {
+/// The outcome of a change that was alone; `None`, if it is too large to be told.
+fn tale(id: u64, outcome: Outcome) -> Option<Frame> {
     let mut frame = Vec::new();
-    Answer::RolloutOutcomes { id, outcomes: vec![outcome] }.write(&mut frame);
-    if frame.len() > MAX_BATCH as usize + HEADER_BYTES - MAX_CONTROL as usize {
-        let text = "what is there of the group has more bytes than an answer may have";
-        return fail(id, FailureCode::TooLarge, text, out);
-    }
-    out.say(|out| out.extend_from_slice(&frame));
+    Answer::RolloutOutcomes { id, outcomes: vec![Ok(outcome)] }.write(&mut frame);
+    let limit = MAX_BATCH as usize + HEADER_BYTES - MAX_CONTROL as usize;
+    (frame.len() <= limit).then_some(Frame::Small(frame))
 }
