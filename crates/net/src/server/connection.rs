@@ -888,7 +888,7 @@ impl Connection {
             Ok(_) => {}
             Err(_) => return false,
         }
-        if self.outbox.backlog() > 0 {
+        if self.outbox.has_unsent() {
             return true;
         }
         match self.link.flush() {
