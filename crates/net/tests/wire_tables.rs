@@ -190,11 +190,7 @@ proptest! {
         request.write(&mut frame);
         let (_, payload) = parts(&frame);
         prop_assert_eq!(Request::read(payload), Ok(request));
-<<<<<<< HEAD
         is_robust(payload, change, |bytes| Request::read(bytes).map(|_| ()));
-=======
-        is_robust(payload, change, |bytes| Request::read(bytes));
->>>>>>> door2
     }
 
     #[test]
