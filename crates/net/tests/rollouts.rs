@@ -398,23 +398,24 @@ fn refusals_are_those_that_a_caller_in_the_same_process_gets() {
 }
 
 #[test]
-fn who_wants_more_is_not_overtaken_by_who_wants_less() {
+fn who_wants_less_goes_past_who_wants_more_and_keeps_its_order_among_its_like() {
     over_all_doors(&config(), |server, _| {
-        let [producer, patient, quick] = [(); 3].map(|()| connect(server));
+        let [producer, patient, first, second] = [(); 4].map(|()| connect(server));
         let start = |client: &Rollouts, want| client.start_sample(0, want, Form::Flat, None);
-        let mut large = start(&patient, want(3)).unwrap();
-        soon(|wait| patient.info(0, wait)).unwrap();
-        let mut small = start(&quick, want(1)).unwrap();
-        make(&producer, 2, 1);
-        // Whatever the door could do for it is done when a later question is answered.
-        soon(|wait| quick.info(0, wait)).unwrap();
-        soon(|wait| quick.info(0, wait)).unwrap();
-        assert!(!small.is_ready() && !large.is_ready());
-        let third = make(&producer, 2, 1)[1];
-        let large = soon(|wait| large.wait(wait)).unwrap();
-        assert_eq!(groups(&large, 1), [0, 1, 2]);
-        let small = soon(|wait| small.wait(wait)).unwrap();
-        assert_eq!(groups(&small, 1), [third]);
+        let mut waiting = [(&patient, 3), (&first, 1), (&second, 1)].map(|(client, count)| {
+            let ticket = start(client, want(count)).unwrap();
+            // It is in the lobby when a later question is answered.
+            soon(|wait| client.info(0, wait)).unwrap();
+            ticket
+        });
+        let made = make(&producer, 2, 1);
+        let [large, smalls @ ..] = &mut waiting;
+        for (small, id) in smalls.iter_mut().zip(&made) {
+            assert_eq!(groups(&soon(|wait| small.wait(wait)).unwrap(), 1), [*id]);
+        }
+        assert!(!large.is_ready());
+        let made = make(&producer, 3, 1);
+        assert_eq!(groups(&soon(|wait| large.wait(wait)).unwrap(), 1), made);
     });
 }
 
