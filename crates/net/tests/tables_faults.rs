@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use echoic_net::client::Options as ClientOptions;
 use echoic_net::client::tables::{Requests, TableWriter};
 use echoic_net::server::{Options, Server};
-use echoic_net::transport::{Dial, TlsFiles, dial_to, listen_at};
+use echoic_net::transport::{TlsFiles, dial_to, listen_at};
 use echoic_net::wire::frame::{Control, Header, kind};
 use echoic_net::wire::handshake::{Hello, Open, Purpose, RefusalCode};
 use echoic_net::wire::tables::{
