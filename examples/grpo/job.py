@@ -33,8 +33,9 @@ if TYPE_CHECKING:
     from examples.grpo.settings import Settings
 
 WORKERS = 2
-# For how many seconds a worker tries to reach its learner.
-PATIENCE = 60.0
+# For how many seconds a worker tries to reach its learner, which may have to import torch first on
+# a machine that has other things to do.
+PATIENCE = 300.0
 # Fresh interpreters, because a fork of a process with threads is half a process.
 SPAWN = multiprocessing.get_context("spawn")
 
@@ -84,6 +85,10 @@ class Job(ABC):
     @abstractmethod
     def stop(self) -> None:
         """End everyone."""
+
+    @abstractmethod
+    def check(self) -> None:
+        """Raise an error, if a worker has failed: the learner would wait for it."""
 
     @property
     @abstractmethod
@@ -154,6 +159,12 @@ class Threads(Job):
         self._thread.join()
         self._begin()
 
+    def check(self) -> None:  # noqa: D102
+        has_ended = not all(thread.is_alive() for thread, _ in self._workers)
+        # Those that end in good order do so because the table is closed.
+        if has_ended and not self._table.closed:
+            raise RuntimeError("a worker has failed; its error is above")
+
     @property
     def is_over(self) -> bool:  # noqa: D102
         return not self._thread.is_alive()
@@ -221,6 +232,11 @@ class Processes(Job):
             process.kill()
             process.join()
         self._workers.clear()
+
+    def check(self) -> None:  # noqa: D102
+        failed = [worker.exitcode for worker in self._workers if worker.exitcode]
+        if failed:
+            raise RuntimeError(f"a worker has failed with {failed[0]}; its error is above")
 
     @property
     def is_over(self) -> bool:  # noqa: D102

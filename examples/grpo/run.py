@@ -62,6 +62,7 @@ def run(
     try:
         while not job.is_over:
             time.sleep(LOOK)
+            job.check()
             points = curve.read(settings.folder)
             version = points[-1].version if points else 0
             if kill_worker and version >= settings.versions // 4:

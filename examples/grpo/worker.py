@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from echoic.errors import ClosedError, DisconnectedError, WaitTimeoutError
+from echoic.errors import ClosedError, WaitTimeoutError
 
 from examples.grpo import task
 from examples.grpo.model import Policy
@@ -110,7 +110,7 @@ class Worker:
 
     def work(self) -> None:
         """Make groups until there is no use in it."""
-        with suppress(ClosedError, DisconnectedError):
+        with suppress(ClosedError):
             self.load(wait=True)
             while not self.is_gone():
                 self.load()
