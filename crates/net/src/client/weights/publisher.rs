@@ -75,7 +75,7 @@ struct Session {
     said: Instant,
 }
 
-/// See the [module](self).
+/// A learner elsewhere: publishes to the store of a server.
 pub struct WeightPublisher {
     dial: Box<dyn Dial>,
     token: Option<Token>,
