@@ -21,8 +21,8 @@ NAN = float("nan")
 # Of a limiter where each insert makes 4 samples, with room for no more than 2.
 DEADLOCK = (
     "after 10 inserts and 1 samples everyone would wait for ever: one more insert makes "
-    "10 × 4 − 1 + 4 = 43, above max_diff 41; one more sample makes 10 × 4 − 1 − 1 = 38, "  # noqa: RUF001
-    "below min_diff 39; a max_diff − min_diff of 1 + samples_per_insert = 5 is always "  # noqa: RUF001
+    "10 × 4 − 1 + 4 = 43, above max_diff 41; one more sample makes 10 × 4 − 1 − 1 = 38, "
+    "below min_diff 39; a max_diff − min_diff of 1 + samples_per_insert = 5 is always "
     "enough, this is 2"
 )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 import time
@@ -252,6 +253,95 @@ def test_a_full_server_is_waited_for_by_a_learner_elsewhere(door: Any) -> None:
     del held
     client.publish(tree(3), 3, timeout=PATIENCE)
     check(store.latest())
+
+
+class Stuck:
+    """A client of which another thread's publication waits for a place at the server."""
+
+    def __init__(self, door: Any) -> None:
+        self.store = WeightStore(max_publications=2)
+        door.open(self.store)
+        self.client = door.client()
+        self.client.publish(tree(1), 1)
+        self.held = self.store.latest()
+        self.client.publish(tree(2), 2)
+        self.ended: list[Any] = []
+        self.thread = threading.Thread(target=self._publish)
+        self.thread.start()
+        # It has said so to the server, and is kept waiting there.
+        time.sleep(0.2)
+        assert not self.ended
+
+    def _publish(self) -> None:
+        try:
+            self.ended.append(self.client.publish(tree(3), 3))
+        except Exception as error:  # noqa: BLE001 - the test looks at it
+            self.ended.append(error)
+
+    def end(self) -> Any:
+        self.thread.join(PATIENCE)
+        assert not self.thread.is_alive()
+        return self.ended[0]
+
+
+def test_a_publication_behind_another_threads_keeps_to_its_timeout(door: Any) -> None:
+    stuck = Stuck(door)
+    try:
+        since = time.monotonic()
+        with pytest.raises(echoic.WaitTimeoutError) as caught:
+            stuck.client.publish(tree(4), 4, timeout=0.1)
+        assert time.monotonic() - since < 5
+        assert caught.value.reason == "LEASED"
+    finally:
+        stuck.held = None
+        ended = stuck.end()
+    assert ended is None
+    stuck.client.publish(tree(4), 4, timeout=PATIENCE)
+    check(stuck.store.latest())
+
+
+def test_a_publication_behind_another_threads_hears_ctrl_c(door: Any) -> None:
+    stuck = Stuck(door)
+    try:
+        threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
+        with pytest.raises(KeyboardInterrupt):
+            stuck.client.publish(tree(4), 4, timeout=PATIENCE)
+    finally:
+        stuck.held = None
+        ended = stuck.end()
+    assert ended is None
+    assert stuck.store.version == 3
+
+
+def test_closing_the_client_ends_what_is_being_published(door: Any) -> None:
+    stuck = Stuck(door)
+    try:
+        since = time.monotonic()
+        stuck.client.close()
+        assert time.monotonic() - since < 5
+        ended = stuck.end()
+    finally:
+        stuck.held = None
+        stuck.thread.join(PATIENCE)
+    assert isinstance(ended, echoic.ClosedError)
+    assert stuck.store.version == 2
+    until(lambda: stuck.store.metrics()["held_publications"] == 1)
+
+
+def test_a_tree_too_large_to_send_is_refused_where_it_is_published(door: Any) -> None:
+    store = WeightStore()
+    door.open(store)
+    client = door.client()
+    client.publish(tree(1), 1)
+    subscription = client.subscribe()
+    check(subscription.wait(timeout=PATIENCE))
+    with pytest.raises(echoic.SpecError, match="number of leaves"):
+        client.publish([np.float32(0)] * 20_000, 2)
+    with pytest.raises(echoic.SpecError, match="number of leaves"):
+        store.publish([np.float32(0)] * 20_000, 2)
+    assert store.version == 1
+    client.publish(tree(2), 2)
+    check(subscription.wait(newer_than=1, timeout=PATIENCE))
 
 
 def test_strangers_are_refused(door: Any) -> None:

@@ -20,6 +20,7 @@ use echoic_replay::limiter::Reason;
 use echoic_replay::rollouts::batch::{FIELDS, Form, Layout};
 use echoic_replay::rollouts::codec::Put;
 use echoic_replay::rollouts::item::{Finish, Run, Segment};
+use echoic_replay::rollouts::kept::{Durability, Keeping};
 use echoic_replay::rollouts::ledger::{
     Admit, Append, Balance, Blocked, Change, Fate, Hold, Lease, Outcome, Permit, Refusal, Size,
     Want,
@@ -397,23 +398,24 @@ fn refusals_are_those_that_a_caller_in_the_same_process_gets() {
 }
 
 #[test]
-fn who_wants_more_is_not_overtaken_by_who_wants_less() {
+fn who_wants_less_goes_past_who_wants_more_and_keeps_its_order_among_its_like() {
     over_all_doors(&config(), |server, _| {
-        let [producer, patient, quick] = [(); 3].map(|()| connect(server));
+        let [producer, patient, first, second] = [(); 4].map(|()| connect(server));
         let start = |client: &Rollouts, want| client.start_sample(0, want, Form::Flat, None);
-        let mut large = start(&patient, want(3)).unwrap();
-        soon(|wait| patient.info(0, wait)).unwrap();
-        let mut small = start(&quick, want(1)).unwrap();
-        make(&producer, 2, 1);
-        // Whatever the door could do for it is done when a later question is answered.
-        soon(|wait| quick.info(0, wait)).unwrap();
-        soon(|wait| quick.info(0, wait)).unwrap();
-        assert!(!small.is_ready() && !large.is_ready());
-        let third = make(&producer, 2, 1)[1];
-        let large = soon(|wait| large.wait(wait)).unwrap();
-        assert_eq!(groups(&large, 1), [0, 1, 2]);
-        let small = soon(|wait| small.wait(wait)).unwrap();
-        assert_eq!(groups(&small, 1), [third]);
+        let mut waiting = [(&patient, 3), (&first, 1), (&second, 1)].map(|(client, count)| {
+            let ticket = start(client, want(count)).unwrap();
+            // It is in the lobby when a later question is answered.
+            soon(|wait| client.info(0, wait)).unwrap();
+            ticket
+        });
+        let made = make(&producer, 2, 1);
+        let [large, smalls @ ..] = &mut waiting;
+        for (small, id) in smalls.iter_mut().zip(&made) {
+            assert_eq!(groups(&soon(|wait| small.wait(wait)).unwrap(), 1), [*id]);
+        }
+        assert!(!large.is_ready());
+        let made = make(&producer, 3, 1);
+        assert_eq!(groups(&soon(|wait| large.wait(wait)).unwrap(), 1), made);
     });
 }
 
@@ -816,4 +818,134 @@ fn a_server_of_rollout_tables_alone_takes_no_inserts() {
         Server::open(&*listen, Served { rollouts, ..Served::default() }, Options::default());
     let Err(OpenError::Spec(error)) = twice else { panic!("it opened") };
     assert!(error.to_string().contains("two rollout tables named \"rollouts\""), "{error}");
+}
+
+/// A table in a new directory, behind a door.
+fn open_kept(durability: Durability) -> (tempfile::TempDir, Arc<RolloutTable>, Server) {
+    let dir = tempfile::TempDir::new().unwrap();
+    let keeping = Keeping { durability, history: false };
+    let config = RolloutConfig { max_tokens: 1 << 24, ..config() };
+    let path = dir.path().join("table");
+    let table = Arc::new(RolloutTable::open(config, Vec::new(), path, keeping).unwrap());
+    let server = open_at("tcp://127.0.0.1:0", &table, 1);
+    (dir, table, server)
+}
+
+#[test]
+fn whoever_is_told_of_a_change_finds_it_kept() {
+    for durability in [Durability::None, Durability::Async, Durability::Sync] {
+        let (_dir, table, server) = open_kept(durability);
+        let client = connect(&server);
+        let is_kept = || table.is_kept(table.receipt().unwrap()).unwrap();
+        for _ in 0..20 {
+            let holds = permits(soon(|wait| client.call(0, &[admit(2)], wait)).unwrap());
+            assert!(is_kept(), "an admit, {durability:?}");
+            let items: Vec<_> =
+                holds.iter().flat_map(|permit| group(permit.hold, 20_000)).collect();
+            soon(|wait| client.call(0, &items, wait)).unwrap();
+            assert!(is_kept(), "appends, {durability:?}");
+            let delivered = sample(&client, want(2));
+            assert!(is_kept(), "a sample, {durability:?}");
+            assert_eq!(one(&client, Change::Ack(delivered.head().lease)), Ok(Outcome::Count(2)));
+            assert!(is_kept(), "an ack, {durability:?}");
+        }
+        table.close();
+    }
+}
+
+#[test]
+fn what_a_journal_could_not_take_is_not_acknowledged_and_all_who_wait_hear_of_it() {
+    let (dir, table, server) = open_kept(Durability::Async);
+    let (producer, consumer) = (connect(&server), connect(&server));
+    let holds = permits(soon(|wait| producer.call(0, &[admit(50)], wait)).unwrap());
+    let mut sample = consumer.start_sample(0, want(9), Form::Flat, None).unwrap();
+    let mut alike = consumer.start_sample(0, want(9), Form::Flat, None).unwrap();
+    let mut version = consumer.start_version(0, 0, None).unwrap();
+    soon(|wait| consumer.info(0, wait)).unwrap();
+    // The file that is open stays writable; the next one can't be made.
+    std::fs::remove_dir_all(dir.path().join("table/journal")).unwrap();
+    let mut told = table.receipt().unwrap();
+    let error = holds
+        .iter()
+        .find_map(|permit| {
+            let called = soon(|wait| producer.call(0, &[item(permit.hold, 0, 2_000_000)], wait));
+            if called.is_ok() {
+                told = table.receipt().unwrap();
+            }
+            called.err()
+        })
+        .expect("the journal begins another file after 64 MiB");
+    assert!(matches!(failure::<()>(Err(error)), CallError::Journal(_)));
+    assert_eq!(table.is_kept(told), Ok(true));
+    // The next one who asks is told, and so are those who wait.
+    let admitted = soon(|wait| producer.call(0, &[admit(1)], wait));
+    assert!(matches!(failure(admitted), CallError::Journal(_)));
+    let sampled = [&mut sample, &mut alike].map(|ticket| soon(|wait| ticket.wait(wait)));
+    for sampled in sampled {
+        assert!(matches!(failure(sampled), CallError::Journal(_)));
+    }
+    let shipped = soon(|wait| version.wait(wait));
+    assert!(matches!(failure(shipped), CallError::Journal(_)));
+}
+
+#[test]
+fn a_batch_that_was_given_back_goes_past_who_wants_another_size() {
+    over_all_doors(&config(), |server, _| {
+        let (first, large, small) = (connect(server), connect(server), connect(server));
+        make(&first, 2, 3);
+        let taken = sample(&first, want(2));
+        let mut many = large.start_sample(0, want(4), Form::Flat, None).unwrap();
+        soon(|wait| large.info(0, wait)).unwrap();
+        let mut few = small.start_sample(0, want(2), Form::Flat, None).unwrap();
+        soon(|wait| small.info(0, wait)).unwrap();
+        one(&first, Change::Nack(taken.head().lease)).unwrap();
+        let found = soon(|wait| few.wait(wait)).unwrap();
+        assert_eq!(groups(&found, 3), groups(&taken, 3));
+        assert!(!many.is_ready());
+        // Each hears what it waits for itself.
+        let patience = Duration::from_millis(30);
+        let waits = |count| large.start_sample(0, want(count), Form::Flat, deadline(patience));
+        let mut tickets = [waits(5).unwrap(), waits(6).unwrap()];
+        for (ticket, wanted) in tickets.iter_mut().zip([5, 6]) {
+            let why = failure(soon(|wait| ticket.wait(wait)));
+            assert_eq!(why, CallError::TimedOut(Blocked::TooFew { complete: 0, wanted }));
+        }
+        make(&first, 4, 3);
+        soon(|wait| many.wait(wait)).unwrap();
+    });
+}
+
+fn deadline(patience: Duration) -> Option<Instant> {
+    Some(Instant::now() + patience)
+}
+
+#[test]
+fn a_name_that_is_too_long_is_refused_and_the_connection_goes_on() {
+    over_all_doors(&config(), |server, _| {
+        let client = connect(server);
+        let hold = permits(soon(|wait| client.call(0, &[admit(1)], wait)).unwrap())[0].hold;
+        for len in [256, 1025, 100_000] {
+            let name = "k".repeat(len);
+            let refused = |what: &str| {
+                let (expected, got) = ("of at most 255 bytes".into(), format!("one of {len}"));
+                Err(Refusal::Value { what: what.to_owned().into(), expected, got })
+            };
+            let keyed = Change::Admit(Admit { count: 1, key: name.clone(), ..Admit::default() });
+            assert_eq!(one(&client, keyed), refused("key of a group"));
+            let sourced =
+                Change::Admit(Admit { count: 1, source: name.clone(), ..Admit::default() });
+            assert_eq!(one(&client, sourced), refused("name of a source"));
+            let resume = Change::Resume { source: name.clone(), ttl_ms: None };
+            assert_eq!(one(&client, resume), refused("name of a source"));
+            let finish = Some(Arc::new(Finish { fields: vec![0; 4], blobs: vec![(name, vec![])] }));
+            let segment = Arc::default();
+            let (item, sequence, priority) = (0, 0, 1.0);
+            let append = Change::Append(Append { hold, item, sequence, segment, finish, priority });
+            let changes = [Change::Tick, append, Change::Tick];
+            let outcomes = soon(|wait| client.call(0, &changes, wait)).unwrap();
+            let done = || Ok(Outcome::Done);
+            assert_eq!(outcomes, [done(), refused("name of a blob"), done()]);
+        }
+        assert_eq!(client.reconnects(), 0);
+    });
 }

@@ -1,23 +1,20 @@
 //! Tables and clients whose connections break anywhere, and strangers who say anything.
 
-use std::io::{self, IoSlice, IoSliceMut, Read, Write};
+use std::io::{Read, Write};
 use std::ops::ControlFlow;
-use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use echoic_net::Address;
 use echoic_net::client::Options as ClientOptions;
 use echoic_net::client::tables::{Requests, TableWriter};
 use echoic_net::server::{Options, Server};
-use echoic_net::transport::{Dial, Link, TlsFiles, dial_to, listen_at};
-use echoic_net::wire::frame::{Control, HEADER_BYTES, Header, kind};
-use echoic_net::wire::handshake::{Hello, Open, Purpose, RefusalCode, Refused};
+use echoic_net::transport::{TlsFiles, dial_to, listen_at};
+use echoic_net::wire::frame::{Control, Header, kind};
+use echoic_net::wire::handshake::{Hello, Open, Purpose, RefusalCode};
 use echoic_net::wire::tables::{
     Area, ItemHead, Operation, Request, RowsHead, SignatureHead, SliceHead, write_chunk,
 };
-use echoic_net::wire::{PREFACE_BYTES, VERSION, preface};
+use echoic_net::wire::{VERSION, preface};
 use echoic_replay::chunk::{Chunk, ColumnKind, Slice};
 use echoic_replay::encoding::{Encoding, Policy};
 use echoic_replay::limiter::Limiter;

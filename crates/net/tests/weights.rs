@@ -10,7 +10,7 @@ use echoic_net::client::weights::{PublishError, WeightPublisher, WeightSubscribe
 use echoic_net::client::{ClientError, Options as ClientOptions};
 use echoic_net::server::{Options, Server};
 use echoic_net::transport::{TlsFiles, dial_to, listen_at};
-use echoic_net::wire::frame::{HEADER_BYTES, Header, kind};
+use echoic_net::wire::frame::{Control, HEADER_BYTES, Header, kind};
 use echoic_net::wire::handshake::{Challenge, Hello, Offer, Open, Purpose, Refused, Welcome};
 use echoic_net::wire::weights::{
     Announcement, ChunkOf, Form, Publish, Receipt, Want, read_need, write_serial,
@@ -18,7 +18,7 @@ use echoic_net::wire::weights::{
 use echoic_net::wire::{PREFACE_BYTES, VERSION, preface};
 use echoic_net::{Address, Token};
 use echoic_replay::stream::Wait;
-use echoic_replay::weights::{CHUNK_BYTES, Plan, Publication, WeightStore, sum};
+use echoic_replay::weights::{CHUNK_BYTES, Plan, Publication, WeightStore, WeightsConfig, sum};
 use echoic_replay::{Dtype, Leaf};
 
 mod common;
@@ -40,9 +40,14 @@ fn publish(store: &WeightStore, version: u64, plan: &Arc<Plan>) -> Arc<Publicati
 }
 
 fn open(store: &Arc<WeightStore>) -> Server {
+    open_with(store, Options::default().heartbeat)
+}
+
+fn open_with(store: &Arc<WeightStore>, heartbeat: Duration) -> Server {
     let address: Address = "tcp://127.0.0.1:0".parse().unwrap();
     let listen = listen_at(&address, &TlsFiles::default()).unwrap();
-    Server::open(&*listen, Arc::clone(store), Options { threads: 1, ..Options::default() }).unwrap()
+    let options = Options { threads: 1, heartbeat, ..Options::default() };
+    Server::open(&*listen, Arc::clone(store), options).unwrap()
 }
 
 /// A peer that says whatever a test wants.
@@ -267,4 +272,115 @@ fn weights_go_over_tls_in_both_directions() {
     let old = publish(&WeightStore::default(), 2, &plan);
     let refused = within(|wait| publisher.publish(&old, wait)).unwrap_err();
     assert!(matches!(refused, PublishError::Stale { version: 2, latest: 3 }), "{refused}");
+}
+
+#[test]
+fn a_learner_elsewhere_that_waits_for_a_place_is_not_taken_for_dead() {
+    let store =
+        Arc::new(WeightStore::new(WeightsConfig { most: 2, ..Default::default() }).unwrap());
+    let heartbeat = Duration::from_millis(200);
+    let server = open_with(&store, heartbeat);
+    let (learner, plan) = (WeightStore::default(), plan(1000));
+    // Two places, and both are held.
+    let held = publish(&store, 1, &plan);
+    publish(&store, 2, &plan);
+    let publication = publish(&learner, 3, &plan);
+    let dial = dial_to(server.address(), &TlsFiles::default()).unwrap();
+    let mut publisher = WeightPublisher::new(dial, None);
+    publisher.connect(Instant::now() + Duration::from_secs(20)).unwrap();
+    std::thread::scope(|scope| {
+        let published = scope.spawn(|| within(|wait| publisher.publish(&publication, wait)));
+        // Longer than a client may be silent.
+        std::thread::sleep(heartbeat * 8);
+        assert!(!published.is_finished());
+        drop(held);
+        published.join().unwrap().unwrap();
+    });
+    assert_eq!(store.latest().unwrap().version(), 3);
+    let info = server.info();
+    assert_eq!((info.accepted, info.silent), (1, 0));
+}
+
+#[test]
+fn an_upload_that_stands_still_gives_its_place_to_who_waits_for_it() {
+    let store =
+        Arc::new(WeightStore::new(WeightsConfig { most: 2, ..Default::default() }).unwrap());
+    let heartbeat = Duration::from_millis(100);
+    let server = open_with(&store, heartbeat);
+    let plan = plan(1000);
+    publish(&store, 1, &plan);
+    let mut peer = Peer::client(&server);
+    let content = Some(((*plan).clone(), vec![7]));
+    peer.say(|out| Publish { version: 2, timeout_ms: None, content }.write(out));
+    peer.expect(kind::NEED);
+    let mut pings = peer.stream.try_clone().unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            let mut ping = Vec::new();
+            Control::Ping(0).write(&mut ping);
+            // Until the server has cut it off.
+            while pings.write_all(&ping).is_ok() {
+                std::thread::sleep(heartbeat / 10);
+            }
+        });
+        std::thread::sleep(heartbeat * 8);
+        let before = server.info();
+        let draft = within(|wait| store.draft(2, &plan, wait));
+        // Its threads end before anything may fail.
+        let _ = peer.stream.shutdown(std::net::Shutdown::Both);
+        assert_eq!((before.connections, before.silent), (1, 0), "nobody waited for its place yet");
+        draft.unwrap().publish().unwrap();
+    });
+    assert_eq!(server.info().silent, 1);
+    assert_eq!(store.latest().unwrap().version(), 2);
+}
+
+#[test]
+fn only_the_very_same_publication_counts_as_published_before() {
+    let store = Arc::new(WeightStore::default());
+    let (server, plan) = (open(&store), plan(2 * CHUNK_BYTES));
+    publish(&store, 4, &plan);
+    let mut peer = Peer::client(&server);
+    let mut told = |version, content| {
+        peer.say(|out| Publish { version, timeout_ms: None, content }.write(out));
+        Receipt::read(&peer.expect(kind::RECEIPT)).unwrap()
+    };
+    let sums = |last: u8| {
+        Some(((*plan).clone(), vec![sum(&vec![4; CHUNK_BYTES]), sum(&vec![last; CHUNK_BYTES])]))
+    };
+    assert_eq!(told(4, sums(4)), Receipt::Same);
+    assert_eq!(told(4, sums(5)), Receipt::Stale { latest: 4 });
+    assert_eq!(told(3, sums(4)), Receipt::Stale { latest: 4 });
+    assert_eq!(told(4, None), Receipt::Stale { latest: 4 });
+    store.publish_version(5).unwrap();
+    assert_eq!(told(5, None), Receipt::Same);
+    assert_eq!(told(5, sums(4)), Receipt::Stale { latest: 5 });
+}
+
+/// What a learner hears of version 4 when the connection is lost, and the server then says this.
+fn heard_after_a_loss(receipt: Receipt) -> Result<(), PublishError> {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address: Address = format!("tcp://{}", listener.local_addr().unwrap()).parse().unwrap();
+    let mut publisher =
+        WeightPublisher::new(dial_to(&address, &TlsFiles::default()).unwrap(), None);
+    let publication = publish(&WeightStore::default(), 4, &plan(100));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut first = Peer::server(&listener);
+            first.expect(kind::PUBLISH);
+            drop(first);
+            let mut second = Peer::server(&listener);
+            second.expect(kind::PUBLISH);
+            second.say(|out| receipt.write(out));
+        });
+        publisher.connect(Instant::now() + Duration::from_secs(20)).unwrap();
+        within(|wait| publisher.publish(&publication, wait))
+    })
+}
+
+#[test]
+fn a_publication_that_is_tried_again_is_told_from_that_of_another_learner() {
+    heard_after_a_loss(Receipt::Same).unwrap();
+    let other = heard_after_a_loss(Receipt::Stale { latest: 4 }).unwrap_err();
+    assert!(matches!(other, PublishError::Stale { version: 4, latest: 4 }), "{other}");
 }

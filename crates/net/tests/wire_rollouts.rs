@@ -190,6 +190,7 @@ fn info() -> impl Strategy<Value = RolloutInfo> {
         tokens: first + 22,
         duplicates: first + 23,
         resumed: first + 24,
+        returned: first + 25,
     });
     (counts, standing, vec(source, 0..3), sides(), sides()).prop_map(
         |(counts, standing, sources, producers, consumers)| RolloutInfo {

@@ -103,6 +103,7 @@ fn the_small_frames_come_back_as_they_were() {
     for receipt in [
         Receipt::Published,
         Receipt::Stale { latest: 8 },
+        Receipt::Same,
         Receipt::Leased,
         Receipt::Closed,
         Receipt::Failed("no memory".into()),

@@ -888,7 +888,7 @@ impl Connection {
             Ok(_) => {}
             Err(_) => return false,
         }
-        if self.outbox.backlog() > 0 {
+        if self.outbox.has_unsent() {
             return true;
         }
         match self.link.flush() {
@@ -937,6 +937,9 @@ impl Connection {
         if self.deadline.is_some_and(|deadline| deadline <= now) {
             return Some(if self.is_leaving() { Ending::Gone } else { Ending::Silent });
         }
+        if matches!(&self.phase, Phase::Weights(kiosk) if kiosk.is_stuck(now, patience)) {
+            return Some(Ending::Silent);
+        }
         let quiet = match &self.phase {
             Phase::Listening => true,
             Phase::Weights(kiosk) => kiosk.is_quiet(),
@@ -953,6 +956,9 @@ impl Connection {
     /// Starts the client's patience anew, after a time in which we did not listen.
     pub(crate) fn excuse(&mut self, now: Instant) {
         self.last_heard = now;
+        if let Phase::Weights(kiosk) = &mut self.phase {
+            kiosk.excuse(now);
+        }
     }
 }
 

@@ -8,6 +8,7 @@
 //!
 //! 1. A publication that was lent is kept until the client gives it back. When the client goes without having
 //!    done so, its memory is not written again.
+//! 2. An upload of which no chunk comes keeps its place only while nobody waits for it.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -69,7 +70,14 @@ enum Upload {
         need: Vec<u32>,
     },
     /// Its chunks come.
-    Filling { draft: Draft, sums: Vec<u64>, missing: Vec<bool>, left: usize },
+    Filling {
+        draft: Draft,
+        sums: Vec<u64>,
+        missing: Vec<bool>,
+        left: usize,
+        /// When the last one came.
+        last: Instant,
+    },
 }
 
 /// See the [module](self).
@@ -110,6 +118,24 @@ impl Kiosk {
     /// Whether the time may come when it waits no longer.
     pub(crate) fn is_waiting(&self) -> bool {
         matches!(self.upload, Some(Upload::Waiting { .. }))
+    }
+
+    /// Whether it keeps a place from others for an upload of which nothing came for longer than this: pings
+    /// are no progress.
+    pub(crate) fn is_stuck(&self, now: Instant, patience: Duration) -> bool {
+        match &self.upload {
+            Some(Upload::Filling { last, .. }) => {
+                now.saturating_duration_since(*last) > patience && self.store.is_wanted()
+            }
+            _ => false,
+        }
+    }
+
+    /// Starts the patience anew, after a time in which nobody listened.
+    pub(crate) fn excuse(&mut self, now: Instant) {
+        if let Some(Upload::Filling { last, .. }) = &mut self.upload {
+            *last = now;
+        }
     }
 
     /// Uses a frame.
@@ -261,7 +287,11 @@ impl Kiosk {
         let Publish { version, timeout_ms, content } = publish;
         let Some((plan, sums)) = content else {
             let published = self.store.publish_version(version);
-            return say(out, &published.map_or_else(failed, |_| Receipt::Published));
+            let receipt = published.map_or_else(
+                |error| failed(&self.store, error, version, None),
+                |_| Receipt::Published,
+            );
+            return say(out, &receipt);
         };
         match self.store.claim(version) {
             Ok(claim) => {
@@ -270,7 +300,9 @@ impl Kiosk {
                 let plan = Arc::new(plan);
                 self.upload = Some(Upload::Waiting { claim, plan, sums, since, until });
             }
-            Err(error) => say(out, &failed(error)),
+            Err(error) => {
+                say(out, &failed(&self.store, error, version, Some((&plan, &sums))));
+            }
         }
     }
 
@@ -296,7 +328,8 @@ impl Kiosk {
                         false
                     }
                     Err(error) => {
-                        say(out, &failed(error));
+                        let version = claim.version();
+                        say(out, &failed(&self.store, error, version, Some((&plan, &sums))));
                         false
                     }
                 }
@@ -317,7 +350,7 @@ impl Kiosk {
                     return true;
                 }
                 if need.is_empty() {
-                    say(out, &draft.publish().map_or_else(failed, |_| Receipt::Published));
+                    say(out, &finish(&self.store, draft, &sums));
                     return false;
                 }
                 let mut missing = vec![false; sums.len()];
@@ -328,7 +361,8 @@ impl Kiosk {
                 }
                 out.say(|out| write_need(out, &need));
                 let left = need.len();
-                self.upload = Some(Upload::Filling { draft, sums, missing, left });
+                let last = Instant::now();
+                self.upload = Some(Upload::Filling { draft, sums, missing, left, last });
                 false
             }
             other => {
@@ -340,7 +374,7 @@ impl Kiosk {
 
     /// Takes a chunk of an upload.
     fn fill(&mut self, chunk: ChunkOf<'_>, out: &mut Outbox) -> Result<(), WireError> {
-        let Some(Upload::Filling { draft, sums, missing, left }) = &mut self.upload else {
+        let Some(Upload::Filling { draft, sums, missing, left, last }) = &mut self.upload else {
             let expected = "CHUNK after a NEED only";
             return Err(WireError::Unexpected { expected, got: kind::CHUNK_OF_WEIGHTS });
         };
@@ -360,11 +394,12 @@ impl Kiosk {
             let field = "length of a chunk";
             return Err(WireError::Meaningless { field, got: chunk.bytes.len() as u64 });
         }
+        *last = Instant::now();
         *left -= 1;
         if *left == 0
-            && let Some(Upload::Filling { draft, .. }) = self.upload.take()
+            && let Some(Upload::Filling { draft, sums, .. }) = self.upload.take()
         {
-            say(out, &draft.publish().map_or_else(failed, |_| Receipt::Published));
+            say(out, &finish(&self.store, draft, &sums));
         }
         Ok(())
     }
@@ -381,8 +416,39 @@ fn say(out: &mut Outbox, receipt: &Receipt) {
     out.say(|out| receipt.write(out));
 }
 
-fn failed(error: WeightsError) -> Receipt {
+/// Publishes what has come.
+fn finish(store: &WeightStore, draft: Draft, sums: &[u64]) -> Receipt {
+    let (version, plan) = (draft.version(), Arc::clone(draft.plan()));
+    match draft.publish() {
+        Ok(_) => Receipt::Published,
+        Err(error) => failed(store, error, version, Some((&plan, sums))),
+    }
+}
+
+/// Whether the latest publication is this one. Sums are found of chunks up to the first that differs.
+fn is_latest(store: &WeightStore, version: u64, content: Option<(&Plan, &[u64])>) -> bool {
+    let Some(latest) = store.latest().filter(|latest| latest.version() == version) else {
+        return false;
+    };
+    match (latest.content(), content) {
+        (None, None) => true,
+        (Some(there), Some((plan, sums))) => {
+            **there.plan() == *plan
+                && sums.iter().enumerate().all(|(index, sum)| there.sum(index) == Some(*sum))
+        }
+        _ => false,
+    }
+}
+
+/// What to say of a version that could not be published.
+fn failed(
+    store: &WeightStore,
+    error: WeightsError,
+    version: u64,
+    content: Option<(&Plan, &[u64])>,
+) -> Receipt {
     match error {
+        WeightsError::Stale { .. } if is_latest(store, version, content) => Receipt::Same,
         WeightsError::Stale { latest, .. } => Receipt::Stale { latest },
         WeightsError::Closed => Receipt::Closed,
         error => Receipt::Failed(error.to_string()),

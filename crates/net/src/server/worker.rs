@@ -213,9 +213,15 @@ impl Worker {
             // Who is not told that something is kept, sends it again elsewhere.
             let _ = table.keep(wait);
         }
+        for table in &**self.shared.rollouts {
+            let deadline = Some(Instant::now() + FAREWELL);
+            let wait = Wait { deadline, tick: None, on_tick: &mut |_| ControlFlow::Continue(()) };
+            let _ = table.keep(wait);
+        }
         for index in 0..self.connections.len() {
             if self.connections[index].is_some() {
                 self.settle(index);
+                self.enlist(index);
             }
         }
         for index in 0..self.connections.len() {
@@ -541,7 +547,8 @@ impl Worker {
     fn enlist(&mut self, index: usize) {
         let Some(connection) = &mut self.connections[index] else { return };
         let Some((desk, out)) = connection.desk() else { return };
-        self.lobby.receive(index, desk, out);
+        let context = self.shared.context(&self.bells, &self.saved.waker);
+        self.lobby.receive(index, desk, &context, out);
         for table in desk.enlist() {
             self.rows[table].sampling.push(index);
         }

@@ -117,6 +117,8 @@ pub enum Receipt {
         /// Which is the latest.
         latest: u64,
     },
+    /// It is the latest, with the same bytes: who lost the receipt of its first attempt asks this way.
+    Same,
     /// All places were held for too long.
     Leased,
     /// The store is closed.
@@ -401,6 +403,7 @@ impl Receipt {
             Self::Leased => (2, 0, ""),
             Self::Closed => (3, 0, ""),
             Self::Failed(text) => (4, 0, text.as_str()),
+            Self::Same => (5, 0, ""),
         };
         frame(out, kind::RECEIPT, |out| {
             out.push(code);
@@ -426,6 +429,7 @@ impl Receipt {
             2 => Ok(Self::Leased),
             3 => Ok(Self::Closed),
             4 => Ok(Self::Failed(text)),
+            5 => Ok(Self::Same),
             got => Err(WireError::Meaningless { field: "what became of it", got: got.into() }),
         }
     }

@@ -140,9 +140,11 @@ impl RolloutBatch {
             return Err(rollout_error(py, text));
         }
         let view = |array: &Array, descr: &Bound<'py, PyArrayDescr>, axes: &[usize]| {
-            // SAFETY: the array is inside the memory, as was checked, and as long as its axes say; the rest is
-            // the caller's promise.
-            unsafe { array::view(py, descr, axes, start.add(array.start), owner) }
+            // Inside the memory, as was checked.
+            let data = start.wrapping_add(array.start);
+            // SAFETY: the array is inside the memory and as long as its axes say; the rest is the caller's
+            // promise.
+            unsafe { array::view(py, descr, axes, data, owner) }
         };
         let mut all = arrays.all.iter();
         let (numbers, fields, columns) = (PyDict::new(py), PyDict::new(py), PyDict::new(py));
@@ -182,8 +184,10 @@ impl RolloutBatch {
                 if at + len > arrays.bytes {
                     return Err(rollout_error(py, "the batch has fewer bytes than its blobs"));
                 }
-                // SAFETY: inside the memory, as was checked.
-                let bytes = unsafe { std::slice::from_raw_parts(start.add(at), len) };
+                let data = start.wrapping_add(at);
+                // SAFETY: inside the memory, as was checked, initialised, and written by nobody: the caller's
+                // promise.
+                let bytes = unsafe { std::slice::from_raw_parts(data, len) };
                 of_item.set_item(name, pyo3::types::PyBytes::new(py, bytes))?;
                 at += len;
             }

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use echoic_net::Address;
 use echoic_net::client::Options;
@@ -15,6 +15,7 @@ use echoic_replay::weights::{
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 
+use super::desk::Desk;
 use super::form::{LastForm, fill};
 use super::store::weights_error;
 use super::subscription::{Source, Subscription};
@@ -35,7 +36,7 @@ pub struct WeightClient {
     forms: Arc<LastForm>,
     /// What is published, while it is on its way: so the learner's arrays may change meanwhile.
     outgoing: CoreStore,
-    publisher: Mutex<Option<WeightPublisher>>,
+    desk: Desk,
     subscriber: Mutex<Subscribed>,
     process: Process,
 }
@@ -89,21 +90,20 @@ impl WeightClient {
         }
         let config = WeightsConfig { most: 2, shared: false, follows: true };
         let outgoing = CoreStore::new(config).map_err(|error| weights_error(py, &error))?;
-        let this = Self {
+        // What can't be an address is found out now.
+        let dial = dial(py, &address, &files)?;
+        let desk = Desk::new(WeightPublisher::new(dial, options.token.clone()));
+        Ok(Self {
             address,
             files,
             options,
             most,
             forms: Arc::default(),
             outgoing,
-            publisher: Mutex::new(None),
+            desk,
             subscriber: Mutex::default(),
             process: Process::current(),
-        };
-        // What can't be an address is found out now.
-        let dial = this.dial(py)?;
-        *lock(&this.publisher) = Some(WeightPublisher::new(dial, this.options.token.clone()));
-        Ok(this)
+        })
     }
 
     /// Publishes a tree there.
@@ -125,16 +125,17 @@ impl WeightClient {
         fill(py, &form, &sources, &mut draft)?;
         let publication = py.detach(|| draft.publish());
         let publication = publication.map_err(|error| weights_error(py, &error))?;
-        self.send(py, &publication, timeout)
+        self.send(py, &publication, deadline)
     }
 
     /// Publishes a version alone there.
     #[pyo3(signature = (version, *, timeout=None))]
     fn publish_version(&self, py: Python<'_>, version: u64, timeout: Option<f64>) -> PyResult<()> {
         self.check(py)?;
+        let deadline = wait::deadline(timeout)?;
         let publication = py.detach(|| self.outgoing.publish_version(version));
         let publication = publication.map_err(|error| weights_error(py, &error))?;
-        self.send(py, &publication, timeout)
+        self.send(py, &publication, deadline)
     }
 
     /// Somebody who is told of what is published there.
@@ -148,7 +149,7 @@ impl WeightClient {
         if let Some(known) = known {
             return Ok(Subscription::new(Source::Remote(known), &self.forms));
         }
-        let dial = self.dial(py)?;
+        let dial = dial(py, &self.address, &self.files)?;
         let made = WeightSubscriber::new(dial, self.options.clone(), self.most);
         let made = Arc::new(made.map_err(|error| client_error(py, &error, "", 0))?);
         let connect = |wait: Wait<'_>| made.wait_until_connected(wait);
@@ -174,7 +175,8 @@ impl WeightClient {
         self.address.to_string()
     }
 
-    /// Lets go of the server. What has come is there for as long as somebody has it.
+    /// Lets go of the server, and ends what is being published. What has come is there for as long as
+    /// somebody has it.
     fn close(&self, py: Python<'_>) {
         if !self.process.is_current() {
             return;
@@ -185,8 +187,7 @@ impl WeightClient {
                 subscriber.close();
             }
             self.outgoing.close();
-            let publisher = lock(&self.publisher).take();
-            drop(publisher);
+            self.desk.close();
         });
     }
 
@@ -194,6 +195,10 @@ impl WeightClient {
     fn closed(&self) -> bool {
         matches!(&*lock(&self.subscriber), Subscribed::Closed)
     }
+}
+
+fn dial(py: Python<'_>, address: &Address, files: &TlsFiles) -> PyResult<Box<dyn Dial>> {
+    dial_to(address, files).map_err(|error| DoorError::from(error).raise(py))
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
@@ -209,21 +214,18 @@ impl WeightClient {
         }
     }
 
-    fn dial(&self, py: Python<'_>) -> PyResult<Box<dyn Dial>> {
-        dial_to(&self.address, &self.files).map_err(|error| DoorError::from(error).raise(py))
-    }
-
     fn send(
         &self,
         py: Python<'_>,
         publication: &CorePublication,
-        timeout: Option<f64>,
+        deadline: Option<Instant>,
     ) -> PyResult<()> {
-        let deadline = wait::deadline(timeout)?;
         let sent = wait::detached(py, deadline, None, |wait: Wait<'_>| {
-            let mut publisher = lock(&self.publisher);
-            publisher.as_mut().ok_or(PublishError::Closed)?.publish(publication, wait)
+            self.desk.publish(publication, wait)
         });
+        if self.desk.is_closed() && matches!(sent, Err(wait::Stopped::Failed(_))) {
+            return Err(closed_error(py, "the client is closed"));
+        }
         sent.map_err(|stopped| {
             stopped.raise(py, |py, error| {
                 let text = format!("{}: {error}", self.address);

@@ -2,6 +2,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
+use echoic_net::wire::weights::check;
 use echoic_replay::weights::{Draft, Plan};
 use echoic_replay::{Dtype, Leaf};
 use pyo3::prelude::*;
@@ -51,6 +52,15 @@ impl LastForm {
         let leaves = tree.rules.iter().map(|rule| rule.leaf.clone()).collect();
         let plan = Plan::new(structure::write(py, &tree)?, leaves);
         let plan = Arc::new(plan.map_err(|error| spec_error(py, error.to_string()))?);
+        // Also of a store without doors: it may be given one when it has weights already.
+        check(&plan).map_err(|error| {
+            spec_error(
+                py,
+                format!(
+                    "the weights can't be published, nobody elsewhere could read them: {error}"
+                ),
+            )
+        })?;
         tree.gather(value, &mut One, &mut sources)?;
         let form = Arc::new(Form { tree, plan });
         self.set(&form);

@@ -20,6 +20,11 @@ impl Claim {
         self
     }
 
+    /// Which version is to be published.
+    pub fn version(&self) -> u64 {
+        self.version
+    }
+
     /// A draft, if there is a place for one.
     ///
     /// # Errors

@@ -13,7 +13,7 @@ use super::plan::Plan;
 use super::store::Shelf;
 use super::sums::sum;
 
-/// See the [module](self).
+/// A publication: a version, and the bytes of a tree that never change while anyone has them.
 #[derive(Debug)]
 pub struct Publication {
     version: u64,

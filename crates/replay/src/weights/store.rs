@@ -314,6 +314,12 @@ impl WeightStore {
         state.alive < self.shelf.config.most
     }
 
+    /// Whether somebody waits for a place, and there is none.
+    pub fn is_wanted(&self) -> bool {
+        let state = self.shelf.lock();
+        state.claims > 0 && state.alive >= self.shelf.config.most
+    }
+
     /// Says that a publication is sent to somebody.
     pub fn transfer(&self, publication: Arc<Publication>) -> Transfer {
         *self.shelf.lock().transfers.entry(publication.serial()).or_default() += 1;

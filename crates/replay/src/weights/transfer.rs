@@ -10,7 +10,7 @@ use std::sync::Arc;
 use super::publication::Publication;
 use super::store::Shelf;
 
-/// See the [module](self).
+/// Bytes of a publication on their way to somebody, in chunks.
 pub struct Transfer {
     pub(super) shelf: Arc<Shelf>,
     pub(super) publication: Arc<Publication>,

@@ -18,13 +18,14 @@
 //! - a restore goes back to the same version, and takes back what was delivered in between.
 
 mod delivered;
+mod names;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Instant;
 
 use echoic_replay::rollouts::batch::Form;
-use echoic_replay::rollouts::ledger::{Change, Want};
+use echoic_replay::rollouts::ledger::{Change, Refusal, Want};
 use echoic_replay::rollouts::table::RolloutInfo;
 use echoic_replay::stream::Wait;
 use echoic_replay::table::TableError;
@@ -63,10 +64,17 @@ pub struct Encoded<'a> {
 /// See the [module](self).
 pub struct Rollouts(Requests);
 
+/// What is to come of some changes.
+enum Part {
+    Asked(Ticket<Outcomes>),
+    /// One that was not even sent.
+    Refused(Refusal),
+}
+
 /// Changes that were asked for, and what came of them, once that is known. Dropped, they are given up: what waits on
 /// the server is cancelled; all else may have happened.
 pub struct Calls {
-    tickets: VecDeque<Ticket<Outcomes>>,
+    parts: VecDeque<Part>,
     /// Of the first requests.
     known: Outcomes,
     /// The server answers at the deadline at the latest.
@@ -76,7 +84,10 @@ pub struct Calls {
 impl Calls {
     /// Whether all answers are there.
     pub fn is_ready(&self) -> bool {
-        self.tickets.iter().all(Ticket::is_ready)
+        self.parts.iter().all(|part| match part {
+            Part::Asked(ticket) => ticket.is_ready(),
+            Part::Refused(_) => true,
+        })
     }
 
     /// Waits for the answers. May be called again after the wait timed out or was interrupted.
@@ -87,14 +98,16 @@ impl Calls {
     /// or the table is closed.
     pub fn wait(&mut self, wait: Wait<'_, Waiting>) -> Result<Outcomes, TablesError> {
         let Wait { deadline, tick, on_tick } = wait;
-        while let Some(ticket) = self.tickets.front_mut() {
+        while let Some(part) = self.parts.front_mut() {
             let wait = Wait { deadline, tick, on_tick: &mut *on_tick };
-            let mut outcomes = match self.may_wait {
-                true => ticket.wait_for_reason(wait)?,
-                false => ticket.wait(wait)?,
-            };
-            self.known.append(&mut outcomes);
-            self.tickets.pop_front();
+            match part {
+                Part::Asked(ticket) if self.may_wait => {
+                    self.known.append(&mut ticket.wait_for_reason(wait)?);
+                }
+                Part::Asked(ticket) => self.known.append(&mut ticket.wait(wait)?),
+                Part::Refused(refusal) => self.known.push(Err(refusal.clone())),
+            }
+            self.parts.pop_front();
         }
         Ok(std::mem::take(&mut self.known))
     }
@@ -202,10 +215,21 @@ impl Rollouts {
             return Err(WireError::Meaningless { field, got }.into());
         }
         self.check(table)?;
-        let mut tickets = VecDeque::new();
+        let mut parts = VecDeque::new();
         let (mut head, mut bulk) = (Vec::new(), Vec::new());
         let (mut count, mut bytes) = (0, 0);
         for change in changes {
+            if let Err(refusal) = names::check(change) {
+                if count > 0 {
+                    let encoded = Encoded { count, head: &head, bulk: &bulk, may_wait };
+                    parts.push_back(Part::Asked(self.send(table, encoded, deadline)?));
+                    head.clear();
+                    bulk.clear();
+                    (count, bytes) = (0, 0);
+                }
+                parts.push_back(Part::Refused(refusal));
+                continue;
+            }
             let (before, pieces) = (head.len(), bulk.len());
             let mut len = 0;
             change.put(&mut head, |piece| {
@@ -216,7 +240,7 @@ impl Rollouts {
             if count == MAX_CHANGES || (count > 0 && bytes + len > REQUEST_BYTES) {
                 let encoded =
                     Encoded { count, head: &head[..before], bulk: &bulk[..pieces], may_wait };
-                tickets.push_back(self.send(table, encoded, deadline)?);
+                parts.push_back(Part::Asked(self.send(table, encoded, deadline)?));
                 head.drain(..before);
                 bulk.drain(..pieces);
                 (count, bytes) = (0, 0);
@@ -226,9 +250,9 @@ impl Rollouts {
         }
         if count > 0 {
             let encoded = Encoded { count, head: &head, bulk: &bulk, may_wait };
-            tickets.push_back(self.send(table, encoded, deadline)?);
+            parts.push_back(Part::Asked(self.send(table, encoded, deadline)?));
         }
-        Ok(Calls { tickets, known: Outcomes::new(), may_wait })
+        Ok(Calls { parts, known: Outcomes::new(), may_wait })
     }
 
     /// As [`Rollouts::call`], of changes that are bytes already. They are one request.
@@ -245,7 +269,8 @@ impl Rollouts {
         self.start_encoded(table, changes, wait.deadline)?.wait(wait)
     }
 
-    /// As [`Rollouts::start_call`], of changes that are bytes already. They are copied before this returns.
+    /// As [`Rollouts::start_call`], of changes that are bytes already. They are copied before this returns. Names in
+    /// them are not looked at: a key, or the name of a source or a blob, of over 1024 bytes ends the connection.
     ///
     /// # Errors
     ///
@@ -263,8 +288,8 @@ impl Rollouts {
             let (field, limit, got) = ("number of changes", limit.into(), count.into());
             return Err(WireError::TooLarge { field, limit, got }.into());
         }
-        let tickets = VecDeque::from([self.send(table, changes, deadline)?]);
-        Ok(Calls { tickets, known: Outcomes::new(), may_wait })
+        let parts = VecDeque::from([Part::Asked(self.send(table, changes, deadline)?)]);
+        Ok(Calls { parts, known: Outcomes::new(), may_wait })
     }
 
     fn send(

@@ -1,7 +1,7 @@
 //! A learner's end: publishing in the store of a server elsewhere.
 //!
 //! It has no thread. Between two publications nothing is said, and when the connection is found to be gone,
-//! another is made, once.
+//! another is made, once. While it waits for a place, it says in time that it is still there.
 
 use std::collections::VecDeque;
 use std::io;
@@ -69,9 +69,13 @@ struct Session {
     need: VecDeque<u32>,
     output: Vec<u8>,
     sent: usize,
+    /// How long the server is not left without a word.
+    heartbeat: Duration,
+    /// When all that there was to say was last said.
+    said: Instant,
 }
 
-/// See the [module](self).
+/// A learner elsewhere: publishes to the store of a server.
 pub struct WeightPublisher {
     dial: Box<dyn Dial>,
     token: Option<Token>,
@@ -115,16 +119,26 @@ impl WeightPublisher {
             check(content.plan()).map_err(PublishError::Wire)?;
         }
         let again = self.session.is_some();
-        match self.try_publish(publication, &mut wait) {
+        let version = publication.version();
+        let receipt = match self.try_publish(publication, &mut wait) {
             Err(PublishError::Link(error)) if again && error.is_temporary() => {
                 // Nothing was said for long, perhaps, or the server was started anew.
-                match self.try_publish(publication, &mut wait) {
-                    // It was published, only nobody told us.
-                    Err(PublishError::Stale { version, latest }) if version == latest => Ok(()),
-                    result => result,
+                match self.try_publish(publication, &mut wait)? {
+                    // It was published, only nobody told us. Another learner's of the same version is
+                    // not ours: the server has compared them.
+                    Receipt::Same => Receipt::Published,
+                    receipt => receipt,
                 }
             }
-            result => result,
+            result => result?,
+        };
+        match receipt {
+            Receipt::Published => Ok(()),
+            Receipt::Stale { latest } => Err(PublishError::Stale { version, latest }),
+            Receipt::Same => Err(PublishError::Stale { version, latest: version }),
+            Receipt::Leased => Err(PublishError::TimedOut),
+            Receipt::Closed => Err(PublishError::Closed),
+            Receipt::Failed(text) => Err(PublishError::Failed(text)),
         }
     }
 
@@ -132,7 +146,7 @@ impl WeightPublisher {
         &mut self,
         publication: &Publication,
         wait: &mut Wait<'_>,
-    ) -> Result<(), PublishError> {
+    ) -> Result<Receipt, PublishError> {
         let now = Instant::now();
         let attempt = wait.deadline.map_or(now + ATTEMPT, |deadline| deadline.min(now + ATTEMPT));
         // To connect takes a moment even when there is none.
@@ -155,15 +169,7 @@ impl WeightPublisher {
             Err(WaitOver::Interrupted) => return Err(PublishError::Interrupted),
         };
         self.session = Some(session);
-        match receipt {
-            Receipt::Published => Ok(()),
-            Receipt::Stale { latest } => {
-                Err(PublishError::Stale { version: publication.version(), latest })
-            }
-            Receipt::Leased => Err(PublishError::TimedOut),
-            Receipt::Closed => Err(PublishError::Closed),
-            Receipt::Failed(text) => Err(PublishError::Failed(text)),
-        }
+        Ok(receipt)
     }
 }
 
@@ -178,8 +184,10 @@ impl Session {
             stream: String::new(),
             spec: None,
         };
-        let (opening, _) = Opening::new(dial, token, open, deadline)?;
-        Ok(Self { opening, need: VecDeque::new(), output: Vec::new(), sent: 0 })
+        let (opening, welcome) = Opening::new(dial, token, open, deadline)?;
+        let heartbeat = Duration::from_millis(welcome.heartbeat_ms.clamp(10, 600_000).into());
+        let (need, output, said) = (VecDeque::new(), Vec::new(), Instant::now());
+        Ok(Self { opening, need, output, sent: 0, heartbeat, said })
     }
 
     /// Says what is to be published.
@@ -209,10 +217,19 @@ impl Session {
             if self.output.is_empty() && !self.need.is_empty() {
                 continue;
             }
-            let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+            let now = Instant::now();
+            let left = until.map(|until| until.saturating_duration_since(now));
             if left.is_some_and(|left| left.is_zero()) {
                 return Ok(None);
             }
+            // What is on its way shows well enough that we are there.
+            let silent = self.output.is_empty().then(|| now.duration_since(self.said));
+            if silent.is_some_and(|silent| silent >= self.heartbeat) {
+                Control::Ping(0).write(&mut self.output);
+                continue;
+            }
+            let ping = silent.map(|silent| self.heartbeat.saturating_sub(silent));
+            let left = left.into_iter().chain(ping).min();
             let link = &self.opening.link;
             let unsent = !self.output.is_empty() || link.has_unflushed();
             let flags = if unsent { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN };
@@ -247,6 +264,9 @@ impl Session {
                 Err(error) if error.kind() == io::ErrorKind::BrokenPipe => break,
                 Err(error) => return Err(error.into()),
             }
+        }
+        if !self.output.is_empty() {
+            self.said = Instant::now();
         }
         self.output.clear();
         self.sent = 0;

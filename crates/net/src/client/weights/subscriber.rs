@@ -79,7 +79,7 @@ impl Shared {
     }
 }
 
-/// See the [module](self).
+/// A worker elsewhere: has the latest publication of a server.
 pub struct WeightSubscriber {
     shared: Arc<Shared>,
 }

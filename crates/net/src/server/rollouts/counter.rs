@@ -6,6 +6,7 @@ use echoic_memory::arena::Arena;
 use echoic_replay::rollouts::ledger::Change;
 use echoic_replay::rollouts::table::CallError;
 
+use super::holding::{Frame, Holding};
 use super::lobby::{Guest, Matter};
 use super::{fail, refuse};
 use crate::server::outbox::Outbox;
@@ -26,6 +27,8 @@ pub(crate) struct Counter {
     guests: usize,
     /// One in the lobby was passed over, since the client has to read answers first.
     passed_over: bool,
+    /// Answers that tell of what is not kept yet.
+    pub(super) holding: Holding,
 }
 
 impl Counter {
@@ -71,7 +74,13 @@ impl Counter {
                         }
                     });
                 }
-                out.say(|out| Answer::RolloutOutcomes { id, outcomes }.write(out));
+                // What was refused has changed nothing that anybody relies on.
+                let is_changed = outcomes.iter().any(Result::is_ok);
+                let answer = Frame::of(|out| Answer::RolloutOutcomes { id, outcomes }.write(out));
+                match is_changed {
+                    true => self.holding.answer(id, number as usize, table, answer, out),
+                    false => answer.send(out),
+                }
                 Ok(())
             }
             Operation::RolloutSample(wish) => {

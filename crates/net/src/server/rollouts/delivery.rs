@@ -1,4 +1,6 @@
 //! A share of a batch, laid out in the area that is for it, if it fits there, or else in a frame.
+//!
+//! The area is the question's until it is answered, so it is filled at once, also where the answer has to wait.
 
 use echoic_memory::arena::Arena;
 use echoic_replay::rollouts::RolloutTable;
@@ -6,6 +8,7 @@ use echoic_replay::rollouts::batch::{Layout, LayoutError};
 use echoic_replay::rollouts::ledger::{Change, Share};
 
 use super::fail;
+use super::holding::{Frame, Holding};
 use crate::server::outbox::Outbox;
 use crate::server::tables::Context;
 use crate::wire::frame::{HEADER_BYTES, Header, frame, kind};
@@ -14,11 +17,11 @@ use crate::wire::tables::{Area, FailureCode};
 
 /// Answers a wish.
 pub(super) fn deliver(
-    id: u64,
+    (id, number): (u64, usize),
     table: &RolloutTable,
     wish: &Wish,
     share: &Share,
-    arena: Option<&mut Arena>,
+    (arena, holding): (Option<&mut Arena>, &mut Holding),
     context: &Context<'_>,
     out: &mut Outbox,
 ) {
@@ -40,8 +43,10 @@ pub(super) fn deliver(
         && let Some(place) = arena.bytes_mut(start as usize..start as usize + bytes)
     {
         layout.write(place);
-        out.say(|out| frame(out, kind::ROLLOUT_PLACED, |out| out.extend_from_slice(&head)));
-        return;
+        let answer = Frame::of(|out| {
+            frame(out, kind::ROLLOUT_PLACED, |out| out.extend_from_slice(&head));
+        });
+        return holding.answer(id, number, table, answer, out);
     }
     let (start, end) = match DeliveryHead::place(head.len(), bytes) {
         Ok(place) => place,
@@ -58,7 +63,7 @@ pub(super) fn deliver(
     told.copy_from_slice(&head);
     gap.fill(0);
     layout.write(arrays);
-    out.push(lent);
+    holding.answer(id, number, table, Frame::Large(lent), out);
 }
 
 /// Says that a share can't be delivered in this form. Who had a lease may ask for it in another.

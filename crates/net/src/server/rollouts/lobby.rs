@@ -1,24 +1,27 @@
 //! Those who wait for rollout tables, of all connections of an event loop.
 //!
 //! Each table has a room, where guests are looked at in the order in which they came. Once one is kept waiting, no
-//! later one is served with what it waits for: of admits and resumes that is any other; of samples, any but those for
-//! the other ranks of the same batches. So nobody waits for ever because others who want less are faster.
+//! later one that wants just the same is served before it: of admits and resumes that is any other; of samples, one
+//! for the same rank of batches of the same size. Guests with other wants are tried each time: a batch that was given
+//! back may be what only they can have. So who wants large batches may wait for as long as others take small ones.
 //!
 //! # Invariants
 //!
 //! 1. A guest is here until it is answered, given up, or its connection is gone.
 //! 2. Where guests wait, what could help them rings, or the time at which it happens is known.
+//! 3. Nobody is told a reason before it was looked at: a client that does not read is answered when it does.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Instant;
 
 use echoic_replay::rollouts::RolloutTable;
 use echoic_replay::rollouts::idle::Idling;
-use echoic_replay::rollouts::ledger::{Admit, Blocked, Change, Outcome, Refusal, Want};
+use echoic_replay::rollouts::ledger::{Admit, Blocked, Change, Outcome, Refusal, Size, Want};
 use echoic_replay::rollouts::table::{CallError, Side};
 
 use super::delivery::deliver;
+use super::holding::Frame;
 use super::{fail, refuse};
 use crate::server::bells::Rope;
 use crate::server::connection::Connection;
@@ -69,8 +72,8 @@ pub(crate) struct Guest {
     deadline: Option<Instant>,
     /// It goes if it can't be served at once.
     is_hasty: bool,
-    /// What for, when it was last looked at.
-    blocked: Blocked,
+    /// What for, when it was last looked at; `None`, if it never was.
+    blocked: Option<Blocked>,
     /// Counts it among those that wait.
     idling: Option<Idling>,
 }
@@ -83,19 +86,25 @@ impl Guest {
         deadline: Option<Instant>,
         is_hasty: bool,
     ) -> Self {
-        let (connection, blocked, idling) = (usize::MAX, Blocked::Paused, None);
+        let (connection, blocked, idling) = (usize::MAX, None, None);
         Self { id, table, connection, matter, deadline, is_hasty, blocked, idling }
     }
 
     /// Counts how long it waits, and for what.
     fn note(&mut self, blocked: Blocked, table: &RolloutTable) {
-        self.blocked = blocked;
+        self.blocked = Some(blocked);
         // Who has no time does not wait.
         let Some(side) = self.matter.side().filter(|_| !self.is_hasty) else { return };
         match &mut self.idling {
             Some(idling) => idling.because(blocked.reason()),
             None => self.idling = Some(table.begin_wait(side, blocked.reason())),
         }
+    }
+
+    /// What it waited for in vain, if it has waited for as long as it may.
+    fn vain(&self, now: Instant) -> Option<Blocked> {
+        let is_late = self.is_hasty || self.deadline.is_some_and(|deadline| deadline <= now);
+        self.blocked.filter(|_| is_late)
     }
 }
 
@@ -104,23 +113,19 @@ impl Guest {
 struct Line {
     admit: Option<Blocked>,
     resume: Option<Blocked>,
-    sample: Option<(Want, Blocked)>,
+    /// By the size of the batch, the rank, and how many share it.
+    samples: HashMap<(Size, u32, u32), Blocked>,
 }
 
 impl Line {
-    /// Why a guest is not even tried.
+    /// Why a guest is not even tried: what the first of those who want the same waits for.
     fn before(&self, matter: &Matter) -> Option<Blocked> {
         match matter {
             // Who asks for a group that runs gets it, whatever the others wait for.
             Matter::Change(Change::Admit(Admit { key, .. })) if !key.is_empty() => None,
             Matter::Change(Change::Admit(_)) => self.admit,
             Matter::Change(_) => self.resume,
-            Matter::Sample(Wish { want, .. }) => {
-                let (first, blocked) = self.sample.as_ref()?;
-                let is_other_rank =
-                    want.size == first.size && want.ranks == first.ranks && want.rank != first.rank;
-                (!is_other_rank).then_some(*blocked)
-            }
+            Matter::Sample(wish) => self.samples.get(&place(&wish.want)).copied(),
             Matter::Version { .. } => None,
         }
     }
@@ -130,10 +135,17 @@ impl Line {
         match matter {
             Matter::Change(Change::Admit(_)) => self.admit = self.admit.or(Some(blocked)),
             Matter::Change(_) => self.resume = self.resume.or(Some(blocked)),
-            Matter::Sample(wish) => self.sample = self.sample.or(Some((wish.want, blocked))),
+            Matter::Sample(wish) => {
+                self.samples.entry(place(&wish.want)).or_insert(blocked);
+            }
             Matter::Version { .. } => {}
         }
     }
+}
+
+/// What wants have to have in common to be alike.
+fn place(want: &Want) -> (Size, u32, u32) {
+    (want.size, want.rank, want.ranks)
 }
 
 /// A table's guests.
@@ -144,6 +156,10 @@ struct Room {
     ropes: [Rope; 3],
     /// Which of them will ring.
     is_listening: [bool; 3],
+    /// Rings when more of what has changed is kept.
+    kept: Rope,
+    /// Connections with answers that wait for that.
+    keeping: Vec<usize>,
     /// In the order in which they came.
     guests: VecDeque<Guest>,
     /// They are to be looked at.
@@ -166,6 +182,8 @@ impl Lobby {
             table: Arc::clone(table),
             ropes: std::array::from_fn(|_| Rope::new(waker)),
             is_listening: [false; 3],
+            kept: Rope::new(waker),
+            keeping: Vec::new(),
             guests: VecDeque::new(),
             is_stirred: false,
             deadline: None,
@@ -173,8 +191,15 @@ impl Lobby {
         Self { rooms: tables.iter().map(room).collect(), due: None }
     }
 
-    /// Takes those that have come to a connection, and lets those go that are given up.
-    pub(crate) fn receive(&mut self, index: usize, desk: &mut Desk, out: &mut Outbox) {
+    /// Takes those that have come to a connection, lets those go that are given up, and answers what is kept.
+    pub(crate) fn receive(
+        &mut self,
+        index: usize,
+        desk: &mut Desk,
+        context: &Context<'_>,
+        out: &mut Outbox,
+    ) {
+        self.settle(index, desk, context, out);
         for mut guest in desk.counter.take_arrivals() {
             guest.connection = index;
             if let Some(room) = self.rooms.get_mut(guest.table) {
@@ -196,9 +221,27 @@ impl Lobby {
         }
     }
 
+    /// Sends the answers that tell of what is kept, and sees to it that a bell rings for the others.
+    fn settle(&mut self, index: usize, desk: &mut Desk, context: &Context<'_>, out: &mut Outbox) {
+        let mut listened = None;
+        while let Some(number) = desk.counter.holding.settle(context.rollouts, out) {
+            if listened == Some(number) {
+                return;
+            }
+            listened = Some(number);
+            let Some(room) = self.rooms.get_mut(number) else { return };
+            if !room.keeping.contains(&index) {
+                room.keeping.push(index);
+            }
+            // What is kept from here on rings; what was kept before is found by one more look.
+            room.table.wake_on_kept(&room.kept.waker);
+        }
+    }
+
     /// A connection is gone.
     pub(crate) fn forget(&mut self, index: usize) {
         for room in &mut self.rooms {
+            room.keeping.retain(|other| *other != index);
             let before = room.guests.len();
             room.guests.retain(|guest| guest.connection != index);
             room.is_stirred |= room.guests.len() < before;
@@ -234,19 +277,30 @@ impl Lobby {
             return;
         }
         if let Some(now) = self.due.map(|_| Instant::now()) {
-            for room in &self.rooms {
+            for room in &mut self.rooms {
                 if room.table.next_due().is_some_and(|due| due <= now) {
-                    // It rings if that has changed something.
+                    // It rings if that has changed something, or never will again.
                     let _ = room.table.apply(&Change::Tick);
                 }
+                room.is_stirred |= !room.guests.is_empty() && failure(&room.table).is_some();
             }
             self.due = None;
         }
+        let first_told = told.len();
         for room in &mut self.rooms {
+            if room.kept.bell.heard() {
+                told.append(&mut room.keeping);
+                room.is_stirred |= !room.guests.is_empty() && failure(&room.table).is_some();
+            }
             room.hear();
             let is_late = room.deadline.is_some_and(|deadline| deadline <= Instant::now());
             if room.is_stirred || is_late {
                 room.serve(connections, context, told);
+            }
+        }
+        for index in told.get(first_told..).unwrap_or_default() {
+            if let Some((desk, out)) = reach(connections, *index) {
+                self.settle(*index, desk, context, out);
             }
         }
     }
@@ -270,7 +324,11 @@ impl Room {
     ) {
         self.is_stirred = false;
         loop {
-            self.pass(connections, context, told);
+            let ended = self.pass(connections, context, told);
+            if let Some(error) = ended.or_else(|| failure(&self.table)) {
+                self.dismiss(&error, connections, told);
+                break;
+            }
             // What happens from here on rings; what happened before is found by one more pass.
             if !self.listen() {
                 break;
@@ -278,13 +336,10 @@ impl Room {
         }
         let now = Instant::now();
         self.guests.retain(|guest| {
-            let is_late = guest.is_hasty || guest.deadline.is_some_and(|deadline| deadline <= now);
-            if !is_late {
-                return true;
-            }
+            let Some(blocked) = guest.vain(now) else { return true };
             if let Some((desk, out)) = reach(connections, guest.connection) {
                 desk.counter.see_off();
-                refuse(guest.id, CallError::TimedOut(guest.blocked), out);
+                refuse(guest.id, CallError::TimedOut(blocked), out);
                 told.push(guest.connection);
             }
             // Others may no longer have to wait for it.
@@ -292,40 +347,68 @@ impl Room {
             false
         });
         self.is_stirred &= !self.guests.is_empty();
-        self.deadline = self.guests.iter().filter_map(|guest| guest.deadline).min();
+        // Those that were not looked at are when their clients have read more.
+        let seen = self.guests.iter().filter(|guest| guest.blocked.is_some());
+        self.deadline = seen.filter_map(|guest| guest.deadline).min();
     }
 
-    /// Looks at each guest once, in order.
+    /// Tells all guests that the table has ended for them.
+    fn dismiss(
+        &mut self,
+        error: &CallError,
+        connections: &mut [Option<Connection>],
+        told: &mut Vec<usize>,
+    ) {
+        for guest in self.guests.drain(..) {
+            if let Some((desk, out)) = reach(connections, guest.connection) {
+                desk.counter.see_off();
+                refuse(guest.id, error.clone(), out);
+                told.push(guest.connection);
+            }
+        }
+    }
+
+    /// Looks at each guest once, in order. Why nothing is done for anybody any more, if so.
     fn pass(
         &mut self,
         connections: &mut [Option<Connection>],
         context: &Context<'_>,
         told: &mut Vec<usize>,
-    ) {
-        let (mut line, table) = (Line::default(), &self.table);
+    ) -> Option<CallError> {
+        let (mut line, mut ended, table) = (Line::default(), None, &self.table);
         self.guests.retain_mut(|guest| {
             let Some((desk, out)) = reach(connections, guest.connection) else { return false };
             if out.backlog() >= context.most_unsent {
                 desk.counter.pass_over();
                 return true;
             }
+            if ended.is_some() {
+                return true;
+            }
             let tried = match line.before(&guest.matter) {
-                Some(blocked) => Err(blocked),
+                Some(blocked) => Err(CallError::Refused(blocked.into())),
                 None => attempt(guest, table, desk, context, out),
             };
-            match tried {
-                Ok(()) => {
+            let blocked = match tried {
+                Err(CallError::Refused(Refusal::Blocked(blocked))) => blocked,
+                Err(error @ (CallError::Journal(_) | CallError::Closed)) => {
+                    ended = Some(error);
+                    return true;
+                }
+                answered => {
+                    if let Err(error) = answered {
+                        refuse(guest.id, error, out);
+                    }
                     desk.counter.see_off();
                     told.push(guest.connection);
-                    false
+                    return false;
                 }
-                Err(blocked) => {
-                    line.join(&guest.matter, blocked);
-                    guest.note(blocked, table);
-                    true
-                }
-            }
+            };
+            line.join(&guest.matter, blocked);
+            guest.note(blocked, table);
+            true
         });
+        ended
     }
 
     /// Has those bells ring that guests wait for; whether some would not have rung before.
@@ -355,62 +438,62 @@ fn reach(connections: &mut [Option<Connection>], index: usize) -> Option<(&mut D
     connections.get_mut(index)?.as_mut()?.desk()
 }
 
-/// Serves a guest, also when that fails; what it must wait for, otherwise.
+/// Why a table with a directory writes nothing more, if so.
+fn failure(table: &RolloutTable) -> Option<CallError> {
+    table.is_kept(table.receipt()?).err()
+}
+
+/// Serves a guest, if that is possible now.
 fn attempt(
     guest: &Guest,
     table: &Arc<RolloutTable>,
     desk: &mut Desk,
     context: &Context<'_>,
     out: &mut Outbox,
-) -> Result<(), Blocked> {
-    let id = guest.id;
-    let error = match &guest.matter {
+) -> Result<(), CallError> {
+    let (id, number) = (guest.id, guest.table);
+    match &guest.matter {
         Matter::Version { above } => {
             let version = table.version();
             if version > *above {
                 out.say(|out| Answer::Done { id, count: version as u64 }.write(out));
                 return Ok(());
             }
-            if !table.is_closed() {
-                return Err(Blocked::Shipping { version, needed: above.saturating_add(1) });
+            if table.is_closed() {
+                return Err(CallError::Closed);
             }
-            CallError::Closed
+            let blocked = Blocked::Shipping { version, needed: above.saturating_add(1) };
+            return Err(CallError::Refused(blocked.into()));
         }
         Matter::Change(change) => match table.apply(change) {
-            Err(CallError::Refused(Refusal::Blocked(blocked))) => return Err(blocked),
-            Ok(outcome) => {
-                tell(id, Ok(outcome), out);
-                return Ok(());
+            Ok(outcome) => match tale(id, outcome) {
+                Some(frame) => desk.counter.holding.answer(id, number, table, frame, out),
+                None => {
+                    let text = "what is there of the group has more bytes than an answer may have";
+                    fail(id, FailureCode::TooLarge, text, out);
+                }
+            },
+            Err(CallError::Refused(refusal)) if !matches!(refusal, Refusal::Blocked(_)) => {
+                let outcomes = vec![Err(refusal)];
+                out.say(|out| Answer::RolloutOutcomes { id, outcomes }.write(out));
             }
-            Err(CallError::Refused(refusal)) => {
-                tell(id, Err(refusal), out);
-                return Ok(());
-            }
-            Err(error) => error,
+            Err(error) => return Err(error),
         },
-        Matter::Sample(wish) => match table.apply(&Change::Sample(wish.want)) {
-            Ok(Outcome::Delivered(share)) => {
-                deliver(id, table, wish, &share, desk.arena.as_mut(), context, out);
-                return Ok(());
+        Matter::Sample(wish) => {
+            if let Outcome::Delivered(share) = table.apply(&Change::Sample(wish.want))? {
+                let Desk { arena, counter, .. } = desk;
+                let place = (arena.as_mut(), &mut counter.holding);
+                deliver((id, number), table, wish, &share, place, context, out);
             }
-            Ok(_) => return Ok(()),
-            Err(error) => error,
-        },
-    };
-    match error {
-        CallError::Refused(Refusal::Blocked(blocked)) => return Err(blocked),
-        error => refuse(id, error, out),
+        }
     }
     Ok(())
 }
 
-/// Tells the outcome of a change that was alone.
-fn tell(id: u64, outcome: Result<Outcome, Refusal>, out: &mut Outbox) {
+/// The outcome of a change that was alone; `None`, if it is too large to be told.
+fn tale(id: u64, outcome: Outcome) -> Option<Frame> {
     let mut frame = Vec::new();
-    Answer::RolloutOutcomes { id, outcomes: vec![outcome] }.write(&mut frame);
-    if frame.len() > MAX_BATCH as usize + HEADER_BYTES - MAX_CONTROL as usize {
-        let text = "what is there of the group has more bytes than an answer may have";
-        return fail(id, FailureCode::TooLarge, text, out);
-    }
-    out.say(|out| out.extend_from_slice(&frame));
+    Answer::RolloutOutcomes { id, outcomes: vec![Ok(outcome)] }.write(&mut frame);
+    let limit = MAX_BATCH as usize + HEADER_BYTES - MAX_CONTROL as usize;
+    (frame.len() <= limit).then_some(Frame::Small(frame))
 }

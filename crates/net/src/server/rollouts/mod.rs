@@ -3,9 +3,11 @@
 //! - `counter`: one connection's requests: what is answered at once, and what may have to wait.
 //! - `lobby`: those who wait, of all connections of an event loop.
 //! - `delivery`: a share of a batch, laid out where the client looks at it.
+//! - `holding`: answers that are sent when what they tell of is kept.
 
 mod counter;
 mod delivery;
+mod holding;
 mod lobby;
 
 pub(crate) use self::counter::Counter;

@@ -318,6 +318,10 @@ pub fn write_error(out: &mut Vec<u8>, error: &CallError) {
         }
         CallError::Interrupted => out.put_u8(1),
         CallError::Closed => out.put_u8(2),
+        CallError::Journal(cause) => {
+            out.put_u8(3);
+            put_cut(out, cause);
+        }
         CallError::Refused(refusal) => put_refusal(out, refusal),
         // As in `put_refusal`.
         other => put_value(out, "change", "another", &other.to_string()),
@@ -335,6 +339,7 @@ pub fn read_error(reader: &mut Reader<'_>) -> Result<CallError, WireError> {
             0 => CallError::TimedOut(take_blocked(take)?),
             1 => CallError::Interrupted,
             2 => CallError::Closed,
+            3 => CallError::Journal(take.text("cause of a failure")?),
             kind => CallError::Refused(take_refusal(take, kind)?),
         })
     })

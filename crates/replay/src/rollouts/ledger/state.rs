@@ -62,7 +62,7 @@ fn ensure(is_so: bool, what: impl FnOnce() -> String) -> Result<(), StateError> 
 /// Where everything is in the buckets of the weighted order.
 type Arrangement = Vec<(i64, Vec<Option<u64>>, Vec<u32>)>;
 
-/// A ledger as it was; see the [module](self).
+/// A ledger as it was at one moment: its numbers, and the payload that they speak of.
 #[derive(Debug)]
 pub struct Moment {
     numbers: Numbers,
