@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import itertools
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -114,8 +115,7 @@ def run(folder: Path, **how: Any) -> Any:
     pytest.importorskip("torch")
     pytest.importorskip("rich")
     running = importlib.import_module("examples.grpo.run")
-    settings = Settings(**{**vars(RUN), "folder": folder / "run"})
-    return running.run(settings, **how)
+    return running.run(replace(RUN, folder=folder / "run"), **how)
 
 
 def check(result: Any) -> None:
@@ -146,10 +146,11 @@ def test_worker_that_is_not_wanted_any_more_ends(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     worker = importlib.import_module("examples.grpo.worker")
     weights = importlib.import_module("echoic.weights")
-    with make_table(RUN) as table, weights.WeightStore() as store:
+    settings = replace(RUN, folder=tmp_path)
+    with make_table(settings) as table, weights.WeightStore() as store:
         table.close()
         with pytest.raises(ClosedError):
             table.admit()
         policy = importlib.import_module("examples.grpo.model").Policy()
         store.publish(policy.state_dict(), 0)
-        worker.Worker(0, table, store.subscribe(), RUN).work()
+        worker.Worker(0, table, store.subscribe(), settings).work()
