@@ -287,7 +287,7 @@ class Server:
         tables: list[Table],
         checkpoints: tuple[str | os.PathLike[str], int] | None,
         weights: WeightStore | None = None,
-        rollouts: Sequence[RolloutTable] = (),
+        rollouts: Sequence[RolloutTable] | None = None,
     ) -> Self: ...
     def submit(self, tree: Any, timeout: float | None = None) -> None:
         """Store one sample.

@@ -80,7 +80,7 @@ struct StreamSide {
 impl Server {
     #[new]
     #[pyo3(signature = (
-        stream, held_warning_after, shared, tables, checkpoints, weights=None, rollouts=vec![]
+        stream, held_warning_after, shared, tables, checkpoints, weights=None, rollouts=None
     ))]
     #[expect(clippy::too_many_arguments, reason = "they are keywords in Python")]
     fn new(
@@ -91,7 +91,7 @@ impl Server {
         tables: Vec<Py<Table>>,
         checkpoints: Option<(PathBuf, usize)>,
         weights: Option<Py<WeightStore>>,
-        rollouts: Vec<Py<RolloutTable>>,
+        rollouts: Option<Vec<Py<RolloutTable>>>,
     ) -> PyResult<Self> {
         let held_warning_after = match wait::seconds("held_warning_after", held_warning_after)? {
             Some(seconds) => seconds,
@@ -109,7 +109,7 @@ impl Server {
         let tables = tables.iter().map(|table| Arc::clone(table.get().core())).collect();
         let tables = Tables::new(tables).map_err(|error| table_error(py, &error))?;
         let (tables, closed) = (Arc::new(tables), AtomicBool::new(false));
-        let rollouts = Arc::new(own_rollouts(&rollouts)?);
+        let rollouts = Arc::new(own_rollouts(&rollouts.unwrap_or_default())?);
         let keeper = checkpoints.map(|(root, keep)| {
             let stream = stream.as_ref().map(|side| Arc::clone(&side.stream));
             let release = env!("CARGO_PKG_VERSION");
