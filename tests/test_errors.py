@@ -29,6 +29,9 @@ BUILTINS = {
     "LimiterError": ValueError,
     "CheckpointError": ValueError,
     "JournalError": ValueError,
+    "RolloutError": ValueError,
+    "LeaseError": RuntimeError,
+    "GroupNotFoundError": KeyError,
 }
 
 
