@@ -56,6 +56,10 @@ pub fn read_info(reader: &mut Reader<'_>) -> Result<RolloutInfo, WireError> {
         let depth = depth.map(narrow).transpose()?;
         let [capacity, queued, out, suspended] = take_numbers(take, "where a table stands")?;
         let (has_oldest, oldest) = (take.flag("whether a group is queued")?, take.i64("oldest")?);
+        // What is not there is written in one way only.
+        if !has_oldest && oldest != 0 {
+            return Err(WireError::Meaningless { field: "oldest", got: oldest as u64 });
+        }
         let oldest = has_oldest.then_some(oldest);
         let paused = take.flag("whether it is paused")?;
         let standing =
