@@ -28,11 +28,11 @@ fn take_dtype(take: &mut Take<'_>) -> Result<Dtype, CodecError> {
         if sizes.contains(&bytes) { Ok(bytes as u8) } else { Err(wrong) }
     };
     Ok(match kind {
-        0 => Dtype::Bool,
+        0 => narrow(&[1]).map(|_| Dtype::Bool)?,
         1 => Dtype::Int(narrow(&[1, 2, 4, 8])?),
         2 => Dtype::UInt(narrow(&[1, 2, 4, 8])?),
         3 => Dtype::Float(narrow(&[2, 4, 8])?),
-        4 => Dtype::BFloat16,
+        4 => narrow(&[2]).map(|_| Dtype::BFloat16)?,
         5 => Dtype::Complex(narrow(&[8, 16])?),
         6 => Dtype::Bytes(bytes),
         got => return Err(CodecError::Value { field: "kind of a type", got: got.into() }),
@@ -160,6 +160,10 @@ impl RolloutConfig {
         let stales = [OnStale::Drop, OnStale::Wait, OnStale::Keep, OnStale::Mask];
         let deliveries = [Delivery::AtLeastOnce, Delivery::AtMostOnce];
         let order = one_of("order", &orders, order)?;
+        // What means nothing is zero, so that settings are written in one way only.
+        if window != 0 && !matches!(order, Order::Window(_)) {
+            return Err(CodecError::Value { field: "window", got: window.into() });
+        }
         let on_stale = one_of("on_stale", &stales, take.u8("on_stale")?)?;
         let delivery = one_of("delivery", &deliveries, take.u8("delivery")?)?;
         let expiries = [OnExpiry::Reject, OnExpiry::Suspend];
@@ -171,8 +175,12 @@ impl RolloutConfig {
         let filter = match filter.map_err(|_| CodecError::NotText("filter"))? {
             "" => None,
             text => {
-                let wrong = |_| CodecError::Value { field: "filter", got: len as u64 };
-                Some(Expression::parse(text).map_err(wrong)?)
+                let wrong = CodecError::Value { field: "filter", got: len as u64 };
+                let filter = Expression::parse(text).map_err(|_| wrong.clone())?;
+                if filter.to_string() != text {
+                    return Err(wrong);
+                }
+                Some(filter)
             }
         };
         let limiter = match take.flag("limiter")? {
