@@ -388,7 +388,9 @@ def test_actions_are_drawn_as_often_as_they_are_likely() -> None:
     state, plan = torch.randn(4), torch.randn(8)
     probs = policy.get_action_probs(state, plan)
     actions, log_probs = policy.sample_action(
-        state.expand(20_000, -1), plan.expand(20_000, -1), generator=torch.Generator().manual_seed(1)
+        state.expand(20_000, -1),
+        plan.expand(20_000, -1),
+        generator=torch.Generator().manual_seed(1),
     )
     shares = torch.bincount(actions, minlength=3) / 20_000
     torch.testing.assert_close(shares, probs.detach(), atol=0.012, rtol=0.0)

@@ -456,9 +456,7 @@ def make_impala(seed: int = 0, *, planner: bool = False, **changes: Any) -> IMPA
     torch.manual_seed(seed)
     plans = LatentPlanningOptimizer(STATE, ACTIONS, PLANS, "cpu", seed=seed) if planner else None
     config = IMPALAConfig(**changes)
-    return IMPALALearner(
-        STATE, ACTIONS, LATENT, config, "cpu", planner=plans, hidden_dim=16
-    )
+    return IMPALALearner(STATE, ACTIONS, LATENT, config, "cpu", planner=plans, hidden_dim=16)
 
 
 def make_sequences(learner: IMPALALearner, steps: int = 12, envs: int = 5) -> IMPALASequences:
