@@ -28,7 +28,7 @@ PYTHONS := $(PYTHON) python3 python3.14 python3.13 python3.12 python3.11 python3
 NEXTEST := $(shell command -v cargo-nextest 2>/dev/null)
 HOST := $(shell rustc -vV 2>/dev/null | sed -n 's/^host: //p')
 # The folders with Python code of ours.
-OURS := python tests examples benchmarks conftest.py
+OURS := python tests examples benchmarks experiments conftest.py
 
 say = @printf '\n\033[1m==> %s\033[0m\n' "$(1)"
 
@@ -59,6 +59,10 @@ bench: build .venv/.installed-test .venv/.installed-demo ## Run the benchmarks (
 .PHONY: bench-check
 bench-check: build .venv/.installed-test .venv/.installed-demo ## Compare this tree's speed with the committed run's
 	@python -m benchmarks check $(ARGS)
+
+.PHONY: experiments
+experiments: build .venv/.installed-agents .venv/.installed-smollm2 ## Run the studies of echoic.agents, for hours; goes on where it stopped (ARGS=--quick: minutes)
+	@python -m experiments $(ARGS)
 
 .PHONY: docs
 docs: .venv/.installed-docs ## Build the documentation into site/
