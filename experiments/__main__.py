@@ -1,8 +1,8 @@
 """Runs studies and keeps their rows: ``python -m experiments [NAME …] [--quick] [--out FOLDER]``.
 
-A study is a module of this package with ``run(out, quick)``. It appends a row to ``out/NAME.jsonl`` as
-soon as it has one, and does not compute again what is already there, so that a run may be stopped and
-gone on with. Rows of quick runs go to a folder of their own: nobody should take them for the real ones.
+A study is a module of this package with ``run(out, quick)``. It appends a row to ``out/NAME.jsonl``
+as soon as it has one, and does not compute again what is already there: a run may be stopped, and
+gone on with. Rows of quick runs go to a folder of their own, apart from the real ones.
 """
 
 from __future__ import annotations
