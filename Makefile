@@ -134,6 +134,12 @@ parity: build ## Compare returns and advantages with rlax's, in an environment o
 	@uv pip install --quiet --python target/parity -r requirements/test.txt rlax
 	@PYTHONPATH=python target/parity/bin/python -m pytest tests/parity
 
+.PHONY: servers
+servers: build .venv/.installed-test .venv/.installed-agents .venv/.installed-smollm2 ## Run rollouts on a real server of a language model (builds llama.cpp)
+	@test -d target/servers || uv venv --quiet --python $(VENV)/bin/python target/servers
+	@uv pip install --quiet --python target/servers 'llama-cpp-python[server]==0.3.36'
+	@ECHOIC_LLAMA_PYTHON=target/servers/bin/python python -m pytest tests/agents/test_core/test_real_servers.py
+
 # A folder of its own: the flag changes every crate, and would rebuild `target` back and forth.
 .PHONY: loom
 loom: ## Model-check the ring: every order of its atomic operations, within bounds
