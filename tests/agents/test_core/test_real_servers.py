@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 PYTHON = os.environ.get("ECHOIC_LLAMA_PYTHON")
-OPTIONS = "--host 127.0.0.1 --cache true --n_ctx 2048 --logits_all true".split()
+OPTIONS = ["--host", "127.0.0.1", "--cache", "true", "--n_ctx", "2048", "--logits_all", "true"]
 pytestmark = [
     pytest.mark.skipif(not PYTHON, reason="asks for a server; see `make servers`"),
     pytest.mark.timeout(600),
