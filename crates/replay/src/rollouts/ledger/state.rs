@@ -91,68 +91,6 @@ struct Numbers {
     rng: [u64; 4],
 }
 
-impl Counts {
-    /// All of them, in one order.
-    fn words(&mut self) -> [&mut u64; 26] {
-        let Self {
-            submitted,
-            running,
-            accepted,
-            rejected,
-            filtered,
-            expired,
-            late,
-            stale,
-            discarded,
-            short,
-            surplus,
-            batches,
-            delivered,
-            delivered_tokens,
-            overdue,
-            masked_tokens,
-            redelivered,
-            returned,
-            acked,
-            retired,
-            lost,
-            expired_leases,
-            fenced,
-            tokens,
-            duplicates,
-            resumed,
-        } = self;
-        [
-            submitted,
-            running,
-            accepted,
-            rejected,
-            filtered,
-            expired,
-            late,
-            stale,
-            discarded,
-            short,
-            surplus,
-            batches,
-            delivered,
-            delivered_tokens,
-            overdue,
-            masked_tokens,
-            redelivered,
-            returned,
-            acked,
-            retired,
-            lost,
-            expired_leases,
-            fenced,
-            tokens,
-            duplicates,
-            resumed,
-        ]
-    }
-}
-
 fn put_item(out: &mut impl Put, item: &Item) {
     out.put_u32(item.index);
     out.put_u32(item.segments.len() as u32);
@@ -249,8 +187,7 @@ impl Moment {
             out.put_u64(number);
         }
         numbers.rng.iter().for_each(|word| out.put_u64(*word));
-        let mut counts = self.counts;
-        counts.words().iter().for_each(|count| out.put_u64(**count));
+        self.counts.words().iter().for_each(|count| out.put_u64(*count));
         out.put_u32(self.sources.len() as u32);
         for source in &self.sources {
             let Source { name, submitted, accepted, rejected, filtered, running, tokens } = source;
@@ -476,7 +413,7 @@ impl Reading<'_, '_> {
 
     fn counts(&mut self) -> Result<Counts, StateError> {
         let mut counts = Counts::default();
-        for count in counts.words() {
+        for count in counts.words_mut() {
             *count = self.number("count")?;
         }
         Ok(counts)
