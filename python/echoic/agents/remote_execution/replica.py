@@ -16,7 +16,7 @@ from echoic.agents.remote_execution.dialects import Dialect, dialect_of
 from echoic.errors import ArgumentError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping, Sequence
+    from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 
 __all__ = ["Fault", "Piece", "Replica", "Usage"]
 
@@ -103,7 +103,7 @@ class Replica:
         sampling: Mapping[str, Any],
         salt: str | None,
         stall: float,
-    ) -> AsyncIterator[Piece]:
+    ) -> AsyncGenerator[Piece, None]:
         """The answer as it comes.
 
         Raises:
