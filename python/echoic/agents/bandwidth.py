@@ -1,13 +1,14 @@
 """Who goes first when attention's bandwidth is scarce, and what was learned by what it cost.
 
 A rollout of ``t`` tokens of which a cache had the first ``t'`` costs
-``b_eff = scale * (t (t + 1) - t' (t' + 1)) / 2``. The scheduler ranks requests by it, and the tracker adds
-it up. Both are told ``t'`` by whoever has the cache; neither guesses it.
+``b_eff = scale * (t (t + 1) - t' (t' + 1)) / 2``. The scheduler ranks requests by it, and the
+tracker adds it up. Both are told ``t'`` by whoever has the cache; neither guesses it.
 """
 
 from __future__ import annotations
 
 import math
+import sys
 import threading
 from collections import deque
 from dataclasses import dataclass, replace
@@ -33,6 +34,9 @@ __all__ = [
     "BandwidthMetrics",
 ]
 
+# The smallest number that has all its digits, and an inverse.
+_LEAST = sys.float_info.min
+
 
 @dataclass(frozen=True)
 class BandwidthConfig:
@@ -40,16 +44,18 @@ class BandwidthConfig:
 
     Attributes:
         attention_scale: What one pair of a token and one that it attends to costs. With
-            ``2 * layers * kv_heads * head_dim * bytes``, costs are bytes of keys and values that are read.
-        schedule_epsilon: Added to the denominator of a priority, and the least that a reward counts.
+            ``2 * layers * kv_heads * head_dim * bytes``, costs are bytes of keys and values that
+            are read.
+        schedule_epsilon: Added to the denominator of a priority, and the least that a reward
+            counts.
         bandwidth_weight: Of the cost in the denominator.
         queue_weight: Of the seconds waited in the denominator.
         history_size: From how many of the latest steps the tracker's recent numbers are.
         enable_bandwidth_scheduling: Whether costs count. If not, the priority is
             ``reward / (queue_weight * queue_time + epsilon)``.
-        aging_bound: Seconds after which a request goes before all that have not waited so long, whatever
-            its priority would be. Infinity for no such bound: then requests can starve, since by the
-            formula, who waits longer falls behind.
+        aging_bound: Seconds after which a request goes before all that have not waited so long,
+            whatever its priority would be. Infinity for no such bound: then requests can starve,
+            since by the formula, who waits longer falls behind.
     """
 
     attention_scale: float = 1.0
@@ -63,7 +69,7 @@ class BandwidthConfig:
     def __post_init__(self) -> None:
         for name in ("attention_scale", "bandwidth_weight", "queue_weight"):
             _amount(name, getattr(self, name))
-        if not 1e-300 <= self.schedule_epsilon < math.inf:
+        if not _LEAST <= self.schedule_epsilon < math.inf:
             raise ArgumentError(
                 f"`schedule_epsilon` must be a finite number above 0, got {self.schedule_epsilon}"
             )
@@ -79,8 +85,8 @@ class BandwidthConfig:
 class BandwidthMetrics:
     """What was learned, and what it cost, since the tracker was made.
 
-    The two costs have different units: that of rollouts is in pairs of tokens times the scale, that of
-    learning in magnitudes of a loss. So both are here, beside the ratio that adds them.
+    The two costs have different units: that of rollouts is in pairs of tokens times the scale, that
+    of learning in magnitudes of a loss. So both are here, beside the ratio that adds them.
 
     Attributes:
         total_reward: The sum of the rewards.
@@ -139,13 +145,12 @@ class BandwidthEfficiencyTracker:
         self.config = config
         self._lock = threading.Lock()
         self._total = _Sums()
-        self._recent = _Sums()
-        self._steps: deque[tuple[float, int, int]] = deque()
+        self._latest: deque[tuple[float, int, int]] = deque(maxlen=config.history_size)
         self._learner_cost = 0.0
         self._updates = 0
 
     def record_rollout_step(self, reward: float, seq_len: int, reuse_len: int = 0) -> float:
-        """Take in a step: what it earned, how long its sequence was, and how much of it a cache had.
+        """Take in a step: what it earned, and what was read for it.
 
         Args:
             reward: What the step earned.
@@ -156,8 +161,8 @@ class BandwidthEfficiencyTracker:
             What the step cost.
 
         Raises:
-            ArgumentError: The reward is not finite, or more was reused than there is: whoever says so
-                did not measure it.
+            ArgumentError: The reward is not finite, or more was reused than there is: whoever says
+                so did not measure it.
         """
         reward = float(reward)
         if not math.isfinite(reward):
@@ -169,10 +174,7 @@ class BandwidthEfficiencyTracker:
         step = (reward, int(seq_len), int(reuse_len))
         with self._lock:
             self._total.add(*step)
-            self._recent.add(*step)
-            self._steps.append(step)
-            if len(self._steps) > self.config.history_size:
-                self._recent.remove(*self._steps.popleft())
+            self._latest.append(step)
         return effective_bandwidth_cost(seq_len, reuse_len, self.config.attention_scale)
 
     def record_learner_update(self, weighted_pg_loss: float) -> None:
@@ -193,14 +195,17 @@ class BandwidthEfficiencyTracker:
             return self._metrics(self._total)
 
     def get_summary(self) -> dict[str, float]:
-        """The fields of :meth:`snapshot`, and of the latest ``history_size`` steps what changes with them.
+        """The fields of :meth:`snapshot`, and some numbers beside them.
 
-        ``recent_reward``, ``recent_effective_rollout_cost`` and ``recent_kv_reuse_rate`` are of these steps;
-        ``mean_effective_rollout_cost`` is of all, and so is ``reward_per_rollout_cost``: the efficiency
-        without the learner's term.
+        Of the latest ``history_size`` steps, ``recent_reward``, ``recent_effective_rollout_cost`` and
+        ``recent_kv_reuse_rate``. Of all, ``mean_effective_rollout_cost``, and
+        ``reward_per_rollout_cost``: the efficiency without the learner's term.
         """
+        latest = _Sums()
         with self._lock:
-            metrics, recent = self._metrics(self._total), self._metrics(self._recent)
+            for step in self._latest:
+                latest.add(*step)
+            metrics, recent = self._metrics(self._total), self._metrics(latest)
         cost = metrics.total_effective_rollout_cost
         return {
             **vars(metrics),
@@ -228,23 +233,20 @@ class BandwidthEfficiencyTracker:
 
 
 class _Sums:
-    """Sums over steps that can leave them again. All but the reward are whole numbers."""
+    """Sums over steps, in whole numbers but for the reward."""
 
     def __init__(self) -> None:
         self.reward = 0.0
         self.tokens = self.reused = self.pairs = self.effective_pairs = self.steps = 0
 
-    def add(self, reward: float, seq_len: int, reuse_len: int, sign: int = 1) -> None:
-        pairs, saved = _pairs(seq_len), _pairs(reuse_len)
-        self.reward += sign * reward
-        self.tokens += sign * seq_len
-        self.reused += sign * reuse_len
-        self.pairs += sign * pairs
-        self.effective_pairs += sign * (pairs - saved)
-        self.steps += sign
-
-    def remove(self, reward: float, seq_len: int, reuse_len: int) -> None:
-        self.add(reward, seq_len, reuse_len, -1)
+    def add(self, reward: float, seq_len: int, reuse_len: int) -> None:
+        pairs = _pairs(seq_len)
+        self.reward += reward
+        self.tokens += seq_len
+        self.reused += reuse_len
+        self.pairs += pairs
+        self.effective_pairs += pairs - _pairs(reuse_len)
+        self.steps += 1
 
 
 def _pairs(tokens: int) -> int:
@@ -254,11 +256,11 @@ def _pairs(tokens: int) -> int:
 class BandwidthAwareScheduler:
     """Ranks requests by what they are expected to earn for what they cost: the highest goes first.
 
-    ``priority = value / (w_b * b_eff + w_q * queue_time + epsilon)``, where ``value`` is the reward if that is
-    at least ``epsilon``, and otherwise ``epsilon / (1 + epsilon - reward)``. So values are above zero and rise
-    with the reward, and of equal rewards the cheaper request goes first, whatever their sign. Divided as it
-    is, a negative reward would put the dearest first. The rule needs no memory: a priority does not depend
-    on what other requests there are.
+    ``priority = value / (w_b * b_eff + w_q * queue_time + epsilon)``, where ``value`` is the reward
+    if that is at least ``epsilon``, and otherwise ``epsilon / (1 + epsilon - reward)``. So values
+    are above zero and rise with the reward, and of equal rewards the cheaper request goes first,
+    whatever their sign. Divided as it is, a negative reward would put the dearest first. The rule
+    needs no memory: a priority does not depend on what other requests there are.
 
     By the formula, who waits longer falls behind. From ``aging_bound`` seconds on, the priority is
     infinite: those requests go before all others, in the order in which they came.
@@ -292,6 +294,8 @@ class BandwidthAwareScheduler:
             ArgumentError: A number is not finite, or but for the reward negative.
         """
         config = self.config
+        # Numbers of numpy would keep the result in their own precision.
+        reward, queue_time = float(reward), float(queue_time)
         if not math.isfinite(reward):
             raise ArgumentError(f"`reward` must be finite, got {reward}")
         _amount("queue_time", queue_time)
@@ -343,10 +347,19 @@ class BandwidthAwareScheduler:
         queue_times: ArrayLike,
         reuse_lengths: ArrayLike | None = None,
     ) -> NDArray[np.intp]:
-        """Which request goes first, second, ...: indices into arguments that are in the order of arrival."""
-        priorities = self.compute_priorities_batch(
-            rewards, seq_lengths, queue_times, reuse_lengths
-        )
+        """Which request goes first, which second, and so on.
+
+        Args:
+            rewards: As in :meth:`compute_priorities_batch`, but of one axis, and in the order of
+                arrival.
+            seq_lengths: Likewise.
+            queue_times: Likewise.
+            reuse_lengths: Likewise.
+
+        Returns:
+            Indices into the arguments. Equal priorities stay in the order of arrival.
+        """
+        priorities = self.compute_priorities_batch(rewards, seq_lengths, queue_times, reuse_lengths)
         return np.argsort(-priorities, kind="stable")
 
     @property

@@ -1,7 +1,7 @@
 """Kernels of agents that plan, in native code: plans, prefixes, draws, and what bandwidth costs.
 
-Arrays are read where they are: numpy arrays in C order, tensors of PyTorch and JAX on the CPU. Sums and
-costs are in double precision. What is computed from many numbers runs without the GIL.
+Arrays are read where they are: numpy arrays in C order, tensors of PyTorch and JAX on the CPU. Sums
+and costs are in double precision. What is computed from many numbers runs without the GIL.
 """
 
 from __future__ import annotations

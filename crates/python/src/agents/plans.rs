@@ -73,13 +73,13 @@ impl EMAPlanTracker {
     }
 
     fn get_ema<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        let average = self.lock(py);
-        let Some(plan) = average.plan() else {
+        // A copy, and the lock is let go: what makes the array may run Python code.
+        let plan = self.lock(py).plan().map(<[f64]>::to_vec);
+        let plan = plan.ok_or_else(|| {
             let text = "there is no average before the first `update`; `initialized` tells";
-            drop(average);
-            return Err(argument_error(py, text));
-        };
-        array(py, plan)
+            argument_error(py, text)
+        })?;
+        array(py, &plan)
     }
 
     fn reset(&self, py: Python<'_>) {
