@@ -72,7 +72,7 @@ def small_plans(**changes: Any) -> PlanningConfig:
         "num_heads": 4,
         "feedforward_factor": 2,
         "hidden_dim": 32,
-        "learning_rate": 3e-3,
+        "learning_rate": 1e-3,
         **changes,
     }
     return PlanningConfig(**sizes)
@@ -80,7 +80,7 @@ def small_plans(**changes: Any) -> PlanningConfig:
 
 def quick_ppo(**changes: Any) -> PPOConfig:
     """Rates for a task of minutes; what is not one is the default."""
-    rates: dict[str, Any] = {"learning_rate": 3e-3, "target_kl": 0.05, **changes}
+    rates: dict[str, Any] = {"learning_rate": 1e-3, "target_kl": 0.02, **changes}
     return PPOConfig(**rates)
 
 

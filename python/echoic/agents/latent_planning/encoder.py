@@ -165,7 +165,7 @@ class TrajectoryEncoder(nn.Module):
         """
         bound = 1.0
         for weight in self._head_weights():
-            bound *= float(torch.linalg.matrix_norm(weight, ord=2))
+            bound *= float(torch.linalg.matrix_norm(weight.detach(), ord=2))
         return bound
 
     @torch.no_grad()

@@ -288,20 +288,18 @@ class LatentPlanningOptimizer:
             "optimizer": self._optimizer.state_dict(),
             "generator": self.generator.get_state(),
             "plans_made": self._plans_made,
-            # A first update sets the mean, so that one plan is all there is to keep.
-            "mean_plan": self._mean_plan() if self.tracker.initialized else None,
+            "tracker": self.tracker.state_dict(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from :meth:`state_dict`; an own tracker becomes a new one with its mean."""
+        """Continue from :meth:`state_dict`. A shared mean plan goes back to what it was, too."""
         self.encoder.load_state_dict(state["encoder"])
         self.policy.load_state_dict(state["policy"])
         self.divergence.load_state_dict(state["divergence"])
         self._optimizer.load_state_dict(state["optimizer"])
         self.generator.set_state(state["generator"])
         self._plans_made = state["plans_made"]
-        if state["mean_plan"] is not None and not self.tracker.initialized:
-            self.tracker.update(state["mean_plan"])
+        self.tracker.load_state_dict(state["tracker"])
 
     def save_checkpoint(self, path: str | os.PathLike[str]) -> None:
         """Write the planner to a file that :meth:`load_checkpoint` continues from."""
@@ -315,8 +313,7 @@ class LatentPlanningOptimizer:
         """Squared distances from the mean plan, which the plans move afterwards, row by row."""
         rows = plans.detach().to("cpu", torch.float64).numpy()
         scores = np.square(rows - self._mean_plan()).sum(axis=-1)
-        for row in rows:
-            self.tracker.update(row)
+        self.tracker.update(rows)
         return scores
 
     def _mean_plan(self) -> Any:
@@ -330,7 +327,7 @@ class LatentPlanningOptimizer:
         from echoic.primitives import compute_discounted_sums  # noqa: PLC0415
 
         gains = compute_discounted_sums(
-            np.asarray(rewards, np.float64), dones, 0.0, self.config.discount_gamma
+            np.asarray(rewards, np.float64), dones, self.config.discount_gamma
         )
         return gains - gains.mean()
 

@@ -170,6 +170,14 @@ class IMPALALearner:
             "grad_norm": float(norm),
         }
 
+    def compute_targets(self, sequences: IMPALASequences) -> tuple[Any, Any]:
+        """V-trace's targets of values, and advantages, both ``(T, N)``; neither has a gradient."""
+        steps, shape = self._flat(sequences)
+        with torch.no_grad():
+            found = self.networks.evaluate(steps)
+        targets, advantages = self._targets(sequences, steps, found, shape)
+        return targets.view(shape), advantages.view(shape)
+
     def save_checkpoint(self, path: str | os.PathLike[str]) -> None:
         """Write networks and optimizer; the planner's too."""
         state = {"networks": self.networks.state_dict(), "optimizer": self.optimizer.state_dict()}
