@@ -140,6 +140,20 @@ impl Reach {
         }
     }
 
+    pub fn pause(&self, py: Python<'_>, paused: bool) -> PyResult<()> {
+        match self {
+            Self::Here { table, .. } => {
+                table.pause(paused);
+                Ok(())
+            }
+            Self::There { link, number, .. } => {
+                let call = |wait: Wait<'_, Waiting>| link.pause(*number, paused, wait);
+                wait::detached(py, None, None, call)
+                    .map_err(|stopped| stopped.raise(py, remote_error))
+            }
+        }
+    }
+
     pub fn wait_version(&self, py: Python<'_>, above: i64, timeout: Option<f64>) -> PyResult<i64> {
         let deadline = wait::deadline(timeout)?;
         match self {

@@ -450,6 +450,8 @@ impl RolloutTable {
         let mut core = self.lock();
         ledger.wake(head.time, self.now());
         ledger.pause(core.ledger.standing().paused);
+        // Others may have gone on after the checkpoint, here or in a process that is no more.
+        ledger.begin_era(kept::unix_ms(), &core.ledger);
         let before = std::mem::replace(&mut core.ledger, ledger);
         drop(core);
         drop(before);

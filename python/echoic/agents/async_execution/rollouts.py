@@ -76,9 +76,11 @@ class RolloutResult:
         finish_reason: ``"stop"``, ``"length"``, ``"action"``, ``"cancelled"``, ``"timeout"``,
             ``"error"`` or ``"shutdown"``.
         prompt_tokens: Tokens, or rows, that were given.
-        reused_tokens: How many of those were in the cache when it was first admitted.
+        reused_tokens: How many of those were in the cache when it was first admitted; None if a
+            server does not say.
         queue_time: Seconds from submission to admission.
         action: Of a policy over vectors.
+        text: Of a server elsewhere; engines here know tokens only.
     """
 
     request_id: str
@@ -93,9 +95,10 @@ class RolloutResult:
     versions: list[int] = field(default_factory=list)
     finish_reason: str = ""
     prompt_tokens: int = 0
-    reused_tokens: int = 0
+    reused_tokens: int | None = 0
     queue_time: float = 0.0
     action: Any = None
+    text: str = ""
 
 
 @dataclass

@@ -163,7 +163,8 @@ pub struct Lease {
     pub batch: u64,
     /// Whose share.
     pub rank: u32,
-    /// How often it was delivered, this time included.
+    /// How often it was delivered, this time included; more, if that was before a checkpoint from which the table
+    /// went on.
     pub attempt: u32,
 }
 
@@ -189,7 +190,7 @@ pub enum Outcome {
 pub struct Hold {
     /// The number of the group.
     pub group: u64,
-    /// How often it changed hands.
+    /// How often it changed hands; more, if it was admitted before a checkpoint from which the table went on.
     pub attempt: u32,
 }
 

@@ -182,9 +182,10 @@ impl Ledger {
         let Some(batch) = self.batches.get_mut(&number) else { return share };
         share.target = batch.target;
         let Some(part) = batch.shares.get_mut(rank as usize) else { return share };
-        part.attempt += 1;
+        let is_again = part.attempt > 0;
+        part.attempt = self.era.attempt_after(number, part.attempt);
         share.lease.attempt = part.attempt;
-        self.counts.redelivered += u64::from(part.attempt > 1);
+        self.counts.redelivered += u64::from(is_again);
         let known = part.groups.iter().filter_map(|id| self.ready.get(id));
         share.groups = known.map(|ready| Arc::clone(&ready.group)).collect();
         match lease_ms {
@@ -208,11 +209,13 @@ impl Ledger {
     fn held(&mut self, lease: Lease) -> Result<&mut Part, Refusal> {
         let Lease { batch, rank, attempt } = lease;
         if batch >= self.next_batch || batch == 0 {
-            let expected = format!("one of the {} that were made", self.next_batch - 1);
+            let expected = "one of those that were made";
             return Err(value("number of a batch", expected, batch));
         }
+        let is_lost = self.era.has_lost_batch(batch);
         let part = self.batches.get_mut(&batch).and_then(|b| b.shares.get_mut(rank as usize));
         let why = match &part {
+            None if is_lost => "the table went on from a checkpoint that is older than the batch",
             None => "the batch is over",
             Some(part) if part.state == State::Over => "it is over",
             Some(part) if part.attempt != attempt => "it was delivered again",
