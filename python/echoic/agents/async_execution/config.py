@@ -37,9 +37,10 @@ class ExecutionConfig:
         kv_reuse_threshold: A rollout is held back while another one is computing a prefix that
             would spare it more than the cache does now, if that prefix is at least this share of
             its tokens. So sixteen rollouts of one prompt compute it once. 1 and more turns it off.
-        latency_weight: What a second of waiting adds to a priority, so that nobody waits for ever.
+        latency_weight: How much of a score each second of waiting adds to it.
         reward_weight: What the priority given to ``submit_rollout`` is multiplied by.
-        timeout: Seconds from submission until a rollout is given up, where it has no other.
+        timeout: Seconds from submission until a rollout is given up, where it has no other. Who
+            has waited half of them is admitted before all who have not.
         schedule_epsilon: Keeps the priority of a rollout that costs nothing finite.
         bandwidth_scale: Cost of one pair of tokens in attention.
         enable_bandwidth_scheduling: Whether a priority is divided by the cost of the tokens that

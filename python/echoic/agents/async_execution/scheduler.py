@@ -2,18 +2,17 @@
 
 A rollout's score is
 
-    r / (w_b * b_eff + w_q * q + eps) + latency_weight * waited,
+    r / (w_b * b_eff + w_q * q + eps) * (1 + latency_weight * waited),
 
-where r is ``reward_weight`` times its priority, made non-negative as ``BandwidthAwareScheduler``
-says, b_eff the cost of what the cache lacks of its tokens, and q the longest time that anybody is
-waiting now, in measured seconds. So q is one number for all: the slower the queue, the less costs
-count against rewards. (Each one's own time there would put who waits longer behind, and turn the
-order of equals around.) The second term grows for who waits, which bounds how often others can
-overtake: one whose first term is larger by d can only if it came less than d / latency_weight
-seconds later. Equal scores go in the order of arrival.
+where r is ``reward_weight`` times its priority, made positive as ``BandwidthAwareScheduler`` says,
+b_eff the cost of what the cache lacks of its tokens, and q the longest time that anybody is waiting
+now, in measured seconds. So q is one number for all: the slower the queue, the less costs count
+against rewards. (Each one's own time there would put who waits longer behind, and turn the order of
+equals around.)
 
-The time now is the same in all scores, so entries hold ``-latency_weight * arrival`` instead and
-stay in order; they are made anew when q has changed, or what the cache has.
+Nobody starves. The factor grows with waiting, so that one whose quotient is k times larger can
+overtake only for (k - 1) / latency_weight seconds; and who has waited for half of the config's
+``timeout`` goes before all who have not. Equal scores go in the order of arrival.
 """
 
 from __future__ import annotations
@@ -23,6 +22,8 @@ import itertools
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from echoic.agents.async_execution.cache import as_tokens
 from echoic.agents.bandwidth import BandwidthAwareScheduler, BandwidthConfig
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 
 __all__ = ["LatencyScheduler", "Waiting"]
 
-# Seconds for which an order may be kept while q changes. Rollouts last longer.
+# Seconds for which an order may be kept while time passes. Rollouts last longer.
 _FRESH = 0.02
 
 
@@ -77,6 +78,7 @@ class LatencyScheduler:
                 bandwidth_weight=config.bandwidth_weight,
                 queue_weight=config.queue_weight,
                 enable_bandwidth_scheduling=config.enable_bandwidth_scheduling,
+                aging_bound=config.timeout / 2,
             )
         )
         self._waiting: dict[str, Waiting] = {}
@@ -173,16 +175,19 @@ class LatencyScheduler:
         entries = list(self._waiting.values())
         self._heap = []
         if entries:
-            slowest = max(max(0.0, now - entry.request.timestamp) for entry in entries)
+            waited = now - np.array([entry.request.timestamp for entry in entries])
+            waited = np.maximum(waited, 0.0)
+            bound = self._costs.config.aging_bound
+            slowest = min(waited.max(), np.nextafter(bound, 0.0))
             scores = self._costs.compute_priorities_batch(
                 [self._config.reward_weight * entry.request.priority for entry in entries],
                 [entry.seq_len for entry in entries],
-                [slowest] * len(entries),
+                np.where(waited < bound, slowest, waited),
                 [entry.reuse_len for entry in entries],
             )
-            weight = self._config.latency_weight
+            scores = scores * (1.0 + self._config.latency_weight * waited)
             for entry, score in zip(entries, scores, strict=True):
-                entry.key = weight * entry.request.timestamp - float(score)
+                entry.key = -float(score)
             self._heap = [(entry.key, entry.number, entry) for entry in entries]
             heapq.heapify(self._heap)
         self._ordered = now
