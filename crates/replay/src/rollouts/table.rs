@@ -19,6 +19,7 @@ use super::config::{ConfigError, RolloutConfig};
 use super::idle::{Idle, Idling, Sides};
 use super::kept::sections::{Loaded, Saved};
 use super::kept::{self, KeptError, Log, Receipt, Reopened};
+use super::lags::{Lags, LastLags};
 use super::ledger::{Blocked, Change, Counts, Fate, Ledger, Outcome, Refusal, Source, Standing};
 use super::tuner::Tuner;
 use crate::journal;
@@ -103,6 +104,7 @@ pub struct RolloutTable {
     versions: Signal,
     producers_idle: Idle,
     consumers_idle: Idle,
+    last_lags: LastLags,
     log: Option<Log>,
 }
 
@@ -137,6 +139,7 @@ impl RolloutTable {
             versions: Signal::default(),
             producers_idle: Idle::default(),
             consumers_idle: Idle::default(),
+            last_lags: LastLags::default(),
             log: None,
         }
     }
@@ -240,6 +243,9 @@ impl RolloutTable {
             self.wake_all();
         }
         if let Ok(outcome) = &applied {
+            if let Outcome::Delivered(share) = outcome {
+                self.last_lags.note(share);
+            }
             self.wake_for(change, outcome);
         }
         if let Some(log) = &self.log {
@@ -543,6 +549,11 @@ impl RolloutTable {
     /// Whether it is closed.
     pub fn is_closed(&self) -> bool {
         self.lock().is_closed
+    }
+
+    /// How old what was delivered last was; `None` before there was anything.
+    pub fn last_lags(&self) -> Option<Lags> {
+        self.last_lags.read()
     }
 
     /// A snapshot of its numbers.
