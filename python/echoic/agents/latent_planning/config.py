@@ -1,4 +1,4 @@
-"""What can be set of plans: sizes, the bounds of their noise, and how hard they are held together."""
+"""Settings of plans: sizes, the bounds of their noise, and how hard they are held together."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def _whole(name: str, value: int, least: int) -> None:
         raise ArgumentError(f"{name} must be a whole number of at least {least}, got {value!r}")
 
 
-def _number(
+def _number(  # noqa: PLR0913 - a range, and its words
     name: str,
     value: float,
     least: float,

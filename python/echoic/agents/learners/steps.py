@@ -1,7 +1,7 @@
 """The steps that a learner of vectors learns from, each with what the policy said when it acted.
 
-A step carries the plan it was acted on, and, where a planner is to learn, what makes the plan again:
-its window and noise, and the window of the step before.
+A step carries the plan it was acted on, and, where a planner is to learn, what makes the plan
+again: its window and noise, and the window of the step before.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class PPOTrainingStep:
         return PPOTrainingStep(**moved)
 
     @classmethod
-    def from_rollout(  # noqa: PLR0913
+    def from_rollout(  # noqa: PLR0913 - what a rollout consists of
         cls,
         gae: Any,
         *,
