@@ -63,7 +63,13 @@ class PlanningConfig:
     clip_epsilon: float = 0.2
 
     def __post_init__(self) -> None:
-        for name in ("embedding_dim", "num_layers", "num_heads", "feedforward_factor", "hidden_dim"):
+        for name in (
+            "embedding_dim",
+            "num_layers",
+            "num_heads",
+            "feedforward_factor",
+            "hidden_dim",
+        ):
             _whole(name, getattr(self, name), 1)
         for name in ("state_window_size", "kl_warmup_updates"):
             _whole(name, getattr(self, name), 0)

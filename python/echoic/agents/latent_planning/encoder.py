@@ -90,9 +90,7 @@ class TrajectoryEncoder(nn.Module):
             for _ in range(config.num_layers)
         )
         self.final_norm = nn.LayerNorm(width)
-        self.mean_head = nn.Sequential(
-            nn.Linear(width, width), nn.ReLU(), nn.Linear(width, width)
-        )
+        self.mean_head = nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, width))
         self.std_head = nn.Linear(width, width)
         # All plans are equally sure at first.
         nn.init.zeros_(self.std_head.weight)
@@ -111,8 +109,12 @@ class TrajectoryEncoder(nn.Module):
             ArgumentError: A shape does not fit, or the current state of a window is masked.
         """
         places = self.positions.shape[0]
-        if window.ndim != 3 or window.shape[2] != self.state_dim or not (  # noqa: PLR2004
-            1 <= window.shape[1] <= places
+        if (
+            window.ndim != 3
+            or window.shape[2] != self.state_dim
+            or not (  # noqa: PLR2004
+                1 <= window.shape[1] <= places
+            )
         ):
             raise ArgumentError(
                 f"expected windows of shape (B, 1 to {places}, {self.state_dim}), got "

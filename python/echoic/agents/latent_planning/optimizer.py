@@ -142,9 +142,7 @@ class LatentPlanningOptimizer:
             divergence = float(divergence) if single else divergence
         timestamp = self._plans_made
         self._plans_made += len(rows)
-        return TrajectoryPrior(
-            plans, window, timestamp, divergence, scores, mask, noise, posterior
-        )
+        return TrajectoryPrior(plans, window, timestamp, divergence, scores, mask, noise, posterior)
 
     def act(self, window: Any, mask: Any = None, *, greedy: bool = False) -> PlannedAction:
         """Draw a plan and an action for each window; ``greedy`` takes the likeliest of both."""

@@ -62,9 +62,7 @@ class PPOTrainingStep:
             if value is None:
                 continue
             if len(value) != count:
-                raise ArgumentError(
-                    f"{field.name} has {len(value)} rows, and states has {count}"
-                )
+                raise ArgumentError(f"{field.name} has {len(value)} rows, and states has {count}")
 
     def __len__(self) -> int:
         return len(self.states)
