@@ -139,10 +139,9 @@ def test_smollm2_answers_and_its_prompts_share_keys_and_values() -> None:
         )
         for question in ("What is 2+2?", "What is 3+4?")
     ]
-    [first, second, again] = generate(model, prompts, 15)
-    assert tokenizer.decode(first.tokens) == "The answer to this classic math problem is 4.<|im_end|>" + (
-        tokenizer.decode(first.tokens[11:])
-    )
+    [first, second, again] = generate(model, prompts, 13)
+    said = tokenizer.decode(first.tokens)
+    assert said.startswith("The answer to this classic math problem is 4.<|im_end|>")
     with torch.no_grad():
         plain = model(torch.tensor([prompts[0] + first.tokens])).logits[0]
     assert plain[len(prompts[0]) - 1 : -1].argmax(-1).tolist() == first.tokens
