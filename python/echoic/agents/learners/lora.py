@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import warnings
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -66,7 +67,9 @@ def add_lora(model: Any, config: LoRAConfig | None = None) -> Any:
         lora_dropout=0.0,
         bias="none",
     )
-    with torch.random.fork_rng(devices=[]):
+    with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
+        # peft asks models by a name that transformers warns about, since it is to go.
+        warnings.filterwarnings("ignore", "`is_gradient_checkpointing`", FutureWarning)
         torch.manual_seed(found.seed)
         try:
             return get_peft_model(model, settings)
@@ -93,4 +96,6 @@ def merge_lora(model: Any) -> Any:
     """
     if not has_lora(model):
         raise ArgumentError("the model has no adapters to merge")
-    return copy.deepcopy(model).merge_and_unload()
+    merged = copy.deepcopy(model).merge_and_unload()
+    # What was frozen for the adapters' sake is nobody's adapters any more.
+    return merged.requires_grad_(requires_grad=True)

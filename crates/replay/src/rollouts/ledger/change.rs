@@ -359,6 +359,16 @@ pub enum Refusal {
         /// What became of it.
         why: Cow<'static, str>,
     },
+    /// Make rows wider.
+    #[error("item {item} of the batch has {length} tokens, more than a row's {width}")]
+    TooLong {
+        /// Which item of the share.
+        item: u32,
+        /// Its tokens.
+        length: u32,
+        /// The most that the consumer can take.
+        width: u32,
+    },
     /// There is no such group, and there never was.
     #[error("group {0} was never admitted")]
     Unknown(u64),

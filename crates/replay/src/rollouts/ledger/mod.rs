@@ -287,6 +287,21 @@ impl Ledger {
     ///
     /// [`Refusal`].
     pub fn apply(&mut self, now: u64, change: &Change) -> Result<Outcome, Refusal> {
+        self.apply_within(now, change, None)
+    }
+
+    /// As [`Ledger::apply`], where the items of a share may have no more than `width` tokens each, if it is told. It
+    /// is for who gives shares in rows: what does not fit stays where it is, lease or not.
+    ///
+    /// # Errors
+    ///
+    /// [`Refusal`].
+    pub fn apply_within(
+        &mut self,
+        now: u64,
+        change: &Change,
+        width: Option<u32>,
+    ) -> Result<Outcome, Refusal> {
         self.pass(now);
         let named = match change {
             Change::Fail { holds } | Change::Suspend { holds } | Change::Renew { holds } => {
@@ -308,7 +323,7 @@ impl Ledger {
             Change::Resume { source, ttl_ms } => self.resume(now, source, *ttl_ms),
             Change::Renew { holds } => Ok(self.renew(now, holds)),
             Change::Publish { version } => self.publish(*version),
-            Change::Sample(want) => self.sample(now, want),
+            Change::Sample(want) => self.sample(now, want, width),
             Change::Ack(lease) => self.ack(*lease),
             Change::Nack(lease) => self.nack(*lease),
             Change::Extend { lease, lease_ms } => self.extend(now, *lease, *lease_ms),
