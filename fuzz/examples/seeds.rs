@@ -228,6 +228,8 @@ fn rollout_asks() -> Vec<Vec<u8>> {
     let operations = [
         Operation::RolloutList,
         Operation::RolloutInfo,
+        Operation::RolloutPause { paused: true },
+        Operation::RolloutPause { paused: false },
         Operation::RolloutVersion { above: 0, timeout_ms: Some(0) },
         Operation::RolloutSample(wish(None)),
         Operation::RolloutSample(wish(Some(area))),

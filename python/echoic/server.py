@@ -36,6 +36,23 @@ def _release() -> str:
     return version("echoic")
 
 
+def _rollout_tables(tables: Sequence[RolloutTable]) -> list[RolloutTable]:
+    """Look at what is to be served as rollout tables."""
+    if not tables:
+        return []
+    # Who has rollout tables has imported it; for all others it would be in vain.
+    from echoic.rollouts import RolloutTable  # noqa: PLC0415
+
+    for table in tables:
+        if not isinstance(table, RolloutTable):
+            raise TypeError(
+                "rollouts must be RolloutTable objects such as "
+                f"RolloutTable('math', {{'tokens': 'int32'}}, batch_groups=8), got a "
+                f"{type(table).__name__}"
+            )
+    return list(tables)
+
+
 class Server(_native.Server):
     """A stream of samples, handed out in batches of a fixed size; or tables; or both.
 
@@ -90,6 +107,7 @@ class Server(_native.Server):
     # Transports that are not open yet.
     _waiting: list[Transport]
     _tables: list[Table]
+    _rollouts: list[RolloutTable]
     _schedule: Schedule | None
     # Why the last scheduled checkpoint was not made.
     _checkpoint_error: Exception | None
@@ -134,6 +152,7 @@ class Server(_native.Server):
                         f"table {table.name!r} has durability {table.durability!r}, which needs a "
                         "place to write to: give the server journal=DIRECTORY"
                     )
+        rollouts = _rollout_tables(rollouts)
         shared = any(isinstance(one, ShmTransport) for one in transports)
         checkpoints = None if checkpointer is None else (checkpointer.root, checkpointer.keep)
         self = super().__new__(
@@ -148,6 +167,7 @@ class Server(_native.Server):
         )
         self._waiting = transports
         self._tables = list(tables)
+        self._rollouts = list(rollouts)
         self._schedule = None
         self._checkpoint_error = None
         self._bring_back(checkpointer, journal)
@@ -186,6 +206,28 @@ class Server(_native.Server):
     def client(self) -> TableClient:
         """Return a client of the tables, in this process."""
         return TableClient(self._tables, server=self)
+
+    def version(self) -> int:
+        """Return the version that the learner has published last, in all rollout tables.
+
+        Where tables have several, it is the lowest: what they all have reached.
+
+        Raises:
+            RolloutError: The server has no rollout tables.
+        """
+        from echoic.rollouts.versions import common_version  # noqa: PLC0415 - see _rollout_tables
+
+        return common_version(self._rollouts)
+
+    def publish_version(self, version: int) -> None:
+        """Say that the learner has a later version of the policy, to all rollout tables.
+
+        Raises:
+            RolloutError: It is below that of one of them, and none was told; or there are none.
+        """
+        from echoic.rollouts.versions import publish_everywhere  # noqa: PLC0415 - as above
+
+        publish_everywhere(self._rollouts, version)
 
     def start(self) -> Self:
         """Open the doors to other processes; returns the server.

@@ -28,6 +28,7 @@ from echoic import (
     connect,
     limiters,
 )
+from echoic.rollouts import RolloutTable
 from echoic.weights import WeightStore
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -64,6 +65,17 @@ def numbers(url: str) -> dict[str, float]:
     }
 
 
+def rollouts() -> RolloutTable:
+    """A rollout table of which everything can be counted."""
+    table = RolloutTable("math", {"tokens": "int32"}, batch_groups=1, max_lag=2)
+    for _ in range(2):
+        table.admit(source="w").add({"tokens": [1, 2]})
+    table.sample()
+    with pytest.raises(WaitTimeoutError):
+        table.sample(2, timeout=0.001)
+    return table
+
+
 def everything(folder: Path | None = None) -> Server:
     """A server that has whatever can be counted, and a client that was refused.
 
@@ -81,6 +93,7 @@ def everything(folder: Path | None = None) -> Server:
         checkpointer=None if folder is None else Checkpointer(folder / "checkpoints"),
         journal=None if folder is None else folder / "journal",
         weights=WeightStore(),
+        rollouts=[rollouts()],
     ).start()
     if folder is not None:
         server.checkpoint()

@@ -25,7 +25,7 @@ from echoic.errors import (
     WaitTimeoutError,
 )
 from echoic.rollouts import RolloutTable, connect
-from rollout_items import columns, fill
+from rollout_items import COLUMNS, FIELDS, columns, fill
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -66,29 +66,34 @@ class Served:
 
 
 @pytest.fixture(params=["unix", "tcp", "shm"])
-def serve(
-    request: pytest.FixtureRequest, make: Callable[..., RolloutTable]
-) -> Iterator[Callable[..., Served]]:
-    """Serve tables behind one kind of address."""
+def door(request: pytest.FixtureRequest) -> Iterator[echoic.Transport]:
+    """One kind of address."""
     # A path of a socket must be short.
     folder = tempfile.mkdtemp(prefix="echoic-")
+    yield {
+        "unix": lambda: echoic.UnixTransport(f"{folder}/door"),
+        "tcp": lambda: echoic.TcpTransport(port=0),
+        "shm": lambda: echoic.ShmTransport(f"echoic-rollouts-{os.getpid()}"),
+    }[request.param]()
+    shutil.rmtree(folder)
+
+
+@pytest.fixture
+def serve(
+    door: echoic.Transport, make: Callable[..., RolloutTable]
+) -> Iterator[Callable[..., Served]]:
+    """Serve tables behind one kind of address."""
     opened: list[Served] = []
 
     def serve(**settings: Any) -> Served:
         table = make(**settings)
-        transport = {
-            "unix": lambda: echoic.UnixTransport(f"{folder}/door"),
-            "tcp": lambda: echoic.TcpTransport(port=0),
-            "shm": lambda: echoic.ShmTransport(f"echoic-rollouts-{os.getpid()}"),
-        }[request.param]()
-        server = echoic.Server(rollouts=[table], transport=transport).start()
+        server = echoic.Server(rollouts=[table], transport=door).start()
         opened.append(Served(table, server))
         return opened[-1]
 
     yield serve
     for served in opened:
         served.close()
-    shutil.rmtree(folder)
 
 
 def test_a_group_there_is_a_group_here(serve: Callable[..., Served]) -> None:
@@ -251,3 +256,57 @@ def test_numbers_are_told_to_those_who_watch(serve: Callable[..., Served]) -> No
     assert metrics["rollouts_groups.math.accepted"] == 1
     assert metrics["rollouts_source_groups.math.w.accepted"] == 1
     assert metrics["rollouts_queued_groups.math"] == 1
+
+
+def test_a_pause_from_there_holds_up_everybody_until_it_ends(
+    serve: Callable[..., Served], background: Background
+) -> None:
+    served = serve(batch_groups=1)
+    served.remote.pause()
+    assert served.table.info()["paused"]
+    for call in (served.remote.admit, served.table.admit, served.remote.sample):
+        with pytest.raises(WaitTimeoutError) as caught:
+            call(timeout=0.02)
+        assert caught.value.reason == "PAUSED"
+    admitted = background.start_and_let_block(served.remote.admit)
+    served.remote.unpause()
+    assert admitted().group == 0
+
+
+def test_a_version_is_published_in_all_tables_of_a_server(
+    door: echoic.Transport,
+) -> None:
+    tables = [RolloutTable(name, COLUMNS, FIELDS, batch_groups=1) for name in ("math", "code")]
+    with (
+        echoic.Server(rollouts=tables, transport=door) as server,
+        connect(server.addresses[0]) as client,
+    ):
+        server.publish_version(3)
+        assert [table.version for table in tables] == [3, 3]
+        assert (server.version(), client.version()) == (3, 3)
+        client.publish_version(4)
+        assert [table.version for table in tables] == [4, 4]
+        tables[1].publish_version(7)
+        # What both have reached.
+        assert (server.version(), client.version()) == (4, 4)
+        for publish in (server.publish_version, client.publish_version):
+            with pytest.raises(RolloutError, match="got 5: 'code' has 7"):
+                publish(5)
+        assert [table.version for table in tables] == [4, 7]
+        client.publish_version(7)
+        assert server.version() == 7
+
+
+def test_a_server_without_rollout_tables_has_no_version_of_them() -> None:
+    with echoic.Server({"obs": np.zeros(1)}, batch_size=1) as server:
+        for call in (server.version, lambda: server.publish_version(1)):
+            with pytest.raises(RolloutError, match="has no rollout tables"):
+                call()
+
+
+def test_only_rollout_tables_are_served_as_such(serve: Callable[..., Served]) -> None:
+    table = echoic.Table("replay", np.int64(0), max_size=10)
+    with pytest.raises(TypeError, match="rollouts must be RolloutTable objects"):
+        echoic.Server(rollouts=[table])  # type: ignore[list-item]
+    with pytest.raises(ValueError, match="a rollout table of another server can't be served"):
+        echoic.Server(rollouts=[serve().remote])

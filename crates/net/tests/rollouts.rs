@@ -474,6 +474,26 @@ fn a_request_that_is_given_up_waits_no_more() {
 }
 
 #[test]
+fn a_pause_from_elsewhere_holds_up_producers_and_consumers_until_it_ends() {
+    over_all_doors(&config(), |server, table| {
+        let client = connect(server);
+        soon(|wait| client.pause(0, true, wait)).unwrap();
+        assert!(table.info().standing.paused);
+        // What is asked for twice is done once.
+        soon(|wait| client.pause(0, true, wait)).unwrap();
+        let paused = CallError::TimedOut(Blocked::Paused);
+        let short = Duration::from_millis(20);
+        let refused = within(short, |wait| client.call(0, &[admit(1)], wait));
+        assert_eq!(failure(refused), paused);
+        let refused = within(short, |wait| client.sample(0, want(2), Form::Flat, wait));
+        assert_eq!(failure(refused), paused);
+        let mut waits = client.start_call(0, &[admit(1)], deadline(PATIENCE)).unwrap();
+        soon(|wait| client.pause(0, false, wait)).unwrap();
+        assert_eq!(permits(soon(|wait| waits.wait(wait)).unwrap()).len(), 1);
+    });
+}
+
+#[test]
 fn who_waits_for_a_table_that_is_closed_is_told() {
     over_all_doors(&config(), |server, table| {
         let client = connect(server);
@@ -488,7 +508,7 @@ fn who_waits_for_a_table_that_is_closed_is_told() {
 }
 
 #[test]
-fn a_share_that_does_not_fit_its_rows_is_refused_and_given_back() {
+fn a_share_that_does_not_fit_its_rows_is_refused_and_nothing_is_used_up() {
     over_all_doors(&config(), |server, table| {
         let client = connect(server);
         let made = make(&client, 2, 10);
@@ -498,9 +518,9 @@ fn a_share_that_does_not_fit_its_rows_is_refused_and_given_back() {
         assert_eq!(groups(&sample(&client, want(2)), 10), made);
         let once = Want { lease_ms: None, ..want(2) };
         make(&client, 2, 10);
-        let lost = soon(|wait| client.sample(0, once, narrow, wait)).unwrap_err();
-        assert!(lost.to_string().contains("without a lease"), "{lost}");
-        assert_eq!(table.info().standing.queued, 0);
+        let refused = soon(|wait| client.sample(0, once, narrow, wait)).unwrap_err();
+        assert!(refused.to_string().contains("more than a row's 9"), "{refused}");
+        assert_eq!(table.info().standing.queued, 2, "nothing was used up");
     });
 }
 

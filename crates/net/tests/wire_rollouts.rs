@@ -280,6 +280,7 @@ fn operation() -> impl Strategy<Value = Operation<'static>> {
     prop_oneof![
         Just(Operation::RolloutList),
         Just(Operation::RolloutInfo),
+        any::<bool>().prop_map(|paused| Operation::RolloutPause { paused }),
         changes.prop_map(Operation::RolloutChanges),
         wish.prop_map(Operation::RolloutSample),
         (any::<i64>(), of(0..u64::MAX))

@@ -21,6 +21,7 @@ from echoic.cli.text import amount, duration, size
 from echoic.views import flows
 from echoic.views.history import History
 from echoic.views.reading import DoorsReading, Reading
+from echoic.views.rollout_reading import Waits
 
 __all__ = ["LineView", "PanelView", "View", "choose_view"]
 
@@ -113,6 +114,16 @@ class LineView:
                 f" {name}.samples={table.samples} {name}.samples/s={samples:.0f}"
                 f" {name}.samples_waiting={table.sample.waiting}"
             )
+        for rollouts in reading.rollouts:
+            flow = flows.rollout(rollouts.name, self._recent, 0.0)
+            name = re.sub(r"[\s=]", "_", rollouts.name)
+            words.append(
+                f"{name}.version={rollouts.version} {name}.running={rollouts.running}"
+                f" {name}.ready={rollouts.ready} {name}.delivered={rollouts.delivered}"
+                f" {name}.delivered/s={flow.delivered:.0f} {name}.tokens/s={flow.tokens:.0f}"
+                f" {name}.producers_waiting={calls(rollouts.producers)}"
+                f" {name}.consumers_waiting={calls(rollouts.consumers)}"
+            )
         say(" ".join(words))
 
 
@@ -165,6 +176,8 @@ class PanelView:
         parts: list[RenderableType] = [*self._details, "", grid]
         if reading.tables:
             parts += ["", self._tables(reading)]
+        if reading.rollouts:
+            parts += ["", self._rollouts(reading)]
         return Panel(
             Group(*parts),
             title=self._title,
@@ -194,6 +207,31 @@ class PanelView:
                 amount(table.sample.waiting),
             )
         return grid
+
+    def _rollouts(self, reading: Reading) -> Table:
+        """A row for each rollout table."""
+        grid = Table(box=None, pad_edge=False, expand=True, header_style="dim")
+        grid.add_column("rollouts", ratio=1, overflow="ellipsis", no_wrap=True)
+        for heading in ("version", "made", "ready", "groups/s", "tokens/s", "waiting", "waiting"):
+            grid.add_column(heading, justify="right", no_wrap=True)
+        for table in reading.rollouts:
+            flow = flows.rollout(table.name, self._recent, self.WINDOW)
+            grid.add_row(
+                escape(table.name),
+                amount(table.version),
+                amount(table.running),
+                f"{amount(table.ready)} of {amount(table.batch_groups)}",
+                amount(flow.delivered),
+                amount(flow.tokens),
+                f"{calls(table.producers)} in",
+                f"{calls(table.consumers)} out",
+            )
+        return grid
+
+
+def calls(side: dict[str, Waits]) -> int:
+    """How many calls of one side of a rollout table wait now."""
+    return sum(waits.waiting for waits in side.values())
 
 
 def bar(share: float, style: str) -> ProgressBar:

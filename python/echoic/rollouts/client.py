@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from echoic import _native
 from echoic.errors import TableNotFoundError
 from echoic.rollouts.table import RolloutTable
+from echoic.rollouts.versions import common_version, publish_everywhere
 from echoic.transports import secret
 
 if TYPE_CHECKING:
@@ -69,6 +70,24 @@ class RolloutClient(Mapping[str, RolloutTable]):
     def __len__(self) -> int:
         """Return how many tables there are."""
         return len(self._tables)
+
+    def version(self) -> int:
+        """Return the version that the learner has published last, in all tables.
+
+        Where tables have several, it is the lowest: what they all have reached.
+
+        Raises:
+            RolloutError: The server has no rollout tables.
+        """
+        return common_version(self._tables.values())
+
+    def publish_version(self, version: int) -> None:
+        """Say that the learner has a later version of the policy, to all tables.
+
+        Raises:
+            RolloutError: It is below that of one of them, and none was told; or there are none.
+        """
+        publish_everywhere(self._tables.values(), version)
 
     def close(self, timeout: float | None = 5.0) -> None:
         """End the connection. Permits and leases end with their time to live."""

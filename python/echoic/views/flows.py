@@ -15,9 +15,12 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ConnectionFlow",
+    "RolloutFlow",
     "StreamFlow",
     "blocked_pushes",
     "connections",
+    "rollout",
+    "rollouts",
     "stream",
     "stream_samples",
     "table",
@@ -60,6 +63,70 @@ class ConnectionFlow:
     samples: float = 0.0
     bytes: float = 0.0
     blocked: float = 0.0
+
+
+@dataclass(frozen=True)
+class RolloutFlow:
+    """What happened to a rollout table of late.
+
+    Attributes:
+        admitted: Groups that were begun per second.
+        delivered: Groups that were delivered per second.
+        tokens: That came per second.
+        delivered_tokens: Of groups that were delivered, per second.
+        stale: Groups that were let go of because they were too old, per second.
+        producers: How many calls of producers waited on average, by reason.
+        consumers: The same of consumers: 1 is one that did nothing else.
+    """
+
+    admitted: float
+    delivered: float
+    tokens: float
+    delivered_tokens: float
+    stale: float
+    producers: dict[str, float]
+    consumers: dict[str, float]
+
+
+def rollouts(
+    name: str,
+    counter: Literal["submitted", "delivered", "tokens", "delivered_tokens", "stale"],
+) -> Counter:
+    """Make a function that counts groups or tokens of a rollout table."""
+
+    def count(reading: Reading) -> float | None:
+        found = reading.rollout(name)
+        return None if found is None else float(getattr(found, counter))
+
+    return count
+
+
+def rollout(name: str, history: History, seconds: float = WINDOW) -> RolloutFlow:
+    """Compute what happened to a rollout table in the last seconds."""
+
+    def waited(side: Literal["producers", "consumers"]) -> dict[str, float]:
+        last = history.last.rollout(name) if history.last else None
+        found: dict[str, float] = {}
+        for reason in getattr(last, side) if last else ():
+
+            def count(reading: Reading, reason: str = reason) -> float | None:
+                table = reading.rollout(name)
+                waits = None if table is None else getattr(table, side).get(reason)
+                # A reason that there never was has no number.
+                return None if table is None else (waits.seconds if waits else 0.0)
+
+            found[reason] = history.rate(count, seconds)
+        return found
+
+    return RolloutFlow(
+        admitted=history.rate(rollouts(name, "submitted"), seconds),
+        delivered=history.rate(rollouts(name, "delivered"), seconds),
+        tokens=history.rate(rollouts(name, "tokens"), seconds),
+        delivered_tokens=history.rate(rollouts(name, "delivered_tokens"), seconds),
+        stale=history.rate(rollouts(name, "stale"), seconds),
+        producers=waited("producers"),
+        consumers=waited("consumers"),
+    )
 
 
 def stream_samples(reading: Reading) -> float | None:

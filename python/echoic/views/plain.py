@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from echoic.views.history import History
     from echoic.views.reading import Reading, Side, TableReading
+    from echoic.views.rollout_reading import RolloutReading, Waits
 
 __all__ = ["as_data", "as_text"]
 
@@ -44,6 +45,10 @@ def as_data(address: str, history: History) -> dict[str, Any]:
             }
             for table in reading.tables
         ],
+        "rollouts": [
+            {**asdict(table), "rates": asdict(flows.rollout(table.name, history))}
+            for table in reading.rollouts
+        ],
         "doors": asdict(reading.doors),
         "connections": [
             {
@@ -70,6 +75,8 @@ def as_text(address: str, history: History) -> str:
     lines += ["", *stream_lines(history)]
     for table in reading.tables:
         lines += table_lines(table, history)
+    for rollouts in reading.rollouts:
+        lines += rollout_lines(rollouts, history)
     doors = reading.doors
     lines.append(
         f"connections: {doors.connections:,d}, {doors.accepted:,d} accepted since the start,"
@@ -121,6 +128,47 @@ def table_lines(table: TableReading, history: History) -> Iterator[str]:
     samples = history.rate(flows.table(table.name, "samples"))
     yield f"  {amount(table.inserts)} inserts, {amount(inserts)}/s, {waits(table.insert)}"
     yield f"  {amount(table.samples)} samples, {amount(samples)}/s, {waits(table.sample)}"
+
+
+def rollout_lines(table: RolloutReading, history: History) -> Iterator[str]:
+    """Tell of a rollout table."""
+    flow = flows.rollout(table.name, history)
+    yield (
+        f"rollout table {table.name!r}: version {table.version:,d}, the next batch is for"
+        f" {table.target:,d}{', paused' if table.paused else ''}"
+    )
+    yield (
+        f"  {table.running:,d} groups are made, {table.ready:,d} ready (a batch takes"
+        f" {table.batch_groups:,d}), {table.leased:,d} leased; {table.capacity:,d} more may begin"
+    )
+    yield (
+        f"  in:  {amount(flow.admitted)} groups/s, {amount(flow.tokens)} tokens/s;"
+        f" {table.submitted:,d} submitted, {table.accepted:,d} accepted,"
+        f" {table.rejected:,d} rejected, {table.filtered:,d} filtered, {table.stale:,d} too old"
+    )
+    yield (
+        f"  out: {amount(flow.delivered)} groups/s, {amount(flow.delivered_tokens)} tokens/s;"
+        f" {table.delivered:,d} delivered in {table.batches:,d} batches,"
+        f" {table.redelivered:,d} again, {table.lost:,d} lost"
+    )
+    most = "" if table.max_lag is None else f" (at most {table.max_lag})"
+    yield f"  versions old when delivered: {table.lags}{most}"
+    yield f"  producers: {idle(table.producers, flow.producers)}"
+    yield f"  consumers: {idle(table.consumers, flow.consumers)}"
+    for source in table.sources:
+        yield (
+            f"  source {source.name!r}: {source.submitted:,d} submitted, {source.running:,d} made"
+            f" now, {source.accepted:,d} accepted, {source.rejected:,d} rejected,"
+            f" {source.filtered:,d} filtered, {amount(source.tokens)} tokens"
+        )
+
+
+def idle(side: dict[str, Waits], of_late: dict[str, float]) -> str:
+    """Say who waits now, and for what calls waited of late."""
+    now = [f"{waits.waiting:,d} {reason}" for reason, waits in side.items() if waits.waiting]
+    late = [f"{calls:.2g} {reason}" for reason, calls in of_late.items() if calls]
+    words = f"waiting now: {', '.join(now)}" if now else "nobody waits"
+    return f"{words}; on average of late: {', '.join(late)}" if late else words
 
 
 def waits(side: Side) -> str:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from echoic.views import flows
+from echoic.views.problem import Problem
+from echoic.views.rollout_problems import of_rollouts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -21,32 +22,13 @@ _NOTABLE = 0.5
 _WHILE = 0.9
 
 
-@dataclass(frozen=True)
-class Problem:
-    """Something that keeps somebody waiting, or went wrong.
-
-    Attributes:
-        level: ``"stuck"`` when somebody waits because of it and nothing moved of late, ``"slow"``
-            when somebody waits though things move, ``"note"`` when it is good to know.
-        subject: What it is about: a table's name in quotes, ``"the stream"`` or ``"connections"``.
-        reason: The same as in metrics and errors, such as ``"RATIO"``.
-        text: What happens.
-        advice: What helps.
-    """
-
-    level: Literal["stuck", "slow", "note"]
-    subject: str
-    reason: str
-    text: str
-    advice: str
-
-
 def find_problems(history: History) -> list[Problem]:
     """Find what is wrong by the last readings, the worst first."""
     last = history.last
     if last is None:
         return []
     problems = [problem for table in last.tables for problem in _of_table(table, history)]
+    problems += [problem for table in last.rollouts for problem in of_rollouts(table, history)]
     if last.stream is not None:
         problems += _of_stream(last.stream, last, history)
     problems += _of_doors(last.doors)

@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from echoic.views.printable import printable
+from echoic.views.rollout_reading import RolloutReading, read_rollouts
+
 if TYPE_CHECKING:
     from echoic.watch import Connection, Family, Number, Observation
 
@@ -159,6 +162,7 @@ class Reading:
         release: Which release of Echoic it runs.
         stream: Its stream, if it has one.
         tables: Its tables.
+        rollouts: Its rollout tables.
         doors: Its addresses together.
         connections: Each connection; those that wait for something come first.
     """
@@ -168,6 +172,7 @@ class Reading:
     release: str = ""
     stream: StreamReading | None = None
     tables: tuple[TableReading, ...] = ()
+    rollouts: tuple[RolloutReading, ...] = ()
     doors: DoorsReading = field(default_factory=DoorsReading)
     connections: tuple[Connection, ...] = ()
 
@@ -175,26 +180,22 @@ class Reading:
         """Return a table by its name."""
         return next((table for table in self.tables if table.name == name), None)
 
-
-def printable(text: str) -> str:
-    r"""Write out what a terminal would obey instead of showing it: a server may say anything.
-
-    Examples:
-        >>> print(printable("replay"), printable("\x1b[2J"))
-        replay \x1b[2J
-    """
-    return text if text.isprintable() else text.encode("unicode_escape").decode()
+    def rollout(self, name: str) -> RolloutReading | None:
+        """Return a rollout table by its name."""
+        return next((table for table in self.rollouts if table.name == name), None)
 
 
 def read(seen: Observation) -> Reading:
     """Read an observation."""
-    tables = _by_table(seen)
+    tables = _by_table(seen, "table_items")
+    rollouts = _by_table(seen, "rollouts_version")
     return Reading(
         age=seen.age,
         life=seen.life,
         release=printable(seen.release),
         stream=_stream(seen) if "stream_capacity_samples" in seen.families else None,
         tables=tuple(_table(about, name) for name, about in tables.items()),
+        rollouts=tuple(read_rollouts(about, name) for name, about in rollouts.items()),
         doors=_doors(seen),
         connections=tuple(
             replace(
@@ -208,10 +209,15 @@ def read(seen: Observation) -> Reading:
     )
 
 
-def _by_table(seen: Observation) -> dict[str, Observation]:
-    """Split what is about tables, in one pass: there may be thousands."""
+def _by_table(seen: Observation, always: str) -> dict[str, Observation]:
+    """Split what is about tables, in one pass: there may be thousands.
+
+    Args:
+        seen: What there is of all.
+        always: What each table of their kind has a number of.
+    """
     found: dict[str, dict[str, tuple[Family, list[Number]]]] = {
-        name: {} for name in seen.values("table_items", "table")
+        name: {} for name in seen.values(always, "table")
     }
     for name, family in seen.families.items():
         for number in family.numbers:

@@ -2,10 +2,11 @@
 
 use std::borrow::Cow;
 
-use echoic_replay::rollouts::RolloutTable;
 use echoic_replay::rollouts::idle::{REASONS, Sides};
+use echoic_replay::rollouts::lags::Lags;
 use echoic_replay::rollouts::ledger::{Counts, Source, Standing};
 use echoic_replay::rollouts::table::RolloutInfo;
+use echoic_replay::rollouts::{RolloutConfig, RolloutTable};
 
 use super::Numbers;
 use crate::wire::observed::Kind;
@@ -20,12 +21,50 @@ impl Numbers {
     pub fn add_rollouts(&mut self, table: &RolloutTable) {
         let RolloutInfo { counts, standing, mut sources, producers, consumers } = table.info();
         let of: Labels = vec![("table".into(), table.config().name.clone())];
+        self.add_limits(&of, table.config());
         self.add_standing(&of, &counts, &standing);
+        self.add_lags(&of, table.last_lags());
         self.add_rollout_counts(&of, &counts);
         self.add_waits(&of, "producer", &producers);
         self.add_waits(&of, "consumer", &consumers);
         sources.sort_by_key(|source| std::cmp::Reverse(source.submitted));
         sources.iter().take(MAX_SOURCES).for_each(|source| self.add_source(&of, source));
+    }
+
+    /// What it was told that numbers are compared with.
+    fn add_limits(&mut self, of: &Labels, config: &RolloutConfig) {
+        self.add_all(
+            Kind::Gauge,
+            of,
+            [
+                ("echoic_rollouts_batch_groups", "Groups of a batch.", config.batch_groups.into()),
+                (
+                    "echoic_rollouts_max_running_groups",
+                    "Groups that may be made at the same time.",
+                    config.max_running.into(),
+                ),
+                (
+                    "echoic_rollouts_max_groups",
+                    "Groups that may be there, made ones and others.",
+                    config.max_groups.into(),
+                ),
+            ],
+        );
+        if let Some(most) = config.max_lag {
+            let (name, help) = ("echoic_rollouts_max_lag", "How many versions old a group may be.");
+            self.add_all(Kind::Gauge, of, [(name, help, most.into())]);
+        }
+    }
+
+    /// How old the last batch was.
+    fn add_lags(&mut self, of: &Labels, lags: Option<Lags>) {
+        let Some(Lags { oldest, mean, newest }) = lags else { return };
+        for (which, lag) in [("oldest", oldest as f64), ("mean", mean), ("newest", newest as f64)] {
+            let labels = [of.clone(), vec![("of".into(), which.to_owned())]].concat();
+            let help = "How old what was delivered last was, in versions: its oldest token, its groups' oldest \
+                        tokens on average, its youngest token.";
+            self.add("echoic_rollouts_delivered_lag", help, Kind::Gauge, labels, lag);
+        }
     }
 
     fn add_standing(&mut self, of: &Labels, counts: &Counts, standing: &Standing) {
@@ -67,6 +106,11 @@ impl Numbers {
                     "echoic_rollouts_capacity_groups",
                     "Groups that could be admitted now.",
                     standing.capacity as f64,
+                ),
+                (
+                    "echoic_rollouts_paused",
+                    "1 while nobody is admitted and nothing is delivered on purpose.",
+                    f64::from(u8::from(standing.paused)),
                 ),
             ],
         );
@@ -194,5 +238,9 @@ impl Numbers {
             let help = "Groups of each producer, by what became of them.";
             self.add("echoic_rollouts_source_groups", help, Kind::Gauge, labels, count as f64);
         }
+        let labels = [of.clone(), vec![("source".into(), source.name.clone())]].concat();
+        let help = "Tokens of each producer's groups that were accepted.";
+        let tokens = source.tokens as f64;
+        self.add("echoic_rollouts_source_tokens_total", help, Kind::Counter, labels, tokens);
     }
 }

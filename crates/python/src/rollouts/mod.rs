@@ -484,14 +484,14 @@ impl RolloutTable {
         py.detach(|| table.checkpoint()).map_err(|error| history::kept_error(py, &error))
     }
 
-    fn pause(&self) -> PyResult<()> {
-        self.here("a pause")?.pause(true);
-        Ok(())
+    fn pause(&self, py: Python<'_>) -> PyResult<()> {
+        self.process.check(py)?;
+        self.reach.pause(py, true)
     }
 
-    fn unpause(&self) -> PyResult<()> {
-        self.here("a pause")?.pause(false);
-        Ok(())
+    fn unpause(&self, py: Python<'_>) -> PyResult<()> {
+        self.process.check(py)?;
+        self.reach.pause(py, false)
     }
 
     fn close(&self, py: Python<'_>) {

@@ -19,6 +19,7 @@ use super::config::{ConfigError, RolloutConfig};
 use super::idle::{Idle, Idling, Sides};
 use super::kept::sections::{Loaded, Saved};
 use super::kept::{self, KeptError, Log, Receipt, Reopened};
+use super::lags::{Lags, LastLags};
 use super::ledger::{Blocked, Change, Counts, Fate, Ledger, Outcome, Refusal, Source, Standing};
 use super::tuner::Tuner;
 use crate::journal;
@@ -103,6 +104,7 @@ pub struct RolloutTable {
     versions: Signal,
     producers_idle: Idle,
     consumers_idle: Idle,
+    last_lags: LastLags,
     log: Option<Log>,
 }
 
@@ -137,6 +139,7 @@ impl RolloutTable {
             versions: Signal::default(),
             producers_idle: Idle::default(),
             consumers_idle: Idle::default(),
+            last_lags: LastLags::default(),
             log: None,
         }
     }
@@ -176,6 +179,16 @@ impl RolloutTable {
     ///
     /// [`CallError::Refused`], [`CallError::Closed`] or [`CallError::Journal`].
     pub fn apply(&self, change: &Change) -> Result<Outcome, CallError> {
+        self.apply_within(change, None)
+    }
+
+    /// As [`RolloutTable::apply`], where a share is refused in which an item has more tokens than a row, [if that is
+    /// told](super::batch::Form::width). Nothing is used up by that.
+    ///
+    /// # Errors
+    ///
+    /// As [`RolloutTable::apply`].
+    pub fn apply_within(&self, change: &Change, width: Option<u32>) -> Result<Outcome, CallError> {
         let prepared = self.log.as_ref().map(|log| log.prepare(change)).transpose();
         if prepared.is_err() {
             // Nothing more is written: whoever waits is to hear of it too.
@@ -199,7 +212,7 @@ impl RolloutTable {
         let mut tell = |change: &Change| {
             is_written &= self.log.as_ref().is_none_or(|log| log.push_own(change, now));
         };
-        let mut applied = core.ledger.apply(now, change);
+        let mut applied = core.ledger.apply_within(now, change, width);
         // What time has done is told with whatever is told next.
         let mut is_told = !was_due;
         // Room for younger groups is made by those that keep batches waiting.
@@ -209,7 +222,7 @@ impl RolloutTable {
         {
             tell(&Change::Shed);
             is_told = true;
-            applied = core.ledger.apply(now, change);
+            applied = core.ledger.apply_within(now, change, width);
         }
         if kept::has_effect(change, was_open, &applied) {
             if let (Some(log), Some(note)) = (&self.log, note.take()) {
@@ -240,6 +253,9 @@ impl RolloutTable {
             self.wake_all();
         }
         if let Ok(outcome) = &applied {
+            if let Outcome::Delivered(share) = outcome {
+                self.last_lags.note(share);
+            }
             self.wake_for(change, outcome);
         }
         if let Some(log) = &self.log {
@@ -330,13 +346,33 @@ impl RolloutTable {
     ///
     /// [`CallError`].
     pub fn call(&self, change: &Change, wait: Wait<'_, Blocked>) -> Result<Outcome, CallError> {
+        self.call_within(change, None, wait)
+    }
+
+    /// As [`RolloutTable::call`], for rows as in [`RolloutTable::apply_within`].
+    ///
+    /// # Errors
+    ///
+    /// [`CallError`].
+    pub fn call_within(
+        &self,
+        change: &Change,
+        width: Option<u32>,
+        wait: Wait<'_, Blocked>,
+    ) -> Result<Outcome, CallError> {
         let Wait { deadline, tick, on_tick } = wait;
-        let outcome = self.attempt(change, Wait { deadline, tick, on_tick: &mut *on_tick })?;
+        let outcome =
+            self.attempt(change, width, Wait { deadline, tick, on_tick: &mut *on_tick })?;
         self.keep(Wait { deadline: None, tick, on_tick })?;
         Ok(outcome)
     }
 
-    fn attempt(&self, change: &Change, mut wait: Wait<'_, Blocked>) -> Result<Outcome, CallError> {
+    fn attempt(
+        &self,
+        change: &Change,
+        width: Option<u32>,
+        mut wait: Wait<'_, Blocked>,
+    ) -> Result<Outcome, CallError> {
         let Some(side) = change.side() else { return self.apply(change) };
         let signal = self.signal(side);
         let mut idling: Option<Idling> = None;
@@ -352,7 +388,7 @@ impl RolloutTable {
                 (deadline, due) => deadline.or(due),
             };
             // Some(None): something is due before that.
-            let found = signal.wait(until, || match self.apply(change) {
+            let found = signal.wait(until, || match self.apply_within(change, width) {
                 Err(CallError::Refused(Refusal::Blocked(blocked))) => {
                     last = blocked;
                     if may_wait() {
@@ -450,6 +486,8 @@ impl RolloutTable {
         let mut core = self.lock();
         ledger.wake(head.time, self.now());
         ledger.pause(core.ledger.standing().paused);
+        // Others may have gone on after the checkpoint, here or in a process that is no more.
+        ledger.begin_era(kept::unix_ms(), &core.ledger);
         let before = std::mem::replace(&mut core.ledger, ledger);
         drop(core);
         drop(before);
@@ -541,6 +579,11 @@ impl RolloutTable {
     /// Whether it is closed.
     pub fn is_closed(&self) -> bool {
         self.lock().is_closed
+    }
+
+    /// How old what was delivered last was; `None` before there was anything.
+    pub fn last_lags(&self) -> Option<Lags> {
+        self.last_lags.read()
     }
 
     /// A snapshot of its numbers.

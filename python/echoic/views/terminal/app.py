@@ -12,7 +12,8 @@ from echoic.views.terminal.detail import Detail
 from echoic.views.terminal.help import Help
 from echoic.views.terminal.looker import Looker
 from echoic.views.terminal.moment import Away, Moment
-from echoic.views.terminal.overview import Overview, Tables
+from echoic.views.terminal.overview import Overview, Rollouts, Tables
+from echoic.views.terminal.rollout_detail import RolloutDetail
 
 if TYPE_CHECKING:
     from textual.binding import BindingType
@@ -60,7 +61,8 @@ class Top(App[None]):
     ]
     CSS = """
     #header { height: 1; }
-    #problems, #stream, #tables, #connections, #inserts, #samples, #numbers, #histograms, .part {
+    #problems, #stream, #tables, #rollouts, #connections, #inserts, #samples, #numbers,
+    #histograms, #tokens, #delivered, #sources, .part {
         border-top: solid ansi_bright_black;
         border-title-style: bold;
         border-title-color: ansi_default;
@@ -68,7 +70,7 @@ class Top(App[None]):
         padding: 0 1;
     }
     Overview #problems { max-height: 7; min-height: 2; }
-    Overview #tables { max-height: 30%; padding: 0; }
+    Overview #tables, Overview #rollouts { max-height: 30%; padding: 0; }
     Overview #connections { height: 1fr; min-height: 4; padding: 0; }
     #page { height: 1fr; }
     #problems, #page, LiveGrid { scrollbar-size-vertical: 1; }
@@ -132,6 +134,8 @@ class Top(App[None]):
         """Open a table."""
         if isinstance(event.data_table, Tables) and event.row_key.value is not None:
             self.push_screen(Detail(self._moment, event.row_key.value))
+        if isinstance(event.data_table, Rollouts) and event.row_key.value is not None:
+            self.push_screen(RolloutDetail(self._moment, event.row_key.value))
 
     def action_pause(self) -> None:
         """Hold everything still, or go on."""
@@ -150,7 +154,7 @@ class Top(App[None]):
     def _redraw(self) -> None:
         # There is no screen any more while the application ends.
         for screen in self.screen_stack[-1:]:
-            if isinstance(screen, (Overview, Detail)):
+            if isinstance(screen, (Overview, Detail, RolloutDetail)):
                 screen.redraw()
 
     def _redraw_when_away(self) -> None:

@@ -43,6 +43,8 @@ PARTS = (
             ("MIN_SIZE", "the table has too few items to sample from"),
             ("RATIO", "samples are ahead of inserts, or inserts of samples"),
             ("PAUSED", "somebody paused the table on purpose"),
+            ("STALENESS", "what is under way would be too old, or the learner must publish"),
+            ("GROUP", "too few groups of rollouts are complete"),
             ("CAPACITY", "there is no room until somebody takes something"),
             ("LEASED", "what would make room is still held"),
             ("EMPTY", "no batch is complete"),
@@ -53,6 +55,8 @@ PARTS = (
         (
             ("ratio", "samples for each insert so far, and what the limiter holds it to"),
             ("rate", "inserts and samples per second, over the last 3 seconds"),
+            ("tokens", "of rollouts that came, and that were delivered, in the same way"),
+            ("lag", "how many versions old the oldest token was that was delivered last"),
             ("waiting", "calls that wait now: for inserts above, for samples below"),
             ("of late", "the rates, one character for each look"),
             ("waited", "for which share of the last seconds samples waited for room"),

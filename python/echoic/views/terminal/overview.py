@@ -1,4 +1,4 @@
-"""The first screen: what is wrong, the stream, the tables, the connections."""
+"""The first screen: what is wrong, the stream, tables of both kinds, the connections."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from textual.widgets import Footer, Static
 
 from echoic.cli.text import amount, size
 from echoic.views import flows
-from echoic.views.terminal import sections
+from echoic.views.terminal import rollout_sections, sections
 from echoic.views.terminal.charts import sparkline
 from echoic.views.terminal.grid import Column, LiveGrid, Row
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from echoic.views.flows import ConnectionFlow
     from echoic.views.history import History
     from echoic.views.reading import Reading, TableReading
+    from echoic.views.rollout_reading import RolloutReading
     from echoic.views.terminal.moment import Moment
     from echoic.watch import Connection
 
@@ -99,6 +100,58 @@ class Tables(LiveGrid):
         )
 
 
+class Rollouts(LiveGrid):
+    """The rollout tables, two lines each: producers, and consumers."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [("enter", "select_cursor", "open table")]
+
+    def refill(self, reading: Reading, history: History) -> None:
+        """Show the rollout tables of a reading."""
+        room = self.scrollable_content_region.width - 6 * SPACE - ITEMS - RATIO - RATE - WAITING
+        longest = max((len(table.name) for table in reading.rollouts), default=0)
+        name = max(min(longest, LONGEST_NAME, room - LATE), SHORTEST_NAME)
+        room = max(room - name, LATE)
+        columns: list[Column] = [
+            ("rollouts", name),
+            ("groups", ITEMS),
+            ("version", RATIO),
+            ("tokens", RATE),
+            ("waiting", WAITING),
+            ("of late", room),
+        ]
+        self.show(columns, [self._row(table, history, name, room) for table in reading.rollouts])
+
+    def _row(self, table: RolloutReading, history: History, width: int, room: int) -> Row:
+        come, go = (
+            flows.rollouts(table.name, "tokens"),
+            flows.rollouts(table.name, "delivered_tokens"),
+        )
+        title = Text(f"{table.name[:width]}\n", "bold", no_wrap=True, overflow="ellipsis")
+        if table.paused:
+            title.append("PAUSED", sections.STYLES["slow"])
+        lag = "" if table.lag_oldest is None else f"lag {amount(table.lag_oldest)}"
+        return table.name, (
+            title,
+            Text(
+                f"{amount(table.running)} made\n"
+                f"{amount(table.ready)} of {amount(table.batch_groups)} ready"
+            ),
+            Text(f"{amount(table.version)}\n{lag}"),
+            Text(
+                f"in  {amount(history.rate(come, flows.WINDOW))}/s\n"
+                f"out {amount(history.rate(go, flows.WINDOW))}/s"
+            ),
+            Text("\n").join(
+                rollout_sections.waiting(side) for side in (table.producers, table.consumers)
+            ),
+            Text(
+                f"{sparkline(history.rates(come, room), room)}\n"
+                f"{sparkline(history.rates(go, room), room)}",
+                "cyan",
+            ),
+        )
+
+
 class Connections(LiveGrid):
     """The connections, in an order of choice."""
 
@@ -159,9 +212,11 @@ class Overview(Screen[None]):
         self._problems = Static()
         self._stream = Static(id="stream")
         self._tables = Tables(lines=2, name="tables")
+        self._rollouts = Rollouts(lines=2, name="rollouts")
         self._connections = Connections(lines=1, name="connections")
         self._stream.border_title = "stream"
         self._tables.border_title = "tables"
+        self._rollouts.border_title = "rollout tables"
 
     def compose(self) -> ComposeResult:
         """Put the parts below each other."""
@@ -171,6 +226,7 @@ class Overview(Screen[None]):
             yield self._problems
         yield self._stream
         yield self._tables
+        yield self._rollouts
         yield self._connections
         yield Footer(show_command_palette=False)
 
@@ -190,13 +246,16 @@ class Overview(Screen[None]):
         reading = history.last
         self._stream.display = bool(reading and reading.stream)
         self._tables.display = bool(reading and reading.tables)
+        self._rollouts.display = bool(reading and reading.rollouts)
         if reading is None:
             return
         self._stream.update(sections.stream(history, max(self.size.width - 4, 20)))
         self._tables.refill(reading, history)
+        self._rollouts.refill(reading, history)
         self._connections.refill(reading, history)
         if self.focused is None or not self.focused.display:
-            (self._tables if self._tables.display else self._connections).focus()
+            lists = (self._tables, self._rollouts, self._connections)
+            next(one for one in lists if one.display).focus()
 
     def action_sort(self) -> None:
         """Sort the connections by something else."""

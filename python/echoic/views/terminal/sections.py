@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "age",
+    "flow_chart",
     "header",
     "histograms",
     "numbers",
@@ -157,10 +158,16 @@ def table_flow(
     history: History, name: str, counter: Literal["inserts", "samples"], width: int, height: int
 ) -> RenderableType:
     """The rate of inserts or samples over the last minutes."""
-    count = flows.table(name, counter)
+    return flow_chart(history, flows.table(name, counter), counter, width, height)
+
+
+def flow_chart(
+    history: History, count: flows.Counter, what: str, width: int, height: int
+) -> RenderableType:
+    """The rate at which something that is counted grew over the last minutes."""
     rates = history.rates(count)
     title = Text.assemble(
-        (f"{amount(history.rate(count, flows.WINDOW))} {counter}/s", "bold"),
+        (f"{amount(history.rate(count, flows.WINDOW))} {what}/s", "bold"),
         (f"  at most {amount(max(rates, default=0.0))}/s", "dim"),
     )
     lines = chart(rates, width, height, most=history.length)

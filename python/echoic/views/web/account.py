@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from echoic.views.buckets import buckets, filled
 
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
     from echoic.views.problems import Problem
     from echoic.views.reading import Reading
+    from echoic.views.rollout_reading import RolloutReading
     from echoic.watch import Connection
 
 __all__ = ["moment", "nothing", "now"]
@@ -29,6 +30,7 @@ def nothing() -> dict[str, Any]:
         "problems": [],
         "stream": None,
         "tables": [],
+        "rollouts": [],
         "doors": None,
         "connections": [],
     }
@@ -42,6 +44,9 @@ def now(reading: Reading, before: Reading | None, problems: Iterable[Problem]) -
         "problems": [asdict(problem) for problem in problems],
         "stream": None,
         "tables": [],
+        "rollouts": [
+            {**asdict(table), "fill": table.fill, "lags": table.lags} for table in reading.rollouts
+        ],
         "doors": asdict(reading.doors),
         "connections": _connections(reading, before),
     }
@@ -72,6 +77,11 @@ def moment(before: Reading, after: Reading) -> dict[str, Any]:
                 "items": table.items,
             }
         )
+    before_rollouts = {table.name: table for table in before.rollouts}
+    rollouts = [
+        _rollouts(before_rollouts.get(table.name, table), table, seconds)
+        for table in after.rollouts
+    ]
     stream = None
     if after.stream is not None:
         start = before.stream or after.stream
@@ -81,7 +91,40 @@ def moment(before: Reading, after: Reading) -> dict[str, Any]:
             "batches": max(after.stream.delivered - start.delivered, 0) / seconds,
             "stored": after.stream.stored,
         }
-    return {"age": after.age, "stream": _finite(stream), "tables": _finite(tables)}
+    return {
+        "age": after.age,
+        "stream": _finite(stream),
+        "tables": _finite(tables),
+        "rollouts": _finite(rollouts),
+    }
+
+
+def _rollouts(first: RolloutReading, last: RolloutReading, seconds: float) -> dict[str, Any]:
+    """Say what is drawn of a rollout table between two readings."""
+
+    def rate(counter: Literal["submitted", "delivered", "tokens", "delivered_tokens"]) -> float:
+        return float(max(getattr(last, counter) - getattr(first, counter), 0)) / seconds
+
+    def waited(side: Literal["producers", "consumers"]) -> float:
+        before, after = (
+            float(sum(waits.seconds for waits in getattr(one, side).values()))
+            for one in (first, last)
+        )
+        return max(after - before, 0.0) / seconds
+
+    return {
+        "name": last.name,
+        "admitted": rate("submitted"),
+        "delivered": rate("delivered"),
+        "tokens": rate("tokens"),
+        "delivered_tokens": rate("delivered_tokens"),
+        "running": last.running,
+        "ready": last.ready,
+        "lag_oldest": last.lag_oldest,
+        "lag_mean": last.lag_mean,
+        "producers": waited("producers"),
+        "consumers": waited("consumers"),
+    }
 
 
 def _connections(reading: Reading, before: Reading | None) -> list[dict[str, Any]]:

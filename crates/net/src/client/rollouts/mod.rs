@@ -10,7 +10,7 @@
 //! have been done, and only the answer be lost. Of what is then done twice:
 //!
 //! - an append is taken once, since its segments are numbered. So are a fail, a suspend, a discard: of the second
-//!   fewer groups are true. A publish, a renew, new priorities, a new depth are the same done twice;
+//!   fewer groups are true. A publish, a renew, a pause, new priorities, a new depth are the same done twice;
 //! - an admit without a key has admitted groups that nobody makes: their permits end with their time to live. With a
 //!   key, the second gets the group of the first. A group whose resume was not heard of is left again in the same way;
 //! - a sample with a lease is delivered again when the lease is over. Without one, its groups are used up;
@@ -33,7 +33,7 @@ use echoic_replay::table::TableError;
 pub use self::delivered::Delivered;
 use super::Options;
 use super::tables::board::{INLINE_BYTES, Question, too_large};
-use super::tables::requests::Requests;
+use super::tables::requests::{FromReply, Requests};
 use super::tables::{TablesError, Ticket, Waiting};
 use crate::address::Address;
 use crate::transport::Dial;
@@ -367,13 +367,34 @@ impl Rollouts {
     ///
     /// [`TablesError`].
     pub fn info(&self, table: u32, wait: Wait<'_, Waiting>) -> Result<RolloutInfo, TablesError> {
+        self.ask_for::<RolloutInfo>(table, Operation::RolloutInfo)?.wait(wait)
+    }
+
+    /// Has a table admit and deliver nothing, or ends that.
+    ///
+    /// # Errors
+    ///
+    /// [`TablesError`].
+    pub fn pause(
+        &self,
+        table: u32,
+        paused: bool,
+        wait: Wait<'_, Waiting>,
+    ) -> Result<(), TablesError> {
+        self.ask_for::<u64>(table, Operation::RolloutPause { paused })?.wait(wait).map(drop)
+    }
+
+    fn ask_for<T: FromReply>(
+        &self,
+        table: u32,
+        operation: Operation<'_>,
+    ) -> Result<Ticket<T>, TablesError> {
         self.check(table)?;
-        let mut ticket: Ticket<RolloutInfo> = self.0.ask(|id| {
+        self.0.ask(|id| {
             let mut frame = Vec::new();
-            Request { id, table, operation: Operation::RolloutInfo }.write(&mut frame);
+            Request { id, table, operation }.write(&mut frame);
             Question::Other { frame: Arc::new(frame), batch_of: None }
-        })?;
-        ticket.wait(wait)
+        })
     }
 
     /// Waits until the learner's version is above one; which it is.

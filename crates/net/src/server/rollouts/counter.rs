@@ -97,6 +97,11 @@ impl Counter {
                 out.say(|out| Answer::RolloutNumbers { id, info }.write(out));
                 Ok(())
             }
+            Operation::RolloutPause { paused } => {
+                table.pause(paused);
+                out.say(|out| Answer::Done { id, count: 0 }.write(out));
+                Ok(())
+            }
             _ => Ok(()),
         }
     }

@@ -480,7 +480,8 @@ fn attempt(
             Err(error) => return Err(error),
         },
         Matter::Sample(wish) => {
-            if let Outcome::Delivered(share) = table.apply(&Change::Sample(wish.want))? {
+            let (change, width) = (Change::Sample(wish.want), wish.form.width());
+            if let Outcome::Delivered(share) = table.apply_within(&change, width)? {
                 let Desk { arena, counter, .. } = desk;
                 let place = (arena.as_mut(), &mut counter.holding);
                 deliver((id, number), table, wish, &share, place, context, out);

@@ -13,7 +13,7 @@ use crate::wire::reader::Reader;
 /// Appends them.
 pub fn write_info(out: &mut Vec<u8>, info: &RolloutInfo) {
     let RolloutInfo { counts, standing, sources, producers, consumers } = info;
-    numbers(counts).into_iter().for_each(|number| out.put_u64(number));
+    counts.words().into_iter().for_each(|number| out.put_u64(number));
     let Standing { version, target, depth, capacity, queued, out: with, suspended, oldest, paused } =
         *standing;
     out.put_i64(version);
@@ -97,121 +97,10 @@ fn take_sides(take: &mut Take<'_>) -> Result<Sides, WireError> {
     Ok(sides)
 }
 
-/// All of them, in the order of [`take_counts`].
-fn numbers(counts: &Counts) -> [u64; 26] {
-    let Counts {
-        submitted,
-        running,
-        accepted,
-        rejected,
-        filtered,
-        expired,
-        late,
-        stale,
-        discarded,
-        short,
-        surplus,
-        batches,
-        delivered,
-        delivered_tokens,
-        overdue,
-        masked_tokens,
-        redelivered,
-        returned,
-        acked,
-        retired,
-        lost,
-        expired_leases,
-        fenced,
-        tokens,
-        duplicates,
-        resumed,
-    } = *counts;
-    [
-        submitted,
-        running,
-        accepted,
-        rejected,
-        filtered,
-        expired,
-        late,
-        stale,
-        discarded,
-        short,
-        surplus,
-        batches,
-        delivered,
-        delivered_tokens,
-        overdue,
-        masked_tokens,
-        redelivered,
-        returned,
-        acked,
-        retired,
-        lost,
-        expired_leases,
-        fenced,
-        tokens,
-        duplicates,
-        resumed,
-    ]
-}
-
 fn take_counts(take: &mut Take<'_>) -> Result<Counts, WireError> {
-    let [
-        submitted,
-        running,
-        accepted,
-        rejected,
-        filtered,
-        expired,
-        late,
-        stale,
-        discarded,
-        short,
-        surplus,
-        batches,
-        delivered,
-        delivered_tokens,
-        overdue,
-        masked_tokens,
-        redelivered,
-        returned,
-        acked,
-        retired,
-        lost,
-        expired_leases,
-        fenced,
-        tokens,
-        duplicates,
-        resumed,
-    ] = take_numbers(take, "counts")?;
-    Ok(Counts {
-        submitted,
-        running,
-        accepted,
-        rejected,
-        filtered,
-        expired,
-        late,
-        stale,
-        discarded,
-        short,
-        surplus,
-        batches,
-        delivered,
-        delivered_tokens,
-        overdue,
-        masked_tokens,
-        redelivered,
-        returned,
-        acked,
-        retired,
-        lost,
-        expired_leases,
-        fenced,
-        tokens,
-        duplicates,
-        resumed,
-    })
+    let mut counts = Counts::default();
+    for count in counts.words_mut() {
+        *count = take.u64("counts")?;
+    }
+    Ok(counts)
 }

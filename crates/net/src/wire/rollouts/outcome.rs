@@ -211,6 +211,10 @@ fn put_refusal(out: &mut Vec<u8>, refusal: &Refusal) {
             out.put_u8(REFUSED | 3);
             out.put_u64(*group);
         }
+        Refusal::TooLong { item, length, width } => {
+            out.put_u8(REFUSED | 4);
+            [item, length, width].into_iter().for_each(|number| out.put_u32(*number));
+        }
         // Refusals may grow; what has no number yet still has words.
         other => {
             put_value(out, "change", "another", &other.to_string());
@@ -231,6 +235,10 @@ fn take_refusal(take: &mut Take<'_>, kind: u8) -> Result<Refusal, WireError> {
             Refusal::Fenced { lease, why: take.text("end of a lease")?.into() }
         }
         Some(3) => Refusal::Unknown(take.u64("group")?),
+        Some(4) => {
+            let (item, length) = (take.u32("item")?, take.u32("tokens of an item")?);
+            Refusal::TooLong { item, length, width: take.u32("width")? }
+        }
         _ => return Err(meaningless("outcome", kind)),
     })
 }

@@ -98,6 +98,11 @@ pub enum Operation<'a> {
         /// How many milliseconds it may wait; for ever, when `None`.
         timeout_ms: Option<u64>,
     },
+    /// Let a rollout table admit and deliver nothing, or end that.
+    RolloutPause {
+        /// Whether it is to be paused.
+        paused: bool,
+    },
 }
 
 /// Some bytes of an arena.
@@ -130,6 +135,7 @@ impl Operation<'_> {
                 | Self::RolloutSample(_)
                 | Self::RolloutInfo
                 | Self::RolloutVersion { .. }
+                | Self::RolloutPause { .. }
         )
     }
 
@@ -159,6 +165,8 @@ impl Operation<'_> {
             Self::RolloutSample(Wish { area: Some(_), .. }) => 22,
             Self::RolloutInfo => 23,
             Self::RolloutVersion { .. } => 24,
+            Self::RolloutPause { paused: true } => 25,
+            Self::RolloutPause { paused: false } => 26,
         }
     }
 }
@@ -211,7 +219,8 @@ impl Request<'_> {
                 | Operation::Checkpoint
                 | Operation::Observe
                 | Operation::RolloutList
-                | Operation::RolloutInfo => {}
+                | Operation::RolloutInfo
+                | Operation::RolloutPause { .. } => {}
                 Operation::RolloutChanges(Changes { timeout_ms, count, head, bulk }) => {
                     out.extend_from_slice(&timeout_ms.unwrap_or(FOR_EVER).to_le_bytes());
                     out.extend_from_slice(&count.to_le_bytes());
@@ -329,6 +338,7 @@ impl<'a> Request<'a> {
                 let timeout_ms = read_timeout(&mut reader)?;
                 Operation::RolloutVersion { above: reader.i64("version")?, timeout_ms }
             }
+            25 | 26 => Operation::RolloutPause { paused: number == 25 },
             got => return Err(WireError::Meaningless { field: "operation", got: got.into() }),
         };
         reader.end("REQUEST")?;

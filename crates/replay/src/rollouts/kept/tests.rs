@@ -19,7 +19,7 @@ use crate::spec::Dtype;
 use crate::stream::Wait;
 
 /// Groups of one item, in the order of their admission.
-pub(super) fn config() -> RolloutConfig {
+pub(in crate::rollouts) fn config() -> RolloutConfig {
     let ids = Column { name: "ids".into(), dtype: Dtype::UInt(1) };
     RolloutConfig {
         name: "t".into(),

@@ -163,7 +163,8 @@ pub struct Lease {
     pub batch: u64,
     /// Whose share.
     pub rank: u32,
-    /// How often it was delivered, this time included.
+    /// How often it was delivered, this time included; more, if that was before a checkpoint from which the table
+    /// went on.
     pub attempt: u32,
 }
 
@@ -189,7 +190,7 @@ pub enum Outcome {
 pub struct Hold {
     /// The number of the group.
     pub group: u64,
-    /// How often it changed hands.
+    /// How often it changed hands; more, if it was admitted before a checkpoint from which the table went on.
     pub attempt: u32,
 }
 
@@ -357,6 +358,16 @@ pub enum Refusal {
         lease: Lease,
         /// What became of it.
         why: Cow<'static, str>,
+    },
+    /// Make rows wider.
+    #[error("item {item} of the batch has {length} tokens, more than a row's {width}")]
+    TooLong {
+        /// Which item of the share.
+        item: u32,
+        /// Its tokens.
+        length: u32,
+        /// The most that the consumer can take.
+        width: u32,
     },
     /// There is no such group, and there never was.
     #[error("group {0} was never admitted")]

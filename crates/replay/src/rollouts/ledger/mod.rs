@@ -24,10 +24,11 @@
 //!
 //! - `change`: what happens, what comes of it, why not. `counts`: what is counted.
 //! - `open`: groups that are made. `queue`: complete ones, in order. `picks`: which of them make a batch.
-//!   `leases`: batches that are out. `state`: all of it as bytes, and back. `recount`: whether all lists agree.
+//!   `leases`: batches that are out. `era`: numbers that nothing else had. `state`: all of it as bytes, and back. `recount`: whether all lists agree.
 
 mod change;
 mod counts;
+mod era;
 mod leases;
 mod open;
 mod picks;
@@ -47,6 +48,7 @@ pub use self::state::{Moment, StateError};
 
 use self::change::{check_version, value};
 use self::counts::Sources;
+use self::era::Era;
 use self::leases::Batch;
 use self::open::Open;
 use self::queue::{Place, Queue};
@@ -113,6 +115,7 @@ pub struct Ledger {
     next_group: u64,
     next_place: u64,
     next_batch: u64,
+    era: Era,
     rng: Rng,
     counts: Counts,
     sources: Sources,
@@ -186,6 +189,7 @@ impl Ledger {
             next_group: 0,
             next_place: 0,
             next_batch: 1,
+            era: Era::default(),
             rng: Rng::new(config.seed),
             counts: Counts::default(),
             sources: Sources::default(),
@@ -283,6 +287,21 @@ impl Ledger {
     ///
     /// [`Refusal`].
     pub fn apply(&mut self, now: u64, change: &Change) -> Result<Outcome, Refusal> {
+        self.apply_within(now, change, None)
+    }
+
+    /// As [`Ledger::apply`], where the items of a share may have no more than `width` tokens each, if it is told. It
+    /// is for who gives shares in rows: what does not fit stays where it is, lease or not.
+    ///
+    /// # Errors
+    ///
+    /// [`Refusal`].
+    pub fn apply_within(
+        &mut self,
+        now: u64,
+        change: &Change,
+        width: Option<u32>,
+    ) -> Result<Outcome, Refusal> {
         self.pass(now);
         let named = match change {
             Change::Fail { holds } | Change::Suspend { holds } | Change::Renew { holds } => {
@@ -304,7 +323,7 @@ impl Ledger {
             Change::Resume { source, ttl_ms } => self.resume(now, source, *ttl_ms),
             Change::Renew { holds } => Ok(self.renew(now, holds)),
             Change::Publish { version } => self.publish(*version),
-            Change::Sample(want) => self.sample(now, want),
+            Change::Sample(want) => self.sample(now, want, width),
             Change::Ack(lease) => self.ack(*lease),
             Change::Nack(lease) => self.nack(*lease),
             Change::Extend { lease, lease_ms } => self.extend(now, *lease, *lease_ms),
@@ -530,6 +549,10 @@ impl Ledger {
         }
         if self.ready.contains_key(&id) {
             return Fate::Complete;
+        }
+        if self.era.has_lost_group(id) {
+            // Its producer has the permit of a table that is no more.
+            return Fate::Expired;
         }
         self.fates.get(&id).copied().unwrap_or(Fate::Over)
     }

@@ -227,6 +227,9 @@ impl Ledger {
             return Err(Refusal::Unknown(id));
         }
         let Some(open) = self.open.get_mut(&id) else {
+            if self.era.has_lost_group(id) {
+                self.counts.fenced += 1;
+            }
             return Ok(Outcome::Appended(self.fate(id)));
         };
         if !open.is_of(append.hold) {
@@ -429,7 +432,7 @@ impl Ledger {
     fn leave(&mut self, id: u64) {
         let Some(open) = self.open.get_mut(&id) else { return };
         // Whoever had it and wakes up is told from whoever goes on with it.
-        open.attempt += 1;
+        open.attempt = self.era.attempt_after(id, open.attempt);
         open.expires = None;
         self.due.remove(&(open.looked_at, Due::Permit(id)));
         if self.keys.get(&open.key) == Some(&id) {

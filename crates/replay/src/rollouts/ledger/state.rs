@@ -19,6 +19,7 @@ use smallvec::SmallVec;
 
 use super::change::{Append, Fate, Hold, MAX_RANKS, MAX_VERSION, Want};
 use super::counts::{Counts, MAX_SOURCES, Source, Sources};
+use super::era::Era;
 use super::leases::{Batch, Part, State};
 use super::open::{Open, check_name};
 use super::{Due, FATES, Ledger, Ready, check_priority};
@@ -88,69 +89,8 @@ struct Numbers {
     next_group: u64,
     next_place: u64,
     next_batch: u64,
+    era: Era,
     rng: [u64; 4],
-}
-
-impl Counts {
-    /// All of them, in one order.
-    fn words(&mut self) -> [&mut u64; 26] {
-        let Self {
-            submitted,
-            running,
-            accepted,
-            rejected,
-            filtered,
-            expired,
-            late,
-            stale,
-            discarded,
-            short,
-            surplus,
-            batches,
-            delivered,
-            delivered_tokens,
-            overdue,
-            masked_tokens,
-            redelivered,
-            returned,
-            acked,
-            retired,
-            lost,
-            expired_leases,
-            fenced,
-            tokens,
-            duplicates,
-            resumed,
-        } = self;
-        [
-            submitted,
-            running,
-            accepted,
-            rejected,
-            filtered,
-            expired,
-            late,
-            stale,
-            discarded,
-            short,
-            surplus,
-            batches,
-            delivered,
-            delivered_tokens,
-            overdue,
-            masked_tokens,
-            redelivered,
-            returned,
-            acked,
-            retired,
-            lost,
-            expired_leases,
-            fenced,
-            tokens,
-            duplicates,
-            resumed,
-        ]
-    }
 }
 
 fn put_item(out: &mut impl Put, item: &Item) {
@@ -248,9 +188,13 @@ impl Moment {
         for number in [numbers.next_group, numbers.next_place, numbers.next_batch] {
             out.put_u64(number);
         }
+        let era = numbers.era;
+        for number in [era.groups, era.batches, era.first] {
+            out.put_u64(number);
+        }
+        out.put_u32(era.attempts);
         numbers.rng.iter().for_each(|word| out.put_u64(*word));
-        let mut counts = self.counts;
-        counts.words().iter().for_each(|count| out.put_u64(**count));
+        self.counts.words().iter().for_each(|count| out.put_u64(*count));
         out.put_u32(self.sources.len() as u32);
         for source in &self.sources {
             let Source { name, submitted, accepted, rejected, filtered, running, tokens } = source;
@@ -447,6 +391,12 @@ impl Reading<'_, '_> {
         let next_group = self.number("number of the next group")?;
         let next_place = self.number("place of the next group")?;
         let next_batch = self.number("number of the next batch")?;
+        let mut era = [0; 3];
+        for number in &mut era {
+            *number = self.number("beginning of an era")?;
+        }
+        let [groups, batches, first] = era;
+        let era = Era::of(groups, batches, first, self.take.u32("first attempt of an era")?);
         let mut rng = [0; 4];
         for word in &mut rng {
             *word = self.take.u64("state of the generator")?;
@@ -460,6 +410,13 @@ impl Reading<'_, '_> {
         ensure(depth.is_some() == config.max_lag.is_some() && depth <= config.max_lag, || {
             format!("pipeline_depth is {depth:?}, max_lag {:?}", config.max_lag)
         })?;
+        let is_first = era == Era::default();
+        let is_right = groups <= first && (1..=first).contains(&batches) && era.attempts > 0;
+        ensure(is_first || (is_right && first <= next_group.min(next_batch)), || {
+            format!(
+                "numbers from {groups} and {batches} up to {first} are nobody's, and were given"
+            )
+        })?;
         Ok(Numbers {
             version,
             target,
@@ -470,13 +427,14 @@ impl Reading<'_, '_> {
             next_group,
             next_place,
             next_batch,
+            era,
             rng,
         })
     }
 
     fn counts(&mut self) -> Result<Counts, StateError> {
         let mut counts = Counts::default();
-        for count in counts.words() {
+        for count in counts.words_mut() {
             *count = self.number("count")?;
         }
         Ok(counts)
@@ -646,6 +604,8 @@ impl Ledger {
             next_group: self.next_group,
             next_place: self.next_place,
             next_batch: self.next_batch,
+            // What was given last is nothing to go on from.
+            era: Era::of(self.era.groups, self.era.batches, self.era.first, self.era.attempts),
             rng: self.rng.state(),
         };
         let open = self.open.iter().map(|(id, open)| {
@@ -690,7 +650,7 @@ impl Ledger {
         for _ in 0..reading.take.count("number of complete groups", MAX_GROUPS, 60)? {
             let ready = reading.ready(&ledger)?;
             let id = ready.group.id;
-            ensure(id < ledger.next_group && ready.place < ledger.next_place, || {
+            ensure(ledger.was_admitted(id) && ready.place < ledger.next_place, || {
                 format!("group {id} was never admitted")
             })?;
             let is_fresh = !ledger.open.contains_key(&id);
@@ -713,7 +673,7 @@ impl Ledger {
             let wrong = || CodecError::Value { field: "fate", got: number.into() };
             let fate = Fate::of(number).ok_or_else(wrong)?;
             let is_over = !ledger.open.contains_key(&id) && !ledger.ready.contains_key(&id);
-            ensure(is_over && id < ledger.next_group, || format!("group {id} is not over"))?;
+            ensure(is_over && ledger.was_admitted(id), || format!("group {id} is not over"))?;
             ledger.fates.insert(id, fate);
         }
         reading.take.end()?;
@@ -733,11 +693,16 @@ impl Ledger {
         self.next_group = numbers.next_group;
         self.next_place = numbers.next_place;
         self.next_batch = numbers.next_batch;
+        self.era = numbers.era;
         self.rng = Rng::from_state(numbers.rng);
     }
 
+    fn was_admitted(&self, id: u64) -> bool {
+        id < self.next_group && !self.era.has_lost_group(id)
+    }
+
     fn enter_open(&mut self, id: u64, open: Open, is_named: bool) -> Result<(), StateError> {
-        ensure(id < self.next_group, || format!("group {id} was never admitted"))?;
+        ensure(self.was_admitted(id), || format!("group {id} was never admitted"))?;
         ensure(!self.open.contains_key(&id), || format!("group {id} is there twice"))?;
         if open.expires.is_some() {
             self.due.insert((open.looked_at, Due::Permit(id)));
@@ -763,7 +728,8 @@ impl Ledger {
     }
 
     fn enter_batch(&mut self, number: u64, batch: Batch) -> Result<(), StateError> {
-        ensure(number > 0 && number < self.next_batch, || {
+        let is_lost = self.era.has_lost_batch(number);
+        ensure(number > 0 && number < self.next_batch && !is_lost, || {
             format!("batch {number} was never made")
         })?;
         for (rank, part) in (0..).zip(&batch.shares) {
@@ -791,7 +757,9 @@ impl Ledger {
         ensure(counts.running == running && counts.submitted == sum, || {
             format!("{} groups were admitted, and {sum} are told of", counts.submitted)
         })?;
-        ensure(counts.submitted == self.next_group, || {
+        let most = self.era.most_groups(self.next_group);
+        let is_first = self.era == Era::default();
+        ensure(counts.submitted == most || (!is_first && counts.submitted < most), || {
             format!("{} groups were admitted, the next is {}", counts.submitted, self.next_group)
         })?;
         ensure(counts.accepted >= ready, || {

@@ -2,6 +2,8 @@
 
 import { BarChart, LineChart } from "./charts.js";
 import { ItemBrowser } from "./items.js";
+import { fill, numbers, recent } from "./parts.js";
+import { RolloutCard } from "./rollouts.js";
 import { amount, duration, make, percent, size, whole } from "./words.js";
 
 const place = (id) => document.getElementById(id);
@@ -10,30 +12,6 @@ const MOMENTS = 600;
 // What is known of the server's present life.
 let life = "";
 let moments = [];
-
-// A rate as a person reads it: of the last three seconds, since single moments jump.
-function recent(ages, values) {
-  const last = values.filter((value, at) => value !== null && ages[at] > ages.at(-1) - 3);
-  return last.length ? last.reduce((sum, value) => sum + value) / last.length : 0;
-}
-
-function numbers() {
-  const list = make("dl", { className: "numbers" });
-  return {
-    list,
-    update(pairs) {
-      list.replaceChildren(...pairs.map(([name, value, more]) => make(
-        "div", {}, make("dt", { textContent: name }),
-        make("dd", {}, value, ...(more ? [" ", make("small", { textContent: more })] : [])),
-      )));
-    },
-  };
-}
-
-function fill() {
-  const inner = make("div");
-  return { element: make("div", { className: "fill" }, inner), update: (share) => { inner.style.width = percent(share).replace(" ", ""); } };
-}
 
 class TableCard {
   constructor(name) {
@@ -126,6 +104,7 @@ class StreamCard {
 
 let streamCard = null;
 const tableCards = new Map();
+const rolloutCards = new Map();
 
 function showThings(told) {
   const cards = [];
@@ -137,13 +116,17 @@ function showThings(told) {
     if (!tableCards.has(table.name)) tableCards.set(table.name, new TableCard(table.name));
     cards.push([tableCards.get(table.name), table]);
   }
+  for (const table of told.rollouts) {
+    if (!rolloutCards.has(table.name)) rolloutCards.set(table.name, new RolloutCard(table.name));
+    cards.push([rolloutCards.get(table.name), table]);
+  }
   const wanted = cards.map(([card]) => card.element);
   const things = place("things");
   // Elements that stay where they are keep what is open and chosen in them.
   if (wanted.length !== things.children.length || wanted.some((one, at) => things.children[at] !== one)) {
     things.replaceChildren(...wanted);
   }
-  for (const [card, what] of cards) card.update(what);
+  for (const [card, what] of cards) card.update(what, moments);
 }
 
 let problemsShown = "";
@@ -210,8 +193,9 @@ function show(told) {
     life = told.life;
     moments = [];
   }
-  for (const { tables, ...rest } of told.moments) {
-    moments.push({ ...rest, tables: new Map(tables.map((table) => [table.name, table])) });
+  const named = (tables) => new Map(tables.map((table) => [table.name, table]));
+  for (const { tables, rollouts, ...rest } of told.moments) {
+    moments.push({ ...rest, tables: named(tables), rollouts: named(rollouts) });
   }
   moments = moments.slice(-MOMENTS);
   document.title = `${told.problems.some((problem) => problem.level === "stuck") ? "● " : ""}${told.address} – Echoic`;
