@@ -7,7 +7,7 @@
 //! - [`batch`]: a share of a batch as memory that a consumer looks at.
 //! - [`codec`]: changes as bytes; `settings`: what a table was told.
 //! - [`kept`]: tables that survive a crash, and their past; `fit`: what may be told them otherwise then.
-//! - [`table`]: a ledger that threads share, and wait for; [`idle`]: for what, and how long; `tuner`: how far ahead
+//! - [`table`]: a ledger that threads share, and wait for; [`idle`]: for what, and how long; [`starvation`]: who; `tuner`: how far ahead
 //!   producers may be.
 //!
 //! # Invariants
@@ -28,6 +28,7 @@ pub mod kept;
 pub mod ledger;
 pub mod schema;
 mod settings;
+pub mod starvation;
 pub mod table;
 mod tuner;
 
