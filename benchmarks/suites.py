@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from benchmarks import durability, memory, scaling, stream
+from benchmarks import durability, memory, scaling, stream, weights
 from benchmarks.limits import suite as limits
 from benchmarks.local import suite as local
 from benchmarks.net import suite as net
+from benchmarks.rollouts import suite as rollouts
 from benchmarks.tables import suite as tables
 
 if TYPE_CHECKING:
@@ -36,5 +37,7 @@ SUITES: dict[str, Suite] = {
     "memory": Suite("Memory for an item", memory.workloads, 3),
     "scaling": Suite("Costs by the number of items", scaling.workloads, 5),
     "tables": Suite("Tables", tables.workloads, 5),
+    "rollouts": Suite("Rollouts", rollouts.workloads, 5),
+    "weights": Suite("Weights", weights.workloads, 5),
 }
 QUICK_ROUNDS = 3

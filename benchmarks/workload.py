@@ -53,7 +53,7 @@ class Target:
         return None if about in (self.metric, "bound") else about
 
 
-Kind = Literal["stream", "net", "tables", "local", "durability", "limits"]
+Kind = Literal["stream", "net", "tables", "local", "durability", "limits", "rollouts", "weights"]
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from echoic.errors import ClosedError
 
 from examples.grpo import compare, curve, task
 from examples.grpo.settings import Settings
-from examples.grpo.table import inputs, make_table
+from examples.grpo.table import make_table
 
 if TYPE_CHECKING:
     from echoic.rollouts import Permit
@@ -59,15 +59,18 @@ def answer(permit: Permit, reward: float, length: int) -> str:
 
 
 def test_loss_sees_only_what_the_policy_made(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    learners = importlib.import_module("echoic.agents.learners")
     with make_table(Settings(tmp_path, groups=2, answers=2)) as table:
         for first, second in ((0.0, 1.0), (1.0, 0.5)):
             permit = table.admit()
             answer(permit, first, 4)
             answer(permit, second, 3)
-        found = inputs(table.sample(form="padded"))
-    assert found["mask"].tolist() == [[0, 1, 1], [0, 1, 0]] * 2
-    assert found["advantages"].tolist() == [[-1], [1], [1], [-1]]
-    assert (found["tokens"].dtype, found["tokens"].shape) == (np.int64, (4, 4))
+        batch = learners.TokenBatch.from_rollouts(table.sample())
+    assert batch.mask.tolist() == [0, 0, 1, 1, 0, 0, 1] * 2
+    learner = learners.GRPOLearner(importlib.import_module("examples.grpo.model").Policy())
+    advantages = learner.advantages(batch.rewards, batch.group_offsets)
+    assert advantages.tolist() == [-1, 1, 1, -1]
 
 
 def test_answers_that_all_earn_alike_teach_nothing(tmp_path: Path) -> None:

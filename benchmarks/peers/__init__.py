@@ -59,5 +59,16 @@ PEERS = (
     Peer("flashbax", "0.1.3", "benchmarks.peers.flashbax", ("local",), heavy=True),
     Peer("stable-baselines3", "2.9.2", "benchmarks.peers.sb3", ("local",), heavy=True),
     Peer("torchrl", "0.14.1", "benchmarks.peers.torchrl", ("local",), heavy=True),
+    # Queues for rollouts. A queue that is an actor is what others write on Ray; TransferQueue needs
+    # Ray, and torch too.
+    Peer("ray", "2.60.0", "benchmarks.peers.ray_queue", ("rollouts",)),
+    Peer(
+        "TransferQueue",
+        "0.1.11",
+        "benchmarks.peers.transfer_queue",
+        ("rollouts",),
+        requires=("ray==2.60.0", f"numpy=={np.__version__}"),
+        heavy=True,
+    ),
     Peer("numpy", np.__version__, "benchmarks.peers.numpy_ring", ("local",)),
 )

@@ -1,6 +1,6 @@
 """The command line: ``python -m examples.grpo`` runs one job, and shows how it learns.
 
-It needs torch (1.13 or newer) and rich, and takes about a minute on two cores. With
+It needs torch (2.4 or newer), safetensors and rich, and takes about a minute on two cores. With
 ``--kill-worker`` and ``--restart`` it is disturbed on the way. The table at the end says how
 old what was learned from was, and that every group is accounted for.
 """

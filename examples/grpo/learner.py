@@ -4,7 +4,8 @@ It shows a consumer's side. ``sample`` waits for a batch in which no token is ol
 allows, as a lease: if the learner dies with it, the batch is not lost. Answers were made by several
 versions of the policy, even within one answer, so each token's probability is compared with the one
 that it had when it was drawn (``logprobs``), and what is too far from it does not count (the clip).
-The other way go the weights, by a `WeightStore`, and the version, which lets workers go on.
+That is ``GRPOLearner``'s matter; here is what is around it. The other way go the weights, by a
+`WeightStore`, and the version, which lets workers go on.
 
 GRPO after Shao et al., "DeepSeekMath" (2024), with the asymmetric clip and the mean over all tokens
 of Yu et al., "DAPO" (2025); without a reference policy.
@@ -17,11 +18,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from echoic.agents.learners import GRPOConfig, GRPOLearner
 
 from examples.grpo import curve, task
 from examples.grpo.curve import Point
 from examples.grpo.model import Policy
-from examples.grpo.table import inputs
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -34,37 +35,28 @@ if TYPE_CHECKING:
 # Prompts of an evaluation; no worker ever sees their seed.
 EVALUATED, EVALUATION_SEED = 128, 1 << 40
 LEASE = 60.0
-POLICY = "learner.pt"
+POLICY = "learner.ckpt"
 
 
 class Learner:
-    """A policy, its optimizer, and how often it was updated."""
+    """A policy, how it learns, and how good it is."""
 
     def __init__(self, settings: Settings) -> None:
         torch.manual_seed(settings.seed)
         self.settings = settings
         self.policy = Policy()
-        self.optimizer = torch.optim.Adam(self.policy.parameters(), lr=settings.rate)
-        self.version = 0
+        low, high = settings.clip
+        config = GRPOConfig(learning_rate=settings.rate, clip_low=low, clip_high=high)
+        self.grpo = GRPOLearner(self.policy, config, device="cpu")
+
+    @property
+    def version(self) -> int:
+        """How often the policy was updated."""
+        return self.grpo.updates
 
     def update(self, batch: RolloutBatch) -> float:
         """Learn from a batch; return the share of tokens that were clipped."""
-        found = {name: torch.from_numpy(array) for name, array in inputs(batch).items()}
-        tokens, mask, advantages = found["tokens"], found["mask"], found["advantages"]
-        following = self.policy(tokens[:, :-1])
-        logprobs = following.gather(-1, tokens[:, 1:, None])[..., 0]
-        ratio = (logprobs - found["logprobs"][:, 1:]).exp()
-        below, above = self.settings.clip
-        clipped = ratio.clamp(1 - below, 1 + above)
-        gains = torch.minimum(ratio * advantages, clipped * advantages)
-        loss = -(gains * mask).sum() / mask.sum()
-        self.optimizer.zero_grad()
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(self.policy.parameters(), 1.0)
-        self.optimizer.step()
-        self.version += 1
-        out = (clipped * advantages < ratio * advantages).float() * mask
-        return float(out.sum() / mask.sum())
+        return self.grpo.update(batch)["clip_fraction"]
 
     def evaluate(self) -> float:
         """Return the mean reward of greedy answers."""
@@ -89,20 +81,11 @@ class Learner:
 
     def save(self, folder: Path) -> None:
         """Write everything that is needed to go on, all or nothing."""
-        state = {
-            "policy": self.policy.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
-            "version": self.version,
-        }
-        torch.save(state, folder / "learner.new")
-        (folder / "learner.new").replace(folder / POLICY)
+        self.grpo.save(folder / POLICY)
 
     def load(self, folder: Path) -> None:
         """Go on from what was saved."""
-        state = torch.load(folder / POLICY)
-        self.policy.load_state_dict(state["policy"])
-        self.optimizer.load_state_dict(state["optimizer"])
-        self.version = state["version"]
+        self.grpo.load(folder / POLICY)
 
 
 def learn(learner: Learner, table: RolloutTable, weights: WeightStore) -> None:
@@ -111,7 +94,7 @@ def learn(learner: Learner, table: RolloutTable, weights: WeightStore) -> None:
     weights.publish(learner.policy.state_dict(), learner.version)
     while learner.version < settings.versions:
         # At the end of the block the batch is used up; after an error it would be given back.
-        with table.sample(lease=LEASE, form="padded") as batch:
+        with table.sample(lease=LEASE) as batch:
             clipped = learner.update(batch)
         weights.publish(learner.policy.state_dict(), learner.version)
         table.publish_version(learner.version)

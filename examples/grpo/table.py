@@ -1,4 +1,4 @@
-"""The table between workers and learner, and what a loss needs of its batches.
+"""The table between workers and learner.
 
 Knows no torch: it is the part of the example that stays when the framework is another one.
 """
@@ -7,13 +7,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import numpy as np
-from echoic.primitives import compute_batch_group_advantages
 from echoic.rollouts import RolloutTable
 
 if TYPE_CHECKING:
-    from echoic.rollouts import RolloutBatch
-
     from examples.grpo.settings import Settings
 
 TABLE = "answers"
@@ -44,16 +40,3 @@ def make_table(settings: Settings) -> RolloutTable:
         seed=settings.seed,
         directory=settings.folder / "table",
     )
-
-
-def inputs(batch: RolloutBatch) -> dict[str, np.ndarray]:
-    """Return what the loss needs of a padded batch, one row for each answer."""
-    offsets = np.concatenate([[0], np.cumsum(batch.group_sizes)])
-    advantages = compute_batch_group_advantages(batch["reward"], offsets=offsets)
-    return {
-        "tokens": batch["tokens"].astype(np.int64),
-        "logprobs": batch["logprobs"],
-        # The first token has nothing before it that could have predicted it.
-        "mask": (batch["mask"] * batch.is_token)[:, 1:].astype(np.float32),
-        "advantages": np.asarray(advantages, np.float32)[:, None],
-    }

@@ -17,12 +17,14 @@ __all__ = [
     "Client",
     "Collector",
     "ColumnHistory",
+    "EMAPlanTracker",
     "Environments",
     "Histogram",
     "LeafSpec",
     "MmapReplayBuffer",
     "OfflineDatasetBuffer",
     "PendingBatch",
+    "PlanMean",
     "PrioritizedReplayBuffer",
     "Publication",
     "RemoteTable",
@@ -41,6 +43,7 @@ __all__ = [
     "Steps",
     "StructuredWriter",
     "Subscription",
+    "SurpriseReplay",
     "Table",
     "Tables",
     "TrajectoryAccumulator",
@@ -50,7 +53,11 @@ __all__ = [
     "WeightClient",
     "WeightStore",
     "allocation_count",
+    "attention_bandwidth_cost",
+    "attention_bandwidth_cost_batch",
     "balance_sequences",
+    "bandwidth_aware_priorities",
+    "bandwidth_efficiency",
     "compute_batch_group_advantages",
     "compute_batch_token_kl",
     "compute_batch_token_kl_schulman",
@@ -71,6 +78,8 @@ __all__ = [
     "compute_vtrace",
     "connect_rollouts",
     "connect_tables",
+    "effective_bandwidth_cost",
+    "effective_bandwidth_cost_batch",
     "empty_call",
     "list_checkpoints",
     "open_checkpoint",
@@ -78,8 +87,18 @@ __all__ = [
     "ping",
     "plan_micro_batches",
     "plan_packing",
+    "plan_surprise",
+    "plan_surprise_batch",
+    "prefix_match",
+    "prefix_match_batch",
+    "priority_sample",
+    "schedule_priorities",
     "set_log_level",
+    "state_hash",
+    "state_hash_batch",
     "take_logs",
+    "temporal_kl",
+    "temporal_kl_batch",
     "verify_checkpoint",
 ]
 
@@ -3492,6 +3511,103 @@ class OfflineDatasetBuffer:
 
     def __len__(self) -> int: ...
 
+@final
+class PlanMean:
+    """The moving mean of latent plans, of which several objects may have a share."""
+
+    def __new__(cls, dims: int, decay: float) -> Self: ...
+    def update(self, plans: Any) -> None:
+        """Take a plan, or one after the other of an array of them, into the mean."""
+
+    def distances(self, plans: Any) -> npt.NDArray[np.float64]:
+        """Give the squared distance of each plan from the mean."""
+
+    def restore(self, mean: list[float], count: int) -> None:
+        """Go on from what ``mean`` and ``count`` were."""
+
+    @property
+    def mean(self) -> npt.NDArray[np.float64]:
+        """A copy of the mean: zeros before the first plan."""
+
+    @property
+    def count(self) -> int:
+        """How many plans were taken in."""
+
+    @property
+    def dims(self) -> int:
+        """How many numbers a plan has."""
+
+@final
+class SurpriseReplay:
+    """The native part of :class:`echoic.agents.PrioritizedReplayBuffer`."""
+
+    def __new__(
+        cls,
+        example: Any,
+        mean: PlanMean,
+        *,
+        hot: int,
+        cold: int,
+        total: int,
+        age_threshold: int,
+        max_age: int,
+        mode: str,
+        mode_number: float,
+        surprise_weight: float,
+        reward_weight: float,
+        mean_over_dims: bool,
+        computes_scores: bool,
+        moves_mean: bool,
+        refresh: int,
+        seed: int,
+        path: str | os.PathLike[str] | None = None,
+        overwrite: bool = False,
+    ) -> Self: ...
+    def add(
+        self, fields: dict[str, Any], *, many: bool, scores: Any | None = None
+    ) -> npt.NDArray[np.int64]:
+        """Add one experience or many, and give their indices."""
+
+    def sample(
+        self,
+        batch_size: int,
+        *,
+        temperature: float,
+        hot_ratio: float,
+        beta: float,
+        seed: int | None = None,
+    ) -> dict[str, Any]:
+        """Draw a batch, hot experiences first, and compute its scores anew."""
+
+    def update_priorities(self, indices: Any, priorities: Any) -> int:
+        """Give experiences scores, and say how many were there."""
+
+    def tick(self, updates: int) -> tuple[int, int, int]:
+        """Let experiences age: how many migrated, expired, and were scored anew."""
+
+    def effective_sizes(self, temperature: float, hot_ratio: float) -> tuple[float, float, float]:
+        """Give the effective sample size over all, of hot and of cold experiences."""
+
+    def statistics(self) -> dict[str, Any]:
+        """Give sizes, what has happened, scores and bytes."""
+
+    def leaves(self) -> list[tuple[str, str, list[int]]]:
+        """Give path, dtype and shape of each leaf."""
+
+    def state(self) -> dict[str, Any]:
+        """Give all that the buffer holds, copied."""
+
+    def load(self, state: dict[str, Any]) -> None:
+        """Become what another buffer was."""
+
+    def clear(self) -> None:
+        """Forget all experiences."""
+
+    def close(self) -> None:
+        """Remove the file, if there is one."""
+
+    def __len__(self) -> int: ...
+
 @disjoint_base
 class MmapReplayBuffer:
     """The native part of :class:`echoic.MmapReplayBuffer`."""
@@ -3645,3 +3761,368 @@ class MmapReplayBuffer:
     @property
     def closed(self) -> bool:
         """Whether the buffer was closed."""
+
+@final
+class EMAPlanTracker:
+    """The exponential moving average of latent plans: ``ema = decay * ema + (1 - decay) * plan``.
+
+    In float64, whatever plans are stored in. The first plan initialises it. Safe to use from
+    several threads; can be pickled and copied.
+
+    Args:
+        dim: How long plans are.
+        decay: How much of the average each plan leaves, from 0 to 1.
+
+    Raises:
+        ArgumentError: An argument is out of range.
+
+    Examples:
+        >>> from echoic.agents.kernels import EMAPlanTracker
+        >>> tracker = EMAPlanTracker(2, decay=0.75)
+        >>> tracker.update([1.0, 2.0])
+        >>> tracker.update([5.0, 2.0])
+        >>> tracker.get_ema()
+        array([2., 2.])
+    """
+
+    def __new__(cls, dim: int, decay: float = 0.99) -> Self: ...
+    @property
+    def dim(self) -> int:
+        """How long plans are."""
+
+    @property
+    def decay(self) -> float:
+        """How much of the average each plan leaves."""
+
+    @property
+    def count(self) -> int:
+        """How many plans went by."""
+
+    @property
+    def initialized(self) -> bool:
+        """Whether there was a plan."""
+
+    def update(self, plan: Any) -> None:
+        """Take in a plan ``(dim,)``, or plans ``(n, dim)`` one after the other, all or none.
+
+        Raises:
+            ArgumentError: Another shape, or a number is not finite: the average would never
+                recover.
+            DtypeError: Not real numbers, not on the CPU, or a tensor that requires a gradient.
+        """
+
+    def get_ema(self) -> Any:
+        """The average, a fresh array ``(dim,)`` of float64.
+
+        Raises:
+            ArgumentError: There was no plan yet.
+        """
+
+    def reset(self) -> None:
+        """Forget everything but ``dim`` and ``decay``."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """What :meth:`load_state_dict` takes: ``decay``, ``count`` and ``ema``."""
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Become what :meth:`state_dict` was taken from.
+
+        Raises:
+            ArgumentError: It is of no tracker of this length.
+        """
+
+    def __getnewargs__(self) -> tuple[int]: ...
+    def __getstate__(self) -> dict[str, Any]: ...
+    def __setstate__(self, state: dict[str, Any]) -> None: ...
+
+def plan_surprise(
+    plan: Any,
+    ema_plan: Any,
+    reward: float,
+    surprise_weight: float = 1.0,
+    reward_weight: float = 1.0,
+) -> float:
+    """How much there may be to learn from a step: an unusual plan, or a large reward.
+
+    ``surprise_weight * |plan - ema_plan|**2 + reward_weight * |reward|``, in double precision.
+
+    Args:
+        plan: ``(dim,)``.
+        ema_plan: What is usual, ``(dim,)``.
+        reward: The reward of the step.
+        surprise_weight: Of the squared distance, which grows with ``dim``.
+        reward_weight: Of the reward's magnitude.
+
+    Raises:
+        ArgumentError: Shapes differ, or a weight is not finite.
+        DtypeError: Not real numbers, not on the CPU, or a tensor that requires a gradient.
+
+    A NaN makes the result NaN.
+
+    Examples:
+        >>> from echoic.agents.kernels import plan_surprise
+        >>> plan_surprise([1.0, 2.0, 3.0], [0.0, 0.0, 0.0], -0.5, 1.0, 0.1)
+        14.05
+    """
+
+def plan_surprise_batch(
+    plans: Any,
+    ema_plan: Any,
+    rewards: Any,
+    surprise_weight: float = 1.0,
+    reward_weight: float = 1.0,
+) -> Any:
+    """:func:`plan_surprise` of plans ``(n, dim)`` and rewards ``(n,)``: float64 ``(n,)``.
+
+    Examples:
+        >>> from echoic.agents.kernels import plan_surprise_batch
+        >>> plan_surprise_batch([[1.0, 2.0], [0.0, 0.0]], [0.0, 0.0], [0.5, -2.0])
+        array([5.5, 2. ])
+    """
+
+def temporal_kl(cur: Any, prev: Any, sigma_squared: float) -> float:
+    """How far a plan moved: the KL divergence of two normal distributions of one variance.
+
+    ``|cur - prev|**2 / (2 * sigma_squared)``, in double precision. It is a number without a
+    gradient; :mod:`echoic.agents.latent_planning` has the divergence that is learned from.
+
+    Args:
+        cur: A plan ``(dim,)``.
+        prev: The plan before it.
+        sigma_squared: The variance in every direction.
+
+    Raises:
+        ArgumentError: Shapes differ, or the variance is not above 0.
+        DtypeError: As in :func:`plan_surprise`.
+
+    Examples:
+        >>> from echoic.agents.kernels import temporal_kl
+        >>> temporal_kl([1.0, 0.0], [0.0, 0.0], 0.01)
+        50.0
+    """
+
+def temporal_kl_batch(cur: Any, prev: Any, sigma_squared: float) -> Any:
+    """:func:`temporal_kl` of plans ``(n, dim)``: float64 ``(n,)``.
+
+    Examples:
+        >>> from echoic.agents.kernels import temporal_kl_batch
+        >>> temporal_kl_batch([[1.0, 0.0], [0.0, 3.0]], [[0.0, 0.0], [0.0, 1.0]], 0.01)
+        array([ 50., 200.])
+    """
+
+def attention_bandwidth_cost(seq_len: int, scale: float = 1.0) -> float:
+    """What it costs to read a sequence with attention: ``scale * seq_len * (seq_len + 1) / 2``.
+
+    Pairs of tokens are counted in whole numbers, so the result is the number nearest to the exact
+    one however long the sequence is.
+
+    Args:
+        seq_len: Tokens, at least 0.
+        scale: What a pair of a token and one that it attends to costs, at least 0.
+
+    Raises:
+        ArgumentError: An argument is out of range.
+
+    Examples:
+        >>> from echoic.agents.kernels import attention_bandwidth_cost
+        >>> attention_bandwidth_cost(10)
+        55.0
+        >>> attention_bandwidth_cost(100_001)
+        5000150001.0
+    """
+
+def attention_bandwidth_cost_batch(seq_lengths: Any, scale: float = 1.0) -> Any:
+    """:func:`attention_bandwidth_cost` of whole numbers of any shape: float64 of that shape.
+
+    Examples:
+        >>> from echoic.agents.kernels import attention_bandwidth_cost_batch
+        >>> attention_bandwidth_cost_batch([3, 10])
+        array([ 6., 55.])
+    """
+
+def effective_bandwidth_cost(seq_len: int, reuse_len: int = 0, scale: float = 1.0) -> float:
+    """What a sequence costs whose first tokens a cache had: its cost less that of this beginning.
+
+    Args:
+        seq_len: Tokens, at least 0.
+        reuse_len: How many of them a cache had; more than there are count as all of them.
+        scale: As in :func:`attention_bandwidth_cost`.
+
+    Raises:
+        ArgumentError: An argument is out of range.
+
+    Examples:
+        >>> from echoic.agents.kernels import effective_bandwidth_cost
+        >>> effective_bandwidth_cost(seq_len=128, reuse_len=96, scale=1.0)
+        3600.0
+    """
+
+def effective_bandwidth_cost_batch(
+    seq_lengths: Any, reuse_lengths: Any = None, scale: float = 1.0
+) -> Any:
+    """:func:`effective_bandwidth_cost` of whole numbers of any shape: float64 of that shape.
+
+    Raises:
+        ArgumentError: Shapes differ, or a number is negative.
+        DtypeError: Lengths are not whole numbers.
+
+    Examples:
+        >>> from echoic.agents.kernels import effective_bandwidth_cost_batch
+        >>> effective_bandwidth_cost_batch([10, 3], [5, 2])
+        array([40.,  3.])
+    """
+
+def bandwidth_aware_priorities(
+    rewards: Any,
+    bandwidth_costs: Any,
+    queue_times: Any,
+    epsilon: float = 1e-6,
+    *,
+    bandwidth_weight: float = 1.0,
+    queue_weight: float = 1.0,
+) -> Any:
+    """``reward / (w_b * cost + w_q * queue_time + epsilon)`` of each request: float64.
+
+    The formula as it stands: a negative reward puts the dearest first, and who waits longer falls
+    behind. :class:`echoic.agents.bandwidth.BandwidthAwareScheduler` guards against both.
+
+    Args:
+        rewards: What each request is expected to earn, of any shape.
+        bandwidth_costs: What each costs, at least 0, of the same shape.
+        queue_times: How long each has waited, at least 0, of the same shape.
+        epsilon: Above 0, so that nothing is divided by 0.
+        bandwidth_weight: ``w_b``, at least 0.
+        queue_weight: ``w_q``, at least 0.
+
+    Raises:
+        ArgumentError: Shapes differ, or a number is not finite or out of range.
+        DtypeError: Not real numbers, or not on the CPU.
+
+    Examples:
+        >>> from echoic.agents.kernels import bandwidth_aware_priorities
+        >>> bandwidth_aware_priorities([1.0, 1.0], [3.0, 1.0], [1.0, 1.0], 1e-9).round(3)
+        array([0.25, 0.5 ])
+    """
+
+def schedule_priorities(rewards: Any, queue_times: Any, epsilon: float = 1e-6) -> Any:
+    """``reward / (queue_time + epsilon)`` of each request: float64, without its bandwidth.
+
+    Examples:
+        >>> from echoic.agents.kernels import schedule_priorities
+        >>> schedule_priorities([1.0, 3.0], [1.0, 2.0], 1e-9).round(3)
+        array([1. , 1.5])
+    """
+
+def bandwidth_efficiency(total_reward: float, rollout_cost: float, learner_cost: float) -> float:
+    """``total_reward / (rollout_cost + learner_cost)``; 0 where at most ``1e-12`` was spent.
+
+    The two costs have different units, so report them beside it, as
+    :class:`echoic.agents.bandwidth.BandwidthMetrics` does.
+
+    Raises:
+        ArgumentError: A number is not finite, or a cost is negative.
+
+    Examples:
+        >>> from echoic.agents.kernels import bandwidth_efficiency
+        >>> round(bandwidth_efficiency(0.5, 904.0, 0.02), 10)
+        0.0005530851
+    """
+
+def state_hash(vec: Any) -> int:
+    """FNV-1a in 64 bits over the numbers of an array, in C order.
+
+    Numbers are hashed as float64, so equal numbers have one hash in whatever precision they are
+    stored; so have both zeros, and all NaN. Shapes are not hashed.
+
+    Hashes can collide: with a million of them, in one of 40 million cases. Compare what was hashed,
+    too, before anything is taken for the same.
+
+    Raises:
+        DtypeError: Not real numbers, or not on the CPU.
+
+    Examples:
+        >>> import numpy as np
+        >>> from echoic.agents.kernels import state_hash
+        >>> state_hash([0.5, 1.0]) == state_hash(np.float32([0.5, 1.0]))
+        True
+    """
+
+def state_hash_batch(states: Any) -> Any:
+    """:func:`state_hash` of each row of ``(n, ...)``: uint64 ``(n,)``."""
+
+def prefix_match(
+    sequence_hashes: Any, cache_entries: Sequence[tuple[int, int]], min_prefix_len: int = 1
+) -> tuple[int, int]:
+    """The entry of a cache that has the longest beginning of a sequence, and how long that is.
+
+    Of ``n`` steps at most ``n - 1`` are reused: somebody has to run the last to know what follows
+    it. An entry that has the whole sequence therefore gives ``n - 1``.
+
+    Args:
+        sequence_hashes: ``sequence_hashes[i]`` is the hash of the first ``i + 1`` steps.
+        cache_entries: Pairs of the hash of a beginning and the index of its entry. Of several with
+            one hash, the first counts.
+        min_prefix_len: Shorter beginnings are not worth it.
+
+    Returns:
+        ``(index, length)``, or ``(-1, 0)``.
+
+    Raises:
+        ArgumentError: ``min_prefix_len`` is below 1, or a hash negative.
+        DtypeError: Hashes or entries are something else.
+
+    Examples:
+        >>> from echoic.agents.kernels import prefix_match
+        >>> prefix_match([10, 20, 30], [(20, 0), (10, 1)])
+        (0, 2)
+    """
+
+def prefix_match_batch(
+    sequences: Any, cache_entries: Sequence[tuple[int, int]], min_prefix_len: int = 1
+) -> tuple[Any, Any]:
+    """:func:`prefix_match` of each of several sequences, in a cache that is read once.
+
+    Returns:
+        ``(indices, lengths)``, int64, each as long as ``sequences``.
+
+    Examples:
+        >>> from echoic.agents.kernels import prefix_match_batch
+        >>> prefix_match_batch([[10, 20, 30], [7, 8]], [(20, 0), (10, 1)])
+        (array([ 0, -1]), array([2, 0]))
+    """
+
+def priority_sample(
+    priorities: Any,
+    sample_size: int,
+    temperature: float = 1.0,
+    importance_beta: float = 0.4,
+    seed: int = 0,
+) -> tuple[Any, Any]:
+    """Draw items by the softmax of their priorities, with replacement.
+
+    ``p_i = exp(priority_i / T) / sum_j exp(priority_j / T)``, ``w_i = (N * p_i)**-beta / max_j
+    w_j``, the maximum being over what was drawn. The largest priority is subtracted first, so
+    nothing overflows.
+
+    Args:
+        priorities: ``(N,)``. Minus infinity is never drawn.
+        sample_size: How many to draw, at most ``N``.
+        temperature: ``T``, above 0. The larger, the more evenly items are drawn.
+        importance_beta: From 0 (no correction) to 1 (all of it).
+        seed: Of the generator that all of Echoic uses. One seed gives the same draws everywhere,
+            and so the same again and again: give every call another.
+
+    Returns:
+        ``(indices, weights)``, int64 and float32, ``min(sample_size, N)`` each.
+
+    Raises:
+        ArgumentError: A priority is NaN or infinitely large, none is above minus infinity, or an
+            argument is out of range.
+        DtypeError: Not real numbers, not on the CPU, or a tensor that requires a gradient.
+
+    Examples:
+        >>> from echoic.agents.kernels import priority_sample
+        >>> indices, weights = priority_sample([0.0, 9.0, 0.0, 9.0], 4, importance_beta=1.0, seed=3)
+        >>> sorted(indices.tolist()), weights.tolist()
+        ([1, 1, 3, 3], [1.0, 1.0, 1.0, 1.0])
+    """

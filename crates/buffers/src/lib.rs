@@ -7,6 +7,7 @@
 //! - [`episodes`]: which transitions follow each other.
 //! - [`steps`]: n-step returns, windows and goals.
 //! - [`offline`]: data sets that do not change.
+//! - [`surprise`]: experiences in two strata, drawn by how much they surprise.
 //! - [`cold`]: the last records in a file. [`tiered`]: the newest in memory, and the others there.
 //! - [`error`]: what can be wrong with a call.
 //!
@@ -23,6 +24,7 @@ pub mod layout;
 pub mod offline;
 pub mod priorities;
 pub mod steps;
+pub mod surprise;
 pub mod tiered;
 pub mod transitions;
 
@@ -30,5 +32,6 @@ pub use echoic_memory::belt::Reader as BeltReader;
 pub use error::BufferError;
 pub use layout::RowLayout;
 pub use priorities::Priorities;
+pub use surprise::SurpriseReplay;
 pub use tiered::Tiered;
 pub use transitions::Transitions;

@@ -508,7 +508,7 @@ fn who_waits_for_a_table_that_is_closed_is_told() {
 }
 
 #[test]
-fn a_share_that_does_not_fit_its_rows_is_refused_and_given_back() {
+fn a_share_that_does_not_fit_its_rows_is_refused_and_nothing_is_used_up() {
     over_all_doors(&config(), |server, table| {
         let client = connect(server);
         let made = make(&client, 2, 10);
@@ -518,9 +518,9 @@ fn a_share_that_does_not_fit_its_rows_is_refused_and_given_back() {
         assert_eq!(groups(&sample(&client, want(2)), 10), made);
         let once = Want { lease_ms: None, ..want(2) };
         make(&client, 2, 10);
-        let lost = soon(|wait| client.sample(0, once, narrow, wait)).unwrap_err();
-        assert!(lost.to_string().contains("without a lease"), "{lost}");
-        assert_eq!(table.info().standing.queued, 0);
+        let refused = soon(|wait| client.sample(0, once, narrow, wait)).unwrap_err();
+        assert!(refused.to_string().contains("more than a row's 9"), "{refused}");
+        assert_eq!(table.info().standing.queued, 2, "nothing was used up");
     });
 }
 

@@ -8,6 +8,7 @@
 //! - `tree`, `leaf` and `sources`: from a Python tree to checked byte sources and back.
 //! - `rollouts`: groups of token sequences.
 //! - `buffers`, `primitives`, `collect`: local buffers, functions on arrays, and native rollouts.
+//! - `agents`: kernels of agents that plan.
 //! - `weights`: what a learner publishes, for the workers.
 //! - `array`: the thin edge to numpy's C API, and the only file that calls it.
 //! - `pending`: a batch on its way. `numbers`: keys and priorities from arrays. `memory`: bytes for arrays of our own; `arena` keeps them for later batches, `columns` divides them. `fork`: servers stay in their process.
@@ -15,6 +16,7 @@
 //! - `error`: Rust errors as the classes of `echoic.errors`.
 
 mod accumulator;
+mod agents;
 mod allocations;
 mod arena;
 mod array;
@@ -92,6 +94,7 @@ mod _native {
 
     #[pymodule_init]
     fn init(module: &pyo3::Bound<'_, pyo3::types::PyModule>) -> pyo3::PyResult<()> {
+        super::agents::add(module)?;
         super::buffers::add(module)?;
         super::collect::add(module)?;
         super::primitives::add(module)?;

@@ -7,7 +7,7 @@ use std::collections::HashSet;
 use echoic_replay::rollouts::ledger::{
     Balance, Blocked, Change, Lease, Outcome, Refusal, Share, Want,
 };
-use echoic_replay::rollouts::{Delivery, RolloutConfig};
+use echoic_replay::rollouts::{Delivery, Order, RolloutConfig};
 use rollouts::{LEASE, Table, blocked, config, groups, ids, unpaced, whole};
 
 fn rank(count: u32, rank: u32, ranks: u32) -> Want {
@@ -33,6 +33,36 @@ fn what_is_acked_is_gone() {
     let standing = table.ledger.standing();
     assert_eq!((standing.queued, standing.out, table.ledger.counts().acked), (0, 0, 2));
     assert!(fenced(table.apply(Change::Ack(share.lease))));
+}
+
+#[test]
+fn a_share_that_does_not_fit_in_rows_changes_nothing() {
+    for (delivery, order) in [
+        (Delivery::AtLeastOnce, Order::Ready),
+        (Delivery::AtMostOnce, Order::Ready),
+        (Delivery::AtMostOnce, Order::Weighted),
+    ] {
+        let mut table = Table::new(RolloutConfig { delivery, order, ..config() });
+        table.group(0);
+        let hold = table.open();
+        table.append(whole(hold, 0, 0, 9));
+        let once = Want { lease_ms: None, ..groups(2) };
+        for want in [once, groups(2)] {
+            let before = (table.ledger.counts(), table.ledger.standing());
+            let sample = Change::Sample(want);
+            let refused = table.ledger.apply_within(0, &sample, Some(8)).unwrap_err().to_string();
+            assert!(refused.ends_with("has 9 tokens, more than a row's 8"), "{refused}");
+            assert_eq!((table.ledger.counts(), table.ledger.standing()), before);
+        }
+        let share = table.take(2).expect("a batch");
+        if delivery == Delivery::AtLeastOnce {
+            // It fits no better when it is delivered again.
+            table.apply(Change::Nack(share.lease)).expect("the consumer's");
+            assert!(table.ledger.apply_within(0, &Change::Sample(once), Some(8)).is_err());
+            let again = table.ledger.apply_within(0, &Change::Sample(once), Some(9));
+            assert!(matches!(again, Ok(Outcome::Delivered(_))), "{again:?}");
+        }
+    }
 }
 
 #[test]

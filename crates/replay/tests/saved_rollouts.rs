@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use echoic_replay::rollouts::batch::{Form, Layout};
 use echoic_replay::rollouts::kept::{History, Keeping};
-use echoic_replay::rollouts::ledger::{Change, Outcome, Share};
+use echoic_replay::rollouts::ledger::{Change, Fate, Outcome, Share};
 use echoic_replay::rollouts::{Order, RolloutConfig, RolloutTable};
 use echoic_replay::table::Tables;
 use echoic_replay::table::saved::{Contents, Keeper, load, open_rollouts, save};
@@ -46,7 +46,10 @@ fn laid_out(share: &Share, config: &RolloutConfig) -> Vec<u8> {
     let layout = Layout::new(share, config, Form::Flat).unwrap();
     let mut bytes = vec![0; layout.bytes()];
     layout.write(&mut bytes);
-    layout.head().put(&mut bytes);
+    let mut head = layout.head();
+    // A table that goes on from a checkpoint gives other numbers.
+    (head.lease.batch, head.lease.attempt) = (0, 0);
+    head.put(&mut bytes);
     bytes
 }
 
@@ -106,13 +109,42 @@ fn a_table_that_does_not_fit_is_refused_and_all_are_as_they_were() {
     let narrow = [table(RolloutConfig { max_running: 3, ..config() })];
     load(contents(&tables, &narrow), root.path()).unwrap();
     assert_eq!(narrow[0].info().counts, first[0].info().counts);
-    assert_eq!(
-        call(&narrow[0], &admit(8)),
-        Outcome::Admitted(match call(&first[0], &admit(3)) {
-            Outcome::Admitted(permits) => permits,
-            other => panic!("{other:?}"),
-        })
-    );
+    let Outcome::Admitted(permits) = call(&narrow[0], &admit(8)) else { panic!() };
+    assert_eq!(permits.len(), 3);
+}
+
+#[test]
+fn who_comes_from_after_the_checkpoint_gets_at_nothing_of_others() {
+    let (root, tables) = (tempfile::tempdir().unwrap(), Tables::default());
+    let first = [table(config())];
+    groups(&first[0], 2);
+    let hold = |table: &RolloutTable| match call(table, &admit(1)) {
+        Outcome::Admitted(permits) => permits[0].hold,
+        other => panic!("{other:?}"),
+    };
+    let before = hold(&first[0]);
+    save(contents(&tables, &first), root.path(), &[]).unwrap();
+    let after = hold(&first[0]);
+    let late = share(&first[0]);
+    let second = [table(config())];
+    load(contents(&tables, &second), root.path()).unwrap();
+    let (other, out) = (hold(&second[0]), share(&second[0]));
+    assert_eq!((other.group == after.group, out.lease == late.lease), (false, false));
+    let told = |hold, fate| {
+        assert_eq!(call(&second[0], &whole_item(hold, 0, 0, 1)), Outcome::Appended(fate));
+    };
+    told(after, Fate::Expired);
+    told(before, Fate::Running);
+    assert_eq!(second[0].info().counts.fenced, 1);
+    let refused = second[0].apply(&Change::Ack(late.lease)).unwrap_err().to_string();
+    let why = "the table went on from a checkpoint that is older than the batch";
+    assert!(refused.ends_with(why), "{refused}");
+    assert_eq!(call(&second[0], &Change::Ack(out.lease)), Outcome::Count(2));
+    // What it saves is read, and goes on above that once more.
+    save(contents(&tables, &second), root.path(), &[]).unwrap();
+    load(contents(&tables, &second), root.path()).unwrap();
+    told(other, Fate::Running);
+    assert!(hold(&second[0]).group > other.group);
 }
 
 #[test]

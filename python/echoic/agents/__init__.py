@@ -1,7 +1,8 @@
 """Agents that act in text and in grids, and learn from what surprised them.
 
-The extra ``echoic[agents]`` brings what these modules need: torch, transformers, gymnasium. A name is
-imported from its module when it is first asked for, so kernels, bandwidth and replay work without.
+The extra ``echoic[agents]`` brings what these modules need: torch, transformers, gymnasium.
+A name is imported from its module when it is first asked for: kernels, bandwidth and replay work
+without.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 //! Local buffers: `form` says what a transition looks like, `rows` puts one into its place, `replay` has the
 //! classes, `framed` stores observations once, `state` takes the content out and puts it back. `mmap` has the
-//! class with a file, and `written` is what that says of its rows. `offline` has data sets that do not change,
+//! class with a file, and `written` is what that says of its rows. `surprise` has experiences in two strata. `offline` has data sets that do not change,
 //! `lent` the arrays that they are made from.
 
 mod form;
@@ -11,6 +11,7 @@ mod offline;
 mod replay;
 mod rows;
 mod state;
+mod surprise;
 mod written;
 
 use pyo3::prelude::*;
@@ -21,6 +22,8 @@ pub fn add(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<replay::PrioritizedReplayBuffer>()?;
     module.add_class::<offline::OfflineDatasetBuffer>()?;
     module.add_class::<mmap::MmapReplayBuffer>()?;
+    module.add_class::<surprise::PlanMean>()?;
+    module.add_class::<surprise::SurpriseReplay>()?;
     mmap::watch(module)?;
     Ok(())
 }

@@ -62,7 +62,7 @@ impl Reach {
     /// Has something happen, waiting for as long as it may.
     pub fn call(&self, py: Python<'_>, change: Change, timeout: Option<f64>) -> PyResult<Outcome> {
         match self {
-            Self::Here { table, .. } => here(py, table, &change, timeout),
+            Self::Here { table, .. } => here(py, table, &change, None, timeout),
             Self::There { .. } => {
                 let done = self.all_there(py, &[change], timeout)?.pop();
                 done.ok_or_else(nothing)
@@ -110,16 +110,18 @@ impl Reach {
         timeout: Option<f64>,
     ) -> PyResult<RolloutBatch> {
         match self {
-            Self::Here { table, arena } => match here(py, table, &Change::Sample(want), timeout)? {
-                Outcome::Delivered(share) => {
-                    let laid = lay_out(py, arena, &share, table.config(), form);
-                    if laid.is_err() && share.lease_ms.is_some() {
-                        give_back(table, share.lease);
+            Self::Here { table, arena } => {
+                match here(py, table, &Change::Sample(want), form.width(), timeout)? {
+                    Outcome::Delivered(share) => {
+                        let laid = lay_out(py, arena, &share, table.config(), form);
+                        if laid.is_err() && share.lease_ms.is_some() {
+                            give_back(table, share.lease);
+                        }
+                        laid
                     }
-                    laid
+                    other => Err(super::unexpected(&other)),
                 }
-                other => Err(super::unexpected(&other)),
-            },
+            }
             Self::There { link, number, config } => {
                 let deadline = wait::deadline(timeout)?;
                 let call = |wait: Wait<'_, Waiting>| link.sample(*number, want, form, wait);
@@ -175,13 +177,14 @@ fn here(
     py: Python<'_>,
     table: &Arc<Core>,
     change: &Change,
+    width: Option<u32>,
     timeout: Option<f64>,
 ) -> PyResult<Outcome> {
     // Most calls need not wait, and are over before another thread could use the GIL; with a directory,
     // tokens are copied into the journal's record.
     let applied = match table.has_directory() {
-        true => py.detach(|| table.apply(change)),
-        false => table.apply(change),
+        true => py.detach(|| table.apply_within(change, width)),
+        false => table.apply_within(change, width),
     };
     match applied {
         Err(CallError::Refused(Refusal::Blocked(_))) => {}
@@ -192,7 +195,7 @@ fn here(
         done => return done.map_err(|error| call_error(py, &error)),
     }
     let deadline = wait::deadline(timeout)?;
-    let call = |wait: Wait<'_, Blocked>| table.call(change, wait);
+    let call = |wait: Wait<'_, Blocked>| table.call_within(change, width, wait);
     wait::detached(py, deadline, None, call)
         .map_err(|stopped: Stopped<CallError>| stopped.raise(py, call_error))
 }

@@ -35,6 +35,16 @@ pub enum Form {
     },
 }
 
+impl Form {
+    /// The most tokens that an item may have, if it matters.
+    pub fn width(self) -> Option<u32> {
+        match self {
+            Self::Flat | Self::Padded { width: 0, .. } => None,
+            Self::Padded { width, .. } | Self::Packed { width } => Some(width),
+        }
+    }
+}
+
 /// The arrays about groups, each of 8-byte integers.
 pub const GROUP_ARRAYS: [&str; 7] =
     ["group_ids", "group_sizes", "admitted", "dispatched", "oldest", "newest", "completed"];

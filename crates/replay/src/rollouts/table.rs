@@ -21,6 +21,7 @@ use super::kept::sections::{Loaded, Saved};
 use super::kept::{self, KeptError, Log, Receipt, Reopened};
 use super::lags::{Lags, LastLags};
 use super::ledger::{Blocked, Change, Counts, Fate, Ledger, Outcome, Refusal, Source, Standing};
+use super::starvation::{Hunger, Hungry, Starvation};
 use super::tuner::Tuner;
 use crate::journal;
 use crate::limiter::Reason;
@@ -41,6 +42,14 @@ impl Change {
         match self {
             Self::Admit(_) | Self::Resume { .. } => Some(Side::Producers),
             Self::Sample(_) => Some(Side::Consumers),
+            _ => None,
+        }
+    }
+
+    /// Who wants to be admitted, if somebody does.
+    pub fn applicant(&self) -> Option<&str> {
+        match self {
+            Self::Admit(admit) => Some(&admit.source),
             _ => None,
         }
     }
@@ -77,10 +86,29 @@ pub struct RolloutInfo {
     pub standing: Standing,
     /// What was counted for each producer.
     pub sources: Vec<Source>,
+    /// Which producers wait or had to, by name.
+    pub hunger: Vec<Hunger>,
+    /// The table's time, in milliseconds.
+    pub time: u64,
     /// What producers waited for.
     pub producers: Sides,
     /// What consumers waited for.
     pub consumers: Sides,
+}
+
+/// A call that waits; dropped when it does no more.
+#[derive(Debug)]
+#[must_use = "a wait ends when this is dropped"]
+pub struct Waiting {
+    idling: Idling,
+    _hungry: Option<Hungry>,
+}
+
+impl Waiting {
+    /// Says what it waits for now.
+    pub fn because(&mut self, reason: Reason) {
+        self.idling.because(reason);
+    }
 }
 
 struct Core {
@@ -105,6 +133,7 @@ pub struct RolloutTable {
     producers_idle: Idle,
     consumers_idle: Idle,
     last_lags: LastLags,
+    starvation: Starvation,
     log: Option<Log>,
 }
 
@@ -140,6 +169,7 @@ impl RolloutTable {
             producers_idle: Idle::default(),
             consumers_idle: Idle::default(),
             last_lags: LastLags::default(),
+            starvation: Starvation::default(),
             log: None,
         }
     }
@@ -179,6 +209,16 @@ impl RolloutTable {
     ///
     /// [`CallError::Refused`], [`CallError::Closed`] or [`CallError::Journal`].
     pub fn apply(&self, change: &Change) -> Result<Outcome, CallError> {
+        self.apply_within(change, None)
+    }
+
+    /// As [`RolloutTable::apply`], where a share is refused in which an item has more tokens than a row, [if that is
+    /// told](super::batch::Form::width). Nothing is used up by that.
+    ///
+    /// # Errors
+    ///
+    /// As [`RolloutTable::apply`].
+    pub fn apply_within(&self, change: &Change, width: Option<u32>) -> Result<Outcome, CallError> {
         let prepared = self.log.as_ref().map(|log| log.prepare(change)).transpose();
         if prepared.is_err() {
             // Nothing more is written: whoever waits is to hear of it too.
@@ -202,7 +242,7 @@ impl RolloutTable {
         let mut tell = |change: &Change| {
             is_written &= self.log.as_ref().is_none_or(|log| log.push_own(change, now));
         };
-        let mut applied = core.ledger.apply(now, change);
+        let mut applied = core.ledger.apply_within(now, change, width);
         // What time has done is told with whatever is told next.
         let mut is_told = !was_due;
         // Room for younger groups is made by those that keep batches waiting.
@@ -212,7 +252,7 @@ impl RolloutTable {
         {
             tell(&Change::Shed);
             is_told = true;
-            applied = core.ledger.apply(now, change);
+            applied = core.ledger.apply_within(now, change, width);
         }
         if kept::has_effect(change, was_open, &applied) {
             if let (Some(log), Some(note)) = (&self.log, note.take()) {
@@ -320,13 +360,18 @@ impl RolloutTable {
         self.epoch.checked_add(Duration::from_millis(due.saturating_sub(self.began)))
     }
 
-    /// Counts a call of a side among those that wait, until it is dropped.
-    pub fn begin_wait(&self, side: Side, reason: Reason) -> Idling {
+    /// Counts a call of a side among those that wait, until it is dropped; one that wants to be admitted also by the
+    /// [name](Change::applicant) of the producer.
+    pub fn begin_wait(&self, side: Side, applicant: Option<&str>, reason: Reason) -> Waiting {
+        let hungry = applicant.map(|source| {
+            let admitted = self.lock().ledger.counts().submitted;
+            self.starvation.begin(source, admitted)
+        });
         let idle = match side {
             Side::Producers => &self.producers_idle,
             Side::Consumers => &self.consumers_idle,
         };
-        idle.begin(reason)
+        Waiting { idling: idle.begin(reason), _hungry: hungry }
     }
 
     /// Waits until something can happen, has it happen, and waits until that is kept. For the latter it has no
@@ -336,8 +381,23 @@ impl RolloutTable {
     ///
     /// [`CallError`].
     pub fn call(&self, change: &Change, wait: Wait<'_, Blocked>) -> Result<Outcome, CallError> {
+        self.call_within(change, None, wait)
+    }
+
+    /// As [`RolloutTable::call`], for rows as in [`RolloutTable::apply_within`].
+    ///
+    /// # Errors
+    ///
+    /// [`CallError`].
+    pub fn call_within(
+        &self,
+        change: &Change,
+        width: Option<u32>,
+        wait: Wait<'_, Blocked>,
+    ) -> Result<Outcome, CallError> {
         let Wait { deadline, tick, on_tick } = wait;
-        let outcome = self.attempt(change, Wait { deadline, tick, on_tick: &mut *on_tick })?;
+        let outcome =
+            self.attempt(change, width, Wait { deadline, tick, on_tick: &mut *on_tick })?;
         let kept = self.keep(Wait { deadline: None, tick, on_tick });
         kept.inspect_err(|_| self.take_back(&outcome))?;
         Ok(outcome)
@@ -360,10 +420,15 @@ impl RolloutTable {
         let _ = self.apply(&change);
     }
 
-    fn attempt(&self, change: &Change, mut wait: Wait<'_, Blocked>) -> Result<Outcome, CallError> {
+    fn attempt(
+        &self,
+        change: &Change,
+        width: Option<u32>,
+        mut wait: Wait<'_, Blocked>,
+    ) -> Result<Outcome, CallError> {
         let Some(side) = change.side() else { return self.apply(change) };
         let signal = self.signal(side);
-        let mut idling: Option<Idling> = None;
+        let mut idling: Option<Waiting> = None;
         // Who has no time does not wait.
         let end = wait.deadline;
         let may_wait = || end.is_none_or(|end| end > Instant::now());
@@ -376,14 +441,17 @@ impl RolloutTable {
                 (deadline, due) => deadline.or(due),
             };
             // Some(None): something is due before that.
-            let found = signal.wait(until, || match self.apply(change) {
+            let found = signal.wait(until, || match self.apply_within(change, width) {
                 Err(CallError::Refused(Refusal::Blocked(blocked))) => {
                     last = blocked;
                     if may_wait() {
                         let reason = blocked.reason();
                         match &mut idling {
                             Some(idling) => idling.because(reason),
-                            None => idling = Some(self.begin_wait(side, reason)),
+                            None => {
+                                let applicant = change.applicant();
+                                idling = Some(self.begin_wait(side, applicant, reason));
+                            }
                         }
                     }
                     let due = self.next_due();
@@ -474,6 +542,8 @@ impl RolloutTable {
         let mut core = self.lock();
         ledger.wake(head.time, self.now());
         ledger.pause(core.ledger.standing().paused);
+        // Others may have gone on after the checkpoint, here or in a process that is no more.
+        ledger.begin_era(kept::unix_ms(), &core.ledger);
         let before = std::mem::replace(&mut core.ledger, ledger);
         drop(core);
         drop(before);
@@ -578,6 +648,9 @@ impl RolloutTable {
         let core = self.lock();
         let (counts, standing) = (core.ledger.counts(), core.ledger.standing());
         let sources = core.ledger.sources().to_vec();
-        RolloutInfo { counts, standing, sources, producers, consumers }
+        let time = self.now();
+        drop(core);
+        let hunger = self.starvation.read(counts.submitted);
+        RolloutInfo { counts, standing, sources, hunger, time, producers, consumers }
     }
 }

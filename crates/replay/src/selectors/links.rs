@@ -15,13 +15,13 @@ struct Neighbours {
     after: Slot,
 }
 
-/// The neighbours of all slots.
+/// The neighbours of all slots. See the [module](self).
 #[derive(Debug, Clone, Default)]
-pub(super) struct Links(Vec<Neighbours>);
+pub struct Links(Vec<Neighbours>);
 
 /// The ends of a list whose slots are linked in a [`Links`].
 #[derive(Debug, Clone, Copy)]
-pub(super) struct List {
+pub struct List {
     first: Slot,
     last: Slot,
 }
@@ -33,23 +33,25 @@ impl Default for List {
 }
 
 impl List {
-    pub(super) fn first(&self) -> Option<Slot> {
+    /// The slot that was put there before all others.
+    pub fn first(&self) -> Option<Slot> {
         (self.first != NONE).then_some(self.first)
     }
 
-    pub(super) fn last(&self) -> Option<Slot> {
+    /// The slot that was put there after all others.
+    pub fn last(&self) -> Option<Slot> {
         (self.last != NONE).then_some(self.last)
     }
 }
 
 impl Links {
     /// Whether the slot is in a list.
-    pub(super) fn contains(&self, slot: Slot) -> bool {
+    pub fn contains(&self, slot: Slot) -> bool {
         self.0.get(slot as usize).is_some_and(|neighbours| neighbours.after != slot)
     }
 
     /// Puts a slot that is in no list last.
-    pub(super) fn push(&mut self, list: &mut List, slot: Slot) {
+    pub fn push(&mut self, list: &mut List, slot: Slot) {
         while self.0.len() <= slot as usize {
             let own = self.0.len() as Slot;
             self.0.push(Neighbours { before: own, after: own });
@@ -63,7 +65,7 @@ impl Links {
     }
 
     /// Takes a slot out of the list that it is in.
-    pub(super) fn unlink(&mut self, list: &mut List, slot: Slot) {
+    pub fn unlink(&mut self, list: &mut List, slot: Slot) {
         let Neighbours { before, after } = self.0[slot as usize];
         match before {
             NONE => list.first = after,
@@ -77,7 +79,7 @@ impl Links {
     }
 
     /// The slots of a list, from the first on.
-    pub(super) fn iter(&self, list: &List) -> impl Iterator<Item = Slot> {
+    pub fn iter(&self, list: &List) -> impl Iterator<Item = Slot> {
         std::iter::successors(list.first(), |slot| {
             let after = self.0[*slot as usize].after;
             (after != NONE).then_some(after)
@@ -85,7 +87,7 @@ impl Links {
     }
 
     /// Empties all lists; the ends that others hold mean nothing any more.
-    pub(super) fn clear(&mut self) {
+    pub fn clear(&mut self) {
         self.0.clear();
     }
 }

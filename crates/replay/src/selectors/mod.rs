@@ -22,13 +22,13 @@ pub mod epoch;
 pub mod fifo;
 pub mod heap;
 pub mod kind;
+pub mod links;
 pub mod lifo;
 pub mod prioritized;
 pub mod strata;
 pub mod sum_tree;
 pub mod uniform;
 
-mod links;
 mod members;
 mod order;
 mod saved;

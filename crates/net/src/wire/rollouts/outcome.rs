@@ -211,6 +211,10 @@ fn put_refusal(out: &mut Vec<u8>, refusal: &Refusal) {
             out.put_u8(REFUSED | 3);
             out.put_u64(*group);
         }
+        Refusal::TooLong { item, length, width } => {
+            out.put_u8(REFUSED | 4);
+            [item, length, width].into_iter().for_each(|number| out.put_u32(*number));
+        }
         // Refusals may grow; what has no number yet still has words.
         other => {
             put_value(out, "change", "another", &other.to_string());
@@ -231,6 +235,10 @@ fn take_refusal(take: &mut Take<'_>, kind: u8) -> Result<Refusal, WireError> {
             Refusal::Fenced { lease, why: take.text("end of a lease")?.into() }
         }
         Some(3) => Refusal::Unknown(take.u64("group")?),
+        Some(4) => {
+            let (item, length) = (take.u32("item")?, take.u32("tokens of an item")?);
+            Refusal::TooLong { item, length, width: take.u32("width")? }
+        }
         _ => return Err(meaningless("outcome", kind)),
     })
 }
@@ -276,6 +284,17 @@ fn put_blocked(out: &mut Vec<u8>, blocked: Blocked) {
             out.put_u8(Stall::from(reason).number());
         }
         Blocked::Paused => out.put_u8(10),
+        Blocked::Early { version, target } => {
+            out.put_u8(11);
+            out.put_i64(version);
+            out.put_i64(target);
+        }
+        Blocked::Unpublished { there, wanted, per_version, version, needed } => {
+            out.put_u8(12);
+            [there, wanted, per_version].into_iter().for_each(|number| out.put_u64(number));
+            out.put_i64(version);
+            out.put_i64(needed);
+        }
     }
 }
 
@@ -305,6 +324,16 @@ fn take_blocked(take: &mut Take<'_>) -> Result<Blocked, WireError> {
             Blocked::Limiter(reason.ok_or_else(|| meaningless("reason of a limiter", number))?)
         }
         10 => Blocked::Paused,
+        11 => {
+            let version = take.i64("version")?;
+            Blocked::Early { version, target: take.i64("version of a batch")? }
+        }
+        12 => {
+            let (there, wanted) = (take.u64("groups there")?, take.u64("groups that are wanted")?);
+            let per_version = take.u64("groups of a version")?;
+            let (version, needed) = (take.i64("version")?, take.i64("version that is needed")?);
+            Blocked::Unpublished { there, wanted, per_version, version, needed }
+        }
         got => return Err(meaningless("what something waits for", got)),
     })
 }

@@ -42,7 +42,7 @@ mod opening;
 mod replayed;
 pub(crate) mod sections;
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;
 
 pub use self::error::KeptError;
 pub use self::history::{Delivered, History, Point};

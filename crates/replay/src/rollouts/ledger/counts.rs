@@ -1,96 +1,97 @@
 //! What a ledger counts.
 
-/// Groups and tokens, since the table was new.
-///
-/// Always, `submitted = running + accepted + rejected + filtered`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Counts {
+/// Each count is named here and nowhere else: so all of them are kept, sent and shown.
+macro_rules! counts {
+    ($($(#[$doc:meta])* $name:ident,)*) => {
+        /// Groups and tokens, since the table was new.
+        ///
+        /// Always, `submitted = running + accepted + rejected + filtered`.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+        pub struct Counts {
+            $($(#[$doc])* pub $name: u64,)*
+        }
+
+        impl Counts {
+            /// What they are called, in their order.
+            pub const NAMES: [&'static str; Self::LEN] = [$(stringify!($name)),*];
+            /// How many there are.
+            pub const LEN: usize = [$(stringify!($name)),*].len();
+
+            /// All of them, in their order.
+            pub fn words(&self) -> [u64; Self::LEN] {
+                [$(self.$name),*]
+            }
+
+            /// All of them, in their order, to be set.
+            pub fn words_mut(&mut self) -> [&mut u64; Self::LEN] {
+                let Self { $($name),* } = self;
+                [$($name),*]
+            }
+        }
+    };
+}
+
+counts! {
     /// Groups that were admitted.
-    pub submitted: u64,
+    submitted,
     /// Of these, those that are made now, or were left and wait for a producer.
-    pub running: u64,
+    running,
     /// Those that were complete and wanted, delivered or not.
-    pub accepted: u64,
+    accepted,
     /// Those that never were complete: given up, expired, late, or too old before.
-    pub rejected: u64,
+    rejected,
     /// Those that were complete and not wanted.
-    pub filtered: u64,
+    filtered,
     /// Of those rejected: nothing was heard of the producer.
-    pub expired: u64,
+    expired,
     /// Of those rejected: too little was there at the deadline.
-    pub late: u64,
+    late,
     /// Of those rejected and those filtered: they were too old.
-    pub stale: u64,
+    stale,
     /// Of those filtered: somebody said that they are not wanted.
-    pub discarded: u64,
+    discarded,
     /// Groups that were complete at their deadline with fewer items than wanted.
-    pub short: u64,
+    short,
     /// Items that were begun, and not needed for their group.
-    pub surplus: u64,
+    surplus,
     /// Batches.
-    pub batches: u64,
+    batches,
     /// Groups in them.
-    pub delivered: u64,
+    delivered,
     /// Tokens in them.
-    pub delivered_tokens: u64,
+    delivered_tokens,
     /// Of the groups delivered: older than they should be.
-    pub overdue: u64,
+    overdue,
     /// Of the tokens delivered: masked, because they were too old.
-    pub masked_tokens: u64,
+    masked_tokens,
     /// Shares that were delivered once more.
-    pub redelivered: u64,
+    redelivered,
     /// Of the groups delivered: queued again, as nobody was done with them.
-    pub returned: u64,
+    returned,
     /// Groups that consumers said they are done with.
-    pub acked: u64,
+    acked,
     /// Groups that were of use, and went because they were too old or others came.
-    pub retired: u64,
+    retired,
     /// Groups that consumers were given, and never said so, where nothing is delivered twice.
-    pub lost: u64,
+    lost,
     /// Leases that were over before their consumer said so.
-    pub expired_leases: u64,
+    expired_leases,
     /// What came from producers whose permit was another one's by then; a table counts here what came from
     /// consumers whose lease was over.
-    pub fenced: u64,
+    fenced,
     /// Tokens that came.
-    pub tokens: u64,
+    tokens,
     /// Segments that came twice.
-    pub duplicates: u64,
+    duplicates,
     /// Groups that another producer went on with.
-    pub resumed: u64,
+    resumed,
 }
 
 impl Counts {
     /// All of them by name.
-    pub fn named(&self) -> [(&'static str, u64); 26] {
-        [
-            ("submitted", self.submitted),
-            ("running", self.running),
-            ("accepted", self.accepted),
-            ("rejected", self.rejected),
-            ("filtered", self.filtered),
-            ("expired", self.expired),
-            ("late", self.late),
-            ("stale", self.stale),
-            ("discarded", self.discarded),
-            ("short", self.short),
-            ("surplus", self.surplus),
-            ("batches", self.batches),
-            ("delivered", self.delivered),
-            ("delivered_tokens", self.delivered_tokens),
-            ("overdue", self.overdue),
-            ("masked_tokens", self.masked_tokens),
-            ("redelivered", self.redelivered),
-            ("returned", self.returned),
-            ("acked", self.acked),
-            ("retired", self.retired),
-            ("lost", self.lost),
-            ("expired_leases", self.expired_leases),
-            ("fenced", self.fenced),
-            ("tokens", self.tokens),
-            ("duplicates", self.duplicates),
-            ("resumed", self.resumed),
-        ]
+    pub fn named(&self) -> [(&'static str, u64); Self::LEN] {
+        let words = self.words();
+        std::array::from_fn(|at| (Self::NAMES[at], words[at]))
     }
 }
 
@@ -111,6 +112,25 @@ pub struct Source {
     pub running: u64,
     /// Tokens of its groups that were accepted.
     pub tokens: u64,
+    /// Its groups in batches; one that was queued again and delivered once more counts twice.
+    pub delivered: u64,
+    /// When it was last admitted or went on with a group, by the table's time in milliseconds.
+    pub last_admitted: Option<u64>,
+}
+
+impl Source {
+    /// All that is counted, in one order.
+    pub fn words(&self) -> [u64; 7] {
+        let Self { submitted, accepted, rejected, filtered, running, tokens, delivered, .. } =
+            *self;
+        [submitted, accepted, rejected, filtered, running, tokens, delivered]
+    }
+
+    /// The same, to be set.
+    pub fn words_mut(&mut self) -> [&mut u64; 7] {
+        let Self { submitted, accepted, rejected, filtered, running, tokens, delivered, .. } = self;
+        [submitted, accepted, rejected, filtered, running, tokens, delivered]
+    }
 }
 
 /// The most producers that are told apart; all others are one.
@@ -146,6 +166,10 @@ impl Sources {
         if let Some(source) = self.all.get_mut(place) {
             change(source);
         }
+    }
+
+    pub(super) fn all_mut(&mut self) -> &mut [Source] {
+        &mut self.all
     }
 
     pub(super) fn all(&self) -> &[Source] {

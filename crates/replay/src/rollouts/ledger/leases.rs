@@ -9,7 +9,7 @@ use std::sync::Arc;
 use super::change::value;
 use super::{Blocked, Due, Fate, Lease, Ledger, MAX_RANKS, Outcome, Refusal, Share, Size, Want};
 use crate::rollouts::config::{Delivery, OnStale};
-use crate::rollouts::item::Group;
+use crate::rollouts::item::{Group, Item};
 
 /// The longest lease.
 const MAX_LEASE_MS: u64 = u64::MAX >> 16;
@@ -106,7 +106,12 @@ impl Want {
 }
 
 impl Ledger {
-    pub(super) fn sample(&mut self, now: u64, want: &Want) -> Result<Outcome, Refusal> {
+    pub(super) fn sample(
+        &mut self,
+        now: u64,
+        want: &Want,
+        width: Option<u32>,
+    ) -> Result<Outcome, Refusal> {
         want.check(self)?;
         if self.paused {
             return Err(Blocked::Paused.into());
@@ -120,21 +125,33 @@ impl Ledger {
         let waiting =
             self.batches.iter().find(|(_, batch)| waits(batch)).map(|(number, _)| *number);
         let number = match waiting {
-            Some(number) => number,
-            None => self.form(want)?,
+            Some(number) => {
+                let batch = self.batches.get(&number);
+                let part = batch.and_then(|batch| batch.shares.get(want.rank as usize));
+                self.check_width(part.map_or(&[], |part| &part.groups), width)?;
+                number
+            }
+            None => self.form(want, width)?,
         };
         Ok(Outcome::Delivered(self.deliver(now, number, want)))
     }
 
     /// Makes a batch, and returns its number.
-    fn form(&mut self, want: &Want) -> Result<u64, Blocked> {
+    fn form(&mut self, want: &Want, width: Option<u32>) -> Result<u64, Refusal> {
         if let Some(allowed) = self.config.target_lag {
             let needed = self.target - i64::from(allowed);
             if self.version < needed {
-                return Err(Blocked::Shipping { version: self.version, needed });
+                return Err(Blocked::Shipping { version: self.version, needed }.into());
             }
         }
+        let before = self.rng.clone();
         let shares = self.pick(want)?;
+        let own = shares.get(want.rank as usize).map_or(&[][..], |groups| groups);
+        if let Err(refusal) = self.check_width(own, width) {
+            // A refusal draws nothing.
+            self.rng = before;
+            return Err(refusal);
+        }
         let (number, target) = (self.next_batch, self.target);
         self.next_batch += 1;
         self.counts.batches += 1;
@@ -146,6 +163,7 @@ impl Ledger {
             }
             self.counts.delivered += 1;
             self.counts.delivered_tokens += ready.group.tokens;
+            self.sources.count(&ready.group.source, |source| source.delivered += 1);
             self.count_overdue(&ready.group);
         }
         self.taken += shares.iter().map(Vec::len).sum::<usize>() as u64;
@@ -158,6 +176,19 @@ impl Ledger {
             self.sweep();
         }
         Ok(number)
+    }
+
+    /// Whether the items of groups fit in rows.
+    fn check_width(&self, groups: &[u64], width: Option<u32>) -> Result<(), Refusal> {
+        let Some(width) = width.filter(|width| *width < self.config.max_tokens) else {
+            return Ok(());
+        };
+        let groups = groups.iter().filter_map(|id| self.ready.get(id));
+        let lengths = groups.flat_map(|ready| &ready.group.items).map(Item::tokens);
+        match (0..).zip(lengths).find(|(_, length)| *length > width) {
+            Some((item, length)) => Err(Refusal::TooLong { item, length, width }),
+            None => Ok(()),
+        }
     }
 
     fn count_overdue(&mut self, group: &Group) {
@@ -182,9 +213,10 @@ impl Ledger {
         let Some(batch) = self.batches.get_mut(&number) else { return share };
         share.target = batch.target;
         let Some(part) = batch.shares.get_mut(rank as usize) else { return share };
-        part.attempt += 1;
+        let is_again = part.attempt > 0;
+        part.attempt = self.era.attempt_after(number, part.attempt);
         share.lease.attempt = part.attempt;
-        self.counts.redelivered += u64::from(part.attempt > 1);
+        self.counts.redelivered += u64::from(is_again);
         let known = part.groups.iter().filter_map(|id| self.ready.get(id));
         share.groups = known.map(|ready| Arc::clone(&ready.group)).collect();
         match lease_ms {
@@ -208,11 +240,13 @@ impl Ledger {
     fn held(&mut self, lease: Lease) -> Result<&mut Part, Refusal> {
         let Lease { batch, rank, attempt } = lease;
         if batch >= self.next_batch || batch == 0 {
-            let expected = format!("one of the {} that were made", self.next_batch - 1);
+            let expected = "one of those that were made";
             return Err(value("number of a batch", expected, batch));
         }
+        let is_lost = self.era.has_lost_batch(batch);
         let part = self.batches.get_mut(&batch).and_then(|b| b.shares.get_mut(rank as usize));
         let why = match &part {
+            None if is_lost => "the table went on from a checkpoint that is older than the batch",
             None => "the batch is over",
             Some(part) if part.state == State::Over => "it is over",
             Some(part) if part.attempt != attempt => "it was delivered again",

@@ -24,10 +24,11 @@
 //!
 //! - `change`: what happens, what comes of it, why not. `counts`: what is counted.
 //! - `open`: groups that are made. `queue`: complete ones, in order. `picks`: which of them make a batch.
-//!   `leases`: batches that are out. `state`: all of it as bytes, and back. `recount`: whether all lists agree.
+//!   `leases`: batches that are out. `era`: numbers that nothing else had. `state`: all of it as bytes, and back. `recount`: whether all lists agree.
 
 mod change;
 mod counts;
+mod era;
 mod leases;
 mod open;
 mod picks;
@@ -43,10 +44,12 @@ pub use self::change::{
     MAX_VERSION, Outcome, Permit, Refusal, Share, Size, Want,
 };
 pub use self::counts::{Counts, MAX_SOURCES, OTHERS, Source};
+pub use self::open::MAX_SUSPENDED;
 pub use self::state::{Moment, StateError};
 
 use self::change::{check_version, value};
 use self::counts::Sources;
+use self::era::Era;
 use self::leases::Batch;
 use self::open::Open;
 use self::queue::{Place, Queue};
@@ -113,6 +116,7 @@ pub struct Ledger {
     next_group: u64,
     next_place: u64,
     next_batch: u64,
+    era: Era,
     rng: Rng,
     counts: Counts,
     sources: Sources,
@@ -186,6 +190,7 @@ impl Ledger {
             next_group: 0,
             next_place: 0,
             next_batch: 1,
+            era: Era::default(),
             rng: Rng::new(config.seed),
             counts: Counts::default(),
             sources: Sources::default(),
@@ -283,6 +288,21 @@ impl Ledger {
     ///
     /// [`Refusal`].
     pub fn apply(&mut self, now: u64, change: &Change) -> Result<Outcome, Refusal> {
+        self.apply_within(now, change, None)
+    }
+
+    /// As [`Ledger::apply`], where the items of a share may have no more than `width` tokens each, if it is told. It
+    /// is for who gives shares in rows: what does not fit stays where it is, lease or not.
+    ///
+    /// # Errors
+    ///
+    /// [`Refusal`].
+    pub fn apply_within(
+        &mut self,
+        now: u64,
+        change: &Change,
+        width: Option<u32>,
+    ) -> Result<Outcome, Refusal> {
         self.pass(now);
         let named = match change {
             Change::Fail { holds } | Change::Suspend { holds } | Change::Renew { holds } => {
@@ -300,11 +320,11 @@ impl Ledger {
             Change::Admit(admit) => self.admit(now, admit),
             Change::Append(append) => self.append(now, append),
             Change::Fail { holds } => Ok(self.fail(holds)),
-            Change::Suspend { holds } => Ok(self.suspend(holds)),
+            Change::Suspend { holds } => self.suspend(holds),
             Change::Resume { source, ttl_ms } => self.resume(now, source, *ttl_ms),
             Change::Renew { holds } => Ok(self.renew(now, holds)),
             Change::Publish { version } => self.publish(*version),
-            Change::Sample(want) => self.sample(now, want),
+            Change::Sample(want) => self.sample(now, want, width),
             Change::Ack(lease) => self.ack(*lease),
             Change::Nack(lease) => self.nack(*lease),
             Change::Extend { lease, lease_ms } => self.extend(now, *lease, *lease_ms),
@@ -363,7 +383,7 @@ impl Ledger {
             room = room.min(most - groups);
             // With small batches the next one may be so far ahead that what begins now is too old for it.
             if self.drops() && self.bound().is_some_and(|bound| self.version < bound) {
-                return Err(Blocked::Ahead { groups, most: groups, version: self.version });
+                return Err(Blocked::Early { version: self.version, target: self.target });
             }
         }
         let free = (u64::from(config.max_groups) + self.replaceable()).saturating_sub(self.live());
@@ -530,6 +550,10 @@ impl Ledger {
         }
         if self.ready.contains_key(&id) {
             return Fate::Complete;
+        }
+        if self.era.has_lost_group(id) {
+            // Its producer has the permit of a table that is no more.
+            return Fate::Expired;
         }
         self.fates.get(&id).copied().unwrap_or(Fate::Over)
     }

@@ -8,7 +8,8 @@
 //! # Invariants
 //!
 //! 1. A ledger that is loaded does what the one that was saved would have done, draws included.
-//! 2. Nothing that is read is trusted. It is compared with the table's settings and with itself before anything is
+//! 2. One state has one form: what is read would be written again byte for byte.
+//! 3. Nothing that is read is trusted. It is compared with the table's settings and with itself before anything is
 //!    made of it, and memory is taken for bytes that are there.
 
 use std::collections::{HashMap, HashSet};
@@ -19,6 +20,7 @@ use smallvec::SmallVec;
 
 use super::change::{Append, Fate, Hold, MAX_RANKS, MAX_VERSION, Want};
 use super::counts::{Counts, MAX_SOURCES, Source, Sources};
+use super::era::Era;
 use super::leases::{Batch, Part, State};
 use super::open::{Open, check_name};
 use super::{Due, FATES, Ledger, Ready, check_priority};
@@ -88,69 +90,8 @@ struct Numbers {
     next_group: u64,
     next_place: u64,
     next_batch: u64,
+    era: Era,
     rng: [u64; 4],
-}
-
-impl Counts {
-    /// All of them, in one order.
-    fn words(&mut self) -> [&mut u64; 26] {
-        let Self {
-            submitted,
-            running,
-            accepted,
-            rejected,
-            filtered,
-            expired,
-            late,
-            stale,
-            discarded,
-            short,
-            surplus,
-            batches,
-            delivered,
-            delivered_tokens,
-            overdue,
-            masked_tokens,
-            redelivered,
-            returned,
-            acked,
-            retired,
-            lost,
-            expired_leases,
-            fenced,
-            tokens,
-            duplicates,
-            resumed,
-        } = self;
-        [
-            submitted,
-            running,
-            accepted,
-            rejected,
-            filtered,
-            expired,
-            late,
-            stale,
-            discarded,
-            short,
-            surplus,
-            batches,
-            delivered,
-            delivered_tokens,
-            overdue,
-            masked_tokens,
-            redelivered,
-            returned,
-            acked,
-            retired,
-            lost,
-            expired_leases,
-            fenced,
-            tokens,
-            duplicates,
-            resumed,
-        ]
-    }
 }
 
 fn put_item(out: &mut impl Put, item: &Item) {
@@ -248,16 +189,18 @@ impl Moment {
         for number in [numbers.next_group, numbers.next_place, numbers.next_batch] {
             out.put_u64(number);
         }
+        let era = numbers.era;
+        for number in [era.groups, era.batches, era.first] {
+            out.put_u64(number);
+        }
+        out.put_u32(era.attempts);
         numbers.rng.iter().for_each(|word| out.put_u64(*word));
-        let mut counts = self.counts;
-        counts.words().iter().for_each(|count| out.put_u64(**count));
+        self.counts.words().iter().for_each(|count| out.put_u64(*count));
         out.put_u32(self.sources.len() as u32);
         for source in &self.sources {
-            let Source { name, submitted, accepted, rejected, filtered, running, tokens } = source;
-            out.put_text(name);
-            for count in [submitted, accepted, rejected, filtered, running, tokens] {
-                out.put_u64(*count);
-            }
+            out.put_text(&source.name);
+            source.words().iter().for_each(|count| out.put_u64(*count));
+            out.put_maybe(source.last_admitted);
         }
         out.put_u32(self.open.len() as u32);
         for (id, open, is_named) in &self.open {
@@ -447,6 +390,12 @@ impl Reading<'_, '_> {
         let next_group = self.number("number of the next group")?;
         let next_place = self.number("place of the next group")?;
         let next_batch = self.number("number of the next batch")?;
+        let mut era = [0; 3];
+        for number in &mut era {
+            *number = self.number("beginning of an era")?;
+        }
+        let [groups, batches, first] = era;
+        let era = Era::of(groups, batches, first, self.take.u32("first attempt of an era")?);
         let mut rng = [0; 4];
         for word in &mut rng {
             *word = self.take.u64("state of the generator")?;
@@ -460,6 +409,13 @@ impl Reading<'_, '_> {
         ensure(depth.is_some() == config.max_lag.is_some() && depth <= config.max_lag, || {
             format!("pipeline_depth is {depth:?}, max_lag {:?}", config.max_lag)
         })?;
+        let is_first = era == Era::default();
+        let is_right = groups <= first && (1..=first).contains(&batches) && era.attempts > 0;
+        ensure(is_first || (is_right && first <= next_group.min(next_batch)), || {
+            format!(
+                "numbers from {groups} and {batches} up to {first} are nobody's, and were given"
+            )
+        })?;
         Ok(Numbers {
             version,
             target,
@@ -470,31 +426,31 @@ impl Reading<'_, '_> {
             next_group,
             next_place,
             next_batch,
+            era,
             rng,
         })
     }
 
     fn counts(&mut self) -> Result<Counts, StateError> {
         let mut counts = Counts::default();
-        for count in counts.words() {
+        for count in counts.words_mut() {
             *count = self.number("count")?;
         }
         Ok(counts)
     }
 
     fn sources(&mut self) -> Result<Sources, StateError> {
-        let count = self.take.count("number of sources", MAX_SOURCES as u32 + 1, 52)?;
+        let count = self.take.count("number of sources", MAX_SOURCES as u32 + 1, 68)?;
         let mut names = HashSet::new();
         let mut all = Vec::with_capacity(count);
         for _ in 0..count {
             let name = self.name("name of a source")?;
             ensure(names.insert(name.clone()), || format!("source {name:?} is there twice"))?;
             let mut source = Source { name, ..Source::default() };
-            let Source { submitted, accepted, rejected, filtered, running, tokens, .. } =
-                &mut source;
-            for count in [submitted, accepted, rejected, filtered, running, tokens] {
+            for count in source.words_mut() {
                 *count = self.number("count of a source")?;
             }
+            source.last_admitted = self.maybe("time of a source")?;
             all.push(source);
         }
         let mut sources = Sources::default();
@@ -617,6 +573,9 @@ impl Reading<'_, '_> {
                     return Err(CodecError::Value { field, got: got.into() }.into());
                 }
             };
+            ensure(until == 0 || matches!(state, State::Out(_)), || {
+                format!("a share of batch {number} is not out, and has a lease")
+            })?;
             ensure(attempt < u32::MAX, || format!("a share of batch {number} was out too often"))?;
             ensure(state != State::Over || groups.is_empty(), || {
                 format!("a share of batch {number} is over and has groups")
@@ -646,6 +605,8 @@ impl Ledger {
             next_group: self.next_group,
             next_place: self.next_place,
             next_batch: self.next_batch,
+            // What was given last is nothing to go on from.
+            era: Era::of(self.era.groups, self.era.batches, self.era.first, self.era.attempts),
             rng: self.rng.state(),
         };
         let open = self.open.iter().map(|(id, open)| {
@@ -684,18 +645,25 @@ impl Ledger {
         for _ in 0..reading.take.count("number of open groups", MAX_GROUPS, 80)? {
             let id = reading.number("group")?;
             let is_named = reading.take.flag("whose key it is")?;
+            ensure(ledger.open.last_key_value().is_none_or(|(last, _)| *last < id), || {
+                format!("group {id} is there twice, or not in its place")
+            })?;
             let open = reading.open(&ledger, id)?;
             ledger.enter_open(id, open, is_named)?;
         }
+        let mut last = None;
         for _ in 0..reading.take.count("number of complete groups", MAX_GROUPS, 60)? {
             let ready = reading.ready(&ledger)?;
             let id = ready.group.id;
-            ensure(id < ledger.next_group && ready.place < ledger.next_place, || {
+            let is_next = last.replace(id).is_none_or(|last| last < id);
+            ensure(ledger.was_admitted(id) && ready.place < ledger.next_place, || {
                 format!("group {id} was never admitted")
             })?;
             let is_fresh = !ledger.open.contains_key(&id);
-            let before = ledger.ready.insert(id, ready);
-            ensure(is_fresh && before.is_none(), || format!("group {id} is there twice"))?;
+            ledger.ready.insert(id, ready);
+            ensure(is_fresh && is_next, || {
+                format!("group {id} is there twice, or not in its place")
+            })?;
         }
         let arrangement = reading.arrangement()?;
         for _ in 0..reading.take.count("number of batches", u32::MAX, 42)? {
@@ -713,7 +681,10 @@ impl Ledger {
             let wrong = || CodecError::Value { field: "fate", got: number.into() };
             let fate = Fate::of(number).ok_or_else(wrong)?;
             let is_over = !ledger.open.contains_key(&id) && !ledger.ready.contains_key(&id);
-            ensure(is_over && id < ledger.next_group, || format!("group {id} is not over"))?;
+            let is_next = ledger.fates.last_key_value().is_none_or(|(last, _)| *last < id);
+            ensure(is_over && is_next && ledger.was_admitted(id), || {
+                format!("group {id} is not over")
+            })?;
             ledger.fates.insert(id, fate);
         }
         reading.take.end()?;
@@ -733,12 +704,16 @@ impl Ledger {
         self.next_group = numbers.next_group;
         self.next_place = numbers.next_place;
         self.next_batch = numbers.next_batch;
+        self.era = numbers.era;
         self.rng = Rng::from_state(numbers.rng);
     }
 
+    fn was_admitted(&self, id: u64) -> bool {
+        id < self.next_group && !self.era.has_lost_group(id)
+    }
+
     fn enter_open(&mut self, id: u64, open: Open, is_named: bool) -> Result<(), StateError> {
-        ensure(id < self.next_group, || format!("group {id} was never admitted"))?;
-        ensure(!self.open.contains_key(&id), || format!("group {id} is there twice"))?;
+        ensure(self.was_admitted(id), || format!("group {id} was never admitted"))?;
         if open.expires.is_some() {
             self.due.insert((open.looked_at, Due::Permit(id)));
             *self.ages.entry(open.age()).or_default() += 1;
@@ -763,7 +738,8 @@ impl Ledger {
     }
 
     fn enter_batch(&mut self, number: u64, batch: Batch) -> Result<(), StateError> {
-        ensure(number > 0 && number < self.next_batch, || {
+        let is_lost = self.era.has_lost_batch(number);
+        ensure(number > 0 && number < self.next_batch && !is_lost, || {
             format!("batch {number} was never made")
         })?;
         for (rank, part) in (0..).zip(&batch.shares) {
@@ -778,8 +754,9 @@ impl Ledger {
                 self.due.insert((until, Due::Lease(number, rank)));
             }
         }
-        let before = self.batches.insert(number, batch);
-        ensure(before.is_none(), || format!("batch {number} is there twice"))
+        let is_next = self.batches.last_key_value().is_none_or(|(last, _)| *last < number);
+        self.batches.insert(number, batch);
+        ensure(is_next, || format!("batch {number} is there twice, or not in its place"))
     }
 
     /// That what is counted is what there is, so that nothing is ever counted below zero.
@@ -791,7 +768,9 @@ impl Ledger {
         ensure(counts.running == running && counts.submitted == sum, || {
             format!("{} groups were admitted, and {sum} are told of", counts.submitted)
         })?;
-        ensure(counts.submitted == self.next_group, || {
+        let most = self.era.most_groups(self.next_group);
+        let is_first = self.era == Era::default();
+        ensure(counts.submitted == most || (!is_first && counts.submitted < most), || {
             format!("{} groups were admitted, the next is {}", counts.submitted, self.next_group)
         })?;
         ensure(counts.accepted >= ready, || {
@@ -825,6 +804,10 @@ impl Ledger {
     /// since nobody could use it meanwhile, and groups keep what they had until their deadlines.
     pub fn wake(&mut self, then: u64, now: u64) {
         self.due.clear();
+        for source in self.sources.all_mut() {
+            let ago = source.last_admitted.map(|last| then.saturating_sub(last));
+            source.last_admitted = ago.map(|ago| now.saturating_sub(ago));
+        }
         for (id, open) in &mut self.open {
             if let Some(expires) = &mut open.expires {
                 *expires = now.saturating_add(open.ttl_ms);
@@ -881,6 +864,7 @@ fn check_arrangement(
     for (age, ids, free) in arrangement {
         ensure(last.is_none_or(|last| last < *age), || "ages are not in their order".into())?;
         last = Some(*age);
+        ensure(ids.iter().any(Option::is_some), || format!("no group is of age {age}"))?;
         for id in ids.iter().flatten() {
             ensure(ages.get(id) == Some(age) && seen.insert(*id), || {
                 format!("group {id} is in a place that is not its own")

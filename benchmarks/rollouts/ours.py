@@ -1,0 +1,207 @@
+"""Echoic's rollout tables, with the defaults of everything that is not the workload's."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import tempfile
+from collections import deque
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from benchmarks.engine import Echoic
+from benchmarks.rollouts.engine import AHEAD, PATIENCE, Host, Learner, Plan, Producer
+from benchmarks.rollouts.groups import COLUMNS, FIELDS
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from benchmarks.payload import Array
+
+_TABLE = "rollouts"
+# Permits that are asked for at once.
+_ADMIT = 16
+_LEASE = 60.0
+
+
+class EchoicRollouts(Echoic):
+    """The project itself."""
+
+    def __init__(self) -> None:
+        """Have no table in this process yet."""
+        self._here: dict[str, Any] = {}
+
+    def serve(self, plan: Plan) -> Host:
+        """Open a table, and a server with it unless it is for this process."""
+        import echoic  # noqa: PLC0415 - a peer's environment runs the workloads without Echoic
+
+        name = f"echoic-bench-{os.getpid()}-{next(_numbers)}"
+        table = _table(plan)
+        if plan.door == "local":
+            self._here[name] = table
+            return Host(name, table.close)
+        transport = {
+            "shm": lambda: echoic.ShmTransport(name),
+            "unix": lambda: echoic.UnixTransport(Path(tempfile.gettempdir()) / f"{name}.sock"),
+            "tcp": lambda: echoic.TcpTransport(0),
+        }[plan.door]()
+        server = echoic.Server(rollouts=[table], transport=transport).start()
+        return Host(server.addresses[0], server.close)
+
+    def produce(self, address: str, plan: Plan) -> Producer:
+        """Connect with the defaults."""
+        return Worker(*self._reached(address, plan))
+
+    def learn(self, address: str, plan: Plan) -> Learner:
+        """Connect with the defaults."""
+        return Trainer(*self._reached(address, plan))
+
+    def crowd(self, plan: Plan, live: int) -> Crowd:
+        """Open a table in this process for many small groups."""
+        return Crowd(plan, live)
+
+    def _reached(self, address: str, plan: Plan) -> tuple[Any, Any]:
+        """Return a table, and what is to be closed of it."""
+        from echoic import rollouts  # noqa: PLC0415 - as above
+
+        if plan.door == "local":
+            return self._here[address], lambda: None
+        client = rollouts.connect(address)
+        return client[_TABLE], client.close
+
+
+def _table(plan: Plan) -> Any:
+    from echoic.rollouts import RolloutTable  # noqa: PLC0415 - as above
+
+    # What is too old is delivered all the same, so that a producer which the machine leaves waiting
+    # changes no number of groups.
+    return RolloutTable(
+        _TABLE,
+        COLUMNS,
+        FIELDS,
+        group_size=plan.items,
+        batch_groups=plan.batch_groups,
+        max_lag=plan.max_lag,
+        max_tokens=plan.tokens,
+        on_stale="keep",
+    )
+
+
+class Worker:
+    """A producer that holds some permits, and brings a group with each."""
+
+    def __init__(self, table: Any, close: Any) -> None:
+        """Have no permit yet."""
+        self.close = close
+        self._table = table
+        self._permits: deque[Any] = deque()
+        self._ahead: deque[Any] = deque()
+
+    def put(self, columns: Mapping[str, Array], rewards: Array) -> None:
+        """Bring it with the next permit, and look at what came of an earlier one."""
+        if not self._permits:
+            self._permits.extend(self._table.admit_many(_ADMIT, timeout=PATIENCE))
+        permit = self._permits.popleft()
+        lengths = np.full(len(rewards), columns["ids"].shape[1])
+        flat = {name: column.reshape(-1) for name, column in columns.items()}
+        permit.add_items(lengths, flat, {"reward": rewards})
+        self._ahead.append(permit)
+        if len(self._ahead) > AHEAD:
+            self._settle(self._ahead.popleft())
+
+    def flush(self) -> None:
+        """Look at what came of all, and give permits back."""
+        while self._ahead:
+            self._settle(self._ahead.popleft())
+        while self._permits:
+            self._permits.popleft().fail()
+
+    def _settle(self, permit: Any) -> None:
+        if permit.fate != "complete":
+            raise RuntimeError(f"a group was not complete but {permit.fate}")
+
+
+class Trainer:
+    """The learner: every batch makes a version."""
+
+    def __init__(self, table: Any, close: Any) -> None:
+        """Have no batch yet."""
+        self.close = close
+        self._table = table
+        self._batch: Any = None
+
+    def take(self) -> Mapping[str, Array]:
+        """Lease a batch."""
+        self._batch = self._table.sample(lease=_LEASE, timeout=PATIENCE)
+        return {**self._batch.columns, **self._batch.fields}
+
+    def done(self) -> None:
+        """Acknowledge it."""
+        self._batch.ack()
+        self._table.publish_version(self._batch.target + 1)
+        self._batch = None
+
+
+class Crowd:
+    """A table in this process with very many groups of one short item."""
+
+    def __init__(self, plan: Plan, live: int) -> None:
+        """Open it; versions pace nobody."""
+        from echoic.rollouts import RolloutTable  # noqa: PLC0415 - as above
+
+        self._table = RolloutTable(
+            _TABLE,
+            COLUMNS,
+            FIELDS,
+            batch_groups=plan.batch_groups,
+            max_running=live,
+            max_groups=3 * live,
+            max_lag=2 * live // plan.batch_groups,
+        )
+        self.close = self._table.close
+        self._columns = {name: np.ones(plan.tokens, dtype) for name, dtype in COLUMNS.items()}
+        self._rewards = np.ones(1, np.float32)
+        self._lengths = np.full(1, plan.tokens)
+        self._permits: list[Any] = []
+        self._batch: Any = None
+
+    def fill(self, live: int) -> None:
+        """Complete so many groups."""
+        done = 0
+        while done < live:
+            self.admit(min(1024, live - done))
+            done += len(self._permits)
+            self.complete()
+
+    def admit(self, count: int) -> None:
+        """Ask for permits."""
+        self._permits = self._table.admit_many(count, timeout=0)
+
+    def complete(self) -> None:
+        """Complete the groups of all permits."""
+        for permit in self._permits:
+            permit.add_items(self._lengths, self._columns, {"reward": self._rewards})
+
+    def deliver(self) -> Array:
+        """Lease a batch; the numbers of its groups."""
+        self._batch = self._table.sample(lease=_LEASE, timeout=0)
+        ids: Array = self._batch.group_ids
+        return ids
+
+    def acknowledge(self) -> None:
+        """Say that the batch was used, and publish a version."""
+        self._batch.ack()
+        self._table.publish_version(self._batch.target + 1)
+        self._batch = None
+
+    def live(self) -> int:
+        """How many groups are there."""
+        info = self._table.info()
+        return int(info["running"] + info["queued"] + info["leased"])
+
+
+ENGINE = EchoicRollouts()
+
+_numbers = itertools.count()

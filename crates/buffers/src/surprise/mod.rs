@@ -1,0 +1,31 @@
+//! Experiences of two strata, drawn by how much they surprise: what is young is *hot*, what is older *cold*.
+//!
+//! - [`plan`]: the moving mean of latent plans, and how far a plan is from it.
+//! - [`scale`]: from a score to a weight: what a temperature means, and why draws do not collapse.
+//! - [`lowest`]: who goes first when there are too many. `stratum`: one side: its sums, its order by age, and
+//!   its lowest. `index`: all that is known of experiences besides their bytes.
+//! - [`rows`]: the bytes, in memory that grows. `archive`: those of cold experiences, in a file.
+//! - [`replay`]: all of it together: [`SurpriseReplay`].
+//!
+//! # Invariants
+//!
+//! 1. An experience is hot if and only if its age, in updates of the learner, is at most the threshold, once
+//!    [`SurpriseReplay::tick`] has returned.
+//! 2. Experiences of a stratum lie in its list in the order in which they were added, so whoever is due is at
+//!    its front: ageing costs a constant for each experience in its life, and nothing for those that stay.
+//! 3. Only numbers are changed or looked up under the lock of the index; no row is copied, and nobody waits
+//!    for a disk with it.
+
+mod archive;
+mod index;
+pub mod lowest;
+pub mod plan;
+pub mod replay;
+pub mod rows;
+pub mod scale;
+mod stratum;
+
+pub use index::{Counts, Sizes};
+pub use plan::PlanMean;
+pub use replay::{Ask, Drawn, Saved, SurpriseReplay, SurpriseSettings, Ticked};
+pub use scale::{Mode, ScoreRule};

@@ -1,0 +1,772 @@
+//! Experiences in two strata, with their bytes: see the [module above](super).
+
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use echoic_memory::slab::Field;
+use echoic_replay::rng::Rng;
+
+use super::archive::{Archive, BLOCK};
+use super::index::{COLD, Counts, HOT, Index, Picked, Place, SavedEntry, Sizes};
+use super::plan::PlanMean;
+use super::rows::{Draft, Held, Rows};
+use super::scale::{Mode, ScoreRule};
+use crate::cold::Reading;
+use crate::error::BufferError;
+use crate::layout::RowLayout;
+use crate::tiered::TieredError;
+
+/// Rows that are filled at once; as many more than may stay have room.
+pub const MOST_AT_ONCE: usize = 4096;
+
+/// What a buffer is made for.
+#[derive(Debug, Clone)]
+pub struct SurpriseSettings {
+    /// How many experiences there may be.
+    pub sizes: Sizes,
+    /// Up to which age, in updates of the learner, an experience is hot.
+    pub age_threshold: u64,
+    /// Up to which age it stays.
+    pub max_age: u64,
+    /// What of a score counts in a draw.
+    pub mode: Mode,
+    /// How scores are made; `None` where all are given.
+    pub rule: Option<ScoreRule>,
+    /// The field of a row that is the plan, and the one that is the reward: floats of 32 bits.
+    pub plan: usize,
+    /// See above.
+    pub reward: usize,
+    /// How many scores are computed anew for each update of the learner.
+    pub refresh: usize,
+    /// Whether experiences move the mean of plans. Where another part does so, they are only compared.
+    pub moves_mean: bool,
+    /// The seed of the buffer's own draws.
+    pub seed: u64,
+    /// Where the bytes of cold experiences go, if not into memory; and whether a file that is there may be
+    /// replaced.
+    pub archive: Option<(PathBuf, bool)>,
+    /// What the bytes of a row mean, for the file.
+    pub text: String,
+}
+
+/// How experiences are drawn.
+#[derive(Debug, Clone, Copy)]
+pub struct Ask {
+    /// How many.
+    pub count: usize,
+    /// The temperature of the softmax. Another one than before has all weights computed anew.
+    pub temperature: f64,
+    /// The share of hot ones.
+    pub hot_share: f64,
+    /// The exponent of importance weights.
+    pub beta: f64,
+    /// The seed of this draw, or the next of the buffer's own.
+    pub seed: Option<u64>,
+}
+
+/// What was drawn: hot experiences first.
+#[derive(Debug)]
+pub struct Drawn<'a> {
+    rows: Held,
+    /// To which place of a batch each row goes.
+    to: Vec<u32>,
+    archive: Option<(&'a Archive, Reading<'a>)>,
+    records: Vec<(u32, u64)>,
+    /// How many are hot.
+    pub hot: usize,
+    /// Who they are.
+    pub keys: Vec<u64>,
+    /// How likely each was, in this draw.
+    pub probabilities: Vec<f64>,
+    /// What each counts in an update: `(N · P)^-beta`, divided by the largest of the batch.
+    pub weights: Vec<f64>,
+    /// The score that each was drawn by.
+    pub priorities: Vec<f64>,
+    /// Updates of the learner since each was added.
+    pub ages: Vec<u64>,
+    /// How many experiences were added before each.
+    pub moments: Vec<u64>,
+}
+
+/// What an update of the learner has changed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Ticked {
+    /// Experiences that became cold.
+    pub migrated: usize,
+    /// Those that went because of their age.
+    pub expired: usize,
+    /// Scores that were computed anew.
+    pub refreshed: usize,
+}
+
+/// All that is known of a buffer besides its rows.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Saved {
+    /// The score of each slot.
+    pub scores: Vec<f64>,
+    /// In which update each was added.
+    pub births: Vec<u64>,
+    /// How many were added before each.
+    pub moments: Vec<u64>,
+    /// How often each slot was used before.
+    pub generations: Vec<u32>,
+    /// 0 for free slots, 1 for hot and 2 for cold ones, and 4 more where a score was given.
+    pub kinds: Vec<u8>,
+    /// Free slots in the order in which they are used, the last first.
+    pub free: Vec<u32>,
+    /// Numbers of the index.
+    pub numbers: [u64; 8],
+    /// Others.
+    pub reals: [f64; 9],
+    /// The state of the buffer's own draws.
+    pub rng: [u64; 4],
+    /// The mean of plans.
+    pub mean: Vec<f64>,
+    /// Of how many plans.
+    pub mean_count: u64,
+}
+
+/// See the [module above](super).
+#[derive(Debug)]
+pub struct SurpriseReplay {
+    settings: SurpriseSettings,
+    layout: RowLayout,
+    rows: Rows,
+    archive: Option<Archive>,
+    mean: Arc<Mutex<PlanMean>>,
+    index: Mutex<Index>,
+    rng: Mutex<Rng>,
+    /// Who has this may move experiences.
+    moving: Mutex<()>,
+}
+
+impl SurpriseReplay {
+    /// A buffer of rows of this layout, that compares plans with this mean.
+    ///
+    /// # Errors
+    ///
+    /// When a setting means nothing, or the file can't be made.
+    pub fn new(
+        layout: RowLayout,
+        mean: Arc<Mutex<PlanMean>>,
+        settings: SurpriseSettings,
+    ) -> Result<Self, TieredError> {
+        let sizes = settings.sizes;
+        if sizes.hot == 0 || sizes.total == 0 {
+            return Err(BufferError::NoCapacity.into());
+        }
+        let in_memory = match settings.archive {
+            None => sizes.hot.saturating_add(sizes.cold).min(sizes.total.saturating_add(1)),
+            Some(_) => sizes.hot,
+        };
+        // Rows that are being filled, and as many that are being read or moved.
+        let most = in_memory.saturating_add(2 * MOST_AT_ONCE);
+        let too_large = BufferError::TooLarge { most: 1 << 31, got: most as u64 };
+        let most = u32::try_from(most).ok().filter(|most| *most <= 1 << 31).ok_or(too_large)?;
+        let archive = settings.archive.as_ref().map(|(path, overwrite)| {
+            Archive::new(path, *overwrite, sizes.cold, layout.row_bytes(), &settings.text)
+        });
+        let index =
+            Index::new(sizes, settings.age_threshold, settings.max_age, settings.mode);
+        Ok(Self {
+            rows: Rows::new(most, layout.row_bytes()),
+            archive: archive.transpose().map_err(TieredError::Cold)?,
+            mean,
+            index: Mutex::new(index),
+            rng: Mutex::new(Rng::new(settings.seed)),
+            moving: Mutex::new(()),
+            layout,
+            settings,
+        })
+    }
+
+    /// Where leaves lie in a row.
+    pub fn layout(&self) -> &RowLayout {
+        &self.layout
+    }
+
+    /// What it was made for.
+    pub fn settings(&self) -> &SurpriseSettings {
+        &self.settings
+    }
+
+    /// Hot and cold experiences.
+    pub fn lens(&self) -> [usize; 2] {
+        let index = lock(&self.index);
+        [index.len(HOT), index.len(COLD)]
+    }
+
+    /// What has happened so far.
+    pub fn counts(&self) -> Counts {
+        lock(&self.index).counts
+    }
+
+    /// Updates of the learner so far.
+    pub fn updates(&self) -> u64 {
+        lock(&self.index).now()
+    }
+
+    /// Mean and standard deviation of all scores.
+    pub fn score_moments(&self) -> (f64, f64) {
+        let moments = lock(&self.index).moments();
+        (moments.mean, moments.spread())
+    }
+
+    /// Bytes of a row, of what is known of it besides, of all rows in memory, and of the file.
+    pub fn bytes(&self) -> (usize, f64, usize, u64) {
+        let known = lock(&self.index).bytes_per_slot();
+        let archived = self.archive.as_ref().map_or(0, Archive::bytes);
+        (self.layout.row_bytes(), known, self.rows.used_bytes(), archived)
+    }
+
+    /// Room for up to so many experiences, at least one of them, and at most [`MOST_AT_ONCE`].
+    ///
+    /// # Errors
+    ///
+    /// When the system has no memory for them.
+    pub fn reserve(&self, count: usize) -> Result<Draft, BufferError> {
+        loop {
+            let draft = self.rows.try_reserve(count.clamp(1, MOST_AT_ONCE))?;
+            if !draft.is_empty() {
+                return Ok(draft);
+            }
+            // All others are being read or filled, by threads that will be done after a copy.
+            std::thread::yield_now();
+        }
+    }
+
+    /// Adds the experiences of rows that were filled, with these scores, or with their own where none is
+    /// given. Says their keys. The mean of plans moves after each was scored.
+    ///
+    /// # Panics
+    ///
+    /// When there are scores, but not one for each.
+    pub fn add(&self, mut draft: Draft, given: Option<&[f64]>, keys: &mut Vec<u64>) {
+        let mut scores = Vec::with_capacity(draft.len());
+        match (given, self.settings.rule) {
+            (Some(given), _) => scores.extend_from_slice(given),
+            (None, None) => scores.resize(draft.len(), 0.0),
+            (None, Some(rule)) => {
+                let mut mean = lock(&self.mean);
+                let dims = mean.dims();
+                draft.fill(|_, row| {
+                    let plan = part(row, self.field(self.settings.plan));
+                    let distance =
+                        if self.settings.moves_mean { mean.step(plan) } else { mean.distance(plan) };
+                    scores.push(rule.score(distance, dims, self.reward(row)));
+                });
+            }
+        }
+        assert_eq!(scores.len(), draft.len(), "a score for each");
+        let rows = draft.publish();
+        let mut index = lock(&self.index);
+        for (row, score) in rows.into_iter().zip(scores) {
+            keys.push(index.insert(row, score, given.is_some()));
+        }
+        self.free(index);
+    }
+
+    fn field(&self, leaf: usize) -> Field {
+        self.layout.fields()[leaf]
+    }
+
+    fn reward(&self, row: &[u8]) -> f64 {
+        float(part(row, self.field(self.settings.reward)))
+    }
+
+    /// Frees the rows of experiences that went, without the lock.
+    fn free(&self, mut index: MutexGuard<'_, Index>) {
+        let freed = index.take_freed();
+        drop(index);
+        freed.into_iter().for_each(|row| self.rows.free(row));
+    }
+
+    /// Draws experiences.
+    ///
+    /// # Errors
+    ///
+    /// [`BufferError`] when there are none, none are asked for, or a setting means nothing.
+    pub fn draw(&self, ask: Ask) -> Result<Drawn<'_>, BufferError> {
+        check(ask.temperature, ask.hot_share)?;
+        if ask.count == 0 {
+            return Err(BufferError::NoBatch);
+        }
+        let (mut seeded, mut own);
+        let rng = match ask.seed {
+            Some(seed) => {
+                seeded = Rng::new(seed);
+                &mut seeded
+            }
+            None => {
+                own = lock(&self.rng);
+                &mut *own
+            }
+        };
+        let mut picked: Vec<Picked> = Vec::with_capacity(ask.count);
+        let mut index = lock(&self.index);
+        let hot = index.draw(ask.count, ask.temperature, ask.hot_share, rng, &mut picked)?;
+        let len = index.total_len() as f64;
+        let (mut numbers, mut to, mut records) = (Vec::new(), Vec::new(), Vec::new());
+        for (at, one) in (0u32..).zip(&picked) {
+            match one.place {
+                Place::Row(row) => {
+                    numbers.push(row);
+                    to.push(at);
+                }
+                Place::Archived(position) => records.push((at, position)),
+            }
+        }
+        let rows = self.rows.hold(&numbers);
+        // Under the lock: from here on nothing that was drawn is overwritten.
+        let archive = match &self.archive {
+            Some(archive) if !records.is_empty() => Some((archive, archive.reading())),
+            _ => None,
+        };
+        drop(index);
+        let mut weights: Vec<f64> =
+            picked.iter().map(|one| (len * one.probability).powf(-ask.beta)).collect();
+        let largest = weights.iter().copied().fold(0.0, f64::max);
+        weights.iter_mut().for_each(|weight| *weight /= largest);
+        Ok(Drawn {
+            rows,
+            to,
+            archive,
+            records,
+            hot,
+            keys: picked.iter().map(|one| one.key).collect(),
+            probabilities: picked.iter().map(|one| one.probability).collect(),
+            weights,
+            priorities: picked.iter().map(|one| one.score).collect(),
+            ages: picked.iter().map(|one| one.age).collect(),
+            moments: picked.iter().map(|one| one.moment).collect(),
+        })
+    }
+
+    /// The scores that experiences have by the mean of plans as it is now, given their plans and rewards one
+    /// after the other. Their keys get them, unless theirs were given; `None` where all are.
+    pub fn rescore(&self, keys: &[u64], plans: &[u8], rewards: &[u8]) -> Option<Vec<f64>> {
+        let rule = self.settings.rule?;
+        let width = self.field(self.settings.plan).bytes.max(1);
+        let mean = lock(&self.mean);
+        let both = plans.chunks_exact(width).zip(rewards.chunks_exact(4));
+        let dims = mean.dims();
+        let scores: Vec<f64> = both
+            .map(|(plan, reward)| rule.score(mean.distance(plan), dims, float(reward)))
+            .collect();
+        drop(mean);
+        let mut index = lock(&self.index);
+        set_computed(&mut index, keys.iter().zip(&scores));
+        Some(scores)
+    }
+
+    /// Gives experiences scores that are theirs until others are given. Those that are not there any more are
+    /// left out; says how many were.
+    ///
+    /// # Errors
+    ///
+    /// When there is not one for each, one is no priority, or a key was never given. Then none was changed.
+    pub fn update_priorities(
+        &self,
+        keys: &[i128],
+        priorities: &[f64],
+    ) -> Result<usize, BufferError> {
+        if keys.len() != priorities.len() {
+            let (got, expected) = (priorities.len(), keys.len());
+            return Err(BufferError::Lengths { what: "priorities", of: "indices", got, expected });
+        }
+        for (at, priority) in priorities.iter().enumerate() {
+            crate::Priorities::check(*priority, at)?;
+        }
+        let mut index = lock(&self.index);
+        for (at, got) in keys.iter().enumerate() {
+            if !u64::try_from(*got).is_ok_and(|key| index.was_given(key)) {
+                return Err(BufferError::Index { got: *got, at, next: index.slots() as u64 });
+            }
+        }
+        let mut known = 0;
+        for (key, priority) in keys.iter().zip(priorities) {
+            if let Some(slot) = index.slot_of(*key as u64) {
+                index.rescore(slot, *priority, true);
+                known += 1;
+            }
+        }
+        Ok(known)
+    }
+
+    /// So many updates of the learner have happened: the young get older, and go where they belong.
+    ///
+    /// # Errors
+    ///
+    /// When the file can't be written: then those that could not be moved stay hot until the next time.
+    pub fn tick(&self, updates: u64) -> Result<Ticked, TieredError> {
+        let moving = lock(&self.moving);
+        let mut index = lock(&self.index);
+        index.advance(updates);
+        let expired = index.expire();
+        self.free(index);
+        let migrated = self.migrate(&moving)?;
+        let refreshed = self.refresh(self.settings.refresh.saturating_mul(updates as usize));
+        Ok(Ticked { migrated, expired, refreshed })
+    }
+
+    fn migrate(&self, moving: &MutexGuard<'_, ()>) -> Result<usize, TieredError> {
+        let Some(archive) = &self.archive else {
+            let mut index = lock(&self.index);
+            let due = index.due(usize::MAX);
+            for slot in &due {
+                // One of them may have gone to make room for another.
+                let entry = *index.entry(*slot);
+                if entry.stratum == Some(HOT as u8) {
+                    index.migrate(*slot, entry.place);
+                }
+            }
+            self.free(index);
+            return Ok(due.len());
+        };
+        let mut migrated = 0;
+        loop {
+            self.make_room(archive, moving)?;
+            let index = lock(&self.index);
+            let due = index.due(BLOCK as usize);
+            let entries: Vec<_> = due.iter().map(|slot| *index.entry(*slot)).collect();
+            let rows: Vec<u32> = entries
+                .iter()
+                .filter_map(|entry| match entry.place {
+                    Place::Row(row) => Some(row),
+                    Place::Archived(_) => None,
+                })
+                .collect();
+            let held = self.rows.hold(&rows);
+            drop(index);
+            if due.is_empty() {
+                return Ok(migrated);
+            }
+            let first = archive
+                .append(&due, (0..held.len()).map(|at| held.row(at)))
+                .map_err(TieredError::Cold)?;
+            drop(held);
+            let mut index = lock(&self.index);
+            for ((slot, entry), position) in due.iter().zip(&entries).zip(first..) {
+                let now = index.entry(*slot);
+                if now.stratum == Some(HOT as u8) && now.generation == entry.generation {
+                    index.migrate(*slot, Place::Archived(position));
+                    migrated += 1;
+                }
+            }
+            self.free(index);
+        }
+    }
+
+    /// Writes anew what would be overwritten next.
+    fn make_room(
+        &self,
+        archive: &Archive,
+        _moving: &MutexGuard<'_, ()>,
+    ) -> Result<(), TieredError> {
+        loop {
+            let index = lock(&self.index);
+            let is_there = |slot: u32, position: u64| {
+                index.place(slot) == Some(Place::Archived(position))
+            };
+            let in_the_way = archive.in_the_way(is_there);
+            drop(index);
+            let Some((_, oldest)) = in_the_way.first() else { return Ok(()) };
+            let positions: Vec<u64> = in_the_way.iter().map(|(_, position)| *position).collect();
+            let slots: Vec<u32> = in_the_way.iter().map(|(slot, _)| *slot).collect();
+            let reading = archive.reading();
+            let bytes = archive.read(&reading, &positions);
+            drop(reading);
+            let moved = bytes.and_then(|bytes| {
+                archive.append(&slots, bytes.chunks_exact(self.layout.row_bytes()))
+            });
+            let first = moved.map_err(|error| {
+                archive.take_back(*oldest);
+                TieredError::Cold(error)
+            })?;
+            let mut index = lock(&self.index);
+            for ((slot, position), new) in in_the_way.iter().zip(first..) {
+                // By their position: a slot may have another experience by now.
+                if index.place(*slot) == Some(Place::Archived(*position)) {
+                    index.set_place(*slot, Place::Archived(new));
+                }
+            }
+        }
+    }
+
+    /// Computes some scores anew, of those in memory, in turns.
+    fn refresh(&self, count: usize) -> usize {
+        let Some(rule) = self.settings.rule.filter(|_| count > 0) else { return 0 };
+        let mut index = lock(&self.index);
+        let chosen = index.next_to_refresh(count);
+        let rows: Vec<u32> = chosen.iter().map(|(_, row)| *row).collect();
+        let held = self.rows.hold(&rows);
+        drop(index);
+        let mean = lock(&self.mean);
+        let dims = mean.dims();
+        let scores: Vec<f64> = (0..held.len())
+            .map(|at| {
+                let row = held.row(at);
+                let distance = mean.distance(part(row, self.field(self.settings.plan)));
+                rule.score(distance, dims, self.reward(row))
+            })
+            .collect();
+        drop((mean, held));
+        let mut index = lock(&self.index);
+        set_computed(&mut index, chosen.iter().map(|(key, _)| key).zip(&scores));
+        scores.len()
+    }
+
+    /// As how many equally likely experiences a draw is, over all and within each stratum.
+    ///
+    /// # Errors
+    ///
+    /// When a setting means nothing.
+    pub fn effective_sizes(
+        &self,
+        temperature: f64,
+        hot_share: f64,
+    ) -> Result<(f64, [f64; 2]), BufferError> {
+        check(temperature, hot_share)?;
+        Ok(lock(&self.index).effective_sizes(temperature, hot_share))
+    }
+
+    /// Forgets all experiences. The mean of plans, updates and draws go on.
+    pub fn clear(&self) {
+        let _moving = lock(&self.moving);
+        let mut index = lock(&self.index);
+        index.clear();
+        self.free(index);
+    }
+
+    /// All that is known besides rows, and the rows of all slots that are used, in their order: `gather` gets
+    /// how many there are before and something to copy them with.
+    ///
+    /// # Errors
+    ///
+    /// When the file can't be read, or what `gather` says.
+    pub fn save<T>(
+        &self,
+        gather: impl FnOnce(usize, &dyn Fn(&mut [&mut [u8]]) -> Result<(), TieredError>) -> T,
+    ) -> (Saved, T) {
+        // Nothing moves meanwhile, and nothing is added: the mean belongs to what is there.
+        let _moving = lock(&self.moving);
+        let rng = lock(&self.rng).state();
+        let mean = lock(&self.mean);
+        let index = lock(&self.index);
+        let (entries, free, numbers, reals) = index.save();
+        let (mut rows, mut to, mut records) = (Vec::new(), Vec::new(), Vec::new());
+        let mut count = 0;
+        for (_, entry) in index.live() {
+            match entry.place {
+                Place::Row(row) => {
+                    rows.push(row);
+                    to.push(count);
+                }
+                Place::Archived(position) => records.push((count, position)),
+            }
+            count += 1;
+        }
+        let held = self.rows.hold(&rows);
+        let archive = self.archive.as_ref().filter(|_| !records.is_empty());
+        let archive = archive.map(|archive| (archive, archive.reading()));
+        let saved = Saved {
+            scores: entries.iter().map(|entry| entry.score).collect(),
+            births: entries.iter().map(|entry| entry.born).collect(),
+            moments: entries.iter().map(|entry| entry.moment).collect(),
+            generations: entries.iter().map(|entry| entry.generation).collect(),
+            kinds: entries
+                .iter()
+                .map(|entry| match entry.stratum {
+                    None => 0,
+                    Some(stratum) => stratum + 1 + 4 * u8::from(entry.given),
+                })
+                .collect(),
+            free,
+            numbers,
+            reals,
+            rng,
+            mean: mean.mean().to_vec(),
+            mean_count: mean.count(),
+        };
+        drop((index, mean));
+        let copy = |columns: &mut [&mut [u8]]| {
+            held.gather(&to, self.layout.fields(), columns);
+            match &archive {
+                None => Ok(()),
+                Some((archive, reading)) => archive
+                    .gather(reading, &records, self.layout.fields(), columns)
+                    .map_err(TieredError::Cold),
+            }
+        };
+        let done = gather(count as usize, &copy);
+        (saved, done)
+    }
+
+    /// Becomes what another buffer was: `fill` writes the rows in the order in which they were copied. Says
+    /// whether that could be; if not, nothing was changed.
+    ///
+    /// # Errors
+    ///
+    /// When there is no memory for the rows, or the file can't be written: then the buffer is empty.
+    pub fn restore(
+        &self,
+        saved: &Saved,
+        mut fill: impl FnMut(usize, &mut [u8]),
+    ) -> Result<bool, TieredError> {
+        let slots = saved.scores.len();
+        let lens = [saved.births.len(), saved.moments.len(), saved.generations.len(), saved.kinds.len()];
+        let stratum = |kind: u8| match kind & 3 {
+            1 => Some(HOT as u8),
+            2 => Some(COLD as u8),
+            _ => None,
+        };
+        let known = |kind: &u8| matches!(kind, 0 | 1 | 2 | 5 | 6);
+        if lens.iter().any(|len| *len != slots)
+            || !saved.kinds.iter().all(known)
+            || saved.mean.len() != lock(&self.mean).dims()
+        {
+            return Ok(false);
+        }
+        let entries: Vec<SavedEntry> = (0..slots)
+            .map(|at| SavedEntry {
+                score: saved.scores[at],
+                born: saved.births[at],
+                moment: saved.moments[at],
+                generation: saved.generations[at],
+                stratum: stratum(saved.kinds[at]),
+                given: saved.kinds[at] & 4 != 0,
+            })
+            .collect();
+        let moving = lock(&self.moving);
+        if !lock(&self.index).could_be(&entries, &saved.free, saved.numbers) {
+            return Ok(false);
+        }
+        let mut index = lock(&self.index);
+        index.clear();
+        self.free(index);
+        let mut places: Vec<Place> = Vec::new();
+        let live = || (0u32..).zip(&entries).filter(|(_, entry)| entry.stratum.is_some());
+        match &self.archive {
+            None => self.put(live().count(), &mut fill, &mut places)?,
+            Some(archive) => {
+                let mut block = Vec::new();
+                for (at, (slot, entry)) in live().enumerate() {
+                    if entry.stratum == Some(HOT as u8) {
+                        self.put(1, |_, row| fill(at, row), &mut places)?;
+                        continue;
+                    }
+                    // Nothing is in the way: nobody is in the index.
+                    self.make_room(archive, &moving)?;
+                    block.resize(self.layout.row_bytes(), 0);
+                    fill(at, &mut block);
+                    let rows = [block.as_slice()].into_iter();
+                    let position = archive.append(&[slot], rows).map_err(TieredError::Cold)?;
+                    places.push(Place::Archived(position));
+                }
+            }
+        }
+        *lock(&self.rng) = Rng::from_state(saved.rng);
+        lock(&self.mean).restore(&saved.mean, saved.mean_count);
+        let mut index = lock(&self.index);
+        index.restore(&entries, &saved.free, saved.numbers, saved.reals, &places);
+        Ok(true)
+    }
+
+    /// Puts rows into memory and says where.
+    fn put(
+        &self,
+        count: usize,
+        mut fill: impl FnMut(usize, &mut [u8]),
+        places: &mut Vec<Place>,
+    ) -> Result<(), BufferError> {
+        let mut done = 0;
+        while done < count {
+            let mut draft = self.reserve(count - done)?;
+            draft.fill(|at, row| fill(done + at, row));
+            done += draft.len();
+            places.extend(draft.publish().into_iter().map(Place::Row));
+        }
+        Ok(())
+    }
+
+    /// Ends the use of the file, if there is one, and removes it. What was in it can't be read any more.
+    ///
+    /// # Errors
+    ///
+    /// When it can't be removed.
+    pub fn close(&self) -> Result<(), TieredError> {
+        self.archive.as_ref().map_or(Ok(()), |archive| archive.close().map_err(TieredError::Cold))
+    }
+}
+
+impl Drawn<'_> {
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.keys.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.keys.is_empty()
+    }
+
+    /// Copies each field of these rows into its column.
+    ///
+    /// # Errors
+    ///
+    /// When the file can't be read.
+    ///
+    /// # Panics
+    ///
+    /// When a column is not as long as all its values.
+    pub fn gather(
+        &self,
+        fields: &[Field],
+        columns: &mut [&mut [u8]],
+    ) -> Result<(), TieredError> {
+        self.rows.gather(&self.to, fields, columns);
+        match &self.archive {
+            None => Ok(()),
+            Some((archive, reading)) => archive
+                .gather(reading, &self.records, fields, columns)
+                .map_err(TieredError::Cold),
+        }
+    }
+}
+
+/// Scores that were computed for experiences that are there, and have no given one.
+fn set_computed<'a>(index: &mut Index, scores: impl Iterator<Item = (&'a u64, &'a f64)>) {
+    for (key, score) in scores {
+        if let Some(slot) = index.slot_of(*key)
+            && !index.entry(slot).given
+        {
+            index.rescore(slot, *score, false);
+            index.counts.refreshed += 1;
+        }
+    }
+}
+
+fn check(temperature: f64, hot_share: f64) -> Result<(), BufferError> {
+    if !(temperature > 0.0 && temperature.is_finite()) {
+        let range = "a finite number > 0";
+        return Err(BufferError::Setting { name: "temperature", range, got: temperature });
+    }
+    if !(0.0..=1.0).contains(&hot_share) {
+        let range = "from 0 to 1";
+        return Err(BufferError::Setting { name: "hot_ratio", range, got: hot_share });
+    }
+    Ok(())
+}
+
+fn part(row: &[u8], field: Field) -> &[u8] {
+    &row[field.offset..field.offset + field.bytes]
+}
+
+fn float(bytes: &[u8]) -> f64 {
+    bytes.first_chunk().map_or(0.0, |bytes| f64::from(f32::from_ne_bytes(*bytes)))
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // Every section leaves what it guards whole before anything in it can panic.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,552 @@
+//! Experiences in two strata, drawn by how much they surprise.
+
+use std::cell::RefCell;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use echoic_buffers::surprise::{
+    Ask, Mode, PlanMean as Mean, Saved, ScoreRule, Sizes, SurpriseReplay as Rows,
+    SurpriseSettings,
+};
+use echoic_buffers::tiered::TieredError;
+use echoic_replay::Dtype;
+use numpy::{PyArray1, PyArrayMethods, ToPyArray};
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyList};
+
+use super::form::Form;
+use super::mmap::cold_error;
+use super::replay::{positive, seed_number};
+use super::written;
+use crate::arena::Arena;
+use crate::array::{self, Header};
+use crate::columns::{Plan, view};
+use crate::error::{argument_error, buffer_error, replay_error, spec_error};
+use crate::fork::Process;
+use crate::leaf::{Many, Source};
+use crate::memory::Memory;
+use crate::numbers::{float_numbers, index_numbers};
+use crate::sources::DETACH_BYTES;
+
+/// The fields that are looked at.
+const PLAN: &str = "latent_plan";
+const REWARD: &str = "reward";
+
+thread_local! {
+    /// Reused by every call of a thread, so that few allocate.
+    static SOURCES: RefCell<Vec<Source>> = const { RefCell::new(Vec::new()) };
+}
+
+/// The moving mean of latent plans.
+#[pyclass(frozen, module = "echoic._native")]
+pub struct PlanMean(Arc<Mutex<Mean>>);
+
+impl PlanMean {
+    fn lock(&self) -> MutexGuard<'_, Mean> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The bytes of plans, and how many there are.
+    fn plans(&self, plans: &Bound<'_, PyAny>) -> PyResult<(Vec<u8>, usize)> {
+        let py = plans.py();
+        let numpy = py.import("numpy")?;
+        let array = numpy.call_method1("ascontiguousarray", (plans, "float32"))?;
+        let width = 4 * self.lock().dims();
+        let header = Header::of_exact(&array);
+        let last = header.and_then(|header| header.shape().last().copied());
+        if last.map(|last| 4 * last) != Some(width) {
+            let (shape, dims) = (array.getattr("shape")?, width / 4);
+            let text = format!("a plan has {dims} numbers, got an array of shape {shape}");
+            return Err(argument_error(py, text));
+        }
+        let mut bytes = vec![0; header.and_then(|header| header.nbytes()).unwrap_or(0)];
+        if let Some(header) = header.filter(|_| !bytes.is_empty()) {
+            // SAFETY: a contiguous array of our own has so many bytes.
+            unsafe { array::copy(header.data(), 0, &mut bytes) };
+        }
+        if !are_finite(&bytes) {
+            return Err(argument_error(py, "a plan has finite numbers, got NaN or an infinity"));
+        }
+        let count = bytes.len() / width;
+        Ok((bytes, count))
+    }
+}
+
+#[pymethods]
+impl PlanMean {
+    #[new]
+    fn new(py: Python<'_>, dims: i64, decay: f64) -> PyResult<Self> {
+        let dims = positive(py, "latent_dim", dims)?;
+        let mean = Mean::new(dims, decay).map_err(|error| buffer_error(py, &error))?;
+        Ok(Self(Arc::new(Mutex::new(mean))))
+    }
+
+    fn update(&self, plans: &Bound<'_, PyAny>) -> PyResult<()> {
+        let (bytes, count) = self.plans(plans)?;
+        let mut mean = self.lock();
+        bytes.chunks_exact(bytes.len() / count.max(1)).for_each(|plan| mean.update(plan));
+        Ok(())
+    }
+
+    fn distances<'py>(&self, plans: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyArray1<f64>>> {
+        let (bytes, count) = self.plans(plans)?;
+        let mean = self.lock();
+        let plans_of = bytes.chunks_exact((bytes.len() / count.max(1)).max(1));
+        let distances = plans_of.map(|plan| mean.distance(plan)).collect();
+        Ok(PyArray1::from_vec(plans.py(), distances))
+    }
+
+    fn restore(&self, py: Python<'_>, mean: Vec<f64>, count: u64) -> PyResult<()> {
+        let dims = self.lock().dims();
+        if self.lock().restore(&mean, count) {
+            return Ok(());
+        }
+        let text = format!("expected a mean of {dims} numbers, got {}", mean.len());
+        Err(argument_error(py, text))
+    }
+
+    #[getter]
+    fn mean<'py>(&self, py: Python<'py>) -> Bound<'py, PyArray1<f64>> {
+        self.lock().mean().to_pyarray(py)
+    }
+
+    #[getter]
+    fn count(&self) -> u64 {
+        self.lock().count()
+    }
+
+    #[getter]
+    fn dims(&self) -> usize {
+        self.lock().dims()
+    }
+}
+
+/// Experiences in two strata.
+#[pyclass(frozen, module = "echoic._native")]
+pub struct SurpriseReplay {
+    form: Form,
+    rows: Rows,
+    arena: Arena,
+    plan: usize,
+    reward: usize,
+    /// A forked child would write over the file of its parent.
+    process: Process,
+}
+
+impl SurpriseReplay {
+    /// The bytes of a leaf of `count` rows.
+    ///
+    /// # Safety
+    ///
+    /// As [`Source::bytes`].
+    unsafe fn leaf_bytes<'a>(&self, sources: &'a [Source], leaf: usize, count: usize) -> &'a [u8] {
+        let found = sources.iter().find(|source| source.leaf == leaf);
+        // SAFETY: the caller's promise.
+        found.map_or(&[], |source| unsafe { source.bytes(count * self.form.leaf_bytes(leaf)) })
+    }
+
+    fn store(
+        &self,
+        py: Python<'_>,
+        sources: &[Source],
+        count: usize,
+        scores: Option<&[f64]>,
+    ) -> PyResult<Vec<u64>> {
+        for (leaf, name) in [(self.plan, PLAN), (self.reward, REWARD)] {
+            // SAFETY: the form has accepted the sources, as values of so many rows, and no Python code has
+            // run since they were checked again.
+            let bytes = unsafe { self.leaf_bytes(sources, leaf, count) };
+            if !are_finite(bytes) {
+                let text = format!("`{name}` has finite numbers, got NaN or an infinity");
+                return Err(spec_error(py, text));
+            }
+        }
+        let mut keys = Vec::with_capacity(count);
+        let row_bytes = self.form.layout.row_bytes();
+        let mut done = 0;
+        while done < count {
+            let reserved = self.rows.reserve(count - done);
+            let mut draft = reserved.map_err(|error| buffer_error(py, &error))?;
+            let part = done..done + draft.len();
+            done = part.end;
+            let own = scores.map(|scores| &scores[part.clone()]);
+            let large = part.len() * row_bytes >= DETACH_BYTES;
+            let keys = &mut keys;
+            let work = move || {
+                draft.fill(|at, row| {
+                    // SAFETY: as above; where the GIL is released, who resizes an array that is being read
+                    // breaks numpy's own rules.
+                    unsafe { self.form.copy_rows(sources, part.start + at, row) };
+                });
+                self.rows.add(draft, own, keys);
+            };
+            if large {
+                py.detach(work);
+                if done < count {
+                    self.form.recheck(py, sources)?;
+                }
+            } else {
+                work();
+            }
+        }
+        Ok(keys)
+    }
+}
+
+#[pymethods]
+impl SurpriseReplay {
+    #[new]
+    #[pyo3(signature = (
+        example, mean, *, hot, cold, total, age_threshold, max_age, mode, mode_number,
+        surprise_weight, reward_weight, mean_over_dims, computes_scores, moves_mean, refresh, seed,
+        path=None, overwrite=false
+    ))]
+    #[expect(clippy::too_many_arguments, reason = "they are keywords in Python")]
+    fn new(
+        py: Python<'_>,
+        example: &Bound<'_, PyAny>,
+        mean: &PlanMean,
+        hot: i64,
+        cold: i64,
+        total: i64,
+        age_threshold: u64,
+        max_age: u64,
+        mode: &str,
+        mode_number: f64,
+        surprise_weight: f64,
+        reward_weight: f64,
+        mean_over_dims: bool,
+        computes_scores: bool,
+        moves_mean: bool,
+        refresh: usize,
+        seed: u64,
+        path: Option<PathBuf>,
+        overwrite: bool,
+    ) -> PyResult<Self> {
+        let form = Form::of_example(example, None)?;
+        let floats = |name: &str, shape: &[usize]| match form.only_leaf(name) {
+            Some((leaf, rule)) if rule.dtype == Dtype::Float(4) && rule.shape == shape => Ok(leaf),
+            _ => Err(spec_error(py, format!("`{name}` must be float32 of shape {shape:?}"))),
+        };
+        let (plan, reward) = (floats(PLAN, &[mean.lock().dims()])?, floats(REWARD, &[])?);
+        let mode = match mode {
+            "standard" => Mode::Standard { clip: mode_number },
+            "plain" => Mode::Plain,
+            "power" => Mode::Power { alpha: mode_number },
+            other => return Err(argument_error(py, format!("no mode {other:?}"))),
+        };
+        let sizes = Sizes {
+            hot: positive(py, "hot_buffer_size", hot)?,
+            cold: usize::try_from(cold).unwrap_or(0),
+            total: positive(py, "max_experiences", total)?,
+        };
+        let settings = SurpriseSettings {
+            sizes,
+            age_threshold,
+            max_age,
+            mode,
+            rule: computes_scores.then_some(ScoreRule {
+                surprise_weight,
+                reward_weight,
+                mean_over_dims,
+            }),
+            plan,
+            reward,
+            refresh,
+            moves_mean,
+            seed,
+            archive: path.map(|path| (path, overwrite)),
+            text: written::write(py, &form, sizes.hot)?,
+        };
+        let layout = form.layout.clone();
+        let rows = Rows::new(layout, Arc::clone(&mean.0), settings);
+        let rows = rows.map_err(|error| tiered_error(py, &error))?;
+        let (arena, process) = (Arena::default(), Process::current());
+        Ok(Self { form, rows, arena, plan, reward, process })
+    }
+
+    #[pyo3(signature = (fields, *, many, scores=None))]
+    fn add<'py>(
+        &self,
+        py: Python<'py>,
+        fields: &Bound<'py, PyDict>,
+        many: bool,
+        scores: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyArray1<i64>>> {
+        let given: [Option<Bound<'py, PyAny>>; 6] = Default::default();
+        let values = self.form.values(py, given, Some(fields))?;
+        let scores = scores.map(float_numbers).transpose()?;
+        for (at, score) in scores.iter().flatten().enumerate() {
+            let checked = echoic_buffers::Priorities::check(*score, at);
+            checked.map_err(|error| buffer_error(py, &error))?;
+        }
+        // Taken out, not borrowed: converting a value runs Python, which may come here by itself.
+        let mut sources = SOURCES.take();
+        let result = self.form.gather(py, &values, many, &mut sources).and_then(|count| {
+            let count = count.unwrap_or(1);
+            if let Some(scores) = scores.as_ref().filter(|scores| scores.len() != count) {
+                let text = format!("expected a score for each of {count}, got {}", scores.len());
+                return Err(argument_error(py, text));
+            }
+            self.form.recheck(py, &sources)?;
+            self.store(py, &sources, count, scores.as_deref())
+        });
+        sources.clear();
+        SOURCES.set(sources);
+        Ok(PyArray1::from_vec(py, result?.into_iter().map(|key| key as i64).collect()))
+    }
+
+    #[pyo3(signature = (batch_size, *, temperature, hot_ratio, beta, seed=None))]
+    fn sample<'py>(
+        &self,
+        py: Python<'py>,
+        batch_size: i64,
+        temperature: f64,
+        hot_ratio: f64,
+        beta: f64,
+        seed: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyDict>> {
+        let count = positive(py, "batch_size", batch_size)?;
+        let seed = seed_number(seed)?;
+        let plan = Plan::new(self.form.column_bytes(count))?;
+        let ask = Ask { count, temperature, hot_share: hot_ratio, beta, seed };
+        let mut memory = self.arena.take(py, plan.total)?;
+        let mut done = None;
+        let written = Memory::write(&mut memory, py, 0, plan.total, |bytes| {
+            // With another temperature this looks at all experiences, and a file may be waited for.
+            done = Some(py.detach(|| -> Result<_, TieredError> {
+                let mut drawn = self.rows.draw(ask)?;
+                let mut columns = plan.split(bytes);
+                drawn.gather(self.form.layout.fields(), &mut columns)?;
+                let scores =
+                    self.rows.rescore(&drawn.keys, columns[self.plan], columns[self.reward]);
+                let scores = scores.unwrap_or_else(|| drawn.priorities.clone());
+                let parts = (
+                    std::mem::take(&mut drawn.keys),
+                    std::mem::take(&mut drawn.probabilities),
+                    std::mem::take(&mut drawn.weights),
+                    std::mem::take(&mut drawn.priorities),
+                    std::mem::take(&mut drawn.ages),
+                    std::mem::take(&mut drawn.moments),
+                );
+                Ok((parts, scores, drawn.hot))
+            }));
+        });
+        assert!(written, "memory from the arena is nobody else's");
+        let batch = match done {
+            None => Err(replay_error(py, "nothing was drawn")),
+            Some(Err(error)) => Err(tiered_error(py, &error)),
+            Some(Ok((parts, scores, hot))) => {
+                let (keys, probabilities, weights, priorities, ages, moments) = parts;
+                let batch = self.form.build(py, &memory, &plan, &[count])?;
+                let single = |numbers: Vec<f64>| -> Vec<f32> {
+                    numbers.into_iter().map(|number| number as f32).collect()
+                };
+                let whole = |numbers: Vec<u64>| -> Vec<i64> {
+                    numbers.into_iter().map(|number| number as i64).collect()
+                };
+                batch.set_item("timestamp", PyArray1::from_vec(py, whole(moments)))?;
+                batch.set_item("surprise_score", PyArray1::from_vec(py, scores))?;
+                batch.set_item("priority", PyArray1::from_vec(py, priorities))?;
+                batch.set_item("age", PyArray1::from_vec(py, whole(ages)))?;
+                batch.set_item("index", PyArray1::from_vec(py, whole(keys)))?;
+                batch.set_item("probability", PyArray1::from_vec(py, probabilities))?;
+                batch.set_item("weight", PyArray1::from_vec(py, single(weights)))?;
+                let is_hot: Vec<bool> = (0..count).map(|at| at < hot).collect();
+                batch.set_item("hot", PyArray1::from_vec(py, is_hot))?;
+                Ok(batch)
+            }
+        };
+        self.arena.give_back(memory);
+        batch
+    }
+
+    fn update_priorities(
+        &self,
+        py: Python<'_>,
+        indices: &Bound<'_, PyAny>,
+        priorities: &Bound<'_, PyAny>,
+    ) -> PyResult<usize> {
+        let (indices, priorities) = (index_numbers(indices)?, float_numbers(priorities)?);
+        let updated = self.rows.update_priorities(&indices, &priorities);
+        updated.map_err(|error| buffer_error(py, &error))
+    }
+
+    fn tick(&self, py: Python<'_>, updates: u64) -> PyResult<(usize, usize, usize)> {
+        self.process.check(py)?;
+        let ticked = py.detach(|| self.rows.tick(updates));
+        let ticked = ticked.map_err(|error| tiered_error(py, &error))?;
+        Ok((ticked.migrated, ticked.expired, ticked.refreshed))
+    }
+
+    fn effective_sizes(
+        &self,
+        py: Python<'_>,
+        temperature: f64,
+        hot_ratio: f64,
+    ) -> PyResult<(f64, f64, f64)> {
+        let sizes = py.detach(|| self.rows.effective_sizes(temperature, hot_ratio));
+        let (all, [hot, cold]) = sizes.map_err(|error| buffer_error(py, &error))?;
+        Ok((all, hot, cold))
+    }
+
+    fn statistics<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let numbers = PyDict::new(py);
+        let [hot, cold] = self.rows.lens();
+        let (counts, (mean, spread)) = (self.rows.counts(), self.rows.score_moments());
+        let (row, known, in_memory, archived) = self.rows.bytes();
+        numbers.set_item("hot_size", hot)?;
+        numbers.set_item("cold_size", cold)?;
+        numbers.set_item("total_size", hot + cold)?;
+        numbers.set_item("updates", self.rows.updates())?;
+        numbers.set_item("added", counts.added)?;
+        numbers.set_item("migrated", counts.migrated)?;
+        numbers.set_item("expired", counts.expired)?;
+        numbers.set_item("evicted", counts.evicted)?;
+        numbers.set_item("refreshed", counts.refreshed)?;
+        numbers.set_item("rescaled", counts.rescaled)?;
+        numbers.set_item("mean_score", mean)?;
+        numbers.set_item("std_score", spread)?;
+        numbers.set_item("row_bytes", row)?;
+        numbers.set_item("bytes_per_item", row as f64 + known)?;
+        numbers.set_item("memory_bytes", in_memory)?;
+        numbers.set_item("file_bytes", archived)?;
+        Ok(numbers)
+    }
+
+    /// Path, dtype and shape of each leaf.
+    fn leaves(&self) -> Vec<(String, String, Vec<usize>)> {
+        let leaf = |at| &self.form.rule(at).leaf;
+        let all = (0..self.form.leaf_count()).map(leaf);
+        all.map(|leaf| (leaf.path.clone(), leaf.dtype.to_string(), leaf.shape.clone())).collect()
+    }
+
+    fn state<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let (saved, rows) = self.rows.save(|count, copy| -> PyResult<_> {
+            let plan = Plan::new(self.form.column_bytes(count))?;
+            let mut memory = Memory::new(py, plan.total)?;
+            let mut copied = Ok(());
+            let written = Memory::write(&mut memory, py, 0, plan.total, |bytes| {
+                copied = copy(&mut plan.split(bytes));
+            });
+            assert!(written, "the memory is new");
+            copied.map_err(|error| tiered_error(py, &error))?;
+            let rows = PyList::empty(py);
+            for leaf in 0..self.form.leaf_count() {
+                let rule = self.form.rule(leaf);
+                let shape: Vec<usize> = [&[count], &rule.leaf.shape[..]].concat();
+                rows.append(view(py, &memory, &plan, leaf, rule.descr.bind(py), &shape)?)?;
+            }
+            Ok(rows)
+        });
+        let state = PyDict::new(py);
+        state.set_item("rows", rows?)?;
+        state.set_item("scores", PyArray1::from_vec(py, saved.scores))?;
+        state.set_item("births", PyArray1::from_vec(py, saved.births))?;
+        state.set_item("moments", PyArray1::from_vec(py, saved.moments))?;
+        state.set_item("generations", PyArray1::from_vec(py, saved.generations))?;
+        state.set_item("kinds", PyArray1::from_vec(py, saved.kinds))?;
+        state.set_item("free", PyArray1::from_vec(py, saved.free))?;
+        state.set_item("numbers", PyArray1::from_slice(py, &saved.numbers))?;
+        state.set_item("reals", PyArray1::from_slice(py, &saved.reals))?;
+        state.set_item("rng", PyArray1::from_slice(py, &saved.rng))?;
+        state.set_item("mean", PyArray1::from_vec(py, saved.mean))?;
+        state.set_item("mean_count", saved.mean_count)?;
+        Ok(state)
+    }
+
+    fn load(&self, py: Python<'_>, state: &Bound<'_, PyDict>) -> PyResult<()> {
+        self.process.check(py)?;
+        let wrong = |text: String| replay_error(py, text);
+        let get = |name: &str| {
+            let missing = || replay_error(py, format!("the state has no `{name}`"));
+            state.get_item(name)?.ok_or_else(missing)
+        };
+        fn all<T: numpy::Element + Clone>(value: &Bound<'_, PyAny>) -> PyResult<Vec<T>> {
+            Ok(value.cast::<PyArray1<T>>()?.to_vec()?)
+        }
+        fn some<T, const N: usize>(all: Vec<T>, py: Python<'_>) -> PyResult<[T; N]> {
+            let got = all.len();
+            let text = || replay_error(py, format!("expected {N} numbers in the state, got {got}"));
+            all.try_into().map_err(|_| text())
+        }
+        let rows: Vec<Bound<'_, PyAny>> = get("rows")?.extract()?;
+        if rows.len() != self.form.leaf_count() {
+            let (got, expected) = (rows.len(), self.form.leaf_count());
+            return Err(wrong(format!("expected {expected} arrays of rows, got {got}")));
+        }
+        let (mut shapes, mut sources) = (Many::default(), Vec::<Source>::new());
+        for (leaf, array) in rows.iter().enumerate() {
+            sources.push(self.form.rule(leaf).source(leaf, array, &mut shapes)?);
+        }
+        let saved = Saved {
+            scores: all(&get("scores")?)?,
+            births: all(&get("births")?)?,
+            moments: all(&get("moments")?)?,
+            generations: all(&get("generations")?)?,
+            kinds: all(&get("kinds")?)?,
+            free: all(&get("free")?)?,
+            numbers: some(all(&get("numbers")?)?, py)?,
+            reals: some(all(&get("reals")?)?, py)?,
+            rng: some(all(&get("rng")?)?, py)?,
+            mean: all(&get("mean")?)?,
+            mean_count: get("mean_count")?.extract()?,
+        };
+        let live = saved.kinds.iter().filter(|kind| **kind != 0).count();
+        let count = shapes.rows.unwrap_or(0);
+        if live != count {
+            return Err(wrong(format!("expected {live} rows, got {count}")));
+        }
+        self.form.recheck(py, &sources)?;
+        // SAFETY: the rules have accepted the sources, as values of `count` rows, and no Python code has run
+        // since they were checked again: `restore` asks for rows below `live`.
+        let fill = |at: usize, row: &mut [u8]| unsafe { self.form.copy_rows(&sources, at, row) };
+        match self.rows.restore(&saved, fill) {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(wrong(
+                "the state does not fit this buffer: it has more experiences than there is room for, \
+                 plans of another size, or is damaged"
+                    .into(),
+            )),
+            Err(error) => Err(tiered_error(py, &error)),
+        }
+    }
+
+    fn clear(&self) {
+        self.rows.clear();
+    }
+
+    fn close(&self, py: Python<'_>) -> PyResult<()> {
+        if !self.process.is_current() {
+            return Ok(());
+        }
+        py.detach(|| self.rows.close()).map_err(|error| tiered_error(py, &error))
+    }
+
+    fn __len__(&self) -> usize {
+        self.rows.lens().iter().sum()
+    }
+}
+
+impl Drop for SurpriseReplay {
+    fn drop(&mut self) {
+        if self.process.is_current() {
+            // Nobody is left who could be told.
+            let _ = self.rows.close();
+        }
+    }
+}
+
+/// Whether all of these 32-bit floats are numbers.
+fn are_finite(bytes: &[u8]) -> bool {
+    let (numbers, _) = bytes.as_chunks::<4>();
+    // Without an end before the last one, so that it becomes vector instructions.
+    numbers.iter().fold(true, |good, number| good & f32::from_ne_bytes(*number).is_finite())
+}
+
+fn tiered_error(py: Python<'_>, error: &TieredError) -> PyErr {
+    match error {
+        TieredError::Buffer(error) => buffer_error(py, error),
+        TieredError::Cold(error) => cold_error(py, error),
+    }
+}

@@ -1,0 +1,1 @@
+"""Studies that take minutes or hours: what the documentation says of learning is measured here."""

@@ -1,0 +1,291 @@
+"""Keys and values that outlive the rollout that computed them.
+
+A manager joins a pool of pages with a radix tree of what is in them. Rollouts take pages, publish
+what they computed to the tree, and begin where the longest cached prefix of their tokens ends. When
+pages run out, ends of prefixes that nobody uses are evicted, the longest unused first. New weights
+flush all: what other weights computed is never read again.
+
+The last token of a sequence is never reused, since its logits are what the next one is drawn from.
+So an exact repeat of n tokens reuses n - 1.
+
+Counts are of tokens and are taken where they happen: ``reused_tokens`` of prefixes that a rollout
+began behind, ``computed_tokens`` of pages that were filled.
+
+A manager is not locked. One that belongs to an engine is its worker's alone; others may call
+:meth:`KVCacheManager.get_cache_stats`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from echoic.agents.async_execution.config import ExecutionConfig
+from echoic.agents.async_execution.pool import PagePool
+from echoic.agents.async_execution.radix import Node, RadixTree
+from echoic.agents.devices import resolve
+from echoic.errors import ArgumentError
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Sequence
+
+    from numpy.typing import NDArray
+
+__all__ = ["KVCacheManager", "as_tokens"]
+
+
+def as_tokens(sequence: Any) -> tuple[Hashable, ...]:
+    """Read a sequence as tokens: ids as integers, or each row of states as its bytes.
+
+    >>> as_tokens([5, 6])
+    (5, 6)
+
+    Raises:
+        ArgumentError: It is neither one row of whole numbers nor rows of numbers.
+    """
+    if isinstance(sequence, torch.Tensor):
+        sequence = sequence.detach().cpu().numpy()
+    array = np.asarray(sequence)
+    if array.size == 0:
+        return ()
+    if array.ndim == 1 and array.dtype.kind in "iu":
+        return tuple(array.tolist())
+    if array.ndim == 2 and array.dtype.kind in "iuf":  # noqa: PLR2004 - rows and columns
+        # -0.0 is 0.0 to every model, and other bytes.
+        rows = np.ascontiguousarray(array + 0.0 if array.dtype.kind == "f" else array)
+        return tuple(row.tobytes() for row in rows)
+    raise ArgumentError(
+        "a sequence is one row of token ids (integers) or a matrix of states, a row each; got "
+        f"shape {array.shape} of {array.dtype}"
+    )
+
+
+class KVCacheManager:
+    """A prefix cache of a fixed number of tokens.
+
+    By itself it keeps what :meth:`store_kv_cache` gives it, a row for each token. An engine makes
+    its own, whose pages hold the keys and values of its model.
+
+    >>> cache = KVCacheManager(ExecutionConfig(max_cache_size=8), device="cpu")
+    >>> cache.store_kv_cache([1, 2, 3], torch.arange(6.0).view(3, 2))
+    3
+    >>> kv, reused = cache.get_kv_cache([1, 2, 9])
+    >>> kv.tolist(), reused
+    ([[0.0, 1.0], [2.0, 3.0]], 2)
+
+    Args:
+        config: ``max_cache_size``, ``cache_cleanup_interval`` and ``enable_prefix_cache`` are read.
+        device: Where keys and values are.
+        planes: Shape and dtype of each plane's rows; by default one plane, shaped as the first
+            thing that is stored.
+    """
+
+    def __init__(
+        self,
+        config: ExecutionConfig | None = None,
+        device: Any = "cuda",
+        *,
+        planes: Sequence[tuple[tuple[int, ...], Any]] | None = None,
+    ) -> None:
+        self.config = config or ExecutionConfig()
+        self.device = resolve(device)
+        self.tree = RadixTree()
+        self.version = 0
+        self.lookups = self.hits = 0
+        self.reused_tokens = self.computed_tokens = self.evicted_tokens = 0
+        self._pool: PagePool | None = None
+        self._cleaned: float | None = None
+        self._cleaned_at_use = 0
+        if planes is not None:
+            self._pool = PagePool(int(self.config.max_cache_size), planes, self.device)
+
+    @property
+    def pool(self) -> PagePool:
+        """The pages."""
+        if self._pool is None:
+            raise ArgumentError("nothing has been stored yet, so that the shape of a page is open")
+        return self._pool
+
+    # What programs outside an engine call.
+
+    def get_cache_key(self, sequence: Any) -> str:
+        """Name a sequence: equal ones have equal names, others do not, whatever the machine."""
+        digest = hashlib.blake2b(digest_size=16)
+        for token in as_tokens(sequence):
+            part = token if isinstance(token, bytes) else str(token).encode()
+            digest.update(len(part).to_bytes(8, "little") + part)
+        return digest.hexdigest()
+
+    def find_longest_prefix(self, sequence: Any) -> tuple[str, int] | None:
+        """Find the name and the length of the longest cached prefix that could be reused."""
+        tokens = as_tokens(sequence)
+        length = min(self.tree.length(tokens), len(tokens) - 1)
+        if length <= 0:
+            return None
+        return self.get_cache_key(sequence[:length]), length
+
+    def get_kv_cache(self, sequence: Any) -> tuple[Any, int]:
+        """Copy what is cached of ``sequence`` without its last token.
+
+        Returns:
+            The rows, or None, and of how many tokens.
+        """
+        tokens = as_tokens(sequence)
+        self.lookups += 1
+        if self._pool is None or len(tokens) <= 1:
+            self.computed_tokens += len(tokens)
+            return None, 0
+        _, pages = self.tree.match(tokens[:-1])
+        self.computed_tokens += len(tokens) - len(pages)
+        self.reused_tokens += len(pages)
+        if len(pages) == 0:
+            return None, 0
+        self.hits += 1
+        planes = self._pool.read(pages)
+        return planes[0] if len(planes) == 1 else torch.stack(planes), len(pages)
+
+    def store_kv_cache(self, sequence: Any, kv_states: Any) -> int:
+        """Keep ``kv_states``, a row for each token of ``sequence``.
+
+        Returns:
+            How many tokens of the sequence are cached now: fewer than it has where the cache is
+            smaller, and none where ``enable_prefix_cache`` is off.
+
+        Raises:
+            ArgumentError: There is not a row for each token, or rows have another shape than before.
+        """
+        tokens = as_tokens(sequence)
+        rows = torch.as_tensor(kv_states).detach().to(self.device)
+        if rows.ndim < 2 or len(rows) != len(tokens):  # noqa: PLR2004 - tokens and features
+            raise ArgumentError(
+                f"{len(tokens)} tokens need a row each, [{len(tokens)}, ...]; got "
+                f"shape {tuple(rows.shape)}"
+            )
+        if self._pool is None:
+            shape = (tuple(rows.shape[1:]), rows.dtype)
+            self._pool = PagePool(int(self.config.max_cache_size), [shape], self.device)
+        planes = self._pool.planes
+        if len(planes) != 1 or planes[0].shape[1:] != rows.shape[1:]:
+            expected = [tuple(plane.shape[1:]) for plane in planes]
+            raise ArgumentError(f"a row of this cache is {expected}, not {tuple(rows.shape[1:])}")
+        if not self.config.enable_prefix_cache:
+            return 0
+        self.clean(time.monotonic())
+        node, known = self.tree.match(tokens)
+        self.tree.pin(node)
+        try:
+            count = min(len(tokens) - len(known), self.available)
+            pages = self.take(count, computed=False)
+        finally:
+            self.tree.unpin(node)
+        end = len(known) + count
+        planes[0][torch.from_numpy(pages).to(self.device)] = rows[len(known) : end].to(
+            planes[0].dtype
+        )
+        self.tree.insert(tokens[:end], np.concatenate([known, pages]))
+        return end
+
+    def get_cache_stats(self) -> dict[str, Any]:
+        """Counts since the start, and what there is now, in tokens.
+
+        ``hit_rate`` and ``reuse_rate`` are one number: of the tokens that were needed, the share
+        that did not have to be computed.
+        """
+        needed = self.reused_tokens + self.computed_tokens
+        rate = self.reused_tokens / needed if needed else 0.0
+        return {
+            "cache_size": self.tree.size,
+            "max_cache_size": int(self.config.max_cache_size),
+            "nodes": self.tree.nodes,
+            "pinned": self.tree.pinned,
+            "evictable": self.tree.evictable,
+            "free": self._pool.free if self._pool else int(self.config.max_cache_size),
+            "bytes": self._pool.nbytes if self._pool else 0,
+            "version": self.version,
+            "lookups": self.lookups,
+            "hits": self.hits,
+            "reused_tokens": self.reused_tokens,
+            "computed_tokens": self.computed_tokens,
+            "evicted_tokens": self.evicted_tokens,
+            "hit_rate": rate,
+            "reuse_rate": rate,
+        }
+
+    # What an engine's worker calls.
+
+    @property
+    def available(self) -> int:
+        """Pages that are free, or would be after eviction."""
+        return self.pool.free + self.tree.evictable
+
+    def begin(self, tokens: tuple[Hashable, ...]) -> tuple[Node, NDArray[np.int64]]:
+        """Find and pin the prefix that a rollout of ``tokens`` can begin behind."""
+        if self.config.enable_prefix_cache:
+            node, pages = self.tree.match(tokens[:-1])
+        else:
+            node, pages = self.tree.root, np.empty(0, np.int64)
+        self.tree.pin(node)
+        return node, pages
+
+    def count(self, reused: int) -> None:
+        """Count a rollout that began behind ``reused`` tokens."""
+        self.lookups += 1
+        self.hits += reused > 0
+        self.reused_tokens += reused
+
+    def take(self, count: int, *, computed: bool = True) -> NDArray[np.int64]:
+        """Take pages, evicting what is needed."""
+        lacking = count - self.pool.free
+        if lacking > 0:
+            evicted = self.tree.evict(lacking)
+            self.evicted_tokens += len(evicted)
+            self.pool.give_back(evicted)
+        pages = self.pool.take(count, self.version)
+        if computed:
+            self.computed_tokens += count
+        return pages
+
+    def publish(
+        self, tokens: tuple[Hashable, ...], pages: NDArray[np.int64], node: Node, shared: int
+    ) -> tuple[Node, NDArray[np.int64]]:
+        """Let others reuse ``tokens``, which lie in ``pages``.
+
+        Pages from ``shared`` on are the caller's; before, they are ``node``'s, which it has pinned.
+        Both become the tree's. Where another rollout was faster, its pages are used from now on,
+        and the caller's are freed.
+
+        Returns:
+            The node that is pinned instead of ``node``, and the pages to use.
+        """
+        had, last, known = self.tree.insert(tokens, pages)
+        self.pool.give_back(pages[shared:had])
+        self.tree.pin(last)
+        self.tree.unpin(node)
+        return last, known
+
+    def flush(self, version: int) -> None:
+        """Forget everything, because weights of ``version`` come. Nothing may be pinned."""
+        if self.tree.pinned:
+            raise ArgumentError(f"{self.tree.pinned} tokens are in use")
+        pages = self.tree.clear()
+        if self._pool is not None:
+            self._pool.give_back(pages)
+        self.version = version
+
+    def clean(self, now: float) -> int:
+        """Free what nobody used since the cleaning before, if it is time; returns how much."""
+        if self._cleaned is None:
+            self._cleaned, self._cleaned_at_use = now, self.tree.clock
+            return 0
+        if now - self._cleaned < self.config.cache_cleanup_interval:
+            return 0
+        freed = self.tree.evict(self.tree.evictable, self._cleaned_at_use + 1)
+        if self._pool is not None:
+            self._pool.give_back(freed)
+        self.evicted_tokens += len(freed)
+        self._cleaned, self._cleaned_at_use = now, self.tree.clock
+        return len(freed)

@@ -1,0 +1,89 @@
+"""What an engine may use, and how it chooses who is next.
+
+Every field is read. Names and defaults of the first block are those that programs of this kind
+have; the second block is ours.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, fields
+
+from echoic.errors import ArgumentError
+
+__all__ = ["ExecutionConfig"]
+
+_COUNTS = ("max_cache_size", "max_concurrent_rollouts", "priority_queue_size", "token_budget")
+_POSITIVE = ("cache_cleanup_interval", "timeout", "schedule_epsilon", "bandwidth_scale")
+_WEIGHTS = ("latency_weight", "reward_weight", "bandwidth_weight", "queue_weight")
+_FLAGS = ("enable_bandwidth_scheduling", "enable_prefix_cache")
+
+
+@dataclass(frozen=True)
+class ExecutionConfig:
+    """Bounds and weights of an engine.
+
+    >>> ExecutionConfig(timeout=5.0).max_concurrent_rollouts
+    128
+
+    Attributes:
+        max_cache_size: Pages of the pool, each with the keys and values of one token. Running
+            rollouts and the prefix cache share them.
+        cache_cleanup_interval: Seconds between two cleanings. One frees the ends of cached prefixes
+            that nobody has used since the cleaning before; ``math.inf`` leaves all to eviction.
+        max_concurrent_rollouts: Most rollouts that run at a time.
+        priority_queue_size: Most rollouts that wait to be admitted; ``submit_rollout`` waits while
+            there are so many.
+        kv_reuse_threshold: A rollout is held back while another one is computing a prefix that
+            would spare it more than the cache does now, if that prefix is at least this share of
+            its tokens. So sixteen rollouts of one prompt compute it once. 1 and more turns it off.
+        latency_weight: How much of a score each second of waiting adds to it.
+        reward_weight: What the priority given to ``submit_rollout`` is multiplied by.
+        timeout: Seconds from submission until a rollout is given up, where it has no other. Who
+            has waited half of them is admitted before all who have not.
+        schedule_epsilon: Keeps the priority of a rollout that costs nothing finite.
+        bandwidth_scale: Cost of one pair of tokens in attention.
+        enable_bandwidth_scheduling: Whether a priority is divided by the cost of the tokens that
+            the cache lacks. If not, only by the time waited.
+        bandwidth_weight: Weight of that cost.
+        queue_weight: Weight of the seconds waited.
+        token_budget: Most tokens of one forward pass. Each running rollout takes one; what is left
+            goes to prompts, in pieces.
+        enable_prefix_cache: Whether keys and values outlive their rollout. Without it every prompt
+            is computed from its first token.
+        max_results: A result is kept until it is taken, or so many later ones have ended.
+    """
+
+    max_cache_size: int = 10_000
+    cache_cleanup_interval: float = 60.0
+    max_concurrent_rollouts: int = 128
+    priority_queue_size: int = 1_000
+    kv_reuse_threshold: float = 0.5
+    latency_weight: float = 0.1
+    reward_weight: float = 1.0
+    timeout: float = 30.0
+    schedule_epsilon: float = 1e-6
+    bandwidth_scale: float = 1.0
+    enable_bandwidth_scheduling: bool = True
+    bandwidth_weight: float = 1.0
+    queue_weight: float = 1.0
+
+    token_budget: int = 512
+    enable_prefix_cache: bool = True
+    max_results: int = 10_000
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if field.name in _FLAGS:
+                if not isinstance(value, bool):
+                    raise ArgumentError(f"{field.name} is True or False, not {value!r}")
+                continue
+            if isinstance(value, bool) or not isinstance(value, (int, float)) or math.isnan(value):
+                raise ArgumentError(f"{field.name} is a number, not {value!r}")
+            if field.name in {*_COUNTS, "max_results"} and (value != int(value) or value < 1):
+                raise ArgumentError(f"{field.name} is a whole number from 1, not {value!r}")
+            if field.name in _POSITIVE and value <= 0:
+                raise ArgumentError(f"{field.name} is above 0, not {value!r}")
+            if field.name in {*_WEIGHTS, "kv_reuse_threshold"} and not 0 <= value < math.inf:
+                raise ArgumentError(f"{field.name} is finite and not below 0, not {value!r}")

@@ -1,0 +1,210 @@
+"""What an engine needs of a language model: one forward pass over tokens of many sequences.
+
+The tokens of a tick are laid end to end: [T] ids, [T] positions. Layers that look at one token at a
+time do them all at once. Attention is the batch's: a model gives it queries, keys and values of all
+tokens, and :meth:`PagedBatch.attend` writes keys and values to their pages, reads those of each
+sequence, and returns what was seen. So a model knows nothing of pages or scheduling.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch.nn import functional
+
+from echoic.errors import ArgumentError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+__all__ = ["CausalModel", "KVShape", "PagedBatch", "Span", "check_weights"]
+
+
+@dataclass(frozen=True)
+class KVShape:
+    """What a model keeps of each token: ``2 * layers`` planes with rows [kv_heads, head_dim]."""
+
+    layers: int
+    kv_heads: int
+    head_dim: int
+    dtype: Any = torch.float32
+
+    @property
+    def bytes_per_token(self) -> int:
+        """Bytes of keys and values of a token in all layers."""
+        size = int(torch.empty((), dtype=self.dtype).element_size())
+        return 2 * self.layers * self.kv_heads * self.head_dim * size
+
+    def planes(self) -> list[tuple[tuple[int, ...], Any]]:
+        """Keys of layer 0, values of layer 0, keys of layer 1, ..."""
+        return [((self.kv_heads, self.head_dim), self.dtype)] * (2 * self.layers)
+
+
+@dataclass(frozen=True)
+class Span:
+    """Tokens of one sequence in a tick.
+
+    Attributes:
+        tokens: Their ids.
+        start: Position of the first.
+        pages: Pages of the sequence from its first token to the last of this span.
+    """
+
+    tokens: Sequence[int]
+    start: int
+    pages: NDArray[np.int64]
+
+
+class PagedBatch:
+    """Tokens of a tick, and where their keys and values are.
+
+    Attributes:
+        tokens: Ids, [T].
+        positions: Of each in its sequence, [T].
+        ends: For each span the index of its last token, [spans].
+    """
+
+    def __init__(self, spans: Sequence[Span], planes: Sequence[Any], device: Any) -> None:
+        self._planes = planes
+        lengths = [len(span.tokens) for span in spans]
+        bounds = np.cumsum([0, *lengths])
+        tokens = np.fromiter((t for span in spans for t in span.tokens), np.int64, bounds[-1])
+        positions = np.concatenate(
+            [np.arange(s.start, s.start + n) for s, n in zip(spans, lengths, strict=True)]
+        )
+        written = np.concatenate([s.pages[s.start :] for s in spans])
+        self.tokens = torch.from_numpy(tokens).to(device)
+        self.positions = torch.from_numpy(positions).to(device)
+        self.ends = torch.from_numpy(bounds[1:] - 1).to(device)
+        self._written = torch.from_numpy(written).to(device)
+
+        # Spans of one token differ only in how far they look back, so that padding them to one
+        # shape makes their attention one call. Longer ones have a call each.
+        ones = [i for i, n in enumerate(lengths) if n == 1]
+        self._ones: Any = None
+        if ones:
+            longest = max(len(spans[i].pages) for i in ones)
+            pages = np.zeros((len(ones), longest), np.int64)
+            seen = np.zeros((len(ones), longest), np.bool_)
+            for row, i in enumerate(ones):
+                count = len(spans[i].pages)
+                pages[row, :count] = spans[i].pages
+                seen[row, :count] = True
+            rows = torch.from_numpy(bounds[ones]).to(device)
+            # [sequences, kv heads, queries, keys]; all that a token sees is in its pages.
+            mask = torch.from_numpy(seen).to(device)[:, None, None, :]
+            self._ones = (rows, torch.from_numpy(pages).to(device), mask)
+        self._pieces: list[tuple[int, int, Any, Any]] = []
+        for i, span in enumerate(spans):
+            if lengths[i] > 1:
+                where = torch.arange(span.start, span.start + lengths[i], device=device)
+                mask = torch.arange(len(span.pages), device=device)[None, :] <= where[:, None]
+                pages = torch.from_numpy(np.ascontiguousarray(span.pages)).to(device)
+                self._pieces.append((int(bounds[i]), int(bounds[i + 1]), pages, mask))
+
+    def attend(self, layer: int, query: Any, key: Any, value: Any, scale: float) -> Any:
+        """Attention of every token to those before it in its own sequence, and itself.
+
+        Args:
+            layer: Which layer; each is called once in a forward pass.
+            query: [T, heads, head_dim].
+            key: [T, kv_heads, head_dim], already rotated if the model does that.
+            value: [T, kv_heads, head_dim].
+            scale: What products of queries and keys are multiplied by.
+
+        Returns:
+            [T, heads, head_dim].
+        """
+        keys, values = self._planes[2 * layer], self._planes[2 * layer + 1]
+        keys.index_copy_(0, self._written, key.to(keys.dtype))
+        values.index_copy_(0, self._written, value.to(values.dtype))
+        total, heads, dim = query.shape
+        kv_heads = key.shape[1]
+        # Heads that share keys are queries of one head, which needs no copy of the keys.
+        group = heads // kv_heads
+        seen = torch.empty_like(query)
+        if self._ones is not None:
+            rows, pages, mask = self._ones
+            asked = query[rows].view(len(rows), kv_heads, group, dim)
+            result = functional.scaled_dot_product_attention(
+                asked,
+                keys[pages].transpose(1, 2).to(query.dtype),
+                values[pages].transpose(1, 2).to(query.dtype),
+                attn_mask=mask,
+                scale=scale,
+            )
+            seen[rows] = result.reshape(len(rows), heads, dim)
+        for start, end, pages, mask in self._pieces:
+            count = end - start
+            asked = query[start:end].view(count, kv_heads, group, dim).permute(1, 2, 0, 3)
+            result = functional.scaled_dot_product_attention(
+                asked.reshape(1, kv_heads, group * count, dim),
+                keys[pages].transpose(0, 1)[None].to(query.dtype),
+                values[pages].transpose(0, 1)[None].to(query.dtype),
+                attn_mask=mask.repeat(group, 1),
+                scale=scale,
+            )
+            seen[start:end] = (
+                result.view(kv_heads, group, count, dim).permute(2, 0, 1, 3).reshape(-1, heads, dim)
+            )
+        return seen
+
+
+class CausalModel(ABC):
+    """A language model that an engine can run.
+
+    Attributes:
+        shape: What it keeps of each token.
+        vocab_size: Ids go from 0 to below this.
+        max_length: Most tokens of a sequence.
+        device: Where its weights are.
+    """
+
+    shape: KVShape
+    vocab_size: int
+    max_length: int
+    device: Any
+
+    @abstractmethod
+    def forward_paged(self, batch: PagedBatch) -> Any:
+        """Logits after the last token of each span, [spans, vocab_size]."""
+
+    @abstractmethod
+    def load_weights(self, weights: Mapping[str, Any] | Callable[[Any], None]) -> None:
+        """Take new weights: a state dict, or a function that changes the module it is given."""
+
+
+def check_weights(module: Any, weights: Mapping[str, Any] | Callable[[Any], None]) -> None:
+    """Bring ``weights`` into ``module``.
+
+    A state dict is checked before anything changes: it has all names of the module and no others,
+    and shapes that fit. A function is called with the module; what it has changed when it raises
+    stays changed.
+
+    Raises:
+        ArgumentError: A name is missing or unknown, or a shape does not fit.
+    """
+    with torch.no_grad():
+        if callable(weights):
+            weights(module)
+            return
+        own = module.state_dict()
+        if own.keys() != weights.keys():
+            missing, unknown = (
+                sorted(own.keys() - weights.keys()),
+                sorted(weights.keys() - own.keys()),
+            )
+            raise ArgumentError(f"new weights lack {missing[:5]} and have unknown {unknown[:5]}")
+        for name, value in own.items():
+            if value.shape != weights[name].shape:
+                raise ArgumentError(
+                    f"weight {name!r} has shape {tuple(value.shape)}, and the new one "
+                    f"{tuple(weights[name].shape)}"
+                )
+        module.load_state_dict(weights)

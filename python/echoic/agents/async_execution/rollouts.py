@@ -1,0 +1,171 @@
+"""A rollout on its way: what was asked, what came of it, and what a worker knows in between."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from echoic.agents.async_execution.sampling import SamplingParams
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable, Mapping
+
+    from numpy.typing import NDArray
+
+    from echoic.agents.async_execution.radix import Node
+
+__all__ = ["Progress", "Rollout", "RolloutRequest", "RolloutResult", "RolloutToken"]
+
+
+@dataclass
+class RolloutRequest:
+    """What was asked for.
+
+    Attributes:
+        request_id: Names the rollout.
+        state_sequence: Token ids, or states, a row each.
+        priority: Its worth; see ``LatencyScheduler``.
+        timestamp: When it was submitted, in seconds of ``time.monotonic``.
+        callback: Called with the result, on the thread of the event loop.
+        metadata: The caller's; it comes back with the result. An engine reads ``reward`` (for its
+            tracker of bandwidth) and, for policies over vectors, ``plan``.
+        sampling: How tokens are drawn.
+        timeout: Seconds from submission until it is given up.
+        return_kv: Whether the result has a copy of its keys and values.
+    """
+
+    request_id: str
+    state_sequence: Any
+    priority: float = 1.0
+    timestamp: float = 0.0
+    callback: Callable[[RolloutResult], None] | None = None
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    sampling: SamplingParams = field(default_factory=SamplingParams)
+    timeout: float = 30.0
+    return_kv: bool = False
+
+
+class RolloutToken(NamedTuple):
+    """A token, the logarithm of its probability, and the version of the weights that drew it."""
+
+    token: int
+    logprob: float
+    version: int
+
+
+@dataclass
+class RolloutResult:
+    """What came of a rollout.
+
+    Attributes:
+        request_id: Names the rollout.
+        success: Whether it came to its own end. What was drawn before a failure is here all the
+            same.
+        kv_cache: With ``return_kv`` a copy of keys and values, [2 * layers, tokens, kv_heads,
+            head_dim], of all tokens but the last drawn one.
+        execution_time: Seconds from admission to the end.
+        tokens_generated: How many tokens were drawn; one, the action, of a policy over vectors.
+        error: Why it failed.
+        metadata: The caller's.
+        tokens: What was drawn.
+        logprobs: Of each token; see ``echoic.agents.async_execution.sampling.draw``.
+        versions: For each token the version of the weights that drew it.
+        finish_reason: ``"stop"``, ``"length"``, ``"action"``, ``"cancelled"``, ``"timeout"``,
+            ``"error"`` or ``"shutdown"``.
+        prompt_tokens: Tokens, or rows, that were given.
+        reused_tokens: How many of those were in the cache when it was first admitted; None if a
+            server does not say.
+        queue_time: Seconds from submission to admission.
+        action: Of a policy over vectors.
+        text: Of a server elsewhere; engines here know tokens only.
+    """
+
+    request_id: str
+    success: bool
+    kv_cache: Any = None
+    execution_time: float = 0.0
+    tokens_generated: int = 0
+    error: str | None = None
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    tokens: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    versions: list[int] = field(default_factory=list)
+    finish_reason: str = ""
+    prompt_tokens: int = 0
+    reused_tokens: int | None = 0
+    queue_time: float = 0.0
+    action: Any = None
+    text: str = ""
+
+
+@dataclass
+class Progress:
+    """What a tick brought one rollout. ``result`` is there when it has ended."""
+
+    request_id: str
+    admitted: bool = False
+    tokens: list[RolloutToken] = field(default_factory=list)
+    result: RolloutResult | None = None
+
+
+class Rollout:
+    """What a worker knows of a rollout.
+
+    ``pages[:shared]`` are the tree's, pinned through ``node``; ``pages[shared:filled]`` are its
+    own. Keys and values of ``tokens[:filled]`` are in ``pages[:filled]``.
+    """
+
+    def __init__(self, request: RolloutRequest, tokens: tuple[Hashable, ...], seed: int) -> None:
+        self.request = request
+        self.tokens: list[Any] = list(tokens)
+        self.prompt = len(tokens)
+        self.sampling = request.sampling
+        self.deadline = request.timestamp + request.timeout
+        self.drawn: list[RolloutToken] = []
+        self.admitted: float | None = None
+        self.reused = 0
+        self.node: Node | None = None
+        self.pages: NDArray[np.int64] = np.empty(0, np.int64)
+        self.filled = 0
+        self.shared = 0
+        # Of this stay in the batch: what it began behind, for accounts.
+        self.began = 0
+        self.published = False
+        self._seed = request.sampling.seed if request.sampling.seed is not None else seed
+        self._random: random.Random | None = None
+
+    @property
+    def limit(self) -> int:
+        """Most tokens whose keys and values it may need: all but the last one drawn."""
+        return self.prompt + self.sampling.max_new_tokens - 1
+
+    def chance(self) -> float:
+        """Take the next random number."""
+        if self.sampling.greedy:
+            return 0.0
+        if self._random is None:
+            # Random numbers for exploration, not for secrets.
+            self._random = random.Random(self._seed)  # noqa: S311
+        return self._random.random()
+
+    def result(self, now: float, reason: str, error: str | None = None) -> RolloutResult:
+        """Say what came of it."""
+        began = now if self.admitted is None else self.admitted
+        return RolloutResult(
+            request_id=self.request.request_id,
+            success=error is None,
+            execution_time=now - began,
+            tokens_generated=len(self.drawn),
+            error=error,
+            metadata=self.request.metadata,
+            tokens=[token.token for token in self.drawn],
+            logprobs=[token.logprob for token in self.drawn],
+            versions=[token.version for token in self.drawn],
+            finish_reason=reason,
+            prompt_tokens=self.prompt,
+            reused_tokens=self.reused,
+            queue_time=began - self.request.timestamp,
+        )

@@ -1,0 +1,372 @@
+"""Who goes first when attention's bandwidth is scarce, and what was learned by what it cost.
+
+A rollout of ``t`` tokens of which a cache had the first ``t'`` costs
+``b_eff = scale * (t (t + 1) - t' (t' + 1)) / 2``. The scheduler ranks requests by it, and the
+tracker adds it up. Both are told ``t'`` by whoever has the cache; neither guesses it.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+import threading
+from collections import deque
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from echoic.agents.kernels import (
+    bandwidth_aware_priorities,
+    bandwidth_efficiency,
+    effective_bandwidth_cost,
+    effective_bandwidth_cost_batch,
+)
+from echoic.errors import ArgumentError
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike, NDArray
+
+__all__ = [
+    "BandwidthAwareScheduler",
+    "BandwidthConfig",
+    "BandwidthEfficiencyTracker",
+    "BandwidthMetrics",
+]
+
+# The smallest number that has all its digits, and an inverse.
+_LEAST = sys.float_info.min
+
+
+@dataclass(frozen=True)
+class BandwidthConfig:
+    """Settings of the scheduler and of the tracker.
+
+    Attributes:
+        attention_scale: What one pair of a token and one that it attends to costs. With
+            ``2 * layers * kv_heads * head_dim * bytes``, costs are bytes of keys and values that
+            are read.
+        schedule_epsilon: Added to the denominator of a priority, and the least that a reward
+            counts.
+        bandwidth_weight: Of the cost in the denominator.
+        queue_weight: Of the seconds waited in the denominator.
+        history_size: From how many of the latest steps the tracker's recent numbers are.
+        enable_bandwidth_scheduling: Whether costs count. If not, the priority is
+            ``reward / (queue_weight * queue_time + epsilon)``.
+        aging_bound: Seconds after which a request goes before all that have not waited so long,
+            whatever its priority would be. Infinity for no such bound: then requests can starve,
+            since by the formula, who waits longer falls behind.
+    """
+
+    attention_scale: float = 1.0
+    schedule_epsilon: float = 1e-6
+    bandwidth_weight: float = 1.0
+    queue_weight: float = 1.0
+    history_size: int = 1000
+    enable_bandwidth_scheduling: bool = True
+    aging_bound: float = 5.0
+
+    def __post_init__(self) -> None:
+        for name in ("attention_scale", "bandwidth_weight", "queue_weight"):
+            _amount(name, getattr(self, name))
+        if not _LEAST <= self.schedule_epsilon < math.inf:
+            raise ArgumentError(
+                f"`schedule_epsilon` must be a finite number above 0, got {self.schedule_epsilon}"
+            )
+        if not self.aging_bound > 0:
+            raise ArgumentError(
+                f"`aging_bound` must be above 0 (math.inf for none), got {self.aging_bound}"
+            )
+        if self.history_size < 1:
+            raise ArgumentError(f"`history_size` must be at least 1, got {self.history_size}")
+
+
+@dataclass(frozen=True)
+class BandwidthMetrics:
+    """What was learned, and what it cost, since the tracker was made.
+
+    The two costs have different units: that of rollouts is in pairs of tokens times the scale, that
+    of learning in magnitudes of a loss. So both are here, beside the ratio that adds them.
+
+    Attributes:
+        total_reward: The sum of the rewards.
+        total_rollout_cost: What rollouts would have cost without a cache.
+        total_effective_rollout_cost: What they cost.
+        total_bandwidth_saved: The difference.
+        total_learner_cost: The sum of the magnitudes of the learner's losses.
+        eta_bw: The reward by both costs; 0 where nothing was spent.
+        kv_reuse_rate: The share of tokens that a cache had.
+        num_rollout_steps: How many steps were recorded.
+        num_updates: How many updates were recorded.
+    """
+
+    total_reward: float = 0.0
+    total_rollout_cost: float = 0.0
+    total_effective_rollout_cost: float = 0.0
+    total_bandwidth_saved: float = 0.0
+    total_learner_cost: float = 0.0
+    eta_bw: float = 0.0
+    kv_reuse_rate: float = 0.0
+    num_rollout_steps: int = 0
+    num_updates: int = 0
+
+
+class BandwidthEfficiencyTracker:
+    """Adds up rewards and costs of rollouts and of learning. Several threads may use it.
+
+    Pairs of tokens are counted in whole numbers, so no cost is lost beside a large total.
+
+    Args:
+        config: Settings, which stay as they are.
+        history_size: Instead of the config's.
+        attention_scale: Instead of the config's.
+
+    Examples:
+        >>> tracker = BandwidthEfficiencyTracker()
+        >>> tracker.record_rollout_step(reward=0.5, seq_len=64, reuse_len=48)
+        904.0
+        >>> tracker.record_learner_update(weighted_pg_loss=0.02)
+        >>> metrics = tracker.snapshot()
+        >>> f"{metrics.eta_bw:.4f} {metrics.total_bandwidth_saved:.2f} {metrics.kv_reuse_rate}"
+        '0.0006 1176.00 0.75'
+    """
+
+    def __init__(
+        self,
+        config: BandwidthConfig | None = None,
+        history_size: int | None = None,
+        attention_scale: float | None = None,
+    ) -> None:
+        config = config or BandwidthConfig()
+        if history_size is not None:
+            config = replace(config, history_size=history_size)
+        if attention_scale is not None:
+            config = replace(config, attention_scale=attention_scale)
+        self.config = config
+        self._lock = threading.Lock()
+        self._total = _Sums()
+        self._latest: deque[tuple[float, int, int]] = deque(maxlen=config.history_size)
+        self._learner_cost = 0.0
+        self._updates = 0
+
+    def record_rollout_step(self, reward: float, seq_len: int, reuse_len: int = 0) -> float:
+        """Take in a step: what it earned, and what was read for it.
+
+        Args:
+            reward: What the step earned.
+            seq_len: Tokens of the sequence.
+            reuse_len: How many of them a cache had, from the beginning, as the cache counted them.
+
+        Returns:
+            What the step cost.
+
+        Raises:
+            ArgumentError: The reward is not finite, or more was reused than there is: whoever says
+                so did not measure it.
+        """
+        reward = float(reward)
+        if not math.isfinite(reward):
+            raise ArgumentError(f"`reward` must be finite, got {reward}")
+        if not 0 <= reuse_len <= seq_len:
+            raise ArgumentError(
+                f"`reuse_len` must be from 0 to the {seq_len} tokens of `seq_len`, got {reuse_len}"
+            )
+        step = (reward, int(seq_len), int(reuse_len))
+        with self._lock:
+            self._total.add(*step)
+            self._latest.append(step)
+        return effective_bandwidth_cost(seq_len, reuse_len, self.config.attention_scale)
+
+    def record_learner_update(self, weighted_pg_loss: float) -> None:
+        """Take in an update: the magnitude of its policy-gradient loss, weighted as it was.
+
+        Raises:
+            ArgumentError: It is not finite.
+        """
+        if not math.isfinite(weighted_pg_loss):
+            raise ArgumentError(f"`weighted_pg_loss` must be finite, got {weighted_pg_loss}")
+        with self._lock:
+            self._learner_cost += abs(float(weighted_pg_loss))
+            self._updates += 1
+
+    def snapshot(self) -> BandwidthMetrics:
+        """Everything since the tracker was made."""
+        with self._lock:
+            return self._metrics(self._total)
+
+    def get_summary(self) -> dict[str, float]:
+        """The fields of :meth:`snapshot`, and some numbers beside them.
+
+        Of the latest ``history_size`` steps, ``recent_reward``, ``recent_effective_rollout_cost`` and
+        ``recent_kv_reuse_rate``. Of all, ``mean_effective_rollout_cost``, and
+        ``reward_per_rollout_cost``: the efficiency without the learner's term.
+        """
+        latest = _Sums()
+        with self._lock:
+            for step in self._latest:
+                latest.add(*step)
+            metrics, recent = self._metrics(self._total), self._metrics(latest)
+        cost = metrics.total_effective_rollout_cost
+        return {
+            **vars(metrics),
+            "recent_reward": recent.total_reward,
+            "recent_effective_rollout_cost": recent.total_effective_rollout_cost,
+            "recent_kv_reuse_rate": recent.kv_reuse_rate,
+            "mean_effective_rollout_cost": cost / max(metrics.num_rollout_steps, 1),
+            "reward_per_rollout_cost": bandwidth_efficiency(metrics.total_reward, cost, 0.0),
+        }
+
+    def _metrics(self, sums: _Sums) -> BandwidthMetrics:
+        scale = self.config.attention_scale
+        cost = sums.effective_pairs * scale
+        return BandwidthMetrics(
+            total_reward=sums.reward,
+            total_rollout_cost=sums.pairs * scale,
+            total_effective_rollout_cost=cost,
+            total_bandwidth_saved=(sums.pairs - sums.effective_pairs) * scale,
+            total_learner_cost=self._learner_cost,
+            eta_bw=bandwidth_efficiency(sums.reward, cost, self._learner_cost),
+            kv_reuse_rate=sums.reused / sums.tokens if sums.tokens else 0.0,
+            num_rollout_steps=sums.steps,
+            num_updates=self._updates,
+        )
+
+
+class _Sums:
+    """Sums over steps, in whole numbers but for the reward."""
+
+    def __init__(self) -> None:
+        self.reward = 0.0
+        self.tokens = self.reused = self.pairs = self.effective_pairs = self.steps = 0
+
+    def add(self, reward: float, seq_len: int, reuse_len: int) -> None:
+        pairs = _pairs(seq_len)
+        self.reward += reward
+        self.tokens += seq_len
+        self.reused += reuse_len
+        self.pairs += pairs
+        self.effective_pairs += pairs - _pairs(reuse_len)
+        self.steps += 1
+
+
+def _pairs(tokens: int) -> int:
+    return tokens * (tokens + 1) // 2
+
+
+class BandwidthAwareScheduler:
+    """Ranks requests by what they are expected to earn for what they cost: the highest goes first.
+
+    ``priority = value / (w_b * b_eff + w_q * queue_time + epsilon)``, where ``value`` is the reward
+    if that is at least ``epsilon``, and otherwise ``epsilon / (1 + epsilon - reward)``. So values
+    are above zero and rise with the reward, and of equal rewards the cheaper request goes first,
+    whatever their sign. Divided as it is, a negative reward would put the dearest first. The rule
+    needs no memory: a priority does not depend on what other requests there are.
+
+    By the formula, who waits longer falls behind. From ``aging_bound`` seconds on, the priority is
+    infinite: those requests go before all others, in the order in which they came.
+
+    Equal priorities are for the caller to serve in the order of arrival, as :meth:`order` does.
+
+    Examples:
+        >>> scheduler = BandwidthAwareScheduler(BandwidthConfig(bandwidth_weight=1.0))
+        >>> priority = scheduler.compute_priority(1.0, seq_len=128, queue_time=0.5, reuse_len=96)
+        >>> f"{priority:.6e}"
+        '2.777392e-04'
+        >>> scheduler.order([-1.0, -1.0, 0.0], [1000, 10, 1000], [0.0, 0.0, 0.0]).tolist()
+        [1, 2, 0]
+    """
+
+    def __init__(self, config: BandwidthConfig | None = None) -> None:
+        self.config = config or BandwidthConfig()
+
+    def compute_priority(
+        self, reward: float, seq_len: int, queue_time: float, reuse_len: int = 0
+    ) -> float:
+        """The priority of one request, just as :meth:`compute_priorities_batch` has it.
+
+        Args:
+            reward: What the request is expected to earn.
+            seq_len: Tokens of its sequence.
+            queue_time: Seconds that it has waited.
+            reuse_len: How many of the tokens a cache has, from the beginning.
+
+        Raises:
+            ArgumentError: A number is not finite, or but for the reward negative.
+        """
+        config = self.config
+        # Numbers of numpy would keep the result in their own precision.
+        reward, queue_time = float(reward), float(queue_time)
+        if not math.isfinite(reward):
+            raise ArgumentError(f"`reward` must be finite, got {reward}")
+        _amount("queue_time", queue_time)
+        cost = effective_bandwidth_cost(seq_len, reuse_len, config.attention_scale)
+        if queue_time >= config.aging_bound:
+            return math.inf
+        epsilon = config.schedule_epsilon
+        value = reward if reward >= epsilon else epsilon / (1.0 + epsilon - reward)
+        return value / (self._weight * cost + config.queue_weight * queue_time + epsilon)
+
+    def compute_priorities_batch(
+        self,
+        rewards: ArrayLike,
+        seq_lengths: ArrayLike,
+        queue_times: ArrayLike,
+        reuse_lengths: ArrayLike | None = None,
+    ) -> NDArray[np.float64]:
+        """The priority of each request; arguments are arrays of one shape.
+
+        Raises:
+            ArgumentError: Shapes differ, a number is not finite, or but for the rewards negative.
+            DtypeError: Something is no array of numbers, or lengths are not whole.
+        """
+        config = self.config
+        rewards = np.asarray(rewards, np.float64)
+        queue_times = np.asarray(queue_times, np.float64)
+        if not np.isfinite(rewards).all():
+            raise ArgumentError("`rewards` must be finite")
+        costs = effective_bandwidth_cost_batch(seq_lengths, reuse_lengths, config.attention_scale)
+        epsilon = config.schedule_epsilon
+        values = np.where(
+            rewards >= epsilon, rewards, epsilon / (1.0 + epsilon - np.minimum(rewards, epsilon))
+        )
+        priorities: NDArray[np.float64] = bandwidth_aware_priorities(
+            values,
+            costs,
+            queue_times,
+            epsilon,
+            bandwidth_weight=self._weight,
+            queue_weight=config.queue_weight,
+        )
+        priorities[queue_times >= config.aging_bound] = math.inf
+        return priorities
+
+    def order(
+        self,
+        rewards: ArrayLike,
+        seq_lengths: ArrayLike,
+        queue_times: ArrayLike,
+        reuse_lengths: ArrayLike | None = None,
+    ) -> NDArray[np.intp]:
+        """Which request goes first, which second, and so on.
+
+        Args:
+            rewards: As in :meth:`compute_priorities_batch`, but of one axis, and in the order of
+                arrival.
+            seq_lengths: Likewise.
+            queue_times: Likewise.
+            reuse_lengths: Likewise.
+
+        Returns:
+            Indices into the arguments. Equal priorities stay in the order of arrival.
+        """
+        priorities = self.compute_priorities_batch(rewards, seq_lengths, queue_times, reuse_lengths)
+        return np.argsort(-priorities, kind="stable")
+
+    @property
+    def _weight(self) -> float:
+        return self.config.bandwidth_weight if self.config.enable_bandwidth_scheduling else 0.0
+
+
+def _amount(name: str, value: Any) -> None:
+    if not 0 <= value < math.inf:
+        raise ArgumentError(f"`{name}` must be a finite number of at least 0, got {value}")

@@ -1,0 +1,57 @@
+"""Kernels of agents that plan, in native code: plans, prefixes, draws, and what bandwidth costs.
+
+Arrays are read where they are: numpy arrays in C order, tensors of PyTorch and JAX on the CPU. Sums
+and costs are in double precision. What is computed from many numbers runs without the GIL.
+"""
+
+from __future__ import annotations
+
+from echoic._native import (
+    EMAPlanTracker,
+    attention_bandwidth_cost,
+    attention_bandwidth_cost_batch,
+    bandwidth_aware_priorities,
+    bandwidth_efficiency,
+    effective_bandwidth_cost,
+    effective_bandwidth_cost_batch,
+    plan_surprise,
+    plan_surprise_batch,
+    prefix_match,
+    prefix_match_batch,
+    priority_sample,
+    schedule_priorities,
+    state_hash,
+    state_hash_batch,
+    temporal_kl,
+    temporal_kl_batch,
+)
+
+__all__ = [
+    "EMAPlanTracker",
+    "attention_bandwidth_cost",
+    "attention_bandwidth_cost_batch",
+    "bandwidth_aware_priorities",
+    "bandwidth_efficiency",
+    "effective_bandwidth_cost",
+    "effective_bandwidth_cost_batch",
+    "kernels_available",
+    "plan_surprise",
+    "plan_surprise_batch",
+    "prefix_match",
+    "prefix_match_batch",
+    "priority_sample",
+    "schedule_priorities",
+    "state_hash",
+    "state_hash_batch",
+    "temporal_kl",
+    "temporal_kl_batch",
+]
+
+
+def kernels_available() -> bool:
+    """Whether the native kernels are there: always, since there are no others.
+
+    >>> kernels_available()
+    True
+    """
+    return True

@@ -1,0 +1,29 @@
+"""Latent plans: what an agent makes of an episode so far, and acts on.
+
+Importing this module imports torch.
+"""
+
+from echoic.agents.latent_planning.config import PlanningConfig
+from echoic.agents.latent_planning.divergence import PlanDivergence
+from echoic.agents.latent_planning.embeddings import PlanEmbeddings, PlannedInputs
+from echoic.agents.latent_planning.encoder import PlanPosterior, TrajectoryEncoder
+from echoic.agents.latent_planning.optimizer import LatentPlanningOptimizer
+from echoic.agents.latent_planning.policy import PolicyNetwork, SoftPrefixAdapter
+from echoic.agents.latent_planning.prior import PlannedAction, TrajectoryPrior
+from echoic.agents.latent_planning.windows import PlanWindows, windows_of
+
+__all__ = [
+    "LatentPlanningOptimizer",
+    "PlanDivergence",
+    "PlanEmbeddings",
+    "PlanPosterior",
+    "PlanWindows",
+    "PlannedAction",
+    "PlannedInputs",
+    "PlanningConfig",
+    "PolicyNetwork",
+    "SoftPrefixAdapter",
+    "TrajectoryEncoder",
+    "TrajectoryPrior",
+    "windows_of",
+]

@@ -1,0 +1,110 @@
+"""Settings of plans: sizes, the bounds of their noise, and how hard they are held together."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from echoic.errors import ArgumentError
+
+__all__ = ["PlanningConfig"]
+
+
+@dataclass(frozen=True)
+class PlanningConfig:
+    """Settings of an encoder of plans, of the policy that uses them, and of their learning.
+
+    Attributes:
+        embedding_dim: Numbers of a plan, and the width of the encoder.
+        state_window_size: How many states before the current one the encoder sees (k).
+        kl_weight: What a plan's change from one step to the next costs, beside the policy's loss.
+            See :class:`~echoic.agents.latent_planning.PlanDivergence` for its unit.
+        ema_decay: How slowly the mean plan and the running scale of the divergence move.
+        soft_prefix_alpha: The state's share of the policy's input; the plan has the rest.
+        lipschitz_constant: How far the mean of a plan may move when the encoder's pooled features
+            move by one. Kept by a projection after each update; infinity for no bound.
+        noise_std: The standard deviation of a plan that the encoder is neither more nor less sure
+            of than of others: the middle of the allowed range.
+        learning_rate: Of the encoder, and of the planner's own optimizer.
+        max_grad_norm: To what length a gradient is cut.
+        discount_gamma: With what the planner discounts rewards into returns when it is given no
+            advantages.
+        num_layers: Layers of the encoder's transformer.
+        num_heads: Heads of its attention; they divide ``embedding_dim``.
+        feedforward_factor: How much wider the inner layer of a block is.
+        hidden_dim: The width of the policy.
+        std_range: By what factor a standard deviation may differ from ``noise_std``, up and down.
+        free_bits: Divergence per dimension, in nats, that costs nothing.
+        kl_warmup_updates: Over how many updates ``kl_weight`` grows from 0 to its value.
+        clip_epsilon: How far the planner's own updates let a probability move, as a ratio.
+
+    >>> PlanningConfig(embedding_dim=30, num_heads=8)
+    Traceback (most recent call last):
+    echoic.errors.ArgumentError: num_heads must divide embedding_dim: got 8 heads for 30 dimensions
+    """
+
+    embedding_dim: int = 512
+    state_window_size: int = 8
+    kl_weight: float = 0.1
+    ema_decay: float = 0.99
+    soft_prefix_alpha: float = 0.5
+    lipschitz_constant: float = 1.0
+    noise_std: float = 0.01
+    learning_rate: float = 3e-4
+    max_grad_norm: float = 1.0
+    discount_gamma: float = 1.0
+    num_layers: int = 6
+    num_heads: int = 8
+    feedforward_factor: int = 4
+    hidden_dim: int = 512
+    std_range: float = 10.0
+    free_bits: float = 0.5
+    kl_warmup_updates: int = 100
+    clip_epsilon: float = 0.2
+
+    def __post_init__(self) -> None:
+        for name in (
+            "embedding_dim",
+            "num_layers",
+            "num_heads",
+            "feedforward_factor",
+            "hidden_dim",
+        ):
+            _whole(name, getattr(self, name), 1)
+        for name in ("state_window_size", "kl_warmup_updates"):
+            _whole(name, getattr(self, name), 0)
+        for name in ("kl_weight", "free_bits"):
+            _number(name, getattr(self, name), 0.0, "at least 0")
+        for name in ("noise_std", "learning_rate", "max_grad_norm", "clip_epsilon"):
+            _number(name, getattr(self, name), 0.0, "above 0", open_at_least=True)
+        for name in ("ema_decay", "discount_gamma", "soft_prefix_alpha"):
+            _number(name, getattr(self, name), 0.0, "from 0 to 1", most=1.0)
+        _number("std_range", self.std_range, 1.0, "at least 1")
+        if not self.lipschitz_constant > 0.0:
+            raise ArgumentError(
+                f"lipschitz_constant must be above 0, got {self.lipschitz_constant!r}"
+            )
+        if self.embedding_dim % self.num_heads:
+            raise ArgumentError(
+                f"num_heads must divide embedding_dim: got {self.num_heads} heads for "
+                f"{self.embedding_dim} dimensions"
+            )
+
+
+def _whole(name: str, value: int, least: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise ArgumentError(f"{name} must be a whole number of at least {least}, got {value!r}")
+
+
+def _number(  # noqa: PLR0913 - a range, and its words
+    name: str,
+    value: float,
+    least: float,
+    expected: str,
+    *,
+    most: float = math.inf,
+    open_at_least: bool = False,
+) -> None:
+    """Refuse what is out of range; NaN and infinities are."""
+    if not (math.isfinite(value) and least <= value <= most) or (open_at_least and value == least):
+        raise ArgumentError(f"{name} must be {expected} and finite, got {value!r}")

@@ -1,0 +1,220 @@
+"""F_φ: from a window of states to a plan, as a distribution with a bounded variance.
+
+A small transformer with layer norms before its blocks, its outputs averaged over the places of the
+window that hold a state; two heads give the mean and the standard deviations of
+`q_φ(τ_t | s_{t-k..t}) = N(μ_t, diag σ_t²)`.
+
+There is no dropout, and nothing else that differs between training and evaluation: PPO compares the
+probability of an action when it was taken with that now, and both have to be of one function.
+
+Invariants:
+
+1. `noise_std / std_range <= σ <= noise_std * std_range`, whatever the parameters are.
+2. After `project()`, the head of the mean has a Lipschitz constant of at most `lipschitz_constant`
+   by the exact spectral norms of its layers. No bound is claimed for the attention below it, which
+   has none on unbounded inputs (Kim et al., "The Lipschitz Constant of Self-Attention", 2021).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from echoic.agents import kernels
+from echoic.agents.devices import resolve
+from echoic.agents.latent_planning.divergence import gaussian_kl
+from echoic.errors import ArgumentError
+
+if TYPE_CHECKING:
+    from echoic.agents.latent_planning.config import PlanningConfig
+
+__all__ = ["PlanPosterior", "TrajectoryEncoder"]
+
+
+@dataclass(frozen=True)
+class PlanPosterior:
+    """A plan as it is known: normally distributed, every dimension by itself.
+
+    Attributes:
+        mean: ``(..., embedding_dim)``.
+        log_std: Logarithms of the standard deviations, shaped like ``mean``.
+    """
+
+    mean: Any
+    log_std: Any
+
+    @property
+    def std(self) -> Any:
+        """Standard deviations."""
+        return self.log_std.exp()
+
+    def at(self, noise: Any) -> Any:
+        """The plan that this noise, in standard deviations, leads to. Gradients reach both."""
+        return self.mean + self.std * noise
+
+    def detach(self) -> PlanPosterior:
+        """The same, with no gradient behind it."""
+        return PlanPosterior(self.mean.detach(), self.log_std.detach())
+
+    def __getitem__(self, index: Any) -> PlanPosterior:
+        return PlanPosterior(self.mean[index], self.log_std[index])
+
+
+class TrajectoryEncoder(nn.Module):
+    """Makes plans of windows of states.
+
+    Args:
+        state_dim: Numbers of a state.
+        config: Sizes and bounds.
+        device: Where the parameters live; CUDA that is not there is the CPU, with a warning.
+
+    >>> from echoic.agents.latent_planning import PlanningConfig
+    >>> config = PlanningConfig(embedding_dim=16, num_layers=1, num_heads=2)
+    >>> encoder = TrajectoryEncoder(state_dim=3, config=config, device="cpu")
+    >>> encoder(torch.zeros(5, 9, 3)).shape
+    torch.Size([5, 16])
+    """
+
+    def __init__(self, state_dim: int, config: PlanningConfig, device: Any = "cuda") -> None:
+        super().__init__()
+        if state_dim < 1:
+            raise ArgumentError(f"state_dim must be at least 1, got {state_dim}")
+        self.state_dim = state_dim
+        self.config = config
+        width = config.embedding_dim
+        self.project_state = nn.Linear(state_dim, width)
+        self.positions = nn.Parameter(torch.randn(config.state_window_size + 1, width) * 0.02)
+        self.blocks = nn.ModuleList(
+            _Block(width, config.num_heads, config.feedforward_factor)
+            for _ in range(config.num_layers)
+        )
+        self.final_norm = nn.LayerNorm(width)
+        self.mean_head = nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, width))
+        self.std_head = nn.Linear(width, width)
+        # All plans are equally sure at first.
+        nn.init.zeros_(self.std_head.weight)
+        nn.init.zeros_(self.std_head.bias)
+        self.to(resolve(device))
+        self.project()
+
+    def posterior(self, window: Any, mask: Any = None) -> PlanPosterior:
+        """The distribution of the plan of each window.
+
+        Args:
+            window: ``(B, k + 1, state_dim)``, or shorter; the current state is the last.
+            mask: ``(B, k + 1)``, which places hold a state; without it, all do.
+
+        Raises:
+            ArgumentError: A shape does not fit, or the current state of a window is masked.
+        """
+        places = self.positions.shape[0]
+        fits = window.ndim == 3 and window.shape[2] == self.state_dim  # noqa: PLR2004
+        if not (fits and 1 <= window.shape[1] <= places):
+            raise ArgumentError(
+                f"expected windows of shape (B, 1 to {places}, {self.state_dim}), got "
+                f"{tuple(window.shape)}"
+            )
+        if mask is None:
+            mask = torch.ones(window.shape[:2], dtype=torch.bool, device=window.device)
+        elif mask.shape != window.shape[:2]:
+            raise ArgumentError(
+                f"expected a mask of shape {tuple(window.shape[:2])}, got {tuple(mask.shape)}"
+            )
+        elif not bool(mask[:, -1].all()):
+            raise ArgumentError("the last place of a window is the current state: it has no mask")
+        hidden = self.project_state(window) + self.positions[places - window.shape[1] :]
+        # Who may be attended to: (B, heads, queries, keys) with the middle two left open.
+        seen = mask[:, None, None, :]
+        for block in self.blocks:
+            hidden = block(hidden, seen)
+        hidden = self.final_norm(hidden)
+        weight = mask.to(hidden.dtype)[..., None]
+        pooled = (hidden * weight).sum(dim=1) / weight.sum(dim=1)
+        reach = math.log(self.config.std_range)
+        log_std = math.log(self.config.noise_std) + reach * torch.tanh(self.std_head(pooled))
+        return PlanPosterior(self.mean_head(pooled), log_std)
+
+    def forward(self, window: Any, mask: Any = None) -> Any:
+        """The means of the plans, ``(B, embedding_dim)``."""
+        return self.posterior(window, mask).mean
+
+    def compute_kl_divergence(self, current: Any, previous: Any) -> Any:
+        """``D_KL[current || previous]`` of each row, summed over dimensions, in nats.
+
+        Gradients reach ``current`` only. Tensors in place of posteriors are means whose standard
+        deviation is ``noise_std``: then this is ``|τ - τ'|² / (2 σ²)``.
+        """
+        current, previous = self._as_posterior(current), self._as_posterior(previous)
+        return gaussian_kl(current, previous.detach()).sum(dim=-1)
+
+    def compute_kl_divergence_fast(self, current: Any, previous: Any) -> Any:
+        """Of means alone, by the native kernel: for reports, since no gradient comes of it."""
+        now, before = (one.detach().to("cpu", torch.float32) for one in (current, previous))
+        variance = self.config.noise_std**2
+        return torch.as_tensor(kernels.temporal_kl_batch(now.numpy(), before.numpy(), variance))
+
+    def get_lipschitz_bound(self) -> float:
+        """How far a plan's mean moves at most when the pooled features move by one.
+
+        The product of the exact spectral norms of the mean's head; a ReLU stretches nothing.
+        """
+        bound = 1.0
+        for weight in self._head_weights():
+            bound *= float(torch.linalg.matrix_norm(weight.detach(), ord=2))
+        return bound
+
+    @torch.no_grad()
+    def project(self) -> None:
+        """Shrink the layers of the mean's head until ``lipschitz_constant`` holds.
+
+        To be called after each step of an optimizer. Two decompositions per step cost less than
+        one forward of the encoder, and unlike power iteration they leave nothing above the bound.
+        """
+        if math.isinf(self.config.lipschitz_constant):
+            return
+        weights = self._head_weights()
+        most = self.config.lipschitz_constant ** (1.0 / len(weights))
+        for weight in weights:
+            norm = torch.linalg.matrix_norm(weight, ord=2)
+            weight.mul_(torch.clamp(most / norm, max=1.0))
+
+    def _head_weights(self) -> list[Any]:
+        return [layer.weight for layer in self.mean_head if isinstance(layer, nn.Linear)]
+
+    def _as_posterior(self, plan: Any) -> PlanPosterior:
+        if isinstance(plan, PlanPosterior):
+            return plan
+        return PlanPosterior(plan, torch.full_like(plan, math.log(self.config.noise_std)))
+
+
+class _Block(nn.Module):
+    """Attention and a feed-forward layer, each after a norm and around a skip.
+
+    Not torch's own layer: that one computes with a fused kernel when no gradient is wanted, whose
+    last bits differ, and a ratio of probabilities should be one when nothing has changed.
+    """
+
+    def __init__(self, width: int, heads: int, factor: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.attention_norm = nn.LayerNorm(width)
+        self.queries_keys_values = nn.Linear(width, 3 * width)
+        self.attention_out = nn.Linear(width, width)
+        self.feedforward_norm = nn.LayerNorm(width)
+        self.feedforward = nn.Sequential(
+            nn.Linear(width, factor * width), nn.GELU(), nn.Linear(factor * width, width)
+        )
+
+    def forward(self, hidden: Any, seen: Any) -> Any:
+        batch, places, width = hidden.shape
+        joint = self.queries_keys_values(self.attention_norm(hidden))
+        # (3, B, heads, places, width of a head).
+        queries, keys, values = joint.view(batch, places, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
+        mixed = functional.scaled_dot_product_attention(queries, keys, values, attn_mask=seen)
+        hidden = hidden + self.attention_out(mixed.transpose(1, 2).reshape(batch, places, width))
+        return hidden + self.feedforward(self.feedforward_norm(hidden))

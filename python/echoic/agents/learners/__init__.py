@@ -1,0 +1,37 @@
+"""What improves a policy: of vectors, by PPO and IMPALA, and of tokens, by GRPO and RLOO.
+
+Importing this module imports torch.
+"""
+
+from echoic.agents.learners.actor_critic import ValueNetwork
+from echoic.agents.learners.gae import GAECalculator
+from echoic.agents.learners.grpo import GRPOConfig, GRPOLearner
+from echoic.agents.learners.impala import IMPALAConfig, IMPALALearner, IMPALASequences
+from echoic.agents.learners.lora import LoRAConfig, add_lora, merge_lora, without_lora
+from echoic.agents.learners.ppo import PPOConfig, PPOLearner
+from echoic.agents.learners.rloo import RLOOConfig, RLOOLearner
+from echoic.agents.learners.steps import PPOTrainingStep
+from echoic.agents.learners.token_batch import TokenBatch
+from echoic.agents.learners.tokens import TokenLearner, TokenLearnerConfig
+
+__all__ = [
+    "GAECalculator",
+    "GRPOConfig",
+    "GRPOLearner",
+    "IMPALAConfig",
+    "IMPALALearner",
+    "IMPALASequences",
+    "LoRAConfig",
+    "PPOConfig",
+    "PPOLearner",
+    "PPOTrainingStep",
+    "RLOOConfig",
+    "RLOOLearner",
+    "TokenBatch",
+    "TokenLearner",
+    "TokenLearnerConfig",
+    "ValueNetwork",
+    "add_lora",
+    "merge_lora",
+    "without_lora",
+]

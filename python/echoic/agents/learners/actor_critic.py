@@ -1,0 +1,178 @@
+"""What PPO and IMPALA train: a policy, values, and, where there is a planner, its encoder.
+
+One policy: with a planner, the policy is the planner's own, the one that acts, and plans are made
+again from their windows so that gradients reach the encoder. Without one, plans are inputs like any
+other.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from echoic.agents.latent_planning.policy import PolicyNetwork, SoftPrefixAdapter
+from echoic.errors import ArgumentError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ["ActorCritic", "Evaluation", "ValueNetwork"]
+
+
+class ValueNetwork(nn.Module):
+    """What a state is worth, given the plan.
+
+    Args:
+        state_dim: Numbers of a state.
+        latent_dim: Numbers of a plan.
+        hidden_dim: The width of its layers.
+        soft_prefix_alpha: The state's share of the input.
+    """
+
+    def __init__(
+        self,
+        state_dim: int,
+        latent_dim: int,
+        hidden_dim: int = 512,
+        soft_prefix_alpha: float = 0.5,
+    ) -> None:
+        super().__init__()
+        self.adapter = SoftPrefixAdapter(state_dim, latent_dim, hidden_dim, soft_prefix_alpha)
+        self.layers = nn.Sequential(
+            nn.Linear(hidden_dim, hidden_dim), nn.ReLU(), nn.Linear(hidden_dim, 1)
+        )
+
+    def forward(self, state: Any, latent_plan: Any) -> Any:
+        """Values, shaped like ``state`` without its last axis."""
+        return self.layers(self.adapter(state, latent_plan)).squeeze(-1)
+
+
+@dataclass
+class Evaluation:
+    """What the networks say about some steps now, with gradients.
+
+    Attributes:
+        log_probs: ``(B, action_dim)``, of all actions.
+        chosen: ``(B,)``, of the actions that were taken.
+        values: ``(B,)``.
+        plan_cost: Of the plans' changes, with its weight; 0 without a planner.
+        plan_divergence: Per dimension, in nats, with no gradient; 0 without a planner.
+    """
+
+    log_probs: Any
+    chosen: Any
+    values: Any
+    plan_cost: Any
+    plan_divergence: Any
+
+    @property
+    def entropy(self) -> Any:
+        """``(B,)``, of the policy."""
+        return -(self.log_probs.exp() * self.log_probs).sum(dim=-1)
+
+
+class ActorCritic:
+    """The networks, and how they look at steps.
+
+    Args:
+        state_dim: Numbers of a state.
+        action_dim: How many actions there are.
+        latent_dim: Numbers of a plan.
+        device: A device that is there.
+        planner: A :class:`~echoic.agents.latent_planning.LatentPlanningOptimizer`, to train its
+            encoder and policy.
+        hidden_dim: The width of networks that are made here.
+    """
+
+    def __init__(  # noqa: PLR0913, PLR0917 - those of its owners
+        self,
+        state_dim: int,
+        action_dim: int,
+        latent_dim: int,
+        device: Any,
+        planner: Any = None,
+        hidden_dim: int = 512,
+    ) -> None:
+        self.device = device
+        self.planner = planner
+        if planner is None:
+            self.policy = PolicyNetwork(state_dim, action_dim, latent_dim, hidden_dim, 0.5, device)
+        else:
+            self.policy = planner.policy
+            hidden_dim = planner.config.hidden_dim
+            found = (self.policy.state_dim, self.policy.action_dim, self.policy.latent_dim)
+            if found != (state_dim, action_dim, latent_dim):
+                raise ArgumentError(
+                    "the planner has other sizes: state_dim, action_dim and latent_dim are "
+                    f"{found}, and {(state_dim, action_dim, latent_dim)} was asked for"
+                )
+        alpha = self.policy.adapter.alpha
+        self.value = ValueNetwork(state_dim, latent_dim, hidden_dim, alpha).to(device)
+
+    def parameter_groups(self, learning_rate: float) -> list[dict[str, Any]]:
+        """For an optimizer: the encoder has the learning rate of its own settings."""
+        own = [*self.policy.parameters(), *self.value.parameters()]
+        groups = [{"params": own, "lr": learning_rate}]
+        if self.planner is not None:
+            groups.append(
+                {
+                    "params": list(self.planner.encoder.parameters()),
+                    "lr": self.planner.config.learning_rate,
+                }
+            )
+        return groups
+
+    def parameters(self) -> Iterator[Any]:
+        """All that is trained."""
+        for group in self.parameter_groups(0.0):
+            yield from group["params"]
+
+    def evaluate(self, steps: Any) -> Evaluation:
+        """Look at steps, as a :class:`~echoic.agents.learners.PPOTrainingStep` on the device.
+
+        Raises:
+            ArgumentError: There is a planner, and the steps have no windows for it to learn from.
+        """
+        plans = steps.latent_plans
+        cost = divergence = torch.zeros((), device=self.device)
+        if self.planner is not None:
+            if steps.windows is None:
+                raise ArgumentError(
+                    "the planner learns from the windows of its plans: the steps have none"
+                )
+            posterior, plans = self.planner.replan(steps.windows, steps.masks, steps.plan_noise)
+            if steps.previous_windows is not None and self.planner.config.kl_weight > 0.0:
+                with torch.no_grad():
+                    before = self.planner.encoder.posterior(
+                        steps.previous_windows, steps.previous_masks
+                    )
+                raw, divergence = self.planner.divergence(posterior, before, steps.pairs)
+                cost = self.planner.divergence.weight * raw
+        log_probs = self.policy(steps.states, plans).log_softmax(dim=-1)
+        chosen = log_probs.gather(-1, steps.actions.long()[:, None]).squeeze(-1)
+        return Evaluation(log_probs, chosen, self.value(steps.states, plans), cost, divergence)
+
+    def after_step(self, evaluation: Evaluation) -> None:
+        """What a planner needs after each step of the optimizer."""
+        if self.planner is not None:
+            self.planner.after_step(evaluation.plan_divergence)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Of the networks, the planner's whole state in it."""
+        return {
+            "policy": self.policy.state_dict(),
+            "value": self.value.state_dict(),
+            "planner": None if self.planner is None else self.planner.state_dict(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from :meth:`state_dict`."""
+        if (state["planner"] is None) != (self.planner is None):
+            raise ArgumentError("one of the checkpoint and the learner has a planner, one has none")
+        self.policy.load_state_dict(state["policy"])
+        self.value.load_state_dict(state["value"])
+        if self.planner is not None:
+            self.planner.load_state_dict(state["planner"])

@@ -1,0 +1,101 @@
+"""Learning a small addition to a frozen model instead of the model: LoRA, by peft.
+
+The only module that knows peft, which is imported when a function first needs it. A model with
+adapters is its own reference: with them off (:func:`without_lora`), it is the model it was.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import warnings
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from echoic.errors import ArgumentError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ["LoRAConfig", "add_lora", "has_lora", "merge_lora", "without_lora"]
+
+
+@dataclass(frozen=True)
+class LoRAConfig:
+    """Which layers get adapters, and how large: ``W + alpha / rank · B·A``."""
+
+    #: The inner dimension of A and B.
+    rank: int = 8
+    alpha: float = 16.0
+    #: Names of linear layers, or all of them but the output layer.
+    targets: str | tuple[str, ...] = "all-linear"
+    #: For A's first values. B begins with zeros, so that nothing changes at first.
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        """Check what can be checked without a model."""
+        if self.rank < 1:
+            raise ArgumentError(f"rank is at least 1, got {self.rank}")
+        if not self.alpha > 0:
+            raise ArgumentError(f"alpha is above 0, got {self.alpha}")
+        if not self.targets:
+            raise ArgumentError('targets name at least one layer, or are "all-linear"')
+
+
+def add_lora(model: Any, config: LoRAConfig | None = None) -> Any:
+    """Put adapters into a transformers model, freeze all else, and return the model to train.
+
+    The layers of ``model`` itself are replaced: use what is returned from here on. The same seed
+    gives the same adapters, and the process-wide generator is left as it was.
+
+    Raises:
+        ArgumentError: The model has adapters already, or none of the targets.
+    """
+    from peft import LoraConfig, get_peft_model  # noqa: PLC0415 - only LoRA needs peft
+
+    found = config or LoRAConfig()
+    if has_lora(model):
+        raise ArgumentError("the model has adapters already; add them once")
+    targets = found.targets if isinstance(found.targets, str) else list(found.targets)
+    settings = LoraConfig(
+        r=found.rank,
+        lora_alpha=found.alpha,
+        target_modules=targets,
+        # Learners compare probabilities with those of who acted, so nothing is dropped at random.
+        lora_dropout=0.0,
+        bias="none",
+    )
+    with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
+        # peft asks models by a name that transformers warns about, since it is to go.
+        warnings.filterwarnings("ignore", "`is_gradient_checkpointing`", FutureWarning)
+        torch.manual_seed(found.seed)
+        try:
+            return get_peft_model(model, settings)
+        except ValueError as error:
+            raise ArgumentError(f"no adapters for targets {found.targets!r}: {error}") from error
+
+
+def has_lora(model: Any) -> bool:
+    """Whether a model has adapters that :func:`without_lora` can turn off."""
+    return hasattr(model, "disable_adapter") and hasattr(model, "merge_and_unload")
+
+
+@contextlib.contextmanager
+def without_lora(model: Any) -> Iterator[Any]:
+    """Let a model be what it was before adapters, within the block."""
+    with model.disable_adapter():
+        yield model
+
+
+def merge_lora(model: Any) -> Any:
+    """Return a plain model with the adapters added into its weights; ``model`` stays as it is.
+
+    What rollout workers load: it has the names of the model that adapters were put into.
+    """
+    if not has_lora(model):
+        raise ArgumentError("the model has no adapters to merge")
+    merged = copy.deepcopy(model).merge_and_unload()
+    # What was frozen for the adapters' sake is nobody's adapters any more.
+    return merged.requires_grad_(requires_grad=True)

@@ -1,0 +1,321 @@
+"""Proximal policy optimisation of a policy of vectors, with or without a planner.
+
+Schulman et al., "Proximal Policy Optimization Algorithms" (2017). What is easily got wrong, and is
+so here:
+
+1. Log-probabilities are those of the policy that acted, recorded when it did; the ratio is exactly
+   of these actions. It is 1 in the first minibatch and nowhere else.
+2. Importance weights multiply the loss of a step, outside the clipping: inside they would count as
+   a change of the policy.
+3. The larger of clipped and plain value losses is taken for each step, not of their means.
+4. When the policy has moved by more than `target_kl`, the update ends: all of its epochs do, and
+   the minibatch that saw it is not stepped on.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from echoic.agents.devices import resolve
+from echoic.agents.learners import checkpoint
+from echoic.agents.learners.actor_critic import ActorCritic, Evaluation, ValueNetwork
+from echoic.agents.learners.steps import PPOTrainingStep
+from echoic.errors import ArgumentError
+
+if TYPE_CHECKING:
+    import os
+
+__all__ = ["PPOConfig", "PPOLearner", "PPOTrainingStep", "ValueNetwork"]
+
+_KIND = "PPO learner"
+
+
+@dataclass(frozen=True)
+class PPOConfig:
+    """Settings of PPO.
+
+    Attributes:
+        learning_rate: Of Adam, for policy and values.
+        clip_epsilon: How far a probability may move for its gain, as a ratio; also how far a value
+            may, with ``value_clip``.
+        value_loss_coef: Weight of the values' loss.
+        entropy_coef: Weight of the policy's entropy, which is rewarded.
+        kl_coef: Weight of ``KL(π || reference)``. The reference is what ``set_reference`` was
+            given, or without it the policy as it was when the update began.
+        max_grad_norm: To what length a gradient is cut.
+        gae_lambda: How far errors of values are traced back.
+        gamma: The discount.
+        num_epochs: How often the steps are gone through.
+        batch_size: Steps of a minibatch.
+        target_kl: By how much the policy may move in one update, as an estimate of
+            ``KL(old || new)``; infinity for no bound.
+        value_clip: Whether values may move by ``clip_epsilon`` only.
+        normalize_advantages: Whether advantages are given mean 0 and deviation 1, over all steps of
+            an update.
+    """
+
+    learning_rate: float = 3e-4
+    clip_epsilon: float = 0.2
+    value_loss_coef: float = 0.5
+    entropy_coef: float = 0.01
+    kl_coef: float = 0.1
+    max_grad_norm: float = 1.0
+    gae_lambda: float = 0.95
+    gamma: float = 0.99
+    num_epochs: int = 4
+    batch_size: int = 256
+    target_kl: float = 0.01
+    value_clip: bool = True
+    normalize_advantages: bool = True
+
+    def __post_init__(self) -> None:
+        for name in ("learning_rate", "clip_epsilon", "max_grad_norm"):
+            value = getattr(self, name)
+            if not (math.isfinite(value) and value > 0.0):
+                raise ArgumentError(f"{name} must be above 0 and finite, got {value!r}")
+        for name in ("value_loss_coef", "entropy_coef", "kl_coef"):
+            value = getattr(self, name)
+            if not (math.isfinite(value) and value >= 0.0):
+                raise ArgumentError(f"{name} must be at least 0 and finite, got {value!r}")
+        for name in ("gae_lambda", "gamma"):
+            if not 0.0 <= getattr(self, name) <= 1.0:
+                raise ArgumentError(f"{name} must be from 0 to 1, got {getattr(self, name)!r}")
+        for name in ("num_epochs", "batch_size"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise ArgumentError(f"{name} must be a whole number of at least 1, got {value!r}")
+        if not self.target_kl > 0.0:
+            raise ArgumentError(f"target_kl must be above 0, got {self.target_kl!r}")
+
+
+class PPOLearner:
+    """Trains a policy, its values, and the planner it acts with.
+
+    Args:
+        state_dim: Numbers of a state.
+        action_dim: How many actions there are.
+        latent_dim: Numbers of a plan.
+        config: All other settings.
+        device: Where the networks live; CUDA that is not there is the CPU, with a warning.
+        planner: A :class:`~echoic.agents.latent_planning.LatentPlanningOptimizer`. Its policy is
+            then :attr:`policy_network`, and its encoder learns through it.
+        seed: Of minibatches and of the choice of actions. Without one it is drawn from torch's own
+            generator.
+        hidden_dim: The width of the networks, where the planner does not say.
+
+    Attributes:
+        policy_network: The policy that acts and learns.
+        value_network: What states are worth.
+    """
+
+    def __init__(  # noqa: PLR0913 - upstream's arguments, and three by name
+        self,
+        state_dim: int,
+        action_dim: int,
+        latent_dim: int,
+        config: PPOConfig,
+        device: Any = "cuda",
+        *,
+        planner: Any = None,
+        seed: int | None = None,
+        hidden_dim: int = 512,
+    ) -> None:
+        self.config = config
+        self.device = resolve(device)
+        self.networks = ActorCritic(
+            state_dim, action_dim, latent_dim, self.device, planner, hidden_dim
+        )
+        self.policy_network = self.networks.policy
+        self.value_network = self.networks.value
+        self.planner = planner
+        self.optimizer = torch.optim.Adam(self.networks.parameter_groups(config.learning_rate))
+        if seed is None:
+            seed = int(torch.randint(2**62, ()))
+        self.generator = torch.Generator(self.device).manual_seed(seed)
+        self._reference: Any = None
+        self._metrics: dict[str, float] = {}
+
+    def set_reference(self, policy: Any = None) -> None:
+        """Keep the policy near this one, or near a copy of itself as it is now."""
+        kept = copy.deepcopy(self.policy_network if policy is None else policy)
+        self._reference = kept.to(self.device).requires_grad_(False)
+
+    # Acting.
+
+    @torch.no_grad()
+    def get_value_estimate(self, states: Any, latent_plans: Any) -> Any:
+        """What states are worth, with no gradient."""
+        return self.value_network(self._tensor(states), self._tensor(latent_plans))
+
+    def get_action_and_log_prob(
+        self, states: Any, latent_plans: Any, *, greedy: bool = False
+    ) -> tuple[Any, Any]:
+        """Actions, and their log-probabilities: what a training step has to bring back."""
+        drawn: tuple[Any, Any] = self.policy_network.sample_action(
+            self._tensor(states),
+            self._tensor(latent_plans),
+            greedy=greedy,
+            generator=self.generator,
+        )
+        return drawn
+
+    # Learning.
+
+    def compute_policy_loss(
+        self, steps: PPOTrainingStep, evaluation: Evaluation | None = None
+    ) -> Any:
+        """The clipped loss of the policy, weighted outside the clipping; advantages as given."""
+        found = self.networks.evaluate(steps) if evaluation is None else evaluation
+        ratio = (found.chosen - steps.log_probs).exp()
+        reach = self.config.clip_epsilon
+        gain = torch.minimum(
+            ratio * steps.advantages, ratio.clamp(1.0 - reach, 1.0 + reach) * steps.advantages
+        )
+        return -_weighted(gain, steps)
+
+    def compute_value_loss(
+        self, steps: PPOTrainingStep, evaluation: Evaluation | None = None
+    ) -> Any:
+        """Half the squared error of values; of each step the larger one of clipped and plain."""
+        found = self.networks.evaluate(steps) if evaluation is None else evaluation
+        error = (found.values - steps.returns).square()
+        if self.config.value_clip:
+            reach = self.config.clip_epsilon
+            near = steps.values + (found.values - steps.values).clamp(-reach, reach)
+            error = torch.maximum(error, (near - steps.returns).square())
+        return 0.5 * _weighted(error, steps)
+
+    def update(self, steps: PPOTrainingStep) -> dict[str, float]:
+        """Learn from steps, in minibatches and epochs, and return what happened.
+
+        Returns:
+            Means over minibatches stepped on of ``policy_loss``, ``value_loss``, ``entropy``,
+            ``reference_kl``, ``plan_divergence``, ``clip_fraction`` and ``grad_norm``;
+            ``first_ratio_gap`` and ``last_ratio_gap``, how far the ratio was from 1 at most in the
+            first and in the last minibatch; ``approx_kl`` of the last one; ``minibatches`` stepped
+            on; ``epochs`` begun; and ``stopped``, 1 if ``target_kl`` ended the update.
+        """
+        if len(steps) == 0:
+            raise ArgumentError("an update needs at least one step")
+        config = self.config
+        steps = steps.to(self.device)
+        if config.normalize_advantages and len(steps) > 1:
+            raw = steps.advantages
+            steps.advantages = (raw - raw.mean()) / (raw.std(correction=0) + 1e-8)
+        anchor = self._anchor(steps)
+        sums: dict[str, float] = {}
+        gaps: list[float] = []
+        done = epochs = 0
+        approx_kl = 0.0
+        stopped = False
+        while epochs < config.num_epochs and not stopped:
+            epochs += 1
+            order = torch.randperm(len(steps), generator=self.generator, device=self.device)
+            for index in order.split(config.batch_size):
+                some = steps[index]
+                found = self.networks.evaluate(some)
+                log_ratio = (found.chosen - some.log_probs).detach()
+                ratio = log_ratio.exp()
+                gaps.append(float((ratio - 1.0).abs().max()))
+                # Never negative, and of less variance than the mean of -log ratio (Schulman 2020).
+                approx_kl = float((ratio - 1.0 - log_ratio).mean())
+                if approx_kl > config.target_kl:
+                    stopped = True
+                    break
+                parts = self._step(some, found, None if anchor is None else anchor[index])
+                parts["clip_fraction"] = float(
+                    ((ratio - 1.0).abs() > config.clip_epsilon).float().mean()
+                )
+                for name, value in parts.items():
+                    sums[name] = sums.get(name, 0.0) + value
+                done += 1
+        self._metrics = {
+            **{name: value / max(done, 1) for name, value in sums.items()},
+            "first_ratio_gap": gaps[0],
+            "last_ratio_gap": gaps[-1],
+            "approx_kl": approx_kl,
+            "minibatches": float(done),
+            "epochs": float(epochs),
+            "stopped": float(stopped),
+        }
+        return dict(self._metrics)
+
+    def get_training_metrics(self) -> dict[str, float]:
+        """Those of the latest update."""
+        return dict(self._metrics)
+
+    # Keeping.
+
+    def save_checkpoint(self, path: str | os.PathLike[str]) -> None:
+        """Write networks, optimizer, reference and generators; the planner's too."""
+        checkpoint.save(
+            path,
+            {
+                "networks": self.networks.state_dict(),
+                "optimizer": self.optimizer.state_dict(),
+                "generator": self.generator.get_state(),
+                "reference": None if self._reference is None else self._reference.state_dict(),
+                "metrics": self._metrics,
+            },
+            kind=_KIND,
+        )
+
+    def load_checkpoint(self, path: str | os.PathLike[str]) -> None:
+        """Continue from a file of :meth:`save_checkpoint`: on the CPU, bit for bit."""
+        state = checkpoint.load(path, kind=_KIND)
+        self.networks.load_state_dict(state["networks"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.generator.set_state(state["generator"])
+        self._reference = None
+        if state["reference"] is not None:
+            self.set_reference()
+            self._reference.load_state_dict(state["reference"])
+        self._metrics = state["metrics"]
+
+    def _step(self, some: PPOTrainingStep, found: Evaluation, anchor: Any) -> dict[str, float]:
+        """One step of the optimizer; ``anchor`` has the reference's log-probabilities."""
+        config = self.config
+        policy_loss = self.compute_policy_loss(some, found)
+        value_loss = self.compute_value_loss(some, found)
+        entropy = _weighted(found.entropy, some)
+        loss = policy_loss + config.value_loss_coef * value_loss + found.plan_cost
+        loss = loss - config.entropy_coef * entropy
+        reference_kl = torch.zeros(())
+        if anchor is not None:
+            gap = (found.log_probs.exp() * (found.log_probs - anchor)).sum(dim=-1)
+            reference_kl = _weighted(gap, some)
+            loss = loss + config.kl_coef * reference_kl
+        self.optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        norm = torch.nn.utils.clip_grad_norm_(self.networks.parameters(), config.max_grad_norm)
+        self.optimizer.step()
+        self.networks.after_step(found)
+        return {
+            "policy_loss": float(policy_loss.detach()),
+            "value_loss": float(value_loss.detach()),
+            "entropy": float(entropy.detach()),
+            "reference_kl": float(reference_kl.detach()),
+            "plan_divergence": float(found.plan_divergence),
+            "grad_norm": float(norm),
+        }
+
+    @torch.no_grad()
+    def _anchor(self, steps: PPOTrainingStep) -> Any:
+        """What the reference says of all steps, on the plans that were acted on."""
+        if self.config.kl_coef == 0.0:
+            return None
+        policy = self.policy_network if self._reference is None else self._reference
+        return policy(steps.states, steps.latent_plans).log_softmax(dim=-1)
+
+    def _tensor(self, value: Any) -> Any:
+        return torch.as_tensor(value, dtype=torch.float32, device=self.device)
+
+
+def _weighted(each: Any, steps: PPOTrainingStep) -> Any:
+    """The mean over steps, each with its importance weight."""
+    return (each if steps.importance_weights is None else each * steps.importance_weights).mean()

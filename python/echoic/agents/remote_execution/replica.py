@@ -1,0 +1,269 @@
+"""One server: requests as it wants them, and its answers, checked, piece by piece."""
+
+from __future__ import annotations
+
+import dataclasses
+import email.utils
+import json
+import math
+import time
+from typing import TYPE_CHECKING, Any
+
+import httpx
+
+from echoic.agents.remote_execution import prometheus
+from echoic.agents.remote_execution.dialects import Dialect, dialect_of
+from echoic.errors import ArgumentError
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+
+__all__ = ["Fault", "Piece", "Replica", "Usage"]
+
+# An event of a stream has one token's text and its numbers; this is a thousand times as much.
+MAX_LINE = 1 << 20
+# Answers that are errors are shown to people.
+MAX_ERROR = 500
+WORTH_ANOTHER_TRY = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})
+
+
+class Fault(Exception):  # noqa: N818 - not an error until it was met too often
+    """A request did not succeed at this replica.
+
+    Attributes:
+        again: Whether the same request may succeed later, or elsewhere.
+        after: How many seconds the server asks to be left alone, if it does.
+    """
+
+    def __init__(self, reason: str, *, again: bool, after: float | None = None) -> None:
+        super().__init__(reason)
+        self.again = again
+        self.after = after
+
+
+@dataclasses.dataclass(frozen=True)
+class Usage:
+    """What a server counted: prompt tokens, those of them it had computed before, and made tokens.
+
+    ``cached`` is None where the server does not say.
+    """
+
+    prompt: int
+    made: int
+    cached: int | None
+
+
+@dataclasses.dataclass(frozen=True)
+class Piece:
+    """Part of an answer; the last one of a stream may have nothing but the usage."""
+
+    text: str = ""
+    token_ids: tuple[int, ...] = ()
+    log_probs: tuple[float, ...] = ()
+    finish: str | None = None
+    usage: Usage | None = None
+
+
+class Replica:
+    """A server that speaks OpenAI's protocol of completions.
+
+    Args:
+        url: Where its API is, as ``http://host:8000/v1``.
+        model: The model's name there.
+        dialect: The kind of server: see :data:`DIALECTS`.
+        key: What it is shown as a bearer token.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        model: str,
+        dialect: str | Dialect = "vllm",
+        key: str | None = None,
+    ) -> None:
+        if not url.startswith(("http://", "https://")):
+            raise ArgumentError(f"a replica's url begins with http:// or https://, unlike {url!r}")
+        self.url = url.rstrip("/")
+        self.model = model
+        self.dialect = dialect_of(dialect)
+        headers = {"Authorization": f"Bearer {key}"} if key else {}
+        # Engines bound how many requests there are; a second bound here could only make them wait
+        # where nobody sees it.
+        self._http = httpx.AsyncClient(headers=headers, limits=httpx.Limits(max_connections=None))
+
+    def __repr__(self) -> str:
+        return f"Replica({self.url!r}, model={self.model!r}, dialect={self.dialect.name!r})"
+
+    async def complete(
+        self,
+        prompt: str | Sequence[int],
+        *,
+        max_tokens: int,
+        sampling: Mapping[str, Any],
+        salt: str | None,
+        stall: float,
+    ) -> AsyncGenerator[Piece, None]:
+        """The answer as it comes.
+
+        Raises:
+            Fault: The server is gone, silent, full or refuses; whatever came before it is valid.
+        """
+        asked = {
+            **self.dialect.extra,
+            **sampling,
+            "model": self.model,
+            "prompt": prompt if isinstance(prompt, str) else [int(token) for token in prompt],
+            "max_tokens": max_tokens,
+            "logprobs": 1,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+        }
+        if self.dialect.token_ids is not None:
+            asked[self.dialect.token_ids] = True
+        if salt is not None and self.dialect.salted:
+            asked["cache_salt"] = salt
+        wait = httpx.Timeout(stall)
+        try:
+            async with self._http.stream(
+                "POST", f"{self.url}/completions", json=asked, timeout=wait
+            ) as answer:
+                if answer.status_code != httpx.codes.OK:
+                    raise await _refusal(answer)
+                async for event in _events(answer):
+                    if event == "[DONE]":
+                        return
+                    yield _piece(event)
+        except httpx.TimeoutException as error:
+            raise Fault(f"{self.url} was silent for {stall:g} s", again=True) from error
+        except httpx.HTTPError as error:
+            what = str(error) or type(error).__name__
+            raise Fault(f"the connection to {self.url} broke: {what}", again=True) from error
+        raise Fault(f"the answer of {self.url} ended in the middle", again=True)
+
+    async def reset_cache(self, timeout: float) -> None:
+        """Empty the prefix cache.
+
+        Raises:
+            Fault: It can't be done, or was not.
+        """
+        path = self.dialect.reset
+        if path is None:
+            raise Fault(f"a {self.dialect.name} server has no way to empty its cache", again=False)
+        try:
+            answer = await self._http.post(self._root(path), timeout=timeout)
+        except httpx.HTTPError as error:
+            what = str(error) or type(error).__name__
+            raise Fault(f"the cache of {self.url} was not emptied: {what}", again=True) from error
+        if answer.status_code != httpx.codes.OK:
+            text = answer.text[:MAX_ERROR]
+            raise Fault(
+                f"the cache of {self.url} was not emptied: {answer.status_code} {text}",
+                again=answer.status_code in WORTH_ANOTHER_TRY,
+            )
+
+    async def cache_counters(self, timeout: float) -> tuple[float, float] | None:
+        """Prompt tokens looked up in the prefix cache, and found there, since the server began.
+
+        None where the server does not tell, or can't be asked.
+        """
+        if self.dialect.queried is None or self.dialect.reused is None:
+            return None
+        try:
+            answer = await self._http.get(self._root("/metrics"), timeout=timeout)
+        except httpx.HTTPError:
+            return None
+        if answer.status_code != httpx.codes.OK:
+            return None
+        queried = prometheus.total(answer.text, self.dialect.queried)
+        reused = prometheus.total(answer.text, self.dialect.reused)
+        # A counter that has not counted yet may be missing.
+        return None if queried is None else (queried, reused or 0.0)
+
+    async def close(self) -> None:
+        """Close the connections. What is under way fails."""
+        await self._http.aclose()
+
+    def _root(self, path: str) -> str:
+        """What is beside the API is not under its version."""
+        return self.url.removesuffix("/v1") + path
+
+
+async def _refusal(answer: httpx.Response) -> Fault:
+    """What a status that is not 200 means."""
+    body = b""
+    async for part in answer.aiter_bytes():
+        body += part
+        if len(body) > MAX_ERROR:
+            break
+    text = body[:MAX_ERROR].decode(errors="replace")
+    return Fault(
+        f"{answer.request.url} answered {answer.status_code}: {text}",
+        again=answer.status_code in WORTH_ANOTHER_TRY,
+        after=_retry_after(answer.headers.get("Retry-After")),
+    )
+
+
+def _retry_after(said: str | None) -> float | None:
+    """Seconds, from a number of them or from a date."""
+    if said is None:
+        return None
+    try:
+        seconds = float(said)
+    except ValueError:
+        try:
+            seconds = email.utils.parsedate_to_datetime(said).timestamp() - time.time()
+        except ValueError:
+            return None
+    return max(0.0, seconds) if math.isfinite(seconds) else None
+
+
+async def _events(answer: httpx.Response) -> AsyncIterator[str]:
+    """The data of server-sent events. Each is one line with every server that there is."""
+    rest = b""
+    async for part in answer.aiter_bytes():
+        *lines, rest = (rest + part).split(b"\n")
+        if len(rest) > MAX_LINE:
+            raise Fault(f"{answer.request.url} sent a line of more than {MAX_LINE} B", again=False)
+        for line in lines:
+            if line.startswith(b"data:"):
+                yield line[5:].strip().decode(errors="replace")
+
+
+def _piece(event: str) -> Piece:
+    """An event as a piece; whatever does not have the form of one is a fault."""
+    try:
+        said = json.loads(event)
+        if "error" in said:
+            raise _said_error(said["error"])
+        choices = said.get("choices") or [{}]
+        choice = choices[0]
+        log_probs = (choice.get("logprobs") or {}).get("token_logprobs") or ()
+        ids = choice.get("token_ids") or choice.get("tokens") or ()
+        return Piece(
+            text=str(choice.get("text") or ""),
+            token_ids=tuple(int(token) for token in ids),
+            log_probs=tuple(math.nan if number is None else float(number) for number in log_probs),
+            finish=choice.get("finish_reason"),
+            usage=_usage(said.get("usage")),
+        )
+    except (ValueError, TypeError, AttributeError, KeyError, IndexError) as error:
+        shown = event if len(event) <= MAX_ERROR else event[:MAX_ERROR] + "…"
+        raise Fault(f"an event of the answer can't be read: {shown!r}", again=False) from error
+
+
+def _said_error(said: Any) -> Fault:
+    code = said.get("code") if isinstance(said, dict) else None
+    again = isinstance(code, int) and code in WORTH_ANOTHER_TRY
+    return Fault(f"the server gave up in the middle: {str(said)[:MAX_ERROR]}", again=again)
+
+
+def _usage(said: Any) -> Usage | None:
+    if not said:
+        return None
+    cached = (said.get("prompt_tokens_details") or {}).get("cached_tokens")
+    return Usage(
+        prompt=int(said["prompt_tokens"]),
+        made=int(said.get("completion_tokens") or 0),
+        cached=None if cached is None else int(cached),
+    )

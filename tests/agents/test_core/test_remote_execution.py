@@ -1,0 +1,423 @@
+"""Rollouts on servers elsewhere: what comes back is right whatever the servers do meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import email.utils
+import time
+from typing import Any
+
+import pytest
+from completions_server import CompletionsServer, continuation
+from echoic.agents.async_execution.sampling import SamplingParams
+from echoic.agents.bandwidth import BandwidthEfficiencyTracker
+from echoic.agents.remote_execution import (
+    Fault,
+    PrefixRouter,
+    RemoteConfig,
+    RemoteEngine,
+    Replica,
+)
+from echoic.agents.remote_execution.prometheus import total
+from echoic.errors import ArgumentError, ClosedError, WaitTimeoutError
+
+PROMPT = list(range(40))
+FAST = RemoteConfig(backoff=0.01, stall=0.3, timeout=10.0)
+
+
+def replica(server: CompletionsServer, **options: Any) -> Replica:
+    return Replica(server.url, **{"model": "formula", "dialect": "vllm", **options})
+
+
+def tokens(number: int) -> SamplingParams:
+    return SamplingParams(max_new_tokens=number)
+
+
+def run(engine_of: Any) -> Any:
+    return asyncio.run(asyncio.wait_for(engine_of, 30))
+
+
+def test_tokens_log_probs_versions_and_reuse_come_back(serve: Any) -> None:
+    server = serve()
+    tracker = BandwidthEfficiencyTracker()
+
+    async def main() -> None:
+        async with RemoteEngine([replica(server)], FAST, tracker=tracker, version=3) as engine:
+            first = await engine.generate(PROMPT, tokens(20))
+            again = await engine.generate(PROMPT, tokens(20))
+            assert first.success, first.error
+            assert first.tokens == continuation(PROMPT, 20)
+            assert first.logprobs == [-0.5] * 20
+            assert first.versions == [3] * 20
+            assert first.finish_reason == "length"
+            assert (first.prompt_tokens, first.reused_tokens) == (40, 0)
+            # Whole blocks of 16 tokens.
+            assert again.reused_tokens == 32
+            metrics = engine.get_performance_metrics()
+            assert metrics["kv_reuse_rate"] == 32 / 80
+            assert await engine.cache_counters() == [(80.0, 32.0)]
+
+    run(main())
+    assert tracker.snapshot().kv_reuse_rate == 32 / 80
+
+
+def test_a_server_that_tells_no_reuse_is_not_given_one(serve: Any) -> None:
+    server = serve(token_ids=False)
+
+    async def main() -> None:
+        async with RemoteEngine([replica(server, dialect="openai")], FAST) as engine:
+            text = "the quick brown fox"
+            result = await engine.generate(text, tokens(5))
+            assert result.text == "".join(map(chr, continuation(list(text.encode()), 5)))
+            assert result.tokens == []
+            with pytest.raises(ArgumentError, match="takes text, not token ids"):
+                await engine.submit_rollout([1, 2])
+            assert "cache_salt" not in server.requests[0]
+
+    run(main())
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        {"status": 429, "headers": {"Retry-After": "0.05"}},
+        {"status": 503},
+        {"drop": 0},
+        {"drop": 7},
+        {"stall": 0},
+        {"stall": 12},
+        {"error": 5, "code": 503},
+    ],
+    ids=lambda fault: "-".join(f"{name}-{number}" for name, number in fault.items())[:20],
+)
+def test_a_fault_costs_time_and_no_token(serve: Any, fault: Any) -> None:
+    server = serve()
+    server.faults.extend([fault, None])
+
+    async def main() -> None:
+        async with RemoteEngine([replica(server)], FAST) as engine:
+            name = await engine.submit_rollout(PROMPT, sampling=tokens(20))
+            streamed = [token.token async for token in engine.stream(name)]
+            result = await engine.get_result(name)
+            assert result.success, result.error
+            assert streamed == result.tokens == continuation(PROMPT, 20)
+            assert len(result.metadata["faults"]) == 1
+            assert engine.get_performance_metrics()["retries"] == 1
+
+    run(main())
+    made = max(fault.get(name, 0) for name in ("drop", "stall", "error"))
+    assert server.requests[1]["prompt"] == PROMPT + continuation(PROMPT, made)
+
+
+def test_text_goes_on_where_it_broke_off(serve: Any) -> None:
+    server = serve()
+    server.faults.append({"drop": 3})
+
+    async def main() -> None:
+        async with RemoteEngine([replica(server)], FAST) as engine:
+            result = await engine.generate("abc", tokens(9))
+            assert result.text == "".join(map(chr, continuation(list(b"abc"), 9)))
+
+    run(main())
+
+
+def test_without_ids_a_broken_answer_to_token_ids_fails_and_says_why(serve: Any) -> None:
+    server = serve(token_ids=False)
+    server.faults.append({"drop": 3})
+
+    async def main() -> None:
+        async with RemoteEngine([replica(server)], FAST) as engine:
+            result = await engine.generate(PROMPT, tokens(9))
+            assert not result.success
+            assert "does not tell token ids" in result.error
+
+    run(main())
+
+
+def test_what_the_server_asks_for_is_waited(serve: Any) -> None:
+    server = serve()
+    when = email.utils.formatdate(time.time() + 2, usegmt=True)
+    server.faults.extend(
+        [
+            {"status": 429, "headers": {"Retry-After": "0.3"}},
+            {"status": 429, "headers": {"Retry-After": when}},
+        ]
+    )
+
+    async def main() -> None:
+        async with RemoteEngine([replica(server)], FAST) as engine:
+            began = time.monotonic()
+            assert (await engine.generate(PROMPT, tokens(1))).success
+            # A date has whole seconds.
+            assert time.monotonic() - began > 0.3 + 0.9
+
+    run(main())
+
+
+@pytest.mark.parametrize("fault", [{"status": 400}, {"nonsense": 1}, {"error": 1, "code": 400}])
+def test_what_can_not_succeed_is_not_tried_again(serve: Any, fault: Any) -> None:
+    server = serve()
+    server.faults.append(fault)
+
+    async def main() -> None:
+        async with RemoteEngine([replica(server)], FAST) as engine:
+            result = await engine.generate(PROMPT, tokens(4))
+            assert (result.success, result.finish_reason) == (False, "error")
+            assert result.error
+            assert (await engine.generate(PROMPT, tokens(4))).success
+
+    run(main())
+    assert len(server.requests) == 2
+
+
+def test_a_server_that_is_gone_fails_after_all_attempts() -> None:
+    async def main() -> None:
+        gone = Replica("http://127.0.0.1:9/v1", model="formula")
+        config = RemoteConfig(backoff=0.0, attempts=3)
+        async with RemoteEngine([gone], config) as engine:
+            result = await engine.generate(PROMPT, tokens(4))
+            assert not result.success
+            assert len(result.metadata["faults"]) == 3
+            assert engine.get_performance_metrics()["active_rollouts"] == 0
+
+    run(main())
+
+
+def test_a_key_that_is_wrong_is_told(serve: Any) -> None:
+    server = serve(key="right")
+
+    async def main() -> None:
+        async with RemoteEngine([replica(server, key="wrong")], FAST) as engine:
+            assert "401" in (await engine.generate(PROMPT, tokens(4))).error
+        async with RemoteEngine([replica(server, key="right")], FAST) as engine:
+            assert (await engine.generate(PROMPT, tokens(4))).success
+
+    run(main())
+
+
+def test_no_more_are_under_way_than_allowed_and_priorities_decide_who(serve: Any) -> None:
+    server = serve()
+    server.delay = 0.01
+    config = RemoteConfig(max_concurrent_rollouts=2, aging=0.0)
+
+    async def main() -> None:
+        async with RemoteEngine([replica(server)], config) as engine:
+            # The first two are under way at once, so that the others wait together.
+            names = [
+                await engine.submit_rollout([n] * 20, priority=n, sampling=tokens(3))
+                for n in (0, 0, 1, 5, 3, 3, 2, 4)
+            ]
+            results = await asyncio.gather(*(engine.get_result(name) for name in names))
+            assert all(result.success for result in results)
+
+    run(main())
+    assert server.most_active == 2
+    assert [asked["prompt"][0] for asked in server.requests] == [0, 0, 5, 4, 3, 3, 2, 1]
+
+
+def test_who_waits_long_enough_overtakes() -> None:
+    config = RemoteConfig(max_concurrent_rollouts=1, aging=1000.0, attempts=1)
+    gone = Replica("http://127.0.0.1:9/v1", model="formula")
+
+    async def main() -> None:
+        async with RemoteEngine([gone], config) as engine:
+            order: list[str] = []
+            early = await engine.submit_rollout([1], priority=0.0)
+            low = await engine.submit_rollout([1], priority=0.0)
+            await asyncio.sleep(0.05)
+            high = await engine.submit_rollout([1], priority=10.0)
+
+            async def take(name: str) -> None:
+                await engine.get_result(name)
+                order.append(name)
+
+            await asyncio.gather(*map(take, (early, low, high)))
+            assert order == [early, low, high]
+
+    run(main())
+
+
+def test_submission_waits_while_the_queue_is_full(serve: Any) -> None:
+    server = serve()
+    server.delay = 0.02
+    config = RemoteConfig(max_concurrent_rollouts=1, priority_queue_size=1)
+
+    async def main() -> None:
+        async with RemoteEngine([replica(server)], config) as engine:
+            for _ in range(2):
+                await engine.submit_rollout(PROMPT, sampling=tokens(5))
+            with pytest.raises(asyncio.TimeoutError):
+                await asyncio.wait_for(engine.submit_rollout(PROMPT), 0.02)
+            name = await engine.submit_rollout(PROMPT, sampling=tokens(1))
+            assert (await engine.get_result(name)).success
+
+    run(main())
+
+
+def test_cancelling_ends_it_with_what_was_made_and_frees_its_place(serve: Any) -> None:
+    server = serve()
+    server.delay = 0.02
+    config = RemoteConfig(max_concurrent_rollouts=1)
+
+    async def main() -> None:
+        async with RemoteEngine([replica(server)], config) as engine:
+            running = await engine.submit_rollout(PROMPT, sampling=tokens(500))
+            waiting = await engine.submit_rollout(PROMPT, sampling=tokens(1))
+            last = await engine.submit_rollout(PROMPT, sampling=tokens(1))
+            # Also before its first step.
+            assert engine.cancel(waiting)
+            stream = engine.stream(running)
+            for _ in range(3):
+                await stream.__anext__()
+            assert engine.cancel(running)
+            result = await engine.get_result(running)
+            assert (result.success, result.finish_reason) == (False, "cancelled")
+            assert result.tokens == continuation(PROMPT, len(result.tokens))
+            assert len(result.tokens) >= 3
+            assert (await engine.get_result(waiting)).finish_reason == "cancelled"
+            assert (await engine.get_result(last)).success
+            metrics = engine.get_performance_metrics()
+            assert (metrics["active_rollouts"], metrics["loads"]) == (0, [0])
+
+    run(main())
+
+
+def test_results_are_given_once_and_waits_have_an_end(serve: Any) -> None:
+    server = serve()
+    server.delay = 0.05
+
+    async def main() -> None:
+        async with RemoteEngine([replica(server)], FAST) as engine:
+            name = await engine.submit_rollout(PROMPT, sampling=tokens(4))
+            with pytest.raises(WaitTimeoutError, match="it goes on"):
+                await engine.get_result(name, timeout=0.01)
+            assert (await engine.get_result(name)).success
+            with pytest.raises(ArgumentError, match="there is no rollout"):
+                await engine.get_result(name)
+            late = await engine.submit_rollout(PROMPT, sampling=tokens(400), timeout=0.2)
+            result = await engine.get_result(late)
+            assert (result.finish_reason, result.success) == ("timeout", False)
+        with pytest.raises(ClosedError):
+            await engine.submit_rollout(PROMPT)
+
+    run(main())
+
+
+def test_new_weights_reuse_nothing_of_the_old(serve: Any) -> None:
+    servers = [serve(), serve()]
+    loaded: list[tuple[str, int]] = []
+
+    async def load(where: Replica, version: int) -> None:
+        loaded.append((where.url, version))
+
+    async def main() -> None:
+        replicas = [replica(servers[0]), replica(servers[1], dialect="sglang")]
+        replicas[1].dialect = type(replicas[1].dialect)(
+            "resets", token_prompts=True, reset="/reset_prefix_cache"
+        )
+        async with RemoteEngine(replicas, FAST) as engine:
+            before = await asyncio.gather(*(engine.generate(PROMPT, tokens(2)) for _ in range(20)))
+            assert sum(result.reused_tokens for result in before)
+            # Both have the prompt now.
+            assert all(server.requests for server in servers)
+            await engine.update_weights(1, load)
+            after = await asyncio.gather(*(engine.generate(PROMPT, tokens(2)) for _ in range(20)))
+            assert {version for result in after for version in result.versions} == {1}
+            # Each replica computes the prompt once more.
+            assert sorted(result.reused_tokens for result in after)[:2] == [0, 0]
+            with pytest.raises(ArgumentError, match="above 1"):
+                await engine.update_weights(1)
+
+    run(main())
+    assert loaded == [(server.url, 1) for server in servers]
+    assert (servers[0].resets, servers[1].resets) == (0, 1)
+
+
+def test_a_server_that_can_not_forget_is_refused_new_weights(serve: Any) -> None:
+    server = serve()
+
+    async def main() -> None:
+        engines = RemoteEngine([replica(server, dialect="llama-cpp-python")], FAST)
+        async with engines as engine:
+            with pytest.raises(ArgumentError, match="neither empty its prefix cache nor salt"):
+                await engine.update_weights(1)
+
+    run(main())
+
+
+def test_a_cache_that_was_not_emptied_keeps_its_replica_out(serve: Any) -> None:
+    server = serve()
+
+    async def main() -> None:
+        one = replica(server)
+        one.dialect = type(one.dialect)("none", token_prompts=True, reset="/not-there")
+        async with RemoteEngine([one], FAST) as engine:
+            with pytest.raises(Fault, match="was not emptied: 404"):
+                await engine.update_weights(1)
+            assert engine.version == 0
+            name = await engine.submit_rollout(PROMPT, timeout=0.1)
+            assert (await engine.get_result(name)).finish_reason == "timeout"
+
+    run(main())
+
+
+def test_conversations_stay_where_their_beginning_was_computed(serve: Any) -> None:
+    servers = [serve() for _ in range(3)]
+
+    async def main() -> None:
+        async with RemoteEngine([replica(server) for server in servers], FAST) as engine:
+            conversations = [[n] * 64 for n in range(6)]
+            for _ in range(5):
+                results = await asyncio.gather(
+                    *(engine.generate(prompt, tokens(16)) for prompt in conversations)
+                )
+                for prompt, result in zip(conversations, results, strict=True):
+                    prompt.extend(result.tokens)
+
+    run(main())
+    for server in servers:
+        assert len({asked["prompt"][0] for asked in server.requests}) == 2
+    # Of each conversation all but the first turn, and of each turn all but what is new.
+    reused = sum(server.hits for server in servers) / sum(server.queries for server in servers)
+    assert reused > 0.6
+
+
+def test_affinity_gives_way_to_load() -> None:
+    router = PrefixRouter(2, block=4, slack=1)
+    first = router.choose([1] * 8)
+    assert router.choose([1] * 8) == first
+    # Two more than the other would be beyond the slack.
+    assert router.choose([1] * 8) != first
+    router.done(first)
+    router.done(first)
+    assert router.choose([1] * 8 + [2]) in {0, 1}
+    router.forget()
+    assert router.loads == [1, 1]
+
+
+def test_what_a_router_remembers_is_bounded() -> None:
+    router = PrefixRouter(1, block=1, remembered=10)
+    for start in range(100):
+        router.choose([start, start + 1, start + 2])
+    assert len(router._seen[0]) == 10
+
+
+def test_counters_are_read_whatever_labels_say() -> None:
+    page = (
+        'x_total{a="} 7"} 1\nx_total{b="c"} 2.5 1700000000\nx_totals 9\n# x_total 4\nx_total nan?'
+    )
+    assert total(page, "x_total") == 3.5
+    assert total(page, "y_total") is None
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"attempts": 0}, "attempts must be at least 1"),
+        ({"timeout": 0}, "timeout must be above 0"),
+        ({"backoff": -1}, "backoff must not be negative"),
+    ],
+)
+def test_limits_that_make_no_sense_are_refused(options: Any, message: str) -> None:
+    with pytest.raises(ArgumentError, match=message):
+        RemoteConfig(**options)
