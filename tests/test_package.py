@@ -71,6 +71,7 @@ def test_public_names_are_sorted_and_nothing_else_is_public() -> None:
         "demo",
         "errors",
         "integrations",
+        "links",
         "logs",
         "primitives",
         "ragged",

@@ -797,7 +797,7 @@ fn hostile_requests_are_refused_with_the_reason_and_harm_nothing() {
     let unknown = frame(|out| {
         out.extend(Header { len: 13, kind: kind::REQUEST }.bytes());
         out.extend([0; 8]);
-        out.push(25);
+        out.push(99);
         out.extend([0; 4]);
     });
     for (said, reason) in [
