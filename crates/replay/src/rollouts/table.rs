@@ -363,8 +363,26 @@ impl RolloutTable {
         let Wait { deadline, tick, on_tick } = wait;
         let outcome =
             self.attempt(change, width, Wait { deadline, tick, on_tick: &mut *on_tick })?;
-        self.keep(Wait { deadline: None, tick, on_tick })?;
+        let kept = self.keep(Wait { deadline: None, tick, on_tick });
+        kept.inspect_err(|_| self.take_back(&outcome))?;
         Ok(outcome)
+    }
+
+    /// Gives back what a caller has got that will never hear of it, so that nobody waits for it: a leased share, a
+    /// group to go on with, permits for groups of its own. A group with a key may be made by others too, and what is
+    /// not leased is used up.
+    pub fn take_back(&self, outcome: &Outcome) {
+        let change = match outcome {
+            Outcome::Delivered(share) if share.lease_ms.is_some() => Change::Nack(share.lease),
+            Outcome::Resumed(permit, _) => Change::Suspend { holds: vec![permit.hold] },
+            Outcome::Admitted(permits) => {
+                let own = permits.iter().filter(|permit| permit.key.is_empty());
+                Change::Fail { holds: own.map(|permit| permit.hold).collect() }
+            }
+            _ => return,
+        };
+        // If it is over by now, or nothing is written any more, it is nobody's all the same.
+        let _ = self.apply(&change);
     }
 
     fn attempt(
