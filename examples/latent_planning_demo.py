@@ -113,7 +113,7 @@ def draw(found: Outcome, path: Path) -> None:
         main = centred @ np.linalg.svd(centred, full_matrices=False)[2][:2].T
         for side, name in enumerate(("left", "right")):
             plans.plot(*main[found.cues == side].T, ".", alpha=0.4, label=f"cue was {name}")
-        plans.set(title=f"Plans at the junction: cue read from {found.probe:.1%}")
+        plans.set(title=f"Plans: cue read from {found.probe:.0%}")
         plans.legend()
     for axes in (curves, plans):
         axes.grid(alpha=0.3)
