@@ -44,7 +44,7 @@ def test_nothing_at_the_junction_tells_the_cue() -> None:
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_plan_solves_the_maze_and_none_does_not(seed: int) -> None:
-    with_plan = tmaze.train(seed, iterations=40, until=0.95)
+    with_plan = tmaze.train(seed, iterations=60, until=0.95)
     assert with_plan.planner.config.kl_weight == 0.1
     assert tmaze.evaluate(with_plan, seed=100 + seed) >= 0.95
     # As many parameters, episodes and updates, but plans that are made of the current state alone.
