@@ -132,8 +132,8 @@ def test_concurrent_rollouts_are_what_each_would_be_alone() -> None:
 
 def test_sixteen_at_a_time_have_twice_the_throughput_of_one_at_a_time() -> None:
     async def main() -> float:
-        model = TinyTransformer(TinyConfig(dim=128, layers=4, hidden=256), device="cpu")
-        sampling = SamplingParams(max_new_tokens=24, temperature=0.0)
+        model = TinyTransformer(device="cpu")
+        sampling = SamplingParams(max_new_tokens=16, temperature=0.0)
         prompts = [[i, *range(20)] for i in range(16)]
         config = ExecutionConfig(enable_prefix_cache=False, timeout=100.0)
         async with AsyncExecutionEngine(config, model, "cpu") as running:
