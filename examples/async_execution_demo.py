@@ -3,8 +3,8 @@
 Run ``python -m examples.async_execution_demo`` from the root of the project; ``--model smollm2``
 takes a real language model instead of one with random weights (see
 ``echoic.agents.backbones.smollm2``). Twelve agents have a conversation of three turns with an
-environment. All have one system prompt, and each turn's prompt is all that came before. Eight run at
-a time. After a while new weights come, in the middle of everything.
+environment. All have one system prompt, and each turn's prompt is all that came before. Eight run
+at a time. After a while new weights come, in the middle of everything.
 
 The table shows of each agent what the cache had of its latest prompt, and tokens as they are drawn,
 with the version of the weights that drew them by their colour. At the end the same work is done
@@ -102,9 +102,10 @@ async def talk(engine: AsyncExecutionEngine, agent: Agent, system: list[int], se
 
 
 async def play(
-    model: Any, spell: Any, *, reuse: bool, console: Console, live: bool, system: int
+    model: Any, spell: Any, console: Console, *, reuse: bool, quick: bool
 ) -> dict[str, Any]:
     """Let all agents talk; returns the engine's numbers."""
+    live, system = (False, 20) if quick else (True, 160)
     config = ExecutionConfig(
         max_concurrent_rollouts=SLOTS, token_budget=128, timeout=300.0, enable_prefix_cache=reuse
     )
@@ -151,16 +152,7 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
     numbers = {}
     for reuse in (True, False):
         console.rule("with the prefix cache" if reuse else "the same work without it")
-        numbers[reuse] = asyncio.run(
-            play(
-                model,
-                spell,
-                reuse=reuse,
-                console=console,
-                live=not options.quick,
-                system=20 if options.quick else 160,
-            )
-        )
+        numbers[reuse] = asyncio.run(play(model, spell, console, reuse=reuse, quick=options.quick))
     table = Table("", "seconds", "tokens computed", "tokens reused", "effective tokens/s")
     for reuse, row in numbers.items():
         cache = row["cache"]

@@ -7,7 +7,7 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("rich")
 
-from examples import async_execution_demo  # noqa: E402
+from examples import async_execution_demo
 
 
 def test_the_demonstration_reuses_tokens_only_with_the_prefix_cache() -> None:

@@ -20,6 +20,7 @@ from echoic.agents.async_execution import (  # noqa: E402
     TinyTransformer,
 )
 from echoic.agents.async_execution.rollouts import Rollout  # noqa: E402
+from echoic.agents.async_execution.sampling import draw  # noqa: E402
 from echoic.agents.bandwidth import BandwidthEfficiencyTracker  # noqa: E402
 
 from experiments import kv_sharing  # noqa: E402
@@ -488,8 +489,6 @@ def test_weights_that_do_not_fit_leave_the_old_ones() -> None:
 
 
 def test_draws_have_the_probabilities_of_the_distribution() -> None:
-    from echoic.agents.async_execution.sampling import draw
-
     logits = torch.tensor([0.0, 1.0, 2.0, -1.0])
     count = 20_000
     chances = [(i + 0.5) / count for i in range(count)]
