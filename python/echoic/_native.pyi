@@ -24,6 +24,7 @@ __all__ = [
     "MmapReplayBuffer",
     "OfflineDatasetBuffer",
     "PendingBatch",
+    "PlanMean",
     "PrioritizedReplayBuffer",
     "Publication",
     "RemoteTable",
@@ -42,6 +43,7 @@ __all__ = [
     "Steps",
     "StructuredWriter",
     "Subscription",
+    "SurpriseReplay",
     "Table",
     "Tables",
     "TrajectoryAccumulator",
@@ -3506,6 +3508,103 @@ class OfflineDatasetBuffer:
 
     def moments(self) -> tuple[Any, Any, Any]:
         """Return mean, standard deviation and scale of observations, each like an observation."""
+
+    def __len__(self) -> int: ...
+
+@final
+class PlanMean:
+    """The moving mean of latent plans, of which several objects may have a share."""
+
+    def __new__(cls, dims: int, decay: float) -> Self: ...
+    def update(self, plans: Any) -> None:
+        """Take a plan, or one after the other of an array of them, into the mean."""
+
+    def distances(self, plans: Any) -> npt.NDArray[np.float64]:
+        """Give the squared distance of each plan from the mean."""
+
+    def restore(self, mean: list[float], count: int) -> None:
+        """Go on from what ``mean`` and ``count`` were."""
+
+    @property
+    def mean(self) -> npt.NDArray[np.float64]:
+        """A copy of the mean: zeros before the first plan."""
+
+    @property
+    def count(self) -> int:
+        """How many plans were taken in."""
+
+    @property
+    def dims(self) -> int:
+        """How many numbers a plan has."""
+
+@final
+class SurpriseReplay:
+    """The native part of :class:`echoic.agents.PrioritizedReplayBuffer`."""
+
+    def __new__(
+        cls,
+        example: Any,
+        mean: PlanMean,
+        *,
+        hot: int,
+        cold: int,
+        total: int,
+        age_threshold: int,
+        max_age: int,
+        mode: str,
+        mode_number: float,
+        surprise_weight: float,
+        reward_weight: float,
+        mean_over_dims: bool,
+        computes_scores: bool,
+        moves_mean: bool,
+        refresh: int,
+        seed: int,
+        path: str | os.PathLike[str] | None = None,
+        overwrite: bool = False,
+    ) -> Self: ...
+    def add(
+        self, fields: dict[str, Any], *, many: bool, scores: Any | None = None
+    ) -> npt.NDArray[np.int64]:
+        """Add one experience or many, and give their indices."""
+
+    def sample(
+        self,
+        batch_size: int,
+        *,
+        temperature: float,
+        hot_ratio: float,
+        beta: float,
+        seed: int | None = None,
+    ) -> dict[str, Any]:
+        """Draw a batch, hot experiences first, and compute its scores anew."""
+
+    def update_priorities(self, indices: Any, priorities: Any) -> int:
+        """Give experiences scores, and say how many were there."""
+
+    def tick(self, updates: int) -> tuple[int, int, int]:
+        """Let experiences age: how many migrated, expired, and were scored anew."""
+
+    def effective_sizes(self, temperature: float, hot_ratio: float) -> tuple[float, float, float]:
+        """Give the effective sample size over all, of hot and of cold experiences."""
+
+    def statistics(self) -> dict[str, Any]:
+        """Give sizes, what has happened, scores and bytes."""
+
+    def leaves(self) -> list[tuple[str, str, list[int]]]:
+        """Give path, dtype and shape of each leaf."""
+
+    def state(self) -> dict[str, Any]:
+        """Give all that the buffer holds, copied."""
+
+    def load(self, state: dict[str, Any]) -> None:
+        """Become what another buffer was."""
+
+    def clear(self) -> None:
+        """Forget all experiences."""
+
+    def close(self) -> None:
+        """Remove the file, if there is one."""
 
     def __len__(self) -> int: ...
 

@@ -1,0 +1,159 @@
+"""How fast surprise replay is, what an experience costs, and as how many it draws: on this machine.
+
+Three tables. *Speed*: batched adds, while the buffer fills and when every add lets another go, and draws from
+a full one. *Bytes* for each experience. *Effective sample sizes* over temperatures, of random plans behind a
+layer norm and of rewards that are rare and large. Each row of the file is one measurement; a run that was cut
+off goes on where it stopped.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import statistics
+import time
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from echoic.agents.prioritized_replay import PrioritizedReplayBuffer, ReplayConfig
+from rich.console import Console
+from rich.table import Table
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+NAME = "surprise_replay"
+BATCH = 256
+TEMPERATURES = (0.1, 0.25, 0.5, 1.0, 2.0)
+SEEDS = range(3)
+
+
+def normed(rng: np.random.Generator, rows: int, dims: int) -> np.ndarray[Any, Any]:
+    """Plans as a layer norm leaves them."""
+    plans = rng.standard_normal((rows, dims), dtype=np.float32)
+    plans -= plans.mean(-1, keepdims=True)
+    return plans / plans.std(-1, keepdims=True)
+
+
+def blocks(rows: int, dims: int, width: int, seed: int) -> Callable[[], Iterator[tuple[Any, ...]]]:
+    """Batches of experiences, made before the clock runs."""
+    rng = np.random.default_rng(seed)
+    size = min(rows, 20_000)
+    plans, states = normed(rng, size, dims), rng.standard_normal((size, width), dtype=np.float32)
+    rewards = rng.standard_normal(size, dtype=np.float32)
+    actions, dones = rng.integers(0, 4, size), np.zeros(size, bool)
+    batch = (states, plans, actions, rewards, states, dones)
+    return lambda: itertools.repeat(batch, rows // size)
+
+
+def speed(items: int, dims: int, width: int, seed: int) -> dict[str, float]:
+    """Adds and draws of a buffer of so many experiences."""
+    buffer = PrioritizedReplayBuffer(
+        ReplayConfig(seed=seed, hot_buffer_size=items, max_experiences=items), dims
+    )
+    make = blocks(items, dims, width, seed)
+
+    def add() -> float:
+        begin = time.perf_counter()
+        for batch in make():
+            buffer.add_batch(*batch)
+        return items / (time.perf_counter() - begin)
+
+    filling = add()
+    if len(buffer) != items:
+        raise AssertionError(f"expected {items} experiences, got {len(buffer)}")
+    buffer.sample_columns(BATCH)
+    full = add()
+    stats = buffer.get_buffer_statistics()
+
+    def typical(draw: Callable[[], Any]) -> tuple[float, float]:
+        times = []
+        for _ in range(300):
+            begin = time.perf_counter()
+            draw()
+            times.append(time.perf_counter() - begin)
+        times.sort()
+        return statistics.median(times) * 1e3, times[int(0.99 * len(times))] * 1e3
+
+    columns, columns_tail = typical(lambda: buffer.sample_columns(BATCH))
+    objects, objects_tail = typical(lambda: buffer.sample_batch(BATCH))
+    begin = time.perf_counter()
+    buffer.sample_columns(BATCH, 0.9)
+    other = (time.perf_counter() - begin) * 1e3
+    begin = time.perf_counter()
+    buffer.update_experience_ages()
+    aged = (time.perf_counter() - begin) * 1e3
+    return {
+        "adds_per_s_filling": filling,
+        "adds_per_s_full": full,
+        "sample_columns_ms": columns,
+        "sample_columns_p99_ms": columns_tail,
+        "sample_batch_ms": objects,
+        "sample_batch_p99_ms": objects_tail,
+        "new_temperature_ms": other,
+        "update_ms": aged,
+        "row_bytes": stats["row_bytes"],
+        "bytes_per_item": stats["bytes_per_item"],
+    }
+
+
+def sizes(items: int, rewards: str, scale: str, seed: int) -> dict[str, float]:
+    """Effective sample sizes as shares of all, by temperature, within a stratum of random plans."""
+    rng = np.random.default_rng(seed)
+    buffer = PrioritizedReplayBuffer(ReplayConfig(seed=seed, score_scale=scale))  # type: ignore[arg-type]
+    numbers = {
+        "none": np.zeros(items),
+        "normal": rng.standard_normal(items),
+        "rare": (rng.random(items) < 0.01) * 100.0,  # noqa: PLR2004 - one in a hundred
+    }[rewards]
+    state = np.zeros((items, 4), np.float32)
+    flags = np.zeros(items, bool)
+    buffer.add_batch(state, normed(rng, items, 512), np.zeros(items, int), numbers, state, flags)
+    return {f"ess_at_{t:g}": buffer.effective_sample_size(t)["hot"] / items for t in TEMPERATURES}
+
+
+def run(out: Path, quick: bool) -> None:  # noqa: FBT001 - the signature of all experiments
+    """Measures what is not in ``out/surprise_replay.jsonl`` yet, and prints all of it."""
+    items = 20_000 if quick else 1_000_000
+    jobs: list[tuple[dict[str, Any], Callable[[], dict[str, float]]]] = []
+    for (dims, width), seed in itertools.product([(16, 8), (512, 64)], SEEDS):
+        job = {"table": "speed", "items": items, "dims": dims, "state": width, "seed": seed}
+        if dims > 16 and not quick:  # noqa: PLR2004
+            job["items"] = 200_000
+        jobs.append((job, lambda j=job: speed(j["items"], j["dims"], j["state"], j["seed"])))  # type: ignore[misc]
+    many = 1000 if quick else 10_000
+    for scale, rewards, seed in itertools.product(
+        ("zscore", "mean", "sum"), ("none", "normal", "rare"), SEEDS
+    ):
+        job = {"table": "sizes", "items": many, "rewards": rewards, "scale": scale, "seed": seed}
+        jobs.append(
+            (job, lambda j=job: sizes(j["items"], j["rewards"], j["scale"], j["seed"]))  # type: ignore[misc]
+        )
+    out.mkdir(parents=True, exist_ok=True)
+    path = out / f"{NAME}.jsonl"
+    rows = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    with path.open("a") as file:
+        for job, measure in jobs:
+            if any(job.items() <= row.items() for row in rows):
+                continue
+            rows.append({**job, **measure()})
+            file.write(json.dumps(rows[-1]) + "\n")
+            file.flush()
+    show([row for row in rows if any(job.items() <= row.items() for job, _ in jobs)])
+
+
+def show(rows: list[dict[str, Any]]) -> None:
+    """Prints medians over seeds."""
+    console = Console(width=160)
+    for name, keys in (("speed", ("items", "dims", "state")), ("sizes", ("scale", "rewards"))):
+        own = [row for row in rows if row["table"] == name]
+        known = {"table", "seed", "items", *keys}
+        numbers = [key for key in own[0] if key not in known]
+        table = Table(*keys, *(number.replace("_", " ") for number in numbers), title=name)
+        groups = sorted({tuple(row[key] for key in keys) for row in own}, key=str)
+        for group in groups:
+            members = [row for row in own if tuple(row[key] for key in keys) == group]
+            values = (statistics.median(row[number] for row in members) for number in numbers)
+            table.add_row(*map(str, group), *(f"{value:.4g}" for value in values))
+        console.print(table)

@@ -1,0 +1,113 @@
+"""A buffer in a file: an ``.npz`` archive of plain arrays, which numpy reads without pickle."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import secrets
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from echoic.errors import ReplayError
+
+if TYPE_CHECKING:
+    from echoic.agents.prioritized_replay.replay import PrioritizedReplayBuffer
+
+FORMAT = 1
+# What scores in the file were computed with.
+RULES = ("surprise_weight", "reward_weight", "ema_decay", "score_scale", "score_clip")
+RULES += ("sampling_mode", "priority_alpha")
+
+
+def save(buffer: PrioritizedReplayBuffer, path: str | os.PathLike[str]) -> None:
+    """Writes everything to a file, which appears whole or not at all."""
+    rows = buffer._store.rows  # noqa: SLF001 - the other half of this module
+    config = dataclasses.asdict(buffer.config)
+    about: dict[str, Any] = {
+        "format": FORMAT,
+        "latent_dim": buffer.latent_dim,
+        "rules": {name: config[name] for name in RULES},
+        "adapted": buffer._adapted(),  # noqa: SLF001
+        "leaves": None,
+    }
+    arrays: dict[str, np.ndarray[Any, Any]] = {}
+    if rows is None:
+        calculator = buffer.surprise_calculator
+        arrays["mean"] = calculator.get_ema_plan()
+        arrays["mean_count"] = np.asarray(calculator.get_statistics()["count"])
+    else:
+        leaves = rows.leaves()
+        about["leaves"] = [[name, dtype, list(shape)] for name, dtype, shape in leaves]
+        state = rows.state()
+        columns = zip(leaves, state.pop("rows"), strict=True)
+        arrays |= {f"rows/{name}": array for (name, _, _), array in columns}
+        arrays |= {name: np.asarray(value) for name, value in state.items()}
+    arrays["about"] = np.frombuffer(json.dumps(about).encode(), np.uint8)
+    path = Path(path)
+    draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    try:
+        with draft.open("wb") as file:
+            np.savez(file, allow_pickle=False, **arrays)
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(path)
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+def load(buffer: PrioritizedReplayBuffer, path: str | os.PathLike[str]) -> None:
+    """Replaces everything by what a file has."""
+    about, arrays = _read(path)
+    config = dataclasses.asdict(buffer.config)
+    if about["latent_dim"] != buffer.latent_dim:
+        got, expected = about["latent_dim"], buffer.latent_dim
+        raise ReplayError(f"{path} has plans of {got} dimensions, and the buffer of {expected}")
+    for name in RULES:
+        if about["rules"][name] != config[name]:
+            got, expected = about["rules"][name], config[name]
+            raise ReplayError(f"{path} was made with {name}={got!r}, and the buffer {expected!r}")
+    store = buffer._store  # noqa: SLF001
+    if about["leaves"] is None:
+        store.clear()
+        buffer.surprise_calculator._mean.restore(  # noqa: SLF001
+            arrays["mean"].tolist(), int(arrays["mean_count"])
+        )
+    else:
+        leaves = [(name, dtype, tuple(shape)) for name, dtype, shape in about["leaves"]]
+        if store.rows is None:
+            store.begin({name: np.zeros(shape, dtype) for name, dtype, shape in leaves})
+        rows = store.rows
+        assert rows is not None  # noqa: S101 - for type checkers
+        own = [(name, dtype, tuple(shape)) for name, dtype, shape in rows.leaves()]
+        if sorted(own) != sorted(leaves):
+            odd = [leaf for leaf in leaves if leaf not in own]
+            raise ReplayError(f"{path} has other experiences: {odd}, and the buffer has {own}")
+        try:
+            state = {name: array for name, array in arrays.items() if "/" not in name}
+            state["mean_count"] = int(arrays["mean_count"])
+            columns = [np.ascontiguousarray(arrays[f"rows/{name}"]) for name, _, _ in own]
+            rows.load({**state, "rows": columns})
+        except (KeyError, TypeError) as error:
+            raise ReplayError(f"{path} is not a buffer that was saved: {error}") from error
+    if about["adapted"]:
+        buffer._adapt(about["adapted"])  # noqa: SLF001
+
+
+def _read(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, Any]]:
+    try:
+        with Path(path).open("rb") as opened, np.load(opened, allow_pickle=False) as file:
+            arrays = {name: file[name] for name in file}
+        about = json.loads(bytes(arrays.pop("about")))
+        missing = {"format", "latent_dim", "rules", "adapted", "leaves"} - about.keys()
+        if missing or set(RULES) - about["rules"].keys():
+            raise ValueError("it does not say what it has")  # noqa: TRY301 - one place for all
+    except FileNotFoundError:
+        raise
+    except Exception as error:  # a damaged archive fails in as many ways as it has parts
+        raise ReplayError(f"{path} is not a buffer that was saved: {error}") from error
+    if about["format"] != FORMAT:
+        raise ReplayError(f"{path} has format {about['format']}, and this reads format {FORMAT}")
+    return about, arrays

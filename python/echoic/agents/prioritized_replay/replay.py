@@ -1,0 +1,302 @@
+"""The buffer that scores, keeps and draws."""
+
+from __future__ import annotations
+
+import warnings
+from typing import TYPE_CHECKING, Any
+
+from echoic.agents.prioritized_replay import _keeping
+from echoic.agents.prioritized_replay._store import Store, experiences_of
+from echoic.agents.prioritized_replay.surprise import SurpriseCalculator
+from echoic.errors import ArgumentError, ReplayError
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Iterable
+
+    import numpy as np
+    import numpy.typing as npt
+
+    from echoic.agents.prioritized_replay.config import ReplayConfig
+    from echoic.agents.prioritized_replay.experience import Aged, Experience
+
+__all__ = ["PrioritizedReplayBuffer"]
+
+
+class PrioritizedReplayBuffer:
+    """Experiences in two strata, drawn by how much they surprise.
+
+    A score is ``surprise_weight * |plan - mean|**2 / dims + reward_weight * |reward|`` by the mean of
+    plans before this one (:class:`SurpriseCalculator`). Within a stratum an experience is drawn with
+    ``softmax(z / T)``, where ``z`` is by how many standard deviations its score is from the mean of all,
+    at most ``score_clip``; with replacement. Of a batch of ``B``, ``n = floor(B * hot_sample_ratio)`` are
+    hot. So ``P = n / B * softmax``, and the weight ``(N * P)**-beta``, divided by the largest of the batch.
+
+    As the mean moves, scores of those that are drawn are computed anew, and in turns
+    ``refresh_per_update`` others for each update of the learner.
+
+    What states and actions look like is told by the first experience: floats are kept in 32 bits,
+    everything else as it is. All methods may be called from several threads.
+
+    Args:
+        config: The settings.
+        latent_dim: How many numbers a plan has.
+        surprise_calculator: A mean of plans that is shared with others. Its own one if ``None``.
+        update_ema: Whether experiences that are added move the mean. Say no when another part of the
+            agent updates a shared one.
+
+    >>> import numpy as np
+    >>> from echoic.agents.prioritized_replay import ReplayConfig
+    >>> rng = np.random.default_rng(0)
+    >>> buffer = PrioritizedReplayBuffer(ReplayConfig(min_experiences=100, seed=0), latent_dim=16)
+    >>> plans = rng.normal(size=(500, 16))
+    >>> states = rng.normal(size=(501, 4))
+    >>> indices = buffer.add_batch(
+    ...     states[:-1], plans, np.zeros(500, int), np.zeros(500), states[1:], np.zeros(500, bool)
+    ... )
+    >>> experiences, weights = buffer.sample_batch(32)
+    >>> experiences[0].state.shape, weights.max()
+    ((4,), 1.0)
+    """
+
+    def __init__(
+        self,
+        config: ReplayConfig,
+        latent_dim: int = 512,
+        *,
+        surprise_calculator: SurpriseCalculator | None = None,
+        update_ema: bool = True,
+    ) -> None:
+        calculator = surprise_calculator or SurpriseCalculator(config, latent_dim)
+        if calculator.latent_dim != latent_dim:
+            raise ArgumentError(
+                f"expected a surprise_calculator of {latent_dim} dimensions, "
+                f"got one of {calculator.latent_dim}"
+            )
+        self.config = config
+        self.latent_dim = latent_dim
+        self.surprise_calculator = calculator
+        self._store = Store(config, calculator._mean, computes=True, moves=update_ema)  # noqa: SLF001
+
+    def __len__(self) -> int:
+        return len(self._store)
+
+    @property
+    def ready(self) -> bool:
+        """Whether there are ``min_experiences``, and at least one."""
+        return len(self) >= max(self.config.min_experiences, 1)
+
+    def add_experience(  # noqa: PLR0913 - the fields of an experience
+        self,
+        state: Any,
+        latent_plan: Any,
+        action: Any,
+        reward: float,
+        next_state: Any,
+        done: bool,  # noqa: FBT001 - the order of the fields
+        *,
+        log_prob: float | None = None,
+        value: float | None = None,
+        episode_id: int | None = None,
+        policy_version: int | None = None,
+    ) -> int:
+        """Adds an experience. See :class:`Experience` for what the fields mean.
+
+        Returns:
+            Its index, for :meth:`update_priorities`. In a full buffer it may be gone already, as the
+            lowest.
+        """
+        fields = {
+            "state": state,
+            "latent_plan": latent_plan,
+            "action": action,
+            "reward": reward,
+            "next_state": next_state,
+            "done": done,
+            "log_prob": log_prob,
+            "value": value,
+            "episode_id": episode_id,
+            "policy_version": policy_version,
+        }
+        return int(self._store.add(fields, many=False)[0])
+
+    def add_batch(  # noqa: PLR0913 - the fields of experiences
+        self,
+        states: Any,
+        latent_plans: Any,
+        actions: Any,
+        rewards: Any,
+        next_states: Any,
+        dones: Any,
+        *,
+        log_probs: Any | None = None,
+        values: Any | None = None,
+        episode_ids: Any | None = None,
+        policy_versions: Any | None = None,
+    ) -> npt.NDArray[np.int64]:
+        """Adds as many experiences as the arrays have rows, in their order: as one by one, but faster.
+
+        Returns:
+            Their indices.
+        """
+        fields = {
+            "state": states,
+            "latent_plan": latent_plans,
+            "action": actions,
+            "reward": rewards,
+            "next_state": next_states,
+            "done": dones,
+            "log_prob": log_probs,
+            "value": values,
+            "episode_id": episode_ids,
+            "policy_version": policy_versions,
+        }
+        return self._store.add(fields, many=True)
+
+    def _settings(self) -> tuple[float, float]:
+        """The temperature and the share of hot experiences where none is said."""
+        return self.config.temperature, self.config.hot_sample_ratio
+
+    def sample_columns(
+        self,
+        batch_size: int,
+        temperature: float | None = None,
+        *,
+        hot_ratio: float | None = None,
+        beta: float | None = None,
+        seed: int | None = None,
+    ) -> dict[str, Any]:
+        """A batch as a dict of arrays, hot experiences first.
+
+        Args:
+            batch_size: How many.
+            temperature: In place of the configured one. Another one than in the draw before has the
+                weights of all experiences computed anew.
+            hot_ratio: In place of ``hot_sample_ratio``.
+            beta: In place of ``importance_sampling_beta``.
+            seed: Of this draw; the buffer's own stream goes on when ``None``.
+
+        Returns:
+            Every field of :class:`Experience` as an array with a row for each; ``weight``;
+            ``probability``, that of each row to be drawn; ``hot``, true for those that are.
+
+        Raises:
+            ReplayError: there are fewer than ``min_experiences``, or none.
+        """
+        rows = self._store.rows
+        if rows is None or not self.ready:
+            least = max(self.config.min_experiences, 1)
+            raise ReplayError(f"the buffer has {len(self)} of min_experiences={least}")
+        own_temperature, own_ratio = self._settings()
+        return rows.sample(
+            batch_size,
+            temperature=own_temperature if temperature is None else temperature,
+            hot_ratio=own_ratio if hot_ratio is None else hot_ratio,
+            beta=self.config.importance_sampling_beta if beta is None else beta,
+            seed=seed,
+        )
+
+    def sample_batch(
+        self,
+        batch_size: int,
+        temperature: float | None = None,
+        *,
+        hot_ratio: float | None = None,
+        seed: int | None = None,
+    ) -> tuple[list[Experience], npt.NDArray[np.float32] | list[float]]:
+        """A batch as experiences and their importance weights.
+
+        An empty buffer gives ``([], [])``. So does one with fewer than ``min_experiences``, with a warning
+        that says how many there are. :meth:`sample_columns` raises instead.
+        """
+        if not self.ready:
+            if len(self):
+                warnings.warn(
+                    f"the buffer has {len(self)} of min_experiences={self.config.min_experiences}: "
+                    "nothing is drawn before it has all of them",
+                    UserWarning,
+                    stacklevel=2,
+                )
+            return [], []
+        batch = self.sample_columns(batch_size, temperature, hot_ratio=hot_ratio, seed=seed)
+        return experiences_of(batch), batch["weight"]
+
+    def update_experience_ages(self, updates: int = 1) -> Aged:
+        """So many updates of the learner have happened.
+
+        Whoever is older than ``age_threshold`` becomes cold, whoever is older than ``max_replay_age`` goes,
+        and some scores are computed anew.
+        """
+        if updates < 0:
+            raise ArgumentError(f"updates must be at least 0, got {updates}")
+        return self._store.tick(updates)
+
+    def update_priorities(
+        self, experiences: Iterable[Experience | int], priorities: Iterable[float]
+    ) -> int:
+        """Gives experiences, or those of some indices, scores of your own in place of the computed ones.
+
+        They are not computed anew until others are given. Experiences that are gone are left out.
+
+        Returns:
+            How many were there.
+        """
+        return self._store.update_priorities(experiences, priorities)
+
+    def effective_sample_size(
+        self, temperature: float | None = None, hot_ratio: float | None = None
+    ) -> dict[str, float]:
+        """As how many equally likely experiences a draw is: ``1 / sum(P**2)``.
+
+        Returns:
+            That of both strata together as ``total``, and within each, ``hot`` and ``cold``. Looks at all
+            experiences.
+        """
+        rows = self._store.rows
+        if rows is None:
+            return {"total": 0.0, "hot": 0.0, "cold": 0.0}
+        own_temperature, own_ratio = self._settings()
+        total, hot, cold = rows.effective_sizes(
+            own_temperature if temperature is None else temperature,
+            own_ratio if hot_ratio is None else hot_ratio,
+        )
+        return {"total": total, "hot": hot, "cold": cold}
+
+    def get_buffer_statistics(self) -> dict[str, Any]:
+        """Sizes, what has happened, scores, bytes, and the mean of plans."""
+        temperature, hot_ratio = self._settings()
+        ema = self.surprise_calculator.get_statistics()
+        return {
+            **self._store.statistics(),
+            "ready": self.ready,
+            "temperature": temperature,
+            "hot_ratio": hot_ratio,
+            "ema_norm": ema["ema_norm"],
+            "ema_count": ema["count"],
+            "latent_dim": self.latent_dim,
+        }
+
+    def clear_buffer(self) -> None:
+        """Forgets all experiences and the mean of plans. Dimensions, ages and draws go on."""
+        self._store.clear()
+        self.surprise_calculator.reset()
+
+    def _adapted(self) -> dict[str, Any]:
+        """What a subclass has to remember besides."""
+        return {}
+
+    def _adapt(self, adapted: dict[str, Any]) -> None:
+        """Goes on from what a subclass remembered."""
+
+    def save_buffer(self, path: str | os.PathLike[str]) -> None:
+        """Writes everything to a file, which appears whole or not at all: numpy reads it without pickle."""
+        _keeping.save(self, path)
+
+    def load_buffer(self, path: str | os.PathLike[str]) -> None:
+        """Replaces everything by what a file has: the draws go on as those of the other would have.
+
+        Raises:
+            ReplayError: the file is no buffer's, of other experiences, made with other rules of scores, or
+                has more than there is room for. Nothing was changed.
+        """
+        _keeping.load(self, path)
