@@ -20,7 +20,10 @@ from echoic.agents.async_execution import (  # noqa: E402
     TinyTransformer,
 )
 from echoic.agents.async_execution.rollouts import Rollout  # noqa: E402
+from echoic.agents.async_execution.sampling import draw  # noqa: E402
 from echoic.agents.bandwidth import BandwidthEfficiencyTracker  # noqa: E402
+
+from experiments import kv_sharing  # noqa: E402
 
 torch.set_num_threads(1)
 SMALL = TinyConfig(vocab_size=17, dim=32, layers=2, heads=4, kv_heads=2, hidden=48)
@@ -227,6 +230,20 @@ def test_rollouts_of_one_prompt_that_come_together_compute_it_once() -> None:
         computed[threshold] = bench.cache.computed_tokens
     assert computed[0.5] == 101 + 7
     assert computed[1.0] > 1.5 * computed[0.5]
+
+
+def test_ten_turns_of_two_rollouts_reuse_most_tokens_and_spare_most_products() -> None:
+    """The workload of `experiments/kv_sharing.py`; how much time that saves is measured there."""
+    model = TinyTransformer(TinyConfig(vocab_size=64, dim=64, layers=2), device="cpu")
+    row = kv_sharing.count(model, turns=10, rollouts=2, seed=0)
+    assert row["same_tokens"]
+    assert row["reuse"] >= 0.78
+    assert row["fewer_flops"] >= 3.0
+    # The counter sees every product: those of weights alone are two a weight and token.
+    weights = sum(p.numel() for block in model.blocks for p in block.parameters() if p.ndim > 1)
+    assert row["alone_flops"] > 2 * weights * row["alone_computed"]
+    # Pairs of tokens by the formula, from the tokens that the cache counted.
+    assert row["shared_b_eff"] < row["alone_b_eff"] / 5
 
 
 def test_without_the_prefix_cache_nothing_is_reused() -> None:
@@ -472,8 +489,6 @@ def test_weights_that_do_not_fit_leave_the_old_ones() -> None:
 
 
 def test_draws_have_the_probabilities_of_the_distribution() -> None:
-    from echoic.agents.async_execution.sampling import draw
-
     logits = torch.tensor([0.0, 1.0, 2.0, -1.0])
     count = 20_000
     chances = [(i + 0.5) / count for i in range(count)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+import threading
 from typing import Any
 
 import numpy as np
@@ -216,8 +217,6 @@ def test_the_rate_of_reuse_is_of_tokens() -> None:
 
 
 def test_no_thread_is_started() -> None:
-    import threading
-
     before = threading.active_count()
     for _ in range(10):
         manager().store_kv_cache([1], rows(1))
@@ -254,7 +253,7 @@ def test_rows_must_fit() -> None:
 # Long random use.
 
 
-def test_invariants_hold_over_a_hundred_thousand_operations() -> None:
+def test_invariants_hold_over_a_hundred_thousand_operations() -> None:  # noqa: PLR0915
     """Rollouts begin, take pages, publish, end or are dropped; what they read is what they wrote.
 
     A page is written with a number that its whole prefix determines, so that a page that two

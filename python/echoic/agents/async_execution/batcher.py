@@ -8,11 +8,12 @@ A tick goes like this:
 4. One forward pass. Rollouts whose last token was in it draw the next one.
 
 Pages are certain because a rollout is admitted only if all that it may ever need fit beside all
-that the others may: so nobody runs out half-way, and nobody is thrown out. It takes them as it goes.
+that the others may: so nobody runs out half-way, and nobody is thrown out. It takes them as it
+goes.
 
 Prompts are published to the prefix cache when they are computed, and what was generated when the
-rollout ends. A rollout is held back while another one computes a prefix that it could use soon; see
-``ExecutionConfig.kv_reuse_threshold``.
+rollout ends. A rollout is held back while another one computes a prefix that it could use soon:
+see ``ExecutionConfig.kv_reuse_threshold``.
 
 New weights come between ticks. The cache is flushed, and what runs goes on under the new weights:
 it keeps its drawn tokens and computes keys and values of all of them anew. That costs a prompt's
@@ -168,7 +169,9 @@ class Batcher(Runner):
             rollout.filled = end
         self.counts["forwards"] += 1
         self.counts["forward_tokens"] += sum(count for _, count in planned)
-        rows = [i for i, (rollout, _) in enumerate(planned) if rollout.filled == len(rollout.tokens)]
+        rows = [
+            i for i, (rollout, _) in enumerate(planned) if rollout.filled == len(rollout.tokens)
+        ]
         drawing = [planned[row][0] for row in rows]
         try:
             tokens, logprobs = self._compute(spans, rows, drawing)
@@ -248,7 +251,7 @@ class Batcher(Runner):
         self.cache.flush(self.version)
         self.model.load_weights(weights)
         self.cache.version = version
-        self.scheduler.refresh(lambda request: 0)
+        self.scheduler.refresh(lambda _: 0)
 
     def _reusable(self, rollout: Rollout) -> int:
         return self.cache.tree.length(tuple(rollout.tokens[:-1]))

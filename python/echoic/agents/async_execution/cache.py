@@ -156,7 +156,7 @@ class KVCacheManager:
             smaller, and none where ``enable_prefix_cache`` is off.
 
         Raises:
-            ArgumentError: There is not a row for each token, or rows have another shape than before.
+            ArgumentError: There is not a row for each token, or rows have not the shape of others.
         """
         tokens = as_tokens(sequence)
         rows = torch.as_tensor(kv_states).detach().to(self.device)

@@ -44,6 +44,8 @@ from echoic.errors import ArgumentError, ClosedError, WaitTimeoutError
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping
 
+    from typing_extensions import Self
+
     from echoic.agents.async_execution.runner import Runner
 
 __all__ = ["AsyncExecutionEngine"]
@@ -140,7 +142,7 @@ class AsyncExecutionEngine:
 
     # Rollouts.
 
-    async def submit_rollout(
+    async def submit_rollout(  # noqa: PLR0913 - all but the first have defaults
         self,
         state_sequence: Any,
         priority: float = 1.0,
@@ -216,7 +218,7 @@ class AsyncExecutionEngine:
         finally:
             ticket.readers.remove(reader)
 
-    async def generate(
+    async def generate(  # noqa: PLR0913 - all but the first have defaults
         self,
         state_sequence: Any,
         sampling: SamplingParams | None = None,
@@ -354,7 +356,7 @@ class AsyncExecutionEngine:
             self._worker.shutdown(wait=True)
         self._fail_all("shutdown", "the engine was shut down")
 
-    async def __aenter__(self) -> AsyncExecutionEngine:
+    async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -379,7 +381,7 @@ class AsyncExecutionEngine:
             f"sample_action(state, plan); got {type(model).__name__}"
         )
 
-    async def _submit(
+    async def _submit(  # noqa: PLR0913, PLR0917 - those of the two methods that call it
         self,
         sequence: Any,
         priority: float,
@@ -404,7 +406,7 @@ class AsyncExecutionEngine:
         )
         if not request.timeout > 0:
             raise ArgumentError(f"a timeout is above 0, not {timeout}")
-        if request.priority != request.priority:  # noqa: PLR0124 - not a number
+        if request.priority != request.priority:
             raise ArgumentError("a priority is a number, not nan")
         rollout = self._read(request)
         await self._take_room(request)
@@ -453,7 +455,7 @@ class AsyncExecutionEngine:
         left = request.timestamp + request.timeout - time.monotonic()
         try:
             await asyncio.wait_for(place, max(left, 0.0))
-        except asyncio.TimeoutError:  # noqa: UP041 - not yet the builtin in Python 3.10
+        except asyncio.TimeoutError:
             with contextlib.suppress(ValueError):
                 self._room.remove(place)
             raise WaitTimeoutError(

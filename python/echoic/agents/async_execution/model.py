@@ -124,7 +124,7 @@ class PagedBatch:
         keys, values = self._planes[2 * layer], self._planes[2 * layer + 1]
         keys.index_copy_(0, self._written, key.to(keys.dtype))
         values.index_copy_(0, self._written, value.to(values.dtype))
-        total, heads, dim = query.shape
+        _, heads, dim = query.shape
         kv_heads = key.shape[1]
         # Heads that share keys are queries of one head, which needs no copy of the keys.
         group = heads // kv_heads
@@ -196,10 +196,8 @@ def check_weights(module: Any, weights: Mapping[str, Any] | Callable[[Any], None
             return
         own = module.state_dict()
         if own.keys() != weights.keys():
-            missing, unknown = (
-                sorted(own.keys() - weights.keys()),
-                sorted(weights.keys() - own.keys()),
-            )
+            missing = sorted(own.keys() - weights.keys())
+            unknown = sorted(weights.keys() - own.keys())
             raise ArgumentError(f"new weights lack {missing[:5]} and have unknown {unknown[:5]}")
         for name, value in own.items():
             if value.shape != weights[name].shape:

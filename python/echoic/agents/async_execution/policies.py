@@ -70,7 +70,8 @@ class PolicyRunner(Runner):
         width = getattr(self.policy, "latent_dim", None)
         if width is None:
             raise ArgumentError(
-                'this policy has no latent_dim, so that a rollout of it needs metadata={"plan": ...}'
+                "this policy has no latent_dim, so that a rollout of it needs "
+                'metadata={"plan": ...}'
             )
         return torch.zeros(int(width))
 
@@ -106,7 +107,7 @@ class PolicyRunner(Runner):
             actions = torch.as_tensor(actions).cpu()
             logprobs = torch.as_tensor(logprobs).double().cpu().reshape(-1)
             if len(actions) != len(group) or len(logprobs) != len(group):
-                raise ArgumentError(
+                raise ArgumentError(  # noqa: TRY301 - the policy's fault, like others it may have
                     f"sample_action was given {len(group)} states, and returned {len(actions)} "
                     f"actions and {len(logprobs)} log-probabilities"
                 )

@@ -1,7 +1,7 @@
 """How the next token is drawn from logits, for many rollouts at once.
 
-Each rollout has random numbers of its own, so that what it draws depends on its seed and its logits,
-and not on who else is in the batch.
+Each rollout has random numbers of its own, so that what it draws depends on its seed and its
+logits, and not on who else is in the batch.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 
 from echoic.errors import ArgumentError
@@ -18,6 +17,7 @@ from echoic.errors import ArgumentError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    import numpy as np
     from numpy.typing import NDArray
 
 __all__ = ["SamplingParams", "draw"]

@@ -1,1 +1,1 @@
-"""Language models that agents speak through. Each module imports its library when it is imported."""
+"""Language models that agents speak through. A module imports its library when it is imported."""
