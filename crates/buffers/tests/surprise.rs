@@ -15,7 +15,8 @@ const DIMS: usize = 2;
 /// Rows with a plan, a reward, and the number of the experience.
 fn layout() -> RowLayout {
     let leaf = |dtype, shape: &[usize]| Leaf { path: String::new(), dtype, shape: shape.to_vec() };
-    let leaves = [leaf(Dtype::Float(4), &[DIMS]), leaf(Dtype::Float(4), &[]), leaf(Dtype::UInt(4), &[])];
+    let leaves =
+        [leaf(Dtype::Float(4), &[DIMS]), leaf(Dtype::Float(4), &[]), leaf(Dtype::UInt(4), &[])];
     RowLayout::new(leaves.iter().map(Some)).unwrap()
 }
 

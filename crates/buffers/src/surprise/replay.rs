@@ -166,8 +166,7 @@ impl SurpriseReplay {
         let archive = settings.archive.as_ref().map(|(path, overwrite)| {
             Archive::new(path, *overwrite, sizes.cold, layout.row_bytes(), &settings.text)
         });
-        let index =
-            Index::new(sizes, settings.age_threshold, settings.max_age, settings.mode);
+        let index = Index::new(sizes, settings.age_threshold, settings.max_age, settings.mode);
         Ok(Self {
             rows: Rows::new(most, layout.row_bytes()),
             archive: archive.transpose().map_err(TieredError::Cold)?,
@@ -251,8 +250,11 @@ impl SurpriseReplay {
                 let dims = mean.dims();
                 draft.fill(|_, row| {
                     let plan = part(row, self.field(self.settings.plan));
-                    let distance =
-                        if self.settings.moves_mean { mean.step(plan) } else { mean.distance(plan) };
+                    let distance = if self.settings.moves_mean {
+                        mean.step(plan)
+                    } else {
+                        mean.distance(plan)
+                    };
                     scores.push(rule.score(distance, dims, self.reward(row)));
                 });
             }
@@ -465,9 +467,8 @@ impl SurpriseReplay {
     ) -> Result<(), TieredError> {
         loop {
             let index = lock(&self.index);
-            let is_there = |slot: u32, position: u64| {
-                index.place(slot) == Some(Place::Archived(position))
-            };
+            let is_there =
+                |slot: u32, position: u64| index.place(slot) == Some(Place::Archived(position));
             let in_the_way = archive.in_the_way(is_there);
             drop(index);
             let Some((_, oldest)) = in_the_way.first() else { return Ok(()) };
@@ -614,7 +615,8 @@ impl SurpriseReplay {
         mut fill: impl FnMut(usize, &mut [u8]),
     ) -> Result<bool, TieredError> {
         let slots = saved.scores.len();
-        let lens = [saved.births.len(), saved.moments.len(), saved.generations.len(), saved.kinds.len()];
+        let lens =
+            [saved.births.len(), saved.moments.len(), saved.generations.len(), saved.kinds.len()];
         let stratum = |kind: u8| match kind & 3 {
             1 => Some(HOT as u8),
             2 => Some(COLD as u8),
@@ -719,17 +721,13 @@ impl Drawn<'_> {
     /// # Panics
     ///
     /// When a column is not as long as all its values.
-    pub fn gather(
-        &self,
-        fields: &[Field],
-        columns: &mut [&mut [u8]],
-    ) -> Result<(), TieredError> {
+    pub fn gather(&self, fields: &[Field], columns: &mut [&mut [u8]]) -> Result<(), TieredError> {
         self.rows.gather(&self.to, fields, columns);
         match &self.archive {
             None => Ok(()),
-            Some((archive, reading)) => archive
-                .gather(reading, &self.records, fields, columns)
-                .map_err(TieredError::Cold),
+            Some((archive, reading)) => {
+                archive.gather(reading, &self.records, fields, columns).map_err(TieredError::Cold)
+            }
         }
     }
 }

@@ -5,8 +5,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use echoic_buffers::surprise::{
-    Ask, Mode, PlanMean as Mean, Saved, ScoreRule, Sizes, SurpriseReplay as Rows,
-    SurpriseSettings,
+    Ask, Mode, PlanMean as Mean, Saved, ScoreRule, Sizes, SurpriseReplay as Rows, SurpriseSettings,
 };
 use echoic_buffers::tiered::TieredError;
 use echoic_replay::Dtype;
