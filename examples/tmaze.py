@@ -94,7 +94,7 @@ class Run:
     metrics: dict[str, float] = field(default_factory=dict)
 
 
-def train(  # noqa: PLR0913
+def train(  # noqa: PLR0913 - settings, by name
     seed: int,
     *,
     history: int | None = None,
@@ -182,20 +182,22 @@ def walk(
 
 def evaluate(run: Run, seed: int, *, history: int | None = None, num_envs: int = 1000) -> float:
     """The share of right turns of the likeliest actions, in mazes that were not learned from."""
-    rollout = walk(
-        TMaze(num_envs, seed), run.planner, run.learner, history=history, greedy=True
-    )
+    rollout = walk(TMaze(num_envs, seed), run.planner, run.learner, history=history, greedy=True)
     return float(rollout["rewards"][-1].mean())
 
 
-def probe(run: Run, seed: int, *, num_envs: int = 2000) -> float:
+def probe(run: Run, seed: int, *, history: int | None = None, num_envs: int = 2000) -> float:
     """How often a linear classifier reads the cue from the plan at the junction, on held-out rows.
 
     The plans are those acted on, with their noise.
     """
     maze = TMaze(num_envs, seed)
-    plans = walk(maze, run.planner, run.learner)["latent_plans"][-1].double().numpy()
-    features = np.column_stack([(plans - plans.mean(0)) / (plans.std(0) + 1e-12), np.ones(num_envs)])
+    plans = (
+        walk(maze, run.planner, run.learner, history=history)["latent_plans"][-1].double().numpy()
+    )
+    features = np.column_stack(
+        [(plans - plans.mean(0)) / (plans.std(0) + 1e-12), np.ones(num_envs)]
+    )
     half = num_envs // 2
     sides = 2.0 * maze.cue - 1.0
     ridge = features[:half].T @ features[:half] + 1e-3 * np.eye(features.shape[1])

@@ -77,7 +77,9 @@ def _install(python: Path) -> list[str]:
     uv = shutil.which("uv")
     if uv is None:
         return [str(python), "-m", "pip", "install"]
-    return [uv, "pip", "install", "--python", str(python)]
+    # As pip does: where Python may not write them, each process would compile all that it imports,
+    # and processes of Ray give up on those that are not there in time.
+    return [uv, "pip", "install", "--compile-bytecode", "--python", str(python)]
 
 
 def _candidates(peer: Peer) -> list[str]:

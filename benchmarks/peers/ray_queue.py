@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 import os
+import secrets
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +29,11 @@ _NAMESPACE = "benchmarks"
 _STORE_BYTES = 1 << 30
 # The actors of a peer on Ray have one each; it is a number for its scheduler only.
 _CPUS = 4
+_COMMON: dict[str, Any] = {
+    "namespace": _NAMESPACE,
+    "log_to_driver": False,
+    "logging_level": "ERROR",
+}
 
 
 class Ray:
@@ -55,26 +61,33 @@ class Ray:
 
 
 def start_ray() -> tuple[Any, str]:
-    """Start a cluster of this machine alone; it, and its address."""
+    """Start a cluster of this machine alone; it, and its address with the word that opens it."""
     # It would tell its makers about this.
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-    ray = importlib.import_module("ray")
+    word = secrets.token_hex(32)
+    ray = _ray(word)
     ray.init(
         num_cpus=_CPUS,
         include_dashboard=False,
-        log_to_driver=False,
-        logging_level="ERROR",
-        namespace=_NAMESPACE,
         object_store_memory=_STORE_BYTES,
+        **_COMMON,
     )
-    return ray, ray.get_runtime_context().gcs_address
+    return ray, f"{ray.get_runtime_context().gcs_address}#{word}"
 
 
 def join_ray(address: str) -> Any:
     """Join the cluster."""
-    ray = importlib.import_module("ray")
-    ray.init(address, namespace=_NAMESPACE, log_to_driver=False, logging_level="ERROR")
+    where, _, word = address.partition("#")
+    ray = _ray(word)
+    ray.init(where, **_COMMON)
     return ray
+
+
+def _ray(word: str) -> Any:
+    """Import it, which reads the word from here and else from a file that all clusters share."""
+    os.environ["RAY_AUTH_MODE"] = "token"
+    os.environ["RAY_AUTH_TOKEN"] = word
+    return importlib.import_module("ray")
 
 
 class Groups:

@@ -7,6 +7,7 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
+use echoic_fuzz::ledgers::{append, begun, want};
 use echoic_fuzz::spec;
 use echoic_net::server::STREAM;
 use echoic_net::wire::frame::{Control, DataHead, HEADER_BYTES, Stall};
@@ -26,7 +27,7 @@ use echoic_replay::rollouts::batch::Form::Packed;
 use echoic_replay::rollouts::codec::AppendHead;
 use echoic_replay::rollouts::item::{Item, Run};
 use echoic_replay::rollouts::ledger::{
-    Balance, Blocked, Fate, Hold, Outcome, Permit, Refusal, Size, Want,
+    Admit, Balance, Blocked, Change, Fate, Hold, Lease, Outcome, Permit, Refusal, Size, Want,
 };
 use echoic_replay::rollouts::table::CallError;
 use echoic_replay::table::{Form, Infos};
@@ -391,6 +392,55 @@ fn filters() -> Vec<Vec<u8>> {
     .to_vec()
 }
 
+/// Tables of all kinds.
+fn states() -> Vec<Vec<u8>> {
+    let state = |choice: u8| {
+        bytes(|out| {
+            out.push(choice);
+            begun(choice).save().put(out);
+        })
+    };
+    (0..64).step_by(3).map(state).collect()
+}
+
+/// What may happen to a table, one thing after the other.
+fn changes() -> Vec<Vec<u8>> {
+    let hold = Hold { group: 6, attempt: 0 };
+    let holds = vec![hold, Hold { group: 7, attempt: 0 }];
+    let lease = Lease { batch: 1, rank: 0, attempt: 1 };
+    let key = |key: &str| Admit { count: 1, key: key.into(), ..Admit::default() };
+    let all = [
+        Change::Admit(Admit { count: 3, version: Some(1), ttl_ms: Some(9), ..Admit::default() }),
+        Change::Admit(key("named")),
+        append(hold, 1, true),
+        append(hold, 0, false),
+        Change::Renew { holds: holds.clone() },
+        Change::Suspend { holds: holds.clone() },
+        Change::Resume { source: "other".into(), ttl_ms: None },
+        Change::Fail { holds },
+        want(0, None),
+        want(1, Some(4)),
+        Change::Extend { lease, lease_ms: 8 },
+        Change::Nack(lease),
+        Change::Ack(lease),
+        Change::Reprioritize { priorities: vec![(0, 2.0), (1, 0.0)] },
+        Change::Discard { groups: vec![0, 3] },
+        Change::Publish { version: 1 },
+        Change::Deepen { depth: 1 },
+        Change::Shed,
+        Change::Restore { version: 0 },
+        Change::Tick,
+    ];
+    let written = |change: &Change| {
+        let (mut head, mut bulk) = (Vec::new(), Vec::new());
+        change.put(&mut head, |piece| bulk.extend_from_slice(piece));
+        [&(head.len() as u16).to_le_bytes()[..], &head, &bulk].concat()
+    };
+    let life: Vec<u8> = all.iter().flat_map(written).collect();
+    let alone = all.iter().map(|change| [vec![4], written(change)].concat());
+    alone.chain((0..64).step_by(9).map(|choice| [&[choice], &life[..]].concat())).collect()
+}
+
 fn save(target: &str, inputs: &[Vec<u8>]) -> io::Result<()> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus").join(target);
     std::fs::create_dir_all(&folder)?;
@@ -426,6 +476,8 @@ fn main() -> io::Result<()> {
     )?;
     save("filter", &filters())?;
     save("chunk", &chunks())?;
+    save("ledger_state", &states())?;
+    save("ledger_changes", &changes())?;
     save("server", &[clients(0, 12), clients(1, 4088), clients(2, 12)].concat())?;
     save("client", &servers())?;
     save("tables", &tables())?;

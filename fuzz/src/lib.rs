@@ -1,6 +1,7 @@
 //! A network without a system: links whose other end is the fuzzer.
 
 pub mod damage;
+pub mod ledgers;
 
 use std::collections::VecDeque;
 use std::io::{self, IoSliceMut, Read, Write};

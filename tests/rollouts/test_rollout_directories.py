@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -118,6 +119,28 @@ def test_a_point_that_is_not_there_is_refused(make: Make, tmp_path: Path) -> Non
     table.close()
     with pytest.raises(JournalError, match="does not have Batch"):
         History(tmp_path, ("batch", 99))
+
+
+def test_a_time_of_the_past_is_told_in_seconds_and_found_by_them(
+    make: Make, tmp_path: Path
+) -> None:
+    table = make(directory=tmp_path, history=True, batch_groups=1)
+    for _ in range(3):
+        fill(table.admit(), [0, 1])
+        time.sleep(0.02)
+        table.sample()
+    table.close()
+    times = [delivered.time for delivered in History(tmp_path)]
+    assert 0.02 <= times[0] < times[1] < times[2] < 60
+    # A moment before the second batch.
+    history = History(tmp_path, ("time", times[1] - 0.005))
+    assert history.info()["batches"] == 1
+    assert [delivered.time for delivered in history] == times[1:]
+    history = History(tmp_path)
+    assert history.go_to("time", times[1] - 0.005)
+    assert history.info()["batches"] == 1
+    with pytest.raises(ValueError, match="a time to go to must be at least 0, got -1"):
+        history.go_to("time", -1.0)
 
 
 def test_a_batch_of_the_past_has_no_lease(make: Make, tmp_path: Path) -> None:

@@ -16,13 +16,12 @@ from echoic.errors import (
     SpecError,
     WaitTimeoutError,
 )
-from echoic.limiters import SampleToInsertRatio
+from echoic.limiters import MinSize, SampleToInsertRatio
+from echoic.rollouts import RolloutTable
 from rollout_items import columns, fill
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from echoic.rollouts import RolloutTable
 
     from conftest import Background
 
@@ -620,8 +619,28 @@ def test_settings_are_told(make: Make) -> None:
     table = make(max_lag=2, order="window", window=5, filter="count() > 1")
     settings = table.settings
     assert (settings["max_lag"], settings["order"], settings["window"]) == (2, "window", 5)
-    assert settings["columns"][0] == ("tokens", np.dtype(np.int32))
+    assert settings["columns"]["tokens"] == np.dtype(np.int32)
     assert "count" in settings["filter"]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"max_lag": 2, "order": "window", "window": 5, "on_stale": "mask", "mask": "mask"},
+        {"limiter": SampleToInsertRatio(2.0, 3, error_buffer=8.0)},
+        {"limiter": MinSize(4), "filter": "spread(reward) > 0", "group_deadline": 2.5},
+        {"order": "weighted", "max_uses": 3, "delivery": "at_most_once", "permit_ttl": 0.25},
+        {"redundancy": 2, "min_group_size": 1, "on_expiry": "suspend", "seed": 7},
+    ],
+)
+def test_a_table_is_made_again_from_its_settings(make: Make, settings: dict[str, Any]) -> None:
+    told = make(**settings).settings
+    with RolloutTable(**told) as again:
+        assert again.settings == told
+    for name, value in settings.items():
+        if name not in {"limiter", "filter"}:
+            assert told[name] == value
 
 
 def test_a_group_that_never_was(make: Make) -> None:

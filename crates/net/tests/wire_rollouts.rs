@@ -20,6 +20,7 @@ use echoic_replay::rollouts::ledger::{
     Balance, Blocked, Change, Counts, Fate, Hold, Lease, Outcome, Permit, Refusal, Size, Source,
     Standing, Want,
 };
+use echoic_replay::rollouts::starvation::Hunger;
 use echoic_replay::rollouts::table::{CallError, RolloutInfo};
 use echoic_replay::rollouts::{Column, Delivery, OnExpiry, OnStale, Order, RolloutConfig, Schema};
 use echoic_replay::table::Waits;
@@ -78,6 +79,16 @@ fn blocked() -> impl Strategy<Value = Blocked> {
         any::<u64>().prop_map(Blocked::Leased),
         prop::sample::select(reasons).prop_map(Blocked::Limiter),
         Just(Blocked::Paused),
+        any::<(i64, i64)>().prop_map(|(version, target)| Blocked::Early { version, target }),
+        any::<(u64, u64, u64, i64, i64)>().prop_map(
+            |(there, wanted, per_version, version, needed)| Blocked::Unpublished {
+                there,
+                wanted,
+                per_version,
+                version,
+                needed
+            }
+        ),
     ]
 }
 
@@ -92,6 +103,11 @@ fn refusal() -> impl Strategy<Value = Refusal> {
             Refusal::Value { what: what.into(), expected, got }
         }),
         (lease(), "\\PC{0,20}").prop_map(|(lease, why)| Refusal::Fenced { lease, why: why.into() }),
+        any::<(u32, u32, u32)>().prop_map(|(item, length, width)| Refusal::TooLong {
+            item,
+            length,
+            width
+        }),
         any::<u64>().prop_map(Refusal::Unknown),
     ]
 }
@@ -153,10 +169,18 @@ fn sides() -> impl Strategy<Value = Sides> {
 }
 
 fn info() -> impl Strategy<Value = RolloutInfo> {
-    let source = ("\\PC{0,9}", any::<[u64; 6]>()).prop_map(|(name, numbers)| {
-        let [submitted, accepted, rejected, filtered, running, tokens] = numbers;
-        Source { name, submitted, accepted, rejected, filtered, running, tokens }
+    let source = ("\\PC{0,9}", any::<[u64; 7]>(), of(0..u64::MAX));
+    let source = source.prop_map(|(name, numbers, last_admitted)| {
+        let mut source = Source { name, last_admitted, ..Source::default() };
+        source.words_mut().into_iter().zip(numbers).for_each(|(word, number)| *word = number);
+        source
     });
+    let hunger = ("\\PC{0,9}", any::<[u64; 4]>(), any::<bool>());
+    let hunger = hunger.prop_map(|(source, numbers, is_starving)| {
+        let [waiting, oldest_ms, passed, longest_ms] = numbers;
+        Hunger { source, waiting, oldest_ms, passed, longest_ms, is_starving }
+    });
+    let producers = (vec(source, 0..3), vec(hunger, 0..3), any::<u64>());
     let standing =
         (any::<[u64; 4]>(), any::<(i64, i64, bool)>(), of(any::<u32>()), of(any::<i64>()));
     let standing = standing.prop_map(|(numbers, (version, target, paused), depth, oldest)| {
@@ -192,11 +216,13 @@ fn info() -> impl Strategy<Value = RolloutInfo> {
         resumed: first + 24,
         returned: first + 25,
     });
-    (counts, standing, vec(source, 0..3), sides(), sides()).prop_map(
-        |(counts, standing, sources, producers, consumers)| RolloutInfo {
+    (counts, standing, producers, sides(), sides()).prop_map(
+        |(counts, standing, (sources, hunger, time), producers, consumers)| RolloutInfo {
             counts,
             standing,
             sources,
+            hunger,
+            time,
             producers,
             consumers,
         },

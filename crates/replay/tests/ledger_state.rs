@@ -76,6 +76,7 @@ proptest! {
             numbers[at] = byte;
         }
         if let Ok(mut loaded) = load(&config, &numbers, &bulk) {
+            prop_assert_eq!(&bytes(&loaded), &(numbers, bulk), "one state has one form");
             for step in after {
                 let (now, change) = crowd.change(step);
                 let applied = loaded.apply(now, &change);

@@ -2,10 +2,12 @@
 
 mod rollouts;
 
+use std::sync::Arc;
+
 use echoic_replay::rollouts::item::Item;
-use echoic_replay::rollouts::ledger::{Change, Fate, Hold, Outcome, Permit, Refusal};
+use echoic_replay::rollouts::ledger::{Append, Change, Fate, Hold, Outcome, Permit, Refusal};
 use echoic_replay::rollouts::{OnExpiry, OnStale, RolloutConfig};
-use rollouts::{Table, config, part, reward, segment, unpaced, whole};
+use rollouts::{TTL, Table, config, part, reward, segment, unpaced, whole};
 
 fn resume(table: &mut Table) -> (Permit, Vec<Item>) {
     match table.apply(Change::Resume { source: "other".into(), ttl_ms: None }) {
@@ -250,4 +252,23 @@ fn what_is_over_is_told() {
     assert_eq!(table.complete(hold, 0), Fate::Complete);
     table.ack(share.lease);
     assert_eq!(table.complete(hold, 0), Fate::Over);
+}
+
+#[test]
+fn a_group_that_nobody_could_be_told_of_is_not_left() {
+    let (group_size, max_tokens, on_expiry) = (64, 1 << 24, OnExpiry::Suspend);
+    let mut table = Table::new(RolloutConfig { group_size, max_tokens, on_expiry, ..config() });
+    let hold = table.open();
+    // The same bytes in all items, so that they are there once.
+    let segment = segment(0, 1 << 24);
+    for item in 0..33 {
+        let segment = Arc::clone(&segment);
+        table.append(Append { segment, ..part(hold, item, 0, 0) });
+    }
+    let refused = table.apply(Change::Suspend { holds: vec![hold] }).unwrap_err().to_string();
+    assert!(refused.contains("at most 1072693248, so that another producer"), "{refused}");
+    assert_eq!(table.ledger.standing().suspended, 0);
+    table.pass(TTL);
+    let counts = table.ledger.counts();
+    assert_eq!((counts.running, counts.rejected, counts.expired), (0, 1, 1));
 }

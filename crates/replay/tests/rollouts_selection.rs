@@ -427,3 +427,43 @@ fn a_group_that_comes_back_is_not_counted_twice_by_the_ratio() {
     }
     assert_eq!(table.taken(2), two);
 }
+
+#[test]
+fn who_wants_more_than_a_version_uses_up_is_told_which_version_brings_it() {
+    let mut table = Table::new(config());
+    for _ in 0..4 {
+        table.group(0);
+    }
+    let share = table.take(4).expect("all that may be there");
+    table.ack(share.lease);
+    table.publish(1);
+    for _ in 0..2 {
+        table.group(1);
+    }
+    let found = blocked(table.take(4));
+    let (there, wanted, per_version, version, needed) = (2, 4, 2, 1, 2);
+    assert_eq!(found, Blocked::Unpublished { there, wanted, per_version, version, needed });
+    assert_eq!(found.reason(), Reason::Staleness);
+    table.publish(2);
+    for _ in 0..2 {
+        table.group(2);
+    }
+    assert_eq!(table.take(4).expect("a batch").groups.len(), 4);
+}
+
+#[test]
+fn who_takes_less_than_a_version_uses_up_is_told_that_the_learner_is_behind() {
+    let mut table = Table::new(RolloutConfig { max_lag: Some(0), ..config() });
+    for _ in 0..2 {
+        table.group(0);
+    }
+    let share = table.take(1).expect("half a batch");
+    table.ack(share.lease);
+    assert_eq!(blocked(table.admit(1)), Blocked::Early { version: 0, target: 1 });
+    let found = blocked(table.take(1));
+    let (there, wanted, per_version, version, needed) = (0, 1, 2, 0, 1);
+    assert_eq!(found, Blocked::Unpublished { there, wanted, per_version, version, needed });
+    table.publish(1);
+    table.group(1);
+    assert_eq!(table.taken(1).len(), 1);
+}

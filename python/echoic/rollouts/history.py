@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import operator
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from echoic import _native
 from echoic.rollouts.batch import RolloutBatch
+from echoic.rollouts.settings import as_arguments
 
 if TYPE_CHECKING:
     import os
@@ -15,7 +17,14 @@ if TYPE_CHECKING:
 
 __all__ = ["Delivered", "History"]
 
-Point = tuple[Literal["record", "batch", "time"], int]
+Point = tuple[Literal["record", "batch"], int] | tuple[Literal["time"], float]
+
+
+def _point(what: str, value: float) -> tuple[str, int]:
+    """Return a point as the core names it: its times are whole milliseconds."""
+    if not value >= 0:
+        raise ValueError(f"a {what} to go to must be at least 0, got {value}")
+    return what, round(value * 1000) if what == "time" else operator.index(value)
 
 
 class Delivered(NamedTuple):
@@ -39,8 +48,8 @@ class History:
     Args:
         directory: The table's.
         at: Where to begin: ``("batch", 7)`` when the batch of this number was just made,
-            ``("record", n)`` before a record of the journal, ``("time", ms)`` at a time of the
-            table in milliseconds.
+            ``("record", n)`` before a record of the journal, ``("time", seconds)`` at a time of
+            the table, as :attr:`time` and :attr:`Delivered.time` tell it.
 
     Raises:
         JournalError: The files are damaged, do not have that point, or something else came of a
@@ -65,7 +74,7 @@ class History:
 
     def __init__(self, directory: str | os.PathLike[str], at: Point | None = None) -> None:
         """Open it; see the class for the arguments."""
-        self._native = _native.RolloutHistory(directory, at)
+        self._native = _native.RolloutHistory(directory, None if at is None else _point(*at))
 
     def batches(
         self, form: Form = "flat", *, width: int = 0, left: bool = False
@@ -80,9 +89,9 @@ class History:
         """Go on through the batches that were delivered."""
         return self.batches()
 
-    def go_to(self, what: Literal["record", "batch", "time"], value: int) -> bool:
+    def go_to(self, what: Literal["record", "batch", "time"], value: float) -> bool:
         """Go on to a later point, or to the end; whether it is there."""
-        return self._native.at(what, value)
+        return self._native.at(*_point(what, value))
 
     def info(self) -> dict[str, Any]:
         """Return what the table had counted by then."""
@@ -90,8 +99,9 @@ class History:
 
     @property
     def settings(self) -> dict[str, Any] | None:
-        """What the table was told; ``None`` before the first record."""
-        return self._native.settings
+        """What the table was told, as arguments of it; ``None`` before the first record."""
+        settings = self._native.settings
+        return None if settings is None else as_arguments(settings)
 
     @property
     def record(self) -> int:

@@ -10,6 +10,7 @@ from echoic import _native
 from echoic.errors import WaitTimeoutError
 from echoic.rollouts.batch import RolloutBatch
 from echoic.rollouts.permit import Begun, Permit
+from echoic.rollouts.settings import as_arguments
 
 if TYPE_CHECKING:
     import os
@@ -213,8 +214,11 @@ class RolloutTable:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What it was told, by the names of the arguments."""
-        return self._native.settings
+        """What it was told: ``RolloutTable(**settings)`` makes another like it.
+
+        Where it is kept, by ``directory``, ``durability`` and ``history``, is not among them.
+        """
+        return as_arguments(self._native.settings)
 
     # Producers.
 

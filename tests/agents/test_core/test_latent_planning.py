@@ -388,7 +388,9 @@ def test_actions_are_drawn_as_often_as_they_are_likely() -> None:
     state, plan = torch.randn(4), torch.randn(8)
     probs = policy.get_action_probs(state, plan)
     actions, log_probs = policy.sample_action(
-        state.expand(20_000, -1), plan.expand(20_000, -1), generator=torch.Generator().manual_seed(1)
+        state.expand(20_000, -1),
+        plan.expand(20_000, -1),
+        generator=torch.Generator().manual_seed(1),
     )
     shares = torch.bincount(actions, minlength=3) / 20_000
     torch.testing.assert_close(shares, probs.detach(), atol=0.012, rtol=0.0)
@@ -464,7 +466,7 @@ def test_gradients_of_a_ratio_outside_the_clip_vanish() -> None:
         log_probs=planned.log_prob - math.log(2.0),
         noise=planned.prior.noise,
     )
-    assert float(loss["policy_loss"]) == pytest.approx(-1.2, rel=1e-6)
+    assert float(loss["policy_loss"].detach()) == pytest.approx(-1.2, rel=1e-6)
     loss["policy_loss"].backward()
     assert all(
         parameter.grad is None or not parameter.grad.any() for parameter in planner.parameters()
@@ -522,7 +524,9 @@ def test_rewards_become_discounted_returns_where_there_are_no_advantages() -> No
     window = make_windows(3)
     loss = planner.compute_planning_loss(window, window, torch.zeros(3), [1.0, 2.0, 4.0])
     returns = np.array([1.0 + 1.0 + 1.0, 2.0 + 2.0, 4.0])
-    assert float(loss["policy_loss"]) == pytest.approx(-(returns - returns.mean()).mean(), abs=1e-6)
+    assert float(loss["policy_loss"].detach()) == pytest.approx(
+        -(returns - returns.mean()).mean(), abs=1e-6
+    )
     given = planner.compute_planning_loss(
         window, window, torch.zeros(3), advantages=returns - returns.mean()
     )
@@ -594,7 +598,7 @@ def test_default_sizes_are_built_and_work(monkeypatch: pytest.MonkeyPatch) -> No
 
     devices._tell.cache_clear()
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.warns(UserWarning, match="the CPU is used instead") as warned:
+    with pytest.warns(UserWarning, match="the CPU is used instead") as warned:  # noqa: PT031
         encoder = TrajectoryEncoder(state_dim=512, config=PlanningConfig())
         policy = PolicyNetwork(state_dim=512, action_dim=20, latent_dim=512)
         optimizer = LatentPlanningOptimizer(state_dim=512, action_dim=20, config=PlanningConfig())

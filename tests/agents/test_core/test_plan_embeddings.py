@@ -98,9 +98,7 @@ def test_a_cached_context_is_extended_by_one_plan_and_then_by_another(
             past_key_values=cache,
             use_cache=True,
         )
-        torch.testing.assert_close(
-            found.logits, expected.logits[:, 10:], rtol=1e-4, atol=1e-5
-        )
+        torch.testing.assert_close(found.logits, expected.logits[:, 10:], rtol=1e-4, atol=1e-5)
         # The next plan finds the context alone.
         cache.crop(10 - cache.get_seq_length())
         assert cache.get_seq_length() == 10

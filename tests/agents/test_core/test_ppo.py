@@ -130,7 +130,7 @@ def test_rows_of_steps_must_be_as_many_as_states() -> None:
 # Advantages.
 
 
-def naive_gae(
+def naive_gae(  # noqa: PLR0913, PLR0917
     rewards: Any, values: Any, dones: Any, last: float, gamma: float, lam: float
 ) -> list[float]:
     following, advantage, found = last, 0.0, []
@@ -315,7 +315,7 @@ def test_the_larger_value_loss_is_taken_for_each_step() -> None:
 def test_a_policy_that_moved_too_far_ends_all_epochs() -> None:
     learner = make_learner(target_kl=1e-9, batch_size=16)
     metrics = learner.update(make_steps(learner))
-    # The first minibatch is of the policy itself. The second sees the step, and is not learned from.
+    # The first minibatch is of the policy itself. The second sees the step, and is not stepped on.
     assert (metrics["minibatches"], metrics["epochs"], metrics["stopped"]) == (1, 1, 1)
     assert metrics["approx_kl"] > 1e-9
 
@@ -456,9 +456,7 @@ def make_impala(seed: int = 0, *, planner: bool = False, **changes: Any) -> IMPA
     torch.manual_seed(seed)
     plans = LatentPlanningOptimizer(STATE, ACTIONS, PLANS, "cpu", seed=seed) if planner else None
     config = IMPALAConfig(**changes)
-    return IMPALALearner(
-        STATE, ACTIONS, LATENT, config, "cpu", planner=plans, hidden_dim=16
-    )
+    return IMPALALearner(STATE, ACTIONS, LATENT, config, "cpu", planner=plans, hidden_dim=16)
 
 
 def make_sequences(learner: IMPALALearner, steps: int = 12, envs: int = 5) -> IMPALASequences:

@@ -19,7 +19,7 @@ type Labels = Vec<(Cow<'static, str>, String)>;
 impl Numbers {
     /// Adds the numbers of a rollout table.
     pub fn add_rollouts(&mut self, table: &RolloutTable) {
-        let RolloutInfo { counts, standing, mut sources, producers, consumers } = table.info();
+        let RolloutInfo { counts, standing, mut sources, producers, consumers, .. } = table.info();
         let of: Labels = vec![("table".into(), table.config().name.clone())];
         self.add_limits(&of, table.config());
         self.add_standing(&of, &counts, &standing);

@@ -14,6 +14,9 @@ use super::settings;
 use crate::arena::Arena;
 use crate::error::{journal_error, rollout_error};
 
+/// How many records are gone through before it is looked for signals: some milliseconds.
+const RECORDS: u64 = 1024;
+
 /// The past of a table whose directory nobody has open.
 #[pyclass(frozen, module = "echoic._native")]
 pub struct RolloutHistory {
@@ -47,6 +50,22 @@ impl RolloutHistory {
     fn lock(&self) -> MutexGuard<'_, History> {
         self.history.lock().unwrap_or_else(PoisonError::into_inner)
     }
+
+    /// Goes on, some records at a time, until `step` has found something. Ctrl-C ends it between two records, from where
+    /// it goes on the next time.
+    fn go_on<T: Send>(
+        &self,
+        py: Python<'_>,
+        step: impl Fn(&mut History) -> Result<Option<T>, KeptError> + Sync,
+    ) -> PyResult<T> {
+        loop {
+            let found = py.detach(|| step(&mut self.lock()));
+            if let Some(found) = found.map_err(|error| kept_error(py, &error))? {
+                return Ok(found);
+            }
+            py.check_signals()?;
+        }
+    }
 }
 
 #[pymethods]
@@ -56,11 +75,16 @@ impl RolloutHistory {
     fn new(py: Python<'_>, directory: PathBuf, at: Option<(String, u64)>) -> PyResult<Self> {
         let at = at.map(|(what, value)| point(&what, value)).transpose()?;
         let opened = py.detach(|| match at {
-            Some(at) => History::open_at(directory, at),
+            Some(at) => History::open_before(directory, at),
             None => History::open(directory),
         });
         let history = opened.map_err(|error| kept_error(py, &error))?;
-        Ok(Self { history: Mutex::new(history), arena: Arena::default() })
+        let this = Self { history: Mutex::new(history), arena: Arena::default() };
+        if let Some(at) = at {
+            this.go_on(py, |history| history.at_within(at, RECORDS))?;
+            this.lock().check(at).map_err(|error| kept_error(py, &error))?;
+        }
+        Ok(this)
     }
 
     /// Goes on to the next share that was delivered: its record, the table's time, and the share.
@@ -70,14 +94,11 @@ impl RolloutHistory {
         form: (String, u32, bool),
     ) -> PyResult<Option<(u64, f64, RolloutBatch)>> {
         let form: Form = batch::form(&form)?;
-        let found = py.detach(|| {
-            let mut history = self.lock();
-            let next = history.next_share()?;
-            Ok(next.zip(history.config().cloned()))
-        });
-        let Some((delivered, config)) = found.map_err(|error| kept_error(py, &error))? else {
-            return Ok(None);
-        };
+        let found = self.go_on(py, |history| {
+            let next = history.next_share_within(RECORDS)?;
+            Ok(next.map(|next| next.zip(history.config().cloned())))
+        })?;
+        let Some((delivered, config)) = found else { return Ok(None) };
         let laid = batch::lay_out(py, &self.arena, &delivered.share, &config, form)?;
         Ok(Some((delivered.record, delivered.time as f64 / 1e3, laid)))
     }
@@ -85,7 +106,7 @@ impl RolloutHistory {
     /// Goes on to a point; whether it is there.
     fn at(&self, py: Python<'_>, what: &str, value: u64) -> PyResult<bool> {
         let point = point(what, value)?;
-        py.detach(|| self.lock().at(point)).map_err(|error| kept_error(py, &error))
+        self.go_on(py, |history| history.at_within(point, RECORDS))
     }
 
     /// What the table had counted.

@@ -1,5 +1,7 @@
 //! Arrays of an item as the bytes that a table keeps, and back.
 
+use std::marker::PhantomData;
+
 use echoic_replay::rollouts::RolloutConfig;
 use echoic_replay::rollouts::item::{Finish, Item, Run, Segment};
 use numpy::PyArrayDescr;
@@ -11,6 +13,7 @@ use crate::array::{Header, copy, scalar_bytes};
 use crate::dtype;
 use crate::error::spec_error;
 use crate::numbers::index_numbers;
+use crate::sources::DETACH_BYTES;
 
 /// The columns and fields of a table, as numpy names them.
 pub struct Columns {
@@ -31,19 +34,45 @@ struct Values<'py> {
     size: usize,
 }
 
+/// The bytes of an array, for a copy that is made before this thread runs Python code again.
+struct Piece<'a> {
+    data: *const u8,
+    len: usize,
+    /// It keeps its bytes while it is borrowed.
+    _array: PhantomData<&'a Values<'a>>,
+}
+
+// SAFETY: the bytes are only read. What other threads do to the array meanwhile is under numpy's own rules: it may
+// not be resized.
+unsafe impl Send for Piece<'_> {}
+// SAFETY: as above.
+unsafe impl Sync for Piece<'_> {}
+
 impl Values<'_> {
+    /// Its bytes; none, if Python code that ran since the array was looked at has changed it.
+    fn piece(&self) -> Piece<'_> {
+        let whole = Header::of(&self.array)
+            .filter(Header::is_c_contiguous)
+            .filter(|header| header.nbytes() == Some(self.len * self.size));
+        let data = whole.map_or(std::ptr::null(), |header| header.data().cast_const());
+        let len = if data.is_null() { 0 } else { self.len * self.size };
+        Piece { data, len, _array: PhantomData }
+    }
+}
+
+impl Piece<'_> {
     fn copy(&self, from: usize, to: &mut [u8]) {
-        // Python code that ran since the array was looked at may have changed it.
-        if let Some(header) = Header::of(&self.array)
-            && header.is_c_contiguous()
-            && header.nbytes() == Some(self.len * self.size)
-            && from + to.len() <= self.len * self.size
-        {
-            // SAFETY: the array is contiguous and has these bytes now, of which the range is a part, and no
-            // Python code runs before the copy is made; `to` is ours.
-            unsafe { copy(header.data(), from, to) };
+        if from.checked_add(to.len()).is_some_and(|end| end <= self.len) {
+            // SAFETY: the array is contiguous and had these bytes, of which the range is a part, when this thread
+            // could last run Python code; `to` is ours.
+            unsafe { copy(self.data, from, to) };
         }
     }
+}
+
+/// Copies so many bytes: while other threads may run, if it takes long.
+fn copying<T: Send>(py: Python<'_>, bytes: usize, copy: impl FnOnce() -> T + Send) -> T {
+    if bytes >= DETACH_BYTES { py.detach(copy) } else { copy() }
 }
 
 impl Named {
@@ -205,6 +234,18 @@ fn refuse_others(
     Ok(())
 }
 
+/// So many values of each column from a place on, column after column.
+fn gathered(columns: &[Piece<'_>], sizes: &[usize], start: usize, count: usize) -> Vec<u8> {
+    let mut bytes = vec![0; sizes.iter().map(|size| count * size).sum()];
+    let mut rest = &mut bytes[..];
+    for (column, size) in columns.iter().zip(sizes) {
+        let (here, behind) = rest.split_at_mut(count * size);
+        column.copy(start * size, here);
+        rest = behind;
+    }
+    bytes
+}
+
 impl Columns {
     pub fn new(py: Python<'_>, config: &RolloutConfig) -> PyResult<Self> {
         let schema = &config.schema;
@@ -246,13 +287,9 @@ impl Columns {
         let (values, len) = self.values(py, columns)?;
         let runs = runs(py, versions, len)?;
         let total = values.iter().map(|values| values.len * values.size).sum();
-        let mut bytes = vec![0; total];
-        let mut rest = &mut bytes[..];
-        for values in &values {
-            let (here, behind) = rest.split_at_mut(values.len * values.size);
-            values.copy(0, here);
-            rest = behind;
-        }
+        let pieces: SmallVec<[Piece<'_>; 8]> = values.iter().map(Values::piece).collect();
+        let sizes: SmallVec<[usize; 8]> = self.columns.iter().map(|named| named.size).collect();
+        let bytes = copying(py, total, || gathered(&pieces, &sizes, 0, len));
         Ok(Segment { runs, tokens: len as u32, bytes })
     }
 
@@ -270,7 +307,8 @@ impl Columns {
         refuse_others(py, "field", &self.fields, fields)?;
         let mut named = Vec::new();
         for (name, blob) in blobs.into_iter().flat_map(|blobs| blobs.iter()) {
-            named.push((name.extract()?, blob.cast::<PyBytes>()?.as_bytes().to_vec()));
+            let bytes = blob.cast::<PyBytes>()?.as_bytes();
+            named.push((name.extract()?, copying(py, bytes.len(), || bytes.to_vec())));
         }
         Ok(Finish { fields: bytes, blobs: named })
     }
@@ -311,30 +349,29 @@ impl Columns {
                 return Err(spec_error(py, text));
             }
         }
-        let mut items = Vec::with_capacity(lengths.len());
+        let mut all_runs = Vec::with_capacity(lengths.len());
         let mut start = 0;
-        for (at, length) in lengths.into_iter().enumerate() {
-            let runs = runs(py, &versions_of(start, start + length)?, length)?;
-            let total = values.iter().map(|values| length * values.size).sum();
-            let mut bytes = vec![0; total];
-            let mut rest = &mut bytes[..];
-            for values in &values {
-                let (here, behind) = rest.split_at_mut(length * values.size);
-                values.copy(start * values.size, here);
-                rest = behind;
-            }
-            let mut finish = vec![0; of_fields.iter().map(|values| values.size).sum()];
-            let mut rest = &mut finish[..];
-            for values in &of_fields {
-                let (here, behind) = rest.split_at_mut(values.size);
-                values.copy(at * values.size, here);
-                rest = behind;
-            }
-            let segment = Segment { runs, tokens: length as u32, bytes };
-            items.push((segment, Finish { fields: finish, blobs: Vec::new() }));
+        for length in &lengths {
+            all_runs.push(runs(py, &versions_of(start, start + length)?, *length)?);
             start += length;
         }
-        Ok(items)
+        // From here on no Python code runs.
+        let columns: Vec<Piece<'_>> = values.iter().map(Values::piece).collect();
+        let fields: Vec<Piece<'_>> = of_fields.iter().map(Values::piece).collect();
+        let sizes = |all: &[Named]| all.iter().map(|named| named.size).collect::<Vec<_>>();
+        let (column_sizes, field_sizes) = (sizes(&self.columns), sizes(&self.fields));
+        let make = || {
+            let mut start = 0;
+            let item = |(at, (length, runs)): (usize, (usize, SmallVec<[Run; 1]>))| {
+                let bytes = gathered(&columns, &column_sizes, start, length);
+                start += length;
+                let finish = gathered(&fields, &field_sizes, at, 1);
+                let segment = Segment { runs, tokens: length as u32, bytes };
+                (segment, Finish { fields: finish, blobs: Vec::new() })
+            };
+            lengths.into_iter().zip(all_runs).enumerate().map(item).collect()
+        };
+        Ok(copying(py, columns.iter().map(|column| column.len).sum(), make))
     }
 
     /// What is there of an item: its tokens by column, and their versions.

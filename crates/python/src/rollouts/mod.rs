@@ -533,7 +533,7 @@ fn set_counts(dict: &Bound<'_, PyDict>, counts: &Counts, standing: &Standing) ->
 pub fn info_dict<'py>(py: Python<'py>, info: &RolloutInfo) -> PyResult<Bound<'py, PyDict>> {
     use echoic_replay::rollouts::idle::REASONS;
     let dict = PyDict::new(py);
-    let RolloutInfo { counts, standing, sources, producers, consumers } = info;
+    let RolloutInfo { counts, standing, sources, producers, consumers, .. } = info;
     set_counts(&dict, counts, standing)?;
     for (name, sides) in [("producer_waits", producers), ("consumer_waits", consumers)] {
         let waits = PyDict::new(py);

@@ -188,7 +188,10 @@ fn here(
     };
     match applied {
         Err(CallError::Refused(Refusal::Blocked(_))) => {}
-        Ok(done) => return keep(py, table).map(|()| done),
+        Ok(done) => {
+            keep(py, table).inspect_err(|_| table.take_back(&done))?;
+            return Ok(done);
+        }
         done => return done.map_err(|error| call_error(py, &error)),
     }
     let deadline = wait::deadline(timeout)?;

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::item::{Finish, Run, Segment};
-use super::ledger::{Admit, Append, Balance, Change, Fate, Hold, Lease, MAX_ADMITTED, Size, Want};
+use super::ledger::{Admit, Append, Balance, Change, Fate, Hold, Lease, Size, Want};
 use super::schema::MAX_BLOBS;
 
 /// The most groups that a change names.
@@ -474,7 +474,7 @@ impl Change {
     pub fn take(take: &mut Take<'_>, bulk: &mut Take<'_>) -> Result<Self, CodecError> {
         Ok(match take.u8("change")? {
             1 => Self::Admit(Admit {
-                count: take.u32("groups to admit")?.min(MAX_ADMITTED + 1),
+                count: take.u32("groups to admit")?,
                 source: take.text("name of a source")?,
                 key: take.text("key of a group")?,
                 version: take_version(take, "version")?,

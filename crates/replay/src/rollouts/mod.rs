@@ -7,8 +7,8 @@
 //! - [`batch`]: a share of a batch as memory that a consumer looks at.
 //! - [`codec`]: changes as bytes; `settings`: what a table was told.
 //! - [`kept`]: tables that survive a crash, and their past; `fit`: what may be told them otherwise then.
-//! - [`table`]: a ledger that threads share, and wait for; [`idle`]: for what, and how long; [`lags`]: how old
-//!   what was delivered was; `tuner`: how far ahead
+//! - [`table`]: a ledger that threads share, and wait for; [`idle`]: for what, and how long; [`starvation`]: who;
+//!   [`lags`]: how old what was delivered was; `tuner`: how far ahead
 //!   producers may be.
 //!
 //! # Invariants
@@ -30,6 +30,7 @@ pub mod lags;
 pub mod ledger;
 pub mod schema;
 mod settings;
+pub mod starvation;
 pub mod table;
 mod tuner;
 

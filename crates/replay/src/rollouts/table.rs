@@ -21,6 +21,7 @@ use super::kept::sections::{Loaded, Saved};
 use super::kept::{self, KeptError, Log, Receipt, Reopened};
 use super::lags::{Lags, LastLags};
 use super::ledger::{Blocked, Change, Counts, Fate, Ledger, Outcome, Refusal, Source, Standing};
+use super::starvation::{Hunger, Hungry, Starvation};
 use super::tuner::Tuner;
 use crate::journal;
 use crate::limiter::Reason;
@@ -41,6 +42,14 @@ impl Change {
         match self {
             Self::Admit(_) | Self::Resume { .. } => Some(Side::Producers),
             Self::Sample(_) => Some(Side::Consumers),
+            _ => None,
+        }
+    }
+
+    /// Who wants to be admitted, if somebody does.
+    pub fn applicant(&self) -> Option<&str> {
+        match self {
+            Self::Admit(admit) => Some(&admit.source),
             _ => None,
         }
     }
@@ -77,10 +86,29 @@ pub struct RolloutInfo {
     pub standing: Standing,
     /// What was counted for each producer.
     pub sources: Vec<Source>,
+    /// Which producers wait or had to, by name.
+    pub hunger: Vec<Hunger>,
+    /// The table's time, in milliseconds.
+    pub time: u64,
     /// What producers waited for.
     pub producers: Sides,
     /// What consumers waited for.
     pub consumers: Sides,
+}
+
+/// A call that waits; dropped when it does no more.
+#[derive(Debug)]
+#[must_use = "a wait ends when this is dropped"]
+pub struct Waiting {
+    idling: Idling,
+    _hungry: Option<Hungry>,
+}
+
+impl Waiting {
+    /// Says what it waits for now.
+    pub fn because(&mut self, reason: Reason) {
+        self.idling.because(reason);
+    }
 }
 
 struct Core {
@@ -105,6 +133,7 @@ pub struct RolloutTable {
     producers_idle: Idle,
     consumers_idle: Idle,
     last_lags: LastLags,
+    starvation: Starvation,
     log: Option<Log>,
 }
 
@@ -140,6 +169,7 @@ impl RolloutTable {
             producers_idle: Idle::default(),
             consumers_idle: Idle::default(),
             last_lags: LastLags::default(),
+            starvation: Starvation::default(),
             log: None,
         }
     }
@@ -330,13 +360,18 @@ impl RolloutTable {
         self.epoch.checked_add(Duration::from_millis(due.saturating_sub(self.began)))
     }
 
-    /// Counts a call of a side among those that wait, until it is dropped.
-    pub fn begin_wait(&self, side: Side, reason: Reason) -> Idling {
+    /// Counts a call of a side among those that wait, until it is dropped; one that wants to be admitted also by the
+    /// [name](Change::applicant) of the producer.
+    pub fn begin_wait(&self, side: Side, applicant: Option<&str>, reason: Reason) -> Waiting {
+        let hungry = applicant.map(|source| {
+            let admitted = self.lock().ledger.counts().submitted;
+            self.starvation.begin(source, admitted)
+        });
         let idle = match side {
             Side::Producers => &self.producers_idle,
             Side::Consumers => &self.consumers_idle,
         };
-        idle.begin(reason)
+        Waiting { idling: idle.begin(reason), _hungry: hungry }
     }
 
     /// Waits until something can happen, has it happen, and waits until that is kept. For the latter it has no
@@ -363,8 +398,26 @@ impl RolloutTable {
         let Wait { deadline, tick, on_tick } = wait;
         let outcome =
             self.attempt(change, width, Wait { deadline, tick, on_tick: &mut *on_tick })?;
-        self.keep(Wait { deadline: None, tick, on_tick })?;
+        let kept = self.keep(Wait { deadline: None, tick, on_tick });
+        kept.inspect_err(|_| self.take_back(&outcome))?;
         Ok(outcome)
+    }
+
+    /// Gives back what a caller has got that will never hear of it, so that nobody waits for it: a leased share, a
+    /// group to go on with, permits for groups of its own. A group with a key may be made by others too, and what is
+    /// not leased is used up.
+    pub fn take_back(&self, outcome: &Outcome) {
+        let change = match outcome {
+            Outcome::Delivered(share) if share.lease_ms.is_some() => Change::Nack(share.lease),
+            Outcome::Resumed(permit, _) => Change::Suspend { holds: vec![permit.hold] },
+            Outcome::Admitted(permits) => {
+                let own = permits.iter().filter(|permit| permit.key.is_empty());
+                Change::Fail { holds: own.map(|permit| permit.hold).collect() }
+            }
+            _ => return,
+        };
+        // If it is over by now, or nothing is written any more, it is nobody's all the same.
+        let _ = self.apply(&change);
     }
 
     fn attempt(
@@ -375,7 +428,7 @@ impl RolloutTable {
     ) -> Result<Outcome, CallError> {
         let Some(side) = change.side() else { return self.apply(change) };
         let signal = self.signal(side);
-        let mut idling: Option<Idling> = None;
+        let mut idling: Option<Waiting> = None;
         // Who has no time does not wait.
         let end = wait.deadline;
         let may_wait = || end.is_none_or(|end| end > Instant::now());
@@ -395,7 +448,10 @@ impl RolloutTable {
                         let reason = blocked.reason();
                         match &mut idling {
                             Some(idling) => idling.because(reason),
-                            None => idling = Some(self.begin_wait(side, reason)),
+                            None => {
+                                let applicant = change.applicant();
+                                idling = Some(self.begin_wait(side, applicant, reason));
+                            }
                         }
                     }
                     let due = self.next_due();
@@ -592,6 +648,9 @@ impl RolloutTable {
         let core = self.lock();
         let (counts, standing) = (core.ledger.counts(), core.ledger.standing());
         let sources = core.ledger.sources().to_vec();
-        RolloutInfo { counts, standing, sources, producers, consumers }
+        let time = self.now();
+        drop(core);
+        let hunger = self.starvation.read(counts.submitted);
+        RolloutInfo { counts, standing, sources, hunger, time, producers, consumers }
     }
 }

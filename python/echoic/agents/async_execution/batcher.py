@@ -37,6 +37,8 @@ from echoic.agents.async_execution.sampling import draw
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from numpy.typing import NDArray
+
     from echoic.agents.async_execution.cache import KVCacheManager
     from echoic.agents.async_execution.model import CausalModel
 
@@ -166,20 +168,10 @@ class Batcher(Runner):
             rollout.filled = end
         self.counts["forwards"] += 1
         self.counts["forward_tokens"] += sum(count for _, count in planned)
+        rows = [i for i, (rollout, _) in enumerate(planned) if rollout.filled == len(rollout.tokens)]
+        drawing = [planned[row][0] for row in rows]
         try:
-            with torch.inference_mode():
-                batch = PagedBatch(spans, self.cache.pool.planes, self.model.device)
-                logits = self.model.forward_paged(batch)
-                rows = [i for i, (r, _) in enumerate(planned) if r.filled == len(r.tokens)]
-                drawing = [planned[row][0] for row in rows]
-                if drawing:
-                    if len(rows) < len(planned):
-                        logits = logits[torch.tensor(rows, device=logits.device)]
-                    if self.watch is not None:
-                        self.watch(drawing, logits)
-                    tokens, logprobs = draw(
-                        logits, [r.sampling for r in drawing], [r.chance() for r in drawing]
-                    )
+            tokens, logprobs = self._compute(spans, rows, drawing)
         except Exception as error:  # noqa: BLE001 - it is the rollouts' result, and others go on
             for rollout, _ in planned:
                 self.counts["failed"] += 1
@@ -190,6 +182,22 @@ class Batcher(Runner):
                 self._publish(rollout)
         for rollout, token, logprob in zip(drawing, tokens, logprobs, strict=True):
             self._drawn(rollout, RolloutToken(int(token), float(logprob), self.version))
+
+    def _compute(
+        self, spans: list[Span], rows: list[int], drawing: list[Rollout]
+    ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """Run the model on ``spans``, and draw for ``drawing``, whose spans are ``rows``."""
+        with torch.inference_mode():
+            batch = PagedBatch(spans, self.cache.pool.planes, self.model.device)
+            logits = self.model.forward_paged(batch)
+            if not drawing:
+                return np.empty(0, np.int64), np.empty(0)
+            if len(rows) < len(spans):
+                logits = logits[torch.tensor(rows, device=logits.device)]
+            if self.watch is not None:
+                self.watch(drawing, logits)
+            params = [rollout.sampling for rollout in drawing]
+            return draw(logits, params, [rollout.chance() for rollout in drawing])
 
     def _drawn(self, rollout: Rollout, token: RolloutToken) -> None:
         self.counts["generated_tokens"] += 1

@@ -196,7 +196,10 @@ def check_weights(module: Any, weights: Mapping[str, Any] | Callable[[Any], None
             return
         own = module.state_dict()
         if own.keys() != weights.keys():
-            missing, unknown = sorted(own.keys() - weights.keys()), sorted(weights.keys() - own.keys())
+            missing, unknown = (
+                sorted(own.keys() - weights.keys()),
+                sorted(weights.keys() - own.keys()),
+            )
             raise ArgumentError(f"new weights lack {missing[:5]} and have unknown {unknown[:5]}")
         for name, value in own.items():
             if value.shape != weights[name].shape:

@@ -134,9 +134,7 @@ class Runner(ABC):
     def _enter(self, rollout: Rollout) -> None:
         self.counts["submitted"] += 1
         self.rollouts[rollout.request.request_id] = rollout
-        self.scheduler.add_request(
-            rollout.request, len(rollout.tokens), self._reusable(rollout)
-        )
+        self.scheduler.add_request(rollout.request, len(rollout.tokens), self._reusable(rollout))
 
     def _stop(self, name: str, reason: str) -> None:
         rollout = self.rollouts.get(name)

@@ -106,9 +106,7 @@ class LatencyScheduler:
             reuse_len: How many of them are cached.
         """
         length = len(as_tokens(request.state_sequence)) if seq_len is None else seq_len
-        self._waiting[request.request_id] = Waiting(
-            request, next(self._numbers), length, reuse_len
-        )
+        self._waiting[request.request_id] = Waiting(request, next(self._numbers), length, reuse_len)
         self._ordered = float("-inf")
 
     def get_next_request(self) -> RolloutRequest | None:

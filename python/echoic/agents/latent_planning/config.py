@@ -1,4 +1,4 @@
-"""What can be set of plans: sizes, the bounds of their noise, and how hard they are held together."""
+"""Settings of plans: sizes, the bounds of their noise, and how hard they are held together."""
 
 from __future__ import annotations
 
@@ -63,7 +63,13 @@ class PlanningConfig:
     clip_epsilon: float = 0.2
 
     def __post_init__(self) -> None:
-        for name in ("embedding_dim", "num_layers", "num_heads", "feedforward_factor", "hidden_dim"):
+        for name in (
+            "embedding_dim",
+            "num_layers",
+            "num_heads",
+            "feedforward_factor",
+            "hidden_dim",
+        ):
             _whole(name, getattr(self, name), 1)
         for name in ("state_window_size", "kl_warmup_updates"):
             _whole(name, getattr(self, name), 0)
@@ -90,7 +96,7 @@ def _whole(name: str, value: int, least: int) -> None:
         raise ArgumentError(f"{name} must be a whole number of at least {least}, got {value!r}")
 
 
-def _number(
+def _number(  # noqa: PLR0913 - a range, and its words
     name: str,
     value: float,
     least: float,

@@ -79,7 +79,8 @@ class PlanEmbeddings(nn.Module):
         """Embeddings as wide and as large as those of a causal model of transformers."""
         weight = model.get_input_embeddings().weight
         made = cls(latent_dim, weight.shape[1], num_tokens, float(weight.detach().float().std()))
-        return made.to(weight.device, weight.dtype)
+        made.to(weight.device, weight.dtype)
+        return made
 
     def forward(self, latent_plan: Any) -> Any:
         """``(B, num_tokens, model_dim)`` of plans ``(B, latent_dim)``."""

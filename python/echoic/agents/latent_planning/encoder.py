@@ -19,16 +19,19 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 from torch.nn import functional
 
+from echoic.agents import kernels
 from echoic.agents.devices import resolve
-from echoic.agents.latent_planning.config import PlanningConfig
 from echoic.agents.latent_planning.divergence import gaussian_kl
 from echoic.errors import ArgumentError
+
+if TYPE_CHECKING:
+    from echoic.agents.latent_planning.config import PlanningConfig
 
 __all__ = ["PlanPosterior", "TrajectoryEncoder"]
 
@@ -70,6 +73,7 @@ class TrajectoryEncoder(nn.Module):
         config: Sizes and bounds.
         device: Where the parameters live; CUDA that is not there is the CPU, with a warning.
 
+    >>> from echoic.agents.latent_planning import PlanningConfig
     >>> config = PlanningConfig(embedding_dim=16, num_layers=1, num_heads=2)
     >>> encoder = TrajectoryEncoder(state_dim=3, config=config, device="cpu")
     >>> encoder(torch.zeros(5, 9, 3)).shape
@@ -90,9 +94,7 @@ class TrajectoryEncoder(nn.Module):
             for _ in range(config.num_layers)
         )
         self.final_norm = nn.LayerNorm(width)
-        self.mean_head = nn.Sequential(
-            nn.Linear(width, width), nn.ReLU(), nn.Linear(width, width)
-        )
+        self.mean_head = nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, width))
         self.std_head = nn.Linear(width, width)
         # All plans are equally sure at first.
         nn.init.zeros_(self.std_head.weight)
@@ -111,9 +113,8 @@ class TrajectoryEncoder(nn.Module):
             ArgumentError: A shape does not fit, or the current state of a window is masked.
         """
         places = self.positions.shape[0]
-        if window.ndim != 3 or window.shape[2] != self.state_dim or not (  # noqa: PLR2004
-            1 <= window.shape[1] <= places
-        ):
+        fits = window.ndim == 3 and window.shape[2] == self.state_dim  # noqa: PLR2004
+        if not (fits and 1 <= window.shape[1] <= places):
             raise ArgumentError(
                 f"expected windows of shape (B, 1 to {places}, {self.state_dim}), got "
                 f"{tuple(window.shape)}"
@@ -153,10 +154,9 @@ class TrajectoryEncoder(nn.Module):
 
     def compute_kl_divergence_fast(self, current: Any, previous: Any) -> Any:
         """Of means alone, by the native kernel: for reports, since no gradient comes of it."""
-        from echoic.agents import kernels  # noqa: PLC0415 - it needs no torch, and this may miss it
-
-        rows = [one.detach().to("cpu", torch.float32).numpy() for one in (current, previous)]
-        return torch.as_tensor(kernels.temporal_kl_batch(*rows, self.config.noise_std**2))
+        now, before = (one.detach().to("cpu", torch.float32) for one in (current, previous))
+        variance = self.config.noise_std**2
+        return torch.as_tensor(kernels.temporal_kl_batch(now.numpy(), before.numpy(), variance))
 
     def get_lipschitz_bound(self) -> float:
         """How far a plan's mean moves at most when the pooled features move by one.

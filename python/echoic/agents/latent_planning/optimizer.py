@@ -1,7 +1,7 @@
 """The planner: an encoder of plans and the one policy that acts on them, learning together.
 
-What acts is what learns. :class:`LatentPlanningOptimizer` draws a plan from the window of states and
-an action from the policy given the plan, and remembers the noise it drew. Its loss makes the same
+What acts is what learns. :class:`LatentPlanningOptimizer` draws a plan from the window of states
+and an action from the policy given the plan, and remembers the noise it drew. Its loss makes the same
 plan from the same window and noise, now with gradients, so that the ratio of the action's
 probability now to then is 1 before the first update, moves with every update of θ or φ, and carries
 gradients to both.
@@ -21,6 +21,7 @@ import numpy as np
 import torch
 
 from echoic.agents.devices import resolve
+from echoic.agents.kernels import EMAPlanTracker
 from echoic.agents.latent_planning.divergence import PlanDivergence
 from echoic.agents.latent_planning.encoder import PlanPosterior, TrajectoryEncoder
 from echoic.agents.latent_planning.policy import PolicyNetwork
@@ -28,6 +29,7 @@ from echoic.agents.latent_planning.prior import PlannedAction, TrajectoryPrior
 from echoic.agents.latent_planning.windows import PlanWindows
 from echoic.agents.learners import checkpoint
 from echoic.errors import ArgumentError
+from echoic.primitives import compute_discounted_sums
 
 if TYPE_CHECKING:
     import os
@@ -59,7 +61,7 @@ class LatentPlanningOptimizer:
         tracker: The mean plan.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - upstream's arguments, and two by name
         self,
         state_dim: int,
         action_dim: int,
@@ -81,7 +83,9 @@ class LatentPlanningOptimizer:
             self.device,
         )
         self.divergence = PlanDivergence(config).to(self.device)
-        self.tracker = _make_tracker(config) if tracker is None else tracker
+        if tracker is None:
+            tracker = EMAPlanTracker(config.embedding_dim, config.ema_decay)
+        self.tracker = tracker
         self._optimizer = torch.optim.Adam(self.parameters(), lr=config.learning_rate)
         if seed is None:
             seed = int(torch.randint(2**62, ()))
@@ -142,9 +146,7 @@ class LatentPlanningOptimizer:
             divergence = float(divergence) if single else divergence
         timestamp = self._plans_made
         self._plans_made += len(rows)
-        return TrajectoryPrior(
-            plans, window, timestamp, divergence, scores, mask, noise, posterior
-        )
+        return TrajectoryPrior(plans, window, timestamp, divergence, scores, mask, noise, posterior)
 
     def act(self, window: Any, mask: Any = None, *, greedy: bool = False) -> PlannedAction:
         """Draw a plan and an action for each window; ``greedy`` takes the likeliest of both."""
@@ -180,7 +182,7 @@ class LatentPlanningOptimizer:
         posterior = self.encoder.posterior(window, mask)
         return posterior, posterior.mean if noise is None else posterior.at(noise)
 
-    def compute_planning_loss(  # noqa: PLR0913, PLR0917
+    def compute_planning_loss(  # noqa: PLR0913 - what a step consists of
         self,
         current_state_window: Any,
         previous_state_window: Any,
@@ -324,15 +326,7 @@ class LatentPlanningOptimizer:
     def _returns(self, rewards: Any, dones: Any) -> Any:
         if rewards is None:
             raise ArgumentError("compute_planning_loss needs advantages, or rewards to make them")
-        from echoic.primitives import compute_discounted_sums  # noqa: PLC0415
-
         gains = compute_discounted_sums(
             np.asarray(rewards, np.float64), dones, self.config.discount_gamma
         )
         return gains - gains.mean()
-
-
-def _make_tracker(config: PlanningConfig) -> Any:
-    from echoic.agents.kernels import EMAPlanTracker  # noqa: PLC0415 - not for a shared tracker
-
-    return EMAPlanTracker(config.embedding_dim, config.ema_decay)

@@ -65,7 +65,7 @@ class PolicyNetwork(nn.Module):
     (torch.Size([]), torch.Size([]))
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913, PLR0917 - upstream's arguments
         self,
         state_dim: int,
         action_dim: int,

@@ -87,7 +87,7 @@ class ActorCritic:
         hidden_dim: The width of networks that are made here.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913, PLR0917 - those of its owners
         self,
         state_dim: int,
         action_dim: int,

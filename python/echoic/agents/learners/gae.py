@@ -1,7 +1,7 @@
 """Advantages of recorded sequences, by :func:`echoic.primitives.compute_gae`.
 
 Rows are true sequences: consecutive steps of one environment, with the values that the policy had
-when it acted. A batch drawn from a replay buffer is no sequence, and has no advantages of this kind.
+when it acted. A batch drawn from a replay buffer is no sequence, and has no such advantages.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class GAECalculator:
     def __init__(self, config: _Discounts) -> None:
         self.config = config
 
-    def compute_advantages(
+    def compute_advantages(  # noqa: PLR0913 - as the primitive
         self,
         rewards: npt.ArrayLike,
         values: npt.ArrayLike,

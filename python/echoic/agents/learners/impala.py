@@ -1,8 +1,8 @@
 """IMPALA's learner: steps of older policies, corrected by V-trace.
 
 Espeholt et al., "IMPALA: Scalable Distributed Deep-RL with Importance Weighted Actor-Learner
-Architectures" (2018). The targets are :func:`echoic.primitives.compute_vtrace`'s; this adds the loss
-and the networks, which are PPO's.
+Architectures" (2018). The targets are :func:`echoic.primitives.compute_vtrace`'s; this adds the
+loss, and the networks, which are PPO's.
 
 Steps come as whole sequences, since the correction runs back along them.
 """
@@ -119,7 +119,7 @@ class IMPALALearner:
         hidden_dim: The width of the networks, where the planner does not say.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - as PPO's
         self,
         state_dim: int,
         action_dim: int,

@@ -45,8 +45,8 @@ class PPOConfig:
             may, with ``value_clip``.
         value_loss_coef: Weight of the values' loss.
         entropy_coef: Weight of the policy's entropy, which is rewarded.
-        kl_coef: Weight of ``KL(π || reference)``. The reference is what ``set_reference`` was given,
-            or without it the policy as it was when the update began.
+        kl_coef: Weight of ``KL(π || reference)``. The reference is what ``set_reference`` was
+            given, or without it the policy as it was when the update began.
         max_grad_norm: To what length a gradient is cut.
         gae_lambda: How far errors of values are traced back.
         gamma: The discount.
@@ -113,7 +113,7 @@ class PPOLearner:
         value_network: What states are worth.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - upstream's arguments, and three by name
         self,
         state_dim: int,
         action_dim: int,
@@ -156,12 +156,13 @@ class PPOLearner:
         self, states: Any, latent_plans: Any, *, greedy: bool = False
     ) -> tuple[Any, Any]:
         """Actions, and their log-probabilities: what a training step has to bring back."""
-        return self.policy_network.sample_action(
+        drawn: tuple[Any, Any] = self.policy_network.sample_action(
             self._tensor(states),
             self._tensor(latent_plans),
             greedy=greedy,
             generator=self.generator,
         )
+        return drawn
 
     # Learning.
 

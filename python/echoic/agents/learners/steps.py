@@ -1,7 +1,7 @@
 """The steps that a learner of vectors learns from, each with what the policy said when it acted.
 
-A step carries the plan it was acted on, and, where a planner is to learn, what makes the plan again:
-its window and noise, and the window of the step before.
+A step carries the plan it was acted on, and, where a planner is to learn, what makes the plan
+again: its window and noise, and the window of the step before.
 """
 
 from __future__ import annotations
@@ -62,9 +62,7 @@ class PPOTrainingStep:
             if value is None:
                 continue
             if len(value) != count:
-                raise ArgumentError(
-                    f"{field.name} has {len(value)} rows, and states has {count}"
-                )
+                raise ArgumentError(f"{field.name} has {len(value)} rows, and states has {count}")
 
     def __len__(self) -> int:
         return len(self.states)
@@ -92,7 +90,7 @@ class PPOTrainingStep:
         return PPOTrainingStep(**moved)
 
     @classmethod
-    def from_rollout(  # noqa: PLR0913
+    def from_rollout(  # noqa: PLR0913 - what a rollout consists of
         cls,
         gae: Any,
         *,

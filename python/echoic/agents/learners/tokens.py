@@ -508,7 +508,10 @@ class TokenLearner(ABC):
         state = checkpoint.load(path, kind=type(self).__name__)
         mine = self._trained()
         theirs = state["policy"]
-        shapes = [{name: tuple(one.shape) for name, one in of.items()} for of in (mine, theirs)]
+        shapes = [
+            {name: (tuple(one.shape), one.dtype) for name, one in of.items()}
+            for of in (mine, theirs)
+        ]
         if shapes[0] != shapes[1]:
             odd = sorted(dict(shapes[0].items() ^ shapes[1].items()))
             raise CheckpointError(f"{path} is of another model: {odd[:4]} differ")

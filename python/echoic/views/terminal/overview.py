@@ -254,8 +254,8 @@ class Overview(Screen[None]):
         self._rollouts.refill(reading, history)
         self._connections.refill(reading, history)
         if self.focused is None or not self.focused.display:
-            lists = (self._tables, self._rollouts, self._connections)
-            next(one for one in lists if one.display).focus()
+            lists = (one for one in (self._tables, self._rollouts) if one.display)
+            next(lists, self._connections).focus()
 
     def action_sort(self) -> None:
         """Sort the connections by something else."""

@@ -382,7 +382,7 @@ struct Room<'a> {
     tables: &'a [TableEntry],
     /// The most bytes that an item had in a batch of each table.
     item_bytes: &'a [usize],
-    /// The most bytes that a share of a batch had of each rollout table.
+    /// How many bytes a share of a batch of each rollout table is expected to have.
     share_bytes: &'a [usize],
 }
 
@@ -411,6 +411,16 @@ impl Room<'_> {
     }
 }
 
+/// How many bytes a share is expected to have, of what was expected before and of one that came. It falls slowly, as
+/// shares are not all alike, and rises at most to twice as much: one that is huge comes over the socket, and those after
+/// it where they did.
+fn expected_bytes(known: usize, got: usize) -> usize {
+    match known {
+        0 => got,
+        known => got.min(known.saturating_mul(2)).max(known - known / 8),
+    }
+}
+
 /// What the courier carries.
 pub(super) struct Errands {
     board: Arc<Board>,
@@ -423,7 +433,7 @@ pub(super) struct Errands {
     arena: Option<Arc<ArenaView>>,
     /// The most bytes that an item had in a batch of each table.
     item_bytes: Vec<usize>,
-    /// The most bytes that a share of a batch had of each rollout table.
+    /// How many bytes a share of a batch of each rollout table is expected to have.
     share_bytes: Vec<usize>,
     /// Whether it is about rollout tables.
     wants_rollouts: bool,
@@ -496,7 +506,8 @@ impl Errands {
             if self.share_bytes.len() <= table {
                 self.share_bytes.resize(table + 1, 0);
             }
-            self.share_bytes[table] = self.share_bytes[table].max(delivered.bytes().len());
+            let known = &mut self.share_bytes[table];
+            *known = expected_bytes(*known, delivered.bytes().len());
         }
         self.board.answer(id, Ok(Reply::Delivered(Box::new(delivered))));
     }
@@ -725,5 +736,41 @@ impl Cargo for Errands {
             self.board.answer(id, Ok(Reply::Batch(Box::new(batch))));
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::expected_bytes;
+
+    #[test]
+    fn one_huge_share_does_not_end_delivery_in_shared_memory() {
+        let usual = 1 << 20;
+        let mut known = expected_bytes(0, usual);
+        assert_eq!(known, usual);
+        known = expected_bytes(known, 1 << 30);
+        assert_eq!(known, 2 * usual, "so that the next may be a little larger");
+        for _ in 0..6 {
+            known = expected_bytes(known, usual);
+        }
+        assert_eq!(known, usual);
+        // Where they really are larger from now on, that is learned in a few of them.
+        for _ in 0..10 {
+            known = expected_bytes(known, 1 << 30);
+        }
+        assert_eq!(known, 1 << 30);
+        // And forgotten in some more.
+        let shares = (0..100).find(|_| {
+            known = expected_bytes(known, usual);
+            known == usual
+        });
+        assert!(shares.is_some_and(|shares| shares > 40), "{shares:?}");
+    }
+
+    #[test]
+    fn a_share_of_nothing_is_expected_to_be_followed_by_any() {
+        assert_eq!(expected_bytes(0, 0), 0);
+        assert_eq!(expected_bytes(8, 0), 7);
+        assert_eq!(expected_bytes(usize::MAX, usize::MAX), usize::MAX);
     }
 }

@@ -1,12 +1,15 @@
 //! A learner's end: publishing in the store of a server elsewhere.
 //!
-//! It has no thread. Between two publications nothing is said, and when the connection is found to be gone,
-//! another is made, once. While it waits for a place, it says in time that it is still there.
+//! Between two publications nothing is said, and when the connection is found to be gone, another is made, once. While
+//! it waits for a place, it says in time that it is still there. It has a thread only while it connects: what the
+//! system does then can't be interrupted, and the caller can.
 
 use std::collections::VecDeque;
 use std::io;
 use std::ops::ControlFlow;
 use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
 use echoic_replay::Blocked;
@@ -77,15 +80,17 @@ struct Session {
 
 /// A learner elsewhere: publishes to the store of a server.
 pub struct WeightPublisher {
-    dial: Box<dyn Dial>,
+    dial: Arc<dyn Dial>,
     token: Option<Token>,
     session: Option<Session>,
+    /// An attempt that nobody has waited for to its end.
+    connecting: Option<Receiver<Result<Session, LinkError>>>,
 }
 
 impl WeightPublisher {
     /// A learner that publishes at the server that `dial` reaches, once there is something.
     pub fn new(dial: Box<dyn Dial>, token: Option<Token>) -> Self {
-        Self { dial, token, session: None }
+        Self { dial: dial.into(), token, session: None, connecting: None }
     }
 
     /// Where the server is.
@@ -103,6 +108,65 @@ impl WeightPublisher {
             self.session = Some(Session::new(&*self.dial, self.token.as_ref(), deadline)?);
         }
         Ok(())
+    }
+
+    /// Connects, if that was not done yet, in another thread, which is left to itself when the wait is over: at
+    /// `deadline` it ends.
+    fn connect_aside(
+        &mut self,
+        deadline: Instant,
+        wait: &mut Wait<'_>,
+    ) -> Result<(), PublishError> {
+        if self.session.is_some() {
+            return Ok(());
+        }
+        let connecting = match self.connecting.take() {
+            Some(connecting) => connecting,
+            None => self.begin_to_connect(deadline).map_err(PublishError::Link)?,
+        };
+        let mut patient =
+            Wait { deadline: Some(deadline), tick: wait.tick, on_tick: &mut *wait.on_tick };
+        let waited = patient.until(|until| {
+            let until = until.unwrap_or(deadline);
+            match connecting.recv_timeout(until.saturating_duration_since(Instant::now())) {
+                Ok(connected) => ControlFlow::Break(connected),
+                Err(RecvTimeoutError::Timeout) => ControlFlow::Continue(Blocked::Leased),
+                Err(RecvTimeoutError::Disconnected) => {
+                    ControlFlow::Break(Err(LinkError::Lost("the attempt to connect died".into())))
+                }
+            }
+        });
+        match waited {
+            Ok(connected) => {
+                self.session = Some(connected.map_err(PublishError::Link)?);
+                Ok(())
+            }
+            Err(over) => {
+                // The next publication may find it done.
+                self.connecting = Some(connecting);
+                Err(match over {
+                    WaitOver::Interrupted => PublishError::Interrupted,
+                    WaitOver::TimedOut(_) => PublishError::Link(LinkError::Lost(
+                        "the server did not answer in time".into(),
+                    )),
+                })
+            }
+        }
+    }
+
+    fn begin_to_connect(
+        &self,
+        deadline: Instant,
+    ) -> Result<Receiver<Result<Session, LinkError>>, LinkError> {
+        let (done, connecting) = channel();
+        let (dial, token) = (Arc::clone(&self.dial), self.token.clone());
+        let connect = move || {
+            // Nobody may want to know any more.
+            let _ = done.send(Session::new(&*dial, token.as_ref(), deadline));
+        };
+        let thread = std::thread::Builder::new().name("echoic-publisher".into());
+        thread.spawn(connect).map_err(LinkError::from)?;
+        Ok(connecting)
     }
 
     /// Publishes it there.
@@ -150,7 +214,7 @@ impl WeightPublisher {
         let now = Instant::now();
         let attempt = wait.deadline.map_or(now + ATTEMPT, |deadline| deadline.min(now + ATTEMPT));
         // To connect takes a moment even when there is none.
-        self.connect(attempt.max(now + GRACE)).map_err(PublishError::Link)?;
+        self.connect_aside(attempt.max(now + GRACE), wait)?;
         // Taken out: a connection that is left in the middle is of no use any more.
         let Some(mut session) = self.session.take() else { return Err(PublishError::Closed) };
         let left = wait.deadline.map(|deadline| deadline.saturating_duration_since(now));

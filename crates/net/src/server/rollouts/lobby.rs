@@ -16,9 +16,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use echoic_replay::rollouts::RolloutTable;
-use echoic_replay::rollouts::idle::Idling;
 use echoic_replay::rollouts::ledger::{Admit, Blocked, Change, Outcome, Refusal, Size, Want};
-use echoic_replay::rollouts::table::{CallError, Side};
+use echoic_replay::rollouts::table::{CallError, Side, Waiting};
 
 use super::delivery::deliver;
 use super::holding::Frame;
@@ -75,7 +74,7 @@ pub(crate) struct Guest {
     /// What for, when it was last looked at; `None`, if it never was.
     blocked: Option<Blocked>,
     /// Counts it among those that wait.
-    idling: Option<Idling>,
+    idling: Option<Waiting>,
 }
 
 impl Guest {
@@ -97,7 +96,13 @@ impl Guest {
         let Some(side) = self.matter.side().filter(|_| !self.is_hasty) else { return };
         match &mut self.idling {
             Some(idling) => idling.because(blocked.reason()),
-            None => self.idling = Some(table.begin_wait(side, blocked.reason())),
+            None => {
+                let applicant = match &self.matter {
+                    Matter::Change(change) => change.applicant(),
+                    _ => None,
+                };
+                self.idling = Some(table.begin_wait(side, applicant, blocked.reason()));
+            }
         }
     }
 

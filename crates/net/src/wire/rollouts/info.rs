@@ -3,6 +3,7 @@
 use echoic_replay::rollouts::codec::{Put, Take};
 use echoic_replay::rollouts::idle::Sides;
 use echoic_replay::rollouts::ledger::{Counts, MAX_SOURCES, Source, Standing};
+use echoic_replay::rollouts::starvation::Hunger;
 use echoic_replay::rollouts::table::RolloutInfo;
 use echoic_replay::table::Waits;
 
@@ -10,9 +11,12 @@ use super::within;
 use crate::wire::WireError;
 use crate::wire::reader::Reader;
 
+/// The most sources: those that are told apart, and all others.
+const MOST: u32 = MAX_SOURCES as u32 + 1;
+
 /// Appends them.
 pub fn write_info(out: &mut Vec<u8>, info: &RolloutInfo) {
-    let RolloutInfo { counts, standing, sources, producers, consumers } = info;
+    let RolloutInfo { counts, standing, sources, hunger, time, producers, consumers } = info;
     counts.words().into_iter().for_each(|number| out.put_u64(number));
     let Standing { version, target, depth, capacity, queued, out: with, suspended, oldest, paused } =
         *standing;
@@ -26,12 +30,20 @@ pub fn write_info(out: &mut Vec<u8>, info: &RolloutInfo) {
     out.put_i64(oldest.unwrap_or(0));
     out.put_u8(paused.into());
     out.put_u32(u32::try_from(sources.len()).unwrap_or(u32::MAX));
-    for Source { name, submitted, accepted, rejected, filtered, running, tokens } in sources {
-        out.put_text(name);
-        for number in [submitted, accepted, rejected, filtered, running, tokens] {
+    for source in sources {
+        out.put_text(&source.name);
+        source.words().into_iter().for_each(|number| out.put_u64(number));
+        out.put_maybe(source.last_admitted);
+    }
+    out.put_u32(u32::try_from(hunger.len()).unwrap_or(u32::MAX));
+    for Hunger { source, waiting, oldest_ms, passed, longest_ms, is_starving } in hunger {
+        out.put_text(source);
+        for number in [waiting, oldest_ms, passed, longest_ms] {
             out.put_u64(*number);
         }
+        out.put_u8((*is_starving).into());
     }
+    out.put_u64(*time);
     for Waits { waiting, limited, nanos, .. } in producers.0.iter().chain(&consumers.0) {
         for number in [waiting, limited, nanos] {
             out.put_u64(*number);
@@ -64,16 +76,28 @@ pub fn read_info(reader: &mut Reader<'_>) -> Result<RolloutInfo, WireError> {
         let paused = take.flag("whether it is paused")?;
         let standing =
             Standing { version, target, depth, capacity, queued, out, suspended, oldest, paused };
-        let count = take.count("number of sources", (MAX_SOURCES as u32).saturating_add(1), 52)?;
+        let count = take.count("number of sources", MOST, 68)?;
         let mut sources = Vec::with_capacity(count);
         for _ in 0..count {
-            let name = take.text("name of a source")?;
-            let numbers = take_numbers(take, "numbers of a source")?;
-            let [submitted, accepted, rejected, filtered, running, tokens] = numbers;
-            sources.push(Source { name, submitted, accepted, rejected, filtered, running, tokens });
+            let mut source = Source { name: take.text("name of a source")?, ..Source::default() };
+            for number in source.words_mut() {
+                *number = take.u64("numbers of a source")?;
+            }
+            source.last_admitted = take.maybe("time of a source")?;
+            sources.push(source);
         }
+        let count = take.count("number of sources that wait", MOST, 37)?;
+        let mut hunger = Vec::with_capacity(count);
+        for _ in 0..count {
+            let source = take.text("name of a source")?;
+            let numbers = take_numbers(take, "how a source waits")?;
+            let [waiting, oldest_ms, passed, longest_ms] = numbers;
+            let is_starving = take.flag("whether a source starves")?;
+            hunger.push(Hunger { source, waiting, oldest_ms, passed, longest_ms, is_starving });
+        }
+        let time = take.u64("time of a table")?;
         let (producers, consumers) = (take_sides(take)?, take_sides(take)?);
-        Ok(RolloutInfo { counts, standing, sources, producers, consumers })
+        Ok(RolloutInfo { counts, standing, sources, hunger, time, producers, consumers })
     })
 }
 

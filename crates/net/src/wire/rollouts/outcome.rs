@@ -284,6 +284,17 @@ fn put_blocked(out: &mut Vec<u8>, blocked: Blocked) {
             out.put_u8(Stall::from(reason).number());
         }
         Blocked::Paused => out.put_u8(10),
+        Blocked::Early { version, target } => {
+            out.put_u8(11);
+            out.put_i64(version);
+            out.put_i64(target);
+        }
+        Blocked::Unpublished { there, wanted, per_version, version, needed } => {
+            out.put_u8(12);
+            [there, wanted, per_version].into_iter().for_each(|number| out.put_u64(number));
+            out.put_i64(version);
+            out.put_i64(needed);
+        }
     }
 }
 
@@ -313,6 +324,16 @@ fn take_blocked(take: &mut Take<'_>) -> Result<Blocked, WireError> {
             Blocked::Limiter(reason.ok_or_else(|| meaningless("reason of a limiter", number))?)
         }
         10 => Blocked::Paused,
+        11 => {
+            let version = take.i64("version")?;
+            Blocked::Early { version, target: take.i64("version of a batch")? }
+        }
+        12 => {
+            let (there, wanted) = (take.u64("groups there")?, take.u64("groups that are wanted")?);
+            let per_version = take.u64("groups of a version")?;
+            let (version, needed) = (take.i64("version")?, take.i64("version that is needed")?);
+            Blocked::Unpublished { there, wanted, per_version, version, needed }
+        }
         got => return Err(meaningless("what something waits for", got)),
     })
 }

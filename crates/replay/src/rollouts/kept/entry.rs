@@ -18,6 +18,7 @@ use crc32c::crc32c_append;
 use super::super::codec::{CodecError, Put, Take, put_lease, take_lease};
 use super::super::config::RolloutConfig;
 use super::super::ledger::{Change, Lease, Outcome, Refusal, Share};
+use super::super::schema::{MAX_BLOBS, MAX_COLUMN_NAME};
 use crate::journal::Record;
 
 const FORMAT: u8 = 1;
@@ -26,6 +27,9 @@ const CHANGE: u8 = 2;
 
 /// Bytes that are added when it is known what came of a change, at most.
 pub(super) const TAIL_BYTES: usize = 29;
+
+/// Bytes of the end of an item that are neither fields nor blobs, at most.
+pub(super) const MOST_OF_END: u64 = (1 << 7) + (MAX_BLOBS * (8 + MAX_COLUMN_NAME)) as u64;
 
 /// An entry that was read.
 #[derive(Debug, PartialEq)]

@@ -92,6 +92,20 @@ pub enum KeptError {
         /// What was to come of it, and what did.
         what: String,
     },
+    /// Make `max_blob_bytes` smaller, or have no directory.
+    #[error(
+        "max_blob_bytes {blobs} and {fields} bytes of fields make a record of more than {most} bytes, which is the \
+         most that the journal takes: an item's blobs come at once, so max_blob_bytes can be at most {}",
+        .most.saturating_sub(*.fields)
+    )]
+    TooLarge {
+        /// What an item's blobs may have.
+        blobs: u64,
+        /// What its fields have.
+        fields: u64,
+        /// What both can have.
+        most: u64,
+    },
     /// Give settings that can work.
     #[error(transparent)]
     Config(#[from] ConfigError),

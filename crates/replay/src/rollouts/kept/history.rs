@@ -97,22 +97,41 @@ impl History {
     ///
     /// As [`History::open`] and [`History::at`]; [`KeptError::NotThere`] when there is no such point.
     pub fn open_at(dir: impl AsRef<Path>, point: Point) -> Result<Self, KeptError> {
-        let mut history = Self::begin(dir.as_ref(), |base| match point {
+        let mut history = Self::open_before(dir, point)?;
+        history.at(point)?;
+        history.check(point)?;
+        Ok(history)
+    }
+
+    /// Opens the past of a directory, at the last checkpoint before a point.
+    ///
+    /// # Errors
+    ///
+    /// As [`History::open`].
+    pub fn open_before(dir: impl AsRef<Path>, point: Point) -> Result<Self, KeptError> {
+        Self::begin(dir.as_ref(), |base| match point {
             Point::Record(record) => base.next <= record,
             Point::Batch(batch) => base.batches < batch,
             Point::Time(time) => base.time <= time,
-        })?;
-        history.at(point)?;
-        let batches = history.ledger().map_or(0, |ledger| ledger.counts().batches);
+        })
+    }
+
+    /// That it is at a point.
+    ///
+    /// # Errors
+    ///
+    /// [`KeptError::NotThere`].
+    pub fn check(&self, point: Point) -> Result<(), KeptError> {
+        let batches = self.ledger().map_or(0, |ledger| ledger.counts().batches);
         let is_there = match point {
-            Point::Record(record) => history.next == record,
+            Point::Record(record) => self.next == record,
             Point::Batch(batch) => batches == batch,
-            Point::Time(time) => history.time() <= time,
+            Point::Time(time) => self.time() <= time,
         };
-        if !is_there {
-            return Err(KeptError::NotThere { path: dir.as_ref().to_owned(), point });
+        match is_there {
+            true => Ok(()),
+            false => Err(KeptError::NotThere { path: self.path.clone(), point }),
         }
-        Ok(history)
     }
 
     /// Begins at the last checkpoint that is early enough, or where the journal does.
@@ -178,9 +197,27 @@ impl History {
     ///
     /// [`KeptError`]; [`KeptError::Differs`] when another share came of it than then.
     pub fn next_share(&mut self) -> Result<Option<Delivered>, KeptError> {
-        while let Some(delivered) = self.step()? {
-            if delivered.is_some() {
-                return Ok(delivered);
+        loop {
+            if let Some(found) = self.next_share_within(u64::MAX)? {
+                return Ok(found);
+            }
+        }
+    }
+
+    /// As [`History::next_share`], for who looks up now and then: at most so many records are gone through; `None` when
+    /// nothing was delivered among them, and there are more.
+    ///
+    /// # Errors
+    ///
+    /// As [`History::next_share`].
+    pub fn next_share_within(
+        &mut self,
+        records: u64,
+    ) -> Result<Option<Option<Delivered>>, KeptError> {
+        for _ in 0..records {
+            match self.step()? {
+                Some(None) => {}
+                found => return Ok(Some(found.flatten())),
             }
         }
         Ok(None)
@@ -194,6 +231,20 @@ impl History {
     /// [`KeptError`].
     pub fn at(&mut self, point: Point) -> Result<bool, KeptError> {
         loop {
+            if let Some(is_there) = self.at_within(point, u64::MAX)? {
+                return Ok(is_there);
+            }
+        }
+    }
+
+    /// As [`History::at`], for who looks up now and then: at most so many records are gone through; `None` when there
+    /// are more before the point.
+    ///
+    /// # Errors
+    ///
+    /// As [`History::at`].
+    pub fn at_within(&mut self, point: Point, records: u64) -> Result<Option<bool>, KeptError> {
+        for _ in 0..records {
             let batches = self.ledger().map_or(0, |ledger| ledger.counts().batches);
             let is_there = match point {
                 Point::Record(record) => self.next >= record,
@@ -201,12 +252,13 @@ impl History {
                 Point::Time(time) => self.peek()?.is_some_and(|(_, next)| next > time),
             };
             if is_there {
-                return Ok(true);
+                return Ok(Some(true));
             }
             if self.step()?.is_none() {
-                return Ok(false);
+                return Ok(Some(false));
             }
         }
+        Ok(None)
     }
 
     /// The ledger as it was; `None` before the first record.

@@ -98,7 +98,11 @@ impl Log {
         let (got, most) = (record.len() + entry::TAIL_BYTES, self.journal.max_record());
         if got > most {
             let error = Error::TooLarge { limit: most, got };
-            return Err(CallError::Journal(error.to_string()));
+            let advice = match change {
+                Change::Append(_) => "; bring the tokens of an item in several parts",
+                _ => "",
+            };
+            return Err(CallError::Journal(format!("{error}{advice}")));
         }
         Ok(Note { record })
     }

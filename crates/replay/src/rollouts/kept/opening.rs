@@ -117,6 +117,12 @@ impl RolloutTable {
             }
             None => Ledger::new(Arc::clone(&config))?,
         };
+        let most = (journal.max_record() as u64).saturating_sub(entry::MOST_OF_END);
+        let (blobs, fields) = (config.max_blob_bytes.into(), config.schema.field_bytes() as u64);
+        // The tokens may come in parts.
+        if blobs > 0 && blobs + fields > most {
+            return Err(KeptError::TooLarge { blobs, fields, most });
+        }
         let record = entry::opened(&config, &metadata, unix_ms(), time);
         if !journal.push(record, None) {
             journal.check()?;

@@ -113,8 +113,20 @@ fn a_change_that_is_larger_than_a_record_is_refused_and_not_made() {
     let table = open(&dir.path().join("t"), Durability::Async, options).unwrap();
     let Ok(Outcome::Admitted(permits)) = table.apply(&admit()) else { panic!() };
     let refused = table.apply(&item(permits[0].hold, 1600)).unwrap_err();
-    assert!(matches!(&refused, CallError::Journal(text) if text.contains("at most")), "{refused}");
+    assert!(
+        matches!(&refused, CallError::Journal(text) if text.contains("in several parts")),
+        "{refused}"
+    );
     assert_eq!(table.info().counts.tokens, 0);
     let kept = table.apply(&item(permits[0].hold, 10));
     assert_eq!(kept, Ok(Outcome::Appended(Fate::Complete)));
+}
+
+#[test]
+fn blobs_that_no_record_can_have_are_refused_at_the_beginning() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = RolloutConfig { max_blob_bytes: 64 << 20, ..config() };
+    let opened = RolloutTable::open(config, Vec::new(), dir.path().join("t"), Keeping::default());
+    let refused = opened.unwrap_err().to_string();
+    assert!(refused.starts_with("max_blob_bytes 67108864 and 0 bytes of fields"), "{refused}");
 }

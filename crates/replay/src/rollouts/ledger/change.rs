@@ -255,6 +255,14 @@ pub enum Blocked {
         /// The learner's version.
         version: i64,
     },
+    /// What begins now would be too old for the next batch, as batches are smaller than what a version uses up and
+    /// more of them are out.
+    Early {
+        /// The learner's version.
+        version: i64,
+        /// The version that the next batch updates.
+        target: i64,
+    },
     /// Nobody left a group.
     NoneSuspended,
     /// Too few groups are complete.
@@ -263,6 +271,19 @@ pub enum Blocked {
         complete: u64,
         /// Those that are wanted.
         wanted: u64,
+    },
+    /// Too few groups are complete or made, and no more are admitted before the learner has a later version.
+    Unpublished {
+        /// Groups that are complete or made.
+        there: u64,
+        /// Those that are wanted.
+        wanted: u64,
+        /// What a version uses up: B.
+        per_version: u64,
+        /// The learner's version.
+        version: i64,
+        /// The version that it must have.
+        needed: i64,
     },
     /// A group that must be in the batch is not complete.
     Incomplete(u64),
@@ -288,7 +309,11 @@ impl Blocked {
     pub fn reason(self) -> Reason {
         match self {
             Self::Running(_) | Self::Full(_) => Reason::Capacity,
-            Self::Ahead { .. } | Self::Shipping { .. } | Self::MeanLag => Reason::Staleness,
+            Self::Ahead { .. }
+            | Self::Early { .. }
+            | Self::Unpublished { .. }
+            | Self::Shipping { .. }
+            | Self::MeanLag => Reason::Staleness,
             Self::NoneSuspended | Self::TooFew { .. } | Self::Incomplete(_) => Reason::Group,
             Self::Leased(_) => Reason::Leased,
             Self::Limiter(reason) => reason,
@@ -307,6 +332,27 @@ impl fmt::Display for Blocked {
                 "{groups} groups were accepted or run, and at version {version} {most} may be: more \
                  would be too old when they are used; the learner has to publish its next version"
             ),
+            Self::Early { version, target } => write!(
+                f,
+                "the next batch updates version {target}, for which groups of version {version} are too old: \
+                 batches are smaller than what a version uses up, and ahead of the learner, which has to \
+                 publish its next version"
+            ),
+            Self::Unpublished { there, wanted, per_version, version, needed } => {
+                write!(
+                    f,
+                    "{there} groups are complete or made, {wanted} are wanted, and others are admitted when \
+                     the learner, which is at version {version}, has published version {needed}"
+                )?;
+                match wanted > per_version {
+                    true => write!(
+                        f,
+                        "; a version uses up {per_version} groups (batch_groups × batches_per_version), so \
+                         larger batches need more than one version each"
+                    ),
+                    false => Ok(()),
+                }
+            }
             Self::NoneSuspended => f.write_str("no group was left by its producer"),
             Self::TooFew { complete, wanted } => {
                 write!(f, "{complete} groups are complete, and {wanted} are wanted")

@@ -112,6 +112,25 @@ pub struct Source {
     pub running: u64,
     /// Tokens of its groups that were accepted.
     pub tokens: u64,
+    /// Its groups in batches; one that was queued again and delivered once more counts twice.
+    pub delivered: u64,
+    /// When it was last admitted or went on with a group, by the table's time in milliseconds.
+    pub last_admitted: Option<u64>,
+}
+
+impl Source {
+    /// All that is counted, in one order.
+    pub fn words(&self) -> [u64; 7] {
+        let Self { submitted, accepted, rejected, filtered, running, tokens, delivered, .. } =
+            *self;
+        [submitted, accepted, rejected, filtered, running, tokens, delivered]
+    }
+
+    /// The same, to be set.
+    pub fn words_mut(&mut self) -> [&mut u64; 7] {
+        let Self { submitted, accepted, rejected, filtered, running, tokens, delivered, .. } = self;
+        [submitted, accepted, rejected, filtered, running, tokens, delivered]
+    }
 }
 
 /// The most producers that are told apart; all others are one.
@@ -147,6 +166,10 @@ impl Sources {
         if let Some(source) = self.all.get_mut(place) {
             change(source);
         }
+    }
+
+    pub(super) fn all_mut(&mut self) -> &mut [Source] {
+        &mut self.all
     }
 
     pub(super) fn all(&self) -> &[Source] {

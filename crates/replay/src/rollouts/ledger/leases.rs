@@ -163,6 +163,7 @@ impl Ledger {
             }
             self.counts.delivered += 1;
             self.counts.delivered_tokens += ready.group.tokens;
+            self.sources.count(&ready.group.source, |source| source.delivered += 1);
             self.count_overdue(&ready.group);
         }
         self.taken += shares.iter().map(Vec::len).sum::<usize>() as u64;

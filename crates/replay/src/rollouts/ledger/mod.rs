@@ -44,6 +44,7 @@ pub use self::change::{
     MAX_VERSION, Outcome, Permit, Refusal, Share, Size, Want,
 };
 pub use self::counts::{Counts, MAX_SOURCES, OTHERS, Source};
+pub use self::open::MAX_SUSPENDED;
 pub use self::state::{Moment, StateError};
 
 use self::change::{check_version, value};
@@ -319,7 +320,7 @@ impl Ledger {
             Change::Admit(admit) => self.admit(now, admit),
             Change::Append(append) => self.append(now, append),
             Change::Fail { holds } => Ok(self.fail(holds)),
-            Change::Suspend { holds } => Ok(self.suspend(holds)),
+            Change::Suspend { holds } => self.suspend(holds),
             Change::Resume { source, ttl_ms } => self.resume(now, source, *ttl_ms),
             Change::Renew { holds } => Ok(self.renew(now, holds)),
             Change::Publish { version } => self.publish(*version),
@@ -382,7 +383,7 @@ impl Ledger {
             room = room.min(most - groups);
             // With small batches the next one may be so far ahead that what begins now is too old for it.
             if self.drops() && self.bound().is_some_and(|bound| self.version < bound) {
-                return Err(Blocked::Ahead { groups, most: groups, version: self.version });
+                return Err(Blocked::Early { version: self.version, target: self.target });
             }
         }
         let free = (u64::from(config.max_groups) + self.replaceable()).saturating_sub(self.live());

@@ -11,6 +11,9 @@ use crate::rollouts::config::{OnExpiry, Order};
 use crate::rollouts::item::{Group, Item};
 use crate::rollouts::schema::{MAX_BLOBS, MAX_COLUMN_NAME};
 
+/// The most bytes of a group that is left: more would not fit in one message to the producer that goes on with it.
+pub const MAX_SUSPENDED: u64 = (1 << 30) - (1 << 20);
+
 /// See the [module](self).
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Open {
@@ -41,6 +44,21 @@ impl Open {
     /// Whether a producer has it that was told this. Nobody has one that was left, whatever they tell.
     fn is_of(&self, hold: Hold) -> bool {
         self.attempt == hold.attempt && self.expires.is_some()
+    }
+
+    /// About how many bytes it takes to tell somebody what is there of it.
+    fn bytes(&self) -> u64 {
+        let of_item = |item: &Item| {
+            let segments = item.segments.iter();
+            let tokens: usize =
+                segments.map(|segment| 8 + segment.bytes.len() + 12 * segment.runs.len()).sum();
+            let finish = item.finish.as_ref().map_or(0, |finish| {
+                let blobs = finish.blobs.iter().map(|(name, bytes)| 8 + name.len() + bytes.len());
+                4 + finish.fields.len() + blobs.sum::<usize>()
+            });
+            (16 + tokens + finish) as u64
+        };
+        self.items.iter().map(of_item).sum()
     }
 
     fn permit(&self, id: u64, version: i64) -> Permit {
@@ -200,6 +218,7 @@ impl Ledger {
         self.sources.count(source, |source| {
             source.submitted += 1;
             source.running += 1;
+            source.last_admitted = Some(now);
         });
         self.open.insert(id, open);
         permit
@@ -417,7 +436,18 @@ impl Ledger {
         Outcome::Count(count)
     }
 
-    pub(super) fn suspend(&mut self, holds: &[Hold]) -> Outcome {
+    pub(super) fn suspend(&mut self, holds: &[Hold]) -> Result<Outcome, Refusal> {
+        for hold in holds.iter().filter(|hold| self.holds(**hold)) {
+            let bytes = self.open.get(&hold.group).map_or(0, Open::bytes);
+            if bytes > MAX_SUSPENDED {
+                let expected = format!(
+                    "at most {MAX_SUSPENDED}, so that another producer can be told of it: finish it or \
+                     give it up"
+                );
+                let got = format!("{bytes} of group {}", hold.group);
+                return Err(value("bytes of a group that is left", expected, got));
+            }
+        }
         let mut count = 0;
         for hold in holds {
             if self.holds(*hold) {
@@ -425,7 +455,7 @@ impl Ledger {
                 count += 1;
             }
         }
-        Outcome::Count(count)
+        Ok(Outcome::Count(count))
     }
 
     /// Has a group wait for another producer.
@@ -478,6 +508,7 @@ impl Ledger {
         self.sources.count(source, |source| {
             source.submitted += 1;
             source.running += 1;
+            source.last_admitted = Some(now);
         });
         Ok(Outcome::Resumed(permit, items))
     }
@@ -504,6 +535,8 @@ impl Ledger {
         self.counts.expired += 1;
         match self.config.on_expiry {
             OnExpiry::Reject => self.reject(id, Fate::Expired),
+            // One that nobody could be told of would never be gone on with.
+            OnExpiry::Suspend if open.bytes() > MAX_SUSPENDED => self.reject(id, Fate::Expired),
             OnExpiry::Suspend => self.leave(id),
         }
     }

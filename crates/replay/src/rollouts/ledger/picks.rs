@@ -178,7 +178,26 @@ impl Ledger {
         if is_enough && self.room().is_err() {
             return Blocked::Leased(out as u64);
         }
-        Blocked::TooFew { complete: complete as u64, wanted: wanted as u64 }
+        self.unpublished(wanted as u64)
+            .unwrap_or(Blocked::TooFew { complete: complete as u64, wanted: wanted as u64 })
+    }
+
+    /// Whether only another version of the learner can bring so many groups.
+    fn unpublished(&self, wanted: u64) -> Option<Blocked> {
+        // What is out comes back, or others may be made for it.
+        let there = self.live();
+        let missing = wanted.checked_sub(there).filter(|missing| *missing > 0)?;
+        let lag = i64::from(self.config.max_lag?);
+        let (per_version, version) = (self.config.per_version(), self.version);
+        let needed = match self.room() {
+            Err(Blocked::Ahead { groups, .. }) => {
+                let versions = groups.saturating_add(missing).div_ceil(per_version) as i64;
+                versions - 1 - i64::from(self.depth?)
+            }
+            Err(Blocked::Early { target, .. }) => target - lag,
+            _ => return None,
+        };
+        Some(Blocked::Unpublished { there, wanted, per_version, version, needed })
     }
 
     fn draw(&mut self, count: usize) -> Result<Vec<u64>, Blocked> {

@@ -8,7 +8,8 @@
 //! # Invariants
 //!
 //! 1. A ledger that is loaded does what the one that was saved would have done, draws included.
-//! 2. Nothing that is read is trusted. It is compared with the table's settings and with itself before anything is
+//! 2. One state has one form: what is read would be written again byte for byte.
+//! 3. Nothing that is read is trusted. It is compared with the table's settings and with itself before anything is
 //!    made of it, and memory is taken for bytes that are there.
 
 use std::collections::{HashMap, HashSet};
@@ -197,11 +198,9 @@ impl Moment {
         self.counts.words().iter().for_each(|count| out.put_u64(*count));
         out.put_u32(self.sources.len() as u32);
         for source in &self.sources {
-            let Source { name, submitted, accepted, rejected, filtered, running, tokens } = source;
-            out.put_text(name);
-            for count in [submitted, accepted, rejected, filtered, running, tokens] {
-                out.put_u64(*count);
-            }
+            out.put_text(&source.name);
+            source.words().iter().for_each(|count| out.put_u64(*count));
+            out.put_maybe(source.last_admitted);
         }
         out.put_u32(self.open.len() as u32);
         for (id, open, is_named) in &self.open {
@@ -441,18 +440,17 @@ impl Reading<'_, '_> {
     }
 
     fn sources(&mut self) -> Result<Sources, StateError> {
-        let count = self.take.count("number of sources", MAX_SOURCES as u32 + 1, 52)?;
+        let count = self.take.count("number of sources", MAX_SOURCES as u32 + 1, 68)?;
         let mut names = HashSet::new();
         let mut all = Vec::with_capacity(count);
         for _ in 0..count {
             let name = self.name("name of a source")?;
             ensure(names.insert(name.clone()), || format!("source {name:?} is there twice"))?;
             let mut source = Source { name, ..Source::default() };
-            let Source { submitted, accepted, rejected, filtered, running, tokens, .. } =
-                &mut source;
-            for count in [submitted, accepted, rejected, filtered, running, tokens] {
+            for count in source.words_mut() {
                 *count = self.number("count of a source")?;
             }
+            source.last_admitted = self.maybe("time of a source")?;
             all.push(source);
         }
         let mut sources = Sources::default();
@@ -575,6 +573,9 @@ impl Reading<'_, '_> {
                     return Err(CodecError::Value { field, got: got.into() }.into());
                 }
             };
+            ensure(until == 0 || matches!(state, State::Out(_)), || {
+                format!("a share of batch {number} is not out, and has a lease")
+            })?;
             ensure(attempt < u32::MAX, || format!("a share of batch {number} was out too often"))?;
             ensure(state != State::Over || groups.is_empty(), || {
                 format!("a share of batch {number} is over and has groups")
@@ -644,18 +645,25 @@ impl Ledger {
         for _ in 0..reading.take.count("number of open groups", MAX_GROUPS, 80)? {
             let id = reading.number("group")?;
             let is_named = reading.take.flag("whose key it is")?;
+            ensure(ledger.open.last_key_value().is_none_or(|(last, _)| *last < id), || {
+                format!("group {id} is there twice, or not in its place")
+            })?;
             let open = reading.open(&ledger, id)?;
             ledger.enter_open(id, open, is_named)?;
         }
+        let mut last = None;
         for _ in 0..reading.take.count("number of complete groups", MAX_GROUPS, 60)? {
             let ready = reading.ready(&ledger)?;
             let id = ready.group.id;
+            let is_next = last.replace(id).is_none_or(|last| last < id);
             ensure(ledger.was_admitted(id) && ready.place < ledger.next_place, || {
                 format!("group {id} was never admitted")
             })?;
             let is_fresh = !ledger.open.contains_key(&id);
-            let before = ledger.ready.insert(id, ready);
-            ensure(is_fresh && before.is_none(), || format!("group {id} is there twice"))?;
+            ledger.ready.insert(id, ready);
+            ensure(is_fresh && is_next, || {
+                format!("group {id} is there twice, or not in its place")
+            })?;
         }
         let arrangement = reading.arrangement()?;
         for _ in 0..reading.take.count("number of batches", u32::MAX, 42)? {
@@ -673,7 +681,10 @@ impl Ledger {
             let wrong = || CodecError::Value { field: "fate", got: number.into() };
             let fate = Fate::of(number).ok_or_else(wrong)?;
             let is_over = !ledger.open.contains_key(&id) && !ledger.ready.contains_key(&id);
-            ensure(is_over && ledger.was_admitted(id), || format!("group {id} is not over"))?;
+            let is_next = ledger.fates.last_key_value().is_none_or(|(last, _)| *last < id);
+            ensure(is_over && is_next && ledger.was_admitted(id), || {
+                format!("group {id} is not over")
+            })?;
             ledger.fates.insert(id, fate);
         }
         reading.take.end()?;
@@ -703,7 +714,6 @@ impl Ledger {
 
     fn enter_open(&mut self, id: u64, open: Open, is_named: bool) -> Result<(), StateError> {
         ensure(self.was_admitted(id), || format!("group {id} was never admitted"))?;
-        ensure(!self.open.contains_key(&id), || format!("group {id} is there twice"))?;
         if open.expires.is_some() {
             self.due.insert((open.looked_at, Due::Permit(id)));
             *self.ages.entry(open.age()).or_default() += 1;
@@ -744,8 +754,9 @@ impl Ledger {
                 self.due.insert((until, Due::Lease(number, rank)));
             }
         }
-        let before = self.batches.insert(number, batch);
-        ensure(before.is_none(), || format!("batch {number} is there twice"))
+        let is_next = self.batches.last_key_value().is_none_or(|(last, _)| *last < number);
+        self.batches.insert(number, batch);
+        ensure(is_next, || format!("batch {number} is there twice, or not in its place"))
     }
 
     /// That what is counted is what there is, so that nothing is ever counted below zero.
@@ -793,6 +804,10 @@ impl Ledger {
     /// since nobody could use it meanwhile, and groups keep what they had until their deadlines.
     pub fn wake(&mut self, then: u64, now: u64) {
         self.due.clear();
+        for source in self.sources.all_mut() {
+            let ago = source.last_admitted.map(|last| then.saturating_sub(last));
+            source.last_admitted = ago.map(|ago| now.saturating_sub(ago));
+        }
         for (id, open) in &mut self.open {
             if let Some(expires) = &mut open.expires {
                 *expires = now.saturating_add(open.ttl_ms);
@@ -849,6 +864,7 @@ fn check_arrangement(
     for (age, ids, free) in arrangement {
         ensure(last.is_none_or(|last| last < *age), || "ages are not in their order".into())?;
         last = Some(*age);
+        ensure(ids.iter().any(Option::is_some), || format!("no group is of age {age}"))?;
         for id in ids.iter().flatten() {
             ensure(ages.get(id) == Some(age) && seen.insert(*id), || {
                 format!("group {id} is in a place that is not its own")

@@ -1,0 +1,162 @@
+//! Producers that wait to be admitted, by name: who waits for how long, and whether others are admitted meanwhile.
+//!
+//! That is no decision, so the ledger knows nothing of it. Only who waits anyway comes here, so a lock costs nothing.
+//!
+//! # Invariants
+//!
+//! 1. Who waits is listed from the beginning of its wait until that ends, however it does.
+//! 2. As many names are told apart as [the ledger](super::ledger::MAX_SOURCES) tells; all others are one.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use super::ledger::{MAX_SOURCES, OTHERS};
+
+/// A producer starves that has waited for longer than this while others were admitted.
+pub const STARVES_AFTER: Duration = Duration::from_secs(60);
+
+/// How the producers of a name wait to be admitted.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Hunger {
+    /// What they call themselves.
+    pub source: String,
+    /// How many calls wait now.
+    pub waiting: u64,
+    /// For how many milliseconds the one of those has waited that began first.
+    pub oldest_ms: u64,
+    /// For how many groups others were admitted meanwhile.
+    pub passed: u64,
+    /// For how many milliseconds one has ever waited, those that wait now included.
+    pub longest_ms: u64,
+    /// Whether the oldest has waited for longer than [`STARVES_AFTER`] while others were admitted.
+    pub is_starving: bool,
+}
+
+/// A wait that goes on.
+#[derive(Debug, Clone, Copy)]
+struct Begun {
+    at: Instant,
+    /// Groups that were admitted by then.
+    admitted: u64,
+}
+
+#[derive(Debug, Default)]
+struct Source {
+    /// In the order in which they began.
+    waits: BTreeMap<u64, Begun>,
+    /// Of those that are over.
+    longest: Duration,
+}
+
+#[derive(Debug, Default)]
+struct Sources {
+    by_name: HashMap<String, Source>,
+    /// The number of the next wait.
+    next: u64,
+}
+
+/// See the [module](self).
+#[derive(Debug, Clone, Default)]
+pub(super) struct Starvation(Arc<Mutex<Sources>>);
+
+impl Starvation {
+    fn lock(&self) -> MutexGuard<'_, Sources> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A producer waits from now on; so many groups were admitted before.
+    pub(super) fn begin(&self, source: &str, admitted: u64) -> Hungry {
+        let mut sources = self.lock();
+        let is_known = sources.by_name.contains_key(source);
+        let name = if is_known || sources.by_name.len() < MAX_SOURCES { source } else { OTHERS };
+        let number = sources.next;
+        sources.next += 1;
+        let begun = Begun { at: Instant::now(), admitted };
+        sources.by_name.entry(name.into()).or_default().waits.insert(number, begun);
+        Hungry { starvation: self.clone(), name: name.into(), number }
+    }
+
+    /// All names of which one has ever waited, in their order; so many groups were admitted by now.
+    pub(super) fn read(&self, admitted: u64) -> Vec<Hunger> {
+        let (sources, now) = (self.lock(), Instant::now());
+        let look = |(name, Source { waits, longest }): (&String, &Source)| {
+            let oldest = waits.first_key_value().map(|(_, begun)| *begun);
+            let age = oldest.map(|begun| now.saturating_duration_since(begun.at));
+            let passed = oldest.map_or(0, |begun| admitted.saturating_sub(begun.admitted));
+            Hunger {
+                source: name.clone(),
+                waiting: waits.len() as u64,
+                oldest_ms: age.map_or(0, millis),
+                passed,
+                longest_ms: millis(age.unwrap_or_default().max(*longest)),
+                is_starving: passed > 0 && age.is_some_and(|age| age > STARVES_AFTER),
+            }
+        };
+        let mut all: Vec<Hunger> = sources.by_name.iter().map(look).collect();
+        drop(sources);
+        all.sort_unstable_by(|a, b| a.source.cmp(&b.source));
+        all
+    }
+}
+
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// A producer that waits; dropped when it does no more.
+#[derive(Debug)]
+pub(super) struct Hungry {
+    starvation: Starvation,
+    name: String,
+    number: u64,
+}
+
+impl Drop for Hungry {
+    fn drop(&mut self) {
+        let mut sources = self.starvation.lock();
+        let Some(source) = sources.by_name.get_mut(&self.name) else { return };
+        if let Some(begun) = source.waits.remove(&self.number) {
+            source.longest = source.longest.max(begun.at.elapsed());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn long_ago(starvation: &Starvation, name: &str) {
+        let mut sources = starvation.lock();
+        for begun in sources.by_name.get_mut(name).unwrap().waits.values_mut() {
+            begun.at = begun.at.checked_sub(STARVES_AFTER * 2).expect("a machine that has run");
+        }
+    }
+
+    #[test]
+    fn who_waits_long_starves_only_while_others_are_admitted() {
+        let starvation = Starvation::default();
+        let wait = starvation.begin("slow", 5);
+        let read = |admitted| starvation.read(admitted).remove(0);
+        assert_eq!((read(9).passed, read(9).is_starving), (4, false), "it just began");
+        long_ago(&starvation, "slow");
+        assert!(!read(5).is_starving, "nobody is admitted");
+        assert!(read(6).is_starving);
+        drop(wait);
+        let after = read(9);
+        assert_eq!((after.waiting, after.oldest_ms, after.is_starving), (0, 0, false));
+        assert!(after.longest_ms > 60_000);
+    }
+
+    #[test]
+    fn names_beyond_the_most_are_one() {
+        let starvation = Starvation::default();
+        let waits: Vec<Hungry> = (0..MAX_SOURCES + 3)
+            .map(|number| starvation.begin(&format!("s{number:05}"), 0))
+            .collect();
+        let read = starvation.read(0);
+        assert_eq!(read.len(), MAX_SOURCES + 1);
+        assert_eq!((read[0].source.as_str(), read[0].waiting), (OTHERS, 3));
+        drop(waits);
+    }
+}

@@ -1,0 +1,161 @@
+"""What sharing keys and values saves on a fixed workload: tokens, matrix products, time.
+
+The workload is a conversation of an agent with its environment, in tokens drawn from a seed: a
+system prompt of 200 tokens that all rollouts share, then ten turns of 40 tokens of observation and
+8 generated ones. Turn i's prompt is all that came before it. Four rollouts go on side by side.
+
+The same engine runs it with its prefix cache and without. Compared are
+
+- tokens reused, of all that were needed (prompts, and generated tokens that were fed back);
+- floating-point operations of matrix products, counted by ``torch.utils.flop_counter`` while they
+  happen, in a pass of its own since counting takes time;
+- effective tokens per second: prompts and generated tokens by the time. Seconds are the process's
+  own on one core; seconds on the wall stand beside them.
+
+Tokens drawn are greedy, so both ways have to say the same: a row has ``same_tokens``.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+from typing import TYPE_CHECKING, Any
+
+import torch
+from echoic.agents.async_execution import (
+    Batcher,
+    ExecutionConfig,
+    KVCacheManager,
+    RolloutRequest,
+    SamplingParams,
+    TinyConfig,
+    TinyTransformer,
+)
+from echoic.agents.async_execution.rollouts import Rollout
+from echoic.agents.bandwidth import BandwidthEfficiencyTracker
+from rich.console import Console
+from rich.table import Table
+from torch.utils.flop_counter import FlopCounterMode
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SYSTEM, OBSERVATION, ACTION = 200, 40, 8
+# Layers and width of the model that the small measurements are made with.
+MIDDLE = TinyConfig(vocab_size=512, dim=256, layers=4, heads=4, kv_heads=4, hidden=768)
+
+
+def converse(
+    model: Any, *, turns: int, rollouts: int, reuse: bool, seed: int
+) -> tuple[Batcher, list[list[int]]]:
+    """Run the workload; returns the batcher with its counts, and what each rollout drew."""
+    draw = random.Random(seed)  # noqa: S311 - a workload
+    config = ExecutionConfig(enable_prefix_cache=reuse, timeout=1e6)
+    cache = KVCacheManager(config, model.device, planes=model.shape.planes())
+    batcher = Batcher(model, cache, config, BandwidthEfficiencyTracker(), time.monotonic)
+    system = [draw.randrange(model.vocab_size) for _ in range(SYSTEM)]
+    histories = [list(system) for _ in range(rollouts)]
+    drawn: list[list[int]] = [[] for _ in range(rollouts)]
+    sampling = SamplingParams(max_new_tokens=ACTION, temperature=0.0)
+    for turn in range(turns):
+        for index, history in enumerate(histories):
+            history += [draw.randrange(model.vocab_size) for _ in range(OBSERVATION)]
+            request = RolloutRequest(
+                f"{turn}-{index}",
+                history,
+                timestamp=time.monotonic(),
+                sampling=sampling,
+                timeout=1e6,
+            )
+            batcher.submit(Rollout(request, tuple(history), seed=0))
+        while batcher.busy:
+            for progress in batcher.step():
+                if progress.result is not None:
+                    if not progress.result.success:
+                        raise RuntimeError(progress.result.error)
+                    index = int(progress.request_id.split("-")[1])
+                    histories[index] += progress.result.tokens
+                    drawn[index] += progress.result.tokens
+    return batcher, drawn
+
+
+def measure(model: Any, *, turns: int = 10, rollouts: int = 4, seed: int = 0) -> dict[str, Any]:
+    """Compare the workload with and without the prefix cache."""
+    row: dict[str, Any] = {"turns": turns, "rollouts": rollouts, "seed": seed}
+    said = {}
+    for reuse in (True, False):
+        sizes = {"turns": turns, "rollouts": rollouts, "reuse": reuse, "seed": seed}
+        name = "shared" if reuse else "alone"
+        converse(model, **{**sizes, "turns": 1})  # Warms up.
+        wall, own = time.perf_counter(), time.process_time()
+        batcher, said[reuse] = converse(model, **sizes)
+        wall, own = time.perf_counter() - wall, time.process_time() - own
+        with FlopCounterMode(display=False) as counter:
+            converse(model, **sizes)
+        tokens = batcher.counts["prompt_tokens"] + batcher.counts["generated_tokens"]
+        stats = batcher.cache.get_cache_stats()
+        summary = batcher.tracker.get_summary()
+        row[f"{name}_flops"] = int(counter.get_total_flops())
+        row[f"{name}_seconds"] = round(own, 4)
+        row[f"{name}_wall"] = round(wall, 4)
+        row[f"{name}_tokens_per_second"] = round(tokens / own, 1)
+        row[f"{name}_reused"] = stats["reused_tokens"]
+        row[f"{name}_computed"] = stats["computed_tokens"]
+        row[f"{name}_b_eff"] = summary["total_effective_rollout_cost"]
+    needed = row["shared_reused"] + row["shared_computed"]
+    row["tokens"] = tokens
+    row["reuse"] = round(row["shared_reused"] / needed, 4)
+    row["fewer_flops"] = round(row["alone_flops"] / row["shared_flops"], 2)
+    row["faster"] = round(row["alone_seconds"] / row["shared_seconds"], 2)
+    row["faster_wall"] = round(row["alone_wall"] / row["shared_wall"], 2)
+    row["same_tokens"] = said[True] == said[False]
+    return row
+
+
+def run(out: Path, quick: bool) -> None:
+    """Measure all sizes that are not in ``out`` yet."""
+    path = out / "kv_sharing.jsonl"
+    rows = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    torch.set_num_threads(1)
+    sizes = [(10, 1), (10, 4), (5, 1), (20, 4)]
+    plan = [
+        ("4 layers of 256", turns, rollouts, seed)
+        for turns, rollouts in (sizes[:2] if quick else sizes)
+        for seed in range(1 if quick else 5)
+    ]
+    if not quick:
+        plan += [("SmolLM2-135M", 10, 1, seed) for seed in range(3)]
+    for name, turns, rollouts, seed in plan:
+        key = (name, turns, rollouts, seed)
+        if any((r["model"], r["turns"], r["rollouts"], r["seed"]) == key for r in rows):
+            continue
+        model = _model(name)
+        if isinstance(model, str):
+            print(f"{name} is left out: {model}")
+            break
+        row = {"model": name, **measure(model, turns=turns, rollouts=rollouts, seed=seed)}
+        rows.append(row)
+        with path.open("a") as file:
+            file.write(json.dumps(row) + "\n")
+    table = Table(title="The same work with a shared prefix cache, and without")
+    columns = ("model", "turns", "rollouts", "seed", "reuse", "fewer_flops", "faster")
+    for column in (*columns, "shared_tokens_per_second", "alone_tokens_per_second", "same_tokens"):
+        table.add_column(column)
+    for row in rows:
+        table.add_row(*(str(row[str(column.header)]) for column in table.columns))
+    Console().print(table)
+
+
+def _model(name: str) -> Any:
+    """The model of this name, or why there is none."""
+    if name != "SmolLM2-135M":
+        return TinyTransformer(MIDDLE, device="cpu")
+    try:
+        from echoic.agents.async_execution.transformers import (  # noqa: PLC0415 - heavy
+            TransformersModel,
+        )
+        from echoic.agents.backbones import smollm2  # noqa: PLC0415 - heavy
+    except ImportError as error:
+        return str(error)
+    return smollm2.available() or TransformersModel(smollm2.load("cpu")[0])
