@@ -56,7 +56,7 @@ class PrioritizedReplayBuffer:
     ...     states[:-1], plans, np.zeros(500, int), np.zeros(500), states[1:], np.zeros(500, bool)
     ... )
     >>> experiences, weights = buffer.sample_batch(32)
-    >>> experiences[0].state.shape, weights.max()
+    >>> experiences[0].state.shape, float(max(weights))
     ((4,), 1.0)
     """
 
