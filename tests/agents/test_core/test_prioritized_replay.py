@@ -560,6 +560,8 @@ def test_a_shared_mean_is_moved_by_one_part_only() -> None:
     assert shared.get_statistics()["count"] == 0
     tracker.update(np.ones(DIMS))
     assert buffer.sample_columns(1)["surprise_score"].tolist() == [0.0]
+    buffer.clear_buffer()
+    assert tracker.count == 1, "it is not this buffer's to forget"
     with pytest.raises(ArgumentError, match=r"decay=0\.99"):
         SurpriseCalculator(config(), DIMS, tracker=EMAPlanTracker(DIMS, 0.5))
 

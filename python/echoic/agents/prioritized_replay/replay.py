@@ -77,6 +77,7 @@ class PrioritizedReplayBuffer:
         self.config = config
         self.latent_dim = latent_dim
         self.surprise_calculator = calculator
+        self._moves = update_ema
         self._store = Store(config, calculator.tracker, computes=True, moves=update_ema)
 
     def __len__(self) -> int:
@@ -278,9 +279,13 @@ class PrioritizedReplayBuffer:
         }
 
     def clear_buffer(self) -> None:
-        """Forgets all experiences and the mean of plans. Dimensions, ages and draws go on."""
+        """Forgets all experiences, and the mean of plans if this buffer moves it.
+
+        Dimensions, ages and draws go on.
+        """
         self._store.clear()
-        self.surprise_calculator.reset()
+        if self._moves:
+            self.surprise_calculator.reset()
 
     def _adapted(self) -> dict[str, Any]:
         """What a subclass has to remember besides."""
