@@ -147,7 +147,7 @@ proptest! {
         let archive = in_file.then(|| (folder.path().join("cold"), false));
         let replay = make(SurpriseSettings { archive, ..settings(hot_size, cold_size) });
         let reward = |number: u32| (number.wrapping_mul(2_654_435_761) % 50) as f32;
-        let (mut hot, mut cold): (Vec<(u32, u64)>, Vec<(u32, u64)>) = Default::default();
+        let (mut hot, mut cold) = (Vec::<(u32, u64)>::new(), Vec::<(u32, u64)>::new());
         let lowest = |list: &[(u32, u64)]| {
             (0..list.len()).min_by(|a, b| {
                 let key = |at: usize| (reward(list[at].0), list[at].0);
