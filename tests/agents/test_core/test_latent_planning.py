@@ -248,6 +248,15 @@ def test_divergence_of_equal_deviations_is_half_a_squared_distance() -> None:
     assert float(kl) == pytest.approx(50.0, rel=1e-6)
 
 
+def test_the_native_divergence_reports_the_same_without_a_gradient() -> None:
+    encoder = TrajectoryEncoder(4, small(noise_std=0.1), "cpu")
+    plans = torch.randn(2, 5, 8, requires_grad=True)
+    found = encoder.compute_kl_divergence_fast(*plans)
+    expected = encoder.compute_kl_divergence(*plans)
+    assert not found.requires_grad
+    assert found.tolist() == pytest.approx(expected.tolist(), rel=1e-5)
+
+
 def test_divergence_is_that_of_normal_distributions() -> None:
     rng = torch.Generator().manual_seed(0)
     mean, other = torch.randn(2, 5, 8, generator=rng, dtype=torch.float64)
