@@ -121,13 +121,15 @@ def run(out: Path, quick: bool) -> None:
     rows = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
     torch.set_num_threads(1)
     workloads = [(10, 4), (10, 1), (5, 1), (20, 4)]
-    plan = [
-        ("4 layers of 256", turns, rollouts, seed)
-        for turns, rollouts in (workloads[:2] if quick else workloads)
-        for seed in range(1 if quick else 3)
-    ]
-    if not quick:
-        plan += [("SmolLM2-135M", 10, 1, seed) for seed in range(2)]
+    # The first seed of everything comes first, so that a run that is stopped has a whole picture.
+    plan = []
+    for seed in range(1 if quick else 3):
+        plan += [
+            ("4 layers of 256", turns, rollouts, seed)
+            for turns, rollouts in (workloads[:2] if quick else workloads)
+        ]
+        if seed == 0 and not quick:
+            plan.append(("SmolLM2-135M", 10, 1, seed))
     for name, turns, rollouts, seed in plan:
         key = (name, turns, rollouts, seed)
         if any((r["model"], r["turns"], r["rollouts"], r["seed"]) == key for r in rows):

@@ -1,8 +1,8 @@
 """What the weight of a plan's changes does to the plan: the T-maze of `examples.tmaze`, swept.
 
 Two costs are compared. `guarded` is the package's: a mean over dimensions with free bits, divided
-by a running scale, its weight grown from 0. `literal` is the plain formula: the divergence summed over
-dimensions, at full weight from the first update on. `none` has a plan of the current state alone.
+by a running scale, its weight grown from 0. `literal` is the plain formula: the divergence summed
+over dimensions, at full weight from the first update on. `none` has a plan of the current state alone.
 
 Each row is a run: the share of right turns of the likeliest actions in fresh mazes, and how often a
 linear classifier reads the cue from plans at the junction.
