@@ -1,8 +1,9 @@
 """What the weight of a plan's changes does to the plan: the T-maze of `examples.tmaze`, swept.
 
-Two costs are compared. `guarded` is the package's: a mean over dimensions with free bits, divided
+Three costs are compared. `guarded` is the package's: a mean over dimensions with free bits, divided
 by a running scale, its weight grown from 0. `literal` is the plain formula: the divergence summed
-over dimensions, at full weight from the first update on. `none` has a plan of the current state alone.
+over dimensions, at full weight from the first update on. `fixed` is that with a standard deviation
+that can't be learned, as it was published. `none` has a plan of the current state alone.
 
 Each row is a run: the share of right turns of the likeliest actions in fresh mazes, and how often a
 linear classifier reads the cue from plans at the junction.
@@ -28,14 +29,13 @@ if TYPE_CHECKING:
 
 ITERATIONS = 40
 ARMS = [
+    ("fixed", 0.1),
     ("none", 0.1),
-    ("guarded", 0.0),
-    ("guarded", 0.01),
     ("guarded", 0.1),
-    ("guarded", 1.0),
-    ("literal", 1e-6),
-    ("literal", 1e-3),
     ("literal", 0.1),
+    ("fixed", 1e-3),
+    ("guarded", 0.0),
+    ("guarded", 1.0),
 ]
 
 
@@ -91,8 +91,8 @@ def _measure(form: str, weight: float, seed: int, iterations: int) -> dict[str, 
         seed,
         history=history,
         iterations=iterations,
-        planning=tmaze.small_plans(kl_weight=weight),
-        divergence=LiteralDivergence if form == "literal" else None,
+        planning=tmaze.small_plans(kl_weight=weight, std_range=1.0 if form == "fixed" else 10.0),
+        divergence=LiteralDivergence if form in {"literal", "fixed"} else None,
     )
     return {
         "form": form,
