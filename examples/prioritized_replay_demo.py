@@ -1,8 +1,9 @@
 """Surprise replay at work: an agent whose plans change twice, and what it replays.
 
-A walk through plans of 64 dimensions has three phases; each new one surprises until the mean of plans has
-followed. Drawn into one picture: what is hot and what cold while experiences age, from which phase batches
-come, as how many equally likely experiences a draw counts at each temperature, and importance weights.
+A walk through plans of 64 dimensions has three phases; each new one surprises until the mean of
+plans has followed. Drawn into one picture: what is hot and what cold while experiences age, from
+which phase batches come, as how many equally likely experiences a draw counts at each temperature,
+and importance weights.
 
 It leaves out an environment and a policy: plans, rewards and states are made up. Run it with
 ``python -m examples.prioritized_replay_demo --out replay.png``; it needs matplotlib.
@@ -62,7 +63,7 @@ def simulate(updates: int = 300, seed: int = 0) -> Result:
         phase = update * PHASES // updates
         plans = centres[phase] + 0.5 * rng.normal(size=(20, DIMS))
         states = rng.normal(size=(20, 4))
-        rewards = (rng.random(20) < 0.05).astype(float)  # noqa: PLR2004 - one in twenty
+        rewards = (rng.random(20) < 0.05).astype(float)
         phases = np.full(20, phase)
         buffer.add_batch(
             states,
@@ -122,7 +123,8 @@ def main() -> None:
     draw(result, found.out)
     say = sayer()
     say(
-        f"{result.hot[-1]} hot and {result.cold[-1]} cold experiences, {result.bytes_per_item:.0f} bytes each"
+        f"{result.hot[-1]} hot and {result.cold[-1]} cold experiences, "
+        f"{result.bytes_per_item:.0f} bytes each"
     )
     for temperature, share in result.effective.items():
         say(f"temperature {temperature:g}: a draw is as one of {100 * share:.0f} % of them, evenly")

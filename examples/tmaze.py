@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from echoic.agents.latent_planning import LatentPlanningOptimizer, PlanningConfig
+from echoic.agents.latent_planning import LatentPlanningOptimizer, PlanDivergence, PlanningConfig
 from echoic.agents.learners import GAECalculator, PPOConfig, PPOLearner, PPOTrainingStep
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def small_plans(**changes: Any) -> PlanningConfig:
         "num_heads": 4,
         "feedforward_factor": 2,
         "hidden_dim": 32,
-        "learning_rate": 1e-3,
+        "learning_rate": 5e-4,
         **changes,
     }
     return PlanningConfig(**sizes)
@@ -102,6 +102,7 @@ def train(  # noqa: PLR0913 - settings, by name
     num_envs: int = 64,
     planning: PlanningConfig | None = None,
     ppo: PPOConfig | None = None,
+    divergence: type[PlanDivergence] | None = None,
     until: float = 1.1,
     watch: Callable[[int, float], None] | None = None,
 ) -> Run:
@@ -115,13 +116,17 @@ def train(  # noqa: PLR0913 - settings, by name
         num_envs: Mazes side by side.
         planning: Settings of the planner.
         ppo: Settings of the learner.
-        until: Stop when the last five iterations turned right this often.
+        divergence: Another cost of the plan's changes.
+        until: Stop when the last five iterations turned right this often, and so do the likeliest
+            actions in fresh mazes: a step of learning may undo much, and the five are of before it.
         watch: Is told the iteration and its share of right turns.
     """
     torch.manual_seed(seed)
     planning = small_plans() if planning is None else planning
     ppo = quick_ppo() if ppo is None else ppo
     planner = LatentPlanningOptimizer(STATE_DIM, ACTION_DIM, planning, "cpu", seed=seed)
+    if divergence is not None:
+        planner.divergence = divergence(planning)
     learner = PPOLearner(
         STATE_DIM, ACTION_DIM, planning.embedding_dim, ppo, "cpu", planner=planner, seed=seed
     )
@@ -138,8 +143,9 @@ def train(  # noqa: PLR0913 - settings, by name
         )
         if watch is not None:
             watch(iteration, right)
-        if len(run.success) >= 5 and np.mean(run.success[-5:]) >= until:
-            break
+        if len(run.success) >= 5 and np.mean(run.success[-5:]) >= until:  # noqa: SIM102
+            if evaluate(run, seed + 10_000, history=history) >= until:
+                break
     return run
 
 

@@ -18,6 +18,8 @@ AHEAD = 16
 # How long a learner waits for a batch before it gives up.
 PATIENCE = 30.0
 
+Door = Literal["local", "shm", "unix", "tcp"]
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -27,7 +29,7 @@ class Plan:
     each batch; systems that know no versions may bound how many groups wait, or nothing.
     """
 
-    door: Literal["local", "shm", "unix", "tcp"]
+    door: Door
     producers: int = 1
     items: int = 8
     tokens: int = 512

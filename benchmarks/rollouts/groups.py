@@ -8,7 +8,7 @@ padding.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -23,8 +23,12 @@ if TYPE_CHECKING:
 POOL = 61
 # Serial numbers of one producer. A float32 tells eight times as many apart.
 SERIALS = 1 << 21
-COLUMNS = {"ids": np.dtype(np.int32), "logprobs": np.dtype(np.float32), "mask": np.dtype(np.uint8)}
-FIELDS = {"reward": np.dtype(np.float32)}
+COLUMNS: dict[str, np.dtype[Any]] = {
+    "ids": np.dtype(np.int32),
+    "logprobs": np.dtype(np.float32),
+    "mask": np.dtype(np.uint8),
+}
+FIELDS: dict[str, np.dtype[Any]] = {"reward": np.dtype(np.float32)}
 
 
 class Groups:

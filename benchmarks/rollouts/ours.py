@@ -42,11 +42,13 @@ class EchoicRollouts(Echoic):
         if plan.door == "local":
             self._here[name] = table
             return Host(name, table.close)
-        transport = {
-            "shm": lambda: echoic.ShmTransport(name),
-            "unix": lambda: echoic.UnixTransport(Path(tempfile.gettempdir()) / f"{name}.sock"),
-            "tcp": lambda: echoic.TcpTransport(0),
-        }[plan.door]()
+        transport: echoic.Transport
+        if plan.door == "tcp":
+            transport = echoic.TcpTransport(0)
+        elif plan.door == "unix":
+            transport = echoic.UnixTransport(Path(tempfile.gettempdir()) / f"{name}.sock")
+        else:
+            transport = echoic.ShmTransport(name)
         server = echoic.Server(rollouts=[table], transport=transport).start()
         return Host(server.addresses[0], server.close)
 

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 from benchmarks.limits import suite as limits
 from benchmarks.net import probes as net_probes
 from benchmarks.rollouts import probes, sessions
-from benchmarks.rollouts.engine import Plan
+from benchmarks.rollouts.engine import Door, Plan
 from benchmarks.rollouts.groups import Groups
 from benchmarks.workload import Session, Target, Workload, any_engine
 
 if TYPE_CHECKING:
     from benchmarks.rollouts.engine import RolloutEngine
 
-DOORS = ("local", "shm", "unix", "tcp")
+DOORS: tuple[Door, ...] = ("local", "shm", "unix", "tcp")
 _WHERE = {
     "local": "from a thread to a learner in the process that has the table",
     "shm": "from a process to a learner's, over shared memory",
@@ -70,7 +70,7 @@ def _bound(plan: Plan, nbytes: int, seconds: float) -> dict[str, Any]:
             net_probes.bare_stream,
             plan.door,
             ring_bytes=plan.batch_groups * nbytes,
-            total_bytes=int(seconds * 1e9),
+            total_bytes=int(seconds * 5e8),
         )
         words = "TCP" if plan.door == "tcp" else "a Unix socket"
         return {

@@ -24,7 +24,6 @@ __all__ = [
     "MmapReplayBuffer",
     "OfflineDatasetBuffer",
     "PendingBatch",
-    "PlanMean",
     "PrioritizedReplayBuffer",
     "Publication",
     "RemoteTable",
@@ -3512,39 +3511,13 @@ class OfflineDatasetBuffer:
     def __len__(self) -> int: ...
 
 @final
-class PlanMean:
-    """The moving mean of latent plans, of which several objects may have a share."""
-
-    def __new__(cls, dims: int, decay: float) -> Self: ...
-    def update(self, plans: Any) -> None:
-        """Take a plan, or one after the other of an array of them, into the mean."""
-
-    def distances(self, plans: Any) -> npt.NDArray[np.float64]:
-        """Give the squared distance of each plan from the mean."""
-
-    def restore(self, mean: list[float], count: int) -> None:
-        """Go on from what ``mean`` and ``count`` were."""
-
-    @property
-    def mean(self) -> npt.NDArray[np.float64]:
-        """A copy of the mean: zeros before the first plan."""
-
-    @property
-    def count(self) -> int:
-        """How many plans were taken in."""
-
-    @property
-    def dims(self) -> int:
-        """How many numbers a plan has."""
-
-@final
 class SurpriseReplay:
     """The native part of :class:`echoic.agents.PrioritizedReplayBuffer`."""
 
     def __new__(
         cls,
         example: Any,
-        mean: PlanMean,
+        mean: EMAPlanTracker,
         *,
         hot: int,
         cold: int,

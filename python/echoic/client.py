@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any, overload
 
 from echoic import _native
 from echoic.errors import EchoicError
+from echoic.links import LinkOptions, link_options
 from echoic.sharded import ShardedClient
 from echoic.table_client import TableClient, connect_again
-from echoic.transports import secret
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Iterable
 
-    from typing_extensions import Self
+    from typing_extensions import Self, Unpack
 
 __all__ = ["Client", "TcpClient", "connect"]
 
@@ -188,33 +188,19 @@ def connect(
     return Client(address, example, **options)
 
 
-def _options(  # noqa: PLR0913 - one argument for each option
+def _options(
     *,
-    token: str | bytes | None = None,
     window_bytes: int = 4 << 20,
     linger: float = 0.0002,
-    deadline: float | None = 60.0,
-    max_retry: int | None = None,
-    connect_timeout: float = 10.0,
     producer: bytes | None = None,
-    ca: str | os.PathLike[str] | None = None,
-    certificate: str | os.PathLike[str] | None = None,
-    key: str | os.PathLike[str] | None = None,
-    server_name: str | None = None,
+    **link: Unpack[LinkOptions],
 ) -> dict[str, Any]:
-    """Return the options of a connection, as the native core takes them."""
+    """Return the options of a connection that sends, as the native core takes them."""
     return {
-        "token": secret(token),
         "window_bytes": window_bytes,
         "linger": linger,
-        "deadline": deadline,
-        "max_retry": max_retry,
-        "connect_timeout": connect_timeout,
         "producer": producer,
-        "ca": ca,
-        "certificate": certificate,
-        "key": key,
-        "server_name": server_name,
+        **link_options(**link),
     }
 
 

@@ -13,12 +13,10 @@ from typing import TYPE_CHECKING, Any
 from echoic import _native, _trees
 from echoic._native import Publication, Subscription
 from echoic.errors import DtypeError
-from echoic.transports import secret
+from echoic.links import LinkOptions, link_options
 
 if TYPE_CHECKING:
-    import os
-
-    from typing_extensions import Self
+    from typing_extensions import Self, Unpack
 
 __all__ = ["Publication", "Subscription", "WeightClient", "WeightStore"]
 
@@ -94,17 +92,9 @@ class WeightClient(_native.WeightClient):
 
     Args:
         address: ``tcp://host:port``, ``tls://host:port``, ``unix:///path`` or ``shm://name``.
-        token: What the server asks for.
         max_publications: How many publications may be in memory of this process: at least 2. While
             all are held, nothing newer is fetched. Those in the server's memory do not count here.
-        deadline: For how many seconds to try to come back to a server that is gone; ``None`` for
-            ever.
-        max_retry: How often to try; without limit, when ``None``.
-        connect_timeout: For how many seconds to try to reach the server at first.
-        ca: For ``tls://``: the certificate of the authority of the server's.
-        certificate: For ``tls://``: this client's, if the server asks for one.
-        key: Its private key.
-        server_name: The name in the server's certificate, when it is not that of the host.
+        **options: How the server is reached: those of :class:`~echoic.links.LinkOptions`.
 
     Raises:
         ValueError: The address is none.
@@ -123,34 +113,12 @@ class WeightClient(_native.WeightClient):
         array([1., 1., 1.])
     """
 
-    def __new__(  # noqa: PLR0913 - one argument for each option
-        cls,
-        address: str,
-        *,
-        token: str | bytes | None = None,
-        max_publications: int = 3,
-        deadline: float | None = 60.0,
-        max_retry: int | None = None,
-        connect_timeout: float = 10.0,
-        ca: str | os.PathLike[str] | None = None,
-        certificate: str | os.PathLike[str] | None = None,
-        key: str | os.PathLike[str] | None = None,
-        server_name: str | None = None,
+    def __new__(
+        cls, address: str, *, max_publications: int = 3, **options: Unpack[LinkOptions]
     ) -> Self:
         """Keep the address; see the class for the arguments."""
-        return super().__new__(
-            cls,
-            address,
-            secret(token),
-            max_publications,
-            deadline,
-            max_retry,
-            connect_timeout,
-            ca,
-            certificate,
-            key,
-            server_name,
-        )
+        known = link_options(**options)
+        return super().__new__(cls, address, max_publications=max_publications, **known)
 
     def publish(self, tree: Any, version: int, *, timeout: float | None = None) -> None:
         """Make a tree the latest of the server; see the native class."""

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 
 from examples import prioritized_replay_demo as demo
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def test_the_demo_replays_what_is_new_and_draws_a_picture(tmp_path: Path) -> None:

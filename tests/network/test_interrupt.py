@@ -80,6 +80,19 @@ except KeyboardInterrupt:
     raise
 """
 
+PUBLISHING = """
+import numpy as np
+from echoic.weights import WeightClient
+client = WeightClient({address!r})
+print("waiting", flush=True)
+try:
+    client.publish({{"w": np.zeros(4)}}, version=1)
+    print("not interrupted", flush=True)
+except KeyboardInterrupt:
+    print("interrupted", flush=True)
+    raise
+"""
+
 
 def assert_ends_at_once(process: Any) -> None:
     process.wait_for("waiting")
@@ -139,6 +152,12 @@ def test_a_client_whose_server_does_not_answer(processes: Any) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         address = f"tcp://127.0.0.1:{listener.getsockname()[1]}"
         assert_ends_at_once(processes.script(CONNECTING.format(address=address)))
+
+
+def test_a_publisher_whose_server_does_not_answer(processes: Any) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        address = f"tcp://127.0.0.1:{listener.getsockname()[1]}"
+        assert_ends_at_once(processes.script(PUBLISHING.format(address=address)))
 
 
 def test_an_interrupted_send_leaves_a_client_that_goes_on(door: Any, connect: Any) -> None:

@@ -73,6 +73,9 @@ def rollouts() -> RolloutTable:
     table.sample()
     with pytest.raises(WaitTimeoutError):
         table.sample(2, timeout=0.001)
+    table.admit_many(8)
+    with pytest.raises(WaitTimeoutError):
+        table.admit(source="late", timeout=0.001)
     return table
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import threading
 import time
 from typing import TYPE_CHECKING, Any
@@ -141,6 +142,36 @@ def test_a_time_of_the_past_is_told_in_seconds_and_found_by_them(
     assert history.info()["batches"] == 1
     with pytest.raises(ValueError, match="a time to go to must be at least 0, got -1"):
         history.go_to("time", -1.0)
+
+
+def test_an_interrupted_replay_goes_on_from_where_it_was(make: Make, tmp_path: Path) -> None:
+    class Interrupt(Exception):  # noqa: N818 - it is no error
+        pass
+
+    def interrupt(*_: object) -> None:
+        raise Interrupt
+
+    groups = 5000
+    table = make(directory=tmp_path, history=True, max_running=groups, max_groups=groups + 2)
+    for _ in range(groups):
+        table.admit()
+    table.close()
+    history = History(tmp_path)
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        while True:
+            # Often sooner than all of it is done; the test is right without, but shows less.
+            signal.setitimer(signal.ITIMER_REAL, 0.005)
+            try:
+                assert list(history) == []
+                break
+            except Interrupt:
+                continue
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert history.record == history.end > groups
+    assert history.info()["running"] == groups
 
 
 def test_a_batch_of_the_past_has_no_lease(make: Make, tmp_path: Path) -> None:

@@ -738,3 +738,19 @@ def test_many_threads_lose_nothing(make: Make, background: Background) -> None:
         worker()
     assert len(set(groups)) == len(groups) == 4 * batches
     assert identity(table.info())
+
+
+def test_who_waits_to_be_admitted_is_told_by_name(make: Make, background: Background) -> None:
+    table = make(max_running=1)
+    first = table.admit(source="quick")
+    admitted = background.start_and_let_block(lambda: table.admit(source="late"))
+    deadline = time.monotonic() + 20
+    while not (waits := table.info()["source_waits"]).get("late", {}).get("waiting"):
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+    assert waits["late"]["oldest"] >= 0
+    assert (waits["late"]["passed"], waits["late"]["starving"]) == (0, False)
+    first.fail()
+    admitted()
+    assert table.info()["source_waits"]["late"]["waiting"] == 0
+    assert "quick" not in table.info()["source_waits"]

@@ -22,7 +22,7 @@ from echoic.views.history import History
 from echoic.views.plain import as_data, as_text
 from echoic.views.problems import Problem, find_problems
 from echoic.views.reading import Reading, read
-from echoic.views.rollout_reading import RolloutReading, Waits
+from echoic.views.rollout_reading import RolloutReading, SourceReading, Waits
 from echoic.views.terminal import Top
 from echoic.views.web.items import Items
 from echoic.views.web.lookout import Lookout
@@ -226,6 +226,18 @@ def test_a_source_of_which_little_is_kept_is_blamed(roll: Any) -> None:
     ]
     assert "9 of 9 groups of source 'dull' were filtered out" in problems[0].text
     assert "9 of 9 groups of source 'dying' were given up" in problems[1].text
+
+
+def test_a_source_that_is_passed_over_is_said_to_starve() -> None:
+    hungry = SourceReading("late", waiting=2, waited=75.0, passed=1200, is_starving=True)
+    history = History()
+    history.add(Reading(1.0, rollouts=(RolloutReading("math", sources=(hungry,)),)))
+    (problem,) = find_problems(history)
+    assert (problem.level, problem.reason) == ("slow", "STARVING")
+    assert problem.text == (
+        "source 'late' has waited 75 s to be admitted, while others were for 1,200 groups"
+    )
+    assert "2 waiting, STARVING" in as_text("tcp://learner:1", history)
 
 
 # What is shown.

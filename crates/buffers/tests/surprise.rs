@@ -4,9 +4,8 @@ use std::sync::{Arc, Mutex};
 
 use echoic_buffers::RowLayout;
 use echoic_buffers::surprise::replay::MOST_AT_ONCE;
-use echoic_buffers::surprise::{
-    Ask, Mode, PlanMean, ScoreRule, Sizes, SurpriseReplay, SurpriseSettings,
-};
+use echoic_buffers::surprise::{Ask, Mode, ScoreRule, Sizes, SurpriseReplay, SurpriseSettings};
+use echoic_primitives::plans::AveragePlan;
 use echoic_replay::{Dtype, Leaf};
 use proptest::prelude::*;
 
@@ -15,7 +14,8 @@ const DIMS: usize = 2;
 /// Rows with a plan, a reward, and the number of the experience.
 fn layout() -> RowLayout {
     let leaf = |dtype, shape: &[usize]| Leaf { path: String::new(), dtype, shape: shape.to_vec() };
-    let leaves = [leaf(Dtype::Float(4), &[DIMS]), leaf(Dtype::Float(4), &[]), leaf(Dtype::UInt(4), &[])];
+    let leaves =
+        [leaf(Dtype::Float(4), &[DIMS]), leaf(Dtype::Float(4), &[]), leaf(Dtype::UInt(4), &[])];
     RowLayout::new(leaves.iter().map(Some)).unwrap()
 }
 
@@ -38,7 +38,7 @@ fn settings(hot: usize, cold: usize) -> SurpriseSettings {
 }
 
 fn make(settings: SurpriseSettings) -> SurpriseReplay {
-    let mean = Arc::new(Mutex::new(PlanMean::new(DIMS, 0.9).unwrap()));
+    let mean = Arc::new(Mutex::new(AveragePlan::new(DIMS, 0.9)));
     SurpriseReplay::new(layout(), mean, settings).unwrap()
 }
 
@@ -147,7 +147,7 @@ proptest! {
         let archive = in_file.then(|| (folder.path().join("cold"), false));
         let replay = make(SurpriseSettings { archive, ..settings(hot_size, cold_size) });
         let reward = |number: u32| (number.wrapping_mul(2_654_435_761) % 50) as f32;
-        let (mut hot, mut cold): (Vec<(u32, u64)>, Vec<(u32, u64)>) = Default::default();
+        let (mut hot, mut cold) = (Vec::<(u32, u64)>::new(), Vec::<(u32, u64)>::new());
         let lowest = |list: &[(u32, u64)]| {
             (0..list.len()).min_by(|a, b| {
                 let key = |at: usize| (reward(list[at].0), list[at].0);

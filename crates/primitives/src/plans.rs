@@ -72,6 +72,28 @@ impl AveragePlan {
         self.mean.fill(0.0);
     }
 
+    /// `‖plan - average‖²`, where the average of no plans is zero.
+    ///
+    /// # Panics
+    ///
+    /// When the plan is shorter than the average.
+    #[inline]
+    pub fn distance<R: Real>(&self, plan: &[R]) -> f64 {
+        squared_distance(&plan[..self.mean.len()], &self.mean)
+    }
+
+    /// The distance of a plan of finite numbers from the average of those before it, which then takes it in.
+    ///
+    /// # Panics
+    ///
+    /// When the plan is shorter than the average.
+    #[inline]
+    pub fn step<R: Real>(&mut self, plan: &[R]) -> f64 {
+        let distance = self.distance(plan);
+        self.take_in(plan);
+        distance
+    }
+
     /// Takes in plans, one after the other.
     ///
     /// # Errors
@@ -84,19 +106,21 @@ impl AveragePlan {
             return Err(Error::Length { name: "plan", len: plans.len(), expected: dim });
         }
         Error::unless_finite("plan", plans)?;
-        for plan in plans.chunks_exact(dim) {
-            if self.count == 0 {
-                for (mean, value) in self.mean.iter_mut().zip(plan) {
-                    *mean = value.to_f64();
-                }
-            } else {
-                for (mean, value) in self.mean.iter_mut().zip(plan) {
-                    *mean = self.decay * *mean + (1.0 - self.decay) * value.to_f64();
-                }
-            }
-            self.count += 1;
-        }
+        plans.chunks_exact(dim).for_each(|plan| self.take_in(plan));
         Ok(())
+    }
+
+    fn take_in<R: Real>(&mut self, plan: &[R]) {
+        if self.count == 0 {
+            for (mean, value) in self.mean.iter_mut().zip(plan) {
+                *mean = value.to_f64();
+            }
+        } else {
+            for (mean, value) in self.mean.iter_mut().zip(plan) {
+                *mean = self.decay * *mean + (1.0 - self.decay) * value.to_f64();
+            }
+        }
+        self.count += 1;
     }
 }
 
@@ -207,6 +231,18 @@ mod tests {
         let weights = Weights { surprise: 1.0, reward: 1.0 };
         surprise(&plan, &[0.0; 1025], &[0.0], weights, &mut out).unwrap();
         assert_eq!(out, [4_294_968_320.0]);
+    }
+
+    #[test]
+    fn a_step_is_a_distance_and_then_an_update() {
+        let (mut steps, mut apart) = (AveragePlan::new(9, 0.9), AveragePlan::new(9, 0.9));
+        for round in 0..20u16 {
+            let plan: [f32; 9] = std::array::from_fn(|at| f32::from(round * 7 % 5) - at as f32);
+            assert_eq!(steps.step(&plan), apart.distance(&plan));
+            apart.extend(&plan).unwrap();
+            assert_eq!(steps, apart);
+        }
+        assert_eq!(AveragePlan::new(3, 0.9).step(&[1.0, 2.0, 3.0]), 14.0, "from zero");
     }
 
     #[test]

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use echoic_replay::journal::{Journal, Options, Replay};
 use echoic_replay::rollouts::batch::{Form, Layout};
 use echoic_replay::rollouts::kept::{Durability, History, Keeping, KeptError, Point};
-use echoic_replay::rollouts::ledger::{Change, Ledger, Outcome, Share};
+use echoic_replay::rollouts::ledger::{Admit, Change, Ledger, Outcome, Share};
 use echoic_replay::rollouts::table::CallError;
 use echoic_replay::rollouts::{OnStale, Order, RolloutConfig, RolloutTable};
 use proptest::prelude::*;
@@ -306,6 +306,80 @@ fn a_table_can_be_looked_at_as_it_was_at_any_time() {
         assert_eq!(past.record(), after as u64, "time {time}");
         assert!(bytes(past.ledger().unwrap()) == states[after - 1].2, "time {time}");
     }
+}
+
+#[test]
+fn a_history_in_small_steps_is_the_same() {
+    let (dir, config) = (tempdir(), config());
+    let table = open(&config, dir.path());
+    race(&table, 20);
+    drop(table);
+    let mut whole = Vec::new();
+    let mut past = History::open(dir.path()).unwrap();
+    while let Some(delivered) = past.next_share().unwrap() {
+        whole.push((delivered.record, delivered.time, delivered.share.lease));
+    }
+    let mut parts = Vec::new();
+    let (mut past, mut looks) = (History::open(dir.path()).unwrap(), 0);
+    loop {
+        looks += 1;
+        match past.next_share_within(3).unwrap() {
+            Some(Some(delivered)) => {
+                parts.push((delivered.record, delivered.time, delivered.share.lease));
+            }
+            Some(None) => break,
+            None => {}
+        }
+    }
+    assert_eq!(parts, whole);
+    assert!(looks > whole.len() + 1, "{looks}");
+    // A point that is further away than so many records is not reached, and then it is.
+    let mut past = History::open(dir.path()).unwrap();
+    assert_eq!(past.at_within(Point::Record(5), 3).unwrap(), None);
+    assert_eq!(past.record(), 3);
+    assert_eq!(past.at_within(Point::Record(5), 3).unwrap(), Some(true));
+    assert!(past.check(Point::Record(5)).is_ok());
+    assert!(matches!(past.check(Point::Record(6)).unwrap_err(), KeptError::NotThere { .. }));
+}
+
+#[test]
+fn what_a_caller_got_that_never_hears_of_it_is_given_back() {
+    let table =
+        RolloutTable::new(RolloutConfig { group_size: 1, redundancy: 0, ..config() }).unwrap();
+    let outcome = call(&table, &admit(2)).unwrap();
+    assert_eq!(table.info().counts.running, 2);
+    table.take_back(&outcome);
+    let counts = table.info().counts;
+    assert_eq!((counts.running, counts.rejected), (0, 2));
+    // Others may be making a group that has a key.
+    let keyed = Change::Admit(Admit { count: 1, key: "prompt".into(), ..Admit::default() });
+    let outcome = call(&table, &keyed).unwrap();
+    table.take_back(&outcome);
+    assert_eq!(table.info().counts.running, 1);
+    // A group that was left is left again.
+    let Outcome::Admitted(permits) = outcome else { panic!("{outcome:?}") };
+    call(&table, &Change::Suspend { holds: vec![permits[0].hold] }).unwrap();
+    let resume = Change::Resume { source: String::new(), ttl_ms: None };
+    let outcome = call(&table, &resume).unwrap();
+    assert_eq!(table.info().standing.suspended, 0);
+    table.take_back(&outcome);
+    assert_eq!(table.info().standing.suspended, 1);
+    // A share that is leased is the next one's.
+    let Outcome::Admitted(permits) = call(&table, &admit(2)).unwrap() else { panic!() };
+    for permit in permits {
+        call(&table, &whole_item(permit.hold, 0, 0, 1)).unwrap();
+    }
+    let leased = Change::Sample(want(2, Some(60_000)));
+    let outcome = call(&table, &leased).unwrap();
+    table.take_back(&outcome);
+    let (Outcome::Delivered(first), Outcome::Delivered(again)) =
+        (outcome, call(&table, &leased).unwrap())
+    else {
+        panic!()
+    };
+    assert_eq!((again.lease.batch, again.lease.attempt), (first.lease.batch, 2));
+    // Of what changed nothing for anybody, nothing is taken back.
+    table.take_back(&Outcome::Done);
 }
 
 #[test]

@@ -197,8 +197,8 @@ class BandwidthEfficiencyTracker:
     def get_summary(self) -> dict[str, float]:
         """The fields of :meth:`snapshot`, and some numbers beside them.
 
-        Of the latest ``history_size`` steps, ``recent_reward``, ``recent_effective_rollout_cost`` and
-        ``recent_kv_reuse_rate``. Of all, ``mean_effective_rollout_cost``, and
+        Of the latest ``history_size`` steps, ``recent_reward``, ``recent_effective_rollout_cost``
+        and ``recent_kv_reuse_rate``. Of all, ``mean_effective_rollout_cost``, and
         ``reward_per_rollout_cost``: the efficiency without the learner's term.
         """
         latest = _Sums()

@@ -7,14 +7,12 @@ from typing import TYPE_CHECKING
 
 from echoic import _native
 from echoic.errors import TableNotFoundError
+from echoic.links import LinkOptions, link_options
 from echoic.rollouts.table import RolloutTable
 from echoic.rollouts.versions import common_version, publish_everywhere
-from echoic.transports import secret
 
 if TYPE_CHECKING:
-    import os
-
-    from typing_extensions import Self
+    from typing_extensions import Self, Unpack
 
 __all__ = ["RolloutClient", "connect"]
 
@@ -106,31 +104,12 @@ class RolloutClient(Mapping[str, RolloutTable]):
         return f"RolloutClient({self.address!r}, tables={list(self._tables)})"
 
 
-def connect(  # noqa: PLR0913 - one argument for each option
-    address: str,
-    *,
-    token: str | bytes | None = None,
-    deadline: float | None = 60.0,
-    max_retry: int | None = None,
-    connect_timeout: float = 10.0,
-    ca: str | os.PathLike[str] | None = None,
-    certificate: str | os.PathLike[str] | None = None,
-    key: str | os.PathLike[str] | None = None,
-    server_name: str | None = None,
-) -> RolloutClient:
+def connect(address: str, **options: Unpack[LinkOptions]) -> RolloutClient:
     """Connect to the rollout tables of a server.
 
     Args:
         address: ``tcp://host:port``, ``tls://host:port``, ``unix:///path`` or ``shm://name``.
-        token: What the server asks for.
-        deadline: For how many seconds to try to come back to a server that is gone; ``None`` for
-            ever.
-        max_retry: How often to try; without limit, when ``None``.
-        connect_timeout: For how many seconds to try to reach the server at first.
-        ca: For ``tls://``: the certificate of the authority of the server's.
-        certificate: For ``tls://``: this client's, if the server asks for one.
-        key: Its private key.
-        server_name: The name in the server's certificate, when it is not that of the host.
+        **options: How it is reached: those of :class:`~echoic.links.LinkOptions`.
 
     Examples:
         >>> from echoic import Server, TcpTransport
@@ -143,15 +122,5 @@ def connect(  # noqa: PLR0913 - one argument for each option
         complete
         [1 2 3]
     """
-    link = _native.connect_rollouts(
-        address,
-        secret(token),
-        deadline,
-        max_retry,
-        connect_timeout,
-        ca,
-        certificate,
-        key,
-        server_name,
-    )
+    link = _native.connect_rollouts(address, **link_options(**options))
     return RolloutClient(link)

@@ -24,7 +24,10 @@ def _point(what: str, value: float) -> tuple[str, int]:
     """Return a point as the core names it: its times are whole milliseconds."""
     if not value >= 0:
         raise ValueError(f"a {what} to go to must be at least 0, got {value}")
-    return what, round(value * 1000) if what == "time" else operator.index(value)
+    if what == "time":
+        return what, round(value * 1000)
+    number: Any = value
+    return what, operator.index(number)
 
 
 class Delivered(NamedTuple):

@@ -121,6 +121,9 @@ class Permit:
             priority: How much more likely than others the group is to be drawn, in the weighted
                 order.
 
+        After a :exc:`KeyboardInterrupt` or a lost connection it is not known whether the item was
+        taken. The same call once more is: segments are numbered, and none is taken twice.
+
         Raises:
             SpecError: A column or field is missing, or of another dtype or length.
             RolloutError: The item has too many tokens, is finished already, or has no such place.

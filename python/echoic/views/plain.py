@@ -160,6 +160,8 @@ def rollout_lines(table: RolloutReading, history: History) -> Iterator[str]:
             f"  source {source.name!r}: {source.submitted:,d} submitted, {source.running:,d} made"
             f" now, {source.accepted:,d} accepted, {source.rejected:,d} rejected,"
             f" {source.filtered:,d} filtered, {amount(source.tokens)} tokens"
+            + (f"; {source.waiting:,d} waiting" if source.waiting else "")
+            + (", STARVING" if source.is_starving else "")
         )
 
 

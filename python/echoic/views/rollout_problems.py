@@ -187,8 +187,17 @@ def _of_losses(table: RolloutReading, flow: RolloutFlow) -> Iterator[Problem]:
 
 
 def _of_source(table: RolloutReading, source: SourceReading) -> Iterator[Problem]:
-    """Whether what a producer makes comes to nothing."""
+    """Whether a producer is passed over, or what it makes comes to nothing."""
     name = repr(source.name) if source.name else "without a name"
+    if source.is_starving:
+        yield Problem(
+            "slow",
+            _subject(table),
+            "STARVING",
+            f"source {name} has waited {source.waited:,.0f} s to be admitted, while others were for"
+            f" {source.passed:,} groups",
+            "others ask more often: let each ask for fewer permits at once, or raise max_running",
+        )
     ended = source.submitted - source.running
     if ended < _MANY:
         return

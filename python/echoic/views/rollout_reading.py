@@ -38,6 +38,10 @@ class SourceReading:
         rejected: Groups that it gave up, or that died with it.
         filtered: Groups that the filter did not keep.
         tokens: Of its groups that were accepted.
+        waiting: Calls that wait now to be admitted.
+        waited: For how many seconds the one of them has waited that began first.
+        passed: Groups that others were admitted for meanwhile.
+        is_starving: Whether it waits for too long while others are admitted.
     """
 
     name: str
@@ -47,6 +51,10 @@ class SourceReading:
     rejected: int = 0
     filtered: int = 0
     tokens: int = 0
+    waiting: int = 0
+    waited: float = 0.0
+    passed: int = 0
+    is_starving: bool = False
 
 
 @dataclass(frozen=True)
@@ -215,6 +223,13 @@ def _sources(seen: Observation, table: str) -> tuple[SourceReading, ...]:
             counts = found.setdefault(number.labels.get("source", ""), {})
             counts[number.labels.get("outcome", "")] = int(number.value)
     tokens = seen.values("rollouts_source_tokens_total", "source", table=table)
+    waiting = seen.values("rollouts_source_waiting", "source", table=table)
+    waited = seen.values("rollouts_source_oldest_wait_seconds", "source", table=table)
+    passed = seen.values("rollouts_source_passed_groups", "source", table=table)
+    starving = seen.values("rollouts_source_starving", "source", table=table)
+    # Who waits for the first time has made no group yet.
+    for source in waiting:
+        found.setdefault(source, {})
     return tuple(
         SourceReading(
             name=printable(source),
@@ -224,6 +239,10 @@ def _sources(seen: Observation, table: str) -> tuple[SourceReading, ...]:
             rejected=counts.get("rejected", 0),
             filtered=counts.get("filtered", 0),
             tokens=int(tokens.get(source, 0)),
+            waiting=int(waiting.get(source, 0)),
+            waited=waited.get(source, 0.0),
+            passed=int(passed.get(source, 0)),
+            is_starving=bool(starving.get(source, 0)),
         )
         for source, counts in found.items()
     )

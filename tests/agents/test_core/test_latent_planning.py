@@ -130,6 +130,17 @@ def test_a_window_holds_only_states_of_its_own_episode() -> None:
     assert not windows[~masks].any()
 
 
+def test_looking_ahead_keeps_nothing() -> None:
+    looked, plain = (PlanWindows(2, 1, 3, device="cpu") for _ in range(2))
+    starts, goes_on = torch.ones(2, dtype=torch.bool), torch.zeros(2, dtype=torch.bool)
+    for windows in (looked, plain):
+        windows.push(torch.ones(2, 1), starts)
+    ahead = looked.peek(torch.full((2, 1), 2.0))
+    expected = plain.push(torch.full((2, 1), 2.0), goes_on)
+    assert all(torch.equal(one, other) for one, other in zip(ahead, expected, strict=True))
+    assert looked.state_dict()["mask"].sum() == 2
+
+
 def test_windows_continue_after_a_checkpoint() -> None:
     first, second = (PlanWindows(2, 1, 3, device="cpu") for _ in range(2))
     starts = torch.tensor([True, True])
@@ -235,6 +246,15 @@ def test_divergence_of_equal_deviations_is_half_a_squared_distance() -> None:
     encoder = TrajectoryEncoder(4, small(embedding_dim=2, num_heads=1, noise_std=0.1), "cpu")
     kl = encoder.compute_kl_divergence(torch.tensor([[1.0, 0.0]]), torch.tensor([[0.0, 0.0]]))
     assert float(kl) == pytest.approx(50.0, rel=1e-6)
+
+
+def test_the_native_divergence_reports_the_same_without_a_gradient() -> None:
+    encoder = TrajectoryEncoder(4, small(noise_std=0.1), "cpu")
+    plans = torch.randn(2, 5, 8, requires_grad=True)
+    found = encoder.compute_kl_divergence_fast(*plans)
+    expected = encoder.compute_kl_divergence(*plans)
+    assert not found.requires_grad
+    assert found.tolist() == pytest.approx(expected.tolist(), rel=1e-5)
 
 
 def test_divergence_is_that_of_normal_distributions() -> None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from echoic.agents.kernels import EMAPlanTracker
 from echoic.agents.prioritized_replay import (
     AdaptiveReplayBuffer,
     Experience,
@@ -18,6 +18,9 @@ from echoic.agents.prioritized_replay import (
     SurpriseCalculator,
 )
 from echoic.errors import ArgumentError, EchoicError, ReplayError
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 DIMS = 8
 
@@ -550,12 +553,17 @@ def test_a_plan_of_another_size_is_refused_by_name() -> None:
 
 
 def test_a_shared_mean_is_moved_by_one_part_only() -> None:
-    shared = SurpriseCalculator(config(), DIMS)
+    tracker = EMAPlanTracker(DIMS, 0.99)
+    shared = SurpriseCalculator(config(), DIMS, tracker=tracker)
     buffer = PrioritizedReplayBuffer(config(), DIMS, surprise_calculator=shared, update_ema=False)
     add(buffer, 0.0, np.ones(DIMS))
     assert shared.get_statistics()["count"] == 0
-    shared.update_ema_plan(np.ones(DIMS))
+    tracker.update(np.ones(DIMS))
     assert buffer.sample_columns(1)["surprise_score"].tolist() == [0.0]
+    buffer.clear_buffer()
+    assert tracker.count == 1, "it is not this buffer's to forget"
+    with pytest.raises(ArgumentError, match=r"decay=0\.99"):
+        SurpriseCalculator(config(), DIMS, tracker=EMAPlanTracker(DIMS, 0.5))
 
 
 # Clear, save and load.

@@ -42,16 +42,29 @@ def test_nothing_at_the_junction_tells_the_cue() -> None:
     assert (rewards[-1] == (maze.cue == 0)).all()
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_a_plan_solves_the_maze_and_none_does_not(seed: int) -> None:
-    with_plan = tmaze.train(seed, iterations=40, until=0.95)
-    assert with_plan.planner.config.kl_weight == 0.1
-    assert tmaze.evaluate(with_plan, seed=100 + seed) >= 0.95
+@pytest.fixture(scope="module", params=SEEDS)
+def solved(request: pytest.FixtureRequest) -> tuple[int, tmaze.Run]:
+    """A seed, and a run that stopped when it had solved the maze, or after 60 iterations."""
+    torch.set_num_threads(1)
+    return request.param, tmaze.train(request.param, iterations=60, until=0.95)
+
+
+def test_a_plan_solves_the_maze(solved: tuple[int, tmaze.Run]) -> None:
+    seed, run = solved
+    assert run.planner.config.kl_weight == 0.1
+    assert tmaze.evaluate(run, seed=100 + seed) >= 0.95
+
+
+def test_a_plan_that_was_acted_on_says_what_the_cue_was(solved: tuple[int, tmaze.Run]) -> None:
+    seed, run = solved
+    assert tmaze.probe(run, seed=200 + seed) >= 0.95
+
+
+def test_no_memory_solves_nothing(solved: tuple[int, tmaze.Run]) -> None:
+    seed, run = solved
     # As many parameters, episodes and updates, but plans that are made of the current state alone.
-    without = tmaze.train(seed, history=0, iterations=len(with_plan.success))
+    without = tmaze.train(seed, history=0, iterations=len(run.success))
     assert tmaze.evaluate(without, seed=100 + seed, history=0) <= 0.60
-    # Plans acted on, noise and all, still say what the cue was.
-    assert tmaze.probe(with_plan, seed=200 + seed) >= 0.95
 
 
 def test_a_run_repeats_itself() -> None:

@@ -121,7 +121,10 @@ impl Archive {
         let mut wanted: Vec<Wanted<'_>> = positions
             .iter()
             .zip(rows)
-            .map(|(position, row)| Wanted { position: *position, into: [row].into_iter().collect() })
+            .map(|(position, row)| Wanted {
+                position: *position,
+                into: [row].into_iter().collect(),
+            })
             .collect();
         self.file.read(reading, &mut wanted)?;
         drop(wanted);

@@ -252,7 +252,13 @@ impl Index {
         }
         while self.total_len() > self.sizes.total {
             let lowest = match (self.lowest_of(HOT), self.lowest_of(COLD)) {
-                (Some(hot), Some(cold)) => if cold.is_before(&hot) { cold } else { hot },
+                (Some(hot), Some(cold)) => {
+                    if cold.is_before(&hot) {
+                        cold
+                    } else {
+                        hot
+                    }
+                }
                 (Some(one), None) | (None, Some(one)) => one,
                 (None, None) => break,
             };
@@ -410,9 +416,10 @@ impl Index {
 
     /// Sees to it that weights are of this temperature and fit the scores that there are now.
     fn keep_scale(&mut self, temperature: f64) {
-        let good = self.scale.as_ref().is_some_and(|scale| {
-            scale.temperature == temperature && scale.fits(&self.moments)
-        });
+        let good = self
+            .scale
+            .as_ref()
+            .is_some_and(|scale| scale.temperature == temperature && scale.fits(&self.moments));
         // The highest may have gone, and what is left be too small for sums.
         let good = good
             && [HOT, COLD].iter().all(|stratum| {
@@ -440,7 +447,8 @@ impl Index {
     fn weights(&self, temperature: f64) -> (Scale, [Vec<(u32, f64)>; 2]) {
         let mut scale = Scale::new(self.mode, temperature, &self.moments);
         let mut bases = [f64::NEG_INFINITY; 2];
-        let mut weights: [Vec<(u32, f64)>; 2] = [HOT, COLD].map(|s| Vec::with_capacity(self.len(s)));
+        let mut weights: [Vec<(u32, f64)>; 2] =
+            [HOT, COLD].map(|s| Vec::with_capacity(self.len(s)));
         for (slot, entry) in (0u32..).zip(&self.entries) {
             let Some(stratum) = entry.stratum.map(usize::from) else { continue };
             let exponent = scale.exponent(entry.score);

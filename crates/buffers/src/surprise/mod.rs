@@ -1,6 +1,5 @@
 //! Experiences of two strata, drawn by how much they surprise: what is young is *hot*, what is older *cold*.
 //!
-//! - [`plan`]: the moving mean of latent plans, and how far a plan is from it.
 //! - [`scale`]: from a score to a weight: what a temperature means, and why draws do not collapse.
 //! - [`lowest`]: who goes first when there are too many. `stratum`: one side: its sums, its order by age, and
 //!   its lowest. `index`: all that is known of experiences besides their bytes.
@@ -19,13 +18,11 @@
 mod archive;
 mod index;
 pub mod lowest;
-pub mod plan;
 pub mod replay;
 pub mod rows;
 pub mod scale;
 mod stratum;
 
 pub use index::{Counts, Sizes};
-pub use plan::PlanMean;
 pub use replay::{Ask, Drawn, Saved, SurpriseReplay, SurpriseSettings, Ticked};
 pub use scale::{Mode, ScoreRule};

@@ -4,11 +4,11 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use echoic_memory::slab::Field;
+use echoic_primitives::plans::AveragePlan;
 use echoic_replay::rng::Rng;
 
 use super::archive::{Archive, BLOCK};
 use super::index::{COLD, Counts, HOT, Index, Picked, Place, SavedEntry, Sizes};
-use super::plan::PlanMean;
 use super::rows::{Draft, Held, Rows};
 use super::scale::{Mode, ScoreRule};
 use crate::cold::Reading;
@@ -133,7 +133,7 @@ pub struct SurpriseReplay {
     layout: RowLayout,
     rows: Rows,
     archive: Option<Archive>,
-    mean: Arc<Mutex<PlanMean>>,
+    mean: Arc<Mutex<AveragePlan>>,
     index: Mutex<Index>,
     rng: Mutex<Rng>,
     /// Who has this may move experiences.
@@ -148,7 +148,7 @@ impl SurpriseReplay {
     /// When a setting means nothing, or the file can't be made.
     pub fn new(
         layout: RowLayout,
-        mean: Arc<Mutex<PlanMean>>,
+        mean: Arc<Mutex<AveragePlan>>,
         settings: SurpriseSettings,
     ) -> Result<Self, TieredError> {
         let sizes = settings.sizes;
@@ -166,8 +166,7 @@ impl SurpriseReplay {
         let archive = settings.archive.as_ref().map(|(path, overwrite)| {
             Archive::new(path, *overwrite, sizes.cold, layout.row_bytes(), &settings.text)
         });
-        let index =
-            Index::new(sizes, settings.age_threshold, settings.max_age, settings.mode);
+        let index = Index::new(sizes, settings.age_threshold, settings.max_age, settings.mode);
         Ok(Self {
             rows: Rows::new(most, layout.row_bytes()),
             archive: archive.transpose().map_err(TieredError::Cold)?,
@@ -248,11 +247,14 @@ impl SurpriseReplay {
             (None, None) => scores.resize(draft.len(), 0.0),
             (None, Some(rule)) => {
                 let mut mean = lock(&self.mean);
-                let dims = mean.dims();
+                let (dims, mut plan) = (mean.dim(), Vec::new());
                 draft.fill(|_, row| {
-                    let plan = part(row, self.field(self.settings.plan));
-                    let distance =
-                        if self.settings.moves_mean { mean.step(plan) } else { mean.distance(plan) };
+                    read(part(row, self.field(self.settings.plan)), &mut plan);
+                    let distance = if self.settings.moves_mean {
+                        mean.step(&plan)
+                    } else {
+                        mean.distance(&plan)
+                    };
                     scores.push(rule.score(distance, dims, self.reward(row)));
                 });
             }
@@ -349,9 +351,12 @@ impl SurpriseReplay {
         let width = self.field(self.settings.plan).bytes.max(1);
         let mean = lock(&self.mean);
         let both = plans.chunks_exact(width).zip(rewards.chunks_exact(4));
-        let dims = mean.dims();
+        let (dims, mut plan) = (mean.dim(), Vec::new());
         let scores: Vec<f64> = both
-            .map(|(plan, reward)| rule.score(mean.distance(plan), dims, float(reward)))
+            .map(|(bytes, reward)| {
+                read(bytes, &mut plan);
+                rule.score(mean.distance(&plan), dims, float(reward))
+            })
             .collect();
         drop(mean);
         let mut index = lock(&self.index);
@@ -465,9 +470,8 @@ impl SurpriseReplay {
     ) -> Result<(), TieredError> {
         loop {
             let index = lock(&self.index);
-            let is_there = |slot: u32, position: u64| {
-                index.place(slot) == Some(Place::Archived(position))
-            };
+            let is_there =
+                |slot: u32, position: u64| index.place(slot) == Some(Place::Archived(position));
             let in_the_way = archive.in_the_way(is_there);
             drop(index);
             let Some((_, oldest)) = in_the_way.first() else { return Ok(()) };
@@ -502,12 +506,12 @@ impl SurpriseReplay {
         let held = self.rows.hold(&rows);
         drop(index);
         let mean = lock(&self.mean);
-        let dims = mean.dims();
+        let (dims, mut plan) = (mean.dim(), Vec::new());
         let scores: Vec<f64> = (0..held.len())
             .map(|at| {
                 let row = held.row(at);
-                let distance = mean.distance(part(row, self.field(self.settings.plan)));
-                rule.score(distance, dims, self.reward(row))
+                read(part(row, self.field(self.settings.plan)), &mut plan);
+                rule.score(mean.distance(&plan), dims, self.reward(row))
             })
             .collect();
         drop((mean, held));
@@ -585,7 +589,7 @@ impl SurpriseReplay {
             numbers,
             reals,
             rng,
-            mean: mean.mean().to_vec(),
+            mean: mean.raw().to_vec(),
             mean_count: mean.count(),
         };
         drop((index, mean));
@@ -614,7 +618,8 @@ impl SurpriseReplay {
         mut fill: impl FnMut(usize, &mut [u8]),
     ) -> Result<bool, TieredError> {
         let slots = saved.scores.len();
-        let lens = [saved.births.len(), saved.moments.len(), saved.generations.len(), saved.kinds.len()];
+        let lens =
+            [saved.births.len(), saved.moments.len(), saved.generations.len(), saved.kinds.len()];
         let stratum = |kind: u8| match kind & 3 {
             1 => Some(HOT as u8),
             2 => Some(COLD as u8),
@@ -623,10 +628,13 @@ impl SurpriseReplay {
         let known = |kind: &u8| matches!(kind, 0 | 1 | 2 | 5 | 6);
         if lens.iter().any(|len| *len != slots)
             || !saved.kinds.iter().all(known)
-            || saved.mean.len() != lock(&self.mean).dims()
+            || saved.mean.len() != lock(&self.mean).dim()
         {
             return Ok(false);
         }
+        let decay = lock(&self.mean).decay();
+        let mean = AveragePlan::from_parts(decay, saved.mean_count, saved.mean.clone());
+        let Some(mean) = mean else { return Ok(false) };
         let entries: Vec<SavedEntry> = (0..slots)
             .map(|at| SavedEntry {
                 score: saved.scores[at],
@@ -666,7 +674,7 @@ impl SurpriseReplay {
             }
         }
         *lock(&self.rng) = Rng::from_state(saved.rng);
-        lock(&self.mean).restore(&saved.mean, saved.mean_count);
+        *lock(&self.mean) = mean;
         let mut index = lock(&self.index);
         index.restore(&entries, &saved.free, saved.numbers, saved.reals, &places);
         Ok(true)
@@ -719,17 +727,13 @@ impl Drawn<'_> {
     /// # Panics
     ///
     /// When a column is not as long as all its values.
-    pub fn gather(
-        &self,
-        fields: &[Field],
-        columns: &mut [&mut [u8]],
-    ) -> Result<(), TieredError> {
+    pub fn gather(&self, fields: &[Field], columns: &mut [&mut [u8]]) -> Result<(), TieredError> {
         self.rows.gather(&self.to, fields, columns);
         match &self.archive {
             None => Ok(()),
-            Some((archive, reading)) => archive
-                .gather(reading, &self.records, fields, columns)
-                .map_err(TieredError::Cold),
+            Some((archive, reading)) => {
+                archive.gather(reading, &self.records, fields, columns).map_err(TieredError::Cold)
+            }
         }
     }
 }
@@ -760,6 +764,13 @@ fn check(temperature: f64, hot_share: f64) -> Result<(), BufferError> {
 
 fn part(row: &[u8], field: Field) -> &[u8] {
     &row[field.offset..field.offset + field.bytes]
+}
+
+/// The 32-bit floats of some bytes.
+fn read(bytes: &[u8], floats: &mut Vec<f32>) {
+    let (words, _) = bytes.as_chunks::<4>();
+    floats.clear();
+    floats.extend(words.iter().map(|word| f32::from_ne_bytes(*word)));
 }
 
 fn float(bytes: &[u8]) -> f64 {

@@ -64,8 +64,7 @@ impl Stratum {
         ranked: impl Fn(u32) -> Ranked,
     ) -> Option<Ranked> {
         let list = &self.list;
-        let lowest =
-            self.lowest.get_or_insert_with(|| Lowest::of(links.iter(list).map(ranked)));
+        let lowest = self.lowest.get_or_insert_with(|| Lowest::of(links.iter(list).map(ranked)));
         lowest.first()
     }
 

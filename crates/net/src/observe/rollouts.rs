@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use echoic_replay::rollouts::idle::{REASONS, Sides};
 use echoic_replay::rollouts::lags::Lags;
 use echoic_replay::rollouts::ledger::{Counts, Source, Standing};
+use echoic_replay::rollouts::starvation::Hunger;
 use echoic_replay::rollouts::table::RolloutInfo;
 use echoic_replay::rollouts::{RolloutConfig, RolloutTable};
 
@@ -19,7 +20,8 @@ type Labels = Vec<(Cow<'static, str>, String)>;
 impl Numbers {
     /// Adds the numbers of a rollout table.
     pub fn add_rollouts(&mut self, table: &RolloutTable) {
-        let RolloutInfo { counts, standing, mut sources, producers, consumers, .. } = table.info();
+        let RolloutInfo { counts, standing, mut sources, mut hunger, producers, consumers, .. } =
+            table.info();
         let of: Labels = vec![("table".into(), table.config().name.clone())];
         self.add_limits(&of, table.config());
         self.add_standing(&of, &counts, &standing);
@@ -29,6 +31,9 @@ impl Numbers {
         self.add_waits(&of, "consumer", &consumers);
         sources.sort_by_key(|source| std::cmp::Reverse(source.submitted));
         sources.iter().take(MAX_SOURCES).for_each(|source| self.add_source(&of, source));
+        // Those that wait first.
+        hunger.sort_by_key(|hunger| std::cmp::Reverse(hunger.oldest_ms));
+        hunger.iter().take(MAX_SOURCES).for_each(|hunger| self.add_hunger(&of, hunger));
     }
 
     /// What it was told that numbers are compared with.
@@ -222,6 +227,38 @@ impl Numbers {
             let value = waits.time().as_secs_f64();
             self.add("echoic_rollouts_wait_seconds_total", help, counter, labels, value);
         }
+    }
+
+    /// How one waits to be admitted that ever did.
+    fn add_hunger(&mut self, of: &Labels, hunger: &Hunger) {
+        let Hunger { source, waiting, oldest_ms, passed, is_starving, .. } = hunger;
+        let labels = [of.clone(), vec![("source".into(), source.clone())]].concat();
+        self.add_all(
+            Kind::Gauge,
+            &labels,
+            [
+                (
+                    "echoic_rollouts_source_waiting",
+                    "Calls of each producer that wait now to be admitted.",
+                    *waiting as f64,
+                ),
+                (
+                    "echoic_rollouts_source_oldest_wait_seconds",
+                    "For how long the first of these has waited.",
+                    *oldest_ms as f64 / 1e3,
+                ),
+                (
+                    "echoic_rollouts_source_passed_groups",
+                    "For how many groups others were admitted meanwhile.",
+                    *passed as f64,
+                ),
+                (
+                    "echoic_rollouts_source_starving",
+                    "1 if it has waited for over a minute while others were admitted.",
+                    f64::from(u8::from(*is_starving)),
+                ),
+            ],
+        );
     }
 
     fn add_source(&mut self, of: &Labels, source: &Source) {

@@ -9,6 +9,7 @@ mod plans;
 mod prefixes;
 mod whole;
 
+pub use plans::EMAPlanTracker;
 use pyo3::prelude::*;
 
 use crate::error::argument_error;

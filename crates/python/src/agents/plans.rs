@@ -1,6 +1,6 @@
 //! Latent plans: their moving average, and how much one differs from others.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use echoic_primitives::plans::{AveragePlan, Weights, surprise, temporal_kl as divergence};
 use pyo3::prelude::*;
@@ -22,7 +22,8 @@ const MOST: usize = 1 << 28;
 #[pyclass(frozen, module = "echoic.agents.kernels")]
 pub struct EMAPlanTracker {
     dim: usize,
-    average: Mutex<AveragePlan>,
+    /// Buffers that compare with it have it too.
+    average: Arc<Mutex<AveragePlan>>,
 }
 
 #[pymethods]
@@ -38,7 +39,7 @@ impl EMAPlanTracker {
         if !(0.0..=1.0).contains(&decay) {
             return Err(argument_error(py, format!("`decay` must be from 0 to 1, got {decay}")));
         }
-        Ok(Self { dim, average: Mutex::new(AveragePlan::new(dim, decay)) })
+        Ok(Self { dim, average: Arc::new(Mutex::new(AveragePlan::new(dim, decay))) })
     }
 
     #[getter]
@@ -137,6 +138,11 @@ impl EMAPlanTracker {
 }
 
 impl EMAPlanTracker {
+    /// The average itself, for whoever compares plans with it. Nobody who has its lock may need the GIL.
+    pub fn shared(&self) -> Arc<Mutex<AveragePlan>> {
+        Arc::clone(&self.average)
+    }
+
     fn lock(&self, py: Python<'_>) -> MutexGuard<'_, AveragePlan> {
         loop {
             if let Ok(average) = self.average.try_lock() {

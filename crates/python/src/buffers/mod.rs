@@ -22,7 +22,6 @@ pub fn add(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<replay::PrioritizedReplayBuffer>()?;
     module.add_class::<offline::OfflineDatasetBuffer>()?;
     module.add_class::<mmap::MmapReplayBuffer>()?;
-    module.add_class::<surprise::PlanMean>()?;
     module.add_class::<surprise::SurpriseReplay>()?;
     mmap::watch(module)?;
     Ok(())

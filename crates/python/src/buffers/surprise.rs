@@ -2,15 +2,14 @@
 
 use std::cell::RefCell;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::PoisonError;
 
 use echoic_buffers::surprise::{
-    Ask, Mode, PlanMean as Mean, Saved, ScoreRule, Sizes, SurpriseReplay as Rows,
-    SurpriseSettings,
+    Ask, Mode, Saved, ScoreRule, Sizes, SurpriseReplay as Rows, SurpriseSettings,
 };
 use echoic_buffers::tiered::TieredError;
 use echoic_replay::Dtype;
-use numpy::{PyArray1, PyArrayMethods, ToPyArray};
+use numpy::{PyArray1, PyArrayMethods};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 
@@ -18,8 +17,8 @@ use super::form::Form;
 use super::mmap::cold_error;
 use super::replay::{positive, seed_number};
 use super::written;
+use crate::agents::EMAPlanTracker;
 use crate::arena::Arena;
-use crate::array::{self, Header};
 use crate::columns::{Plan, view};
 use crate::error::{argument_error, buffer_error, replay_error, spec_error};
 use crate::fork::Process;
@@ -35,90 +34,6 @@ const REWARD: &str = "reward";
 thread_local! {
     /// Reused by every call of a thread, so that few allocate.
     static SOURCES: RefCell<Vec<Source>> = const { RefCell::new(Vec::new()) };
-}
-
-/// The moving mean of latent plans.
-#[pyclass(frozen, module = "echoic._native")]
-pub struct PlanMean(Arc<Mutex<Mean>>);
-
-impl PlanMean {
-    fn lock(&self) -> MutexGuard<'_, Mean> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// The bytes of plans, and how many there are.
-    fn plans(&self, plans: &Bound<'_, PyAny>) -> PyResult<(Vec<u8>, usize)> {
-        let py = plans.py();
-        let numpy = py.import("numpy")?;
-        let array = numpy.call_method1("ascontiguousarray", (plans, "float32"))?;
-        let width = 4 * self.lock().dims();
-        let header = Header::of_exact(&array);
-        let last = header.and_then(|header| header.shape().last().copied());
-        if last.map(|last| 4 * last) != Some(width) {
-            let (shape, dims) = (array.getattr("shape")?, width / 4);
-            let text = format!("a plan has {dims} numbers, got an array of shape {shape}");
-            return Err(argument_error(py, text));
-        }
-        let mut bytes = vec![0; header.and_then(|header| header.nbytes()).unwrap_or(0)];
-        if let Some(header) = header.filter(|_| !bytes.is_empty()) {
-            // SAFETY: a contiguous array of our own has so many bytes.
-            unsafe { array::copy(header.data(), 0, &mut bytes) };
-        }
-        if !are_finite(&bytes) {
-            return Err(argument_error(py, "a plan has finite numbers, got NaN or an infinity"));
-        }
-        let count = bytes.len() / width;
-        Ok((bytes, count))
-    }
-}
-
-#[pymethods]
-impl PlanMean {
-    #[new]
-    fn new(py: Python<'_>, dims: i64, decay: f64) -> PyResult<Self> {
-        let dims = positive(py, "latent_dim", dims)?;
-        let mean = Mean::new(dims, decay).map_err(|error| buffer_error(py, &error))?;
-        Ok(Self(Arc::new(Mutex::new(mean))))
-    }
-
-    fn update(&self, plans: &Bound<'_, PyAny>) -> PyResult<()> {
-        let (bytes, count) = self.plans(plans)?;
-        let mut mean = self.lock();
-        bytes.chunks_exact(bytes.len() / count.max(1)).for_each(|plan| mean.update(plan));
-        Ok(())
-    }
-
-    fn distances<'py>(&self, plans: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyArray1<f64>>> {
-        let (bytes, count) = self.plans(plans)?;
-        let mean = self.lock();
-        let plans_of = bytes.chunks_exact((bytes.len() / count.max(1)).max(1));
-        let distances = plans_of.map(|plan| mean.distance(plan)).collect();
-        Ok(PyArray1::from_vec(plans.py(), distances))
-    }
-
-    fn restore(&self, py: Python<'_>, mean: Vec<f64>, count: u64) -> PyResult<()> {
-        let dims = self.lock().dims();
-        if self.lock().restore(&mean, count) {
-            return Ok(());
-        }
-        let text = format!("expected a mean of {dims} numbers, got {}", mean.len());
-        Err(argument_error(py, text))
-    }
-
-    #[getter]
-    fn mean<'py>(&self, py: Python<'py>) -> Bound<'py, PyArray1<f64>> {
-        self.lock().mean().to_pyarray(py)
-    }
-
-    #[getter]
-    fn count(&self) -> u64 {
-        self.lock().count()
-    }
-
-    #[getter]
-    fn dims(&self) -> usize {
-        self.lock().dims()
-    }
 }
 
 /// Experiences in two strata.
@@ -205,7 +120,7 @@ impl SurpriseReplay {
     fn new(
         py: Python<'_>,
         example: &Bound<'_, PyAny>,
-        mean: &PlanMean,
+        mean: &EMAPlanTracker,
         hot: i64,
         cold: i64,
         total: i64,
@@ -224,11 +139,13 @@ impl SurpriseReplay {
         overwrite: bool,
     ) -> PyResult<Self> {
         let form = Form::of_example(example, None)?;
+        let mean = mean.shared();
+        let dims = mean.lock().unwrap_or_else(PoisonError::into_inner).dim();
         let floats = |name: &str, shape: &[usize]| match form.only_leaf(name) {
             Some((leaf, rule)) if rule.dtype == Dtype::Float(4) && rule.shape == shape => Ok(leaf),
             _ => Err(spec_error(py, format!("`{name}` must be float32 of shape {shape:?}"))),
         };
-        let (plan, reward) = (floats(PLAN, &[mean.lock().dims()])?, floats(REWARD, &[])?);
+        let (plan, reward) = (floats(PLAN, &[dims])?, floats(REWARD, &[])?);
         let mode = match mode {
             "standard" => Mode::Standard { clip: mode_number },
             "plain" => Mode::Plain,
@@ -259,7 +176,7 @@ impl SurpriseReplay {
             text: written::write(py, &form, sizes.hot)?,
         };
         let layout = form.layout.clone();
-        let rows = Rows::new(layout, Arc::clone(&mean.0), settings);
+        let rows = Rows::new(layout, mean, settings);
         let rows = rows.map_err(|error| tiered_error(py, &error))?;
         let (arena, process) = (Arena::default(), Process::current());
         Ok(Self { form, rows, arena, plan, reward, process })

@@ -533,7 +533,7 @@ fn set_counts(dict: &Bound<'_, PyDict>, counts: &Counts, standing: &Standing) ->
 pub fn info_dict<'py>(py: Python<'py>, info: &RolloutInfo) -> PyResult<Bound<'py, PyDict>> {
     use echoic_replay::rollouts::idle::REASONS;
     let dict = PyDict::new(py);
-    let RolloutInfo { counts, standing, sources, producers, consumers, .. } = info;
+    let RolloutInfo { counts, standing, sources, hunger, producers, consumers, .. } = info;
     set_counts(&dict, counts, standing)?;
     for (name, sides) in [("producer_waits", producers), ("consumer_waits", consumers)] {
         let waits = PyDict::new(py);
@@ -558,5 +558,16 @@ pub fn info_dict<'py>(py: Python<'py>, info: &RolloutInfo) -> PyResult<Bound<'py
         all.append(one)?;
     }
     dict.set_item("sources", all)?;
+    let waits = PyDict::new(py);
+    for hunger in hunger {
+        let one = PyDict::new(py);
+        one.set_item("waiting", hunger.waiting)?;
+        one.set_item("oldest", hunger.oldest_ms as f64 / 1e3)?;
+        one.set_item("passed", hunger.passed)?;
+        one.set_item("longest", hunger.longest_ms as f64 / 1e3)?;
+        one.set_item("starving", hunger.is_starving)?;
+        waits.set_item(&hunger.source, one)?;
+    }
+    dict.set_item("source_waits", waits)?;
     Ok(dict)
 }

@@ -1,8 +1,8 @@
 """The planner: an encoder of plans and the one policy that acts on them, learning together.
 
 What acts is what learns. :class:`LatentPlanningOptimizer` draws a plan from the window of states
-and an action from the policy given the plan, and remembers the noise it drew. Its loss makes the same
-plan from the same window and noise, now with gradients, so that the ratio of the action's
+and an action from the policy given the plan, and remembers the noise it drew. Its loss makes the
+same plan from the same window and noise, now with gradients, so that the ratio of the action's
 probability now to then is 1 before the first update, moves with every update of θ or φ, and carries
 gradients to both.
 

@@ -71,6 +71,19 @@ class PlanWindows:
             Windows ``(num_envs, k + 1, state_dim)``, and which of their places hold a state. Both
             are the caller's own.
         """
+        self._states, self._mask = self._with(states, starts)
+        return _shown(self._states, self._mask, self.history)
+
+    def peek(self, states: Any) -> tuple[Any, Any]:
+        """The windows that would end with these states, in the same episodes; nothing is kept.
+
+        For the values of states that nobody acts on: the last of an episode that is cut off, or of
+        a rollout.
+        """
+        starts = torch.zeros(len(self._states), dtype=torch.bool)
+        return _shown(*self._with(states, starts), self.history)
+
+    def _with(self, states: Any, starts: Any) -> tuple[Any, Any]:
         place = self._states.device
         states = torch.as_tensor(states, dtype=self._states.dtype, device=place)
         starts = torch.as_tensor(starts, dtype=torch.bool, device=place)
@@ -80,10 +93,11 @@ class PlanWindows:
                 f"expected states of shape {expected} and starts of shape {expected[:1]}, got "
                 f"{tuple(states.shape)} and {tuple(starts.shape)}"
             )
-        self._states = torch.cat([self._states[:, 1:], states[:, None]], dim=1)
         kept = self._mask[:, 1:] & ~starts[:, None]
-        self._mask = torch.cat([kept, torch.ones_like(starts)[:, None]], dim=1)
-        return _shown(self._states, self._mask, self.history)
+        return (
+            torch.cat([self._states[:, 1:], states[:, None]], dim=1),
+            torch.cat([kept, torch.ones_like(starts)[:, None]], dim=1),
+        )
 
     def reset(self) -> None:
         """Forget all episodes."""

@@ -75,10 +75,11 @@ class TokenLearnerConfig:
     weight_decay: float = 0.0
     #: Of Adam.
     betas: tuple[float, float] = (0.9, 0.999)
-    #: How the learning rate goes from its value to 0 at step ``total_steps``.
+    #: How the learning rate goes from its value to 0 at step ``total_steps``, if it does.
     schedule: Schedule = "constant"
     #: Steps in which it first rises from 0 to its value.
     warmup_steps: int = 0
+    #: For schedules that end.
     total_steps: int | None = None
     #: The gradient is shortened to this length; ``None`` leaves it.
     max_grad_norm: float | None = 1.0
@@ -125,8 +126,11 @@ class TokenLearnerConfig:
         """Check every field."""
         _check_choices(self)
         _check_numbers(self)
-        if self.schedule != "constant" and self.total_steps is None:
-            raise ArgumentError(f"schedule {self.schedule!r} ends at total_steps, which is None")
+        if (self.schedule == "constant") != (self.total_steps is None):
+            raise ArgumentError(
+                'schedules "linear" and "cosine" end at total_steps, and "constant" has none; got '
+                f"{self.schedule!r} and {self.total_steps}"
+            )
         if self.total_steps is not None and self.total_steps <= self.warmup_steps:
             raise ArgumentError(
                 f"total_steps ({self.total_steps}) come after warmup_steps ({self.warmup_steps})"
@@ -145,7 +149,7 @@ class TokenLearnerConfig:
         """Return the learning rate of a step, counted from 0."""
         if step < self.warmup_steps:
             return self.learning_rate * (step + 1) / self.warmup_steps
-        if self.schedule == "constant" or self.total_steps is None:
+        if self.total_steps is None:
             return self.learning_rate
         done = min(1.0, (step - self.warmup_steps) / (self.total_steps - self.warmup_steps))
         left = 1 - done if self.schedule == "linear" else (1 + math.cos(math.pi * done)) / 2

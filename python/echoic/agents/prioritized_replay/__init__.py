@@ -1,6 +1,7 @@
-"""Replay of what surprised: young and old experiences apart, drawn by how far their plans were from the usual.
+"""Replay of what surprised: experiences drawn by how far their plans were from the usual.
 
-- :class:`PrioritizedReplayBuffer` scores, keeps and draws; :class:`AdaptiveReplayBuffer` also moves its
+- :class:`PrioritizedReplayBuffer` scores, keeps and draws; :class:`AdaptiveReplayBuffer` also moves
+its
   temperature and its share of young experiences with the performance.
 - :class:`HotColdBuffer` is the same store for scores of your own.
 - :class:`SurpriseCalculator` has the moving mean of plans. One can serve several parts of an agent.

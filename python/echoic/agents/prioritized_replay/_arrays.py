@@ -29,7 +29,7 @@ def plain(value: Any) -> Any:
 
 
 def _kept(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """In which dtype values of free fields are kept: floats in 32 bits, everything else as it is."""
+    """In which dtype values are kept: floats in 32 bits, everything else as it is."""
     if dtype.kind == "f" and dtype.itemsize > 4:  # noqa: PLR2004 - bytes
         return np.dtype(np.float32)
     if dtype.kind in "biuf":
@@ -57,7 +57,7 @@ def example_of(fields: dict[str, Any], latent_dim: int, *, many: bool) -> dict[s
 def columns_of(
     fields: dict[str, Any], example: dict[str, Any], *, many: bool
 ) -> dict[str, np.ndarray[Any, Any]]:
-    """The fields in the dtypes and shapes of the example; what was not told gets its place-holder."""
+    """The fields as the example has them; what was not told gets its place-holder."""
     columns = {}
     rows = len(fields["state"]) if many else None
     for name, like in example.items():
@@ -76,7 +76,7 @@ def columns_of(
         if array.shape != expected:
             if array.size != like.size * (rows or 1) or (many and array.shape[:1] != lead):
                 raise ArgumentError(f"`{name}`: expected shape {expected}, got {array.shape}")
-            # One number as an array of one, or the other way round, or an axis of length one too many.
+            # One number as an array of one, the other way round, or an axis of length one.
             array = array.reshape(expected)
         columns[name] = np.ascontiguousarray(array).reshape(expected)
     return columns

@@ -18,8 +18,10 @@ if TYPE_CHECKING:
 
 FORMAT = 1
 # What scores in the file were computed with.
-RULES = ("surprise_weight", "reward_weight", "ema_decay", "score_scale", "score_clip")
-RULES += ("sampling_mode", "priority_alpha")
+RULES = (
+    *("surprise_weight", "reward_weight", "ema_decay", "score_scale", "score_clip"),
+    *("sampling_mode", "priority_alpha"),
+)
 
 
 def save(buffer: PrioritizedReplayBuffer, path: str | os.PathLike[str]) -> None:
@@ -72,9 +74,8 @@ def load(buffer: PrioritizedReplayBuffer, path: str | os.PathLike[str]) -> None:
     store = buffer._store  # noqa: SLF001
     if about["leaves"] is None:
         store.clear()
-        buffer.surprise_calculator._mean.restore(  # noqa: SLF001
-            arrays["mean"].tolist(), int(arrays["mean_count"])
-        )
+        ema = {"decay": buffer.config.ema_decay, "count": int(arrays["mean_count"])}
+        buffer.surprise_calculator.tracker.load_state_dict({**ema, "ema": arrays["mean"]})
     else:
         leaves = [(name, dtype, tuple(shape)) for name, dtype, shape in about["leaves"]]
         if store.rows is None:

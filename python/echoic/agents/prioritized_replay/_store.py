@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import secrets
 from typing import TYPE_CHECKING, Any
 
@@ -18,17 +19,31 @@ if TYPE_CHECKING:
 
     from echoic.agents.prioritized_replay.config import ReplayConfig
 
-__all__ = ["Store"]
+__all__ = ["Store", "experiences_of"]
+
+FIELDS = tuple(field.name for field in dataclasses.fields(Experience))
+# What the statistics of a buffer that never had anything are.
+NUMBERS = (
+    *("hot_size", "cold_size", "total_size", "updates", "added", "migrated", "expired", "evicted"),
+    *("refreshed", "rescaled", "mean_score", "std_score", "row_bytes", "bytes_per_item"),
+    *("memory_bytes", "file_bytes"),
+)
 
 
 class Store:
     """Experiences in their strata, as columns.
 
-    ``computes`` says whether scores are computed here, and ``moves`` whether the mean of plans follows.
+    ``computes`` says whether scores are computed here, and ``moves`` whether the mean of plans
+    follows.
     """
 
     def __init__(
-        self, config: ReplayConfig, mean: _native.PlanMean | None, *, computes: bool, moves: bool
+        self,
+        config: ReplayConfig,
+        mean: _native.EMAPlanTracker | None,
+        *,
+        computes: bool,
+        moves: bool,
     ) -> None:
         self.config = config
         self.mean = mean
@@ -51,7 +66,7 @@ class Store:
         config = self.config
         if self.mean is None:
             # Scores are given, and nothing is compared.
-            self.mean = _native.PlanMean(len(example["latent_plan"]), config.ema_decay)
+            self.mean = _native.EMAPlanTracker(len(example["latent_plan"]), config.ema_decay)
         power = config.sampling_mode == "power"
         mode = "power" if power else "standard" if config.score_scale == "zscore" else "plain"
         self._rows = _native.SurpriseReplay(
@@ -84,7 +99,7 @@ class Store:
         fields = {name: plain(value) for name, value in fields.items() if value is not None}
         rows, example = self._rows, self.example
         if rows is None or example is None:
-            dims = self.mean.dims if self.mean else int(np.shape(fields["latent_plan"])[-1])
+            dims = self.mean.dim if self.mean else int(np.shape(fields["latent_plan"])[-1])
             example = example_of(fields, dims, many=many)
             columns = columns_of(fields, example, many=many)
             rows = self.begin(example)
@@ -100,9 +115,7 @@ class Store:
         """What is there and what has happened; of a buffer that never had anything, zeros."""
         if self._rows is not None:
             return self._rows.statistics()
-        names = ("hot_size", "cold_size", "total_size", "updates", "added", "migrated", "expired")
-        names += ("evicted", "refreshed", "rescaled", "mean_score", "std_score", "row_bytes")
-        return dict.fromkeys((*names, "bytes_per_item", "memory_bytes", "file_bytes"), 0)
+        return dict.fromkeys(NUMBERS, 0)
 
     def update_priorities(self, experiences: Any, priorities: Any) -> int:
         """Gives experiences, or those of some indices, scores of their own."""
@@ -126,7 +139,4 @@ def experiences_of(batch: Mapping[str, Any]) -> list[Experience]:
         array = batch[name]
         return list(array) if name in {*FREE, "latent_plan"} and array.ndim > 1 else array.tolist()
 
-    names = ("state", "latent_plan", "action", "reward", "next_state", "done", "timestamp")
-    names += ("surprise_score", "priority", "age", "log_prob", "value", "episode_id")
-    names += ("policy_version", "index")
-    return list(map(Experience, *map(rows, names)))
+    return list(map(Experience, *map(rows, FIELDS)))

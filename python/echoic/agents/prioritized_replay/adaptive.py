@@ -21,12 +21,15 @@ HOT_RATIOS = (0.5, 0.9)
 
 
 class AdaptiveReplayBuffer(PrioritizedReplayBuffer):
-    """Draws more sharply from what is young while things get better, and more widely while they get worse.
+    """Draws more sharply while things get better, and more widely while they get worse.
 
     The last ``window`` performances are compared with as many before them. If they are better, the
-    temperature falls by 5 % and the share of hot experiences rises by 0.01; if they are worse, the other way
-    round: by a factor of 1.05, and by 0.01. Temperatures stay from 0.1 to 2, shares from 0.5 to 0.9. It looks
-    once for each ``window`` performances, since every new temperature has all weights computed anew.
+    temperature falls by 5 % and the share of hot experiences rises by 0.01; if they are worse, the
+    other way
+    round: by a factor of 1.05, and by 0.01. Temperatures stay from 0.1 to 2, shares from 0.5 to
+        0.9. It looks
+    once for each ``window`` performances, since every new temperature has all weights computed
+    anew.
 
     Args:
         config: The settings: temperature and share begin as they are there, within the bounds.
@@ -67,7 +70,7 @@ class AdaptiveReplayBuffer(PrioritizedReplayBuffer):
         return self.temperature, self.hot_ratio
 
     def update_performance(self, performance: float) -> None:
-        """Takes in one more performance, such as the return of an episode, and adapts if it is time."""
+        """Takes in a performance, such as the return of an episode, and adapts if it is time."""
         performance = float(performance)
         if not math.isfinite(performance):
             raise ArgumentError(f"performance must be a finite number, got {performance}")

@@ -22,8 +22,8 @@ class ReplayConfig:
     """Settings of the buffers of this package. They are checked when the object is made.
 
     Attributes:
-        hot_buffer_size: How many hot experiences there may be. Of more the lowest score goes, and of
-            equal scores the oldest.
+        hot_buffer_size: How many hot experiences there may be. Of more the lowest score goes, and
+            of equal scores the oldest.
         cold_buffer_size: The same of cold ones.
         age_threshold: Up to which age an experience is hot. Ages count updates of the learner.
         max_replay_age: Up to which age it stays.
@@ -36,15 +36,15 @@ class ReplayConfig:
         priority_alpha: The exponent of scores with ``sampling_mode="power"``.
         importance_sampling_beta: The exponent of importance weights: 1 corrects all of the bias.
         hot_sample_ratio: The share of a batch that is hot, rounded down.
-        score_scale: ``"zscore"`` divides squared distances by the number of dimensions, and draws by
-            how many standard deviations a score is from the mean of all; ``"mean"`` divides only;
-            ``"sum"`` does neither: with plans of many dimensions its softmax puts everything on one
-            experience.
+        score_scale: ``"zscore"`` divides squared distances by the number of dimensions, and draws
+            by how many standard deviations a score is from the mean of all; ``"mean"`` divides
+            only; ``"sum"`` does neither: with plans of many dimensions its softmax puts everything
+            on one experience.
         score_clip: At most so many standard deviations count.
-        sampling_mode: ``"softmax"``, or ``"power"``: probabilities are ``score**(alpha / T)``, and the
-            z-score is not used.
-        refresh_per_update: How many scores are computed anew, in turns, for each update of the learner.
-            Those of a batch always are.
+        sampling_mode: ``"softmax"``, or ``"power"``: probabilities are ``score**(alpha / T)``, and
+            the z-score is not used.
+        refresh_per_update: How many scores are computed anew, in turns, for each update of the
+            learner. Those of a batch always are.
         seed: Of the draws; random when ``None``.
         cold_path: A file for the cold experiences, in place of memory. It is removed in the end.
         cold_overwrite: Whether a file of an earlier buffer that is there may be replaced.
@@ -95,6 +95,9 @@ class ReplayConfig:
             value = getattr(self, name)
             if not (_is_number(value) and 0 <= value <= 1):
                 raise ArgumentError(f"{name} must be from 0 to 1, got {value!r}")
+        self._check_others()
+
+    def _check_others(self) -> None:
         if not (_is_number(self.ema_decay) and 0 <= self.ema_decay < 1):
             raise ArgumentError(f"ema_decay must be from 0 to below 1, got {self.ema_decay!r}")
         _one_of("score_scale", self.score_scale, Scale)

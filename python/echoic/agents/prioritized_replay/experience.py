@@ -13,7 +13,8 @@ __all__ = ["Aged", "Experience"]
 class Experience:
     """One step of an agent, and what is known of it.
 
-    Arrays of an experience that was drawn are views into its batch, which lives as long as one of them.
+    Arrays of an experience that was drawn are views into its batch, which lives as long as one of
+    them.
 
     Attributes:
         state: What was observed.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from echoic.agents.prioritized_replay._arrays import ORDER
 from echoic.agents.prioritized_replay._store import Store, experiences_of
 
 if TYPE_CHECKING:
@@ -17,12 +18,16 @@ if TYPE_CHECKING:
 
 __all__ = ["HotColdBuffer"]
 
+# What an experience brings; everything else is known here.
+GIVEN = (*ORDER, "log_prob", "value", "episode_id", "policy_version")
+
 
 class HotColdBuffer:
     """Experiences with scores of your own, hot while they are young and cold after that.
 
-    An experience is hot if and only if its age is at most ``age_threshold``; it goes when it is older than
-    ``max_replay_age``, or when there are too many and its score is the lowest, or the oldest of equal ones.
+    An experience is hot if and only if its age is at most ``age_threshold``; it goes when it is
+    older than ``max_replay_age``, or when there are too many and its score is the lowest, or the
+    oldest of equal ones.
 
     Args:
         config: The settings. Those of surprise have no meaning here.
@@ -52,10 +57,8 @@ class HotColdBuffer:
         Returns:
             Its index, for :meth:`update_priorities`.
         """
-        names = ("state", "latent_plan", "action", "reward", "next_state", "done")
-        names += ("log_prob", "value", "episode_id", "policy_version")
         score = experience.priority or experience.surprise_score
-        fields = {name: getattr(experience, name) for name in names}
+        fields = {name: getattr(experience, name) for name in GIVEN}
         return int(self._store.add(fields, many=False, scores=[score])[0])
 
     def advance_ages(self, updates: int = 1) -> Aged:
@@ -79,10 +82,10 @@ class HotColdBuffer:
     def sample_experiences(
         self, batch_size: int, temperature: float = 1.0, hot_ratio: float | None = None
     ) -> tuple[list[Experience], npt.NDArray[np.float32] | list[float]]:
-        """Experiences, hot ones first, and their importance weights; ``([], [])`` if there are none.
+        """Experiences, hot ones first, and their weights; ``([], [])`` if there are none.
 
-        ``floor(batch_size * hot_ratio)`` are hot, all if there are no cold ones, none if there are only
-        those.
+        ``floor(batch_size * hot_ratio)`` are hot, all if there are no cold ones, none if there are
+        only those.
         """
         rows = self._store.rows
         if rows is None or not len(rows):
@@ -98,7 +101,7 @@ class HotColdBuffer:
     def update_priorities(
         self, experiences: Iterable[Experience | int], priorities: Iterable[float]
     ) -> int:
-        """Gives experiences other scores; those that are gone are left out. Says how many were there."""
+        """Gives experiences other scores, and says how many were still there."""
         return self._store.update_priorities(experiences, priorities)
 
     def get_statistics(self) -> dict[str, Any]:

@@ -26,11 +26,12 @@ __all__ = ["PrioritizedReplayBuffer"]
 class PrioritizedReplayBuffer:
     """Experiences in two strata, drawn by how much they surprise.
 
-    A score is ``surprise_weight * |plan - mean|**2 / dims + reward_weight * |reward|`` by the mean of
-    plans before this one (:class:`SurpriseCalculator`). Within a stratum an experience is drawn with
-    ``softmax(z / T)``, where ``z`` is by how many standard deviations its score is from the mean of all,
-    at most ``score_clip``; with replacement. Of a batch of ``B``, ``n = floor(B * hot_sample_ratio)`` are
-    hot. So ``P = n / B * softmax``, and the weight ``(N * P)**-beta``, divided by the largest of the batch.
+    A score is ``surprise_weight * |plan - mean|**2 / dims + reward_weight * |reward|`` by the mean
+    of plans before this one (:class:`SurpriseCalculator`). Within a stratum an experience is drawn
+    with ``softmax(z / T)``, where ``z`` is by how many standard deviations its score is from the
+    mean of all, at most ``score_clip``; with replacement. Of a batch of ``B``, ``n = floor(B *
+    hot_sample_ratio)`` are hot. So ``P = n / B * softmax``, and the weight ``(N * P)**-beta``,
+    divided by the largest of the batch.
 
     As the mean moves, scores of those that are drawn are computed anew, and in turns
     ``refresh_per_update`` others for each update of the learner.
@@ -42,8 +43,8 @@ class PrioritizedReplayBuffer:
         config: The settings.
         latent_dim: How many numbers a plan has.
         surprise_calculator: A mean of plans that is shared with others. Its own one if ``None``.
-        update_ema: Whether experiences that are added move the mean. Say no when another part of the
-            agent updates a shared one.
+        update_ema: Whether experiences that are added move the mean. Say no when another part of
+            the agent updates a shared one.
 
     >>> import numpy as np
     >>> from echoic.agents.prioritized_replay import ReplayConfig
@@ -55,7 +56,7 @@ class PrioritizedReplayBuffer:
     ...     states[:-1], plans, np.zeros(500, int), np.zeros(500), states[1:], np.zeros(500, bool)
     ... )
     >>> experiences, weights = buffer.sample_batch(32)
-    >>> experiences[0].state.shape, weights.max()
+    >>> experiences[0].state.shape, float(max(weights))
     ((4,), 1.0)
     """
 
@@ -76,7 +77,8 @@ class PrioritizedReplayBuffer:
         self.config = config
         self.latent_dim = latent_dim
         self.surprise_calculator = calculator
-        self._store = Store(config, calculator._mean, computes=True, moves=update_ema)  # noqa: SLF001
+        self._moves = update_ema
+        self._store = Store(config, calculator.tracker, computes=True, moves=update_ema)
 
     def __len__(self) -> int:
         return len(self._store)
@@ -86,14 +88,14 @@ class PrioritizedReplayBuffer:
         """Whether there are ``min_experiences``, and at least one."""
         return len(self) >= max(self.config.min_experiences, 1)
 
-    def add_experience(  # noqa: PLR0913 - the fields of an experience
+    def add_experience(  # noqa: PLR0913, PLR0917 - the fields of an experience
         self,
         state: Any,
         latent_plan: Any,
         action: Any,
         reward: float,
         next_state: Any,
-        done: bool,  # noqa: FBT001 - the order of the fields
+        done: bool,
         *,
         log_prob: float | None = None,
         value: float | None = None,
@@ -103,8 +105,8 @@ class PrioritizedReplayBuffer:
         """Adds an experience. See :class:`Experience` for what the fields mean.
 
         Returns:
-            Its index, for :meth:`update_priorities`. In a full buffer it may be gone already, as the
-            lowest.
+            Its index, for :meth:`update_priorities`. In a full buffer it may be gone already, as
+            the lowest.
         """
         fields = {
             "state": state,
@@ -120,7 +122,7 @@ class PrioritizedReplayBuffer:
         }
         return int(self._store.add(fields, many=False)[0])
 
-    def add_batch(  # noqa: PLR0913 - the fields of experiences
+    def add_batch(  # noqa: PLR0913, PLR0917 - the fields of experiences
         self,
         states: Any,
         latent_plans: Any,
@@ -134,7 +136,7 @@ class PrioritizedReplayBuffer:
         episode_ids: Any | None = None,
         policy_versions: Any | None = None,
     ) -> npt.NDArray[np.int64]:
-        """Adds as many experiences as the arrays have rows, in their order: as one by one, but faster.
+        """Adds as many experiences as the arrays have rows: as one by one, but faster.
 
         Returns:
             Their indices.
@@ -206,8 +208,8 @@ class PrioritizedReplayBuffer:
     ) -> tuple[list[Experience], npt.NDArray[np.float32] | list[float]]:
         """A batch as experiences and their importance weights.
 
-        An empty buffer gives ``([], [])``. So does one with fewer than ``min_experiences``, with a warning
-        that says how many there are. :meth:`sample_columns` raises instead.
+        An empty buffer gives ``([], [])``. So does one with fewer than ``min_experiences``, with a
+        warning that says how many there are. :meth:`sample_columns` raises instead.
         """
         if not self.ready:
             if len(self):
@@ -224,8 +226,8 @@ class PrioritizedReplayBuffer:
     def update_experience_ages(self, updates: int = 1) -> Aged:
         """So many updates of the learner have happened.
 
-        Whoever is older than ``age_threshold`` becomes cold, whoever is older than ``max_replay_age`` goes,
-        and some scores are computed anew.
+        Whoever is older than ``age_threshold`` becomes cold, whoever is older than
+        ``max_replay_age`` goes, and some scores are computed anew.
         """
         if updates < 0:
             raise ArgumentError(f"updates must be at least 0, got {updates}")
@@ -234,7 +236,7 @@ class PrioritizedReplayBuffer:
     def update_priorities(
         self, experiences: Iterable[Experience | int], priorities: Iterable[float]
     ) -> int:
-        """Gives experiences, or those of some indices, scores of your own in place of the computed ones.
+        """Gives experiences, or those of some indices, scores of your own.
 
         They are not computed anew until others are given. Experiences that are gone are left out.
 
@@ -249,8 +251,8 @@ class PrioritizedReplayBuffer:
         """As how many equally likely experiences a draw is: ``1 / sum(P**2)``.
 
         Returns:
-            That of both strata together as ``total``, and within each, ``hot`` and ``cold``. Looks at all
-            experiences.
+            That of both strata together as ``total``, and within each, ``hot`` and ``cold``. Looks
+            at all experiences.
         """
         rows = self._store.rows
         if rows is None:
@@ -277,9 +279,13 @@ class PrioritizedReplayBuffer:
         }
 
     def clear_buffer(self) -> None:
-        """Forgets all experiences and the mean of plans. Dimensions, ages and draws go on."""
+        """Forgets all experiences, and the mean of plans if this buffer moves it.
+
+        Dimensions, ages and draws go on.
+        """
         self._store.clear()
-        self.surprise_calculator.reset()
+        if self._moves:
+            self.surprise_calculator.reset()
 
     def _adapted(self) -> dict[str, Any]:
         """What a subclass has to remember besides."""
@@ -289,14 +295,14 @@ class PrioritizedReplayBuffer:
         """Goes on from what a subclass remembered."""
 
     def save_buffer(self, path: str | os.PathLike[str]) -> None:
-        """Writes everything to a file, which appears whole or not at all: numpy reads it without pickle."""
+        """Writes everything to a file, which appears whole or not at all, without pickle."""
         _keeping.save(self, path)
 
     def load_buffer(self, path: str | os.PathLike[str]) -> None:
         """Replaces everything by what a file has: the draws go on as those of the other would have.
 
         Raises:
-            ReplayError: the file is no buffer's, of other experiences, made with other rules of scores, or
-                has more than there is room for. Nothing was changed.
+            ReplayError: the file is no buffer's, of other experiences, made with other rules of
+                scores, or has more than there is room for. Nothing was changed.
         """
         _keeping.load(self, path)

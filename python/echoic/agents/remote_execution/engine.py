@@ -240,14 +240,26 @@ class RemoteEngine:
 
     async def generate(
         self,
-        prompt: str | Sequence[int],
+        state_sequence: str | Sequence[int],
         sampling: SamplingParams | None = None,
-        *,
         priority: float = 1.0,
+        *,
+        metadata: Mapping[str, Any] | None = None,
+        timeout: float | None = None,
     ) -> RolloutResult:
-        """Submit a rollout and await its result."""
-        request_id = await self.submit_rollout(prompt, priority, sampling=sampling)
-        return await self.get_result(request_id)
+        """Submit a rollout and wait for its result. Whoever cancels this cancels the rollout."""
+        request_id = await self.submit_rollout(
+            state_sequence, priority, metadata, sampling=sampling, timeout=timeout
+        )
+        rollout = self._known(request_id)
+        try:
+            return await self.get_result(request_id)
+        except asyncio.CancelledError:
+            # Nobody will take the result.
+            if rollout.task is not None:
+                rollout.task.add_done_callback(lambda _: self._rollouts.pop(request_id, None))
+            self.cancel(request_id)
+            raise
 
     def cancel(self, request_id: str) -> bool:
         """End a rollout where it is, with what was made of it. False if it had ended by itself."""
@@ -324,13 +336,18 @@ class RemoteEngine:
             "versions": list(self._versions),
         }
 
-    async def shutdown(self) -> None:
-        """End every rollout and close all connections. Results can still be taken."""
+    def shutdown(self) -> None:
+        """End every rollout. Results can still be taken; connections close with the event loop."""
         self._closed = True
-        tasks = [rollout.task for rollout in self._rollouts.values() if rollout.task is not None]
-        for task in tasks:
-            task.cancel()
+        for rollout in self._rollouts.values():
+            if rollout.task is not None:
+                rollout.task.cancel()
         self._tell()
+
+    async def aclose(self) -> None:
+        """Do what :meth:`shutdown` does, wait until it is done, and close all connections."""
+        self.shutdown()
+        tasks = [rollout.task for rollout in self._rollouts.values() if rollout.task is not None]
         await asyncio.gather(*tasks, return_exceptions=True)
         await asyncio.gather(*(replica.close() for replica in self._replicas))
 
@@ -338,7 +355,7 @@ class RemoteEngine:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self.shutdown()
+        await self.aclose()
 
     def _checked(self, prompt: str | Sequence[int]) -> str | list[int]:
         if isinstance(prompt, str):

@@ -110,7 +110,11 @@ def sources(table: RolloutReading) -> RenderableType:
     grid.add_column("source", no_wrap=True, overflow="ellipsis", max_width=30)
     for heading in ("submitted", "made now", "accepted", "rejected", "filtered", "tokens"):
         grid.add_column(heading, justify="right", no_wrap=True)
+    grid.add_column("waits", no_wrap=True)
     for one in table.sources[:MOST_SOURCES]:
         counts = (one.submitted, one.running, one.accepted, one.rejected, one.filtered, one.tokens)
-        grid.add_row(Text(one.name or "(no name)"), *map(amount, counts))
+        waits = Text(f"{one.waiting:,d} for {sections.age(one.waited)}" if one.waiting else "")
+        if one.is_starving:
+            waits.stylize(sections.STYLES["slow"])
+        grid.add_row(Text(one.name or "(no name)"), *map(amount, counts), waits)
     return grid

@@ -2,7 +2,7 @@
 
 import { BarChart, LineChart } from "./charts.js";
 import { fill, numbers, recent } from "./parts.js";
-import { amount, make, whole } from "./words.js";
+import { amount, duration, make, whole } from "./words.js";
 
 const SIDES = ["producers", "consumers"];
 
@@ -75,10 +75,14 @@ export class RolloutCard {
 
   showSources(sources) {
     const columns = ["submitted", "running", "accepted", "rejected", "filtered", "tokens"];
-    const head = ["source", ...columns].map((name, at) => make("th", { className: at ? "right" : "", textContent: name }));
+    const head = ["source", ...columns, "waits"].map((name, at) => make("th", { className: at ? "right" : "", textContent: name }));
     const rows = sources.map((source) => make(
       "tr", {}, make("td", { className: "code", textContent: source.name || "(no name)" }),
       ...columns.map((name) => make("td", { className: "right", textContent: amount(source[name]) })),
+      make("td", {
+        className: source.is_starving ? "right waits" : "right",
+        textContent: source.waiting ? `${whole(source.waiting)} for ${duration(source.waited)}` : "",
+      }),
     ));
     this.sources.replaceChildren(make("table", {}, make("thead", {}, make("tr", {}, ...head)), make("tbody", {}, ...rows)));
   }
