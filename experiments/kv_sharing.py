@@ -137,7 +137,7 @@ def run(out: Path, quick: bool) -> None:
         model = _model(name)
         if isinstance(model, str):
             print(f"{name} is left out: {model}")
-            break
+            continue
         sizes = {"turns": turns, "rollouts": rollouts, "seed": seed}
         row = {"model": name, **sizes, **count(model, **sizes), **clock(model, **sizes)}
         row = {k: round(v, 4) if isinstance(v, float) else v for k, v in row.items()}

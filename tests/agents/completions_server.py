@@ -144,7 +144,9 @@ class CompletionsServer:
         self.hits += reused
         return reused
 
-    async def _complete(self, asked: dict[str, Any], writer: asyncio.StreamWriter) -> bool:
+    async def _complete(  # noqa: C901 - one branch for each fault
+        self, asked: dict[str, Any], writer: asyncio.StreamWriter
+    ) -> bool:
         self.requests.append(asked)
         fault = (self.faults.popleft() if self.faults else None) or {}
         if "status" in fault:
@@ -174,16 +176,23 @@ class CompletionsServer:
             if self.delay:
                 await writer.drain()
                 await asyncio.sleep(self.delay)
-            last = count + 1 == len(made)
+            stops = token in asked.get("stop_token_ids", ())
+            last = count + 1 == len(made) or stops
             choice = {
                 "index": 0,
                 "text": chr(token),
                 "logprobs": {"token_logprobs": [-0.5], "tokens": [chr(token)]},
-                "finish_reason": "length" if last else None,
+                "finish_reason": "stop" if stops else "length" if last else None,
             }
             if self._token_ids and asked.get("return_token_ids"):
                 choice["token_ids"] = [token]
             self._event(writer, {"choices": [choice]})
+            if stops:
+                made = made[: count + 1]
+                if "unfinished" in fault:
+                    writer.transport.abort()
+                    return False
+                break
         usage = {
             "prompt_tokens": len(tokens),
             "completion_tokens": len(made),

@@ -408,6 +408,58 @@ def test_new_weights_flush_the_cache_and_are_named_in_results() -> None:
 # Policies over vectors.
 
 
+def test_diverged_weights_fail_their_rollouts_and_leave_nothing_behind() -> None:
+    async def main() -> None:
+        async with engine() as running:
+            good = {name: value.clone() for name, value in running.model.state_dict().items()}
+            prompts = [[1, 2, 3], [4, 5, 6, 7, 8, 9], [3, 3]]
+            before = [await running.generate(prompt, GREEDY) for prompt in prompts]
+            await running.update_weights({name: value * torch.nan for name, value in good.items()})
+            broken = await asyncio.gather(*(running.generate(one, GREEDY) for one in prompts))
+            for result in broken:
+                assert (result.success, result.finish_reason) == (False, "error")
+                assert "not numbers" in str(result.error)
+            await running.update_weights(good)
+            # Together, so that the short ones are padded to the long one's shape.
+            after = await asyncio.gather(*(running.generate(one, GREEDY) for one in prompts))
+            for old, new in zip(before, after, strict=True):
+                assert new.tokens == old.tokens
+                assert np.isfinite(new.logprobs).all()
+            assert idle(running)
+
+    asyncio.run(main())
+
+
+def test_a_refused_update_has_not_used_its_version_up() -> None:
+    async def main() -> None:
+        async with engine() as running:
+            with pytest.raises(ArgumentError):
+                await running.update_weights({}, 5)
+            assert await running.update_weights(running.model.state_dict(), 5) == 5
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"priority": float("inf")}, "a priority is a finite number"),
+        ({"metadata": {"reward": None}}, "a reward in metadata"),
+        ({"metadata": {"reward": float("nan")}}, "a reward in metadata"),
+    ],
+)
+def test_what_nobody_could_count_is_refused_and_the_engine_goes_on(
+    options: Any, message: str
+) -> None:
+    async def main() -> None:
+        async with engine() as running:
+            with pytest.raises(ArgumentError, match=message):
+                await running.submit_rollout([1, 2, 3], **options)
+            assert (await running.generate([1, 2, 3], GREEDY)).success
+
+    asyncio.run(main())
+
+
 class Policy(torch.nn.Module):
     """Acts on the sign of a state's sum, and says what it was given."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import email.utils
 import time
 from typing import Any
@@ -22,7 +23,8 @@ from echoic.agents.remote_execution.prometheus import total
 from echoic.errors import ArgumentError, ClosedError, WaitTimeoutError
 
 PROMPT = list(range(40))
-FAST = RemoteConfig(backoff=0.01, stall=0.3, timeout=10.0)
+FAST = RemoteConfig(backoff=0.01, stall=20.0, timeout=60.0)
+IMPATIENT = dataclasses.replace(FAST, stall=0.3)
 
 
 def replica(server: CompletionsServer, **options: Any) -> Replica:
@@ -58,7 +60,8 @@ def test_tokens_log_probs_versions_and_reuse_come_back(serve: Any) -> None:
             assert await engine.cache_counters() == [(80.0, 32.0)]
 
     run(main())
-    assert tracker.snapshot().kv_reuse_rate == 32 / 80
+    # Of all whose keys and values were needed: those drawn too, but the last.
+    assert tracker.snapshot().kv_reuse_rate == 32 / (2 * (40 + 19))
 
 
 def test_a_server_that_tells_no_reuse_is_not_given_one(serve: Any) -> None:
@@ -93,9 +96,10 @@ def test_a_server_that_tells_no_reuse_is_not_given_one(serve: Any) -> None:
 def test_a_fault_costs_time_and_no_token(serve: Any, fault: Any) -> None:
     server = serve()
     server.faults.extend([fault, None])
+    config = IMPATIENT if "stall" in fault else FAST
 
     async def main() -> None:
-        async with RemoteEngine([replica(server)], FAST) as engine:
+        async with RemoteEngine([replica(server)], config) as engine:
             name = await engine.submit_rollout(PROMPT, sampling=tokens(20))
             streamed = [token.token async for token in engine.stream(name)]
             result = await engine.get_result(name)
@@ -215,26 +219,111 @@ def test_no_more_are_under_way_than_allowed_and_priorities_decide_who(serve: Any
     assert [asked["prompt"][0] for asked in server.requests] == [0, 0, 5, 4, 3, 3, 2, 1]
 
 
-def test_who_waits_long_enough_overtakes() -> None:
-    config = RemoteConfig(max_concurrent_rollouts=1, aging=1000.0, attempts=1)
-    gone = Replica("http://127.0.0.1:9/v1", model="formula")
+@pytest.mark.parametrize(("aging", "order"), [(1000.0, [1, 2, 3]), (0.0, [1, 3, 2])])
+def test_who_waits_long_enough_is_not_overtaken(serve: Any, aging: float, order: Any) -> None:
+    server = serve()
+    server.delay = 0.1
+    config = dataclasses.replace(FAST, max_concurrent_rollouts=1, aging=aging)
 
     async def main() -> None:
-        async with RemoteEngine([gone], config) as engine:
-            order: list[str] = []
-            early = await engine.submit_rollout([1], priority=0.0)
-            low = await engine.submit_rollout([1], priority=0.0)
+        async with RemoteEngine([replica(server)], config) as engine:
+            names = [
+                await engine.submit_rollout([1], sampling=tokens(5)),
+                await engine.submit_rollout([2], priority=0.0, sampling=tokens(1)),
+            ]
             await asyncio.sleep(0.05)
-            high = await engine.submit_rollout([1], priority=10.0)
-
-            async def take(name: str) -> None:
-                await engine.get_result(name)
-                order.append(name)
-
-            await asyncio.gather(*map(take, (early, low, high)))
-            assert order == [early, low, high]
+            names.append(await engine.submit_rollout([3], priority=10.0, sampling=tokens(1)))
+            for name in names:
+                assert (await engine.get_result(name)).success
 
     run(main())
+    assert [asked["prompt"][0] for asked in server.requests] == order
+
+
+def test_a_dead_replica_costs_one_attempt_each(serve: Any) -> None:
+    server = serve()
+
+    async def main() -> None:
+        gone = Replica("http://127.0.0.1:9/v1", model="formula", dialect="vllm")
+        async with RemoteEngine([gone, replica(server)], FAST) as engine:
+            for _ in range(5):
+                result = await engine.generate([1, 2, 3], tokens(2))
+                assert result.success, result.error
+                assert len(result.metadata["faults"]) <= 1
+
+    run(main())
+
+
+@pytest.mark.parametrize("fault", [None, {"unfinished": True}])
+def test_an_answer_that_has_stopped_is_over(serve: Any, fault: Any) -> None:
+    server = serve()
+    server.faults.append(fault)
+    stop = continuation(PROMPT, 4)[3]
+    expected = continuation(PROMPT, 4)
+    expected = expected[: expected.index(stop) + 1]
+
+    async def main() -> None:
+        async with RemoteEngine([replica(server)], FAST) as engine:
+            result = await engine.generate(PROMPT, SamplingParams(max_new_tokens=30, stop=(stop,)))
+            assert (result.tokens, result.finish_reason) == (expected, "stop")
+            # Nobody knows what a broken answer has cost.
+            assert result.reused_tokens == (0 if fault is None else None)
+        text = RemoteEngine([replica(server, dialect="openai")], FAST)
+        async with text as engine:
+            with pytest.raises(ArgumentError, match="takes no token ids that end"):
+                await engine.submit_rollout("a", sampling=SamplingParams(stop=(1,)))
+
+    run(main())
+
+
+def test_a_broken_attempt_makes_reuse_unknown_and_a_refusal_does_not(serve: Any) -> None:
+    server = serve()
+    server.faults.extend([{"status": 503}, None, {"drop": 5}, None])
+
+    async def main() -> None:
+        async with RemoteEngine([replica(server)], FAST) as engine:
+            refused = await engine.generate(PROMPT, tokens(8))
+            assert (refused.prompt_tokens, refused.reused_tokens) == (40, 0)
+            broken = await engine.generate(PROMPT, tokens(8))
+            assert (broken.prompt_tokens, broken.reused_tokens) == (40, None)
+            assert engine.get_performance_metrics()["prompt_tokens_of_unknown_reuse"] == 45
+
+    run(main())
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"priority": float("inf")}, "a priority is a finite number"),
+        ({"metadata": {"reward": None}}, "a reward in metadata"),
+        ({"metadata": {"reward": float("nan")}}, "a reward in metadata"),
+    ],
+)
+def test_what_nobody_could_count_is_refused_at_once(options: Any, message: str) -> None:
+    async def main() -> None:
+        gone = Replica("http://127.0.0.1:9/v1", model="formula")
+        async with RemoteEngine([gone]) as engine:
+            with pytest.raises(ArgumentError, match=message):
+                await engine.submit_rollout([1], **options)
+
+    run(main())
+
+
+def test_updates_of_weights_come_one_after_the_other(serve: Any) -> None:
+    server = serve()
+    loaded: list[int] = []
+
+    async def load(_: Replica, version: int) -> None:
+        await asyncio.sleep(0.05 if version == 1 else 0.0)
+        loaded.append(version)
+
+    async def main() -> None:
+        async with RemoteEngine([replica(server)], FAST) as engine:
+            await asyncio.gather(engine.update_weights(1, load), engine.update_weights(2, load))
+            assert engine.version == 2
+
+    run(main())
+    assert loaded == [1, 2]
 
 
 def test_submission_waits_while_the_queue_is_full(serve: Any) -> None:
@@ -246,8 +335,8 @@ def test_submission_waits_while_the_queue_is_full(serve: Any) -> None:
         async with RemoteEngine([replica(server)], config) as engine:
             for _ in range(2):
                 await engine.submit_rollout(PROMPT, sampling=tokens(5))
-            with pytest.raises(asyncio.TimeoutError):
-                await asyncio.wait_for(engine.submit_rollout(PROMPT), 0.02)
+            with pytest.raises(WaitTimeoutError, match="no room for another one"):
+                await engine.submit_rollout(PROMPT, timeout=0.02)
             name = await engine.submit_rollout(PROMPT, sampling=tokens(1))
             assert (await engine.get_result(name)).success
 

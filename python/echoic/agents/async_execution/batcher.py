@@ -23,6 +23,7 @@ given all that came before. Keeping old keys would mix two policies into one tha
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
@@ -180,10 +181,14 @@ class Batcher(Runner):
                 self.counts["failed"] += 1
                 self._end(rollout, "error", f"{type(error).__name__}: {error}")
             return
-        for rollout in drawing:
+        for rollout, token, logprob in zip(drawing, tokens, logprobs, strict=True):
+            if not math.isfinite(logprob):
+                # What is computed for it is not shared with anybody.
+                self.counts["failed"] += 1
+                self._end(rollout, "error", "the model's logits are not numbers")
+                continue
             if not rollout.published:
                 self._publish(rollout)
-        for rollout, token, logprob in zip(drawing, tokens, logprobs, strict=True):
             self._drawn(rollout, RolloutToken(int(token), float(logprob), self.version))
 
     def _compute(

@@ -17,6 +17,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import math
 import random
 import sys
 import time
@@ -35,6 +36,7 @@ from echoic.agents.async_execution.rollouts import (
     RolloutRequest,
     RolloutResult,
     RolloutToken,
+    check_reward,
 )
 from echoic.agents.async_execution.sampling import SamplingParams
 from echoic.agents.bandwidth import BandwidthConfig, BandwidthEfficiencyTracker
@@ -304,6 +306,11 @@ class AsyncExecutionEngine:
         self._wake.set()
         try:
             await told
+        except Exception:
+            # What was refused has not used its number up.
+            if self._asked_version == number:
+                self._asked_version = self._runner.version
+            raise
         finally:
             self._updates.discard(told)
         return number
@@ -406,8 +413,9 @@ class AsyncExecutionEngine:
         )
         if not request.timeout > 0:
             raise ArgumentError(f"a timeout is above 0, not {timeout}")
-        if request.priority != request.priority:
-            raise ArgumentError("a priority is a number, not nan")
+        if not math.isfinite(self.config.reward_weight * request.priority):
+            raise ArgumentError(f"a priority is a finite number, not {priority}")
+        check_reward(request.metadata)
         rollout = self._read(request)
         await self._take_room(request)
         ticket = _Ticket(request, loop)
@@ -458,6 +466,10 @@ class AsyncExecutionEngine:
         except asyncio.TimeoutError:
             with contextlib.suppress(ValueError):
                 self._room.remove(place)
+            if place.done() and not place.cancelled():
+                # It came at the last moment; somebody else may have it.
+                self._waiting -= 1
+                self._make_room()
             raise WaitTimeoutError(
                 f"{self._waiting} rollouts wait already, and after {request.timeout:g} seconds "
                 "there was no room for another one"

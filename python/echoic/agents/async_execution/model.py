@@ -95,6 +95,8 @@ class PagedBatch:
             for row, i in enumerate(ones):
                 count = len(spans[i].pages)
                 pages[row, :count] = spans[i].pages
+                # Its own page: a weight of 0 does not silence what is not a number in another's.
+                pages[row, count:] = spans[i].pages[0]
                 seen[row, :count] = True
             rows = torch.from_numpy(bounds[ones]).to(device)
             # [sequences, kv heads, queries, keys]; all that a token sees is in its pages.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import numbers
 import random
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -9,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from echoic.agents.async_execution.sampling import SamplingParams
+from echoic.errors import ArgumentError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Mapping
@@ -17,7 +20,7 @@ if TYPE_CHECKING:
 
     from echoic.agents.async_execution.radix import Node
 
-__all__ = ["Progress", "Rollout", "RolloutRequest", "RolloutResult", "RolloutToken"]
+__all__ = ["Progress", "Rollout", "RolloutRequest", "RolloutResult", "RolloutToken", "check_reward"]
 
 
 @dataclass
@@ -99,6 +102,13 @@ class RolloutResult:
     queue_time: float = 0.0
     action: Any = None
     text: str = ""
+
+
+def check_reward(metadata: Mapping[str, Any]) -> None:
+    """Refuse a ``reward`` that a tracker can't count while the fault is still the caller's."""
+    reward = metadata.get("reward", 0.0)
+    if not isinstance(reward, numbers.Real) or not math.isfinite(reward):
+        raise ArgumentError(f"a reward in metadata is a finite number, not {reward!r}")
 
 
 @dataclass

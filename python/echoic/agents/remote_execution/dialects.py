@@ -25,6 +25,7 @@ class Dialect:
         name: What the server is called.
         token_prompts: Whether a prompt may be token ids instead of text.
         token_ids: The request's field that asks for the ids of the tokens that were made.
+        stop_ids: The request's field for token ids that end an answer.
         salted: Whether requests may carry a ``cache_salt``: prompts with different salts share
             nothing.
         reset: The path that empties the prefix cache, if there is one.
@@ -36,6 +37,7 @@ class Dialect:
     name: str
     token_prompts: bool = False
     token_ids: str | None = None
+    stop_ids: str | None = None
     salted: bool = False
     reset: str | None = None
     queried: str | None = None
@@ -56,26 +58,25 @@ DIALECTS = {
             "vllm",
             token_prompts=True,
             token_ids="return_token_ids",  # noqa: S106 - the name of a field
+            stop_ids="stop_token_ids",
             salted=True,
             reset="/reset_prefix_cache",
             queried="vllm:prefix_cache_queries_total",
             reused="vllm:prefix_cache_hits_total",
+            # What a model's own configuration would add to the distribution.
+            extra={"top_k": -1, "repetition_penalty": 1.0},
         ),
         # `sglang:cache_hit_rate` is a gauge that falls to zero while tokens are made; counters do
         # not.
         Dialect(
             "sglang",
             token_prompts=True,
+            stop_ids="stop_token_ids",
             reset="/flush_cache",
             queried="sglang:prompt_tokens_total",
             reused="sglang:cached_tokens_total",
         ),
-        Dialect(
-            "llama.cpp",
-            token_prompts=True,
-            token_ids="return_tokens",  # noqa: S106 - the name of a field
-            extra={"cache_prompt": True},
-        ),
+        Dialect("llama.cpp", token_prompts=True, extra={"cache_prompt": True}),
         # The server of llama-cpp-python: text prompts, one request at a time, no numbers of its
         # cache.
         Dialect("llama-cpp-python"),

@@ -15,12 +15,14 @@ import asyncio
 import contextlib
 import heapq
 import itertools
+import math
 import random
+import secrets
 import time
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Any
 
-from echoic.agents.async_execution.rollouts import RolloutResult, RolloutToken
+from echoic.agents.async_execution.rollouts import RolloutResult, RolloutToken, check_reward
 from echoic.agents.async_execution.sampling import SamplingParams
 from echoic.agents.remote_execution.config import RemoteConfig
 from echoic.agents.remote_execution.replica import Fault, Piece, Replica, Usage
@@ -59,6 +61,9 @@ class _Rollout:
         self.finish = ""
         self.usage: Usage | None = None
         self.faults: list[str] = []
+        self.failed: set[int] = set()
+        # Whether what a broken attempt has cost is known to nobody.
+        self.untold = False
         self.result: RolloutResult | None = None
         self.task: asyncio.Task[str] | None = None
         self.changed = asyncio.Event()
@@ -77,6 +82,8 @@ class _Rollout:
                 f"a server sent {len(ids)} tokens with {len(log_probs)} log-probabilities",
                 again=False,
             )
+        if len(self.tokens) + len(ids) > self.sampling.max_new_tokens:
+            raise Fault("a server sent more tokens than it was asked for", again=False)
         self.text += piece.text
         self.tokens.extend(
             RolloutToken(token, log_prob, version)
@@ -94,8 +101,10 @@ class _Rollout:
         """What came of it."""
         now = time.monotonic()
         began = now if self.began is None else self.began
-        prompt_length = 0 if isinstance(self.prompt, str) else len(self.prompt)
-        cached = None if self.usage is None else self.usage.cached
+        prompt_length = 0 if self.usage is None else self.usage.prompt
+        if not isinstance(self.prompt, str):
+            prompt_length = len(self.prompt)
+        cached = None if self.usage is None or self.untold else self.usage.cached
         return RolloutResult(
             request_id=self.request_id,
             success=error is None,
@@ -103,12 +112,12 @@ class _Rollout:
             tokens_generated=len(self.tokens),
             error=error,
             metadata={**self.metadata, "faults": list(self.faults)},
-            tokens=[token.token for token in self.tokens if token.token >= 0],
+            tokens=[token.token for token in self.tokens] if self.told_ids else [],
             logprobs=[token.logprob for token in self.tokens],
             versions=[token.version for token in self.tokens],
             text=self.text,
             finish_reason=finish,
-            prompt_tokens=prompt_length if self.usage is None else self.usage.prompt,
+            prompt_tokens=prompt_length,
             reused_tokens=cached,
             queue_time=began - self.submitted,
         )
@@ -122,6 +131,9 @@ class RemoteEngine:
         config: Limits; see :class:`RemoteConfig`.
         tracker: Is told what each rollout cost beyond what was reused, where the server says so.
         version: The version of the weights that the replicas have now.
+        salt: Keeps prefixes of other engines' weights apart, together with the version, where a
+            server salts its cache; by default one that nobody else has. Engines with the same
+            weights may share one.
     """
 
     def __init__(
@@ -131,7 +143,10 @@ class RemoteEngine:
         *,
         tracker: BandwidthEfficiencyTracker | None = None,
         version: int = 0,
+        salt: str | None = None,
     ) -> None:
+        self._salt = salt or secrets.token_hex(8)
+        self._updating = asyncio.Lock()
         self._replicas = list(replicas)
         if not self._replicas:
             raise ArgumentError("an engine needs at least one replica")
@@ -181,21 +196,23 @@ class RemoteEngine:
             timeout: Seconds until it is given up; the configuration's by default.
         """
         prompt = self._checked(state_sequence)
-        if priority != priority:  # noqa: PLR0124 - not a number
-            raise ArgumentError("a priority is a number, not nan")
-        while not self._closed and len(self._waiting) >= self._config.priority_queue_size:
-            await self._changed.wait()
-        if self._closed:
-            raise ClosedError("the engine was shut down")
+        sampling = sampling or SamplingParams()
+        if not math.isfinite(priority):
+            raise ArgumentError(f"a priority is a finite number, not {priority}")
+        check_reward(metadata or {})
+        for replica in self._replicas:
+            if sampling.stop and replica.dialect.stop_ids is None:
+                raise ArgumentError(f"{replica!r} takes no token ids that end an answer")
+        limit = self._config.timeout if timeout is None else timeout
+        await self._room(limit)
         number = next(self._numbers)
         request_id = f"remote-{number}"
-        rollout = _Rollout(request_id, prompt, sampling or SamplingParams(), dict(metadata or {}))
+        rollout = _Rollout(request_id, prompt, sampling, dict(metadata or {}))
         self._rollouts[request_id] = rollout
         # Everybody ages at the same rate, so that who is next does not depend on when one looks.
         rank = self._config.aging * rollout.submitted - priority
         place: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         heapq.heappush(self._waiting, (rank, number, place))
-        limit = self._config.timeout if timeout is None else timeout
         # What ends it is a callback: a task that is cancelled before its first step never runs.
         rollout.task = asyncio.create_task(self._live(rollout, place, limit))
         rollout.task.add_done_callback(lambda task: self._end(rollout, place, task, limit))
@@ -289,27 +306,8 @@ class RemoteEngine:
             WaitTimeoutError: A replica did not end in time what it had; it goes on with the old
                 ones.
         """
-        if version <= self.version:
-            raise ArgumentError(f"the version must be above {self.version}, and is {version}")
-        for replica in self._replicas:
-            if not replica.dialect.forgets:
-                raise ArgumentError(
-                    f"{replica!r} can neither empty its prefix cache nor salt it, so answers would "
-                    "mix what old and new weights computed; start it anew, in a new engine"
-                )
-        for index, replica in enumerate(self._replicas):
-            if self._versions[index] >= version:
-                continue
-            self._open.discard(index)
-            await self._drained(index, timeout)
-            if load is not None:
-                await load(replica, version)
-            if not replica.dialect.salted:
-                await replica.reset_cache(timeout)
-            self._router.forget(index)
-            self._versions[index] = version
-            self._open.add(index)
-            self._tell()
+        async with self._updating:
+            await self._update(version, load, timeout)
 
     async def cache_counters(self) -> list[tuple[float, float] | None]:
         """For each replica the prompt tokens looked up in its cache and found there, as it says."""
@@ -377,6 +375,20 @@ class RemoteEngine:
             )
         return self._rollouts[request_id]
 
+    async def _room(self, limit: float) -> None:
+        """Wait until one more may wait."""
+        deadline = time.monotonic() + limit
+        while not self._closed and len(self._waiting) >= self._config.priority_queue_size:
+            try:
+                await asyncio.wait_for(self._changed.wait(), deadline - time.monotonic())
+            except asyncio.TimeoutError:  # noqa: PERF203 - it is waited for once
+                raise WaitTimeoutError(
+                    f"{len(self._waiting)} rollouts wait already, and after {limit:g} s there was "
+                    "no room for another one"
+                ) from None
+        if self._closed:
+            raise ClosedError("the engine was shut down")
+
     def _tell(self) -> None:
         self._changed.set()
         self._changed = asyncio.Event()
@@ -390,13 +402,45 @@ class RemoteEngine:
                 self._running += 1
         self._tell()
 
+    async def _update(
+        self,
+        version: int,
+        load: Callable[[Replica, int], Awaitable[None]] | None,
+        timeout: float,
+    ) -> None:
+        if version <= self.version:
+            raise ArgumentError(f"the version must be above {self.version}, and is {version}")
+        for replica in self._replicas:
+            if not replica.dialect.forgets:
+                raise ArgumentError(
+                    f"{replica!r} can neither empty its prefix cache nor salt it, so answers would "
+                    "mix what old and new weights computed; start it anew, in a new engine"
+                )
+        for index, replica in enumerate(self._replicas):
+            if self._versions[index] >= version:
+                continue
+            self._open.discard(index)
+            await self._drained(index, timeout)
+            if load is not None:
+                await load(replica, version)
+            if not replica.dialect.salted:
+                await replica.reset_cache(timeout)
+            self._router.forget(index)
+            self._versions[index] = version
+            self._open.add(index)
+            self._tell()
+
     async def _drained(self, index: int, timeout: float) -> None:
         """Wait until a replica has nothing to do."""
         deadline = time.monotonic() + timeout
         while self._router.loads[index]:
             try:
                 await asyncio.wait_for(self._changed.wait(), deadline - time.monotonic())
-            except asyncio.TimeoutError:  # noqa: PERF203 - it is waited for once
+            except asyncio.CancelledError:  # noqa: PERF203 - it is waited for once
+                self._open.add(index)
+                self._tell()
+                raise
+            except asyncio.TimeoutError:
                 self._open.add(index)
                 self._tell()
                 raise WaitTimeoutError(
@@ -429,9 +473,9 @@ class RemoteEngine:
             self._waiting = [entry for entry in self._waiting if entry[2] is not place]
             heapq.heapify(self._waiting)
         rollout.result = rollout.end(finish, error)
-        self._count(rollout, error)
         rollout.tell()
         self._admit()
+        self._count(rollout, error)
 
     async def _run(self, rollout: _Rollout, place: asyncio.Future[None]) -> str:
         await asyncio.shield(place)
@@ -443,6 +487,7 @@ class RemoteEngine:
                 return await self._attempt(rollout, index)
             except Fault as fault:
                 rollout.faults.append(str(fault))
+                rollout.failed.add(index)
                 if not fault.again or attempt == self._config.attempts:
                     raise
                 asked = wait if fault.after is None else fault.after
@@ -452,15 +497,19 @@ class RemoteEngine:
             self._retried += 1
             # Up to half as long again, so that those who were refused together do not come
             # together.
-            pause = min(asked, self._config.max_backoff) * (1 + self._random.random() / 2)
+            pause = min(asked * (1 + self._random.random() / 2), self._config.max_backoff)
             await asyncio.sleep(pause)
             wait *= 2
         raise AssertionError("the last attempt returns or raises")
 
     async def _route(self, rollout: _Rollout) -> int:
+        """Whoever has not failed it yet, as long as there is somebody."""
         while not self._open:
             await self._changed.wait()
-        return self._router.choose(rollout.prompt, self._open)
+        others = self._open - rollout.failed
+        if not others:
+            rollout.failed.clear()
+        return self._router.choose(rollout.prompt, others or self._open)
 
     async def _attempt(self, rollout: _Rollout, index: int) -> str:
         """Ask one replica for what is missing. Returns why the rollout has ended."""
@@ -472,18 +521,23 @@ class RemoteEngine:
         pieces = replica.complete(
             self._so_far(rollout, replica),
             max_tokens=missing,
-            sampling=self._asked(rollout),
-            salt=f"version-{version}",
+            sampling=self._asked(rollout, replica),
+            salt=f"{self._salt}-{version}",
             stall=self._config.stall,
         )
         finish = None
-        async with contextlib.aclosing(pieces):
-            async for piece in pieces:
-                finish = piece.finish or finish
-                rollout.usage = piece.usage or rollout.usage
-                rollout.take(piece, version)
-                if len(rollout.tokens) > sampling.max_new_tokens:
-                    raise Fault(f"{replica!r} sent more tokens than asked for", again=False)
+        rollout.usage = None
+        try:
+            async with contextlib.aclosing(pieces):
+                async for piece in pieces:
+                    finish = piece.finish or finish
+                    rollout.usage = piece.usage or rollout.usage
+                    rollout.take(piece, version)
+        except Fault as fault:
+            rollout.untold = rollout.untold or fault.worked
+            # What broke after the end of an answer costs its numbers only.
+            if finish is None or not fault.again:
+                raise
         if finish is None:
             raise Fault(f"{replica!r} ended its answer without saying why", again=True)
         return finish
@@ -499,31 +553,35 @@ class RemoteEngine:
             )
         return [*rollout.prompt, *(token.token for token in rollout.tokens)]
 
-    def _asked(self, rollout: _Rollout) -> dict[str, Any]:
+    def _asked(self, rollout: _Rollout, replica: Replica) -> dict[str, Any]:
         sampling = rollout.sampling
         asked: dict[str, Any] = {"temperature": sampling.temperature, "top_p": sampling.top_p}
         if sampling.seed is not None:
             # The rest of an answer must not draw what its beginning drew.
             asked["seed"] = sampling.seed + len(rollout.tokens)
-        if sampling.stop:
-            asked["stop_token_ids"] = list(sampling.stop)
+        if sampling.stop and replica.dialect.stop_ids is not None:
+            asked[replica.dialect.stop_ids] = list(sampling.stop)
         return asked
 
     def _count(self, rollout: _Rollout, error: str | None) -> None:
         self._completed += error is None
         self._failed += error is not None
         self._made += len(rollout.tokens)
-        if rollout.usage is not None:
-            self._prompted += rollout.usage.prompt
-            self._cached += rollout.usage.cached or 0
-            if rollout.usage.cached is None:
-                self._untold += rollout.usage.prompt
-            elif self._tracker is not None:
-                self._tracker.record_rollout_step(
-                    reward=float(rollout.metadata.get("reward", 0.0)),
-                    seq_len=rollout.usage.prompt,
-                    reuse_len=rollout.usage.cached,
-                )
+        usage = rollout.usage
+        if usage is not None:
+            self._prompted += usage.prompt
+            if usage.cached is None or rollout.untold:
+                self._untold += usage.prompt
+            else:
+                cached = min(usage.cached, usage.prompt)
+                self._cached += cached
+                if self._tracker is not None:
+                    # All whose keys and values were computed or reused: not the last one drawn.
+                    self._tracker.record_rollout_step(
+                        reward=float(rollout.metadata.get("reward", 0.0)),
+                        seq_len=usage.prompt + max(usage.made - 1, 0),
+                        reuse_len=cached,
+                    )
         self._ended[rollout.request_id] = None
         while len(self._ended) > self._config.max_results:
             oldest, _ = self._ended.popitem(last=False)

@@ -33,12 +33,16 @@ class Fault(Exception):  # noqa: N818 - not an error until it was met too often
     Attributes:
         again: Whether the same request may succeed later, or elsewhere.
         after: How many seconds the server asks to be left alone, if it does.
+        worked: Whether the server may have computed something for it.
     """
 
-    def __init__(self, reason: str, *, again: bool, after: float | None = None) -> None:
+    def __init__(
+        self, reason: str, *, again: bool, after: float | None = None, worked: bool = True
+    ) -> None:
         super().__init__(reason)
         self.again = again
         self.after = after
+        self.worked = worked
 
 
 @dataclasses.dataclass(frozen=True)
@@ -201,6 +205,7 @@ async def _refusal(answer: httpx.Response) -> Fault:
         f"{answer.request.url} answered {answer.status_code}: {text}",
         again=answer.status_code in WORTH_ANOTHER_TRY,
         after=_retry_after(answer.headers.get("Retry-After")),
+        worked=False,
     )
 
 
@@ -238,8 +243,11 @@ def _piece(event: str) -> Piece:
             raise _said_error(said["error"])
         choices = said.get("choices") or [{}]
         choice = choices[0]
-        log_probs = (choice.get("logprobs") or {}).get("token_logprobs") or ()
-        ids = choice.get("token_ids") or choice.get("tokens") or ()
+        told = choice.get("logprobs") or {}
+        # llama.cpp tells log-probabilities of completions in the form that chats have.
+        entries = told.get("content") or ()
+        log_probs = told.get("token_logprobs") or [entry["logprob"] for entry in entries]
+        ids = choice.get("token_ids") or [entry["id"] for entry in entries if "id" in entry]
         return Piece(
             text=str(choice.get("text") or ""),
             token_ids=tuple(int(token) for token in ids),
