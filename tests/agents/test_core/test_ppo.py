@@ -266,6 +266,23 @@ def test_an_update_moves_encoder_policy_and_values() -> None:
     assert int(learner.planner.divergence.updates) == 4
 
 
+def test_an_update_pays_for_changes_of_plans() -> None:
+    moved = []
+    for weight in (0.0, 50.0):
+        config = replace(PLANS, kl_weight=weight, kl_warmup_updates=0, learning_rate=1e-2)
+        torch.manual_seed(0)
+        planner = LatentPlanningOptimizer(STATE, ACTIONS, config, "cpu", seed=0)
+        learner = PPOLearner(
+            STATE, ACTIONS, LATENT, PPOConfig(target_kl=math.inf), "cpu", planner=planner, seed=0
+        )
+        steps = make_steps(learner)
+        for _ in range(5):
+            learner.update(steps)
+        plans = planner.encoder(steps.windows).detach()
+        moved.append(float((plans - plans.roll(1, 0)).square().mean()))
+    assert moved[1] < moved[0] / 2
+
+
 def test_a_planner_needs_the_windows_of_its_plans() -> None:
     learner = make_learner(planner=True)
     with pytest.raises(ArgumentError, match="learns from the windows"):
