@@ -4097,5 +4097,5 @@ def priority_sample(
         >>> from echoic.agents.kernels import priority_sample
         >>> indices, weights = priority_sample([0.0, 9.0, 0.0, 9.0], 4, importance_beta=1.0, seed=3)
         >>> sorted(indices.tolist()), weights.tolist()
-        ([1, 1, 3, 3], [1.0, 1.0, 1.0, 1.0])
+        ([1, 3, 3, 3], [1.0, 1.0, 1.0, 1.0])
     """

@@ -103,15 +103,16 @@ def greedy(model: Any, tokens: Any, count: int) -> list[int]:
 # The same numbers.
 
 
-def test_cached_decoding_gives_the_logits_of_a_full_pass_in_a_thousand_random_trees() -> None:
+@pytest.mark.parametrize("part", range(5))
+def test_cached_decoding_gives_the_logits_of_a_full_pass_in_a_thousand_trees(part: int) -> None:
     """Small pools, so that there are evictions; small budgets, so that prompts come in pieces."""
     model = TinyTransformer(SMALL, device="cpu")
     worst, drawn, evicted, reused = 0.0, 0, 0, 0
-    for seed in range(1_000):
+    for seed in range(200 * part, 200 * part + 200):
         random_ = random.Random(seed)
         bench = Bench(
             model,
-            max_cache_size=random_.randrange(24, 48),
+            max_cache_size=random_.randrange(18, 36),
             token_budget=random_.randrange(6, 32),
             max_concurrent_rollouts=random_.randrange(2, 7),
             kv_reuse_threshold=random_.choice([0.0, 0.5, 1.0]),
@@ -121,7 +122,7 @@ def test_cached_decoding_gives_the_logits_of_a_full_pass_in_a_thousand_random_tr
             (list(rollout.tokens), row) for rollout, row in zip(rollouts, logits, strict=True)
         )
         stems = [[random_.randrange(17) for _ in range(8)] for _ in range(2)]
-        for index in range(6):
+        for index in range(5):
             stem = random_.choice(stems)[: random_.randrange(1, 9)]
             tail = [random_.randrange(17) for _ in range(random_.randrange(5))]
             bench.add(str(index), stem + tail, random_.randrange(1, 4))
@@ -140,7 +141,7 @@ def test_cached_decoding_gives_the_logits_of_a_full_pass_in_a_thousand_random_tr
         evicted += bench.cache.evicted_tokens
         reused += bench.cache.reused_tokens
     assert worst < 1e-5
-    assert (drawn > 5_000, evicted > 1_000, reused > 10_000) == (True, True, True)
+    assert (drawn > 1_000, evicted > 500, reused > 1_000) == (True, True, True)
 
 
 @pytest.mark.parametrize("budget", [1, 7, 512])
@@ -234,7 +235,7 @@ def test_rollouts_of_one_prompt_that_come_together_compute_it_once() -> None:
 
 def test_ten_turns_of_two_rollouts_reuse_most_tokens_and_spare_most_products() -> None:
     """The workload of `experiments/kv_sharing.py`; how much time that saves is measured there."""
-    model = TinyTransformer(TinyConfig(vocab_size=64, dim=64, layers=2), device="cpu")
+    model = TinyTransformer(TinyConfig(vocab_size=64, layers=1), device="cpu")
     row = kv_sharing.count(model, turns=10, rollouts=2, seed=0)
     assert row["same_tokens"]
     assert row["reuse"] >= 0.78

@@ -80,8 +80,10 @@ impl SurpriseReplay {
         let row_bytes = self.form.layout.row_bytes();
         let mut done = 0;
         while done < count {
-            let reserved = self.rows.reserve(count - done);
+            // Whoever has the last rows, as a reader or a writer, may want the GIL before they are free.
+            let reserved = py.detach(|| self.rows.reserve(count - done));
             let mut draft = reserved.map_err(|error| buffer_error(py, &error))?;
+            self.form.recheck(py, sources)?;
             let part = done..done + draft.len();
             done = part.end;
             let own = scores.map(|scores| &scores[part.clone()]);
@@ -97,9 +99,6 @@ impl SurpriseReplay {
             };
             if large {
                 py.detach(work);
-                if done < count {
-                    self.form.recheck(py, sources)?;
-                }
             } else {
                 work();
             }
