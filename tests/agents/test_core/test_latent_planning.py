@@ -347,6 +347,28 @@ def test_a_cost_is_measured_by_what_plans_changed_lately() -> None:
     assert float(divergence(*args)[0]) == pytest.approx(5000.0, rel=1e-5)
 
 
+def test_the_first_divergence_that_is_known_sets_the_scale() -> None:
+    divergence = PlanDivergence(small())
+    divergence.advance(math.nan)
+    assert (float(divergence.scale), int(divergence.updates)) == (1.0, 1)
+    divergence.advance(40.0)
+    divergence.advance(math.nan)
+    assert (float(divergence.scale), int(divergence.updates)) == (40.0, 3)
+
+
+def test_a_nan_makes_no_step_of_a_planner() -> None:
+    planner = make_planner()
+    windows = make_windows()
+    loss = planner.compute_planning_loss(
+        windows, windows, torch.zeros(6), advantages=torch.tensor([1.0, math.nan, 1, 1, 1, 1])
+    )
+    before = [one.detach().clone() for one in planner.parameters()]
+    with pytest.raises(FloatingPointError, match="the step was not made"):
+        planner.update(loss)
+    assert all(map(torch.equal, before, planner.parameters()))
+    assert int(planner.divergence.updates) == 0
+
+
 def test_free_bits_are_free_in_every_dimension() -> None:
     divergence = PlanDivergence(small(free_bits=0.5))
     flat = torch.full((1, 8), math.log(0.01))

@@ -613,3 +613,54 @@ def test_impala_resumes_bit_for_bit(tmp_path: Path) -> None:
     assert learner.update(sequences) == other.update(sequences)
     with pytest.raises(CheckpointError, match="'IMPALA learner', not of a 'PPO learner'"):
         make_learner().load_checkpoint(tmp_path / "a.ckpt")
+
+
+# What is no number.
+
+
+@pytest.mark.parametrize("planner", [False, True])
+@pytest.mark.parametrize("field", ["advantages", "returns", "log_probs"])
+def test_a_nan_makes_no_step_of_ppo(field: str, planner: bool) -> None:
+    learner = make_learner(planner=planner)
+    steps = make_steps(learner)
+    getattr(steps, field)[3] = math.nan
+    before = [one.detach().clone() for one in learner.networks.parameters()]
+    with pytest.raises(FloatingPointError, match="NaN" if field == "log_probs" else "gradient"):
+        learner.update(steps)
+    assert all(map(torch.equal, before, learner.networks.parameters()))
+    # And it goes on with steps that are numbers.
+    assert math.isfinite(learner.update(make_steps(learner))["grad_norm"])
+
+
+def test_a_nan_makes_no_step_of_impala() -> None:
+    learner = make_impala(planner=True)
+    sequences = make_sequences(learner)
+    sequences.rewards[2, 1] = math.nan
+    before = [one.detach().clone() for one in learner.networks.parameters()]
+    with pytest.raises(FloatingPointError, match="the step was not made"):
+        learner.update(sequences)
+    assert all(map(torch.equal, before, learner.networks.parameters()))
+
+
+def test_metrics_have_the_same_names_when_the_first_minibatch_stops() -> None:
+    learner = make_learner()
+    steps = make_steps(learner)
+    stale = replace(steps, log_probs=steps.log_probs - 3.0)
+    stopped = learner.update(stale)
+    assert (stopped["minibatches"], stopped["stopped"]) == (0, 1)
+    assert math.isnan(stopped["policy_loss"])
+    assert math.isnan(stopped["grad_norm"])
+    assert stopped.keys() == learner.update(steps).keys()
+
+
+def test_a_divergence_that_was_not_measured_is_not_zero() -> None:
+    learner = make_learner(planner=True, num_epochs=1, batch_size=32)
+    steps = make_steps(learner)
+    alone = replace(steps, pairs=torch.zeros(64, dtype=torch.bool))
+    assert math.isnan(learner.update(alone)["plan_divergence"])
+    scale = learner.planner.divergence.scale
+    assert float(scale) == 1.0
+    found = learner.update(replace(make_steps(learner), pairs=torch.arange(64) == 5))
+    # One of two minibatches has the only pair: the mean is over it alone, and so is the scale.
+    assert found["minibatches"] == 2
+    assert float(scale) == pytest.approx(found["plan_divergence"], rel=1e-5)

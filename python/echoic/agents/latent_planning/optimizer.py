@@ -27,7 +27,7 @@ from echoic.agents.latent_planning.encoder import PlanPosterior, TrajectoryEncod
 from echoic.agents.latent_planning.policy import PolicyNetwork
 from echoic.agents.latent_planning.prior import PlannedAction, TrajectoryPrior
 from echoic.agents.latent_planning.windows import PlanWindows
-from echoic.agents.learners import checkpoint
+from echoic.agents.learners import checkpoint, gradients
 from echoic.errors import ArgumentError
 from echoic.primitives import compute_discounted_sums
 
@@ -248,18 +248,21 @@ class LatentPlanningOptimizer:
         }
 
     def update(self, loss_dict: dict[str, Any]) -> dict[str, float]:
-        """Take one step along the gradient of ``total_loss``, and return what happened."""
+        """Take one step along the gradient of ``total_loss``, and return what happened.
+
+        Raises:
+            FloatingPointError: The gradient is no number. The step was not made.
+        """
         self._optimizer.zero_grad(set_to_none=True)
         loss_dict["total_loss"].backward()
-        norm = torch.nn.utils.clip_grad_norm_(self.parameters(), self.config.max_grad_norm)
-        self._optimizer.step()
+        norm = gradients.step(self._optimizer, self.parameters(), self.config.max_grad_norm)
         self.after_step(loss_dict["kl_divergence"])
         self._metrics = {
             **{
                 name: float(loss_dict[name].detach())
                 for name in ("total_loss", "policy_loss", "kl_loss", "kl_divergence")
             },
-            "grad_norm": float(norm),
+            "grad_norm": norm,
         }
         return dict(self._metrics)
 

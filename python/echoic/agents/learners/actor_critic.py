@@ -59,7 +59,8 @@ class Evaluation:
         chosen: ``(B,)``, of the actions that were taken.
         values: ``(B,)``.
         plan_cost: Of the plans' changes, with its weight; 0 without a planner.
-        plan_divergence: Per dimension, in nats, with no gradient; 0 without a planner.
+        plan_divergence: Per dimension, in nats, with no gradient; NaN where a planner's was not
+            measured, 0 without a planner.
     """
 
     log_probs: Any
@@ -143,6 +144,7 @@ class ActorCritic:
                 raise ArgumentError(
                     "the planner learns from the windows of its plans: the steps have none"
                 )
+            divergence = torch.full_like(cost, torch.nan)
             posterior, plans = self.planner.replan(steps.windows, steps.masks, steps.plan_noise)
             if steps.previous_windows is not None and self.planner.config.kl_weight > 0.0:
                 with torch.no_grad():

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from echoic.agents.devices import resolve
-from echoic.agents.learners import checkpoint
+from echoic.agents.learners import checkpoint, gradients
 from echoic.agents.learners.actor_critic import ActorCritic
 from echoic.agents.learners.steps import PPOTrainingStep
 from echoic.errors import ArgumentError
@@ -140,7 +140,11 @@ class IMPALALearner:
         self.optimizer = torch.optim.Adam(self.networks.parameter_groups(config.learning_rate))
 
     def update(self, sequences: IMPALASequences) -> dict[str, float]:
-        """One step of the optimizer on whole sequences; returns what happened."""
+        """One step of the optimizer on whole sequences; returns what happened.
+
+        Raises:
+            FloatingPointError: The gradient is no number. The step was not made.
+        """
         config = self.config
         steps, shape = self._flat(sequences)
         found = self.networks.evaluate(steps)
@@ -156,8 +160,7 @@ class IMPALALearner:
         )
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()
-        norm = torch.nn.utils.clip_grad_norm_(self.networks.parameters(), config.max_grad_norm)
-        self.optimizer.step()
+        norm = gradients.step(self.optimizer, self.networks.parameters(), config.max_grad_norm)
         self.networks.after_step(found)
         ratio = (found.chosen.detach() - steps.log_probs).exp()
         return {
@@ -167,7 +170,7 @@ class IMPALALearner:
             "plan_divergence": float(found.plan_divergence),
             "mean_ratio": float(ratio.mean()),
             "clipped": float((ratio > config.rho_bar).float().mean()),
-            "grad_norm": float(norm),
+            "grad_norm": norm,
         }
 
     def compute_targets(self, sequences: IMPALASequences) -> tuple[Any, Any]:
