@@ -24,6 +24,7 @@ from echoic.agents.latent_planning import (
     TrajectoryEncoder,
     windows_of,
 )
+from echoic.agents.prioritized_replay import ReplayConfig, SurpriseCalculator
 from echoic.errors import ArgumentError, CheckpointError
 
 if TYPE_CHECKING:
@@ -537,6 +538,21 @@ def test_surprise_is_distance_and_reward() -> None:
     prior.latent_plan[:3] += torch.tensor([1.0, 2.0, 3.0])
     assert planner.get_trajectory_surprise(prior, -0.5, reward_weight=0.1) == pytest.approx(14.05)
     assert planner.get_trajectory_surprise(prior, 0.5) == pytest.approx(14.5)
+
+
+@pytest.mark.parametrize("scale", ["sum", "mean"])
+def test_surprise_is_that_of_replay_with_the_same_mean(scale: Any) -> None:
+    planner = make_planner()
+    prior = planner.encode_trajectory(make_windows(3))
+    planner.encode_trajectory(make_windows(5, seed=2))
+    config = ReplayConfig(ema_decay=planner.config.ema_decay, score_scale=scale)
+    shared = SurpriseCalculator(config, 8, tracker=planner.tracker)
+    rewards = [0.0, 1.0, -2.0]
+    theirs = shared.compute_surprise_score(prior.latent_plan, rewards)
+    ours = planner.get_trajectory_surprise(prior, rewards, scale=scale)
+    assert ours == pytest.approx(theirs, rel=1e-6)
+    with pytest.raises(ArgumentError, match="'max'"):
+        planner.get_trajectory_surprise(prior, scale="max")  # type: ignore[arg-type]
 
 
 def test_a_mean_plan_can_be_shared() -> None:

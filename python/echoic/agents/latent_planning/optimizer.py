@@ -9,13 +9,12 @@ gradients to both.
 A :class:`~echoic.agents.learners.PPOLearner` given this planner trains the same two networks, by
 minibatches and with a value network; the loss here is one step of the same without them.
 
-The mean plan is one :class:`~echoic.agents.kernels.EMAPlanTracker`, which replay and scheduler may
-share. Plans are scored against it first and move it then.
+The mean plan is one :class:`~echoic.agents.kernels.EMAPlanTracker`, which replay may share. Plans are scored against it first and move it then.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
@@ -164,10 +163,19 @@ class LatentPlanningOptimizer:
         *,
         surprise_weight: float = 1.0,
         reward_weight: float = 1.0,
+        scale: Literal["sum", "mean"] = "sum",
     ) -> Any:
-        """``w |τ - mean τ|² + α |r|`` against the mean plan as it is now, as replay scores it."""
+        """``w |τ - mean τ|² + α |r|`` against the mean plan as it is now.
+
+        With ``scale="mean"`` the squared distance is divided by the number of dimensions, as replay
+        does it by default.
+        """
+        if scale not in {"sum", "mean"}:
+            raise ArgumentError(f'scale is "sum" or "mean", got {scale!r}')
         plans = prior.latent_plan.detach().to("cpu", torch.float64).numpy()
         distance = np.square(plans - self._mean_plan()).sum(axis=-1)
+        if scale == "mean":
+            distance /= plans.shape[-1]
         score = surprise_weight * distance + reward_weight * np.abs(np.asarray(reward, np.float64))
         return float(score) if np.ndim(score) == 0 else score
 
