@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-# What Student's t is below with probability 0.975, of 1 to 30 degrees of freedom; and an upper bound
-# of what it is of more than 30.
+# What Student's t is below with probability 0.975, of 1 to 30 degrees of freedom; and an upper
+# bound of what it is of more than 30.
 _T975 = (
     *(12.7062, 4.3027, 3.1824, 2.7764, 2.5706, 2.4469, 2.3646, 2.3060, 2.2622, 2.2281),
     *(2.2010, 2.1788, 2.1604, 2.1448, 2.1314, 2.1199, 2.1098, 2.1009, 2.0930, 2.0860),
@@ -62,7 +62,8 @@ def interval(values: list[float]) -> tuple[float, float]:
     in 75 % of studies with three seeds, and in 83 % with five.
     """
     count = len(values)
-    if count < 2:  # noqa: PLR2004 - one seed says nothing about others
+    if count < 2:
+        # One seed says nothing about others.
         return -math.inf, math.inf
     mean, deviation = float(np.mean(values)), float(np.std(values, ddof=1))
     quantile = _T975[count - 2] if count - 2 < len(_T975) else _T975_BEYOND

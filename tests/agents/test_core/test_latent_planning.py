@@ -636,6 +636,15 @@ def test_a_planner_resumes_bit_for_bit(tmp_path: Path) -> None:
     assert planner.get_training_metrics() == other.get_training_metrics()
 
 
+def test_a_planner_of_other_sizes_changes_nothing(tmp_path: Path) -> None:
+    make_planner(1, state_window_size=5).save_checkpoint(tmp_path / "a.ckpt")
+    planner = make_planner()
+    before = repr(planner.state_dict())
+    with pytest.raises(CheckpointError, match=r"encoder.positions is expected to be .*\(4, 8\)"):
+        planner.load_checkpoint(tmp_path / "a.ckpt")
+    assert repr(planner.state_dict()) == before
+
+
 def test_a_file_of_a_learner_is_no_planner(tmp_path: Path) -> None:
     from echoic.agents.learners import checkpoint  # noqa: PLC0415
 

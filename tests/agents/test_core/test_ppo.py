@@ -20,6 +20,7 @@ from echoic.agents.learners import (
     PPOConfig,
     PPOLearner,
     PPOTrainingStep,
+    checkpoint,
 )
 from echoic.errors import ArgumentError, CheckpointError
 from echoic.primitives import compute_n_step_returns, compute_vtrace
@@ -435,7 +436,7 @@ def test_a_learner_resumes_bit_for_bit(tmp_path: Path, planner: bool) -> None:
 
 def test_a_learner_without_a_planner_does_not_load_one(tmp_path: Path) -> None:
     make_learner(planner=True).save_checkpoint(tmp_path / "a.ckpt")
-    with pytest.raises(ArgumentError, match="one has none"):
+    with pytest.raises(CheckpointError, match="one has none"):
         make_learner().load_checkpoint(tmp_path / "a.ckpt")
 
 
@@ -664,3 +665,62 @@ def test_a_divergence_that_was_not_measured_is_not_zero() -> None:
     # One of two minibatches has the only pair: the mean is over it alone, and so is the scale.
     assert found["minibatches"] == 2
     assert float(scale) == pytest.approx(found["plan_divergence"], rel=1e-5)
+
+
+# What does not fit.
+
+
+def _all_of(learner: Any) -> list[Any]:
+    """Everything that learning changes, as texts and numbers that can be compared."""
+    state = [learner.networks.state_dict(), learner.optimizer.state_dict()]
+    if isinstance(learner, PPOLearner):
+        state += [learner.generator.get_state(), learner.get_training_metrics()]
+    return [repr(one) for one in state]
+
+
+@pytest.mark.parametrize("make", [make_learner, make_impala])
+@pytest.mark.parametrize("spoil", ["shape", "dtype", "missing", "optimizer", "tracker", "damaged"])
+def test_a_checkpoint_that_does_not_fit_changes_nothing(
+    make: Any, spoil: str, tmp_path: Path
+) -> None:
+    kind = "PPO learner" if make is make_learner else "IMPALA learner"
+    donor, learner = make(seed=1, planner=True), make(planner=True)
+    for one in (donor, learner):
+        one.update(make_steps(one) if make is make_learner else make_sequences(one))
+    donor.save_checkpoint(tmp_path / "a.ckpt")
+    state = checkpoint.load(tmp_path / "a.ckpt", kind=kind)
+    networks = state["networks"]
+    # The last of what is copied is spoiled each time, after much that does fit.
+    name = list(networks["value"])[-1]
+    if spoil == "shape":
+        networks["value"][name] = torch.zeros(2)
+    elif spoil == "dtype":
+        networks["value"][name] = networks["value"][name].double()
+    elif spoil == "missing":
+        del networks["planner"]["policy"]
+    elif spoil == "optimizer":
+        last = state["optimizer"]["state"][max(state["optimizer"]["state"])]
+        last["exp_avg"] = torch.zeros(1, 1, 1)
+    elif spoil == "tracker":
+        networks["planner"]["tracker"] = {"decay": 0.99, "count": 1, "ema": np.zeros(LATENT + 1)}
+    else:
+        del state["optimizer"]["param_groups"][0]
+    checkpoint.save(tmp_path / "a.ckpt", state, kind=kind)
+    before = _all_of(learner)
+    with pytest.raises(CheckpointError):
+        learner.load_checkpoint(tmp_path / "a.ckpt")
+    assert _all_of(learner) == before
+
+
+def test_windows_may_be_arrays() -> None:
+    learner = make_impala(planner=True)
+    sequences = make_sequences(learner)
+    arrays = replace(sequences, windows=np.asarray(sequences.windows), masks=None)
+    tensors = replace(sequences, masks=None)
+    for ours, theirs in zip(*map(learner.compute_targets, (arrays, tensors)), strict=True):
+        assert torch.equal(ours, theirs)
+
+
+def test_an_infinite_learning_rate_is_refused() -> None:
+    with pytest.raises(ArgumentError, match="learning_rate"):
+        IMPALAConfig(learning_rate=math.inf)

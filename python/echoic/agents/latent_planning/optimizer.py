@@ -9,7 +9,8 @@ gradients to both.
 A :class:`~echoic.agents.learners.PPOLearner` given this planner trains the same two networks, by
 minibatches and with a value network; the loss here is one step of the same without them.
 
-The mean plan is one :class:`~echoic.agents.kernels.EMAPlanTracker`, which replay may share. Plans are scored against it first and move it then.
+The mean plan is one :class:`~echoic.agents.kernels.EMAPlanTracker`, which replay may share.
+Plans are scored against it first and move it then.
 """
 
 from __future__ import annotations
@@ -305,7 +306,12 @@ class LatentPlanningOptimizer:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from :meth:`state_dict`. A shared mean plan goes back to what it was, too."""
+        """Continue from :meth:`state_dict`. A shared mean plan goes back to what it was, too.
+
+        Raises:
+            CheckpointError: A network is of other names, shapes or dtypes. Nothing was changed.
+        """
+        self.check_fit(state)
         self.encoder.load_state_dict(state["encoder"])
         self.policy.load_state_dict(state["policy"])
         self.divergence.load_state_dict(state["divergence"])
@@ -314,13 +320,26 @@ class LatentPlanningOptimizer:
         self._plans_made = state["plans_made"]
         self.tracker.load_state_dict(state["tracker"])
 
+    def check_fit(self, state: dict[str, Any]) -> None:
+        """Raise a ``CheckpointError`` unless the networks of ``state`` are like these."""
+        parts = {"encoder": self.encoder, "policy": self.policy, "divergence": self.divergence}
+        checkpoint.check_fit(parts, state)
+        checkpoint.check_optimizer(self._optimizer, state["optimizer"])
+
     def save_checkpoint(self, path: str | os.PathLike[str]) -> None:
         """Write the planner to a file that :meth:`load_checkpoint` continues from."""
         checkpoint.save(path, self.state_dict(), kind=_KIND)
 
     def load_checkpoint(self, path: str | os.PathLike[str]) -> None:
-        """Continue from a file of :meth:`save_checkpoint`."""
-        self.load_state_dict(checkpoint.load(path, kind=_KIND))
+        """Continue from a file of :meth:`save_checkpoint`.
+
+        Raises:
+            CheckpointError: The file is damaged, or of a planner of other sizes. Nothing was
+                changed.
+        """
+        state = checkpoint.load(path, kind=_KIND)
+        with checkpoint.all_or_nothing(self.load_state_dict, self.state_dict(), kind=_KIND):
+            self.load_state_dict(state)
 
     def _score_and_follow(self, plans: Any) -> Any:
         """Squared distances from the mean plan, which the plans move afterwards, row by row."""

@@ -14,7 +14,8 @@ import torch
 from torch import nn
 
 from echoic.agents.latent_planning.policy import PolicyNetwork, SoftPrefixAdapter
-from echoic.errors import ArgumentError
+from echoic.agents.learners import checkpoint
+from echoic.errors import ArgumentError, CheckpointError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -171,9 +172,18 @@ class ActorCritic:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from :meth:`state_dict`."""
+        """Continue from :meth:`state_dict`.
+
+        Raises:
+            CheckpointError: A network is of other names, shapes or dtypes. Nothing was changed.
+        """
         if (state["planner"] is None) != (self.planner is None):
-            raise ArgumentError("one of the checkpoint and the learner has a planner, one has none")
+            raise CheckpointError(
+                "one of the checkpoint and the learner has a planner, one has none"
+            )
+        checkpoint.check_fit({"policy": self.policy, "value": self.value}, state)
+        if self.planner is not None:
+            self.planner.check_fit(state["planner"])
         self.policy.load_state_dict(state["policy"])
         self.value.load_state_dict(state["value"])
         if self.planner is not None:

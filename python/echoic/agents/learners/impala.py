@@ -58,6 +58,8 @@ class IMPALAConfig:
         for name in ("learning_rate", "max_grad_norm", "rho_bar", "c_bar"):
             if not getattr(self, name) > 0.0:
                 raise ArgumentError(f"{name} must be above 0, got {getattr(self, name)!r}")
+        if not math.isfinite(self.learning_rate):
+            raise ArgumentError(f"learning_rate must be finite, got {self.learning_rate!r}")
         for name in ("gamma", "trace_lambda"):
             if not 0.0 <= getattr(self, name) <= 1.0:
                 raise ArgumentError(f"{name} must be from 0 to 1, got {getattr(self, name)!r}")
@@ -183,12 +185,25 @@ class IMPALALearner:
 
     def save_checkpoint(self, path: str | os.PathLike[str]) -> None:
         """Write networks and optimizer; the planner's too."""
-        state = {"networks": self.networks.state_dict(), "optimizer": self.optimizer.state_dict()}
-        checkpoint.save(path, state, kind=_KIND)
+        checkpoint.save(path, self._state(), kind=_KIND)
 
     def load_checkpoint(self, path: str | os.PathLike[str]) -> None:
-        """Continue from a file of :meth:`save_checkpoint`: on the CPU, bit for bit."""
+        """Continue from a file of :meth:`save_checkpoint`: on the CPU, bit for bit.
+
+        Raises:
+            CheckpointError: The file is damaged, or of a learner of other sizes. Nothing was
+                changed.
+        """
         state = checkpoint.load(path, kind=_KIND)
+        with checkpoint.all_or_nothing(self._restore, self._state(), kind=_KIND):
+            self._restore(state)
+
+    def _state(self) -> dict[str, Any]:
+        """What learning changes."""
+        return {"networks": self.networks.state_dict(), "optimizer": self.optimizer.state_dict()}
+
+    def _restore(self, state: dict[str, Any]) -> None:
+        checkpoint.check_optimizer(self.optimizer, state["optimizer"])
         self.networks.load_state_dict(state["networks"])
         self.optimizer.load_state_dict(state["optimizer"])
 
@@ -204,9 +219,11 @@ class IMPALALearner:
                 raise ArgumentError("windows need starts, to know which are of one episode")
             pairs = ~torch.as_tensor(given.starts, dtype=torch.bool)
             pairs[0] = False
-            before = torch.cat([given.windows[:1], given.windows[:-1]])
+            windows = torch.as_tensor(given.windows)
+            before = torch.cat([windows[:1], windows[:-1]])
             if given.masks is not None:
-                before_masks = torch.cat([given.masks[:1], given.masks[:-1]])
+                masks = torch.as_tensor(given.masks)
+                before_masks = torch.cat([masks[:1], masks[:-1]])
         rows = {
             "states": given.states,
             "latent_plans": given.latent_plans,

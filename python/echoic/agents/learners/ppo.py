@@ -276,29 +276,41 @@ class PPOLearner:
 
     def save_checkpoint(self, path: str | os.PathLike[str]) -> None:
         """Write networks, optimizer, reference and generators; the planner's too."""
-        checkpoint.save(
-            path,
-            {
-                "networks": self.networks.state_dict(),
-                "optimizer": self.optimizer.state_dict(),
-                "generator": self.generator.get_state(),
-                "reference": None if self._reference is None else self._reference.state_dict(),
-                "metrics": self._metrics,
-            },
-            kind=_KIND,
-        )
+        reference = None if self._reference is None else self._reference.state_dict()
+        state = {**self._state(), "reference": reference, "metrics": self._metrics}
+        checkpoint.save(path, state, kind=_KIND)
 
     def load_checkpoint(self, path: str | os.PathLike[str]) -> None:
-        """Continue from a file of :meth:`save_checkpoint`: on the CPU, bit for bit."""
+        """Continue from a file of :meth:`save_checkpoint`: on the CPU, bit for bit.
+
+        Raises:
+            CheckpointError: The file is damaged, or of a learner of other sizes. Nothing was
+                changed.
+        """
         state = checkpoint.load(path, kind=_KIND)
+        with checkpoint.all_or_nothing(self._restore, self._state(), kind=_KIND):
+            self._restore(state)
+            reference = None
+            if state["reference"] is not None:
+                checkpoint.check_fit({"reference": self.policy_network}, state)
+                reference = copy.deepcopy(self.policy_network).requires_grad_(False)
+                reference.load_state_dict(state["reference"])
+            metrics = dict(state["metrics"])
+        self._reference, self._metrics = reference, metrics
+
+    def _state(self) -> dict[str, Any]:
+        """What learning changes."""
+        return {
+            "networks": self.networks.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "generator": self.generator.get_state(),
+        }
+
+    def _restore(self, state: dict[str, Any]) -> None:
+        checkpoint.check_optimizer(self.optimizer, state["optimizer"])
         self.networks.load_state_dict(state["networks"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.generator.set_state(state["generator"])
-        self._reference = None
-        if state["reference"] is not None:
-            self.set_reference()
-            self._reference.load_state_dict(state["reference"])
-        self._metrics = state["metrics"]
 
     def _step(self, some: PPOTrainingStep, found: Evaluation, anchor: Any) -> dict[str, float]:
         """One step of the optimizer; ``anchor`` has the reference's log-probabilities."""
