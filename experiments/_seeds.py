@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,6 +11,15 @@ import numpy as np
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
+
+# What Student's t is below with probability 0.975, of 1 to 30 degrees of freedom; and an upper
+# bound of what it is of more than 30.
+_T975 = (
+    *(12.7062, 4.3027, 3.1824, 2.7764, 2.5706, 2.4469, 2.3646, 2.3060, 2.2622, 2.2281),
+    *(2.2010, 2.1788, 2.1604, 2.1448, 2.1314, 2.1199, 2.1098, 2.1009, 2.0930, 2.0860),
+    *(2.0796, 2.0739, 2.0687, 2.0639, 2.0595, 2.0555, 2.0518, 2.0484, 2.0452, 2.0423),
+)
+_T975_BEYOND = 2.0395
 
 
 class Rows:
@@ -45,9 +55,17 @@ class Rows:
         return [row for row in self.rows if all(row[name] == fields[name] for name in fields)]
 
 
-def interval(values: list[float], *, draws: int = 10_000, seed: int = 0) -> tuple[float, float]:
-    """The 95 % interval of the mean, by drawing seeds with replacement."""
-    rng = np.random.default_rng(seed)
-    means = rng.choice(np.asarray(values, float), (draws, len(values))).mean(axis=1)
-    low, high = np.quantile(means, [0.025, 0.975])
-    return float(low), float(high)
+def interval(values: list[float]) -> tuple[float, float]:
+    """The 95 % interval of the mean, by Student's t.
+
+    Drawing a few seeds with replacement finds intervals that are far too narrow: they hold the mean
+    in 75 % of studies with three seeds, and in 83 % with five.
+    """
+    count = len(values)
+    if count < 2:
+        # One seed says nothing about others.
+        return -math.inf, math.inf
+    mean, deviation = float(np.mean(values)), float(np.std(values, ddof=1))
+    quantile = _T975[count - 2] if count - 2 < len(_T975) else _T975_BEYOND
+    reach = quantile * deviation / math.sqrt(count)
+    return mean - reach, mean + reach

@@ -28,11 +28,16 @@ def test_a_study_goes_on_after_its_last_whole_row(tmp_path: Path) -> None:
     assert [row["found"] for row in Rows(path, ("arm", "seed")).of(arm="a")] == [1.5, 2.5]
 
 
-def test_intervals_cover_the_mean_as_often_as_they_say() -> None:
-    rng = np.random.default_rng(0)
+@pytest.mark.parametrize("seeds", [2, 3, 5, 30, 40])
+def test_intervals_cover_the_mean_as_often_as_they_say(seeds: int) -> None:
+    rng = np.random.default_rng(seeds)
     covered = 0
-    for trial in range(400):
-        low, high = interval(list(rng.normal(size=30)), draws=1000, seed=trial)
+    for values in rng.normal(size=(4000, seeds)):
+        low, high = interval(list(values))
         covered += low <= 0.0 <= high
-    # The bootstrap of 30 values is a little narrow.
-    assert 0.90 <= covered / 400 <= 0.97
+    # Three standard deviations of such a share are one in a hundred.
+    assert covered / 4000 == pytest.approx(0.95, abs=0.011)
+
+
+def test_one_seed_says_nothing_about_others() -> None:
+    assert interval([0.5]) == (-np.inf, np.inf)

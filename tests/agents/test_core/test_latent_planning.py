@@ -24,6 +24,7 @@ from echoic.agents.latent_planning import (
     TrajectoryEncoder,
     windows_of,
 )
+from echoic.agents.prioritized_replay import ReplayConfig, SurpriseCalculator
 from echoic.errors import ArgumentError, CheckpointError
 
 if TYPE_CHECKING:
@@ -347,6 +348,28 @@ def test_a_cost_is_measured_by_what_plans_changed_lately() -> None:
     assert float(divergence(*args)[0]) == pytest.approx(5000.0, rel=1e-5)
 
 
+def test_the_first_divergence_that_is_known_sets_the_scale() -> None:
+    divergence = PlanDivergence(small())
+    divergence.advance(math.nan)
+    assert (float(divergence.scale), int(divergence.updates)) == (1.0, 1)
+    divergence.advance(40.0)
+    divergence.advance(math.nan)
+    assert (float(divergence.scale), int(divergence.updates)) == (40.0, 3)
+
+
+def test_a_nan_makes_no_step_of_a_planner() -> None:
+    planner = make_planner()
+    windows = make_windows()
+    loss = planner.compute_planning_loss(
+        windows, windows, torch.zeros(6), advantages=torch.tensor([1.0, math.nan, 1, 1, 1, 1])
+    )
+    before = [one.detach().clone() for one in planner.parameters()]
+    with pytest.raises(FloatingPointError, match="the step was not made"):
+        planner.update(loss)
+    assert all(map(torch.equal, before, planner.parameters()))
+    assert int(planner.divergence.updates) == 0
+
+
 def test_free_bits_are_free_in_every_dimension() -> None:
     divergence = PlanDivergence(small(free_bits=0.5))
     flat = torch.full((1, 8), math.log(0.01))
@@ -517,6 +540,21 @@ def test_surprise_is_distance_and_reward() -> None:
     assert planner.get_trajectory_surprise(prior, 0.5) == pytest.approx(14.5)
 
 
+@pytest.mark.parametrize("scale", ["sum", "mean"])
+def test_surprise_is_that_of_replay_with_the_same_mean(scale: Any) -> None:
+    planner = make_planner()
+    prior = planner.encode_trajectory(make_windows(3))
+    planner.encode_trajectory(make_windows(5, seed=2))
+    config = ReplayConfig(ema_decay=planner.config.ema_decay, score_scale=scale)
+    shared = SurpriseCalculator(config, 8, tracker=planner.tracker)
+    rewards = [0.0, 1.0, -2.0]
+    theirs = shared.compute_surprise_score(prior.latent_plan, rewards)
+    ours = planner.get_trajectory_surprise(prior, rewards, scale=scale)
+    assert ours == pytest.approx(theirs, rel=1e-6)
+    with pytest.raises(ArgumentError, match="'max'"):
+        planner.get_trajectory_surprise(prior, scale="max")  # type: ignore[arg-type]
+
+
 def test_a_mean_plan_can_be_shared() -> None:
     shared = EMAPlanTracker(8, 0.5)
     torch.manual_seed(0)
@@ -596,6 +634,15 @@ def test_a_planner_resumes_bit_for_bit(tmp_path: Path) -> None:
         assert torch.equal(one[1], two[1])
         assert one[2] == two[2]
     assert planner.get_training_metrics() == other.get_training_metrics()
+
+
+def test_a_planner_of_other_sizes_changes_nothing(tmp_path: Path) -> None:
+    make_planner(1, state_window_size=5).save_checkpoint(tmp_path / "a.ckpt")
+    planner = make_planner()
+    before = repr(planner.state_dict())
+    with pytest.raises(CheckpointError, match=r"encoder.positions is expected to be .*\(4, 8\)"):
+        planner.load_checkpoint(tmp_path / "a.ckpt")
+    assert repr(planner.state_dict()) == before
 
 
 def test_a_file_of_a_learner_is_no_planner(tmp_path: Path) -> None:

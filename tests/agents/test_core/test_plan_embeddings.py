@@ -126,3 +126,14 @@ def test_embeddings_are_as_large_as_those_of_the_model(model: Any, plans: PlanEm
 def test_sizes_below_one_are_refused() -> None:
     with pytest.raises(ArgumentError, match="num_tokens"):
         PlanEmbeddings(8, 32, 0)
+
+
+def test_plans_in_single_precision_suit_a_model_in_half() -> None:
+    torch.manual_seed(1)
+    made = PlanEmbeddings(8, 32, 3).to(torch.bfloat16)
+    plan = torch.randn(2, 8, requires_grad=True)
+    rows = made(plan)
+    assert rows.dtype == torch.bfloat16
+    rows.float().square().sum().backward()
+    assert plan.grad is not None
+    assert plan.grad.abs().sum() > 0

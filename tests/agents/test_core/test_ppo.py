@@ -20,6 +20,7 @@ from echoic.agents.learners import (
     PPOConfig,
     PPOLearner,
     PPOTrainingStep,
+    checkpoint,
 )
 from echoic.errors import ArgumentError, CheckpointError
 from echoic.primitives import compute_n_step_returns, compute_vtrace
@@ -266,6 +267,23 @@ def test_an_update_moves_encoder_policy_and_values() -> None:
     assert int(learner.planner.divergence.updates) == 4
 
 
+def test_an_update_pays_for_changes_of_plans() -> None:
+    moved = []
+    for weight in (0.0, 50.0):
+        config = replace(PLANS, kl_weight=weight, kl_warmup_updates=0, learning_rate=1e-2)
+        torch.manual_seed(0)
+        planner = LatentPlanningOptimizer(STATE, ACTIONS, config, "cpu", seed=0)
+        learner = PPOLearner(
+            STATE, ACTIONS, LATENT, PPOConfig(target_kl=math.inf), "cpu", planner=planner, seed=0
+        )
+        steps = make_steps(learner)
+        for _ in range(5):
+            learner.update(steps)
+        plans = planner.encoder(steps.windows).detach()
+        moved.append(float((plans - plans.roll(1, 0)).square().mean()))
+    assert moved[1] < moved[0] / 2
+
+
 def test_a_planner_needs_the_windows_of_its_plans() -> None:
     learner = make_learner(planner=True)
     with pytest.raises(ArgumentError, match="learns from the windows"):
@@ -418,7 +436,7 @@ def test_a_learner_resumes_bit_for_bit(tmp_path: Path, planner: bool) -> None:
 
 def test_a_learner_without_a_planner_does_not_load_one(tmp_path: Path) -> None:
     make_learner(planner=True).save_checkpoint(tmp_path / "a.ckpt")
-    with pytest.raises(ArgumentError, match="one has none"):
+    with pytest.raises(CheckpointError, match="one has none"):
         make_learner().load_checkpoint(tmp_path / "a.ckpt")
 
 
@@ -596,3 +614,113 @@ def test_impala_resumes_bit_for_bit(tmp_path: Path) -> None:
     assert learner.update(sequences) == other.update(sequences)
     with pytest.raises(CheckpointError, match="'IMPALA learner', not of a 'PPO learner'"):
         make_learner().load_checkpoint(tmp_path / "a.ckpt")
+
+
+# What is no number.
+
+
+@pytest.mark.parametrize("planner", [False, True])
+@pytest.mark.parametrize("field", ["advantages", "returns", "log_probs"])
+def test_a_nan_makes_no_step_of_ppo(field: str, planner: bool) -> None:
+    learner = make_learner(planner=planner)
+    steps = make_steps(learner)
+    getattr(steps, field)[3] = math.nan
+    before = [one.detach().clone() for one in learner.networks.parameters()]
+    with pytest.raises(FloatingPointError, match="NaN" if field == "log_probs" else "gradient"):
+        learner.update(steps)
+    assert all(map(torch.equal, before, learner.networks.parameters()))
+    # And it goes on with steps that are numbers.
+    assert math.isfinite(learner.update(make_steps(learner))["grad_norm"])
+
+
+def test_a_nan_makes_no_step_of_impala() -> None:
+    learner = make_impala(planner=True)
+    sequences = make_sequences(learner)
+    sequences.rewards[2, 1] = math.nan
+    before = [one.detach().clone() for one in learner.networks.parameters()]
+    with pytest.raises(FloatingPointError, match="the step was not made"):
+        learner.update(sequences)
+    assert all(map(torch.equal, before, learner.networks.parameters()))
+
+
+def test_metrics_have_the_same_names_when_the_first_minibatch_stops() -> None:
+    learner = make_learner()
+    steps = make_steps(learner)
+    stale = replace(steps, log_probs=steps.log_probs - 3.0)
+    stopped = learner.update(stale)
+    assert (stopped["minibatches"], stopped["stopped"]) == (0, 1)
+    assert math.isnan(stopped["policy_loss"])
+    assert math.isnan(stopped["grad_norm"])
+    assert stopped.keys() == learner.update(steps).keys()
+
+
+def test_a_divergence_that_was_not_measured_is_not_zero() -> None:
+    learner = make_learner(planner=True, num_epochs=1, batch_size=32)
+    steps = make_steps(learner)
+    alone = replace(steps, pairs=torch.zeros(64, dtype=torch.bool))
+    assert math.isnan(learner.update(alone)["plan_divergence"])
+    scale = learner.planner.divergence.scale
+    assert float(scale) == 1.0
+    found = learner.update(replace(make_steps(learner), pairs=torch.arange(64) == 5))
+    # One of two minibatches has the only pair: the mean is over it alone, and so is the scale.
+    assert found["minibatches"] == 2
+    assert float(scale) == pytest.approx(found["plan_divergence"], rel=1e-5)
+
+
+# What does not fit.
+
+
+def _all_of(learner: Any) -> list[Any]:
+    """Everything that learning changes, as texts and numbers that can be compared."""
+    state = [learner.networks.state_dict(), learner.optimizer.state_dict()]
+    if isinstance(learner, PPOLearner):
+        state += [learner.generator.get_state(), learner.get_training_metrics()]
+    return [repr(one) for one in state]
+
+
+@pytest.mark.parametrize("make", [make_learner, make_impala])
+@pytest.mark.parametrize("spoil", ["shape", "dtype", "missing", "optimizer", "tracker", "damaged"])
+def test_a_checkpoint_that_does_not_fit_changes_nothing(
+    make: Any, spoil: str, tmp_path: Path
+) -> None:
+    kind = "PPO learner" if make is make_learner else "IMPALA learner"
+    donor, learner = make(seed=1, planner=True), make(planner=True)
+    for one in (donor, learner):
+        one.update(make_steps(one) if make is make_learner else make_sequences(one))
+    donor.save_checkpoint(tmp_path / "a.ckpt")
+    state = checkpoint.load(tmp_path / "a.ckpt", kind=kind)
+    networks = state["networks"]
+    # The last of what is copied is spoiled each time, after much that does fit.
+    name = list(networks["value"])[-1]
+    if spoil == "shape":
+        networks["value"][name] = torch.zeros(2)
+    elif spoil == "dtype":
+        networks["value"][name] = networks["value"][name].double()
+    elif spoil == "missing":
+        del networks["planner"]["policy"]
+    elif spoil == "optimizer":
+        last = state["optimizer"]["state"][max(state["optimizer"]["state"])]
+        last["exp_avg"] = torch.zeros(1, 1, 1)
+    elif spoil == "tracker":
+        networks["planner"]["tracker"] = {"decay": 0.99, "count": 1, "ema": np.zeros(LATENT + 1)}
+    else:
+        del state["optimizer"]["param_groups"][0]
+    checkpoint.save(tmp_path / "a.ckpt", state, kind=kind)
+    before = _all_of(learner)
+    with pytest.raises(CheckpointError):
+        learner.load_checkpoint(tmp_path / "a.ckpt")
+    assert _all_of(learner) == before
+
+
+def test_windows_may_be_arrays() -> None:
+    learner = make_impala(planner=True)
+    sequences = make_sequences(learner)
+    arrays = replace(sequences, windows=np.asarray(sequences.windows), masks=None)
+    tensors = replace(sequences, masks=None)
+    for ours, theirs in zip(*map(learner.compute_targets, (arrays, tensors)), strict=True):
+        assert torch.equal(ours, theirs)
+
+
+def test_an_infinite_learning_rate_is_refused() -> None:
+    with pytest.raises(ArgumentError, match="learning_rate"):
+        IMPALAConfig(learning_rate=math.inf)

@@ -83,8 +83,8 @@ class PlanEmbeddings(nn.Module):
         return made
 
     def forward(self, latent_plan: Any) -> Any:
-        """``(B, num_tokens, model_dim)`` of plans ``(B, latent_dim)``."""
-        rows = self.project(latent_plan)
+        """``(B, num_tokens, model_dim)`` of plans ``(B, latent_dim)``, of any precision."""
+        rows = self.project(latent_plan.to(self.project.weight.dtype))
         return self.norm(rows.view(*rows.shape[:-1], self.num_tokens, -1))
 
     def build(

@@ -9,13 +9,13 @@ gradients to both.
 A :class:`~echoic.agents.learners.PPOLearner` given this planner trains the same two networks, by
 minibatches and with a value network; the loss here is one step of the same without them.
 
-The mean plan is one :class:`~echoic.agents.kernels.EMAPlanTracker`, which replay and scheduler may
-share. Plans are scored against it first and move it then.
+The mean plan is one :class:`~echoic.agents.kernels.EMAPlanTracker`, which replay may share.
+Plans are scored against it first and move it then.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
@@ -27,7 +27,7 @@ from echoic.agents.latent_planning.encoder import PlanPosterior, TrajectoryEncod
 from echoic.agents.latent_planning.policy import PolicyNetwork
 from echoic.agents.latent_planning.prior import PlannedAction, TrajectoryPrior
 from echoic.agents.latent_planning.windows import PlanWindows
-from echoic.agents.learners import checkpoint
+from echoic.agents.learners import checkpoint, gradients
 from echoic.errors import ArgumentError
 from echoic.primitives import compute_discounted_sums
 
@@ -164,10 +164,19 @@ class LatentPlanningOptimizer:
         *,
         surprise_weight: float = 1.0,
         reward_weight: float = 1.0,
+        scale: Literal["sum", "mean"] = "sum",
     ) -> Any:
-        """``w |τ - mean τ|² + α |r|`` against the mean plan as it is now, as replay scores it."""
+        """``w |τ - mean τ|² + α |r|`` against the mean plan as it is now.
+
+        With ``scale="mean"`` the squared distance is divided by the number of dimensions, as replay
+        does it by default.
+        """
+        if scale not in {"sum", "mean"}:
+            raise ArgumentError(f'scale is "sum" or "mean", got {scale!r}')
         plans = prior.latent_plan.detach().to("cpu", torch.float64).numpy()
         distance = np.square(plans - self._mean_plan()).sum(axis=-1)
+        if scale == "mean":
+            distance /= plans.shape[-1]
         score = surprise_weight * distance + reward_weight * np.abs(np.asarray(reward, np.float64))
         return float(score) if np.ndim(score) == 0 else score
 
@@ -248,18 +257,21 @@ class LatentPlanningOptimizer:
         }
 
     def update(self, loss_dict: dict[str, Any]) -> dict[str, float]:
-        """Take one step along the gradient of ``total_loss``, and return what happened."""
+        """Take one step along the gradient of ``total_loss``, and return what happened.
+
+        Raises:
+            FloatingPointError: The gradient is no number. The step was not made.
+        """
         self._optimizer.zero_grad(set_to_none=True)
         loss_dict["total_loss"].backward()
-        norm = torch.nn.utils.clip_grad_norm_(self.parameters(), self.config.max_grad_norm)
-        self._optimizer.step()
+        norm = gradients.step(self._optimizer, self.parameters(), self.config.max_grad_norm)
         self.after_step(loss_dict["kl_divergence"])
         self._metrics = {
             **{
                 name: float(loss_dict[name].detach())
                 for name in ("total_loss", "policy_loss", "kl_loss", "kl_divergence")
             },
-            "grad_norm": float(norm),
+            "grad_norm": norm,
         }
         return dict(self._metrics)
 
@@ -294,7 +306,12 @@ class LatentPlanningOptimizer:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from :meth:`state_dict`. A shared mean plan goes back to what it was, too."""
+        """Continue from :meth:`state_dict`. A shared mean plan goes back to what it was, too.
+
+        Raises:
+            CheckpointError: A network is of other names, shapes or dtypes. Nothing was changed.
+        """
+        self.check_fit(state)
         self.encoder.load_state_dict(state["encoder"])
         self.policy.load_state_dict(state["policy"])
         self.divergence.load_state_dict(state["divergence"])
@@ -303,13 +320,26 @@ class LatentPlanningOptimizer:
         self._plans_made = state["plans_made"]
         self.tracker.load_state_dict(state["tracker"])
 
+    def check_fit(self, state: dict[str, Any]) -> None:
+        """Raise a ``CheckpointError`` unless the networks of ``state`` are like these."""
+        parts = {"encoder": self.encoder, "policy": self.policy, "divergence": self.divergence}
+        checkpoint.check_fit(parts, state)
+        checkpoint.check_optimizer(self._optimizer, state["optimizer"])
+
     def save_checkpoint(self, path: str | os.PathLike[str]) -> None:
         """Write the planner to a file that :meth:`load_checkpoint` continues from."""
         checkpoint.save(path, self.state_dict(), kind=_KIND)
 
     def load_checkpoint(self, path: str | os.PathLike[str]) -> None:
-        """Continue from a file of :meth:`save_checkpoint`."""
-        self.load_state_dict(checkpoint.load(path, kind=_KIND))
+        """Continue from a file of :meth:`save_checkpoint`.
+
+        Raises:
+            CheckpointError: The file is damaged, or of a planner of other sizes. Nothing was
+                changed.
+        """
+        state = checkpoint.load(path, kind=_KIND)
+        with checkpoint.all_or_nothing(self.load_state_dict, self.state_dict(), kind=_KIND):
+            self.load_state_dict(state)
 
     def _score_and_follow(self, plans: Any) -> Any:
         """Squared distances from the mean plan, which the plans move afterwards, row by row."""

@@ -14,7 +14,8 @@ import torch
 from torch import nn
 
 from echoic.agents.latent_planning.policy import PolicyNetwork, SoftPrefixAdapter
-from echoic.errors import ArgumentError
+from echoic.agents.learners import checkpoint
+from echoic.errors import ArgumentError, CheckpointError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -59,7 +60,8 @@ class Evaluation:
         chosen: ``(B,)``, of the actions that were taken.
         values: ``(B,)``.
         plan_cost: Of the plans' changes, with its weight; 0 without a planner.
-        plan_divergence: Per dimension, in nats, with no gradient; 0 without a planner.
+        plan_divergence: Per dimension, in nats, with no gradient; NaN where a planner's was not
+            measured, 0 without a planner.
     """
 
     log_probs: Any
@@ -143,6 +145,7 @@ class ActorCritic:
                 raise ArgumentError(
                     "the planner learns from the windows of its plans: the steps have none"
                 )
+            divergence = torch.full_like(cost, torch.nan)
             posterior, plans = self.planner.replan(steps.windows, steps.masks, steps.plan_noise)
             if steps.previous_windows is not None and self.planner.config.kl_weight > 0.0:
                 with torch.no_grad():
@@ -169,9 +172,18 @@ class ActorCritic:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from :meth:`state_dict`."""
+        """Continue from :meth:`state_dict`.
+
+        Raises:
+            CheckpointError: A network is of other names, shapes or dtypes. Nothing was changed.
+        """
         if (state["planner"] is None) != (self.planner is None):
-            raise ArgumentError("one of the checkpoint and the learner has a planner, one has none")
+            raise CheckpointError(
+                "one of the checkpoint and the learner has a planner, one has none"
+            )
+        checkpoint.check_fit({"policy": self.policy, "value": self.value}, state)
+        if self.planner is not None:
+            self.planner.check_fit(state["planner"])
         self.policy.load_state_dict(state["policy"])
         self.value.load_state_dict(state["value"])
         if self.planner is not None:

@@ -11,18 +11,22 @@ Invariants:
 2. A file is complete or not there: it is written beside its place, synced, and then renamed.
 3. Arrays come back bit for bit, on the CPU.
 
+4. A state that does not fit its owner changes nothing of it (:func:`all_or_nothing`).
+
 What a tree means is its owner's business; a ``kind`` keeps a planner from loading a learner's file.
 """
 
 from __future__ import annotations
 
+import copy
 import json
 import math
 import os
 import random
 import tempfile
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -31,9 +35,22 @@ from safetensors.torch import save_file
 
 from echoic.errors import ArgumentError, CheckpointError
 
-__all__ = ["get_random_state", "load", "save", "set_random_state"]
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+__all__ = [
+    "all_or_nothing",
+    "check_fit",
+    "check_optimizer",
+    "get_random_state",
+    "load",
+    "save",
+    "set_random_state",
+]
 
 _FORMAT = "echoic-agents-1"
+# What reading a tree raises that is not the one expected.
+_UNFIT = (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError)
 # A leaf of the JSON that is none of JSON's own is a list whose first item is one of these.
 _TENSOR, _ARRAY, _TUPLE, _LIST, _MAP, _FLOAT = "tensor", "array", "tuple", "list", "map", "float"
 
@@ -102,8 +119,64 @@ def load(path: str | os.PathLike[str], *, kind: str) -> Any:
         )
     try:
         return _put_together(json.loads(metadata["tree"]), tensors)
-    except (KeyError, TypeError, ValueError, RecursionError) as error:
+    except (*_UNFIT, RecursionError) as error:
         raise CheckpointError(f"{os.fspath(path)!r} is damaged: {error!r}") from error
+
+
+def check_fit(modules: Mapping[str, Any], state: Mapping[str, Any]) -> None:
+    """Compare modules with their states of the same names, before anything is copied.
+
+    Raises:
+        CheckpointError: A tensor is missing, is too much, or has another shape or dtype.
+    """
+    for part, module in modules.items():
+        expected = {name: _describe(one) for name, one in module.state_dict().items()}
+        found = {name: _describe(one) for name, one in state[part].items()}
+        for name in sorted({*expected, *found}):
+            if expected.get(name) != found.get(name):
+                raise CheckpointError(
+                    f"the checkpoint doesn't fit: {part}.{name} is expected to be "
+                    f"{expected.get(name, 'absent')}, and is {found.get(name, 'absent')}"
+                )
+
+
+def check_optimizer(optimizer: Any, state: Mapping[str, Any]) -> None:
+    """Compare the averages of a state of Adam with the parameters they are of.
+
+    Raises:
+        CheckpointError: They are of parameters of other shapes.
+    """
+    parameters = [one for group in optimizer.param_groups for one in group["params"]]
+    for index, kept in state["state"].items():
+        expected = tuple(parameters[index].shape)
+        for name in ("exp_avg", "exp_avg_sq"):
+            if tuple(kept[name].shape) != expected:
+                raise CheckpointError(
+                    f"the checkpoint doesn't fit: {name} of parameter {index} is expected to be of "
+                    f"shape {expected}, and is of {tuple(kept[name].shape)}"
+                )
+
+
+@contextmanager
+def all_or_nothing(put: Callable[[Any], None], now: Any, *, kind: str) -> Iterator[None]:
+    """Load a state in here; if that fails, what was there comes back.
+
+    Args:
+        put: Takes a state like ``now``.
+        now: The state before.
+        kind: Whose state it is, for the error.
+
+    Raises:
+        CheckpointError: The state did not fit. Nothing was changed.
+    """
+    before = copy.deepcopy(now)
+    try:
+        yield
+    except _UNFIT as error:
+        put(before)
+        if isinstance(error, CheckpointError):
+            raise
+        raise CheckpointError(f"the checkpoint doesn't fit this {kind}: {error!r}") from error
 
 
 def get_random_state() -> dict[str, Any]:
@@ -126,6 +199,10 @@ def set_random_state(state: dict[str, Any]) -> None:
     random.setstate(state["python"])
     if "cuda" in state and torch.cuda.is_available():
         torch.cuda.set_rng_state_all(state["cuda"][: torch.cuda.device_count()])
+
+
+def _describe(tensor: Any) -> str:
+    return f"{tensor.dtype} of shape {tuple(tensor.shape)}"
 
 
 def _take_apart(node: Any, tensors: dict[str, Any], where: str) -> Any:  # noqa: C901, PLR0911 - a case for each type

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from echoic.agents.devices import resolve
-from echoic.agents.learners import checkpoint
+from echoic.agents.learners import checkpoint, gradients
 from echoic.agents.learners.actor_critic import ActorCritic
 from echoic.agents.learners.steps import PPOTrainingStep
 from echoic.errors import ArgumentError
@@ -58,6 +58,8 @@ class IMPALAConfig:
         for name in ("learning_rate", "max_grad_norm", "rho_bar", "c_bar"):
             if not getattr(self, name) > 0.0:
                 raise ArgumentError(f"{name} must be above 0, got {getattr(self, name)!r}")
+        if not math.isfinite(self.learning_rate):
+            raise ArgumentError(f"learning_rate must be finite, got {self.learning_rate!r}")
         for name in ("gamma", "trace_lambda"):
             if not 0.0 <= getattr(self, name) <= 1.0:
                 raise ArgumentError(f"{name} must be from 0 to 1, got {getattr(self, name)!r}")
@@ -140,7 +142,11 @@ class IMPALALearner:
         self.optimizer = torch.optim.Adam(self.networks.parameter_groups(config.learning_rate))
 
     def update(self, sequences: IMPALASequences) -> dict[str, float]:
-        """One step of the optimizer on whole sequences; returns what happened."""
+        """One step of the optimizer on whole sequences; returns what happened.
+
+        Raises:
+            FloatingPointError: The gradient is no number. The step was not made.
+        """
         config = self.config
         steps, shape = self._flat(sequences)
         found = self.networks.evaluate(steps)
@@ -156,8 +162,7 @@ class IMPALALearner:
         )
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()
-        norm = torch.nn.utils.clip_grad_norm_(self.networks.parameters(), config.max_grad_norm)
-        self.optimizer.step()
+        norm = gradients.step(self.optimizer, self.networks.parameters(), config.max_grad_norm)
         self.networks.after_step(found)
         ratio = (found.chosen.detach() - steps.log_probs).exp()
         return {
@@ -167,7 +172,7 @@ class IMPALALearner:
             "plan_divergence": float(found.plan_divergence),
             "mean_ratio": float(ratio.mean()),
             "clipped": float((ratio > config.rho_bar).float().mean()),
-            "grad_norm": float(norm),
+            "grad_norm": norm,
         }
 
     def compute_targets(self, sequences: IMPALASequences) -> tuple[Any, Any]:
@@ -180,12 +185,25 @@ class IMPALALearner:
 
     def save_checkpoint(self, path: str | os.PathLike[str]) -> None:
         """Write networks and optimizer; the planner's too."""
-        state = {"networks": self.networks.state_dict(), "optimizer": self.optimizer.state_dict()}
-        checkpoint.save(path, state, kind=_KIND)
+        checkpoint.save(path, self._state(), kind=_KIND)
 
     def load_checkpoint(self, path: str | os.PathLike[str]) -> None:
-        """Continue from a file of :meth:`save_checkpoint`: on the CPU, bit for bit."""
+        """Continue from a file of :meth:`save_checkpoint`: on the CPU, bit for bit.
+
+        Raises:
+            CheckpointError: The file is damaged, or of a learner of other sizes. Nothing was
+                changed.
+        """
         state = checkpoint.load(path, kind=_KIND)
+        with checkpoint.all_or_nothing(self._restore, self._state(), kind=_KIND):
+            self._restore(state)
+
+    def _state(self) -> dict[str, Any]:
+        """What learning changes."""
+        return {"networks": self.networks.state_dict(), "optimizer": self.optimizer.state_dict()}
+
+    def _restore(self, state: dict[str, Any]) -> None:
+        checkpoint.check_optimizer(self.optimizer, state["optimizer"])
         self.networks.load_state_dict(state["networks"])
         self.optimizer.load_state_dict(state["optimizer"])
 
@@ -201,9 +219,11 @@ class IMPALALearner:
                 raise ArgumentError("windows need starts, to know which are of one episode")
             pairs = ~torch.as_tensor(given.starts, dtype=torch.bool)
             pairs[0] = False
-            before = torch.cat([given.windows[:1], given.windows[:-1]])
+            windows = torch.as_tensor(given.windows)
+            before = torch.cat([windows[:1], windows[:-1]])
             if given.masks is not None:
-                before_masks = torch.cat([given.masks[:1], given.masks[:-1]])
+                masks = torch.as_tensor(given.masks)
+                before_masks = torch.cat([masks[:1], masks[:-1]])
         rows = {
             "states": given.states,
             "latent_plans": given.latent_plans,

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from echoic.agents.devices import resolve
-from echoic.agents.learners import checkpoint
+from echoic.agents.learners import checkpoint, gradients
 from echoic.agents.learners.actor_critic import ActorCritic, Evaluation, ValueNetwork
 from echoic.agents.learners.steps import PPOTrainingStep
 from echoic.errors import ArgumentError
@@ -33,6 +33,15 @@ if TYPE_CHECKING:
 __all__ = ["PPOConfig", "PPOLearner", "PPOTrainingStep", "ValueNetwork"]
 
 _KIND = "PPO learner"
+_AVERAGED = (
+    "policy_loss",
+    "value_loss",
+    "entropy",
+    "reference_kl",
+    "plan_divergence",
+    "clip_fraction",
+    "grad_norm",
+)
 
 
 @dataclass(frozen=True)
@@ -195,10 +204,15 @@ class PPOLearner:
 
         Returns:
             Means over minibatches stepped on of ``policy_loss``, ``value_loss``, ``entropy``,
-            ``reference_kl``, ``plan_divergence``, ``clip_fraction`` and ``grad_norm``;
+            ``reference_kl``, ``plan_divergence``, ``clip_fraction`` and ``grad_norm``, each over
+            those that measured it, and NaN if none did;
             ``first_ratio_gap`` and ``last_ratio_gap``, how far the ratio was from 1 at most in the
             first and in the last minibatch; ``approx_kl`` of the last one; ``minibatches`` stepped
             on; ``epochs`` begun; and ``stopped``, 1 if ``target_kl`` ended the update.
+
+        Raises:
+            FloatingPointError: What the networks say of a minibatch, or its gradient, is no number.
+                It was not stepped on; those before it were.
         """
         if len(steps) == 0:
             raise ArgumentError("an update needs at least one step")
@@ -208,7 +222,7 @@ class PPOLearner:
             raw = steps.advantages
             steps.advantages = (raw - raw.mean()) / (raw.std(correction=0) + 1e-8)
         anchor = self._anchor(steps)
-        sums: dict[str, float] = {}
+        found_of: dict[str, list[float]] = {name: [] for name in _AVERAGED}
         gaps: list[float] = []
         done = epochs = 0
         approx_kl = 0.0
@@ -224,7 +238,12 @@ class PPOLearner:
                 gaps.append(float((ratio - 1.0).abs().max()))
                 # Never negative, and of less variance than the mean of -log ratio (Schulman 2020).
                 approx_kl = float((ratio - 1.0 - log_ratio).mean())
-                if approx_kl > config.target_kl:
+                if math.isnan(approx_kl):
+                    raise FloatingPointError(
+                        "the policy's distance from the one that acted, approx_kl, is NaN; no step "
+                        "was made. Look at the states and log-probabilities of the batch"
+                    )
+                if not approx_kl <= config.target_kl:
                     stopped = True
                     break
                 parts = self._step(some, found, None if anchor is None else anchor[index])
@@ -232,10 +251,14 @@ class PPOLearner:
                     ((ratio - 1.0).abs() > config.clip_epsilon).float().mean()
                 )
                 for name, value in parts.items():
-                    sums[name] = sums.get(name, 0.0) + value
+                    if math.isfinite(value):
+                        found_of[name].append(value)
                 done += 1
         self._metrics = {
-            **{name: value / max(done, 1) for name, value in sums.items()},
+            **{
+                name: sum(values) / len(values) if values else math.nan
+                for name, values in found_of.items()
+            },
             "first_ratio_gap": gaps[0],
             "last_ratio_gap": gaps[-1],
             "approx_kl": approx_kl,
@@ -253,29 +276,41 @@ class PPOLearner:
 
     def save_checkpoint(self, path: str | os.PathLike[str]) -> None:
         """Write networks, optimizer, reference and generators; the planner's too."""
-        checkpoint.save(
-            path,
-            {
-                "networks": self.networks.state_dict(),
-                "optimizer": self.optimizer.state_dict(),
-                "generator": self.generator.get_state(),
-                "reference": None if self._reference is None else self._reference.state_dict(),
-                "metrics": self._metrics,
-            },
-            kind=_KIND,
-        )
+        reference = None if self._reference is None else self._reference.state_dict()
+        state = {**self._state(), "reference": reference, "metrics": self._metrics}
+        checkpoint.save(path, state, kind=_KIND)
 
     def load_checkpoint(self, path: str | os.PathLike[str]) -> None:
-        """Continue from a file of :meth:`save_checkpoint`: on the CPU, bit for bit."""
+        """Continue from a file of :meth:`save_checkpoint`: on the CPU, bit for bit.
+
+        Raises:
+            CheckpointError: The file is damaged, or of a learner of other sizes. Nothing was
+                changed.
+        """
         state = checkpoint.load(path, kind=_KIND)
+        with checkpoint.all_or_nothing(self._restore, self._state(), kind=_KIND):
+            self._restore(state)
+            reference = None
+            if state["reference"] is not None:
+                checkpoint.check_fit({"reference": self.policy_network}, state)
+                reference = copy.deepcopy(self.policy_network).requires_grad_(False)
+                reference.load_state_dict(state["reference"])
+            metrics = dict(state["metrics"])
+        self._reference, self._metrics = reference, metrics
+
+    def _state(self) -> dict[str, Any]:
+        """What learning changes."""
+        return {
+            "networks": self.networks.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "generator": self.generator.get_state(),
+        }
+
+    def _restore(self, state: dict[str, Any]) -> None:
+        checkpoint.check_optimizer(self.optimizer, state["optimizer"])
         self.networks.load_state_dict(state["networks"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.generator.set_state(state["generator"])
-        self._reference = None
-        if state["reference"] is not None:
-            self.set_reference()
-            self._reference.load_state_dict(state["reference"])
-        self._metrics = state["metrics"]
 
     def _step(self, some: PPOTrainingStep, found: Evaluation, anchor: Any) -> dict[str, float]:
         """One step of the optimizer; ``anchor`` has the reference's log-probabilities."""
@@ -292,8 +327,7 @@ class PPOLearner:
             loss = loss + config.kl_coef * reference_kl
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()
-        norm = torch.nn.utils.clip_grad_norm_(self.networks.parameters(), config.max_grad_norm)
-        self.optimizer.step()
+        norm = gradients.step(self.optimizer, self.networks.parameters(), config.max_grad_norm)
         self.networks.after_step(found)
         return {
             "policy_loss": float(policy_loss.detach()),
@@ -301,7 +335,7 @@ class PPOLearner:
             "entropy": float(entropy.detach()),
             "reference_kl": float(reference_kl.detach()),
             "plan_divergence": float(found.plan_divergence),
-            "grad_norm": float(norm),
+            "grad_norm": norm,
         }
 
     @torch.no_grad()

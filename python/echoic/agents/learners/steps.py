@@ -141,6 +141,8 @@ class PPOTrainingStep:
             # The first step of the rollout has the one before it elsewhere, and pairs with nothing.
             pairs = ~torch.as_tensor(starts, dtype=torch.bool)
             pairs[0] = False
+            windows = torch.as_tensor(windows)
+            masks = None if masks is None else torch.as_tensor(masks)
             previous = {
                 "previous_windows": torch.cat([windows[:1], windows[:-1]]),
                 "previous_masks": None if masks is None else torch.cat([masks[:1], masks[:-1]]),
