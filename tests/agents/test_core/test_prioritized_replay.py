@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import threading
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -175,6 +176,32 @@ def test_what_nobody_told_is_marked_as_unknown() -> None:
     assert math.isnan(one.log_prob)
     assert math.isnan(one.value)
     assert (one.episode_id, one.policy_version) == (-1, -1)
+
+
+def test_threads_that_add_the_first_experiences_lose_none() -> None:
+    for _ in range(20):
+        buffer, ready = buffer_of(), threading.Barrier(4)
+
+        def first(buffer: PrioritizedReplayBuffer = buffer, ready: Any = ready) -> None:
+            ready.wait()
+            fill(buffer, 3)
+
+        threads = [threading.Thread(target=first) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert len(buffer) == 12
+
+
+def test_a_refused_first_experience_does_not_say_what_others_look_like(tmp_path: Path) -> None:
+    buffer = buffer_of(cold_path=tmp_path / "cold")
+    with pytest.raises(EchoicError):
+        add(buffer, math.nan)
+    assert buffer.surprise_calculator.get_statistics()["count"] == 0
+    # Other shapes, and the file is not in the way.
+    fill(buffer, 3)
+    assert len(buffer) == 3
 
 
 def test_a_batch_is_added_as_one_by_one() -> None:
