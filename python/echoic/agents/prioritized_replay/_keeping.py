@@ -35,6 +35,7 @@ def save(buffer: PrioritizedReplayBuffer, path: str | os.PathLike[str]) -> None:
         "rules": {name: config[name] for name in RULES},
         "adapted": buffer._adapted(),  # noqa: SLF001
         "leaves": None,
+        "seed": buffer._store.seed,  # noqa: SLF001
     }
     arrays: dict[str, np.ndarray[Any, Any]] = {}
     if rows is None:
@@ -74,9 +75,11 @@ def load(buffer: PrioritizedReplayBuffer, path: str | os.PathLike[str]) -> None:
             raise ReplayError(f"{path} was made with {name}={got!r}, and the buffer {expected!r}")
     store = buffer._store  # noqa: SLF001
     if about["leaves"] is None:
-        store.clear()
-        ema = {"decay": buffer.config.ema_decay, "count": int(arrays["mean_count"])}
-        buffer.surprise_calculator.tracker.load_state_dict({**ema, "ema": arrays["mean"]})
+        # Files of earlier versions do not say how draws begin.
+        store.reset(about.get("seed", store.seed))
+        if buffer._moves:  # noqa: SLF001
+            ema = {"decay": buffer.config.ema_decay, "count": int(arrays["mean_count"])}
+            buffer.surprise_calculator.tracker.load_state_dict({**ema, "ema": arrays["mean"]})
     else:
         leaves = [(name, dtype, tuple(shape)) for name, dtype, shape in about["leaves"]]
         with store.beginning:

@@ -134,7 +134,9 @@ class Store:
                         example, lambda made: made.add(columns, many=many, scores=scores)
                     )
         begun = self._begun
-        assert begun is not None  # noqa: S101 - for type checkers
+        if begun is None:
+            # Another thread has emptied it meanwhile.
+            return self.add(fields, many=many, scores=scores)
         rows, example = begun
         columns = columns_of(fields, example, many=many)
         return rows.add(columns, many=many, scores=scores)
@@ -158,6 +160,14 @@ class Store:
             experiences = [one.index if isinstance(one, Experience) else one for one in experiences]
         indices = np.asarray(experiences, np.int64)
         return rows.update_priorities(indices, np.asarray(plain(priorities), np.float64))
+
+    def reset(self, seed: int) -> None:
+        """Becomes what never had an experience, and whose draws have this seed."""
+        with self.beginning:
+            begun, self._begun, self.seed = self._begun, None, seed
+        if begun is not None:
+            # Its file is in the way of the next one.
+            begun[0].close()
 
     def clear(self) -> None:
         """Forgets all experiences; what they look like stays."""
