@@ -22,6 +22,7 @@ from echoic.views.history import History
 from echoic.views.plain import as_data, as_text
 from echoic.views.problems import Problem, find_problems
 from echoic.views.reading import Reading, read
+from echoic.views.rollout_problems import of_rollouts
 from echoic.views.rollout_reading import RolloutReading, SourceReading, Waits
 from echoic.views.terminal import Top
 from echoic.views.web.items import Items
@@ -161,6 +162,15 @@ def test_a_batch_that_may_not_leave_yet_names_the_versions(roll: Any) -> None:
     problem = the_one(rolling, "STALENESS")
     assert "a batch for version 1 may not leave while the learner has published 0" in problem.text
     assert "publish_version" in problem.advice
+
+
+def test_a_batch_that_lacks_groups_that_nobody_may_make_is_told_apart() -> None:
+    waiting = {"consumers": {"STALENESS": Waits(1, 1.0)}, "batch_groups": 4, "ready": 2}
+    [short] = of_rollouts(RolloutReading("math", **waiting), History())
+    assert "too few groups are there, and no more are admitted" in short.text
+    assert "smaller batches" in short.advice
+    [early] = of_rollouts(RolloutReading("math", **{**waiting, "ready": 4}), History())
+    assert "may not leave" in early.text
 
 
 def test_a_batch_that_another_has_is_told_by_its_lease(roll: Any) -> None:

@@ -99,7 +99,8 @@ fn rows_go_on_being_read_while_others_take_their_place() {
 fn threads_add_draw_and_age_at_once() {
     let folder = tempfile::tempdir().unwrap();
     let archive = Some((folder.path().join("cold"), false));
-    let replay = make(SurpriseSettings { archive, ..settings(300, 200) });
+    // Nobody goes because of its age: who has looked may draw.
+    let replay = make(SurpriseSettings { archive, max_age: 1000, ..settings(300, 200) });
     std::thread::scope(|scope| {
         for thread in 0..2u32 {
             let replay = &replay;
@@ -130,6 +131,56 @@ fn threads_add_draw_and_age_at_once() {
     let [hot, cold] = replay.lens();
     assert!(hot <= 300 && cold <= 200, "{hot} {cold}");
     assert_eq!(replay.counts().added, 2 * 60 * 50);
+}
+
+#[test]
+fn what_is_added_while_another_state_is_taken_over_leaves_its_rows() {
+    let other = make(settings(10, 10));
+    add(&other, 0..10, |_| 1.0);
+    let (saved, ()) = other.save(|_, _| ());
+    let replay = make(settings(10, 10));
+    // Each time more than all rows that there are, in the end.
+    for _ in 0..2000 {
+        let restored = replay.restore(&saved, |at, row| {
+            row.fill(0);
+            if at == 0 {
+                add(&replay, 100..108, |_| 1.0);
+            }
+        });
+        assert!(restored.unwrap());
+        assert_eq!(replay.lens(), [10, 0]);
+    }
+}
+
+#[test]
+fn a_state_that_can_not_be_taken_over_leaves_its_rows() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = |name: &str| Some((folder.path().join(name), false));
+    let other = make(SurpriseSettings { archive: file("other"), ..settings(10, 10) });
+    add(&other, 0..5, |_| 1.0);
+    other.tick(3).unwrap();
+    // After those that are cold: the file is asked for last.
+    add(&other, 5..10, |_| 1.0);
+    let (mut saved, ()) = other.save(|_, _| ());
+    saved.kinds.reverse();
+    saved.births.reverse();
+    let replay = make(SurpriseSettings { archive: file("own"), ..settings(10, 10) });
+    replay.close().unwrap();
+    for _ in 0..2000 {
+        replay.restore(&saved, |_, row| row.fill(0)).unwrap_err();
+    }
+    assert_eq!(replay.lens(), [0, 0]);
+    add(&replay, 0..10, |_| 1.0);
+    assert_eq!(replay.lens(), [10, 0]);
+}
+
+#[test]
+fn an_exponent_of_weights_that_means_nothing_is_an_error() {
+    let replay = make(settings(10, 10));
+    add(&replay, 0..10, |_| 1.0);
+    for beta in [-1.0, 1.5, f64::NAN] {
+        assert!(replay.draw(Ask { beta, ..ask(4) }).is_err(), "{beta}");
+    }
 }
 
 proptest! {

@@ -122,6 +122,11 @@ def _of_consumers(table: RolloutReading, reason: str, flow: RolloutFlow) -> tupl
             f" {_groups(table.running, 'being made')}"
         ), _of_workers(table, flow)
     if reason == "STALENESS":
+        if table.ready + table.running < table.batch_groups and not table.capacity:
+            return (
+                "too few groups are there, and no more are admitted at this version",
+                "publish_version, or ask for smaller batches",
+            )
         return (
             (
                 f"a batch for version {table.target} may not leave while the learner has published"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import threading
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -175,6 +176,32 @@ def test_what_nobody_told_is_marked_as_unknown() -> None:
     assert math.isnan(one.log_prob)
     assert math.isnan(one.value)
     assert (one.episode_id, one.policy_version) == (-1, -1)
+
+
+def test_threads_that_add_the_first_experiences_lose_none() -> None:
+    for _ in range(20):
+        buffer, ready = buffer_of(), threading.Barrier(4)
+
+        def first(buffer: PrioritizedReplayBuffer = buffer, ready: Any = ready) -> None:
+            ready.wait()
+            fill(buffer, 3)
+
+        threads = [threading.Thread(target=first) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert len(buffer) == 12
+
+
+def test_a_refused_first_experience_does_not_say_what_others_look_like(tmp_path: Path) -> None:
+    buffer = buffer_of(cold_path=tmp_path / "cold")
+    with pytest.raises(EchoicError):
+        add(buffer, math.nan)
+    assert buffer.surprise_calculator.get_statistics()["count"] == 0
+    # Other shapes, and the file is not in the way.
+    fill(buffer, 3)
+    assert len(buffer) == 3
 
 
 def test_a_batch_is_added_as_one_by_one() -> None:
@@ -441,6 +468,24 @@ def test_a_temperature_for_one_draw_changes_no_other() -> None:
     np.testing.assert_array_equal(one["probability"], two["probability"])
 
 
+@pytest.mark.parametrize("settings", [{"score_scale": "sum"}, {"sampling_mode": "power"}])
+def test_weights_are_numbers_at_the_smallest_temperature(settings: dict[str, Any]) -> None:
+    buffer = buffer_of(**settings)
+    for reward in (1.0, 1e30, 3.0):
+        add(buffer, reward)
+    batch = buffer.sample_columns(8, 5e-324)
+    assert np.isfinite(batch["weight"]).all()
+    assert np.isfinite(batch["probability"]).all()
+
+
+@pytest.mark.parametrize("beta", [-0.1, 1.1, math.nan])
+def test_an_exponent_of_weights_that_means_nothing_is_an_error(beta: float) -> None:
+    buffer = buffer_of()
+    fill(buffer, 4)
+    with pytest.raises(ReplayError, match="beta"):
+        buffer.sample_columns(2, beta=beta)
+
+
 def test_powers_of_scores_are_drawn_in_power_mode() -> None:
     rewards = np.array([1.0, 16.0], np.float32)
     buffer = buffer_of(sampling_mode="power", priority_alpha=0.5, surprise_weight=0.0)
@@ -632,6 +677,59 @@ def test_an_empty_buffer_is_saved_and_loaded(tmp_path: Path) -> None:
     assert other.surprise_calculator.get_ema_plan().tolist() == [1.0] * DIMS
 
 
+def test_an_empty_buffer_that_was_loaded_draws_as_the_other_will(tmp_path: Path) -> None:
+    first = buffer_of(seed=None)
+    first.save_buffer(tmp_path / "buffer.npz")
+    fresh, used = buffer_of(seed=None), buffer_of(seed=None, cold_path=tmp_path / "cold")
+    fill(used, 7)
+    drawn = []
+    for buffer in (first, fresh, used):
+        if buffer is not first:
+            buffer.load_buffer(tmp_path / "buffer.npz")
+        assert len(buffer) == 0
+        fill(buffer, 100)
+        drawn.append(buffer.sample_columns(32)["index"].tolist())
+    assert drawn[0] == drawn[1] == drawn[2]
+
+
+def test_a_file_that_is_refused_does_not_say_what_experiences_look_like(tmp_path: Path) -> None:
+    full, small = buffer_of(), buffer_of(max_experiences=5)
+    fill(full, 10)
+    full.save_buffer(tmp_path / "buffer.npz")
+    with pytest.raises(ReplayError):
+        small.load_buffer(tmp_path / "buffer.npz")
+    small.add_experience(np.zeros(3), np.zeros(DIMS), [1.0, 2.0], 0.0, np.zeros(3), False)
+    assert len(small) == 1
+
+
+@pytest.mark.parametrize("rows", [0, 10])
+def test_a_mean_that_another_part_moves_is_not_loaded(tmp_path: Path, rows: int) -> None:
+    first = buffer_of()
+    if rows:
+        fill(first, rows)
+    first.save_buffer(tmp_path / "buffer.npz")
+    shared = SurpriseCalculator(config(), DIMS)
+    shared.update_ema_plan(np.ones((3, DIMS)))
+    second = PrioritizedReplayBuffer(config(), DIMS, surprise_calculator=shared, update_ema=False)
+    second.load_buffer(tmp_path / "buffer.npz")
+    assert len(second) == rows
+    assert shared.get_statistics()["count"] == 3
+    assert shared.get_ema_plan().tolist() == [1.0] * DIMS
+
+
+@pytest.mark.parametrize(
+    ("first", "then"),
+    [(np.int32(1), 2**40), (np.uint8(1), np.uint16(300)), (True, 7), (np.int8(0), np.int64(-129))],
+)
+def test_a_number_that_does_not_fit_is_refused(first: Any, then: Any) -> None:
+    buffer = buffer_of()
+    with_action = [np.zeros(2), np.zeros(DIMS), first, 0.0, np.zeros(2), False]
+    buffer.add_experience(*with_action)
+    with pytest.raises(ArgumentError, match="action"):
+        buffer.add_experience(*with_action[:2], then, *with_action[3:])
+    assert len(buffer) == 1
+
+
 def test_a_file_that_does_not_fit_is_refused_and_changes_nothing(tmp_path: Path) -> None:
     path = tmp_path / "saved.npz"
     one = buffer_of()
@@ -684,6 +782,36 @@ def test_a_buffer_with_a_file_does_what_one_in_memory_does(tmp_path: Path) -> No
     assert (tmp_path / "cold.bin").exists()
     del file, buffer
     assert not (tmp_path / "cold.bin").exists()
+
+
+def test_threads_save_load_clear_and_draw_at_once(tmp_path: Path) -> None:
+    """None waits for another that waits for it."""
+    buffer = buffer_of(seed=1)
+    fill(buffer, 200)
+    buffer.save_buffer(tmp_path / "first.npz")
+
+    def saves() -> None:
+        for _ in range(15):
+            buffer.save_buffer(tmp_path / "buffer.npz")
+
+    def loads() -> None:
+        for _ in range(15):
+            buffer.load_buffer(tmp_path / "first.npz")
+
+    def others() -> None:
+        for step in range(60):
+            fill(buffer, 20, seed=step)
+            buffer.update_experience_ages()
+            buffer.clear_buffer()
+
+    threads = [threading.Thread(target=one, daemon=True) for one in (saves, saves, loads, others)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert not any(thread.is_alive() for thread in threads)
+    buffer.load_buffer(tmp_path / "first.npz")
+    assert len(buffer) == 200
 
 
 def test_a_file_that_is_there_is_refused(tmp_path: Path) -> None:

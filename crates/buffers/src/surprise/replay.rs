@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use echoic_memory::slab::Field;
 use echoic_primitives::plans::AveragePlan;
@@ -18,6 +19,11 @@ use crate::tiered::TieredError;
 
 /// Rows that are filled at once; as many more than may stay have room.
 pub const MOST_AT_ONCE: usize = 4096;
+
+/// How long a wait for a row is before something else is looked at.
+const AWHILE: Duration = Duration::from_millis(20);
+/// A wait that is shorter than this needs no sleep.
+const BRIEFLY: Duration = Duration::from_micros(200);
 
 /// What a buffer is made for.
 #[derive(Debug, Clone)]
@@ -126,6 +132,9 @@ pub struct Saved {
     pub mean_count: u64,
 }
 
+/// Copies the fields of rows to their columns.
+pub type Copying<'a> = dyn Fn(&mut [&mut [u8]]) -> Result<(), TieredError> + Sync + 'a;
+
 /// See the [module above](super).
 #[derive(Debug)]
 pub struct SurpriseReplay {
@@ -225,12 +234,32 @@ impl SurpriseReplay {
     /// When the system has no memory for them.
     pub fn reserve(&self, count: usize) -> Result<Draft, BufferError> {
         loop {
-            let draft = self.rows.try_reserve(count.clamp(1, MOST_AT_ONCE))?;
+            let draft = self.reserve_within(count, AWHILE)?;
             if !draft.is_empty() {
                 return Ok(draft);
             }
+        }
+    }
+
+    /// As [`SurpriseReplay::reserve`], but none if there is no room for so long: who waits may look around.
+    ///
+    /// # Errors
+    ///
+    /// When the system has no memory for them.
+    pub fn reserve_within(&self, count: usize, time: Duration) -> Result<Draft, BufferError> {
+        let begun = Instant::now();
+        loop {
+            let draft = self.rows.try_reserve(count.clamp(1, MOST_AT_ONCE))?;
+            let waited = begun.elapsed();
+            if !draft.is_empty() || waited >= time {
+                return Ok(draft);
+            }
             // All others are being read or filled, by threads that will be done after a copy.
-            std::thread::yield_now();
+            if waited < BRIEFLY {
+                std::thread::yield_now();
+            } else {
+                std::thread::sleep(BRIEFLY);
+            }
         }
     }
 
@@ -290,6 +319,9 @@ impl SurpriseReplay {
     /// [`BufferError`] when there are none, none are asked for, or a setting means nothing.
     pub fn draw(&self, ask: Ask) -> Result<Drawn<'_>, BufferError> {
         check(ask.temperature, ask.hot_share)?;
+        if !(0.0..=1.0).contains(&ask.beta) {
+            return Err(BufferError::Setting { name: "beta", range: "from 0 to 1", got: ask.beta });
+        }
         if ask.count == 0 {
             return Err(BufferError::NoBatch);
         }
@@ -548,10 +580,7 @@ impl SurpriseReplay {
     /// # Errors
     ///
     /// When the file can't be read, or what `gather` says.
-    pub fn save<T>(
-        &self,
-        gather: impl FnOnce(usize, &dyn Fn(&mut [&mut [u8]]) -> Result<(), TieredError>) -> T,
-    ) -> (Saved, T) {
+    pub fn save<T>(&self, gather: impl FnOnce(usize, &Copying<'_>) -> T) -> (Saved, T) {
         // Nothing moves meanwhile, and nothing is added: the mean belongs to what is there.
         let _moving = lock(&self.moving);
         let rng = lock(&self.rng).state();
@@ -607,7 +636,8 @@ impl SurpriseReplay {
     }
 
     /// Becomes what another buffer was: `fill` writes the rows in the order in which they were copied. Says
-    /// whether that could be; if not, nothing was changed.
+    /// whether that could be; if not, nothing was changed. What others add meanwhile goes, and a mean of plans that
+    /// another part moves stays as it is.
     ///
     /// # Errors
     ///
@@ -653,31 +683,57 @@ impl SurpriseReplay {
         index.clear();
         self.free(index);
         let mut places: Vec<Place> = Vec::new();
-        let live = || (0u32..).zip(&entries).filter(|(_, entry)| entry.stratum.is_some());
-        match &self.archive {
-            None => self.put(live().count(), &mut fill, &mut places)?,
-            Some(archive) => {
-                let mut block = Vec::new();
-                for (at, (slot, entry)) in live().enumerate() {
-                    if entry.stratum == Some(HOT as u8) {
-                        self.put(1, |_, row| fill(at, row), &mut places)?;
-                        continue;
-                    }
-                    // Nothing is in the way: nobody is in the index.
-                    self.make_room(archive, &moving)?;
-                    block.resize(self.layout.row_bytes(), 0);
-                    fill(at, &mut block);
-                    let rows = [block.as_slice()].into_iter();
-                    let position = archive.append(&[slot], rows).map_err(TieredError::Cold)?;
-                    places.push(Place::Archived(position));
-                }
-            }
+        if let Err(error) = self.put_all(&entries, &mut fill, &mut places, &moving) {
+            // The index never knew of them.
+            places.into_iter().for_each(|place| self.forget(place));
+            return Err(error);
         }
         *lock(&self.rng) = Rng::from_state(saved.rng);
-        *lock(&self.mean) = mean;
+        if self.settings.moves_mean {
+            *lock(&self.mean) = mean;
+        }
         let mut index = lock(&self.index);
+        // What was added meanwhile.
+        index.clear();
         index.restore(&entries, &saved.free, saved.numbers, saved.reals, &places);
+        self.free(index);
         Ok(true)
+    }
+
+    fn forget(&self, place: Place) {
+        if let Place::Row(row) = place {
+            self.rows.free(row);
+        }
+    }
+
+    /// Puts the rows of all entries that are there where they belong, and says where. Those that were put are told of
+    /// where others could not be, too.
+    fn put_all(
+        &self,
+        entries: &[SavedEntry],
+        fill: &mut impl FnMut(usize, &mut [u8]),
+        places: &mut Vec<Place>,
+        moving: &MutexGuard<'_, ()>,
+    ) -> Result<(), TieredError> {
+        let live = || (0u32..).zip(entries).filter(|(_, entry)| entry.stratum.is_some());
+        let Some(archive) = &self.archive else {
+            return Ok(self.put(live().count(), fill, places)?);
+        };
+        let mut block = Vec::new();
+        for (at, (slot, entry)) in live().enumerate() {
+            if entry.stratum == Some(HOT as u8) {
+                self.put(1, |_, row| fill(at, row), places)?;
+                continue;
+            }
+            // Nothing is in the way: nobody is in the index.
+            self.make_room(archive, moving)?;
+            block.resize(self.layout.row_bytes(), 0);
+            fill(at, &mut block);
+            let rows = [block.as_slice()].into_iter();
+            let position = archive.append(&[slot], rows).map_err(TieredError::Cold)?;
+            places.push(Place::Archived(position));
+        }
+        Ok(())
     }
 
     /// Puts rows into memory and says where.
@@ -689,7 +745,14 @@ impl SurpriseReplay {
     ) -> Result<(), BufferError> {
         let mut done = 0;
         while done < count {
-            let mut draft = self.reserve(count - done)?;
+            let mut draft = self.reserve_within(count - done, AWHILE)?;
+            if draft.is_empty() {
+                // What others add meanwhile goes in the end anyway.
+                let mut index = lock(&self.index);
+                index.clear();
+                self.free(index);
+                continue;
+            }
             draft.fill(|at, row| fill(done + at, row));
             done += draft.len();
             places.extend(draft.publish().into_iter().map(Place::Row));

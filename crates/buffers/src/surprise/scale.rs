@@ -49,6 +49,9 @@ const LEAST_SCORE: f64 = 1e-6;
 /// Weights above `e` to the power of this ask for all to be computed anew.
 const MOST_EXPONENT: f64 = 500.0;
 
+/// No exponent is further from zero, so that their differences are numbers.
+const MOST_LOGIT: f64 = 1e300;
+
 /// Mean and spread of numbers that come and go.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Moments {
@@ -129,7 +132,8 @@ impl Scale {
             Mode::Plain => score,
             Mode::Power { alpha } => alpha * score.max(LEAST_SCORE).ln(),
         };
-        logit / self.temperature
+        // Of two infinities nobody knows which is larger, and by how much.
+        (logit / self.temperature).clamp(-MOST_LOGIT, MOST_LOGIT)
     }
 
     /// The weight of a score in a stratum, if it is a number that sums are made of.
@@ -175,6 +179,15 @@ mod tests {
         let moments = Moments { count: 100.0, mean: 1.0, squares: 100.0 };
         let scale = Scale::new(Mode::Standard { clip: 3.0 }, 1.0, &moments);
         assert_eq!((scale.exponent(1e9), scale.exponent(2.0)), (3.0, 1.0));
+    }
+
+    #[test]
+    fn exponents_are_numbers_at_any_temperature() {
+        for mode in [Mode::Plain, Mode::Power { alpha: 1.0 }] {
+            let scale = Scale::new(mode, f64::MIN_POSITIVE, &Moments::default());
+            let [low, high] = [0.0, 1e9].map(|score| scale.exponent(score));
+            assert!(low < high && (high - low).is_finite(), "{low} {high}");
+        }
     }
 
     #[test]

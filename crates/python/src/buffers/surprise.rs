@@ -3,9 +3,10 @@
 use std::cell::RefCell;
 use std::path::PathBuf;
 use std::sync::PoisonError;
+use std::time::Duration;
 
 use echoic_buffers::surprise::{
-    Ask, Mode, Saved, ScoreRule, Sizes, SurpriseReplay as Rows, SurpriseSettings,
+    Ask, Copying, Mode, Saved, ScoreRule, Sizes, SurpriseReplay as Rows, SurpriseSettings,
 };
 use echoic_buffers::tiered::TieredError;
 use echoic_replay::Dtype;
@@ -30,6 +31,9 @@ use crate::sources::DETACH_BYTES;
 /// The fields that are looked at.
 const PLAN: &str = "latent_plan";
 const REWARD: &str = "reward";
+
+/// How long a wait is before signals are looked for.
+const TICK: Duration = Duration::from_millis(50);
 
 thread_local! {
     /// Reused by every call of a thread, so that few allocate.
@@ -81,8 +85,12 @@ impl SurpriseReplay {
         let mut done = 0;
         while done < count {
             // Whoever has the last rows, as a reader or a writer, may want the GIL before they are free.
-            let reserved = py.detach(|| self.rows.reserve(count - done));
+            let reserved = py.detach(|| self.rows.reserve_within(count - done, TICK));
             let mut draft = reserved.map_err(|error| buffer_error(py, &error))?;
+            if draft.is_empty() {
+                py.check_signals()?;
+                continue;
+            }
             self.form.recheck(py, sources)?;
             let part = done..done + draft.len();
             done = part.end;
@@ -104,6 +112,27 @@ impl SurpriseReplay {
             }
         }
         Ok(keys)
+    }
+}
+
+impl SurpriseReplay {
+    /// The rows of all experiences, a column for each leaf.
+    fn saved_rows(&self, py: Python<'_>, count: usize, copy: &Copying<'_>) -> PyResult<Py<PyList>> {
+        let plan = Plan::new(self.form.column_bytes(count))?;
+        let mut memory = Memory::new(py, plan.total)?;
+        let mut copied = Ok(());
+        let written = Memory::write(&mut memory, py, 0, plan.total, |bytes| {
+            copied = py.detach(|| copy(&mut plan.split(bytes)));
+        });
+        assert!(written, "the memory is new");
+        copied.map_err(|error| tiered_error(py, &error))?;
+        let rows = PyList::empty(py);
+        for leaf in 0..self.form.leaf_count() {
+            let rule = self.form.rule(leaf);
+            let shape: Vec<usize> = [&[count], &rule.leaf.shape[..]].concat();
+            rows.append(view(py, &memory, &plan, leaf, rule.descr.bind(py), &shape)?)?;
+        }
+        Ok(rows.unbind())
     }
 }
 
@@ -338,22 +367,10 @@ impl SurpriseReplay {
     }
 
     fn state<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let (saved, rows) = self.rows.save(|count, copy| -> PyResult<_> {
-            let plan = Plan::new(self.form.column_bytes(count))?;
-            let mut memory = Memory::new(py, plan.total)?;
-            let mut copied = Ok(());
-            let written = Memory::write(&mut memory, py, 0, plan.total, |bytes| {
-                copied = copy(&mut plan.split(bytes));
-            });
-            assert!(written, "the memory is new");
-            copied.map_err(|error| tiered_error(py, &error))?;
-            let rows = PyList::empty(py);
-            for leaf in 0..self.form.leaf_count() {
-                let rule = self.form.rule(leaf);
-                let shape: Vec<usize> = [&[count], &rule.leaf.shape[..]].concat();
-                rows.append(view(py, &memory, &plan, leaf, rule.descr.bind(py), &shape)?)?;
-            }
-            Ok(rows)
+        // Everything is copied, and a file may be waited for. Inside the GIL is taken, so nobody may wait with it for
+        // what may be moved.
+        let (saved, rows) = py.detach(|| {
+            self.rows.save(|count, copy| Python::attach(|py| self.saved_rows(py, count, copy)))
         });
         let state = PyDict::new(py);
         state.set_item("rows", rows?)?;
@@ -414,10 +431,12 @@ impl SurpriseReplay {
             return Err(wrong(format!("expected {live} rows, got {count}")));
         }
         self.form.recheck(py, &sources)?;
+        let sources = &sources;
         // SAFETY: the rules have accepted the sources, as values of `count` rows, and no Python code has run
-        // since they were checked again: `restore` asks for rows below `live`.
-        let fill = |at: usize, row: &mut [u8]| unsafe { self.form.copy_rows(&sources, at, row) };
-        match self.rows.restore(&saved, fill) {
+        // since they were checked again: `restore` asks for rows below `live`. Where the GIL is released, who
+        // resizes an array that is being read breaks numpy's own rules.
+        let fill = |at: usize, row: &mut [u8]| unsafe { self.form.copy_rows(sources, at, row) };
+        match py.detach(|| self.rows.restore(&saved, fill)) {
             Ok(true) => Ok(()),
             Ok(false) => Err(wrong(
                 "the state does not fit this buffer: it has more experiences than there is room for, \
@@ -428,8 +447,9 @@ impl SurpriseReplay {
         }
     }
 
-    fn clear(&self) {
-        self.rows.clear();
+    fn clear(&self, py: Python<'_>) {
+        // Who moves experiences may want the GIL before it is done.
+        py.detach(|| self.rows.clear());
     }
 
     fn close(&self, py: Python<'_>) -> PyResult<()> {

@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::ledger::{MAX_SOURCES, OTHERS};
+use super::ledger::{MAX_SOURCES, OTHERS, Source as Counted};
 
 /// A producer starves that has waited for longer than this while others were admitted.
 pub const STARVES_AFTER: Duration = Duration::from_secs(60);
@@ -37,8 +37,8 @@ pub struct Hunger {
 #[derive(Debug, Clone, Copy)]
 struct Begun {
     at: Instant,
-    /// Groups that were admitted by then.
-    admitted: u64,
+    /// Groups that others were admitted for by then.
+    others: u64,
 }
 
 #[derive(Debug, Default)]
@@ -56,6 +56,28 @@ struct Sources {
     next: u64,
 }
 
+/// For how many groups producers were admitted, all and by name.
+#[derive(Debug, Default)]
+pub(super) struct Admitted<'a> {
+    all: u64,
+    by_name: HashMap<&'a str, u64>,
+}
+
+impl<'a> Admitted<'a> {
+    /// By what the ledger has counted.
+    pub(super) fn new(all: u64, sources: &'a [Counted]) -> Self {
+        let of = |source: &'a Counted| (source.name.as_str(), source.submitted);
+        Self { all, by_name: sources.iter().map(of).collect() }
+    }
+
+    /// For how many groups others than this one were.
+    pub(super) fn of_others(&self, name: &str) -> u64 {
+        // The ledger counts whom it does not tell apart as one, and has that one only then.
+        let own = self.by_name.get(name).or_else(|| self.by_name.get(OTHERS));
+        self.all.saturating_sub(own.copied().unwrap_or(0))
+    }
+}
+
 /// See the [module](self).
 #[derive(Debug, Clone, Default)]
 pub(super) struct Starvation(Arc<Mutex<Sources>>);
@@ -65,25 +87,28 @@ impl Starvation {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A producer waits from now on; so many groups were admitted before.
-    pub(super) fn begin(&self, source: &str, admitted: u64) -> Hungry {
+    /// A producer waits from now on; others than it, and than those that are not told apart, were admitted for so
+    /// many groups before.
+    pub(super) fn begin(&self, source: &str, [others, of_rest]: [u64; 2]) -> Hungry {
         let mut sources = self.lock();
         let is_known = sources.by_name.contains_key(source);
-        let name = if is_known || sources.by_name.len() < MAX_SOURCES { source } else { OTHERS };
+        let is_told_apart = is_known || sources.by_name.len() < MAX_SOURCES;
+        let (name, others) = if is_told_apart { (source, others) } else { (OTHERS, of_rest) };
         let number = sources.next;
         sources.next += 1;
-        let begun = Begun { at: Instant::now(), admitted };
+        let begun = Begun { at: Instant::now(), others };
         sources.by_name.entry(name.into()).or_default().waits.insert(number, begun);
         Hungry { starvation: self.clone(), name: name.into(), number }
     }
 
     /// All names of which one has ever waited, in their order; so many groups were admitted by now.
-    pub(super) fn read(&self, admitted: u64) -> Vec<Hunger> {
+    pub(super) fn read(&self, admitted: &Admitted<'_>) -> Vec<Hunger> {
         let (sources, now) = (self.lock(), Instant::now());
         let look = |(name, Source { waits, longest }): (&String, &Source)| {
             let oldest = waits.first_key_value().map(|(_, begun)| *begun);
             let age = oldest.map(|begun| now.saturating_duration_since(begun.at));
-            let passed = oldest.map_or(0, |begun| admitted.saturating_sub(begun.admitted));
+            let others = admitted.of_others(name);
+            let passed = oldest.map_or(0, |begun| others.saturating_sub(begun.others));
             Hunger {
                 source: name.clone(),
                 waiting: waits.len() as u64,
@@ -133,11 +158,33 @@ mod tests {
         }
     }
 
+    /// What a ledger counts that admitted these for so many groups.
+    fn counted(sources: &[(&str, u64)]) -> Vec<Counted> {
+        let one = |(name, submitted): &(&str, u64)| {
+            let (name, submitted) = ((*name).into(), *submitted);
+            Counted { name, submitted, ..Counted::default() }
+        };
+        sources.iter().map(one).collect()
+    }
+
+    fn begin(starvation: &Starvation, name: &str, sources: &[(&str, u64)]) -> Hungry {
+        let sources = counted(sources);
+        let all = sources.iter().map(|source| source.submitted).sum();
+        let admitted = Admitted::new(all, &sources);
+        starvation.begin(name, [name, OTHERS].map(|name| admitted.of_others(name)))
+    }
+
+    fn read(starvation: &Starvation, sources: &[(&str, u64)]) -> Vec<Hunger> {
+        let sources = counted(sources);
+        let all = sources.iter().map(|source| source.submitted).sum();
+        starvation.read(&Admitted::new(all, &sources))
+    }
+
     #[test]
     fn who_waits_long_starves_only_while_others_are_admitted() {
         let starvation = Starvation::default();
-        let wait = starvation.begin("slow", 5);
-        let read = |admitted| starvation.read(admitted).remove(0);
+        let wait = begin(&starvation, "slow", &[("quick", 5)]);
+        let read = |quick| read(&starvation, &[("quick", quick)]).remove(0);
         assert_eq!((read(9).passed, read(9).is_starving), (4, false), "it just began");
         long_ago(&starvation, "slow");
         assert!(!read(5).is_starving, "nobody is admitted");
@@ -149,12 +196,24 @@ mod tests {
     }
 
     #[test]
+    fn nobody_is_passed_by_its_own_name() {
+        let starvation = Starvation::default();
+        let waits = ["one", "one"].map(|name| begin(&starvation, name, &[("one", 3), ("two", 2)]));
+        long_ago(&starvation, "one");
+        let own = read(&starvation, &[("one", 9), ("two", 2)]).remove(0);
+        assert_eq!((own.waiting, own.passed, own.is_starving), (2, 0, false));
+        let both = read(&starvation, &[("one", 9), ("two", 4)]).remove(0);
+        assert_eq!((both.passed, both.is_starving), (2, true));
+        drop(waits);
+    }
+
+    #[test]
     fn names_beyond_the_most_are_one() {
         let starvation = Starvation::default();
         let waits: Vec<Hungry> = (0..MAX_SOURCES + 3)
-            .map(|number| starvation.begin(&format!("s{number:05}"), 0))
+            .map(|number| begin(&starvation, &format!("s{number:05}"), &[]))
             .collect();
-        let read = starvation.read(0);
+        let read = read(&starvation, &[]);
         assert_eq!(read.len(), MAX_SOURCES + 1);
         assert_eq!((read[0].source.as_str(), read[0].waiting), (OTHERS, 3));
         drop(waits);

@@ -20,8 +20,10 @@ use super::idle::{Idle, Idling, Sides};
 use super::kept::sections::{Loaded, Saved};
 use super::kept::{self, KeptError, Log, Receipt, Reopened};
 use super::lags::{Lags, LastLags};
-use super::ledger::{Blocked, Change, Counts, Fate, Ledger, Outcome, Refusal, Source, Standing};
-use super::starvation::{Hunger, Hungry, Starvation};
+use super::ledger::{
+    Blocked, Change, Counts, Fate, Ledger, OTHERS, Outcome, Refusal, Source, Standing,
+};
+use super::starvation::{Admitted, Hunger, Hungry, Starvation};
 use super::tuner::Tuner;
 use crate::journal;
 use crate::limiter::Reason;
@@ -364,8 +366,10 @@ impl RolloutTable {
     /// [name](Change::applicant) of the producer.
     pub fn begin_wait(&self, side: Side, applicant: Option<&str>, reason: Reason) -> Waiting {
         let hungry = applicant.map(|source| {
-            let admitted = self.lock().ledger.counts().submitted;
-            self.starvation.begin(source, admitted)
+            let core = self.lock();
+            let others = [source, OTHERS].map(|name| core.ledger.admitted_others(name));
+            drop(core);
+            self.starvation.begin(source, others)
         });
         let idle = match side {
             Side::Producers => &self.producers_idle,
@@ -650,7 +654,7 @@ impl RolloutTable {
         let sources = core.ledger.sources().to_vec();
         let time = self.now();
         drop(core);
-        let hunger = self.starvation.read(counts.submitted);
+        let hunger = self.starvation.read(&Admitted::new(counts.submitted, &sources));
         RolloutInfo { counts, standing, sources, hunger, time, producers, consumers }
     }
 }

@@ -54,6 +54,19 @@ def example_of(fields: dict[str, Any], latent_dim: int, *, many: bool) -> dict[s
     return example
 
 
+def _cast(name: str, array: np.ndarray[Any, Any], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
+    """The same numbers in another dtype: floats may be rounded, and only a flag is no number."""
+    if name == "done" and array.dtype.kind in "biuf":
+        return array.astype(dtype)
+    if not np.can_cast(array.dtype, dtype, "same_kind"):
+        raise ArgumentError(f"`{name}`: expected {dtype}, got {array.dtype}")
+    cast = array.astype(dtype)
+    if dtype.kind in "biu" and not np.array_equal(cast, array):
+        odd = array[cast != array].flat[0]
+        raise ArgumentError(f"`{name}`: expected numbers that {dtype} has, got {odd}")
+    return cast
+
+
 def columns_of(
     fields: dict[str, Any], example: dict[str, Any], *, many: bool
 ) -> dict[str, np.ndarray[Any, Any]]:
@@ -68,10 +81,7 @@ def columns_of(
             continue
         array = np.asarray(value)
         if array.dtype != like.dtype:
-            flag = like.dtype.kind == "b" and array.dtype.kind in "biuf"
-            if not (flag or np.can_cast(array.dtype, like.dtype, "same_kind")):
-                raise ArgumentError(f"`{name}`: expected {like.dtype}, got {array.dtype}")
-            array = array.astype(like.dtype)
+            array = _cast(name, array, like.dtype)
         expected = lead + like.shape
         if array.shape != expected:
             if array.size != like.size * (rows or 1) or (many and array.shape[:1] != lead):

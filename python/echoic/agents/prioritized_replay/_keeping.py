@@ -14,6 +14,7 @@ import numpy as np
 from echoic.errors import ReplayError
 
 if TYPE_CHECKING:
+    from echoic import _native
     from echoic.agents.prioritized_replay.replay import PrioritizedReplayBuffer
 
 FORMAT = 1
@@ -34,6 +35,7 @@ def save(buffer: PrioritizedReplayBuffer, path: str | os.PathLike[str]) -> None:
         "rules": {name: config[name] for name in RULES},
         "adapted": buffer._adapted(),  # noqa: SLF001
         "leaves": None,
+        "seed": buffer._store.seed,  # noqa: SLF001
     }
     arrays: dict[str, np.ndarray[Any, Any]] = {}
     if rows is None:
@@ -73,28 +75,42 @@ def load(buffer: PrioritizedReplayBuffer, path: str | os.PathLike[str]) -> None:
             raise ReplayError(f"{path} was made with {name}={got!r}, and the buffer {expected!r}")
     store = buffer._store  # noqa: SLF001
     if about["leaves"] is None:
-        store.clear()
-        ema = {"decay": buffer.config.ema_decay, "count": int(arrays["mean_count"])}
-        buffer.surprise_calculator.tracker.load_state_dict({**ema, "ema": arrays["mean"]})
+        # Files of earlier versions do not say how draws begin.
+        store.reset(about.get("seed", store.seed))
+        if buffer._moves:  # noqa: SLF001
+            ema = {"decay": buffer.config.ema_decay, "count": int(arrays["mean_count"])}
+            buffer.surprise_calculator.tracker.load_state_dict({**ema, "ema": arrays["mean"]})
     else:
         leaves = [(name, dtype, tuple(shape)) for name, dtype, shape in about["leaves"]]
-        if store.rows is None:
-            store.begin({name: np.zeros(shape, dtype) for name, dtype, shape in leaves})
-        rows = store.rows
-        assert rows is not None  # noqa: S101 - for type checkers
-        own = [(name, dtype, tuple(shape)) for name, dtype, shape in rows.leaves()]
-        if sorted(own) != sorted(leaves):
-            odd = [leaf for leaf in leaves if leaf not in own]
-            raise ReplayError(f"{path} has other experiences: {odd}, and the buffer has {own}")
-        try:
-            state = {name: array for name, array in arrays.items() if "/" not in name}
-            state["mean_count"] = int(arrays["mean_count"])
-            columns = [np.ascontiguousarray(arrays[f"rows/{name}"]) for name, _, _ in own]
-            rows.load({**state, "rows": columns})
-        except (KeyError, TypeError) as error:
-            raise ReplayError(f"{path} is not a buffer that was saved: {error}") from error
+        with store.beginning:
+            rows = store.rows
+            if rows is None:
+                example = {name: np.zeros(shape, dtype) for name, dtype, shape in leaves}
+                store.begin(example, lambda made: _fill(made, path, leaves, arrays))
+        if rows is not None:
+            _fill(rows, path, leaves, arrays)
     if about["adapted"]:
         buffer._adapt(about["adapted"])  # noqa: SLF001
+
+
+def _fill(
+    rows: _native.SurpriseReplay,
+    path: str | os.PathLike[str],
+    leaves: list[tuple[str, str, tuple[int, ...]]],
+    arrays: dict[str, Any],
+) -> None:
+    """Has a native buffer become what the arrays say."""
+    own = [(name, dtype, tuple(shape)) for name, dtype, shape in rows.leaves()]
+    if sorted(own) != sorted(leaves):
+        odd = [leaf for leaf in leaves if leaf not in own]
+        raise ReplayError(f"{path} has other experiences: {odd}, and the buffer has {own}")
+    try:
+        state = {name: array for name, array in arrays.items() if "/" not in name}
+        state["mean_count"] = int(arrays["mean_count"])
+        columns = [np.ascontiguousarray(arrays[f"rows/{name}"]) for name, _, _ in own]
+        rows.load({**state, "rows": columns})
+    except (KeyError, TypeError) as error:
+        raise ReplayError(f"{path} is not a buffer that was saved: {error}") from error
 
 
 def _read(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import secrets
-from typing import TYPE_CHECKING, Any
+import threading
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -13,7 +14,7 @@ from echoic.agents.prioritized_replay._arrays import FREE, columns_of, example_o
 from echoic.agents.prioritized_replay.experience import Aged, Experience
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     import numpy.typing as npt
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Store", "experiences_of"]
 
+Done = TypeVar("Done")
 FIELDS = tuple(field.name for field in dataclasses.fields(Experience))
 # What the statistics of a buffer that never had anything are.
 NUMBERS = (
@@ -49,29 +51,55 @@ class Store:
         self.mean = mean
         self._computes = computes
         self._moves = moves
-        self._seed = secrets.randbits(64) if config.seed is None else config.seed
-        self.example: dict[str, Any] | None = None
-        self._rows: _native.SurpriseReplay | None = None
+        # Of the draws, from the first experience on.
+        self.seed = secrets.randbits(64) if config.seed is None else config.seed
+        # Who has this may make the native buffer.
+        self.beginning = threading.Lock()
+        # The native buffer, and what its experiences are like: one value, so that nobody sees half.
+        self._begun: tuple[_native.SurpriseReplay, dict[str, Any]] | None = None
 
     @property
     def rows(self) -> _native.SurpriseReplay | None:
         """The native buffer, if there was an experience."""
-        return self._rows
+        begun = self._begun
+        return None if begun is None else begun[0]
 
     def __len__(self) -> int:
-        return 0 if self._rows is None else len(self._rows)
+        rows = self.rows
+        return 0 if rows is None else len(rows)
 
-    def begin(self, example: dict[str, Any]) -> _native.SurpriseReplay:
-        """Makes the native buffer for experiences like this one."""
-        config = self.config
-        if self.mean is None:
+    def begin(
+        self, example: dict[str, Any], first: Callable[[_native.SurpriseReplay], Done]
+    ) -> Done:
+        """Makes the native buffer for experiences like this one, and does the first thing with it.
+
+        Where that fails, nothing is left of either. Who calls has ``beginning``.
+        """
+        mean = self.mean
+        if mean is None:
             # Scores are given, and nothing is compared.
-            self.mean = _native.EMAPlanTracker(len(example["latent_plan"]), config.ema_decay)
+            mean = _native.EMAPlanTracker(len(example["latent_plan"]), self.config.ema_decay)
+        rows = self._made(example, mean)
+        try:
+            done = first(rows)
+        except BaseException:
+            # Its file is in the way of the next one.
+            rows.close()
+            raise
+        self.mean = mean
+        # Last: who sees it may use it.
+        self._begun = (rows, example)
+        return done
+
+    def _made(
+        self, example: dict[str, Any], mean: _native.EMAPlanTracker
+    ) -> _native.SurpriseReplay:
+        config = self.config
         power = config.sampling_mode == "power"
         mode = "power" if power else "standard" if config.score_scale == "zscore" else "plain"
-        self._rows = _native.SurpriseReplay(
+        return _native.SurpriseReplay(
             example,
-            self.mean,
+            mean,
             hot=config.hot_buffer_size,
             cold=config.cold_buffer_size,
             total=config.max_experiences,
@@ -85,51 +113,67 @@ class Store:
             computes_scores=self._computes,
             moves_mean=self._moves,
             refresh=config.refresh_per_update,
-            seed=self._seed,
+            seed=self.seed,
             path=config.cold_path,
             overwrite=config.cold_overwrite,
         )
-        self.example = example
-        return self._rows
 
     def add(
         self, fields: dict[str, Any], *, many: bool, scores: Any | None = None
     ) -> npt.NDArray[np.int64]:
         """Adds one experience, or as many as the arrays have rows, and gives their indices."""
         fields = {name: plain(value) for name, value in fields.items() if value is not None}
-        rows, example = self._rows, self.example
-        if rows is None or example is None:
+        if self._begun is None:
             dims = self.mean.dim if self.mean else int(np.shape(fields["latent_plan"])[-1])
             example = example_of(fields, dims, many=many)
+            # Before the lock: to read a value may run the user's code.
             columns = columns_of(fields, example, many=many)
-            rows = self.begin(example)
-        else:
-            columns = columns_of(fields, example, many=many)
+            with self.beginning:
+                if self._begun is None:
+                    return self.begin(
+                        example, lambda made: made.add(columns, many=many, scores=scores)
+                    )
+        begun = self._begun
+        if begun is None:
+            # Another thread has emptied it meanwhile.
+            return self.add(fields, many=many, scores=scores)
+        rows, example = begun
+        columns = columns_of(fields, example, many=many)
         return rows.add(columns, many=many, scores=scores)
 
     def tick(self, updates: int) -> Aged:
         """So many updates of the learner have happened."""
-        return Aged(0, 0, 0) if self._rows is None else Aged(*self._rows.tick(updates))
+        rows = self.rows
+        return Aged(0, 0, 0) if rows is None else Aged(*rows.tick(updates))
 
     def statistics(self) -> dict[str, Any]:
         """What is there and what has happened; of a buffer that never had anything, zeros."""
-        if self._rows is not None:
-            return self._rows.statistics()
-        return dict.fromkeys(NUMBERS, 0)
+        rows = self.rows
+        return dict.fromkeys(NUMBERS, 0) if rows is None else rows.statistics()
 
     def update_priorities(self, experiences: Any, priorities: Any) -> int:
         """Gives experiences, or those of some indices, scores of their own."""
-        if self._rows is None:
+        rows = self.rows
+        if rows is None:
             return 0
         if not isinstance(experiences, np.ndarray):
             experiences = [one.index if isinstance(one, Experience) else one for one in experiences]
         indices = np.asarray(experiences, np.int64)
-        return self._rows.update_priorities(indices, np.asarray(plain(priorities), np.float64))
+        return rows.update_priorities(indices, np.asarray(plain(priorities), np.float64))
+
+    def reset(self, seed: int) -> None:
+        """Becomes what never had an experience, and whose draws have this seed."""
+        with self.beginning:
+            begun, self._begun, self.seed = self._begun, None, seed
+        if begun is not None:
+            # Its file is in the way of the next one.
+            begun[0].close()
 
     def clear(self) -> None:
         """Forgets all experiences; what they look like stays."""
-        if self._rows is not None:
-            self._rows.clear()
+        rows = self.rows
+        if rows is not None:
+            rows.clear()
 
 
 def experiences_of(batch: Mapping[str, Any]) -> list[Experience]:

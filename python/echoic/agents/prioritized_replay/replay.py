@@ -301,6 +301,8 @@ class PrioritizedReplayBuffer:
     def load_buffer(self, path: str | os.PathLike[str]) -> None:
         """Replaces everything by what a file has: the draws go on as those of the other would have.
 
+        A mean of plans that another part of the agent moves stays as it is.
+
         Raises:
             ReplayError: the file is no buffer's, of other experiences, made with other rules of
                 scores, or has more than there is room for. Nothing was changed.

@@ -168,6 +168,12 @@ impl Sources {
         }
     }
 
+    /// What is counted for a producer, or for all others if it is one of those.
+    pub(super) fn get(&self, name: &str) -> Option<&Source> {
+        let place = self.places.get(name).or_else(|| self.places.get(OTHERS))?;
+        self.all.get(*place)
+    }
+
     pub(super) fn all_mut(&mut self) -> &mut [Source] {
         &mut self.all
     }

@@ -224,6 +224,12 @@ impl Ledger {
         self.sources.all()
     }
 
+    /// For how many groups others than this producer were admitted.
+    pub(in crate::rollouts) fn admitted_others(&self, name: &str) -> u64 {
+        let own = self.sources.get(name).map_or(0, |source| source.submitted);
+        self.counts.submitted.saturating_sub(own)
+    }
+
     /// Counts a consumer that was refused as its lease was over. A refusal itself changes nothing.
     pub(in crate::rollouts) fn count_fenced(&mut self) {
         self.counts.fenced += 1;
