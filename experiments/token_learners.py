@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import json
 import time
 from collections import deque
 from typing import TYPE_CHECKING, Any
@@ -30,6 +29,7 @@ from rich.table import Table
 
 from examples.grpo import task
 from examples.grpo.model import Policy
+from experiments._seeds import Rows
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -53,21 +53,15 @@ BLIND = "grpo, blind"
 
 def run(out: Path, quick: bool) -> None:
     """Run what is not there yet, and print a table of all."""
-    path = out / f"{NAME}.jsonl"
-    rows = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-    done = {(row["arm"], row["lag"], row["seed"]) for row in rows}
+    rows = Rows(out / f"{NAME}.jsonl", ("arm", "lag", "seed", "updates"))
     updates, seeds, lags = (20, 1, (0, 4)) if quick else (100, 5, (0, 4, 16))
     torch.set_num_threads(1)
     for seed in range(seeds):
         for lag in lags:
             for arm in ARMS:
-                if (arm, lag, seed) in done:
-                    continue
-                row = learn(arm, lag, seed, updates)
-                rows.append(row)
-                with path.open("a") as file:
-                    file.write(json.dumps(row) + "\n")
-    Console().print(summary(rows))
+                if not rows.has(arm=arm, lag=lag, seed=seed, updates=updates):
+                    rows.add(learn(arm, lag, seed, updates))
+    Console().print(summary(rows.of(updates=updates)))
 
 
 def learn(arm: str, lag: int, seed: int, updates: int) -> dict[str, Any]:

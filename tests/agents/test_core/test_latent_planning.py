@@ -171,6 +171,25 @@ def test_masked_places_change_nothing() -> None:
     assert not torch.allclose(encoder(window, mask), encoder(window))
 
 
+def test_a_masked_place_may_hold_what_is_no_number() -> None:
+    planner = make_planner()
+    windows = make_windows()
+    mask = torch.ones(6, 4, dtype=torch.bool)
+    mask[:, 0] = False
+    spoiled = windows.clone()
+    spoiled[:, 0] = torch.nan
+    plain, found = planner.encoder(windows, mask), planner.encoder(spoiled, mask)
+    assert torch.equal(found, plain)
+    found.sum().backward()
+    assert all(torch.isfinite(one.grad).all() for one in planner.encoder.mean_head.parameters())
+    assert torch.isfinite(planner.encoder.project_state.weight.grad).all()
+
+
+def test_windows_take_the_precision_of_the_encoder() -> None:
+    planner = make_planner()
+    assert torch.equal(planner.encoder(make_windows().double()), planner.encoder(make_windows()))
+
+
 def test_a_short_window_is_a_masked_long_one() -> None:
     encoder = TrajectoryEncoder(4, small(), "cpu")
     window = make_windows()

@@ -752,3 +752,21 @@ def test_file_of_another_learner_is_refused(tmp_path: Path) -> None:
         GRPOLearner(tiny_llama(), GRPOConfig(), device="cpu").load(path)
     with pytest.raises(CheckpointError, match="another frozen model or reference"):
         GRPOLearner(tiny_llama(1), config, device="cpu").load(path)
+
+
+def test_a_policy_that_is_its_own_reference_still_learns() -> None:
+    policy = tiny_llama()
+    learner = GRPOLearner(policy, GRPOConfig(kl_coef=0.1), reference=policy, device="cpu")
+    assert all(one.requires_grad for one in policy.parameters())
+    assert learner._reference is not policy
+
+
+@pytest.mark.parametrize(
+    "name", ["warmup_steps", "max_lag", "epochs", "max_tokens", "total_steps", "fixed_length"]
+)
+@pytest.mark.parametrize("value", [2.0, True])
+def test_what_is_counted_is_a_whole_number(name: str, value: Any) -> None:
+    extra: dict[str, Any] = {"total_steps": {"schedule": "linear"}}.get(name, {})
+    extra |= {"fixed_length": {"aggregation": "fixed_length"}}.get(name, {})
+    with pytest.raises(ArgumentError, match=f"{name} is a whole number"):
+        GRPOConfig(**{name: value}, **extra)

@@ -127,6 +127,8 @@ class TrajectoryEncoder(nn.Module):
             )
         elif not bool(mask[:, -1].all()):
             raise ArgumentError("the last place of a window is the current state: it has no mask")
+        # Whatever stands in a masked place: weighted by 0, a NaN would still be one.
+        window = window.to(self.project_state.weight.dtype).masked_fill(~mask[..., None], 0.0)
         hidden = self.project_state(window) + self.positions[places - window.shape[1] :]
         # Who may be attended to: (B, heads, queries, keys) with the middle two left open.
         seen = mask[:, None, None, :]

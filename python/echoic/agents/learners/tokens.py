@@ -175,10 +175,13 @@ def _check_numbers(config: TokenLearnerConfig) -> None:
     least = dict.fromkeys(("weight_decay", "warmup_steps", "clip_low", "clip_high"), 0)
     least |= dict.fromkeys(("max_lag", "kl_coef", "entropy_coef"), 0)
     least |= dict.fromkeys(("epochs", "fixed_length", "max_tokens", "total_steps"), 1)
+    whole = {"warmup_steps", "max_lag", "epochs", "fixed_length", "max_tokens", "total_steps"}
     for name in (*above, *least):
         value = getattr(config, name)
         if value is None:
             continue
+        if name in whole and (isinstance(value, bool) or not isinstance(value, int)):
+            raise ArgumentError(f"{name} is a whole number, got {value!r}")
         if not math.isfinite(value):
             raise ArgumentError(f"{name} is a finite number, got {value}")
         if name in above and value <= 0:
@@ -228,7 +231,8 @@ class TokenLearner(ABC):
             device.
         config: How it learns.
         reference: What ``kl_coef`` keeps the policy near to. By default the policy as it is now:
-            a copy of it, or with LoRA the policy without its adapters.
+            a copy of it, or with LoRA the policy without its adapters. Another model is the
+            learner's from then on: it is moved to the device, and frozen.
         device: Where to learn, ``"auto"``, ``"cpu"`` or ``"cuda"``.
     """
 
@@ -272,6 +276,9 @@ class TokenLearner(ABC):
             if given is not None:
                 raise ArgumentError("a reference was given, but kl_coef is 0: it would not be used")
             return None
+        if given is self.policy:
+            # Freezing it would end its learning: what is meant is the policy as it is now.
+            given = None
         if given is None and has_lora(self.policy):
             return None
         model = copy.deepcopy(self.policy) if given is None else given.to(self.device)
