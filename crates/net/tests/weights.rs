@@ -4,12 +4,13 @@ use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::ops::ControlFlow;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use echoic_net::client::weights::{PublishError, WeightPublisher, WeightSubscriber};
 use echoic_net::client::{ClientError, Options as ClientOptions};
 use echoic_net::server::{Options, Server};
-use echoic_net::transport::{TlsFiles, dial_to, listen_at};
+use echoic_net::transport::{Dial, Link, TlsFiles, dial_to, listen_at};
 use echoic_net::wire::frame::{Control, HEADER_BYTES, Header, kind};
 use echoic_net::wire::handshake::{Challenge, Hello, Offer, Open, Purpose, Refused, Welcome};
 use echoic_net::wire::weights::{
@@ -299,6 +300,53 @@ fn a_learner_elsewhere_that_waits_for_a_place_is_not_taken_for_dead() {
     assert_eq!(store.latest().unwrap().version(), 3);
     let info = server.info();
     assert_eq!((info.accepted, info.silent), (1, 0));
+}
+
+/// The first attempt to connect takes a while, and fails.
+struct LateDial {
+    dial: Box<dyn Dial>,
+    attempts: Arc<AtomicUsize>,
+}
+
+impl Dial for LateDial {
+    fn dial(&self, timeout: Duration) -> std::io::Result<Box<dyn Link>> {
+        if self.attempts.load(Ordering::Acquire) == 0 {
+            std::thread::sleep(Duration::from_millis(100));
+            self.attempts.fetch_add(1, Ordering::AcqRel);
+            return Err(std::io::ErrorKind::ConnectionRefused.into());
+        }
+        self.attempts.fetch_add(1, Ordering::AcqRel);
+        self.dial.dial(timeout)
+    }
+
+    fn address(&self) -> Address {
+        self.dial.address()
+    }
+}
+
+#[test]
+fn an_attempt_to_connect_that_nobody_waited_for_is_no_answer_to_a_later_call() {
+    let store = Arc::new(WeightStore::default());
+    let server = open(&store);
+    let publication = publish(&WeightStore::default(), 1, &plan(1000));
+    let attempts = Arc::new(AtomicUsize::new(0));
+    let dial = dial_to(server.address(), &TlsFiles::default()).unwrap();
+    let dial = LateDial { dial, attempts: Arc::clone(&attempts) };
+    let mut publisher = WeightPublisher::new(Box::new(dial), None);
+    let interrupted = publisher.publish(
+        &publication,
+        Wait {
+            deadline: None,
+            tick: Some(Duration::from_millis(1)),
+            on_tick: &mut |_| ControlFlow::Break(()),
+        },
+    );
+    assert!(matches!(interrupted, Err(PublishError::Interrupted)), "{interrupted:?}");
+    while attempts.load(Ordering::Acquire) == 0 {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    within(|wait| publisher.publish(&publication, wait)).unwrap();
+    assert_eq!(store.latest().unwrap().version(), 1);
 }
 
 #[test]

@@ -268,6 +268,7 @@ impl Numbers {
             ("accepted", source.accepted),
             ("rejected", source.rejected),
             ("filtered", source.filtered),
+            ("delivered", source.delivered),
         ] {
             let by =
                 vec![("source".into(), source.name.clone()), ("outcome".into(), outcome.into())];

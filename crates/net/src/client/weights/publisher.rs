@@ -182,7 +182,8 @@ impl WeightPublisher {
         if let Some(content) = publication.content() {
             check(content.plan()).map_err(PublishError::Wire)?;
         }
-        let again = self.session.is_some();
+        // An attempt of an earlier call may have failed long ago, too.
+        let again = self.session.is_some() || self.connecting.is_some();
         let version = publication.version();
         let receipt = match self.try_publish(publication, &mut wait) {
             Err(PublishError::Link(error)) if again && error.is_temporary() => {
