@@ -691,6 +691,8 @@ def test_sources_are_counted(make: Make) -> None:
     by_name = {source["name"]: source for source in table.info()["sources"]}
     assert by_name["a"]["accepted"] == 1
     assert by_name["a"]["tokens"] == 6
+    assert (by_name["a"]["delivered"], by_name["b"]["delivered"]) == (0, 0)
+    assert 0 <= by_name["a"]["idle"] < 60
     assert (by_name["b"]["submitted"], by_name["b"]["rejected"], by_name["b"]["running"]) == (
         2,
         1,

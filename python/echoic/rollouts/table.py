@@ -441,9 +441,10 @@ class RolloutTable:
         Always, ``submitted == running + accepted + rejected + filtered``. ``producer_waits`` and
         ``consumer_waits`` have, for each reason, how many calls wait now, how many had to, and for
         how many seconds together. ``sources`` has what was counted for each producer by name, and
-        ``source_waits`` how those that ever waited to be admitted did: how many calls wait now, for
-        how many seconds the oldest has, for how many groups others were admitted meanwhile, the
-        longest that one has ever waited, and whether it starves.
+        as ``idle`` for how many seconds it was not admitted, or ``None`` if it never was;
+        ``source_waits`` has how those that ever waited to be admitted did: how many calls wait
+        now, for how many seconds the oldest has, for how many groups others were admitted
+        meanwhile, the longest that one has ever waited, and whether it starves.
         """
         return self._native.info()
 

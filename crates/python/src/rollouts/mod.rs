@@ -533,7 +533,7 @@ fn set_counts(dict: &Bound<'_, PyDict>, counts: &Counts, standing: &Standing) ->
 pub fn info_dict<'py>(py: Python<'py>, info: &RolloutInfo) -> PyResult<Bound<'py, PyDict>> {
     use echoic_replay::rollouts::idle::REASONS;
     let dict = PyDict::new(py);
-    let RolloutInfo { counts, standing, sources, hunger, producers, consumers, .. } = info;
+    let RolloutInfo { counts, standing, sources, hunger, time, producers, consumers } = info;
     set_counts(&dict, counts, standing)?;
     for (name, sides) in [("producer_waits", producers), ("consumer_waits", consumers)] {
         let waits = PyDict::new(py);
@@ -555,6 +555,9 @@ pub fn info_dict<'py>(py: Python<'py>, info: &RolloutInfo) -> PyResult<Bound<'py
         one.set_item("rejected", source.rejected)?;
         one.set_item("filtered", source.filtered)?;
         one.set_item("tokens", source.tokens)?;
+        one.set_item("delivered", source.delivered)?;
+        let idle = source.last_admitted.map(|then| time.saturating_sub(then) as f64 / 1e3);
+        one.set_item("idle", idle)?;
         all.append(one)?;
     }
     dict.set_item("sources", all)?;
