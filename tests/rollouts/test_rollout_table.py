@@ -97,7 +97,7 @@ def test_padded_and_packed_rows(make: Make) -> None:
 def test_a_row_that_is_too_narrow_is_refused_and_nothing_is_lost(make: Make) -> None:
     table = make(batch_groups=1)
     fill(table.admit(), [0, 1], length=9)
-    with pytest.raises(RolloutError, match="item 1 of the batch has 9 tokens, more than a row's 8"):
+    with pytest.raises(RolloutError, match="item 0 of the batch has 9 tokens, more than a row's 8"):
         table.sample(form="packed", width=8, lease=60)
     assert table.sample(form="packed", width=9).tokens == 18
 

@@ -400,6 +400,8 @@ impl Reading<'_, '_> {
         for word in &mut rng {
             *word = self.take.u64("state of the generator")?;
         }
+        // The generator would make another state of this one.
+        ensure(rng != [0; 4], || "the generator is in a state that it never has".into())?;
         let config = self.config;
         ensure(target >= version, || format!("version {version} is above the target {target}"))?;
         ensure(next_batch > 0, || "batches are counted from 1".into())?;
