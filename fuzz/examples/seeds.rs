@@ -404,7 +404,7 @@ fn states() -> Vec<Vec<u8>> {
 }
 
 /// What may happen to a table, one thing after the other.
-fn changes() -> Vec<Vec<u8>> {
+fn ledger_changes() -> Vec<Vec<u8>> {
     let hold = Hold { group: 6, attempt: 0 };
     let holds = vec![hold, Hold { group: 7, attempt: 0 }];
     let lease = Lease { batch: 1, rank: 0, attempt: 1 };
@@ -477,7 +477,7 @@ fn main() -> io::Result<()> {
     save("filter", &filters())?;
     save("chunk", &chunks())?;
     save("ledger_state", &states())?;
-    save("ledger_changes", &changes())?;
+    save("ledger_changes", &ledger_changes())?;
     save("server", &[clients(0, 12), clients(1, 4088), clients(2, 12)].concat())?;
     save("client", &servers())?;
     save("tables", &tables())?;
