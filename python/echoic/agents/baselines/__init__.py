@@ -1,0 +1,7 @@
+"""Methods to compare with, one file each, all real."""
+
+from __future__ import annotations
+
+from echoic.agents.baselines.base import Cell, Method, method_names, method_of, register_method
+
+__all__ = ["Cell", "Method", "method_names", "method_of", "register_method"]

@@ -1,0 +1,345 @@
+"""What all environments share: text in, text out, and a vector beside it.
+
+An environment says what it is in :attr:`EchoRLEnvironment.instructions`, shows a text and a vector,
+and takes a command: as text, or as the index of one of those that it lists. What a command does,
+which there are and what counts as success is in the file of each; steps, limits, rewards' scale,
+seeds and statistics are here.
+
+Decisions:
+
+- A command that makes no sense costs a step and changes nothing. It is never an error: models and
+  untrained policies say such things all the time.
+- Success is the environment's own signal: a score between 0 and 1 at the end of an episode that
+  reaches ``success_threshold``. An episode that is cut off has none.
+- The listed commands are the same, in the same order, for the same state. The list is cut to
+  ``action_space_size``, if there is one, for policies of fixed width; text may say the rest.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+from echoic.agents.environments.encoding import TextEncoder
+from echoic.errors import ArgumentError, ClosedError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+__all__ = ["EchoRLEnvironment", "EnvironmentConfig", "EnvironmentState", "FreeText", "Outcome"]
+
+FORMATS = ("text", "discrete")
+_LONGEST_TEXT = 1_000_000
+_LONGEST_COMMAND = 20_000
+
+
+@dataclass
+class EnvironmentConfig:
+    """Settings that every environment has.
+
+    Attributes:
+        max_steps: After how many steps an episode is cut off.
+        reward_scale: What rewards are multiplied by.
+        success_threshold: The score, from 0 to 1, from which an episode that ended is a success.
+        timeout_penalty: Added to the last reward of an episode that is cut off, before scaling.
+        device: Where :meth:`EchoRLEnvironment.get_state_representation` puts its tensor.
+        seed: Of the first episode, where ``reset`` is given none; later ones follow from it.
+        action_format: What the action space is: ``"text"`` or ``"discrete"``. ``step`` takes both
+            either way.
+        state_encoding_dim: Numbers of the vector.
+        action_space_size: How many commands are listed at most: the width of a discrete policy.
+
+    >>> EnvironmentConfig(max_steps=0)
+    Traceback (most recent call last):
+    echoic.errors.ArgumentError: max_steps must be at least 1, not 0
+    """
+
+    max_steps: int = 1000
+    reward_scale: float = 1.0
+    success_threshold: float = 0.8
+    timeout_penalty: float = -1.0
+    device: str = "cuda"
+    seed: int | None = None
+    action_format: str = "text"
+    state_encoding_dim: int = 512
+    action_space_size: int = 20
+
+    def __post_init__(self) -> None:
+        for name in ("max_steps", "state_encoding_dim", "action_space_size"):
+            if getattr(self, name) < 1:
+                raise ArgumentError(f"{name} must be at least 1, not {getattr(self, name)}")
+        if not 0 < self.success_threshold <= 1:
+            raise ArgumentError(
+                f"success_threshold must be above 0 and at most 1, not {self.success_threshold}"
+            )
+        for name in ("reward_scale", "timeout_penalty"):
+            if not math.isfinite(getattr(self, name)):
+                raise ArgumentError(f"{name} must be a finite number, not {getattr(self, name)}")
+        if self.action_format not in FORMATS:
+            raise ArgumentError(
+                f"action_format must be one of {', '.join(FORMATS)}, not {self.action_format!r}"
+            )
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a command did.
+
+    Attributes:
+        text: What is seen now.
+        reward: The environment's own reward, not scaled.
+        ended: Whether the episode is over.
+        score: From 0 to 1, how well the task is done so far.
+        details: More for ``info``, of this environment only.
+    """
+
+    text: str
+    reward: float = 0.0
+    ended: bool = False
+    score: float = 0.0
+    details: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class EnvironmentState:
+    """Where an episode stands.
+
+    Attributes:
+        observation: The text that was last seen.
+        reward: What the last step earned.
+        done: Whether the episode is over or cut off.
+        info: What ``step`` or ``reset`` told last.
+        step_count: Steps of this episode.
+        episode_reward: What it earned so far.
+    """
+
+    observation: str
+    reward: float
+    done: bool
+    info: dict[str, Any]
+    step_count: int
+    episode_reward: float
+
+
+class FreeText(spaces.Text):
+    """Any text up to a length; sampled from letters, digits and spaces."""
+
+    def __init__(self, max_length: int) -> None:
+        super().__init__(max_length, min_length=0, charset=_LETTERS)
+
+    def contains(self, x: Any) -> bool:
+        """Whether it is a text that is not too long."""
+        return isinstance(x, str) and len(x) <= self.max_length
+
+
+_LETTERS = "abcdefghijklmnopqrstuvwxyz0123456789 "
+
+
+class EchoRLEnvironment(gymnasium.Env[dict[str, Any], Any]):
+    """An environment of text, for Gymnasium and for language models.
+
+    ``info`` of ``reset`` and ``step`` holds ``commands`` (those that make sense now; empty where
+    any text does), ``command_mask`` (which indices of the discrete action space they are),
+    ``score``, ``success``, and ``valid`` (whether the last command made sense).
+
+    A subclass has a ``_start``, an ``_apply``, and, where there are such things, ``_commands``,
+    ``_vector`` and ``expert``.
+    """
+
+    metadata: ClassVar[dict[str, Any]] = {"render_modes": ["ansi"], "render_fps": 4}
+    #: What a model is told before the first observation: the task, and how to say a command.
+    instructions: str = ""
+
+    def __init__(self, config: EnvironmentConfig) -> None:
+        self.config = config
+        self.render_mode = "ansi"
+        self.observation_space = spaces.Dict(
+            {
+                "text": FreeText(_LONGEST_TEXT),
+                "vector": spaces.Box(-1.0, 1.0, (config.state_encoding_dim,), np.float32),
+            }
+        )
+        self.action_space = (
+            FreeText(_LONGEST_COMMAND)
+            if config.action_format == "text"
+            else spaces.Discrete(config.action_space_size)
+        )
+        self._encode = TextEncoder(config.state_encoding_dim)
+        self._seeded = False
+        self._closed = False
+        self._state: EnvironmentState | None = None
+        self._listed: tuple[str, ...] = ()
+        self._episodes = self._successes = self._steps = 0
+        self._rewards = 0.0
+
+    # What an environment is made of.
+
+    @abstractmethod
+    def _start(self, options: dict[str, Any]) -> str:
+        """Begin an episode, with no other randomness than ``self.np_random``; what is seen."""
+
+    @abstractmethod
+    def _apply(self, command: str) -> Outcome | None:
+        """Do a command; None if it makes no sense here, and nothing changes."""
+
+    def _commands(self) -> Sequence[str]:
+        """The commands that make sense now."""
+        return ()
+
+    def _vector(self, text: str) -> NDArray[np.float32]:
+        """The vector beside a text."""
+        return self._encode(text)
+
+    def expert(self) -> str | None:
+        """The next command of a solver that may look behind the scenes; None if there is none."""
+        return None
+
+    # What Gymnasium asks for.
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Begin an episode."""
+        self._check_open()
+        if seed is None and not self._seeded:
+            seed = self.config.seed
+        self._seeded = True
+        super().reset(seed=seed)
+        text = self._start(dict(options or {}))
+        return self._show(Outcome(text), valid=True, truncated=False, step=0, earned=0.0)
+
+    def step(self, action: Any) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
+        """Do a command: a text, or the index of a listed one."""
+        self._check_open()
+        before = self._state
+        if before is None or before.done:
+            raise gymnasium.error.ResetNeeded("reset comes before step, and after an episode's end")
+        command = self._command_of(action)
+        outcome = None if command is None else self._apply(command)
+        valid = outcome is not None
+        if outcome is None:
+            said = repr(action if command is None else command)[:200]
+            outcome = Outcome(
+                f"Nothing happens: {said} is no command here.\n{self._again(before)}",
+                score=float(before.info["score"]),
+            )
+        step = before.step_count + 1
+        truncated = step >= self.config.max_steps and not outcome.ended
+        reward = outcome.reward + (self.config.timeout_penalty if truncated else 0.0)
+        reward *= self.config.reward_scale
+        observation, info = self._show(
+            outcome,
+            valid=valid,
+            truncated=truncated,
+            step=step,
+            earned=before.episode_reward + reward,
+            reward=reward,
+        )
+        if outcome.ended or truncated:
+            self._episodes += 1
+            self._successes += bool(info["success"])
+            self._steps += step
+            self._rewards += before.episode_reward + reward
+        return observation, reward, outcome.ended, truncated, info
+
+    def render(self) -> str:
+        """What was last seen."""
+        return "" if self._state is None else self._state.observation
+
+    def close(self) -> None:
+        """Give back what the environment holds; it can't be used after."""
+        self._closed = True
+
+    # What agents ask for beside it.
+
+    @property
+    def state(self) -> EnvironmentState:
+        """Where the episode stands."""
+        if self._state is None:
+            raise gymnasium.error.ResetNeeded("reset comes first")
+        return self._state
+
+    def get_state_representation(self) -> Any:
+        """The vector of what was last seen, as a tensor on the device of the settings."""
+        import torch  # noqa: PLC0415 - environments work without
+
+        from echoic.agents.devices import resolve  # noqa: PLC0415 - imports torch
+
+        vector = self._vector(self.state.observation)
+        return torch.as_tensor(vector, device=resolve(self.config.device))
+
+    def get_action_space_size(self) -> int:
+        """The width of a discrete policy."""
+        return self.config.action_space_size
+
+    def get_state_dim(self) -> int:
+        """Numbers of the vector."""
+        return self.config.state_encoding_dim
+
+    def get_statistics(self) -> dict[str, float]:
+        """Episodes that ended so far, the share of successes, and means per episode."""
+        ended = max(self._episodes, 1)
+        return {
+            "episodes": self._episodes,
+            "success_rate": self._successes / ended,
+            "average_reward": self._rewards / ended,
+            "average_steps": self._steps / ended,
+        }
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ClosedError(f"{type(self).__name__} is closed")
+
+    def _command_of(self, action: Any) -> str | None:
+        if isinstance(action, str):
+            return action.strip()[:_LONGEST_COMMAND]
+        if isinstance(action, (int, np.integer)) or (
+            isinstance(action, np.ndarray) and action.ndim == 0 and action.dtype.kind in "iu"
+        ):
+            index = int(action)
+            return self._listed[index] if 0 <= index < len(self._listed) else None
+        raise ArgumentError(
+            f"an action is a text or an index of a listed command, not {type(action).__name__}"
+        )
+
+    def _again(self, before: EnvironmentState) -> str:
+        """What is still seen after a command that made no sense."""
+        text = before.observation
+        while text.startswith("Nothing happens: ") and "\n" in text:
+            text = text.split("\n", 1)[1]
+        return text
+
+    def _show(  # noqa: PLR0913 - what a step is told by
+        self,
+        outcome: Outcome,
+        *,
+        valid: bool,
+        truncated: bool,
+        step: int,
+        earned: float,
+        reward: float = 0.0,
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        text = outcome.text[:_LONGEST_TEXT]
+        size = self.config.action_space_size
+        self._listed = () if outcome.ended else tuple(self._commands())[:size]
+        mask = np.zeros(size, bool)
+        mask[: len(self._listed)] = True
+        info = {
+            **outcome.details,
+            "commands": self._listed,
+            "command_mask": mask,
+            "score": outcome.score,
+            "success": outcome.ended and outcome.score >= self.config.success_threshold,
+            "valid": valid,
+        }
+        done = outcome.ended or truncated
+        self._state = EnvironmentState(text, reward, done, info, step, earned)
+        return {"text": text, "vector": self._vector(text)}, info
