@@ -140,6 +140,12 @@ servers: build .venv/.installed-test .venv/.installed-agents .venv/.installed-sm
 	@uv pip install --quiet --python target/servers 'llama-cpp-python[server]==0.3.36'
 	@ECHOIC_LLAMA_PYTHON=target/servers/bin/python python -m pytest tests/agents/test_core/test_real_servers.py
 
+.PHONY: frameworks
+frameworks: build ## Run the adapters with TRL, verl and verifiers, in an environment of their own (6 GB)
+	@test -d target/frameworks || uv venv --quiet --python $(VENV)/bin/python target/frameworks
+	@uv pip install --quiet --python target/frameworks -r requirements/test.txt trl==1.16.0 verl==0.9.1 verifiers==0.4.0 torch
+	@HF_HUB_OFFLINE=1 PYTHONPATH=python target/frameworks/bin/python -m pytest tests/integrations/test_frameworks.py
+
 # A folder of its own: the flag changes every crate, and would rebuild `target` back and forth.
 .PHONY: loom
 loom: ## Model-check the ring: every order of its atomic operations, within bounds
