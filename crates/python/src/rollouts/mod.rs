@@ -2,7 +2,9 @@
 //!
 //! - `settings`: what a table is told. `items`: arrays of an item as bytes.
 //! - `history`: what was done with a table, once more. `batch`: a share of a batch as arrays. `reach`: a table in this process, or at a server.
+//! - `ahead`: tokens on their way to a server, for whose answers nobody waits.
 
+mod ahead;
 mod batch;
 mod history;
 mod items;
@@ -30,6 +32,8 @@ use pyo3::exceptions::{PyOSError, PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 
+use self::ahead::Ahead;
+pub use self::ahead::RolloutCall;
 pub use self::batch::RolloutBatch;
 pub use self::history::RolloutHistory;
 use self::items::Columns;
@@ -57,6 +61,13 @@ type PyHold = (u64, u32);
 type PyLease = (u64, u32, u32);
 /// Group, attempt, key, version, and seconds that it stands.
 type PyPermit = (u64, u32, String, i64, f64);
+/// What is known of tokens that were added: where the group has come to, or that they are on their way.
+#[derive(IntoPyObject)]
+enum Added {
+    Known(&'static str),
+    OnItsWay(RolloutCall),
+}
+
 /// Of an item that was begun: its place, segments, tokens, and whether it is finished.
 type PyBegun = (u32, u32, u32, bool, Py<PyAny>);
 
@@ -106,6 +117,12 @@ fn blocked_error(py: Python<'_>, blocked: Blocked) -> PyErr {
     set(py, error, "reason", blocked.reason().to_string())
 }
 
+/// How many bytes there are of tokens and blobs.
+fn weight(append: &Append) -> usize {
+    let blobs = append.finish.iter().flat_map(|finish| &finish.blobs);
+    append.segment.bytes.len() + blobs.map(|(_, bytes)| bytes.len()).sum::<usize>()
+}
+
 /// An outcome that the table never gives to such a change.
 fn unexpected(outcome: &Outcome) -> PyErr {
     PyRuntimeError::new_err(format!("the table answered something else: {outcome:?}"))
@@ -148,6 +165,26 @@ impl RolloutTable {
         })
     }
 
+    /// Has a group get tokens.
+    fn appended(&self, py: Python<'_>, appends: Vec<Append>, wait: bool) -> PyResult<Added> {
+        self.process.check(py)?;
+        let group = appends.first().map_or(0, |append| append.hold.group);
+        let bytes = appends.iter().map(weight).sum();
+        let changes: Vec<Change> = appends.into_iter().map(Change::Append).collect();
+        if !wait && let Some(call) = self.reach.start(py, group, bytes, &changes)? {
+            return Ok(Added::OnItsWay(call));
+        }
+        let outcome = match <[Change; 1]>::try_from(changes) {
+            Ok([change]) => Some(self.reach.call(py, change, None)?),
+            Err(changes) => self.reach.all(py, changes)?.pop(),
+        };
+        match outcome {
+            None => Ok(Added::Known(Fate::Running.name())),
+            Some(Outcome::Appended(fate)) => Ok(Added::Known(fate.name())),
+            Some(other) => Err(unexpected(&other)),
+        }
+    }
+
     fn count(&self, py: Python<'_>, change: Change) -> PyResult<u64> {
         match self.call(py, change, None)? {
             Outcome::Count(count) => Ok(count),
@@ -161,6 +198,7 @@ impl RolloutTable {
 #[pyclass(frozen, module = "echoic._native")]
 pub struct RolloutLink {
     link: Arc<Rollouts>,
+    ahead: Arc<Ahead>,
     process: Process,
 }
 
@@ -185,7 +223,8 @@ impl RolloutLink {
         let entries = self.link.tables().iter().zip(0..);
         let table = |(entry, number): (&Entry, u32)| {
             let (link, config) = (Arc::clone(&self.link), Arc::new(entry.config.clone()));
-            RolloutTable::of(py, Reach::There { link, number, config })
+            let ahead = Arc::clone(&self.ahead);
+            RolloutTable::of(py, Reach::There { link, number, config, ahead })
         };
         entries.map(table).collect()
     }
@@ -197,8 +236,15 @@ impl RolloutLink {
             return Ok(());
         }
         let deadline = wait::deadline(timeout)?;
+        // Whatever becomes of what is on its way, the connection is closed.
+        let arrived = match self.link.is_over() {
+            true => Ok(()),
+            false => self.ahead.finish(py, deadline),
+        };
         let close = |wait: Wait<'_, Waiting>| self.link.close(wait);
-        wait::detached(py, deadline, None, close).map_err(|stopped| stopped.raise(py, tables_error))
+        wait::detached(py, deadline, None, close)
+            .map_err(|stopped| stopped.raise(py, tables_error))
+            .and(arrived)
     }
 }
 
@@ -234,7 +280,8 @@ pub fn connect_rollouts(
     let connect = |wait: Wait<'_, Waiting>| Rollouts::connect(dial, options, wait);
     let link = wait::detached(py, None, None, connect)
         .map_err(|stopped| stopped.raise(py, tables_error))?;
-    Ok(RolloutLink { link: Arc::new(link), process: Process::current() })
+    let ahead = Arc::default();
+    Ok(RolloutLink { link: Arc::new(link), ahead, process: Process::current() })
 }
 
 #[pymethods]
@@ -323,7 +370,7 @@ impl RolloutTable {
     }
 
     /// Adds tokens to an item, and its end if `fields` are given.
-    #[pyo3(signature = (hold, item, sequence, columns, versions, fields, blobs, priority))]
+    #[pyo3(signature = (hold, item, sequence, columns, versions, fields, blobs, priority, wait=true))]
     #[expect(clippy::too_many_arguments, reason = "they are keywords in Python")]
     fn append(
         &self,
@@ -336,21 +383,18 @@ impl RolloutTable {
         fields: Option<&Bound<'_, PyDict>>,
         blobs: Option<&Bound<'_, PyDict>>,
         priority: f64,
-    ) -> PyResult<&'static str> {
+        wait: bool,
+    ) -> PyResult<Added> {
         let segment = self.columns.segment(py, columns, versions)?;
         let finish = fields.map(|fields| self.columns.finish(py, fields, blobs)).transpose()?;
         let hold = Hold { group: hold.0, attempt: hold.1 };
         let segment = Arc::new(segment);
         let finish = finish.map(Arc::new);
-        let change = Change::Append(Append { hold, item, sequence, segment, finish, priority });
-        match self.call(py, change, None)? {
-            Outcome::Appended(fate) => Ok(fate.name()),
-            other => Err(unexpected(&other)),
-        }
+        self.appended(py, vec![Append { hold, item, sequence, segment, finish, priority }], wait)
     }
 
     /// Adds whole items, from arrays of all of them.
-    #[pyo3(signature = (hold, first, lengths, columns, versions, fields, priority))]
+    #[pyo3(signature = (hold, first, lengths, columns, versions, fields, priority, wait=true))]
     #[expect(clippy::too_many_arguments, reason = "they are keywords in Python")]
     fn append_flat(
         &self,
@@ -362,20 +406,22 @@ impl RolloutTable {
         versions: &Bound<'_, PyAny>,
         fields: &Bound<'_, PyDict>,
         priority: f64,
-    ) -> PyResult<&'static str> {
+        wait: bool,
+    ) -> PyResult<Added> {
         let items = self.columns.items(py, lengths, columns, versions, fields)?;
         let hold = Hold { group: hold.0, attempt: hold.1 };
         let append = |(item, (segment, finish)): (u32, (Segment, Finish))| {
             let (segment, finish) = (Arc::new(segment), Some(Arc::new(finish)));
-            Change::Append(Append { hold, item, sequence: 0, segment, finish, priority })
+            Append { hold, item, sequence: 0, segment, finish, priority }
         };
-        let changes = (first..).zip(items).map(append).collect();
+        self.appended(py, (first..).zip(items).map(append).collect(), wait)
+    }
+
+    /// Waits until all tokens that are on their way over the connection have arrived.
+    #[pyo3(signature = (timeout=None))]
+    fn flush(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<()> {
         self.process.check(py)?;
-        match self.reach.all(py, changes)?.pop() {
-            None => Ok(Fate::Running.name()),
-            Some(Outcome::Appended(fate)) => Ok(fate.name()),
-            Some(other) => Err(unexpected(&other)),
-        }
+        self.reach.flush(py, timeout)
     }
 
     fn fail(&self, py: Python<'_>, permits: Vec<PyHold>) -> PyResult<u64> {

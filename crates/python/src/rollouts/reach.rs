@@ -12,10 +12,12 @@ use echoic_replay::stream::Wait;
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 
+use super::ahead::{Ahead, RolloutCall};
 use super::batch::{RolloutBatch, lay_out, received};
 use super::call_error;
 use crate::arena::Arena;
 use crate::remote::tables_error;
+use crate::sources::DETACH_BYTES;
 use crate::wait::{self, Stopped};
 
 /// See the [module](self).
@@ -27,11 +29,17 @@ pub enum Reach {
         arena: Arena,
     },
     /// At a server, by its place there.
-    There { link: Arc<Rollouts>, number: u32, config: Arc<RolloutConfig> },
+    There {
+        link: Arc<Rollouts>,
+        number: u32,
+        config: Arc<RolloutConfig>,
+        /// What is on its way over the connection.
+        ahead: Arc<Ahead>,
+    },
 }
 
 /// The exception for what a server's table did not do.
-fn remote_error(py: Python<'_>, error: &TablesError) -> PyErr {
+pub fn remote_error(py: Python<'_>, error: &TablesError) -> PyErr {
     match error {
         TablesError::Rollout(error) => call_error(py, error),
         error => tables_error(py, error),
@@ -85,6 +93,32 @@ impl Reach {
         }
     }
 
+    /// Has a group get tokens, of so many bytes, without waiting for the answer; `None`, if there is nothing to wait
+    /// for, since the table is in this process.
+    pub fn start(
+        &self,
+        py: Python<'_>,
+        group: u64,
+        bytes: usize,
+        changes: &[Change],
+    ) -> PyResult<Option<RolloutCall>> {
+        let Self::There { link, number, ahead, .. } = self else { return Ok(None) };
+        ahead.make_room(py, bytes)?;
+        let start = || link.start_call(*number, changes, None);
+        let calls = if bytes >= DETACH_BYTES { py.detach(start) } else { start() };
+        let calls = calls.map_err(|error| remote_error(py, &error))?;
+        Ok(Some(ahead.push(group, bytes, calls)))
+    }
+
+    /// Waits until everything that was begun over the connection has its answer.
+    pub fn flush(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<()> {
+        let deadline = wait::deadline(timeout)?;
+        match self {
+            Self::Here { .. } => Ok(()),
+            Self::There { ahead, .. } => ahead.finish(py, deadline),
+        }
+    }
+
     fn all_there(
         &self,
         py: Python<'_>,
@@ -122,7 +156,7 @@ impl Reach {
                     other => Err(super::unexpected(&other)),
                 }
             }
-            Self::There { link, number, config } => {
+            Self::There { link, number, config, .. } => {
                 let deadline = wait::deadline(timeout)?;
                 let call = |wait: Wait<'_, Waiting>| link.sample(*number, want, form, wait);
                 let delivered: Delivered = wait::detached(py, deadline, None, call)
