@@ -60,7 +60,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// Where the group has come to, by the last of the outcomes, if none is a refusal.
-fn answer(outcomes: Outcomes) -> Answer {
+pub fn answer(outcomes: Outcomes) -> Answer {
     let mut fate = Fate::Running;
     for outcome in outcomes {
         match outcome.map_err(|refusal| TablesError::Rollout(CallError::Refused(refusal)))? {
@@ -156,6 +156,14 @@ impl Call {
         let _ = error.value(py).call_method1("add_note", (note,));
         error
     }
+}
+
+/// What is known of tokens that were added.
+#[derive(IntoPyObject)]
+pub enum Added {
+    /// Where the group has come to.
+    Known(&'static str),
+    OnItsWay(RolloutCall),
 }
 
 /// Tokens that are on their way; see [`Call`].

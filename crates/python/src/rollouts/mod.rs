@@ -19,12 +19,11 @@ use echoic_net::client::Options;
 use echoic_net::client::rollouts::{Entry, Rollouts};
 use echoic_net::client::tables::Waiting;
 use echoic_net::transport::{TlsFiles, dial_to};
-use echoic_replay::rollouts::item::{Finish, Segment};
 use echoic_replay::rollouts::kept::Keeping;
 
 use echoic_replay::rollouts::ledger::{
-    Admit, Append, Balance, Blocked, Change, Counts, Fate, Hold, Lease, Outcome, Permit, Refusal,
-    Size, Standing, Want,
+    Admit, Append, Balance, Blocked, Change, Counts, Hold, Lease, Outcome, Permit, Refusal, Size,
+    Standing, Want,
 };
 use echoic_replay::rollouts::table::{CallError, RolloutInfo, RolloutTable as Core};
 use echoic_replay::stream::Wait;
@@ -32,8 +31,8 @@ use pyo3::exceptions::{PyOSError, PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 
-use self::ahead::Ahead;
 pub use self::ahead::RolloutCall;
+use self::ahead::{Added, Ahead};
 pub use self::batch::RolloutBatch;
 pub use self::history::RolloutHistory;
 use self::items::Columns;
@@ -61,13 +60,6 @@ type PyHold = (u64, u32);
 type PyLease = (u64, u32, u32);
 /// Group, attempt, key, version, and seconds that it stands.
 type PyPermit = (u64, u32, String, i64, f64);
-/// What is known of tokens that were added: where the group has come to, or that they are on their way.
-#[derive(IntoPyObject)]
-enum Added {
-    Known(&'static str),
-    OnItsWay(RolloutCall),
-}
-
 /// Of an item that was begun: its place, segments, tokens, and whether it is finished.
 type PyBegun = (u32, u32, u32, bool, Py<PyAny>);
 
@@ -117,12 +109,6 @@ fn blocked_error(py: Python<'_>, blocked: Blocked) -> PyErr {
     set(py, error, "reason", blocked.reason().to_string())
 }
 
-/// How many bytes there are of tokens and blobs.
-fn weight(append: &Append) -> usize {
-    let blobs = append.finish.iter().flat_map(|finish| &finish.blobs);
-    append.segment.bytes.len() + blobs.map(|(_, bytes)| bytes.len()).sum::<usize>()
-}
-
 /// An outcome that the table never gives to such a change.
 fn unexpected(outcome: &Outcome) -> PyErr {
     PyRuntimeError::new_err(format!("the table answered something else: {outcome:?}"))
@@ -163,26 +149,6 @@ impl RolloutTable {
         self.core().ok_or_else(|| {
             PyRuntimeError::new_err(format!("{what} is for the process that has the table"))
         })
-    }
-
-    /// Has a group get tokens.
-    fn appended(&self, py: Python<'_>, appends: Vec<Append>, wait: bool) -> PyResult<Added> {
-        self.process.check(py)?;
-        let group = appends.first().map_or(0, |append| append.hold.group);
-        let bytes = appends.iter().map(weight).sum();
-        let changes: Vec<Change> = appends.into_iter().map(Change::Append).collect();
-        if !wait && let Some(call) = self.reach.start(py, group, bytes, &changes)? {
-            return Ok(Added::OnItsWay(call));
-        }
-        let outcome = match <[Change; 1]>::try_from(changes) {
-            Ok([change]) => Some(self.reach.call(py, change, None)?),
-            Err(changes) => self.reach.all(py, changes)?.pop(),
-        };
-        match outcome {
-            None => Ok(Added::Known(Fate::Running.name())),
-            Some(Outcome::Appended(fate)) => Ok(Added::Known(fate.name())),
-            Some(other) => Err(unexpected(&other)),
-        }
     }
 
     fn count(&self, py: Python<'_>, change: Change) -> PyResult<u64> {
@@ -390,7 +356,9 @@ impl RolloutTable {
         let hold = Hold { group: hold.0, attempt: hold.1 };
         let segment = Arc::new(segment);
         let finish = finish.map(Arc::new);
-        self.appended(py, vec![Append { hold, item, sequence, segment, finish, priority }], wait)
+        let append = Append { hold, item, sequence, segment, finish, priority };
+        self.process.check(py)?;
+        self.reach.append(py, append, wait)
     }
 
     /// Adds whole items, from arrays of all of them.
@@ -408,13 +376,10 @@ impl RolloutTable {
         priority: f64,
         wait: bool,
     ) -> PyResult<Added> {
-        let items = self.columns.items(py, lengths, columns, versions, fields)?;
+        let items = self.columns.flat(py, lengths, columns, versions, fields)?;
         let hold = Hold { group: hold.0, attempt: hold.1 };
-        let append = |(item, (segment, finish)): (u32, (Segment, Finish))| {
-            let (segment, finish) = (Arc::new(segment), Some(Arc::new(finish)));
-            Append { hold, item, sequence: 0, segment, finish, priority }
-        };
-        self.appended(py, (first..).zip(items).map(append).collect(), wait)
+        self.process.check(py)?;
+        self.reach.append_flat(py, hold, first, &items, priority, wait)
     }
 
     /// Waits until all tokens that are on their way over the connection have arrived.
