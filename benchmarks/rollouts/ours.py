@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _TABLE = "rollouts"
 # Permits that are asked for at once.
-_ADMIT = 16
+_ADMIT = 64
 _LEASE = 60.0
 
 
