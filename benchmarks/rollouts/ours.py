@@ -1,4 +1,8 @@
-"""Echoic's rollout tables, with the defaults of everything that is not the workload's."""
+"""Echoic's rollout tables, with the defaults of everything that is not the workload's.
+
+A producer looks at what came of a group when it has brought [`AHEAD`] more, as the peers' producers
+do.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +26,7 @@ if TYPE_CHECKING:
 
 _TABLE = "rollouts"
 # Permits that are asked for at once.
-_ADMIT = 16
+_ADMIT = 64
 _LEASE = 60.0
 
 

@@ -218,6 +218,16 @@ impl Ahead {
         self.settle(py, deadline, |_| false)
     }
 
+    /// As [`Ahead::finish`], but waits for those behind an error too: for who can't call again.
+    pub fn arrive(&self, py: Python<'_>, deadline: Option<Instant>) -> PyResult<()> {
+        let calls: Vec<Arc<Call>> = lock(&self.0).iter().map(Arc::clone).collect();
+        for call in calls {
+            // Which errors there are is told below.
+            let _ = call.answered(py, deadline)?;
+        }
+        self.finish(py, deadline)
+    }
+
     /// Takes away those at the front that have their answers, and waits until the others are few enough.
     fn settle(
         &self,

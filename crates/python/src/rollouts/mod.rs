@@ -205,12 +205,12 @@ impl RolloutLink {
         // Whatever becomes of what is on its way, the connection is closed.
         let arrived = match self.link.is_over() {
             true => Ok(()),
-            false => self.ahead.finish(py, deadline),
+            false => self.ahead.arrive(py, deadline),
         };
         let close = |wait: Wait<'_, Waiting>| self.link.close(wait);
-        wait::detached(py, deadline, None, close)
-            .map_err(|stopped| stopped.raise(py, tables_error))
-            .and(arrived)
+        let closed = wait::detached(py, deadline, None, close)
+            .map_err(|stopped| stopped.raise(py, tables_error));
+        arrived.and(closed)
     }
 }
 
