@@ -58,7 +58,7 @@ def _is_arithmetic(answer: str) -> bool:
 
 
 def _is_literal(answer: str) -> bool:
-    """Whether evaluating it is harmless: a literal; or no Python at all, which has no effect."""
+    """Whether evaluating it does nothing: literals and names, or what is no Python at all."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -68,7 +68,8 @@ def _is_literal(answer: str) -> bool:
     except (MemoryError, RecursionError):
         return False
     kinds = (
-        ast.Expression, ast.List, ast.Tuple, ast.Constant, ast.Load, ast.UnaryOp, ast.USub,
+        ast.Expression, ast.List, ast.Tuple, ast.Constant, ast.Name, ast.Load, ast.UnaryOp,
+        ast.USub,
     )  # fmt: skip
     return all(isinstance(node, kinds) for node in ast.walk(tree))
 
