@@ -15,7 +15,7 @@ from conformance import (
     is_solved,
 )
 from echoic.agents.environments import ARCConfig, ARCEnvironment
-from echoic.agents.environments.arc import _written, parse_grid
+from echoic.agents.environments.arc import parse_grid
 from echoic.errors import ArgumentError
 
 
@@ -72,7 +72,9 @@ def test_what_is_asked_for_is_never_shown(grid_size, monkeypatch):
             told = [environment.reset(options={"task": task.id})]
             for action in ("keep", "new row", "paint 3", "submit", "xyzzy", "copy input"):
                 told.append(environment.step(action))
-            shown.append([(one[0]["text"], one[0]["vector"].tolist(), repr(one[1:])) for one in told])
+            shown.append(
+                [(one[0]["text"], one[0]["vector"].tolist(), repr(one[1:])) for one in told]
+            )
         assert shown[0] == shown[1], task.id
         assert "That was not right." in shown[0][4][0]
 

@@ -103,9 +103,9 @@ def _tasks(config: ARCConfig) -> tuple[Any, ...]:
         side = max(max(grid.shape) for pair in pairs for grid in pair)
         colors = {int(one) for pair in pairs for grid in pair for one in np.unique(grid)}
         same = all(given.shape == wanted.shape for given, wanted in pairs)
-        if side <= config.grid_size and len(colors) <= config.max_colors:
-            if same or config.task_type != "pattern_completion":
-                admitted.append(task)
+        fits = side <= config.grid_size and len(colors) <= config.max_colors
+        if fits and (same or config.task_type != "pattern_completion"):
+            admitted.append(task)
     if not admitted:
         raise ArgumentError(
             f"no task of {config.task_type} ({config.split}) has grids of at most "
@@ -115,11 +115,11 @@ def _tasks(config: ARCConfig) -> tuple[Any, ...]:
 
 
 def parse_grid(text: str) -> NDArray[np.int64] | None:
-    """The last grid in a text: lists of a list, or lines of digits; None if there is none.
+    r"""The last grid in a text: lists of a list, or lines of digits; None if there is none.
 
-    >>> parse_grid("I think that it is\\n0 1\\n2 3\\n").tolist()
+    >>> parse_grid("I think that it is\n0 1\n2 3\n").tolist()
     [[0, 1], [2, 3]]
-    >>> parse_grid("[[0, 1], [2, 3]]").tolist() == parse_grid("01\\n23").tolist()
+    >>> parse_grid("[[0, 1], [2, 3]]").tolist() == parse_grid("01\n23").tolist()
     True
     """
     lists = _LISTS.findall(text)
@@ -166,9 +166,9 @@ class ARCEnvironment(EchoRLEnvironment):
 
     For discrete policies there is an editor, whose commands text may use too. It writes a draft in
     reading order: ``paint 0`` … ``paint 9`` (as many as ``max_colors``) write a cell, ``keep``
-    writes what the input has there, ``new row`` begins a row, ``undo`` takes the last of these back,
-    ``copy input`` begins anew with the whole input, and ``submit`` answers with the draft. All are
-    always listed; one that can't be done where the draft stands changes nothing.
+    writes what the input has there, ``new row`` begins a row, ``undo`` takes back the last cell or
+    row, ``copy input`` begins anew with the whole input, and ``submit`` answers with the draft. All
+    are always listed; one that can't be done where the draft stands changes nothing.
 
     The vector holds the test input and the draft, a number per cell, and a hash of the
     demonstrations, where that fits: with ``grid_size=10``, 100, 100 and 312 numbers. Otherwise it

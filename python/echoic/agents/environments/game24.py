@@ -36,7 +36,7 @@ __all__ = ["Expression", "Game24Config", "Game24Environment", "parse_expression"
 
 TARGET = Fraction(24)
 _HIGHEST = 13
-_TOKEN = re.compile(r"\s*(?:([0-9]+)|([-+*/()]))")
+_PART = re.compile(r"\s*(?:([0-9]+)|([-+*/()]))")
 # What models write for the same.
 _SIGNS = str.maketrans({"×": "*", "·": "*", "÷": "/", "−": "-", "–": "-"})  # noqa: RUF001
 _BINDS = {"+": 1, "-": 1, "*": 2, "/": 2}
@@ -96,56 +96,63 @@ def parse_expression(text: str) -> Expression | None:
     >>> parse_expression("__import__('os')") is None
     True
     """
-    tokens = _tokens(text)
-    if tokens is None:
+    parts = _parts(text)
+    order = None if parts is None else _postfix(parts)
+    if parts is None or order is None:
         return None
-    # Two stacks, so that parentheses can't exhaust Python's.
     values: list[Fraction | None] = []
-    waiting: list[str] = []
     whole = True
-    after_value = False
-    for token in tokens:
-        if after_value == (token.isdigit() or token == "("):
-            return None
-        if token.isdigit():
-            values.append(Fraction(int(token)))
-        elif token == "(":
-            waiting.append(token)
-        else:
-            while waiting and waiting[-1] != "(" and _BINDS[waiting[-1]] >= _BINDS.get(token, 0):
-                whole &= _apply_last(values, waiting)
-            if token != ")":
-                waiting.append(token)
-            elif not waiting or waiting.pop() != "(":
-                return None
-        after_value = token.isdigit() or token == ")"
-    if not after_value or "(" in waiting:
-        return None
-    while waiting:
-        whole &= _apply_last(values, waiting)
-    numbers = tuple(int(token) for token in tokens if token.isdigit())
+    for part in order:
+        if part.isdigit():
+            values.append(Fraction(int(part)))
+            continue
+        right, left = values.pop(), values.pop()
+        value = None if left is None or right is None else _operate(left, part, right)
+        values.append(value)
+        whole &= value is not None and value.denominator == 1
+    numbers = tuple(int(part) for part in parts if part.isdigit())
     return Expression(values[0], numbers, whole)
 
 
-def _tokens(text: str) -> list[str] | None:
+def _parts(text: str) -> list[str] | None:
+    """The numbers and signs of a text, if it is made of nothing else."""
     text = text.translate(_SIGNS).strip()
-    tokens, place = [], 0
+    parts, place = [], 0
     while place < len(text):
-        found = _TOKEN.match(text, place)
+        found = _PART.match(text, place)
         if found is None or len(found[1] or "") > 9:  # noqa: PLR2004 - no number is so long
             return None
-        tokens.append(found[1] or found[2])
+        parts.append(found[1] or found[2])
         place = found.end()
-    return tokens
+    return parts
 
 
-def _apply_last(values: list[Fraction | None], waiting: list[str]) -> bool:
-    """Do the last operation that waits; whether the result is a whole number."""
-    right, left = values.pop(), values.pop()
-    value = None if left is None or right is None else _operate(left, waiting[-1], right)
-    waiting.pop()
-    values.append(value)
-    return value is not None and value.denominator == 1
+def _postfix(parts: list[str]) -> list[str] | None:
+    """Each operation after its numbers; None if parentheses or places are wrong.
+
+    By a stack of its own, so that parentheses can't exhaust Python's.
+    """
+    order: list[str] = []
+    waiting: list[str] = []
+    value_before = False
+    for part in parts:
+        if value_before == (part.isdigit() or part == "("):
+            return None
+        if part.isdigit():
+            order.append(part)
+        elif part == "(":
+            waiting.append(part)
+        else:
+            while waiting and waiting[-1] != "(" and _BINDS[waiting[-1]] >= _BINDS.get(part, 0):
+                order.append(waiting.pop())
+            if part != ")":
+                waiting.append(part)
+            elif not waiting or waiting.pop() != "(":
+                return None
+        value_before = part.isdigit() or part == ")"
+    if not value_before or "(" in waiting:
+        return None
+    return order + waiting[::-1]
 
 
 def _operate(left: Fraction, sign: str, right: Fraction) -> Fraction | None:
@@ -238,7 +245,9 @@ def solve(numbers: Sequence[int], allow_fractions: bool = True) -> str | None:
         binds = _BINDS[step.sign]
         (_, left, tight), (_, right, tighter) = chosen
         left = f"({left})" if tight < binds else left
-        right = f"({right})" if tighter <= binds and step.sign in "-/" or tighter < binds else right
+        right = (
+            f"({right})" if (tighter <= binds and step.sign in "-/") or tighter < binds else right
+        )
         made.append((step.value, f"{left} {step.sign} {right}", binds))
     return made[0][1]
 
@@ -313,7 +322,7 @@ class Game24Environment(EchoRLEnvironment):
     def _commands(self) -> tuple[str, ...]:
         return tuple(step.said for step in _steps(self._left, self.settings.allow_fractions))
 
-    def _vector(self, text: str) -> NDArray[np.float32]:
+    def _vector(self, text: str) -> NDArray[np.float32]:  # noqa: ARG002 - it is the same
         vector = np.zeros(self.settings.state_encoding_dim, np.float32)
         for i, number in enumerate(self._left):
             own = vector[i * _PER_NUMBER : (i + 1) * _PER_NUMBER]

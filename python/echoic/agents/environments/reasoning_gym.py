@@ -84,6 +84,9 @@ _GUARDS: dict[str, Callable[[str], bool]] = {
     "string_insertion": _is_literal,
 }
 
+# What it evaluates is its own answer.
+_HARMLESS = ("number_sorting",)
+
 
 class ReasoningGymEnvironment(EchoRLEnvironment):
     """A data set of reasoning-gym: the question is the observation, any text is an answer.
@@ -119,7 +122,7 @@ class ReasoningGymEnvironment(EchoRLEnvironment):
         except (ValueError, TypeError, AssertionError) as error:
             raise ArgumentError(f"reasoning-gym makes no {settings.dataset!r}: {error}") from error
 
-    def _start(self, options: dict[str, Any]) -> str:
+    def _start(self, options: dict[str, Any]) -> str:  # noqa: ARG002 - it has none
         self._data = self._make(int(self.np_random.integers(2**31)))
         self._entry = self._data[0]
         return str(self._entry["question"])
@@ -147,8 +150,10 @@ class ReasoningGymEnvironment(EchoRLEnvironment):
 
 
 def _guard_of(name: str, data: Any) -> Callable[[str], bool] | None:
-    if name in _GUARDS:
-        return _GUARDS[name]
+    if name in _GUARDS or name in _HARMLESS:
+        return _GUARDS.get(name)
+    if name == "composite":
+        raise ArgumentError("composite can't be scored safely: its parts bring their own scorers")
     source = inspect.getsource(type(data).score_answer)
     if _EVALUATES.search(source):
         raise ArgumentError(
