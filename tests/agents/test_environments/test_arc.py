@@ -64,14 +64,14 @@ def test_settings_choose_tasks(settings, number):
 def test_what_is_asked_for_is_never_shown(grid_size, monkeypatch):
     """Nothing that is shown changes when another output is asked for."""
     environment = make(task_type="arc1", grid_size=grid_size)
-    for task in environment._tasks[:40]:
+    said = ("keep", "new row", "paint 3", "submit", "xyzzy", "copy input")
+    for task in environment._tasks[:25]:
         shown = []
         for change in (0, 1):
             asked = [(given, (made + change) % 10) for given, made in task.test]
             monkeypatch.setattr(task, "test", asked)
             told = [environment.reset(options={"task": task.id})]
-            for action in ("keep", "new row", "paint 3", "submit", "xyzzy", "copy input"):
-                told.append(environment.step(action))
+            told.extend(environment.step(action) for action in said)
             shown.append(
                 [(one[0]["text"], one[0]["vector"].tolist(), repr(one[1:])) for one in told]
             )

@@ -218,7 +218,7 @@ class ARCEnvironment(EchoRLEnvironment):
             f"Demonstration {i}, input:\n{_written(given)}\nOutput:\n{_written(made)}"
             for i, (given, made) in enumerate(self._task.train, 1)
         )
-        self._shown = self._hash and self._hash(self._demonstrations)
+        self._shown = None if self._hash is None else self._hash(self._demonstrations)
         self._test = self._wrong = self._solved = 0
         self._draft = [[]]
         return self._tell()

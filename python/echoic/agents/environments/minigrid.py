@@ -397,10 +397,10 @@ class _Search:
         self._doors = {(x, y): cell for x, y, cell in cells if cell.type == "door"}
         self._goals = {(x, y) for x, y, cell in cells if cell.type == "goal"}
         self._solid = {(x, y) for x, y, cell in cells if cell.type in ("wall", "lava")}
-        self._near = tuple(map(int, world.target_pos)) if hasattr(world, "move_type") else None
+        self._near = _place(world.target_pos) if hasattr(world, "move_type") else None
         if hasattr(world, "success_pos"):
-            self._goals = {tuple(map(int, world.success_pos))}
-            self._solid.add(tuple(map(int, world.failure_pos)))
+            self._goals = {_place(world.success_pos)}
+            self._solid.add(_place(world.failure_pos))
 
     def next(self) -> int | None:
         """The next action of a plan, or None if there is no way."""
@@ -513,6 +513,10 @@ class _Search:
         if place is None or self._near is None:
             return False
         return max(abs(place[0] - self._near[0]), abs(place[1] - self._near[1])) <= 1
+
+
+def _place(pair: Any) -> tuple[int, int]:
+    return int(pair[0]), int(pair[1])
 
 
 def _walk_back(came: dict[_State, tuple[_State, int] | None], last: _State) -> dict[_State, int]:
