@@ -15,9 +15,8 @@ Decisions:
 
 from __future__ import annotations
 
-import re
 from collections import deque
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import gymnasium
@@ -39,10 +38,15 @@ COMMANDS = ("turn left", "turn right", "go forward", "pick up", "drop", "toggle"
 # What models say too: the package's own names, and what comes to mind first.
 _SAYINGS = {
     **{command: index for index, command in enumerate(COMMANDS)},
-    **{"left": 0, "right": 1, "forward": 2, "move forward": 2, "pickup": 3, "open": 5},
+    "left": 0,
+    "right": 1,
+    "forward": 2,
+    "move forward": 2,
+    "pickup": 3,
+    "open": 5,
 }
 _LEFT, _RIGHT, _FORWARD, _PICK_UP, _DROP, _TOGGLE, _DONE = range(7)
-_TURNS = "\"turn left\", \"turn right\", \"go forward\""
+_TURNS = '"turn left", "turn right", "go forward"'
 
 _SIZES = {
     "key_door": {size: f"MiniGrid-DoorKey-{size}x{size}-v0" for size in (5, 6, 8, 16)},
@@ -179,9 +183,9 @@ class MiniGridEnvironment(EchoRLEnvironment):
 
     instructions = (
         "You are in a grid world and see what is ahead of you, up to six steps away and three to "
-        f"each side. Say one command per turn: {_TURNS}, \"pick up\" (the thing in front of you), "
-        "\"drop\" (in front of you), \"toggle\" (open or close what is in front of you; a locked "
-        "door needs the key of its colour, carried) or \"done\". You carry one thing at a time."
+        f'each side. Say one command per turn: {_TURNS}, "pick up" (the thing in front of you), '
+        '"drop" (in front of you), "toggle" (open or close what is in front of you; a locked '
+        'door needs the key of its colour, carried) or "done". You carry one thing at a time.'
     )
 
     def __init__(self, config: MiniGridConfig | None = None) -> None:
@@ -193,7 +197,7 @@ class MiniGridEnvironment(EchoRLEnvironment):
         self._image: NDArray[np.uint8] = np.zeros((_VIEW, _VIEW, 3), np.uint8)
         self._solver: _Bot | _Search | None = None
 
-    def _start(self, options: dict[str, Any]) -> str:
+    def _start(self, options: dict[str, Any]) -> str:  # noqa: ARG002 - it has none
         seed = int(self.np_random.integers(2**31))
         seen, _ = self._world.reset(seed=seed)
         self._package_seed = seed
@@ -221,7 +225,7 @@ class MiniGridEnvironment(EchoRLEnvironment):
     def _step_limit(self) -> int:
         return min(self.config.max_steps, int(self._world.max_steps))
 
-    def _vector(self, text: str) -> NDArray[np.float32]:
+    def _vector(self, text: str) -> NDArray[np.float32]:  # noqa: ARG002 - it is the same
         return self._told.copy()
 
     def expert(self) -> str | None:
@@ -393,10 +397,10 @@ class _Search:
         self._doors = {(x, y): cell for x, y, cell in cells if cell.type == "door"}
         self._goals = {(x, y) for x, y, cell in cells if cell.type == "goal"}
         self._solid = {(x, y) for x, y, cell in cells if cell.type in ("wall", "lava")}
-        self._near = tuple(map(int, world.target_pos)) if hasattr(world, "move_type") else None
+        self._near = _place(world.target_pos) if hasattr(world, "move_type") else None
         if hasattr(world, "success_pos"):
-            self._goals = {tuple(map(int, world.success_pos))}
-            self._solid.add(tuple(map(int, world.failure_pos)))
+            self._goals = {_place(world.success_pos)}
+            self._solid.add(_place(world.failure_pos))
 
     def next(self) -> int | None:
         """The next action of a plan, or None if there is no way."""
@@ -502,15 +506,17 @@ class _Search:
             return False
         if action == _PICK_UP:
             one = self._objects[after.held]
-            return bool(
-                (one.type, one.color) != (self._world.move_type, self._world.moveColor)
-            )
+            return bool((one.type, one.color) != (self._world.move_type, self._world.moveColor))
         return action == _DROP and not self._is_near(after.things[before.held])
 
     def _is_near(self, place: tuple[int, int] | None) -> bool:
         if place is None or self._near is None:
             return False
         return max(abs(place[0] - self._near[0]), abs(place[1] - self._near[1])) <= 1
+
+
+def _place(pair: Any) -> tuple[int, int]:
+    return int(pair[0]), int(pair[1])
 
 
 def _walk_back(came: dict[_State, tuple[_State, int] | None], last: _State) -> dict[_State, int]:
