@@ -107,8 +107,8 @@ class CRUXEvalConfig(EnvironmentConfig):
 class CRUXEvalEnvironment(EchoRLEnvironment):
     """Predicts what Python functions do.
 
-    ``reset(options={"index": 3})`` chooses a function; otherwise the seed does. ``info`` of an answer
-    has its ``id``.
+    ``reset(options={"index": 3})`` chooses a function; otherwise the seed does. ``info`` of an
+    answer has its ``id``.
 
     >>> environment = CRUXEvalEnvironment(CRUXEvalConfig())
     >>> seen, info = environment.reset(options={"index": 3})
@@ -127,9 +127,7 @@ class CRUXEvalEnvironment(EchoRLEnvironment):
         functions = load_functions(config.path)
         if config.rows is not None:
             functions = functions[slice(*config.rows)]
-        self.functions = tuple(
-            one for one in functions if len(one.code) <= config.max_code_length
-        )
+        self.functions = tuple(one for one in functions if len(one.code) <= config.max_code_length)
         if not self.functions:
             raise ArgumentError("no function is left: look at path, rows and max_code_length")
         if config.choices and len({self._right(one) for one in self.functions}) < _FEWEST_CHOICES:
@@ -157,9 +155,7 @@ class CRUXEvalEnvironment(EchoRLEnvironment):
         if index is None:
             index = drawn
         elif not isinstance(index, int) or not 0 <= index < len(self.functions):
-            raise ArgumentError(
-                f"index must be from 0 to {len(self.functions) - 1}, not {index!r}"
-            )
+            raise ArgumentError(f"index must be from 0 to {len(self.functions) - 1}, not {index!r}")
         self._function = self.functions[index]
         self._used = 0
         self._answers = self._list_answers() if self.config.choices else ()

@@ -96,7 +96,7 @@ class Ran:
 
 
 class Sandbox:
-    """Runs Python code in a process of its own.
+    r"""Runs Python code in a process of its own.
 
     Args:
         isolation: ``"limits"`` or ``"bubblewrap"``.
@@ -104,7 +104,7 @@ class Sandbox:
         memory: Of address space, in bytes.
         output: How much it may print, in bytes.
 
-    >>> Sandbox("limits").run("def f(x):\\n    return x + 1", "f(41)")
+    >>> Sandbox("limits").run("def f(x):\n    return x + 1", "f(41)")
     Ran(status='ok', output='42')
     """
 
