@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import json
 import math
-import random
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,10 +22,13 @@ from typing import TYPE_CHECKING, Any
 from echoic.errors import ArgumentError
 
 if TYPE_CHECKING:
+    import random
     from collections.abc import Mapping, Sequence
 
-__all__ = ["Instruction", "Product", "Rows", "products_of", "read_rows"]
+__all__ = ["LEVELS", "Instruction", "Product", "Rows", "products_of", "read_rows"]
 
+#: Stands between the levels of a category.
+LEVELS = "\N{SINGLE RIGHT-POINTING ANGLE QUOTATION MARK}"
 _FILES = ("items_shuffle*.json", "items_ins_v2*.json", "items_human_ins.json")
 _TEXTS = ("asin", "name", "query", "category", "product_category", "full_description")
 _LONGEST_ID = 10
@@ -65,9 +67,7 @@ class Product:
     @property
     def text(self) -> str:
         """What search looks at."""
-        options = " ".join(
-            f"{name}: {', '.join(values)}" for name, values in self.options.items()
-        )
+        options = " ".join(f"{name}: {', '.join(values)}" for name, values in self.options.items())
         return " ".join([self.name, self.description, *self.bullets[:1], options])
 
 
@@ -129,9 +129,7 @@ def products_of(rows: Rows, rng: random.Random) -> list[Product]:
     return list(products.values())
 
 
-def _product_of(
-    row: Mapping[str, Any], number: int, rows: Rows, rng: random.Random
-) -> Product:
+def _product_of(row: Mapping[str, Any], number: int, rows: Rows, rng: random.Random) -> Product:
     asin = row["asin"]
     told = rows.attributes.get(asin) or {}
     price, tag = _price_of(row.get("pricing"), number, rng)

@@ -108,9 +108,7 @@ class _Shop:
 def _open(path: str | None, website_type: str, count: int, human: bool, seed: int) -> _Shop:
     rng = random.Random(seed)  # noqa: S311 - prices, no secret
     rows = rows_of(website_type, count, seed) if path is None else read_rows(path)
-    products = [
-        one for one in products_of(rows, rng) if website_type in (one.category, "all")
-    ]
+    products = [one for one in products_of(rows, rng) if website_type in (one.category, "all")]
     if not products:
         raise ArgumentError(f"the shop has nothing of type {website_type!r}")
     return _Shop(
@@ -125,8 +123,8 @@ def _open(path: str | None, website_type: str, count: int, human: bool, seed: in
 class WebShopEnvironment(EchoRLEnvironment):
     """A shop in which to find and buy what an instruction asks for.
 
-    ``reset(options={"goal": 3})`` chooses a goal; otherwise the seed does. ``info`` of the step that
-    buys has ``asin`` and the parts of the reward.
+    ``reset(options={"goal": 3})`` chooses a goal; otherwise the seed does. ``info`` of the step
+    that buys has ``asin`` and the parts of the reward.
 
     >>> shop = WebShopEnvironment(WebShopConfig(num_products=60))
     >>> seen, info = shop.reset(seed=1)

@@ -11,7 +11,7 @@ import re
 
 __all__ = ["token_set_ratio"]
 
-_NO_WORD = re.compile(r"\W")
+_NO_WORD = re.compile(r"[\W_]")
 # The rest of Latin-1 is dropped, as upstream does, and what lies beyond it is kept.
 _DROPPED = dict.fromkeys(range(128, 256))
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import random
 
-from echoic.agents.environments.webshop.catalogue import Rows
+from echoic.agents.environments.webshop.catalogue import LEVELS, Rows
 from echoic.agents.environments.webshop.vocabulary import KINDS, Kind
 
 __all__ = ["rows_of"]
@@ -54,15 +54,17 @@ def rows_of(website_type: str, count: int, seed: int) -> Rows:
         has = rng.sample(kind.attributes, _ATTRIBUTES)
         items.append(_item(asin, category, kind, has, rng))
         asked = rng.sample(has, _ASKED)
-        told[asin] = {"attributes": has, "instruction": None, "instruction_attributes": None}
         chosen = {name: rng.choice(values) for name, values in kind.options}
         request = rng.choice(_REQUESTS).format(
             kind=kind.name,
             attributes=" and ".join(asked),
             options="".join(f", and {name}: {value}" for name, value in chosen.items()),
         )
-        told[asin]["instruction"] = f"i am looking for {kind.name} with {' and '.join(asked)}"
-        told[asin]["instruction_attributes"] = asked
+        told[asin] = {
+            "attributes": has,
+            "instruction": f"i am looking for {kind.name} with {' and '.join(asked)}",
+            "instruction_attributes": asked,
+        }
         human[asin] = [
             {
                 "instruction": f"{request}.",
@@ -85,7 +87,7 @@ def _item(
         "name": f"{brand} {model} {has[0].title()} {kind.name.title()}",
         "query": kind.name,
         "category": category,
-        "product_category": kind.category,
+        "product_category": kind.category.replace(">", LEVELS),
         "full_description": rng.choice(_DESCRIPTIONS).format(**words),
         "small_description": [
             bullet.format(attribute=one, Attribute=one.capitalize(), **words)

@@ -72,9 +72,7 @@ def _templated(products: Sequence[Product], rng: random.Random) -> Iterator[Goal
             options = tuple(zip(names, values, strict=True))
             said = ", and ".join(f"{name}: {value}" for name, value in options)
             request = product.template.text + (f" with {said}" if said else "")
-            made.append(
-                _goal(product, request, text, product.template.attributes, options, upper)
-            )
+            made.append(_goal(product, request, text, product.template.attributes, options, upper))
     often = Counter(one for goal in made for one in goal.attributes)
     for goal in made:
         weight = sum(1.0 / often[one] for one in goal.attributes) / len(goal.attributes)

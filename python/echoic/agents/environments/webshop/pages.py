@@ -1,7 +1,7 @@
 """Pages of the shop: what each shows, and what can be clicked there.
 
-Texts are upstream's, joined by its ``[SEP]``. One segment is ours: an item's page says which options
-were chosen, because upstream shows that by colour alone.
+Texts are upstream's, joined by its ``[SEP]``. One segment is ours: an item's page says which
+options were chosen, because upstream shows that by colour alone.
 """
 
 from __future__ import annotations

@@ -18,6 +18,7 @@ import functools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from echoic.agents.environments.webshop.catalogue import LEVELS
 from echoic.agents.environments.webshop.fuzzy import token_set_ratio
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ __all__ = ["Reward", "is_met", "reward_of", "title_score", "type_reward"]
 
 _ALIKE = 85
 # The first of these that a text contains is its colour: the order is part of the measure.
-_COLOURS = tuple(
+_COLOURS_SAID = (
     "alabaster apricot aqua ash asphalt azure banana beige black blue blush bordeaux bronze brown "
     "burgundy camel camo caramel champagne charcoal cheetah chestnut chocolate christmas coffee "
     "cognac copper coral cranberry cream crystal dark denim eggplant elephant espresso fuchsia "
@@ -38,8 +39,9 @@ _COLOURS = tuple(
     "lemon leopard light lilac lime magenta maroon mauve merlot midnight mint mocha multicolor "
     "mushroom mustard natural navy nude olive orange peach pewter pink plum purple rainbow red "
     "rose royal rust sand sapphire seashell silver skull slate steel stone stonewash sunflower tan "
-    "taupe teal tiger turquoise violet walnut wheat white wine yellow".split()
+    "taupe teal tiger turquoise violet walnut wheat white wine yellow"
 )
+_COLOURS = tuple(_COLOURS_SAID.split())
 
 
 @dataclass(frozen=True)
@@ -121,4 +123,4 @@ def _has(product: Product, attribute: str) -> bool:
 
 
 def _levels(category: str) -> set[str]:
-    return {one.strip() for one in category.split("›")}
+    return {one.strip() for one in category.split(LEVELS)}

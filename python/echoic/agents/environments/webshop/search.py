@@ -24,10 +24,11 @@ __all__ = ["BM25", "words_of"]
 
 _WORD = re.compile(r"[^\W_]+")
 _MAX_QUERY = 256
-_DROPPED = frozenset(
+_GRAMMAR = (
     "a an and are as at be but by for if in into is it no not of on or such that the their then "
-    "there these they this to was will with".split()
+    "there these they this to was will with"
 )
+_DROPPED = frozenset(_GRAMMAR.split())
 
 
 def words_of(text: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""What the generated shop sells: kinds of items, by type of shop, with names upstream has for these.
+"""What the generated shop sells: kinds of items, by type of shop.
 
 Each kind: what it is called, its category, what may be true of it, its options, and a range of
 prices in dollars.
@@ -46,8 +46,8 @@ KINDS: dict[str, tuple[Kind, ...]] = {
     "electronics": (
         _kind(
             "headphones",
-            "Electronics › Headphones › Over-Ear Headphones",
-            "noise cancelling, wireless bluetooth, long lasting, hands free, stereo sound, foldable",
+            "Electronics > Headphones > Over-Ear Headphones",
+            "noise cancelling, wireless bluetooth, long lasting, hands free, stereo sound, folding",
             25,
             340,
             color=_COLOURS,
@@ -55,7 +55,7 @@ KINDS: dict[str, tuple[Kind, ...]] = {
         ),
         _kind(
             "usb charger",
-            "Electronics › Power Accessories › Wall Chargers",
+            "Electronics > Power Accessories > Wall Chargers",
             "fast charging, travel size, overheat protection, quick release, dual port, usb c",
             8,
             70,
@@ -64,7 +64,7 @@ KINDS: dict[str, tuple[Kind, ...]] = {
         ),
         _kind(
             "bluetooth speaker",
-            "Electronics › Portable Audio › Speakers",
+            "Electronics > Portable Audio > Speakers",
             "water resistant, high power, stereo sound, easy carry, hands free, long lasting",
             18,
             260,
@@ -72,7 +72,7 @@ KINDS: dict[str, tuple[Kind, ...]] = {
         ),
         _kind(
             "tablet case",
-            "Electronics › Tablet Accessories › Cases",
+            "Electronics > Tablet Accessories > Cases",
             "heavy duty, non slip, shock proof, auto sleep, kickstand, slim fit",
             11,
             60,
@@ -81,7 +81,7 @@ KINDS: dict[str, tuple[Kind, ...]] = {
         ),
         _kind(
             "security camera",
-            "Electronics › Video Surveillance › Cameras",
+            "Electronics > Video Surveillance > Cameras",
             "night vision, motion detection, easy install, weather proof, plug play, two way audio",
             30,
             400,
@@ -90,8 +90,8 @@ KINDS: dict[str, tuple[Kind, ...]] = {
         ),
         _kind(
             "keyboard",
-            "Electronics › Computer Accessories › Keyboards",
-            "backlit keys, quiet typing, rechargeable battery, compact layout, spill proof, hot swap",
+            "Electronics > Computer Accessories > Keyboards",
+            "backlit keys, quiet typing, rechargeable battery, compact layout, spill proof",
             20,
             230,
             color="black, white, gray",
@@ -101,7 +101,7 @@ KINDS: dict[str, tuple[Kind, ...]] = {
     "fashion": (
         _kind(
             "hiking boots",
-            "Clothing › Men › Shoes › Hiking",
+            "Clothing > Men > Shoes > Hiking",
             "water proof, non slip, memory foam, rubber sole, arch support, ankle height",
             45,
             260,
@@ -110,7 +110,7 @@ KINDS: dict[str, tuple[Kind, ...]] = {
         ),
         _kind(
             "summer dress",
-            "Clothing › Women › Dresses › Casual",
+            "Clothing > Women > Dresses > Casual",
             "machine wash, short sleeve, elastic waist, button closure, tie back, quality cotton",
             18,
             140,
@@ -119,7 +119,7 @@ KINDS: dict[str, tuple[Kind, ...]] = {
         ),
         _kind(
             "rain jacket",
-            "Clothing › Men › Coats › Rain Jackets",
+            "Clothing > Men > Coats > Rain Jackets",
             "wind proof, hooded, zip pockets, taped seams, light weight, reflective trim",
             35,
             320,
@@ -128,8 +128,8 @@ KINDS: dict[str, tuple[Kind, ...]] = {
         ),
         _kind(
             "wool socks",
-            "Clothing › Women › Socks › Casual",
-            "hand wash, moisture wicking, arch support, merino wool, seamless toe, cushion sole",
+            "Clothing > Women > Socks > Casual",
+            "hand wash, moisture wicking, arch support, merino, seamless toe, cushion sole",
             6,
             40,
             color="gray, navy, wine, ivory",
@@ -137,8 +137,8 @@ KINDS: dict[str, tuple[Kind, ...]] = {
         ),
         _kind(
             "backpack",
-            "Clothing › Luggage › Backpacks › Daypacks",
-            "laptop sleeve, water resistant, padded straps, bottle pocket, light weight, leather trim",
+            "Clothing > Luggage > Backpacks > Daypacks",
+            "laptop sleeve, water resistant, padded straps, bottle pocket, light weight",
             22,
             210,
             color=_COLOURS,
@@ -146,7 +146,7 @@ KINDS: dict[str, tuple[Kind, ...]] = {
         ),
         _kind(
             "sunglasses",
-            "Clothing › Accessories › Eyewear › Sunglasses",
+            "Clothing > Accessories > Eyewear > Sunglasses",
             "polarized lens, scratch proof, uv protection, light weight, spring hinge, oversized",
             12,
             190,
@@ -156,7 +156,7 @@ KINDS: dict[str, tuple[Kind, ...]] = {
     "garden": (
         _kind(
             "table lamp",
-            "Home › Lighting › Lamps › Table Lamps",
+            "Home > Lighting > Lamps > Table Lamps",
             "touch control, energy saving, solid wood, warm light, easy assemble, dimmable",
             16,
             180,
@@ -165,7 +165,7 @@ KINDS: dict[str, tuple[Kind, ...]] = {
         ),
         _kind(
             "storage ottoman",
-            "Home › Furniture › Ottomans",
+            "Home > Furniture > Ottomans",
             "faux leather, easy assemble, high density, space saving, removable lid, steel frame",
             35,
             260,
@@ -174,7 +174,7 @@ KINDS: dict[str, tuple[Kind, ...]] = {
         ),
         _kind(
             "bath towels",
-            "Home › Bath › Towels › Bath Towels",
+            "Home > Bath > Towels > Bath Towels",
             "machine washable, quick drying, ring spun, extra soft, eco friendly, fade proof",
             12,
             90,
@@ -183,7 +183,7 @@ KINDS: dict[str, tuple[Kind, ...]] = {
         ),
         _kind(
             "desk organizer",
-            "Home › Office › Desk Accessories › Organizers",
+            "Home > Office > Desk Accessories > Organizers",
             "space saving, easy clean, non slip, metal mesh, stackable, pen holder",
             9,
             65,
@@ -191,7 +191,7 @@ KINDS: dict[str, tuple[Kind, ...]] = {
         ),
         _kind(
             "wall shelf",
-            "Home › Furniture › Shelves › Floating Shelves",
+            "Home > Furniture > Shelves > Floating Shelves",
             "solid wood, wall mounted, easy install, hidden bracket, weight rated, rustic finish",
             14,
             150,
@@ -200,7 +200,7 @@ KINDS: dict[str, tuple[Kind, ...]] = {
         ),
         _kind(
             "garden hose",
-            "Home › Outdoor › Watering › Hoses",
+            "Home > Outdoor > Watering > Hoses",
             "kink proof, leak proof, brass fitting, light weight, drinking safe, spray nozzle",
             15,
             120,
@@ -211,8 +211,8 @@ KINDS: dict[str, tuple[Kind, ...]] = {
     "beauty": (
         _kind(
             "face serum",
-            "Beauty › Skin Care › Face › Serums",
-            "fragrance free, cruelty free, hyaluronic acid, sensitive skin, anti aging, paraben free",
+            "Beauty > Skin Care > Face > Serums",
+            "fragrance free, cruelty free, hyaluronic acid, sensitive skin, anti aging",
             9,
             110,
             size="1 fl oz, 2 fl oz",
@@ -220,16 +220,16 @@ KINDS: dict[str, tuple[Kind, ...]] = {
         ),
         _kind(
             "shampoo",
-            "Beauty › Hair Care › Shampoo",
+            "Beauty > Hair Care > Shampoo",
             "sulfate free, tea tree, color safe, damaged hair, coconut oil, dandruff control",
             6,
             55,
-            scent="citrus, lavender, unscented, rosemary",
+            scent="citrus, lavender, unscented, eucalyptus",
             size="8 fl oz, 16 fl oz, 33 fl oz",
         ),
         _kind(
             "lip balm",
-            "Beauty › Makeup › Lips › Balms",
+            "Beauty > Makeup > Lips > Balms",
             "long lasting, vitamin e, cruelty free, bees wax, sun protection, easy apply",
             3,
             28,
@@ -238,7 +238,7 @@ KINDS: dict[str, tuple[Kind, ...]] = {
         ),
         _kind(
             "makeup brush",
-            "Beauty › Tools › Brushes",
+            "Beauty > Tools > Brushes",
             "synthetic hair, easy clean, travel size, bamboo handle, dense bristles, angled tip",
             5,
             60,
@@ -248,8 +248,8 @@ KINDS: dict[str, tuple[Kind, ...]] = {
     "grocery": (
         _kind(
             "green tea",
-            "Grocery › Beverages › Tea › Green",
-            "usda organic, caffeine free, individually wrapped, hand picked, gluten free, loose leaf",
+            "Grocery > Beverages > Tea > Green",
+            "usda organic, caffeine free, individually wrapped, hand picked, gluten free",
             5,
             48,
             flavor="jasmine, mint, lemon, plain",
@@ -257,7 +257,7 @@ KINDS: dict[str, tuple[Kind, ...]] = {
         ),
         _kind(
             "trail mix",
-            "Grocery › Snacks › Nuts › Trail Mix",
+            "Grocery > Snacks > Nuts > Trail Mix",
             "gluten free, low sodium, resealable bag, high protein, no sugar, dairy free",
             6,
             42,
@@ -266,7 +266,7 @@ KINDS: dict[str, tuple[Kind, ...]] = {
         ),
         _kind(
             "coffee beans",
-            "Grocery › Beverages › Coffee › Whole Bean",
+            "Grocery > Beverages > Coffee > Whole Bean",
             "fair trade, dark roast, single origin, small batch, low acid, shade grown",
             9,
             75,
@@ -275,7 +275,7 @@ KINDS: dict[str, tuple[Kind, ...]] = {
         ),
         _kind(
             "pasta sauce",
-            "Grocery › Pantry › Sauces › Pasta",
+            "Grocery > Pantry > Sauces > Pasta",
             "non gmo, fat free, artificial free, kosher certified, slow cooked, glass jar",
             4,
             36,
