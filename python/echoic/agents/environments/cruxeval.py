@@ -57,7 +57,8 @@ class CRUXEvalConfig(EnvironmentConfig):
         max_code_length: Functions of more characters are left out, and longer code for the
             interpreter is not run.
         max_test_cases: How often the interpreter may be used in an episode.
-        timeout_seconds: For running a function or the interpreter once.
+        timeout_seconds: Of processor time, for running a function or the interpreter once; on the
+            wall clock four times as much.
         path: A file of functions; without one, the 24 of this package.
         prediction: ``"output"`` or ``"input"``.
         multi_turn: Whether there is an interpreter.
