@@ -254,7 +254,7 @@ def test_the_file_is_the_one_that_download_expects(tmp_path):
 
 def test_another_file_than_expected_is_not_kept(tmp_path):
     target = tmp_path / "kept.jsonl"
-    with pytest.raises(ArgumentError, match="expected a file with SHA-256 8368b81.* got 4 bytes"):
+    with pytest.raises(ArgumentError, match=r"expected a file with SHA-256 8368b81.* got 4 bytes"):
         keep(b"oops", target)
     assert not target.exists()
     assert keep(b"oops", target, hashlib.sha256(b"oops").hexdigest()) == 4

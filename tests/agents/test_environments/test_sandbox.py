@@ -32,11 +32,12 @@ def test_what_runs_wild_is_stopped(box):
     assert box.run("open('/proc/self/x', 'w')").status == "error"
 
 
-@pytest.mark.parametrize("code", ["while True: pass", "import time; time.sleep(60)"])
-def test_what_takes_too_long_is_ended(code):
-    began = time.monotonic()
-    assert Sandbox("limits", seconds=0.5).run(code).status == "timeout"
-    assert time.monotonic() - began < 20
+def test_what_takes_too_long_is_ended(box):
+    box = Sandbox(box.isolation, seconds=0.5)
+    for code in ("while True: pass", "import time; time.sleep(60)"):
+        began = time.monotonic()
+        assert box.run(code).status == "timeout"
+        assert time.monotonic() - began < 30
 
 
 def test_sets_print_in_the_same_order_each_time(box):
@@ -61,7 +62,7 @@ def test_it_runs_from_several_threads(box):
     ("code", "error"),
     [
         ("import os; os.fork()", "BlockingIOError"),
-        ("import socket; socket.create_connection(('127.0.0.1', 9), 1)", "OSError"),
+        ("import socket; socket.create_connection(('192.0.2.1', 9), 1)", "OSError"),
         ("open('/etc/passwd')", "FileNotFoundError"),
         ("open('/proc/1/environ')", "FileNotFoundError"),
         ("open('/usr/here', 'w')", "OSError"),

@@ -57,7 +57,8 @@ class CRUXEvalConfig(EnvironmentConfig):
         max_code_length: Functions of more characters are left out, and longer code for the
             interpreter is not run.
         max_test_cases: How often the interpreter may be used in an episode.
-        timeout_seconds: For running a function or the interpreter once.
+        timeout_seconds: Of processor time, for running a function or the interpreter once; on the
+            wall clock four times as much.
         path: A file of functions; without one, the 24 of this package.
         prediction: ``"output"`` or ``"input"``.
         multi_turn: Whether there is an interpreter.
@@ -107,8 +108,8 @@ class CRUXEvalConfig(EnvironmentConfig):
 class CRUXEvalEnvironment(EchoRLEnvironment):
     """Predicts what Python functions do.
 
-    ``reset(options={"index": 3})`` chooses a function; otherwise the seed does. ``info`` of an answer
-    has its ``id``.
+    ``reset(options={"index": 3})`` chooses a function; otherwise the seed does. ``info`` of an
+    answer has its ``id``.
 
     >>> environment = CRUXEvalEnvironment(CRUXEvalConfig())
     >>> seen, info = environment.reset(options={"index": 3})
@@ -127,9 +128,7 @@ class CRUXEvalEnvironment(EchoRLEnvironment):
         functions = load_functions(config.path)
         if config.rows is not None:
             functions = functions[slice(*config.rows)]
-        self.functions = tuple(
-            one for one in functions if len(one.code) <= config.max_code_length
-        )
+        self.functions = tuple(one for one in functions if len(one.code) <= config.max_code_length)
         if not self.functions:
             raise ArgumentError("no function is left: look at path, rows and max_code_length")
         if config.choices and len({self._right(one) for one in self.functions}) < _FEWEST_CHOICES:
@@ -157,9 +156,7 @@ class CRUXEvalEnvironment(EchoRLEnvironment):
         if index is None:
             index = drawn
         elif not isinstance(index, int) or not 0 <= index < len(self.functions):
-            raise ArgumentError(
-                f"index must be from 0 to {len(self.functions) - 1}, not {index!r}"
-            )
+            raise ArgumentError(f"index must be from 0 to {len(self.functions) - 1}, not {index!r}")
         self._function = self.functions[index]
         self._used = 0
         self._answers = self._list_answers() if self.config.choices else ()

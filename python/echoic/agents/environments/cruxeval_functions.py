@@ -70,7 +70,9 @@ def load_functions(path: str | None = None) -> tuple[Function, ...]:
                 continue
             one = _function_of(line, f"{place.name}, line {number}")
             if one.id in ids:
-                raise ArgumentError(f"{place.name}, line {number}: the id {one.id!r} is there twice")
+                raise ArgumentError(
+                    f"{place.name}, line {number}: the id {one.id!r} is there twice"
+                )
             ids.add(one.id)
             functions.append(one)
     if not functions:
@@ -131,9 +133,7 @@ def arguments_of(answer: str, known: str = "") -> str | None:
     tree = _tree_of(answer)
     if isinstance(tree, ast.Compare) and [type(one) for one in tree.ops] == [ast.Eq]:
         tree = tree.left
-    if not (
-        isinstance(tree, ast.Call) and isinstance(tree.func, ast.Name) and tree.func.id == "f"
-    ):
+    if not (isinstance(tree, ast.Call) and isinstance(tree.func, ast.Name) and tree.func.id == "f"):
         return None
     try:
         said = ast.unparse(tree)

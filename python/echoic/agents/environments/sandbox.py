@@ -24,6 +24,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
+import math
 import os
 import shutil
 import signal
@@ -39,6 +40,7 @@ __all__ = ["ISOLATIONS", "Ran", "Sandbox", "bubblewrap_works"]
 
 ISOLATIONS = ("limits", "bubblewrap")
 _MEGABYTE = 1 << 20
+_WALL = 4
 _NOBODY = 65534
 
 # Runs in the child: it reads the job, limits itself, and executes. What the code prints, and the
@@ -55,7 +57,8 @@ for name, value in job["limits"]:
     limit = getattr(resource, name)
     hard = resource.getrlimit(limit)[1]
     value = value if hard == resource.RLIM_INFINITY else min(value, hard)
-    resource.setrlimit(limit, (value, value))
+    # A process is told that its time is over a second before it is killed, so that we know why.
+    resource.setrlimit(limit, (value - 1 if name == "RLIMIT_CPU" else value, value))
 names = {"__name__": "__main__"}
 status = "ok"
 try:
@@ -96,15 +99,16 @@ class Ran:
 
 
 class Sandbox:
-    """Runs Python code in a process of its own.
+    r"""Runs Python code in a process of its own.
 
     Args:
         isolation: ``"limits"`` or ``"bubblewrap"``.
-        seconds: Of processor time, and of time on the wall clock.
+        seconds: Of processor time, in whole seconds: no answer is wrong because a machine is busy.
+            On the wall clock it may take four times as long.
         memory: Of address space, in bytes.
         output: How much it may print, in bytes.
 
-    >>> Sandbox("limits").run("def f(x):\\n    return x + 1", "f(41)")
+    >>> Sandbox("limits").run("def f(x):\n    return x + 1", "f(41)")
     Ran(status='ok', output='42')
     """
 
@@ -130,7 +134,7 @@ class Sandbox:
         self._seconds = seconds
         self._output = output
         self._limits = [
-            ("RLIMIT_CPU", int(seconds) + 1),
+            ("RLIMIT_CPU", math.ceil(seconds) + 1),
             ("RLIMIT_AS", memory),
             ("RLIMIT_FSIZE", output),
             ("RLIMIT_NOFILE", 16),
@@ -170,7 +174,7 @@ class Sandbox:
             )
             late = False
             try:
-                process.wait(self._seconds)
+                process.wait(self._seconds * _WALL)
             except subprocess.TimeoutExpired:
                 late = True
             finally:
