@@ -29,13 +29,14 @@ class Misbehaving(EchoRLEnvironment):
         if command == "hold the interpreter":
             ctypes.PyDLL(None).sleep(600)
         if command == "die":
-            print("the last words", file=sys.stderr, flush=True)
+            os.write(2, b"the last words\n")
             os.kill(os.getpid(), signal.SIGKILL)
         if command == "leave":
             os._exit(3)
         if command == "print":
-            print('{"is": "a lie"}', flush=True)
-            print("x" * 300_000, file=sys.stderr)
+            sys.stdout.write('{"is": "a lie"}\n')
+            sys.stdout.flush()
+            sys.stderr.write("x" * 300_000)
         if command == "raise":
             raise ZeroDivisionError("not by zero")
         if command == "have children":

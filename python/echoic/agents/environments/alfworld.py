@@ -137,10 +137,10 @@ class ALFWorldEnvironment(GameEnvironment):
     """
 
     instructions = (
-        "You are in a room of a house, and have a task. Say one command at a time: look, inventory, "
-        "go to <place>, open <place>, close <place>, take <thing> from <place>, move <thing> to "
-        "<place>, examine <thing>, use <lamp>, clean <thing> with <place>, heat <thing> with "
-        "<place>, cool <thing> with <place>. Places and things have numbers, such as drawer 2."
+        "You are in a room of a house, and have a task. Say one command at a time: look, "
+        "inventory, go to <place>, open <place>, close <place>, take <thing> from <place>, move "
+        "<thing> to <place>, examine <thing>, use <lamp>, clean <thing> with <place>, heat <thing> "
+        "with <place>, cool <thing> with <place>. Places and things have numbers, such as drawer 2."
     )
     _worker_file = "alfworld_games.py"
     _package = "ALFWorld"

@@ -174,7 +174,7 @@ class EnvironmentProcess(EchoRLEnvironment):
         answer = self._finish()
         self.instructions = answer["instructions"]
         observation, info = self._take(answer)
-        self._state = EnvironmentState(answer["text"], 0.0, False, info, 0, 0.0)  # noqa: FBT003
+        self._state = EnvironmentState(answer["text"], 0.0, False, info, 0, 0.0)
         return observation, info
 
     def _begin_step(self, action: Any) -> None:

@@ -1,9 +1,9 @@
 """Rooms: our own generated text world, of rooms, containers, keys and one thing to bring home.
 
-A world is a tree of rooms on a grid. Some doors are locked: the key of each is behind the one before
-it, and the trophy behind the last, so that all are needed. Things lie on the floor or in closed
-containers. The pedestal on which the trophy belongs is in a room before all locked doors. Only the room that
-the player is in is seen. It needs no package, and makes more than ten thousand steps a second.
+A world is a tree of rooms on a grid. Some doors are locked: the key of each is behind the one
+before it, and the trophy is behind the last, so that all are needed. Things lie on the floor or in
+closed containers. The pedestal on which the trophy belongs is in a room before all locked doors.
+Only the room that the player is in is seen. No package is needed.
 
 Decisions:
 

@@ -60,9 +60,9 @@ class TextWorldConfig(EnvironmentConfig):
 
     max_steps: int = 100
     timeout_penalty: float = 0.0
-    world_size: int = 3
-    num_objects: int = 6
-    quest_length: int = 3
+    world_size: int = 5
+    num_objects: int = 10
+    quest_length: int = 5
     theme: str = "house"
     num_games: int = 1000
     python: str | None = None

@@ -47,7 +47,7 @@ class _Games:
         self._now: dict[str, Any] = {}
 
     def hello(self) -> dict[str, Any]:
-        textworld = importlib.import_module("textworld.gym")
+        textworld: Any = importlib.import_module("textworld.gym")
         _package("agents.environment.alfred_tw_env")
         # One game at a time, in this process, which is a worker already.
         own = textworld.register_games
@@ -150,7 +150,7 @@ def _made(folder: Path, seed: int, settings: dict[str, Any]) -> str:
             _make(own, seed, settings)
             # Another may have been first, with the same.
             if not home.exists():
-                os.rename(own, home)
+                own.rename(home)
         except OSError:
             if not home.exists():
                 raise
@@ -262,22 +262,21 @@ def _problem(
     desks = [name for name, where in places.items() if _LAMP in holds[where]]
     if not starts or (lit and not desks):
         return None
-    count = _TARGETS.get(task, 1)
-    where_from = [rng.choice(starts) for _ in range(count)]
-    # What the task can't do without comes first, then others by lot.
+    where_from = [rng.choice(starts) for _ in range(_TARGETS.get(task, 1))]
+    put = [(target, name) for name in where_from]
     needed = list(where_from)
-    if goal:
-        needed.append(rng.choice([name for name, where in places.items() if where == goal]))
-    if tool:
-        needed.append(rng.choice([name for name, where in places.items() if where == tool]))
+    # What the task can't do without comes first, then others by lot.
+    needed += [
+        rng.choice([name for name, where in places.items() if where == kind])
+        for kind in (goal, tool)
+        if kind
+    ]
     if lit:
         needed.append(rng.choice(desks))
+        put.append((_LAMP, needed[-1]))
     chosen = list(dict.fromkeys(needed))
     others = [name for name in places if name not in chosen]
     chosen += rng.sample(others, min(len(others), max(0, size - len(chosen))))
-    put = [(target, name) for name in where_from]
-    if lit:
-        put.append((_LAMP, needed[-1]))
     for _ in range(most_objects - len(put)):
         kind = rng.choice(things)
         free = [name for name in chosen if kind in holds[places[name]]]

@@ -6,7 +6,6 @@ TextWorld needs jericho, which is under the GPL: this file is never imported by 
 from __future__ import annotations
 
 import importlib
-import os
 import re
 import shutil
 import tempfile
@@ -80,8 +79,8 @@ def _made(folder: Path, seed: int, settings: dict[str, Any]) -> Path:
     own = Path(tempfile.mkdtemp(prefix=".making-", dir=folder))
     try:
         made = _make(own / "game.z8", seed, settings)
-        os.replace(made.with_suffix(".json"), path.with_suffix(".json"))
-        os.replace(made, path)
+        made.with_suffix(".json").replace(path.with_suffix(".json"))
+        made.replace(path)
     finally:
         shutil.rmtree(own, ignore_errors=True)
     return path
