@@ -13,6 +13,8 @@ Decisions:
   reaches ``success_threshold``. An episode that is cut off has none.
 - The listed commands are the same, in the same order, for the same state. The list is cut to
   ``action_space_size``, if there is one, for policies of fixed width; text may say the rest.
+- Where an index means the same command in every state, all are listed, and the mask tells those
+  that do something now.
 """
 
 from __future__ import annotations
@@ -147,7 +149,7 @@ class EchoRLEnvironment(gymnasium.Env[dict[str, Any], Any]):
     """An environment of text, for Gymnasium and for language models.
 
     ``info`` of ``reset`` and ``step`` holds ``commands`` (those that make sense now; empty where
-    any text does), ``command_mask`` (which indices of the discrete action space they are),
+    any text does), ``command_mask`` (which indices of the discrete action space do something),
     ``score``, ``success``, and ``valid`` (whether the last command made sense).
 
     A subclass has a ``_start``, an ``_apply``, and, where there are such things, ``_commands``,
@@ -193,6 +195,10 @@ class EchoRLEnvironment(gymnasium.Env[dict[str, Any], Any]):
     def _commands(self) -> Sequence[str]:
         """The commands that make sense now."""
         return ()
+
+    def _possible(self) -> Sequence[bool] | None:
+        """Which of the commands do something now, where some that do nothing are listed too."""
+        return None
 
     def _vector(self, text: str) -> NDArray[np.float32]:
         """The vector beside a text."""
@@ -335,7 +341,8 @@ class EchoRLEnvironment(gymnasium.Env[dict[str, Any], Any]):
         size = self.config.action_space_size
         self._listed = () if outcome.ended else tuple(self._commands())[:size]
         mask = np.zeros(size, bool)
-        mask[: len(self._listed)] = True
+        possible = self._possible() if self._listed else None
+        mask[: len(self._listed)] = True if possible is None else possible[:size]
         info = {
             **outcome.details,
             "commands": self._listed,
