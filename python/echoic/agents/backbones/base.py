@@ -88,7 +88,11 @@ class Capabilities:
 
 
 class Backbone(ABC):
-    """A language model. It is used by many tasks of one event loop at a time."""
+    """A language model, used by many tasks of one event loop at a time.
+
+    :meth:`aclose` comes before the loop's end; in another loop it can be used again, where it is at
+    a vendor's.
+    """
 
     #: For reports.
     name: str

@@ -120,7 +120,8 @@ class Allowance:
             room = zip(taken, fit, self._limits, strict=True)
             if all(before + more <= limit for before, more, limit in room):
                 break
-            begin = self._booked[0].begin + _MINUTE
+            # Taken off here: the sum may be rounded to less than a minute later.
+            begin = max(begin, self._booked.popleft().begin + _MINUTE)
         self._booked.append(Booking(begin, fit))
         return self._booked[-1]
 
@@ -156,7 +157,7 @@ class _Loop:
 class JsonClient:
     """Posts JSON to one server and returns its answers.
 
-    It is used from one event loop at a time; another may follow when that one is over.
+    It is used from one event loop at a time; another may follow after :meth:`aclose`.
 
     Args:
         url: Where the server is.

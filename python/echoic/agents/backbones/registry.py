@@ -122,7 +122,7 @@ def backbone_status(name: str) -> str:
     return READY if reason is None else f"skipped: {reason}"
 
 
-def make_backbone(name: str, **settings: Any) -> Backbone:
+def make_backbone(name: str, /, **settings: Any) -> Backbone:
     """Make the backbone of a name.
 
     Args:
