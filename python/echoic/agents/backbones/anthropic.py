@@ -47,7 +47,7 @@ class AnthropicBackbone(HostedBackbone):
         key: str,
         url: str = "https://api.anthropic.com",
         name: str | None = None,
-        price: Price | None | str = "listed",
+        price: Price | str | None = "listed",
         http: HttpConfig | None = None,
         cache: bool = True,
     ) -> None:

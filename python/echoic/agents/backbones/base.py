@@ -88,7 +88,11 @@ class Capabilities:
 
 
 class Backbone(ABC):
-    """A language model. It is used by many tasks of one event loop at a time."""
+    """A language model, used by many tasks of one event loop at a time.
+
+    :meth:`aclose` comes before the loop's end; in another loop it can be used again, where it is at
+    a vendor's.
+    """
 
     #: For reports.
     name: str
@@ -171,13 +175,13 @@ def check_sampling(max_tokens: int, temperature: float, stop: Sequence[str]) -> 
 
 
 def with_plan(messages: Sequence[Message], plan: str) -> list[Message]:
-    """Say a plan in words, for a backbone that takes no vectors.
+    r"""Say a plan in words, for a backbone that takes no vectors.
 
     It stands at the end of the last message, behind all that requests have in common: a plan that
     changes must not make a server forget what it has computed.
 
     >>> with_plan([Message("user", "A door.")], "find the key")[-1].text
-    'A door.\\n\\nPlan: find the key'
+    'A door.\n\nPlan: find the key'
     """
     if not messages:
         raise ArgumentError("a chat has at least one message")

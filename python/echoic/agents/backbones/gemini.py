@@ -45,7 +45,7 @@ class GeminiBackbone(HostedBackbone):
         key: str,
         url: str = "https://generativelanguage.googleapis.com/v1beta",
         name: str | None = None,
-        price: Price | None | str = "listed",
+        price: Price | str | None = "listed",
         http: HttpConfig | None = None,
     ) -> None:
         super().__init__(

@@ -55,7 +55,7 @@ class HostedBackbone(Backbone):
         headers: Mapping[str, str],
         key: str | None,
         name: str | None = None,
-        price: Price | None | str = "listed",
+        price: Price | str | None = "listed",
         http: HttpConfig | None = None,
     ) -> None:
         self.model = model

@@ -5,9 +5,10 @@ for a wire format, rather than the vendors' packages: those bring some eighty di
 tries again and counts in its own way, and what we need of them is one request and one answer.
 
 Bounds, all from :class:`HttpConfig`: requests under way, requests and tokens a minute, attempts,
-seconds of an attempt and of the whole call with its waiting, and bytes of an answer. Tokens a minute
-are booked before a request by a guess (a token for four characters, and all that may be said), and
-put right by what the server counted; guesses never reach a report.
+seconds of an attempt and of the whole call with its waiting, and bytes of an answer. Tokens a
+minute are booked before a request by a guess (a token for four characters, and all that may be
+said), and put right by what the server counted; guesses never reach a report. What a vendor may
+bill for an attempt that broke off nobody tells us, and it is in no count.
 
 Invariants:
 
@@ -119,7 +120,8 @@ class Allowance:
             room = zip(taken, fit, self._limits, strict=True)
             if all(before + more <= limit for before, more, limit in room):
                 break
-            begin = self._booked[0].begin + _MINUTE
+            # Taken off here: the sum may be rounded to less than a minute later.
+            begin = max(begin, self._booked.popleft().begin + _MINUTE)
         self._booked.append(Booking(begin, fit))
         return self._booked[-1]
 
@@ -155,7 +157,7 @@ class _Loop:
 class JsonClient:
     """Posts JSON to one server and returns its answers.
 
-    It is used from one event loop at a time; another may follow when that one is over.
+    It is used from one event loop at a time; another may follow after :meth:`aclose`.
 
     Args:
         url: Where the server is.
@@ -166,7 +168,7 @@ class JsonClient:
         sleep: Waits so many seconds.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - all but two have defaults
         self,
         url: str,
         headers: Mapping[str, str],
@@ -254,11 +256,8 @@ class JsonClient:
     ) -> Any:
         for attempt in range(1, self.config.attempts + 1):
             booking = await self._wait(reserve, deadline)
-            left = deadline - self._clock()
-            seconds = min(self.config.attempt_timeout, left)
+            seconds = max(0.0, min(self.config.attempt_timeout, deadline - self._clock()))
             try:
-                if left <= 0:
-                    raise _Again(f"{self.config.timeout:g} s were over")
                 answer = await asyncio.wait_for(self._once(here, path, content), seconds)
             except asyncio.TimeoutError:
                 failure = _Again(f"there was no answer within {seconds:g} s")
@@ -324,7 +323,7 @@ class JsonClient:
     def _pause(self, attempt: int, after: float | None) -> float:
         if after is not None:
             return after
-        longest = min(self.config.backoff * 2 ** (attempt - 1), self.config.max_backoff)
+        longest: float = min(self.config.backoff * 2 ** (attempt - 1), self.config.max_backoff)
         return longest * (0.5 + 0.5 * self._random.random())
 
     def _hide(self, text: str) -> str:

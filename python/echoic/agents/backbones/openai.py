@@ -57,7 +57,7 @@ class OpenAIBackbone(HostedBackbone):
         key: str | None = None,
         url: str = "https://api.openai.com/v1",
         name: str | None = None,
-        price: Price | None | str = "listed",
+        price: Price | str | None = "listed",
         http: HttpConfig | None = None,
         log_probs: bool = False,
         completions: bool = False,
@@ -142,11 +142,8 @@ class OpenAIBackbone(HostedBackbone):
 
     def _read(self, answer: Mapping[str, Any], usage: Usage) -> Completion:
         choice = answer["choices"][0]
-        if "message" in choice:
-            # None where all tokens went into thinking, or a tool is called.
-            text = choice["message"].get("content") or ""
-        else:
-            text = choice["text"]
+        # A message's content is None where all tokens went into thinking.
+        text = choice["text"] if "text" in choice else choice["message"].get("content") or ""
         log_probs = None
         if self.capabilities.log_probs:
             log_probs = _log_probs(choice.get("logprobs"))

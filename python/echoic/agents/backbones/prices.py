@@ -1,9 +1,10 @@
 """What tokens of hosted models cost, in US dollars a million.
 
-Prices are the vendors' list prices, each with the month in which it was true as far as we know; some
-of these models have been withdrawn since. Who pays other prices says so with :func:`set_price`, or
-gives a :class:`Price` to a backbone. A model without a price is an error, never free: who does not
-know it says ``price=None``, and every cost is then ``nan``, which stays ``nan`` in any sum.
+Prices are the vendors' list prices, each with the month in which it was true as far as we know;
+some of these models have been withdrawn since. Who pays other prices says so with
+:func:`set_price`, or gives a :class:`Price` to a backbone. A model without a price is an error,
+never free: who does not know it says ``price=None``, and every cost is then ``nan``, which stays
+``nan`` in any sum.
 
 Not modelled: batches, prices that depend on the length of the prompt (Gemini 1.5 Pro doubles above
 128,000 tokens), storage of caches by the hour, taxes.
