@@ -82,7 +82,7 @@ class ThreadCrew:
         for _ in self._pool.map(self._make, range(len(self.groups))):
             pass
 
-    def check(self, silent: bool) -> None:
+    def check(self, silent: float = 0.0) -> None:
         """Raise what a thread ended with; threads that are silent can't be replaced."""
         if self._error is not None:
             raise CollectorError(f"an actor ended: {self._error!r}") from self._error
@@ -133,6 +133,7 @@ class ProcessCrew:
         ]
         self._folder = folder
         self._most = config.max_restarts
+        self._timeout = config.execution_config.timeout
         self.workers: Workers | None = None
 
     @property
@@ -152,12 +153,12 @@ class ProcessCrew:
     def fill(self) -> None:
         """Nothing: they go on by themselves."""
 
-    def check(self, silent: bool) -> None:
-        """Replace those that are gone; all of them, if nothing came for too long."""
+    def check(self, silent: float = 0.0) -> None:
+        """Replace those that are gone, and those that may not be silent for so many seconds."""
         if self.workers is None:
             return
-        if silent:
-            for i in range(len(self.workers.members)):
+        for i, one in enumerate(self.workers.members):
+            if silent > one.patience(self._timeout):
                 self.workers.replace(i)
         self.workers.check()
 
@@ -209,7 +210,7 @@ class RayCrew:
     def fill(self) -> None:
         """Nothing: they go on by themselves."""
 
-    def check(self, silent: bool) -> None:
+    def check(self, silent: float = 0.0) -> None:
         """Raise what one ended with, for good."""
         ended, _ = self._ray.wait(self._running, num_returns=1, timeout=0)
         if ended:

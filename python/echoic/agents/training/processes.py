@@ -11,6 +11,7 @@ import logging
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,8 @@ __all__ = ["Worker", "Workers"]
 _log = logging.getLogger("echoic.agents.training")
 _MODULE = "echoic.agents.training.worker"
 _TAIL = 2000
+# How long a process may take until it does anything, on a machine that is busy.
+_IMPORTS = 180.0
 
 
 class Worker:
@@ -33,6 +36,7 @@ class Worker:
 
     def __init__(self, task: dict[str, Any], errors: Path) -> None:
         self.errors = errors
+        self._began = time.monotonic()
         errors.parent.mkdir(parents=True, exist_ok=True)
         # A process has one thread of torch: there are as many processes as are wanted.
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": _search_path()}
@@ -56,6 +60,10 @@ class Worker:
     def is_alive(self) -> bool:
         """Whether it runs."""
         return self.process.poll() is None
+
+    def patience(self, timeout: float) -> float:
+        """For how long it may be silent: longer while it is still importing."""
+        return max(timeout, self._began + _IMPORTS - time.monotonic())
 
     def write(self, data: bytes | memoryview) -> None:
         """Give it bytes, all of them; an OSError where it is gone."""

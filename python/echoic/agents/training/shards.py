@@ -87,7 +87,8 @@ class ProcessShards:
         found = [self._learner.gradient(*parts[0])]
         for i, (answered, part) in enumerate(zip(asked, parts[1:], strict=True)):
             try:
-                found.append(answered.result(self._timeout))
+                patience = self._workers.members[i].patience(self._timeout)
+                found.append(answered.result(patience))
             except (OSError, EOFError, ValueError, WaitedTooLong) as error:
                 _log.warning("a part of the gradient is computed again: %r", error)
                 # The thread that waits for it wakes up: nothing comes from one that is gone.

@@ -193,7 +193,10 @@ class EchoRLTrainer:
             parts.started = True
         while metrics.total_timesteps < config.total_timesteps and not self._stop.is_set():
             before = metrics.total_timesteps
-            batch = batch_of(self._take(parts), config)
+            columns = self._take(parts)
+            if columns is None:
+                break
+            batch = batch_of(columns, config)
             self._note(parts, batch)
             if metrics.total_timesteps > config.learning_starts:
                 self._learn(parts, batch, before, time.monotonic() - began)
@@ -215,27 +218,23 @@ class EchoRLTrainer:
         self._summarize(parts)
         return metrics
 
-    def _take(self, parts: _Parts) -> dict[str, Any]:
+    def _take(self, parts: _Parts) -> dict[str, Any] | None:
         """Wait for a segment of each actor, on average, and for those who make them to be there."""
         parts.crew.fill()
-        quiet = time.monotonic()
+        heard, there = time.monotonic(), len(parts.table)
         while True:
             try:
-                columns: dict[str, Any] = parts.table.sample(
-                    self.config.num_actors, timeout=0.5
-                ).data
+                batch = parts.table.sample(self.config.num_actors, timeout=0.5)
             except WaitTimeoutError:
                 if self._stop.is_set():
-                    raise
-                silent = time.monotonic() - quiet > self.config.execution_config.timeout
-                if len(parts.table) != parts.seen:
-                    parts.seen, silent, quiet = len(parts.table), False, time.monotonic()
-                parts.crew.check(silent)
-                if silent:
-                    quiet = time.monotonic()
-                continue
-            parts.crew.check(silent=False)
-            return columns
+                    return None
+                if len(parts.table) != there:
+                    heard, there = time.monotonic(), len(parts.table)
+                parts.crew.check(time.monotonic() - heard)
+            else:
+                parts.crew.check()
+                columns: dict[str, Any] = batch.data
+                return columns
 
     def _note(self, parts: _Parts, batch: Batch) -> None:
         """Count steps and episodes."""
@@ -468,7 +467,6 @@ class _Parts:
         self.seed = seed
         self.version = self.tokens = self.lost = self.replayed = 0
         self.has_reference = self.started = False
-        self.seen = -1
         self.latest: deque[bool] = deque(maxlen=_LATEST)
         self.lags: deque[int] = deque(maxlen=100_000)
         self._closing: list[Callable[[], Any]] = []
