@@ -108,7 +108,7 @@ class Worker:
         permit = self._permits.popleft()
         lengths = np.full(len(rewards), columns["ids"].shape[1])
         flat = {name: column.reshape(-1) for name, column in columns.items()}
-        permit.add_items(lengths, flat, {"reward": rewards})
+        permit.add_items(lengths, flat, {"reward": rewards}, wait=False)
         self._ahead.append(permit)
         if len(self._ahead) > AHEAD:
             self._settle(self._ahead.popleft())

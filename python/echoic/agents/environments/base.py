@@ -151,7 +151,7 @@ class EchoRLEnvironment(gymnasium.Env[dict[str, Any], Any]):
     ``score``, ``success``, and ``valid`` (whether the last command made sense).
 
     A subclass has a ``_start``, an ``_apply``, and, where there are such things, ``_commands``,
-    ``_vector`` and ``expert``.
+    ``_vector``, ``_step_limit`` and ``expert``.
     """
 
     metadata: ClassVar[dict[str, Any]] = {"render_modes": ["ansi"], "render_fps": 4}
@@ -198,6 +198,10 @@ class EchoRLEnvironment(gymnasium.Env[dict[str, Any], Any]):
         """The vector beside a text."""
         return self._encode(text)
 
+    def _step_limit(self) -> int:
+        """After how many steps this episode is cut off."""
+        return self.config.max_steps
+
     def expert(self) -> str | None:
         """The next command of a solver that may look behind the scenes; None if there is none."""
         return None
@@ -232,7 +236,7 @@ class EchoRLEnvironment(gymnasium.Env[dict[str, Any], Any]):
                 score=float(before.info["score"]),
             )
         step = before.step_count + 1
-        truncated = step >= self.config.max_steps and not outcome.ended
+        truncated = step >= self._step_limit() and not outcome.ended
         reward = outcome.reward + (self.config.timeout_penalty if truncated else 0.0)
         reward *= self.config.reward_scale
         observation, info = self._show(
