@@ -42,9 +42,15 @@ class TMaze(EchoRLEnvironment):
 
     def _vector(self, text):
         seen = np.zeros(self.config.state_encoding_dim, np.float32)
-        seen[("left.", "right.", "orridor.", "unction.", "turned.").index(
-            next(e for e in ("left.", "right.", "orridor.", "unction.", "turned.") if text.endswith(e))
-        )] = 1.0
+        seen[
+            ("left.", "right.", "orridor.", "unction.", "turned.").index(
+                next(
+                    e
+                    for e in ("left.", "right.", "orridor.", "unction.", "turned.")
+                    if text.endswith(e)
+                )
+            )
+        ] = 1.0
         return seen
 
     def expert(self):

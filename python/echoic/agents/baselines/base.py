@@ -5,6 +5,7 @@ A method is made for one cell of the benchmark: a task, a backbone where it need
 
 from __future__ import annotations
 
+import importlib
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -69,6 +70,13 @@ class Method(ABC):
         """Give back what the method holds."""
 
 
+# Where ours are: a module and a class. Imported when asked for, because some need packages.
+_OURS = {
+    "echo-rl": ("echo", "EchoRL"),
+    "impala": ("impala", "IMPALA"),
+    "ppo-rlhf": ("ppo_rlhf", "PPORLHF"),
+    "rlaif": ("rlaif", "RLAIF"),
+}
 _MAKERS: dict[str, Callable[[Cell], Method]] = {}
 
 
@@ -81,11 +89,16 @@ def register_method(name: str, make: Callable[[Cell], Method]) -> None:
 
 def method_names() -> tuple[str, ...]:
     """All names, in alphabetical order."""
-    return tuple(sorted(_MAKERS))
+    return tuple(sorted({*_OURS, *_MAKERS}))
 
 
 def method_of(name: str, cell: Cell) -> Method:
     """Make the method of a name for a cell."""
-    if name not in _MAKERS:
+    if name in _MAKERS:
+        return _MAKERS[name](cell)
+    if name not in _OURS:
         raise ArgumentError(f"there is no method {name!r}; there are {', '.join(method_names())}")
-    return _MAKERS[name](cell)
+    module_name, class_name = _OURS[name]
+    module = importlib.import_module(f"echoic.agents.baselines.{module_name}")
+    method: Method = getattr(module, class_name)(cell)
+    return method

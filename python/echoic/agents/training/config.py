@@ -174,8 +174,7 @@ class TrainingConfig:
             raise ArgumentError(f"reward_scale must be above 0, not {self.reward_scale!r}")
         if self.early_stop_success is not None and not 0.0 < self.early_stop_success <= 1.0:
             raise ArgumentError(
-                "early_stop_success must be above 0 and at most 1, not "
-                f"{self.early_stop_success!r}"
+                f"early_stop_success must be above 0 and at most 1, not {self.early_stop_success!r}"
             )
         if self.asynchronous is False and self.backend != "threads":
             raise ArgumentError(f'backend="{self.backend}" is asynchronous; threads need not be')

@@ -56,7 +56,9 @@ class Evaluator:
         found = Evaluated()
         for first in range(0, self._config.evaluation_episodes, len(self._environments)):
             count = min(len(self._environments), self._config.evaluation_episodes - first)
-            self._play(networks, generator, range(HELD_OUT + first, HELD_OUT + first + count), found)
+            self._play(
+                networks, generator, range(HELD_OUT + first, HELD_OUT + first + count), found
+            )
         return found
 
     def close(self) -> None:

@@ -192,7 +192,9 @@ class VectorLearner(PPOLearner):
             action_masks=flat(batch.allowed),
         )
         with torch.no_grad():
-            return steps, self.value_network(flat(batch.next_states).to(self.device), self.next_plans(batch))
+            return steps, self.value_network(
+                flat(batch.next_states).to(self.device), self.next_plans(batch)
+            )
 
     @torch.no_grad()
     def next_plans(self, batch: Batch) -> Any:
@@ -355,9 +357,7 @@ class VectorLearner(PPOLearner):
                     continue
                 share = slope[i] * (count / total)
                 parameter.grad = share if parameter.grad is None else parameter.grad + share
-        return gradients.step(
-            self.optimizer, self.networks.parameters(), self.config.max_grad_norm
-        )
+        return gradients.step(self.optimizer, self.networks.parameters(), self.config.max_grad_norm)
 
     # Keeping.
 

@@ -240,9 +240,7 @@ class EchoRLTrainer:
         """Count steps and episodes."""
         metrics, columns = self._metrics, batch.columns
         metrics.total_timesteps += batch.steps
-        for reward, places in zip(
-            columns["rewards"].flat, columns["places"].flat, strict=True
-        ):
+        for reward, places in zip(columns["rewards"].flat, columns["places"].flat, strict=True):
             # A policy of vectors computes every place of a window anew: nothing was reused.
             parts.tracker.record_rollout_step(float(reward), int(places), 0)
         parts.tokens += int(columns["places"].sum())
@@ -544,4 +542,6 @@ def _replay(config: TrainingConfig, seed: int) -> tuple[Any, Any]:
 
 
 def _copied(tree: dict[str, Any]) -> dict[str, Any]:
-    return {part: {name: one.copy() for name, one in arrays.items()} for part, arrays in tree.items()}
+    return {
+        part: {name: one.copy() for name, one in arrays.items()} for part, arrays in tree.items()
+    }
