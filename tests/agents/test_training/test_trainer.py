@@ -7,9 +7,10 @@ from dataclasses import fields
 from pathlib import Path
 
 import pytest
+import tmaze_environment
 import torch
-from echoic.agents.episodes import run_episode
 from echoic.agents.environments import make_environment
+from echoic.agents.episodes import run_episode
 from echoic.agents.training import EchoRLTrainer, TrainingMetrics
 from echoic.agents.training.actors import HELD_OUT, episode_seed
 from echoic.errors import CheckpointError, ClosedError, CollectorError
@@ -121,8 +122,6 @@ def test_seeds_of_evaluations_are_none_of_training():
 
 
 def test_an_environment_of_other_sizes_is_refused(run, monkeypatch):
-    import tmaze_environment
-
     monkeypatch.setattr(tmaze_environment.Corridor, "get_state_dim", lambda self: 7)
     with (
         EchoRLTrainer(run()) as trainer,
@@ -152,7 +151,7 @@ def test_a_run_can_be_cancelled_and_goes_on(run):
 
     async def cancelled(trainer):
         work = asyncio.create_task(trainer.train())
-        while not trainer.get_training_metrics().policy_losses:
+        while not trainer.get_training_metrics().policy_losses:  # noqa: ASYNC110 - a list
             await asyncio.sleep(0.01)
         work.cancel()
         with pytest.raises(asyncio.CancelledError):

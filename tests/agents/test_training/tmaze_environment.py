@@ -2,6 +2,7 @@
 
 import os
 import signal
+from pathlib import Path
 
 import numpy as np
 from echoic.agents.environments import (
@@ -102,8 +103,8 @@ class Deadly(Corridor):
 
     def _apply(self, command):
         mark = os.environ.get("ECHOIC_TEST_DEADLY")
-        if mark and os.path.exists(mark):
-            os.unlink(mark)
+        if mark and Path(mark).exists():
+            Path(mark).unlink()
             os.kill(os.getpid(), signal.SIGKILL)
         return super()._apply(command)
 

@@ -32,7 +32,7 @@ __all__ = ["RLAIF", "judgement_of", "prompt_of"]
 _NUMBER = re.compile(r"(?<![\d.])(10|\d)(?:\.\d+)?(?!\d)")
 _ASK = (
     "You judge how well an agent has done a task. You are shown the task, and what the agent saw "
-    "and did. Answer with one whole number from 0 (not at all) to 10 (fully done), and nothing else."
+    "and did. Answer with one whole number from 0 (not at all) to 10 (fully done), nothing else."
 )
 # Of a long episode its end tells most.
 _LONGEST = 6000

@@ -69,7 +69,7 @@ class ActingNetworks:
                 module.load_state_dict(state)
 
     @torch.no_grad()
-    def act(  # noqa: PLR0913 - what acting takes
+    def act(
         self,
         windows: Any,
         masks: Any,

@@ -84,6 +84,7 @@ class ThreadCrew:
 
     def check(self, silent: float = 0.0) -> None:
         """Raise what a thread ended with; threads that are silent can't be replaced."""
+        del silent
         if self._error is not None:
             raise CollectorError(f"an actor ended: {self._error!r}") from self._error
 
@@ -212,6 +213,7 @@ class RayCrew:
 
     def check(self, silent: float = 0.0) -> None:
         """Raise what one ended with, for good."""
+        del silent
         ended, _ = self._ray.wait(self._running, num_returns=1, timeout=0)
         if ended:
             self._ray.get(ended)

@@ -34,6 +34,7 @@ class TrainedPolicy:
 
     def begin(self, instructions: str, seed: int) -> None:
         """An episode begins; what the task is, such a policy knows from training."""
+        del instructions
         config = self._networks.config
         size = config.planning_config.state_window_size if config.use_plans else 0
         self._windows = PlanWindows(1, config.state_dim, size, device="cpu")

@@ -2,9 +2,9 @@
 
 Christiano et al., "Deep Reinforcement Learning from Human Preferences" (2017): of two segments one
 is preferred, and a network's rewards, added up along each, explain with which probability
-(Bradley and Terry). Here the preference is asked of :attr:`PreferenceReward.prefer`; without another
-it is for the segment that the environment paid more, a stand-in for a person that the paper uses,
-too: the policy never sees the environment's rewards themselves.
+(Bradley and Terry). Here the preference is what a function says; without one it is for the segment
+that the environment paid more, a stand-in for a person that the paper uses, too: the policy never
+sees the environment's rewards themselves.
 """
 
 from __future__ import annotations

@@ -31,6 +31,8 @@ __all__ = ["ProcessShards", "ThreadShards", "answer", "frame"]
 
 _log = logging.getLogger("echoic.agents.training")
 _LENGTHS = struct.Struct("<QQ")
+# What asking a process raises that is gone, or says nonsense.
+_GONE = (OSError, EOFError, ValueError, WaitedTooLong)
 
 
 class ThreadShards:
@@ -89,7 +91,7 @@ class ProcessShards:
             try:
                 patience = self._workers.members[i].patience(self._timeout)
                 found.append(answered.result(patience))
-            except (OSError, EOFError, ValueError, WaitedTooLong) as error:
+            except _GONE as error:  # noqa: PERF203 - a handful of parts
                 _log.warning("a part of the gradient is computed again: %r", error)
                 # The thread that waits for it wakes up: nothing comes from one that is gone.
                 self._workers.replace(i)

@@ -2,9 +2,9 @@
 
 1. Each actor takes `train_frequency` steps: a segment. It goes into the table `segments`, a queue
    with room for two from each actor, whose limiter makes actors wait for the learner.
-2. The learner takes `num_actors` segments. Their steps go into the replay, with the log-probability,
-   the episode and the version of the weights that acted; new ones are learned from, and
-   `batch_size` replayed ones beside them. See :mod:`~echoic.agents.training.learner`.
+2. The learner takes `num_actors` segments. It learns from them, and from `batch_size` replayed
+   steps beside them; their steps go into the replay, with the log-probability, the episode and the
+   version of the weights that acted. See :mod:`~echoic.agents.training.learner`.
 3. The weights are published with the next version. Every segment carries the version it is of.
 
 In lock-step, which threads are unless ``asynchronous``, all three follow each other, and a run is
@@ -55,6 +55,8 @@ from echoic.weights import WeightStore
 if TYPE_CHECKING:
     import os
     from collections.abc import Callable
+
+    from typing_extensions import Self
 
     from echoic.agents.training.actors import Transcript
     from echoic.agents.training.config import TrainingConfig
@@ -175,7 +177,7 @@ class EchoRLTrainer:
         if parts is not None:
             parts.close()
 
-    def __enter__(self) -> EchoRLTrainer:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -225,7 +227,7 @@ class EchoRLTrainer:
         while True:
             try:
                 batch = parts.table.sample(self.config.num_actors, timeout=0.5)
-            except WaitTimeoutError:
+            except WaitTimeoutError:  # noqa: PERF203 - waits for half a second
                 if self._stop.is_set():
                     return None
                 if len(parts.table) != there:
