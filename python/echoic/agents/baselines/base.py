@@ -72,7 +72,11 @@ class Method(ABC):
 
 # Where ours are: a module and a class. Imported when asked for, because some need packages.
 _OURS = {
+    "echo-rl": ("echo", "EchoRL"),
+    "impala": ("impala", "IMPALA"),
+    "ppo-rlhf": ("ppo_rlhf", "PPORLHF"),
     "react": ("react", "ReAct"),
+    "rlaif": ("rlaif", "RLAIF"),
     "tot": ("tree_of_thoughts", "TreeOfThoughts"),
 }
 _MAKERS: dict[str, Callable[[Cell], Method]] = {}
