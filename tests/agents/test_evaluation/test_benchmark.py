@@ -286,6 +286,7 @@ def test_names_of_a_user_mean_something(tmp_path, monkeypatch):
             num_episodes=50,
             echo_rl_configs={"total_timesteps": 50000, "num_actors": 64},
             output_dir=str(tmp_path),
+            generate_report=False,
         )
         result = asyncio.run(EchoRLBenchmark(config).run_benchmark())
     finally:

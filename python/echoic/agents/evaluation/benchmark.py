@@ -332,10 +332,21 @@ async def _close(environment: Any) -> None:
 
 
 def _curve(folder: Path) -> list[dict[str, Any]]:
-    """What a method told of evaluations while it trained, as lines of ``evaluations.jsonl``."""
-    path = folder / "evaluations.jsonl"
-    if not path.exists():
-        return []
-    with path.open(encoding="utf-8") as lines:
-        told = [json.loads(line) for line in lines if line.endswith("\n")]
-    return [one for one in told if "step" in one and "success_rate" in one]
+    """What a method told of evaluations while it trained.
+
+    These are the lines of ``evaluations.jsonl`` in its folder, or else those of the trainer's
+    ``metrics.jsonl`` that are of evaluations.
+    """
+    own = folder / "evaluations.jsonl"
+    paths = [own] if own.exists() else sorted(folder.rglob("metrics.jsonl"))
+    points: dict[Any, dict[str, Any]] = {}
+    for path in paths:
+        with path.open(encoding="utf-8") as lines:
+            told = [json.loads(line) for line in lines if line.endswith("\n")]
+        for one in told:
+            if {"step", "success_rate"} <= set(one) and one.get(
+                "kind", "evaluation"
+            ) == "evaluation":
+                # A run that was resumed tells some again.
+                points[one["step"]] = {name: one[name] for name in ("step", "success_rate")}
+    return [points[step] for step in sorted(points)]
