@@ -402,6 +402,22 @@ class Server:
         A name is of the form ``table_items.NAME``; the guide to metrics has them all.
         """
 
+    def tell(self, numbers: dict[str, float | None]) -> None:
+        """Show numbers of this program wherever the server's own are: with ``echoic_told``.
+
+        What was told before under a name is replaced; ``None`` takes a number away. There may be
+        256, with names of at most 128 bytes.
+
+        Raises:
+            ValueError: There would be too many, or a name is empty or too long; none is taken.
+
+        Example:
+            >>> server = echoic.Server(tables=[echoic.Table("replay", max_size=100)])
+            >>> server.tell({"success_rate": 0.75})
+            >>> server.metrics()["told.success_rate"]
+            0.75
+        """
+
     def serve_metrics(
         self, address: str = "127.0.0.1:0", *, token: bytes | None = None, insecure: bool = False
     ) -> str:

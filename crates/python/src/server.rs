@@ -1,11 +1,13 @@
 //! The in-process door of a server.
 
+use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use echoic_net::observe::Told;
 use echoic_net::server::{Observer, Options, Served};
 use echoic_net::transport::TlsFiles;
 use echoic_replay::rollouts::RolloutTable as CoreRollouts;
@@ -63,6 +65,8 @@ pub struct Server {
     life: u64,
     /// When it was made.
     since: Instant,
+    /// What the program tells of itself.
+    told: Arc<Told>,
     closed: AtomicBool,
     doors: Arc<Doors>,
     process: Process,
@@ -119,7 +123,20 @@ impl Server {
         let (doors, process) = (Arc::default(), Process::current());
         let (life, since) = (RandomState::new().hash_one(std::process::id()), Instant::now());
         let weights = weights.map(|store| Arc::clone(store.get().core()));
-        Ok(Self { stream, tables, rollouts, weights, keeper, closed, doors, process, life, since })
+        let told = Arc::default();
+        Ok(Self {
+            stream,
+            tables,
+            rollouts,
+            weights,
+            keeper,
+            told,
+            closed,
+            doors,
+            process,
+            life,
+            since,
+        })
     }
 
     /// Stores one sample.
@@ -270,6 +287,13 @@ impl Server {
         Ok(metrics)
     }
 
+    /// Shows numbers of the program beside the server's.
+    fn tell(&self, numbers: HashMap<String, Option<f64>>) -> PyResult<()> {
+        self.told
+            .tell(numbers.into_iter().collect())
+            .map_err(|error| PyValueError::new_err(error.to_string()))
+    }
+
     /// Lets Prometheus and its like read all numbers; where.
     #[pyo3(signature = (address="127.0.0.1:0", *, token=None, insecure=false))]
     fn serve_metrics(
@@ -380,6 +404,7 @@ impl Server {
             rollouts: Arc::clone(&self.rollouts),
             weights: self.weights.clone(),
             keeper: self.keeper.clone(),
+            told: Arc::clone(&self.told),
             doors: Arc::downgrade(&self.doors),
         }
     }

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Weak};
 use std::time::Instant;
 
-use echoic_net::observe::Numbers;
+use echoic_net::observe::{Numbers, Told};
 use echoic_net::wire::observed::{Connected, MAX_CONNECTIONS, Observation};
 use echoic_replay::Stream;
 use echoic_replay::rollouts::RolloutTable;
@@ -23,6 +23,7 @@ pub struct Sights {
     pub rollouts: Arc<Vec<Arc<RolloutTable>>>,
     pub weights: Option<Arc<WeightStore>>,
     pub keeper: Option<Arc<Keeper>>,
+    pub told: Arc<Told>,
     /// Who looks is kept by the doors; not the other way round too.
     pub doors: Weak<Doors>,
 }
@@ -55,6 +56,7 @@ impl Sights {
         if let Some(keeper) = &self.keeper {
             numbers.add_keeper(&keeper.past());
         }
+        numbers.add_told(&self.told);
         let Some(doors) = self.doors.upgrade() else { return (numbers, Vec::new()) };
         let connections = doors.all_connections();
         numbers.add_doors(&doors.info(), &connections);

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from echoic.cli.bench import bench
+from echoic.cli.benchmark import benchmark
 from echoic.cli.dashboard import dashboard
 from echoic.cli.demo import demo
 from echoic.cli.ping import ping
@@ -13,6 +14,7 @@ from echoic.cli.replay import replay
 from echoic.cli.serve import serve
 from echoic.cli.tables import export, inspect, verify
 from echoic.cli.top import top
+from echoic.cli.train import train
 from echoic.cli.version import version
 
 __all__ = ["app"]
@@ -117,4 +119,18 @@ app.command(
         "help_option_names": [],
     }
 )(demo)
+app.command(
+    epilog=examples(
+        "echoic train --task minigrid --timesteps 50000 --num-actors 32",
+        "echoic train --task minigrid --task-setting grid_size=6 --setting evaluation_episodes=50",
+        "echoic train --task webshop --method rlaif --backbone smollm2",
+    )
+)(train)
+app.command(
+    epilog=examples(
+        "echoic benchmark --tasks minigrid --baselines impala --num-seeds 5 --timesteps 50000",
+        "echoic benchmark --tasks cruxeval --backbones gpt-4o,smollm2 --baselines react,tot",
+        "echoic benchmark --import my_tasks --tasks my_task --baselines my_method",
+    )
+)(benchmark)
 app.command(epilog=examples("echoic version", "echoic version --json"))(version)

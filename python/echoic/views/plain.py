@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -57,6 +58,10 @@ def as_data(address: str, history: History) -> dict[str, Any]:
             }
             for one in reading.connections
         ],
+        # JSON has no other numbers than finite ones.
+        "told": {
+            name: value if math.isfinite(value) else None for name, value in reading.told.items()
+        },
     }
 
 
@@ -90,6 +95,11 @@ def as_text(address: str, history: History) -> str:
             f"  {one.peer}: {duration(one.age)}, {amount(one.samples)} samples,"
             f" {amount(flow.samples)} samples/s, {size(round(flow.bytes))}/s{waits}"
         )
+    if reading.told:
+        lines += [
+            "told by the program:",
+            *(f"  {name}: {value:g}" for name, value in reading.told.items()),
+        ]
     return "\n".join(lines)
 
 

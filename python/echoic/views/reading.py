@@ -165,6 +165,7 @@ class Reading:
         rollouts: Its rollout tables.
         doors: Its addresses together.
         connections: Each connection; those that wait for something come first.
+        told: What the server's program tells of itself, by name.
     """
 
     age: float
@@ -175,6 +176,7 @@ class Reading:
     rollouts: tuple[RolloutReading, ...] = ()
     doors: DoorsReading = field(default_factory=DoorsReading)
     connections: tuple[Connection, ...] = ()
+    told: dict[str, float] = field(default_factory=dict)
 
     def table(self, name: str) -> TableReading | None:
         """Return a table by its name."""
@@ -206,6 +208,7 @@ def read(seen: Observation) -> Reading:
             )
             for one in seen.connections
         ),
+        told={printable(name): value for name, value in seen.values("told", "name").items()},
     )
 
 

@@ -2,6 +2,7 @@
 //!
 //! - [`Numbers`]: all numbers of a stream, of tables and of doors, each with its name and what it means.
 //!   Whatever shows numbers takes them from here, so that one number has one name.
+//! - [`Told`]: numbers that the program around the server adds.
 //! - [`Endpoint`]: the same over HTTP, in the text format that Prometheus reads.
 
 mod endpoint;
@@ -9,6 +10,8 @@ mod numbers;
 mod request;
 mod rollouts;
 mod text;
+mod told;
 
 pub use endpoint::{Endpoint, EndpointError};
 pub use numbers::Numbers;
+pub use told::{MAX_TOLD, MAX_TOLD_NAME, Told, ToldError};

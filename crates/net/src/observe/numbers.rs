@@ -10,6 +10,7 @@ use echoic_replay::table::{Table, TableInfo, Waits};
 use echoic_replay::weights::WeightsInfo;
 use echoic_replay::{StreamInfo, Summary};
 
+use super::told::Told;
 use crate::server::DoorInfo;
 use crate::wire::observed::{Connected, Family, Kind, Number};
 
@@ -559,6 +560,14 @@ impl Numbers {
                 let help = "Connections that wait now, by what they wait for.";
                 self.add_up("echoic_connections_blocked", help, Kind::Gauge, labels, 1.0);
             }
+        }
+    }
+
+    /// Adds what the server's own program tells.
+    pub fn add_told(&mut self, told: &Told) {
+        for (name, value) in told.all() {
+            let help = "What the server's program tells of itself.";
+            self.add("echoic_told", help, Kind::Gauge, vec![("name".into(), name)], value);
         }
     }
 

@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
-from echoic.agents.baselines.base import Cell, Method, method_names, method_of, register_method
+from echoic.agents.baselines.base import (
+    Cell,
+    Method,
+    maker_of,
+    method_names,
+    method_of,
+    register_method,
+)
 
-__all__ = ["Cell", "Method", "method_names", "method_of", "register_method"]
+__all__ = ["Cell", "Method", "maker_of", "method_names", "method_of", "register_method"]

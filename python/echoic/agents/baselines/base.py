@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from echoic.agents.episodes import Policy
 
-__all__ = ["Cell", "Method", "method_names", "method_of", "register_method"]
+__all__ = ["Cell", "Method", "maker_of", "method_names", "method_of", "register_method"]
 
 
 @dataclass(frozen=True)
@@ -58,8 +58,20 @@ class Method(ABC):
             raise ArgumentError(f"{self.name} acts through a language model, and got no backbone")
         self.cell = cell
 
+    @property
+    def environment_settings(self) -> Mapping[str, Any]:
+        """What the environments of its episodes must be made with, such as the width of a vector.
+
+        It goes before the settings of the task.
+        """
+        return {}
+
     async def train(self) -> Mapping[str, float]:
-        """Train within the cell's steps; what was measured on the way."""
+        """Train within the cell's steps; what was measured on the way.
+
+        Evaluations on the way are lines of ``evaluations.jsonl`` in the cell's folder, each with
+        ``step`` and ``success_rate``: steps to a threshold are counted by them.
+        """
         return {}
 
     @abstractmethod
@@ -70,7 +82,7 @@ class Method(ABC):
         """Give back what the method holds."""
 
 
-# Where ours are: a module and a class. Imported when asked for, because some need packages.
+# Where ours are: a module and its class. Imported when asked for, because some bring torch.
 _OURS = {
     "echo-rl": ("echo", "EchoRL"),
     "impala": ("impala", "IMPALA"),
@@ -79,28 +91,38 @@ _OURS = {
     "rlaif": ("rlaif", "RLAIF"),
     "tot": ("tree_of_thoughts", "TreeOfThoughts"),
 }
-_MAKERS: dict[str, Callable[[Cell], Method]] = {}
+_USERS: dict[str, Callable[[Cell], Method]] = {}
 
 
 def register_method(name: str, make: Callable[[Cell], Method]) -> None:
-    """Give a name to a method; the newest of a name counts."""
+    """Give a name to a method; the newest of a name counts.
+
+    ``make`` is usually the class. A function that makes one may have the attributes
+    ``needs_backbone`` and ``trains``; without, it is taken as one that has neither.
+    """
     if not name or not callable(make):
         raise ArgumentError("a method needs a name and a function that makes it")
-    _MAKERS[name] = make
+    _USERS[name] = make
 
 
 def method_names() -> tuple[str, ...]:
     """All names, in alphabetical order."""
-    return tuple(sorted({*_OURS, *_MAKERS}))
+    return tuple(sorted({*_OURS, *_USERS}))
+
+
+def maker_of(name: str) -> Callable[[Cell], Method]:
+    """What makes the method of a name: its class, for ours."""
+    if name in _USERS:
+        return _USERS[name]
+    if name not in _OURS:
+        raise ArgumentError(f"there is no method {name!r}; there are {', '.join(method_names())}")
+    module, class_name = _OURS[name]
+    made: Callable[[Cell], Method] = getattr(
+        importlib.import_module(f"echoic.agents.baselines.{module}"), class_name
+    )
+    return made
 
 
 def method_of(name: str, cell: Cell) -> Method:
     """Make the method of a name for a cell."""
-    if name in _MAKERS:
-        return _MAKERS[name](cell)
-    if name not in _OURS:
-        raise ArgumentError(f"there is no method {name!r}; there are {', '.join(method_names())}")
-    module_name, class_name = _OURS[name]
-    module = importlib.import_module(f"echoic.agents.baselines.{module_name}")
-    method: Method = getattr(module, class_name)(cell)
-    return method
+    return maker_of(name)(cell)

@@ -1,0 +1,96 @@
+"""Train an agent with a latent plan, surprise replay and asynchronous actors.
+
+Run ``python examples/train_echo_rl.py --task minigrid --timesteps 20000 --num-actors 16``. It
+leaves, in the folder where it is run:
+
+- ``echo_rl_training.log``: what was logged,
+- ``checkpoints/TASK_BACKBONE/``: what ``--resume`` goes on from,
+- ``results/TASK_BACKBONE/``: ``training_metrics.log`` (a line of JSON for each second) and
+  ``performance_report.json``.
+
+The agent acts on vectors, with networks of its own: ``--backbone`` names the folders, so that runs
+beside a benchmark of language models keep apart, and no model is called. Methods in which one has
+a part are trained by ``echoic train --method``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+from pathlib import Path
+
+from echoic.agents.runs import LOG_LEVELS, device_named, log_to, watch_training
+from echoic.agents.training import EchoRLTrainer, TrainingConfig
+from echoic.errors import EchoicError
+
+TASKS = ("alfworld", "webshop", "cruxeval", "arc", "minigrid")
+
+
+def arguments(given: list[str] | None = None) -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(description="Train an agent with EchoRL.")
+    add = parser.add_argument
+    add("--task", choices=TASKS, default="alfworld", help="environment")
+    add("--backbone", default="gpt-4o", help="part of the names of folders")
+    add("--timesteps", type=int, default=100_000, help="steps of the environment")
+    add("--num-actors", type=int, default=128, help="environments side by side")
+    add("--num-learners", type=int, default=2, help="parts that a gradient is computed in")
+    add("--batch-size", type=int, default=256, help="replayed steps of an update")
+    add("--seed", type=int, default=42, help="of everything random")
+    add("--log-level", choices=LOG_LEVELS, default="INFO")
+    add("--device", choices=("auto", "cpu", "cuda"), default="auto")
+    add("--resume", action="store_true", help="go on from the newest checkpoint")
+    return parser.parse_args(given)
+
+
+def settings(told: argparse.Namespace) -> TrainingConfig:
+    """The settings of the training."""
+    name = f"{told.task}_{told.backbone}".replace("/", "_")
+    return TrainingConfig(
+        env_name=told.task,
+        total_timesteps=told.timesteps,
+        num_actors=told.num_actors,
+        num_learners=told.num_learners,
+        batch_size=told.batch_size,
+        seed=told.seed,
+        device=device_named(told.device),
+        log_level=told.log_level,
+        checkpoint_dir=f"checkpoints/{name}",
+        results_dir=f"results/{name}",
+    )
+
+
+async def train(told: argparse.Namespace) -> None:
+    """Train, and tell what came of it."""
+    config = settings(told)
+    trainer = EchoRLTrainer(config, resume=told.resume)
+    try:
+        metrics = await watch_training(trainer, Path(config.results_dir), tell=print)
+    finally:
+        trainer.close()
+    print(
+        f"{metrics.total_timesteps:,d} steps, {metrics.total_episodes:,d} episodes,"
+        f" {metrics.training_time:.0f} s"
+    )
+    results = metrics.evaluation_results
+    if results["success_rate"]:
+        print(f"Success rate: {results['success_rate'][-1]:.3f}")
+        print(f"Avg reward: {results['avg_reward'][-1]:.3f}")
+
+
+def main(given: list[str] | None = None) -> None:
+    """Run the example."""
+    told = arguments(given)
+    with log_to(Path("echo_rl_training.log"), told.log_level):
+        try:
+            asyncio.run(train(told))
+        except (EchoicError, ImportError) as error:
+            # Such as a package that the task needs.
+            sys.exit(f"train_echo_rl: {error}")
+        except KeyboardInterrupt:
+            sys.exit("interrupted; --resume goes on from the last checkpoint")
+
+
+if __name__ == "__main__":
+    main()

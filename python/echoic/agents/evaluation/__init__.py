@@ -1,0 +1,21 @@
+"""Which method is better, and how sure that is: a benchmark, its statistics, its report."""
+
+from __future__ import annotations
+
+from echoic.agents._lazy import lazily
+
+_MODULES = {
+    "benchmark": ("EchoRLBenchmark",),
+    "config": ("BenchmarkConfig",),
+    "results": ("BenchmarkResult", "Comparison", "TaskResult"),
+    "rows": ("Rows", "read_rows"),
+    "statistics": (
+        "bootstrap_interval",
+        "holm",
+        "interquartile_mean",
+        "permutation_test",
+        "steps_to_threshold",
+        "wilcoxon_test",
+    ),
+}
+__all__, __getattr__, __dir__ = lazily(__name__, _MODULES)

@@ -1,0 +1,239 @@
+"""What a handful of runs says of a method, and how sure that is.
+
+All of it is computed from numbers of runs, by definitions that others use too, and nothing assumes
+that these are normally distributed. Written with numpy alone.
+
+The intervals are *expanded* percentile intervals of a stratified bootstrap (Hesterberg, "What
+Teachers Should Know About the Bootstrap", 2015). Plain ones are too narrow for few runs: with ten,
+95 % of them hold the true mean in about 91 cases of 100, and the expanded ones in about 95.
+With five runs of a single task they still do so in 90 only: five values show too little of tails.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+from statistics import NormalDist
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from echoic.errors import ArgumentError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from numpy.typing import ArrayLike, NDArray
+
+__all__ = [
+    "bootstrap_interval",
+    "holm",
+    "interquartile_mean",
+    "least_p",
+    "permutation_test",
+    "steps_to_threshold",
+    "wilcoxon_test",
+]
+
+_EXACT = 16
+
+
+def interquartile_mean(values: ArrayLike) -> float:
+    """The mean without the lowest and the highest quarter, each rounded down to whole numbers.
+
+    >>> interquartile_mean([0, 1, 2, 9])
+    1.5
+    """
+    ordered = np.sort(np.asarray(values, np.float64), axis=None)
+    if not ordered.size:
+        raise ArgumentError("no value has no mean")
+    cut = ordered.size // 4
+    return float(ordered[cut : ordered.size - cut].mean())
+
+
+def _interquartile_means(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The same of each row."""
+    ordered = np.sort(values, axis=1)
+    cut = values.shape[1] // 4
+    means: NDArray[np.float64] = ordered[:, cut : values.shape[1] - cut].mean(axis=1)
+    return means
+
+
+def _means(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    means: NDArray[np.float64] = values.mean(axis=1)
+    return means
+
+
+def bootstrap_interval(  # noqa: PLR0913 - all but the first have defaults
+    strata: Sequence[ArrayLike],
+    *,
+    statistic: str = "mean",
+    confidence: float = 0.95,
+    resamples: int = 2000,
+    seed: int = 0,
+    expand: bool = True,
+) -> tuple[float, float] | None:
+    """An interval for a statistic of all values together; runs are drawn anew within each stratum.
+
+    Args:
+        strata: The values of the runs of each task; one list for one task.
+        statistic: ``"mean"`` or ``"iqm"``.
+        confidence: How often such intervals should hold the true value.
+        resamples: How often runs are drawn.
+        seed: Of the drawing.
+        expand: Whether it is widened for few runs, as it should be.
+
+    Returns:
+        The ends, or None where a stratum has a single run, which says nothing of others.
+
+    >>> bootstrap_interval([[1.0]]) is None
+    True
+    """
+    groups = [np.asarray(values, np.float64).reshape(-1) for values in strata]
+    if not groups or any(not group.size for group in groups):
+        raise ArgumentError("every stratum needs at least one value")
+    if not 0 < confidence < 1:
+        raise ArgumentError(f"confidence must be between 0 and 1, not {confidence}")
+    kinds: dict[str, Callable[[NDArray[np.float64]], NDArray[np.float64]]] = {
+        "mean": _means,
+        "iqm": _interquartile_means,
+    }
+    if statistic not in kinds:
+        raise ArgumentError(f"statistic must be mean or iqm, not {statistic!r}")
+    smallest = min(group.size for group in groups)
+    if smallest == 1:
+        return None
+    rng = np.random.default_rng(seed)
+    drawn = np.concatenate(
+        [group[rng.integers(group.size, size=(resamples, group.size))] for group in groups], axis=1
+    )
+    tail = (1 - confidence) / 2
+    if expand:
+        freedom = sum(group.size for group in groups) - len(groups)
+        wider = math.sqrt(smallest / (smallest - 1)) * _student_quantile(1 - tail, freedom)
+        tail = NormalDist().cdf(-wider)
+    low, high = np.quantile(kinds[statistic](drawn), (tail, 1 - tail))
+    return float(low), float(high)
+
+
+@lru_cache(maxsize=256)
+def _student_quantile(probability: float, freedom: int) -> float:
+    """Where Student's distribution reaches a probability above one half."""
+    scale = math.exp(math.lgamma((freedom + 1) / 2) - math.lgamma(freedom / 2))
+    scale /= math.sqrt(freedom * math.pi)
+
+    def below(point: float) -> float:
+        at = np.linspace(0.0, point, 2001)
+        density = scale * (1 + at * at / freedom) ** (-(freedom + 1) / 2)
+        # Simpson's rule.
+        weights = np.full(at.size, 2.0)
+        weights[1::2], weights[0], weights[-1] = 4.0, 1.0, 1.0
+        return 0.5 + float(weights @ density) * float(at[1] - at[0]) / 3
+
+    low, high = 0.0, 1.0
+    while below(high) < probability and high < 1e4:  # noqa: PLR2004 - far enough
+        high *= 2
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if below(middle) < probability else (low, middle)
+    return (low + high) / 2
+
+
+def permutation_test(differences: ArrayLike, *, resamples: int = 20_000, seed: int = 0) -> float:
+    """How likely a mean difference of pairs as large as this is, if there is none (two-sided).
+
+    If methods do not differ, each pair might as well be the other way round. For up to 16 pairs
+    that differ all ways are counted, and for more, ``resamples`` ways are drawn.
+
+    >>> permutation_test([1.0, 1.0, 1.0, 1.0, 1.0])
+    0.0625
+    """
+    pairs = _pairs(differences)
+    # Pairs without a difference are the same both ways: they change no count.
+    pairs = pairs[pairs != 0]
+    if not pairs.size:
+        return 1.0
+    # Some sums that are equal differ by rounding.
+    observed = abs(pairs.sum()) * (1 - 1e-12)
+    if pairs.size <= _EXACT:
+        ways = (np.arange(1 << pairs.size)[:, None] >> np.arange(pairs.size)) & 1
+        return float(np.mean(np.abs((2.0 * ways - 1) @ pairs) >= observed))
+    rng, hits, left = np.random.default_rng(seed), 0, resamples
+    while left:
+        some = min(left, max(1, 2_000_000 // pairs.size))
+        signs = rng.integers(0, 2, size=(some, pairs.size)) * 2.0 - 1
+        hits += int(np.count_nonzero(np.abs(signs @ pairs) >= observed))
+        left -= some
+    # With the way that was observed, which is one too.
+    return (hits + 1) / (resamples + 1)
+
+
+def wilcoxon_test(differences: ArrayLike) -> float:
+    """Wilcoxon's signed-rank test of pairs (two-sided): less moved by single large differences.
+
+    Pairs without a difference are left out, equal ones share their ranks, and the distribution is
+    the exact one up to 100 pairs, normal beyond.
+
+    >>> wilcoxon_test([1.0, 2.0, 3.0, 4.0, 5.0])
+    0.0625
+    """
+    pairs = _pairs(differences)
+    pairs = pairs[pairs != 0]
+    if not pairs.size:
+        return 1.0
+    _, where, counts = np.unique(np.abs(pairs), return_inverse=True, return_counts=True)
+    last = np.cumsum(counts)
+    # Twice the ranks, so that those in the middle of equals are whole numbers.
+    ranks = (2 * last - counts + 1)[where.reshape(-1)]
+    positive, total = int(ranks[pairs > 0].sum()), int(ranks.sum())
+    lower = min(positive, total - positive)
+    if pairs.size > 100:  # noqa: PLR2004 - beyond, the difference is far below what matters
+        deviation = math.sqrt(float((ranks.astype(np.float64) ** 2).sum())) / 2
+        return min(1.0, 2 * NormalDist().cdf((lower + 1 - total / 2) / deviation))
+    ways = np.zeros(total + 1)
+    ways[0] = 1.0
+    for rank in ranks.tolist():
+        ways[rank:] = ways[rank:] * 0.5 + ways[: total + 1 - rank] * 0.5
+        ways[:rank] *= 0.5
+    return float(min(1.0, 2 * ways[: lower + 1].sum()))
+
+
+def _pairs(differences: ArrayLike) -> NDArray[np.float64]:
+    pairs = np.asarray(differences, np.float64).reshape(-1)
+    if not np.isfinite(pairs).all():
+        raise ArgumentError("differences must be finite numbers")
+    return pairs
+
+
+def least_p(pairs: int) -> float:
+    """The least probability that a test of so many pairs can give."""
+    return min(1.0, 2.0 ** (1 - pairs)) if pairs <= _EXACT else 1 / 20_001
+
+
+def holm(probabilities: Sequence[float]) -> list[float]:
+    """Holm's correction of several tests: what is below 0.05 after is so for all together.
+
+    >>> holm([0.01, 0.04, 0.03])
+    [0.03, 0.06, 0.06]
+    """
+    order = sorted(range(len(probabilities)), key=lambda index: probabilities[index])
+    corrected, most = [1.0] * len(probabilities), 0.0
+    for place, index in enumerate(order):
+        most = max(most, min(1.0, (len(probabilities) - place) * probabilities[index]))
+        corrected[index] = most
+    return corrected
+
+
+def steps_to_threshold(
+    steps: Sequence[float], values: Sequence[float], threshold: float
+) -> float | None:
+    """The first step at which a curve is at a threshold; None if it never is.
+
+    >>> steps_to_threshold([100, 200, 300], [0.1, 0.9, 0.7], 0.8)
+    200
+    """
+    if len(steps) != len(values):
+        raise ArgumentError(f"{len(steps)} steps have {len(values)} values")
+    return next(
+        (step for step, value in zip(steps, values, strict=True) if value >= threshold), None
+    )

@@ -1,0 +1,75 @@
+"""The numbers of a moment of training."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, fields
+from typing import Any
+
+__all__ = ["METRIC_NAMES", "PerformanceMetrics", "plain"]
+
+
+@dataclass
+class PerformanceMetrics:
+    """The numbers of a moment. What was not measured is 0.
+
+    Attributes:
+        timestamp: In seconds, of :func:`time.time`.
+        step: Steps of the environment so far.
+        episode: Episodes so far.
+        policy_loss: Of the last update.
+        value_loss: As above.
+        kl_divergence: As above.
+        entropy_loss: As above.
+        total_reward: Of an episode.
+        episode_length: Its steps.
+        success_rate: The share of episodes that succeeded.
+        cpu_usage: Percent of all processors.
+        memory_usage: Percent of the machine's memory.
+        gpu_usage: Percent of the time that the accelerator computed.
+        gpu_memory: Percent of its memory.
+        kv_cache_hit_rate: The share of tokens that the cache had.
+        tokens_per_second: Read and written.
+        replay_buffer_size: Experiences in the replay.
+        hot_buffer_hit_rate: The share of samples from its hot part.
+        cold_buffer_hit_rate: The same of its cold part.
+        bandwidth_efficiency: What the tracker calls ``eta_bw``.
+        rollout_bandwidth_cost: What rollouts cost beyond what was reused.
+        rollout_time: Seconds of acting.
+        training_time: Seconds of learning.
+        total_time: Seconds since monitoring began.
+    """
+
+    timestamp: float
+    step: int
+    episode: int
+    policy_loss: float = 0.0
+    value_loss: float = 0.0
+    kl_divergence: float = 0.0
+    entropy_loss: float = 0.0
+    total_reward: float = 0.0
+    episode_length: float = 0.0
+    success_rate: float = 0.0
+    cpu_usage: float = 0.0
+    memory_usage: float = 0.0
+    gpu_usage: float = 0.0
+    gpu_memory: float = 0.0
+    kv_cache_hit_rate: float = 0.0
+    tokens_per_second: float = 0.0
+    replay_buffer_size: float = 0.0
+    hot_buffer_hit_rate: float = 0.0
+    cold_buffer_hit_rate: float = 0.0
+    bandwidth_efficiency: float = 0.0
+    rollout_bandwidth_cost: float = 0.0
+    rollout_time: float = 0.0
+    training_time: float = 0.0
+    total_time: float = 0.0
+
+
+METRIC_NAMES = tuple(field.name for field in fields(PerformanceMetrics))
+
+
+def plain(value: Any) -> float | None:
+    """A number of Python, whatever it was of; None for what JSON does not have."""
+    number = float(value)
+    return number if math.isfinite(number) else None

@@ -1,0 +1,122 @@
+"""A training run with the files that it leaves: a log, its numbers line by line, and a report.
+
+This is what ``echoic train`` and ``examples/train_echo_rl.py`` do around an
+:class:`~echoic.agents.training.EchoRLTrainer`, which knows nothing of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from echoic.agents.monitoring import MetricsLogger, PerformanceMonitor
+from echoic.errors import ArgumentError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+__all__ = ["LOG_LEVELS", "device_named", "log_to", "watch_training"]
+
+LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
+# What the trainer calls a number, and what the monitor does.
+_NUMBERS = {
+    "policy_losses": "policy_loss",
+    "value_losses": "value_loss",
+    "kl_divergences": "kl_divergence",
+    "entropy_losses": "entropy_loss",
+    "episode_rewards": "total_reward",
+    "episode_lengths": "episode_length",
+    "success_rates": "success_rate",
+    "kv_cache_hit_rates": "kv_cache_hit_rate",
+    "tokens_per_second": "tokens_per_second",
+    "bandwidth_efficiency": "bandwidth_efficiency",
+}
+
+
+def device_named(name: str) -> str:
+    """The device that ``auto`` stands for here; any other stands for itself."""
+    if name != "auto":
+        return name
+    import torch  # noqa: PLC0415 - takes seconds
+
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+@contextmanager
+def log_to(path: Path, level: str) -> Iterator[None]:
+    """Add what Echoic logs, from a level on, to a file."""
+    if level not in LOG_LEVELS:
+        raise ArgumentError(f"a log level is one of {', '.join(LOG_LEVELS)}, not {level!r}")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    logger, handler = logging.getLogger("echoic"), logging.FileHandler(path, encoding="utf-8")
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    before = logger.level
+    logger.addHandler(handler)
+    logger.setLevel(level)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
+        logger.removeHandler(handler)
+        handler.close()
+
+
+async def watch_training(
+    trainer: Any,
+    folder: Path,
+    *,
+    tell: Callable[[str], None] = lambda _: None,
+    interval: float = 1.0,
+    server: Any = None,
+) -> Any:
+    """Train, and leave ``training_metrics.log`` and ``performance_report.json`` in a folder.
+
+    Args:
+        trainer: An :class:`~echoic.agents.training.EchoRLTrainer`.
+        folder: Where the files go.
+        tell: Is called with a line of text for every evaluation.
+        interval: Seconds between two lines of numbers.
+        server: A server in this process that shows the numbers too.
+
+    Returns:
+        The trainer's metrics.
+    """
+    monitor = PerformanceMonitor(server=server)
+    with monitor, MetricsLogger(folder / "training_metrics.log") as log:
+        monitor.add_performance_callback(log.log_metrics)
+        told = 0
+
+        def look() -> None:
+            nonlocal told
+            metrics = trainer.get_training_metrics()
+            latest = {
+                ours: getattr(metrics, name)[-1]
+                for name, ours in _NUMBERS.items()
+                if getattr(metrics, name)
+            }
+            monitor.log_metrics(metrics.total_timesteps, metrics.total_episodes, latest)
+            results = metrics.evaluation_results
+            for step, rate, reward in list(
+                zip(results["step"], results["success_rate"], results["avg_reward"], strict=False)
+            )[told:]:
+                told += 1
+                tell(f"step {step:,d}: success {rate:.3f}, reward {reward:.3f}")
+
+        async def look_on() -> None:
+            while True:
+                await asyncio.sleep(interval)
+                look()
+
+        looking = asyncio.create_task(look_on())
+        try:
+            return await trainer.train()
+        finally:
+            looking.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await looking
+            look()
+            monitor.export_performance_data(folder / "performance_report.json")

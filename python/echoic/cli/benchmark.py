@@ -1,0 +1,159 @@
+"""`echoic benchmark`: methods beside each other, on the same tasks, as rows and a report."""
+
+import asyncio
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from echoic.cli.console import fail, say
+from echoic.cli.train import import_all, pairs
+from echoic.errors import EchoicError
+
+if TYPE_CHECKING:
+    from echoic.agents.evaluation import BenchmarkResult
+
+__all__ = ["benchmark"]
+
+INTERRUPTED = 130
+
+
+def benchmark(  # noqa: PLR0913 - one argument for each option
+    *,
+    tasks: Annotated[
+        str | None, typer.Option(help="Names of environments, with commas.  [default: the five]")
+    ] = None,
+    backbones: Annotated[
+        str | None, typer.Option(help="Names of language models.  [default: the six]")
+    ] = None,
+    baselines: Annotated[
+        str | None, typer.Option(help="Names of methods to compare with.  [default: the five]")
+    ] = None,
+    reference: Annotated[
+        str, typer.Option(help="The method that the others are compared with.")
+    ] = "echo-rl",
+    num_seeds: Annotated[int, typer.Option(min=1, help="Runs of each method.")] = 10,
+    num_episodes: Annotated[int, typer.Option(min=1, help="Of each evaluation.")] = 100,
+    max_steps: Annotated[int, typer.Option(min=1, help="Of an episode.")] = 1000,
+    timeout: Annotated[
+        float, typer.Option(min=0.001, metavar="SECONDS", help="Of an episode.")
+    ] = 300.0,
+    timesteps: Annotated[int, typer.Option(min=1, help="Of the training of each run.")] = 100_000,
+    num_actors: Annotated[int, typer.Option(min=1, help="Environments side by side.")] = 128,
+    num_learners: Annotated[int, typer.Option(min=1, help="Parts of a gradient.")] = 2,
+    batch_size: Annotated[int, typer.Option(min=1, help="Replayed steps of an update.")] = 256,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda, or one of torch's.")] = "auto",
+    output_dir: Annotated[
+        Path, typer.Option(metavar="FOLDER", help="Where rows, report and checkpoints go.")
+    ] = Path("benchmark_results"),
+    log_level: Annotated[str, typer.Option(help="DEBUG, INFO, WARNING or ERROR.")] = "INFO",
+    parallel: Annotated[int, typer.Option(min=1, help="Episodes of a cell side by side.")] = 1,
+    task_setting: Annotated[
+        list[str] | None,
+        typer.Option(metavar="TASK.NAME=VALUE", help="A setting of an environment, as JSON."),
+    ] = None,
+    setting: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=VALUE", help="Another setting of training, as JSON."),
+    ] = None,
+    imports: Annotated[
+        list[str] | None,
+        typer.Option("--import", metavar="MODULE", help="A module that registers names of yours."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+) -> None:
+    """Compare methods on tasks.
+
+    Every method that trains is trained with the same number of steps; all meet the same episodes.
+    What is missing (a key, a package) is listed as skipped. The same command goes on where it
+    ended, and does nothing twice. The status is 1 when a cell failed.
+    """
+    from echoic.agents import runs  # noqa: PLC0415 - the other commands do without
+    from echoic.agents.evaluation import BenchmarkConfig, EchoRLBenchmark  # noqa: PLC0415
+
+    import_all(imports)
+    lists = {"tasks": tasks, "backbones": backbones, "baselines": baselines}
+    named = {name: names(text) for name, text in lists.items() if text is not None}
+    try:
+        with runs.log_to(output_dir / "echo_rl_benchmark.log", log_level):
+            training = {
+                "num_actors": num_actors,
+                "num_learners": num_learners,
+                "batch_size": batch_size,
+                "device": runs.device_named(device),
+                **pairs(setting, "--setting"),
+            }
+            config = BenchmarkConfig(
+                **named,
+                task_configs=by_task(task_setting),
+                num_seeds=num_seeds,
+                num_episodes=num_episodes,
+                max_steps_per_episode=max_steps,
+                evaluation_timeout=timeout,
+                echo_rl_configs={"total_timesteps": timesteps, **training},
+                output_dir=str(output_dir),
+                reference=reference,
+                parallel_episodes=parallel,
+            )
+            config.baseline_configs = {name: training for name in config.methods if trains(name)}
+            result = asyncio.run(EchoRLBenchmark(config, tell=say).run_benchmark())
+    except KeyboardInterrupt:
+        say("echoic: interrupted; the same command goes on")
+        raise typer.Exit(INTERRUPTED) from None
+    except (EchoicError, OSError) as error:
+        fail(error)
+    if as_json:
+        from echoic.agents.evaluation.rows import finite  # noqa: PLC0415
+
+        typer.echo(json.dumps(finite(result.as_data())))
+    else:
+        typer.echo("\n".join(lines(result)))
+    if result.failed:
+        raise typer.Exit(1)
+
+
+def trains(name: str) -> bool:
+    """Whether a method other than ours is trained."""
+    from echoic.agents.baselines import maker_of  # noqa: PLC0415
+    from echoic.errors import ArgumentError  # noqa: PLC0415
+
+    try:
+        return name != "echo-rl" and bool(getattr(maker_of(name), "trains", False))
+    except (ImportError, ArgumentError):
+        # The benchmark says so in its rows.
+        return False
+
+
+def names(text: str) -> list[str]:
+    """Names between commas."""
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
+def by_task(given: list[str] | None) -> dict[str, dict[str, Any]]:
+    """Read `TASK.NAME=VALUE`."""
+    found: dict[str, dict[str, Any]] = {}
+    for name, value in pairs(given, "--task-setting").items():
+        task, point, setting = name.partition(".")
+        if not point or not setting:
+            raise typer.BadParameter(
+                f"expected TASK.NAME=VALUE, not {name!r}", param_hint="--task-setting"
+            )
+        found.setdefault(task, {})[setting] = value
+    return found
+
+
+def lines(result: "BenchmarkResult") -> list[str]:
+    """The result for a person."""
+    told = []
+    for one in result.tasks:
+        ends = one.success_interval
+        interval = f" ({ends[0]:.3f} … {ends[1]:.3f})" if ends else ""
+        told.append(
+            f"{one.task}: {one.arm}: success {one.success_rate:.3f}{interval},"
+            f" reward {one.avg_reward:.3f}, {one.episodes} episodes"
+        )
+    for title, rows in (("skipped", result.skipped), ("failed", result.failed)):
+        if rows:
+            told.append(f"{title}: {len(rows)} cells; the report says why")
+    return [*told, *(f"{name}: {path}" for name, path in result.files.items())]

@@ -1,0 +1,192 @@
+"""`echoic train`: an agent learns a task, and leaves checkpoints, numbers and a report."""
+
+import asyncio
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from echoic.cli.console import fail, say
+from echoic.errors import EchoicError
+
+if TYPE_CHECKING:
+    from echoic.agents.training import TrainingMetrics
+
+__all__ = ["pairs", "train"]
+
+INTERRUPTED = 130
+
+
+def train(  # noqa: PLR0913 - one argument for each option
+    task: Annotated[str, typer.Option(help="The name of an environment.")] = "alfworld",
+    *,
+    backbone: Annotated[
+        str,
+        typer.Option(
+            help="The language model of methods that need one. It is part of the results' folder."
+        ),
+    ] = "gpt-4o",
+    method: Annotated[str, typer.Option(help="The name of a method that trains.")] = "echo-rl",
+    timesteps: Annotated[int, typer.Option(min=1, help="Steps of the environment.")] = 100_000,
+    num_actors: Annotated[int, typer.Option(min=1, help="Environments side by side.")] = 128,
+    num_learners: Annotated[int, typer.Option(min=1, help="Parts of a gradient.")] = 2,
+    batch_size: Annotated[int, typer.Option(min=1, help="Replayed steps of an update.")] = 256,
+    seed: Annotated[int, typer.Option(min=0, help="Of everything random.")] = 42,
+    log_level: Annotated[str, typer.Option(help="DEBUG, INFO, WARNING or ERROR.")] = "INFO",
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda, or one of torch's.")] = "auto",
+    output_dir: Annotated[
+        Path, typer.Option(metavar="FOLDER", help="Where checkpoints/, results/ and the log go.")
+    ] = Path(),
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on from the newest checkpoint there.")
+    ] = False,
+    task_setting: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=VALUE", help="A setting of the environment, as JSON."),
+    ] = None,
+    setting: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=VALUE", help="Another setting of the training, as JSON."),
+    ] = None,
+    imports: Annotated[
+        list[str] | None,
+        typer.Option("--import", metavar="MODULE", help="A module that registers names of yours."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the outcome as JSON.")] = False,
+) -> None:
+    """Train an agent in an environment.
+
+    `checkpoints/` and `results/TASK_BACKBONE/` appear in the output folder: `metrics.jsonl` of the
+    trainer, `training_metrics.log` with the machine's numbers beside, `performance_report.json`.
+    Ctrl-C ends it after the update that is under way; --resume goes on.
+    """
+    from echoic.agents import runs  # noqa: PLC0415 - the other commands do without
+
+    import_all(imports)
+    settings = pairs(setting, "--setting")
+    folder = output_dir / "results" / f"{task}_{backbone}".replace("/", "_")
+    given = {
+        "num_actors": num_actors,
+        "num_learners": num_learners,
+        "batch_size": batch_size,
+        "log_level": log_level,
+        **settings,
+    }
+    try:
+        with runs.log_to(output_dir / "echo_rl_training.log", log_level):
+            given["device"] = runs.device_named(device)
+            if method == "echo-rl":
+                given |= {
+                    "env_name": task,
+                    "env_config": pairs(task_setting, "--task-setting"),
+                    "total_timesteps": timesteps,
+                    "seed": seed,
+                    "checkpoint_dir": str(output_dir / "checkpoints" / folder.name),
+                    "results_dir": str(folder),
+                    "tensorboard_log": str(output_dir / "logs" / "tensorboard" / folder.name),
+                }
+                outcome = asyncio.run(train_ours(given, folder, resume=resume))
+            else:
+                cell = {
+                    "task": task,
+                    "task_config": pairs(task_setting, "--task-setting"),
+                    "seed": seed,
+                    "steps": timesteps,
+                    "folder": output_dir / "checkpoints" / f"{folder.name}_{method}",
+                    "settings": given,
+                }
+                outcome = asyncio.run(train_other(method, backbone, cell))
+    except KeyboardInterrupt:
+        say("echoic: interrupted; --resume goes on from the last checkpoint")
+        raise typer.Exit(INTERRUPTED) from None
+    except (EchoicError, ImportError, OSError, TypeError) as error:
+        fail(error)
+    typer.echo(json.dumps(outcome) if as_json else "\n".join(lines(outcome)))
+
+
+async def train_ours(given: dict[str, Any], folder: Path, *, resume: bool) -> dict[str, Any]:
+    """Train with the trainer itself, and watch it."""
+    from echoic.agents import runs  # noqa: PLC0415
+    from echoic.agents.training import EchoRLTrainer, TrainingConfig  # noqa: PLC0415 - torch
+
+    trainer = EchoRLTrainer(TrainingConfig(**given), resume=resume)
+    try:
+        metrics: TrainingMetrics = await runs.watch_training(trainer, folder, tell=say)
+    finally:
+        trainer.close()
+    results = metrics.evaluation_results
+    return {
+        "steps": metrics.total_timesteps,
+        "episodes": metrics.total_episodes,
+        "seconds": metrics.training_time,
+        "success_rate": results["success_rate"][-1] if results["success_rate"] else None,
+        "avg_reward": results["avg_reward"][-1] if results["avg_reward"] else None,
+        "results": str(folder),
+    }
+
+
+async def train_other(name: str, backbone: str, cell: dict[str, Any]) -> dict[str, Any]:
+    """Train a method of the benchmark."""
+    from echoic.agents.baselines import Cell, maker_of, method_of  # noqa: PLC0415
+
+    maker = maker_of(name)
+    model = None
+    if getattr(maker, "needs_backbone", False):
+        from echoic.agents import backbones  # noqa: PLC0415
+
+        model = backbones.make_backbone(backbone)
+    method = method_of(name, Cell(**cell, backbone=model))
+    if not method.trains:
+        fail(f"{name} has nothing to train")
+    cell["folder"].mkdir(parents=True, exist_ok=True)
+    try:
+        measures = await method.train()
+    finally:
+        await method.aclose()
+    return {
+        **{key: float(value) for key, value in measures.items()},
+        "results": str(cell["folder"]),
+    }
+
+
+def lines(outcome: dict[str, Any]) -> list[str]:
+    """The outcome for a person."""
+
+    def text(value: Any) -> str:
+        return f"{value:.3f}" if isinstance(value, float) else "-" if value is None else str(value)
+
+    return [f"{name.replace('_', ' ')}: {text(value)}" for name, value in outcome.items()]
+
+
+def pairs(given: list[str] | None, option: str) -> dict[str, Any]:
+    """Read `NAME=VALUE`; a value that is no JSON is a text."""
+    found: dict[str, Any] = {}
+    for pair in given or ():
+        name, equals, value = pair.partition("=")
+        if not equals or not name:
+            raise typer.BadParameter(f"expected NAME=VALUE, not {pair!r}", param_hint=option)
+        found[name] = value_of(value)
+    return found
+
+
+def value_of(text: str) -> Any:
+    """What a text says as JSON, or itself."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def import_all(modules: list[str] | None) -> None:
+    """Import what registers a user's names."""
+    import importlib  # noqa: PLC0415
+    import sys  # noqa: PLC0415
+
+    # As `python -m` has it, so that a module beside the user is found.
+    sys.path.insert(0, "")
+    try:
+        for module in modules or ():
+            importlib.import_module(module)
+    except ImportError as error:
+        fail(f"--import: {error}")

@@ -1,0 +1,198 @@
+"""Numbers of a run over time: bounded, ready for JSON, and seen where the server's are."""
+
+import json
+import logging
+import threading
+import time
+from dataclasses import fields
+
+import echoic
+import numpy as np
+import pytest
+from echoic.agents.monitoring import (
+    MetricsCollector,
+    MetricsLogger,
+    PerformanceMetrics,
+    PerformanceMonitor,
+    SystemMonitor,
+)
+from echoic.errors import ArgumentError, ClosedError
+from echoic.views.history import History
+from echoic.views.plain import as_data, as_text
+from echoic.views.reading import read
+
+
+def collected(values, max_history=10_000):
+    collector = MetricsCollector(max_history)
+    for step, value in enumerate(values):
+        collector.collect_metrics(PerformanceMetrics(time.time(), step, 0, total_reward=value))
+    return collector
+
+
+def threads():
+    return {thread.name for thread in threading.enumerate()}
+
+
+def test_it_runs_as_it_is_promised():
+    performance_metrics = PerformanceMetrics(timestamp=1.0, step=1, episode=1)
+    monitor = PerformanceMonitor()
+    monitor.start_monitoring()
+    collector = MetricsCollector()
+    collector.collect_metrics(performance_metrics)
+    assert collector.metrics_history == (performance_metrics,)
+    monitor.stop_monitoring()
+
+
+def test_metrics_are_three_that_must_be_given_and_numbers_that_are_zero():
+    names = [field.name for field in fields(PerformanceMetrics)]
+    assert names[:3] == ["timestamp", "step", "episode"]
+    assert len(names) == 24
+    assert all(getattr(PerformanceMetrics(0.0, 0, 0), name) == 0.0 for name in names[3:])
+
+
+def test_history_is_bounded_and_summaries_are_of_late():
+    collector = collected(range(50), max_history=20)
+    assert [one.step for one in collector.metrics_history] == list(range(30, 50))
+    assert collector.get_metric_summary("total_reward", 10) == {
+        "mean": 44.5,
+        "std": pytest.approx(np.std(range(10))),
+        "min": 40.0,
+        "max": 49.0,
+        "median": 44.5,
+        "count": 10,
+    }
+    assert collector.get_metric_summary("total_reward")["count"] == 20
+    assert MetricsCollector().get_metric_summary("step") == {}
+    with pytest.raises(ArgumentError, match="there is no metric 'speed'"):
+        collector.get_metric_summary("speed")
+
+
+@pytest.mark.parametrize("unit", [1e-6, 1.0, 1e6])
+def test_a_trend_does_not_depend_on_the_unit(unit):
+    noise = np.random.default_rng(0).normal(size=100)
+    directions = [
+        collected(unit * (slope * np.arange(100) + noise)).get_trend_analysis("total_reward")[
+            "trend_direction"
+        ]
+        for slope in (0.1, -0.1, 0.0)
+    ]
+    assert directions == ["increasing", "decreasing", "stable"]
+
+
+def test_a_trend_needs_a_whole_window_and_is_the_slope_of_its_line():
+    collector = collected([2.0 * step for step in range(10)])
+    assert collector.get_trend_analysis("total_reward", 11) == {}
+    trend = collector.get_trend_analysis("total_reward", 5)
+    assert trend["trend_slope"] == pytest.approx(2.0)
+    assert trend["recent_values"] == [10.0, 12.0, 14.0, 16.0, 18.0]
+    assert collected([0.1 + 0.2] * 9).get_trend_analysis("total_reward", 9)[
+        "trend_direction"
+    ] == "stable"  # fmt: skip
+
+
+def test_numbers_of_numpy_and_numbers_that_are_none_are_exported(tmp_path):
+    collector = collected([np.float32(1.5), np.int64(2), float("nan"), float("inf")])
+    collector.export_metrics(tmp_path / "new" / "metrics.json")
+    data = json.loads((tmp_path / "new" / "metrics.json").read_text())
+    rewards = [one["total_reward"] for one in data["metrics_history"]]
+    assert rewards == [1.5, 2.0, None, None]
+    assert data["metric_summaries"]["total_reward"]["count"] == 2
+    assert data["total_metrics"] == 4
+
+
+def test_ten_thousand_moments_are_exported_with_their_trend(tmp_path):
+    collector = collected(range(12_000))
+    assert collector.get_trend_analysis("total_reward", 10_000)["trend_direction"] == "increasing"
+    collector.export_metrics(tmp_path / "metrics.json")
+    data = json.loads((tmp_path / "metrics.json").read_text())
+    assert (len(data["metrics_history"]), data["total_metrics"]) == (10_000, 12_000)
+
+
+def test_the_machine_is_looked_at_until_it_is_stopped():
+    monitor = SystemMonitor(monitoring_interval=0.01)
+    monitor.start_monitoring()
+    monitor.start_monitoring()
+    assert "echoic-system-monitor" in threads()
+    deadline = time.monotonic() + 10
+    while len(monitor._history) < 3:
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+    monitor.stop_monitoring()
+    monitor.stop_monitoring()
+    assert "echoic-system-monitor" not in threads()
+    assert not monitor.monitoring_active
+    summary = monitor.get_metrics_summary()
+    assert 0 <= summary["cpu_usage"]["min"] <= summary["cpu_usage"]["max"] <= 100
+    assert 0 < summary["memory_usage"]["current"] < 100
+
+
+def test_stopping_does_not_wait_for_the_next_look():
+    monitor = SystemMonitor(monitoring_interval=3600)
+    monitor.start_monitoring()
+    began = time.monotonic()
+    monitor.stop_monitoring()
+    assert time.monotonic() - began < 60
+
+
+def test_a_monitor_joins_all_numbers_and_a_bad_callback_ends_nothing(tmp_path, caplog):
+    seen = []
+    with PerformanceMonitor(log_interval=0.0) as monitor:
+        monitor.add_performance_callback(lambda metrics: 1 / 0)
+        monitor.add_performance_callback(seen.append)
+        with caplog.at_level(logging.INFO, logger="echoic.agents.monitoring"):
+            for step in range(3):
+                monitor.log_metrics(
+                    step,
+                    step // 2,
+                    {"success_rate": np.float32(0.5), "step": 99, "unknown": object()},
+                    {"tokens_per_second": 100.0 * step},
+                )
+    assert [(one.step, one.success_rate) for one in seen] == [(0, 0.5), (1, 0.5), (2, 0.5)]
+    assert "step 2, episode 1: total_reward 0, success_rate 0.5" in caplog.text
+    assert "ZeroDivisionError" in caplog.text
+    report = monitor.get_performance_report()
+    assert report["trends"]["tokens_per_second"]["trend_direction"] == "increasing"
+    assert report["latest"]["memory_usage"] > 0
+    monitor.export_performance_data(tmp_path / "report.json")
+    assert json.loads((tmp_path / "report.json").read_text())["moments"] == 3
+
+
+def test_a_report_of_nothing_is_one():
+    assert PerformanceMonitor().get_performance_report()["latest"] == {}
+
+
+def test_a_log_has_a_line_for_each_moment(tmp_path):
+    with MetricsLogger(tmp_path / "run" / "metrics.jsonl") as log:
+        log.log_metrics(PerformanceMetrics(1.0, 2, 3, value_loss=float("nan")))
+        log.log_metrics({"step": np.int64(4)})
+        lines = [json.loads(line) for line in log.log_file.read_text().splitlines()]
+    assert (lines[0]["step"], lines[0]["value_loss"], lines[1]) == (2, None, {"step": 4})
+    with pytest.raises(ClosedError):
+        log.log_metrics({"step": 5})
+
+
+def test_a_server_shows_the_numbers_wherever_its_own_are():
+    with echoic.Server(tables=[echoic.Table("replay", max_size=10)]) as server:
+        address = server.listen(echoic.TcpTransport("127.0.0.1", 0))
+        monitor = PerformanceMonitor(server=server)
+        with monitor, echoic.Watch(address) as watch:
+            monitor.log_metrics(7, 1, {"success_rate": 0.25, "policy_loss": float("nan")})
+            assert server.metrics()["told.success_rate"] == 0.25
+            history = History()
+            history.add(read(watch.look()))
+            assert history.last.told["step"] == 7
+            data = as_data(address, history)
+            assert (data["told"]["success_rate"], data["told"]["policy_loss"]) == (0.25, None)
+            assert "  success_rate: 0.25" in as_text(address, history)
+        assert "told.success_rate" not in server.metrics()
+    # A server that is closed is told nothing.
+    monitor.log_metrics(8, 1, {})
+
+
+def test_what_a_server_can_not_show_it_refuses():
+    with echoic.Server(tables=[echoic.Table("replay", max_size=10)]) as server:
+        with pytest.raises(ValueError, match="1 to 128 bytes"):
+            server.tell({"ok": 1.0, "": 1.0})
+        with pytest.raises(ValueError, match="at most 256"):
+            server.tell({str(number): 0.0 for number in range(257)})
+        assert not [name for name in server.metrics() if name.startswith("told")]

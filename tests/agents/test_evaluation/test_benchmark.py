@@ -1,0 +1,301 @@
+"""The benchmark, with tasks and methods of which is known what must come out."""
+
+import asyncio
+import json
+from dataclasses import asdict
+
+import little
+import pytest
+from echoic.agents.baselines import maker_of, method_names, register_method
+from echoic.agents.evaluation import BenchmarkConfig, EchoRLBenchmark, Rows, read_rows
+from echoic.agents.evaluation.config import HELD_OUT
+from echoic.errors import ArgumentError, StorageError
+
+TIMES = {"seconds"}
+
+
+@pytest.fixture(autouse=True)
+def _registered():
+    little.register()
+
+
+def episodes(folder):
+    return [row for row in read_rows(folder).values() if row["kind"] == "episode"]
+
+
+def without_times(rows):
+    return [{name: value for name, value in row.items() if name not in TIMES} for row in rows]
+
+
+def test_settings_have_the_promised_defaults():
+    promised = {
+        "tasks": ["alfworld", "webshop", "cruxeval", "arc", "minigrid"],
+        "task_configs": {},
+        "backbones": [
+            "gpt-4o", "claude-3.5-sonnet", "gemini-1.5-pro", "llama-4", "qwen-7b", "deepseek-r1",
+        ],
+        "baselines": ["react", "tot", "ppo-rlhf", "rlaif", "impala"],
+        "num_seeds": 10,
+        "num_episodes": 100,
+        "max_steps_per_episode": 1000,
+        "evaluation_timeout": 300.0,
+        "echo_rl_configs": {},
+        "output_dir": "./benchmark_results",
+        "save_detailed_results": True,
+        "generate_plots": True,
+        "generate_report": True,
+    }  # fmt: skip
+    config = asdict(BenchmarkConfig())
+    assert {name: config[name] for name in promised} == promised
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"num_seeds": 0},
+        {"num_episodes": 1.5},
+        {"evaluation_timeout": 0},
+        {"tasks": []},
+        {"tasks": "minigrid"},
+        {"echo_rl_configs": {"total_timesteps": -1}},
+        {"success_threshold": 0.0},
+        {"seed": -1},
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(wrong):
+    with pytest.raises(ArgumentError):
+        BenchmarkConfig(**wrong)
+
+
+def test_every_method_of_the_defaults_has_a_name():
+    assert {"echo-rl", *BenchmarkConfig().baselines} <= set(method_names())
+    assert maker_of("good") is little.Good
+
+
+def test_every_episode_is_a_row_and_every_number_is_of_rows(tmp_path):
+    result = little.run(tmp_path, baselines=["fixed", "trained"], num_episodes=20)
+    rows = episodes(tmp_path)
+    assert len(rows) == 3 * 2 * 20
+    for one in result.tasks:
+        own = [row for row in rows if all(row[key] == value for key, value in one.filter.items())]
+        assert one.episodes == len(own) == 40
+        assert one.success_rate == sum(row["success"] for row in own) / 40
+        assert one.avg_reward == pytest.approx(sum(row["reward"] for row in own) / 40)
+        assert result.success_rates["guess"][one.arm] == one.success_rate
+    assert result.success_rates["guess"]["good"] == 1.0
+    assert 0.2 < result.success_rates["guess"]["fixed"] < 0.8
+    assert result.overall["good"]["iqm"] == 1.0
+    assert result.seconds > 0
+
+
+def test_nothing_is_trained_without_a_row_of_it(tmp_path):
+    configs = {"total_timesteps": 400, "other": 1}
+    result = little.run(tmp_path, baselines=["trained"], echo_rl_configs=configs)
+    trained = [row for row in read_rows(tmp_path).values() if row["kind"] == "training"]
+    assert [row["seed"] for row in trained] == [0, 1]
+    assert all(row["measures"]["none"] is None for row in trained)
+    (one,) = [one for one in result.tasks if one.method == "trained"]
+    assert (one.trained_steps, one.steps_to_threshold) == (400, [400, 400])
+    assert result.significance_tests[0].unit == "run"
+
+
+def test_evaluation_has_seeds_of_its_own_and_all_methods_meet_the_same(tmp_path):
+    little.run(tmp_path, num_episodes=4)
+    seeds = {
+        method: [row["environment_seed"] for row in episodes(tmp_path) if row["method"] == method]
+        for method in ("good", "fixed")
+    }
+    assert seeds["good"] == seeds["fixed"] == little.SEEN[:4] + little.SEEN[8:12]
+    assert len(set(seeds["good"])) == 8
+    assert min(seeds["good"]) >= HELD_OUT > 2**30
+    assert BenchmarkConfig.episode_seed(4999, 99_999) < 2**31
+
+
+def test_the_same_seed_gives_the_same_rows(tmp_path):
+    for name in ("one", "two"):
+        little.run(tmp_path / name, baselines=["fixed", "trained"], num_episodes=8)
+    one, two = (without_times(episodes(tmp_path / name)) for name in ("one", "two"))
+    assert one == two
+    little.run(
+        tmp_path / "side", num_episodes=8, parallel_episodes=4, baselines=["fixed", "trained"]
+    )
+    side = sorted(without_times(episodes(tmp_path / "side")), key=lambda row: row["id"])
+    assert side == sorted(one, key=lambda row: row["id"])
+
+
+def test_a_second_run_does_what_is_missing_only(tmp_path):
+    little.run(tmp_path, baselines=["trained"])
+    before, trainings = read_rows(tmp_path), little.Trained.trainings
+    little.SEEN.clear()
+    result = little.run(tmp_path, baselines=["trained"])
+    assert little.SEEN == []
+    assert (read_rows(tmp_path), little.Trained.trainings) == (before, trainings)
+    assert result.success_rates["guess"]["good"] == 1.0
+    result = little.run(tmp_path, baselines=["trained"], num_episodes=5)
+    # Two more episodes of two methods and two seeds.
+    assert len(little.SEEN) == 8
+    assert {one.episodes for one in result.tasks} == {10}
+    assert list(before.items()) == list(read_rows(tmp_path).items())[: len(before)]
+
+
+def test_rows_of_other_settings_are_not_taken(tmp_path):
+    little.run(tmp_path)
+    little.SEEN.clear()
+    result = little.run(tmp_path, max_steps_per_episode=5)
+    assert len(little.SEEN) == 12
+    assert len(episodes(tmp_path)) == 24
+    assert {one.episodes for one in result.tasks} == {6}
+
+
+def test_a_run_that_is_cut_off_goes_on_later(tmp_path):
+    class Stops(little.Fixed):
+        name = "stops"
+
+        def policy(self):
+            policy = super().policy()
+            act = policy.act
+
+            async def stopping(observation, info):
+                if len(little.SEEN) == 5:
+                    raise asyncio.CancelledError
+                return await act(observation, info)
+
+            policy.act = stopping
+            return policy
+
+    register_method("fixed", Stops)
+    with pytest.raises(asyncio.CancelledError):
+        little.run(tmp_path)
+    assert len(episodes(tmp_path)) == 4
+    # As a crash leaves it.
+    with (tmp_path / "rows.jsonl").open("a") as file:
+        file.write('{"id": "guess/fi')
+    register_method("fixed", little.Fixed)
+    assert len(little.run(tmp_path).tasks) == 2
+    assert len(episodes(tmp_path)) == 12
+    little.run(tmp_path / "whole")
+    assert sorted(map(str, without_times(episodes(tmp_path)))) == sorted(
+        map(str, without_times(episodes(tmp_path / "whole")))
+    )
+
+
+def test_what_fails_is_a_row_with_its_reason_and_never_a_number(tmp_path):
+    result = little.run(tmp_path, baselines=["breaks", "nobody"], tasks=["guess", "nowhere"])
+    reasons = {(row["task"], row["method"]): row["reason"] for row in result.failed}
+    assert "diverged" in reasons["guess", "breaks"]
+    assert "there is no method 'nobody'" in reasons["guess", "nobody"]
+    assert "there is no environment 'nowhere'" in reasons["nowhere", "good"]
+    assert [one.method for one in result.tasks] == ["good"]
+    assert result.missing == []
+    lines = len((tmp_path / "rows.jsonl").read_text().splitlines())
+    little.run(tmp_path, baselines=["breaks", "nobody"], tasks=["guess", "nowhere"])
+    assert len((tmp_path / "rows.jsonl").read_text().splitlines()) == lines
+
+
+def test_what_failed_and_then_goes_well_failed_no_longer(tmp_path):
+    register_method("fixed", little.Breaks)
+    assert len(little.run(tmp_path).failed) == 2
+    register_method("fixed", little.Fixed)
+    assert len(little.run(tmp_path, retry_failed=False).failed) == 2
+    result = little.run(tmp_path)
+    assert (result.failed, len(result.tasks)) == ([], 2)
+
+
+def test_a_package_that_is_missing_skips(tmp_path):
+    def make(cell):
+        raise ModuleNotFoundError("No module named 'textworld'", name="textworld")
+
+    register_method("fixed", make)
+    result = little.run(tmp_path)
+    assert {row["reason"] for row in result.skipped} == {
+        "ModuleNotFoundError: No module named 'textworld'"
+    }
+
+
+def test_an_episode_that_takes_too_long_is_no_success(tmp_path):
+    result = little.run(
+        tmp_path, baselines=["hangs"], num_seeds=1, num_episodes=2, evaluation_timeout=0.05
+    )
+    (one,) = [one for one in result.tasks if one.method == "hangs"]
+    assert (one.success_rate, one.timeouts, one.errors) == (0.0, 2, 0)
+
+
+def test_tokens_and_money_are_those_of_the_rows(tmp_path, monkeypatch):
+    monkeypatch.setattr(
+        "echoic.agents.evaluation.benchmark._backbone", lambda name: None if name == "-" else name
+    )
+    result = little.run(tmp_path, baselines=["speaks"], backbones=["big", "small"], num_episodes=10)
+    spoken = {one.backbone: one for one in result.tasks if one.method == "speaks"}
+    assert set(spoken) == {"big", "small"}
+    one = spoken["big"]
+    rows = [row for row in episodes(tmp_path) if row["backbone"] == "big"]
+    seconds = sum(row["seconds"] for row in rows)
+    assert (one.tokens, one.cached_share) == (120.0, 0.6)
+    assert one.tokens_per_second == pytest.approx(120 * 20 / seconds)
+    assert one.computed_tokens_per_second == pytest.approx(60 * 20 / seconds)
+    assert one.cost == pytest.approx(0.2)
+    assert one.cost_per_success == pytest.approx(0.2 / (one.success_rate * 20))
+    # A method without a model runs once, and has neither tokens nor a price.
+    (good,) = [one for one in result.tasks if one.method == "good"]
+    assert (good.backbone, good.tokens_per_second, good.cost) == ("-", None, None)
+    assert result.cost_efficiency["guess"]["good"] is None
+
+
+def test_comparisons_are_paired_and_corrected_together(tmp_path):
+    register_method("worse", type("Worse", (little.Fixed,), {"skill": 0.0}))
+    result = little.run(tmp_path, baselines=["fixed", "worse"], num_episodes=15)
+    tests = {one.other: one for one in result.significance_tests}
+    assert tests["worse"].difference == 1.0
+    assert (tests["worse"].unit, tests["worse"].pairs) == ("episode", 30)
+    assert all(one.p <= one.p_corrected <= 1 for one in tests.values())
+    assert tests["worse"].p_corrected == pytest.approx(2 * tests["worse"].p)
+
+
+def test_settings_of_a_method_reach_it(tmp_path):
+    result = little.run(
+        tmp_path, baselines=["trained"], baseline_configs={"trained": {"worse": 5}}, num_episodes=20
+    )
+    assert result.success_rates["guess"]["trained"] < 0.65
+
+
+def test_two_benchmarks_do_not_write_to_one_folder(tmp_path):
+    with Rows(tmp_path), pytest.raises(StorageError, match="another benchmark"):
+        Rows(tmp_path)
+    (tmp_path / "rows.jsonl").write_text("[1]\n")
+    with pytest.raises(StorageError, match="line 1"):
+        Rows(tmp_path)
+
+
+def test_names_of_a_user_mean_something(tmp_path, monkeypatch):
+    from echoic.agents.environments import register_environment  # noqa: PLC0415
+
+    register_environment("custom_task", lambda **settings: little.Guess(
+        little.EnvironmentConfig(**settings)
+    ))  # fmt: skip
+    register_method("custom_baseline", little.Speaks)
+    register_method("echo-rl", little.Trained)
+    monkeypatch.setattr(
+        "echoic.agents.evaluation.benchmark._backbone", lambda name: None if name == "-" else name
+    )
+    try:
+        config = BenchmarkConfig(
+            tasks=["custom_task"],
+            backbones=["custom_backbone"],
+            baselines=["custom_baseline"],
+            num_seeds=5,
+            num_episodes=50,
+            echo_rl_configs={"total_timesteps": 50000, "num_actors": 64},
+            output_dir=str(tmp_path),
+            generate_report=False,
+        )
+        result = asyncio.run(EchoRLBenchmark(config).run_benchmark())
+    finally:
+        from echoic.agents.baselines import base  # noqa: PLC0415
+
+        del base._USERS["echo-rl"]
+    assert set(result.success_rates["custom_task"]) == {
+        "echo-rl",
+        "custom_baseline (custom_backbone)",
+    }
+    told = json.loads((tmp_path / "benchmark_results.json").read_text())
+    assert told["success_rates"] == result.success_rates

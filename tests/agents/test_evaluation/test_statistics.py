@@ -1,0 +1,143 @@
+"""Statistics, beside what they must be by definition, by count, and by simulation."""
+
+from itertools import product
+
+import numpy as np
+import pytest
+from echoic.agents.evaluation import (
+    bootstrap_interval,
+    holm,
+    interquartile_mean,
+    permutation_test,
+    steps_to_threshold,
+    wilcoxon_test,
+)
+from echoic.agents.evaluation.statistics import _student_quantile, least_p
+from echoic.errors import ArgumentError
+
+
+def test_the_interquartile_mean_leaves_out_whole_quarters():
+    assert interquartile_mean(range(1, 9)) == 4.5
+    assert interquartile_mean([1, 2, 3, 4, 100]) == 3.0
+    assert interquartile_mean([[0.0, 1.0], [9.0, 2.0]]) == 1.5
+    assert interquartile_mean([7]) == 7
+    with pytest.raises(ArgumentError):
+        interquartile_mean([])
+
+
+@pytest.mark.parametrize(
+    ("freedom", "quantile"), [(1, 12.7062047), (4, 2.7764451), (9, 2.2621572), (200, 1.9718962)]
+)
+def test_quantiles_of_student_are_those_of_tables(freedom, quantile):
+    assert _student_quantile(0.975, freedom) == pytest.approx(quantile, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("runs", "tasks", "statistic"), [(10, 1, "mean"), (10, 4, "iqm"), (5, 4, "mean")]
+)
+def test_intervals_hold_the_true_value_as_often_as_they_should(runs, tasks, statistic):
+    rng = np.random.default_rng(7)
+    samples = rng.normal(size=(800, tasks, runs))
+    held = 0
+    for number, sample in enumerate(samples):
+        low, high = bootstrap_interval(
+            list(sample), statistic=statistic, resamples=500, seed=number
+        )
+        held += low <= 0 <= high
+    assert 0.93 <= held / len(samples) <= 0.97
+
+
+def test_plain_intervals_of_few_runs_are_too_narrow():
+    rng = np.random.default_rng(7)
+    samples = rng.normal(size=(400, 5))
+    held = 0
+    for sample in samples:
+        low, high = bootstrap_interval([sample], resamples=300, expand=False)
+        held += low <= 0 <= high
+    assert held / len(samples) < 0.9
+
+
+def test_an_interval_is_drawn_within_strata():
+    # Tasks differ, runs do not: nothing is unsure.
+    assert bootstrap_interval([[0.0] * 5, [1.0] * 5]) == (0.5, 0.5)
+    assert bootstrap_interval([[0.0, 1.0], [1.0]]) is None
+    with pytest.raises(ArgumentError, match="at least one value"):
+        bootstrap_interval([[]])
+    with pytest.raises(ArgumentError, match="mean or iqm"):
+        bootstrap_interval([[1.0, 2.0]], statistic="median")
+
+
+def counted(differences, measure):
+    observed = measure(differences)
+    ways = [
+        measure(np.array(signs) * differences)
+        for signs in product((-1, 1), repeat=len(differences))
+    ]
+    return np.mean([way >= observed - 1e-12 for way in ways])
+
+
+def test_the_permutation_test_counts_all_ways():
+    rng = np.random.default_rng(3)
+    for size in (3, 6, 8):
+        differences = rng.normal(0.5, 1.0, size)
+        expected = counted(np.array(differences), lambda values: abs(values.sum()))
+        assert permutation_test(differences) == pytest.approx(expected)
+
+
+def test_many_pairs_are_tested_by_drawing():
+    differences = np.random.default_rng(5).normal(0.4, 1.0, 40)
+    z = abs(differences.sum()) / np.sqrt((differences**2).sum())
+    normal = 2 * (1 - 0.5 * (1 + float(np.vectorize(__import__("math").erf)(z / np.sqrt(2)))))
+    assert permutation_test(differences) == pytest.approx(normal, abs=0.01)
+    assert permutation_test(np.full(400, 1.0)) == pytest.approx(1 / 20_001)
+
+
+def test_no_difference_is_nothing():
+    assert permutation_test([0.0, 0.0]) == wilcoxon_test([0.0, 0.0]) == permutation_test([]) == 1.0
+
+
+def test_wilcoxon_is_exact_with_ties_and_zeros():
+    rng = np.random.default_rng(4)
+    for size in (4, 7, 9):
+        differences = rng.integers(-2, 5, size).astype(float)
+        nonzero = differences[differences != 0]
+        sizes = np.abs(nonzero)
+        ranks = np.array([(sizes < s).sum() + ((sizes == s).sum() + 1) / 2 for s in sizes])
+        # How far the sum of positive ranks is from the middle is half of this sum.
+        expected = counted(np.sign(nonzero) * ranks, lambda signed: abs(signed.sum()))
+        assert wilcoxon_test(differences) == pytest.approx(expected)
+
+
+def test_wilcoxon_of_many_pairs_goes_over_to_the_normal_one():
+    rng = np.random.default_rng(6)
+    differences = rng.normal(0.2, 1.0, 101)
+    assert wilcoxon_test(differences) == pytest.approx(wilcoxon_test(differences[:100]), abs=0.02)
+
+
+def test_tests_are_wrong_as_seldom_as_they_say():
+    rng = np.random.default_rng(8)
+    found = [permutation_test(rng.normal(size=8)) <= 0.05 for _ in range(600)]
+    assert 0.03 <= np.mean(found) <= 0.065
+
+
+def test_holm_steps_down_and_never_back():
+    assert holm([]) == []
+    assert holm([0.04, 0.01, 0.04, 0.9]) == pytest.approx([0.12, 0.04, 0.12, 0.9])
+    assert holm([0.6, 0.5]) == [1.0, 1.0]
+
+
+def test_five_pairs_can_not_be_significant():
+    assert least_p(5) == permutation_test([1.0] * 5) == 0.0625
+
+
+def test_steps_to_a_threshold_are_the_first_that_reach_it():
+    assert steps_to_threshold([1, 2, 3], [0.5, 0.8, 0.2], 0.8) == 2
+    assert steps_to_threshold([1, 2, 3], [0.5, 0.7, 0.2], 0.8) is None
+    with pytest.raises(ArgumentError):
+        steps_to_threshold([1], [], 0.5)
+
+
+def test_the_numbers_are_those_of_rliable():
+    metrics = pytest.importorskip("rliable.metrics")
+    scores = np.random.default_rng(2).random((10, 4))
+    assert interquartile_mean(scores) == pytest.approx(metrics.aggregate_iqm(scores))
