@@ -180,7 +180,7 @@ class Permit:
         """Say that an item has all of its tokens."""
         return self._append(item, None, None, fields or {}, blobs, priority)
 
-    def add_items(
+    def add_items(  # noqa: PLR0913 - one argument for each option
         self,
         lengths: Sequence[int] | np.ndarray,
         columns: Mapping[str, Any],
