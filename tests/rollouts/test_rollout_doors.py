@@ -463,10 +463,10 @@ def test_what_has_no_answer_can_be_added_again_over_another_connection(
 
 def test_closing_tells_of_an_error_that_nobody_was_told_of(serve: Callable[..., Served]) -> None:
     served = serve(group_size=1)
-    bad, good = served.remote.admit_many(2)
-    bad.add(columns(65), ends(), wait=False)
+    good, bad = served.remote.admit_many(2)
     good.add(columns(1), ends(), wait=False)
+    bad.add(columns(65), ends(), wait=False)
     with pytest.raises(RolloutError, match="got 65"):
         served.client.close()
-    # What was behind it has arrived.
+    assert not served.client.connected
     assert served.table.info()["accepted"] == 1
