@@ -445,3 +445,28 @@ def test_threads_share_a_connection_without_waiting(
     threads = [background.start(bring, permits[first::4]) for first in range(4)]
     assert {fate for thread in threads for fate in thread()} == {"complete"}
     assert len(served.table.sample()) == 40
+
+
+def test_what_has_no_answer_can_be_added_again_over_another_connection(
+    serve: Callable[..., Served],
+) -> None:
+    served = serve(batch_groups=1)
+    permit = served.remote.admit()
+    permit.add(columns(3), ends(), wait=False)
+    with connect(served.address) as client:
+        moved = client["math"].permit(permit)
+        # Whether it was taken before or is only now, it is taken once.
+        assert moved.add(columns(3), ends(), item=0) == "running"
+        assert moved.add(columns(2, 7), ends()) == "complete"
+    assert served.table.sample()["tokens"].tolist() == [0, 1, 2, 7, 8]
+
+
+def test_closing_tells_of_an_error_that_nobody_was_told_of(serve: Callable[..., Served]) -> None:
+    served = serve(group_size=1)
+    good, bad = served.remote.admit_many(2)
+    good.add(columns(1), ends(), wait=False)
+    bad.add(columns(65), ends(), wait=False)
+    with pytest.raises(RolloutError, match="got 65"):
+        served.client.close()
+    assert not served.client.connected
+    assert served.table.info()["accepted"] == 1

@@ -180,7 +180,7 @@ class Permit:
         """Say that an item has all of its tokens."""
         return self._append(item, None, None, fields or {}, blobs, priority)
 
-    def add_items(
+    def add_items(  # noqa: PLR0913 - one argument for each option
         self,
         lengths: Sequence[int] | np.ndarray,
         columns: Mapping[str, Any],
@@ -287,8 +287,8 @@ class Permit:
 
     def _look(self, *, at_all: bool = False) -> None:
         """Look at answers that came, or wait for all."""
-        while self._ahead:
-            call, before = self._ahead[0]
+        while (entry := next(iter(self._ahead), None)) is not None:
+            call, before = entry
             if not at_all and not call.is_ready:
                 return
             try:
@@ -296,8 +296,13 @@ class Permit:
             except Exception:
                 # What was not taken may be added once more.
                 self._go_back(before)
-                self._ahead.popleft()
+                self._drop(entry)
                 raise
+            self._drop(entry)
+
+    def _drop(self, entry: tuple[RolloutCall, tuple[int, int] | None]) -> None:
+        """Forget the first of what is on its way, unless another thread has."""
+        if next(iter(self._ahead), None) is entry:
             self._ahead.popleft()
 
     def _go_back(self, before: tuple[int, int] | None) -> None:
