@@ -243,13 +243,24 @@ impl Slab {
     ///
     /// When the row is not published.
     pub fn free(&self, row: u32) {
+        self.free_many([row]);
+    }
+
+    /// Frees published rows, in this order.
+    ///
+    /// # Panics
+    ///
+    /// When a row is not published.
+    pub fn free_many(&self, rows: impl IntoIterator<Item = u32>) {
         let state = &mut *self.lock();
-        let (word, bit) = bit(row);
-        assert!(state.published[word] & bit != 0, "row {row} is not published");
-        state.published[word] &= !bit;
-        match &mut state.snapshot {
-            Some(keeping) if keeping.kept[word] & bit != 0 => keeping.freed.push(row),
-            _ => state.freed.push(row),
+        for row in rows {
+            let (word, bit) = bit(row);
+            assert!(state.published[word] & bit != 0, "row {row} is not published");
+            state.published[word] &= !bit;
+            match &mut state.snapshot {
+                Some(keeping) if keeping.kept[word] & bit != 0 => keeping.freed.push(row),
+                _ => state.freed.push(row),
+            }
         }
     }
 
@@ -466,6 +477,15 @@ impl RowWriter {
         // SAFETY: the bytes are inside the memory and initialised; by invariants 1 to 3 nobody else
         // reads or writes this row while this writer has it, and it is borrowed for as long.
         unsafe { std::slice::from_raw_parts_mut(start.as_ptr(), self.slab.row_bytes) }
+    }
+
+    /// Has the processor fetch the start of the row at this place, which is written soon; nothing when there are not
+    /// so many.
+    #[inline]
+    pub fn prefetch(&self, index: usize) {
+        if let Some(row) = self.rows.get(index) {
+            self.slab.prefetch(*row);
+        }
     }
 
     /// Lets everybody read the rows.

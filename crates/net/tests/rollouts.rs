@@ -26,17 +26,18 @@ use echoic_replay::rollouts::ledger::{
     Want,
 };
 use echoic_replay::rollouts::table::{CallError, RolloutInfo};
-use echoic_replay::rollouts::{
-    Column, Delivery, OnExpiry, OnStale, Order, RolloutConfig, RolloutTable, Schema,
-};
+use echoic_replay::rollouts::{RolloutConfig, RolloutTable};
 use echoic_replay::stream::Wait;
 
 #[path = "common/fragile.rs"]
 mod fragile;
+#[path = "../../replay/tests/settings/mod.rs"]
+mod settings;
 #[path = "common/stranger.rs"]
 mod stranger;
 
 use fragile::Fragile;
+use settings::{plain, schema};
 use stranger::{frame, told};
 
 /// Longer than anything takes that works.
@@ -44,38 +45,13 @@ const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Groups of two items, in batches of two.
 fn config() -> RolloutConfig {
-    let column = |name: &str, dtype| Column { name: name.into(), dtype };
     RolloutConfig {
-        name: "rollouts".into(),
-        schema: Schema {
-            columns: vec![column("ids", Dtype::Int(4)), column("mask", Dtype::UInt(1))],
-            fields: vec![column("reward", Dtype::Float(4))],
-            mask: Some(1),
-        },
-        group_size: 2,
-        redundancy: 0,
-        group_deadline_ms: None,
+        schema: schema(Dtype::Int(4), Dtype::Float(4)),
         min_group_size: 2,
-        batch_groups: 2,
-        batches_per_version: 1,
-        max_lag: None,
-        pipeline_depth: None,
-        auto_tune: false,
-        max_running: 1000,
-        max_groups: 1000,
         max_tokens: 100_000,
         max_blob_bytes: 1000,
-        order: Order::Ready,
-        on_stale: OnStale::Drop,
-        target_lag: None,
-        max_mean_lag: None,
-        max_uses: 1,
-        delivery: Delivery::AtLeastOnce,
-        permit_ttl_ms: 60_000,
-        on_expiry: OnExpiry::Reject,
-        filter: None,
-        limiter: None,
         seed: 1,
+        ..plain()
     }
 }
 

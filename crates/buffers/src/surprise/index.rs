@@ -15,6 +15,12 @@ use crate::error::BufferError;
 pub(super) const HOT: usize = 0;
 pub(super) const COLD: usize = 1;
 
+/// How many goings ahead the memory of whoever goes is asked for.
+const AHEAD: usize = 16;
+
+/// So many experiences in the order of their slots are looked at in the time of one in another order.
+const SCATTERED: usize = 8;
+
 /// How many experiences there may be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Sizes {
@@ -65,6 +71,12 @@ pub(super) struct Entry {
     pub(super) stratum: Option<u8>,
     /// Whether its score was given, not computed: then it is not computed anew.
     pub(super) given: bool,
+}
+
+impl Entry {
+    fn ranked(&self, slot: u32) -> Ranked {
+        Ranked { score: self.score, moment: self.moment, slot }
+    }
 }
 
 /// What is known of a slot when it is taken out and put back.
@@ -192,8 +204,7 @@ impl Index {
     }
 
     fn ranked(&self, slot: u32) -> Ranked {
-        let entry = &self.entries[slot as usize];
-        Ranked { score: entry.score, moment: entry.moment, slot }
+        self.entries[slot as usize].ranked(slot)
     }
 
     /// Adds an experience, and says its key. It may go at once, when it is the lowest of too many.
@@ -240,12 +251,24 @@ impl Index {
         }
     }
 
+    /// Has the processor fetch what will be touched when the next ones go, which are anywhere.
+    fn look_ahead(&self, stratum: usize) {
+        if let Some(slot) = self.strata[stratum].ahead(AHEAD) {
+            echoic_memory::prefetch(&self.entries[slot as usize]);
+            self.links.prefetch(slot);
+        }
+        if let Some(slot) = self.strata[stratum].ahead(AHEAD / 2) {
+            self.links.prefetch_neighbours(slot);
+        }
+    }
+
     /// Lets the lowest go while there are too many.
     fn evict(&mut self) {
         for stratum in [HOT, COLD] {
             let most = if stratum == HOT { self.sizes.hot } else { self.sizes.cold };
             while self.strata[stratum].len() > most {
                 let Some(lowest) = self.lowest_of(stratum) else { break };
+                self.look_ahead(stratum);
                 self.remove(lowest.slot);
                 self.counts.evicted += 1;
             }
@@ -262,16 +285,29 @@ impl Index {
                 (Some(one), None) | (None, Some(one)) => one,
                 (None, None) => break,
             };
+            let stratum = self.entries[lowest.slot as usize].stratum.map_or(HOT, usize::from);
+            self.look_ahead(stratum);
             self.remove(lowest.slot);
             self.counts.evicted += 1;
         }
     }
 
     fn lowest_of(&mut self, stratum: usize) -> Option<Ranked> {
-        let entries = &self.entries;
-        self.strata[stratum].lowest(&self.links, |slot| {
-            let entry = &entries[slot as usize];
-            Ranked { score: entry.score, moment: entry.moment, slot }
+        let (entries, links) = (&self.entries, &self.links);
+        let (own, len) = (Some(stratum as u8), self.strata[stratum].len());
+        let is_there = |node: &Ranked| {
+            let entry = &entries[node.slot as usize];
+            let is_same = entry.moment == node.moment && entry.score.total_cmp(&node.score).is_eq();
+            is_same && entry.stratum == own
+        };
+        self.strata[stratum].lowest(is_there, |list| {
+            if len < entries.len() / SCATTERED {
+                return links.iter(&list).map(|slot| entries[slot as usize].ranked(slot)).collect();
+            }
+            let all = (0u32..).zip(entries).filter(|(_, entry)| entry.stratum == own);
+            let mut found = echoic_memory::roomy(len);
+            found.extend(all.map(|(slot, entry)| entry.ranked(slot)));
+            found
         })
     }
 
@@ -358,13 +394,14 @@ impl Index {
         let entry = &mut self.entries[slot as usize];
         entry.given = given;
         let before = std::mem::replace(&mut entry.score, score);
-        if before == score {
+        if before.total_cmp(&score).is_eq() {
             return;
         }
         self.moments.remove(before);
         self.moments.add(score);
         if let Some(stratum) = entry.stratum {
-            self.strata[usize::from(stratum)].rescore(slot, score);
+            let node = Ranked { score, moment: entry.moment, slot };
+            self.strata[usize::from(stratum)].rescore(node);
         }
         self.weigh(slot);
     }

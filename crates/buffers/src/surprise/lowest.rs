@@ -1,10 +1,20 @@
 //! Who goes first when there are too many: the lowest score, and of equal ones the oldest.
+//!
+//! To keep all in order would cost a walk through memory for each that comes, goes or gets another score. So only the
+//! *front* is in order: those that are not behind a *fence*, found and sorted at once. Whoever comes in behind the
+//! fence is not looked at, and whoever comes before it joins the *late* ones, a heap. When the front is used up
+//! another one is made. If it has a fixed part of all, each that goes costs a constant, and now and then one
+//! waits until all were looked at.
+//!
+//! Nobody is taken out of the middle: whoever asks says who is still there, as it was put in.
+//!
+//! # Invariants
+//!
+//! 1. Whoever is there and not behind the fence is in `front` or in `late`, with its score of now.
+//! 2. `front` is sorted, the first at its end.
 
-/// Children of a node. Four of them lie close together, and the way up is half as long as with two.
-const WIDTH: usize = 4;
-
-/// Stands for a slot that is not there.
-const ABSENT: u32 = u32::MAX;
+use std::cmp::Ordering;
+use std::collections::BinaryHeap;
 
 /// A slot and what decides about it.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -18,116 +28,97 @@ pub struct Ranked {
 }
 
 impl Ranked {
+    fn order(&self, other: &Self) -> Ordering {
+        self.score.total_cmp(&other.score).then(self.moment.cmp(&other.moment))
+    }
+
     /// Whether it goes before another one.
     pub fn is_before(&self, other: &Self) -> bool {
-        self.score.total_cmp(&other.score).then(self.moment.cmp(&other.moment)).is_lt()
+        self.order(other).is_lt()
     }
 }
 
-/// A heap that knows where each slot is in it.
-///
-/// `positions[nodes[i].slot] == i` for every `i`, other positions are absent, and no node is before its
-/// parent, the one at `(i - 1) / WIDTH`.
-#[derive(Debug, Default)]
+/// One of a heap that has the first on top.
+#[derive(Debug)]
+struct Late(Ranked);
+
+impl Ord for Late {
+    fn cmp(&self, other: &Self) -> Ordering {
+        other.0.order(&self.0)
+    }
+}
+
+impl PartialOrd for Late {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl PartialEq for Late {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other).is_eq()
+    }
+}
+
+impl Eq for Late {}
+
+/// See the [module](self).
+#[derive(Debug)]
 pub struct Lowest {
-    nodes: Vec<Ranked>,
-    positions: Vec<u32>,
+    front: Vec<Ranked>,
+    late: BinaryHeap<Late>,
+    /// The last of the front when it was made. Who was not in it is behind.
+    fence: Option<Ranked>,
 }
 
 impl Lowest {
-    /// Of all these, in one pass.
-    pub fn of(all: impl IntoIterator<Item = Ranked>) -> Self {
-        let nodes: Vec<Ranked> = all.into_iter().collect();
-        let slots = nodes.iter().map(|node| node.slot as usize + 1).max().unwrap_or(0);
-        let mut heap = Self { nodes, positions: vec![ABSENT; slots] };
-        for at in 0..heap.nodes.len() {
-            heap.positions[heap.nodes[at].slot as usize] = at as u32;
+    /// Of all these, with so many in its front: one at least.
+    pub fn of(mut all: Vec<Ranked>, front: usize) -> Self {
+        let front = front.max(1);
+        if all.len() > front {
+            all.select_nth_unstable_by(front - 1, Ranked::order);
+            all.truncate(front);
+            // It stays for long, and all were many more.
+            all.shrink_to_fit();
         }
-        for at in (0..heap.nodes.len().div_ceil(WIDTH)).rev() {
-            heap.sink(at);
-        }
-        heap
+        all.sort_unstable_by(|a, b| b.order(a));
+        Self { fence: all.first().copied(), front: all, late: BinaryHeap::new() }
     }
 
-    /// Who goes first.
-    pub fn first(&self) -> Option<Ranked> {
-        self.nodes.first().copied()
-    }
-
-    /// Adds a slot that is not there.
-    pub fn insert(&mut self, node: Ranked) {
-        let index = node.slot as usize;
-        if self.positions.len() <= index {
-            self.positions.resize(index + 1, ABSENT);
-        }
-        self.nodes.push(node);
-        self.rise(self.nodes.len() - 1);
-    }
-
-    /// Takes a slot out, if it is there.
-    pub fn remove(&mut self, slot: u32) {
-        let Some(at) = self.position(slot) else { return };
-        self.nodes.swap_remove(at);
-        self.positions[slot as usize] = ABSENT;
-        if at < self.nodes.len() {
-            self.settle(at);
+    /// One comes, or has another score.
+    pub fn put(&mut self, node: Ranked) {
+        if self.fence.is_some_and(|fence| !fence.is_before(&node)) {
+            self.late.push(Late(node));
         }
     }
 
-    /// Changes the score of a slot, if it is there.
-    pub fn update(&mut self, slot: u32, score: f64) {
-        let Some(at) = self.position(slot) else { return };
-        self.nodes[at].score = score;
-        self.settle(at);
+    /// Who goes first. None when the front is used up: then there may be others behind the fence.
+    pub fn first(&mut self, is_there: impl Fn(&Ranked) -> bool) -> Option<Ranked> {
+        while self.front.pop_if(|node| !is_there(node)).is_some() {}
+        while self.late.peek().is_some_and(|late| !is_there(&late.0)) {
+            self.late.pop();
+        }
+        let late = self.late.peek().map(|late| late.0);
+        match self.front.last().copied() {
+            Some(first) if late.is_none_or(|late| first.is_before(&late)) => Some(first),
+            _ => late,
+        }
+    }
+
+    /// Who may go after so many others; a guess, for who wants to have its memory at hand.
+    pub fn ahead(&self, others: usize) -> Option<u32> {
+        let at = self.front.len().checked_sub(others + 1)?;
+        self.front.get(at).map(|node| node.slot)
+    }
+
+    /// How many late ones are waited for, those that are not there any more included.
+    pub fn late(&self) -> usize {
+        self.late.len()
     }
 
     /// Bytes that it takes.
     pub fn bytes(&self) -> usize {
-        self.nodes.capacity() * size_of::<Ranked>() + self.positions.capacity() * 4
-    }
-
-    fn position(&self, slot: u32) -> Option<usize> {
-        let at = *self.positions.get(slot as usize)?;
-        (at != ABSENT).then_some(at as usize)
-    }
-
-    fn put(&mut self, at: usize, node: Ranked) {
-        self.nodes[at] = node;
-        self.positions[node.slot as usize] = at as u32;
-    }
-
-    fn settle(&mut self, at: usize) {
-        if self.rise(at) == at {
-            self.sink(at);
-        }
-    }
-
-    /// Moves a node up to where it belongs, and says where that is.
-    fn rise(&mut self, mut at: usize) -> usize {
-        let node = self.nodes[at];
-        while at > 0 && node.is_before(&self.nodes[(at - 1) / WIDTH]) {
-            self.put(at, self.nodes[(at - 1) / WIDTH]);
-            at = (at - 1) / WIDTH;
-        }
-        self.put(at, node);
-        at
-    }
-
-    /// Moves a node down to where it belongs.
-    fn sink(&mut self, mut at: usize) {
-        let node = self.nodes[at];
-        loop {
-            let children = at * WIDTH + 1..(at * WIDTH + 1 + WIDTH).min(self.nodes.len());
-            let first = children.reduce(|best, child| {
-                if self.nodes[child].is_before(&self.nodes[best]) { child } else { best }
-            });
-            let Some(child) = first.filter(|child| self.nodes[*child].is_before(&node)) else {
-                break;
-            };
-            self.put(at, self.nodes[child]);
-            at = child;
-        }
-        self.put(at, node);
+        (self.front.capacity() + self.late.capacity()) * size_of::<Ranked>()
     }
 }
 
@@ -139,28 +130,40 @@ mod tests {
 
     proptest! {
         #[test]
-        fn is_like_a_sorted_list(steps in prop::collection::vec((0u32..40, 0u8..5), 0..300)) {
-            let mut heap = Lowest::default();
+        fn is_like_a_sorted_list(
+            front in 1usize..9,
+            steps in prop::collection::vec((0u32..40, 0u8..6), 0..300),
+        ) {
+            let mut lowest: Option<Lowest> = None;
             let mut model: Vec<Ranked> = Vec::new();
             for (moment, (slot, score)) in (0u64..).zip(steps) {
                 let score = f64::from(score);
-                match model.iter().position(|node| node.slot == slot) {
-                    Some(at) if score == 0.0 => {
-                        heap.remove(slot);
+                let at = model.iter().position(|node| node.slot == slot);
+                let node = match at {
+                    // Whoever goes is not told of.
+                    Some(at) if score < 2.0 => {
                         model.remove(at);
+                        None
                     }
                     Some(at) => {
-                        heap.update(slot, score);
                         model[at].score = score;
+                        Some(model[at])
                     }
                     None => {
-                        heap.insert(Ranked { score, moment, slot });
                         model.push(Ranked { score, moment, slot });
+                        model.last().copied()
                     }
+                };
+                if let (Some(lowest), Some(node)) = (&mut lowest, node) {
+                    lowest.put(node);
                 }
-                model.sort_by(|a, b| a.score.total_cmp(&b.score).then(a.moment.cmp(&b.moment)));
-                prop_assert_eq!(heap.first(), model.first().copied());
-                prop_assert_eq!(Lowest::of(model.iter().rev().copied()).first(), heap.first());
+                model.sort_by(Ranked::order);
+                let mut first = lowest.as_mut().and_then(|lowest| lowest.first(|node| model.contains(node)));
+                if first.is_none() {
+                    let made = lowest.insert(Lowest::of(model.iter().rev().copied().collect(), front));
+                    first = made.first(|node| model.contains(node));
+                }
+                prop_assert_eq!(first, model.first().copied());
             }
         }
     }

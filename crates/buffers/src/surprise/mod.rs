@@ -14,6 +14,15 @@
 //!    its front: ageing costs a constant for each experience in its life, and nothing for those that stay.
 //! 3. Only numbers are changed or looked up under the lock of the index; no row is copied, and nobody waits
 //!    for a disk with it.
+//!
+//! # Limitations
+//!
+//! The next state of an experience is stored with it, though it often is the state of the one after it. An experience
+//! goes by its score and its age in updates, not with its neighbours, so a state that two of them share would need a row, a count
+//! and a place of its own, in memory and in the file. That saves less than it seems: of rows with 8 numbers in a
+//! state 24 of 272 bytes, with a plan of 512 and a state of 64 numbers 248 of 2,710; and only while the neighbour
+//! is there, which of a buffer that has kept a half is every second one. Of frames it would be nearly a half;
+//! those are for [`frames`](crate::frames), where the oldest go.
 
 mod archive;
 mod index;

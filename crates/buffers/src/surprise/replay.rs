@@ -17,8 +17,12 @@ use crate::error::BufferError;
 use crate::layout::RowLayout;
 use crate::tiered::TieredError;
 
-/// Rows that are filled at once; as many more than may stay have room.
+/// Rows that are filled at once, at most; as many more than may stay have room.
 pub const MOST_AT_ONCE: usize = 4096;
+/// Of long rows so many bytes are filled at once: what was written is read again for its score while it is in the cache.
+const BYTES_AT_ONCE: usize = 512 << 10;
+/// But so many rows.
+const LEAST_AT_ONCE: usize = 64;
 
 /// How long a wait for a row is before something else is looked at.
 const AWHILE: Duration = Duration::from_millis(20);
@@ -248,8 +252,10 @@ impl SurpriseReplay {
     /// When the system has no memory for them.
     pub fn reserve_within(&self, count: usize, time: Duration) -> Result<Draft, BufferError> {
         let begun = Instant::now();
+        let fit = BYTES_AT_ONCE / self.layout.row_bytes().max(1);
+        let most = fit.clamp(LEAST_AT_ONCE, MOST_AT_ONCE);
         loop {
-            let draft = self.rows.try_reserve(count.clamp(1, MOST_AT_ONCE))?;
+            let draft = self.rows.try_reserve(count.clamp(1, most))?;
             let waited = begun.elapsed();
             if !draft.is_empty() || waited >= time {
                 return Ok(draft);
@@ -309,7 +315,7 @@ impl SurpriseReplay {
     fn free(&self, mut index: MutexGuard<'_, Index>) {
         let freed = index.take_freed();
         drop(index);
-        freed.into_iter().for_each(|row| self.rows.free(row));
+        self.rows.free(&freed);
     }
 
     /// Draws experiences.
@@ -702,7 +708,7 @@ impl SurpriseReplay {
 
     fn forget(&self, place: Place) {
         if let Place::Row(row) = place {
-            self.rows.free(row);
+            self.rows.free(&[row]);
         }
     }
 

@@ -106,11 +106,15 @@ impl Rows {
         Ok(slabs.get(at).cloned())
     }
 
-    /// Frees a row. Whoever holds it may read on.
-    pub fn free(&self, row: u32) {
-        let at = slab_of(row);
-        if let Some(slab) = self.slabs.read().unwrap_or_else(PoisonError::into_inner).get(at) {
-            slab.free(row - start_of(at));
+    /// Frees rows. Whoever holds them may read on.
+    pub fn free(&self, rows: &[u32]) {
+        if rows.is_empty() {
+            return;
+        }
+        let slabs = self.slabs.read().unwrap_or_else(PoisonError::into_inner);
+        for (at, slab) in slabs.iter().enumerate() {
+            let own = rows.iter().filter(|row| slab_of(**row) == at);
+            slab.free_many(own.map(|row| row - start_of(at)));
         }
     }
 
@@ -146,6 +150,8 @@ impl Draft {
         let mut at = 0;
         for (_, writer) in &mut self.parts {
             for row in 0..writer.len() {
+                // Rows that were used before lie anywhere.
+                writer.prefetch(row + AHEAD);
                 each(at, writer.row_mut(row));
                 at += 1;
             }
@@ -234,7 +240,7 @@ mod tests {
         for (at, row) in asked.iter().enumerate() {
             assert_eq!(held.row(at), row.to_ne_bytes());
         }
-        asked.iter().for_each(|row| rows.free(*row));
+        rows.free(&asked);
         assert!(rows.try_reserve(1).unwrap().is_empty(), "they are held");
         drop(held);
         assert_eq!(rows.try_reserve(9).unwrap().len(), 5);

@@ -6,6 +6,11 @@ use echoic_replay::selectors::sum_tree::{LANES, SumTree};
 
 use super::lowest::{Lowest, Ranked};
 
+/// Of how many experiences one is in the front of those who go. More of them cost more memory, fewer more time.
+const FRONT: usize = 8;
+/// A front has so many, if they are there.
+const LEAST_FRONT: usize = 64;
+
 /// Changes of weights that wait for each other: a tree takes many at once for less.
 const WAITING: usize = 4096;
 
@@ -38,34 +43,45 @@ impl Stratum {
     pub(super) fn insert(&mut self, links: &mut Links, node: Ranked) {
         links.push(&mut self.list, node.slot);
         self.len += 1;
-        if let Some(lowest) = &mut self.lowest {
-            lowest.insert(node);
-        }
+        self.put(node);
     }
 
     pub(super) fn remove(&mut self, links: &mut Links, slot: u32) {
         links.unlink(&mut self.list, slot);
         self.len -= 1;
-        if let Some(lowest) = &mut self.lowest {
-            lowest.remove(slot);
+    }
+
+    /// One that is there has another score.
+    pub(super) fn rescore(&mut self, node: Ranked) {
+        self.put(node);
+    }
+
+    fn put(&mut self, node: Ranked) {
+        let Some(lowest) = &mut self.lowest else { return };
+        lowest.put(node);
+        // Those whose scores change again and again are there many times. The next call makes another front.
+        if lowest.late() > 2 * self.len.max(LEAST_FRONT) {
+            self.lowest = None;
         }
     }
 
-    pub(super) fn rescore(&mut self, slot: u32, score: f64) {
-        if let Some(lowest) = &mut self.lowest {
-            lowest.update(slot, score);
-        }
-    }
-
-    /// Who goes first. The first call orders all, others keep the order.
+    /// Who goes first, by those of the front that are still there. When it is used up, `all` tells of all.
     pub(super) fn lowest(
         &mut self,
-        links: &Links,
-        ranked: impl Fn(u32) -> Ranked,
+        is_there: impl Fn(&Ranked) -> bool,
+        all: impl FnOnce(List) -> Vec<Ranked>,
     ) -> Option<Ranked> {
-        let list = &self.list;
-        let lowest = self.lowest.get_or_insert_with(|| Lowest::of(links.iter(list).map(ranked)));
-        lowest.first()
+        let first = self.lowest.as_mut().and_then(|lowest| lowest.first(&is_there));
+        if first.is_some() || self.len == 0 {
+            return first;
+        }
+        let front = (self.len / FRONT).max(LEAST_FRONT);
+        self.lowest.insert(Lowest::of(all(self.list), front)).first(is_there)
+    }
+
+    /// Who may go after so many others.
+    pub(super) fn ahead(&self, others: usize) -> Option<u32> {
+        self.lowest.as_ref()?.ahead(others)
     }
 
     /// The slots by age.

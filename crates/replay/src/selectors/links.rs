@@ -78,6 +78,21 @@ impl Links {
         self.0[slot as usize] = Neighbours { before: slot, after: slot };
     }
 
+    /// Has the processor fetch the links of a slot that is taken out soon.
+    #[inline]
+    pub fn prefetch(&self, slot: Slot) {
+        self.0.get(slot as usize).into_iter().for_each(echoic_memory::prefetch);
+    }
+
+    /// Has the processor fetch those of its neighbours, once its own are there.
+    #[inline]
+    pub fn prefetch_neighbours(&self, slot: Slot) {
+        if let Some(Neighbours { before, after }) = self.0.get(slot as usize) {
+            self.prefetch(*before);
+            self.prefetch(*after);
+        }
+    }
+
     /// The slots of a list, from the first on.
     pub fn iter(&self, list: &List) -> impl Iterator<Item = Slot> {
         std::iter::successors(list.first(), |slot| {

@@ -1,54 +1,34 @@
 //! Rollout tables of all kinds, and what may happen to them.
 #![allow(dead_code, reason = "each test uses some of it")]
 
+#[path = "../settings/mod.rs"]
+mod settings;
+
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use echoic_replay::Dtype;
 use echoic_replay::limiter::Parameters;
 use echoic_replay::rollouts::filter::Expression;
 use echoic_replay::rollouts::item::{Finish, Run, Segment};
 use echoic_replay::rollouts::ledger::{
     Admit, Append, Balance, Change, Hold, Lease, Outcome, Refusal, Size, Want,
 };
-use echoic_replay::rollouts::{Column, Delivery, OnExpiry, OnStale, Order, RolloutConfig, Schema};
+use echoic_replay::rollouts::{Delivery, OnExpiry, OnStale, Order, RolloutConfig};
 use echoic_replay::stream::Wait;
+
+use self::settings::plain;
 
 /// Groups of two items of up to 64 tokens: ids, a mask, and a reward.
 pub fn config() -> RolloutConfig {
-    let column = |name: &str, dtype| Column { name: name.into(), dtype };
     RolloutConfig {
-        name: "rollouts".into(),
-        schema: Schema {
-            columns: vec![column("ids", Dtype::Int(4)), column("mask", Dtype::UInt(1))],
-            fields: vec![column("reward", Dtype::Float(8))],
-            mask: Some(1),
-        },
-        group_size: 2,
         redundancy: 1,
-        group_deadline_ms: None,
-        min_group_size: 1,
-        batch_groups: 2,
-        batches_per_version: 1,
         max_lag: Some(2),
-        pipeline_depth: None,
-        auto_tune: false,
         max_running: 8,
         max_groups: 16,
         max_tokens: 64,
         max_blob_bytes: 64,
-        order: Order::Ready,
-        on_stale: OnStale::Drop,
-        target_lag: None,
-        max_mean_lag: None,
-        max_uses: 1,
-        delivery: Delivery::AtLeastOnce,
-        permit_ttl_ms: 60_000,
-        on_expiry: OnExpiry::Reject,
-        filter: None,
-        limiter: None,
-        seed: 7,
+        ..plain()
     }
 }
 

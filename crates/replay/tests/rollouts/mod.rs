@@ -1,15 +1,20 @@
 //! A ledger with a clock that stands still until it is told otherwise; all lists are recounted after each change.
 #![allow(dead_code, reason = "each test file uses some of it")]
 
+#[path = "../settings/mod.rs"]
+mod settings;
+
 use std::sync::Arc;
 
 use echoic_replay::Dtype;
+use echoic_replay::rollouts::RolloutConfig;
 use echoic_replay::rollouts::item::{Finish, Group, Run, Segment};
 use echoic_replay::rollouts::ledger::{
     Admit, Append, Balance, Blocked, Change, Fate, Hold, Lease, Ledger, Outcome, Permit, Refusal,
     Share, Size, Want,
 };
-use echoic_replay::rollouts::{Column, Delivery, OnExpiry, OnStale, Order, RolloutConfig, Schema};
+
+use self::settings::{plain, schema};
 
 /// The lease of shares, and the life of permits, in milliseconds.
 pub const LEASE: u64 = 1_000;
@@ -17,38 +22,15 @@ pub const TTL: u64 = 100;
 
 /// Groups of one item, two of them a batch, which is one version.
 pub fn config() -> RolloutConfig {
-    let column = |name: &str, dtype| Column { name: name.into(), dtype };
     RolloutConfig {
         name: "t".into(),
-        schema: Schema {
-            columns: vec![column("ids", Dtype::UInt(1)), column("mask", Dtype::UInt(1))],
-            fields: vec![column("reward", Dtype::Float(4))],
-            mask: Some(1),
-        },
+        schema: schema(Dtype::UInt(1), Dtype::Float(4)),
         group_size: 1,
-        redundancy: 0,
-        group_deadline_ms: None,
-        min_group_size: 1,
-        batch_groups: 2,
-        batches_per_version: 1,
         max_lag: Some(1),
-        pipeline_depth: None,
-        auto_tune: false,
         max_running: 100,
         max_groups: 100,
-        max_tokens: 100,
-        max_blob_bytes: 0,
-        order: Order::Ready,
-        on_stale: OnStale::Drop,
-        target_lag: None,
-        max_mean_lag: None,
-        max_uses: 1,
-        delivery: Delivery::AtLeastOnce,
         permit_ttl_ms: TTL,
-        on_expiry: OnExpiry::Reject,
-        filter: None,
-        limiter: None,
-        seed: 7,
+        ..plain()
     }
 }
 
