@@ -1,5 +1,7 @@
 """ARC, its answers and its editor."""
 
+import time
+
 import numpy as np
 import pytest
 
@@ -200,3 +202,12 @@ def test_settings_are_checked(settings, message):
 def test_unknown_tasks_are_refused():
     with pytest.raises(ArgumentError, match="admit no task 'nothing'"):
         make().reset(options={"task": "nothing"})
+
+
+@pytest.mark.parametrize(
+    "text", ["[" * 20_000, "[[" + "1 " * 9_000, "1" * 19_999 + "x", "1 \n" * 6_000]
+)
+def test_no_text_takes_long_to_read(text):
+    began = time.process_time()
+    assert parse_grid(text) is None
+    assert time.process_time() - began < 0.5

@@ -35,8 +35,9 @@ __all__ = ["ARCConfig", "ARCEnvironment", "parse_grid"]
 _TASK_TYPES = ("pattern_completion", "arc1", "arc2")
 _SPLITS = ("train", "evaluation")
 _LARGEST = 30
-_LISTS = re.compile(r"\[\s*\[[\d\s,\[\]]*\]\s*\]")
-_ROW = re.compile(r"[\d\s,|]*\d[\d\s,|]*")
+# Both of these match in a time that grows with the text alone, whatever the text is.
+_LIST = re.compile(r"\[[\d\s,\[\]]*")
+_ROW = re.compile(r"[\d\s,|]+")
 # Numbers of the vector that are kept for the demonstrations, at least.
 _HASHED = 64
 
@@ -122,15 +123,15 @@ def parse_grid(text: str) -> NDArray[np.int64] | None:
     >>> parse_grid("[[0, 1], [2, 3]]").tolist() == parse_grid("01\n23").tolist()
     True
     """
-    lists = _LISTS.findall(text)
+    lists = [one for one in _LIST.findall(text) if one[1:].lstrip().startswith("[")]
     if lists:
         try:
-            return _checked(json.loads(lists[-1]))
-        except (json.JSONDecodeError, RecursionError):
+            return _checked(json.loads(lists[-1][: lists[-1].rindex("]") + 1]))
+        except (ValueError, RecursionError):
             return None
     rows: list[list[int]] = []
     for line in reversed(text.splitlines()):
-        if not _ROW.fullmatch(line):
+        if not _ROW.fullmatch(line) or not any(one.isdigit() for one in line):
             if rows:
                 break
             continue
