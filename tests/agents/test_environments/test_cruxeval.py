@@ -218,6 +218,13 @@ def test_the_interpreter_has_no_network_and_no_files():
     assert text.startswith("FileNotFoundError")
 
 
+def test_without_limits_inputs_are_no_task(monkeypatch):
+    monkeypatch.setattr(module, "limits_work", lambda: False)
+    with pytest.raises(ArgumentError, match="which this system does not have"):
+        make(prediction="input")
+    make(prediction="output")
+
+
 def test_without_an_interpreter_its_command_makes_no_sense():
     environment = make()
     environment.reset(seed=0)
@@ -293,6 +300,7 @@ def test_a_missing_file_says_how_to_get_it(tmp_path):
         ({"max_code_length": 0}, "max_code_length must be at least 1, not 0"),
         ({"max_test_cases": 0}, "max_test_cases must be at least 1, not 0"),
         ({"timeout_seconds": 0}, "timeout_seconds must be above 0"),
+        ({"rows": (9, 3)}, "rows must be two whole numbers"),
         ({"choices": 2}, "choices must be 0, or from 12 to action_space_size"),
     ],
 )

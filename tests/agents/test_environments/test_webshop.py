@@ -438,6 +438,7 @@ def test_nouns_by_spacy_need_spacy():
         ({"website_type": "cars"}, "website_type must be one of electronics, fashion"),
         ({"max_search_results": 0}, "max_search_results must be at least 1, not 0"),
         ({"max_cart_items": 0}, "max_cart_items must be at least 1, not 0"),
+        ({"goal_range": (5, 5)}, "goal_range must be first and last"),
         ({"budget_limit": 0.0}, "budget_limit must be above 0"),
         ({"noun_tagger": "guess"}, "noun_tagger must be one of auto, spacy, plain"),
     ],

@@ -32,7 +32,7 @@ from echoic.agents.environments.cruxeval_functions import (
     load_functions,
     value_of,
 )
-from echoic.agents.environments.sandbox import Sandbox, bubblewrap_works
+from echoic.agents.environments.sandbox import Sandbox, bubblewrap_works, limits_work
 from echoic.errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -96,6 +96,8 @@ class CRUXEvalConfig(EnvironmentConfig):
             raise ArgumentError(
                 f"timeout_seconds must be above 0 and at most 600, not {self.timeout_seconds}"
             )
+        if self.rows is not None and not _is_range(self.rows):
+            raise ArgumentError(f"rows must be two whole numbers, first and last, not {self.rows}")
         if self.choices is None:
             self.choices = self.action_space_size if self.action_format == "discrete" else 0
         if self.choices and not _FEWEST_CHOICES <= self.choices <= self.action_space_size:
@@ -103,6 +105,14 @@ class CRUXEvalConfig(EnvironmentConfig):
                 f"choices must be 0, or from {_FEWEST_CHOICES} to action_space_size "
                 f"({self.action_space_size}), not {self.choices}"
             )
+
+
+def _is_range(rows: Sequence[Any]) -> bool:
+    return (
+        len(rows) == 2  # noqa: PLR2004 - first and last
+        and all(isinstance(one, int) for one in rows)
+        and 0 <= rows[0] < rows[1]
+    )
 
 
 class CRUXEvalEnvironment(EchoRLEnvironment):
@@ -125,6 +135,11 @@ class CRUXEvalEnvironment(EchoRLEnvironment):
     def __init__(self, config: CRUXEvalConfig | None = None) -> None:
         config = config or CRUXEvalConfig()
         super().__init__(config)
+        if config.prediction == "input" and not limits_work():
+            raise ArgumentError(
+                "prediction='input' runs functions in a process with limits, which this system "
+                "does not have"
+            )
         functions = load_functions(config.path)
         if config.rows is not None:
             functions = functions[slice(*config.rows)]

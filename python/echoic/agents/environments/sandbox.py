@@ -36,7 +36,7 @@ from pathlib import Path
 
 from echoic.errors import ArgumentError
 
-__all__ = ["ISOLATIONS", "Ran", "Sandbox", "bubblewrap_works"]
+__all__ = ["ISOLATIONS", "Ran", "Sandbox", "bubblewrap_works", "limits_work"]
 
 ISOLATIONS = ("limits", "bubblewrap")
 _MEGABYTE = 1 << 20
@@ -195,9 +195,17 @@ class Sandbox:
 @functools.lru_cache(maxsize=1)
 def bubblewrap_works() -> bool:
     """Whether bubblewrap is here and may do what it must; tried once."""
-    if shutil.which("bwrap") is None:
-        return False
-    ran = Sandbox("limits", seconds=10)._run("", "1 + 1", wrapped=True)  # noqa: SLF001 - ours
+    return shutil.which("bwrap") is not None and _works(wrapped=True)
+
+
+@functools.lru_cache(maxsize=1)
+def limits_work() -> bool:
+    """Whether a process can limit itself on this system; tried once."""
+    return _works(wrapped=False)
+
+
+def _works(*, wrapped: bool) -> bool:
+    ran = Sandbox("limits", seconds=10)._run("", "1 + 1", wrapped=wrapped)  # noqa: SLF001 - ours
     return ran == Ran("ok", "2")
 
 

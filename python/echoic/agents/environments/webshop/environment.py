@@ -87,6 +87,9 @@ class WebShopConfig(EnvironmentConfig):
                 raise ArgumentError(f"{name} must be at least 1, not {getattr(self, name)}")
         if not self.budget_limit > 0:
             raise ArgumentError(f"budget_limit must be above 0, not {self.budget_limit}")
+        goals = self.goal_range
+        if goals is not None and not (len(goals) == 2 and 0 <= goals[0] < goals[1]):  # noqa: PLR2004
+            raise ArgumentError(f"goal_range must be first and last, not {goals}")
         if self.noun_tagger not in TAGGERS:
             raise ArgumentError(
                 f"noun_tagger must be one of {', '.join(TAGGERS)}, not {self.noun_tagger!r}"
