@@ -28,6 +28,8 @@ _PLACES_FOR = {
     "pick_cool_then_place_in_recep": ("Fridge", "Coolable"),
 }
 _LAMP = "DeskLamp"
+# The tables don't tell where lamps stand.
+_DESKS = ("Desk", "SideTable", "Dresser")
 _OPENABLE = ("Fridge", "Cabinet", "Microwave", "Drawer", "Safe", "Box")
 # Types that the rules name, whether a room has them or not.
 _RTYPES = {"SinkBasin", "Microwave", "Fridge"}
@@ -84,8 +86,8 @@ class _Games:
         env.reset()
         for command in self._said:
             env.step(command)
-        rest = inner._pddl_state.replan(inner._entity_infos)  # noqa: SLF001 - it has no other door
-        return str(rest[0]) if rest else None
+        rest = _planned(inner)
+        return rest[0] if rest else None
 
     def _an_official(self, seed: int, settings: dict[str, Any]) -> str:
         folder = _official_folder()
@@ -200,12 +202,13 @@ def _make(folder: Path, seed: int, settings: dict[str, Any]) -> None:
 
 
 def _solved(path: Path) -> list[str] | None:
-    """What ALFWorld's expert does, if it gets there."""
+    """What ALFWorld's expert does, if it gets there, or else what Fast Downward plans."""
     module = _package("agents.environment.alfred_tw_env")
     textworld = importlib.import_module("textworld")
-    pddl = importlib.import_module("textworld.envs").PddlEnv
-    env = pddl(textworld.EnvInfos(admissible_commands=True, extras=["gamefile"]))
-    env = module.AlfredExpert(module.AlfredInfos(module.AlfredDemangler(env)), "handcoded")
+    inner = importlib.import_module("textworld.envs").PddlEnv(
+        textworld.EnvInfos(admissible_commands=True, extras=["gamefile"])
+    )
+    env = module.AlfredExpert(module.AlfredInfos(module.AlfredDemangler(inner)), "handcoded")
     steps: list[str] = []
     try:
         env.load(str(path))
@@ -219,7 +222,15 @@ def _solved(path: Path) -> list[str] | None:
                 return steps
     except Exception as error:  # noqa: BLE001 - the expert gives up by any of them
         print(f"{path.parent.parent.name}: {type(error).__name__}: {error}")  # noqa: T201
-    return None
+    inner.reset()
+    return _planned(inner)
+
+
+def _planned(env: Any) -> list[str] | None:
+    """What Fast Downward would do from here on."""
+    # It has no other door: the environment's own plans anew after each step, for seconds.
+    plan = env._pddl_state.replan(env._entity_infos)  # noqa: SLF001
+    return [str(step) for step in plan] if plan else None
 
 
 def _problem(
@@ -259,7 +270,7 @@ def _problem(
         return None
     goal = "" if lit else rng.choice(goals)
     starts = [name for name in fits if places[name] not in (goal, tool)]
-    desks = [name for name, where in places.items() if _LAMP in holds[where]]
+    desks = [name for name, where in places.items() if where in _DESKS]
     if not starts or (lit and not desks):
         return None
     where_from = [rng.choice(starts) for _ in range(_TARGETS.get(task, 1))]
