@@ -63,7 +63,7 @@ def test_a_prompt_continues_the_one_before_it_up_to_the_commands():
         assert before[-1].text.startswith(seen.text)
         assert after[len(before)].role == "assistant"
     assert "Commands:" in backbone.chats[-1][-1].text
-    assert not any("Commands:" in one.text for one in backbone.chats[-1][:-1])
+    assert not any("Commands:" in one.text for one in backbone.chats[-1][3:-1])
 
 
 def test_history_is_bounded_and_keeps_the_first_turn():
@@ -72,12 +72,26 @@ def test_history_is_bounded_and_keeps_the_first_turn():
     assert episode.success
     first = backbone.chats[0][-1].text.partition("\n\nCommands")[0]
     for chat in backbone.chats:
-        assert len(chat) <= 2 + 2 * 4
+        assert len(chat) <= 4 + 2 * 4
         assert [one.role for one in chat[1:]] == ["user", "assistant"] * (len(chat) // 2 - 1) + [
             "user"
         ]
-        assert chat[1].text.startswith(first)
+        assert chat[3].text.startswith(first)
     assert len(policy._turns) <= 4
+
+
+def test_an_example_shows_the_form_and_can_be_left_out_or_replaced():
+    mine = (("Observation: one", "Action: two"), ("Observation: three", "Action: four"))
+    for examples in ((), mine):
+        backbone = Scripted(reader)
+        episode, _ = play(backbone, Signs(2), examples=examples)
+        assert episode.success
+        shown = [one.text for one in backbone.chats[0][1:-1]]
+        assert shown == [text for pair in examples for text in pair]
+    backbone = Scripted(reader)
+    play(backbone, Signs(1))
+    example = backbone.chats[0][2].text
+    assert parse(example, within_line=True) == ("The note says to stir the soup.", "stir soup")
 
 
 def test_what_is_no_command_is_told_so_and_asked_again():
@@ -85,7 +99,7 @@ def test_what_is_no_command_is_told_so_and_asked_again():
 
     def reply(chat: list[Message]) -> str:
         said = next(answers)
-        return said or reader([chat[1]])
+        return said or reader([chat[3]])
 
     backbone = Scripted(reply)
     episode, policy = play(backbone, Signs(1), retries=2)

@@ -92,8 +92,8 @@ class TreeOfThoughtsConfig:
             raise ArgumentError(f"temperature must not be below 0, and is {self.temperature}")
         if self.largest > self.max_nodes:
             raise ArgumentError(
-                f"breadth {self.breadth} and depth {self.depth} can make more than max_nodes, which "
-                f"is {self.max_nodes}"
+                f"breadth {self.breadth} and depth {self.depth} can make more than max_nodes, "
+                f"which is {self.max_nodes}"
             )
 
     @property
