@@ -133,7 +133,8 @@ class ActorGroup:
     ) -> None:
         self.config = config
         self.networks = ActingNetworks(config)
-        self.version = 0
+        # None yet: the first publication has to be taken.
+        self.version = -1
         self._seed = seed
         self._judge = judge
         drawn = np.random.SeedSequence([seed, numbers[0], generation, 1]).generate_state(1)

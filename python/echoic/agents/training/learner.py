@@ -286,7 +286,11 @@ class VectorLearner(PPOLearner):
             if stopped:
                 break
         self._metrics = {
-            **{name: sum(v) / len(v) if v else math.nan for name, v in seen.items()},
+            # Where none was stepped on, those of the one that was looked at.
+            **{
+                name: sum(v) / len(v) if v else told.get(name, math.nan)
+                for name, v in seen.items()
+            },
             "approx_kl": told["approx_kl"],
             "minibatches": float(done),
             "stopped": float(stopped),
