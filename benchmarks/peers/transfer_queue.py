@@ -132,7 +132,7 @@ class Taker:
                 raise TimeoutError(f"no batch within {PATIENCE:.0f} s")
             time.sleep(_PAUSE)
         data = self._client.get_data(self._meta)
-        return {name: data[name].numpy() for name in _FIELDS}
+        return {name: _items(data[name]) for name in _FIELDS}
 
     def done(self) -> None:
         """Clear the rows."""
@@ -142,6 +142,15 @@ class Taker:
         """Leave."""
         self._client.close()
         self._ray.shutdown()
+
+
+def _items(tensor: Any) -> Array:
+    """Return the items of a column, one after the other, without a copy.
+
+    It packs whatever has an axis as a nested tensor, of which torch makes no numpy array.
+    """
+    items: Array = (tensor.values() if tensor.is_nested else tensor).numpy()
+    return items
 
 
 def _queue() -> Any:

@@ -1,4 +1,8 @@
-"""Echoic's rollout tables, with the defaults of everything that is not the workload's."""
+"""Echoic's rollout tables, with the defaults of everything that is not the workload's.
+
+A producer looks at what came of a group when it has brought [`AHEAD`] more, as the peers' producers
+do.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +26,7 @@ if TYPE_CHECKING:
 
 _TABLE = "rollouts"
 # Permits that are asked for at once.
-_ADMIT = 16
+_ADMIT = 64
 _LEASE = 60.0
 
 
@@ -108,7 +112,7 @@ class Worker:
         permit = self._permits.popleft()
         lengths = np.full(len(rewards), columns["ids"].shape[1])
         flat = {name: column.reshape(-1) for name, column in columns.items()}
-        permit.add_items(lengths, flat, {"reward": rewards})
+        permit.add_items(lengths, flat, {"reward": rewards}, wait=False)
         self._ahead.append(permit)
         if len(self._ahead) > AHEAD:
             self._settle(self._ahead.popleft())

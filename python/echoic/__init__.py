@@ -31,6 +31,7 @@ from echoic.client import Client, TcpClient, connect
 from echoic.collectors import CandleCollector
 from echoic.errors import (
     ArgumentError,
+    BackboneError,
     CheckpointError,
     CheckpointWarning,
     ClosedError,
@@ -103,6 +104,7 @@ from echoic.watch import Watch
 __all__ = [
     "AnyLength",
     "ArgumentError",
+    "BackboneError",
     "Batch",
     "BatchInfo",
     "CandleCollector",

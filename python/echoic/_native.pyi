@@ -29,6 +29,7 @@ __all__ = [
     "RemoteTable",
     "ReplayBuffer",
     "RolloutBatch",
+    "RolloutCall",
     "RolloutHistory",
     "RolloutLink",
     "RolloutTable",
@@ -1506,6 +1507,20 @@ class RolloutBatch:
         """The version that the batch will update."""
 
 @final
+class RolloutCall:
+    """Tokens that are on their way to a server's table."""
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether the answer is there."""
+
+    def wait(self) -> str:
+        """Wait for the answer: where the group has come to."""
+
+    def forget(self) -> None:
+        """Have nobody else told of its error."""
+
+@final
 class RolloutHistory:
     """The past of a rollout table; :class:`echoic.rollouts.History` is what users see."""
 
@@ -1627,7 +1642,8 @@ class RolloutTable:
         fields: dict[str, Any] | None,
         blobs: dict[str, bytes] | None,
         priority: float,
-    ) -> str:
+        wait: bool = True,
+    ) -> str | RolloutCall:
         """Add tokens to an item, and its end if there are fields; where the group has come to."""
 
     def append_flat(
@@ -1639,8 +1655,12 @@ class RolloutTable:
         versions: Any,
         fields: dict[str, Any],
         priority: float,
-    ) -> str:
+        wait: bool = True,
+    ) -> str | RolloutCall:
         """Add whole items; where the group has come to."""
+
+    def flush(self, timeout: float | None = None) -> None:
+        """Wait for the answers of all calls of the connection."""
 
     def fail(self, permits: Sequence[tuple[int, int]]) -> int:
         """Give groups up; how many there were."""

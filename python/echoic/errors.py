@@ -6,6 +6,7 @@ Every class is an :class:`EchoicError` and also the builtin it resembles, so cod
 
 __all__ = [
     "ArgumentError",
+    "BackboneError",
     "CheckpointError",
     "CheckpointWarning",
     "ClosedError",
@@ -39,6 +40,10 @@ class EchoicError(Exception):
 
 class ArgumentError(EchoicError, ValueError):
     """An argument is out of range, or its shape does not fit the others'. Nothing was changed."""
+
+
+class BackboneError(EchoicError, RuntimeError):
+    """A language model did not answer, or was asked for what it can't do. The message says why."""
 
 
 class DtypeError(EchoicError, TypeError):

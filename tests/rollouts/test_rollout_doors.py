@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 from echoic.errors import (
     ClosedError,
+    DisconnectedError,
     GroupNotFoundError,
     LeaseError,
     RolloutError,
@@ -310,3 +311,137 @@ def test_only_rollout_tables_are_served_as_such(serve: Callable[..., Served]) ->
         echoic.Server(rollouts=[table])  # type: ignore[list-item]
     with pytest.raises(ValueError, match="a rollout table of another server can't be served"):
         echoic.Server(rollouts=[serve().remote])
+
+
+def ends(reward: float = 0.0) -> dict[str, float]:
+    """Return the fields of an item."""
+    return {"reward": reward, "prompt": 0}
+
+
+def test_items_that_nobody_waits_for_arrive_in_their_order(serve: Callable[..., Served]) -> None:
+    # Many more than may be on their way.
+    served = serve(batch_groups=100, group_size=2, max_groups=200)
+    permits = served.remote.admit_many(100)
+    for permit in permits:
+        permit.add(columns(2, permit.group), ends(), wait=False)
+        flat = columns(3, permit.group)
+        fields = {"reward": np.zeros(1, np.float32), "prompt": np.zeros(1, np.int64)}
+        permit.add_items([3], flat, fields, wait=False)
+    assert {permit.fate for permit in permits} == {"complete"}
+    batch = served.table.sample()
+    expected = [[group, group + 1, group, group + 1, group + 2] for group in batch.group_ids]
+    assert batch["tokens"].tolist() == np.ravel(expected).tolist()
+
+
+def test_arrays_may_change_once_a_call_that_does_not_wait_returned(
+    serve: Callable[..., Served],
+) -> None:
+    served = serve(batch_groups=1, group_size=1, max_tokens=10_000)
+    permit = served.remote.admit()
+    arrays = columns(10_000)
+    permit.add_items([10_000], arrays, {name: [0] for name in FIELDS}, wait=False)
+    arrays["tokens"][:] = -1
+    assert permit.fate == "complete"
+    assert served.table.sample()["tokens"].tolist() == list(range(10_000))
+
+
+def test_flush_waits_for_everything_of_the_connection(serve: Callable[..., Served]) -> None:
+    served = serve(group_size=1)
+    for permit in served.remote.admit_many(2):
+        permit.add(columns(1), ends(), wait=False)
+    served.remote.flush(timeout=20)
+    assert served.table.info()["accepted"] == 2
+
+
+def test_closing_waits_for_what_is_on_its_way(serve: Callable[..., Served]) -> None:
+    served = serve(group_size=1)
+    for permit in served.remote.admit_many(2):
+        permit.add(columns(1), ends(), wait=False)
+    served.client.close()
+    assert served.table.info()["accepted"] == 2
+
+
+def test_a_refusal_that_nobody_waited_for_is_raised_by_its_permit(
+    serve: Callable[..., Served],
+) -> None:
+    served = serve(group_size=2)
+    permit, other = served.remote.admit_many(2)
+    permit.add(columns(65), ends(), wait=False)
+    with pytest.raises(RolloutError, match="at most max_tokens = 64, got 65"):
+        permit.fate  # noqa: B018 - asking is what raises
+    # It was told once, and nobody else is.
+    assert permit.fate == "running"
+    fill(other, [0, 1], wait=False)
+    served.remote.flush()
+    # The place is free again.
+    assert permit.add(columns(1), ends(), item=0) == "running"
+    assert permit.add(columns(1), ends()) == "complete"
+
+
+def test_a_refusal_whose_permit_is_not_asked_is_raised_by_the_next_call(
+    serve: Callable[..., Served],
+) -> None:
+    served = serve(group_size=1)
+    permit, other = served.remote.admit_many(2)
+    permit.add(columns(65), ends(), wait=False)
+    # Once this has its answer, so has what was asked before.
+    assert served.remote.info()["accepted"] == 0
+    with pytest.raises(RolloutError, match="got 65") as caught:
+        other.add(columns(1), ends(), wait=False)
+    if sys.version_info >= (3, 11):
+        note = f"an answer of group {permit.group} that was not waited for"
+        assert caught.value.__notes__ == [note]
+    # Nothing was begun for the other.
+    assert other.fate == "running"
+    assert other.add(columns(1), ends(), wait=False) == "running"
+    served.remote.flush()
+    assert other.fate == "complete"
+
+
+def test_flush_raises_what_no_permit_was_asked_for(serve: Callable[..., Served]) -> None:
+    served = serve(group_size=1)
+    served.remote.admit().add(columns(65), ends(), wait=False)
+    with pytest.raises(RolloutError, match="got 65"):
+        served.remote.flush()
+    served.remote.flush()
+
+
+def test_errors_of_a_group_that_is_given_up_are_forgotten(serve: Callable[..., Served]) -> None:
+    served = serve(group_size=1)
+    permit = served.remote.admit()
+    permit.add(columns(65), ends(), wait=False)
+    permit.fail()
+    served.remote.flush()
+    assert (permit.fate, served.table.info()["rejected"]) == ("rejected", 1)
+
+
+def test_items_that_nobody_waits_for_fail_with_their_connection(
+    door: echoic.Transport, make: Callable[..., RolloutTable]
+) -> None:
+    server = echoic.Server(rollouts=[make(group_size=1)], transport=door).start()
+    with connect(server.addresses[0], deadline=0.2) as client:
+        first, second, third = client["math"].admit_many(3)
+        server.close()
+        first.add(columns(1), ends(), wait=False)
+        with pytest.raises((DisconnectedError, ClosedError)):
+            first.fate  # noqa: B018 - asking is what raises
+        with pytest.raises((DisconnectedError, ClosedError)):
+            second.add(columns(1), ends(), wait=False)
+        with pytest.raises((DisconnectedError, ClosedError)):
+            third.add(columns(1), ends())
+
+
+def test_threads_share_a_connection_without_waiting(
+    serve: Callable[..., Served], background: Background
+) -> None:
+    served = serve(batch_groups=40, group_size=1, max_groups=80)
+    permits = served.remote.admit_many(40)
+
+    def bring(permits: list[Any]) -> list[str]:
+        for permit in permits:
+            permit.add(columns(3), ends(), wait=False)
+        return [permit.fate for permit in permits]
+
+    threads = [background.start(bring, permits[first::4]) for first in range(4)]
+    assert {fate for thread in threads for fate in thread()} == {"complete"}
+    assert len(served.table.sample()) == 40

@@ -756,3 +756,14 @@ def test_who_waits_to_be_admitted_is_told_by_name(make: Make, background: Backgr
     admitted()
     assert table.info()["source_waits"]["late"]["waiting"] == 0
     assert "quick" not in table.info()["source_waits"]
+
+
+def test_in_its_process_a_table_answers_at_once(make: Callable[..., RolloutTable]) -> None:
+    table = make(group_size=2)
+    permit = table.admit()
+    fields = {"reward": 0, "prompt": 0}
+    with pytest.raises(RolloutError, match="got 65"):
+        permit.add(columns(65), fields, wait=False)
+    assert permit.add(columns(1), fields, wait=False) == "running"
+    assert permit.add(columns(1), fields, wait=False) == "complete"
+    table.flush()

@@ -73,7 +73,7 @@ mod _native {
     use super::remote::{RemoteTable, Tables, connect_tables};
     #[pymodule_export]
     use super::rollouts::{
-        RolloutBatch, RolloutHistory, RolloutLink, RolloutTable, connect_rollouts,
+        RolloutBatch, RolloutCall, RolloutHistory, RolloutLink, RolloutTable, connect_rollouts,
     };
     #[pymodule_export]
     use super::sample::{Histogram, Sample, SampleInfo};

@@ -2,6 +2,7 @@
 
 mod rolling;
 
+use std::collections::BTreeSet;
 use std::fs::{self, OpenOptions};
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -11,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use echoic_replay::journal::{Journal, Options, Replay};
 use echoic_replay::rollouts::batch::{Form, Layout};
 use echoic_replay::rollouts::kept::{Durability, History, Keeping, KeptError, Point};
-use echoic_replay::rollouts::ledger::{Admit, Change, Ledger, Outcome, Share};
+use echoic_replay::rollouts::ledger::{Admit, Change, Fate, Hold, Lease, Ledger, Outcome, Share};
 use echoic_replay::rollouts::table::CallError;
 use echoic_replay::rollouts::{OnStale, Order, RolloutConfig, RolloutTable};
 use proptest::prelude::*;
@@ -167,7 +168,97 @@ proptest! {
     }
 }
 
-/// Producers and consumers in threads of their own, until some batches are delivered; what they looked like.
+/// A permit, and a batch that is leased, of which `given` gets to know.
+fn give(table: &RolloutTable, given: &mut Vec<(u64, u32)>) -> (Hold, Lease) {
+    let Ok(Outcome::Admitted(permits)) = table.apply(&admit(3)) else { panic!() };
+    given.extend(permits.iter().map(|permit| (permit.hold.group, permit.hold.attempt)));
+    for permit in &permits[1..] {
+        table.apply(&whole_item(permit.hold, 0, 0, 1)).unwrap();
+    }
+    let sample = Change::Sample(want(2, Some(600_000)));
+    let Ok(Outcome::Delivered(share)) = table.apply(&sample) else { panic!() };
+    (permits[0].hold, share.lease)
+}
+
+#[test]
+fn what_the_lost_end_of_a_journal_gave_is_given_to_nobody_else() {
+    let config = RolloutConfig {
+        group_size: 1,
+        redundancy: 0,
+        max_lag: None,
+        max_running: 64,
+        max_groups: 256,
+        ..config()
+    };
+    // The end is lost, all is lost, and nothing is.
+    for lost in [0, 1, 2] {
+        let dir = tempdir();
+        let (mut groups, mut batches) = (Vec::new(), BTreeSet::new());
+        let table = open(&config, dir.path());
+        let (hold, lease) = give(&table, &mut groups);
+        assert_eq!((hold.group, lease.batch, batches.insert(lease.batch)), (0, 1, true));
+        table.close();
+        let (mut holds, mut leases) = (vec![hold], vec![lease]);
+        for _ in 0..3 {
+            let len = fs::metadata(last_segment(dir.path())).unwrap().len();
+            let table = open(&config, dir.path());
+            let (hold, lease) = give(&table, &mut groups);
+            assert!(batches.insert(lease.batch), "{lease:?} again");
+            table.close();
+            let file = OpenOptions::new().write(true).open(last_segment(dir.path())).unwrap();
+            match lost {
+                0 => file.set_len(len).unwrap(),
+                1 => fs::remove_dir_all(dir.path().join("journal")).unwrap(),
+                _ => {}
+            }
+            let table = open(&config, dir.path());
+            let fate = |hold| match table.apply(&whole_item(hold, 0, 0, 1)).unwrap() {
+                Outcome::Appended(fate) => fate,
+                other => panic!("{other:?}"),
+            };
+            let fenced = table.info().counts.fenced;
+            if lost < 2 {
+                assert_eq!(fate(hold), Fate::Expired);
+                let refused = table.apply(&Change::Ack(lease)).unwrap_err().to_string();
+                let why = "the table went on from a moment that is older than the batch";
+                assert!(refused.ends_with(why), "{refused}");
+                assert_eq!(table.info().counts.fenced, fenced + 2);
+            } else {
+                holds.push(hold);
+                leases.push(lease);
+            }
+            // What the journal has is theirs to whom it was given.
+            let is_there = lost != 1;
+            for hold in holds.drain(..).filter(|_| is_there) {
+                assert_eq!(fate(hold), Fate::Complete);
+            }
+            for lease in leases.drain(..).filter(|_| is_there) {
+                assert_eq!(table.apply(&Change::Ack(lease)), Ok(Outcome::Count(2)));
+            }
+            let (hold, lease) = give(&table, &mut groups);
+            assert!(batches.insert(lease.batch), "{lease:?} again");
+            holds.push(hold);
+            leases.push(lease);
+            let counts = table.info().counts;
+            table.close();
+            let mut past = History::open(dir.path()).unwrap();
+            while past.next_share().unwrap().is_some() {}
+            assert_eq!(past.ledger().unwrap().counts(), counts);
+            drop(past);
+            let past = History::open_at(dir.path(), Point::Batch(lease.batch)).unwrap();
+            assert_eq!(past.ledger().unwrap().counts().batches, counts.batches);
+            drop(past);
+            let none = History::open_at(dir.path(), Point::Batch(lease.batch - 1)).unwrap_err();
+            assert!(matches!(none, KeptError::NotThere { .. }), "{none}");
+        }
+        let many = groups.len();
+        groups.sort_unstable();
+        groups.dedup();
+        assert_eq!(groups.len(), many, "a permit was given twice");
+    }
+}
+
+/// Producers and consumers in threads of their own, until so many batches were delivered; what they looked like.
 fn race(table: &RolloutTable, batches: u64) -> Vec<(u64, u32, u32, Vec<u8>)> {
     let (seen, over) = (Mutex::new(Vec::new()), AtomicBool::new(false));
     let (config, seen_by, is_over) = (table.config(), &seen, &over);
@@ -221,7 +312,8 @@ fn race(table: &RolloutTable, batches: u64) -> Vec<(u64, u32, u32, Vec<u8>)> {
                         version = version.max(share.target + 1);
                         let _ = table.apply(&Change::Publish { version });
                     }
-                    if lease.batch >= batches {
+                    // Their numbers say nothing of how many there are.
+                    if table.info().counts.batches >= batches {
                         is_over.store(true, Ordering::Relaxed);
                     }
                 }

@@ -137,7 +137,7 @@ fn who_comes_from_after_the_checkpoint_gets_at_nothing_of_others() {
     told(before, Fate::Running);
     assert_eq!(second[0].info().counts.fenced, 1);
     let refused = second[0].apply(&Change::Ack(late.lease)).unwrap_err().to_string();
-    let why = "the table went on from a checkpoint that is older than the batch";
+    let why = "the table went on from a moment that is older than the batch";
     assert!(refused.ends_with(why), "{refused}");
     assert_eq!(call(&second[0], &Change::Ack(out.lease)), Outcome::Count(2));
     // What it saves is read, and goes on above that once more.

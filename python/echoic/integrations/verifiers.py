@@ -1,12 +1,14 @@
 """Rollouts of ``verifiers`` into groups.
 
-The library is not imported: its rollouts are dicts. Those of 0.1.8 and newer have a ``trajectory``,
-a step for each request to the model, whose tokens are those that the server has seen and drawn.
+The library is not imported. Rollouts of 0.1.8 to 0.3 are dicts with a ``trajectory``, a step for
+each request to the model, whose tokens are those that the server has seen and drawn. From 0.4 on a
+rollout is a trace, whose branches are sequences already.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,7 +16,7 @@ import numpy as np
 from echoic.errors import RolloutError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
 
     from echoic.rollouts import Permit
 
@@ -24,7 +26,7 @@ __all__ = ["add_group", "add_rollout", "to_columns"]
 
 
 def to_columns(
-    state: Mapping[str, Any],
+    state: Any,
     *,
     tokens: str = "tokens",
     logprobs: str = "logprobs",
@@ -37,15 +39,46 @@ def to_columns(
 
     Args:
         state: A rollout's state, or a dict with its ``trajectory``; or a dict that has the tokens
-            of a single step itself (``prompt_ids``, ``completion_ids``, ``completion_logprobs``).
+            of a single step itself (``prompt_ids``, ``completion_ids``, ``completion_logprobs``);
+            or, from 0.4 on, a trace of one branch, or a branch.
         tokens: What to call the column of token numbers (int32).
         logprobs: That of log-probabilities (float32); 0 for what nobody drew.
         mask: That of what is learned from (uint8).
 
     Raises:
-        RolloutError: A step has no tokens, or its prompt is not what came before: then the rollout
-            is not one sequence, and has to be brought as several.
+        RolloutError: A step has no tokens, or its prompt is not what came before, or a trace has
+            several branches: then the rollout is not one sequence, and has to be brought as
+            several.
     """
+    found = _of_trajectory(state) if isinstance(state, Mapping) else _of_trace(state)
+    ids, probabilities, learned = found
+    return {
+        tokens: np.array(ids, np.int32),
+        logprobs: np.array(probabilities, np.float32),
+        mask: np.array(learned, np.uint8),
+    }
+
+
+def _of_trace(trace: Any) -> tuple[list[int], list[float], list[int]]:
+    """The tokens of a trace, or of a branch of one."""
+    branches = (
+        [trace] if hasattr(trace, "token_ids") else [b for b in trace.branches if b.trainable]
+    )
+    if len(branches) != 1:
+        raise RolloutError(
+            f"the rollout has {len(branches)} branches to learn from, so it is not one sequence: "
+            "bring each branch as an item of its own"
+        )
+    ids, learned = branches[0].token_ids, branches[0].sampled_mask
+    if not any(learned):
+        raise RolloutError(
+            "the rollout has no tokens that the model drew: the model's server has to return them"
+        )
+    return ids, branches[0].logprobs, learned
+
+
+def _of_trajectory(state: Mapping[str, Any]) -> tuple[list[int], list[float], list[int]]:
+    """The tokens of a dict's steps, one after the other."""
     steps = state.get("trajectory")
     if steps is None:
         steps = [{"tokens": state}]
@@ -76,16 +109,12 @@ def to_columns(
         ids = prompt + completion
         probabilities += [0.0] * added + list(drawn)
         learned += [0] * added + list(found.get("completion_mask") or [1] * len(completion))
-    return {
-        tokens: np.array(ids, np.int32),
-        logprobs: np.array(probabilities, np.float32),
-        mask: np.array(learned, np.uint8),
-    }
+    return ids, probabilities, learned
 
 
 def add_rollout(  # noqa: PLR0913 - one argument for each option
     permit: Permit,
-    state: Mapping[str, Any],
+    state: Any,
     fields: Mapping[str, Any] | None = None,
     *,
     item: int | None = None,
@@ -104,7 +133,7 @@ def add_rollout(  # noqa: PLR0913 - one argument for each option
         versions: As for :meth:`~echoic.rollouts.Permit.add`.
         reward: The field that the rollout's ``reward`` is for.
         messages: Whether the item carries the messages too, as the blob ``"messages"``: JSON of
-            ``prompt`` and ``completion``.
+            ``prompt`` and ``completion``, or a trace's ``messages``.
         columns: As for :func:`to_columns`.
 
     Returns:
@@ -113,21 +142,26 @@ def add_rollout(  # noqa: PLR0913 - one argument for each option
     Raises:
         RolloutError: As for :func:`to_columns`; or the rollout has no reward yet, or an error.
     """
-    if state.get("error") is not None:
-        raise RolloutError(f"the rollout ended in an error: {state['error']!r}")
-    if state.get("reward") is None:
+    is_dict = isinstance(state, Mapping)
+    error = state.get("error") if is_dict else state.last_error
+    # A trace keeps the errors of attempts that were made again.
+    if error is not None and (is_dict or state.has_error):
+        raise RolloutError(f"the rollout ended in an error: {error!r}")
+    scored = state.get("reward") if is_dict else _reward(state)
+    if scored is None:
         raise RolloutError("the rollout has no reward: score it before it is added")
     found = to_columns(state, **columns)
-    known = {reward: float(state["reward"]), **(fields or {})}
+    known = {reward: float(scored), **(fields or {})}
     blobs = None
     if messages:
-        said = {name: state.get(name) for name in ("prompt", "completion")}
+        names = ("prompt", "completion") if is_dict else ("messages",)
+        said = {name: state.get(name) if is_dict else getattr(state, name) for name in names}
         # Messages may have objects of a client's library in them.
         blobs = {"messages": json.dumps(said, default=_plain)}
     return permit.add(found, known, item=item, versions=versions, blobs=blobs)
 
 
-def add_group(permit: Permit, states: Iterable[Mapping[str, Any]], **options: Any) -> str:
+def add_group(permit: Permit, states: Iterable[Any], **options: Any) -> str:
     """Add the rollouts of a group; the options are those of :func:`add_rollout`.
 
     Returns:
@@ -138,6 +172,12 @@ def add_group(permit: Permit, states: Iterable[Mapping[str, Any]], **options: An
             break
         add_rollout(permit, state, **options)
     return permit.fate
+
+
+def _reward(trace: Any) -> float | None:
+    """A trace's reward; its own property is 0 also before anything scored it."""
+    scored = any(part is not None for part in trace.rewards.values())
+    return trace.reward if scored else None
 
 
 def _plain(value: Any) -> Any:

@@ -88,7 +88,14 @@ class RolloutClient(Mapping[str, RolloutTable]):
         publish_everywhere(self._tables.values(), version)
 
     def close(self, timeout: float | None = 5.0) -> None:
-        """End the connection. Permits and leases end with their time to live."""
+        """End the connection, once what was added without waiting has arrived.
+
+        Permits and leases end with their time to live.
+
+        Raises:
+            WaitTimeoutError: Something is still on its way; the connection is closed all the same.
+            EchoicError: What the server said of a group whose permit was not asked.
+        """
         self._link.close(timeout)
 
     def __enter__(self) -> Self:

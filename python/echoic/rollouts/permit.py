@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections import deque
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from echoic.errors import EchoicError
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     import numpy as np
     from typing_extensions import Self
 
+    from echoic._native import RolloutCall
     from echoic._native import RolloutTable as NativeTable
     from echoic.rollouts.blobs import Blob
 
@@ -78,8 +80,9 @@ class Permit:
         self.ttl = ttl
         #: Items that another producer has begun, by their place, after :meth:`RolloutTable.resume`.
         self.begun = dict(begun or {})
-        #: Where the group has come to, as far as this producer knows.
-        self.fate = "running"
+        self._fate = "running"
+        # What is on its way: the call, and where its item was before, if it is one.
+        self._ahead: deque[tuple[RolloutCall, tuple[int, int] | None]] = deque()
         self._segments = {place: item.segments for place, item in self.begun.items()}
         self._next = max(self._segments, default=-1) + 1
 
@@ -87,6 +90,18 @@ class Permit:
     def group(self) -> int:
         """The number of the group."""
         return self._hold[0]
+
+    @property
+    def fate(self) -> str:
+        """Where the group has come to, as far as this producer knows.
+
+        It waits for the answers to what was added without waiting for them.
+
+        Raises:
+            EchoicError: One of them is an error, which is raised once.
+        """
+        self._look(at_all=True)
+        return self._fate
 
     @property
     def ticket(self) -> tuple[int, int]:
@@ -107,6 +122,7 @@ class Permit:
         versions: int | Any | None = None,
         blobs: Mapping[str, Blob] | None = None,
         priority: float = 1.0,
+        wait: bool = True,
     ) -> str:
         """Add an item as a whole, or its last segment.
 
@@ -120,6 +136,13 @@ class Permit:
             blobs: Bytes, text or arrays that the item carries, by name.
             priority: How much more likely than others the group is to be drawn, in the weighted
                 order.
+            wait: Whether to wait for the answer of a server elsewhere. Without, the tokens are
+                copied and on their way when this returns, with what is known so far;
+                :attr:`fate` waits for the answer, and so does :meth:`RolloutTable.flush`. At most
+                32 calls of a connection are on their way, and the next one waits for the first of
+                them. An error is raised by whichever of these comes first, or by the next call
+                of the permit; by that of another permit with a note that names the group, and
+                then nothing was begun for the other.
 
         After a :exc:`KeyboardInterrupt` or a lost connection it is not known whether the item was
         taken. The same call once more is: segments are numbered, and none is taken twice.
@@ -130,7 +153,7 @@ class Permit:
         """
         # What is refused takes no place.
         place = self._next if item is None else item
-        return self._append(place, columns, versions, fields or {}, blobs, priority)
+        return self._append(place, columns, versions, fields or {}, blobs, priority, wait=wait)
 
     def extend(
         self,
@@ -165,6 +188,7 @@ class Permit:
         *,
         versions: int | Any | None = None,
         priority: float = 1.0,
+        wait: bool = True,
     ) -> str:
         """Add several whole items at once, the quickest way.
 
@@ -174,14 +198,16 @@ class Permit:
             fields: For each field, a value of each item.
             versions: As for :meth:`add`.
             priority: As for :meth:`add`.
+            wait: As for :meth:`add`.
         """
+        self._look()
         first = self._next
         version = self.version if versions is None else versions
-        self.fate = self._table.append_flat(
-            self._hold, first, lengths, dict(columns), version, dict(fields or {}), priority
+        told = self._table.append_flat(
+            self._hold, first, lengths, dict(columns), version, dict(fields or {}), priority, wait
         )
         self._next = first + len(lengths)
-        return self.fate
+        return self._note(told, None)
 
     def at(self, table: NativeTable) -> Permit:
         """Return the same permit of a table that was made anew."""
@@ -194,6 +220,9 @@ class Permit:
             begun=self.begun,
         )
         moved._segments, moved._next = dict(self._segments), self._next
+        # Of what has no answer it is not known whether it was taken: it may be added once more.
+        for _, before in reversed(self._ahead):
+            moved._go_back(before)
         return moved
 
     def renew(self) -> bool:
@@ -202,13 +231,17 @@ class Permit:
 
     def fail(self) -> None:
         """Give the group up, so that another may be made for it."""
+        # Errors of what is on its way make no difference any more.
+        while self._ahead:
+            self._ahead.popleft()[0].forget()
         self._table.fail([self._hold])
-        self.fate = "rejected"
+        self._fate = "rejected"
 
     def suspend(self) -> None:
         """Leave the group for another producer to go on with."""
+        self._look(at_all=True)
         self._table.suspend([self._hold])
-        self.fate = "expired"
+        self._fate = "expired"
 
     def _append(  # noqa: PLR0913, PLR0917 - they are those of `add`
         self,
@@ -218,9 +251,12 @@ class Permit:
         fields: Mapping[str, Any] | None,
         blobs: Mapping[str, Blob] | None,
         priority: float,
+        *,
+        wait: bool = True,
     ) -> str:
+        self._look()
         sequence = self._segments.get(item, 0)
-        self.fate = self._table.append(
+        told = self._table.append(
             self._hold,
             item,
             sequence,
@@ -229,12 +265,46 @@ class Permit:
             None if fields is None else dict(fields),
             _blobs.pack(blobs),
             priority,
+            wait,
         )
         self._next = max(self._next, item + 1)
         # Tokens that there are none of make no segment.
         if columns is not None and any(len(column) for column in columns.values()):
             self._segments[item] = sequence + 1
-        return self.fate
+        return self._note(told, (item, sequence))
+
+    def _note(self, told: str | RolloutCall, before: tuple[int, int] | None) -> str:
+        """Take note of what came of a call, or that it is on its way."""
+        if not isinstance(told, str):
+            self._ahead.append((told, before))
+            return self._fate
+        # Those before it were answered before.
+        try:
+            self._look(at_all=True)
+        finally:
+            self._fate = told
+        return told
+
+    def _look(self, *, at_all: bool = False) -> None:
+        """Look at answers that came, or wait for all."""
+        while self._ahead:
+            call, before = self._ahead[0]
+            if not at_all and not call.is_ready:
+                return
+            try:
+                self._fate = call.wait()
+            except Exception:
+                # What was not taken may be added once more.
+                self._go_back(before)
+                self._ahead.popleft()
+                raise
+            self._ahead.popleft()
+
+    def _go_back(self, before: tuple[int, int] | None) -> None:
+        """Forget that a segment of an item was sent."""
+        if before is not None:
+            item, sequence = before
+            self._segments[item] = min(sequence, self._segments.get(item, 0))
 
     def __enter__(self) -> Self:
         """Return the permit."""
@@ -247,12 +317,16 @@ class Permit:
         traceback: TracebackType | None,
     ) -> None:
         """Give the group up, if an exception ends the block while it is made."""
-        if kind is not None and self.fate == "running":
-            # What ended the block matters more than that nobody is there to be told.
+        if kind is None:
+            return
+        # What ended the block matters more than that nobody is there to be told.
+        with contextlib.suppress(EchoicError):
+            self._look(at_all=True)
+        if self._fate == "running":
             with contextlib.suppress(EchoicError):
                 self.fail()
 
     def __repr__(self) -> str:
         """Name the group."""
         key = f", key={self.key!r}" if self.key else ""
-        return f"Permit(group={self.group}{key}, version={self.version}, fate={self.fate!r})"
+        return f"Permit(group={self.group}{key}, version={self.version}, fate={self._fate!r})"

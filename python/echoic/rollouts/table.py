@@ -310,6 +310,16 @@ class RolloutTable:
         """Give a sign of life for many permits; how many of them still stand."""
         return self._native.renew([permit.ticket for permit in permits])
 
+    def flush(self, timeout: float | None = None) -> None:
+        """Wait until what was added without waiting, here or over the connection, has arrived.
+
+        Raises:
+            WaitTimeoutError: It was not in time; it is still on its way.
+            EchoicError: What the server said of a group, if its permit was not asked before: one
+                error at a time.
+        """
+        self._native.flush(timeout)
+
     def _permit(
         self,
         permit: tuple[int, int, str, int, float],

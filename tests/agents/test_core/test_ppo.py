@@ -84,25 +84,6 @@ def make_steps(learner: PPOLearner, count: int = 64, seed: int = 1) -> PPOTraini
 # Settings.
 
 
-def test_the_names_and_defaults_of_the_settings_are_kept() -> None:
-    kept = {
-        "learning_rate": 3e-4,
-        "clip_epsilon": 0.2,
-        "value_loss_coef": 0.5,
-        "entropy_coef": 0.01,
-        "kl_coef": 0.1,
-        "max_grad_norm": 1.0,
-        "gae_lambda": 0.95,
-        "gamma": 0.99,
-        "num_epochs": 4,
-        "batch_size": 256,
-        "target_kl": 0.01,
-        "value_clip": True,
-        "normalize_advantages": True,
-    }
-    assert vars(PPOConfig()) == kept
-
-
 @pytest.mark.parametrize(
     ("field", "value"),
     [

@@ -336,25 +336,3 @@ def test_invariants_hold_over_a_hundred_thousand_operations() -> None:  # noqa: 
 def test_settings_are_checked(field: str, value: Any, message: str) -> None:
     with pytest.raises(ArgumentError, match=message):
         ExecutionConfig(**{field: value})
-
-
-def test_defaults_are_the_documented_ones() -> None:
-    config = ExecutionConfig()
-    assert vars(config) == {
-        "max_cache_size": 10000,
-        "cache_cleanup_interval": 60.0,
-        "max_concurrent_rollouts": 128,
-        "priority_queue_size": 1000,
-        "kv_reuse_threshold": 0.5,
-        "latency_weight": 0.1,
-        "reward_weight": 1.0,
-        "timeout": 30.0,
-        "schedule_epsilon": 1e-6,
-        "bandwidth_scale": 1.0,
-        "enable_bandwidth_scheduling": True,
-        "bandwidth_weight": 1.0,
-        "queue_weight": 1.0,
-        "token_budget": 512,
-        "enable_prefix_cache": True,
-        "max_results": 10_000,
-    }

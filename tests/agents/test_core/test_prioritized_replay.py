@@ -71,27 +71,6 @@ def rewards_in(buffer: PrioritizedReplayBuffer) -> list[float]:
 # Names, fields and defaults.
 
 
-def test_the_configuration_has_the_published_fields_and_defaults() -> None:
-    published = {
-        "hot_buffer_size": 1_000_000,
-        "cold_buffer_size": 10_000_000,
-        "age_threshold": 1000,
-        "max_replay_age": 100_000,
-        "temperature": 1.0,
-        "surprise_weight": 1.0,
-        "reward_weight": 1.0,
-        "ema_decay": 0.99,
-        "min_experiences": 1000,
-        "max_experiences": 11_000_000,
-        "priority_alpha": 0.6,
-        "importance_sampling_beta": 0.4,
-        "hot_sample_ratio": 0.7,
-    }
-    own = dataclasses.asdict(ReplayConfig())
-    assert list(own)[: len(published)] == list(published)
-    assert {name: own[name] for name in published} == published
-
-
 @pytest.mark.parametrize(
     "settings",
     [

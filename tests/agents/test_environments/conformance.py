@@ -132,6 +132,6 @@ def index_is_command(make: Callable[..., Any], seed: int = 5) -> None:
         by_index, by_text = one.step(index), other.step(command)
         assert by_index[0]["text"] == by_text[0]["text"]
         assert by_index[1:4] == by_text[1:4]
-    assert info["command_mask"].sum() == len(info["commands"])
+    assert 0 < info["command_mask"].sum() <= len(info["commands"])
     one.close()
     other.close()

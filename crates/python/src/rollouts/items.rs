@@ -3,7 +3,9 @@
 use std::marker::PhantomData;
 
 use echoic_replay::rollouts::RolloutConfig;
+use echoic_replay::rollouts::codec::AppendHead;
 use echoic_replay::rollouts::item::{Finish, Item, Run, Segment};
+use echoic_replay::rollouts::ledger::Hold;
 use numpy::PyArrayDescr;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyString};
@@ -48,6 +50,9 @@ unsafe impl Send for Piece<'_> {}
 // SAFETY: as above.
 unsafe impl Sync for Piece<'_> {}
 
+/// Such bytes with the size of a value.
+type Pieces<'a> = SmallVec<[(Piece<'a>, usize); 8]>;
+
 impl Values<'_> {
     /// Its bytes; none, if Python code that ran since the array was looked at has changed it.
     fn piece(&self) -> Piece<'_> {
@@ -71,7 +76,7 @@ impl Piece<'_> {
 }
 
 /// Copies so many bytes: while other threads may run, if it takes long.
-fn copying<T: Send>(py: Python<'_>, bytes: usize, copy: impl FnOnce() -> T + Send) -> T {
+pub fn copying<T: Send>(py: Python<'_>, bytes: usize, copy: impl FnOnce() -> T + Send) -> T {
     if bytes >= DETACH_BYTES { py.detach(copy) } else { copy() }
 }
 
@@ -234,16 +239,111 @@ fn refuse_others(
     Ok(())
 }
 
-/// So many values of each column from a place on, column after column.
-fn gathered(columns: &[Piece<'_>], sizes: &[usize], start: usize, count: usize) -> Vec<u8> {
-    let mut bytes = vec![0; sizes.iter().map(|size| count * size).sum()];
-    let mut rest = &mut bytes[..];
-    for (column, size) in columns.iter().zip(sizes) {
-        let (here, behind) = rest.split_at_mut(count * size);
+/// Copies so many values of each column from a place on, column after column; what is left of the room.
+fn gather<'a>(
+    columns: &[(Piece<'_>, usize)],
+    start: usize,
+    count: usize,
+    mut to: &'a mut [u8],
+) -> &'a mut [u8] {
+    for (column, size) in columns {
+        let (here, behind) = to.split_at_mut(count * size);
         column.copy(start * size, here);
-        rest = behind;
+        to = behind;
     }
+    to
+}
+
+fn gathered(columns: &[(Piece<'_>, usize)], start: usize, count: usize) -> Vec<u8> {
+    let mut bytes = vec![0; columns.iter().map(|(_, size)| count * size).sum()];
+    gather(columns, start, count, &mut bytes);
     bytes
+}
+
+fn pieces<'a>(all: &'a [Values<'_>]) -> Pieces<'a> {
+    all.iter().map(|values| (values.piece(), values.size)).collect()
+}
+
+/// Whole items in arrays, looked at and not copied yet.
+pub struct Flat<'py> {
+    columns: Vec<Values<'py>>,
+    fields: Vec<Values<'py>>,
+    lengths: Vec<usize>,
+    runs: Vec<SmallVec<[Run; 1]>>,
+}
+
+/// The same while no Python code runs.
+pub struct Still<'a> {
+    columns: Pieces<'a>,
+    fields: Pieces<'a>,
+    lengths: &'a [usize],
+    runs: &'a [SmallVec<[Run; 1]>],
+}
+
+impl Flat<'_> {
+    /// How many items.
+    pub fn count(&self) -> usize {
+        self.lengths.len()
+    }
+
+    /// How many bytes their tokens have.
+    pub fn bytes(&self) -> usize {
+        self.columns.iter().map(|values| values.len * values.size).sum()
+    }
+
+    /// For a copy that is made before this thread runs Python code again.
+    pub fn still(&self) -> Still<'_> {
+        let (columns, fields) = (pieces(&self.columns), pieces(&self.fields));
+        Still { columns, fields, lengths: &self.lengths, runs: &self.runs }
+    }
+}
+
+impl Still<'_> {
+    /// The items, with memory of their own.
+    pub fn owned(&self) -> Vec<(Segment, Finish)> {
+        let mut start = 0;
+        let item = |(at, (length, runs)): (usize, (&usize, &SmallVec<[Run; 1]>))| {
+            let bytes = gathered(&self.columns, start, *length);
+            start += length;
+            let fields = gathered(&self.fields, at, 1);
+            let segment = Segment { runs: runs.clone(), tokens: *length as u32, bytes };
+            (segment, Finish { fields, blobs: Vec::new() })
+        };
+        self.lengths.iter().zip(self.runs).enumerate().map(item).collect()
+    }
+
+    /// The heads of changes that bring the items, from a place in the group on.
+    pub fn heads(&self, hold: Hold, first: u32, priority: f64) -> Vec<u8> {
+        let row: usize = self.columns.iter().map(|(_, size)| size).sum();
+        let mut fields: SmallVec<[u8; 32]> = SmallVec::new();
+        fields.resize(self.fields.iter().map(|(_, size)| size).sum(), 0);
+        // Less than what comes before the fields, with one version.
+        let mut out = Vec::with_capacity(self.lengths.len() * (64 + fields.len()));
+        for (at, (length, runs)) in self.lengths.iter().zip(self.runs).enumerate() {
+            gather(&self.fields, at, 1, &mut fields);
+            AppendHead {
+                hold,
+                item: first + at as u32,
+                sequence: 0,
+                priority,
+                tokens: *length as u32,
+                bytes: (length * row) as u32,
+                runs,
+                finish: Some((&fields, &[])),
+            }
+            .put(&mut out);
+        }
+        out
+    }
+
+    /// Their tokens, as such heads name them.
+    pub fn fill(&self, mut to: &mut [u8]) {
+        let mut start = 0;
+        for length in self.lengths {
+            to = gather(&self.columns, start, *length, to);
+            start += length;
+        }
+    }
 }
 
 impl Columns {
@@ -287,9 +387,8 @@ impl Columns {
         let (values, len) = self.values(py, columns)?;
         let runs = runs(py, versions, len)?;
         let total = values.iter().map(|values| values.len * values.size).sum();
-        let pieces: SmallVec<[Piece<'_>; 8]> = values.iter().map(Values::piece).collect();
-        let sizes: SmallVec<[usize; 8]> = self.columns.iter().map(|named| named.size).collect();
-        let bytes = copying(py, total, || gathered(&pieces, &sizes, 0, len));
+        let pieces = pieces(&values);
+        let bytes = copying(py, total, || gathered(&pieces, 0, len));
         Ok(Segment { runs, tokens: len as u32, bytes })
     }
 
@@ -313,15 +412,15 @@ impl Columns {
         Ok(Finish { fields: bytes, blobs: named })
     }
 
-    /// Whole items, whose tokens follow each other in the arrays.
-    pub fn items(
+    /// Whole items, whose tokens follow each other in the arrays. Nothing is copied yet.
+    pub fn flat<'py>(
         &self,
-        py: Python<'_>,
+        py: Python<'py>,
         lengths: &Bound<'_, PyAny>,
-        columns: &Bound<'_, PyDict>,
+        columns: &Bound<'py, PyDict>,
         versions: &Bound<'_, PyAny>,
-        fields: &Bound<'_, PyDict>,
-    ) -> PyResult<Vec<(Segment, Finish)>> {
+        fields: &Bound<'py, PyDict>,
+    ) -> PyResult<Flat<'py>> {
         let lengths = index_numbers(lengths)?;
         let (values, len) = self.values(py, columns)?;
         let whole = |length: &i128| usize::try_from(*length).ok().filter(|one| *one <= len);
@@ -355,23 +454,7 @@ impl Columns {
             all_runs.push(runs(py, &versions_of(start, start + length)?, *length)?);
             start += length;
         }
-        // From here on no Python code runs.
-        let columns: Vec<Piece<'_>> = values.iter().map(Values::piece).collect();
-        let fields: Vec<Piece<'_>> = of_fields.iter().map(Values::piece).collect();
-        let sizes = |all: &[Named]| all.iter().map(|named| named.size).collect::<Vec<_>>();
-        let (column_sizes, field_sizes) = (sizes(&self.columns), sizes(&self.fields));
-        let make = || {
-            let mut start = 0;
-            let item = |(at, (length, runs)): (usize, (usize, SmallVec<[Run; 1]>))| {
-                let bytes = gathered(&columns, &column_sizes, start, length);
-                start += length;
-                let finish = gathered(&fields, &field_sizes, at, 1);
-                let segment = Segment { runs, tokens: length as u32, bytes };
-                (segment, Finish { fields: finish, blobs: Vec::new() })
-            };
-            lengths.into_iter().zip(all_runs).enumerate().map(item).collect()
-        };
-        Ok(copying(py, columns.iter().map(|column| column.len).sum(), make))
+        Ok(Flat { columns: values, fields: of_fields, lengths, runs: all_runs })
     }
 
     /// What is there of an item: its tokens by column, and their versions.

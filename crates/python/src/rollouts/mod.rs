@@ -2,7 +2,9 @@
 //!
 //! - `settings`: what a table is told. `items`: arrays of an item as bytes.
 //! - `history`: what was done with a table, once more. `batch`: a share of a batch as arrays. `reach`: a table in this process, or at a server.
+//! - `ahead`: tokens on their way to a server, for whose answers nobody waits.
 
+mod ahead;
 mod batch;
 mod history;
 mod items;
@@ -17,12 +19,11 @@ use echoic_net::client::Options;
 use echoic_net::client::rollouts::{Entry, Rollouts};
 use echoic_net::client::tables::Waiting;
 use echoic_net::transport::{TlsFiles, dial_to};
-use echoic_replay::rollouts::item::{Finish, Segment};
 use echoic_replay::rollouts::kept::Keeping;
 
 use echoic_replay::rollouts::ledger::{
-    Admit, Append, Balance, Blocked, Change, Counts, Fate, Hold, Lease, Outcome, Permit, Refusal,
-    Size, Standing, Want,
+    Admit, Append, Balance, Blocked, Change, Counts, Hold, Lease, Outcome, Permit, Refusal, Size,
+    Standing, Want,
 };
 use echoic_replay::rollouts::table::{CallError, RolloutInfo, RolloutTable as Core};
 use echoic_replay::stream::Wait;
@@ -30,6 +31,8 @@ use pyo3::exceptions::{PyOSError, PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 
+pub use self::ahead::RolloutCall;
+use self::ahead::{Added, Ahead};
 pub use self::batch::RolloutBatch;
 pub use self::history::RolloutHistory;
 use self::items::Columns;
@@ -161,6 +164,7 @@ impl RolloutTable {
 #[pyclass(frozen, module = "echoic._native")]
 pub struct RolloutLink {
     link: Arc<Rollouts>,
+    ahead: Arc<Ahead>,
     process: Process,
 }
 
@@ -185,7 +189,8 @@ impl RolloutLink {
         let entries = self.link.tables().iter().zip(0..);
         let table = |(entry, number): (&Entry, u32)| {
             let (link, config) = (Arc::clone(&self.link), Arc::new(entry.config.clone()));
-            RolloutTable::of(py, Reach::There { link, number, config })
+            let ahead = Arc::clone(&self.ahead);
+            RolloutTable::of(py, Reach::There { link, number, config, ahead })
         };
         entries.map(table).collect()
     }
@@ -197,8 +202,15 @@ impl RolloutLink {
             return Ok(());
         }
         let deadline = wait::deadline(timeout)?;
+        // Whatever becomes of what is on its way, the connection is closed.
+        let arrived = match self.link.is_over() {
+            true => Ok(()),
+            false => self.ahead.arrive(py, deadline),
+        };
         let close = |wait: Wait<'_, Waiting>| self.link.close(wait);
-        wait::detached(py, deadline, None, close).map_err(|stopped| stopped.raise(py, tables_error))
+        let closed = wait::detached(py, deadline, None, close)
+            .map_err(|stopped| stopped.raise(py, tables_error));
+        arrived.and(closed)
     }
 }
 
@@ -234,7 +246,8 @@ pub fn connect_rollouts(
     let connect = |wait: Wait<'_, Waiting>| Rollouts::connect(dial, options, wait);
     let link = wait::detached(py, None, None, connect)
         .map_err(|stopped| stopped.raise(py, tables_error))?;
-    Ok(RolloutLink { link: Arc::new(link), process: Process::current() })
+    let ahead = Arc::default();
+    Ok(RolloutLink { link: Arc::new(link), ahead, process: Process::current() })
 }
 
 #[pymethods]
@@ -323,7 +336,7 @@ impl RolloutTable {
     }
 
     /// Adds tokens to an item, and its end if `fields` are given.
-    #[pyo3(signature = (hold, item, sequence, columns, versions, fields, blobs, priority))]
+    #[pyo3(signature = (hold, item, sequence, columns, versions, fields, blobs, priority, wait=true))]
     #[expect(clippy::too_many_arguments, reason = "they are keywords in Python")]
     fn append(
         &self,
@@ -336,21 +349,20 @@ impl RolloutTable {
         fields: Option<&Bound<'_, PyDict>>,
         blobs: Option<&Bound<'_, PyDict>>,
         priority: f64,
-    ) -> PyResult<&'static str> {
+        wait: bool,
+    ) -> PyResult<Added> {
         let segment = self.columns.segment(py, columns, versions)?;
         let finish = fields.map(|fields| self.columns.finish(py, fields, blobs)).transpose()?;
         let hold = Hold { group: hold.0, attempt: hold.1 };
         let segment = Arc::new(segment);
         let finish = finish.map(Arc::new);
-        let change = Change::Append(Append { hold, item, sequence, segment, finish, priority });
-        match self.call(py, change, None)? {
-            Outcome::Appended(fate) => Ok(fate.name()),
-            other => Err(unexpected(&other)),
-        }
+        let append = Append { hold, item, sequence, segment, finish, priority };
+        self.process.check(py)?;
+        self.reach.append(py, append, wait)
     }
 
     /// Adds whole items, from arrays of all of them.
-    #[pyo3(signature = (hold, first, lengths, columns, versions, fields, priority))]
+    #[pyo3(signature = (hold, first, lengths, columns, versions, fields, priority, wait=true))]
     #[expect(clippy::too_many_arguments, reason = "they are keywords in Python")]
     fn append_flat(
         &self,
@@ -362,20 +374,19 @@ impl RolloutTable {
         versions: &Bound<'_, PyAny>,
         fields: &Bound<'_, PyDict>,
         priority: f64,
-    ) -> PyResult<&'static str> {
-        let items = self.columns.items(py, lengths, columns, versions, fields)?;
+        wait: bool,
+    ) -> PyResult<Added> {
+        let items = self.columns.flat(py, lengths, columns, versions, fields)?;
         let hold = Hold { group: hold.0, attempt: hold.1 };
-        let append = |(item, (segment, finish)): (u32, (Segment, Finish))| {
-            let (segment, finish) = (Arc::new(segment), Some(Arc::new(finish)));
-            Change::Append(Append { hold, item, sequence: 0, segment, finish, priority })
-        };
-        let changes = (first..).zip(items).map(append).collect();
         self.process.check(py)?;
-        match self.reach.all(py, changes)?.pop() {
-            None => Ok(Fate::Running.name()),
-            Some(Outcome::Appended(fate)) => Ok(fate.name()),
-            Some(other) => Err(unexpected(&other)),
-        }
+        self.reach.append_flat(py, hold, first, &items, priority, wait)
+    }
+
+    /// Waits until all tokens that are on their way over the connection have arrived.
+    #[pyo3(signature = (timeout=None))]
+    fn flush(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<()> {
+        self.process.check(py)?;
+        self.reach.flush(py, timeout)
     }
 
     fn fail(&self, py: Python<'_>, permits: Vec<PyHold>) -> PyResult<u64> {

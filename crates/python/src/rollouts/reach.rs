@@ -2,21 +2,30 @@
 
 use std::sync::Arc;
 
-use echoic_net::client::rollouts::{Delivered, Rollouts};
+use echoic_net::client::rollouts::{Calls, Delivered, Rollouts};
 use echoic_net::client::tables::{TablesError, Waiting};
 use echoic_replay::rollouts::RolloutConfig;
 use echoic_replay::rollouts::batch::Form;
-use echoic_replay::rollouts::ledger::{Blocked, Change, Lease, Outcome, Refusal, Want};
+use echoic_replay::rollouts::item::{Finish, Segment};
+use echoic_replay::rollouts::ledger::{
+    Append, Blocked, Change, Fate, Hold, Lease, Outcome, Refusal, Want,
+};
 use echoic_replay::rollouts::table::{CallError, RolloutInfo, RolloutTable as Core};
 use echoic_replay::stream::Wait;
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 
+use super::ahead::{Added, Ahead, answer};
 use super::batch::{RolloutBatch, lay_out, received};
 use super::call_error;
+use super::items::{Flat, Still, copying};
 use crate::arena::Arena;
 use crate::remote::tables_error;
 use crate::wait::{self, Stopped};
+
+/// How many items are sent as they lie in their arrays, and how many bytes of them. More are several requests.
+const MOST_AT_ONCE: u32 = 1 << 12;
+const BYTES_AT_ONCE: usize = 8 << 20;
 
 /// See the [module](self).
 pub enum Reach {
@@ -27,11 +36,17 @@ pub enum Reach {
         arena: Arena,
     },
     /// At a server, by its place there.
-    There { link: Arc<Rollouts>, number: u32, config: Arc<RolloutConfig> },
+    There {
+        link: Arc<Rollouts>,
+        number: u32,
+        config: Arc<RolloutConfig>,
+        /// What is on its way over the connection.
+        ahead: Arc<Ahead>,
+    },
 }
 
 /// The exception for what a server's table did not do.
-fn remote_error(py: Python<'_>, error: &TablesError) -> PyErr {
+pub fn remote_error(py: Python<'_>, error: &TablesError) -> PyErr {
     match error {
         TablesError::Rollout(error) => call_error(py, error),
         error => tables_error(py, error),
@@ -85,6 +100,70 @@ impl Reach {
         }
     }
 
+    /// Has a group get tokens: waits for the answer, or, if there is something to wait for, does not.
+    pub fn append(&self, py: Python<'_>, append: Append, wait: bool) -> PyResult<Added> {
+        let Self::There { link, number, ahead, .. } = self else {
+            return added(self.call(py, Change::Append(append), None)?);
+        };
+        let (group, bytes) = (append.hold.group, weight(&append));
+        if !wait {
+            ahead.make_room(py, bytes)?;
+        }
+        let start = || link.start_call(*number, &[Change::Append(append)], None);
+        let calls = copying(py, bytes, start).map_err(|error| remote_error(py, &error))?;
+        follow(py, ahead, group, bytes, calls, wait)
+    }
+
+    /// As [`Reach::append`], of whole items from a place in the group on.
+    pub fn append_flat(
+        &self,
+        py: Python<'_>,
+        hold: Hold,
+        first: u32,
+        items: &Flat<'_>,
+        priority: f64,
+        wait: bool,
+    ) -> PyResult<Added> {
+        let bytes = items.bytes();
+        let changes = |items: &Still<'_>| -> Vec<Change> {
+            let append = |(item, (segment, finish)): (u32, (Segment, Finish))| {
+                let (segment, finish) = (Arc::new(segment), Some(Arc::new(finish)));
+                Change::Append(Append { hold, item, sequence: 0, segment, finish, priority })
+            };
+            (first..).zip(items.owned()).map(append).collect()
+        };
+        let Self::There { link, number, ahead, .. } = self else {
+            let still = items.still();
+            let changes = copying(py, bytes, || changes(&still));
+            return match self.all(py, changes)?.pop() {
+                Some(outcome) => added(outcome),
+                None => Ok(Added::Known(Fate::Running.name())),
+            };
+        };
+        if !wait {
+            ahead.make_room(py, bytes)?;
+        }
+        let (still, count) = (items.still(), items.count());
+        let start = || match u32::try_from(count) {
+            Ok(count @ 1..=MOST_AT_ONCE) if bytes <= BYTES_AT_ONCE => {
+                let heads = still.heads(hold, first, priority);
+                link.start_filled(*number, count, &heads, bytes, !wait, |to| still.fill(to))
+            }
+            _ => link.start_call(*number, &changes(&still), None),
+        };
+        let calls = copying(py, bytes, start).map_err(|error| remote_error(py, &error))?;
+        follow(py, ahead, hold.group, bytes, calls, wait)
+    }
+
+    /// Waits until everything that was begun over the connection has its answer.
+    pub fn flush(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<()> {
+        let deadline = wait::deadline(timeout)?;
+        match self {
+            Self::Here { .. } => Ok(()),
+            Self::There { ahead, .. } => ahead.finish(py, deadline),
+        }
+    }
+
     fn all_there(
         &self,
         py: Python<'_>,
@@ -122,7 +201,7 @@ impl Reach {
                     other => Err(super::unexpected(&other)),
                 }
             }
-            Self::There { link, number, config } => {
+            Self::There { link, number, config, .. } => {
                 let deadline = wait::deadline(timeout)?;
                 let call = |wait: Wait<'_, Waiting>| link.sample(*number, want, form, wait);
                 let delivered: Delivered = wait::detached(py, deadline, None, call)
@@ -171,6 +250,38 @@ impl Reach {
             }
         }
     }
+}
+
+/// What came of tokens that were added.
+fn added(outcome: Outcome) -> PyResult<Added> {
+    match outcome {
+        Outcome::Appended(fate) => Ok(Added::Known(fate.name())),
+        other => Err(super::unexpected(&other)),
+    }
+}
+
+/// How many bytes there are of tokens and blobs.
+fn weight(append: &Append) -> usize {
+    let blobs = append.finish.iter().flat_map(|finish| &finish.blobs);
+    append.segment.bytes.len() + blobs.map(|(_, bytes)| bytes.len()).sum::<usize>()
+}
+
+/// Waits for the answer of what was asked for, or leaves it to those that are ahead.
+fn follow(
+    py: Python<'_>,
+    ahead: &Ahead,
+    group: u64,
+    bytes: usize,
+    mut calls: Calls,
+    wait: bool,
+) -> PyResult<Added> {
+    if !wait {
+        return Ok(Added::OnItsWay(ahead.push(group, bytes, calls)));
+    }
+    let call = |wait: Wait<'_, Waiting>| answer(calls.wait(wait)?);
+    let fate =
+        wait::detached(py, None, None, call).map_err(|stopped| stopped.raise(py, remote_error))?;
+    Ok(Added::Known(fate.name()))
 }
 
 fn here(

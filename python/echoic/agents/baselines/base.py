@@ -85,7 +85,7 @@ class Method(ABC):
 # Where ours are: a module and its class. Imported when asked for, because some bring torch.
 _OURS = {
     "echo-rl": ("echo", "EchoRL"),
-    "impala": ("impala", "Impala"),
+    "impala": ("impala", "IMPALA"),
     "ppo-rlhf": ("ppo_rlhf", "PPORLHF"),
     "react": ("react", "ReAct"),
     "rlaif": ("rlaif", "RLAIF"),

@@ -17,7 +17,14 @@ _MODULES = {
     "game24": ("Game24Config", "Game24Environment"),
     "minigrid": ("MiniGridConfig", "MiniGridEnvironment"),
     "reasoning_gym": ("ReasoningGymConfig", "ReasoningGymEnvironment"),
+    "processes": (
+        "EnvironmentProcess",
+        "EnvironmentProcessError",
+        "EnvironmentProcesses",
+        "Ready",
+    ),
     "registry": ("environment_names", "make_environment", "register_environment"),
+    "rooms": ("RoomsConfig", "RoomsEnvironment"),
     "textworld": ("TextWorldConfig", "TextWorldEnvironment"),
     "webshop": ("WebShopConfig", "WebShopEnvironment"),
     "wrappers": (

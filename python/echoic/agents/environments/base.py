@@ -13,6 +13,8 @@ Decisions:
   reaches ``success_threshold``. An episode that is cut off has none.
 - The listed commands are the same, in the same order, for the same state. The list is cut to
   ``action_space_size``, if there is one, for policies of fixed width; text may say the rest.
+- Where an index means the same command in every state, all are listed, and the mask tells those
+  that do something now.
 """
 
 from __future__ import annotations
@@ -147,11 +149,11 @@ class EchoRLEnvironment(gymnasium.Env[dict[str, Any], Any]):
     """An environment of text, for Gymnasium and for language models.
 
     ``info`` of ``reset`` and ``step`` holds ``commands`` (those that make sense now; empty where
-    any text does), ``command_mask`` (which indices of the discrete action space they are),
+    any text does), ``command_mask`` (which indices of the discrete action space do something),
     ``score``, ``success``, and ``valid`` (whether the last command made sense).
 
     A subclass has a ``_start``, an ``_apply``, and, where there are such things, ``_commands``,
-    ``_vector`` and ``expert``.
+    ``_vector``, ``_step_limit`` and ``expert``.
     """
 
     metadata: ClassVar[dict[str, Any]] = {"render_modes": ["ansi"], "render_fps": 4}
@@ -194,9 +196,17 @@ class EchoRLEnvironment(gymnasium.Env[dict[str, Any], Any]):
         """The commands that make sense now."""
         return ()
 
+    def _possible(self) -> Sequence[bool] | None:
+        """Which of the commands do something now, where some that do nothing are listed too."""
+        return None
+
     def _vector(self, text: str) -> NDArray[np.float32]:
         """The vector beside a text."""
         return self._encode(text)
+
+    def _step_limit(self) -> int:
+        """After how many steps this episode is cut off."""
+        return self.config.max_steps
 
     def expert(self) -> str | None:
         """The next command of a solver that may look behind the scenes; None if there is none."""
@@ -232,7 +242,7 @@ class EchoRLEnvironment(gymnasium.Env[dict[str, Any], Any]):
                 score=float(before.info["score"]),
             )
         step = before.step_count + 1
-        truncated = step >= self.config.max_steps and not outcome.ended
+        truncated = step >= self._step_limit() and not outcome.ended
         reward = outcome.reward + (self.config.timeout_penalty if truncated else 0.0)
         reward *= self.config.reward_scale
         observation, info = self._show(
@@ -331,7 +341,8 @@ class EchoRLEnvironment(gymnasium.Env[dict[str, Any], Any]):
         size = self.config.action_space_size
         self._listed = () if outcome.ended else tuple(self._commands())[:size]
         mask = np.zeros(size, bool)
-        mask[: len(self._listed)] = True
+        possible = self._possible() if self._listed else None
+        mask[: len(self._listed)] = True if possible is None else possible[:size]
         info = {
             **outcome.details,
             "commands": self._listed,

@@ -27,6 +27,7 @@ _OURS = {
     "game24": ("game24", "Game24Config", "Game24Environment"),
     "minigrid": ("minigrid", "MiniGridConfig", "MiniGridEnvironment"),
     "reasoning_gym": ("reasoning_gym", "ReasoningGymConfig", "ReasoningGymEnvironment"),
+    "rooms": ("rooms", "RoomsConfig", "RoomsEnvironment"),
     "textworld": ("textworld", "TextWorldConfig", "TextWorldEnvironment"),
     "webshop": ("webshop", "WebShopConfig", "WebShopEnvironment"),
 }

@@ -20,7 +20,7 @@ from echoic.errors import ArgumentError, CheckpointError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["ActorCritic", "Evaluation", "ValueNetwork"]
+__all__ = ["ActorCritic", "Evaluation", "ValueNetwork", "masked"]
 
 
 class ValueNetwork(nn.Module):
@@ -74,6 +74,16 @@ class Evaluation:
     def entropy(self) -> Any:
         """``(B,)``, of the policy."""
         return -(self.log_probs.exp() * self.log_probs).sum(dim=-1)
+
+
+def masked(logits: Any, action_masks: Any = None) -> Any:
+    """Log-probabilities of actions, next to none for those that there were not.
+
+    Far below zero, and not minus infinity: an entropy would be no number.
+    """
+    if action_masks is not None:
+        logits = logits.masked_fill(~action_masks, -1e9)
+    return logits.log_softmax(dim=-1)
 
 
 class ActorCritic:
@@ -140,7 +150,7 @@ class ActorCritic:
         """
         plans = steps.latent_plans
         cost = divergence = torch.zeros((), device=self.device)
-        if self.planner is not None:
+        if self.planner is not None and steps.frozen_plans is None:
             if steps.windows is None:
                 raise ArgumentError(
                     "the planner learns from the windows of its plans: the steps have none"
@@ -154,7 +164,7 @@ class ActorCritic:
                     )
                 raw, divergence = self.planner.divergence(posterior, before, steps.pairs)
                 cost = self.planner.divergence.weight * raw
-        log_probs = self.policy(steps.states, plans).log_softmax(dim=-1)
+        log_probs = masked(self.policy(steps.states, plans), steps.action_masks)
         chosen = log_probs.gather(-1, steps.actions.long()[:, None]).squeeze(-1)
         return Evaluation(log_probs, chosen, self.value(steps.states, plans), cost, divergence)
 

@@ -23,7 +23,7 @@ import torch
 
 from echoic.agents.devices import resolve
 from echoic.agents.learners import checkpoint, gradients
-from echoic.agents.learners.actor_critic import ActorCritic, Evaluation, ValueNetwork
+from echoic.agents.learners.actor_critic import ActorCritic, Evaluation, ValueNetwork, masked
 from echoic.agents.learners.steps import PPOTrainingStep
 from echoic.errors import ArgumentError
 
@@ -344,7 +344,7 @@ class PPOLearner:
         if self.config.kl_coef == 0.0:
             return None
         policy = self.policy_network if self._reference is None else self._reference
-        return policy(steps.states, steps.latent_plans).log_softmax(dim=-1)
+        return masked(policy(steps.states, steps.latent_plans), steps.action_masks)
 
     def _tensor(self, value: Any) -> Any:
         return torch.as_tensor(value, dtype=torch.float32, device=self.device)

@@ -37,6 +37,9 @@ class PPOTrainingStep:
         previous_windows: ``(B, k + 1, state_dim)``, of the steps before.
         previous_masks: ``(B, k + 1)``.
         pairs: ``(B,)``, where the step before is of the same episode, and its window is right.
+        frozen_plans: ``(B,)``, true of steps whose plans are inputs like any other: nothing is
+            learned about them, and there are no windows. All steps of a batch, or none.
+        action_masks: ``(B, action_dim)``, which actions there were to choose from.
     """
 
     states: Any
@@ -54,6 +57,8 @@ class PPOTrainingStep:
     previous_windows: Any = None
     previous_masks: Any = None
     pairs: Any = None
+    frozen_plans: Any = None
+    action_masks: Any = None
 
     def __post_init__(self) -> None:
         count = len(self.states)

@@ -64,6 +64,14 @@ pub struct Encoded<'a> {
 /// See the [module](self).
 pub struct Rollouts(Requests);
 
+fn check_count(count: u32, limit: u32) -> Result<(), TablesError> {
+    if count <= limit {
+        return Ok(());
+    }
+    let (field, limit, got) = ("number of changes", limit.into(), count.into());
+    Err(WireError::TooLarge { field, limit, got }.into())
+}
+
 /// What is to come of some changes.
 enum Part {
     Asked(Ticket<Outcomes>),
@@ -283,13 +291,32 @@ impl Rollouts {
     ) -> Result<Calls, TablesError> {
         self.check(table)?;
         let Encoded { count, may_wait, .. } = changes;
-        let limit = if may_wait { 1 } else { MAX_CHANGES };
-        if count > limit {
-            let (field, limit, got) = ("number of changes", limit.into(), count.into());
-            return Err(WireError::TooLarge { field, limit, got }.into());
-        }
+        check_count(count, if may_wait { 1 } else { MAX_CHANGES })?;
         let parts = VecDeque::from([Part::Asked(self.send(table, changes, deadline)?)]);
         Ok(Calls { parts, known: Outcomes::new(), may_wait })
+    }
+
+    /// As [`Rollouts::start_encoded`], of changes of which none may wait, and whose bulk, of so many bytes, is written
+    /// by `fill` where the server reads it. One that `may_linger` may be sent when there is an answer to what was asked
+    /// before: so who does not wait for each has fewer and larger pieces sent.
+    ///
+    /// # Errors
+    ///
+    /// [`TablesError`] when it can't be asked.
+    pub fn start_filled(
+        &self,
+        table: u32,
+        count: u32,
+        head: &[u8],
+        len: usize,
+        may_linger: bool,
+        fill: impl FnOnce(&mut [u8]),
+    ) -> Result<Calls, TablesError> {
+        self.check(table)?;
+        check_count(count, MAX_CHANGES)?;
+        let part = self.send_filled(table, count, head, len, may_linger, fill)?;
+        let parts = VecDeque::from([Part::Asked(part)]);
+        Ok(Calls { parts, known: Outcomes::new(), may_wait: false })
     }
 
     fn send(
@@ -299,32 +326,48 @@ impl Rollouts {
         deadline: Option<Instant>,
     ) -> Result<Ticket<Outcomes>, TablesError> {
         let Encoded { count, head, bulk, may_wait } = changes;
-        let len = bulk.iter().map(|piece| piece.len()).sum();
-        let place = || if len < PLACE_BYTES { None } else { self.0.board.take_place(len) };
         if may_wait {
             return self.0.ask(|_| Question::Permit { table, head: head.to_vec(), deadline });
         }
-        if let Some(mut place) = place() {
-            let mut rest = &mut place[..len];
+        let len = bulk.iter().map(|piece| piece.len()).sum();
+        self.send_filled(table, count, head, len, false, |mut rest| {
             for piece in bulk {
                 let (here, behind) = rest.split_at_mut(piece.len());
                 here.copy_from_slice(piece);
                 rest = behind;
             }
+        })
+    }
+
+    fn send_filled(
+        &self,
+        table: u32,
+        count: u32,
+        head: &[u8],
+        len: usize,
+        may_linger: bool,
+        fill: impl FnOnce(&mut [u8]),
+    ) -> Result<Ticket<Outcomes>, TablesError> {
+        let place = || if len < PLACE_BYTES { None } else { self.0.board.take_place(len) };
+        if let Some(mut place) = place() {
+            fill(&mut place[..len]);
             let head = head.to_vec();
-            return self.0.ask(|_| Question::Placed { table, count, head, place, len });
+            let make = |_| Question::Placed { table, count, head, place, len };
+            return self.0.ask_sometime(may_linger, make);
         }
         if head.len() + len > INLINE_BYTES {
             return Err(too_large(head.len() + len));
         }
-        self.0.ask(|id| {
+        self.0.ask_sometime(may_linger, |id| {
             let mut frame = Vec::with_capacity(64 + head.len() + len);
             // What is behind the heads is told by the length of the frame, so it is made as if it were there.
             let (timeout_ms, head) = (Some(0), head.into());
             let changes = Changes { timeout_ms, count, head, bulk: Bulk::Inline((&[]).into()) };
             let operation = Operation::RolloutChanges(changes);
             Request { id, table, operation }.write_with(&mut frame, |out| {
-                bulk.iter().for_each(|piece| out.extend_from_slice(piece));
+                let start = out.len();
+                out.resize(start + len, 0);
+                fill(&mut out[start..]);
             });
             Question::Other { frame: Arc::new(frame), batch_of: None }
         })

@@ -42,6 +42,8 @@ use crate::wire::tables::{
 
 /// How many samples may be under way: well below what a server has places for.
 const MAX_SAMPLES: usize = MAX_WAITING / 2;
+/// How many requests may wait for the courier to come by. More ring: the server should not have to wait for them.
+const MOST_LINGERING: usize = 4;
 /// How many bytes of requests one system call is given.
 const LOAD_BYTES: usize = 256 << 10;
 /// The most bytes of buffers that are kept for the next batches.
@@ -169,8 +171,14 @@ impl Board {
         lock(&self.state).pending.values().for_each(|pending| pending.slot.answered.notify());
     }
 
-    /// Brings a request.
-    pub(super) fn ask(&self, line: &Line, make: impl FnOnce(u64) -> Question) -> (u64, Arc<Slot>) {
+    /// Brings a request. One that `may_linger` is sent with others, if the courier comes by anyway: when there is an
+    /// answer to what was sent before.
+    pub(super) fn ask(
+        &self,
+        line: &Line,
+        may_linger: bool,
+        make: impl FnOnce(u64) -> Question,
+    ) -> (u64, Arc<Slot>) {
         let slot = Arc::<Slot>::default();
         let id = {
             let state = &mut *lock(&self.state);
@@ -179,16 +187,20 @@ impl Board {
         };
         // A large one is copied here, while others go on.
         let question = make(id);
-        {
+        let lingers = {
             let state = &mut *lock(&self.state);
+            let lingers = may_linger && state.others.len() < MOST_LINGERING && state.is_under_way();
             match question.waits() {
                 true => state.samples.push_back(id),
                 false => state.others.push_back(id),
             }
             let pending = Pending { question, slot: Arc::clone(&slot), sent: false, place: None };
             state.pending.insert(id, pending);
+            lingers
+        };
+        if !lingers {
+            self.ring(line);
         }
-        self.ring(line);
         (id, slot)
     }
 
@@ -274,6 +286,12 @@ impl State {
         !self.others.is_empty()
             || !self.cancels.is_empty()
             || (!self.samples.is_empty() && self.sampling < MAX_SAMPLES)
+    }
+
+    /// Whether something was sent that the server answers at once.
+    fn is_under_way(&self) -> bool {
+        let first = self.pending.values().find(|pending| !pending.question.waits());
+        first.is_some_and(|pending| pending.sent)
     }
 
     /// Puts back what was sent over a connection that is gone.

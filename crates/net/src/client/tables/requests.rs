@@ -314,10 +314,19 @@ impl Requests {
         &self,
         make: impl FnOnce(u64) -> Question,
     ) -> Result<Ticket<T>, TablesError> {
+        self.ask_sometime(false, make)
+    }
+
+    /// As [`Requests::ask`]; if it `may_linger`, what was asked before may be answered before this is sent.
+    pub(in crate::client) fn ask_sometime<T>(
+        &self,
+        may_linger: bool,
+        make: impl FnOnce(u64) -> Question,
+    ) -> Result<Ticket<T>, TablesError> {
         if let Some(refusal) = self.line.refusal() {
             return Err(refusal.into());
         }
-        let (id, slot) = self.board.ask(&self.line, make);
+        let (id, slot) = self.board.ask(&self.line, may_linger, make);
         let (board, line) = (Arc::clone(&self.board), Arc::clone(&self.line));
         Ok(Ticket { board, line, id, slot, answer: PhantomData })
     }

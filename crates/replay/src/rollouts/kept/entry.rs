@@ -2,13 +2,16 @@
 //!
 //! | kind | then |
 //! |---|---|
-//! | 1 opened | the settings and the metadata, with their lengths: u32 each; milliseconds since 1970: u64; the time: u64 |
+//! | 1 made | the settings and the metadata, with their lengths: u32 each; milliseconds since 1970: u64; the time: u64 |
+//! | 3 opened again | the same |
 //! | 2 change | length of the head: u32, the head, the bulk; what came of it; the time: u64 |
 //!
 //! Every entry begins with its format, 1, and its kind, a byte each, and ends with the table's time in milliseconds.
 //! Numbers are little-endian. What came of a change is a byte: 0 something that is not told, 1 a share, with the
 //! number of the batch: u64, the rank, the attempt and the [digest](digest) of the groups: u32 each; 2 it was
-//! refused, and counted. *Opened* is the first entry of every opening.
+//! refused, and counted. *Made* or *opened again* is the first entry of every opening. Where a table was opened again,
+//! an era of its numbers [begins](super::super::ledger) at the milliseconds of the entry. Earlier releases began none, and wrote *made*
+//! for every opening.
 //!
 //! Bytes from a file are parsed here without trust; whether they fit the table is for `replayed`.
 #![cfg_attr(not(test), deny(clippy::indexing_slicing))]
@@ -22,8 +25,9 @@ use super::super::schema::{MAX_BLOBS, MAX_COLUMN_NAME};
 use crate::journal::Record;
 
 const FORMAT: u8 = 1;
-const OPENED: u8 = 1;
+const MADE: u8 = 1;
 const CHANGE: u8 = 2;
+const OPENED_AGAIN: u8 = 3;
 
 /// Bytes that are added when it is known what came of a change, at most.
 pub(super) const TAIL_BYTES: usize = 29;
@@ -40,6 +44,8 @@ pub(super) enum Entry {
         metadata: Vec<u8>,
         /// By the clock of the machine.
         unix_ms: u64,
+        /// Whether an era begins with it.
+        again: bool,
     },
     /// Something happened.
     Change(Change, Came),
@@ -112,11 +118,18 @@ fn begin(kind: u8, bytes: usize) -> Record {
     record
 }
 
-/// Of an opening.
-pub(super) fn opened(config: &RolloutConfig, metadata: &[u8], unix_ms: u64, time: u64) -> Record {
+/// Of an opening; `again` if the directory was there.
+pub(super) fn opened(
+    config: &RolloutConfig,
+    metadata: &[u8],
+    unix_ms: u64,
+    again: bool,
+    time: u64,
+) -> Record {
     let mut settings = Vec::new();
     config.put(&mut settings);
-    let mut record = begin(OPENED, settings.len() + metadata.len() + 24);
+    let kind = if again { OPENED_AGAIN } else { MADE };
+    let mut record = begin(kind, settings.len() + metadata.len() + 24);
     record.put_with(|out| {
         out.put_u32(settings.len() as u32);
         out.put(&settings);
@@ -164,14 +177,15 @@ impl Entry {
             return Err(CodecError::Value { field: "format", got: format.into() });
         }
         let entry = match kind {
-            OPENED => {
+            MADE | OPENED_AGAIN => {
                 let len = take.count("bytes of settings", u32::MAX, 1)?;
                 let mut settings = Take::new(take.bytes("settings", len)?);
                 let config = Box::new(RolloutConfig::take(&mut settings)?);
                 settings.end()?;
                 let len = take.count("bytes of metadata", u32::MAX, 1)?;
                 let metadata = take.bytes("metadata", len)?.to_vec();
-                Self::Opened { config, metadata, unix_ms: take.u64("time of the machine")? }
+                let unix_ms = take.u64("time of the machine")?;
+                Self::Opened { config, metadata, unix_ms, again: kind == OPENED_AGAIN }
             }
             CHANGE => {
                 let len = take.count("bytes of a change", u32::MAX, 1)?;

@@ -111,7 +111,7 @@ impl History {
     pub fn open_before(dir: impl AsRef<Path>, point: Point) -> Result<Self, KeptError> {
         Self::begin(dir.as_ref(), |base| match point {
             Point::Record(record) => base.next <= record,
-            Point::Batch(batch) => base.batches < batch,
+            Point::Batch(batch) => base.last_batch < batch,
             Point::Time(time) => base.time <= time,
         })
     }
@@ -122,10 +122,9 @@ impl History {
     ///
     /// [`KeptError::NotThere`].
     pub fn check(&self, point: Point) -> Result<(), KeptError> {
-        let batches = self.ledger().map_or(0, |ledger| ledger.counts().batches);
         let is_there = match point {
             Point::Record(record) => self.next == record,
-            Point::Batch(batch) => batches == batch,
+            Point::Batch(batch) => self.last_batch() == batch,
             Point::Time(time) => self.time() <= time,
         };
         match is_there {
@@ -245,10 +244,9 @@ impl History {
     /// As [`History::at`].
     pub fn at_within(&mut self, point: Point, records: u64) -> Result<Option<bool>, KeptError> {
         for _ in 0..records {
-            let batches = self.ledger().map_or(0, |ledger| ledger.counts().batches);
             let is_there = match point {
                 Point::Record(record) => self.next >= record,
-                Point::Batch(batch) => batches >= batch,
+                Point::Batch(batch) => self.last_batch() >= batch,
                 Point::Time(time) => self.peek()?.is_some_and(|(_, next)| next > time),
             };
             if is_there {
@@ -264,6 +262,10 @@ impl History {
     /// The ledger as it was; `None` before the first record.
     pub fn ledger(&self) -> Option<&Ledger> {
         self.replayed.ledger.as_ref()
+    }
+
+    fn last_batch(&self) -> u64 {
+        self.ledger().map_or(0, Ledger::last_batch)
     }
 
     /// The settings that the table had.

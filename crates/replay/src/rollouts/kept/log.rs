@@ -234,7 +234,7 @@ fn refusal(error: Error) -> CallError {
     }
 }
 
-/// Whether a change has changed anything; `was_open` is whether the group of an append was.
+/// Whether a change has changed anything; `was_open` is what [`is_open`] said of it before.
 pub(in crate::rollouts) fn has_effect(
     change: &Change,
     was_open: bool,
@@ -251,10 +251,13 @@ pub(in crate::rollouts) fn has_effect(
     }
 }
 
-/// Whether the group of an append is open; no matter for others.
+/// Whether the group of an append is open, or lost: who brings something for that is counted. No matter for others.
 pub(in crate::rollouts) fn is_open(ledger: &Ledger, change: &Change) -> bool {
     match change {
-        Change::Append(append) => ledger.is_open(append.hold.group),
+        Change::Append(append) => {
+            let id = append.hold.group;
+            ledger.is_open(id) || ledger.has_lost(id)
+        }
         _ => false,
     }
 }

@@ -5,13 +5,12 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::super::config::RolloutConfig;
-use super::super::ledger::Ledger;
 use super::super::table::RolloutTable;
 use super::Keeping;
 use super::entry;
 use super::error::KeptError;
 use super::log::{Log, Reopened, checkpoints_dir, journal_dir};
-use super::replayed::{Replayed, reopen};
+use super::replayed::{Opening, Replayed};
 use super::sections::{self, Loaded};
 use crate::checkpoint::{self, Reader};
 use crate::files::Dir;
@@ -83,6 +82,8 @@ impl RolloutTable {
             let found = names.first().map_or_else(String::new, |name| format!("{name:?}"));
             return Err(KeptError::Foreign { path, may_be_empty: true, found });
         }
+        // Even if nothing is told of it any more: there was a table that may have given numbers.
+        let again = !names.is_empty();
         let Some(lock) = dir.lock(LOCK, LOCK_TEXT)? else {
             return Err(KeptError::Locked { path });
         };
@@ -108,22 +109,17 @@ impl RolloutTable {
             reopened.records += 1;
         }
         reopened.torn = replay.torn().cloned();
-        let time = replayed.time;
-        let ledger = match replayed.ledger {
-            Some(mut ledger) => {
-                let other = |what| KeptError::Settings { path: path.clone(), what };
-                reopen(&mut ledger, Arc::clone(&config), time).map_err(other)?;
-                ledger
-            }
-            None => Ledger::new(Arc::clone(&config))?,
-        };
+        let (time, unix_ms) = (replayed.time, unix_ms());
+        let opening = Opening { config: Arc::clone(&config), time, unix_ms, again };
+        let other = |what| KeptError::Settings { path: path.clone(), what };
+        let ledger = opening.of(replayed.ledger).map_err(other)?;
         let most = (journal.max_record() as u64).saturating_sub(entry::MOST_OF_END);
         let (blobs, fields) = (config.max_blob_bytes.into(), config.schema.field_bytes() as u64);
         // The tokens may come in parts.
         if blobs > 0 && blobs + fields > most {
             return Err(KeptError::TooLarge { blobs, fields, most });
         }
-        let record = entry::opened(&config, &metadata, unix_ms(), time);
+        let record = entry::opened(&config, &metadata, unix_ms, again, time);
         if !journal.push(record, None) {
             journal.check()?;
         }

@@ -47,14 +47,9 @@ impl Replayed {
         let entry = Entry::read(record).map_err(|error| nonsense(error.to_string()))?;
         self.time = time;
         match (entry, &mut self.ledger) {
-            (Entry::Opened { config, metadata, unix_ms }, None) => {
-                let ledger = Ledger::new(Arc::new(*config));
-                self.ledger = Some(ledger.map_err(|error| nonsense(error.to_string()))?);
-                (self.metadata, self.clock) = (metadata, (time, unix_ms));
-                Ok(None)
-            }
-            (Entry::Opened { config, metadata, unix_ms }, Some(ledger)) => {
-                reopen(ledger, Arc::new(*config), time).map_err(nonsense)?;
+            (Entry::Opened { config, metadata, unix_ms, again }, before) => {
+                let opening = Opening { config: Arc::new(*config), time, unix_ms, again };
+                self.ledger = Some(opening.of(before.take()).map_err(nonsense)?);
                 (self.metadata, self.clock) = (metadata, (time, unix_ms));
                 Ok(None)
             }
@@ -81,16 +76,36 @@ impl Replayed {
     }
 }
 
-/// Goes on with a ledger, with settings that are the same but for those that may change.
-pub(super) fn reopen(
-    ledger: &mut Ledger,
-    config: Arc<RolloutConfig>,
-    time: u64,
-) -> Result<(), String> {
-    config.goes_on(ledger.config())?;
-    ledger.reconfigure(config).map_err(|error| error.to_string())?;
-    ledger.wake(time, time);
-    Ok(())
+/// What decides how a ledger goes on when its directory is opened.
+#[derive(Debug)]
+pub(super) struct Opening {
+    pub(super) config: Arc<RolloutConfig>,
+    /// The table's.
+    pub(super) time: u64,
+    /// The machine's.
+    pub(super) unix_ms: u64,
+    /// Whether others may have been given numbers that the ledger knows nothing of.
+    pub(super) again: bool,
+}
+
+impl Opening {
+    /// Goes on with a ledger, with settings that are the same but for those that may change; or with a new one.
+    pub(super) fn of(self, before: Option<Ledger>) -> Result<Ledger, String> {
+        let Self { config, time, unix_ms, again } = self;
+        let mut ledger = match before {
+            Some(mut ledger) => {
+                config.goes_on(ledger.config())?;
+                ledger.reconfigure(config).map_err(|error| error.to_string())?;
+                ledger.wake(time, time);
+                ledger
+            }
+            None => Ledger::new(config).map_err(|error| error.to_string())?,
+        };
+        if again {
+            ledger.begin_era_of_journal(unix_ms);
+        }
+        Ok(ledger)
+    }
 }
 
 fn describe(came: Came) -> String {

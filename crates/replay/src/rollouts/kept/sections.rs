@@ -2,7 +2,7 @@
 //!
 //! - `rollouts-N.head`: format: u32, the settings and the metadata, with their lengths: u32 each; the time,
 //!   and that of the machine in milliseconds since 1970: u64 each; the first record of the table's journal that is
-//!   not in here, 2^64 - 1 without one: u64; how many batches were made: u64.
+//!   not in here, 2^64 - 1 without one: u64; the number of the last batch, 0 before the first: u64.
 //! - `rollouts-N.numbers` and `rollouts-N.bulk`: see [`Moment`].
 
 use std::io::{Read, Write};
@@ -49,8 +49,8 @@ pub(crate) struct Head {
     pub(crate) time: u64,
     pub(crate) unix_ms: u64,
     pub(crate) next: u64,
-    /// Batches that were made.
-    pub(crate) batches: u64,
+    /// The number of the last batch that was made; 0 before the first.
+    pub(crate) last_batch: u64,
 }
 
 fn name(number: usize, part: &str) -> String {
@@ -70,7 +70,7 @@ pub(crate) fn write(
         head.put_u32(bytes.len() as u32);
         head.put(bytes);
     }
-    for number in [saved.time, saved.unix_ms, saved.next, saved.moment.batches()] {
+    for number in [saved.time, saved.unix_ms, saved.next, saved.moment.last_batch()] {
         head.put_u64(number);
     }
     saved.moment.put(&mut numbers);
@@ -143,7 +143,7 @@ fn take_head(bytes: &[u8]) -> Result<Head, StateError> {
     let len = take.count("bytes of metadata", u32::MAX, 1)?;
     let metadata = take.bytes("metadata", len)?.to_vec();
     let (time, unix_ms) = (take.u64("time")?, take.u64("time of the machine")?);
-    let (next, batches) = (take.u64("number of a record")?, take.u64("number of batches")?);
+    let (next, last_batch) = (take.u64("number of a record")?, take.u64("number of a batch")?);
     take.end()?;
-    Ok(Head { config, metadata, time, unix_ms, next, batches })
+    Ok(Head { config, metadata, time, unix_ms, next, last_batch })
 }

@@ -12,7 +12,8 @@ use super::super::ledger::{
 };
 use super::super::schema::{Column, Schema};
 use super::super::table::{CallError, RolloutTable};
-use super::{Durability, Keeping};
+use super::replayed::Replayed;
+use super::{Durability, Keeping, entry};
 use crate::journal::Options;
 use crate::limiter::Reason;
 use crate::spec::Dtype;
@@ -120,6 +121,24 @@ fn a_change_that_is_larger_than_a_record_is_refused_and_not_made() {
     assert_eq!(table.info().counts.tokens, 0);
     let kept = table.apply(&item(permits[0].hold, 10));
     assert_eq!(kept, Ok(Outcome::Appended(Fate::Complete)));
+}
+
+#[test]
+fn an_opening_of_an_earlier_release_begins_no_era() {
+    for again in [false, true] {
+        let mut replayed = Replayed::new("t".into());
+        for (at, again) in [(0, false), (2, again)] {
+            let mut record = entry::opened(&config(), b"", 1_700_000_000_000, again, 0);
+            let (len, mut bytes) = (record.len(), Vec::new());
+            record.put_with(|frame| bytes.extend_from_slice(&frame[frame.len() - len..]));
+            replayed.apply(at, &bytes).unwrap();
+            let ledger = replayed.ledger.as_mut().unwrap();
+            ledger.apply(0, &admit()).unwrap();
+        }
+        let ledger = replayed.ledger.unwrap();
+        let next = if again { 1_700_000_000_000 << 10 } else { 1 };
+        assert!(ledger.is_open(0) && ledger.is_open(next));
+    }
 }
 
 #[test]

@@ -1,10 +1,14 @@
-//! Numbers that nothing else ever had, though a table goes on from an old checkpoint.
+//! Numbers that nothing else ever had, though a table goes on from an old checkpoint, or from a journal whose end
+//! is lost.
 //!
 //! Groups are admitted and batches made after a checkpoint, too. A table that goes on from it knows nothing of them,
 //! but producers and consumers do. If it gave their numbers to others, whoever comes back would bring its tokens to
 //! another's group, or be done with another's batch. So an *era* begins there: groups and batches go on at a number
 //! far above all that may have been given, and what the checkpoint has gets an attempt that none had before when it
 //! changes hands. Until then it is its producer's and its consumer's, who go on.
+//!
+//! The same holds for a journal: unless it is synced at every record, a failure of the machine takes its last ones.
+//! So an era begins whenever a directory is opened again, also where nothing was lost: who can tell?
 //!
 //! The numbers come from the time of the day. An era that is counted would not do: of two tables that go on from one
 //! checkpoint, one after the other, each would be in the next one.
@@ -14,16 +18,23 @@
 //! 1. Numbers from `groups`, or `batches`, up to `first` are nobody's: they were given after the checkpoint, or never.
 //! 2. Outside the first era, no attempt is given that another era has given, while fewer than a million groups or
 //!    batches a second are made, none of them changes hands once a second, and the clock does not go back.
+//! 3. Which numbers an era of a journal has follows from what is saved of the ledger and from the time that is told,
+//!    so a recording comes to the same.
+//!
+//! # Limitations
+//!
+//! Only the last gap in the numbers is known. Who comes from before an older one is told that its group is over, not
+//! that the table has forgotten it.
 
 use super::Ledger;
 
 /// How many numbers there are for each millisecond.
 const PER_MS: u64 = 1 << 10;
-/// The least that is left out, should the clock be of no use.
+/// What is left out should the clock be of no use.
 const LEAST: u64 = 1 << 20;
 /// No era begins above this, whatever the clock says, so that numbers remain.
 const LAST: u64 = 1 << 59;
-/// The same for attempts.
+/// No era's attempts begin above this.
 const LAST_ATTEMPT: u64 = 3 << 30;
 
 /// See the [module](self). All zero in the first era.
@@ -65,6 +76,11 @@ impl Era {
         next
     }
 
+    /// The number of the last batch that was made, if `next` is the next; 0 before the first.
+    pub(super) fn last_batch(&self, next: u64) -> u64 {
+        (if next > self.first { next } else { self.batches }).saturating_sub(1)
+    }
+
     /// How many groups were admitted at the most, if `next` is the next.
     pub(super) fn most_groups(&self, next: u64) -> u64 {
         self.groups.saturating_add(next.saturating_sub(self.first))
@@ -75,14 +91,42 @@ impl Ledger {
     /// Goes on from a checkpoint after which others may have been given numbers, `unix_ms` milliseconds after 1970.
     /// `replaced` is a ledger of this process that is known to have given some.
     pub(in crate::rollouts) fn begin_era(&mut self, unix_ms: u64, replaced: &Self) {
-        let next = [self, replaced].map(|ledger| ledger.next_group.max(ledger.next_batch));
-        let after = next.into_iter().fold(0, u64::max).saturating_add(LEAST);
-        let first = unix_ms.saturating_mul(PER_MS).min(LAST).max(after);
+        let next = replaced.next_group.max(replaced.next_batch);
+        self.go_on_after(unix_ms, next, replaced.era.attempts.max(replaced.era.highest));
+    }
+
+    /// Goes on from a journal after whose end others may have been given numbers.
+    pub(in crate::rollouts) fn begin_era_of_journal(&mut self, unix_ms: u64) {
+        // Which attempt was given last is not looked at: who comes from a checkpoint does not know it.
+        self.go_on_after(unix_ms, 0, 0);
+    }
+
+    /// Goes on at numbers that are not below `next`, and at attempts that are above `highest`.
+    fn go_on_after(&mut self, unix_ms: u64, next: u64, highest: u32) {
+        let (groups, batches, era) = (self.next_group, self.next_batch, self.era);
+        let next = next.max(groups).max(batches);
+        let first = match unix_ms.saturating_mul(PER_MS).min(LAST) {
+            // It is not raised: else two that begin here within a second would be in the same era.
+            told if told > next => told,
+            _ => next.saturating_add(LEAST),
+        };
         let clock = (unix_ms / 1000).min(LAST_ATTEMPT) as u32;
-        let highest = self.era.attempts.max(replaced.era.attempts).max(replaced.era.highest);
-        let attempts = clock.max(highest.saturating_add(1));
-        self.era = Era::of(self.next_group, self.next_batch, first, attempts);
+        let attempts = clock.max(era.attempts.max(highest).saturating_add(1));
+        // Of an era that gave nothing the gap goes on.
+        let begin = |next, before| if next == era.first { before } else { next };
+        let (begun, made) = (begin(groups, era.groups), begin(batches, era.batches));
+        self.era = Era::of(begun, made, first, attempts);
         (self.next_group, self.next_batch) = (first, first);
+    }
+
+    /// Whether a group is one that the ledger does not know, since it came after the moment that it went on from.
+    pub(in crate::rollouts) fn has_lost(&self, group: u64) -> bool {
+        self.era.has_lost_group(group)
+    }
+
+    /// The number of the last batch that was made; 0 before the first.
+    pub(in crate::rollouts) fn last_batch(&self) -> u64 {
+        self.era.last_batch(self.next_batch)
     }
 }
 

@@ -246,7 +246,7 @@ impl Ledger {
         let is_lost = self.era.has_lost_batch(batch);
         let part = self.batches.get_mut(&batch).and_then(|b| b.shares.get_mut(rank as usize));
         let why = match &part {
-            None if is_lost => "the table went on from a checkpoint that is older than the batch",
+            None if is_lost => "the table went on from a moment that is older than the batch",
             None => "the batch is over",
             Some(part) if part.state == State::Over => "it is over",
             Some(part) if part.attempt != attempt => "it was delivered again",

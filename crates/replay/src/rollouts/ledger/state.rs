@@ -241,9 +241,9 @@ impl Moment {
         })
     }
 
-    /// How many batches were made.
-    pub fn batches(&self) -> u64 {
-        self.counts.batches
+    /// The number of the last batch that was made; 0 before the first.
+    pub fn last_batch(&self) -> u64 {
+        self.numbers.era.last_batch(self.numbers.next_batch)
     }
 }
 

@@ -1,0 +1,140 @@
+"""What backbones at vendors have in common: a client, a price, and how an answer is counted."""
+
+from __future__ import annotations
+
+import json
+from abc import abstractmethod
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from echoic.agents.backbones import prices
+from echoic.agents.backbones.base import Backbone, Completion, check_request
+from echoic.agents.backbones.http import JsonClient, guess_tokens
+from echoic.agents.episodes import Usage
+from echoic.errors import BackboneError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from echoic.agents.backbones.base import Message
+    from echoic.agents.backbones.http import HttpConfig
+    from echoic.agents.backbones.prices import Price
+
+__all__ = ["Counted", "HostedBackbone"]
+
+
+@dataclass(frozen=True)
+class Counted:
+    """Tokens as a vendor told them; ``tokens_in`` includes those cached and written."""
+
+    tokens_in: int
+    tokens_cached: int
+    tokens_out: int
+    tokens_written: int = 0
+
+
+class HostedBackbone(Backbone):
+    """A model behind a vendor's API. A wire format is what a subclass knows.
+
+    Args:
+        model: Its name at the vendor's.
+        url: Where the API is.
+        headers: Of every request.
+        key: What is kept out of errors.
+        name: For reports; by default the model's.
+        price: By default that of ``echoic.agents.backbones.prices``; None says that it is not
+            known, and costs are ``nan``.
+        http: Bounds.
+    """
+
+    def __init__(  # noqa: PLR0913 - subclasses call it
+        self,
+        model: str,
+        *,
+        url: str,
+        headers: Mapping[str, str],
+        key: str | None,
+        name: str | None = None,
+        price: Price | str | None = "listed",
+        http: HttpConfig | None = None,
+    ) -> None:
+        self.model = model
+        self.name = name or model
+        self.price = prices.price_of(model) if isinstance(price, str) else price
+        self.client = JsonClient(url, headers, http, secret=key)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.model!r}, url={self.client.url!r})"
+
+    async def chat(
+        self,
+        messages: Sequence[Message],
+        *,
+        max_tokens: int = 256,
+        temperature: float = 0.0,
+        stop: Sequence[str] = (),
+        seed: int | None = None,
+    ) -> Completion:
+        """Answer a chat."""
+        check_request(messages, max_tokens, temperature, stop)
+        path, body = self._request(messages, max_tokens, temperature, tuple(stop), seed)
+        characters = sum(len(message.text) for message in messages)
+        return await self._ask(path, body, guess_tokens(characters, max_tokens))
+
+    async def aclose(self) -> None:
+        """Close the connections."""
+        await self.client.aclose()
+
+    # What a wire format is made of.
+
+    @abstractmethod
+    def _request(
+        self,
+        messages: Sequence[Message],
+        max_tokens: int,
+        temperature: float,
+        stop: tuple[str, ...],
+        seed: int | None,
+    ) -> tuple[str, dict[str, Any]]:
+        """The path and the body of a chat."""
+
+    @abstractmethod
+    def _counted(self, answer: Mapping[str, Any]) -> Counted:
+        """What the vendor counted."""
+
+    @abstractmethod
+    def _read(self, answer: Mapping[str, Any], usage: Usage) -> Completion:
+        """What was said."""
+
+    async def _ask(self, path: str, body: Mapping[str, Any], reserve: int) -> Completion:
+        answer = await self.client.post(path, body, reserve=reserve, used=self._total)
+        try:
+            counted = self._counted(answer)
+            usage = Usage(
+                counted.tokens_in,
+                counted.tokens_cached,
+                counted.tokens_out,
+                prices.cost(
+                    self.price,
+                    tokens_in=counted.tokens_in,
+                    tokens_cached=counted.tokens_cached,
+                    tokens_out=counted.tokens_out,
+                    tokens_written=counted.tokens_written,
+                ),
+                requests=1,
+            )
+            return self._read(answer, usage)
+        except (KeyError, IndexError, TypeError, AttributeError, ValueError) as error:
+            shown = json.dumps(answer)[:300]
+            raise BackboneError(
+                f"an answer of {self.client.url} can't be read ({type(error).__name__}: {error}): "
+                f"{shown}"
+            ) from error
+
+    def _total(self, answer: Any) -> int:
+        """For the allowance of tokens; an answer that can't be read is told about later."""
+        try:
+            counted = self._counted(answer)
+        except (KeyError, IndexError, TypeError, AttributeError, ValueError, BackboneError):
+            return 0
+        return counted.tokens_in + counted.tokens_out

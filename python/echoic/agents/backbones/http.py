@@ -1,0 +1,367 @@
+"""JSON over HTTP to servers that are busy, slow or gone at times: tries again, within bounds.
+
+Every vendor's backbone speaks through a :class:`JsonClient`. We have thin clients of our own, one
+for a wire format, rather than the vendors' packages: those bring some eighty distributions, each
+tries again and counts in its own way, and what we need of them is one request and one answer.
+
+Bounds, all from :class:`HttpConfig`: requests under way, requests and tokens a minute, attempts,
+seconds of an attempt and of the whole call with its waiting, and bytes of an answer. Tokens a
+minute are booked before a request by a guess (a token for four characters, and all that may be
+said), and put right by what the server counted; guesses never reach a report. What a vendor may
+bill for an attempt that broke off nobody tells us, and it is in no count.
+
+Invariants:
+
+1. In any 60 seconds no more requests begin than ``requests_per_minute`` says. What was booked of
+   tokens is bounded likewise.
+2. A key is in a header and nowhere else: no message of an error shows it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import email.utils
+import json
+import math
+import random
+import time
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import httpx
+
+from echoic.errors import ArgumentError, BackboneError
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
+
+__all__ = ["Allowance", "Booking", "HttpConfig", "JsonClient", "guess_tokens"]
+
+WORTH_ANOTHER_TRY = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})
+_MAX_ERROR = 500
+_MINUTE = 60.0
+_CHARACTERS_A_TOKEN = 4
+
+
+@dataclass(frozen=True)
+class HttpConfig:
+    """Bounds of a client.
+
+    Attributes:
+        timeout: Seconds of a call in all: waiting, attempts and pauses.
+        attempt_timeout: Seconds of one attempt, from its beginning to the last byte.
+        attempts: How often a request is tried.
+        backoff: Seconds before the second attempt; it doubles with each, and half of it is drawn,
+            so that clients that failed together do not come back together.
+        max_backoff: The most seconds of a pause. A server that asks for more has failed.
+        max_concurrent: How many requests are under way at a time.
+        requests_per_minute: None is no limit of ours.
+        tokens_per_minute: Of prompts and answers together. None is no limit of ours.
+        max_answer: Bytes of an answer.
+        seed: Of the drawn parts of pauses.
+    """
+
+    timeout: float = 300.0
+    attempt_timeout: float = 120.0
+    attempts: int = 5
+    backoff: float = 0.5
+    max_backoff: float = 60.0
+    max_concurrent: int = 16
+    requests_per_minute: int | None = None
+    tokens_per_minute: int | None = None
+    max_answer: int = 16 << 20
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("timeout", "attempt_timeout"):
+            if not 0 < getattr(self, name) < math.inf:
+                raise ArgumentError(f"{name} is finite and above 0 s, not {getattr(self, name)}")
+        for name in ("backoff", "max_backoff"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise ArgumentError(f"{name} is finite and not below 0, not {getattr(self, name)}")
+        for name in ("attempts", "max_concurrent", "max_answer"):
+            if getattr(self, name) < 1:
+                raise ArgumentError(f"{name} must be at least 1, not {getattr(self, name)}")
+        for name in ("requests_per_minute", "tokens_per_minute"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ArgumentError(f"{name} must be at least 1, or None, not {value}")
+
+
+class Allowance:
+    """So much of each of some kinds in any 60 seconds, given out in the order of asking.
+
+    >>> allowance = Allowance((2, 100))
+    >>> [allowance.book((1, 10), now=0.0).begin for _ in range(3)]
+    [0.0, 0.0, 60.0]
+
+    Args:
+        limits: Of each kind; None is no limit.
+    """
+
+    def __init__(self, limits: Sequence[int | None]) -> None:
+        self._limits = [math.inf if limit is None else limit for limit in limits]
+        # In order of time.
+        self._booked: deque[Booking] = deque()
+
+    def book(self, amounts: Sequence[float], now: float) -> Booking:
+        """Book an amount of each kind.
+
+        What is more than a limit by itself counts as the limit: it could never begin otherwise.
+        """
+        fit = [min(pair) for pair in zip(amounts, self._limits, strict=True)]
+        begin = max(now, self._booked[-1].begin) if self._booked else now
+        while True:
+            while self._booked and self._booked[0].begin <= begin - _MINUTE:
+                self._booked.popleft()
+            taken = (sum(one.amounts[kind] for one in self._booked) for kind in range(len(fit)))
+            room = zip(taken, fit, self._limits, strict=True)
+            if all(before + more <= limit for before, more, limit in room):
+                break
+            # Taken off here: the sum may be rounded to less than a minute later.
+            begin = max(begin, self._booked.popleft().begin + _MINUTE)
+        self._booked.append(Booking(begin, fit))
+        return self._booked[-1]
+
+    def forget(self, booking: Booking) -> None:
+        """Take back the newest booking."""
+        if self._booked and self._booked[-1] is booking:
+            self._booked.pop()
+
+
+@dataclass
+class Booking:
+    """When something may begin, and how much was booked; amounts can be put right later."""
+
+    begin: float
+    amounts: list[float]
+
+
+class _Loop:
+    """What belongs to one event loop."""
+
+    def __init__(self, config: HttpConfig, headers: Mapping[str, str]) -> None:
+        self.running = asyncio.get_running_loop()
+        self.places = asyncio.Semaphore(config.max_concurrent)
+        self.http = httpx.AsyncClient(
+            headers=dict(headers),
+            timeout=config.attempt_timeout,
+            limits=httpx.Limits(
+                max_connections=None, max_keepalive_connections=config.max_concurrent
+            ),
+        )
+
+
+class JsonClient:
+    """Posts JSON to one server and returns its answers.
+
+    It is used from one event loop at a time; another may follow after :meth:`aclose`.
+
+    Args:
+        url: Where the server is.
+        headers: Of every request.
+        config: Bounds.
+        secret: What is kept out of errors.
+        clock: Seconds that only grow.
+        sleep: Waits so many seconds.
+    """
+
+    def __init__(  # noqa: PLR0913 - all but two have defaults
+        self,
+        url: str,
+        headers: Mapping[str, str],
+        config: HttpConfig | None = None,
+        *,
+        secret: str | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        if not url.startswith(("http://", "https://")):
+            raise ArgumentError(f"a server's url begins with http:// or https://, unlike {url!r}")
+        self.url = url.rstrip("/")
+        self.config = config or HttpConfig()
+        self._headers = dict(headers)
+        self._secret = secret
+        self._clock = clock
+        self._sleep = sleep
+        self._random = random.Random(self.config.seed)  # noqa: S311 - pauses are no secret
+        self._allowance = Allowance(
+            (self.config.requests_per_minute, self.config.tokens_per_minute)
+        )
+        # Until when a server asked to be left alone; it binds all requests.
+        self._rest_until = -math.inf
+        self._loop: _Loop | None = None
+        self.retries = 0
+
+    async def post(
+        self,
+        path: str,
+        body: Mapping[str, Any],
+        *,
+        reserve: int = 0,
+        used: Callable[[Any], int] | None = None,
+    ) -> Any:
+        """Post a body and return the answer.
+
+        Args:
+            path: Behind the url.
+            body: What becomes JSON.
+            reserve: Tokens to book; see :func:`guess_tokens`.
+            used: Reads from the answer how many tokens it really was.
+
+        Raises:
+            BackboneError: The server refused, or did not answer within the bounds.
+        """
+        deadline = self._clock() + self.config.timeout
+        here = self._here()
+        content = json.dumps(body).encode()
+        try:
+            # A place is held while the request waits for its allowance, so that whoever came first
+            # also goes first.
+            await asyncio.wait_for(here.places.acquire(), self.config.timeout)
+        except asyncio.TimeoutError:
+            raise BackboneError(
+                f"{self.url}: none of {self.config.max_concurrent} places became free within "
+                f"{self.config.timeout:g} s"
+            ) from None
+        try:
+            return await self._try(here, path, content, reserve, used, deadline)
+        finally:
+            here.places.release()
+
+    async def aclose(self) -> None:
+        """Close the connections."""
+        here, self._loop = self._loop, None
+        if here is not None and here.running is asyncio.get_running_loop():
+            await here.http.aclose()
+
+    def _here(self) -> _Loop:
+        # Connections of a loop that is over can't even be closed properly.
+        if self._loop is None or self._loop.running is not asyncio.get_running_loop():
+            if self._loop is not None and not self._loop.running.is_closed():
+                raise ArgumentError("a backbone is used from one event loop at a time")
+            self._loop = _Loop(self.config, self._headers)
+        return self._loop
+
+    async def _try(  # noqa: PLR0913, PLR0917 - what a call consists of
+        self,
+        here: _Loop,
+        path: str,
+        content: bytes,
+        reserve: int,
+        used: Callable[[Any], int] | None,
+        deadline: float,
+    ) -> Any:
+        for attempt in range(1, self.config.attempts + 1):
+            booking = await self._wait(reserve, deadline)
+            seconds = max(0.0, min(self.config.attempt_timeout, deadline - self._clock()))
+            try:
+                answer = await asyncio.wait_for(self._once(here, path, content), seconds)
+            except asyncio.TimeoutError:
+                failure = _Again(f"there was no answer within {seconds:g} s")
+            except httpx.HTTPError as error:
+                what = self._hide(str(error)) or type(error).__name__
+                failure = _Again(f"the connection failed: {what}")
+            except _Again as again:
+                failure = again
+            else:
+                if used is not None:
+                    booking.amounts[1] = used(answer)
+                return answer
+            pause = self._pause(attempt, failure.after)
+            over = self._clock() + pause > deadline
+            if attempt == self.config.attempts or over or pause > self.config.max_backoff:
+                raise BackboneError(
+                    f"{self.url}{path}: {failure} (attempt {attempt} of {self.config.attempts}"
+                    + (f"; it asks for {pause:g} s of rest)" if failure.after else ")")
+                )
+            self.retries += 1
+            await self._sleep(pause)
+        raise BackboneError(f"{self.url}{path}: no attempt was made")
+
+    async def _wait(self, reserve: int, deadline: float) -> Booking:
+        """Wait until a request may begin."""
+        now = self._clock()
+        booking = self._allowance.book((1, reserve), max(now, self._rest_until))
+        if booking.begin > deadline:
+            self._allowance.forget(booking)
+            raise BackboneError(
+                f"{self.url}: by its limits a minute this request could begin in "
+                f"{booking.begin - now:.0f} s, and it may take {self.config.timeout:g} s in all"
+            )
+        if booking.begin > now:
+            await self._sleep(booking.begin - now)
+        return booking
+
+    async def _once(self, here: _Loop, path: str, content: bytes) -> Any:
+        headers = {"Content-Type": "application/json"}
+        url = self.url + path
+        async with here.http.stream("POST", url, content=content, headers=headers) as answer:
+            body = b""
+            async for part in answer.aiter_bytes():
+                body += part
+                if len(body) > self.config.max_answer:
+                    raise BackboneError(f"{url} answered with more than {self.config.max_answer} B")
+        status = answer.status_code
+        if status != httpx.codes.OK:
+            text = self._hide(body[:_MAX_ERROR].decode(errors="replace"))
+            said = f"the server answered {status}: {text}"
+            if status not in WORTH_ANOTHER_TRY:
+                raise BackboneError(f"{url}: {said}")
+            after = _retry_after(answer.headers)
+            if after is not None and after <= self.config.max_backoff:
+                self._rest_until = max(self._rest_until, self._clock() + after)
+            raise _Again(said, after)
+        with contextlib.suppress(ValueError):
+            read = json.loads(body)
+            if isinstance(read, dict):
+                return read
+        raise BackboneError(f"{url} answered what is no JSON object: {body[:80]!r}")
+
+    def _pause(self, attempt: int, after: float | None) -> float:
+        if after is not None:
+            return after
+        longest: float = min(self.config.backoff * 2 ** (attempt - 1), self.config.max_backoff)
+        return longest * (0.5 + 0.5 * self._random.random())
+
+    def _hide(self, text: str) -> str:
+        """Servers like to repeat what they were shown."""
+        return text.replace(self._secret, "[key]") if self._secret else text
+
+
+class _Again(Exception):  # noqa: N818 - not an error until it was met too often
+    """An attempt failed; another one may not."""
+
+    def __init__(self, reason: str, after: float | None = None) -> None:
+        super().__init__(reason)
+        self.after = after
+
+
+def guess_tokens(characters: int, max_tokens: int) -> int:
+    """What a request may come to, for its booking only."""
+    return characters // _CHARACTERS_A_TOKEN + max_tokens
+
+
+def _retry_after(headers: httpx.Headers) -> float | None:
+    """Seconds that a server asks for: in thousandths, in seconds, or until a date."""
+    said = headers.get("retry-after-ms")
+    if said is not None:
+        with contextlib.suppress(ValueError):
+            return _seconds(float(said) / 1000)
+    said = headers.get("retry-after")
+    if said is None:
+        return None
+    try:
+        return _seconds(float(said))
+    except ValueError:
+        pass
+    try:
+        return _seconds(email.utils.parsedate_to_datetime(said).timestamp() - time.time())
+    except ValueError:
+        return None
+
+
+def _seconds(number: float) -> float | None:
+    return max(0.0, number) if math.isfinite(number) else None

@@ -1,0 +1,206 @@
+"""Backbones by name, and whether they can be used here.
+
+What a name needs is in the environment, and read when it is used: keys are never in a setting, a
+file or a message. A name whose key or server is not there is *skipped*, with the reason; there is
+no stand-in for it.
+
+``NAME_MODEL`` and ``NAME_BASE_URL`` in the environment (``GPT_4O_MODEL``, ``LLAMA_4_BASE_URL``)
+point a name at another model or server: of some of these models vendors no longer have the very
+version.
+
+>>> from echoic.agents.backbones import backbone_names
+>>> "gpt-4o" in backbone_names()
+True
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from echoic.agents.backbones.prices import price_of
+from echoic.errors import ArgumentError, BackboneError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from echoic.agents.backbones.base import Backbone
+
+__all__ = ["backbone_names", "backbone_status", "make_backbone", "register_backbone"]
+
+READY = "ready"
+
+
+@dataclass(frozen=True)
+class _Hosted:
+    """A name of ours.
+
+    Attributes:
+        form: The wire format.
+        model: Its name at the vendor's.
+        key: The environment variable that has the key; a server of the user's may want none.
+        url: Where it is; None if only the user knows.
+        settings: More for the constructor.
+    """
+
+    form: str
+    model: str
+    key: str
+    url: str | None
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+
+# Open weights have no vendor of their own: they are where the user serves them, at a price that
+# only the user knows.
+_OURS = {
+    "gpt-4o": _Hosted("openai", "gpt-4o", "OPENAI_API_KEY", "https://api.openai.com/v1"),
+    "claude-3.5-sonnet": _Hosted(
+        "anthropic", "claude-3-5-sonnet-20241022", "ANTHROPIC_API_KEY", "https://api.anthropic.com"
+    ),
+    "gemini-1.5-pro": _Hosted(
+        "gemini",
+        "gemini-1.5-pro",
+        "GEMINI_API_KEY",
+        "https://generativelanguage.googleapis.com/v1beta",
+    ),
+    "deepseek-r1": _Hosted(
+        "openai",
+        "deepseek-reasoner",
+        "DEEPSEEK_API_KEY",
+        "https://api.deepseek.com/v1",
+        {"seed_field": None},
+    ),
+    "llama-4": _Hosted(
+        "openai", "meta-llama/Llama-4-Scout-17B-16E-Instruct", "LLAMA_4_API_KEY", None
+    ),
+    "qwen-7b": _Hosted("openai", "Qwen/Qwen2.5-7B-Instruct", "QWEN_7B_API_KEY", None),
+}
+_SMOLLM2 = "smollm2"
+
+
+@dataclass(frozen=True)
+class _User:
+    make: Callable[..., Backbone]
+    status: Callable[[], str | None]
+
+
+_USERS: dict[str, _User] = {}
+
+
+def register_backbone(
+    name: str,
+    make: Callable[..., Backbone],
+    *,
+    status: Callable[[], str | None] = lambda: None,
+) -> None:
+    """Give a name to a backbone; the newest of a name counts, before ours.
+
+    Args:
+        name: What it is called.
+        make: Gets the settings of :func:`make_backbone` and returns it.
+        status: Returns why it can't be used, or None if it can.
+    """
+    if not name or not callable(make) or not callable(status):
+        raise ArgumentError("a backbone needs a name and functions that make it and tell its state")
+    _USERS[name] = _User(make, status)
+
+
+def backbone_names() -> tuple[str, ...]:
+    """All names, in alphabetical order."""
+    return tuple(sorted({*_OURS, *_USERS, _SMOLLM2}))
+
+
+def backbone_status(name: str) -> str:
+    """``"ready"``, or ``"skipped: "`` and the reason, such as ``"no key OPENAI_API_KEY"``.
+
+    It looks at the environment and at what is installed; no server is asked.
+    """
+    reason = _reason(name)
+    return READY if reason is None else f"skipped: {reason}"
+
+
+def make_backbone(name: str, /, **settings: Any) -> Backbone:
+    """Make the backbone of a name.
+
+    Args:
+        name: One of :func:`backbone_names`.
+        **settings: For its constructor, such as ``http`` or ``price``.
+
+    Raises:
+        BackboneError: It can't be used here, for the reason that :func:`backbone_status` tells.
+        ArgumentError: There is no such name.
+    """
+    reason = _reason(name)
+    if reason is not None:
+        raise BackboneError(f"{name} is skipped: {reason}")
+    if name in _USERS:
+        return _USERS[name].make(**settings)
+    if name == _SMOLLM2:
+        from echoic.agents.backbones.local import LocalBackbone  # noqa: PLC0415 - imports torch
+
+        return LocalBackbone.smollm2(**settings)
+    entry = _OURS[name]
+    model = _variable(name, "MODEL") or entry.model
+    url = _variable(name, "BASE_URL") or entry.url
+    chosen: dict[str, Any] = {**entry.settings, "name": name, **settings}
+    if "price" not in chosen:
+        # A vendor's price holds at the vendor's only.
+        chosen["price"] = price_of(model) if url == entry.url else None
+    made: Backbone = _class_of(entry.form)(model, key=os.environ.get(entry.key), url=url, **chosen)
+    return made
+
+
+def _class_of(form: str) -> Any:
+    if form == "anthropic":
+        from echoic.agents.backbones.anthropic import AnthropicBackbone  # noqa: PLC0415 - httpx
+
+        return AnthropicBackbone
+    if form == "gemini":
+        from echoic.agents.backbones.gemini import GeminiBackbone  # noqa: PLC0415 - httpx
+
+        return GeminiBackbone
+    from echoic.agents.backbones.openai import OpenAIBackbone  # noqa: PLC0415 - httpx
+
+    return OpenAIBackbone
+
+
+def _reason(name: str) -> str | None:
+    """Why a name can't be used; None if it can."""
+    if name in _USERS:
+        return _USERS[name].status()
+    if name == _SMOLLM2:
+        return _no_smollm2()
+    if name not in _OURS:
+        known = ", ".join(backbone_names())
+        raise ArgumentError(f"there is no backbone {name!r}; there are {known}")
+    if importlib.util.find_spec("httpx") is None:
+        return "httpx is not installed"
+    entry = _OURS[name]
+    server = _variable(name, "BASE_URL")
+    if entry.url is None and server is None:
+        return f"no server {_prefix(name)}_BASE_URL"
+    # A server of the user's own may want no key; vendors' formats beside OpenAI's have one always.
+    if (server is None or entry.form != "openai") and not os.environ.get(entry.key):
+        return f"no key {entry.key}"
+    return None
+
+
+def _no_smollm2() -> str | None:
+    for package in ("torch", "transformers"):
+        if importlib.util.find_spec(package) is None:
+            return f"{package} is not installed"
+    from echoic.agents.backbones import smollm2  # noqa: PLC0415 - imports transformers
+
+    return smollm2.available()
+
+
+def _prefix(name: str) -> str:
+    """``gpt-4o`` as the beginning of an environment variable: ``GPT_4O``."""
+    return re.sub(r"[^A-Z0-9]", "_", name.upper())
+
+
+def _variable(name: str, what: str) -> str | None:
+    return os.environ.get(f"{_prefix(name)}_{what}") or None

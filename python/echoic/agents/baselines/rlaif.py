@@ -1,0 +1,111 @@
+"""RLAIF: PPO whose reward is the opinion of a language model (Bai et al., 2022; Lee et al., 2023).
+
+When an episode ends, the judge reads it and says from 0 to 10 how well the task was done; a tenth
+of that is the reward of the last step, and there is no other. The judge is the cell's backbone, a
+language model: nothing here judges by rules. An answer without a number is asked for once more, and
+is a 0 then; how often is counted. The environment's own reward and success are measured, and
+learned from by nobody.
+
+What a judge costs is summed in :attr:`RLAIF.usage`: it is the price of training, not of acting.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from echoic.agents.backbones.base import Message
+from echoic.agents.baselines.trained import TrainedMethod
+from echoic.agents.episodes import Usage
+from echoic.agents.training.trainer import EchoRLTrainer
+from echoic.errors import ArgumentError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from echoic.agents.baselines.base import Cell
+    from echoic.agents.training.actors import Transcript
+
+__all__ = ["RLAIF", "judgement_of", "prompt_of"]
+
+_NUMBER = re.compile(r"(?<![\d.])(10|\d)(?:\.\d+)?(?!\d)")
+_ASK = (
+    "You judge how well an agent has done a task. You are shown the task, and what the agent saw "
+    "and did. Answer with one whole number from 0 (not at all) to 10 (fully done), nothing else."
+)
+# Of a long episode its end tells most.
+_LONGEST = 6000
+
+
+class RLAIF(TrainedMethod):
+    """PPO without plans, paid by a language model that reads its episodes."""
+
+    name: ClassVar[str] = "rlaif"
+    needs_backbone: ClassVar[bool] = True
+    fixed: ClassVar[dict[str, Any]] = {
+        "algorithm": "ppo",
+        "replay": "none",
+        "use_plans": False,
+        "backend": "threads",
+    }
+
+    def __init__(self, cell: Cell) -> None:
+        #: What the judge has used.
+        self.usage = Usage()
+        #: How many episodes it has judged, and how many answers had no number.
+        self.judged = self.unclear = 0
+        self._loop: asyncio.AbstractEventLoop | None = None
+        super().__init__(cell)
+
+    async def train(self) -> Mapping[str, float]:
+        """Train within the cell's steps, with what the judge has used."""
+        # Actors are in threads; the backbone belongs to the loop that training is awaited in.
+        self._loop = asyncio.get_running_loop()
+        found = await super().train()
+        return {
+            **found,
+            "judged_episodes": self.judged,
+            "unclear_answers": self.unclear,
+            "judge_tokens_in": self.usage.tokens_in,
+            "judge_tokens_out": self.usage.tokens_out,
+            "judge_cost": self.usage.cost,
+        }
+
+    def _trainer(self) -> EchoRLTrainer:
+        return EchoRLTrainer(self.config, resume=True, judge=self._judge)
+
+    def _judge(self, transcript: Transcript) -> float:
+        if self._loop is None:
+            raise ArgumentError("a judge is asked within train() only")
+        return asyncio.run_coroutine_threadsafe(self._asked(transcript), self._loop).result()
+
+    async def _asked(self, transcript: Transcript) -> float:
+        messages = [Message("system", _ASK), Message("user", prompt_of(transcript))]
+        self.judged += 1
+        for temperature in (0.0, 0.7):
+            said = await self.cell.backbone.chat(messages, max_tokens=8, temperature=temperature)
+            self.usage += said.usage
+            if (found := judgement_of(said.text)) is not None:
+                return found
+        self.unclear += 1
+        return 0.0
+
+
+def prompt_of(transcript: Transcript) -> str:
+    """What a judge is shown of an episode: all of it, or, of a long one, the task and the end."""
+    turns = [f"It saw: {seen}\nIt did: {said}" for seen, said in transcript.turns]
+    episode = "\n".join([*turns, f"It saw last: {transcript.final}"])
+    if len(episode) > _LONGEST:
+        episode = f"[...]{episode[-_LONGEST:]}"
+    return f"Task: {transcript.instructions}\n\n{episode}\n\nYour number from 0 to 10:"
+
+
+def judgement_of(text: str) -> float | None:
+    """What a judge said, from 0 to 1: the first number from 0 to 10 in it; None without one.
+
+    >>> judgement_of("8/10, because"), judgement_of("Well done!")
+    (0.8, None)
+    """
+    found = _NUMBER.search(text)
+    return None if found is None else min(float(found.group(0)), 10.0) / 10.0

@@ -1,0 +1,529 @@
+"""MiniGrid and BabyAI, from the minigrid package: grids, of which seven by seven cells are seen.
+
+The world, its missions, its rewards and its limit of steps are the package's own. Here are a text
+of what is seen, a vector of it, words for the seven actions, and solvers.
+
+Decisions:
+
+- The seven actions are always listed, in the package's order: an index here is one there. One that
+  does nothing where the agent stands costs a step, as it does there.
+- The score is 1 once the mission is done, whatever the reward: that one shrinks with every step,
+  down to 0.1.
+- A command that makes no sense counts as a step of the package too, so talking costs reward.
+- The vector is exact for what is seen: no two views share one. Missions are hashed.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import gymnasium
+import numpy as np
+
+from echoic.agents.environments.base import EchoRLEnvironment, EnvironmentConfig, Outcome
+from echoic.agents.environments.encoding import TextEncoder
+from echoic.errors import ArgumentError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from numpy.typing import NDArray
+
+__all__ = ["COMMANDS", "MiniGridConfig", "MiniGridEnvironment"]
+
+#: The actions, in the package's order.
+COMMANDS = ("turn left", "turn right", "go forward", "pick up", "drop", "toggle", "done")
+# What models say too: the package's own names, and what comes to mind first.
+_SAYINGS = {
+    **{command: index for index, command in enumerate(COMMANDS)},
+    "left": 0,
+    "right": 1,
+    "forward": 2,
+    "move forward": 2,
+    "pickup": 3,
+    "open": 5,
+}
+_LEFT, _RIGHT, _FORWARD, _PICK_UP, _DROP, _TOGGLE, _DONE = range(7)
+_TURNS = '"turn left", "turn right", "go forward"'
+
+_SIZES = {
+    "key_door": {size: f"MiniGrid-DoorKey-{size}x{size}-v0" for size in (5, 6, 8, 16)},
+    "navigation": {size: f"MiniGrid-Empty-{size}x{size}-v0" for size in (5, 6, 8, 16)},
+    "memory": {
+        **{size: f"MiniGrid-MemoryS{size}-v0" for size in (7, 9, 11, 13)},
+        17: "MiniGrid-MemoryS17Random-v0",
+    },
+}
+_TASKS = (*_SIZES, "multi_object")
+
+_VIEW = 7
+_CELLS = _VIEW * _VIEW
+# Numbers of a cell in the vector: five for what it is, three for its colour, one for a door.
+_PER_CELL = 9
+_EXACT = _CELLS * _PER_CELL + 4
+_OBJECTS = (
+    "unseen", "empty", "wall", "floor", "door", "key", "ball", "box", "goal", "lava", "agent",
+)  # fmt: skip
+_COLORS = ("red", "green", "blue", "purple", "yellow", "grey")
+_STATES = ("open", "closed", "locked")
+_FACING = ("east", "south", "west", "north")
+_STEPS = ((1, 0), (0, 1), (-1, 0), (0, -1))
+_SIGNS = {  # by kind of object: which of the five numbers, and its sign
+    "wall": (0, 1), "unseen": (0, -1), "door": (1, 1), "floor": (1, -1), "key": (2, 1),
+    "ball": (2, -1), "goal": (3, 1), "lava": (3, -1), "box": (4, 1), "agent": (4, -1),
+}  # fmt: skip
+# How many states the solver looks at before it gives up.
+_MOST_STATES = 400_000
+
+
+@dataclass
+class MiniGridConfig(EnvironmentConfig):
+    """Settings of a MiniGrid environment.
+
+    Attributes:
+        grid_size: Cells of a side, walls included. ``key_door`` and ``navigation`` come in sizes
+            5, 6, 8 and 16, ``memory`` in 7, 9, 11, 13 and 17, ``multi_object`` in any from 5 on.
+        num_objects: How many things lie around, for ``multi_object``; the other tasks have theirs.
+        task_type: ``"key_door"`` (DoorKey), ``"navigation"`` (Empty, from a random place),
+            ``"multi_object"`` (PutNear), ``"memory"`` (Memory), or any id of the package that
+            begins with ``MiniGrid-`` or ``BabyAI-``, which has its size and its things of itself.
+        action_space_size: The seven actions of the package. Fewer are the first ones.
+        timeout_penalty: 0 here, not -1, so that rewards are the package's.
+        max_steps: The package has a limit for every task, and the smaller one counts.
+        state_encoding_dim: At least 446: 445 say what is seen, the rest hashes the mission.
+
+    >>> MiniGridConfig(task_type="memory")
+    Traceback (most recent call last):
+    echoic.errors.ArgumentError: memory has grid_size 7, 9, 11, 13, 17, not 8
+    """
+
+    timeout_penalty: float = 0.0
+    action_space_size: int = 7
+    grid_size: int = 8
+    num_objects: int = 3
+    task_type: str = "key_door"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.state_encoding_dim <= _EXACT:
+            raise ArgumentError(
+                f"state_encoding_dim must be at least {_EXACT + 1}, not {self.state_encoding_dim}"
+            )
+        sizes = _SIZES.get(self.task_type)
+        if sizes is not None and self.grid_size not in sizes:
+            known = ", ".join(map(str, sizes))
+            raise ArgumentError(f"{self.task_type} has grid_size {known}, not {self.grid_size}")
+        if self.task_type == "multi_object":
+            self._check_objects()
+        elif sizes is None and not self.task_type.startswith(("MiniGrid-", "BabyAI-")):
+            raise ArgumentError(
+                f"task_type must be one of {', '.join(_TASKS)}, or an id that begins with "
+                f"MiniGrid- or BabyAI-, not {self.task_type!r}"
+            )
+
+    def _check_objects(self) -> None:
+        if self.grid_size < 5:  # noqa: PLR2004 - a room of three by three, and walls
+            raise ArgumentError(f"multi_object has grid_size 5 or more, not {self.grid_size}")
+        # Things may not touch: each takes nine cells at most, and the package looks for a place
+        # for the next one until there is one.
+        most = min(((self.grid_size - 2) ** 2 - 1) // 9 + 1, 18)
+        if most < 2:  # noqa: PLR2004 - what is put, and near what
+            raise ArgumentError(f"two things don't fit into grid_size {self.grid_size}; take 6")
+        if not 2 <= self.num_objects <= most:  # noqa: PLR2004 - as above
+            raise ArgumentError(
+                f"num_objects must be from 2 to {most} with grid_size {self.grid_size}, "
+                f"not {self.num_objects}"
+            )
+
+
+def _cell_table() -> NDArray[np.float32]:
+    """The numbers of each cell that there can be, by object, colour and state."""
+    table = np.zeros((len(_OBJECTS), len(_COLORS), len(_STATES), _PER_CELL), np.float32)
+    for kind, (place, sign) in _SIGNS.items():
+        table[_OBJECTS.index(kind), ..., place] = sign
+    for color in range(len(_COLORS)):
+        table[2:, color, :, 5 + color // 2] = -1 if color % 2 else 1
+    door = _OBJECTS.index("door")
+    table[door, :, _STATES.index("open"), 8] = 1
+    table[door, :, _STATES.index("locked"), 8] = -1
+    return table
+
+
+_TABLE = _cell_table()
+
+
+class MiniGridEnvironment(EchoRLEnvironment):
+    """A world of the minigrid package, as text and as a vector.
+
+    The text says the mission, what is carried, what is in front, how far one can go, and every
+    thing that is seen with its place relative to the agent. The vector holds, for each of the 49
+    cells seen (by columns from the left, each from far to near), nine numbers from -1 to 1:
+
+    ======  ====================================
+    number  1, and -1
+    ======  ====================================
+    0       a wall; unseen
+    1       a door; coloured floor
+    2       a key; a ball
+    3       the goal; lava
+    4       a box; another agent
+    5       red; green
+    6       blue; purple
+    7       yellow; grey
+    8       the door is open; locked (0: closed)
+    ======  ====================================
+
+    Empty cells are zeros. What is carried is seen in the agent's own cell. Four numbers say where
+    the agent faces, and the rest is a hash of the mission.
+
+    ``info`` has the ``package_seed``: what to ``reset`` the bare package with for the same world.
+    """
+
+    instructions = (
+        "You are in a grid world and see what is ahead of you, up to six steps away and three to "
+        f'each side. Say one command per turn: {_TURNS}, "pick up" (the thing in front of you), '
+        '"drop" (in front of you), "toggle" (open or close what is in front of you; a locked '
+        'door needs the key of its colour, carried) or "done". You carry one thing at a time.'
+    )
+
+    def __init__(self, config: MiniGridConfig | None = None) -> None:
+        self.settings = config or MiniGridConfig()
+        super().__init__(self.settings)
+        self._world = _make(self.settings)
+        self._mission_code = TextEncoder(self.settings.state_encoding_dim - _EXACT)
+        self._told = np.zeros(self.settings.state_encoding_dim, np.float32)
+        self._image: NDArray[np.uint8] = np.zeros((_VIEW, _VIEW, 3), np.uint8)
+        self._solver: _Bot | _Search | None = None
+
+    def _start(self, options: dict[str, Any]) -> str:  # noqa: ARG002 - it has none
+        seed = int(self.np_random.integers(2**31))
+        seen, _ = self._world.reset(seed=seed)
+        self._package_seed = seed
+        self._solver = None
+        self._look(seen)
+        self._told[_EXACT:] = self._mission_code(self._world.mission)
+        return self._describe()
+
+    def _apply(self, command: str) -> Outcome | None:
+        action = _SAYINGS.get(command.lower().rstrip("."))
+        if action is None:
+            self._world.step_count += 1
+            return None
+        seen, reward, ended, _, _ = self._world.step(action)
+        self._look(seen)
+        if self._solver is not None and not ended:
+            self._solver.did(action)
+        details = {"package_seed": self._package_seed}
+        score = float(ended and reward > 0)
+        return Outcome(self._describe(), float(reward), bool(ended), score, details)
+
+    def _commands(self) -> tuple[str, ...]:
+        return COMMANDS
+
+    def _step_limit(self) -> int:
+        return min(self.config.max_steps, int(self._world.max_steps))
+
+    def _vector(self, text: str) -> NDArray[np.float32]:  # noqa: ARG002 - it is the same
+        return self._told.copy()
+
+    def expert(self) -> str | None:
+        """The next command of a shortest solution, or of the package's bot for BabyAI.
+
+        There is none for worlds whose goal is no place: those of ``MiniGrid-`` ids without one.
+        """
+        if self._solver is None:
+            baby = hasattr(self._world, "instrs")
+            self._solver = _Bot(self._world) if baby else _Search(self._world)
+        action = self._solver.next()
+        return None if action is None else COMMANDS[action]
+
+    def image(self, tile_size: int = 32) -> NDArray[np.uint8]:
+        """The whole grid as a picture for people: height by width by three."""
+        return np.asarray(self._world.get_frame(highlight=True, tile_size=tile_size), np.uint8)
+
+    def _look(self, seen: dict[str, Any]) -> None:
+        image = seen["image"]
+        self._image = image
+        told = self._told
+        told[: _EXACT - 4] = _TABLE[image[..., 0], image[..., 1], image[..., 2]].reshape(-1)
+        told[_EXACT - 4 : _EXACT] = 0
+        told[_EXACT - 4 + int(seen["direction"])] = 1
+
+    def _describe(self) -> str:
+        image, middle, near = self._image.tolist(), _VIEW // 2, _VIEW - 1
+        world = self._world
+        held = world.carrying
+        things, walls = [], {}
+        for depth in range(_VIEW):  # from near to far
+            for column in range(_VIEW):
+                kind, color, state = image[column][near - depth]
+                if kind <= 2 or (not depth and column == middle):  # noqa: PLR2004 - see _OBJECTS
+                    continue
+                where = _where(depth, column - middle)
+                things.append(f"- {_name(kind, color, state)}: {where}")
+        for way, line in (
+            ("ahead", [image[middle][near - i] for i in range(1, _VIEW)]),
+            ("to the left", [image[middle - i][near] for i in range(1, middle + 1)]),
+            ("to the right", [image[middle + i][near] for i in range(1, middle + 1)]),
+        ):
+            free = next((i for i, cell in enumerate(line) if not _passable(cell)), len(line))
+            walls[way] = f"{free}{'' if free < len(line) else ' or more'} {way}"
+        front = image[middle][near - 1]
+        carried = f"a {held.color} {held.type}" if held is not None else "nothing"
+        return "\n".join(
+            [
+                f"Mission: {world.mission}.",
+                f"You face {_FACING[world.agent_dir]} and carry {carried}.",
+                f"In front of you: {_name(*front)}.",
+                f"Free steps: {', '.join(walls.values())}.",
+                *(["You see:", *things] if things else ["You see nothing but floor and walls."]),
+            ]
+        )
+
+
+def _name(kind: int, color: int, state: int) -> str:
+    name = _OBJECTS[kind]
+    if name in ("wall", "unseen", "empty", "lava"):
+        return {"wall": "a wall", "unseen": "unseen", "empty": "nothing", "lava": "lava"}[name]
+    if name == "door":
+        word = _STATES[state]
+        return f"{'an' if word == 'open' else 'a'} {word} {_COLORS[color]} door"
+    if name == "goal":
+        return "the goal"
+    return f"a {_COLORS[color]} {name}"
+
+
+def _where(depth: int, side: int) -> str:
+    parts = [f"{depth} ahead"] if depth else []
+    if side:
+        parts.append(f"{abs(side)} to the {'left' if side < 0 else 'right'}")
+    return ", ".join(parts)
+
+
+def _passable(cell: list[int]) -> bool:
+    kind = _OBJECTS[cell[0]]
+    return kind in ("empty", "floor", "goal") or (kind == "door" and cell[2] == 0)
+
+
+def _make(config: MiniGridConfig) -> Any:
+    try:
+        import minigrid  # noqa: F401, PLC0415 - its import makes the ids known
+    except ImportError as error:
+        raise ArgumentError("MiniGridEnvironment needs: pip install minigrid") from error
+    extra: dict[str, Any] = {}
+    if config.task_type == "multi_object":
+        name = "MiniGrid-PutNear-8x8-N3-v0"
+        extra = {"size": config.grid_size, "numObjs": config.num_objects}
+    elif config.task_type in _SIZES:
+        name = _SIZES[config.task_type][config.grid_size]
+        if config.task_type == "navigation":
+            extra = {"agent_start_pos": None}
+    else:
+        name = config.task_type
+    try:
+        world = gymnasium.make(name, disable_env_checker=True, **extra).unwrapped
+    except gymnasium.error.Error as error:
+        raise ArgumentError(f"the package has no {name!r}: {error}") from error
+    view = world.observation_space["image"].shape
+    if view != (_VIEW, _VIEW, 3):
+        raise ArgumentError(f"{name} shows {view[0]} by {view[1]} cells, not {_VIEW} by {_VIEW}")
+    _silence()
+    return world
+
+
+def _silence() -> None:
+    """Keep BabyAI's levels from printing while they are generated.
+
+    Standard output is shared by all threads, so it can't be put aside for one of them; the name
+    ``print`` of that one module can.
+    """
+    from minigrid.envs.babyai.core import roomgrid_level  # noqa: PLC0415 - an extra's
+
+    roomgrid_level.print = lambda *_args, **_options: None
+
+
+class _Bot:
+    """The package's own bot for BabyAI; it must be told what was really done."""
+
+    def __init__(self, world: Any) -> None:
+        from minigrid.utils.baby_ai_bot import BabyAIBot  # noqa: PLC0415 - an extra's
+
+        self._bot: Any = BabyAIBot(world)
+        self._advice: int | None = int(self._bot.replan())
+
+    def next(self) -> int | None:
+        return self._advice
+
+    def did(self, action: int) -> None:
+        try:
+            self._advice = int(self._bot.replan(action))
+        except Exception:  # noqa: BLE001 - it has its own, and assertions; then it knows no more
+            self._advice = None
+
+
+class _State(NamedTuple):
+    """What changes in a world: where one is, what is held, where things lie, which doors are."""
+
+    x: int
+    y: int
+    way: int
+    held: int
+    things: tuple[tuple[int, int] | None, ...]
+    doors: tuple[int, ...]
+
+
+class _Search:
+    """Breadth first over the true state, with the package's rules; plans are kept while followed.
+
+    Boxes stay closed. Things are put down only where the task asks for it, or where there is no
+    other way.
+    """
+
+    def __init__(self, world: Any) -> None:
+        self._world = world
+        self._plan: dict[_State, int] = {}
+        grid = world.grid
+        cells = [
+            (x, y, cell)
+            for x in range(grid.width)
+            for y in range(grid.height)
+            if (cell := grid.get(x, y)) is not None
+        ]
+        self._objects = [cell for _, _, cell in cells if cell.can_pickup()]
+        if world.carrying is not None:
+            self._objects.append(world.carrying)
+        self._doors = {(x, y): cell for x, y, cell in cells if cell.type == "door"}
+        self._goals = {(x, y) for x, y, cell in cells if cell.type == "goal"}
+        self._solid = {(x, y) for x, y, cell in cells if cell.type in ("wall", "lava")}
+        self._near = _place(world.target_pos) if hasattr(world, "move_type") else None
+        if hasattr(world, "success_pos"):
+            self._goals = {_place(world.success_pos)}
+            self._solid.add(_place(world.failure_pos))
+
+    def next(self) -> int | None:
+        """The next action of a plan, or None if there is no way."""
+        state = self._now()
+        if state not in self._plan:
+            self._plan = self._search(state, dropping=False) or self._search(state, dropping=True)
+        return self._plan.get(state)
+
+    def did(self, action: int) -> None:
+        """Nothing to learn: the state is looked at anew."""
+
+    def _now(self) -> _State:
+        world = self._world
+        lying = {}
+        for x in range(world.grid.width):
+            for y in range(world.grid.height):
+                cell = world.grid.get(x, y)
+                if cell is not None and cell.can_pickup():
+                    lying[id(cell)] = (x, y)
+        if not lying.keys() <= {id(one) for one in self._objects}:
+            self.__init__(world)  # type: ignore[misc] # a box was opened, and held something
+        things = tuple(lying.get(id(one)) for one in self._objects)
+        held = next((i for i, one in enumerate(self._objects) if one is world.carrying), -1)
+        x, y = map(int, world.agent_pos)
+        doors = tuple(door.encode()[2] for door in self._doors.values())
+        return _State(x, y, int(world.agent_dir), held, things, doors)
+
+    def _search(self, start: _State, *, dropping: bool) -> dict[_State, int]:
+        if not self._goals and self._near is None:
+            return {}
+        came: dict[_State, tuple[_State, int] | None] = {start: None}
+        queue = deque([start])
+        while queue and len(came) < _MOST_STATES:
+            state = queue.popleft()
+            for action, after in self._around(state, dropping):
+                if after in came:
+                    continue
+                came[after] = (state, action)
+                if self._reached(state, action, after):
+                    return _walk_back(came, after)
+                queue.append(after)
+        return {}
+
+    def _around(self, state: _State, dropping: bool) -> Iterator[tuple[int, _State]]:
+        putting = dropping or self._near is not None
+        for action in (_LEFT, _RIGHT, _FORWARD, _PICK_UP, _DROP, _TOGGLE):
+            if action == _DROP and not putting:
+                continue
+            after = self._after(state, action)
+            if after is not None and not self._fails(state, action, after):
+                yield action, after
+
+    def _after(self, state: _State, action: int) -> _State | None:
+        """The state after an action that changes something."""
+        if action in (_LEFT, _RIGHT):
+            return state._replace(way=(state.way + (1 if action == _RIGHT else -1)) % 4)
+        step = _STEPS[state.way]
+        front = (state.x + step[0], state.y + step[1])
+        lies = state.things.index(front) if front in state.things else -1
+        door = tuple(self._doors).index(front) if front in self._doors else -1
+        if action == _FORWARD:
+            shut = door >= 0 and state.doors[door] != 0
+            if front in self._solid or lies >= 0 or shut:
+                return None
+            return state._replace(x=front[0], y=front[1])
+        if action == _PICK_UP:
+            return self._lift(state, lies)
+        if action == _DROP:
+            return self._put(state, front, lies >= 0 or door >= 0)
+        return self._turn_handle(state, door)
+
+    def _lift(self, state: _State, lies: int) -> _State | None:
+        if lies < 0 or state.held >= 0 or hasattr(self._world, "success_pos"):
+            return None
+        things = (*state.things[:lies], None, *state.things[lies + 1 :])
+        return state._replace(held=lies, things=things)
+
+    def _put(self, state: _State, front: tuple[int, int], taken: bool) -> _State | None:
+        if state.held < 0 or taken or front in self._solid or front in self._goals:
+            return None
+        things = (*state.things[: state.held], front, *state.things[state.held + 1 :])
+        return state._replace(held=-1, things=things)
+
+    def _turn_handle(self, state: _State, door: int) -> _State | None:
+        if door < 0:
+            return None
+        if state.doors[door] == _STATES.index("locked"):
+            held = self._objects[state.held] if state.held >= 0 else None
+            color = list(self._doors.values())[door].color
+            if held is None or held.type != "key" or held.color != color:
+                return None
+        now = int(state.doors[door] == 0)
+        return state._replace(doors=(*state.doors[:door], now, *state.doors[door + 1 :]))
+
+    def _reached(self, before: _State, action: int, after: _State) -> bool:
+        if self._near is None:
+            return (after.x, after.y) in self._goals
+        return action == _DROP and self._is_near(after.things[before.held])
+
+    def _fails(self, before: _State, action: int, after: _State) -> bool:
+        """Whether the package would end the episode without a reward."""
+        if self._near is None:
+            return False
+        if action == _PICK_UP:
+            one = self._objects[after.held]
+            return bool((one.type, one.color) != (self._world.move_type, self._world.moveColor))
+        return action == _DROP and not self._is_near(after.things[before.held])
+
+    def _is_near(self, place: tuple[int, int] | None) -> bool:
+        if place is None or self._near is None:
+            return False
+        return max(abs(place[0] - self._near[0]), abs(place[1] - self._near[1])) <= 1
+
+
+def _place(pair: Any) -> tuple[int, int]:
+    return int(pair[0]), int(pair[1])
+
+
+def _walk_back(came: dict[_State, tuple[_State, int] | None], last: _State) -> dict[_State, int]:
+    """What to do in each state on the way."""
+    plan = {}
+    step = came[last]
+    while step is not None:
+        plan[step[0]] = step[1]
+        step = came[step[0]]
+    return plan

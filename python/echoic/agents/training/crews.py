@@ -1,0 +1,246 @@
+"""Those who act in a run, in threads, in processes, or as actors of Ray.
+
+All of them take the weights that were published last, and insert segments into one table, whose
+limiter makes them wait when the learner is behind. In lock-step, :meth:`ThreadCrew.fill` has each
+actor make one segment; else they go on by themselves.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from echoic.agents.training.actors import ActorGroup
+from echoic.agents.training.config import as_json
+from echoic.agents.training.processes import Workers
+from echoic.errors import ArgumentError, ClosedError, CollectorError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from echoic import Table
+    from echoic.agents.training.actors import Transcript
+    from echoic.agents.training.config import TrainingConfig
+    from echoic.weights import WeightStore
+
+__all__ = ["ProcessCrew", "RayCrew", "ThreadCrew"]
+
+
+def _divided(config: TrainingConfig) -> list[list[int]]:
+    """The numbers of the actors of each worker; no worker has none."""
+    workers = min(config.num_workers, config.num_actors)
+    return [one.tolist() for one in np.array_split(np.arange(config.num_actors), workers)]
+
+
+class ThreadCrew:
+    """Actors in threads of this process.
+
+    Args:
+        config: The settings of the run.
+        seed: Of the run.
+        table: Where segments go.
+        weights: Where weights come from.
+        judge: Says what episodes are worth, in place of the environment.
+    """
+
+    restarts = 0
+
+    def __init__(
+        self,
+        config: TrainingConfig,
+        seed: int,
+        table: Table,
+        weights: WeightStore,
+        judge: Callable[[Transcript], float] | None = None,
+    ) -> None:
+        self._table = table
+        self._weights = weights
+        self._stopping = threading.Event()
+        self._error: BaseException | None = None
+        self.groups = [
+            ActorGroup(config, numbers, seed, judge=judge) for numbers in _divided(config)
+        ]
+        self._subscriptions = [weights.subscribe() for _ in self.groups]
+        self._pool = ThreadPoolExecutor(len(self.groups), "echoic-actors")
+        self._asynchronous = config.is_asynchronous
+
+    def start(self) -> None:
+        """Begin, where actors go on by themselves."""
+        if self._asynchronous:
+            for i in range(len(self.groups)):
+                self._pool.submit(self._go_on, i)
+
+    def fill(self) -> None:
+        """In lock-step, have each actor make a segment of the weights that are the latest."""
+        if self._asynchronous:
+            return
+        for _ in self._pool.map(self._make, range(len(self.groups))):
+            pass
+
+    def check(self, silent: float = 0.0) -> None:
+        """Raise what a thread ended with; threads that are silent can't be replaced."""
+        del silent
+        if self._error is not None:
+            raise CollectorError(f"an actor ended: {self._error!r}") from self._error
+
+    def state(self) -> list[Any] | None:
+        """What :meth:`restore` needs, in lock-step."""
+        return None if self._asynchronous else [group.state() for group in self.groups]
+
+    def restore(self, state: list[Any] | None) -> None:
+        """Go on with the episodes that were under way."""
+        if state is not None and not self._asynchronous:
+            for group, kept in zip(self.groups, state, strict=True):
+                group.restore(kept)
+
+    def close(self) -> None:
+        """End the threads and close the environments."""
+        self._stopping.set()
+        self._pool.shutdown()
+        for one in (*self._subscriptions, *self.groups):
+            one.close()
+
+    def _make(self, i: int) -> None:
+        group = self.groups[i]
+        newest = self._subscriptions[i].latest()
+        if newest is not None and newest.version != group.version:
+            group.load(newest)
+        # Whoever waits for room is woken when the table is closed.
+        self._table.insert_batch(group.collect(), version=group.version)
+
+    def _go_on(self, i: int) -> None:
+        try:
+            while not self._stopping.is_set():
+                self._make(i)
+        except ClosedError:
+            return
+        except BaseException as error:  # noqa: BLE001 - raised where it is looked for
+            self._error = error
+
+
+class ProcessCrew:
+    """Actors in processes, which are replaced when they die or are silent for too long."""
+
+    def __init__(self, config: TrainingConfig, seed: int, address: str, folder: Path) -> None:
+        settings = as_json(config)
+        self._tasks = [
+            {"kind": "actors", "config": settings, "seed": seed, "address": address, "actors": one}
+            for one in _divided(config)
+        ]
+        self._folder = folder
+        self._most = config.max_restarts
+        self._timeout = config.execution_config.timeout
+        self.workers: Workers | None = None
+
+    @property
+    def restarts(self) -> int:
+        """How many processes were replaced."""
+        return 0 if self.workers is None else self.workers.restarts
+
+    @property
+    def pids(self) -> list[int]:
+        """Of the processes."""
+        return [] if self.workers is None else [one.pid for one in self.workers.members]
+
+    def start(self) -> None:
+        """Start the processes."""
+        self.workers = Workers(self._tasks, self._folder, self._most)
+
+    def fill(self) -> None:
+        """Nothing: they go on by themselves."""
+
+    def check(self, silent: float = 0.0) -> None:
+        """Replace those that are gone, and those that may not be silent for so many seconds."""
+        if self.workers is None:
+            return
+        for i, one in enumerate(self.workers.members):
+            if silent > one.patience(self._timeout):
+                self.workers.replace(i)
+        self.workers.check()
+
+    def state(self) -> None:
+        """Nothing: their episodes begin anew."""
+
+    def restore(self, state: Any) -> None:
+        """Episodes begin anew."""
+
+    def close(self) -> None:
+        """End the processes."""
+        if self.workers is not None:
+            self.workers.close()
+
+
+class RayCrew:
+    """Actors of Ray, which Ray places, and starts again where they or their machines fail."""
+
+    restarts = 0
+
+    def __init__(self, config: TrainingConfig, seed: int, address: str) -> None:
+        try:
+            import ray  # noqa: PLC0415 - an extra
+        except ImportError as error:
+            raise ArgumentError('backend="ray" needs Ray: pip install "ray"') from error
+        self._ray = ray
+        if not ray.is_initialized():
+            ray.init(ignore_reinit_error=True, include_dashboard=False)
+        settings = as_json(config)
+        self._tasks = [
+            {"config": settings, "seed": seed, "address": address, "actors": one}
+            for one in _divided(config)
+        ]
+        self._most = config.max_restarts
+        self._imports = config.worker_imports
+        self._running: list[Any] = []
+        self._actors: list[Any] = []
+
+    def start(self) -> None:
+        """Have Ray start them."""
+        remote = self._ray.remote(num_cpus=1, max_restarts=self._most, max_task_retries=self._most)(
+            _RayActor
+        )
+        for task in self._tasks:
+            actor = remote.remote()
+            self._actors.append(actor)
+            self._running.append(actor.act.remote(task))
+
+    def fill(self) -> None:
+        """Nothing: they go on by themselves."""
+
+    def check(self, silent: float = 0.0) -> None:
+        """Raise what one ended with, for good."""
+        del silent
+        ended, _ = self._ray.wait(self._running, num_returns=1, timeout=0)
+        if ended:
+            self._ray.get(ended)
+            raise CollectorError("an actor of Ray ended by itself")
+
+    def state(self) -> None:
+        """Nothing: their episodes begin anew."""
+
+    def restore(self, state: Any) -> None:
+        """Episodes begin anew."""
+
+    def close(self) -> None:
+        """Have Ray end them."""
+        for actor in self._actors:
+            self._ray.kill(actor)
+
+
+class _RayActor:
+    """A worker's loop where Ray puts it."""
+
+    def act(self, task: dict[str, Any]) -> None:
+        """Act until the server is gone."""
+        import importlib  # noqa: PLC0415 - another process, which Ray sends this class to
+
+        from echoic.agents.training.worker import act  # noqa: PLC0415
+
+        for module in task["config"]["worker_imports"]:
+            importlib.import_module(module)
+        # A replacement draws otherwise than the one before it.
+        act({**task, "generation": int(time.time()) % 1_000_000})

@@ -1,0 +1,100 @@
+"""Evaluation of a policy, on seeds that training never sees, several episodes side by side."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from echoic.agents.latent_planning.windows import PlanWindows
+from echoic.agents.training.actors import HELD_OUT, checked_environment
+from echoic.agents.training.policy import allowed_of
+from echoic.agents.training.segments import shown
+
+if TYPE_CHECKING:
+    from echoic.agents.training.acting import ActingNetworks
+    from echoic.agents.training.config import TrainingConfig
+
+__all__ = ["Evaluated", "Evaluator"]
+
+_SIDE_BY_SIDE = 16
+
+
+@dataclass
+class Evaluated:
+    """What the episodes came to, by their seeds in order."""
+
+    rewards: list[float] = field(default_factory=list)
+    successes: list[bool] = field(default_factory=list)
+    steps: list[int] = field(default_factory=list)
+
+    @property
+    def success_rate(self) -> float:
+        """The share of successes."""
+        return float(np.mean(self.successes))
+
+
+class Evaluator:
+    """Plays the same held-out episodes whenever it is asked to.
+
+    Args:
+        config: The settings of the run.
+        seed: Of what is drawn while acting.
+    """
+
+    def __init__(self, config: TrainingConfig, seed: int) -> None:
+        self._config = config
+        self._seed = seed
+        count = min(_SIDE_BY_SIDE, config.evaluation_episodes)
+        self._environments = [checked_environment(config) for _ in range(count)]
+
+    def play(self, networks: ActingNetworks) -> Evaluated:
+        """Play all episodes."""
+        generator = torch.Generator().manual_seed(self._seed)
+        found = Evaluated()
+        for first in range(0, self._config.evaluation_episodes, len(self._environments)):
+            count = min(len(self._environments), self._config.evaluation_episodes - first)
+            self._play(
+                networks, generator, range(HELD_OUT + first, HELD_OUT + first + count), found
+            )
+        return found
+
+    def close(self) -> None:
+        """Close the environments."""
+        for environment in self._environments:
+            environment.close()
+
+    def _play(self, networks: Any, generator: Any, seeds: range, found: Evaluated) -> None:
+        """Play one episode in each of the first environments; who is ready waits for the others."""
+        config = self._config
+        size = config.planning_config.state_window_size if config.use_plans else 0
+        environments = self._environments[: len(seeds)]
+        windows = PlanWindows(len(seeds), config.state_dim, size, device="cpu")
+        shows = [env.reset(seed=s) for env, s in zip(environments, seeds, strict=True)]
+        rewards, steps = np.zeros(len(seeds)), np.zeros(len(seeds), int)
+        success, over = np.zeros(len(seeds), bool), np.zeros(len(seeds), bool)
+        starts = np.ones(len(seeds), bool)
+        while not over.all():
+            states = np.stack([np.asarray(seen["vector"], np.float32) for seen, _ in shows])
+            allowed = np.stack([allowed_of(info, masked=config.mask_commands) for _, info in shows])
+            acted = networks.act(
+                *shown(*windows.push(states, starts), config),
+                torch.from_numpy(allowed),
+                generator,
+                greedy=config.evaluation_greedy,
+            )
+            starts[:] = False
+            for i, action in enumerate(acted.actions.tolist()):
+                if over[i]:
+                    continue
+                seen, reward, done, cut, info = environments[i].step(action)
+                shows[i] = (seen, info)
+                rewards[i] += float(reward)
+                steps[i] += 1
+                success[i] = bool(done and info["success"])
+                over[i] = done or cut or steps[i] >= config.max_episode_steps
+        found.rewards += rewards.tolist()
+        found.successes += success.tolist()
+        found.steps += steps.tolist()

@@ -1,0 +1,392 @@
+"""The learner of a run: new segments on policy, replayed steps off policy, one optimizer.
+
+The objective is that of PPO with the policy that acted and the policy that is stayed near held
+apart (Hilton et al., "Batch size-invariance for policy optimization", 2021). With μ the policy that
+acted and π' the one at the beginning of an update,
+
+    w · min(1, π'/μ) · min(r A, clip(r) A),    r = π/π'.
+
+- *New segments.* `A` is GAE's, along the true sequence of the segment, with values as they are
+  when it comes. In lock-step π' is μ, and this is PPO to the last bit. Where actors are behind, the
+  truncated weight corrects for it.
+- *Replayed steps.* A step alone is a sequence of length 1: `A` is its temporal difference, and with
+  the weight before it, V-trace's of that sequence. `w` corrects for how the replay draws. The plan
+  is the one that was acted on, an input like any other: policy and values learn from a replayed
+  step, the encoder from new ones, whose windows are there.
+- *IMPALA.* `A` and the values' targets are V-trace's along the segment, π' is the policy as it is,
+  and one step is made: so r is 1, and the gradient is exactly
+  :class:`~echoic.agents.learners.IMPALALearner`'s.
+
+A minibatch is divided among `num_learners` parts, whose gradients are averaged by their rows. The
+cost of plans' changes is a mean over the pairs of each part.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from echoic.agents.latent_planning.optimizer import LatentPlanningOptimizer
+from echoic.agents.learners import checkpoint, gradients
+from echoic.agents.learners.gae import GAECalculator
+from echoic.agents.learners.ppo import PPOLearner
+from echoic.agents.learners.steps import PPOTrainingStep
+from echoic.primitives import compute_vtrace
+
+if TYPE_CHECKING:
+    from echoic.agents.training.config import TrainingConfig
+    from echoic.agents.training.segments import Batch
+
+__all__ = ["VectorLearner", "learner_of"]
+
+_WEIGHTED = ("policy_loss", "value_loss", "entropy", "reference_kl", "plan_divergence", "approx_kl")
+
+
+def learner_of(config: TrainingConfig, seed: int, tracker: Any = None) -> VectorLearner:
+    """Make the learner of a run, with a planner if it has plans."""
+    torch.manual_seed(seed)
+    planner = None
+    if config.use_plans:
+        planner = LatentPlanningOptimizer(
+            config.state_dim,
+            config.action_dim,
+            config.planning_config,
+            config.device,
+            tracker=tracker,
+            seed=seed,
+        )
+    return VectorLearner(config, planner, seed)
+
+
+class VectorLearner(PPOLearner):
+    """Trains on segments and on replayed steps.
+
+    Args:
+        config: The settings of the run.
+        planner: The planner, if there is one.
+        seed: Of minibatches.
+    """
+
+    def __init__(self, config: TrainingConfig, planner: Any, seed: int) -> None:
+        # Advantages are normalised here, over what is new: replayed ones are of another length.
+        ppo = dataclasses.replace(config.ppo_config, normalize_advantages=False)
+        if config.algorithm == "impala":
+            ppo = dataclasses.replace(
+                ppo,
+                num_epochs=1,
+                batch_size=config.num_actors * config.train_frequency,
+                value_clip=False,
+                target_kl=math.inf,
+                kl_coef=0.0,
+            )
+        super().__init__(
+            config.state_dim,
+            config.action_dim,
+            config.plan_dim,
+            ppo,
+            config.device,
+            planner=planner,
+            seed=seed,
+            hidden_dim=config.planning_config.hidden_dim,
+        )
+        self.run_config = config
+        self.shards: Any = None
+        self._spread = 1.0
+
+    # What is learned from.
+
+    def learn(self, batch: Batch, current: bool) -> dict[str, float]:
+        """Learn from new segments.
+
+        Args:
+            batch: The segments.
+            current: Whether they are of the policy as it is.
+        """
+        steps, followed = self.steps_of(batch)
+        with torch.no_grad():
+            log_probs, values = self._look(steps)
+        shape = tuple(batch.rewards.shape)
+        log_ratio = log_probs - steps.log_probs.to(self.device)
+        numbers = (batch.rewards, values.cpu().view(shape), batch.dones, followed.cpu().view(shape))
+        if self.run_config.algorithm == "impala":
+            steps.returns, steps.advantages = self._vtrace(
+                batch, log_ratio.cpu().view(shape), numbers
+            )
+            steps.log_probs = log_probs
+            weight = torch.ones_like(log_ratio)
+        else:
+            steps.advantages, steps.returns = self._gae(batch, numbers)
+            weight = torch.ones_like(log_ratio)
+            if not current:
+                weight = log_ratio.exp().clamp(max=1.0)
+                steps.log_probs = log_probs
+        steps.values = values
+        valid = batch.valid.flatten().to(self.device)
+        steps.importance_weights = weight * valid
+        if self.run_config.ppo_config.normalize_advantages and self.run_config.algorithm == "ppo":
+            steps = steps.to(self.device)
+            raw = steps.advantages[valid]
+            if len(raw) > 1:
+                self._spread = float(raw.std(correction=0)) + 1e-8
+                steps.advantages = (steps.advantages - raw.mean()) / self._spread
+        return self.update(steps)
+
+    def learn_replayed(self, rows: dict[str, Any]) -> dict[str, float]:
+        """Learn from steps that a replay has drawn, once."""
+        dim = self.run_config.state_dim
+        state, following = (
+            torch.as_tensor(rows[name], dtype=torch.float32, device=self.device)
+            for name in ("state", "next_state")
+        )
+        action = torch.as_tensor(rows["action"], device=self.device).long()
+        count = len(state)
+        blank = torch.zeros(count, device=self.device)
+        steps = PPOTrainingStep(
+            states=state[:, :dim],
+            latent_plans=state[:, dim:],
+            actions=action[:, 0],
+            rewards=torch.as_tensor(rows["reward"], dtype=torch.float32, device=self.device),
+            values=blank,
+            log_probs=torch.as_tensor(rows["log_prob"], dtype=torch.float32, device=self.device),
+            advantages=blank,
+            returns=blank,
+            frozen_plans=torch.ones(count, dtype=torch.bool, device=self.device),
+            action_masks=action[:, 1:] != 0,
+        )
+        going_on = ~torch.as_tensor(rows["done"], device=self.device).bool()
+        with torch.no_grad():
+            log_probs, values = self._look(steps)
+            followed = self.value_network(following[:, :dim], following[:, dim:])
+        error = steps.rewards + self.config.gamma * going_on * followed - values
+        drawn = torch.as_tensor(rows["weight"], dtype=torch.float32, device=self.device)
+        steps.importance_weights = drawn * (log_probs - steps.log_probs).exp().clamp(max=1.0)
+        steps.log_probs, steps.values = log_probs, values
+        steps.advantages, steps.returns = error / self._spread, values + error
+        return self.update(steps, epochs=1)
+
+    def steps_of(self, batch: Batch) -> tuple[PPOTrainingStep, Any]:
+        """A batch as steps, their advantages open; and the values of the states they led to."""
+
+        def flat(value: Any) -> Any:
+            return None if value is None else value.flatten(0, 1)
+
+        blank = torch.zeros(batch.steps)
+        steps = PPOTrainingStep(
+            states=flat(batch.states),
+            latent_plans=flat(batch.plans),
+            actions=flat(batch.actions),
+            rewards=flat(batch.rewards),
+            values=blank,
+            log_probs=flat(batch.log_probs),
+            advantages=blank,
+            returns=blank,
+            windows=flat(batch.windows),
+            masks=flat(batch.masks),
+            plan_noise=flat(batch.noise) if self.planner is not None else None,
+            previous_windows=flat(batch.previous_windows),
+            previous_masks=flat(batch.previous_masks),
+            pairs=flat(batch.pairs) if self.planner is not None else None,
+            action_masks=flat(batch.allowed),
+        )
+        with torch.no_grad():
+            return steps, self.value_network(
+                flat(batch.next_states).to(self.device), self.next_plans(batch)
+            )
+
+    @torch.no_grad()
+    def next_plans(self, batch: Batch) -> Any:
+        """The means of the plans at the states that steps led to."""
+        if self.planner is None:
+            return torch.zeros(batch.steps, 1, device=self.device)
+        windows, masks = (
+            one.flatten(0, 1).to(self.device) for one in (batch.next_windows, batch.next_masks)
+        )
+        return torch.cat(
+            [
+                self.planner.encoder(some, mask)
+                for some, mask in zip(windows.split(_CHUNK), masks.split(_CHUNK), strict=True)
+            ]
+        )
+
+    def _look(self, steps: PPOTrainingStep) -> tuple[Any, Any]:
+        """Log-probabilities of what was done and values, as the networks are."""
+        moved = steps.to(self.device)
+        parts = [
+            self.networks.evaluate(_without_pairs(moved[index]))
+            for index in torch.arange(len(steps), device=self.device).split(_CHUNK)
+        ]
+        return torch.cat([one.chosen for one in parts]), torch.cat([one.values for one in parts])
+
+    def _gae(self, batch: Batch, numbers: Any) -> tuple[Any, Any]:
+        rewards, values, dones, followed = (one.T.numpy() for one in numbers)
+        advantages, returns = GAECalculator(self.config).compute_advantages(
+            rewards,
+            values,
+            dones,
+            followed[:, -1],
+            truncated=batch.truncated.T.numpy(),
+            final_values=followed,
+        )
+        return tuple(
+            torch.from_numpy(one.T.copy()).float().flatten() for one in (advantages, returns)
+        )
+
+    def _vtrace(self, batch: Batch, log_ratio: Any, numbers: Any) -> tuple[Any, Any]:
+        rewards, values, dones, followed = numbers
+        targets, advantages = compute_vtrace(
+            log_ratio,
+            rewards,
+            values,
+            dones,
+            followed[-1],
+            self.config.gamma,
+            1.0,
+            1.0,
+            lam=1.0,
+            truncated=batch.truncated,
+            final_values=followed,
+            time_axis=0,
+        )
+        return targets.flatten(), advantages.flatten()
+
+    # How it is learned.
+
+    def update(self, steps: PPOTrainingStep, *, epochs: int | None = None) -> dict[str, float]:
+        """Learn from steps as they are, in minibatches and epochs, each divided into parts."""
+        steps = steps.to(self.device)
+        anchor = self._anchor(steps)
+        seen: dict[str, list[float]] = {name: [] for name in (*_WEIGHTED, "grad_norm")}
+        done, stopped = 0, False
+        for _ in range(self.config.num_epochs if epochs is None else epochs):
+            order = torch.randperm(len(steps), generator=self.generator, device=self.device)
+            for index in order.split(self.config.batch_size):
+                parts = self._parts(index)
+                found = self._gradients(
+                    [(steps[one], None if anchor is None else anchor[one]) for one in parts]
+                )
+                counts = [len(one) for one in parts]
+                told = {name: _mean([one[1][name] for one in found], counts) for name in _WEIGHTED}
+                if math.isnan(told["approx_kl"]):
+                    raise FloatingPointError(
+                        "the policy's distance from the one that acted is NaN; no step was made"
+                    )
+                stopped = told["approx_kl"] > self.config.target_kl
+                if stopped:
+                    break
+                told["grad_norm"] = self._step_along([one[0] for one in found], counts)
+                if self.planner is not None:
+                    self.planner.after_step(told["plan_divergence"])
+                for name, value in told.items():
+                    if math.isfinite(value):
+                        seen[name].append(value)
+                done += 1
+            if stopped:
+                break
+        self._metrics = {
+            **{name: sum(v) / len(v) if v else math.nan for name, v in seen.items()},
+            "approx_kl": told["approx_kl"],
+            "minibatches": float(done),
+            "stopped": float(stopped),
+        }
+        return dict(self._metrics)
+
+    def gradient(self, some: PPOTrainingStep, anchor: Any) -> tuple[list[Any], dict[str, float]]:
+        """The gradient of the loss on some steps, and what it is made of; nothing is changed."""
+        found = self.networks.evaluate(some)
+        log_ratio = (found.chosen - some.log_probs).detach()
+        policy_loss = self.compute_policy_loss(some, found)
+        value_loss = self.compute_value_loss(some, found)
+        weight = torch.ones_like(log_ratio)
+        if some.importance_weights is not None:
+            weight = some.importance_weights
+        entropy = (found.entropy * weight).mean()
+        loss = policy_loss + self.config.value_loss_coef * value_loss + found.plan_cost
+        loss = loss - self.config.entropy_coef * entropy
+        reference_kl = torch.zeros(())
+        if anchor is not None:
+            gap = (found.log_probs.exp() * (found.log_probs - anchor)).sum(dim=-1)
+            reference_kl = (gap * weight).mean()
+            loss = loss + self.config.kl_coef * reference_kl
+        parameters = list(self.networks.parameters())
+        slopes = torch.autograd.grad(loss, parameters, allow_unused=True)
+        return list(slopes), {
+            "policy_loss": float(policy_loss.detach()),
+            "value_loss": float(value_loss.detach()),
+            "entropy": float(entropy.detach()),
+            "reference_kl": float(reference_kl.detach()),
+            "plan_divergence": float(found.plan_divergence),
+            "approx_kl": float((log_ratio.exp() - 1.0 - log_ratio).mean()),
+        }
+
+    def tensors(self) -> dict[str, Any]:
+        """All that a part needs to compute a gradient, by name."""
+        modules = {"policy": self.policy_network, "value": self.value_network}
+        if self.planner is not None:
+            modules |= {"encoder": self.planner.encoder, "divergence": self.planner.divergence}
+        return {
+            f"{part}/{name}": tensor
+            for part, module in modules.items()
+            for name, tensor in module.state_dict().items()
+        }
+
+    def load_tensors(self, tensors: dict[str, Any]) -> None:
+        """Become what :meth:`tensors` was of."""
+        mine = self.tensors()
+        for name, tensor in tensors.items():
+            mine[name].copy_(tensor)
+
+    def _parts(self, index: Any) -> list[Any]:
+        """The rows of a minibatch, divided; none of the parts is empty."""
+        return [one for one in index.tensor_split(self.run_config.num_learners) if len(one)]
+
+    def _gradients(self, parts: list[Any]) -> list[Any]:
+        if self.shards is None or len(parts) == 1:
+            return [self.gradient(*part) for part in parts]
+        return list(self.shards.gradients(parts))
+
+    def _step_along(self, slopes: list[list[Any]], counts: list[int]) -> float:
+        """One step along the mean of gradients, by rows; parts are added in order."""
+        total = sum(counts)
+        self.optimizer.zero_grad(set_to_none=True)
+        for i, parameter in enumerate(self.networks.parameters()):
+            for slope, count in zip(slopes, counts, strict=True):
+                if slope[i] is None:
+                    continue
+                share = slope[i] * (count / total)
+                parameter.grad = share if parameter.grad is None else parameter.grad + share
+        return gradients.step(self.optimizer, self.networks.parameters(), self.config.max_grad_norm)
+
+    # Keeping.
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that learning changes."""
+        reference = None if self._reference is None else self._reference.state_dict()
+        return {**self._state(), "reference": reference, "spread": self._spread}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from :meth:`state_dict`."""
+        with checkpoint.all_or_nothing(self._restore, self._state(), kind="learner"):
+            self._restore(state)
+            if state["reference"] is not None:
+                self.set_reference()
+                self._reference.load_state_dict(state["reference"])
+            self._spread = state["spread"]
+
+
+_CHUNK = 2048
+
+
+def _without_pairs(steps: PPOTrainingStep) -> PPOTrainingStep:
+    """Steps whose plans' changes are not looked at."""
+    return dataclasses.replace(steps, previous_windows=None, previous_masks=None, pairs=None)
+
+
+def _mean(values: list[float], counts: list[int]) -> float:
+    """The mean by rows, of those that are numbers."""
+    known = [(v, n) for v, n in zip(values, counts, strict=True) if math.isfinite(v)]
+    if not known:
+        return math.nan
+    return sum(v * n for v, n in known) / sum(n for _, n in known)

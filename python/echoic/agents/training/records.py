@@ -1,0 +1,122 @@
+"""What a run says of itself: a file of JSON lines always, and whoever else is there to be told."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import json
+import logging
+import math
+import resource
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from echoic.errors import ArgumentError
+
+if TYPE_CHECKING:
+    from echoic.agents.training.config import TrainingConfig
+
+__all__ = ["Records", "memory_mib"]
+
+_WRITERS = ("tensorboardX", "torch.utils.tensorboard")
+
+
+class Records:
+    """Writes what happens in a run.
+
+    Args:
+        config: The settings of the run.
+        goes_on: Whether the files of a run before are added to.
+    """
+
+    def __init__(self, config: TrainingConfig, *, goes_on: bool) -> None:
+        folder = Path(config.results_dir)
+        folder.mkdir(parents=True, exist_ok=True)
+        self._lines = (folder / "metrics.jsonl").open("a" if goes_on else "w", encoding="utf-8")
+        self._log = logging.getLogger("echoic.agents.training")
+        self._handler = logging.FileHandler(folder / "train.log", mode="a" if goes_on else "w")
+        self._handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+        self._handler.setLevel(config.log_level.upper())
+        self._log.addHandler(self._handler)
+        if self._log.getEffectiveLevel() > self._handler.level:
+            self._log.setLevel(self._handler.level)
+        self._board = _board(config.tensorboard_log)
+        self._wandb = _wandb(config)
+        self._progress, self._task = _progress(config)
+
+    @property
+    def has_board(self) -> bool:
+        """Whether TensorBoard's files are written."""
+        return self._board is not None
+
+    def add(self, kind: str, step: int, numbers: dict[str, float]) -> None:
+        """Write some numbers of a step."""
+        # JSON has no NaN: what was not measured is null.
+        plain = {
+            name: float(value) if math.isfinite(value) else None for name, value in numbers.items()
+        }
+        self._lines.write(json.dumps({"kind": kind, "step": step, **plain}) + "\n")
+        self._lines.flush()
+        known = {f"{kind}/{name}": value for name, value in plain.items() if value is not None}
+        if self._board is not None:
+            for name, value in known.items():
+                self._board.add_scalar(name, value, step)
+        if self._wandb is not None:
+            self._wandb.log(known, step=step)
+        level = logging.INFO if kind != "update" else logging.DEBUG
+        self._log.log(level, "%s at step %d: %s", kind, step, plain)
+        if self._progress is not None:
+            self._progress.update(self._task, completed=step)
+
+    def close(self) -> None:
+        """Close the files."""
+        if self._progress is not None:
+            self._progress.stop()
+        if self._board is not None:
+            self._board.close()
+        if self._wandb is not None:
+            self._wandb.finish()
+        self._log.removeHandler(self._handler)
+        self._handler.close()
+        self._lines.close()
+
+
+def memory_mib() -> float:
+    """What of this process is in memory, or, where that isn't told, was at most."""
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
+        return pages * resource.getpagesize() / 2**20
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return most / (2**20 if sys.platform == "darwin" else 2**10)
+
+
+def _board(folder: str) -> Any:
+    """A writer of TensorBoard's files, if one is installed and wanted."""
+    if not folder:
+        return None
+    for name in _WRITERS:
+        with contextlib.suppress(ImportError):
+            return importlib.import_module(name).SummaryWriter(folder)
+    return None
+
+
+def _wandb(config: TrainingConfig) -> Any:
+    if config.wandb_project is None:
+        return None
+    try:
+        wandb = importlib.import_module("wandb")
+    except ImportError as error:
+        raise ArgumentError('wandb_project needs its package: pip install "wandb"') from error
+    return wandb.init(project=config.wandb_project, dir=config.results_dir)
+
+
+def _progress(config: TrainingConfig) -> tuple[Any, Any]:
+    if not config.progress:
+        return None, None
+    from rich.progress import Progress  # noqa: PLC0415 - only who wants to see it
+
+    progress = Progress()
+    task = progress.add_task(config.env_name, total=config.total_timesteps)
+    progress.start()
+    return progress, task

@@ -1,0 +1,145 @@
+"""Rewards that are learned: from preferences between pieces of behaviour.
+
+Christiano et al., "Deep Reinforcement Learning from Human Preferences" (2017): of two segments one
+is preferred, and a network's rewards, added up along each, explain with which probability
+(Bradley and Terry). Here the preference is what a function says; without one it is for the segment
+that the environment paid more, a stand-in for a person that the paper uses, too: the policy never
+sees the environment's rewards themselves.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn import functional
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from echoic.agents.training.config import TrainingConfig
+    from echoic.agents.training.segments import Batch
+
+__all__ = ["PreferenceReward", "RewardModel"]
+
+
+class RewardModel(Protocol):
+    """Says what steps are worth."""
+
+    def relabel(self, batch: Batch) -> None:
+        """Replace a batch's rewards; it may learn from them before."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """What :meth:`load_state_dict` needs to go on."""
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from :meth:`state_dict`."""
+
+
+class PreferenceReward:
+    """A network of rewards, learned from preferences between segments.
+
+    Rewards are given mean 0 and deviation 1 by what is in memory.
+
+    Args:
+        config: The settings of the run.
+        prefer: Given what two segments were paid by the environment, whether the second is
+            preferred, as a probability; ``None`` for no answer.
+        seed: Of the network and of which segments are compared.
+        memory: How many segments are remembered.
+        pairs: How many are compared for each batch.
+        hidden_dim: The width of the network.
+    """
+
+    def __init__(  # noqa: PLR0913 - settings, by name
+        self,
+        config: TrainingConfig,
+        *,
+        prefer: Callable[[float, float], float | None] | None = None,
+        seed: int = 0,
+        memory: int = 4096,
+        pairs: int = 256,
+        hidden_dim: int = 64,
+    ) -> None:
+        self._config = config
+        self._prefer = _more if prefer is None else prefer
+        self._pairs = pairs
+        self._rng = np.random.default_rng(seed)
+        wide = 2 * config.state_dim + config.action_dim
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            self._network = nn.Sequential(
+                nn.Linear(wide, hidden_dim), nn.ReLU(), nn.Linear(hidden_dim, 1)
+            )
+        self._optimizer = torch.optim.Adam(self._network.parameters(), lr=1e-3)
+        self._memory: deque[tuple[Any, float]] = deque(maxlen=memory)
+        #: How many preferences were given, and what share of the latest ones it explains.
+        self.answers, self.accuracy = 0, float("nan")
+
+    def relabel(self, batch: Batch) -> None:
+        """Learn from comparisons, and say what the steps of a batch are worth."""
+        seen = torch.cat(
+            [
+                batch.states,
+                batch.next_states,
+                functional.one_hot(batch.actions, self._config.action_dim).float(),
+            ],
+            dim=-1,
+        )
+        paid = (batch.rewards * batch.valid).sum(dim=0).tolist()
+        self._memory.extend(zip(seen.unbind(dim=1), paid, strict=True))
+        self._learn()
+        with torch.no_grad():
+            known = self._network(torch.stack([one for one, _ in self._memory][-512:]))
+            worth = self._network(seen).squeeze(-1)
+            batch.rewards = (worth - known.mean()) / (known.std() + 1e-6)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The network, its optimizer, what is remembered, and the generator."""
+        return {
+            "network": self._network.state_dict(),
+            "optimizer": self._optimizer.state_dict(),
+            "memory": [[seen, paid] for seen, paid in self._memory],
+            "rng": self._rng.bit_generator.state,
+            "answers": self.answers,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from :meth:`state_dict`."""
+        self._network.load_state_dict(state["network"])
+        self._optimizer.load_state_dict(state["optimizer"])
+        self._memory.clear()
+        self._memory.extend((seen, paid) for seen, paid in state["memory"])
+        self._rng.bit_generator.state = state["rng"]
+        self.answers = state["answers"]
+
+    def _learn(self) -> None:
+        """One step along the likelihood of the preferences between some segments."""
+        first, second = self._rng.integers(0, len(self._memory), (2, self._pairs))
+        asked = [
+            (i, j, self._prefer(self._memory[i][1], self._memory[j][1]))
+            for i, j in zip(first.tolist(), second.tolist(), strict=True)
+        ]
+        told = [(i, j, p) for i, j, p in asked if p is not None]
+        if not told:
+            return
+        self.answers += len(told)
+        sums = [
+            self._network(torch.stack([self._memory[row[side]][0] for row in told])).sum(dim=(1, 2))
+            for side in (0, 1)
+        ]
+        wanted = torch.tensor([p for _, _, p in told])
+        gap = sums[1] - sums[0]
+        loss = functional.binary_cross_entropy_with_logits(gap, wanted)
+        self._optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        self._optimizer.step()
+        self.accuracy = float(((gap > 0) == (wanted > 0.5)).float().mean())  # noqa: PLR2004
+
+
+def _more(first: float, second: float) -> float | None:
+    """Who was paid more is preferred; of equals neither."""
+    return None if first == second else float(second > first)

@@ -1,0 +1,549 @@
+"""A run: actors fill a table, the learner empties it, weights go back, and it goes on.
+
+1. Each actor takes `train_frequency` steps: a segment. It goes into the table `segments`, a queue
+   with room for two from each actor, whose limiter makes actors wait for the learner.
+2. The learner takes `num_actors` segments. It learns from them, and from `batch_size` replayed
+   steps beside them; their steps go into the replay, with the log-probability, the episode and the
+   version of the weights that acted. See :mod:`~echoic.agents.training.learner`.
+3. The weights are published with the next version. Every segment carries the version it is of.
+
+In lock-step, which threads are unless ``asynchronous``, all three follow each other, and a run is
+the same to the last bit whenever its seed and settings are, also when it was stopped and resumed:
+what is random has its own generators, what threads do has an order, and episodes that were under
+way are brought back. Else actors go on meanwhile, what they bring is some versions behind, and how
+far is in the metrics.
+
+A worker or a part of the learner that dies is replaced; its unfinished segments are lost, and
+nothing else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+import secrets
+import shutil
+import tempfile
+import threading
+import time
+from collections import deque
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from echoic import Server, Table, UnixTransport
+from echoic.agents.bandwidth import BandwidthEfficiencyTracker
+from echoic.agents.learners import checkpoint
+from echoic.agents.prioritized_replay import PrioritizedReplayBuffer, SurpriseCalculator
+from echoic.agents.training.acting import ActingNetworks, published
+from echoic.agents.training.crews import ProcessCrew, RayCrew, ThreadCrew
+from echoic.agents.training.evaluation import Evaluator
+from echoic.agents.training.learner import learner_of
+from echoic.agents.training.metrics import TrainingMetrics
+from echoic.agents.training.policy import TrainedPolicy
+from echoic.agents.training.records import Records, memory_mib
+from echoic.agents.training.segments import batch_of, example_of
+from echoic.agents.training.shards import ProcessShards, ThreadShards
+from echoic.agents.training.worker import TABLE
+from echoic.errors import CheckpointError, ClosedError, WaitTimeoutError
+from echoic.transports import TcpTransport
+from echoic.weights import WeightStore
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Callable
+
+    from typing_extensions import Self
+
+    from echoic.agents.training.actors import Transcript
+    from echoic.agents.training.config import TrainingConfig
+    from echoic.agents.training.rewards import RewardModel
+    from echoic.agents.training.segments import Batch
+
+__all__ = ["EchoRLTrainer"]
+
+_log = logging.getLogger("echoic.agents.training")
+_KIND = "training run"
+_LATEST = 100
+
+
+class EchoRLTrainer:
+    """Trains an agent in an environment.
+
+    Args:
+        config: All settings.
+        resume: Go on from the newest checkpoint of ``checkpoint_dir``, if there is one; or from
+            this one.
+        judge: Says what an episode is worth, in place of the environment; with threads only.
+        reward_model: Says what steps are worth, in place of the environment.
+
+    Nothing is started before :meth:`train`, :meth:`resume` or :meth:`policy` is called.
+    """
+
+    def __init__(
+        self,
+        config: TrainingConfig,
+        *,
+        resume: bool | str | os.PathLike[str] = False,
+        judge: Callable[[Transcript], float] | None = None,
+        reward_model: RewardModel | None = None,
+    ) -> None:
+        self.config = config
+        self._resume = resume
+        self._judge = judge
+        self._reward_model = reward_model
+        self._metrics = TrainingMetrics()
+        self._stop = threading.Event()
+        self._parts: _Parts | None = None
+        self._closed = False
+
+    async def train(self) -> TrainingMetrics:
+        """Train until ``total_timesteps`` are taken, or successes are enough.
+
+        Cancelling stops after the update that is under way, and leaves the trainer as it is then.
+        """
+        self._check_open()
+        self._stop.clear()
+        work = asyncio.create_task(asyncio.to_thread(self._train))
+        try:
+            return await asyncio.shield(work)
+        except asyncio.CancelledError:
+            self._stop.set()
+            await work
+            raise
+
+    def get_training_metrics(self) -> TrainingMetrics:
+        """What was measured so far."""
+        return self._metrics
+
+    def policy(self, *, greedy: bool = False) -> TrainedPolicy:
+        """What was trained so far, as it is now."""
+        networks = ActingNetworks(self.config)
+        networks.load(_copied(published(self._ready().learner.networks)))
+        return TrainedPolicy(networks, greedy=greedy)
+
+    def save(self, path: str | os.PathLike[str] | None = None) -> Path:
+        """Write a checkpoint to a folder, which appears whole or not at all.
+
+        Args:
+            path: The folder; by default one of ``checkpoint_dir``, named after the step.
+        """
+        parts, steps = self._ready(), self._metrics.total_timesteps
+        root = Path(self.config.checkpoint_dir)
+        folder = root / f"step-{steps:010d}" if path is None else Path(path)
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        beside = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
+        try:
+            if parts.replay is not None:
+                parts.replay.save_buffer(beside / "replay.bin")
+            checkpoint.save(beside / "run.ckpt", self._state(parts), kind=_KIND)
+            if folder.exists():
+                shutil.rmtree(folder)
+            beside.replace(folder)
+        except BaseException:
+            shutil.rmtree(beside, ignore_errors=True)
+            raise
+        if path is None:
+            for old in sorted(root.glob("step-*"))[: -self.config.keep_checkpoints]:
+                shutil.rmtree(old)
+        return folder
+
+    def resume(self, path: str | os.PathLike[str] | None = None) -> int:
+        """Go on from a checkpoint, by default the newest of ``checkpoint_dir``; its step.
+
+        Raises:
+            FileNotFoundError: There is none.
+            CheckpointError: It is damaged, or of a run of other sizes.
+        """
+        self._check_open()
+        if self._parts is not None:
+            raise ClosedError("a run goes on from a checkpoint before it begins, not within")
+        folder = self._newest() if path is None else Path(path)
+        if folder is None:
+            raise FileNotFoundError(f"there is no checkpoint in {self.config.checkpoint_dir!r}")
+        state = checkpoint.load(folder / "run.ckpt", kind=_KIND)
+        self._resume = False
+        self._begin(state, folder)
+        return self._metrics.total_timesteps
+
+    def close(self) -> None:
+        """End what was started. What was measured stays, and so do checkpoints."""
+        self._closed = True
+        self._stop.set()
+        parts, self._parts = self._parts, None
+        if parts is not None:
+            parts.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # The run.
+
+    def _train(self) -> TrainingMetrics:
+        config, metrics = self.config, self._metrics
+        # Threads of the run are as many as the settings say.
+        parts = self._ready()
+        began = time.monotonic() - metrics.training_time
+        if not parts.started:
+            parts.crew.start()
+            parts.started = True
+        while metrics.total_timesteps < config.total_timesteps and not self._stop.is_set():
+            before = metrics.total_timesteps
+            columns = self._take(parts)
+            if columns is None:
+                break
+            batch = batch_of(columns, config)
+            self._note(parts, batch)
+            if metrics.total_timesteps > config.learning_starts:
+                self._learn(parts, batch, before, time.monotonic() - began)
+            else:
+                self._remember(parts, batch)
+            metrics.training_time = time.monotonic() - began
+            if self._due(config.evaluation_frequency, before):
+                self._evaluate(parts)
+            if self._due(config.save_frequency, before):
+                self.save()
+            if self._is_good_enough():
+                break
+        metrics.training_time = time.monotonic() - began
+        if not self._stop.is_set():
+            results = metrics.evaluation_results
+            if not results["step"] or results["step"][-1] != metrics.total_timesteps:
+                self._evaluate(parts)
+            self.save()
+        self._summarize(parts)
+        return metrics
+
+    def _take(self, parts: _Parts) -> dict[str, Any] | None:
+        """Wait for a segment of each actor, on average, and for those who make them to be there."""
+        parts.crew.fill()
+        heard, there = time.monotonic(), len(parts.table)
+        while True:
+            try:
+                batch = parts.table.sample(self.config.num_actors, timeout=0.5)
+            except WaitTimeoutError:  # noqa: PERF203 - waits for half a second
+                if self._stop.is_set():
+                    return None
+                if len(parts.table) != there:
+                    heard, there = time.monotonic(), len(parts.table)
+                parts.crew.check(time.monotonic() - heard)
+            else:
+                parts.crew.check()
+                columns: dict[str, Any] = batch.data
+                return columns
+
+    def _note(self, parts: _Parts, batch: Batch) -> None:
+        """Count steps and episodes."""
+        metrics, columns = self._metrics, batch.columns
+        metrics.total_timesteps += batch.steps
+        for reward, places in zip(columns["rewards"].flat, columns["places"].flat, strict=True):
+            # A policy of vectors computes every place of a window anew: nothing was reused.
+            parts.tracker.record_rollout_step(float(reward), int(places), 0)
+        parts.tokens += int(columns["places"].sum())
+        parts.lost += int((~columns["valid"]).sum())
+        parts.lags.extend((parts.version - columns["version"]).tolist())
+        ended = columns["valid"] & (columns["dones"] | columns["truncated"])
+        for actor, step in zip(*np.nonzero(ended), strict=True):
+            metrics.episode_rewards.append(float(columns["episode_reward"][actor, step]))
+            metrics.episode_lengths.append(int(columns["episode_steps"][actor, step]))
+            parts.latest.append(bool(columns["success"][actor, step]))
+            metrics.total_episodes += 1
+
+    def _learn(self, parts: _Parts, batch: Batch, before: int, seconds: float) -> None:
+        """One update, from what is new and from what is replayed."""
+        config, metrics, learner = self.config, self._metrics, parts.learner
+        if self._reward_model is not None:
+            self._reward_model.relabel(batch)
+        if self._due(config.target_update_interval, before) or not parts.has_reference:
+            learner.set_reference()
+            parts.has_reference = True
+        found = learner.learn(batch, current=bool((batch.versions == parts.version).all()))
+        self._remember(parts, batch, relabelled=True)
+        parts.tracker.record_learner_update(found["policy_loss"])
+        if parts.replay is not None and parts.replay.ready:
+            replayed = learner.learn_replayed(parts.replay.sample_columns(config.batch_size))
+            parts.replayed += config.batch_size
+            found["replayed_policy_loss"] = replayed["policy_loss"]
+            found["replayed_value_loss"] = replayed["value_loss"]
+            if np.isfinite(replayed["policy_loss"]):
+                parts.tracker.record_learner_update(replayed["policy_loss"])
+        if parts.replay is not None:
+            parts.replay.update_experience_ages()
+        parts.version += 1
+        parts.weights.publish(published(learner.networks), parts.version)
+        bandwidth = parts.tracker.snapshot()
+        rate = float(np.mean(parts.latest)) if parts.latest else 0.0
+        seconds = max(seconds, 1e-9)
+        for name, value in (
+            ("success_rates", rate),
+            ("policy_losses", found["policy_loss"]),
+            ("value_losses", found["value_loss"]),
+            ("kl_divergences", found["approx_kl"]),
+            ("entropy_losses", found["entropy"]),
+            ("kv_cache_hit_rates", bandwidth.kv_reuse_rate),
+            ("bandwidth_efficiency", bandwidth.eta_bw),
+            ("tokens_per_second", parts.tokens / seconds),
+            ("wall_clock_times", seconds),
+            ("memory_usage", memory_mib()),
+        ):
+            getattr(metrics, name).append(value)
+        lag = parts.version - 1 - batch.versions
+        parts.records.add(
+            "update",
+            metrics.total_timesteps,
+            {**found, "success_rate": rate, "mean_lag": float(lag.mean()), "seconds": seconds},
+        )
+
+    def _remember(self, parts: _Parts, batch: Batch, *, relabelled: bool = False) -> None:
+        """Put the steps of a batch into the replay."""
+        if parts.replay is None:
+            return
+        if self._reward_model is not None and not relabelled:
+            self._reward_model.relabel(batch)
+        valid = batch.valid.flatten().numpy()
+        plans = batch.plans.flatten(0, 1)
+        states = torch.cat([batch.states.flatten(0, 1), plans], dim=1)
+        following = torch.cat(
+            [batch.next_states.flatten(0, 1), parts.learner.next_plans(batch).cpu()], dim=1
+        )
+        action = torch.cat(
+            [batch.actions.flatten()[:, None], batch.allowed.flatten(0, 1).long()], dim=1
+        )
+        versions = np.broadcast_to(batch.versions, batch.rewards.shape).flatten()
+        parts.replay.add_batch(
+            states.numpy()[valid],
+            plans.numpy()[valid],
+            action.numpy().astype(np.int16)[valid],
+            batch.rewards.flatten().numpy()[valid],
+            following.numpy()[valid],
+            batch.dones.flatten().numpy()[valid],
+            log_probs=batch.log_probs.flatten().numpy()[valid],
+            episode_ids=batch.episode.flatten().numpy()[valid],
+            policy_versions=versions[valid],
+        )
+
+    def _evaluate(self, parts: _Parts) -> None:
+        networks = ActingNetworks(self.config)
+        networks.load(published(parts.learner.networks))
+        found = parts.evaluator.play(networks)
+        results = self._metrics.evaluation_results
+        for name, value in (
+            ("step", self._metrics.total_timesteps),
+            ("avg_reward", float(np.mean(found.rewards))),
+            ("success_rate", found.success_rate),
+            ("rewards", found.rewards),
+            ("successes", found.successes),
+        ):
+            results[name].append(value)
+        parts.records.add(
+            "evaluation",
+            self._metrics.total_timesteps,
+            {
+                "avg_reward": results["avg_reward"][-1],
+                "success_rate": found.success_rate,
+                "avg_steps": float(np.mean(found.steps)),
+            },
+        )
+
+    def _due(self, every: int, before: int) -> bool:
+        """Whether the steps of the latest batch went past a multiple."""
+        return self._metrics.total_timesteps // every > before // every
+
+    def _is_good_enough(self) -> bool:
+        wanted, rates = self.config.early_stop_success, self._metrics.evaluation_results
+        if wanted is None or not rates["step"]:
+            return False
+        newest = rates["step"][-1] == self._metrics.total_timesteps
+        return bool(newest and rates["success_rate"][-1] >= wanted)
+
+    def _summarize(self, parts: _Parts) -> None:
+        metrics = self._metrics
+        metrics.replay_buffer_stats = (
+            {} if parts.replay is None else parts.replay.get_buffer_statistics()
+        )
+        seconds = max(metrics.training_time, 1e-9)
+        metrics.execution_metrics = {
+            "seed": parts.seed,
+            "updates": len(metrics.policy_losses),
+            "weight_version": parts.version,
+            "steps_per_second": metrics.total_timesteps / seconds,
+            "mean_lag": float(np.mean(parts.lags)) if parts.lags else 0.0,
+            "max_lag": int(max(parts.lags, default=0)),
+            "replayed_steps": parts.replayed,
+            "broken_steps": parts.lost,
+            "actor_restarts": parts.crew.restarts,
+            "learner_restarts": 0 if parts.shards is None else parts.shards.restarts,
+            "bandwidth": dataclasses.asdict(parts.tracker.snapshot()),
+        }
+
+    # Beginning, and going on.
+
+    def _ready(self) -> _Parts:
+        self._check_open()
+        if self._parts is None:
+            state = folder = None
+            if self._resume:
+                folder = self._newest() if self._resume is True else Path(self._resume)
+                if folder is not None:
+                    state = checkpoint.load(folder / "run.ckpt", kind=_KIND)
+            self._begin(state, folder)
+        if self._parts is None:
+            raise ClosedError("the trainer is closed")
+        return self._parts
+
+    def _newest(self) -> Path | None:
+        return max(Path(self.config.checkpoint_dir).glob("step-*"), default=None)
+
+    def _begin(self, state: dict[str, Any] | None, folder: Path | None) -> None:
+        """Make the parts, and let them go on from a state if there is one."""
+        seed = self.config.seed
+        if state is not None:
+            seed = state["seed"]
+        if seed is None:
+            seed = secrets.randbits(31)
+        parts = _Parts(self.config, seed, self._judge, goes_on=state is not None)
+        try:
+            if state is not None and folder is not None:
+                self._restore(parts, state, folder)
+            parts.weights.publish(published(parts.learner.networks), parts.version)
+        except BaseException:
+            parts.close()
+            raise
+        self._parts = parts
+
+    def _state(self, parts: _Parts) -> dict[str, Any]:
+        return {
+            "seed": parts.seed,
+            "learner": parts.learner.state_dict(),
+            "reward_model": None if self._reward_model is None else self._reward_model.state_dict(),
+            "crew": parts.crew.state(),
+            "metrics": self._metrics.to_dict(),
+            "counts": {name: getattr(parts, name) for name in _COUNTED},
+            "latest": list(parts.latest),
+        }
+
+    def _restore(self, parts: _Parts, state: dict[str, Any], folder: Path) -> None:
+        # A reference has to be there before it can be filled.
+        parts.learner.load_state_dict(state["learner"])
+        if parts.replay is not None and (folder / "replay.bin").exists():
+            parts.replay.load_buffer(folder / "replay.bin")
+        if self._reward_model is not None and state["reward_model"] is not None:
+            self._reward_model.load_state_dict(state["reward_model"])
+        for name in _COUNTED:
+            setattr(parts, name, state["counts"][name])
+        parts.latest.extend(state["latest"])
+        self._metrics = TrainingMetrics.from_dict(state["metrics"])
+        try:
+            parts.crew.restore(state["crew"])
+        except ValueError as error:
+            raise CheckpointError(f"the checkpoint has other actors: {error}") from error
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ClosedError("the trainer is closed")
+
+
+# What of the parts is counted, and kept in checkpoints.
+_COUNTED = ("version", "tokens", "lost", "replayed", "has_reference")
+
+
+class _Parts:
+    """All that a run has started."""
+
+    def __init__(
+        self,
+        config: TrainingConfig,
+        seed: int,
+        judge: Callable[[Transcript], float] | None,
+        *,
+        goes_on: bool,
+    ) -> None:
+        self.seed = seed
+        self.version = self.tokens = self.lost = self.replayed = 0
+        self.has_reference = self.started = False
+        self.latest: deque[bool] = deque(maxlen=_LATEST)
+        self.lags: deque[int] = deque(maxlen=100_000)
+        self._closing: list[Callable[[], Any]] = []
+        try:
+            self._make(config, seed, judge, goes_on)
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """End everything, the last first."""
+        while self._closing:
+            self._closing.pop()()
+
+    def _make(self, config: TrainingConfig, seed: int, judge: Any, goes_on: bool) -> None:
+        # First, since an environment that can't be made is what fails most.
+        self.evaluator = Evaluator(config, seed)
+        self._closing.append(self.evaluator.close)
+        self.replay, tracker = _replay(config, seed)
+        self.learner = learner_of(config, seed, tracker)
+        self.tracker = BandwidthEfficiencyTracker(config.bandwidth_config)
+        self.records = Records(config, goes_on=goes_on)
+        self._closing.append(self.records.close)
+        results = Path(config.results_dir)
+        self.shards: Any = None
+        if config.num_learners > 1:
+            if config.backend == "threads":
+                self.shards = ThreadShards(self.learner, config)
+            else:
+                self.shards = ProcessShards(self.learner, config, seed, results)
+            self.learner.shards = self.shards
+            self._closing.append(self.shards.close)
+        self.table = Table.queue(TABLE, example_of(config), max_size=2 * config.num_actors)
+        self.weights = WeightStore()
+        if config.backend == "threads":
+            self.crew: Any = ThreadCrew(config, seed, self.table, self.weights, judge)
+            self._closing += [self.weights.close, self.crew.close, self.table.close]
+            return
+        if config.backend == "ray":
+            transport: Any = TcpTransport(port=0)
+        else:
+            folder = tempfile.mkdtemp(prefix="echoic-")
+            self._closing.append(lambda: shutil.rmtree(folder, ignore_errors=True))
+            transport = UnixTransport(f"{folder}/run.sock")
+        server = Server(tables=[self.table], weights=self.weights, transport=transport)
+        server.start()
+        self._closing.append(server.close)
+        address = server.addresses[0]
+        if config.backend == "ray":
+            self.crew = RayCrew(config, seed, address)
+        else:
+            self.crew = ProcessCrew(config, seed, address, results)
+        self._closing.append(self.crew.close)
+
+
+def _replay(config: TrainingConfig, seed: int) -> tuple[Any, Any]:
+    """The replay, and the mean plan that it shares with the planner."""
+    if config.replay == "none":
+        return None, None
+    settings = config.replay_config
+    if settings.seed is None:
+        settings = dataclasses.replace(settings, seed=seed)
+    if config.replay == "uniform":
+        # Equal scores, in one stratum.
+        settings = dataclasses.replace(
+            settings,
+            surprise_weight=0.0,
+            reward_weight=0.0,
+            age_threshold=settings.max_replay_age,
+            hot_sample_ratio=1.0,
+        )
+    calculator = SurpriseCalculator(settings, config.plan_dim)
+    replay = PrioritizedReplayBuffer(settings, config.plan_dim, surprise_calculator=calculator)
+    return replay, calculator.tracker if config.use_plans else None
+
+
+def _copied(tree: dict[str, Any]) -> dict[str, Any]:
+    return {
+        part: {name: one.copy() for name, one in arrays.items()} for part, arrays in tree.items()
+    }

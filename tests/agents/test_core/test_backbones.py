@@ -1,0 +1,595 @@
+"""Backbones at vendors: requests, counts, money, faults and bounds, against a server of our own."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+pytest.importorskip("httpx")
+
+from echoic.agents.backbones import (
+    AnthropicBackbone,
+    GeminiBackbone,
+    HttpConfig,
+    Message,
+    OpenAIBackbone,
+    Price,
+    backbone_names,
+    backbone_status,
+    make_backbone,
+    price_of,
+    prices,
+    register_backbone,
+    registry,
+    set_price,
+    with_plan,
+)
+from echoic.agents.backbones.http import Allowance, JsonClient
+from echoic.errors import ArgumentError, BackboneError
+from vendors_server import KEY, WRITTEN, VendorsServer
+
+if TYPE_CHECKING:
+    from echoic.agents.backbones.base import Backbone
+
+QUICK = HttpConfig(backoff=0.01, attempt_timeout=5.0, timeout=20.0)
+SYSTEM = Message("system", "You are brief. " * 4)
+CHAT = [SYSTEM, Message("user", "Is it dark?")]
+LONGER = [*CHAT, Message("assistant", "yes"), Message("user", "And now?")]
+
+
+@pytest.fixture
+def server():
+    one = VendorsServer()
+    yield one
+    one.close()
+
+
+def openai(server: VendorsServer, http: HttpConfig = QUICK, **settings: Any) -> OpenAIBackbone:
+    return OpenAIBackbone("gpt-4o", key=KEY, url=server.url + "/v1", http=http, **settings)
+
+
+def anthropic(server: VendorsServer, http: HttpConfig = QUICK) -> AnthropicBackbone:
+    return AnthropicBackbone("claude-3-5-sonnet-20241022", key=KEY, url=server.url, http=http)
+
+
+def gemini(server: VendorsServer, http: HttpConfig = QUICK) -> GeminiBackbone:
+    return GeminiBackbone("gemini-1.5-pro", key=KEY, url=server.url + "/v1beta", http=http)
+
+
+VENDORS = {"openai": openai, "anthropic": anthropic, "gemini": gemini}
+
+
+def ask(backbone: Backbone, *chats: list[Message], **settings: Any) -> list[Any]:
+    async def main() -> list[Any]:
+        async with backbone:
+            return [await backbone.chat(chat, **settings) for chat in chats]
+
+    return asyncio.run(main())
+
+
+@pytest.mark.parametrize("vendor", VENDORS)
+def test_answers_and_counts_are_the_vendors(vendor, server):
+    backbone = VENDORS[vendor](server)
+    first, second = ask(backbone, CHAT, LONGER, max_tokens=10, stop=("\nEnd",))
+    assert (first.text, first.finish) == ("yes", "stop")
+    prompts = ["\n".join(message.text for message in chat) for chat in (CHAT, LONGER)]
+    assert first.usage.tokens_in == len(prompts[0])
+    assert first.usage.tokens_cached == 0
+    assert second.usage.tokens_in == len(prompts[1])
+    assert second.usage.tokens_cached == len(prompts[0]) // 16 * 16
+    thoughts = 2 if vendor == "gemini" else 0
+    assert second.usage.tokens_out == 3 + thoughts
+    assert second.usage.requests == 1
+    price = price_of(backbone.model)
+    written = WRITTEN if vendor == "anthropic" else 0
+    fresh = second.usage.tokens_in - second.usage.tokens_cached - written
+    dollars = (
+        fresh * price.input
+        + second.usage.tokens_cached * price.cached
+        + written * (price.written or 0)
+        + second.usage.tokens_out * price.out
+    ) / 1e6
+    assert second.usage.cost == pytest.approx(dollars)
+    assert (first.usage + second.usage).requests == 2
+
+
+@pytest.mark.parametrize("vendor", VENDORS)
+def test_an_answer_that_is_cut_off_says_so(vendor, server):
+    server.reply = lambda chat: "a long answer"
+    [answer] = ask(VENDORS[vendor](server), CHAT, max_tokens=6)
+    assert (answer.text, answer.finish) == ("a long", "length")
+
+
+def test_a_request_to_openai_has_its_shape(server):
+    ask(openai(server), LONGER, max_tokens=7, temperature=0.5, stop=["\n"], seed=3)
+    path, headers, body = server.requests[0]
+    assert path == "/v1/chat/completions"
+    assert headers["authorization"] == f"Bearer {KEY}"
+    assert body == {
+        "model": "gpt-4o",
+        "max_tokens": 7,
+        "temperature": 0.5,
+        "stop": ["\n"],
+        "seed": 3,
+        "messages": [{"role": one.role, "content": one.text} for one in LONGER],
+    }
+
+
+def test_fields_have_other_names_with_other_vendors(server):
+    backbone = openai(server, seed_field="random_seed", extra={"safe_prompt": True})
+    ask(backbone, CHAT, seed=3)
+    body = server.requests[0][2]
+    assert (body["random_seed"], body["safe_prompt"]) == (3, True)
+    assert "seed" not in body
+    backbone = openai(server, seed_field=None, limit_field="max_completion_tokens")
+    assert not backbone.capabilities.seed
+    assert backbone._request(CHAT, 9, 0.0, (), 3)[1]["max_completion_tokens"] == 9
+
+
+def test_a_request_to_anthropic_has_its_shape(server):
+    ask(anthropic(server), LONGER, max_tokens=7, temperature=0.5, stop=["Stop"], seed=3)
+    path, headers, body = server.requests[0]
+    assert path == "/v1/messages"
+    assert headers["x-api-key"] == KEY
+    assert headers["anthropic-version"] == "2023-06-01"
+    mark = {"cache_control": {"type": "ephemeral"}}
+    assert body == {
+        "model": "claude-3-5-sonnet-20241022",
+        "max_tokens": 7,
+        "temperature": 0.5,
+        "stop_sequences": ["Stop"],
+        "system": [{"type": "text", "text": SYSTEM.text, **mark}],
+        "messages": [
+            {"role": "user", "content": [{"type": "text", "text": "Is it dark?"}]},
+            {"role": "assistant", "content": [{"type": "text", "text": "yes", **mark}]},
+            {"role": "user", "content": [{"type": "text", "text": "And now?"}]},
+        ],
+    }
+    with pytest.raises(ArgumentError, match="at most 1 at Anthropic's"):
+        ask(anthropic(server), CHAT, temperature=1.5)
+
+
+def test_a_request_to_gemini_has_its_shape(server):
+    ask(gemini(server), LONGER, max_tokens=7, stop=["\n"], seed=1 << 40)
+    path, headers, body = server.requests[0]
+    assert path == "/v1beta/models/gemini-1.5-pro:generateContent"
+    assert headers["x-goog-api-key"] == KEY
+    assert KEY not in path
+    assert body == {
+        "contents": [
+            {"role": "user", "parts": [{"text": "Is it dark?"}]},
+            {"role": "model", "parts": [{"text": "yes"}]},
+            {"role": "user", "parts": [{"text": "And now?"}]},
+        ],
+        "generationConfig": {
+            "maxOutputTokens": 7,
+            "temperature": 0.0,
+            "stopSequences": ["\n"],
+            "seed": 0,
+        },
+        "systemInstruction": {"parts": [{"text": SYSTEM.text}]},
+    }
+
+
+def test_an_answer_that_gemini_withheld_is_filtered(server):
+    server.faults += [
+        {"with": {"candidates": []}},
+        {"with": {"candidates": [{"finishReason": "SAFETY"}]}},
+    ]
+    for answer in ask(gemini(server), CHAT, CHAT):
+        assert (answer.text, answer.finish) == ("", "filtered")
+        assert answer.usage.tokens_in > 0
+
+
+def test_log_probabilities_come_where_they_are_asked_for(server):
+    [answer] = ask(openai(server, log_probs=True), CHAT)
+    assert answer.log_probs == (-0.5, -0.5, -0.5)
+    server.faults.append({"with": {"choices": [{"message": {"content": "yes"}}]}})
+    with pytest.raises(BackboneError, match="asked for log-probabilities, told none"):
+        ask(openai(server, log_probs=True), CHAT)
+
+
+def test_bare_texts_go_on_where_a_server_has_that(server):
+    async def main(backbone: Backbone) -> Any:
+        async with backbone:
+            return await backbone.complete("Once", max_tokens=5)
+
+    answer = asyncio.run(main(openai(server, completions=True, log_probs=True)))
+    assert (answer.text, answer.log_probs) == ("yes", (-0.25,) * 3)
+    assert server.requests[0][0] == "/v1/completions"
+    for make in VENDORS.values():
+        with pytest.raises(BackboneError, match="has no complete: this backend can't do that"):
+            asyncio.run(main(make(server)))
+    for capability in ("kv", "gradients", "soft_prefix", "tokens"):
+        with pytest.raises(BackboneError, match=f"gpt-4o has no {capability}"):
+            openai(server).needs(capability)
+
+
+def test_deepseek_counts_cached_tokens_in_its_own_way(server):
+    usage = {"prompt_tokens": 100, "completion_tokens": 5, "prompt_cache_hit_tokens": 64}
+    server.faults.append({"with": {"usage": usage}})
+    backbone = openai(server)
+    assert ask(backbone, CHAT)[0].usage.tokens_cached == 64
+    assert backbone.counts_cached is True
+    server.faults.append({"with": {"usage": {"prompt_tokens": 100, "completion_tokens": 5}}})
+    assert ask(backbone, CHAT)[0].usage.tokens_cached == 0
+    assert backbone.counts_cached is False
+
+
+@pytest.mark.parametrize(
+    ("vendor", "field"),
+    [("openai", "usage"), ("anthropic", "usage"), ("gemini", "usageMetadata")],
+)
+def test_who_does_not_count_is_an_error_and_not_free(vendor, field, server):
+    server.faults.append({"without": field})
+    with pytest.raises(BackboneError, match="count"):
+        ask(VENDORS[vendor](server), CHAT)
+
+
+@pytest.mark.parametrize(
+    ("fault", "message"),
+    [
+        ({"body": "<html>"}, "no JSON object: b'<html>'"),
+        ({"body": "[]"}, "no JSON object"),
+        ({"without": "choices"}, r"can't be read \(KeyError: 'choices'\)"),
+        ({"with": {"choices": []}}, "can't be read"),
+        ({"with": {"usage": {"prompt_tokens": -1}}}, "-1 as prompt_tokens, which is no count"),
+        ({"status": 400}, "answered 400"),
+    ],
+)
+def test_nonsense_is_an_error_that_names_it_and_is_not_tried_again(fault, message, server):
+    server.faults.append(fault)
+    with pytest.raises(BackboneError, match=message) as caught:
+        ask(openai(server), CHAT)
+    assert len(server.requests) == 1
+    assert KEY not in str(caught.value)
+
+
+@pytest.mark.parametrize("vendor", VENDORS)
+def test_a_wrong_key_is_refused_and_not_shown(vendor, server):
+    backbone = VENDORS[vendor](server)
+    backbone.client._headers = {"authorization": "Bearer x", "x-api-key": "x"}
+    with pytest.raises(BackboneError, match="answered 401") as caught:
+        ask(backbone, CHAT)
+    assert KEY not in repr(backbone) + str(caught.value)
+
+
+# Busy, slow and broken servers.
+
+
+def test_failures_that_pass_are_tried_again(server):
+    server.faults += [{"status": 503}, {"drop": True}, {"status": 529}]
+    backbone = openai(server)
+    assert ask(backbone, CHAT)[0].text == "yes"
+    assert len(server.requests) == 4
+    assert backbone.client.retries == 3
+
+
+def test_attempts_are_bounded_and_the_key_is_hidden(server):
+    server.faults += [{"status": 500}] * 9
+    with pytest.raises(BackboneError, match=r"500: .*\[key\].* \(attempt 5 of 5\)") as caught:
+        ask(openai(server), CHAT)
+    assert len(server.requests) == 5
+    assert KEY not in str(caught.value)
+
+
+def test_a_server_that_is_silent_or_drips_is_given_up(server):
+    http = HttpConfig(attempt_timeout=0.2, attempts=2, backoff=0.0)
+    server.faults += [{"stall": 5.0}, {"drip": 0.02}]
+    with pytest.raises(BackboneError, match=r"no answer within 0.2 s \(attempt 2 of 2\)"):
+        ask(openai(server, http), CHAT)
+
+
+def test_an_answer_is_bounded(server):
+    server.faults.append({"body": " " * 5000})
+    with pytest.raises(BackboneError, match="more than 1000 B"):
+        ask(openai(server, HttpConfig(max_answer=1000)), CHAT)
+
+
+def test_nobody_there_is_an_error(server):
+    backbone = OpenAIBackbone("m", url="http://127.0.0.1:1/v1", price=None, http=QUICK)
+    with pytest.raises(BackboneError, match="the connection failed"):
+        ask(backbone, CHAT)
+
+
+def test_no_more_requests_are_under_way_than_is_allowed(server):
+    server.delay = 0.02
+    backbone = openai(server, HttpConfig(max_concurrent=3))
+
+    async def main() -> None:
+        async with backbone:
+            await asyncio.gather(*(backbone.chat(CHAT) for _ in range(12)))
+
+    asyncio.run(main())
+    assert server.most_active == 3
+    assert len(server.requests) == 12
+
+
+def test_a_backbone_serves_one_event_loop_after_another(server):
+    backbone = openai(server)
+    for _ in range(3):
+        assert ask(backbone, CHAT)[0].text == "yes"
+
+
+class Clock:
+    """Time that passes only by sleeping."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+        self.slept: list[float] = []
+
+    def __call__(self) -> float:
+        return self.now
+
+    async def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+        until = self.now + seconds
+        # Others run, too: whoever sleeps shorter wakes up first.
+        for _ in range(20):
+            await asyncio.sleep(0)
+        self.now = max(self.now, until)
+
+
+def client(server: VendorsServer, clock: Clock, **bounds: Any) -> JsonClient:
+    return JsonClient(
+        server.url + "/v1",
+        {"Authorization": f"Bearer {KEY}"},
+        HttpConfig(**bounds),
+        clock=clock,
+        sleep=clock.sleep,
+    )
+
+
+BODY = {"messages": [{"role": "user", "content": "x"}], "max_tokens": 5}
+
+
+def post(one: JsonClient, times: int = 1, **settings: Any) -> None:
+    async def main() -> None:
+        try:
+            for _ in range(times):
+                await one.post("/chat/completions", BODY, **settings)
+        finally:
+            await one.aclose()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("headers", "seconds"),
+    [
+        ({"Retry-After": "7"}, 7.0),
+        ({"retry-after-ms": "1500", "Retry-After": "9"}, 1.5),
+        ({"Retry-After": "Thu, 01 Jan 1970 00:00:00 GMT"}, 0.0),
+    ],
+)
+def test_a_server_says_when_to_come_back(headers, seconds, server):
+    clock = Clock()
+    server.faults.append({"status": 429, "headers": headers})
+    post(client(server, clock))
+    assert clock.now == pytest.approx(1000.0 + seconds)
+
+
+def test_without_it_pauses_double_and_are_partly_drawn(server):
+    clock = Clock()
+    server.faults += [{"status": 429, "headers": {"Retry-After": "soon"}}] * 4
+    post(client(server, clock, backoff=1.0))
+    for pause, longest in zip(clock.slept, (1, 2, 4, 8), strict=True):
+        assert longest / 2 <= pause <= longest
+
+
+def test_a_server_that_asks_for_hours_has_failed(server):
+    clock = Clock()
+    server.faults.append({"status": 429, "headers": {"Retry-After": "7200"}})
+    with pytest.raises(BackboneError, match="asks for 7200 s of rest"):
+        post(client(server, clock))
+    assert clock.slept == []
+
+
+def test_rest_that_a_server_asks_for_binds_all_requests(server):
+    clock = Clock()
+    one = client(server, clock)
+    server.faults.append({"status": 429, "headers": {"Retry-After": "30"}})
+
+    async def main() -> None:
+        first = asyncio.ensure_future(one.post("/chat/completions", BODY))
+        while one._rest_until < 0:  # noqa: ASYNC110 - nothing else shows it
+            await asyncio.sleep(0.001)
+        await one.post("/chat/completions", BODY)
+        await first
+        await one.aclose()
+
+    asyncio.run(main())
+    assert clock.now >= 1030.0
+    assert len(clock.slept) >= 1
+
+
+def test_no_minute_has_more_requests_than_is_allowed(server):
+    clock = Clock()
+    begun: list[float] = []
+    server.reply = lambda chat: begun.append(clock.now) or "yes"
+    post(client(server, clock, requests_per_minute=3, timeout=1000.0), times=8)
+    assert begun == [1000.0] * 3 + [1060.0] * 3 + [1120.0] * 2
+
+
+def test_tokens_of_a_minute_are_booked_and_put_right():
+    allowance = Allowance((None, 100))
+    first = allowance.book((1, 80), now=0.0)
+    assert allowance.book((1, 40), now=1.0).begin == 60.0
+    allowance = Allowance((None, 100))
+    first = allowance.book((1, 80), now=0.0)
+    first.amounts[1] = 10  # What the server counted.
+    assert allowance.book((1, 40), now=1.0).begin == 1.0
+    # What could never begin counts as a whole minute's.
+    assert allowance.book((1, 10_000), now=2.0).begin == 61.0
+
+
+def test_any_minute_keeps_both_limits():
+    import random  # noqa: PLC0415
+
+    draw = random.Random(3)
+    allowance = Allowance((7, 500))
+    now, booked = 0.0, []
+    for _ in range(400):
+        now += draw.random() * 6
+        amount = draw.randrange(1, 200)
+        booked.append((allowance.book((1, amount), now).begin, amount))
+    begins = [begin for begin, _ in booked]
+    assert begins == sorted(begins)
+    for begin in begins:
+        within = [amount for at, amount in booked if begin <= at < begin + 60]
+        assert len(within) <= 7
+        assert sum(within) <= 500
+
+
+def test_who_would_wait_too_long_for_an_allowance_is_told(server):
+    clock = Clock()
+    one = client(server, clock, requests_per_minute=1, timeout=50.0)
+    with pytest.raises(BackboneError, match="could begin in 60 s, and it may take 50 s in all"):
+        post(one, times=2)
+    clock.now += 60.0
+    post(one)  # The refused one has used up nothing.
+    assert clock.slept == []
+
+
+# Prices.
+
+
+def test_a_price_is_known_or_given_or_said_to_be_unknown(server):
+    with pytest.raises(ArgumentError, match="no price of 'my-model' is known"):
+        OpenAIBackbone("my-model", url=server.url + "/v1", key=KEY)
+    unknown = OpenAIBackbone("my-model", url=server.url + "/v1", key=KEY, price=None)
+    assert math.isnan(ask(unknown, CHAT)[0].usage.cost)
+    set_price("my-model", Price(2.0, out=4.0))
+    try:
+        known = OpenAIBackbone("my-model", url=server.url + "/v1", key=KEY)
+        usage = ask(known, CHAT)[0].usage
+    finally:
+        del prices._PRICES["my-model"]
+    assert usage.cost == pytest.approx((usage.tokens_in * 2 + 3 * 4) / 1e6)
+    with pytest.raises(ArgumentError, match="input of a price is finite and not below 0: -1"):
+        Price(-1.0)
+    assert all(price.date for price in prices._PRICES.values())
+
+
+# Names.
+
+SEED_NAMES = (
+    "gpt-4o",
+    "claude-3.5-sonnet",
+    "gemini-1.5-pro",
+    "llama-4",
+    "qwen-7b",
+    "deepseek-r1",
+)
+
+
+@pytest.fixture
+def bare_environment(monkeypatch):
+    for name in SEED_NAMES:
+        monkeypatch.delenv(registry._OURS[name].key, raising=False)
+        for what in ("MODEL", "BASE_URL"):
+            monkeypatch.delenv(f"{registry._prefix(name)}_{what}", raising=False)
+    return monkeypatch
+
+
+def test_names_without_a_key_or_a_server_are_skipped(bare_environment):
+    assert set(SEED_NAMES) < set(backbone_names())
+    reasons = {name: backbone_status(name) for name in SEED_NAMES}
+    assert reasons == {
+        "gpt-4o": "skipped: no key OPENAI_API_KEY",
+        "claude-3.5-sonnet": "skipped: no key ANTHROPIC_API_KEY",
+        "gemini-1.5-pro": "skipped: no key GEMINI_API_KEY",
+        "llama-4": "skipped: no server LLAMA_4_BASE_URL",
+        "qwen-7b": "skipped: no server QWEN_7B_BASE_URL",
+        "deepseek-r1": "skipped: no key DEEPSEEK_API_KEY",
+    }
+    with pytest.raises(BackboneError, match="gpt-4o is skipped: no key OPENAI_API_KEY"):
+        make_backbone("gpt-4o")
+    with pytest.raises(ArgumentError, match="there is no backbone 'gpt-5'; there are claude"):
+        backbone_status("gpt-5")
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "path"),
+    [
+        ("gpt-4o", "OPENAI_API_KEY", "/v1"),
+        ("claude-3.5-sonnet", "ANTHROPIC_API_KEY", ""),
+        ("gemini-1.5-pro", "GEMINI_API_KEY", "/v1beta"),
+        ("llama-4", "LLAMA_4_API_KEY", "/v1"),
+        ("deepseek-r1", "DEEPSEEK_API_KEY", "/v1"),
+    ],
+)
+def test_names_resolve_by_the_environment(name, key, path, server, bare_environment):
+    bare_environment.setenv(key, KEY)
+    bare_environment.setenv(f"{registry._prefix(name)}_BASE_URL", server.url + path)
+    assert backbone_status(name) == "ready"
+    backbone = make_backbone(name, http=QUICK)
+    [answer] = ask(backbone, CHAT)
+    assert (backbone.name, answer.text) == (name, "yes")
+    # A server of one's own has no list price.
+    assert math.isnan(answer.usage.cost)
+
+
+def test_a_name_can_point_at_another_model(bare_environment):
+    bare_environment.setenv("OPENAI_API_KEY", KEY)
+    assert make_backbone("gpt-4o").price == price_of("gpt-4o")
+    bare_environment.setenv("GPT_4O_MODEL", "gpt-4o-mini")
+    backbone = make_backbone("gpt-4o")
+    assert (backbone.model, backbone.price) == ("gpt-4o-mini", price_of("gpt-4o-mini"))
+    bare_environment.setenv("GPT_4O_MODEL", "other")
+    with pytest.raises(ArgumentError, match="no price of 'other'"):
+        make_backbone("gpt-4o")
+
+
+def test_users_add_backbones(monkeypatch, server):
+    monkeypatch.setattr(registry, "_USERS", {})
+    register_backbone("mine", lambda **settings: openai(server, **settings))
+    assert backbone_status("mine") == "ready"
+    assert make_backbone("mine", name="x").name == "x"
+    register_backbone("gpt-4o", lambda: openai(server), status=lambda: "no funds")
+    assert backbone_status("gpt-4o") == "skipped: no funds"
+    with pytest.raises(ArgumentError, match="a name and functions"):
+        register_backbone("", openai)
+
+
+# Chats.
+
+
+@pytest.mark.parametrize(
+    ("chat", "message"),
+    [
+        ([], "at least one message"),
+        ([CHAT[1], SYSTEM], "comes first"),
+        ([CHAT[1], Message("assistant", "a")], "last message is the user's, not the assistant's"),
+    ],
+)
+def test_a_chat_that_nobody_would_take_is_not_sent(chat, message, server):
+    with pytest.raises(ArgumentError, match=message):
+        ask(openai(server), chat)
+    assert server.requests == []
+
+
+def test_settings_are_checked(server):
+    for settings in ({"max_tokens": 0}, {"temperature": -1.0}, {"stop": "word"}, {"stop": [""]}):
+        with pytest.raises(ArgumentError):
+            ask(openai(server), CHAT, **settings)
+    for bounds in (
+        {"attempts": 0},
+        {"timeout": math.inf},
+        {"requests_per_minute": 0},
+        {"backoff": -1},
+    ):
+        with pytest.raises(ArgumentError):
+            HttpConfig(**bounds)
+    with pytest.raises(ArgumentError, match="one of system, user, assistant, not 'tool'"):
+        Message("tool", "x")
+
+
+def test_a_plan_in_words_stands_behind_what_prompts_share():
+    planned = with_plan(LONGER, " find a lamp ")
+    assert planned[:-1] == LONGER[:-1]
+    assert planned[-1] == Message("user", "And now?\n\nPlan: find a lamp")
+    assert with_plan(LONGER, " ") == LONGER

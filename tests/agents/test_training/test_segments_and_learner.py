@@ -1,0 +1,157 @@
+"""What goes through the table is what was acted on, and what is learned of it is what is said."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+from echoic.agents.learners import IMPALAConfig, IMPALALearner, IMPALASequences
+from echoic.agents.training.acting import published
+from echoic.agents.training.actors import ActorGroup
+from echoic.agents.training.learner import learner_of
+from echoic.agents.training.segments import batch_of, example_of
+
+
+class Published:
+    def __init__(self, learner, version=0):
+        self.tree, self.version = published(learner.networks), version
+
+
+def acted(config, rounds=4):
+    learner = learner_of(config, 0)
+    group = ActorGroup(config, range(config.num_actors), 0)
+    group.load(Published(learner))
+    columns = [group.collect() for _ in range(rounds)]
+    group.close()
+    return learner, columns
+
+
+@pytest.mark.parametrize("history", [None, 0, 2])
+def test_windows_of_segments_are_those_that_were_acted_on(run, history):
+    # Segments of three steps, episodes of four and windows of six: all of them overlap.
+    config = run(env_name="test-tmaze", train_frequency=3, num_actors=4, plan_history=history)
+    learner, rounds = acted(config, rounds=6)
+    for columns in rounds:
+        batch = batch_of(columns, config)
+        steps, _ = learner.steps_of(batch)
+        with torch.no_grad():
+            log_probs, _ = learner._look(steps)
+        torch.testing.assert_close(log_probs, steps.log_probs, atol=1e-5, rtol=0)
+        # What a step led to is the next state of its episode, unless there is none.
+        going_on = batch.pairs[1:]
+        assert torch.equal(batch.next_states[:-1][going_on], batch.states[1:][going_on])
+
+
+def test_a_segment_is_like_the_spec_of_its_table(run):
+    config = run()
+    _, (columns, *_) = acted(config, rounds=1)
+    for name, zeros in example_of(config).items():
+        found = np.asarray(columns[name])
+        assert found.shape == (config.num_actors, *np.shape(zeros)), name
+        assert found.dtype == np.asarray(zeros).dtype, name
+
+
+def test_one_step_of_impala_is_that_of_its_learner(run):
+    config = run(algorithm="impala", use_plans=False, replay="none", num_learners=2)
+    learner, (_, columns) = acted(config, rounds=2)
+    batch = batch_of(columns, config)
+    settings = learner.config
+    peer = IMPALALearner(
+        config.state_dim,
+        config.action_dim,
+        1,
+        IMPALAConfig(settings.learning_rate, settings.gamma, max_grad_norm=settings.max_grad_norm),
+        "cpu",
+        hidden_dim=config.planning_config.hidden_dim,
+    )
+    peer.policy_network.load_state_dict(learner.policy_network.state_dict())
+    peer.value_network.load_state_dict(learner.value_network.state_dict())
+    # Older actors: the weights have moved since.
+    with torch.no_grad():
+        for networks in (peer, learner):
+            for one in networks.policy_network.parameters():
+                one.add_(0.05 * torch.sin(torch.arange(one.numel()).float()).view_as(one))
+    zeros = torch.zeros_like(batch.plans)
+    told = peer.update(
+        IMPALASequences(
+            states=batch.states,
+            latent_plans=zeros,
+            actions=batch.actions,
+            rewards=batch.rewards,
+            log_probs=batch.log_probs,
+            dones=batch.dones,
+            last_states=batch.next_states[-1],
+            last_plans=zeros[-1],
+            truncated=batch.truncated,
+            final_states=batch.next_states,
+            final_plans=zeros,
+        )
+    )
+    found = learner.learn(batch, current=False)
+    assert abs(told["mean_ratio"] - 1.0) > 1e-3
+    assert found["policy_loss"] != 0.0
+    assert found["value_loss"] == pytest.approx(told["value_loss"], rel=1e-4)
+    assert found["grad_norm"] == pytest.approx(told["grad_norm"], rel=1e-4)
+    for one, other in zip(
+        learner.policy_network.parameters(), peer.policy_network.parameters(), strict=True
+    ):
+        torch.testing.assert_close(one, other, atol=2e-6, rtol=0)
+
+
+def test_a_step_that_broke_is_learned_from_by_nobody(run):
+    config = run(use_plans=False, replay="none", num_learners=1)
+    learner, (columns,) = acted(config, rounds=1)
+    columns["valid"][:, 3] = False
+    columns["truncated"][:, 3] = True
+    columns["rewards"][:, 3] = 1e6
+    before = {name: one.clone() for name, one in learner.tensors().items()}
+    columns["valid"][:] = False
+    columns["truncated"][:] = True
+    learner.config = dataclasses.replace(learner.config, entropy_coef=0.0, kl_coef=0.0)
+    learner.learn(batch_of(columns, config), current=True)
+    for name, one in learner.tensors().items():
+        assert torch.equal(one, before[name]), name
+
+
+def test_replayed_steps_are_corrected_for_who_acted(run):
+    config = run(use_plans=False, num_learners=1)
+    learner = learner_of(config, 0)
+    states = np.eye(6, dtype=np.float32)
+    plan = np.zeros((6, 1), np.float32)
+    action = np.array([[i % 2, 1, 1] for i in range(6)], np.int16)
+    with torch.no_grad():
+        now = learner.policy_network(torch.from_numpy(states), torch.from_numpy(plan))
+    now = now.log_softmax(-1).gather(-1, torch.from_numpy(action[:, :1]).long()).squeeze(-1).numpy()
+    seen = {}
+    update = learner.update
+    learner.update = lambda steps, **kw: seen.update(steps=steps) or update(steps, **kw)
+    rows = {
+        "state": np.concatenate([states, plan], 1),
+        "next_state": np.concatenate([np.roll(states, 1, 0), plan], 1),
+        "action": action,
+        "reward": np.arange(6, dtype=np.float32),
+        "done": np.array([False] * 5 + [True]),
+        # Who acted was twice as sure, or half as sure.
+        "log_prob": now + np.log([2, 2, 2, 0.5, 0.5, 0.5]),
+        "weight": np.full(6, 0.5, np.float32),
+    }
+    values = learner.get_value_estimate(states, plan)
+    following = learner.get_value_estimate(np.roll(states, 1, 0), plan)
+    told = learner.learn_replayed(rows)
+    steps = seen["steps"]
+    expected = 0.5 * np.array([0.5, 0.5, 0.5, 1.0, 1.0, 1.0])
+    np.testing.assert_allclose(steps.importance_weights, expected, rtol=1e-5)
+    going_on = torch.tensor([1.0] * 5 + [0.0])
+    error = torch.arange(6.0) + learner.config.gamma * going_on * following - values
+    torch.testing.assert_close(steps.advantages, error)
+    torch.testing.assert_close(steps.returns, values + error)
+    assert told["minibatches"] == 1
+
+
+def test_commands_that_are_not_there_are_not_chosen(run):
+    # Four actions, of which two are listed.
+    config = run(action_dim=4)
+    _, rounds = acted(config)
+    assert all((columns["actions"] < 2).all() for columns in rounds)
+    _, rounds = acted(dataclasses.replace(config, mask_commands=False))
+    assert any((columns["actions"] >= 2).any() for columns in rounds)

@@ -1,0 +1,165 @@
+"""A run in lock-step: what it learns, what it measures, and that it repeats itself."""
+
+import asyncio
+import json
+import math
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+import tmaze_environment
+import torch
+from echoic.agents.environments import make_environment
+from echoic.agents.episodes import run_episode
+from echoic.agents.training import EchoRLTrainer, TrainingMetrics
+from echoic.agents.training.actors import HELD_OUT, episode_seed
+from echoic.errors import CheckpointError, ClosedError, CollectorError
+
+
+def train(config, **options):
+    with EchoRLTrainer(config, **options) as trainer:
+        metrics = asyncio.run(trainer.train())
+        return metrics, trainer._parts.learner.tensors(), trainer.policy()
+
+
+def test_a_plan_learns_what_needs_a_memory_and_the_same_networks_without_one_do_not(run):
+    changes = {
+        "env_name": "test-tmaze",
+        "num_actors": 32,
+        "total_timesteps": 6144,
+        "evaluation_frequency": 1024,
+        "early_stop_success": 0.95,
+    }
+    metrics, _, policy = train(run("plans", **changes))
+    assert metrics.evaluation_results["success_rate"][-1] >= 0.95
+    # What was trained acts the same way as a policy of episodes.
+    environment = make_environment("test-tmaze", state_encoding_dim=6, action_space_size=2)
+    episodes = [asyncio.run(run_episode(environment, policy, seed)) for seed in range(900, 920)]
+    assert [one.error for one in episodes] == [None] * 20
+    assert sum(one.success for one in episodes) >= 16
+    forgetful = {**changes, "plan_history": 0, "total_timesteps": metrics.total_timesteps}
+    without, _, _ = train(run("forgetful", **forgetful))
+    assert without.evaluation_results["success_rate"][-1] <= 0.8
+
+
+def test_all_that_is_measured_is_there_and_can_be_written(run):
+    config = run(evaluation_frequency=256, save_frequency=256)
+    metrics, _, _ = train(config)
+    assert metrics.total_timesteps == 512
+    assert metrics.total_episodes == len(metrics.episode_rewards) == len(metrics.episode_lengths)
+    assert sum(metrics.episode_lengths) <= 512
+    updates = 512 // (16 * 8)
+    for name in (
+        *("success_rates", "policy_losses", "value_losses", "kl_divergences", "entropy_losses"),
+        *("kv_cache_hit_rates", "bandwidth_efficiency", "tokens_per_second"),
+        *("wall_clock_times", "memory_usage"),
+    ):
+        values = getattr(metrics, name)
+        assert len(values) == updates, name
+        assert all(math.isfinite(value) for value in values), name
+    assert metrics.kv_cache_hit_rates == [0.0] * updates
+    assert min(metrics.memory_usage) > 10
+    results = metrics.evaluation_results
+    assert results["step"] == [256, 512]
+    assert [len(one) for one in results["successes"]] == [32, 32]
+    assert metrics.replay_buffer_stats["total_size"] == 512
+    assert metrics.execution_metrics["weight_version"] == updates
+    assert metrics.execution_metrics["max_lag"] == 0
+    assert metrics.execution_metrics["bandwidth"]["num_rollout_steps"] == 512
+    again = TrainingMetrics.from_dict(json.loads(metrics.to_json()))
+    assert {f.name for f in fields(again)} == set(json.loads(metrics.to_json()))
+    lines = Path(config.results_dir, "metrics.jsonl").read_text().splitlines()
+    kinds = [json.loads(line)["kind"] for line in lines]
+    assert (kinds.count("update"), kinds.count("evaluation")) == (updates, 2)
+    assert "evaluation at step 256" in Path(config.results_dir, "train.log").read_text()
+
+
+@pytest.mark.parametrize("plans", [True, False])
+def test_a_run_that_was_resumed_is_the_same_to_the_last_bit(run, plans):
+    changes = {"env_name": "test-tmaze", "use_plans": plans, "train_frequency": 3}
+    changes |= {"save_frequency": 96, "keep_checkpoints": 9, "evaluation_frequency": 10_000}
+    whole, tensors, _ = train(run("whole", total_timesteps=240, **changes))
+    # Three steps are no whole episode of four: episodes are under way when it is saved.
+    half = run("half", total_timesteps=144, **changes)
+    train(half)
+    later = run("half", total_timesteps=240, **changes)
+    resumed, found, _ = train(later, resume=True)
+    assert resumed.policy_losses == whole.policy_losses
+    assert resumed.value_losses == whole.value_losses
+    assert resumed.episode_rewards == whole.episode_rewards
+    assert resumed.evaluation_results["rewards"][-1] == whole.evaluation_results["rewards"][-1]
+    for name, tensor in tensors.items():
+        assert torch.equal(tensor, found[name]), name
+
+
+def test_parts_of_a_gradient_are_that_of_the_whole(run):
+    # Without plans' changes, whose cost is a mean over pairs of each part.
+    changes = {"use_plans": False, "total_timesteps": 256}
+    one, first, _ = train(run("one", num_learners=1, **changes))
+    three, second, _ = train(run("three", num_learners=3, **changes))
+    assert one.policy_losses == pytest.approx(three.policy_losses, abs=1e-5)
+    for name, tensor in first.items():
+        torch.testing.assert_close(tensor, second[name], atol=1e-4, rtol=1e-4)
+
+
+def test_nothing_is_learned_before_learning_starts(run):
+    metrics, _, _ = train(run(learning_starts=256))
+    assert len(metrics.policy_losses) == 2
+    assert metrics.replay_buffer_stats["total_size"] == 512
+
+
+def test_an_environment_that_breaks_does_not_end_the_run(run):
+    metrics, _, _ = train(run(env_name="test-fragile"))
+    assert metrics.total_timesteps == 512
+    broken = metrics.execution_metrics["broken_steps"]
+    assert 8 <= broken <= 12
+    assert metrics.replay_buffer_stats["total_size"] == 512 - broken
+
+
+def test_seeds_of_evaluations_are_none_of_training():
+    assert all(episode_seed(s, a, e) < HELD_OUT for s in (0, 7) for a in (0, 5) for e in range(50))
+    assert len({episode_seed(0, a, e) for a in range(20) for e in range(20)}) == 400
+
+
+def test_an_environment_of_other_sizes_is_refused(run, monkeypatch):
+    monkeypatch.setattr(tmaze_environment.Corridor, "get_state_dim", lambda self: 7)
+    with (
+        EchoRLTrainer(run()) as trainer,
+        pytest.raises(CollectorError, match="states of 7 numbers and 2 actions; state_dim is 6"),
+    ):
+        asyncio.run(trainer.train())
+
+
+def test_checkpoints_are_kept_some_of_them_and_fit_or_are_refused(run):
+    config = run(save_frequency=128, keep_checkpoints=2)
+    train(config)
+    names = sorted(one.name for one in Path(config.checkpoint_dir).iterdir())
+    assert names == ["step-0000000384", "step-0000000512"]
+    other = run(latent_dim=8, planning_config=None)
+    with EchoRLTrainer(other) as trainer, pytest.raises(CheckpointError):
+        trainer.resume()
+    with EchoRLTrainer(config) as trainer:
+        assert trainer.resume(Path(config.checkpoint_dir) / names[0]) == 384
+        with pytest.raises(ClosedError, match="before it begins"):
+            trainer.resume()
+    with EchoRLTrainer(run("empty")) as trainer, pytest.raises(FileNotFoundError):
+        trainer.resume()
+
+
+def test_a_run_can_be_cancelled_and_goes_on(run):
+    config = run(total_timesteps=100_000_000)
+
+    async def cancelled(trainer):
+        work = asyncio.create_task(trainer.train())
+        while not trainer.get_training_metrics().policy_losses:  # noqa: ASYNC110 - a list
+            await asyncio.sleep(0.01)
+        work.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await work
+        return trainer.get_training_metrics().total_timesteps
+
+    with EchoRLTrainer(config) as trainer:
+        steps = asyncio.run(cancelled(trainer))
+        assert asyncio.run(cancelled(trainer)) >= steps
+    with pytest.raises(ClosedError):
+        asyncio.run(trainer.train())
