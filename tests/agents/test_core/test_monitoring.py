@@ -172,8 +172,9 @@ def test_a_log_has_a_line_for_each_moment(tmp_path):
 
 
 def test_a_server_shows_the_numbers_wherever_its_own_are():
-    with echoic.Server(tables=[echoic.Table("replay", max_size=10)]) as server:
-        address = server.listen(echoic.TcpTransport("127.0.0.1", 0))
+    door = echoic.TcpTransport(0)
+    with echoic.Server(tables=[echoic.Table("replay", max_size=10)], transport=door) as server:
+        address = server.addresses[0]
         monitor = PerformanceMonitor(server=server)
         with monitor, echoic.Watch(address) as watch:
             monitor.log_metrics(7, 1, {"success_rate": 0.25, "policy_loss": float("nan")})

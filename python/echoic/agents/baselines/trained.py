@@ -49,6 +49,14 @@ class TrainedMethod(Method):
         self.config = self._config()
         self.trainer = self._trainer()
 
+    @property
+    def environment_settings(self) -> Mapping[str, Any]:
+        """What the policy's widths ask of an environment."""
+        return {
+            "state_encoding_dim": self.config.state_dim,
+            "action_space_size": self.config.action_dim,
+        }
+
     async def train(self) -> Mapping[str, float]:
         """Train within the cell's steps; a run that was begun before goes on."""
         metrics = await self.trainer.train()

@@ -62,7 +62,7 @@ class Top(App[None]):
     CSS = """
     #header { height: 1; }
     #problems, #stream, #tables, #rollouts, #connections, #inserts, #samples, #numbers,
-    #histograms, #tokens, #delivered, #sources, .part {
+    #histograms, #tokens, #delivered, #sources, #told, .part {
         border-top: solid ansi_bright_black;
         border-title-style: bold;
         border-title-color: ansi_default;
@@ -71,6 +71,7 @@ class Top(App[None]):
     }
     Overview #problems { max-height: 7; min-height: 2; }
     Overview #tables, Overview #rollouts { max-height: 30%; padding: 0; }
+    Overview #told { max-height: 5; }
     Overview #connections { height: 1fr; min-height: 4; padding: 0; }
     #page { height: 1fr; }
     #problems, #page, LiveGrid { scrollbar-size-vertical: 1; }

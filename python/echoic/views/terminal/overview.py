@@ -213,10 +213,12 @@ class Overview(Screen[None]):
         self._stream = Static(id="stream")
         self._tables = Tables(lines=2, name="tables")
         self._rollouts = Rollouts(lines=2, name="rollouts")
+        self._told = Static(id="told")
         self._connections = Connections(lines=1, name="connections")
         self._stream.border_title = "stream"
         self._tables.border_title = "tables"
         self._rollouts.border_title = "rollout tables"
+        self._told.border_title = "told by the program"
 
     def compose(self) -> ComposeResult:
         """Put the parts below each other."""
@@ -227,6 +229,7 @@ class Overview(Screen[None]):
         yield self._stream
         yield self._tables
         yield self._rollouts
+        yield self._told
         yield self._connections
         yield Footer(show_command_palette=False)
 
@@ -247,11 +250,13 @@ class Overview(Screen[None]):
         self._stream.display = bool(reading and reading.stream)
         self._tables.display = bool(reading and reading.tables)
         self._rollouts.display = bool(reading and reading.rollouts)
+        self._told.display = bool(reading and reading.told)
         if reading is None:
             return
         self._stream.update(sections.stream(history, max(self.size.width - 4, 20)))
         self._tables.refill(reading, history)
         self._rollouts.refill(reading, history)
+        self._told.update(sections.told(reading))
         self._connections.refill(reading, history)
         if self.focused is None or not self.focused.display:
             lists = (one for one in (self._tables, self._rollouts) if one.display)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from echoic.views.history import History
-    from echoic.views.reading import Side, TableReading
+    from echoic.views.reading import Reading, Side, TableReading
     from echoic.views.terminal.moment import Away, Moment
 
 __all__ = [
@@ -39,6 +39,7 @@ __all__ = [
     "problem_list",
     "stream",
     "table_flow",
+    "told",
     "waiting",
 ]
 
@@ -144,6 +145,15 @@ def stream(history: History, width: int) -> RenderableType:
         f"\nthe learner waited {flow.starved:.0%} of the time, workers {flow.blocked:.0%};"
         f" {amount(reading.samples)} samples so far"
     )
+    return lines
+
+
+def told(reading: Reading) -> Text:
+    """What the server's program tells of itself, one after another."""
+    lines = Text()
+    for name, value in reading.told.items():
+        lines.append(f"{name} ", "dim")
+        lines.append(f"{value:.4g}  ", "bold")
     return lines
 
 

@@ -33,6 +33,7 @@ def nothing() -> dict[str, Any]:
         "rollouts": [],
         "doors": None,
         "connections": [],
+        "told": {},
     }
 
 
@@ -49,6 +50,7 @@ def now(reading: Reading, before: Reading | None, problems: Iterable[Problem]) -
         ],
         "doors": asdict(reading.doors),
         "connections": _connections(reading, before),
+        "told": reading.told,
     }
     if reading.stream is not None:
         told["stream"] = {**asdict(reading.stream), "fill": reading.stream.fill}

@@ -102,7 +102,25 @@ class StreamCard {
   }
 }
 
+// What the server's program tells of itself, such as a training run.
+class ToldCard {
+  constructor() {
+    this.numbers = numbers();
+    this.element = make(
+      "article", { className: "card" },
+      make("div", { className: "head" }, make("h2", { textContent: "Told by the program" })),
+      this.numbers.list,
+    );
+  }
+
+  update(told) {
+    const text = (value) => (value === null ? "-" : String(Number(value.toPrecision(6))));
+    this.numbers.update(Object.entries(told).map(([name, value]) => [name, text(value)]));
+  }
+}
+
 let streamCard = null;
+let toldCard = null;
 const tableCards = new Map();
 const rolloutCards = new Map();
 
@@ -119,6 +137,10 @@ function showThings(told) {
   for (const table of told.rollouts) {
     if (!rolloutCards.has(table.name)) rolloutCards.set(table.name, new RolloutCard(table.name));
     cards.push([rolloutCards.get(table.name), table]);
+  }
+  if (Object.keys(told.told).length) {
+    toldCard ??= new ToldCard();
+    cards.push([toldCard, told.told]);
   }
   const wanted = cards.map(([card]) => card.element);
   const things = place("things");
