@@ -54,20 +54,21 @@ def test_cooking_games_are_solvable_and_a_lost_one_is_no_success(make):
     settings = {"theme": "cooking", "world_size": 1, "num_objects": 1, "quest_length": 3}
     is_solved(lambda: make(**settings), range(2))
     environment = make(**settings)
-    for seed in range(8):
-        _, info = environment.reset(seed=seed)
-        for _ in range(3):
-            wanted = [one for one in info["commands"] if one.startswith(("eat ", "take "))]
-            spoil = [one for one in wanted if "cookbook" not in one and "knife" not in one]
-            if not spoil:
-                break
-            _, _, ended, _, info = environment.step(min(spoil))
+    for seed in range(4):
+        environment.reset(seed=seed)
+        for _ in range(16):
+            known = environment._seen["commands"]
+            burn = [one for one in known if one.startswith("cook ")]
+            take = [one for one in known if one.startswith("take ")]
+            food = [one for one in take if "cookbook" not in one and "knife" not in one]
+            rest = [one for one in known if one.startswith("open ")]
+            command = next(iter(burn or food or rest), "look")
+            _, _, ended, _, info = environment.step(command)
             if ended:
                 assert info["lost"]
-                assert not info["success"]
-                assert info["score"] == 0.0
+                assert (info["success"], info["score"]) == (False, 0.0)
                 return
-    pytest.fail("no game was lost by eating what the recipe needs")
+    pytest.fail("no game was lost by burning what the recipe needs")
 
 
 def test_nothing_of_it_is_imported_here(make):
