@@ -300,6 +300,7 @@ def table_of_names() -> dict[str, tuple[str, str]]:
 
 def families(folder: Path) -> dict[str, tuple[str, str]]:
     with everything(folder) as server:
+        server.tell({"success_rate": 0.5})
         url = server.serve_metrics()
         client_example = {"obs": np.zeros(4, np.float32)}
         with connect(server.addresses[0], client_example, token=b"right") as client:

@@ -61,6 +61,9 @@ def test_an_interval_is_drawn_within_strata():
     # Tasks differ, runs do not: nothing is unsure.
     assert bootstrap_interval([[0.0] * 5, [1.0] * 5]) == (0.5, 0.5)
     assert bootstrap_interval([[0.0, 1.0], [1.0]]) is None
+    # Of too few there is none.
+    assert bootstrap_interval([[0.0, 1.0, 0.5, 0.2]]) is None
+    assert bootstrap_interval([[0.0, 1.0, 0.5], [0.0, 1.0, 0.5]]) is not None
     with pytest.raises(ArgumentError, match="at least one value"):
         bootstrap_interval([[]])
     with pytest.raises(ArgumentError, match="mean or iqm"):

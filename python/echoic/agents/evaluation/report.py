@@ -31,7 +31,7 @@ img { max-width: 100%; background: white } code { font-size: 90% }
 _NOTES = """\
 Success is the environment's own signal. Errors and time-outs count as episodes without success.
 Intervals hold the true value in about 95 cases of 100 (expanded bootstrap over runs; over \
-episodes for methods that do not train). None is given for a single run.
+episodes for methods that do not train). None is given for fewer than five.
 Tokens per second are those that a model read or wrote by the seconds of the episodes; 'new' \
 leaves out what a cache had.
 Each line's numbers are of the rows of `rows.jsonl` with its task, method, backbone and settings."""

@@ -65,7 +65,7 @@ class TaskResult:
         seeds: The seeds that have all their episodes.
         episodes: How many there are.
         success_rate: The share of them that succeeded.
-        success_interval: 95 % of such intervals hold the true one; None for a single run.
+        success_interval: 95 % of such intervals hold the true one; None for fewer than five.
         avg_reward: The mean reward of an episode.
         reward_interval: As above.
         avg_steps: Steps of an episode.
