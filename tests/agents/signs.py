@@ -25,7 +25,7 @@ class Signs(EchoRLEnvironment):
     def _hall(self) -> str:
         self._doors = [COLORS[i] for i in self.np_random.permutation(len(COLORS))[:4]]
         self._right = self._doors[int(self.np_random.integers(4))]
-        return f"A hall with four doors. The sign says: the {self._right} door leads on."
+        return f"A hall with four doors. The sign says: open the {self._right} door."
 
     def _apply(self, command: str) -> Outcome | None:
         color = command.removeprefix("open ").removesuffix(" door")

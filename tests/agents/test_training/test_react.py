@@ -28,7 +28,7 @@ def play(
 def reader(chat: list[Message]) -> str:
     """What a model that reads the sign would say."""
     seen = [one for one in chat if one.role == "user"][-1].text
-    color = seen.rpartition("says: the ")[2].split(" ")[0]
+    color = seen.rpartition("says: open the ")[2].split(" ")[0]
     return f"Thought: the sign says {color}.\nAction: open {color} door"
 
 

@@ -121,7 +121,7 @@ def test_judgements_that_cannot_be_read_are_the_lowest_and_counted():
 def house(chat: list[Message]) -> str:
     """Reads the sign of the present hall, and rates a plan by whether it begins right."""
     text = chat[-1].text
-    right = text.rpartition("says: the ")[2].split(" ")[0]
+    right = text.rpartition("says: open the ")[2].split(" ")[0]
     if "Propose" in text:
         return "\n".join(f"* open {color} door" for color in COLORS)
     if "How good" in text:
