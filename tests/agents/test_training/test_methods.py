@@ -62,9 +62,8 @@ def test_names_are_known():
         # One step for each batch: longer ones.
         ("impala", {"ppo_config": PPOConfig(learning_rate=1e-2), "steps": 4096}),
         ("ppo-rlhf", {}),
-        ("ppo-rlhf", {"reward": "preferences"}),
     ],
-    ids=["echo-rl", "no-plan-uniform", "impala", "ppo", "preferences"],
+    ids=["echo-rl", "no-plan-uniform", "impala", "ppo"],
 )
 def test_it_is_better_than_chance(cell, name, settings):
     made = cell(**settings)

@@ -120,7 +120,7 @@ class TrainingConfig:
     state_dim: int = 512
     action_dim: int = 20
     latent_dim: int = 512
-    planning_config: PlanningConfig = None  # type: ignore[assignment] - made by __post_init__
+    planning_config: PlanningConfig = None  # type: ignore[assignment]
     execution_config: ExecutionConfig = field(default_factory=ExecutionConfig)
     replay_config: ReplayConfig = field(default_factory=ReplayConfig)
     ppo_config: PPOConfig = field(default_factory=_ppo)

@@ -7,6 +7,7 @@ actor make one segment; else they go on by themselves.
 
 from __future__ import annotations
 
+import importlib
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -102,8 +103,10 @@ class ThreadCrew:
         """End the threads and close the environments."""
         self._stopping.set()
         self._pool.shutdown()
-        for one in (*self._subscriptions, *self.groups):
-            one.close()
+        for subscription in self._subscriptions:
+            subscription.close()
+        for group in self.groups:
+            group.close()
 
     def _make(self, i: int) -> None:
         group = self.groups[i]
@@ -182,7 +185,7 @@ class RayCrew:
 
     def __init__(self, config: TrainingConfig, seed: int, address: str) -> None:
         try:
-            import ray  # noqa: PLC0415 - an extra
+            ray: Any = importlib.import_module("ray")
         except ImportError as error:
             raise ArgumentError('backend="ray" needs Ray: pip install "ray"') from error
         self._ray = ray
@@ -236,8 +239,6 @@ class _RayActor:
 
     def act(self, task: dict[str, Any]) -> None:
         """Act until the server is gone."""
-        import importlib  # noqa: PLC0415 - another process, which Ray sends this class to
-
         from echoic.agents.training.worker import act  # noqa: PLC0415
 
         for module in task["config"]["worker_imports"]:

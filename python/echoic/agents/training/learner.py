@@ -288,8 +288,7 @@ class VectorLearner(PPOLearner):
         self._metrics = {
             # Where none was stepped on, those of the one that was looked at.
             **{
-                name: sum(v) / len(v) if v else told.get(name, math.nan)
-                for name, v in seen.items()
+                name: sum(v) / len(v) if v else told.get(name, math.nan) for name, v in seen.items()
             },
             "approx_kl": told["approx_kl"],
             "minibatches": float(done),

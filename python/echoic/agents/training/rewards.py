@@ -118,10 +118,10 @@ class PreferenceReward:
 
     def _learn(self) -> None:
         """One step along the likelihood of the preferences between some segments."""
-        first, second = self._rng.integers(0, len(self._memory), (2, self._pairs))
+        drawn: Any = self._rng.integers(0, len(self._memory), (2, self._pairs))
         asked = [
             (i, j, self._prefer(self._memory[i][1], self._memory[j][1]))
-            for i, j in zip(first.tolist(), second.tolist(), strict=True)
+            for i, j in drawn.T.tolist()
         ]
         told = [(i, j, p) for i, j, p in asked if p is not None]
         if not told:

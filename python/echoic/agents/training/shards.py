@@ -123,7 +123,7 @@ class ProcessShards:
 def frame(words: dict[str, Any], tensors: dict[str, Any]) -> bytes:
     """JSON and tensors as bytes that :func:`answer` and its asker understand."""
     text = json.dumps(words).encode()
-    body = save({name: one.detach().contiguous().clone() for name, one in tensors.items()})
+    body: bytes = save({name: one.detach().contiguous().clone() for name, one in tensors.items()})
     return _LENGTHS.pack(len(text), len(body)) + text + body
 
 
