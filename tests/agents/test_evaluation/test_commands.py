@@ -180,6 +180,23 @@ def test_the_example_has_the_flags_that_were_promised():
     assert (told.num_actors, told.num_learners, told.batch_size) == (128, 2, 256)
 
 
+def test_every_flag_of_the_training_example_is_a_setting():
+    pytest.importorskip("torch")
+    from examples import train_echo_rl  # noqa: PLC0415
+
+    usual = vars(train_echo_rl.arguments([]))
+    assert usual == {
+        "task": "alfworld", "backbone": "gpt-4o", "timesteps": 100_000, "num_actors": 128,
+        "num_learners": 2, "batch_size": 256, "seed": 42, "log_level": "INFO", "device": "auto",
+        "resume": False,
+    }  # fmt: skip
+    given = ["--task", "minigrid", "--backbone", "a/b", "--num-actors", "3", "--device", "cpu"]
+    config = train_echo_rl.settings(train_echo_rl.arguments(given))
+    assert (config.env_name, config.num_actors, config.device) == ("minigrid", 3, "cpu")
+    assert (config.total_timesteps, config.num_learners, config.batch_size) == (100_000, 2, 256)
+    assert (config.seed, config.results_dir) == (42, "results/minigrid_a_b")
+
+
 def test_the_example_runs_anywhere(tmp_path, monkeypatch, capsys):
     # As it is without a key: every method that needs a model is skipped.
     monkeypatch.setattr(benchmark_echo_rl, "TASKS", ("guess",))

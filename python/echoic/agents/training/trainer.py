@@ -265,7 +265,9 @@ class EchoRLTrainer:
             parts.has_reference = True
         found = learner.learn(batch, current=bool((batch.versions == parts.version).all()))
         self._remember(parts, batch, relabelled=True)
-        parts.tracker.record_learner_update(found["policy_loss"])
+        # An update that stopped before its first step has no loss.
+        if np.isfinite(found["policy_loss"]):
+            parts.tracker.record_learner_update(found["policy_loss"])
         if parts.replay is not None and parts.replay.ready:
             replayed = learner.learn_replayed(parts.replay.sample_columns(config.batch_size))
             parts.replayed += config.batch_size
