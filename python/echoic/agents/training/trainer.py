@@ -39,6 +39,7 @@ from echoic.agents.bandwidth import BandwidthEfficiencyTracker
 from echoic.agents.learners import checkpoint
 from echoic.agents.prioritized_replay import PrioritizedReplayBuffer, SurpriseCalculator
 from echoic.agents.training.acting import ActingNetworks, published
+from echoic.agents.training.config import TrainingConfig
 from echoic.agents.training.crews import ProcessCrew, RayCrew, ThreadCrew
 from echoic.agents.training.evaluation import Evaluator
 from echoic.agents.training.learner import learner_of
@@ -59,11 +60,10 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from echoic.agents.training.actors import Transcript
-    from echoic.agents.training.config import TrainingConfig
     from echoic.agents.training.rewards import RewardModel
     from echoic.agents.training.segments import Batch
 
-__all__ = ["EchoRLTrainer"]
+__all__ = ["EchoRLTrainer", "TrainingConfig"]
 
 _log = logging.getLogger("echoic.agents.training")
 _KIND = "training run"
