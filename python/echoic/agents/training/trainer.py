@@ -186,9 +186,9 @@ class EchoRLTrainer:
     # The run.
 
     def _train(self) -> TrainingMetrics:
-        config, metrics = self.config, self._metrics
-        # Threads of the run are as many as the settings say.
+        # Going on from a checkpoint brings metrics of its own.
         parts = self._ready()
+        config, metrics = self.config, self._metrics
         began = time.monotonic() - metrics.training_time
         if not parts.started:
             parts.crew.start()
