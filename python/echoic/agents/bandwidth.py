@@ -189,6 +189,23 @@ class BandwidthEfficiencyTracker:
             self._learner_cost += abs(float(weighted_pg_loss))
             self._updates += 1
 
+    def state_dict(self) -> dict[str, Any]:
+        """What was recorded so far, for a checkpoint."""
+        with self._lock:
+            return {
+                "total": dict(vars(self._total)),
+                "latest": list(self._latest),
+                "learner_cost": self._learner_cost,
+                "updates": self._updates,
+            }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from :meth:`state_dict`."""
+        with self._lock:
+            vars(self._total).update(state["total"])
+            self._latest = deque(map(tuple, state["latest"]), maxlen=self.config.history_size)
+            self._learner_cost, self._updates = state["learner_cost"], state["updates"]
+
     def snapshot(self) -> BandwidthMetrics:
         """Everything since the tracker was made."""
         with self._lock:

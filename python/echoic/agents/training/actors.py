@@ -14,6 +14,7 @@ Decisions:
 from __future__ import annotations
 
 import logging
+import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -32,7 +33,14 @@ if TYPE_CHECKING:
 
     from echoic.agents.training.config import TrainingConfig
 
-__all__ = ["HELD_OUT", "ActorGroup", "Transcript", "checked_environment", "episode_seed"]
+__all__ = [
+    "HELD_OUT",
+    "ActorGroup",
+    "Transcript",
+    "checked_environment",
+    "close_environment",
+    "episode_seed",
+]
 
 _log = logging.getLogger("echoic.agents.training")
 _MOST_FAILURES = 10
@@ -44,6 +52,7 @@ _EPISODES = 10**10
 _TOLD = {
     "next_states": np.float32,
     "rewards": np.float32,
+    "earned": np.float32,
     "dones": np.bool_,
     "truncated": np.bool_,
     "valid": np.bool_,
@@ -143,6 +152,15 @@ class ActorGroup:
         self._windows = PlanWindows(len(numbers), config.state_dim, size, device="cpu")
         self._seats = [self._seat(number, generation) for number in numbers]
 
+    def refresh(self, subscription: Any) -> None:
+        """Act by the newest weights, if there are newer ones.
+
+        Nobody keeps the publication: a store has few of them, and waits for one to be free.
+        """
+        newest = subscription.latest()
+        if newest is not None and newest.version != self.version:
+            self.load(newest)
+
     def load(self, publication: Any) -> None:
         """Act by these weights from now on."""
         self.networks.load(publication.tree)
@@ -196,7 +214,7 @@ class ActorGroup:
     def close(self) -> None:
         """Close the environments."""
         for seat in self._seats:
-            _close(seat.environment)
+            close_environment(seat.environment)
 
     # Within an episode.
 
@@ -261,6 +279,7 @@ class ActorGroup:
         told: dict[str, Any] = {
             "next_states": before,
             "rewards": 0.0,
+            "earned": 0.0,
             "dones": False,
             "truncated": True,
             "valid": False,
@@ -272,7 +291,7 @@ class ActorGroup:
         seat.actions.append(action)
         try:
             said = seat.said(action)
-            seen, reward, done, cut, info = seat.environment.step(action)
+            seen, reward, done, cut, info = _finite(seat.environment.step(action))
         except Exception as error:  # noqa: BLE001 - whatever an environment raises
             self._mend(seat, error)
             return told
@@ -290,6 +309,7 @@ class ActorGroup:
         told.update(
             next_states=seat.state,
             rewards=paid * self.config.reward_scale,
+            earned=float(reward),
             dones=done,
             truncated=cut,
             valid=True,
@@ -310,13 +330,14 @@ class ActorGroup:
     def _mend(self, seat: _Seat, error: Exception) -> None:
         """Make an environment that broke anew, and begin another episode in it."""
         seat.failures += 1
-        _log.warning("the environment of actor %d broke: %r", seat.number, error)
+        # As text: a log may keep what it is told, and the error keeps all that its frames hold.
+        _log.warning("the environment of actor %d broke: %s", seat.number, repr(error))
         if seat.failures > _MOST_FAILURES:
             raise CollectorError(
                 f"the environment {self.config.env_name!r} broke {seat.failures} times in a row: "
                 f"{error!r}"
             ) from error
-        _close(seat.environment)
+        close_environment(seat.environment)
         seat.environment = checked_environment(self.config)
         seat.episode += 1
         try:
@@ -328,8 +349,21 @@ class ActorGroup:
         """Bring an episode to where it was, by its seed and its actions."""
         for name in ("states", "starts", "episode"):
             setattr(seat, name, kept[name])
+        try:
+            self._repeat(seat, kept["actions"])
+            if seat.actions == kept["actions"] and np.array_equal(seat.state, kept["state"]):
+                return True
+            _log.warning("the episode of actor %d does not repeat itself", seat.number)
+            seat.episode += 1
+            self._begin(seat)
+        except Exception as error:  # noqa: BLE001 - whatever an environment raises
+            self._mend(seat, error)
+        return False
+
+    def _repeat(self, seat: _Seat, actions: list[int]) -> None:
+        """Do what was done in an episode, from its beginning."""
         self._begin(seat)
-        for action in kept["actions"]:
+        for action in actions:
             if seat.transcript is not None:
                 seat.transcript.turns.append((seat.text, seat.said(action)))
             seen, reward, done, cut, info = seat.environment.step(action)
@@ -338,17 +372,18 @@ class ActorGroup:
             if done or cut:
                 break
             self._see(seat, seen, info)
-        same = seat.actions == kept["actions"] and np.array_equal(seat.state, kept["state"])
-        if not same:
-            _log.warning("the episode of actor %d does not repeat itself", seat.number)
-            seat.episode += 1
-            self._begin(seat)
-        return bool(same)
 
 
-def _close(environment: Any) -> None:
+def _finite(step: tuple[Any, ...]) -> tuple[Any, ...]:
+    """A step whose numbers can be learned from; another is as bad as none."""
+    if not (math.isfinite(step[1]) and np.isfinite(step[0]["vector"]).all()):
+        raise CollectorError(f"a step has numbers that are not finite, its reward being {step[1]}")
+    return step
+
+
+def close_environment(environment: Any) -> None:
     """Close an environment that may be broken."""
     try:
         environment.close()
     except Exception as error:  # noqa: BLE001 - it is given up anyway
-        _log.debug("closing an environment: %r", error)
+        _log.debug("closing an environment: %s", repr(error))

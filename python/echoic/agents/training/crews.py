@@ -17,12 +17,14 @@ import numpy as np
 
 from echoic.agents.training.actors import ActorGroup
 from echoic.agents.training.config import as_json
-from echoic.agents.training.processes import Workers
+from echoic.agents.training.processes import IMPORTS, Workers
 from echoic.errors import ArgumentError, ClosedError, CollectorError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
+
+    from numpy.typing import NDArray
 
     from echoic import Table
     from echoic.agents.training.actors import Transcript
@@ -51,20 +53,22 @@ class ThreadCrew:
 
     restarts = 0
 
-    def __init__(
+    def __init__(  # noqa: PLR0913, PLR0917 - what threads share, given once
         self,
         config: TrainingConfig,
         seed: int,
         table: Table,
         weights: WeightStore,
         judge: Callable[[Transcript], float] | None = None,
+        generation: int = 0,
     ) -> None:
         self._table = table
         self._weights = weights
         self._stopping = threading.Event()
         self._error: BaseException | None = None
         self.groups = [
-            ActorGroup(config, numbers, seed, judge=judge) for numbers in _divided(config)
+            ActorGroup(config, numbers, seed, generation=generation, judge=judge)
+            for numbers in _divided(config)
         ]
         self._subscriptions = [weights.subscribe() for _ in self.groups]
         self._pool = ThreadPoolExecutor(len(self.groups), "echoic-actors")
@@ -83,9 +87,12 @@ class ThreadCrew:
         for _ in self._pool.map(self._make, range(len(self.groups))):
             pass
 
-    def check(self, silent: float = 0.0) -> None:
-        """Raise what a thread ended with; threads that are silent can't be replaced."""
-        del silent
+    def heard(self, actors: NDArray[np.int64]) -> None:
+        """Nothing: threads that are silent can't be replaced."""
+
+    def check(self, waited: float = 0.0) -> None:
+        """Raise what a thread ended with."""
+        del waited
         if self._error is not None:
             raise CollectorError(f"an actor ended: {self._error!r}") from self._error
 
@@ -110,9 +117,7 @@ class ThreadCrew:
 
     def _make(self, i: int) -> None:
         group = self.groups[i]
-        newest = self._subscriptions[i].latest()
-        if newest is not None and newest.version != group.version:
-            group.load(newest)
+        group.refresh(self._subscriptions[i])
         # Whoever waits for room is woken when the table is closed.
         self._table.insert_batch(group.collect(), version=group.version)
 
@@ -129,15 +134,24 @@ class ThreadCrew:
 class ProcessCrew:
     """Actors in processes, which are replaced when they die or are silent for too long."""
 
-    def __init__(self, config: TrainingConfig, seed: int, address: str, folder: Path) -> None:
+    def __init__(
+        self, config: TrainingConfig, seed: int, address: str, folder: Path, generation: int = 0
+    ) -> None:
         settings = as_json(config)
-        self._tasks = [
+        self._tasks: list[dict[str, Any]] = [
             {"kind": "actors", "config": settings, "seed": seed, "address": address, "actors": one}
             for one in _divided(config)
         ]
         self._folder = folder
         self._most = config.max_restarts
         self._timeout = config.execution_config.timeout
+        self._generation = generation
+        # Which worker has each actor; since when each is silent, in seconds that the learner has
+        # waited; and which have said anything since they began.
+        self._home = {actor: i for i, task in enumerate(self._tasks) for actor in task["actors"]}
+        self._waited = 0.0
+        self._since = [0.0] * len(self._tasks)
+        self._awake = [False] * len(self._tasks)
         self.workers: Workers | None = None
 
     @property
@@ -152,19 +166,34 @@ class ProcessCrew:
 
     def start(self) -> None:
         """Start the processes."""
-        self.workers = Workers(self._tasks, self._folder, self._most)
+        self.workers = Workers(self._tasks, self._folder, self._most, self._generation)
 
     def fill(self) -> None:
         """Nothing: they go on by themselves."""
 
-    def check(self, silent: float = 0.0) -> None:
-        """Replace those that are gone, and those that may not be silent for so many seconds."""
+    def heard(self, actors: NDArray[np.int64]) -> None:
+        """Take note of whose segments came."""
+        for i in {self._home[actor] for actor in actors.tolist()}:
+            self._since[i], self._awake[i] = self._waited, True
+
+    def check(self, waited: float = 0.0) -> None:
+        """Replace those that are gone, and those that have been silent for too long.
+
+        Args:
+            waited: How many seconds the learner has waited for segments since it was asked last.
+                Other time does not count: then it was not the workers' turn.
+        """
         if self.workers is None:
             return
-        for i, one in enumerate(self.workers.members):
-            if silent > one.patience(self._timeout):
+        self._waited += waited
+        replaced = self.workers.check()
+        for i in range(len(self._tasks)):
+            silent = self._waited - self._since[i]
+            if i not in replaced and silent > (self._timeout if self._awake[i] else IMPORTS):
                 self.workers.replace(i)
-        self.workers.check()
+                replaced.append(i)
+        for i in replaced:
+            self._since[i], self._awake[i] = self._waited, False
 
     def state(self) -> None:
         """Nothing: their episodes begin anew."""
@@ -179,9 +208,12 @@ class ProcessCrew:
 
 
 class RayCrew:
-    """Actors of Ray, which Ray places, and starts again where they or their machines fail."""
+    """Actors of Ray on this machine, which Ray starts again where they fail.
 
-    restarts = 0
+    How often it did so Ray does not tell.
+    """
+
+    restarts = None
 
     def __init__(self, config: TrainingConfig, seed: int, address: str) -> None:
         try:
@@ -189,7 +221,8 @@ class RayCrew:
         except ImportError as error:
             raise ArgumentError('backend="ray" needs Ray: pip install "ray"') from error
         self._ray = ray
-        if not ray.is_initialized():
+        self._began_ray = not ray.is_initialized()
+        if self._began_ray:
             ray.init(ignore_reinit_error=True, include_dashboard=False)
         settings = as_json(config)
         self._tasks = [
@@ -214,9 +247,12 @@ class RayCrew:
     def fill(self) -> None:
         """Nothing: they go on by themselves."""
 
-    def check(self, silent: float = 0.0) -> None:
+    def heard(self, actors: NDArray[np.int64]) -> None:
+        """Nothing: Ray watches them."""
+
+    def check(self, waited: float = 0.0) -> None:
         """Raise what one ended with, for good."""
-        del silent
+        del waited
         ended, _ = self._ray.wait(self._running, num_returns=1, timeout=0)
         if ended:
             self._ray.get(ended)
@@ -232,6 +268,8 @@ class RayCrew:
         """Have Ray end them."""
         for actor in self._actors:
             self._ray.kill(actor)
+        if self._began_ray:
+            self._ray.shutdown()
 
 
 class _RayActor:
@@ -244,4 +282,4 @@ class _RayActor:
         for module in task["config"]["worker_imports"]:
             importlib.import_module(module)
         # A replacement draws otherwise than the one before it.
-        act({**task, "generation": int(time.time()) % 1_000_000})
+        act({**task, "generation": int(time.time()) % 9_999})

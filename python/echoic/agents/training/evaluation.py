@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -9,7 +10,7 @@ import numpy as np
 import torch
 
 from echoic.agents.latent_planning.windows import PlanWindows
-from echoic.agents.training.actors import HELD_OUT, checked_environment
+from echoic.agents.training.actors import HELD_OUT, checked_environment, close_environment
 from echoic.agents.training.policy import allowed_of
 from echoic.agents.training.segments import shown
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Evaluated", "Evaluator"]
 
+_log = logging.getLogger("echoic.agents.training")
 _SIDE_BY_SIDE = 16
 
 
@@ -29,6 +31,8 @@ class Evaluated:
     rewards: list[float] = field(default_factory=list)
     successes: list[bool] = field(default_factory=list)
     steps: list[int] = field(default_factory=list)
+    #: Episodes whose environment broke: they are in none of the lists.
+    broken: int = 0
 
     @property
     def success_rate(self) -> float:
@@ -48,7 +52,13 @@ class Evaluator:
         self._config = config
         self._seed = seed
         count = min(_SIDE_BY_SIDE, config.evaluation_episodes)
-        self._environments = [checked_environment(config) for _ in range(count)]
+        self._environments: list[Any] = []
+        try:
+            for _ in range(count):
+                self._environments.append(checked_environment(config))
+        except BaseException:
+            self.close()
+            raise
 
     def play(self, networks: ActingNetworks) -> Evaluated:
         """Play all episodes."""
@@ -64,7 +74,7 @@ class Evaluator:
     def close(self) -> None:
         """Close the environments."""
         for environment in self._environments:
-            environment.close()
+            close_environment(environment)
 
     def _play(self, networks: Any, generator: Any, seeds: range, found: Evaluated) -> None:
         """Play one episode in each of the first environments; who is ready waits for the others."""
@@ -72,13 +82,28 @@ class Evaluator:
         size = config.planning_config.state_window_size if config.use_plans else 0
         environments = self._environments[: len(seeds)]
         windows = PlanWindows(len(seeds), config.state_dim, size, device="cpu")
-        shows = [env.reset(seed=s) for env, s in zip(environments, seeds, strict=True)]
         rewards, steps = np.zeros(len(seeds)), np.zeros(len(seeds), int)
-        success, over = np.zeros(len(seeds), bool), np.zeros(len(seeds), bool)
+        success, over, broken = (np.zeros(len(seeds), bool) for _ in range(3))
         starts = np.ones(len(seeds), bool)
+        # Who broke at once has nothing to show, and is over.
+        states = np.zeros((len(seeds), config.state_dim), np.float32)
+        allowed = np.ones((len(seeds), config.action_dim), bool)
+
+        def broke(i: int, error: Exception) -> None:
+            _log.warning("the environment of an evaluation broke: %s", repr(error))
+            over[i] = broken[i] = True
+            close_environment(self._environments[i])
+            self._environments[i] = checked_environment(config)
+
+        def show(i: int, seen: Any, info: Any) -> None:
+            states[i], allowed[i] = seen["vector"], allowed_of(info, masked=config.mask_commands)
+
+        for i, seed in enumerate(seeds):
+            try:
+                show(i, *environments[i].reset(seed=seed))
+            except Exception as error:  # noqa: BLE001, PERF203 - whatever an environment raises
+                broke(i, error)
         while not over.all():
-            states = np.stack([np.asarray(seen["vector"], np.float32) for seen, _ in shows])
-            allowed = np.stack([allowed_of(info, masked=config.mask_commands) for _, info in shows])
             acted = networks.act(
                 *shown(*windows.push(states, starts), config),
                 torch.from_numpy(allowed),
@@ -89,12 +114,17 @@ class Evaluator:
             for i, action in enumerate(acted.actions.tolist()):
                 if over[i]:
                     continue
-                seen, reward, done, cut, info = environments[i].step(action)
-                shows[i] = (seen, info)
+                try:
+                    seen, reward, done, cut, info = environments[i].step(action)
+                    show(i, seen, info)
+                except Exception as error:  # noqa: BLE001 - whatever an environment raises
+                    broke(i, error)
+                    continue
                 rewards[i] += float(reward)
                 steps[i] += 1
                 success[i] = bool(done and info["success"])
                 over[i] = done or cut or steps[i] >= config.max_episode_steps
-        found.rewards += rewards.tolist()
-        found.successes += success.tolist()
-        found.steps += steps.tolist()
+        found.rewards += rewards[~broken].tolist()
+        found.successes += success[~broken].tolist()
+        found.steps += steps[~broken].tolist()
+        found.broken += int(broken.sum())

@@ -17,13 +17,13 @@ from typing import Any
 
 from echoic.errors import CollectorError
 
-__all__ = ["Worker", "Workers"]
+__all__ = ["IMPORTS", "Worker", "Workers"]
 
 _log = logging.getLogger("echoic.agents.training")
 _MODULE = "echoic.agents.training.worker"
 _TAIL = 2000
 # How long a process may take until it does anything, on a machine that is busy.
-_IMPORTS = 180.0
+IMPORTS = 180.0
 
 
 class Worker:
@@ -35,6 +35,7 @@ class Worker:
     """
 
     def __init__(self, task: dict[str, Any], errors: Path) -> None:
+        line = (json.dumps(task, default=os.fspath) + "\n").encode()
         self.errors = errors
         self._began = time.monotonic()
         errors.parent.mkdir(parents=True, exist_ok=True)
@@ -49,7 +50,7 @@ class Worker:
                 bufsize=0,
                 env=environment,
             )
-        self.write((json.dumps(task) + "\n").encode())
+        self.write(line)
 
     @property
     def pid(self) -> int:
@@ -63,7 +64,7 @@ class Worker:
 
     def patience(self, timeout: float) -> float:
         """For how long it may be silent: longer while it is still importing."""
-        return max(timeout, self._began + _IMPORTS - time.monotonic())
+        return max(timeout, self._began + IMPORTS - time.monotonic())
 
     def write(self, data: bytes | memoryview) -> None:
         """Give it bytes, all of them; an OSError where it is gone."""
@@ -117,19 +118,27 @@ class Workers:
         tasks: What each is to do. A replacement is told its ``generation``.
         folder: Where their errors go.
         max_restarts: How many replacements there may be.
+        generation: That of the first ones; each replacement has the next.
     """
 
-    def __init__(self, tasks: list[dict[str, Any]], folder: Path, max_restarts: int) -> None:
+    def __init__(
+        self, tasks: list[dict[str, Any]], folder: Path, max_restarts: int, generation: int = 0
+    ) -> None:
         self._tasks = tasks
+        self._generation = generation
         self._folder = folder
         self._max_restarts = max_restarts
         self.restarts = 0
         self.members: list[Worker] = []
-        for i in range(len(tasks)):
-            self.members.append(self._start(i, 0))
+        try:
+            for i in range(len(tasks)):
+                self.members.append(self._start(i, 0))
+        except BaseException:
+            self.close()
+            raise
 
-    def check(self) -> int:
-        """Replace those that are gone; how many these were.
+    def check(self) -> list[int]:
+        """Replace those that are gone; which these were.
 
         Raises:
             CollectorError: There were more than ``max_restarts`` altogether.
@@ -137,7 +146,7 @@ class Workers:
         gone = [i for i, one in enumerate(self.members) if not one.is_alive]
         for i in gone:
             self.replace(i)
-        return len(gone)
+        return gone
 
     def replace(self, i: int) -> None:
         """End one, if it has not ended, and start another in its place."""
@@ -165,7 +174,8 @@ class Workers:
     def _start(self, i: int, generation: int) -> Worker:
         task = self._tasks[i]
         name = f"{task['kind']}-{i}.log"
-        return Worker({**task, "generation": generation}, self._folder / name)
+        told = {**task, "generation": self._generation + generation}
+        return Worker(told, self._folder / name)
 
 
 def _search_path() -> str:

@@ -27,13 +27,19 @@ class Records:
 
     Args:
         config: The settings of the run.
-        goes_on: Whether the files of a run before are added to.
+        goes_on_at: The step from which the files of a run before are added to: what they have of
+            later steps is done again, and goes.
     """
 
-    def __init__(self, config: TrainingConfig, *, goes_on: bool) -> None:
+    def __init__(self, config: TrainingConfig, *, goes_on_at: int | None) -> None:
+        goes_on = goes_on_at is not None
         folder = Path(config.results_dir)
         folder.mkdir(parents=True, exist_ok=True)
-        self._lines = (folder / "metrics.jsonl").open("a" if goes_on else "w", encoding="utf-8")
+        lines = folder / "metrics.jsonl"
+        if goes_on_at is not None and lines.exists():
+            _cut(lines, goes_on_at)
+        self._progress = self._board = self._wandb = None
+        self._lines = lines.open("a" if goes_on else "w", encoding="utf-8")
         self._log = logging.getLogger("echoic.agents.training")
         self._handler = logging.FileHandler(folder / "train.log", mode="a" if goes_on else "w")
         self._handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
@@ -41,9 +47,13 @@ class Records:
         self._log.addHandler(self._handler)
         if self._log.getEffectiveLevel() > self._handler.level:
             self._log.setLevel(self._handler.level)
-        self._board = _board(config.tensorboard_log)
-        self._wandb = _wandb(config)
-        self._progress, self._task = _progress(config)
+        try:
+            self._board = _board(config.tensorboard_log)
+            self._wandb = _wandb(config)
+            self._progress, self._task = _progress(config)
+        except BaseException:
+            self.close()
+            raise
 
     @property
     def has_board(self) -> bool:
@@ -80,6 +90,16 @@ class Records:
         self._log.removeHandler(self._handler)
         self._handler.close()
         self._lines.close()
+
+
+def _cut(file: Path, step: int) -> None:
+    """Leave of a file of lines those up to a step; what is no line goes too."""
+    kept = []
+    for line in file.read_text(encoding="utf-8", errors="replace").splitlines():
+        with contextlib.suppress(ValueError, KeyError, TypeError):
+            if json.loads(line)["step"] <= step:
+                kept.append(line)
+    file.write_text("".join(f"{line}\n" for line in kept), encoding="utf-8")
 
 
 def memory_mib() -> float:

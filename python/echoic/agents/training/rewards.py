@@ -95,7 +95,7 @@ class PreferenceReward:
         with torch.no_grad():
             known = self._network(torch.stack([one for one, _ in self._memory][-512:]))
             worth = self._network(seen).squeeze(-1)
-            batch.rewards = (worth - known.mean()) / (known.std() + 1e-6)
+            batch.rewards = (worth - known.mean()) / (known.std(correction=0) + 1e-6)
 
     def state_dict(self) -> dict[str, Any]:
         """The network, its optimizer, what is remembered, and the generator."""
@@ -121,15 +121,15 @@ class PreferenceReward:
         drawn: Any = self._rng.integers(0, len(self._memory), (2, self._pairs))
         asked = [
             (i, j, self._prefer(self._memory[i][1], self._memory[j][1]))
-            for i, j in drawn.T.tolist()
+            for i, j in ((int(a), int(b)) for a, b in drawn.T)
         ]
         told = [(i, j, p) for i, j, p in asked if p is not None]
         if not told:
             return
         self.answers += len(told)
         sums = [
-            self._network(torch.stack([self._memory[row[side]][0] for row in told])).sum(dim=(1, 2))
-            for side in (0, 1)
+            self._network(torch.stack([self._memory[i][0] for i in side])).sum(dim=(1, 2))
+            for side in ([i for i, _, _ in told], [j for _, j, _ in told])
         ]
         wanted = torch.tensor([p for _, _, p in told])
         gap = sums[1] - sums[0]

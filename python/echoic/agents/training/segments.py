@@ -43,6 +43,7 @@ def example_of(config: TrainingConfig) -> dict[str, Any]:
         "actions": np.zeros(steps, np.int64),
         "allowed": np.zeros((steps, config.action_dim), np.bool_),
         "rewards": np.zeros(steps, np.float32),
+        "earned": np.zeros(steps, np.float32),
         "log_probs": np.zeros(steps, np.float32),
         "plans": np.zeros((steps, dim), np.float32),
         "noise": np.zeros((steps, dim), np.float32),

@@ -20,6 +20,7 @@ nothing else.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import logging
 import secrets
@@ -99,6 +100,10 @@ class EchoRLTrainer:
         self._stop = threading.Event()
         self._parts: _Parts | None = None
         self._closed = False
+        # Held by a round of training, so that what is saved or shown is of one moment.
+        self._round = threading.RLock()
+        # Checkpoints of this run, the oldest first.
+        self._saved: list[Path] = []
 
     async def train(self) -> TrainingMetrics:
         """Train until ``total_timesteps`` are taken, or successes are enough.
@@ -122,15 +127,21 @@ class EchoRLTrainer:
     def policy(self, *, greedy: bool = False) -> TrainedPolicy:
         """What was trained so far, as it is now."""
         networks = ActingNetworks(self.config)
-        networks.load(_copied(published(self._ready().learner.networks)))
+        with self._round:
+            networks.load(_copied(published(self._ready().learner.networks)))
         return TrainedPolicy(networks, greedy=greedy)
 
     def save(self, path: str | os.PathLike[str] | None = None) -> Path:
         """Write a checkpoint to a folder, which appears whole or not at all.
 
         Args:
-            path: The folder; by default one of ``checkpoint_dir``, named after the step.
+            path: The folder; by default one of ``checkpoint_dir``, named after the step. Of those,
+                the last ``keep_checkpoints`` that this run has written stay.
         """
+        with self._round:
+            return self._save(path)
+
+    def _save(self, path: str | os.PathLike[str] | None) -> Path:
         parts, steps = self._ready(), self._metrics.total_timesteps
         root = Path(self.config.checkpoint_dir)
         folder = root / f"step-{steps:010d}" if path is None else Path(path)
@@ -147,12 +158,15 @@ class EchoRLTrainer:
             shutil.rmtree(beside, ignore_errors=True)
             raise
         if path is None:
-            for old in sorted(root.glob("step-*"))[: -self.config.keep_checkpoints]:
-                shutil.rmtree(old)
+            # What others have written into the same folder is not ours to remove.
+            self._saved = [one for one in self._saved if one != folder] + [folder]
+            for old in self._saved[: -self.config.keep_checkpoints]:
+                shutil.rmtree(old, ignore_errors=True)
+            self._saved = self._saved[-self.config.keep_checkpoints :]
         return folder
 
     def resume(self, path: str | os.PathLike[str] | None = None) -> int:
-        """Go on from a checkpoint, by default the newest of ``checkpoint_dir``; its step.
+        """Go on from a checkpoint, by default that of ``checkpoint_dir`` written last; its step.
 
         Raises:
             FileNotFoundError: There is none.
@@ -173,9 +187,10 @@ class EchoRLTrainer:
         """End what was started. What was measured stays, and so do checkpoints."""
         self._closed = True
         self._stop.set()
-        parts, self._parts = self._parts, None
-        if parts is not None:
-            parts.close()
+        with self._round:
+            parts, self._parts = self._parts, None
+            if parts is not None:
+                parts.close()
 
     def __enter__(self) -> Self:
         return self
@@ -193,56 +208,62 @@ class EchoRLTrainer:
         if not parts.started:
             parts.crew.start()
             parts.started = True
-        while metrics.total_timesteps < config.total_timesteps and not self._stop.is_set():
-            before = metrics.total_timesteps
-            columns = self._take(parts)
-            if columns is None:
-                break
-            batch = batch_of(columns, config)
-            self._note(parts, batch)
-            if metrics.total_timesteps > config.learning_starts:
-                self._learn(parts, batch, before, time.monotonic() - began)
-            else:
-                self._remember(parts, batch)
+        while metrics.total_timesteps < config.total_timesteps and not self._is_good_enough():
+            with self._round:
+                if self._stop.is_set() or not self._one_round(parts, began):
+                    break
+        with self._round:
             metrics.training_time = time.monotonic() - began
-            if self._due(config.evaluation_frequency, before):
-                self._evaluate(parts)
-            if self._due(config.save_frequency, before):
+            if not self._stop.is_set():
+                results = metrics.evaluation_results
+                if not results["step"] or results["step"][-1] != metrics.total_timesteps:
+                    self._evaluate(parts)
                 self.save()
-            if self._is_good_enough():
-                break
-        metrics.training_time = time.monotonic() - began
-        if not self._stop.is_set():
-            results = metrics.evaluation_results
-            if not results["step"] or results["step"][-1] != metrics.total_timesteps:
-                self._evaluate(parts)
-            self.save()
-        self._summarize(parts)
+            self._summarize(parts)
         return metrics
+
+    def _one_round(self, parts: _Parts, began: float) -> bool:
+        """Take segments and learn from them; False if the run was stopped meanwhile."""
+        config, metrics = self.config, self._metrics
+        before = metrics.total_timesteps
+        columns = self._take(parts)
+        if columns is None:
+            return False
+        batch = batch_of(columns, config)
+        self._note(parts, batch)
+        if metrics.total_timesteps > config.learning_starts:
+            self._learn(parts, batch, before, time.monotonic() - began)
+        else:
+            self._remember(parts, batch)
+        metrics.training_time = time.monotonic() - began
+        if self._due(config.evaluation_frequency, before):
+            self._evaluate(parts)
+        if self._due(config.save_frequency, before):
+            self.save()
+        return True
 
     def _take(self, parts: _Parts) -> dict[str, Any] | None:
         """Wait for a segment of each actor, on average, and for those who make them to be there."""
         parts.crew.fill()
-        heard, there = time.monotonic(), len(parts.table)
         while True:
+            began = time.monotonic()
             try:
                 batch = parts.table.sample(self.config.num_actors, timeout=0.5)
-            except WaitTimeoutError:  # noqa: PERF203 - waits for half a second
+            except WaitTimeoutError:
                 if self._stop.is_set():
                     return None
-                if len(parts.table) != there:
-                    heard, there = time.monotonic(), len(parts.table)
-                parts.crew.check(time.monotonic() - heard)
+                parts.crew.check(time.monotonic() - began)
             else:
-                parts.crew.check()
                 columns: dict[str, Any] = batch.data
+                parts.crew.check(time.monotonic() - began)
+                parts.crew.heard(columns["actor"])
                 return columns
 
     def _note(self, parts: _Parts, batch: Batch) -> None:
         """Count steps and episodes."""
         metrics, columns = self._metrics, batch.columns
         metrics.total_timesteps += batch.steps
-        for reward, places in zip(columns["rewards"].flat, columns["places"].flat, strict=True):
+        for reward, places in zip(columns["earned"].flat, columns["places"].flat, strict=True):
             # A policy of vectors computes every place of a window anew: nothing was reused.
             parts.tracker.record_rollout_step(float(reward), int(places), 0)
         parts.tokens += int(columns["places"].sum())
@@ -335,6 +356,9 @@ class EchoRLTrainer:
         networks.load(published(parts.learner.networks))
         found = parts.evaluator.play(networks)
         results = self._metrics.evaluation_results
+        if not found.rewards:
+            _log.warning("all episodes of an evaluation broke: there is nothing to report")
+            return
         for name, value in (
             ("step", self._metrics.total_timesteps),
             ("avg_reward", float(np.mean(found.rewards))),
@@ -350,6 +374,7 @@ class EchoRLTrainer:
                 "avg_reward": results["avg_reward"][-1],
                 "success_rate": found.success_rate,
                 "avg_steps": float(np.mean(found.steps)),
+                "broken": float(found.broken),
             },
         )
 
@@ -400,7 +425,8 @@ class EchoRLTrainer:
         return self._parts
 
     def _newest(self) -> Path | None:
-        return max(Path(self.config.checkpoint_dir).glob("step-*"), default=None)
+        found = Path(self.config.checkpoint_dir).glob("step-" + "[0-9]" * 10)
+        return max(found, key=lambda one: one.stat().st_mtime_ns, default=None)
 
     def _begin(self, state: dict[str, Any] | None, folder: Path | None) -> None:
         """Make the parts, and let them go on from a state if there is one."""
@@ -409,7 +435,10 @@ class EchoRLTrainer:
             seed = state["seed"]
         if seed is None:
             seed = secrets.randbits(31)
-        parts = _Parts(self.config, seed, self._judge, goes_on=state is not None)
+        opening, step = 0, None
+        if state is not None:
+            opening, step = state["opening"] + 1, state["metrics"]["total_timesteps"]
+        parts = _Parts(self.config, seed, self._judge, opening=opening, goes_on_at=step)
         try:
             if state is not None and folder is not None:
                 self._restore(parts, state, folder)
@@ -422,6 +451,9 @@ class EchoRLTrainer:
     def _state(self, parts: _Parts) -> dict[str, Any]:
         return {
             "seed": parts.seed,
+            "opening": parts.opening,
+            "tracker": parts.tracker.state_dict(),
+            "lags": list(parts.lags),
             "learner": parts.learner.state_dict(),
             "reward_model": None if self._reward_model is None else self._reward_model.state_dict(),
             "crew": parts.crew.state(),
@@ -440,6 +472,8 @@ class EchoRLTrainer:
         for name in _COUNTED:
             setattr(parts, name, state["counts"][name])
         parts.latest.extend(state["latest"])
+        parts.lags.extend(state["lags"])
+        parts.tracker.load_state_dict(state["tracker"])
         self._metrics = TrainingMetrics.from_dict(state["metrics"])
         try:
             parts.crew.restore(state["crew"])
@@ -464,33 +498,38 @@ class _Parts:
         seed: int,
         judge: Callable[[Transcript], float] | None,
         *,
-        goes_on: bool,
+        opening: int,
+        goes_on_at: int | None,
     ) -> None:
         self.seed = seed
+        # How often the run was gone on with before.
+        self.opening = opening
         self.version = self.tokens = self.lost = self.replayed = 0
         self.has_reference = self.started = False
         self.latest: deque[bool] = deque(maxlen=_LATEST)
         self.lags: deque[int] = deque(maxlen=100_000)
         self._closing: list[Callable[[], Any]] = []
         try:
-            self._make(config, seed, judge, goes_on)
+            self._make(config, seed, judge, goes_on_at)
         except BaseException:
             self.close()
             raise
 
     def close(self) -> None:
-        """End everything, the last first."""
-        while self._closing:
-            self._closing.pop()()
+        """End everything, the last first, also where something can't be ended."""
+        with contextlib.ExitStack() as stack:
+            for close in self._closing:
+                stack.callback(close)
+            self._closing = []
 
-    def _make(self, config: TrainingConfig, seed: int, judge: Any, goes_on: bool) -> None:
+    def _make(self, config: TrainingConfig, seed: int, judge: Any, goes_on_at: int | None) -> None:
         # First, since an environment that can't be made is what fails most.
         self.evaluator = Evaluator(config, seed)
         self._closing.append(self.evaluator.close)
         self.replay, tracker = _replay(config, seed)
         self.learner = learner_of(config, seed, tracker)
         self.tracker = BandwidthEfficiencyTracker(config.bandwidth_config)
-        self.records = Records(config, goes_on=goes_on)
+        self.records = Records(config, goes_on_at=goes_on_at)
         self._closing.append(self.records.close)
         results = Path(config.results_dir)
         self.shards: Any = None
@@ -503,8 +542,10 @@ class _Parts:
             self._closing.append(self.shards.close)
         self.table = Table.queue(TABLE, example_of(config), max_size=2 * config.num_actors)
         self.weights = WeightStore()
+        # Whoever goes on draws otherwise, and has other episodes, than those before.
+        generation = self.opening * (config.max_restarts + 1)
         if config.backend == "threads":
-            self.crew: Any = ThreadCrew(config, seed, self.table, self.weights, judge)
+            self.crew: Any = ThreadCrew(config, seed, self.table, self.weights, judge, generation)
             self._closing += [self.weights.close, self.crew.close, self.table.close]
             return
         if config.backend == "ray":
@@ -520,7 +561,7 @@ class _Parts:
         if config.backend == "ray":
             self.crew = RayCrew(config, seed, address)
         else:
-            self.crew = ProcessCrew(config, seed, address, results)
+            self.crew = ProcessCrew(config, seed, address, results, generation)
         self._closing.append(self.crew.close)
 
 
@@ -537,6 +578,9 @@ def _replay(config: TrainingConfig, seed: int) -> tuple[Any, Any]:
             settings,
             surprise_weight=0.0,
             reward_weight=0.0,
+            hot_buffer_size=min(
+                settings.hot_buffer_size + settings.cold_buffer_size, settings.max_experiences
+            ),
             age_threshold=settings.max_replay_age,
             hot_sample_ratio=1.0,
         )

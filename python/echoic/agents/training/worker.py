@@ -59,9 +59,7 @@ def act(task: dict[str, Any]) -> None:
         try:
             group.load(subscription.wait(timeout=60.0))
             while True:
-                newest = subscription.latest()
-                if newest is not None and newest.version != group.version:
-                    group.load(newest)
+                group.refresh(subscription)
                 segments = group.collect()
                 client.table(TABLE).insert_batch(segments, version=group.version)
                 # The table has room for so many, and waits with its answer: so do the actors.
