@@ -114,7 +114,7 @@ def write_report(result: BenchmarkResult, rows: Sequence[dict[str, Any]], root: 
             page.link("What was seen and done in the first episodes of each cell", viewer)
             result.files["trajectories"] = str(viewer)
     for name, text in (("benchmark_report.md", page.markdown()), ("report.html", page.html())):
-        (root / name).write_text(text, encoding="utf-8")
+        (root / name).write_text(text, encoding="utf-8", errors="backslashreplace")
     result.files["report"] = str(root / "benchmark_report.md")
     result.files["html"] = str(root / "report.html")
 

@@ -208,6 +208,14 @@ def summarize(
     result = BenchmarkResult(config=asdict(config))
     episodes, trainings = _sort(config, {cell.id for cell in cells}, rows, result)
     ended = {row["id"] for row in (*result.skipped, *result.failed)}
+    for cell in cells:
+        # A model that is dead or a task that breaks says nothing of a method.
+        if all_errors(own := episodes[cell.id]) and len(own) == config.num_episodes:
+            del episodes[cell.id]
+            if cell.id not in ended:
+                ended.add(cell.id)
+                told = {"status": "failed", "reason": f"only errors, such as {own[-1]['error']}"}
+                result.failed.append({"id": cell.id, "kind": "cell", **cell.labels, **told})
     arms: dict[tuple[str, str, str, str], list[CellName]] = defaultdict(list)
     for cell in cells:
         if len(episodes[cell.id]) == config.num_episodes:
@@ -294,9 +302,7 @@ def _task_result(
         timeouts=sum(row["ended"] == "timeout" for row in rows),
         errors=sum(row["ended"] == "error" for row in rows),
         trained_steps=max((row["steps"] for row in trainings), default=None),
-        training_seconds=(
-            float(np.mean([row["seconds"] for row in trainings])) if trainings else None
-        ),
+        training_seconds=_mean([row["seconds"] for row in trainings]),
         steps_to_threshold=[
             steps_to_threshold(
                 [one["step"] for one in row["curve"]],
@@ -307,6 +313,18 @@ def _task_result(
             if row["curve"]
         ],
     )
+
+
+def all_errors(rows: Iterable[Row]) -> bool:
+    """Whether there are episodes, and all of them ended with an error."""
+    ends = {row["ended"] for row in rows}
+    return ends == {"error"}
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    """None without values, or if one of them is not known."""
+    known = [value for value in values if value is not None]
+    return float(np.mean(known)) if known and len(known) == len(values) else None
 
 
 def _index(result: BenchmarkResult) -> None:
