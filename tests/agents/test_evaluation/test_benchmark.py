@@ -376,6 +376,23 @@ def test_a_summary_only_reads(tmp_path):
     assert not (tmp_path / "none").exists()
 
 
+def test_rows_of_a_name_that_meant_another_model_are_not_taken(tmp_path, monkeypatch):
+    monkeypatch.setattr(
+        "echoic.agents.evaluation.benchmark._backbone", lambda name: None if name == "-" else name
+    )
+    seen = set()
+    for model in (None, "gpt-9", "gpt-10"):
+        if model is not None:
+            monkeypatch.setenv("GPT_4O_MODEL", model)
+        result = little.run(tmp_path, baselines=["speaks"], backbones=["gpt-4o"])
+        (one,) = [one for one in result.tasks if one.method == "speaks"]
+        assert one.model == (model or "gpt-4o")
+        seen.add(one.settings)
+    assert len(seen) == 3
+    models = {row["model"] for row in episodes(tmp_path) if row["method"] == "speaks"}
+    assert models == {"gpt-4o", "gpt-9", "gpt-10"}
+
+
 def test_two_benchmarks_do_not_write_to_one_folder(tmp_path):
     with Rows(tmp_path), pytest.raises(StorageError, match="another benchmark"):
         Rows(tmp_path)
