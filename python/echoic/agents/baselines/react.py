@@ -112,6 +112,7 @@ class ReActPolicy:
 
     Attributes:
         invalid: Answers of this episode that held no command.
+        spent: What all calls of this episode used.
     """
 
     def __init__(self, backbone: Backbone, config: ReActConfig) -> None:
@@ -122,6 +123,7 @@ class ReActPolicy:
     def begin(self, instructions: str, seed: int) -> None:
         """An episode begins."""
         self.invalid = 0
+        self.spent = Usage()
         self._system = Message("system", f"{instructions}\n\n{FORM}".strip())
         # What was seen and what was said, a pair a turn.
         self._turns: list[tuple[str, str]] = []
@@ -171,6 +173,7 @@ class ReActPolicy:
             stop=_STOP,
             seed=self._seed,
         )
+        self.spent += answer.usage
         return answer.text, answer.usage
 
     def _chat(self, now: str) -> list[Message]:

@@ -134,6 +134,7 @@ class TreeOfThoughtsPolicy:
         nodes: Thoughts that were made in this episode.
         leaves: Those of them at the full depth.
         unread: Judgements that could not be read.
+        spent: What all calls of this episode used, also beside one that failed.
     """
 
     def __init__(self, backbone: Backbone, config: TreeOfThoughtsConfig) -> None:
@@ -144,6 +145,7 @@ class TreeOfThoughtsPolicy:
     def begin(self, instructions: str, seed: int) -> None:
         """An episode begins."""
         self.nodes = self.leaves = self.unread = 0
+        self.spent = Usage()
         self._instructions = instructions
         self._seed = seed * 100_003
         self._past: list[tuple[str, str]] = []
@@ -172,12 +174,14 @@ class TreeOfThoughtsPolicy:
 
     async def _ask(self, question: str, temperature: float) -> Completion:
         self._seed += 1
-        return await self._backbone.chat(
+        answer = await self._backbone.chat(
             [Message("user", question)],
             max_tokens=self._config.max_tokens,
             temperature=temperature,
             seed=self._seed,
         )
+        self.spent += answer.usage
+        return answer
 
 
 class _Search:
