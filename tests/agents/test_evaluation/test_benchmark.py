@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import threading
 import time
 from dataclasses import asdict
 
@@ -160,14 +161,14 @@ def test_a_run_that_is_cut_off_goes_on_later(tmp_path):
 
             async def stopping(observation, info):
                 if len(little.SEEN) == 5:
-                    raise asyncio.CancelledError
+                    raise KeyboardInterrupt
                 return await act(observation, info)
 
             policy.act = stopping
             return policy
 
     register_method("fixed", Stops)
-    with pytest.raises(asyncio.CancelledError):
+    with pytest.raises(KeyboardInterrupt):
         little.run(tmp_path)
     assert len(episodes(tmp_path)) == 4
     # As a crash leaves it.
@@ -322,6 +323,20 @@ def test_the_time_of_a_training_that_was_cut_off_is_counted_or_not_told(tmp_path
         else:
             assert one.training_seconds >= 0.1
         assert one.trained_steps == config
+
+
+def test_an_environment_that_never_comes_fails_its_cells(tmp_path, monkeypatch):
+    release = threading.Event()
+    monkeypatch.setattr("echoic.agents.evaluation.benchmark._BEGINNING", 0.1)
+    monkeypatch.setattr(little.Guess, "reset", lambda self, **options: release.wait(20))
+    began = time.monotonic()
+    try:
+        result = little.run(tmp_path, num_seeds=1)
+    finally:
+        release.set()
+    assert time.monotonic() - began < 15
+    assert len(result.failed) == 2
+    assert all("first reset, took longer than 0.1 s" in row["reason"] for row in result.failed)
 
 
 def test_half_a_line_of_a_crash_breaks_nothing(tmp_path):

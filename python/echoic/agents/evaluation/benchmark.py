@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 
 from echoic.agents.baselines.base import Cell, method_of
 from echoic.agents.environments import make_environment
-from echoic.agents.episodes import run_episode
+from echoic.agents.episodes import EnvironmentThread, run_episode
 from echoic.agents.evaluation.cells import NO_BACKBONE, CellName, cells_of
 from echoic.agents.evaluation.config import BenchmarkConfig
 from echoic.agents.evaluation.results import BenchmarkResult, all_errors, summarize
@@ -47,6 +47,8 @@ _log = logging.getLogger(__name__)
 TURNS = "turns.jsonl"
 # An episode that took too long may hang in its environment, which then can't be closed.
 _PATIENCE = 5.0
+# To make an environment, and for the look at it: some read large files first.
+_BEGINNING = 600.0
 # As many errors at the beginning of a cell, and nothing else, say that it can't be run.
 _ERRORS = 3
 _LONGEST_ERROR = 2000
@@ -83,6 +85,7 @@ class EchoRLBenchmark:
         self.config = config or BenchmarkConfig()
         self._tell = tell or _log.info
         self._tasks: dict[str, str] = {}
+        self._hung: dict[str, str] = {}
         self._turns: set[str] = set()
 
     async def run_benchmark(self) -> BenchmarkResult:
@@ -187,19 +190,35 @@ class EchoRLBenchmark:
 
         Some look for their package or data when an episode begins.
         """
+        if task in self._hung:
+            raise TimeoutError(self._hung[task])
         if task not in self._tasks:
             try:
-                environment = await asyncio.to_thread(self._environment, task)
+                held = await self._hold(task)
                 try:
-                    await asyncio.to_thread(environment.reset, seed=0)
+                    await held.call(held.environment.reset, seed=0)
                 finally:
-                    await asyncio.to_thread(environment.close)
+                    await held.close()
+            except TimeoutError as error:
+                # The next cell must not wait as long again.
+                self._hung[task] = str(error)
+                raise
             except (ImportError, FileNotFoundError) as error:
                 self._tasks[task] = f"{type(error).__name__}: {error}"
             else:
                 self._tasks[task] = ""
         if self._tasks[task]:
             raise _Skipped(self._tasks[task])
+
+    async def _hold(self, task: str, needed: Mapping[str, Any] = MappingProxyType({})) -> _Held:
+        """Make an environment, in a thread of its own."""
+        held = _Held()
+        try:
+            held.environment = await held.call(self._environment, task, needed)
+        except BaseException:
+            held.thread.close()
+            raise
+        return held
 
     def _environment(self, task: str, needed: Mapping[str, Any] = MappingProxyType({})) -> Any:
         settings = {
@@ -232,24 +251,22 @@ class EchoRLBenchmark:
         queue = list(reversed(missing))
 
         async def work() -> None:
-            environment, policy = None, method.policy()
+            held, policy = None, method.policy()
             try:
                 while queue:
                     number = queue.pop()
-                    if environment is None:
-                        environment = await asyncio.to_thread(
-                            self._environment, cell.task, method.environment_settings
-                        )
-                    episode = await self._episode(environment, policy, cell, number)
+                    if held is None:
+                        held = await self._hold(cell.task, method.environment_settings)
+                    episode = await self._episode(held, policy, cell, number)
                     self._record(cell, number, episode, rows, root)
                     self._check_errors(cell, rows)
                     if episode.ended in {"timeout", "error"}:
                         # It may be within a step, or broken.
-                        await _close(environment)
-                        environment, policy = None, method.policy()
+                        await held.close(stuck=episode.ended == "timeout")
+                        held, policy = None, method.policy()
             finally:
-                if environment is not None:
-                    await _close(environment)
+                if held is not None:
+                    await held.close()
 
         workers = [
             asyncio.create_task(work())
@@ -272,16 +289,15 @@ class EchoRLBenchmark:
                 f"{known[-1]['error']}"
             )
 
-    async def _episode(
-        self, environment: Any, policy: Policy, cell: CellName, number: int
-    ) -> Episode:
+    async def _episode(self, held: _Held, policy: Policy, cell: CellName, number: int) -> Episode:
         return await run_episode(
-            environment,
+            held.environment,
             policy,
             self.config.episode_seed(cell.seed, number),
             max_steps=self.config.max_steps_per_episode,
             timeout=self.config.evaluation_timeout,
             keep_turns=self.config.save_detailed_results and number < self.config.detailed_episodes,
+            thread=held.thread,
         )
 
     def _record(
@@ -388,10 +404,34 @@ async def _close_backbone(backbone: Any) -> None:
         await close()
 
 
-async def _close(environment: Any) -> None:
-    """Close an environment, which may be stuck."""
-    with contextlib.suppress(Exception):
-        await asyncio.wait_for(asyncio.to_thread(environment.close), _PATIENCE)
+class _Held:
+    """An environment, and the thread that calls it."""
+
+    def __init__(self) -> None:
+        self.environment: Any = None
+        self.thread = EnvironmentThread()
+        self._stuck = False
+
+    async def call(self, function: Callable[..., Any], *args: Any, **named: Any) -> Any:
+        """Call what may block, within :data:`_BEGINNING` seconds."""
+        try:
+            return await asyncio.wait_for(self.thread.call(function, *args, **named), _BEGINNING)
+        except asyncio.TimeoutError:
+            self._stuck = True
+            raise TimeoutError(
+                f"making the environment, or its first reset, took longer than {_BEGINNING:g} s"
+            ) from None
+
+    async def close(self, *, stuck: bool = False) -> None:
+        """Close the environment; one that is stuck, from another thread than the one it is in."""
+        if stuck or self._stuck:
+            self.thread.close()
+            self.thread = EnvironmentThread()
+        try:
+            with contextlib.suppress(Exception):
+                await asyncio.wait_for(self.thread.call(self.environment.close), _PATIENCE)
+        finally:
+            self.thread.close()
 
 
 def _curve(folder: Path) -> list[dict[str, Any]]:
