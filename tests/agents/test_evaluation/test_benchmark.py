@@ -2,11 +2,15 @@
 
 import asyncio
 import json
+import os
+import threading
+import time
 from dataclasses import asdict
 
 import little
 import pytest
 from echoic.agents.baselines import maker_of, method_names, register_method
+from echoic.agents.episodes import Decision
 from echoic.agents.evaluation import BenchmarkConfig, EchoRLBenchmark, Rows, read_rows
 from echoic.agents.evaluation.config import HELD_OUT
 from echoic.errors import ArgumentError, StorageError
@@ -157,14 +161,14 @@ def test_a_run_that_is_cut_off_goes_on_later(tmp_path):
 
             async def stopping(observation, info):
                 if len(little.SEEN) == 5:
-                    raise asyncio.CancelledError
+                    raise KeyboardInterrupt
                 return await act(observation, info)
 
             policy.act = stopping
             return policy
 
     register_method("fixed", Stops)
-    with pytest.raises(asyncio.CancelledError):
+    with pytest.raises(KeyboardInterrupt):
         little.run(tmp_path)
     assert len(episodes(tmp_path)) == 4
     # As a crash leaves it.
@@ -256,6 +260,152 @@ def test_settings_of_a_method_reach_it(tmp_path):
         tmp_path, baselines=["trained"], baseline_configs={"trained": {"worse": 5}}, num_episodes=20
     )
     assert result.success_rates["guess"]["trained"] < 0.65
+
+
+@pytest.mark.parametrize("count", [2, 10])
+def test_a_model_that_is_dead_is_no_arm_with_nothing(tmp_path, count):
+    class Dead(little.Fixed):
+        name = "dead"
+
+        def policy(self):
+            return type("Policy", (little.Sleeps,), {"act": self.act})()
+
+        async def act(self, *_):
+            raise OSError("no route to the model " + "x" * 5000)
+
+    register_method("fixed", Dead)
+    result = little.run(tmp_path, num_episodes=count, parallel_episodes=2)
+    assert {one.method for one in result.tasks} == {"good"}
+    assert all("no route to the model" in row["reason"] for row in result.failed)
+    assert len(result.failed) == 2
+    assert result.significance_tests == []
+    assert all(len(row["error"] or "") <= 2000 for row in episodes(tmp_path))
+    assert sum(row["method"] == "fixed" for row in episodes(tmp_path)) <= 2 * 4
+    # What was wrong is put right.
+    register_method("fixed", little.Fixed)
+    result = little.run(tmp_path, num_episodes=count)
+    assert (len(result.tasks), result.failed) == (2, [])
+
+
+def test_a_task_that_misses_its_data_at_the_first_reset_is_skipped(tmp_path, monkeypatch):
+    def reset(self, **options):
+        raise FileNotFoundError("no games.json")
+
+    monkeypatch.setattr(little.Guess, "reset", reset)
+    result = little.run(tmp_path)
+    assert {row["reason"] for row in result.skipped} == {"FileNotFoundError: no games.json"}
+    assert result.tasks == []
+
+
+def test_the_time_of_a_training_that_was_cut_off_is_counted_or_not_told(tmp_path):
+    for killed in (False, True):
+        root = tmp_path / str(killed)
+        (config,) = {little.settings(root, num_seeds=1).training_steps}
+
+        class Cut(little.Trained):
+            async def train(self):
+                time.sleep(0.05)  # noqa: ASYNC251 - it is the time that counts
+                if not (self.cell.folder / "evaluations.jsonl").exists():
+                    await super().train()
+                    raise KeyboardInterrupt
+                return await super().train()
+
+        register_method("trained", Cut)
+        with pytest.raises(KeyboardInterrupt):
+            little.run(root, baselines=["trained"], num_seeds=1)
+        if killed:
+            (spent,) = root.rglob("training_seconds")
+            spent.write_text("nan")
+        result = little.run(root, baselines=["trained"], num_seeds=1)
+        (one,) = [one for one in result.tasks if one.method == "trained"]
+        if killed:
+            assert one.training_seconds is None
+        else:
+            assert one.training_seconds >= 0.1
+        assert one.trained_steps == config
+
+
+def test_an_environment_that_never_comes_fails_its_cells(tmp_path, monkeypatch):
+    release = threading.Event()
+    monkeypatch.setattr("echoic.agents.evaluation.benchmark._BEGINNING", 0.1)
+    monkeypatch.setattr(little.Guess, "reset", lambda self, **options: release.wait(20))
+    began = time.monotonic()
+    try:
+        result = little.run(tmp_path, num_seeds=1)
+    finally:
+        release.set()
+    assert time.monotonic() - began < 15
+    assert len(result.failed) == 2
+    assert all("first reset, took longer than 0.1 s" in row["reason"] for row in result.failed)
+
+
+def test_half_a_line_of_a_crash_breaks_nothing(tmp_path):
+    more = {"generate_report": True, "generate_plots": False, "detailed_episodes": 3}
+    little.run(tmp_path, num_episodes=2, **more)
+    with (tmp_path / "turns.jsonl").open("a") as file:
+        file.write('{"id": "guess/good/-/0')
+    result = little.run(tmp_path, num_episodes=3, **more)
+    page = (tmp_path / "trajectories.html").read_text()
+    assert page.count("<details>") == sum(one.episodes for one in result.tasks) == 12
+
+
+def test_a_row_that_can_not_be_written_whole_is_taken_back(tmp_path, monkeypatch):
+    with Rows(tmp_path) as rows:
+        rows.add({"id": "a", "kind": "cell"})
+        write = os.write
+
+        def full(file, content):
+            if len(content) < 20:
+                raise OSError("no space left")
+            return write(file, content[:10])
+
+        monkeypatch.setattr("echoic.agents.evaluation.rows.os.write", full)
+        with pytest.raises(OSError, match="no space"):
+            rows.add({"id": "b", "kind": "cell"})
+        monkeypatch.undo()
+        rows.add({"id": "c", "kind": "cell"})
+    assert list(read_rows(tmp_path)) == ["a", "c"]
+
+
+def test_what_a_model_says_is_written_whatever_it_is(tmp_path):
+    class Odd(little.Fixed):
+        name = "odd"
+
+        def policy(self):
+            return type("Policy", (little.Sleeps,), {"act": self.act})()
+
+        async def act(self, *_):
+            return Decision("\ud83d is half", "\udc00")
+
+    register_method("fixed", Odd)
+    result = little.run(tmp_path, generate_report=True, generate_plots=False)
+    assert result.failed == []
+    assert "\\udc00" in (tmp_path / "trajectories.html").read_text()
+
+
+def test_a_summary_only_reads(tmp_path):
+    little.run(tmp_path)
+    with Rows(tmp_path):
+        assert len(EchoRLBenchmark(little.settings(tmp_path)).summary().tasks) == 2
+    assert EchoRLBenchmark(little.settings(tmp_path / "none")).summary().tasks == []
+    assert not (tmp_path / "none").exists()
+
+
+def test_rows_of_a_name_that_meant_another_model_are_not_taken(tmp_path, monkeypatch):
+    monkeypatch.setattr(
+        "echoic.agents.evaluation.benchmark._backbone", lambda name: None if name == "-" else name
+    )
+    seen = set()
+    for model in (None, "gpt-9", "gpt-10"):
+        if model is not None:
+            monkeypatch.setenv("GPT_4O_MODEL", model)
+        result = little.run(tmp_path, baselines=["speaks"], backbones=["gpt-4o"])
+        (one,) = [one for one in result.tasks if one.method == "speaks"]
+        assert one.model == (model or "gpt-4o")
+        seen.add(one.settings)
+    assert len(seen) == 3
+    models = {row["model"] for row in episodes(tmp_path) if row["method"] == "speaks"}
+    assert models == {"gpt-4o", "gpt-9", "gpt-10"}
 
 
 def test_two_benchmarks_do_not_write_to_one_folder(tmp_path):

@@ -7,6 +7,14 @@ import pytest
 
 pytest.importorskip("matplotlib")
 
+from echoic.agents.evaluation import report
+
+
+def test_foreign_text_is_no_markdown():
+    page = report._Document()
+    page.table(["a"], [["![x](http://evil) `c` *b* _i_ | \\ <b>"]])
+    assert r"\!\[x\](http://evil) \`c\` \*b\* \_i\_ \| \\ &lt;b&gt;" in page.markdown()
+
 
 @pytest.fixture
 def folder(tmp_path):
@@ -24,7 +32,7 @@ def folder(tmp_path):
 def test_the_report_has_every_arm_every_reason_and_pictures(folder):
     markdown = (folder / "benchmark_report.md").read_text()
     for name in ("good", "fixed", "trained"):
-        assert re.search(rf"\| guess \| {name} \| - \| [0-9a-f]{{8}} \| 3 \| 9 \|", markdown)
+        assert re.search(rf"\| guess \| {name} \| - \| - \| [0-9a-f]{{8}} \| 3 \| 9 \|", markdown)
     assert "1,000 (3 of 3)" in markdown
     # A bar within a cell would end it, and a tag would be one.
     assert r"the &lt;b&gt;optimizer&lt;/b&gt; \| diverged" in markdown

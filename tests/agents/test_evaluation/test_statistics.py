@@ -12,7 +12,7 @@ from echoic.agents.evaluation import (
     steps_to_threshold,
     wilcoxon_test,
 )
-from echoic.agents.evaluation.statistics import _student_quantile, least_p
+from echoic.agents.evaluation.statistics import _student_quantile, least_p, wilson_interval
 from echoic.errors import ArgumentError
 
 
@@ -47,6 +47,23 @@ def test_intervals_hold_the_true_value_as_often_as_they_should(runs, tasks, stat
     assert 0.93 <= held / len(samples) <= 0.97
 
 
+@pytest.mark.parametrize("share", [0.02, 0.05, 0.3, 0.5, 0.9])
+@pytest.mark.parametrize("trials", [20, 100])
+def test_intervals_of_shares_hold_the_true_one(share, trials):
+    counts = np.random.default_rng(7).binomial(trials, share, size=2000)
+    ends = [wilson_interval(int(count), trials) for count in counts]
+    held = np.mean([low <= share <= high for low, high in ends])
+    assert held >= 0.9
+
+
+def test_nothing_but_failures_does_not_make_sure():
+    low, high = wilson_interval(0, 10)
+    assert (low, round(high, 4)) == (0.0, 0.2775)
+    assert wilson_interval(10, 10) == (1 - high, 1.0)
+    with pytest.raises(ArgumentError, match="no share"):
+        wilson_interval(3, 2)
+
+
 def test_plain_intervals_of_few_runs_are_too_narrow():
     rng = np.random.default_rng(7)
     samples = rng.normal(size=(400, 5))
@@ -58,8 +75,11 @@ def test_plain_intervals_of_few_runs_are_too_narrow():
 
 
 def test_an_interval_is_drawn_within_strata():
-    # Tasks differ, runs do not: nothing is unsure.
-    assert bootstrap_interval([[0.0] * 5, [1.0] * 5]) == (0.5, 0.5)
+    # Tasks differ, and runs do in one of them alone.
+    low, high = bootstrap_interval([[0.0] * 5, [0.8, 0.9, 1.0, 0.9, 0.9]])
+    assert 0.4 <= low < 0.45 < high <= 0.5
+    # Runs that are all equal show nothing of how they differ.
+    assert bootstrap_interval([[0.0] * 5, [1.0] * 5]) is None
     assert bootstrap_interval([[0.0, 1.0], [1.0]]) is None
     # Of too few there is none.
     assert bootstrap_interval([[0.0, 1.0, 0.5, 0.2]]) is None

@@ -14,7 +14,7 @@ from echoic.agents.environments import make_environment
 from echoic.agents.episodes import run_episode
 from echoic.agents.learners import PPOConfig
 from echoic.agents.training.actors import Transcript
-from echoic.errors import ArgumentError
+from echoic.errors import ArgumentError, BackboneError
 
 # Walking at random reaches the right end of the corridor in three of ten episodes.
 CHANCE = 0.3
@@ -150,6 +150,35 @@ def test_a_judge_teaches_what_it_likes(cell, judge):
     assert numbers["judge_tokens_in"] == 50 * len(judge.asked)
     assert method.usage.requests == len(judge.asked)
     assert "It saw: cell" in judge.asked[0]["messages"][-1]["content"]
+
+
+def test_a_judge_is_never_asked_by_actors_that_go_on(cell):
+    backbone = OpenAIBackbone("judge", url="http://127.0.0.1:9/v1", price=None)
+    with pytest.raises(ArgumentError, match="rlaif is asynchronous=False"):
+        method_of("rlaif", cell(backbone=backbone, asynchronous=True))
+
+
+def test_a_judge_that_says_nothing_is_not_waited_for_for_ever(cell, monkeypatch):
+    class Silent:
+        async def chat(self, messages, **settings):
+            await asyncio.sleep(60)
+
+    async def scenario():
+        method = method_of("rlaif", cell(1024, Silent()))
+        closed_in = []
+        close = method.trainer.close
+        method.trainer.close = lambda: (closed_in.append(threading.current_thread()), close())
+        try:
+            await method.train()
+        finally:
+            await method.aclose()
+            # A thread that the trainer waits for may wait for the loop.
+            assert closed_in != [threading.current_thread()]
+            assert len(closed_in) == 1
+
+    monkeypatch.setattr("echoic.agents.baselines.rlaif._PATIENCE", 0.1)
+    with pytest.raises(BackboneError, match=r"the judge said nothing within 0.1 s"):
+        asyncio.run(scenario())
 
 
 @pytest.mark.parametrize(

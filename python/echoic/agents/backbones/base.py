@@ -203,8 +203,9 @@ def whole(number: Any, what: str) -> int:
     Raises:
         BackboneError: It is none.
     """
-    if isinstance(number, bool) or not isinstance(number, (int, float)) or not number >= 0:
+    if isinstance(number, bool) or not isinstance(number, (int, float)):
         raise BackboneError(f"the server told {number!r} as {what}, which is no count")
-    if number != int(number):
+    # JSON has numbers that are infinite here.
+    if not 0 <= number < math.inf or number != int(number):
         raise BackboneError(f"the server told {number!r} as {what}, which is no count")
     return int(number)

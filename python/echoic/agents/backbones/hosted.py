@@ -32,6 +32,14 @@ class Counted:
     tokens_out: int
     tokens_written: int = 0
 
+    def check(self, url: str) -> None:
+        """Refuse parts that are more than the whole."""
+        if self.tokens_cached + self.tokens_written > self.tokens_in:
+            raise BackboneError(
+                f"{url} told {self.tokens_cached} tokens from its cache and {self.tokens_written} "
+                f"put into it, of {self.tokens_in} in all"
+            )
+
 
 class HostedBackbone(Backbone):
     """A model behind a vendor's API. A wire format is what a subclass knows.
@@ -110,6 +118,7 @@ class HostedBackbone(Backbone):
         answer = await self.client.post(path, body, reserve=reserve, used=self._total)
         try:
             counted = self._counted(answer)
+            counted.check(self.client.url)
             usage = Usage(
                 counted.tokens_in,
                 counted.tokens_cached,
@@ -123,13 +132,22 @@ class HostedBackbone(Backbone):
                 ),
                 requests=1,
             )
-            return self._read(answer, usage)
+            completion = self._read(answer, usage)
+        except BackboneError as error:
+            raise BackboneError(self.client.hide(str(error))) from None
         except (KeyError, IndexError, TypeError, AttributeError, ValueError) as error:
-            shown = json.dumps(answer)[:300]
+            # The cause may show the key too.
+            shown = self.client.hide(json.dumps(answer))[:300]
+            why = self.client.hide(f"{type(error).__name__}: {error}")[:300]
             raise BackboneError(
-                f"an answer of {self.client.url} can't be read ({type(error).__name__}: {error}): "
-                f"{shown}"
-            ) from error
+                f"an answer of {self.client.url} can't be read ({why}): {shown}"
+            ) from None
+        if not completion.text and completion.finish == "length":
+            raise BackboneError(
+                f"{self.name} said nothing: all {usage.tokens_out} tokens went into thinking, or "
+                "none were left for an answer; raise max_tokens"
+            )
+        return completion
 
     def _total(self, answer: Any) -> int:
         """For the allowance of tokens; an answer that can't be read is told about later."""

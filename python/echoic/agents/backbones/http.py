@@ -14,7 +14,8 @@ Invariants:
 
 1. In any 60 seconds no more requests begin than ``requests_per_minute`` says. What was booked of
    tokens is bounded likewise.
-2. A key is in a header and nowhere else: no message of an error shows it.
+2. A key is in a header and nowhere else: no message of an error shows it, or a part of it. What a
+   server said is cut only after the key is hidden.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ __all__ = ["Allowance", "Booking", "HttpConfig", "JsonClient", "guess_tokens"]
 
 WORTH_ANOTHER_TRY = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})
 _MAX_ERROR = 500
+_MAX_SHOWN = 80
 _MINUTE = 60.0
 _CHARACTERS_A_TOKEN = 4
 
@@ -112,16 +114,20 @@ class Allowance:
         What is more than a limit by itself counts as the limit: it could never begin otherwise.
         """
         fit = [min(pair) for pair in zip(amounts, self._limits, strict=True)]
+        while self._booked and self._booked[0].begin <= now - _MINUTE:
+            self._booked.popleft()
         begin = max(now, self._booked[-1].begin) if self._booked else now
+        # Those that no longer count then still do if this booking is taken back.
+        counting = deque(self._booked)
         while True:
-            while self._booked and self._booked[0].begin <= begin - _MINUTE:
-                self._booked.popleft()
-            taken = (sum(one.amounts[kind] for one in self._booked) for kind in range(len(fit)))
+            while counting and counting[0].begin <= begin - _MINUTE:
+                counting.popleft()
+            taken = (sum(one.amounts[kind] for one in counting) for kind in range(len(fit)))
             room = zip(taken, fit, self._limits, strict=True)
             if all(before + more <= limit for before, more, limit in room):
                 break
             # Taken off here: the sum may be rounded to less than a minute later.
-            begin = max(begin, self._booked.popleft().begin + _MINUTE)
+            begin = max(begin, counting.popleft().begin + _MINUTE)
         self._booked.append(Booking(begin, fit))
         return self._booked[-1]
 
@@ -163,7 +169,7 @@ class JsonClient:
         url: Where the server is.
         headers: Of every request.
         config: Bounds.
-        secret: What is kept out of errors.
+        secret: What is kept out of errors; visible characters of ASCII, as a header takes them.
         clock: Seconds that only grow.
         sleep: Waits so many seconds.
     """
@@ -180,6 +186,12 @@ class JsonClient:
     ) -> None:
         if not url.startswith(("http://", "https://")):
             raise ArgumentError(f"a server's url begins with http:// or https://, unlike {url!r}")
+        if secret is not None and not (secret.isascii() and secret.isprintable()):
+            # Which they are would show a part of it.
+            raise ArgumentError(
+                f"the key for {url} has characters that are not visible ASCII: was a line end or "
+                "something else copied with it?"
+            )
         self.url = url.rstrip("/")
         self.config = config or HttpConfig()
         self._headers = dict(headers)
@@ -231,6 +243,15 @@ class JsonClient:
         finally:
             here.places.release()
 
+    def hide(self, text: str) -> str:
+        """The text without the key: servers like to repeat what they were shown."""
+        if self._secret:
+            # As it is, and as Python and JSON write it.
+            forms = {self._secret, repr(self._secret)[1:-1], json.dumps(self._secret)[1:-1]}
+            for form in sorted(forms, key=len, reverse=True):
+                text = text.replace(form, "[key]")
+        return text
+
     async def aclose(self) -> None:
         """Close the connections."""
         here, self._loop = self._loop, None
@@ -262,7 +283,7 @@ class JsonClient:
             except asyncio.TimeoutError:
                 failure = _Again(f"there was no answer within {seconds:g} s")
             except httpx.HTTPError as error:
-                what = self._hide(str(error)) or type(error).__name__
+                what = self.hide(str(error)) or type(error).__name__
                 failure = _Again(f"the connection failed: {what}")
             except _Again as again:
                 failure = again
@@ -306,7 +327,7 @@ class JsonClient:
                     raise BackboneError(f"{url} answered with more than {self.config.max_answer} B")
         status = answer.status_code
         if status != httpx.codes.OK:
-            text = self._hide(body[:_MAX_ERROR].decode(errors="replace"))
+            text = self.hide(body.decode(errors="replace"))[:_MAX_ERROR]
             said = f"the server answered {status}: {text}"
             if status not in WORTH_ANOTHER_TRY:
                 raise BackboneError(f"{url}: {said}")
@@ -318,17 +339,14 @@ class JsonClient:
             read = json.loads(body)
             if isinstance(read, dict):
                 return read
-        raise BackboneError(f"{url} answered what is no JSON object: {body[:80]!r}")
+        text = self.hide(body.decode(errors="replace"))[:_MAX_SHOWN]
+        raise BackboneError(f"{url} answered what is no JSON object: {text!r}")
 
     def _pause(self, attempt: int, after: float | None) -> float:
         if after is not None:
             return after
         longest: float = min(self.config.backoff * 2 ** (attempt - 1), self.config.max_backoff)
         return longest * (0.5 + 0.5 * self._random.random())
-
-    def _hide(self, text: str) -> str:
-        """Servers like to repeat what they were shown."""
-        return text.replace(self._secret, "[key]") if self._secret else text
 
 
 class _Again(Exception):  # noqa: N818 - not an error until it was met too often

@@ -137,7 +137,7 @@ class OpenAIBackbone(HostedBackbone):
         return Counted(
             whole(usage["prompt_tokens"], "prompt_tokens"),
             whole(told or 0, "cached_tokens"),
-            whole(usage.get("completion_tokens") or 0, "completion_tokens"),
+            whole(usage["completion_tokens"], "completion_tokens"),
         )
 
     def _read(self, answer: Mapping[str, Any], usage: Usage) -> Completion:

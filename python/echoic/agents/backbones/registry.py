@@ -6,7 +6,8 @@ no stand-in for it.
 
 ``NAME_MODEL`` and ``NAME_BASE_URL`` in the environment (``GPT_4O_MODEL``, ``LLAMA_4_BASE_URL``)
 point a name at another model or server: of some of these models vendors no longer have the very
-version.
+version. The price of such a model may not be known; what it costs is then ``nan``, which reports
+show as a dash.
 
 >>> from echoic.agents.backbones import backbone_names
 >>> "gpt-4o" in backbone_names()
@@ -15,6 +16,7 @@ True
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
 import re
@@ -29,8 +31,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from echoic.agents.backbones.base import Backbone
+    from echoic.agents.backbones.prices import Price
 
-__all__ = ["backbone_names", "backbone_status", "make_backbone", "register_backbone"]
+__all__ = [
+    "backbone_names",
+    "backbone_status",
+    "backbone_target",
+    "make_backbone",
+    "register_backbone",
+]
 
 READY = "ready"
 
@@ -52,6 +61,23 @@ class _Hosted:
     key: str
     url: str | None
     settings: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Target:
+    """What a name means.
+
+    Attributes:
+        model: Its name at the server's.
+        url: Where the server is, if it is at one.
+        price: None if it is not known.
+        moved: Whether the environment points the name there.
+    """
+
+    model: str
+    url: str | None = None
+    price: Price | None = None
+    moved: bool = False
 
 
 # Open weights have no vendor of their own: they are where the user serves them, at a price that
@@ -144,14 +170,36 @@ def make_backbone(name: str, /, **settings: Any) -> Backbone:
 
         return LocalBackbone.smollm2(**settings)
     entry = _OURS[name]
+    target = _target(name)
+    chosen = {**entry.settings, "name": name, "price": target.price, **settings}
+    made: Backbone = _class_of(entry.form)(target.model, key=_key(entry), url=target.url, **chosen)
+    return made
+
+
+def backbone_target(name: str) -> Target:
+    """Which model a name means here, and where it is: the environment may point it elsewhere.
+
+    A name that is not ours, or has no server, is its own model.
+    """
+    return _target(name) if name in _OURS and name not in _USERS else Target(name)
+
+
+def _target(name: str) -> Target:
+    entry = _OURS[name]
     model = _variable(name, "MODEL") or entry.model
     url = _variable(name, "BASE_URL") or entry.url
-    chosen: dict[str, Any] = {**entry.settings, "name": name, **settings}
-    if "price" not in chosen:
-        # A vendor's price holds at the vendor's only.
-        chosen["price"] = price_of(model) if url == entry.url else None
-    made: Backbone = _class_of(entry.form)(model, key=os.environ.get(entry.key), url=url, **chosen)
-    return made
+    moved = (model, url) != (entry.model, entry.url)
+    # A vendor's price holds at the vendor's only, and of another model it may be unknown.
+    price = None
+    if url == entry.url:
+        with contextlib.suppress(*((ArgumentError,) if moved else ())):
+            price = price_of(model)
+    return Target(model, url, price, moved=moved)
+
+
+def _key(entry: _Hosted) -> str | None:
+    """The key; a file that it was read from may have ended with the end of a line."""
+    return os.environ.get(entry.key, "").strip() or None
 
 
 def _class_of(form: str) -> Any:
@@ -184,7 +232,7 @@ def _reason(name: str) -> str | None:
     if entry.url is None and server is None:
         return f"no server {_prefix(name)}_BASE_URL"
     # A server of the user's own may want no key; vendors' formats beside OpenAI's have one always.
-    if (server is None or entry.form != "openai") and not os.environ.get(entry.key):
+    if (server is None or entry.form != "openai") and _key(entry) is None:
         return f"no key {entry.key}"
     return None
 

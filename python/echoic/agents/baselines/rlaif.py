@@ -12,6 +12,7 @@ What a judge costs is summed in :attr:`RLAIF.usage`: it is the price of training
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import re
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -19,7 +20,7 @@ from echoic.agents.backbones.base import Message
 from echoic.agents.baselines.trained import TrainedMethod
 from echoic.agents.episodes import Usage
 from echoic.agents.training.trainer import EchoRLTrainer
-from echoic.errors import ArgumentError
+from echoic.errors import ArgumentError, BackboneError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -36,6 +37,8 @@ _ASK = (
 )
 # Of a long episode its end tells most.
 _LONGEST = 6000
+# Seconds of both questions; backbones at vendors have bounds of their own, below this.
+_PATIENCE = 900.0
 
 
 class RLAIF(TrainedMethod):
@@ -48,6 +51,8 @@ class RLAIF(TrainedMethod):
         "replay": "none",
         "use_plans": False,
         "backend": "threads",
+        # The trainer waits for its judge while it acts.
+        "asynchronous": False,
     }
 
     def __init__(self, cell: Cell) -> None:
@@ -78,7 +83,12 @@ class RLAIF(TrainedMethod):
     def _judge(self, transcript: Transcript) -> float:
         if self._loop is None:
             raise ArgumentError("a judge is asked within train() only")
-        return asyncio.run_coroutine_threadsafe(self._asked(transcript), self._loop).result()
+        asked = asyncio.run_coroutine_threadsafe(self._asked(transcript), self._loop)
+        try:
+            return asked.result(_PATIENCE)
+        except concurrent.futures.TimeoutError:
+            asked.cancel()
+            raise BackboneError(f"the judge said nothing within {_PATIENCE:g} s") from None
 
     async def _asked(self, transcript: Transcript) -> float:
         messages = [Message("system", _ASK), Message("user", prompt_of(transcript))]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -77,7 +78,8 @@ class TrainedMethod(Method):
 
     async def aclose(self) -> None:
         """End what the trainer has started."""
-        self.trainer.close()
+        # It waits for threads, and they may wait for this loop: a judge answers in it.
+        await asyncio.to_thread(self.trainer.close)
 
     def _trainer(self) -> EchoRLTrainer:
         return EchoRLTrainer(self.config, resume=True)

@@ -17,6 +17,7 @@ import contextlib
 import importlib
 import json
 import logging
+import math
 import os
 import time
 from dataclasses import asdict, dataclass
@@ -26,14 +27,16 @@ from typing import TYPE_CHECKING, Any
 
 from echoic.agents.baselines.base import Cell, method_of
 from echoic.agents.environments import make_environment
-from echoic.agents.episodes import run_episode
+from echoic.agents.episodes import EnvironmentThread, run_episode
 from echoic.agents.evaluation.cells import NO_BACKBONE, CellName, cells_of
 from echoic.agents.evaluation.config import BenchmarkConfig
-from echoic.agents.evaluation.results import BenchmarkResult, summarize
-from echoic.agents.evaluation.rows import Rows, finite, write_parquet
+from echoic.agents.evaluation.results import BenchmarkResult, all_errors, summarize
+from echoic.agents.evaluation.rows import Rows, finite, objects, read_rows, write_parquet
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+
+    from typing_extensions import Self
 
     from echoic.agents.baselines.base import Method
     from echoic.agents.episodes import Episode, Policy
@@ -44,6 +47,11 @@ _log = logging.getLogger(__name__)
 TURNS = "turns.jsonl"
 # An episode that took too long may hang in its environment, which then can't be closed.
 _PATIENCE = 5.0
+# To make an environment, and for the look at it: some read large files first.
+_BEGINNING = 600.0
+# As many errors at the beginning of a cell, and nothing else, say that it can't be run.
+_ERRORS = 3
+_LONGEST_ERROR = 2000
 
 
 class _Skipped(Exception):  # noqa: N818 - it is no error
@@ -77,13 +85,14 @@ class EchoRLBenchmark:
         self.config = config or BenchmarkConfig()
         self._tell = tell or _log.info
         self._tasks: dict[str, str] = {}
+        self._hung: dict[str, str] = {}
         self._turns: set[str] = set()
 
     async def run_benchmark(self) -> BenchmarkResult:
         """Do all cells that are missing, then the statistics and the report.
 
-        Whatever ends it, Ctrl-C or a loss of power, the rows so far are in the folder, and the next
-        run with the same folder goes on from them.
+        Whatever ends the process, the rows so far are in the folder, and the next run with the same
+        folder goes on from them.
         """
         root = Path(self.config.output_dir)
         began = time.monotonic()
@@ -102,8 +111,8 @@ class EchoRLBenchmark:
 
     def summary(self) -> BenchmarkResult:
         """What the rows that are there say, without running anything."""
-        with Rows(self.config.output_dir) as rows:
-            return summarize(self.config, list(cells_of(self.config)), rows.all)
+        rows = read_rows(self.config.output_dir).values()
+        return summarize(self.config, list(cells_of(self.config)), rows)
 
     # One cell.
 
@@ -154,38 +163,62 @@ class EchoRLBenchmark:
             raise LookupError(cell.problem)
         await self._check_task(cell.task)
         backbone = _backbone(cell.backbone)
-        method = method_of(
-            cell.method,
-            Cell(
-                task=cell.task,
-                task_config=dict(self.config.task_configs.get(cell.task, {})),
-                backbone=backbone,
-                seed=cell.seed,
-                steps=self.config.training_steps,
-                folder=cell.folder(root),
-                settings=self.config.settings_of(cell.method),
-            ),
-        )
         try:
-            if method.trains:
-                await self._train(method, cell, rows)
-            await self._evaluate(method, cell, missing, rows, root)
+            method = method_of(
+                cell.method,
+                Cell(
+                    task=cell.task,
+                    task_config=dict(self.config.task_configs.get(cell.task, {})),
+                    backbone=backbone,
+                    seed=cell.seed,
+                    steps=self.config.training_steps,
+                    folder=cell.folder(root),
+                    settings=self.config.settings_of(cell.method),
+                ),
+            )
+            try:
+                if method.trains:
+                    await self._train(method, cell, rows)
+                await self._evaluate(method, cell, missing, rows, root)
+            finally:
+                await method.aclose()
         finally:
-            await method.aclose()
             await _close_backbone(backbone)
 
     async def _check_task(self, task: str) -> None:
-        """Make the environment once, to know whether it can be had."""
+        """Make the environment and begin once, to know whether it can be had.
+
+        Some look for their package or data when an episode begins.
+        """
+        if task in self._hung:
+            raise TimeoutError(self._hung[task])
         if task not in self._tasks:
             try:
-                environment = await asyncio.to_thread(self._environment, task)
-                await asyncio.to_thread(environment.close)
+                held = await self._hold(task)
+                try:
+                    await held.call(held.environment.reset, seed=0)
+                finally:
+                    await held.close()
+            except TimeoutError as error:
+                # The next cell must not wait as long again.
+                self._hung[task] = str(error)
+                raise
             except (ImportError, FileNotFoundError) as error:
                 self._tasks[task] = f"{type(error).__name__}: {error}"
             else:
                 self._tasks[task] = ""
         if self._tasks[task]:
             raise _Skipped(self._tasks[task])
+
+    async def _hold(self, task: str, needed: Mapping[str, Any] = MappingProxyType({})) -> _Held:
+        """Make an environment, in a thread of its own."""
+        held = _Held()
+        try:
+            held.environment = await held.call(self._environment, task, needed)
+        except BaseException:
+            held.thread.close()
+            raise
+        return held
 
     def _environment(self, task: str, needed: Mapping[str, Any] = MappingProxyType({})) -> Any:
         settings = {
@@ -198,14 +231,15 @@ class EchoRLBenchmark:
     async def _train(self, method: Method, cell: CellName, rows: Rows) -> None:
         """Train, or go on from what is in the cell's folder; what it measured is a row."""
         method.cell.folder.mkdir(parents=True, exist_ok=True)
-        began = time.monotonic()
-        measures = dict(await method.train())
+        with _Spent(method.cell.folder / "training_seconds") as spent:
+            measures = dict(await method.train())
         id_ = f"{cell.id}/training"
         # A second run only loads what the first one trained: its time says nothing.
         if rows.get(id_) is None:
             told = {
                 "steps": self.config.training_steps,
-                "seconds": time.monotonic() - began,
+                # Who trains knows best: also of the parts of a run that was cut off.
+                "seconds": measures.get("seconds", spent.seconds),
                 "measures": measures,
                 "curve": _curve(method.cell.folder),
             }
@@ -217,23 +251,22 @@ class EchoRLBenchmark:
         queue = list(reversed(missing))
 
         async def work() -> None:
-            environment, policy = None, method.policy()
+            held, policy = None, method.policy()
             try:
                 while queue:
                     number = queue.pop()
-                    if environment is None:
-                        environment = await asyncio.to_thread(
-                            self._environment, cell.task, method.environment_settings
-                        )
-                    episode = await self._episode(environment, policy, cell, number)
+                    if held is None:
+                        held = await self._hold(cell.task, method.environment_settings)
+                    episode = await self._episode(held, policy, cell, number)
                     self._record(cell, number, episode, rows, root)
+                    self._check_errors(cell, rows)
                     if episode.ended in {"timeout", "error"}:
                         # It may be within a step, or broken.
-                        await _close(environment)
-                        environment, policy = None, method.policy()
+                        await held.close(stuck=episode.ended == "timeout")
+                        held, policy = None, method.policy()
             finally:
-                if environment is not None:
-                    await _close(environment)
+                if held is not None:
+                    await held.close()
 
         workers = [
             asyncio.create_task(work())
@@ -246,16 +279,25 @@ class EchoRLBenchmark:
                 worker.cancel()
             await asyncio.gather(*workers, return_exceptions=True)
 
-    async def _episode(
-        self, environment: Any, policy: Policy, cell: CellName, number: int
-    ) -> Episode:
+    def _check_errors(self, cell: CellName, rows: Rows) -> None:
+        """End a cell of which nothing but errors is known: it says nothing of the method."""
+        found = (rows.get(f"{cell.id}/{number}") for number in range(self.config.num_episodes))
+        known = [row for row in found if row is not None]
+        if len(known) >= min(_ERRORS, self.config.num_episodes) and all_errors(known):
+            raise RuntimeError(
+                f"all of the first {len(known)} episodes ended with an error, such as "
+                f"{known[-1]['error']}"
+            )
+
+    async def _episode(self, held: _Held, policy: Policy, cell: CellName, number: int) -> Episode:
         return await run_episode(
-            environment,
+            held.environment,
             policy,
             self.config.episode_seed(cell.seed, number),
             max_steps=self.config.max_steps_per_episode,
             timeout=self.config.evaluation_timeout,
             keep_turns=self.config.save_detailed_results and number < self.config.detailed_episodes,
+            thread=held.thread,
         )
 
     def _record(
@@ -264,8 +306,7 @@ class EchoRLBenchmark:
         id_ = f"{cell.id}/{number}"
         if episode.turns:
             turns = {"id": id_, "turns": [asdict(turn) for turn in episode.turns]}
-            with (root / TURNS).open("a", encoding="utf-8") as file:
-                file.write(json.dumps(finite(turns), ensure_ascii=False) + "\n")
+            _append(root / TURNS, json.dumps(finite(turns)))
         rows.add(
             {
                 "id": id_,
@@ -284,7 +325,7 @@ class EchoRLBenchmark:
                 "cost": episode.usage.cost,
                 "seconds": episode.seconds,
                 "ended": episode.ended,
-                "error": episode.error,
+                "error": None if episode.error is None else episode.error[:_LONGEST_ERROR],
             }
         )
 
@@ -301,9 +342,47 @@ class EchoRLBenchmark:
         path = root / "benchmark_results.json"
         result.files["results"] = str(path)
         partial = path.with_suffix(".partial")
-        text = json.dumps(finite(result.as_data()), indent=2, ensure_ascii=False, allow_nan=False)
+        text = json.dumps(finite(result.as_data()), indent=2, allow_nan=False)
         partial.write_text(text, encoding="utf-8")
         os.replace(partial, path)  # noqa: PTH105 - as it is called everywhere
+
+
+class _Spent:
+    """Counts the seconds of training in a file, so that those of a run that was cut off count too.
+
+    Attributes:
+        seconds: In all, after the block; ``nan`` if a process was killed within it before.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.seconds = 0.0
+
+    def __enter__(self) -> Self:
+        try:
+            self.seconds = float(self._path.read_text(encoding="ascii"))
+        except FileNotFoundError:
+            pass
+        except ValueError:
+            self.seconds = math.nan
+        # Stays there if the process is killed.
+        self._path.write_text("nan", encoding="ascii")
+        self._began = time.monotonic()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.seconds += time.monotonic() - self._began
+        self._path.write_text(repr(self.seconds), encoding="ascii")
+
+
+def _append(path: Path, line: str) -> None:
+    """Add a line; a crash may have left half of the last one, which gets an end of its own."""
+    with path.open("ab+") as file:
+        half = False
+        if file.seek(0, os.SEEK_END):
+            file.seek(-1, os.SEEK_END)
+            half = file.read(1) != b"\n"
+        file.write((b"\n" if half else b"") + line.encode() + b"\n")
 
 
 def _backbone(name: str) -> Any:
@@ -325,10 +404,34 @@ async def _close_backbone(backbone: Any) -> None:
         await close()
 
 
-async def _close(environment: Any) -> None:
-    """Close an environment, which may be stuck."""
-    with contextlib.suppress(Exception):
-        await asyncio.wait_for(asyncio.to_thread(environment.close), _PATIENCE)
+class _Held:
+    """An environment, and the thread that calls it."""
+
+    def __init__(self) -> None:
+        self.environment: Any = None
+        self.thread = EnvironmentThread()
+        self._stuck = False
+
+    async def call(self, function: Callable[..., Any], *args: Any, **named: Any) -> Any:
+        """Call what may block, within :data:`_BEGINNING` seconds."""
+        try:
+            return await asyncio.wait_for(self.thread.call(function, *args, **named), _BEGINNING)
+        except asyncio.TimeoutError:
+            self._stuck = True
+            raise TimeoutError(
+                f"making the environment, or its first reset, took longer than {_BEGINNING:g} s"
+            ) from None
+
+    async def close(self, *, stuck: bool = False) -> None:
+        """Close the environment; one that is stuck, from another thread than the one it is in."""
+        if stuck or self._stuck:
+            self.thread.close()
+            self.thread = EnvironmentThread()
+        try:
+            with contextlib.suppress(Exception):
+                await asyncio.wait_for(self.thread.call(self.environment.close), _PATIENCE)
+        finally:
+            self.thread.close()
 
 
 def _curve(folder: Path) -> list[dict[str, Any]]:
@@ -341,9 +444,7 @@ def _curve(folder: Path) -> list[dict[str, Any]]:
     paths = [own] if own.exists() else sorted(folder.rglob("metrics.jsonl"))
     points: dict[Any, dict[str, Any]] = {}
     for path in paths:
-        with path.open(encoding="utf-8") as lines:
-            told = [json.loads(line) for line in lines if line.endswith("\n")]
-        for one in told:
+        for one in objects(path):
             if {"step", "success_rate"} <= set(one) and one.get(
                 "kind", "evaluation"
             ) == "evaluation":

@@ -14,6 +14,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from echoic.agents.backbones.registry import backbone_target
 from echoic.agents.baselines.base import maker_of
 from echoic.errors import ArgumentError
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from echoic.agents.backbones.registry import Target
     from echoic.agents.evaluation.config import BenchmarkConfig
 
 __all__ = ["NO_BACKBONE", "CellName", "cells_of"]
@@ -39,6 +41,7 @@ class CellName:
         backbone: That of a language model, or ``"-"``.
         seed: Of training.
         settings: A hash of all that its rows depend on.
+        model: The language model that the backbone's name means here.
         problem: Why the method can't be had, if it can't.
         missing: Whether that is because a package is missing.
     """
@@ -48,6 +51,7 @@ class CellName:
     backbone: str
     seed: int
     settings: str
+    model: str = NO_BACKBONE
     problem: str | None = None
     missing: bool = False
 
@@ -63,6 +67,7 @@ class CellName:
             "task": self.task,
             "method": self.method,
             "backbone": self.backbone,
+            "model": self.model,
             "seed": self.seed,
             "settings": self.settings,
         }
@@ -81,8 +86,11 @@ def cells_of(config: BenchmarkConfig) -> Iterator[CellName]:
                 for backbone in (
                     dict.fromkeys(config.backbones) if needs_backbone else (NO_BACKBONE,)
                 ):
-                    settings = _settings(config, task, method)
-                    yield CellName(task, method, backbone, seed, settings, problem, missing)
+                    target = backbone_target(backbone)
+                    settings = _settings(config, task, method, target)
+                    yield CellName(
+                        task, method, backbone, seed, settings, target.model, problem, missing
+                    )
 
 
 def _kind(method: str) -> tuple[bool, str | None, bool]:
@@ -95,8 +103,8 @@ def _kind(method: str) -> tuple[bool, str | None, bool]:
         return False, str(error), False
 
 
-def _settings(config: BenchmarkConfig, task: str, method: str) -> str:
-    told = {
+def _settings(config: BenchmarkConfig, task: str, method: str, target: Target) -> str:
+    told: dict[str, Any] = {
         "task": config.task_configs.get(task, {}),
         "evaluation": config.evaluation_task_configs.get(task, {}),
         "method": config.settings_of(method),
@@ -104,6 +112,9 @@ def _settings(config: BenchmarkConfig, task: str, method: str) -> str:
         "max_steps": config.max_steps_per_episode,
         "timeout": config.evaluation_timeout,
     }
+    if target.moved:
+        # The name alone says no longer which model it was.
+        told["backbone"] = target
     try:
         text = json.dumps(told, sort_keys=True, default=_plain)
     except TypeError as error:

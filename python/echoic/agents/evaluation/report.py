@@ -30,8 +30,11 @@ img { max-width: 100%; background: white } code { font-size: 90% }
 """
 _NOTES = """\
 Success is the environment's own signal. Errors and time-outs count as episodes without success.
-Intervals hold the true value in about 95 cases of 100 (expanded bootstrap over runs; over \
-episodes for methods that do not train). None is given for fewer than five.
+Intervals are made to hold the true value in about 95 cases of 100. Those of success rates of \
+methods that do not train are Wilson's, over episodes; all others are of an expanded bootstrap, \
+over runs for methods that train and else over episodes. It has none for fewer than five, or where \
+all are equal, and holds less often where nearly all are.
+Tokens and costs are those of acting; the training cost is what a judge's words cost, by run.
 Tokens per second are those that a model read or wrote by the seconds of the episodes; 'new' \
 leaves out what a cache had.
 Each line's numbers are of the rows of `rows.jsonl` with its task, method, backbone and settings."""
@@ -48,9 +51,10 @@ class _Document:
         self._markdown.append(f"{'#' * level} {_cell(text)}")
         self._html.append(f"<h{level}>{_escaped(text)}</h{level}>")
 
-    def lines(self, texts: Iterable[str]) -> None:
-        texts = list(texts)
-        self._markdown.append("\n".join(f"- {_cell(text)}" for text in texts))
+    def lines(self, texts: Iterable[str], *, ours: bool = False) -> None:
+        """A list; Markdown in it means something in a text of ours only."""
+        texts, form = list(texts), _plain if ours else _cell
+        self._markdown.append("\n".join(f"- {form(text)}" for text in texts))
         items = "".join(f"<li>{_escaped(text)}</li>" for text in texts)
         self._html.append(f"<ul>{items}</ul>")
 
@@ -99,14 +103,14 @@ def write_report(result: BenchmarkResult, rows: Sequence[dict[str, Any]], root: 
         f" {config['num_episodes']} episodes each; {len(result.skipped)} cells skipped,"
         f" {len(result.failed)} failed, {len(result.missing)} not done."
     )
-    page.lines(_NOTES.splitlines())
+    page.lines(_NOTES.splitlines(), ours=True)
     _results(page, result)
     _pictures(page, result, rows, root)
     _reasons(page, "Skipped", result.skipped)
     _reasons(page, "Failed", result.failed)
     if result.missing:
         page.title("Not done")
-        page.lines(f"`{name}`" for name in _first(result.missing))
+        page.lines(_first(result.missing))
     if config["save_detailed_results"]:
         viewer = trajectories.write_viewer(rows, root)
         if viewer is not None:
@@ -114,7 +118,7 @@ def write_report(result: BenchmarkResult, rows: Sequence[dict[str, Any]], root: 
             page.link("What was seen and done in the first episodes of each cell", viewer)
             result.files["trajectories"] = str(viewer)
     for name, text in (("benchmark_report.md", page.markdown()), ("report.html", page.html())):
-        (root / name).write_text(text, encoding="utf-8")
+        (root / name).write_text(text, encoding="utf-8", errors="backslashreplace")
     result.files["report"] = str(root / "benchmark_report.md")
     result.files["html"] = str(root / "report.html")
 
@@ -123,12 +127,12 @@ def _results(page: _Document, result: BenchmarkResult) -> None:
     page.title("On each task")
     page.table(
         [
-            "task", "method", "backbone", "settings", "seeds", "episodes", "success@1", "reward",
-            "steps", "errors", "time-outs",
+            "task", "method", "backbone", "model", "settings", "seeds", "episodes",
+            "success@1", "reward", "steps", "errors", "time-outs",
         ],
         [
             [
-                one.task, one.method, one.backbone, one.settings, str(len(one.seeds)),
+                one.task, one.method, one.backbone, one.model, one.settings, str(len(one.seeds)),
                 f"{one.episodes:,d}", _percent(one.success_rate, one.success_interval),
                 _number(one.avg_reward, one.reward_interval), f"{one.avg_steps:.1f}",
                 str(one.errors), str(one.timeouts),
@@ -140,7 +144,7 @@ def _results(page: _Document, result: BenchmarkResult) -> None:
     page.table(
         [
             "task", "method", "backbone", "tokens/episode", "cached", "tokens/s", "new tokens/s",
-            "steps/s", "cost", "cost/success", "training steps", "training time",
+            "steps/s", "cost", "cost/success", "training steps", "training time", "training cost",
             "steps to threshold",
         ],
         [
@@ -150,6 +154,7 @@ def _results(page: _Document, result: BenchmarkResult) -> None:
                 _or_dash(one.computed_tokens_per_second, ",.0f"), f"{one.steps_per_second:,.1f}",
                 _or_dash(one.cost, ",.4f", "$"), _or_dash(one.cost_per_success, ",.4f", "$"),
                 _or_dash(one.trained_steps, ",d"), _or_dash(one.training_seconds, ",.0f", "", " s"),
+                _or_dash(one.training_cost, ",.4f", "$"),
                 _reached(one.steps_to_threshold),
             ]
             for one in result.tasks
@@ -257,8 +262,11 @@ def _or_dash(value: float | None, form: str, before: str = "", after: str = "") 
 
 def _cell(text: str) -> str:
     """Text that stays within a cell or line of Markdown, and means nothing there."""
-    text = re.sub(r"\s+", " ", text.replace("\\", "\\\\")).replace("|", r"\|")
-    return text.replace("<", "&lt;").replace(">", "&gt;")
+    return re.sub(r"([\\|\[\]!`*_])", r"\\\1", _plain(text))
+
+
+def _plain(text: str) -> str:
+    return re.sub(r"\s+", " ", text).replace("<", "&lt;").replace(">", "&gt;")
 
 
 def _escaped(text: str) -> str:

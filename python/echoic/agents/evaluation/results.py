@@ -34,6 +34,7 @@ from echoic.agents.evaluation.statistics import (
     permutation_test,
     steps_to_threshold,
     wilcoxon_test,
+    wilson_interval,
 )
 
 if TYPE_CHECKING:
@@ -61,16 +62,20 @@ class TaskResult:
         task: The name of the environment.
         method: The name of the method.
         backbone: That of the language model, or ``"-"``.
-        settings: Which rows it is computed of, with the three above: ``rows.jsonl`` has them.
+        model: The language model that the backbone's name meant.
+        settings: Which rows it is computed of, with task, method and backbone: ``rows.jsonl`` has
+            them.
         seeds: The seeds that have all their episodes.
         episodes: How many there are.
         success_rate: The share of them that succeeded.
-        success_interval: 95 % of such intervals hold the true one; None for fewer than five.
+        success_interval: 95 % of such intervals hold the true one: Wilson's over episodes, and for
+            methods that train the bootstrap's over runs, None for fewer than five or equal ones.
         avg_reward: The mean reward of an episode.
-        reward_interval: As above.
+        reward_interval: The bootstrap's, over the same.
         avg_steps: Steps of an episode.
         success_rates: Of each seed, in their order.
-        tokens: Read and written, by an episode. None for methods without a language model.
+        tokens: Read and written, by an episode. None for methods that ask no language model when
+            they act.
         cached_share: The share of the tokens read that a cache had.
         tokens_per_second: Read and written; see above.
         computed_tokens_per_second: The same without those that a cache had.
@@ -80,7 +85,8 @@ class TaskResult:
         timeouts: Episodes that took too long.
         errors: Episodes that ended with an error.
         trained_steps: How many steps training took, at most.
-        training_seconds: The mean over seeds.
+        training_seconds: The mean over seeds; None where it is not known of one.
+        training_cost: What judging cost, in US dollars; the mean over seeds as well.
         steps_to_threshold: Of each seed, the step of training at which an evaluation reached the
             threshold; None where none did.
     """
@@ -88,6 +94,7 @@ class TaskResult:
     task: str
     method: str
     backbone: str
+    model: str
     settings: str
     seeds: list[int]
     episodes: int
@@ -108,6 +115,7 @@ class TaskResult:
     errors: int
     trained_steps: int | None = None
     training_seconds: float | None = None
+    training_cost: float | None = None
     steps_to_threshold: list[float | None] = field(default_factory=list)
 
     @property
@@ -208,6 +216,14 @@ def summarize(
     result = BenchmarkResult(config=asdict(config))
     episodes, trainings = _sort(config, {cell.id for cell in cells}, rows, result)
     ended = {row["id"] for row in (*result.skipped, *result.failed)}
+    for cell in cells:
+        # A model that is dead or a task that breaks says nothing of a method.
+        if all_errors(own := episodes[cell.id]) and len(own) == config.num_episodes:
+            del episodes[cell.id]
+            if cell.id not in ended:
+                ended.add(cell.id)
+                told = {"status": "failed", "reason": f"only errors, such as {own[-1]['error']}"}
+                result.failed.append({"id": cell.id, "kind": "cell", **cell.labels, **told})
     arms: dict[tuple[str, str, str, str], list[CellName]] = defaultdict(list)
     for cell in cells:
         if len(episodes[cell.id]) == config.num_episodes:
@@ -266,8 +282,10 @@ def _task_result(
         return bootstrap_interval([[value for run in values for value in run]])
 
     seconds = max(total("seconds"), 1e-9)
-    successes = total("success")
-    speaks = cells[0].backbone != NO_BACKBONE or total("requests") > 0
+    successes = sum(bool(row["success"]) for row in rows)
+    # A judge's words are of training: acting asks nobody.
+    speaks = total("requests") > 0
+    judged = [row["measures"]["judge_cost"] for row in trainings if "judge_cost" in row["measures"]]
     read, cached, written = total("tokens_in"), total("tokens_cached"), total("tokens_out")
     costs = [row["cost"] for row in rows]
     cost = float(sum(costs)) if speaks and None not in costs else None
@@ -275,11 +293,14 @@ def _task_result(
         task=cells[0].task,
         method=cells[0].method,
         backbone=cells[0].backbone,
+        model=cells[0].model,
         settings=cells[0].settings,
         seeds=[cell.seed for cell in cells],
         episodes=len(rows),
         success_rate=successes / len(rows),
-        success_interval=interval("success"),
+        success_interval=(
+            interval("success") if trainings else wilson_interval(successes, len(rows))
+        ),
         avg_reward=total("reward") / len(rows),
         reward_interval=interval("reward"),
         avg_steps=total("steps") / len(rows),
@@ -294,9 +315,8 @@ def _task_result(
         timeouts=sum(row["ended"] == "timeout" for row in rows),
         errors=sum(row["ended"] == "error" for row in rows),
         trained_steps=max((row["steps"] for row in trainings), default=None),
-        training_seconds=(
-            float(np.mean([row["seconds"] for row in trainings])) if trainings else None
-        ),
+        training_cost=_mean(judged),
+        training_seconds=_mean([row["seconds"] for row in trainings]),
         steps_to_threshold=[
             steps_to_threshold(
                 [one["step"] for one in row["curve"]],
@@ -307,6 +327,18 @@ def _task_result(
             if row["curve"]
         ],
     )
+
+
+def all_errors(rows: Iterable[Row]) -> bool:
+    """Whether there are episodes, and all of them ended with an error."""
+    ends = {row["ended"] for row in rows}
+    return ends == {"error"}
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    """None without values, or if one of them is not known."""
+    known = [value for value in values if value is not None]
+    return float(np.mean(known)) if known and len(known) == len(values) else None
 
 
 def _index(result: BenchmarkResult) -> None:

@@ -7,12 +7,14 @@ what failed first may have gone well later. Every number of a report is computed
 # Invariants
 
 1. One process writes at a time; another is told so.
-2. A line is written at once and whole. What a crash left of a last line is cut off.
+2. A line is written at once and whole; if that fails it is taken back. What a crash of the process
+   left of a last line is cut off. Nothing is forced to the disk: a loss of power may lose rows.
 3. Numbers that are none, such as the cost of a model without a price, are null.
 """
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import math
@@ -23,12 +25,12 @@ from typing import TYPE_CHECKING, Any
 from echoic.errors import ClosedError, StorageError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
     from types import TracebackType
 
     from typing_extensions import Self
 
-__all__ = ["Rows", "finite", "read_rows", "write_parquet"]
+__all__ = ["Rows", "finite", "objects", "read_rows", "write_parquet"]
 
 ROWS = "rows.jsonl"
 
@@ -65,6 +67,16 @@ def _row(line: bytes) -> dict[str, Any] | None:
     except ValueError:
         return None
     return row if isinstance(row, dict) and {"id", "kind"} <= set(row) else None
+
+
+def objects(path: Path) -> Iterator[dict[str, Any]]:
+    """The objects of a file that has one a line, without lines that a crash left half of."""
+    with path.open("rb") as lines:
+        for line in lines:
+            with contextlib.suppress(ValueError):
+                told = json.loads(line)
+                if isinstance(told, dict):
+                    yield told
 
 
 def finite(value: Any) -> Any:
@@ -106,9 +118,15 @@ class Rows:
         if not self._open:
             raise ClosedError(f"{self.path} is closed")
         told: dict[str, Any] = finite(dict(row))
-        line = json.dumps(told, ensure_ascii=False, allow_nan=False).encode() + b"\n"
-        while line:
-            line = line[os.write(self._file, line) :]
+        # Models say things that UTF-8 does not have, such as half of a pair of surrogates.
+        line = json.dumps(told, allow_nan=False).encode("ascii") + b"\n"
+        before = os.fstat(self._file).st_size
+        try:
+            while line:
+                line = line[os.write(self._file, line) :]
+        except BaseException:
+            os.ftruncate(self._file, before)
+            raise
         self._rows[told["id"]] = told
 
     def get(self, id_: str) -> dict[str, Any] | None:
@@ -147,5 +165,13 @@ def write_parquet(rows: tuple[dict[str, Any], ...], path: Path) -> bool:
         return False
     episodes = [row for row in rows if row["kind"] == "episode"]
     if episodes:
-        parquet.write_table(pa.Table.from_pylist(episodes), path)
+        told = [{name: _encodable(value) for name, value in row.items()} for row in episodes]
+        parquet.write_table(pa.Table.from_pylist(told), path)
     return bool(episodes)
+
+
+def _encodable(value: Any) -> Any:
+    """The same; in text, what UTF-8 does not have is spelt out."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "backslashreplace").decode("utf-8")
+    return value

@@ -7,6 +7,10 @@ The intervals are *expanded* percentile intervals of a stratified bootstrap (Hes
 Teachers Should Know About the Bootstrap", 2015). Plain ones are too narrow for few runs: with ten,
 95 % of them hold the true mean in about 91 cases of 100, and the expanded ones in about 95.
 With five runs of a single task they still do so in 90 only: five values show too little of tails.
+
+A bootstrap can't know what it never saw: of twenty episodes that succeed once in twenty, a third
+have no success at all, and it would be sure of 0. Shares of episodes therefore have Wilson's
+interval, and where runs are all the same there is no bootstrap of them.
 """
 
 from __future__ import annotations
@@ -33,6 +37,7 @@ __all__ = [
     "permutation_test",
     "steps_to_threshold",
     "wilcoxon_test",
+    "wilson_interval",
 ]
 
 _EXACT = 16
@@ -87,7 +92,8 @@ def bootstrap_interval(  # noqa: PLR0913 - all but the first have defaults
 
     Returns:
         The ends, or None of too few runs: where a stratum has one, or a single one fewer than five.
-        An interval between the least and the most of three would hold the truth in 75 of 100.
+        An interval between the least and the most of three would hold the truth in 75 of 100. None
+        too where the runs of every stratum are equal: they show nothing of how runs differ.
 
     >>> bootstrap_interval([[1.0]]) is None
     True
@@ -107,6 +113,8 @@ def bootstrap_interval(  # noqa: PLR0913 - all but the first have defaults
     freedom = sum(group.size for group in groups) - len(groups)
     if smallest == 1 or freedom < _LEAST_FREEDOM:
         return None
+    if all((group == group[0]).all() for group in groups):
+        return None
     rng = np.random.default_rng(seed)
     drawn = np.concatenate(
         [group[rng.integers(group.size, size=(resamples, group.size))] for group in groups], axis=1
@@ -117,6 +125,28 @@ def bootstrap_interval(  # noqa: PLR0913 - all but the first have defaults
         tail = NormalDist().cdf(-wider)
     low, high = np.quantile(kinds[statistic](drawn), (tail, 1 - tail))
     return float(low), float(high)
+
+
+def wilson_interval(
+    successes: int, trials: int, *, confidence: float = 0.95
+) -> tuple[float, float]:
+    """Wilson's interval for the share of trials that succeed, of any number of them.
+
+    >>> [round(end, 3) for end in wilson_interval(0, 20)]
+    [0.0, 0.161]
+    """
+    if not 0 <= successes <= trials or trials < 1:
+        raise ArgumentError(f"{successes} of {trials} trials is no share")
+    if not 0 < confidence < 1:
+        raise ArgumentError(f"confidence must be between 0 and 1, not {confidence}")
+    z = NormalDist().inv_cdf((1 + confidence) / 2)
+    share, weight = successes / trials, z * z / trials
+    middle = (share + weight / 2) / (1 + weight)
+    half = z * math.sqrt(share * (1 - share) / trials + weight / (4 * trials)) / (1 + weight)
+    # The ends are exact here, but for rounding.
+    low = 0.0 if successes == 0 else max(middle - half, 0.0)
+    high = 1.0 if successes == trials else min(middle + half, 1.0)
+    return low, high
 
 
 @lru_cache(maxsize=256)

@@ -7,8 +7,9 @@ and the page forbids scripts.
 from __future__ import annotations
 
 import html
-import json
 from typing import TYPE_CHECKING, Any
+
+from echoic.agents.evaluation.rows import objects
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -38,16 +39,11 @@ def write_viewer(rows: Sequence[dict[str, Any]], root: Path) -> Path | None:
         return None
     known = {row["id"]: row for row in rows if row["kind"] == "episode"}
     kept: dict[str, list[dict[str, Any]]] = {}
-    with source.open(encoding="utf-8") as lines:
-        for line in lines:
-            # A crash may have left half of the last.
-            if not line.endswith("\n"):
-                break
-            told = json.loads(line)
-            if told["id"] in known:
-                kept[told["id"]] = told["turns"]
+    for told in objects(source):
+        if told.get("id") in known and "turns" in told:
+            kept[told["id"]] = told["turns"]
     path = root / "trajectories.html"
-    with path.open("w", encoding="utf-8") as file:
+    with path.open("w", encoding="utf-8", errors="backslashreplace") as file:
         file.write(_HEAD)
         for id_ in sorted(kept)[:_MOST_EPISODES]:
             file.writelines(_episode(known[id_], kept[id_]))

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from typing_extensions import Self
 
 __all__ = ["METRIC_NAMES", "PerformanceMetrics", "plain"]
 
 
 @dataclass
 class PerformanceMetrics:
-    """The numbers of a moment. What was not measured is 0.
+    """The numbers of a moment. What was not measured is 0, and not in :attr:`measured`.
 
     Attributes:
         timestamp: In seconds, of :func:`time.time`.
@@ -64,6 +69,17 @@ class PerformanceMetrics:
     rollout_time: float = 0.0
     training_time: float = 0.0
     total_time: float = 0.0
+
+    @property
+    def measured(self) -> frozenset[str]:
+        """The names of what was given, or is not 0: a 0 that nobody measured says nothing."""
+        given: frozenset[str] = getattr(self, "_given", frozenset(METRIC_NAMES))
+        return given | {name for name in METRIC_NAMES if getattr(self, name) != 0}
+
+    def only(self, names: Iterable[str]) -> Self:
+        """The same, with these names as the measured ones."""
+        self._given = frozenset(names)
+        return self
 
 
 METRIC_NAMES = tuple(field.name for field in fields(PerformanceMetrics))

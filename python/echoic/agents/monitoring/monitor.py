@@ -96,21 +96,24 @@ class PerformanceMonitor:
             echo_rl_metrics: As above; of a name that both have, this one counts.
         """
         told = {**training_metrics, **(echo_rl_metrics or {})}
-        known = {
-            name: float(told[name]) for name in METRIC_NAMES if name in told and name not in _GIVEN
-        }
+        known = {}
+        for name in METRIC_NAMES:
+            # A number that there is not must not end a training run.
+            if name not in _GIVEN and (number := _number(told.get(name))) is not None:
+                known[name] = number
+        seen = self.system_monitor.get_current_metrics()
         now = time.monotonic()
         metrics = PerformanceMetrics(
             timestamp=time.time(),
             step=int(step),
             episode=int(episode),
             total_time=now - self._began,
-            **self.system_monitor.get_current_metrics(),
+            **seen,
             **known,
-        )
+        ).only({"timestamp", "step", "episode", "total_time", *seen, *known})
         self.metrics_collector.collect_metrics(metrics)
         if self._server is not None and not self._server.closed:
-            self._server.tell({name: float(getattr(metrics, name)) for name in METRIC_NAMES})
+            self._server.tell({name: float(getattr(metrics, name)) for name in metrics.measured})
         with self._lock:
             due = now - self._logged >= self.log_interval
             if due:
@@ -142,7 +145,13 @@ class PerformanceMonitor:
             "total_time": time.monotonic() - self._began,
             "moments": len(history),
             "latest": (
-                {name: plain(getattr(latest, name)) for name in METRIC_NAMES} if latest else {}
+                {
+                    name: plain(getattr(latest, name))
+                    for name in METRIC_NAMES
+                    if name in latest.measured
+                }
+                if latest
+                else {}
             ),
             "metrics": self.metrics_collector.get_all_metrics_summary(),
             "system": self.system_monitor.get_metrics_summary(),
@@ -172,4 +181,12 @@ def _call(callback: Callable[[PerformanceMetrics], None], metrics: PerformanceMe
 
 
 def _short(metrics: PerformanceMetrics) -> str:
-    return ", ".join(f"{name} {getattr(metrics, name):.4g}" for name in _SHOWN)
+    shown = (name for name in _SHOWN if name in metrics.measured)
+    return ", ".join(f"{name} {getattr(metrics, name):.4g}" for name in shown)
+
+
+def _number(value: Any) -> float | None:
+    try:
+        return float(value)
+    except (TypeError, ValueError, RuntimeError):
+        return None

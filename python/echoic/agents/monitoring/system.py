@@ -6,6 +6,7 @@ torch is only asked if somebody else has imported it.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import resource
 import sys
@@ -51,9 +52,11 @@ class SystemMonitor:
         with self._lock:
             if self._thread is not None:
                 return
-            self._end.clear()
+            # One for each thread: clearing that of a thread that was just told to end would keep
+            # it alive.
+            self._end = threading.Event()
             self._thread = threading.Thread(
-                target=self._look, name="echoic-system-monitor", daemon=True
+                target=self._look, args=(self._end,), name="echoic-system-monitor", daemon=True
             )
             self._thread.start()
 
@@ -86,10 +89,10 @@ class SystemMonitor:
             }
         return found
 
-    def _look(self) -> None:
+    def _look(self, end: threading.Event) -> None:
         while True:
             self._history.append(self._read())
-            if self._end.wait(self.monitoring_interval):
+            if end.wait(self.monitoring_interval):
                 return
 
     def _read(self) -> dict[str, float]:
@@ -144,10 +147,11 @@ def _accelerator() -> tuple[float, float]:
     # Asking must not be what starts it.
     if cuda is None or not cuda.is_available() or not cuda.is_initialized():
         return 0.0, 0.0
-    free, total = cuda.mem_get_info()
-    try:
+    # The driver's library has errors of its own, and needs a package of its maker.
+    usage = memory = 0.0
+    with contextlib.suppress(Exception):
+        free, total = cuda.mem_get_info()
+        memory = 100.0 * (1 - free / total)
+    with contextlib.suppress(Exception):
         usage = float(cuda.utilization())
-    except (RuntimeError, ModuleNotFoundError):
-        # It needs a package of the driver's maker.
-        usage = 0.0
-    return usage, 100.0 * (1 - free / total)
+    return usage, memory
