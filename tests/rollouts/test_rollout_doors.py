@@ -25,7 +25,7 @@ from echoic.errors import (
     TableNotFoundError,
     WaitTimeoutError,
 )
-from echoic.rollouts import RolloutTable, connect
+from echoic.rollouts import Permit, RolloutTable, connect
 from rollout_items import COLUMNS, FIELDS, columns, fill
 
 if TYPE_CHECKING:
@@ -376,6 +376,104 @@ def test_a_refusal_that_nobody_waited_for_is_raised_by_its_permit(
     # The place is free again.
     assert permit.add(columns(1), ends(), item=0) == "running"
     assert permit.add(columns(1), ends()) == "complete"
+
+
+def test_a_refused_item_that_nobody_waited_for_leaves_its_place_to_the_next(
+    serve: Callable[..., Served],
+) -> None:
+    permit = serve(group_size=2).remote.admit()
+    permit.add(columns(65), ends(), wait=False)
+    with pytest.raises(RolloutError, match="got 65"):
+        permit.fate  # noqa: B018 - asking is what raises
+    assert permit.add(columns(1), ends()) == "running"
+    assert permit.add(columns(1), ends()) == "complete"
+
+
+def test_refused_items_that_nobody_waited_for_leave_their_places_to_the_next(
+    serve: Callable[..., Served],
+) -> None:
+    permit = serve(group_size=2).remote.admit()
+    fields = {name: [0, 0] for name in FIELDS}
+    permit.add_items([1, 65], columns(66), fields, wait=False)
+    with pytest.raises(RolloutError, match="got 65"):
+        permit.fate  # noqa: B018 - asking is what raises
+    assert permit.add_items([1, 2], columns(3), fields) == "complete"
+
+
+class Late:
+    """An answer that is there once it is waited for."""
+
+    is_ready = False
+
+    def __init__(self, told: str | None) -> None:
+        self.told = told
+
+    def wait(self) -> str:
+        """Return it, or raise it."""
+        if self.told is None:
+            text = "refused"
+            raise RolloutError(text)
+        return self.told
+
+
+class LateTable:
+    """What a permit knows of a table; it refuses the first item only."""
+
+    def __init__(self) -> None:
+        self.sent: list[int] = []
+
+    def append(self, _hold: tuple[int, int], item: int, *_rest: Any) -> Late:
+        """Take note of a place."""
+        self.sent.append(item)
+        return Late("running" if self.sent[1:] else None)
+
+    def append_flat(
+        self, _hold: tuple[int, int], first: int, lengths: list[int], *_rest: Any
+    ) -> Late:
+        """Take note of some places."""
+        self.sent.extend(range(first, first + len(lengths)))
+        return Late("running")
+
+
+def test_places_behind_a_refused_item_stay_taken() -> None:
+    # No answer may come before the second item was sent.
+    table = LateTable()
+    permit = Permit(table, (1, 1))  # type: ignore[arg-type]
+    permit.add({"tokens": [1]}, wait=False)
+    permit.add({"tokens": [1]}, wait=False)
+    with pytest.raises(RolloutError, match="refused"):
+        permit.fate  # noqa: B018 - asking is what raises
+    permit.add_items([1, 1], {"tokens": [1, 1]}, wait=False)
+    permit.add({"tokens": [1]}, item=0, wait=False)
+    permit.add({"tokens": [1]}, wait=False)
+    assert permit.fate == "running"
+    assert table.sent == [0, 1, 2, 3, 0, 4]
+
+
+def test_a_permit_of_a_table_made_anew_takes_places_without_answers_again() -> None:
+    permit = Permit(LateTable(), (1, 1))  # type: ignore[arg-type]
+    permit.add({"tokens": [1]}, wait=False)
+    permit.add_items([1, 1], {"tokens": [1, 1]}, wait=False)
+    table = LateTable()
+    moved = permit.at(table)  # type: ignore[arg-type]
+    moved.add({"tokens": [1]}, wait=False)
+    assert table.sent == [0]
+
+
+def test_a_call_that_waits_is_not_sent_after_a_refusal(serve: Callable[..., Served]) -> None:
+    permit, other = serve(group_size=2).remote.admit_many(2)
+    permit.add(columns(65), ends(), item=0, wait=False)
+    with pytest.raises(RolloutError, match="got 65"):
+        permit.add(columns(1), ends(), item=1)
+    # It was not taken, so that its place is free.
+    assert permit.add(columns(1), ends(), item=1) == "running"
+    # Nor several at once.
+    other.add(columns(65), ends(), wait=False)
+    items = ([1, 1], columns(2), {name: [0, 0] for name in FIELDS})
+    with pytest.raises(RolloutError, match="got 65"):
+        other.add_items(*items)
+    assert other.fate == "running"
+    assert other.add_items(*items) == "complete"
 
 
 def test_a_refusal_whose_permit_is_not_asked_is_raised_by_the_next_call(

@@ -34,6 +34,19 @@ class Begun(NamedTuple):
     columns: dict[str, np.ndarray]
 
 
+class _Sent(NamedTuple):
+    """What a call asked for, as it has to be known if it comes to nothing."""
+
+    #: The first of its places.
+    item: int
+    #: How many there are.
+    places: int
+    #: The number of its segment in the first.
+    sequence: int
+    #: Which place was the next one before.
+    next: int
+
+
 class Permit:
     """The right to make a group, until nothing is heard of it for ``ttl`` seconds.
 
@@ -81,8 +94,9 @@ class Permit:
         #: Items that another producer has begun, by their place, after :meth:`RolloutTable.resume`.
         self.begun = dict(begun or {})
         self._fate = "running"
-        # What is on its way: the call, and where its item was before, if it is one.
-        self._ahead: deque[tuple[RolloutCall, tuple[int, int] | None]] = deque()
+        # What is on its way: the call, and what it asked for.
+        self._ahead: deque[tuple[RolloutCall, _Sent]] = deque()
+        # Of every place that something was sent to.
         self._segments = {place: item.segments for place, item in self.begun.items()}
         self._next = max(self._segments, default=-1) + 1
 
@@ -151,8 +165,7 @@ class Permit:
             SpecError: A column or field is missing, or of another dtype or length.
             RolloutError: The item has too many tokens, is finished already, or has no such place.
         """
-        # What is refused takes no place.
-        place = self._next if item is None else item
+        place = self._free(1) if item is None else item
         return self._append(place, columns, versions, fields or {}, blobs, priority, wait=wait)
 
     def extend(
@@ -200,14 +213,17 @@ class Permit:
             priority: As for :meth:`add`.
             wait: As for :meth:`add`.
         """
-        self._look()
-        first = self._next
+        # A call that waits raises no error but its own once something was sent.
+        self._look(at_all=wait)
+        count = len(lengths)
+        sent = _Sent(first := self._free(count), count, 0, self._next)
         version = self.version if versions is None else versions
         told = self._table.append_flat(
             self._hold, first, lengths, dict(columns), version, dict(fields or {}), priority, wait
         )
-        self._next = first + len(lengths)
-        return self._note(told, None)
+        self._next = max(self._next, first + count)
+        self._segments.update(dict.fromkeys(range(first, first + count), 1))
+        return self._note(told, sent)
 
     def at(self, table: NativeTable) -> Permit:
         """Return the same permit of a table that was made anew."""
@@ -221,8 +237,8 @@ class Permit:
         )
         moved._segments, moved._next = dict(self._segments), self._next
         # Of what has no answer it is not known whether it was taken: it may be added once more.
-        for _, before in reversed(self._ahead):
-            moved._go_back(before)
+        for _, sent in reversed(self._ahead):
+            moved._go_back(sent)
         return moved
 
     def renew(self) -> bool:
@@ -254,7 +270,8 @@ class Permit:
         *,
         wait: bool = True,
     ) -> str:
-        self._look()
+        # A call that waits raises no error but its own once something was sent.
+        self._look(at_all=wait)
         sequence = self._segments.get(item, 0)
         told = self._table.append(
             self._hold,
@@ -267,49 +284,57 @@ class Permit:
             priority,
             wait,
         )
+        sent = _Sent(item, 1, sequence, self._next)
         self._next = max(self._next, item + 1)
         # Tokens that there are none of make no segment.
-        if columns is not None and any(len(column) for column in columns.values()):
-            self._segments[item] = sequence + 1
-        return self._note(told, (item, sequence))
+        has_tokens = columns is not None and any(len(column) for column in columns.values())
+        self._segments[item] = sequence + has_tokens
+        return self._note(told, sent)
 
-    def _note(self, told: str | RolloutCall, before: tuple[int, int] | None) -> str:
+    def _free(self, count: int) -> int:
+        """Find the first of so many places that nothing was sent to."""
+        first = self._next
+        # Behind items that were refused there may be some that were taken.
+        while taken := [place for place in range(first, first + count) if place in self._segments]:
+            first = taken[-1] + 1
+        return first
+
+    def _note(self, told: str | RolloutCall, sent: _Sent) -> str:
         """Take note of what came of a call, or that it is on its way."""
         if not isinstance(told, str):
-            self._ahead.append((told, before))
+            self._ahead.append((told, sent))
             return self._fate
-        # Those before it were answered before.
-        try:
-            self._look(at_all=True)
-        finally:
-            self._fate = told
+        self._fate = told
         return told
 
     def _look(self, *, at_all: bool = False) -> None:
         """Look at answers that came, or wait for all."""
         while (entry := next(iter(self._ahead), None)) is not None:
-            call, before = entry
+            call, sent = entry
             if not at_all and not call.is_ready:
                 return
             try:
                 self._fate = call.wait()
             except Exception:
                 # What was not taken may be added once more.
-                self._go_back(before)
+                self._go_back(sent)
                 self._drop(entry)
                 raise
             self._drop(entry)
 
-    def _drop(self, entry: tuple[RolloutCall, tuple[int, int] | None]) -> None:
+    def _drop(self, entry: tuple[RolloutCall, _Sent]) -> None:
         """Forget the first of what is on its way, unless another thread has."""
         if next(iter(self._ahead), None) is entry:
             self._ahead.popleft()
 
-    def _go_back(self, before: tuple[int, int] | None) -> None:
-        """Forget that a segment of an item was sent."""
-        if before is not None:
-            item, sequence = before
-            self._segments[item] = min(sequence, self._segments.get(item, 0))
+    def _go_back(self, sent: _Sent) -> None:
+        """Forget that something was sent: what is refused takes no place."""
+        self._next = min(self._next, sent.next)
+        for place in range(sent.item, sent.item + sent.places):
+            if sent.sequence == 0:
+                self._segments.pop(place, None)
+            elif place in self._segments:
+                self._segments[place] = min(sent.sequence, self._segments[place])
 
     def __enter__(self) -> Self:
         """Return the permit."""

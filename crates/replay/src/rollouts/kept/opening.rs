@@ -82,11 +82,12 @@ impl RolloutTable {
             let found = names.first().map_or_else(String::new, |name| format!("{name:?}"));
             return Err(KeptError::Foreign { path, may_be_empty: true, found });
         }
-        // Even if nothing is told of it any more: there was a table that may have given numbers.
-        let again = !names.is_empty();
         let Some(lock) = dir.lock(LOCK, LOCK_TEXT)? else {
             return Err(KeptError::Locked { path });
         };
+        // Even if nothing is told of it any more: there was a table that may have given numbers. Another process may have
+        // made it since the names were read, and left it before we had the lock.
+        let again = !names.is_empty() || dir.names()?.iter().any(|name| name != LOCK);
         dir.sync()?;
         let mut replayed = Replayed::new(path.clone());
         let mut reopened = Reopened::default();
