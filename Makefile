@@ -140,6 +140,13 @@ servers: build .venv/.installed-test .venv/.installed-agents .venv/.installed-sm
 	@uv pip install --quiet --python target/servers 'llama-cpp-python[server]==0.3.36'
 	@ECHOIC_LLAMA_PYTHON=target/servers/bin/python python -m pytest tests/agents/test_core/test_real_servers.py
 
+.PHONY: alfworld
+alfworld: build .venv/.installed-test .venv/.installed-agents ## Play ALFWorld and TextWorld themselves (compiles for minutes; GPL packages in a place of their own)
+	@test -d target/alfworld || uv venv --quiet --python $(VENV)/bin/python target/alfworld
+	@uv pip install --quiet --python target/alfworld alfworld==0.4.2
+	@ECHOIC_ALFWORLD_PYTHON=target/alfworld/bin/python ECHOIC_TEXTWORLD_PYTHON=target/alfworld/bin/python \
+		python -m pytest tests/agents/test_environments/test_alfworld.py tests/agents/test_environments/test_textworld.py
+
 .PHONY: frameworks
 frameworks: build ## Run the adapters with TRL, verl and verifiers, in an environment of their own (6 GB)
 	@test -d target/frameworks || uv venv --quiet --python $(VENV)/bin/python target/frameworks

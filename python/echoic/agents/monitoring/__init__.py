@@ -2,7 +2,34 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from echoic.agents._lazy import lazily
+
+if TYPE_CHECKING:
+    from echoic.agents.monitoring.collector import (
+        MetricsCollector,
+    )
+    from echoic.agents.monitoring.logger import (
+        MetricsLogger,
+    )
+    from echoic.agents.monitoring.metrics import (
+        PerformanceMetrics,
+    )
+    from echoic.agents.monitoring.monitor import (
+        PerformanceMonitor,
+    )
+    from echoic.agents.monitoring.system import (
+        SystemMonitor,
+    )
+
+__all__ = [
+    "MetricsCollector",
+    "MetricsLogger",
+    "PerformanceMetrics",
+    "PerformanceMonitor",
+    "SystemMonitor",
+]
 
 _MODULES = {
     "collector": ("MetricsCollector",),
@@ -11,4 +38,4 @@ _MODULES = {
     "monitor": ("PerformanceMonitor",),
     "system": ("SystemMonitor",),
 }
-__all__, __getattr__, __dir__ = lazily(__name__, _MODULES)
+_, __getattr__, __dir__ = lazily(__name__, _MODULES)
