@@ -69,13 +69,13 @@ def benchmark(  # noqa: PLR0913 - one argument for each option
     What is missing (a key, a package) is listed as skipped. The same command goes on where it
     ended, and does nothing twice. The status is 1 when a cell failed.
     """
-    from echoic.agents import runs  # noqa: PLC0415 - the other commands do without
-    from echoic.agents.evaluation import BenchmarkConfig, EchoRLBenchmark  # noqa: PLC0415
-
-    import_all(imports)
     lists = {"tasks": tasks, "backbones": backbones, "baselines": baselines}
     named = {name: names(text) for name, text in lists.items() if text is not None}
     try:
+        from echoic.agents import runs  # noqa: PLC0415 - the other commands do without
+        from echoic.agents.evaluation import BenchmarkConfig, EchoRLBenchmark  # noqa: PLC0415
+
+        import_all(imports)
         with runs.log_to(output_dir / "echo_rl_benchmark.log", log_level):
             training = {
                 "num_actors": num_actors,
@@ -101,12 +101,12 @@ def benchmark(  # noqa: PLR0913 - one argument for each option
     except KeyboardInterrupt:
         say("echoic: interrupted; the same command goes on")
         raise typer.Exit(INTERRUPTED) from None
-    except (EchoicError, OSError) as error:
+    except (EchoicError, ImportError, OSError) as error:
         fail(error)
     if as_json:
         from echoic.agents.evaluation.rows import finite  # noqa: PLC0415
 
-        typer.echo(json.dumps(finite(result.as_data())))
+        typer.echo(json.dumps(finite(result.as_data()), allow_nan=False))
     else:
         typer.echo("\n".join(lines(result)))
     if result.failed:

@@ -102,7 +102,12 @@ def train(  # noqa: PLR0913 - one argument for each option
         raise typer.Exit(INTERRUPTED) from None
     except (EchoicError, ImportError, OSError, TypeError) as error:
         fail(error)
-    typer.echo(json.dumps(outcome) if as_json else "\n".join(lines(outcome)))
+    if as_json:
+        from echoic.agents.evaluation.rows import finite  # noqa: PLC0415
+
+        typer.echo(json.dumps(finite(outcome), allow_nan=False))
+    else:
+        typer.echo("\n".join(lines(outcome)))
 
 
 async def train_ours(given: dict[str, Any], folder: Path, *, resume: bool) -> dict[str, Any]:
@@ -136,14 +141,18 @@ async def train_other(name: str, backbone: str, cell: dict[str, Any]) -> dict[st
         from echoic.agents import backbones  # noqa: PLC0415
 
         model = backbones.make_backbone(backbone)
-    method = method_of(name, Cell(**cell, backbone=model))
-    if not method.trains:
-        fail(f"{name} has nothing to train")
-    cell["folder"].mkdir(parents=True, exist_ok=True)
     try:
-        measures = await method.train()
+        method = method_of(name, Cell(**cell, backbone=model))
+        try:
+            if not method.trains:
+                fail(f"{name} has nothing to train")
+            cell["folder"].mkdir(parents=True, exist_ok=True)
+            measures = await method.train()
+        finally:
+            await method.aclose()
     finally:
-        await method.aclose()
+        if model is not None:
+            await model.aclose()
     return {
         **{key: float(value) for key, value in measures.items()},
         "results": str(cell["folder"]),

@@ -50,6 +50,35 @@ def test_metrics_are_three_that_must_be_given_and_numbers_that_are_zero():
     assert all(getattr(PerformanceMetrics(0.0, 0, 0), name) == 0.0 for name in names[3:])
 
 
+def test_what_was_never_measured_is_no_zero(tmp_path):
+    monitor = PerformanceMonitor()
+    monitor.log_metrics(1, 0, {"success_rate": 0.0, "policy_loss": None, "value_loss": "x"})
+    monitor.log_metrics(2, 0, {"policy_loss": 2.0})
+    report = monitor.get_performance_report()
+    assert report["metrics"]["success_rate"]["mean"] == 0.0
+    assert report["metrics"]["policy_loss"]["mean"] == 2.0
+    assert report["metrics"]["policy_loss"]["count"] == 1
+    assert not {"value_loss", "tokens_per_second"} & set(report["metrics"])
+    assert "success_rate" not in report["latest"]
+    monitor.metrics_collector.export_metrics(tmp_path / "all.json")
+    first, second = json.loads((tmp_path / "all.json").read_text())["metrics_history"]
+    assert first["success_rate"] == 0.0
+    assert ("policy_loss" in first, "policy_loss" in second) == (False, True)
+
+
+def test_a_monitor_of_the_machine_that_begins_anew_leaves_no_thread():
+    system = SystemMonitor(monitoring_interval=60.0)
+    system.start_monitoring()
+    first = system._thread
+    with system._lock:
+        system._thread = None
+        system._end.set()
+    system.start_monitoring()
+    first.join(5.0)
+    assert not first.is_alive()
+    system.stop_monitoring()
+
+
 def test_history_is_bounded_and_summaries_are_of_late():
     collector = collected(range(50), max_history=20)
     assert [one.step for one in collector.metrics_history] == list(range(30, 50))
@@ -148,7 +177,7 @@ def test_a_monitor_joins_all_numbers_and_a_bad_callback_ends_nothing(tmp_path, c
                     {"tokens_per_second": 100.0 * step},
                 )
     assert [(one.step, one.success_rate) for one in seen] == [(0, 0.5), (1, 0.5), (2, 0.5)]
-    assert "step 2, episode 1: total_reward 0, success_rate 0.5" in caplog.text
+    assert "step 2, episode 1: success_rate 0.5" in caplog.text
     assert "ZeroDivisionError" in caplog.text
     report = monitor.get_performance_report()
     assert report["trends"]["tokens_per_second"]["trend_direction"] == "increasing"

@@ -64,6 +64,10 @@ def test_settings_have_the_promised_defaults():
         {"echo_rl_configs": {"total_timesteps": -1}},
         {"success_threshold": 0.0},
         {"seed": -1},
+        {"task_configs": {"minigird": {}}},
+        {"evaluation_task_configs": {"minigird": {}}},
+        {"baseline_configs": {"raect": {}}},
+        {"baseline_configs": {"echo-rl": {}}},
     ],
 )
 def test_settings_that_make_no_sense_are_refused(wrong):

@@ -97,6 +97,41 @@ def test_what_makes_no_sense_is_one_line(tmp_path, given, said):
     assert "Traceback" not in ran.output
 
 
+def test_a_package_that_is_missing_is_one_line(tmp_path, monkeypatch):
+    def missing(name):
+        raise ModuleNotFoundError("No module named 'torch'", name="torch")
+
+    monkeypatch.setattr(runs, "device_named", missing)
+    ran = bench(tmp_path)
+    assert ran.exit_code == 1
+    assert ran.stderr.splitlines()[-1] == "echoic: No module named 'torch'"
+
+
+def test_a_model_that_a_method_was_trained_with_is_closed(tmp_path, monkeypatch):
+    closed = []
+
+    class Model:
+        async def aclose(self):
+            closed.append(self)
+
+    class Judged(little.Trained):
+        name = "judged"
+        needs_backbone = True
+
+        async def train(self):
+            return {"judge_cost": float("nan"), "steps": 1}
+
+    base.register_method("judged", Judged)
+    monkeypatch.setattr("echoic.agents.backbones.make_backbone", lambda name: Model())
+    ran = invoke(
+        "train", "--task", "guess", "--method", "judged", "--device", "cpu", "--json",
+        "--output-dir", str(tmp_path),
+    )  # fmt: skip
+    assert ran.exit_code == 0, ran.output
+    assert len(closed) == 1
+    assert json.loads(ran.stdout, parse_constant=pytest.fail)["judge_cost"] is None
+
+
 def test_names_of_a_user_come_by_import(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "brings_a_name.py").write_text(

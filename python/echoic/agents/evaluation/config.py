@@ -6,6 +6,8 @@ import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from echoic.agents.baselines.base import method_names
+from echoic.agents.environments import environment_names
 from echoic.errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -123,6 +125,21 @@ class BenchmarkConfig:
                 raise ArgumentError(f"{name} must be a list of names, not {names!r}")
         if not self.tasks:
             raise ArgumentError("tasks must name at least one environment")
+        self._check_names()
+
+    def _check_names(self) -> None:
+        """Refuse settings of what there is not: they would be without effect."""
+        if ECHO_RL in self.baseline_configs:
+            raise ArgumentError(f"settings of {ECHO_RL} are echo_rl_configs, not baseline_configs")
+        tasks = {*self.tasks, *environment_names()}
+        for name, known in (
+            ("task_configs", tasks),
+            ("evaluation_task_configs", tasks),
+            ("baseline_configs", {*self.methods, *method_names()}),
+        ):
+            for one in getattr(self, name):
+                if one not in known:
+                    raise ArgumentError(f"{name} has settings of {one!r}, which there is not")
 
     @property
     def training_steps(self) -> int:

@@ -51,7 +51,8 @@ class MetricsCollector:
     def get_metric_summary(self, metric_name: str, window_size: int = 100) -> dict[str, float]:
         """Return mean, deviation, extremes, median and count of a number of late; {} of nothing.
 
-        Numbers that are none (NaN, infinite) are left out, and ``count`` tells.
+        Moments in which it was not measured, and numbers that are none (NaN, infinite), are left
+        out, and ``count`` tells.
         """
         values = self._values(metric_name, window_size)
         values = values[np.isfinite(values)]
@@ -103,7 +104,7 @@ class MetricsCollector:
             "timestamp": time.time(),
             "total_metrics": self._total,
             "metrics_history": [
-                {name: plain(getattr(one, name)) for name in METRIC_NAMES}
+                {name: plain(getattr(one, name)) for name in one.measured}
                 for one in self.metrics_history
             ],
             "metric_summaries": self.get_all_metrics_summary(),
@@ -120,4 +121,5 @@ class MetricsCollector:
         with self._lock:
             # From the end of the deque: its middle is slow to reach.
             last = [one for one, _ in zip(reversed(self._history), range(window), strict=False)]
-        return np.array([getattr(one, name) for one in reversed(last)], np.float64)
+        known = [getattr(one, name) for one in reversed(last) if name in one.measured]
+        return np.array(known, np.float64)

@@ -7,7 +7,7 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from echoic.agents.monitoring.metrics import METRIC_NAMES, PerformanceMetrics, plain
+from echoic.agents.monitoring.metrics import PerformanceMetrics, plain
 from echoic.errors import ClosedError
 
 if TYPE_CHECKING:
@@ -31,9 +31,9 @@ class MetricsLogger:
         self._lock = threading.Lock()
 
     def log_metrics(self, metrics: PerformanceMetrics | Mapping[str, Any]) -> None:
-        """Add a line: all numbers, or those of a mapping."""
+        """Add a line: all numbers that were measured, or those of a mapping."""
         if isinstance(metrics, PerformanceMetrics):
-            metrics = {name: getattr(metrics, name) for name in METRIC_NAMES}
+            metrics = {name: getattr(metrics, name) for name in metrics.measured}
         line = json.dumps({name: plain(value) for name, value in metrics.items()})
         with self._lock:
             if self._file.closed:

@@ -7,8 +7,6 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from typing_extensions import Self
 
 __all__ = ["METRIC_NAMES", "PerformanceMetrics", "plain"]
@@ -70,16 +68,18 @@ class PerformanceMetrics:
     training_time: float = 0.0
     total_time: float = 0.0
 
-    @property
-    def measured(self) -> frozenset[str]:
-        """The names of what was given, or is not 0: a 0 that nobody measured says nothing."""
-        given: frozenset[str] = getattr(self, "_given", frozenset(METRIC_NAMES))
-        return given | {name for name in METRIC_NAMES if getattr(self, name) != 0}
-
-    def only(self, names: Iterable[str]) -> Self:
-        """The same, with these names as the measured ones."""
-        self._given = frozenset(names)
+    def __new__(cls, *args: Any, **named: Any) -> Self:
+        """Note which numbers are given: a default of 0 is no measurement."""
+        self = super().__new__(cls)
+        self._given = {*METRIC_NAMES[: len(args)], *named}
         return self
+
+    @property
+    def measured(self) -> tuple[str, ...]:
+        """The names of what was given, or set to more than 0 since, in the order of the fields."""
+        return tuple(
+            name for name in METRIC_NAMES if name in self._given or getattr(self, name) != 0
+        )
 
 
 METRIC_NAMES = tuple(field.name for field in fields(PerformanceMetrics))
@@ -87,5 +87,7 @@ METRIC_NAMES = tuple(field.name for field in fields(PerformanceMetrics))
 
 def plain(value: Any) -> float | None:
     """A number of Python, whatever it was of; None for what JSON does not have."""
+    if value is None:
+        return None
     number = float(value)
     return number if math.isfinite(number) else None

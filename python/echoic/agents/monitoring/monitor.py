@@ -110,7 +110,7 @@ class PerformanceMonitor:
             total_time=now - self._began,
             **seen,
             **known,
-        ).only({"timestamp", "step", "episode", "total_time", *seen, *known})
+        )
         self.metrics_collector.collect_metrics(metrics)
         if self._server is not None and not self._server.closed:
             self._server.tell({name: float(getattr(metrics, name)) for name in metrics.measured})
