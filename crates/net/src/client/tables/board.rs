@@ -204,6 +204,15 @@ impl Board {
         (id, slot)
     }
 
+    /// Somebody begins to wait for the answer to a request. One that lingers is sent now: what it waits behind may take
+    /// its time.
+    pub(super) fn hurry(&self, line: &Line, id: u64) {
+        let lingers = lock(&self.state).pending.get(&id).is_some_and(|pending| !pending.sent);
+        if lingers {
+            self.ring(line);
+        }
+    }
+
     fn ring(&self, line: &Line) {
         // Pairs with the fence in `await_ring`.
         fence(Ordering::SeqCst);
@@ -775,7 +784,31 @@ impl Cargo for Errands {
 
 #[cfg(test)]
 mod tests {
-    use super::Expected;
+    use std::sync::Arc;
+    use std::sync::atomic::Ordering;
+
+    use super::{Board, Expected, Question};
+    use crate::client::{Line, Options};
+    use crate::transport::{TlsFiles, dial_to};
+
+    #[test]
+    fn who_waits_for_a_request_that_lingers_has_it_sent() {
+        let nobody = dial_to(&"tcp://127.0.0.1:1".parse().unwrap(), &TlsFiles::default()).unwrap();
+        let (line, _ear) = Line::new(nobody, Options::default(), || {}).unwrap();
+        let board = Board::default();
+        let question = |_| Question::Other { frame: Arc::default(), batch_of: None };
+        let is_rung = || !board.alarm.load(Ordering::Relaxed);
+        let (slow, _slot) = board.ask(&line, false, question);
+        board.state.lock().unwrap().pending.get_mut(&slow).unwrap().sent = true;
+        board.state.lock().unwrap().others.clear();
+        board.alarm.store(true, Ordering::Relaxed);
+        let (late, _slot) = board.ask(&line, true, question);
+        assert!(!is_rung(), "it lingers behind the other");
+        board.hurry(&line, slow);
+        assert!(!is_rung(), "that one is sent already");
+        board.hurry(&line, late);
+        assert!(is_rung());
+    }
 
     #[test]
     fn one_huge_share_does_not_end_delivery_in_shared_memory() {

@@ -56,6 +56,8 @@ pub struct Ticket<T> {
     line: Arc<Line>,
     id: u64,
     slot: Arc<Slot>,
+    /// Whether it may not be sent yet though the courier has nothing to do.
+    may_linger: bool,
     answer: PhantomData<fn() -> T>,
 }
 
@@ -200,6 +202,9 @@ impl<T: FromReply> Ticket<T> {
         wait: Wait<'_, Waiting>,
         gone: impl Fn(&Line) -> bool,
     ) -> Result<T, TablesError> {
+        if self.may_linger && !self.slot.is_filled() {
+            self.board.hurry(&self.line, self.id);
+        }
         let reply = wait_for(&self.slot.answered, &self.line, wait, || {
             // Once more after the end was seen: it may have brought the answer.
             let (over, gone) = (self.line.is_over(), gone(&self.line));
@@ -317,7 +322,8 @@ impl Requests {
         self.ask_sometime(false, make)
     }
 
-    /// As [`Requests::ask`]; if it `may_linger`, what was asked before may be answered before this is sent.
+    /// As [`Requests::ask`]; if it `may_linger`, what was asked before may be answered before this is sent, unless
+    /// somebody waits for it.
     pub(in crate::client) fn ask_sometime<T>(
         &self,
         may_linger: bool,
@@ -328,7 +334,7 @@ impl Requests {
         }
         let (id, slot) = self.board.ask(&self.line, may_linger, make);
         let (board, line) = (Arc::clone(&self.board), Arc::clone(&self.line));
-        Ok(Ticket { board, line, id, slot, answer: PhantomData })
+        Ok(Ticket { board, line, id, slot, may_linger, answer: PhantomData })
     }
 
     fn ask_for<T>(&self, table: u32, operation: Operation<'_>) -> Result<Ticket<T>, TablesError> {
