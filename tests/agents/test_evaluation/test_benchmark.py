@@ -157,14 +157,14 @@ def test_a_run_that_is_cut_off_goes_on_later(tmp_path):
 
             async def stopping(observation, info):
                 if len(little.SEEN) == 5:
-                    raise asyncio.CancelledError
+                    raise KeyboardInterrupt
                 return await act(observation, info)
 
             policy.act = stopping
             return policy
 
     register_method("fixed", Stops)
-    with pytest.raises(asyncio.CancelledError):
+    with pytest.raises(KeyboardInterrupt):
         little.run(tmp_path)
     assert len(episodes(tmp_path)) == 4
     # As a crash leaves it.
