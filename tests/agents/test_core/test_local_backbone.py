@@ -160,6 +160,28 @@ def test_requests_run_side_by_side_and_cancelling_frees_their_place():
     asyncio.run(main())
 
 
+def test_an_answer_that_somebody_else_ended_is_none():
+    async def main() -> None:
+        async with make() as backbone:
+            engine = backbone.engine
+            submit = engine.submit_rollout
+            name: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+
+            async def submitted(*given: Any, **named: Any) -> str:
+                name.set_result(await submit(*given, **named))
+                return await name
+
+            engine.submit_rollout = submitted
+            task = asyncio.ensure_future(backbone.chat(CHAT, max_tokens=900, stop=["\0never"]))
+            async for _ in engine.stream(await asyncio.wait_for(name, 30)):
+                break
+            engine.cancel(name.result())
+            with pytest.raises(BackboneError, match="cancelled"):
+                await asyncio.wait_for(task, 30)
+
+    asyncio.run(main())
+
+
 def test_smollm2_answers_through_the_registry():
     registry = pytest.importorskip("echoic.agents.backbones.registry")
     status = registry.backbone_status("smollm2")

@@ -387,6 +387,40 @@ def test_what_a_model_says_is_written_whatever_it_is(tmp_path):
     assert "\\udc00" in (tmp_path / "trajectories.html").read_text()
 
 
+def test_a_success_that_the_environment_did_not_end_with_is_none(tmp_path, monkeypatch):
+    step = little.Guess.step
+
+    def breaking(self, action):
+        shown, reward, _, _, info = step(self, action)
+        return shown, reward, False, False, {**info, "success": True}
+
+    monkeypatch.setattr(little.Guess, "step", breaking)
+    result = little.run(tmp_path, max_steps_per_episode=1)
+    assert {one.success_rate for one in result.tasks} == {0.0}
+
+
+def test_what_a_judge_costs_is_the_price_of_training(tmp_path, monkeypatch):
+    class Judged(little.Trained):
+        name = "judged"
+        needs_backbone = True
+
+        async def train(self):
+            return {**await super().train(), "judge_cost": 0.5 + self.cell.seed}
+
+    monkeypatch.setattr(
+        "echoic.agents.evaluation.benchmark._backbone", lambda name: None if name == "-" else name
+    )
+    register_method("judged", Judged)
+    result = little.run(
+        tmp_path, baselines=["judged"], backbones=["big"], generate_report=True,
+        generate_plots=False,
+    )  # fmt: skip
+    (one,) = [one for one in result.tasks if one.method == "judged"]
+    assert one.training_cost == 1.0
+    assert (one.tokens, one.tokens_per_second, one.cost, one.cost_per_success) == (None,) * 4
+    assert "$1.0000" in (tmp_path / "benchmark_report.md").read_text()
+
+
 def test_a_summary_only_reads(tmp_path):
     little.run(tmp_path)
     with Rows(tmp_path):

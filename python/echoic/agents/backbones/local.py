@@ -145,10 +145,11 @@ class LocalBackbone(Backbone):
         )
         if not stop:
             result = await self.engine.generate(prompt, sampling)
-            kept = len(result.tokens)
+            kept, found = len(result.tokens), False
         else:
-            result, kept = await self._until(prompt, sampling, stop)
-        stopped = result.finish_reason == "cancelled" and kept > 0
+            result, kept, found = await self._until(prompt, sampling, stop)
+        # Cancelled by ourselves: by anybody else, it is no answer.
+        stopped = result.finish_reason == "cancelled" and found
         if not result.success and not stopped:
             raise BackboneError(f"{self.name}: {result.error or result.finish_reason}")
         tokens = tuple(result.tokens[:kept])
@@ -172,8 +173,8 @@ class LocalBackbone(Backbone):
 
     async def _until(
         self, prompt: list[int], sampling: SamplingParams, stop: Sequence[str]
-    ) -> tuple[RolloutResult, int]:
-        """Draw until a stop text is there; also how many tokens there were then."""
+    ) -> tuple[RolloutResult, int, bool]:
+        """Draw until a stop text is there; also how many tokens there were then, and if it is."""
         # Of the last tokens these hold any stop text that the newest one has ended.
         tail = max(len(text.encode(_BYTES)) for text in stop) + 8
         name = await self.engine.submit_rollout(prompt, sampling=sampling)
@@ -191,7 +192,7 @@ class LocalBackbone(Backbone):
         except BaseException:
             self.engine.cancel(name)
             raise
-        return result, len(drawn) if found else len(result.tokens)
+        return result, len(drawn) if found else len(result.tokens), found
 
     def _text(self, tokens: Sequence[int]) -> str:
         return str(self.tokenizer.decode(list(tokens), skip_special_tokens=True))

@@ -316,7 +316,8 @@ class EchoRLBenchmark:
                 "environment_seed": episode.seed,
                 "reward": episode.reward,
                 "score": episode.score,
-                "success": episode.success,
+                # An environment may say so on the way, and end otherwise.
+                "success": episode.success and episode.ended == "terminated",
                 "steps": episode.steps,
                 "tokens_in": episode.usage.tokens_in,
                 "tokens_cached": episode.usage.tokens_cached,

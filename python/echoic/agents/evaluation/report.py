@@ -29,7 +29,9 @@ td, th { border-bottom: 1px solid #8884; padding: .25rem .6rem; text-align: left
 img { max-width: 100%; background: white } code { font-size: 90% }
 """
 _NOTES = """\
-Success is the environment's own signal. Errors and time-outs count as episodes without success.
+Success is the environment's own signal, in an episode that the environment itself ended. Errors, \
+time-outs and episodes that a limit ended count as episodes without success. A cell of nothing but \
+errors is failed, and in no number.
 Intervals are made to hold the true value in about 95 cases of 100. Those of success rates of \
 methods that do not train are Wilson's, over episodes; all others are of an expanded bootstrap, \
 over runs for methods that train and else over episodes. It has none for fewer than five, or where \

@@ -12,8 +12,19 @@ if TYPE_CHECKING:
 __all__ = ["METRIC_NAMES", "PerformanceMetrics", "plain"]
 
 
+class _Given:
+    """Notes by which names it was made: a default of 0 is no measurement."""
+
+    _given: set[str]
+
+    def __new__(cls, *args: Any, **named: Any) -> Self:
+        self = super().__new__(cls)
+        self._given = {*METRIC_NAMES[: len(args)], *named}
+        return self
+
+
 @dataclass
-class PerformanceMetrics:
+class PerformanceMetrics(_Given):
     """The numbers of a moment. What was not measured is 0, and not in :attr:`measured`.
 
     Attributes:
@@ -67,12 +78,6 @@ class PerformanceMetrics:
     rollout_time: float = 0.0
     training_time: float = 0.0
     total_time: float = 0.0
-
-    def __new__(cls, *args: Any, **named: Any) -> Self:
-        """Note which numbers are given: a default of 0 is no measurement."""
-        self = super().__new__(cls)
-        self._given = {*METRIC_NAMES[: len(args)], *named}
-        return self
 
     @property
     def measured(self) -> tuple[str, ...]:
