@@ -7,9 +7,11 @@ import sys
 import time
 
 from echoic.agents.environments import (
+    ActionSpaceWrapper,
     EchoRLEnvironment,
     EnvironmentConfig,
     Outcome,
+    StatePreprocessingWrapper,
     register_environment,
 )
 
@@ -52,4 +54,11 @@ class Misbehaving(EchoRLEnvironment):
         return ("win", "wait")
 
 
+def _wrapped(**settings):
+    made = Misbehaving(EnvironmentConfig(**settings))
+    made = StatePreprocessingWrapper(made, lambda vector: vector[:3] * 9, 3, low=-9.0, high=9.0)
+    return ActionSpaceWrapper(made, ("wait", "win", "print"))
+
+
+register_environment("wrapped", _wrapped)
 register_environment("misbehaving", lambda **s: Misbehaving(EnvironmentConfig(**s)))

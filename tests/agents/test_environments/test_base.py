@@ -140,3 +140,22 @@ def test_texts_alike_have_vectors_alike():
     assert not encoder("").any()
     with pytest.raises(ArgumentError):
         TextEncoder(0)
+
+
+def test_settings_are_numbers_that_end():
+    for value in (float("nan"), float("inf"), 0):
+        with pytest.raises(ArgumentError, match="max_steps must be at least 1"):
+            EnvironmentConfig(max_steps=value)
+
+
+@pytest.mark.parametrize("name", ["rooms", "game24", "cruxeval"])
+def test_the_expert_is_asked_within_an_episode(name):
+    environment = make_environment(name)
+    with pytest.raises(gymnasium.error.ResetNeeded):
+        environment.expert()
+    environment.reset(seed=0)
+    assert environment.expert()
+
+
+def test_half_a_character_has_a_vector_too():
+    assert TextEncoder(8)("\ud800 x").any()

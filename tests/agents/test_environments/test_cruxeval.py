@@ -51,7 +51,7 @@ def test_it_conforms():
     is_solved(make, range(24))
     is_deterministic(make)
     is_patient(make)
-    is_hard_for_chance(make, range(3), steps=5)
+    is_hard_for_chance(make, range(24), words=("answer: 0", "answer: 'a'", "answer: []"), steps=5)
 
 
 def test_it_conforms_with_listed_answers():
@@ -153,7 +153,7 @@ def test_a_function_that_never_ends_is_a_wrong_answer(tmp_path):
     row = {"code": "def f(n):\n    while n: pass\n    return 1", "input": "0", "output": "1"}
     path = tmp_path / "loop.jsonl"
     path.write_text(json.dumps({**row, "id": "loop"}))
-    environment = make(path=str(path), prediction="input", timeout_seconds=0.5)
+    environment = make(path=str(path), prediction="input", timeout_seconds=5.0)
     environment.reset()
     assert environment.step("answer: f(7)")[1:3] == (0.0, True)
     environment.reset()
@@ -321,3 +321,21 @@ def test_settings_are_used():
     assert len(info["commands"]) == 12
     assert environment.get_action_space_size() == 30
     assert module.main(["upload"]) == 2
+
+
+def test_listed_calls_have_as_many_arguments_as_the_right_one(tmp_path):
+    path = tmp_path / "two.jsonl"
+    kinds = ("{i}", "{i}, {i}", "'{i}', {i}")
+    rows = [
+        {"code": "def f(*a): return a", "input": kind.format(i=i), "output": "0", "id": f"{k} {i}"}
+        for k, kind in enumerate(kinds)
+        for i in range(15)
+    ]
+    path.write_text("\n".join(map(json.dumps, rows)))
+    environment = make(path=str(path), prediction="input", choices=20)
+    for index, least in ((20, 15), (35, 15)):
+        _, info = environment.reset(options={"index": index})
+        assert len(info["commands"]) == 20
+        assert all("," in said for said in info["commands"])
+        same = [said for said in info["commands"] if ("'" in said) == (index == 35)]
+        assert len(same) == least

@@ -145,6 +145,40 @@ def test_steps_take_the_place_of_their_numbers():
     assert (observation["text"], reward, ended) == ("24 is left.", 1.0, True)
 
 
+@pytest.mark.parametrize(
+    ("said", "left"),
+    [
+        ("9-5", "4, 4, 10"),
+        (" 5+9 ", "4, 10, 14"),
+        ("5 × 9", "4, 10, 45"),
+        ("4 - 10", "-6, 5, 9"),
+        ("5/10", "1/2, 4, 9"),
+        ("(10)*(4)", "5, 9, 40"),
+    ],
+)
+def test_steps_are_said_in_any_order_and_with_any_spaces(said, left):
+    environment = game(4, 5, 9, 10)
+    observation, *_, info = environment.step(said)
+    assert info["valid"]
+    assert observation["text"].endswith(f"Left are {left}.")
+
+
+def test_steps_of_negative_numbers_and_fractions_are_said_with_parentheses_or_without():
+    for said in ("5 - (-6)", "5--6"):
+        environment = game(4, 5, 9, 10)
+        environment.step("4 - 10")
+        assert environment.step(said)[0]["text"].endswith("Left are 9, 11.")
+    environment = game(8, 8, 3, 3)
+    environment.step("8/3")
+    assert environment.step("8/3 * 3")[0]["text"].endswith("Left are 8, 8.")
+
+
+@pytest.mark.parametrize("said", ["1 0 - 4", "9 - 9", "10 / 4", "9 - 5 - 4", "9 5", "9"])
+def test_other_steps_are_none(said):
+    environment = game(4, 5, 9, 10, allow_fractions=False)
+    assert not environment.step(said)[4]["valid"]
+
+
 def test_a_last_step_to_another_number_loses():
     environment = game(1, 1, 11, 11)
     for said in ("11 + 11", "22 + 1"):
@@ -171,7 +205,7 @@ def test_too_long_expressions_are_none():
 
 def test_chosen_numbers_are_checked():
     environment = make()
-    for numbers in ([1, 2, 3], [0, 1, 2, 3], [1, 2, 3, 14], "1234"):
+    for numbers in ([1, 2, 3], [0, 1, 2, 3], [1, 2, 3, 14], "1234", 5):
         with pytest.raises(ArgumentError, match="four from 1 to 13"):
             environment.reset(options={"numbers": numbers})
     with pytest.raises(ArgumentError, match="at least 128, not 100"):

@@ -120,13 +120,14 @@ def test_the_packages_limit_of_steps_cuts_off():
     assert (steps, reward, info["success"]) == (40, 0.0, False)
 
 
-def test_talk_is_not_free():
+@pytest.mark.parametrize("nonsense", ["let me think", 7])
+def test_talk_is_not_free(nonsense):
     environment = maker()()
     quiet, chatty = 0.0, 0.0
     for talk in (0, 5):
         environment.reset(seed=1)
         for _ in range(talk):
-            environment.step("let me think")
+            environment.step(nonsense)
         while not environment.state.done:
             reward = environment.step(environment.expert())[1]
         quiet, chatty = (reward, chatty) if not talk else (quiet, reward)
@@ -210,7 +211,7 @@ def test_there_is_a_picture_for_people():
         ({"task_type": "memory"}, "memory has grid_size 7, 9, 11, 13, 17, not 8"),
         ({"task_type": "keys"}, "one of key_door, navigation, memory, multi_object, or an id"),
         ({"task_type": "multi_object", "num_objects": 5}, "num_objects must be from 2 to 4"),
-        ({"task_type": "multi_object", "grid_size": 5}, "two things don't fit"),
+        ({"task_type": "multi_object", "grid_size": 5}, "grid_size 6 or more, not 5"),
         ({"state_encoding_dim": 445}, "state_encoding_dim must be at least 446, not 445"),
     ],
 )

@@ -94,7 +94,8 @@ def test_a_hanging_worker_is_killed_and_replaced(misbehaving):
         EnvironmentProcessError, match=r"was killed: an answer took longer than 0.5 s"
     ):
         environment.step("hang")
-    assert time.monotonic() - began < 5
+    # It would have hung for ten minutes.
+    assert time.monotonic() - began < 60
     assert is_gone(pid)
     with pytest.raises(gymnasium.error.ResetNeeded):
         environment.step("wait")
@@ -125,8 +126,9 @@ def test_one_that_took_anothers_place_does_not_repeat_its_episodes(misbehaving):
     environment = misbehaving(settings={"seed": 3})
     texts = [environment.reset()[0]["text"]]
     for _ in range(2):
-        os.kill(environment.worker_pid, signal.SIGKILL)
-        time.sleep(0.1)
+        pid = environment.worker_pid
+        os.kill(pid, signal.SIGKILL)
+        assert is_gone(pid)
         texts.append(environment.reset()[0]["text"])
     assert len(set(texts)) == 3
 
@@ -150,8 +152,9 @@ def test_what_is_printed_and_raised_in_a_worker_ends_nothing(misbehaving):
 def test_errors_of_settings_come_from_the_environment():
     with pytest.raises(ArgumentError, match="has no setting 'rooms'"):
         EnvironmentProcess("rooms", {"rooms": 3})
-    with pytest.raises(ArgumentError, match="timeout"):
-        EnvironmentProcess("rooms", timeout=0)
+    for seconds in (0, float("inf"), float("nan")):
+        with pytest.raises(ArgumentError, match="timeout"):
+            EnvironmentProcess("rooms", timeout=seconds)
 
 
 def test_close_kills_the_worker_and_what_it_started(misbehaving):
@@ -194,7 +197,7 @@ def test_no_worker_outlives_the_process_that_started_it(how):
 
 
 def test_the_quick_do_not_wait_for_the_slow(misbehaving):
-    several = misbehaving(3, timeout=3.0)
+    several = misbehaving(3)
     for index in range(3):
         several.reset_async(index, seed=index)
     came = set()
@@ -202,14 +205,18 @@ def test_the_quick_do_not_wait_for_the_slow(misbehaving):
         came |= {one.index for one in several.ready(20.0)}
     assert came == {0, 1, 2}
     assert several.ready(0.01) == []
+    # Only this one is short of time.
+    several.environments[0].timeout = 3.0
     several.step_async(0, "hang")
     with pytest.raises(ArgumentError, match="has not answered"):
         several.step_async(0, "wait")
-    for _ in range(5):
-        several.step_async(1, "wait")
-        (one,) = several.ready(20.0)
-        assert (one.index, one.observation["text"], one.error) == (1, "Fine.", None)
-    (late,) = several.ready(20.0)
+    several.step_async(1, "wait")
+    first = several.ready(20.0)
+    # On a machine that stands still for three seconds, both are ready.
+    late = [one for one in first if one.index == 0]
+    (one,) = (one for one in first if one.index == 1)
+    assert (one.observation["text"], one.error) == ("Fine.", None)
+    (late,) = late or several.ready(20.0)
     assert late.index == 0
     assert "took longer than 3 s" in str(late.error)
     several.reset_async(0, seed=9)
@@ -229,3 +236,60 @@ def test_arrays_come_through_as_they_are():
         assert back.flags.writeable
     with pytest.raises(TypeError, match="a set in what an environment tells is no JSON"):
         as_json({1})
+
+
+def test_sizes_are_those_of_what_was_made(monkeypatch):
+    monkeypatch.syspath_prepend(HERE)
+    with EnvironmentProcess("wrapped", imports=["misbehaving"]) as environment:
+        assert (environment.get_state_dim(), environment.get_action_space_size()) == (3, 3)
+        observation, info = environment.reset(seed=1)
+        assert environment.observation_space["vector"].shape == observation["vector"].shape == (3,)
+        assert environment.observation_space["vector"].high.tolist() == [9.0] * 3
+        assert environment.action_space.n == len(info["command_mask"]) == 3
+        assert environment.step(1)[2]
+
+
+def test_what_is_no_json_is_refused_and_leaves_no_question_open(misbehaving):
+    environment = misbehaving()
+    environment.reset(seed=1)
+    pid = environment.worker_pid
+    with pytest.raises(ArgumentError, match="no JSON"):
+        environment.reset(options={"x": object()})
+    assert environment.step("wait")[0]["text"] == "Fine."
+    assert environment.worker_pid == pid
+    with pytest.raises(ArgumentError, match="no JSON"):
+        misbehaving(settings={"seed": object()})
+
+
+def test_one_of_several_that_died_between_steps_is_ready_with_an_error(misbehaving):
+    several = misbehaving(2)
+    for index in range(2):
+        several.reset_async(index, seed=index)
+    while several.pending:
+        several.ready(20.0)
+    pid = several.environments[0].worker_pid
+    os.kill(pid, signal.SIGKILL)
+    assert is_gone(pid)
+    several.step_async(0, "wait")
+    several.step_async(1, "wait")
+    came = {}
+    while several.pending:
+        came |= {one.index: one for one in several.ready(20.0)}
+    assert isinstance(came[0].error, EnvironmentProcessError)
+    assert came[1].error is None
+    several.reset_async(0, seed=5)
+    assert several.ready(20.0)[0].error is None
+
+
+def test_one_that_can_not_be_started_again_is_ready_with_an_error(misbehaving, monkeypatch):
+    several = misbehaving(1)
+
+    def fail(name):
+        raise EnvironmentProcessError(f"{name} can't be started")
+
+    several.environments[0]._drop()
+    monkeypatch.setattr("echoic.agents.environments.processes.spawn", fail)
+    several.reset_async(0)
+    (one,) = several.ready(0.0)
+    assert "can't be started" in str(one.error)
+    assert several.pending == ()

@@ -94,3 +94,20 @@ def test_unknown_names_and_settings_are_refused():
         make(dataset_settings={"nothing": 1})
     with pytest.raises(ArgumentError, match="can't have 'seed'"):
         make(dataset_settings={"seed": 1})
+
+
+@pytest.mark.parametrize(
+    ("name", "answer"),
+    [
+        ("prime_factorization", "I do not know."),
+        ("boxnet", "[[1]]"),
+        ("boxnet", "null"),
+        ("boxnet", "-1"),
+        ("game_of_life", "{}"),
+        ("coin_flip", "1e400"),
+    ],
+)
+def test_an_answer_that_a_scorer_fails_at_is_wrong(name, answer):
+    environment = make(dataset=name)
+    environment.reset(seed=0)
+    assert environment.step(answer)[1:3] == (0.0, True)

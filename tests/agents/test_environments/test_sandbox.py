@@ -1,5 +1,6 @@
 """Code in a process of its own: what it may do, and what it may not."""
 
+import os
 import threading
 import time
 
@@ -30,6 +31,25 @@ def test_what_runs_wild_is_stopped(box):
     assert (much.status, len(much.output)) == ("output", 1000)
     assert box.run("import os; os._exit(3)").status == "killed"
     assert box.run("open('/proc/self/x', 'w')").status == "error"
+
+
+def test_code_starts_no_process_that_outlives_it(box):
+    ran = box.run("import os\nif not os.fork():\n    os.setsid()\n    os._exit(0)")
+    assert ran.status == "error"
+    assert "BlockingIOError" in ran.output
+    # What it needs later can still be read.
+    assert box.run("import decimal, os", "decimal.Decimal(3), os.getuid() > 0").output == (
+        "(Decimal('3'), True)"
+    )
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives up rights")
+def test_root_keeps_no_right_but_to_read():
+    code = "rights = [one for one in open('/proc/self/status') if one.startswith('CapEff')][0]"
+    rights = Sandbox("limits").run(code, "int(rights.split()[1], 16)")
+    assert rights in (Ran("ok", "0"), Ran("ok", str(1 << 2)))
+    for code in ("open('/etc/here', 'w')", "import os; os.setuid(0)"):
+        assert "PermissionError" in Sandbox("limits").run(code).output
 
 
 def test_what_takes_too_long_is_ended(box):

@@ -373,6 +373,8 @@ def test_identifiers_that_upstream_leaves_out_are_left_out(tmp_path):
     [
         ({"name": None}, "item 0 has no text 'name'"),
         ({"asin": 7}, "item 0 has no text 'asin'"),
+        ({"asin": []}, "item 0 has no text 'asin'"),
+        ({"small_description": [None]}, "item 0: small_description must be a list of texts"),
         ({"pricing": "cheap"}, "item 0 has no price like '$12.50', but 'cheap'"),
         ({"customization_options": {"color": ["red"]}}, "item 0: customization_options must be"),
     ],
@@ -450,3 +452,38 @@ def test_settings_are_checked(settings, message):
         make(goal_range=(500, 600))
     with pytest.raises(ArgumentError, match="goal must be from 0 to 119, not 120"):
         make().reset(options={"goal": 120})
+
+
+@pytest.mark.parametrize(
+    ("told", "human", "message"),
+    [
+        ([1], [], "attributes of {} must be a JSON object"),
+        ({"attributes": 5}, [], "attributes of {} must be a list of texts"),
+        (
+            {"instruction": "a lamp", "instruction_attributes": "soft"},
+            [],
+            "instruction_attributes of {} must be a list of texts",
+        ),
+        ({}, {"a": 1}, "instructions for {} must be a JSON list"),
+        (
+            {},
+            [{"instruction": "x", "instruction_attributes": "soft", "instruction_options": []}],
+            "instruction_attributes for {} must be a list of texts",
+        ),
+    ],
+)
+def test_what_is_told_of_an_item_has_its_shape(tmp_path, told, human, message):
+    items, _, _ = shelf()
+    asin = items[0]["asin"]
+    write(tmp_path, items, {asin: told}, {asin: human})
+    with pytest.raises(ArgumentError, match=message.format(asin)):
+        products_of(read_rows(tmp_path), random.Random(0))
+
+
+def test_identifiers_differ_by_more_than_case(tmp_path):
+    items, told, human = shelf()
+    asin = items[0]["asin"]
+    other = asin.lower() if asin != asin.lower() else asin.upper()
+    write(tmp_path, [items[0], {**items[0], "asin": other}], told, human)
+    with pytest.raises(ArgumentError, match=r"item 1: asin .* differs from .* by case only"):
+        products_of(read_rows(tmp_path), random.Random(0))

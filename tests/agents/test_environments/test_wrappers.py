@@ -12,6 +12,8 @@ from echoic.agents.environments import (
     Game24Config,
     Game24Environment,
     RewardShapingWrapper,
+    RoomsConfig,
+    RoomsEnvironment,
     StatePreprocessingWrapper,
 )
 from echoic.errors import ArgumentError
@@ -19,6 +21,14 @@ from echoic.errors import ArgumentError
 
 def game(**settings):
     return Game24Environment(Game24Config(device="cpu", **settings))
+
+
+def rooms():
+    return RoomsEnvironment(RoomsConfig(num_rooms=4, locked_doors=0, containers=0))
+
+
+BACK = {"go north": "go south", "go south": "go north", "go east": "go west", "go west": "go east"}
+ROOMS_WAYS = ("go north", "go east", "go south", "go west")
 
 
 def double(vector):
@@ -50,19 +60,22 @@ def test_episodes_are_the_inner_ones(wrap):
 
 
 def test_shaping_by_a_potential_sums_to_nothing_around_a_loop():
-    places = {"numbers": 0.25, "Left": 0.75}
-
-    def potential(observation, info):
-        return next(value for word, value in places.items() if word in observation["text"])
-
-    environment = RewardShapingWrapper(game(attempts=10), potential, discount=1.0, scale=2.0)
-    environment.reset(options={"numbers": [1, 1, 11, 11]})
+    # A room beside the first one, and back: a loop.
+    environment = RewardShapingWrapper(
+        rooms(), lambda observation, info: len(observation["text"]), discount=1.0, scale=2.0
+    )
+    first, _ = environment.reset(seed=0)
+    there = next(
+        way for way in BACK if environment.reset(seed=0)[1]["command_mask"][ROOMS_WAYS.index(way)]
+    )
     rewards = []
-    for said in ("nonsense", "11 - 1", "11 - 10", "24 * 1"):
-        _, reward, ended, _, info = environment.step(said)
+    for said in (there, "nonsense", BACK[there]):
+        observation, reward, _, _, info = environment.step(said)
         rewards.append(reward)
-    assert not ended or info["reward"] == 0.0
-    assert sum(rewards) == pytest.approx(2.0 * (potential({"text": "numbers"}, {}) - 0.25))
+        assert info["reward"] == 0.0
+    assert observation["text"] == first["text"]
+    assert all(rewards)
+    assert sum(rewards) == pytest.approx(0.0)
 
 
 def test_the_potential_of_an_end_is_nothing():
@@ -98,3 +111,19 @@ def test_vectors_are_changed_everywhere():
     wrong = StatePreprocessingWrapper(game(), double, 512)
     with pytest.raises(ArgumentError, match=r"must give 512 numbers, not shape \(1024,\)"):
         wrong.reset(seed=0)
+
+
+def test_the_mask_of_listed_actions_is_the_inner_one():
+    commands = ("take trophy", "go west", "fly", "go north", "go south", "go east")
+    environment = ActionSpaceWrapper(rooms(), commands)
+    _, info = environment.reset(seed=0)
+    some_refused = ended = False
+    while not ended:
+        inner = environment.unwrapped.state.info
+        mask = inner["command_mask"][: len(inner["commands"])]
+        possible = {one for one, can in zip(inner["commands"], mask, strict=True) if can}
+        assert info["command_mask"].tolist() == [one in possible for one in commands]
+        some_refused |= "go west" not in possible
+        _, _, ended, _, info = environment.step(environment.expert())
+    assert some_refused
+    assert not info["command_mask"].any()

@@ -71,7 +71,7 @@ class GameEnvironment(EchoRLEnvironment):
         named = (os.environ.get(variable) for variable in self._variables)
         return self._python or next((one for one in named if one), sys.executable)
 
-    def expert(self) -> str | None:
+    def _expert(self) -> str | None:
         """The next command of the game's own solver."""
         command: str | None = self._ask("expert", self._reset_timeout)
         return command

@@ -12,8 +12,8 @@ Decisions:
   rule: then nearly all commands of a state fit into an ``action_space_size`` of 20. Official games
   have twice as many, and the list is cut for policies of fixed width.
 - Commands are those that ALFWorld calls admissible; the reward is its own, 1 for the task done.
-- The expert is the walkthrough that ALFWorld's own expert found, and from off its way, the plan of
-  Fast Downward, which takes seconds.
+- The expert is the walkthrough that ALFWorld's own expert found, or Fast Downward where that one
+  gave up, and from off its way, the plan of Fast Downward, which takes seconds.
 """
 
 from __future__ import annotations

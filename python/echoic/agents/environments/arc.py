@@ -309,7 +309,7 @@ class ARCEnvironment(EchoRLEnvironment):
             cells[i, : len(part)] = (np.array(part, np.float32) + 1) / 10
         return cells.reshape(-1)
 
-    def expert(self) -> str | None:
+    def _expert(self) -> str | None:
         """The right answer."""
         return _written(self._task.test[self._test][1])
 

@@ -76,7 +76,7 @@ class EnvironmentConfig:
 
     def __post_init__(self) -> None:
         for name in ("max_steps", "state_encoding_dim", "action_space_size"):
-            if getattr(self, name) < 1:
+            if not 1 <= getattr(self, name) < math.inf:
                 raise ArgumentError(f"{name} must be at least 1, not {getattr(self, name)}")
         if not 0 < self.success_threshold <= 1:
             raise ArgumentError(
@@ -153,7 +153,7 @@ class EchoRLEnvironment(gymnasium.Env[dict[str, Any], Any]):
     ``score``, ``success``, and ``valid`` (whether the last command made sense).
 
     A subclass has a ``_start``, an ``_apply``, and, where there are such things, ``_commands``,
-    ``_vector``, ``_step_limit`` and ``expert``.
+    ``_vector``, ``_step_limit`` and ``_expert``.
     """
 
     metadata: ClassVar[dict[str, Any]] = {"render_modes": ["ansi"], "render_fps": 4}
@@ -208,8 +208,8 @@ class EchoRLEnvironment(gymnasium.Env[dict[str, Any], Any]):
         """After how many steps this episode is cut off."""
         return self.config.max_steps
 
-    def expert(self) -> str | None:
-        """The next command of a solver that may look behind the scenes; None if there is none."""
+    def _expert(self) -> str | None:
+        """What :meth:`expert` says, within an episode."""
         return None
 
     # What Gymnasium asks for.
@@ -269,6 +269,13 @@ class EchoRLEnvironment(gymnasium.Env[dict[str, Any], Any]):
         self._closed = True
 
     # What agents ask for beside it.
+
+    def expert(self) -> str | None:
+        """The next command of a solver that may look behind the scenes; None if there is none."""
+        self._check_open()
+        if self._state is None:
+            raise gymnasium.error.ResetNeeded("reset comes before the expert is asked")
+        return self._expert()
 
     @property
     def state(self) -> EnvironmentState:

@@ -30,6 +30,7 @@ from echoic.agents.environments.cruxeval_functions import (
     download,
     literal_of,
     load_functions,
+    shape_of,
     value_of,
 )
 from echoic.agents.environments.sandbox import Sandbox, bubblewrap_works, limits_work
@@ -192,6 +193,10 @@ class CRUXEvalEnvironment(EchoRLEnvironment):
             # Answers of another type than the rest would give the right one away.
             kind = type(value_of(self._function.output))
             others.sort(key=lambda one: type(value_of(one.output)) is not kind)
+        else:
+            # So would calls with other arguments than the function takes.
+            shape = shape_of(self._function.call)
+            others.sort(key=lambda one: _unlike(shape, shape_of(one.call)))
         known = {right: None}
         for one in others:
             if len(known) == self.config.choices:
@@ -207,7 +212,7 @@ class CRUXEvalEnvironment(EchoRLEnvironment):
     def _commands(self) -> Sequence[str]:
         return self._answers
 
-    def expert(self) -> str:
+    def _expert(self) -> str:
         """The data set's own answer."""
         return self._right(self._function)
 
@@ -247,6 +252,11 @@ class CRUXEvalEnvironment(EchoRLEnvironment):
         # Why it ended is said where the output does not say it.
         note = "" if ran.status in ("ok", "error") else f"[{ran.status}]"
         return "\n".join(part for part in (ran.output.rstrip(), note) if part) or "(no output)"
+
+
+def _unlike(shape: tuple[str, ...], other: tuple[str, ...]) -> int:
+    """0 for arguments of the same types, 1 for as many of others, 2 for another number of them."""
+    return 0 if shape == other else 1 + (len(shape) != len(other))
 
 
 _INSTRUCTIONS = {

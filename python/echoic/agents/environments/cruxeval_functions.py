@@ -18,7 +18,15 @@ from typing import Any
 
 from echoic.errors import ArgumentError
 
-__all__ = ["Function", "arguments_of", "download", "literal_of", "load_functions", "value_of"]
+__all__ = [
+    "Function",
+    "arguments_of",
+    "download",
+    "literal_of",
+    "load_functions",
+    "shape_of",
+    "value_of",
+]
 
 OWN = Path(__file__).parent / "data" / "cruxeval_own.jsonl"
 URL = "https://raw.githubusercontent.com/facebookresearch/cruxeval/main/data/cruxeval.jsonl"
@@ -119,6 +127,27 @@ def value_of(literal: str) -> Any:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return ast.literal_eval(literal)
+
+
+@lru_cache(maxsize=8192)
+def shape_of(call: str) -> tuple[str, ...]:
+    """The type of each argument of a call, by name where it has one.
+
+    >>> shape_of("f([1], -2, b='x')")
+    ('list', 'int', 'b=str')
+    """
+    tree = _tree_of(call)
+    if not isinstance(tree, ast.Call):
+        return ()
+    named = [f"{one.arg}={_kind_of(one.value)}" for one in tree.keywords]
+    return (*(_kind_of(one) for one in tree.args), *named)
+
+
+def _kind_of(node: ast.expr) -> str:
+    try:
+        return type(ast.literal_eval(node)).__name__
+    except _UNREADABLE:
+        return type(node).__name__
 
 
 def arguments_of(answer: str, known: str = "") -> str | None:

@@ -44,7 +44,9 @@ class TextEncoder:
         """Encode a text; an empty one is zeros."""
         words = _WORD.findall(text.lower())[:_MAX_WORDS]
         features = words + [f"{a} {b}" for a, b in itertools.pairwise(words)]
-        hashes = np.array([crc32(one.encode()) for one in features], np.int64)
+        hashes = np.array(
+            [crc32(one.encode("utf-8", "surrogatepass")) for one in features], np.int64
+        )
         signs = np.where(hashes & 1, 1.0, -1.0)
         vector = np.bincount((hashes >> 1) % self.dim, weights=signs, minlength=self.dim)
         length = float(np.linalg.norm(vector))

@@ -10,6 +10,8 @@ Decisions:
 - A wrong answer ends the episode after ``attempts`` of them, one by default; so does a third step
   that leaves another number than 24. An expression that can't be read is no answer, only a step
   wasted.
+- A step may be said of any two numbers that are left, in either order, with spaces or without; a
+  difference may be negative. Only those of the higher and the lower one are listed.
 - Every game has a solution within the rules that the settings tell.
 """
 
@@ -36,6 +38,9 @@ __all__ = ["Expression", "Game24Config", "Game24Environment", "parse_expression"
 
 TARGET = Fraction(24)
 _HIGHEST = 13
+# Of a step's text: no two numbers need more.
+_LONGEST_STEP = 200
+_TWO_NUMBERS = re.compile(r"[0-9]\s+[0-9]")
 _PART = re.compile(r"\s*(?:([0-9]+)|([-+*/()]))")
 # What models write for the same.
 _SIGNS = str.maketrans({"×": "*", "·": "*", "÷": "/", "−": "-", "–": "-"})  # noqa: RUF001
@@ -203,7 +208,37 @@ def _steps(numbers: tuple[Fraction, ...], fractions: bool) -> tuple[_Step, ...]:
 
 
 def _written(number: Fraction) -> str:
-    return str(number) if number.denominator == 1 else f"({number})"
+    return str(number) if number.denominator == 1 and number >= 0 else f"({number})"
+
+
+def _step_said(numbers: tuple[Fraction, ...], said: str, fractions: bool) -> _Step | None:
+    """The step that a text says, of any two of the numbers; None if it says none."""
+    if len(said) > _LONGEST_STEP or _TWO_NUMBERS.search(said):
+        return None
+    bare = "".join(said.translate(_SIGNS).split())
+    for i, j in itertools.permutations(range(len(numbers)), 2):
+        left, right = numbers[i], numbers[j]
+        for sign in _BINDS:
+            if not _says(bare, left, sign, right):
+                continue
+            value = _operate(left, sign, right)
+            if value is None or (not fractions and value.denominator != 1):
+                return None
+            rest = [one for k, one in enumerate(numbers) if k not in (i, j)]
+            text = f"{_written(left)} {sign} {_written(right)}"
+            return _Step(text, sign, value, tuple(sorted([*rest, value], reverse=True)))
+    return None
+
+
+def _says(bare: str, left: Fraction, sign: str, right: Fraction) -> bool:
+    """Whether a text without spaces is this step, with parentheses or without."""
+    # Divided by a fraction without parentheses would be two divisions.
+    rights = {f"({right})"} if sign == "/" and right.denominator != 1 else {str(right)}
+    return any(
+        bare == f"{one}{sign}{other}"
+        for one in (str(left), f"({left})")
+        for other in (*rights, f"({right})")
+    )
 
 
 @lru_cache(maxsize=50_000)
@@ -285,11 +320,8 @@ class Game24Environment(EchoRLEnvironment):
 
     def _apply(self, command: str) -> Outcome | None:
         said = " ".join(command.split())
-        fractions = self.settings.allow_fractions
-        for step in _steps(self._left, fractions):
-            if step.said == said:
-                return self._combine(step)
-        return self._answer(said)
+        step = _step_said(self._left, said, self.settings.allow_fractions)
+        return self._answer(said) if step is None else self._combine(step)
 
     def _combine(self, step: _Step) -> Outcome:
         self._left = step.left
@@ -332,7 +364,7 @@ class Game24Environment(EchoRLEnvironment):
             own[_PLACES:] = (1, min(size, 1.0), number.denominator == 1, number < 0)
         return vector
 
-    def expert(self) -> str | None:
+    def _expert(self) -> str | None:
         """The next step of a solution, of listed ones if they suffice; None if it is too late."""
         fractions = self.settings.allow_fractions
         way = _way(self._left, fractions, self.settings.action_space_size)
@@ -357,8 +389,11 @@ class Game24Environment(EchoRLEnvironment):
 
 
 def _checked(numbers: Any) -> tuple[Fraction, ...]:
-    right = len(numbers) == 4 and all(  # noqa: PLR2004 - the game's
-        isinstance(one, (int, np.integer)) and 1 <= one <= _HIGHEST for one in numbers
+    listed = isinstance(numbers, (list, tuple, np.ndarray))
+    right = (
+        listed
+        and len(numbers) == 4  # noqa: PLR2004 - the game's
+        and all(isinstance(one, (int, np.integer)) and 1 <= one <= _HIGHEST for one in numbers)
     )
     if not right:
         raise ArgumentError(f"numbers must be four from 1 to {_HIGHEST}, not {numbers!r}")

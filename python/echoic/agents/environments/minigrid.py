@@ -84,7 +84,7 @@ class MiniGridConfig(EnvironmentConfig):
 
     Attributes:
         grid_size: Cells of a side, walls included. ``key_door`` and ``navigation`` come in sizes
-            5, 6, 8 and 16, ``memory`` in 7, 9, 11, 13 and 17, ``multi_object`` in any from 5 on.
+            5, 6, 8 and 16, ``memory`` in 7, 9, 11, 13 and 17, ``multi_object`` in any from 6 on.
         num_objects: How many things lie around, for ``multi_object``; the other tasks have theirs.
         task_type: ``"key_door"`` (DoorKey), ``"navigation"`` (Empty, from a random place),
             ``"multi_object"`` (PutNear), ``"memory"`` (Memory), or any id of the package that
@@ -124,14 +124,12 @@ class MiniGridConfig(EnvironmentConfig):
             )
 
     def _check_objects(self) -> None:
-        if self.grid_size < 5:  # noqa: PLR2004 - a room of three by three, and walls
-            raise ArgumentError(f"multi_object has grid_size 5 or more, not {self.grid_size}")
+        if self.grid_size < 6:  # noqa: PLR2004 - a room in which two things don't touch, and walls
+            raise ArgumentError(f"multi_object has grid_size 6 or more, not {self.grid_size}")
         # Things may not touch: each takes nine cells at most, and the package looks for a place
         # for the next one until there is one.
         most = min(((self.grid_size - 2) ** 2 - 1) // 9 + 1, 18)
-        if most < 2:  # noqa: PLR2004 - what is put, and near what
-            raise ArgumentError(f"two things don't fit into grid_size {self.grid_size}; take 6")
-        if not 2 <= self.num_objects <= most:  # noqa: PLR2004 - as above
+        if not 2 <= self.num_objects <= most:  # noqa: PLR2004 - what is put, and near what
             raise ArgumentError(
                 f"num_objects must be from 2 to {most} with grid_size {self.grid_size}, "
                 f"not {self.num_objects}"
@@ -207,6 +205,8 @@ class MiniGridEnvironment(EchoRLEnvironment):
         return self._describe()
 
     def _apply(self, command: str) -> Outcome | None:
+        # Steps that made no sense never came here, if they were said by an index.
+        self._world.step_count = self.state.step_count
         action = _SAYINGS.get(command.lower().rstrip("."))
         if action is None:
             self._world.step_count += 1
@@ -228,7 +228,7 @@ class MiniGridEnvironment(EchoRLEnvironment):
     def _vector(self, text: str) -> NDArray[np.float32]:  # noqa: ARG002 - it is the same
         return self._told.copy()
 
-    def expert(self) -> str | None:
+    def _expert(self) -> str | None:
         """The next command of a shortest solution, or of the package's bot for BabyAI.
 
         There is none for worlds whose goal is no place: those of ``MiniGrid-`` ids without one.

@@ -17,6 +17,7 @@ Decisions:
 
 from __future__ import annotations
 
+import math
 import os
 import select
 import sys
@@ -26,6 +27,7 @@ from typing import TYPE_CHECKING, Any
 
 import gymnasium
 import numpy as np
+from gymnasium import spaces
 
 from echoic.agents.environments.base import (
     EchoRLEnvironment,
@@ -38,7 +40,7 @@ from echoic.agents.environments.workers.process import EnvironmentProcessError, 
 from echoic.errors import ArgumentError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from numpy.typing import NDArray
     from typing_extensions import Self
@@ -75,8 +77,11 @@ class EnvironmentProcess(EchoRLEnvironment):
         imports: Sequence[str] = (),
         _worker: JsonProcess | None = None,
     ) -> None:
-        if min(timeout, reset_timeout) <= 0:
-            raise ArgumentError("timeout and reset_timeout must be above 0 seconds")
+        if not all(0 < seconds < math.inf for seconds in (timeout, reset_timeout)):
+            raise ArgumentError(
+                "timeout and reset_timeout must be finite and above 0 seconds, not "
+                f"{timeout} and {reset_timeout}"
+            )
         self.name = name
         self.timeout, self.reset_timeout = timeout, reset_timeout
         self._make = {
@@ -92,13 +97,22 @@ class EnvironmentProcess(EchoRLEnvironment):
         self._last_vector: NDArray[np.float32] | None = None
         # Whether a new worker has to be told where its random numbers begin.
         self._fresh = False
-        self._spawn(_worker)
         try:
+            self._spawn(_worker)
             hello = self._finish()
         except BaseException:
             self._drop()
             raise
-        super().__init__(EnvironmentConfig(**hello["config"]))
+        sizes = {
+            "state_encoding_dim": hello["state_dim"],
+            "action_space_size": hello["action_space_size"],
+            "action_format": "discrete" if hello["discrete"] else "text",
+        }
+        super().__init__(EnvironmentConfig(**{**hello["config"], **sizes}))
+        vector = spaces.Box(hello["low"], hello["high"], dtype=np.float32)
+        self.observation_space = spaces.Dict(
+            {"text": self.observation_space["text"], "vector": vector}
+        )
         self.instructions = hello["instructions"]
 
     @property
@@ -124,9 +138,8 @@ class EnvironmentProcess(EchoRLEnvironment):
         self._begin_step(action)
         return self._finish_step()
 
-    def expert(self) -> str | None:
+    def _expert(self) -> str | None:
         """The next command of the environment's own solver."""
-        self._check_open()
         self._begin("expert", self.timeout)
         command: str | None = self._finish()
         return command
@@ -227,7 +240,11 @@ class EnvironmentProcess(EchoRLEnvironment):
         self._awaited.append(do)
         try:
             self._worker.send(do, seconds, **arguments)
-        except EnvironmentProcessError:
+        except (TypeError, ValueError, RecursionError) as error:
+            # Nothing was sent, and no answer will come.
+            self._awaited.pop()
+            raise ArgumentError(f"a worker can't be told what is no JSON: {error}") from error
+        except BaseException:
             self._drop()
             raise
 
@@ -318,6 +335,8 @@ class EnvironmentProcesses:
                 worker.close()
             raise
         self._asked: dict[int, str] = {}
+        # Errors of those that could not be asked.
+        self._failed: dict[int, EnvironmentProcessError] = {}
 
     def __enter__(self) -> Self:
         return self
@@ -336,15 +355,16 @@ class EnvironmentProcesses:
     def reset_async(self, index: int, seed: int | None = None) -> None:
         """Have one begin an episode; one that is still in a step is replaced."""
         self._asked.pop(index, None)
-        self.environments[index]._begin_reset(seed)  # noqa: SLF001 - one noun, two classes
-        self._asked[index] = "reset"
+        self._failed.pop(index, None)
+        one = self.environments[index]
+        self._ask(index, "reset", lambda: one._begin_reset(seed))  # noqa: SLF001 - one noun
 
     def step_async(self, index: int, action: Any) -> None:
-        """Have one do a command."""
+        """Have one do a command. If its worker has died, it is ready with that error."""
         if index in self._asked:
             raise ArgumentError(f"environment {index} has not answered yet")
-        self.environments[index]._begin_step(action)  # noqa: SLF001
-        self._asked[index] = "step"
+        one = self.environments[index]
+        self._ask(index, "step", lambda: one._begin_step(action))  # noqa: SLF001
 
     def ready(self, timeout: float | None = None, at_most: int | None = None) -> list[Ready]:
         """Those that are ready, after waiting for the first of them.
@@ -353,7 +373,7 @@ class EnvironmentProcesses:
         killed, and is ready with an error.
         """
         until = None if timeout is None else time.monotonic() + timeout
-        came: list[Ready] = []
+        came = [self._collect(index) for index in list(self._failed)[:at_most]]
         while self._asked and not came:
             poll = select.poll()
             which: dict[int, int] = {}
@@ -380,11 +400,21 @@ class EnvironmentProcesses:
     def close(self) -> None:
         """End all workers."""
         self._asked.clear()
+        self._failed.clear()
         for one in self.environments:
             one.close()
 
+    def _ask(self, index: int, what: str, begin: Callable[[], None]) -> None:
+        try:
+            begin()
+        except EnvironmentProcessError as error:
+            self._failed[index] = error
+        self._asked[index] = what
+
     def _collect(self, index: int) -> Ready:
         asked = self._asked.pop(index)
+        if index in self._failed:
+            return Ready(index, None, {}, error=self._failed.pop(index))
         one = self.environments[index]
         try:
             if asked == "reset":

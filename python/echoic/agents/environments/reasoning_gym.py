@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import math
 import re
 import warnings
 from dataclasses import dataclass, field
@@ -140,10 +141,13 @@ class ReasoningGymEnvironment(EchoRLEnvironment):
             len(answer) > _LONGEST_EVALUATED or not self._guard(answer)
         ):
             return 0.0
-        score = float(self._data.score_answer(answer=answer, entry=self._entry))
-        return min(max(score, 0.0), 1.0)
+        try:
+            score = float(self._data.score_answer(answer=answer, entry=self._entry))
+        except Exception:  # noqa: BLE001 - scorers of many kinds; what they can't read is wrong
+            return 0.0
+        return min(max(score, 0.0), 1.0) if math.isfinite(score) else 0.0
 
-    def expert(self) -> str | None:
+    def _expert(self) -> str | None:
         """The package's own answer; None for data sets that only check."""
         answer = self._entry.get("answer")
         return None if answer is None else str(answer)

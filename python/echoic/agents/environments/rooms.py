@@ -179,6 +179,12 @@ class _World:
         return " ".join(parts)
 
 
+@lru_cache(8192)
+def _encoded(text: str, dim: int) -> NDArray[np.float32]:
+    """The vector of a text. Few texts are seen in many steps, by all environments of a process."""
+    return TextEncoder(dim)(text)
+
+
 class RoomsEnvironment(EchoRLEnvironment):
     """A generated world of rooms: find the trophy, and put it on the pedestal.
 
@@ -210,8 +216,6 @@ class RoomsEnvironment(EchoRLEnvironment):
             *(f"take {colour} key" for colour in colours),
             *(f"unlock {colour} door" for colour in colours),
         )
-        # Few texts are seen in many steps.
-        self._remembered = lru_cache(8192)(TextEncoder(self.rooms.state_encoding_dim))
         self._milestones = 2 * len(colours) + 2
 
     def _start(self, options: dict[str, Any]) -> str:
@@ -248,9 +252,9 @@ class RoomsEnvironment(EchoRLEnvironment):
         return self._masks[self._at]
 
     def _vector(self, text: str) -> NDArray[np.float32]:
-        return self._remembered(text).copy()
+        return _encoded(text, self.rooms.state_encoding_dim).copy()
 
-    def expert(self) -> str | None:
+    def _expert(self) -> str | None:
         """The next command of a shortest way to the end."""
         while self._plan and self._plan[0][0] != self._at:
             self._plan.popleft()

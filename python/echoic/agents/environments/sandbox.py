@@ -9,6 +9,11 @@ Two kinds of isolation, for two kinds of code:
 - ``"bubblewrap"``: the same, within bubblewrap: no network, no processes but its own, no files but
   Python's, read-only. For code that a model wrote.
 
+Root is exempt from the limit of processes, and what it starts could outlive its session: as root,
+both kinds become nobody first. Where nobody may not read the interpreter, as below a closed home of
+root, code with limits keeps the right to read all files, as it had before, and no other; where that
+can't be had it is refused.
+
 Which one is the caller's choice, and a sandbox that can't be had is refused, never replaced.
 
 # Invariants
@@ -52,7 +57,18 @@ import json, os, resource
 sys.stdout.reconfigure(encoding="utf-8", errors="backslashreplace")
 job = json.loads(sys.stdin.buffer.read())
 if job["drop"]:
+    if job["read"]:
+        import ctypes
+        libc = ctypes.CDLL(None)
+        libc.prctl(8, 1, 0, 0, 0)  # PR_SET_KEEPCAPS
     os.setgroups([]); os.setgid(job["drop"]); os.setuid(job["drop"])
+    if job["read"]:
+        # The third version of capabilities: effective, permitted and inheritable, twice.
+        head = (ctypes.c_uint32 * 2)(0x20080522, 0)
+        rights = (ctypes.c_uint32 * 6)(1 << 2, 1 << 2)  # CAP_DAC_READ_SEARCH
+        if libc.capset(head, rights):
+            os.write(2, b"unreadable")
+            os._exit(0)
 for name, value in job["limits"]:
     limit = getattr(resource, name)
     hard = resource.getrlimit(limit)[1]
@@ -150,10 +166,16 @@ class Sandbox:
         return self._run(code, expression, wrapped=wrapped)
 
     def _run(self, code: str, expression: str | None, *, wrapped: bool) -> Ran:
-        # Root is exempt from the limit of processes, so within bubblewrap it becomes nobody.
-        drop = _NOBODY if wrapped and os.geteuid() == 0 else 0
+        drop = _NOBODY if os.geteuid() == 0 else 0
         job = json.dumps(
-            {"code": code, "expression": expression, "limits": self._limits, "drop": drop}
+            {
+                "code": code,
+                "expression": expression,
+                "limits": self._limits,
+                "drop": drop,
+                # Bubblewrap shows the interpreter to all.
+                "read": not wrapped and not _nobody_reads_python(),
+            }
         )
         command = [*(_bubblewrap() if wrapped else ()), _python(), "-s", "-S", "-c", _CHILD]
         with (
@@ -187,6 +209,8 @@ class Sandbox:
             told_status = status.read(256).decode("utf-8", "replace")
         if late or process.returncode in (-signal.SIGXCPU, 128 + signal.SIGXCPU):
             return Ran("timeout", output)
+        if told_status == "unreadable":
+            return Ran("refused", f"root becomes nobody, who may not read {_python()}")
         if process.returncode or told_status not in ("ok", "error", "memory", "output"):
             return Ran("killed", output)
         return Ran(told_status, output)
@@ -213,6 +237,16 @@ def _works(*, wrapped: bool) -> bool:
 def _python() -> str:
     """The interpreter itself, not a link of a virtual environment to it."""
     return str(Path(sys.executable).resolve())
+
+
+@functools.lru_cache(maxsize=1)
+def _nobody_reads_python() -> bool:
+    """Whether the interpreter and its library are open to all."""
+    files = (Path(_python()), Path(os.__file__).resolve())
+    return all(
+        file.stat().st_mode & 0o004 and all(up.stat().st_mode & 0o001 for up in file.parents)
+        for file in files
+    )
 
 
 def _bubblewrap() -> list[str]:

@@ -101,7 +101,7 @@ class TextWorldConfig(EnvironmentConfig):
                 "open": self.quest_length >= _OPEN,
                 "cook": self.quest_length >= _COOK,
                 "cut": self.quest_length >= _CUT,
-                # With it, TextWorld has no expert.
+                # With it, TextWorld's expert may be missing.
                 "drop": False,
                 "recipe_seed": 0,
                 "split": None,

@@ -96,8 +96,9 @@ class RewardShapingWrapper(EnvironmentWrapper):
 class ActionSpaceWrapper(EnvironmentWrapper):
     """A fixed list of commands, whose indices are the actions.
 
-    Where the environment lists commands, the mask says which of these are among them; where it
-    lists none, all are. Texts are passed on as they are.
+    Where the environment lists commands, the mask says which of these are among them and do
+    something by its own mask; where it lists none, all are. After an end none does anything. Texts
+    are passed on as they are.
 
     >>> from echoic.agents.environments import MiniGridEnvironment
     >>> moves = ("turn left", "turn right", "go forward")
@@ -118,7 +119,7 @@ class ActionSpaceWrapper(EnvironmentWrapper):
     ) -> tuple[Any, dict[str, Any]]:
         """Begin an episode."""
         observation, info = self.env.reset(seed=seed, options=options)
-        return observation, self._listed(info)
+        return observation, self._listed(info, ended=False)
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         """Do the command of an index, or a text."""
@@ -127,15 +128,23 @@ class ActionSpaceWrapper(EnvironmentWrapper):
             # An index of nothing is passed on as one of nothing: a step that changes nothing.
             action = self._fixed[index] if 0 <= index < len(self._fixed) else ""
         observation, reward, terminated, truncated, info = self.env.step(action)
-        return observation, reward, terminated, truncated, self._listed(info)
+        return (
+            observation,
+            reward,
+            terminated,
+            truncated,
+            self._listed(info, ended=bool(terminated)),
+        )
 
     def get_action_space_size(self) -> int:
         """The width of a discrete policy."""
         return len(self._fixed)
 
-    def _listed(self, info: dict[str, Any]) -> dict[str, Any]:
-        known = set(info["commands"]) or set(self._fixed)
-        mask = np.array([command in known for command in self._fixed])
+    def _listed(self, info: dict[str, Any], *, ended: bool) -> dict[str, Any]:
+        # The inner mask may be wider than the list.
+        known = dict(zip(info["commands"], info["command_mask"], strict=False))
+        free = not known and not ended
+        mask = np.array([free or bool(known.get(command)) for command in self._fixed])
         return {**info, "commands": self._fixed, "command_mask": mask}
 
 

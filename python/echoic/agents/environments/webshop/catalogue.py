@@ -113,17 +113,24 @@ def _read(place: Path, pattern: str) -> Any:
 def products_of(rows: Rows, rng: random.Random) -> list[Product]:
     """Make items of rows. Where a row has a range of prices, the price is drawn from it."""
     products: dict[str, Product] = {}
+    # A policy says identifiers without regard to case.
+    known: dict[str, str] = {}
     for number, row in enumerate(rows.items):
         if not isinstance(row, dict):
             raise ArgumentError(f"item {number} must be a JSON object, not {type(row).__name__}")
         asin = row.get("asin")
+        if not isinstance(asin, str):
+            raise ArgumentError(f"item {number} has no text 'asin'")
         # Upstream leaves these out, too.
-        if asin == "nan" or (isinstance(asin, str) and len(asin) > _LONGEST_ID) or asin in products:
+        if asin == "nan" or len(asin) > _LONGEST_ID or asin in products:
             continue
         for key in _TEXTS:
             if not isinstance(row.get(key), str):
                 raise ArgumentError(f"item {number} has no text {key!r}")
-        products[row["asin"]] = _product_of(row, number, rows, rng)
+        other = known.setdefault(asin.lower(), asin)
+        if other != asin:
+            raise ArgumentError(f"item {number}: asin {asin!r} differs from {other!r} by case only")
+        products[asin] = _product_of(row, number, rows, rng)
     if not products:
         raise ArgumentError("there are no items")
     return list(products.values())
@@ -132,26 +139,44 @@ def products_of(rows: Rows, rng: random.Random) -> list[Product]:
 def _product_of(row: Mapping[str, Any], number: int, rows: Rows, rng: random.Random) -> Product:
     asin = row["asin"]
     told = rows.attributes.get(asin) or {}
+    if not isinstance(told, dict):
+        raise ArgumentError(f"attributes of {asin} must be a JSON object, not {told!r:.80}")
     price, tag = _price_of(row.get("pricing"), number, rng)
     bullets = row.get("small_description") or []
+    bullets = _texts(
+        bullets if isinstance(bullets, list) else [str(bullets)],
+        f"item {number}: small_description",
+    )
+    attributes = _texts(told.get("attributes") or [_NOTHING], f"attributes of {asin}")
     template = None
     if told.get("instruction") and told.get("instruction_attributes"):
-        template = Instruction(told["instruction"], tuple(told["instruction_attributes"]), ())
+        wanted = _texts(told["instruction_attributes"], f"instruction_attributes of {asin}")
+        template = Instruction(str(told["instruction"]), wanted, ())
+    human = rows.human.get(asin) or []
+    if not isinstance(human, list):
+        raise ArgumentError(f"instructions for {asin} must be a JSON list, not {human!r:.80}")
     return Product(
         asin=asin,
         name=row["name"],
         description=row["full_description"],
-        bullets=tuple(bullets) if isinstance(bullets, list) else (str(bullets),),
+        bullets=bullets,
         category=row["category"],
         query=row["query"].lower().strip(),
         product_category=row["product_category"],
         price=price,
         price_tag=tag,
-        attributes=tuple(told.get("attributes") or (_NOTHING,)),
+        attributes=attributes,
         options=_options_of(row.get("customization_options"), number),
-        instructions=tuple(_instruction_of(one, asin) for one in rows.human.get(asin) or ()),
+        instructions=tuple(_instruction_of(one, asin) for one in human),
         template=template,
     )
+
+
+def _texts(value: Any, what: str) -> tuple[str, ...]:
+    """A JSON list of texts."""
+    if not isinstance(value, (list, tuple)) or not all(isinstance(one, str) for one in value):
+        raise ArgumentError(f"{what} must be a list of texts, not {value!r:.80}")
+    return tuple(value)
 
 
 def _instruction_of(row: Mapping[str, Any], asin: str) -> Instruction:
@@ -159,7 +184,7 @@ def _instruction_of(row: Mapping[str, Any], asin: str) -> Instruction:
         options = row["instruction_options"]
         return Instruction(
             str(row["instruction"]),
-            tuple(row["instruction_attributes"]),
+            _texts(row["instruction_attributes"], f"instruction_attributes for {asin}"),
             tuple(options.items()) if isinstance(options, dict) else tuple(options),
         )
     except (KeyError, TypeError) as error:

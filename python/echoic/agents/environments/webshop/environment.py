@@ -256,7 +256,7 @@ class WebShopEnvironment(EchoRLEnvironment):
             clicks = [*(one.asin for one in visit.listed), *clicks]
         return [f"click[{one.lower()}]" for one in clicks]
 
-    def expert(self) -> str | None:
+    def _expert(self) -> str | None:
         """Search for the goal's item by its name, choose what is asked for, buy it."""
         visit, goal = self._visit, self._goal
         if visit.page == "search":

@@ -4,7 +4,8 @@ ALFWorld needs Fast Downward and jericho, which are under the GPL: this file is 
 Echoic. Games are played by ALFWorld's own ``AlfredTWEnv``, in this process. The official games are
 taken from where ``ALFWORLD_DATA`` points; others are generated from the tables that the package
 ships: which things and receptacles each of its 120 rooms has, what holds what, and what can be
-cleaned, heated and cooled. ALFWorld's own expert solves each before it is played.
+cleaned, heated and cooled. Each is solved before it is played, by ALFWorld's own expert, or where
+that one gives up, by Fast Downward; a game that both fail at is thrown away.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-# A game whose expert needs more is thrown away, and the next one is tried.
+# A game whose solution is longer is thrown away, and the next one is tried.
 _LONGEST_WALKTHROUGH = 100
 _MOST_TRIES = 40
 _TARGETS = {"pick_two_obj_and_place": 2}
@@ -193,7 +194,7 @@ def _make(folder: Path, seed: int, settings: dict[str, Any]) -> None:
         path = home / "game.tw-pddl"
         path.write_text(json.dumps(game))
         walkthrough = _solved(path)
-        if walkthrough:
+        if walkthrough and len(walkthrough) <= _LONGEST_WALKTHROUGH:
             game["solvable"], game["walkthrough"] = True, walkthrough
             path.write_text(json.dumps(game))
             return

@@ -6,6 +6,7 @@ import base64
 import importlib
 from typing import Any
 
+import gymnasium
 import numpy as np
 
 from echoic.agents.environments.registry import make_environment
@@ -31,6 +32,12 @@ class _Worker:
         )  # fmt: skip
         return {
             "config": {one: getattr(config, one) for one in names},
+            # What wraps it may have changed these.
+            "state_dim": int(made.get_state_dim()),
+            "action_space_size": int(made.get_action_space_size()),
+            "discrete": isinstance(made.action_space, gymnasium.spaces.Discrete),
+            "low": made.observation_space["vector"].low,
+            "high": made.observation_space["vector"].high,
             "instructions": made.instructions,
         }
 
