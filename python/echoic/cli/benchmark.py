@@ -70,7 +70,7 @@ def benchmark(  # noqa: PLR0913 - one argument for each option
     ended, and does nothing twice. The status is 1 when a cell failed.
     """
     lists = {"tasks": tasks, "backbones": backbones, "baselines": baselines}
-    named = {name: names(text) for name, text in lists.items() if text is not None}
+    named: dict[str, Any] = {name: names(text) for name, text in lists.items() if text is not None}
     try:
         from echoic.agents import runs  # noqa: PLC0415 - the other commands do without
         from echoic.agents.evaluation import BenchmarkConfig, EchoRLBenchmark  # noqa: PLC0415
