@@ -113,6 +113,29 @@ def test_a_step_that_broke_is_learned_from_by_nobody(run):
         assert torch.equal(one, before[name]), name
 
 
+@pytest.mark.parametrize("algorithm", ["ppo", "impala"])
+def test_nothing_is_traced_back_from_a_step_that_broke(run, algorithm):
+    config = run(use_plans=False, replay="none", num_learners=1, algorithm=algorithm)
+    config.ppo_config = dataclasses.replace(
+        config.ppo_config, gamma=0.5, normalize_advantages=False
+    )
+    learner, (columns,) = acted(config, rounds=1)
+    columns["dones"][:] = False
+    columns["truncated"][:] = False
+    columns["valid"][:, 3] = False
+    columns["truncated"][:, 3] = True
+    columns["next_states"][:, 3] = columns["states"][:, config.context + 3]
+    seen = []
+    learner.update = lambda steps, **_: seen.append(steps)
+    for reward in (0.0, 1e6):
+        columns["rewards"][:, 3] = reward
+        learner.learn(batch_of(columns, config), current=True)
+    one, other = (steps.advantages.view(config.train_frequency, -1) for steps in seen)
+    torch.testing.assert_close(one, other)
+    torch.testing.assert_close(one[3], torch.zeros_like(one[3]), atol=1e-6, rtol=0)
+    assert one[:3].abs().min() > 0
+
+
 def test_replayed_steps_are_corrected_for_who_acted(run):
     config = run(use_plans=False, num_learners=1)
     learner = learner_of(config, 0)

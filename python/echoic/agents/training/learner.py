@@ -110,7 +110,12 @@ class VectorLearner(PPOLearner):
             log_probs, values = self._look(steps)
         shape = tuple(batch.rewards.shape)
         log_ratio = log_probs - steps.log_probs.to(self.device)
-        numbers = (batch.rewards, values.cpu().view(shape), batch.dones, followed.cpu().view(shape))
+        worth, next_worth = values.cpu().view(shape), followed.cpu().view(shape)
+        # A step that broke was worth what was expected of it: no error is traced back from it.
+        rewards = torch.where(
+            batch.valid, batch.rewards, worth - self.config.gamma * next_worth
+        ).float()
+        numbers = (rewards, worth, batch.dones, next_worth)
         if self.run_config.algorithm == "impala":
             steps.returns, steps.advantages = self._vtrace(
                 batch, log_ratio.cpu().view(shape), numbers
