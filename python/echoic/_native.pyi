@@ -412,6 +412,7 @@ class Server:
             ValueError: There would be too many, or a name is empty or too long; none is taken.
 
         Example:
+            >>> import echoic
             >>> server = echoic.Server(tables=[echoic.Table("replay", max_size=100)])
             >>> server.tell({"success_rate": 0.75})
             >>> server.metrics()["told.success_rate"]
