@@ -6,21 +6,21 @@ which may be that of another virtual environment. This process speaks JSON with 
 
 from __future__ import annotations
 
+import math
 import os
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from echoic.agents.environments.base import EchoRLEnvironment, Outcome
+from echoic.agents.environments.base import EchoRLEnvironment, EnvironmentConfig, Outcome
 from echoic.agents.environments.workers.process import EnvironmentProcessError, JsonProcess
 from echoic.errors import ArgumentError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from echoic.agents.environments.base import EnvironmentConfig
-
-__all__ = ["GameEnvironment", "cache_folder"]
+__all__ = ["GameConfig", "GameEnvironment", "cache_folder"]
 
 
 def cache_folder(name: str) -> Path:
@@ -30,6 +30,28 @@ def cache_folder(name: str) -> Path:
         return Path(own) / name
     base = os.environ.get("XDG_CACHE_HOME")
     return (Path(base) if base else Path.home() / ".cache") / "echoic" / name
+
+
+@dataclass
+class GameConfig(EnvironmentConfig):
+    """Settings of an environment whose games run in a process of another interpreter.
+
+    Attributes:
+        python: The interpreter that has the package; ``None`` for what the environment says.
+        step_timeout: Seconds that a command may take.
+        reset_timeout: Seconds that making and starting a game, or a word of the expert, may take.
+    """
+
+    python: str | None = None
+    step_timeout: float = 60.0
+    reset_timeout: float = 300.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("step_timeout", "reset_timeout"):
+            seconds = getattr(self, name)
+            if not 0 < seconds < math.inf:
+                raise ArgumentError(f"{name} must be above 0 seconds and finite, not {seconds}")
 
 
 class GameEnvironment(EchoRLEnvironment):
@@ -45,19 +67,10 @@ class GameEnvironment(EchoRLEnvironment):
     #: Variables that name the worker's interpreter, the first that is set counting.
     _variables: tuple[str, ...] = ()
 
-    def __init__(
-        self,
-        config: EnvironmentConfig,
-        *,
-        python: str | None,
-        step_timeout: float,
-        reset_timeout: float,
-    ) -> None:
-        if min(step_timeout, reset_timeout) <= 0:
-            raise ArgumentError("step_timeout and reset_timeout must be above 0 seconds")
+    def __init__(self, config: GameConfig) -> None:
         super().__init__(config)
-        self._python = python
-        self._step_timeout, self._reset_timeout = step_timeout, reset_timeout
+        self._python = config.python
+        self._step_timeout, self._reset_timeout = config.step_timeout, config.reset_timeout
         self._worker: JsonProcess | None = None
         self._seen: dict[str, Any] = {}
 

@@ -25,8 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from echoic.agents.environments._games import GameEnvironment, cache_folder
-from echoic.agents.environments.base import EnvironmentConfig
+from echoic.agents.environments._games import GameConfig, GameEnvironment, cache_folder
 from echoic.errors import ArgumentError
 
 __all__ = ["ALFWorldConfig", "ALFWorldEnvironment"]
@@ -45,7 +44,7 @@ _DIM = 512
 
 
 @dataclass
-class ALFWorldConfig(EnvironmentConfig):
+class ALFWorldConfig(GameConfig):
     """Settings of ALFWorld.
 
     Attributes:
@@ -84,9 +83,6 @@ class ALFWorldConfig(EnvironmentConfig):
     games: str = "auto"
     split: str = "train"
     num_games: int = 10_000
-    python: str | None = None
-    step_timeout: float = 60.0
-    reset_timeout: float = 300.0
 
     def __post_init__(self) -> None:
         if self.use_vision:
@@ -152,12 +148,7 @@ class ALFWorldEnvironment(GameEnvironment):
 
     def __init__(self, config: ALFWorldConfig | None = None) -> None:
         self.game = config or ALFWorldConfig()
-        super().__init__(
-            self.game,
-            python=self.game.python,
-            step_timeout=self.game.step_timeout,
-            reset_timeout=self.game.reset_timeout,
-        )
+        super().__init__(self.game)
 
     def _game(self, options: dict[str, Any]) -> dict[str, Any]:
         del options

@@ -20,8 +20,7 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from echoic.agents.environments._games import GameEnvironment, cache_folder
-from echoic.agents.environments.base import EnvironmentConfig
+from echoic.agents.environments._games import GameConfig, GameEnvironment, cache_folder
 from echoic.errors import ArgumentError
 
 __all__ = ["TextWorldConfig", "TextWorldEnvironment"]
@@ -34,7 +33,7 @@ _OPEN, _COOK, _CUT = 2, 3, 4
 
 
 @dataclass
-class TextWorldConfig(EnvironmentConfig):
+class TextWorldConfig(GameConfig):
     """Settings of TextWorld's games.
 
     Attributes:
@@ -65,7 +64,6 @@ class TextWorldConfig(EnvironmentConfig):
     quest_length: int = 5
     theme: str = "house"
     num_games: int = 1000
-    python: str | None = None
     step_timeout: float = 30.0
     reset_timeout: float = 120.0
 
@@ -132,12 +130,7 @@ class TextWorldEnvironment(GameEnvironment):
 
     def __init__(self, config: TextWorldConfig | None = None) -> None:
         self.game = config or TextWorldConfig()
-        super().__init__(
-            self.game,
-            python=self.game.python,
-            step_timeout=self.game.step_timeout,
-            reset_timeout=self.game.reset_timeout,
-        )
+        super().__init__(self.game)
 
     def _game(self, options: dict[str, Any]) -> dict[str, Any]:
         del options

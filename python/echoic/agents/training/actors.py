@@ -194,7 +194,7 @@ class ActorGroup:
                 {
                     **{
                         name: getattr(seat, name)
-                        for name in ("number", "state", "states", "starts", "episode", "reward")
+                        for name in ("number", "state", "states", "starts", "episode")
                     },
                     "actions": list(seat.actions),
                 }
