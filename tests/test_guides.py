@@ -18,7 +18,6 @@ import numpy as np
 import pytest
 import typer
 from echoic.cli.app import app
-from echoic.cli.config import read
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 PAGES = sorted(DOCS.rglob("*.md"))
@@ -47,15 +46,6 @@ def test_commands_and_their_options_exist(words: list[str]) -> None:
     command = group.commands[words[0]]
     known = {option for parameter in command.params for option in parameter.opts}
     assert {word for word in words if word.startswith("--")} <= known | {"--help"}
-
-
-def test_the_file_of_a_deployed_server_can_be_used(tmp_path: Path) -> None:
-    [block] = blocks(DOCS / "guides" / "deploy.md", "toml")
-    (tmp_path / "tables.toml").write_text(block)
-    config = read(tmp_path / "tables.toml")
-    assert [table.name for table in config.tables] == ["replay"]
-    assert config.tables[0].durability == "async"
-    assert (config.metrics, config.drain) == ("0.0.0.0:9464", 10)
 
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="certificates are made by openssl")

@@ -76,6 +76,7 @@ def test_public_names_are_sorted_and_nothing_else_is_public() -> None:
         "logs",
         "primitives",
         "ragged",
+        "rendezvous",
         "reverb",
         "rollouts",
         "sampler",

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, overload
 from echoic import _native
 from echoic.errors import EchoicError
 from echoic.links import LinkOptions, link_options
+from echoic.rendezvous import address_for, addresses, options_for
 from echoic.sharded import ShardedClient
 from echoic.table_client import TableClient, connect_again
 
@@ -135,15 +136,17 @@ class TcpClient(Client):
 
 
 @overload
-def connect(address: str, example: None = None, **options: Any) -> TableClient: ...
+def connect(address: str | None = None, example: None = None, **options: Any) -> TableClient: ...
 @overload
-def connect(address: str, example: Any, **options: Any) -> Client: ...
+def connect(address: str | None, example: Any, **options: Any) -> Client: ...
+@overload
+def connect(*, example: Any, **options: Any) -> Client: ...
 @overload
 def connect(
     address: list[str] | tuple[str, ...] | Callable[[], Iterable[str]], **options: Any
 ) -> ShardedClient: ...
 def connect(
-    address: str | list[str] | tuple[str, ...] | Callable[[], Iterable[str]],
+    address: str | list[str] | tuple[str, ...] | Callable[[], Iterable[str]] | None = None,
     example: Any = None,
     **options: Any,
 ) -> Client | TableClient:
@@ -155,6 +158,8 @@ def connect(
     Args:
         address: ``tcp://host:port``, ``tls://host:port``, ``unix:///path`` or ``shm://name``; a
             list of such, or a function that returns one, for a :class:`~echoic.ShardedClient`.
+            Without one, the environment says where the servers are, and what they ask for:
+            ``ECHOIC_ADDRESSES`` and what else :mod:`echoic.rendezvous` reads.
         example: A sample as all others of the stream will be, like the server's.
         **options: Those of :class:`Client`; of several servers also ``seed`` and ``refresh``, see
             :class:`~echoic.ShardedClient`.
@@ -178,6 +183,14 @@ def connect(
         ...         print(client.sample("replay", 2).data["obs"].sum())
         8.0
     """
+    if address is None:
+        options = options_for(options)
+        patience = options.get("connect_timeout", 10.0)
+        if example is not None:
+            return Client(address_for("a stream", patience), example, **options)
+        found = addresses(patience)
+        # Of a file also when it names one server, which may move.
+        address = found[0] if isinstance(found, list) and len(found) == 1 else found
     if not isinstance(address, str):
         if example is not None:
             raise ValueError("a stream is on one server: several addresses are for tables")

@@ -14,6 +14,7 @@ from echoic import _native, _trees
 from echoic._native import Publication, Subscription
 from echoic.errors import DtypeError
 from echoic.links import LinkOptions, link_options
+from echoic.rendezvous import address_for, options_for
 
 if TYPE_CHECKING:
     from typing_extensions import Self, Unpack
@@ -91,7 +92,8 @@ class WeightClient(_native.WeightClient):
     the publication that is there. Either way they stay valid for as long as somebody has them.
 
     Args:
-        address: ``tcp://host:port``, ``tls://host:port``, ``unix:///path`` or ``shm://name``.
+        address: ``tcp://host:port``, ``tls://host:port``, ``unix:///path`` or ``shm://name``; what
+            the environment says when ``None``, see :mod:`echoic.rendezvous`.
         max_publications: How many publications may be in memory of this process: at least 2. While
             all are held, nothing newer is fetched. Those in the server's memory do not count here.
         **options: How the server is reached: those of :class:`~echoic.links.LinkOptions`.
@@ -114,9 +116,16 @@ class WeightClient(_native.WeightClient):
     """
 
     def __new__(
-        cls, address: str, *, max_publications: int = 3, **options: Unpack[LinkOptions]
+        cls,
+        address: str | None = None,
+        *,
+        max_publications: int = 3,
+        **options: Unpack[LinkOptions],
     ) -> Self:
         """Keep the address; see the class for the arguments."""
+        if address is None:
+            options = options_for(options)
+            address = address_for("a client of weights", options.get("connect_timeout", 10.0))
         known = link_options(**options)
         return super().__new__(cls, address, max_publications=max_publications, **known)
 

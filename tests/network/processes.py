@@ -21,9 +21,9 @@ PROGRAMS = Path(__file__).with_name("workers.py")
 class Process:
     """A running program: what it said, and signals for it."""
 
-    def __init__(self, *command: str) -> None:
+    def __init__(self, *command: str, prefix: tuple[str, ...] = ()) -> None:
         self.popen = subprocess.Popen(
-            [sys.executable, *command],
+            [*prefix, sys.executable, *command],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -130,8 +130,13 @@ class Processes:
         """Run Python source."""
         return self._add(Process("-c", source))
 
-    def start(self, program: str, address: str, **options: Any) -> Process:
-        """Run a program of `workers.py`; dicts are passed as JSON, `True` as a flag."""
+    def start(
+        self, program: str, address: str, prefix: tuple[str, ...] = (), **options: Any
+    ) -> Process:
+        """Run a program of `workers.py`; dicts are passed as JSON, `True` as a flag.
+
+        What the prefix runs must become the program, and not start another process.
+        """
         command = [str(PROGRAMS), program, address]
         for name, value in options.items():
             flag = "--" + name.replace("_", "-")
@@ -140,7 +145,7 @@ class Processes:
             else:
                 text = json.dumps(value) if isinstance(value, dict) else str(value)
                 command += [flag, text]
-        return self._add(Process(*command))
+        return self._add(Process(*command, prefix=prefix))
 
     def _add(self, process: Process) -> Process:
         self._all.append(process)

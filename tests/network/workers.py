@@ -15,6 +15,8 @@ import signal
 import sys
 import threading
 import time
+import warnings
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import echoic
@@ -82,6 +84,26 @@ def send(arguments: argparse.Namespace) -> None:
     say("done", sent)
 
 
+def despair(arguments: argparse.Namespace) -> None:
+    """Send until the client gives up, and say which samples it has left."""
+    client = echoic.connect(
+        arguments.address, example(arguments.words), **json.loads(arguments.options)
+    )
+    say("ready")
+    sent = 0
+    try:
+        while True:
+            client.send(sample(arguments.producer, sent, arguments.words))
+            sent += 1
+            say("acked", int(client.stats()["samples_acked"]))
+            time.sleep(arguments.pause)
+    except echoic.DisconnectedError as error:
+        say("gave-up", error.undelivered, error)
+    left = pairs(client.undelivered())
+    say("left", *left[:, 1])
+    say("done", sent)
+
+
 def serve(arguments: argparse.Namespace) -> None:
     """Take batches, check them, and append producer and step of each sample to a file."""
     options = json.loads(arguments.options)
@@ -121,6 +143,62 @@ def serve(arguments: argparse.Namespace) -> None:
     if rest is not None:
         os.write(file, pairs(rest.batch).tobytes())
     say("done", server.info.inserted_total)
+
+
+def keep(arguments: argparse.Namespace) -> None:
+    """Serve a table, and write producer and step of each item to a file at the end."""
+    table = echoic.Table("replay", example(arguments.words), max_size=10_000)
+    options = json.loads(arguments.options)
+    server = echoic.Server(tables=[table], transport=transport(arguments.address, **options))
+    server.start()
+    say("ready", server.addresses[0])
+    sys.stdin.read()
+    server.close(5.0)
+    keys = table.items().key
+    if len(keys):
+        Path(arguments.intake).write_bytes(pairs(table.get(keys).data).tobytes())
+    say("done", len(keys))
+
+
+def insert(arguments: argparse.Namespace) -> None:
+    """Insert into a table on several servers, and sample, until stdin ends; say what happens.
+
+    When the servers are away for too long it says so, and tries again.
+    """
+    warnings.simplefilter("always")
+    warnings.showwarning = lambda message, *_, **__: say("warned", message)
+    client = echoic.connect(arguments.address.split(","), **json.loads(arguments.options))
+    say("ready")
+    sent, calls, stop = 0, 0, False
+
+    def patiently(call: Callable[[], object]) -> None:
+        try:
+            call()
+        except echoic.DisconnectedError as error:
+            say("gave-up", error)
+            time.sleep(0.2)
+            patiently(call)
+
+    while not stop:
+        one = sample(arguments.producer, sent, arguments.words)
+        before = time.monotonic()
+        patiently(lambda one=one: client.insert(one, {"replay": 1.0}))
+        say("inserted", sent, round(time.monotonic() - before, 3))
+        sent += 1
+        if sent % arguments.report == 0:
+            before = time.monotonic()
+            patiently(lambda: pairs(client.sample("replay", 32).data))
+            calls += 1
+            say("sampled", calls, round(time.monotonic() - before, 3))
+        say("held", int(client.stats()["held_bytes"]))
+        say("acked", int(client.stats()["items_acked"]))
+        time.sleep(arguments.pause)
+        stop = bool(select.select([0], [], [], 0)[0])
+    patiently(client.flush)
+    say("acked", int(client.stats()["items_acked"]))
+    client.close()
+    say("reconnects", int(client.stats()["reconnects"]))
+    say("done", sent)
 
 
 def crowd(arguments: argparse.Namespace) -> None:
@@ -177,7 +255,10 @@ def rush(arguments: argparse.Namespace) -> None:
 def main() -> None:
     """Run the program that the command line names."""
     parser = argparse.ArgumentParser()
-    programs = {function.__name__: function for function in (send, serve, crowd, rush)}
+    programs = {
+        function.__name__: function
+        for function in (send, despair, serve, keep, insert, crowd, rush)
+    }
     parser.add_argument("program", choices=programs)
     parser.add_argument("address")
     parser.add_argument("--options", default="{}", help="of the client or transport, as JSON")

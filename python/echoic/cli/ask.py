@@ -12,8 +12,9 @@ from echoic.cli.console import fail
 from echoic.cli.doors import read_token
 from echoic.cli.spec import Field
 from echoic.cli.text import why
+from echoic.rendezvous import address_for, options_for
 
-__all__ = ["UNREACHABLE", "Answer", "ask", "client_options", "unreachable"]
+__all__ = ["UNREACHABLE", "Answer", "ask", "client_options", "reach", "unreachable"]
 
 # Errors of an address, of the way to it and of who is there; each says in its text what is wrong.
 UNREACHABLE = (echoic.EchoicError, OSError, ValueError)
@@ -50,6 +51,25 @@ def client_options(
         "server_name": server_name,
     }
     return {name: value for name, value in options.items() if value is not None}
+
+
+def reach(  # noqa: PLR0913, PLR0917 - what all commands that ask have
+    address: str | None,
+    token_file: Path | None,
+    ca: Path | None,
+    certificate: Path | None,
+    key: Path | None,
+    server_name: str | None,
+) -> tuple[str, dict[str, Any]]:
+    """Where a server is and how it is reached: as told, or as the environment says."""
+    options = client_options(token_file, ca, certificate, key, server_name)
+    if address is not None:
+        return address, options
+    try:
+        # A person who waits for a file would rather be told.
+        return address_for("this command", 0.0), options_for(options)
+    except (echoic.ArgumentError, echoic.DisconnectedError) as error:
+        fail(error, code=2)
 
 
 def ask(address: str, options: Mapping[str, Any], count: int, timeout: float) -> Answer:

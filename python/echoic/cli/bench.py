@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from echoic.cli import spec as specs
-from echoic.cli.ask import ask, client_options
+from echoic.cli.ask import ask, reach
 from echoic.cli.console import fail, say
 from echoic.cli.load import Board, Load, LoadError, Result, run
 from echoic.cli.options import (
@@ -34,7 +34,7 @@ INTERRUPTED = 130
 
 
 def bench(  # noqa: PLR0913 - one argument for each option
-    address: Address,
+    address: Address = None,
     *,
     seconds: Annotated[float, typer.Option(min=0.1, help="For how long to send.")] = 10.0,
     clients: Annotated[int, typer.Option(min=1, help="Processes, each with a client.")] = 1,
@@ -68,7 +68,7 @@ def bench(  # noqa: PLR0913 - one argument for each option
     Every client measures ten flushes a second: a flush returns when the server has stored all that
     was sent. The status is 1 when a client fails.
     """
-    options = client_options(token_file, ca, certificate, key, server_name)
+    address, options = reach(address, token_file, ca, certificate, key, server_name)
     fields = spec_of(spec) if spec is not None else spec_at(address, options, timeout)
     load = Load(address, fields, options, seconds, clients, batch, rate, timeout)
     console = Console(stderr=True)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 import echoic
-from echoic.cli.ask import UNREACHABLE, client_options, unreachable
+from echoic.cli.ask import UNREACHABLE, reach, unreachable
 from echoic.cli.console import fail, say
 from echoic.cli.options import Address, Ca, Certificate, Key, ServerName, TokenFile
 from echoic.cli.text import why
@@ -25,7 +25,7 @@ __all__ = ["dashboard"]
 
 
 def dashboard(  # noqa: PLR0913 - one argument for each option
-    address: Address,
+    address: Address = None,
     *,
     host: Annotated[
         str, typer.Option(help="Where the page is; others than this machine need --insecure.")
@@ -58,7 +58,7 @@ def dashboard(  # noqa: PLR0913 - one argument for each option
     from echoic.views.web.items import Items  # noqa: PLC0415 - see above
     from echoic.views.web.lookout import Lookout  # noqa: PLC0415
 
-    options = client_options(token_file, ca, certificate, key, server_name)
+    address, options = reach(address, token_file, ca, certificate, key, server_name)
     try:
         watch = echoic.Watch(address, **options)
     except UNREACHABLE as error:

@@ -20,8 +20,11 @@ __all__ = [
 ]
 
 Address: TypeAlias = Annotated[
-    str,
-    typer.Argument(help="tcp://host:port, tls://host:port, unix:///path or shm://name."),
+    str | None,
+    typer.Argument(
+        help="tcp://host:port, tls://host:port, unix:///path or shm://name.  "
+        "[default: what ECHOIC_ADDRESSES names]"
+    ),
 ]
 AsJson: TypeAlias = Annotated[
     bool, typer.Option("--json", help="Print the result as one JSON object.")

@@ -8,7 +8,7 @@ import typer
 
 import echoic
 from echoic.cli import spec as specs
-from echoic.cli.ask import UNREACHABLE, Answer, ask, client_options, unreachable
+from echoic.cli.ask import UNREACHABLE, Answer, ask, reach, unreachable
 from echoic.cli.console import fail
 from echoic.cli.options import (
     Address,
@@ -27,7 +27,7 @@ __all__ = ["ping"]
 
 
 def ping(  # noqa: PLR0913 - one argument for each option
-    address: Address,
+    address: Address = None,
     *,
     count: Annotated[int, typer.Option(min=1, help="How many round trips to measure.")] = 10,
     spec: SpecText = None,
@@ -47,7 +47,7 @@ def ping(  # noqa: PLR0913 - one argument for each option
     these samples. The status is 1 when nobody answers, or when the client is refused.
     """
     wanted = spec_of(spec) if spec is not None else None
-    options = client_options(token_file, ca, certificate, key, server_name)
+    address, options = reach(address, token_file, ca, certificate, key, server_name)
     answer = ask(address, options, count, timeout)
     if not as_json:
         tell(address, answer)

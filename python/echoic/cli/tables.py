@@ -15,7 +15,7 @@ from rich.table import Table as Grid
 
 import echoic
 from echoic import _native
-from echoic.cli.ask import UNREACHABLE, client_options, unreachable
+from echoic.cli.ask import UNREACHABLE, reach, unreachable
 from echoic.cli.console import fail
 from echoic.cli.options import AsJson, Ca, Certificate, Key, ServerName, TokenFile
 from echoic.cli.text import amount, size, why
@@ -30,8 +30,12 @@ Checkpoint = Annotated[
 
 def inspect(  # noqa: PLR0913 - one argument for each option
     source: Annotated[
-        str, typer.Argument(help="The address of a server, a checkpoint, or a directory of them.")
-    ],
+        str | None,
+        typer.Argument(
+            help="The address of a server, a checkpoint, or a directory of them.  "
+            "[default: what ECHOIC_ADDRESSES names]"
+        ),
+    ] = None,
     *,
     items: Annotated[int, typer.Option(min=0, help="How many items of each table to list.")] = 0,
     as_json: AsJson = False,
@@ -46,15 +50,15 @@ def inspect(  # noqa: PLR0913 - one argument for each option
 ) -> None:
     """List the tables of a server or of a checkpoint, with their sizes and specs."""
     tell = tell_json if as_json else tell_people
-    if "://" not in source:
+    if source is not None and "://" not in source:
         tell(opened(Path(source)), items)
         return
-    options = client_options(token_file, ca, certificate, key, server_name)
+    address, options = reach(source, token_file, ca, certificate, key, server_name)
     try:
-        with echoic.connect(source, connect_timeout=timeout, **options) as client:
+        with echoic.connect(address, connect_timeout=timeout, **options) as client:
             tell([*client.tables.values()], items)
     except UNREACHABLE as error:
-        fail(unreachable(source, error))
+        fail(unreachable(address, error))
 
 
 def opened(path: Path) -> list[_native.Table]:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 import echoic
-from echoic.cli.ask import UNREACHABLE, client_options, unreachable
+from echoic.cli.ask import UNREACHABLE, reach, unreachable
 from echoic.cli.console import fail
 from echoic.cli.options import Address, Ca, Certificate, Key, ServerName, TokenFile
 from echoic.views.history import History
@@ -19,7 +19,7 @@ __all__ = ["top"]
 
 
 def top(  # noqa: PLR0913 - one argument for each option
-    address: Address,
+    address: Address = None,
     *,
     interval: Annotated[
         float, typer.Option(min=0.05, metavar="SECONDS", help="How often to look.")
@@ -45,7 +45,7 @@ def top(  # noqa: PLR0913 - one argument for each option
     With --once or --json it looks twice, --interval apart, so that there are rates, and the status
     is 0 also when something is stuck. It is 1 when nobody answers, or when we are refused.
     """
-    options = client_options(token_file, ca, certificate, key, server_name)
+    address, options = reach(address, token_file, ca, certificate, key, server_name)
     try:
         watch = echoic.Watch(address, timeout=timeout, **options)
         history = look_twice(watch, interval) if once or as_json else None

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from echoic import _native
 from echoic.errors import TableNotFoundError
 from echoic.links import LinkOptions, link_options
+from echoic.rendezvous import address_for, options_for
 from echoic.rollouts.table import RolloutTable
 from echoic.rollouts.versions import common_version, publish_everywhere
 
@@ -111,11 +112,12 @@ class RolloutClient(Mapping[str, RolloutTable]):
         return f"RolloutClient({self.address!r}, tables={list(self._tables)})"
 
 
-def connect(address: str, **options: Unpack[LinkOptions]) -> RolloutClient:
+def connect(address: str | None = None, **options: Unpack[LinkOptions]) -> RolloutClient:
     """Connect to the rollout tables of a server.
 
     Args:
-        address: ``tcp://host:port``, ``tls://host:port``, ``unix:///path`` or ``shm://name``.
+        address: ``tcp://host:port``, ``tls://host:port``, ``unix:///path`` or ``shm://name``; what
+            the environment says when ``None``, see :mod:`echoic.rendezvous`.
         **options: How it is reached: those of :class:`~echoic.links.LinkOptions`.
 
     Examples:
@@ -129,5 +131,8 @@ def connect(address: str, **options: Unpack[LinkOptions]) -> RolloutClient:
         complete
         [1 2 3]
     """
+    if address is None:
+        options = options_for(options)
+        address = address_for("a client of rollouts", options.get("connect_timeout", 10.0))
     link = _native.connect_rollouts(address, **link_options(**options))
     return RolloutClient(link)

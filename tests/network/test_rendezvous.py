@@ -1,0 +1,212 @@
+"""Clients that are told nothing find servers by what the environment says."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import time
+from typing import TYPE_CHECKING, Any
+
+import echoic
+import numpy as np
+import pytest
+from content import PATIENCE
+from echoic import rendezvous, rollouts
+from echoic.cli.app import app
+from echoic.rollouts import RolloutTable
+from echoic.weights import WeightClient, WeightStore
+from typer.testing import CliRunner
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+SECRET = "a secret of some length"
+VARIABLES = ("ADDRESSES", "ADDRESSES_FILE", "TOKEN_FILE", "CA_FILE", "CERTIFICATE_FILE", "KEY_FILE")
+
+
+@pytest.fixture
+def say(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Set `ECHOIC_…` variables, and those that are not named not."""
+
+    def set_them(**values: object) -> None:
+        for name in VARIABLES:
+            monkeypatch.delenv(f"ECHOIC_{name}", raising=False)
+        for name, value in values.items():
+            monkeypatch.setenv(f"ECHOIC_{name.upper()}", str(value))
+
+    set_them()
+    return set_them
+
+
+@pytest.fixture
+def serve() -> Iterator[Callable[..., str]]:
+    """Serve tables; returns `host:port`."""
+    servers = []
+
+    def start(port: int = 0, token: str | None = None, **rest: Any) -> str:
+        if not rest:
+            rest = {"tables": [echoic.Table("replay", np.int64(0), max_size=1000)]}
+        door = echoic.TcpTransport(port=port, token=token)
+        servers.append(echoic.Server(transport=door, **rest).start())
+        return str(servers[-1].addresses[0]).removeprefix("tcp://")
+
+    start.servers = servers  # type: ignore[attr-defined]
+    yield start
+    for server in servers:
+        server.close()
+
+
+def test_one_address_is_one_server(say: Any, serve: Any) -> None:
+    say(addresses=serve())
+    with echoic.connect() as client:
+        assert not isinstance(client, echoic.ShardedClient)
+        client.insert(np.int64(7), {"replay": 1.0})
+        client.flush()
+        assert client.sample("replay", 1).data.tolist() == [7]
+
+
+@pytest.mark.parametrize("between", [",", " , ", " ", "\n", ",\n"])
+def test_several_addresses_are_shards_in_their_order(say: Any, serve: Any, between: str) -> None:
+    first, second = serve(), serve()
+    say(addresses=f"{first}{between}tcp://{second}{between}")
+    with echoic.connect() as client:
+        assert isinstance(client, echoic.ShardedClient)
+        assert client.addresses == [f"tcp://{first}", f"tcp://{second}"]
+
+
+def test_a_secret_is_taken_from_its_file(say: Any, serve: Any, tmp_path: Path) -> None:
+    (tmp_path / "token").write_text(f"{SECRET}\n")
+    address = serve(token=SECRET)
+    say(addresses=address, token_file=tmp_path / "token")
+    with echoic.connect(connect_timeout=5.0) as client:
+        assert client.info()["replay"]["size"] == 0
+    with pytest.raises(echoic.RefusedError):
+        echoic.connect(token="another one of some length")
+    # With an address nothing is taken from the environment.
+    with pytest.raises(echoic.RefusedError):
+        echoic.connect(f"tcp://{address}")
+
+
+def test_papers_of_tls_are_taken_from_their_files(say: Any) -> None:
+    say(ca_file="/ca.pem", certificate_file="/me.pem", key_file="/me.key")
+    found = rendezvous.options_for({"key": None, "ca": "/mine.pem", "deadline": None})
+    assert found == {
+        "ca": "/mine.pem",
+        "certificate": "/me.pem",
+        "key": "/me.key",
+        "deadline": None,
+    }
+
+
+def test_a_stream_rollouts_and_weights_are_found(say: Any, serve: Any) -> None:
+    store = WeightStore()
+    table = RolloutTable("math", {"tokens": "int32"}, batch_groups=1)
+    say(addresses=serve(example={"x": np.int64(0)}, batch_size=1, rollouts=[table], weights=store))
+    with echoic.connect(example={"x": np.int64(0)}) as client:
+        client.send({"x": np.int64(3)})
+    assert serve.servers[0].sample(timeout=PATIENCE).batch["x"].tolist() == [3]
+    with rollouts.connect() as client:
+        assert list(client) == ["math"]
+    store.publish({"w": np.ones(2)}, version=4)
+    with WeightClient() as client:
+        assert client.subscribe().wait(timeout=PATIENCE).version == 4
+    store.close()
+
+
+def test_what_is_on_one_server_asks_which_of_several(say: Any) -> None:
+    say(addresses="a:1,b:2")
+    wanted = "needs one server, and the environment names 2.*tcp://a:1, tcp://b:2"
+    with pytest.raises(echoic.ArgumentError, match=f"a stream {wanted}"):
+        echoic.connect(example=np.int64(0))
+    with pytest.raises(echoic.ArgumentError, match=f"rollouts {wanted}"):
+        rollouts.connect()
+    with pytest.raises(echoic.ArgumentError, match=f"weights {wanted}"):
+        WeightClient()
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({}, "neither ECHOIC_ADDRESSES nor ECHOIC_ADDRESSES_FILE is set"),
+        ({"addresses": ""}, "neither"),
+        ({"addresses": " , "}, "ECHOIC_ADDRESSES names no server"),
+        ({"addresses": "a:1", "addresses_file": "/b"}, "both set"),
+        ({"addresses": "a:1", "token_file": "/none"}, "ECHOIC_TOKEN_FILE: can't read /none: No"),
+        ({"addresses": "a:1", "token_file": "/dev/null"}, "ECHOIC_TOKEN_FILE.*is empty"),
+        ({"addresses": "a:1", "token_file": "/dev/zero"}, "at most 65536 bytes in /dev/zero"),
+        ({"addresses": "a"}, "no port"),
+    ],
+)
+def test_what_the_environment_says_wrong_is_told(say: Any, values: Any, message: str) -> None:
+    say(**values)
+    with pytest.raises(ValueError, match=message):
+        echoic.connect()
+
+
+def test_a_file_is_waited_for_until_it_says_something(
+    say: Any, serve: Any, background: Any, tmp_path: Path
+) -> None:
+    file = tmp_path / "servers"
+    say(addresses_file=file)
+    with pytest.raises(echoic.DisconnectedError, match=r"can't read .*servers.*for 0\.1 s"):
+        echoic.connect(connect_timeout=0.1)
+    file.write_text("\n")
+    connected = background.start_and_let_block(echoic.connect)
+    write(file, serve())
+    client = connected()
+    assert client.shards_there == [True]
+    client.close()
+
+
+def write(file: Path, *addresses: str) -> None:
+    """Write a file as the module asks for."""
+    aside = file.with_suffix(".new")
+    aside.write_text("\n".join(addresses) + "\n")
+    aside.rename(file)
+
+
+def test_a_server_that_moved_is_found_in_the_file(say: Any, serve: Any, tmp_path: Path) -> None:
+    file = tmp_path / "servers"
+    write(file, serve(), serve())
+    say(addresses_file=file)
+    with echoic.connect() as first:
+        client = pickle.loads(pickle.dumps(first))
+    with client, pytest.warns(echoic.ShardWarning) as told:  # noqa: PT031 - from its end to the next
+        serve.servers[0].close()
+        while all(client.shards_there):
+            time.sleep(0.01)
+        write(file, serve(), client.addresses[1])
+        until = time.monotonic() + PATIENCE
+        while not all(client.shards_there):
+            assert time.monotonic() < until, "the shard was not found at its other address"
+            time.sleep(0.01)
+        assert client.addresses[0] == serve.servers[2].addresses[0]
+        client.insert_batch(np.arange(200), "replay")
+        client.flush()
+    assert serve.servers[2].client().info()["replay"]["size"] == 100
+    assert "shard 0" in str(told[0].message)
+
+
+def invoke(*words: str) -> Any:
+    return CliRunner().invoke(
+        app, list(words), env={"COLUMNS": "200", "TERM": "dumb", **os.environ}
+    )
+
+
+def test_commands_without_an_address_ask_the_environment(
+    say: Any, serve: Any, tmp_path: Path
+) -> None:
+    (tmp_path / "token").write_text(SECRET)
+    address = serve(token=SECRET)
+    say(addresses=address, token_file=tmp_path / "token")
+    done = invoke("inspect")
+    assert (done.exit_code, "replay" in done.stdout) == (0, True), done.output
+    done = invoke("ping", "--count", "1")
+    assert done.stdout.startswith(f"tcp://{address} answers")
+    say(addresses=f"{address},b:2")
+    done = invoke("ping")
+    assert done.exit_code == 2
+    assert "names 2: give the address of one of" in done.output
+    say()
+    assert "neither ECHOIC_ADDRESSES" in invoke("top", "--once").output
