@@ -1,8 +1,9 @@
-"""A batch of answers to prompts, in every form."""
+"""A batch of answers to prompts, in every form; and nodes of Ray on this machine."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import os
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from echoic.rollouts import RolloutTable
@@ -30,3 +31,26 @@ def batch(request: pytest.FixtureRequest, table: RolloutTable) -> RolloutBatch:
         return table.sample(form="packed", width=8)
     is_left = request.param == "left"
     return table.sample(form="padded" if is_left else request.param, left=is_left)
+
+
+@pytest.fixture(scope="module")
+def ray_nodes() -> Iterator[Any]:
+    """Two nodes of Ray with two CPUs each, and a head where only this program is.
+
+    They have ``add_node`` and ``remove_node``. Nothing is sent to anybody about their use.
+    """
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    ray = pytest.importorskip("ray")
+    from ray.cluster_utils import Cluster  # noqa: PLC0415 - where there is Ray
+
+    nodes = Cluster(
+        initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False}
+    )
+    try:
+        for _ in range(2):
+            nodes.add_node(num_cpus=2)
+        ray.init(address=nodes.address, namespace="tests", log_to_driver=False)
+        yield nodes
+    finally:
+        ray.shutdown()
+        nodes.shutdown()

@@ -1,0 +1,41 @@
+"""Echoic on a Ray cluster: Ray places, names, restarts and watches; data goes over our own doors.
+
+- ``cluster``: :class:`ReplayCluster`, which starts shards and keeps them. ``shard``: one of them, a
+  server in an actor. ``roster``: the actor that knows where they are.
+- ``client``: :class:`Client`, which finds them by name. ``doors``: which address is the nearest.
+
+Nothing is imported before it is asked for. It needs Ray: ``pip install "echoic[ray]"``.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from echoic.errors import ArgumentError
+
+if TYPE_CHECKING:
+    from echoic.integrations.ray.client import Client
+    from echoic.integrations.ray.cluster import ReplayCluster
+
+__all__ = ["Client", "ReplayCluster"]
+
+_HOMES = {"Client": "client", "ReplayCluster": "cluster"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    try:
+        home = importlib.import_module(f"{__name__}.{_HOMES[name]}")
+    except ModuleNotFoundError as error:
+        if error.name != "ray":
+            raise
+        raise ArgumentError(
+            f'{__name__}.{name} needs Ray, which is not installed: pip install "echoic[ray]"'
+        ) from error
+    return getattr(home, name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

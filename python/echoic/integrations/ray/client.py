@@ -1,0 +1,219 @@
+"""The client of a cluster: it finds the shards by the cluster's name, wherever it is."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import TYPE_CHECKING, Any, Literal
+
+import ray
+from ray.exceptions import RayError
+
+from echoic.client import _options as link_options
+from echoic.errors import ArgumentError, DisconnectedError
+from echoic.integrations.ray.doors import nearest
+from echoic.sharded import ShardedClient
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from echoic.integrations.ray.roster import Entry, Sheet
+    from echoic.rollouts import RolloutClient, RolloutTable
+    from echoic.sharded.places import Named
+    from echoic.weights import WeightClient
+
+__all__ = ["Client"]
+
+# How long the roster may take to answer: it may be that Ray starts it anew.
+_PATIENCE = 15.0
+# How often it is asked again while the cluster is being started.
+_PAUSE = 0.1
+# What a connection makes, and everything else of the client is made of.
+_MADE = frozenset({"_connection", "_options", "_settings", "_shards", "_tables", "_where"})
+
+
+class Client(ShardedClient):
+    """Inserts into the tables of a cluster, and samples from them as if it were one server.
+
+    The methods are those of :class:`~echoic.ShardedClient`. ``cluster.client()`` makes one, and so
+    does whoever knows the cluster's name. It can be given to any task or actor: only the name
+    travels. It connects when it is first used, to each shard by the nearest door: shared memory on
+    the same machine, TCP otherwise. When Ray starts a shard anew, the client follows it.
+
+    Args:
+        name: The cluster's.
+        namespace: Ray's namespace that the cluster is in; that of this process when ``None``.
+        doors: ``"nearest"``, or ``"tcp"`` to use no shared memory.
+        deadline: For how many seconds a call waits while it needs a shard that is away; for ever
+            when ``None``.
+        seed: Of the choice of shards when sampling; random when ``None``.
+        refresh: How often the client asks where the shards are, in seconds; only while one is away
+            when ``None``.
+        **options: Those of :class:`~echoic.Client`, such as ``window_bytes``.
+
+    Raises:
+        DisconnectedError: When it is first used: there is no cluster of this name, or none of its
+            shards was there in time.
+    """
+
+    def __init__(  # noqa: PLR0913 - one argument for each option
+        self,
+        name: str = "echoic",
+        namespace: str | None = None,
+        *,
+        doors: Literal["nearest", "tcp"] = "nearest",
+        deadline: float | None = 60.0,
+        seed: int | None = None,
+        refresh: float | None = 5.0,
+        **options: Any,
+    ) -> None:
+        """Keep the name; see the class for the arguments."""
+        if doors not in {"nearest", "tcp"}:
+            raise ArgumentError(f"doors must be 'nearest' or 'tcp', got {doors!r}")
+        link_options(**options)  # A wrong one is told where it is written.
+        self._name = name
+        self._namespace = namespace
+        named = {"deadline": deadline, "seed": seed, "refresh": refresh}
+        self._given = {"doors": doors, **named, **options}
+        self._connecting = threading.RLock()
+        self._token = ""
+        # The doors that were chosen, by the shards' numbers.
+        self._addresses: dict[int, str] = {}
+        self._rollout_client: RolloutClient | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        """Connect, when something is asked for that only a connection has."""
+        if name not in _MADE:
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        with self._connecting:
+            if "_shards" not in self.__dict__:
+                self._connect()
+        return self.__dict__[name]
+
+    def _connect(self) -> None:
+        options = dict(self._given)
+        del options["doors"]
+        named = {key: options.pop(key) for key in ("deadline", "seed", "refresh")}
+        sheet = self._wait_until_open(options.get("connect_timeout", 10.0))
+        self._token = sheet.token
+        known = link_options(token=sheet.token, **options)
+        super().__init__(self._locate, known, **named)
+
+    def _wait_until_open(self, timeout: float) -> Sheet:
+        """Ask until every shard was heard of."""
+        deadline = time.monotonic() + timeout
+        while True:
+            sheet = self._ask()
+            silent = [
+                number
+                for number, entry in enumerate(sheet.shards)
+                if entry.doors is None and not entry.removed
+            ]
+            if sheet.shards and not silent:
+                return sheet
+            if time.monotonic() >= deadline:
+                what = f"its shards {silent} have not told where they are" if silent else "no shard"
+                raise DisconnectedError(
+                    f"expected the cluster {self._name!r} to be there within {timeout} s: {what}"
+                )
+            time.sleep(_PAUSE)
+
+    def _ask(self) -> Sheet:
+        """Ask the roster where the shards are."""
+        if not ray.is_initialized():
+            raise DisconnectedError(
+                f"the cluster {self._name!r} is found through Ray, to which this process is not "
+                "connected: call ray.init(address=...) first"
+            )
+        try:
+            roster = ray.get_actor(self._name, self._namespace)
+        except ValueError as error:
+            where = "this namespace" if self._namespace is None else f"namespace {self._namespace}"
+            raise DisconnectedError(
+                f"there is no ReplayCluster {self._name!r} in {where} of Ray"
+            ) from error
+        try:
+            sheet: Sheet = ray.get(roster.state.remote(), timeout=_PATIENCE)
+        except (RayError, TimeoutError) as error:
+            raise DisconnectedError(
+                f"the roster of the cluster {self._name!r} did not answer within {_PATIENCE} s: "
+                f"{error}"
+            ) from error
+        return sheet
+
+    def _locate(self) -> list[Named]:
+        """Return where the shards are now; called when the client connects, and now and then."""
+        sheet = self._ask()
+        return [self._place(number, entry) for number, entry in enumerate(sheet.shards)]
+
+    def _place(self, number: int, entry: Entry) -> Named:
+        """The address of a shard for this process, as a sharded client is told it."""
+        if entry.removed:
+            return None
+        used, doors = self._addresses.get(number), entry.doors
+        # A door that was chosen is kept for as long as it is one.
+        if doors is not None and used not in {doors.tcp, doors.shm}:
+            is_near = self._given["doors"] == "nearest"
+            used = nearest(doors, self._token) if is_near else doors.tcp
+            self._addresses[number] = used
+        if used is None:
+            raise DisconnectedError(f"shard {number} of {self._name!r} has not told where it is")
+        return (used, "draining") if entry.draining else used
+
+    @property
+    def name(self) -> str:
+        """The cluster's name."""
+        return self._name
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether it was used, and so has connections."""
+        return "_shards" in self.__dict__
+
+    def rollouts(self, name: str) -> RolloutTable:
+        """Return a rollout table of the cluster; those are all on shard 0.
+
+        When that shard has moved, ask anew: what this returned is of the place where it was.
+
+        Raises:
+            TableNotFoundError: The cluster has none of this name.
+        """
+        from echoic.rollouts import connect  # noqa: PLC0415 - imports much that tables don't need
+
+        address = self.addresses[0]
+        with self._connecting:
+            held = self._rollout_client
+            if held is None or held.address != address:
+                held = self._rollout_client = connect(address, token=self._token)
+        return held[name]
+
+    def weights(self) -> WeightClient:
+        """Return a client of the cluster's weights, which are on shard 0; close it when done.
+
+        When that shard has moved, ask anew. A shard that was started anew has no weights until the
+        learner publishes some again.
+        """
+        from echoic.weights import WeightClient  # noqa: PLC0415 - as above
+
+        return WeightClient(self.addresses[0], token=self._token)
+
+    def close(self, timeout: float | None = None) -> None:
+        """Deliver what is left, and end; nothing is done for a client that was never used."""
+        with self._connecting:
+            held, self._rollout_client = self._rollout_client, None
+        if held is not None:
+            held.close(timeout)
+        if self.is_connected:
+            super().close(timeout)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle as the name and the options: the copy finds the shards anew where it is used."""
+        return _found_by_name, (self._name, self._namespace, self._given)
+
+    def __repr__(self) -> str:
+        """Name the cluster."""
+        return f"Client({self._name!r}, namespace={self._namespace!r})"
+
+
+def _found_by_name(name: str, namespace: str | None, given: Mapping[str, Any]) -> Client:
+    return Client(name, namespace, **given)

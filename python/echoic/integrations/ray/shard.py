@@ -1,0 +1,218 @@
+"""A shard: a native server in an actor of Ray, which comes back with its items when it is killed.
+
+Ray starts the actor anew with the same arguments, on its node or another. It finds its directory,
+and there its checkpoint and journals; it asks for the port that it had, so that clients on other
+machines find it where it was.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import ray
+from ray.exceptions import RayError
+
+from echoic.checkpointer import Checkpointer
+from echoic.errors import CheckpointError, ClosedError, JournalError
+from echoic.integrations.ray.doors import Doors, this_host
+from echoic.integrations.ray.moving import move_items, move_rest
+from echoic.server import Server
+from echoic.transports import ShmTransport, TcpTransport
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+    from echoic.rollouts import RolloutTable
+    from echoic.table import Table
+
+__all__ = ["Shard", "ShardSettings"]
+
+_log = logging.getLogger(__name__)
+
+# For how long the process of an earlier life may still hold the directory: the machine that it is
+# on may be cut off, and Ray has given it up.
+_LOCK_PATIENCE = 60.0
+# For how long it may still hold the port or the name in shared memory.
+_DOOR_PATIENCE = 3.0
+_PAUSE = 0.1
+# For how long to wait for the roster, which Ray may be starting anew as well.
+_ROSTER_PATIENCE = 5.0
+
+
+@dataclass(frozen=True)
+class ShardSettings:
+    """What the shards of a cluster have in common.
+
+    Attributes:
+        name: The cluster's.
+        namespace: Ray's namespace that it is in.
+        identity: Eight random letters, which no other cluster on this machine has.
+        token: What clients are asked for.
+        tables: Makes the tables.
+        directory: Where shards keep their items, a folder each; nowhere when ``None``.
+        checkpoint_every: Seconds between two checkpoints.
+        rollouts: Makes rollout tables, of shard 0 only.
+        weights: Whether shard 0 has weights.
+        threads: How many event loops each door has; the transports' own number when ``None``.
+    """
+
+    name: str
+    namespace: str
+    identity: str
+    token: str
+    tables: Callable[[], Sequence[Table]]
+    directory: Path | None = None
+    checkpoint_every: float | None = None
+    rollouts: Callable[[Path | None], Sequence[RolloutTable]] | None = None
+    weights: bool = False
+    threads: int | None = None
+
+    def folder(self, number: int) -> Path | None:
+        """Return where a shard keeps its items."""
+        return None if self.directory is None else self.directory / f"shard-{number}"
+
+
+class Shard:
+    """One of several servers that hold tables together, as an actor.
+
+    Its methods run in several threads: it answers where it is while it writes a checkpoint.
+
+    Args:
+        settings: Those of all shards.
+        number: Its own.
+    """
+
+    def __init__(self, settings: ShardSettings, number: int) -> None:
+        """Bring back what the directory has, and open the doors."""
+        self._settings = settings
+        self._number = number
+        self._draining = False
+        self._started = time.time()
+        before = self._before()
+        self._server = self._make_server()
+        self._doors = self._open(before)
+
+    def _before(self) -> Doors | None:
+        """Ask where an earlier life was."""
+        try:
+            roster = ray.get_actor(self._settings.name, self._settings.namespace)
+            asked = [
+                roster.last_doors.remote(self._number),
+                roster.is_draining.remote(self._number),
+            ]
+            before, self._draining = ray.get(asked, timeout=_ROSTER_PATIENCE)
+        except (RayError, ValueError, TimeoutError) as error:
+            _log.warning("shard %d takes another port: no roster (%s)", self._number, error)
+            return None
+        found: Doors | None = before
+        return found
+
+    def _make_server(self) -> Server:
+        folder = self._settings.folder(self._number)
+        if folder is not None:
+            folder.mkdir(parents=True, exist_ok=True)
+        deadline = time.monotonic() + _LOCK_PATIENCE
+        while True:
+            try:
+                return self._server_on(folder)
+            except (OSError, CheckpointError, JournalError) as error:
+                if not _is_held(error):
+                    raise
+                if time.monotonic() >= deadline:
+                    # An error would end the actor for good; a process that dies is started anew.
+                    _log.warning("shard %d: %s", self._number, error)
+                    os._exit(1)
+            time.sleep(_PAUSE)
+
+    def _server_on(self, folder: Path | None) -> Server:
+        settings = self._settings
+        rest: dict[str, Any] = {}
+        if folder is not None:
+            every = settings.checkpoint_every
+            rest["checkpointer"] = Checkpointer(folder / "checkpoints", keep=2, every=every)
+            rest["journal"] = folder / "journal"
+        if self._number == 0 and settings.rollouts is not None:
+            rest["rollouts"] = settings.rollouts(None if folder is None else folder / "rollouts")
+        if self._number == 0 and settings.weights:
+            from echoic.weights import WeightStore  # noqa: PLC0415 - only one shard has some
+
+            rest["weights"] = WeightStore()
+        self._tables = list(settings.tables())
+        return Server(tables=self._tables, **rest)
+
+    def _open(self, before: Doors | None) -> Doors:
+        settings = self._settings
+        host = ray.util.get_node_ip_address()
+        named: dict[str, Any] = {"token": settings.token, "threads": settings.threads}
+        wanted = 0
+        if before is not None and before.host == this_host():
+            wanted = int(before.tcp.rpartition(":")[2])
+        tcp = self._try_to_open(TcpTransport(wanted, host, **named)) if wanted else None
+        if tcp is None:
+            tcp = TcpTransport(0, host, **named).open(self._server)
+        name = f"{settings.name}-{settings.identity}-{self._number}"
+        return Doors(this_host(), tcp, self._try_to_open(ShmTransport(name, **named)))
+
+    def _try_to_open(self, transport: TcpTransport | ShmTransport) -> str | None:
+        """Open a door that the process of an earlier life may still have."""
+        deadline = time.monotonic() + _DOOR_PATIENCE
+        while True:
+            try:
+                return transport.open(self._server)
+            except OSError as error:
+                if time.monotonic() >= deadline:
+                    _log.warning("shard %d goes without a door: %s", self._number, error)
+                    return None
+            time.sleep(_PAUSE)
+
+    def tell(self) -> tuple[Doors, bool]:
+        """Return where it is, and whether nothing new may come."""
+        return self._doors, self._draining
+
+    def process(self) -> dict[str, Any]:
+        """Return which process it is, on which node of Ray, and since when."""
+        node = ray.get_runtime_context().get_node_id()
+        return {"pid": os.getpid(), "node": node, "started": self._started}
+
+    def sizes(self) -> dict[str, int]:
+        """Return how many items each table has."""
+        return {table.name: len(table) for table in self._tables}
+
+    def drain(self) -> None:
+        """Remember that nothing new may come, in case the roster is started anew."""
+        self._draining = True
+
+    def move_items(self, others: list[Doors], timeout: float) -> dict[str, int]:
+        """Give items to other shards; how many there were in each table."""
+        return move_items(self._tables, others, self._settings.token, timeout)
+
+    def finish(self, others: list[Doors], drain: float, timeout: float) -> dict[str, int]:
+        """Close the doors, and give what is left to other shards; how many in each table.
+
+        Nothing is acknowledged any more when it is moved, so nothing is left behind.
+        """
+        self._server.close(drain)
+        return move_rest(self._tables, others, self._settings.token, timeout)
+
+    def checkpoint(self) -> None:
+        """Write a checkpoint, if there is a place for it."""
+        if self._settings.directory is not None:
+            self._server.checkpoint()
+
+    def close(self, drain: float) -> None:
+        """End intake, write a last checkpoint, and end."""
+        try:
+            self.checkpoint()
+        except ClosedError:
+            return
+        self._server.close(drain)
+
+
+def _is_held(error: Exception) -> bool:
+    """Whether another process has the directory; only the words tell it from other errors."""
+    return " is in use: " in str(error)
