@@ -120,7 +120,7 @@ class ShardedClient(TableClient):
     def drain(self, shard: int, drained: bool = True) -> None:
         """Let no more inserts go to a shard; with ``drained=False``, let them go there again.
 
-        Its items are sampled for as long as it is there, and its ``shard_key``\ s go to others. An
+        Its items are sampled for as long as it is there, and its keys go to others. An
         episode that was begun there is ended there. This is about this client only.
         """
         self._shards.drain(self._number(shard), drained)
