@@ -24,7 +24,7 @@ from echoic import _trees
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-__all__ = ["Ask", "Form", "Setup", "main"]
+__all__ = ["Ask", "Envs", "Form", "Setup", "main"]
 
 # How many seconds a worker does not look whether it is still wanted.
 _PATIENCE = 0.05
@@ -111,7 +111,7 @@ class _Inbox:
             raise SystemExit from None
 
 
-class _Envs:
+class Envs:
     """Environments that are stepped one after the other, and where each of them is."""
 
     def __init__(self, setup: Setup) -> None:
@@ -251,7 +251,7 @@ def _work(connection: Connection, setup: Setup) -> None:
     from echoic.errors import ClosedError, DisconnectedError  # noqa: PLC0415
 
     inbox = _Inbox(connection)
-    envs = _Envs(setup)
+    envs = Envs(setup)
     ask: Ask = inbox.take()
     version, weights = ask.version, None if ask.weights is None else _load(ask.weights)
     form = envs.form(weights)

@@ -8,8 +8,10 @@ actor make one segment; else they go on by themselves.
 from __future__ import annotations
 
 import importlib
+import os
+import secrets
+import sys
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +21,7 @@ from echoic.agents.training.actors import ActorGroup
 from echoic.agents.training.config import as_json
 from echoic.agents.training.processes import IMPORTS, Workers
 from echoic.errors import ArgumentError, ClosedError, CollectorError
+from echoic.transports import ShmTransport, TcpTransport
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,9 +29,10 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from echoic import Table
+    from echoic import Server, Table
     from echoic.agents.training.actors import Transcript
     from echoic.agents.training.config import TrainingConfig
+    from echoic.integrations.ray.doors import Doors
     from echoic.weights import WeightStore
 
 __all__ = ["ProcessCrew", "RayCrew", "ThreadCrew"]
@@ -208,37 +212,72 @@ class ProcessCrew:
 
 
 class RayCrew:
-    """Actors of Ray on this machine, which Ray starts again where they fail.
+    """Actors of Ray on all of its nodes, which Ray starts again where they die.
 
-    How often it did so Ray does not tell.
+    Segments and weights go over the server's own doors: shared memory to those on this machine, TCP
+    to the others. If no Ray runs here, one is started, and ended with the crew.
+
+    Args:
+        config: The settings of the run.
+        seed: Of the run.
+        server: Has the table and the weights, and no door yet.
+        generation: What actors draw differs from that of those before.
     """
 
-    restarts = None
-
-    def __init__(self, config: TrainingConfig, seed: int, address: str) -> None:
+    def __init__(
+        self, config: TrainingConfig, seed: int, server: Server, generation: int = 0
+    ) -> None:
         try:
             ray: Any = importlib.import_module("ray")
         except ImportError as error:
-            raise ArgumentError('backend="ray" needs Ray: pip install "ray"') from error
+            raise ArgumentError('backend="ray" needs Ray: pip install "echoic[ray]"') from error
         self._ray = ray
         self._began_ray = not ray.is_initialized()
         if self._began_ray:
-            ray.init(ignore_reinit_error=True, include_dashboard=False)
-        settings = as_json(config)
+            ray.init(include_dashboard=False, log_to_driver=False)
+        try:
+            doors, token = _open_doors(server, ray.util.get_node_ip_address())
+        except BaseException:
+            self._end_ray()
+            raise
         self._tasks = [
-            {"config": settings, "seed": seed, "address": address, "actors": one}
+            {
+                "config": as_json(config),
+                "seed": seed,
+                "doors": doors,
+                "token": token,
+                "actors": one,
+                "generation": generation,
+            }
             for one in _divided(config)
         ]
         self._most = config.max_restarts
-        self._imports = config.worker_imports
         self._running: list[Any] = []
         self._actors: list[Any] = []
 
+    @property
+    def restarts(self) -> int:
+        """How often Ray started one again."""
+        from echoic.integrations.ray.lives import restarts_of  # noqa: PLC0415 - needs Ray
+
+        return sum(map(restarts_of, self._actors))
+
+    @property
+    def pids(self) -> list[int]:
+        """Of the actors' processes, waiting for those that are being started."""
+        found: list[int] = self._ray.get([actor.pid.remote() for actor in self._actors])
+        return found
+
     def start(self) -> None:
         """Have Ray start them."""
-        remote = self._ray.remote(num_cpus=1, max_restarts=self._most, max_task_retries=self._most)(
-            _RayActor
-        )
+        # Two threads: one acts, and one answers meanwhile.
+        remote = self._ray.remote(
+            num_cpus=1,
+            max_restarts=self._most,
+            max_task_retries=-1,
+            max_concurrency=2,
+            scheduling_strategy="SPREAD",
+        )(_RayActor)
         for task in self._tasks:
             actor = remote.remote()
             self._actors.append(actor)
@@ -254,9 +293,13 @@ class RayCrew:
         """Raise what one ended with, for good."""
         del waited
         ended, _ = self._ray.wait(self._running, num_returns=1, timeout=0)
-        if ended:
+        if not ended:
+            return
+        try:
             self._ray.get(ended)
-            raise CollectorError("an actor of Ray ended by itself")
+        except self._ray.exceptions.RayError as error:
+            raise CollectorError(f"an actor of Ray ended: {error}") from error
+        raise CollectorError("an actor of Ray ended by itself")
 
     def state(self) -> None:
         """Nothing: their episodes begin anew."""
@@ -268,8 +311,24 @@ class RayCrew:
         """Have Ray end them."""
         for actor in self._actors:
             self._ray.kill(actor)
+        self._end_ray()
+
+    def _end_ray(self) -> None:
         if self._began_ray:
             self._ray.shutdown()
+
+
+def _open_doors(server: Server, host: str) -> tuple[Doors, str]:
+    """Let the actors of all nodes in, who have the token."""
+    from echoic.integrations.ray.doors import Doors, this_host  # noqa: PLC0415 - needs Ray
+
+    token = secrets.token_hex(16)
+    tcp = TcpTransport(0, host, token=token).open(server)
+    shm = None
+    if sys.platform == "linux":
+        name = f"training-{os.getpid()}-{secrets.token_hex(4)}"
+        shm = ShmTransport(name, token=token).open(server)
+    return Doors(this_host(), tcp, shm), token
 
 
 class _RayActor:
@@ -277,9 +336,19 @@ class _RayActor:
 
     def act(self, task: dict[str, Any]) -> None:
         """Act until the server is gone."""
-        from echoic.agents.training.worker import act  # noqa: PLC0415
+        import torch  # noqa: PLC0415 - only where actors act
 
+        from echoic.agents.training.worker import act  # noqa: PLC0415
+        from echoic.integrations.ray.doors import nearest  # noqa: PLC0415
+        from echoic.integrations.ray.lives import own_restarts  # noqa: PLC0415
+
+        torch.set_num_threads(1)
         for module in task["config"]["worker_imports"]:
             importlib.import_module(module)
+        address = nearest(task["doors"], task["token"])
         # A replacement draws otherwise than the one before it.
-        act({**task, "generation": int(time.time()) % 9_999})
+        act({**task, "address": address, "generation": task["generation"] + own_restarts()})
+
+    def pid(self) -> int:
+        """Return its process."""
+        return os.getpid()

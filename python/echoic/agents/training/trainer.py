@@ -51,7 +51,6 @@ from echoic.agents.training.segments import batch_of, example_of
 from echoic.agents.training.shards import ProcessShards, ThreadShards
 from echoic.agents.training.worker import TABLE
 from echoic.errors import CheckpointError, ClosedError, WaitTimeoutError
-from echoic.transports import TcpTransport
 from echoic.weights import WeightStore
 
 if TYPE_CHECKING:
@@ -548,20 +547,19 @@ class _Parts:
             self.crew: Any = ThreadCrew(config, seed, self.table, self.weights, judge, generation)
             self._closing += [self.weights.close, self.crew.close, self.table.close]
             return
+        served: dict[str, Any] = {"tables": [self.table], "weights": self.weights}
         if config.backend == "ray":
-            transport: Any = TcpTransport(port=0)
+            # The crew opens the doors, since it knows where its actors are.
+            server = Server(**served)
+            self._closing.append(server.close)
+            self.crew = RayCrew(config, seed, server, generation)
         else:
             folder = tempfile.mkdtemp(prefix="echoic-")
             self._closing.append(lambda: shutil.rmtree(folder, ignore_errors=True))
-            transport = UnixTransport(f"{folder}/run.sock")
-        server = Server(tables=[self.table], weights=self.weights, transport=transport)
-        server.start()
-        self._closing.append(server.close)
-        address = server.addresses[0]
-        if config.backend == "ray":
-            self.crew = RayCrew(config, seed, address)
-        else:
-            self.crew = ProcessCrew(config, seed, address, results, generation)
+            server = Server(**served, transport=UnixTransport(f"{folder}/run.sock"))
+            server.start()
+            self._closing.append(server.close)
+            self.crew = ProcessCrew(config, seed, server.addresses[0], results, generation)
         self._closing.append(self.crew.close)
 
 

@@ -53,7 +53,8 @@ def main() -> None:
 def act(task: dict[str, Any]) -> None:
     """Act until the server is gone."""
     config = from_json(task["config"])
-    with connect(task["address"]) as client, WeightClient(task["address"]) as weights:
+    address, token = task["address"], task.get("token")
+    with connect(address, token=token) as client, WeightClient(address, token=token) as weights:
         subscription = weights.subscribe()
         group = ActorGroup(config, task["actors"], task["seed"], generation=task["generation"])
         try:

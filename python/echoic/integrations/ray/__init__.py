@@ -2,6 +2,8 @@
 
 - ``cluster``: :class:`ReplayCluster`, which starts shards and keeps them. ``shard``: one of them, a
   server in an actor. ``roster``: the actor that knows where they are.
+- ``collectors``: :class:`Collectors`, workers that play. ``worker``: one of them. ``envs``: what
+  they step, and what becomes of it. ``lives``: how often Ray started them anew.
 - ``client``: :class:`Client`, which finds them by name. ``doors``: which address is the nearest.
 
 Nothing is imported before it is asked for. It needs Ray: ``pip install "echoic[ray]"``.
@@ -17,10 +19,26 @@ from echoic.errors import ArgumentError
 if TYPE_CHECKING:
     from echoic.integrations.ray.client import Client
     from echoic.integrations.ray.cluster import ReplayCluster
+    from echoic.integrations.ray.collectors import Collectors
+    from echoic.integrations.ray.envs import agent_environment, segments, transitions
 
-__all__ = ["Client", "ReplayCluster"]
+__all__ = [
+    "Client",
+    "Collectors",
+    "ReplayCluster",
+    "agent_environment",
+    "segments",
+    "transitions",
+]
 
-_HOMES = {"Client": "client", "ReplayCluster": "cluster"}
+_HOMES = {
+    "Client": "client",
+    "Collectors": "collectors",
+    "ReplayCluster": "cluster",
+    "agent_environment": "envs",
+    "segments": "envs",
+    "transitions": "envs",
+}
 
 
 def __getattr__(name: str) -> Any:

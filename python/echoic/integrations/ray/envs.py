@@ -1,0 +1,164 @@
+"""Environments that a worker steps, and what it makes of their rollouts.
+
+- :class:`VectorSteps`: environments that step together, such as the native ones. Those that step
+  one after the other are in ``echoic.collectors``; both fill the same arrays.
+- :func:`transitions` and :func:`segments`: the items that a rollout becomes.
+- :func:`agent_environment`: an environment of ``echoic.agents`` in numbers.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from typing import TYPE_CHECKING, Any
+
+import gymnasium
+import numpy as np
+
+from echoic import _trees
+from echoic.collectors._gymnasium_worker import Form
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from numpy.typing import NDArray
+
+__all__ = ["VectorSteps", "agent_environment", "segments", "transitions"]
+
+_WHO = ("worker", "life", "version")
+
+
+def transitions(rollout: dict[str, Any]) -> dict[str, Any]:
+    """Make an item of each step: what was seen, what was done, and what came of it.
+
+    The fields are ``observations``, ``actions``, ``rewards``, ``next_observations``,
+    ``terminated``, ``truncated``, and what else the policy returned.
+    """
+    names = ("observations", "actions", "rewards", "next_observations", "terminated", "truncated")
+    picked = {name: rollout[name] for name in names} | rollout["extras"]
+    rows: dict[str, Any] = _trees.tree_map(
+        lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), picked
+    )
+    return rows
+
+
+def segments(rollout: dict[str, Any]) -> dict[str, Any]:
+    """Make an item of each environment: its steps, one after the other.
+
+    The fields are those of :func:`transitions` with an axis of steps, but ``last_observations``,
+    without one, in place of ``next_observations``, and ``episode_starts``.
+    """
+    names = ("observations", "actions", "rewards", "terminated", "truncated", "episode_starts")
+    picked = {name: rollout[name] for name in names} | rollout["extras"]
+    turned: dict[str, Any] = _trees.tree_map(
+        lambda leaf: np.ascontiguousarray(leaf.swapaxes(0, 1)), picked
+    )
+    return {**turned, "last_observations": rollout["last_observations"]}
+
+
+class VectorSteps:
+    """Environments that step together and begin anew by themselves.
+
+    Args:
+        envs: Like Gymnasium's vector environments, in the mode ``"SameStep"``.
+        policy: Says what they do; what they can do is drawn from when ``None``.
+        seeds: One for each.
+    """
+
+    def __init__(self, envs: Any, policy: Callable[..., Any] | None, seeds: Sequence[int]) -> None:
+        self.policy = policy
+        self.envs = [envs]
+        self.rng = np.random.default_rng(list(seeds))
+        self._vector = envs
+        # Copies, since an environment may write to the array that it gave.
+        self._obs: NDArray[Any] = np.array(envs.reset(seed=list(seeds))[0])
+        envs.action_space.seed(int(seeds[0]))
+        self._starts = np.ones(envs.num_envs, np.bool_)
+        self._returns = np.zeros(envs.num_envs)
+
+    def act(self, weights: Any) -> tuple[Any, dict[str, Any]]:
+        """What the policy does in each environment, and what else it says of it."""
+        if self.policy is None:
+            return np.asarray(self._vector.action_space.sample()), {}
+        acted = self.policy(weights, self._obs.copy(), self.rng)
+        actions, extras = acted if isinstance(acted, tuple) else (acted, {})
+        return np.asarray(actions), {name: np.asarray(values) for name, values in extras.items()}
+
+    def form(self, weights: Any) -> Form:
+        """What a step looks like, of a policy that is asked once, with a generator of its own."""
+        rng, self.rng = self.rng, np.random.default_rng(0)
+        actions, extras = self.act(weights)
+        self.rng = rng
+        example = {name: np.zeros_like(values[0]) for name, values in extras.items()}
+        return Form(np.zeros_like(self._obs[0]), np.zeros_like(actions[0]), example)
+
+    def roll(self, rollout: dict[str, Any], weights: Any, look: Callable[[], None]) -> None:
+        """Make as many steps as the rollout has, into its arrays."""
+        rollout["episode_returns"].fill(np.nan)
+        for step in range(len(rollout["rewards"])):
+            look()
+            rollout["episode_starts"][step] = self._starts
+            rollout["observations"][step] = self._obs
+            actions, extras = self.act(weights)
+            rollout["actions"][step] = actions
+            for name, values in extras.items():
+                rollout["extras"][name][step] = values
+            obs, rewards, terminated, truncated, infos = self._vector.step(actions)
+            rollout["rewards"][step] = rewards
+            rollout["terminated"][step] = terminated
+            rollout["truncated"][step] = truncated
+            ended = np.flatnonzero(terminated | truncated)
+            self._returns += rewards
+            rollout["episode_returns"][step, ended] = self._returns[ended]
+            self._returns[ended] = 0.0
+            self._starts = terminated | truncated
+            following = rollout["next_observations"][step]
+            following[...] = obs
+            # Where the next episode has begun, what the last one ended with is told beside.
+            for index in ended:
+                following[index] = infos["final_obs"][index]
+            self._obs[...] = obs
+        rollout["last_observations"][...] = self._obs
+
+
+class _Numbers(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """What an environment of agents shows as numbers, and commands as their indices."""
+
+    def reset(self, **options: Any) -> tuple[Any, dict[str, Any]]:
+        """Begin an episode."""
+        observation, info = self.env.reset(**options)
+        return self._shown(observation, info), info
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        """Give a command."""
+        observation, reward, terminated, truncated, info = self.env.step(int(action))
+        return self._shown(observation, info), reward, terminated, truncated, info
+
+    @staticmethod
+    def _shown(observation: dict[str, Any], info: dict[str, Any]) -> dict[str, Any]:
+        mask = np.asarray(info["command_mask"], np.bool_)
+        return {"vector": observation["vector"], "mask": mask}
+
+
+def agent_environment(
+    name: str, *, imports: Sequence[str] = (), **settings: Any
+) -> Callable[[], Any]:
+    """Return a function that makes an environment of ``echoic.agents`` for :class:`Collectors`.
+
+    Observations are ``{"vector": ..., "mask": ...}``: the state as numbers, and which commands do
+    something now; an action is a command's index.
+
+    Args:
+        name: The name that it is registered under.
+        imports: Modules to import first, which register it.
+        **settings: The environment's.
+    """
+    return functools.partial(_make_agent_environment, name, tuple(imports), settings)
+
+
+def _make_agent_environment(name: str, imports: Sequence[str], settings: dict[str, Any]) -> Any:
+    from echoic.agents.environments import make_environment  # noqa: PLC0415 - much to import
+
+    for module in imports:
+        importlib.import_module(module)
+    return _Numbers(make_environment(name, **{"action_format": "discrete", **settings}))

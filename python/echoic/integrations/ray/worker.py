@@ -1,0 +1,256 @@
+"""A worker: an actor of Ray that steps environments and inserts what happened into a table.
+
+It makes one rollout after the other. A rollout becomes items, and the next one is begun when the
+servers have acknowledged them: so a limiter that lets nothing in makes the worker wait, and a worker
+that is killed loses no more than the rollout that it was at.
+
+Its methods run in two threads: :meth:`Worker.run` for as long as it works, and beside it those that
+ask how it goes, or tell it to stop.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import threading
+import time
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import ray
+
+from echoic import _trees
+from echoic.client import connect
+from echoic.collectors._gymnasium_worker import Envs, Setup
+from echoic.errors import ClosedError, DisconnectedError, WaitTimeoutError
+from echoic.integrations.ray.envs import VectorSteps
+from echoic.integrations.ray.lives import own_restarts
+from echoic.weights import WeightClient
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["Task", "Worker"]
+
+# For how long a worker waits for a server before it looks whether it is to stop.
+_LOOK = 0.5
+# How long it may take to deliver what it has when it is to stop.
+_GRACE = 2.0
+# So many episodes make the mean return.
+_EPISODES = 100
+
+
+@dataclass(frozen=True)
+class Task:
+    """What the workers of a set have in common.
+
+    Attributes:
+        env: The environment, pickled with its code.
+        policy: The policy, the same way.
+        items: What makes items of a rollout, the same way.
+        client: Where items go: a client, or an address.
+        table: Into which table.
+        weights: Where weights come from: an address, ``True`` for the client's cluster.
+        envs: How many environments each worker has.
+        steps: How many steps a rollout has.
+        native: Whether the environment is the name of a native one.
+        seed: Of the first lives.
+        options: How servers are reached that are given by addresses.
+    """
+
+    env: bytes
+    policy: bytes
+    items: bytes
+    client: Any
+    table: str
+    weights: str | bool
+    envs: int
+    steps: int
+    native: bool
+    seed: int
+    options: dict[str, Any]
+
+
+class _Stopped(Exception):  # noqa: N818 - no error
+    """The worker is to stop."""
+
+
+class _Feed:
+    """The latest weights, wherever their server is now."""
+
+    def __init__(self, task: Task, client: Any) -> None:
+        self._task = task
+        self._cluster = client if task.weights is True else None
+        self._client: WeightClient | None = None
+        self._subscription: Any = None
+        self._address = ""
+        # Held, since its arrays lie in memory that is used again when nobody has them.
+        self._latest: Any = None
+
+    def wait(self, look: Callable[[], None]) -> tuple[int, Any]:
+        """Return the latest weights and their version, waiting for the first ones."""
+        while True:
+            look()
+            try:
+                self._renew()
+                self._latest = self._subscription.latest() or self._latest
+                if self._latest is None:
+                    self._latest = self._subscription.wait(timeout=_LOOK)
+            except WaitTimeoutError:
+                continue
+            except DisconnectedError:
+                # Its server has been away for long: another attempt, and the old weights so long.
+                self.close()
+                if self._latest is None:
+                    continue
+            return self._latest.version, self._latest.tree
+
+    def _renew(self) -> None:
+        """Connect to where the weights are, if that is another place than before."""
+        address = self._address
+        if self._cluster is not None:
+            address = self._cluster.addresses[0]
+        elif not address:
+            address = str(self._task.weights)
+        if self._subscription is None or address != self._address:
+            self.close()
+            self._address = address
+            self._client = (
+                WeightClient(address, **self._task.options)
+                if self._cluster is None
+                else self._cluster.weights()
+            )
+            self._subscription = self._client.subscribe()
+
+    def close(self) -> None:
+        """Let go of the connection, not of the weights."""
+        if self._client is not None:
+            self._subscription.close()
+            self._client.close()
+        self._client = self._subscription = None
+
+
+class Worker:
+    """Steps environments, as an actor.
+
+    Args:
+        task: That of all workers.
+        number: Its own.
+    """
+
+    def __init__(self, task: Task, number: int) -> None:
+        """Take the task; environments are made by :meth:`run`, whose errors are told."""
+        self._task = task
+        self._number = number
+        self._stopping = threading.Event()
+        self._returns: deque[float] = deque(maxlen=_EPISODES)
+        self._client: Any = None
+        self._told: dict[str, Any] = {
+            "steps": 0,
+            "episodes": 0,
+            "items": 0,
+            "version": -1,
+            "waited": 0.0,
+        }
+
+    def ready(self) -> bool:
+        """Whether it is there."""
+        return True
+
+    def stop(self) -> None:
+        """Have :meth:`run` end after the step that it is at."""
+        self._stopping.set()
+
+    def stats(self) -> dict[str, Any]:
+        """Return what it did in this life, and where it is."""
+        doors = [] if self._client is None else getattr(self._client, "addresses", [])
+        return {
+            **self._told,
+            "mean_return": float(np.mean(self._returns)) if self._returns else None,
+            "pid": os.getpid(),
+            "node": ray.get_runtime_context().get_node_id(),
+            "doors": [address.partition("://")[0] for address in doors],
+        }
+
+    def run(self) -> None:
+        """Work until it is told to stop, or the table is closed."""
+        task = self._task
+        given = task.client
+        self._client = connect(given, **task.options) if isinstance(given, str | list) else given
+        feed = _Feed(task, self._client) if task.weights else None
+        envs: Any = None
+        try:
+            version, weights = (0, None) if feed is None else feed.wait(self._look)
+            envs = self._make_envs()
+            form = envs.form(weights)
+            rollout = form.rollout(task.steps, task.envs, following=True)
+            items_of: Callable[[Any], Any] = pickle.loads(task.items)  # noqa: S301 - our own
+            while True:
+                if feed is not None:
+                    version, weights = feed.wait(self._look)
+                envs.roll(rollout, weights, self._look)
+                self._insert(items_of(rollout), version)
+                self._note(rollout, version)
+        except (_Stopped, ClosedError):
+            return
+        finally:
+            if feed is not None:
+                feed.close()
+            for env in () if envs is None else envs.envs:
+                env.close()
+            self._end_client()
+
+    def _make_envs(self) -> Any:
+        task = self._task
+        entropy = [task.seed, self._number, own_restarts()]
+        seeds = [int(one) for one in np.random.SeedSequence(entropy).generate_state(task.envs)]
+        if task.native:
+            from echoic.collectors import VectorEnv  # noqa: PLC0415 - only native ones need it
+
+            made = VectorEnv(pickle.loads(task.env), task.envs, autoreset_mode="SameStep")  # noqa: S301
+            return VectorSteps(made, pickle.loads(task.policy), seeds)  # noqa: S301 - our own
+        return Envs(Setup(task.env, task.policy, task.steps, seeds, True, self._number, 0))
+
+    def _look(self) -> None:
+        if self._stopping.is_set():
+            raise _Stopped
+
+    def _insert(self, items: Any, version: int) -> None:
+        """Have a rollout's items acknowledged, however long the table lets nothing in."""
+        began = time.monotonic()
+        count = len(_trees.tree_leaves(items)[0])
+        left = items
+        while True:
+            self._look()
+            try:
+                self._client.insert_batch(left, self._task.table, version=version, timeout=_LOOK)
+                break
+            except WaitTimeoutError as error:
+                stored = error.stored
+                left = _trees.tree_map(lambda leaf, stored=stored: leaf[stored:], left)
+        while True:
+            self._look()
+            try:
+                self._client.flush(_LOOK)
+                break
+            except WaitTimeoutError:
+                continue
+        self._told["items"] += count
+        self._told["waited"] += time.monotonic() - began
+
+    def _note(self, rollout: dict[str, Any], version: int) -> None:
+        ended = rollout["episode_returns"][~np.isnan(rollout["episode_returns"])]
+        self._returns.extend(ended.tolist())
+        told = self._told
+        told["steps"] += rollout["rewards"].size
+        told["episodes"] += len(ended)
+        told["version"] = version
+
+    def _end_client(self) -> None:
+        try:
+            self._client.close(_GRACE)
+        except (WaitTimeoutError, DisconnectedError, ClosedError):
+            # The table takes nothing more, or is gone; whoever stops a worker knows.
+            return
