@@ -139,9 +139,8 @@ fn doors_of_one_server_can_be_changed_at_any_time_and_each_item_comes_once() {
     let shm = format!("shm://echoic-moves-{}", std::process::id());
     let first = open("tcp://127.0.0.1:0", Arc::clone(&tables));
     let instance = Some(first.instance());
-    let more = [unix.as_str(), shm.as_str(), "tcp://127.0.0.1:0"].map(|at| {
-        open(at, Served { tables: Arc::clone(&tables), instance, ..Served::default() })
-    });
+    let more = [unix.as_str(), shm.as_str(), "tcp://127.0.0.1:0"]
+        .map(|at| open(at, Served { tables: Arc::clone(&tables), instance, ..Served::default() }));
     let doors: Vec<&Server> = std::iter::once(&first).chain(&more).collect();
     let (writer, requests) = (writer(&first), requests(&first));
     let (mut next, mut taken) = (0, Vec::new());

@@ -186,9 +186,8 @@ impl Tables {
     fn redirect(&self, py: Python<'_>, address: &str) -> PyResult<()> {
         self.process.check(py)?;
         let address = doors::address(address)?;
-        let dial = || {
-            dial_to(&address, &self.files).map_err(|error| DoorError::from(error).raise(py))
-        };
+        let dial =
+            || dial_to(&address, &self.files).map_err(|error| DoorError::from(error).raise(py));
         let Connection { requests, writer, .. } = &*self.connection;
         let dials = (dial()?, dial()?);
         requests.redirect(dials.0);

@@ -246,8 +246,7 @@ impl Server {
         let weights = self.weights.clone();
         let rollouts = Arc::clone(&self.rollouts);
         let instance = None;
-        let served =
-            Served { stream, tables, rollouts, weights, keeper, observer, instance };
+        let served = Served { stream, tables, rollouts, weights, keeper, observer, instance };
         py.detach(|| self.doors.open(&address, &files, served, options))
             .map_err(|error| error.raise(py))
     }

@@ -126,6 +126,26 @@ class ShardedClient(TableClient):
         """
         self._shards.drain(self._number(shard), drained)
 
+    def move_items(self, shard: int, table: str, timeout: float | None = None) -> int:
+        """Move the items of a drained shard to those that take inserts; returns how many.
+
+        They keep their priorities and versions. They get other keys, count as never sampled and
+        as inserts for the limiters, and their order in the table is another. While a part of them
+        is moved, up to 16 MiB, each of these may be drawn at both places.
+
+        Args:
+            shard: Its number. No other client should insert there any more.
+            table: A table of single items, not of trajectories: those share their steps.
+            timeout: Seconds to wait in total; what was not moved then is still there.
+
+        Raises:
+            ValueError: The shard is not drained.
+            SpecError: The table has trajectories.
+            DisconnectedError: The shard is away.
+            WaitTimeoutError: It took too long. Items that were on their way may be at both places.
+        """
+        return self._sharded(table).move_items(self._shards.all[self._number(shard)], timeout)
+
     def remove(self, shard: int) -> None:
         """Count a shard no more: it is not sampled, and nothing waits for it.
 

@@ -73,6 +73,8 @@ class Shards:
         places = read_places(where() if callable(where) else where)
         # Replaced as a whole when one joins, so that who goes through it need not stop the others.
         self.all = [_placed(number, place) for number, place in enumerate(places)]
+        # Those that items may be inserted into; replaced as a whole, too.
+        self._takers: list[Shard] = []
         self.deadline = deadline
         # A connection tries for ever, whoever is at the address meanwhile: a shard that comes back
         # is used again, however late, and is given what it had not acknowledged.
@@ -113,7 +115,7 @@ class Shards:
             raise
         for shard in self.all:
             if shard.client is None and not shard.removed:
-                warn(f"{shard} can't be reached; it is used as soon as it can be")
+                self._complain(f"{shard} can't be reached; it is used as soon as it can be")
         self.look()
         if self._locate is not None:
             self._mend()
@@ -154,6 +156,7 @@ class Shards:
             shard.there = there
             if there:
                 shard.seen, told, shard.missed = True, shard.missed, False
+            self._count_takers()
         if not there:
             self._miss(shard)
             return
@@ -193,7 +196,8 @@ class Shards:
             now = time.monotonic()
             # Many short calls wait together.
             since = self._none_since = self._none_since or now
-            kind = "all shards that take inserts" if to_insert else "all shards"
+            drained = to_insert and any(one.there for one in self.all)
+            kind = "all shards that take inserts" if drained else "all shards"
             if deadline is not None and now >= deadline:
                 error = WaitTimeoutError(f"timed out: {kind} are away (AWAY)")
                 error.reason = "AWAY"
@@ -207,10 +211,12 @@ class Shards:
     # Who comes next.
 
     def next(self) -> Shard | None:
-        """The one whose turn it is, if items may go there; only this one is looked at."""
-        shards = self.all
-        shard = shards[next(self._turns) % len(shards)]
-        return shard if shard.takes and shard.connected else None
+        """The one whose turn it is, if it is there; only this one is looked at."""
+        takers = self._takers
+        if not takers:
+            return None
+        shard = takers[next(self._turns) % len(takers)]
+        return shard if shard.connected else None
 
     def candidates(self, key: Key | None) -> list[Shard]:
         """Those that an item may go to, the first choice first; of a key only one."""
@@ -219,9 +225,14 @@ class Shards:
             self.look()
             return next(([shard] for shard in scored if shard.takes), [])
         self.look()
-        shards = self.all
-        turn = next(self._turns) % len(shards)
-        return [shard for shard in shards[turn:] + shards[:turn] if shard.takes]
+        takers = self._takers
+        at = next(self._turns) % max(1, len(takers))
+        return takers[at:] + takers[:at]
+
+    def _count_takers(self) -> None:
+        """Take note of which of them items may be inserted into."""
+        with self._lock:
+            self._takers = [shard for shard in self.all if shard.takes]
 
     # Waiting for one.
 
@@ -331,6 +342,7 @@ class Shards:
                 continue
             shard = self.all[number]
             shard.draining = place.draining
+            self._count_takers()
             if place.address is None:
                 self._strike(shard)
             elif shard.removed or place.address != shard.address:
@@ -348,6 +360,7 @@ class Shards:
         """Count a shard no more."""
         with self._lock:
             shard.removed, shard.there, shard.missed, shard.address = True, False, False, ""
+            self._count_takers()
 
     def _tend(self, shard: Shard) -> None:
         """Do what a shard needs, if it does."""
@@ -430,6 +443,7 @@ class Shards:
     def drain(self, number: int, drained: bool) -> None:
         """Let no more inserts go to a shard, or let them again."""
         self.all[number].drained = drained
+        self._count_takers()
 
     def remove(self, number: int) -> None:
         """Count a shard no more; what it had not acknowledged goes to another."""

@@ -7,6 +7,8 @@ import math
 import secrets
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
+import numpy as np
+
 from echoic import _native
 from echoic.errors import (
     ClosedError,
@@ -28,6 +30,10 @@ __all__ = ["ShardedTable"]
 # A part of an `insert_batch` that goes to one shard has at least so many items: with fewer, the
 # calls would take longer than the copies.
 _LEAST = 64
+
+# So many bytes of items are moved at once, and so many items at most.
+_MOVED_BYTES = 16 << 20
+_MOVED_ITEMS = 4096
 
 # What says that a shard has just gone.
 _ABSENT = (WaitTimeoutError, DisconnectedError, ClosedError)
@@ -254,6 +260,29 @@ class ShardedTable:
         done, lost = self._native.delete(self._places(), keys)
         self._shards.dropped += lost
         return done
+
+    def move_items(self, shard: Shard, timeout: float | None = None) -> int:
+        """Move what a drained shard has to the others; see ``ShardedClient.move_items``."""
+        if shard.takes:
+            text = f"{shard} takes inserts, so there would always be more to move; drain it first"
+            raise ValueError(text)
+        place = self._place(shard)
+        if place is None:
+            raise DisconnectedError(f"{shard} is away, so its items can't be moved")
+        table, moved, deadline = place[0], 0, deadline_in(timeout)
+        spec = self.spec
+        size = 1 if spec is None else max(1, spec.nbytes)
+        most = min(_MOVED_ITEMS, max(1, _MOVED_BYTES // size))
+        while len(info := table.items(most)):
+            for version in np.unique(info.version):
+                items = table.get(info.key[info.version == version])
+                if len(items):
+                    left = left_until(deadline)
+                    self.insert_batch(items.data, items.info.priority, int(version), left)
+            # Only what the others have is removed.
+            self._shards.flush(left_until(deadline))
+            moved += table.delete(info.key)
+        return moved
 
     def reset(self) -> None:
         """Remove all items of the shards that are there; a warning names the others."""

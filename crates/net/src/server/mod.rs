@@ -304,7 +304,8 @@ impl Server {
         served: impl Into<Served>,
         options: Options,
     ) -> Result<Self, OpenError> {
-        let Served { stream, tables, rollouts, weights, keeper, observer, instance } = served.into();
+        let Served { stream, tables, rollouts, weights, keeper, observer, instance } =
+            served.into();
         let is_empty = tables.all().is_empty() && rollouts.is_empty();
         if stream.is_none() && weights.is_none() && is_empty {
             return Err(OpenError::Nothing);

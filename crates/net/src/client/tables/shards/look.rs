@@ -3,7 +3,7 @@
 use echoic_replay::stream::Wait;
 use echoic_replay::table::Infos;
 
-use super::{Gathered, Owner, Shard, Shards, ShardsError, at, is_absence, life, of_all};
+use super::{Gathered, Owner, Shard, Shards, ShardsError, at, is_absence, life, of_all, owner};
 use crate::client::tables::{Requests, TablesError, Waiting};
 
 /// Asks a shard that is there; `None` when it was not, or was started anew meanwhile.
@@ -76,8 +76,9 @@ impl Shards {
         mut wait: Wait<'_, Waiting>,
     ) -> Result<Gathered, ShardsError> {
         let mut own: Vec<Vec<u64>> = vec![Vec::new(); shards.len()];
+        let labels = self.labels();
         for key in keys {
-            if let Owner::Shard(shard, key) = self.owner(shards, *key) {
+            if let Owner::Shard(shard, key) = owner(labels, shards, *key) {
                 own[shard].push(key);
             }
         }
@@ -93,7 +94,7 @@ impl Shards {
             })?;
             let Some((life, batch)) = read else { continue };
             let mut infos = batch.infos().clone();
-            let prefix = self.labels().prefix(number, life);
+            let prefix = labels.prefix(number, life);
             infos.keys.iter_mut().for_each(|key| *key |= prefix);
             let (size, weight) = (gathered.infos.table_size, gathered.infos.total_weight);
             gathered.infos.append(infos);

@@ -548,8 +548,9 @@ impl Shards {
         check_priorities(priorities).map_err(of_all)?;
         let mut own: Vec<(Vec<u64>, Vec<f64>)> = vec![Default::default(); shards.len()];
         let mut lost = 0;
+        let labels = self.labels();
         for (key, priority) in keys.iter().zip(priorities) {
-            match self.owner(shards, *key) {
+            match owner(labels, shards, *key) {
                 Owner::Shard(shard, key) => {
                     own[shard].0.push(key);
                     own[shard].1.push(*priority);
@@ -578,8 +579,9 @@ impl Shards {
     ) -> Result<Changed, ShardsError> {
         let mut own: Vec<Vec<u64>> = vec![Vec::new(); shards.len()];
         let mut lost = 0;
+        let labels = self.labels();
         for key in keys {
-            match self.owner(shards, *key) {
+            match owner(labels, shards, *key) {
                 Owner::Shard(shard, key) => own[shard].push(key),
                 Owner::Away => lost += 1,
                 Owner::Nobody => {}
@@ -589,21 +591,6 @@ impl Shards {
             (!own[shard].is_empty()).then(|| to.requests.start_delete(to.table, &own[shard]))
         };
         self.change(shards, |shard| own[shard].len(), start, lost, wait)
-    }
-
-    /// Whose item a key names.
-    fn owner(&self, shards: &[Option<Shard<'_>>], key: u64) -> Owner {
-        let labels = self.labels();
-        let label = labels.read(key);
-        if label.shard >= shards.len() {
-            return Owner::Nobody;
-        }
-        match life(shards, label.shard) {
-            Some(life) if labels.life(life) == label.life => {
-                Owner::Shard(label.shard, label.key)
-            }
-            _ => Owner::Away,
-        }
     }
 
     /// Asks all shards for a change at once, and adds up what they say.
@@ -639,6 +626,18 @@ impl Shards {
 }
 
 /// Whose item a key names.
+fn owner(labels: Labels, shards: &[Option<Shard<'_>>], key: u64) -> Owner {
+    let label = labels.read(key);
+    if label.shard >= shards.len() {
+        return Owner::Nobody;
+    }
+    match life(shards, label.shard) {
+        Some(life) if labels.life(life) == label.life => Owner::Shard(label.shard, label.key),
+        _ => Owner::Away,
+    }
+}
+
+/// See [`owner`].
 enum Owner {
     /// This shard's, by this key.
     Shard(usize, u64),
