@@ -19,19 +19,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import echoic
+import jsonschema
+import kubernetes_validate as kubernetes
 import numpy as np
 import pytest
 import typer
+import yaml
 from echoic import rendezvous
 from echoic.cli.app import app
 from echoic.cli.config import read
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-kubernetes = pytest.importorskip("kubernetes_validate")
-jsonschema = pytest.importorskip("jsonschema")
-yaml = pytest.importorskip("yaml")
 
 ROOT = Path(__file__).resolve().parent.parent
 DEPLOY = ROOT / "deploy"
@@ -290,8 +289,7 @@ def test_a_script_is_one_that_bash_and_shellcheck_take(script: Path) -> None:
 def lint(program: str, path: Path) -> None:
     """Run a linter of a package, which is beside the interpreter."""
     found = shutil.which(program, path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
-    if found is None:
-        pytest.skip(f"there is no {program}")
+    assert found is not None, f"{program} is not installed, which requirements/test.txt has"
     done = subprocess.run(
         [found, str(path)], capture_output=True, text=True, timeout=PATIENCE, check=False
     )
