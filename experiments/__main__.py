@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import inspect
 import pkgutil
 from pathlib import Path
 
@@ -26,6 +27,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m experiments", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"one of {', '.join(names())}")
     parser.add_argument("--quick", action="store_true", help="minutes instead of hours")
+    parser.add_argument("--steps", type=int, help="train so long, where a study trains methods")
     parser.add_argument("--out", type=Path, help="where rows go (experiments/results)")
     asked = parser.parse_args(arguments)
     unknown = sorted(set(asked.names) - set(names()))
@@ -35,7 +37,13 @@ def main(arguments: list[str] | None = None) -> None:
     out.mkdir(parents=True, exist_ok=True)
     for name in asked.names or names():
         print(f"==> {name}", flush=True)
-        importlib.import_module(f"experiments.{name}").run(out, asked.quick)
+        run = importlib.import_module(f"experiments.{name}").run
+        if asked.steps is None:
+            run(out, asked.quick)
+        elif "steps" in inspect.signature(run).parameters:
+            run(out, asked.quick, steps=asked.steps)
+        else:
+            parser.error(f"the study {name!r} has no number of steps to train")
 
 
 if __name__ == "__main__":

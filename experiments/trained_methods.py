@@ -31,10 +31,10 @@ if TYPE_CHECKING:
 NAME = "trained_methods"
 STEPS, SEEDS, EPISODES = 100_000, 5, 50
 TASKS: dict[str, tuple[str, dict[str, Any]]] = {
-    "doorkey-5": ("minigrid", {"task_type": "key_door", "grid_size": 5}),
     "navigation-8": ("minigrid", {"task_type": "navigation", "grid_size": 8}),
-    "memory-7": ("minigrid", {"task_type": "memory", "grid_size": 7}),
     "rooms-3": ("rooms", {"num_rooms": 3, "locked_doors": 1, "containers": 1}),
+    "doorkey-5": ("minigrid", {"task_type": "key_door", "grid_size": 5}),
+    "memory-7": ("minigrid", {"task_type": "memory", "grid_size": 7}),
 }
 ABLATIONS: dict[str, dict[str, Any]] = {
     "no plan": {"use_plans": False},
@@ -52,7 +52,6 @@ SETTINGS: dict[str, Any] = {
     "learning_starts": 0,
     "batch_size": 256,
     "target_update_interval": 1 << 40,
-    "evaluation_frequency": 10_000,
     "evaluation_episodes": 16,
     "evaluation_greedy": False,
     "save_frequency": 50_000,
@@ -82,15 +81,24 @@ def _environment(name: str, own: dict[str, Any]) -> Any:
     return lambda **given: make_environment(name, **{**own, **given})
 
 
-def run(out: Path, quick: bool) -> None:
-    """Do what is missing, and print how often each method succeeds."""
+def run(out: Path, quick: bool, steps: int | None = None) -> None:
+    """Do what is missing, and print how often each method succeeds.
+
+    Args:
+        out: Where the benchmark's folder is made, or gone on with.
+        quick: One task, two seeds and few steps.
+        steps: How long each method trains; with another length than the study's own the folder is
+            called after it.
+    """
     torch.set_num_threads(1)
     for task, (name, settings) in TASKS.items():
         register_environment(task, _environment(name, settings))
     for name, changes in ABLATIONS.items():
         register_method(name, _ablation(changes))
     tasks = ["navigation-8"] if quick else list(TASKS)
-    steps = 4_096 if quick else STEPS
+    folder = out / (NAME if steps is None else f"{NAME}-{steps}")
+    steps = steps or (4_096 if quick else STEPS)
+    settings = {**SETTINGS, "evaluation_frequency": steps // 10}
     widths = {"minigrid": 7, "rooms": 20}
     config = BenchmarkConfig(
         tasks=tasks,
@@ -99,9 +107,9 @@ def run(out: Path, quick: bool) -> None:
         baselines=[*ABLATIONS, *BASELINES],
         num_seeds=2 if quick else SEEDS,
         num_episodes=10 if quick else EPISODES,
-        echo_rl_configs={"total_timesteps": steps, **SETTINGS},
-        baseline_configs=dict.fromkeys((*ABLATIONS, *BASELINES), SETTINGS),
-        output_dir=str(out / NAME),
+        echo_rl_configs={"total_timesteps": steps, **settings},
+        baseline_configs=dict.fromkeys((*ABLATIONS, *BASELINES), settings),
+        output_dir=str(folder),
         detailed_episodes=1,
     )
     result = asyncio.run(EchoRLBenchmark(config).run_benchmark())

@@ -823,6 +823,17 @@ class Tables:
     def wait_only_while_connected(self) -> None:
         """From now on, no request waits for a connection that is lost."""
 
+    def redirect(self, address: str) -> None:
+        """Find the server there from now on; what it has not acknowledged goes to there."""
+
+    @property
+    def arrived(self) -> bool:
+        """Whether the server is there where it was said to be last."""
+
+    @property
+    def trouble(self) -> str | None:
+        """Why there is no connection, if that will not pass by itself."""
+
 @final
 class PendingBatch:
     """A batch that a server was asked for; dropped before it was taken, it is given up."""
@@ -835,7 +846,7 @@ class Shards:
     """Draws batches from one table on several servers, and knows whose items they were.
 
     Each call is told which servers these are: for each that is there its table, and the number of
-    the first life that its connection sees.
+    the first life that its connection sees. New ones join at the end.
     """
 
     def __new__(cls, count: int, seed: int) -> Self: ...
@@ -878,6 +889,7 @@ def connect_tables(
     certificate: str | os.PathLike[str] | None,
     key: str | os.PathLike[str] | None,
     server_name: str | None,
+    steadfast: bool = False,
 ) -> tuple[Tables, list[RemoteTable]]:
     """Connect to a server that has tables, for :func:`echoic.connect`."""
 

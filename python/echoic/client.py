@@ -161,7 +161,7 @@ def connect(
             Without one, the environment says where the servers are, and what they ask for:
             ``ECHOIC_ADDRESSES`` and what else :mod:`echoic.rendezvous` reads.
         example: A sample as all others of the stream will be, like the server's.
-        **options: Those of :class:`Client`; of several servers also ``seed``, see
+        **options: Those of :class:`Client`; of several servers also ``seed`` and ``refresh``, see
             :class:`~echoic.ShardedClient`.
 
     Examples:
@@ -194,8 +194,9 @@ def connect(
     if not isinstance(address, str):
         if example is not None:
             raise ValueError("a stream is on one server: several addresses are for tables")
-        seed, deadline = options.pop("seed", None), options.get("deadline", 60.0)
-        return ShardedClient(address, _options(**options), deadline=deadline, seed=seed)
+        sharded = {name: options.pop(name) for name in ("seed", "refresh") if name in options}
+        deadline = options.get("deadline", 60.0)
+        return ShardedClient(address, _options(**options), deadline=deadline, **sharded)
     if example is None:
         return connect_again(address, _options(**options))
     return Client(address, example, **options)

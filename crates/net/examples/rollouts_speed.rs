@@ -20,9 +20,7 @@ use echoic_replay::rollouts::item::Run;
 use echoic_replay::rollouts::ledger::{
     Admit, Balance, Change, Fate, Hold, Outcome, Permit, Size, Want,
 };
-use echoic_replay::rollouts::{
-    Column, Delivery, OnExpiry, OnStale, Order, RolloutConfig, RolloutTable, Schema,
-};
+use echoic_replay::rollouts::{Column, RolloutConfig, RolloutTable, Schema};
 use echoic_replay::stream::Wait;
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
@@ -42,41 +40,16 @@ fn patiently<T, R: Copy>(run: impl FnOnce(Wait<'_, R>) -> T) -> T {
 /// Token ids, log-probabilities and a mask; which version made a token is told once for all that it made.
 fn config() -> RolloutConfig {
     let column = |name: &str, dtype| Column { name: name.into(), dtype };
+    let columns = vec![
+        column("ids", Dtype::Int(4)),
+        column("logprobs", Dtype::Float(4)),
+        column("mask", Dtype::UInt(1)),
+    ];
+    let schema = Schema { columns, fields: vec![column("reward", Dtype::Float(4))], mask: Some(2) };
     RolloutConfig {
-        name: "rollouts".into(),
-        schema: Schema {
-            columns: vec![
-                column("ids", Dtype::Int(4)),
-                column("logprobs", Dtype::Float(4)),
-                column("mask", Dtype::UInt(1)),
-            ],
-            fields: vec![column("reward", Dtype::Float(4))],
-            mask: Some(2),
-        },
-        group_size: ITEMS,
-        redundancy: 0,
-        group_deadline_ms: None,
-        min_group_size: ITEMS,
-        batch_groups: BATCH,
-        batches_per_version: 1,
         max_lag: Some(8),
-        pipeline_depth: None,
-        auto_tune: false,
-        max_running: 1024,
-        max_groups: 4096,
         max_tokens: TOKENS,
-        max_blob_bytes: 0,
-        order: Order::Ready,
-        on_stale: OnStale::Drop,
-        target_lag: None,
-        max_mean_lag: None,
-        max_uses: 1,
-        delivery: Delivery::AtLeastOnce,
-        permit_ttl_ms: 60_000,
-        on_expiry: OnExpiry::Reject,
-        filter: None,
-        limiter: None,
-        seed: 1,
+        ..RolloutConfig::new("rollouts", schema, ITEMS, BATCH)
     }
 }
 

@@ -597,7 +597,7 @@ fn a_server_with_other_tables_is_not_taken_for_the_old_one() {
     let _other = open_at(&address, &tables(vec![rows("replay", 21)]));
     insert(&writer, 0, 0..1);
     let error = soon(|wait| writer.flush(wait)).unwrap_err();
-    assert!(error.to_string().contains("not those that it had"), "{error}");
+    assert!(error.to_string().contains("with items of another kind, and had"), "{error}");
 }
 
 #[test]

@@ -176,6 +176,7 @@ impl Client {
             max_retry,
             connect_timeout: seconds("connect_timeout", connect_timeout)?,
             producer: producer.transpose()?,
+            steadfast: false,
         };
         let tree = Tree::compile(example, "")?;
         let spec = core_spec(py, &tree)?;

@@ -125,9 +125,13 @@ impl Doors {
         options: Options,
     ) -> Result<String, DoorError> {
         let listen = listen_at(address, files)?;
+        let mut doors = self.lock();
+        // A client that goes to another door is still at the same server.
+        let instance = doors.first().map(Server::instance);
+        let served = Served { instance, ..served };
         let door = Server::open(&*listen, served, options).map_err(DoorError::Open)?;
         let address = door.address().to_string();
-        self.lock().push(door);
+        doors.push(door);
         Ok(address)
     }
 

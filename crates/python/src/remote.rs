@@ -64,6 +64,10 @@ impl Connection {
 
 /// Connects to a server that has tables; returns them.
 #[pyfunction]
+#[pyo3(signature = (
+    address, token, window_bytes, linger, deadline, max_retry, connect_timeout, producer, ca, certificate, key,
+    server_name, steadfast=false
+))]
 #[expect(clippy::too_many_arguments, reason = "they are keywords in Python")]
 pub fn connect_tables(
     py: Python<'_>,
@@ -79,6 +83,7 @@ pub fn connect_tables(
     certificate: Option<PathBuf>,
     key: Option<PathBuf>,
     server_name: Option<String>,
+    steadfast: bool,
 ) -> PyResult<(Tables, Vec<RemoteTable>)> {
     let files = TlsFiles { certificate, key, authority: ca, server_name };
     let address = doors::address(address)?;
@@ -95,6 +100,7 @@ pub fn connect_tables(
         connect_timeout: wait::seconds("connect_timeout", connect_timeout)?
             .unwrap_or(Duration::MAX),
         producer,
+        steadfast,
     };
     let dials = (dial()?, dial()?);
     let connected = wait::detached(py, None, None, |wait: Wait<'_, Waiting>| {
@@ -113,13 +119,14 @@ pub fn connect_tables(
         Ok(RemoteTable { connection, number, entry: entry.clone(), shape, process })
     });
     let tables = tables.collect::<PyResult<_>>()?;
-    Ok((Tables { connection, process: Process::current() }, tables))
+    Ok((Tables { connection, files, process: Process::current() }, tables))
 }
 
 /// A connection to the tables of a server.
 #[pyclass(frozen, module = "echoic._native")]
 pub struct Tables {
     connection: Arc<Connection>,
+    files: TlsFiles,
     process: Process,
 }
 
@@ -173,6 +180,34 @@ impl Tables {
     #[getter]
     fn address(&self) -> String {
         self.connection.requests.address().to_string()
+    }
+
+    /// From now on the server is to be found there: what it has not acknowledged goes to there.
+    fn redirect(&self, py: Python<'_>, address: &str) -> PyResult<()> {
+        self.process.check(py)?;
+        let address = doors::address(address)?;
+        let dial = || {
+            dial_to(&address, &self.files).map_err(|error| DoorError::from(error).raise(py))
+        };
+        let Connection { requests, writer, .. } = &*self.connection;
+        let dials = (dial()?, dial()?);
+        requests.redirect(dials.0);
+        writer.redirect(dials.1);
+        Ok(())
+    }
+
+    /// Whether the server is there where it was said to be last.
+    #[getter]
+    fn arrived(&self) -> bool {
+        let Connection { requests, writer, .. } = &*self.connection;
+        requests.has_arrived() && writer.has_arrived()
+    }
+
+    /// Why there is no connection, if that will not pass by itself.
+    #[getter]
+    fn trouble(&self) -> Option<String> {
+        let Connection { requests, writer, .. } = &*self.connection;
+        Some(requests.trouble().or_else(|| writer.trouble())?.to_string())
     }
 
     /// Whether the server is there now.

@@ -245,7 +245,9 @@ impl Server {
         let observer = Some(Observer::new(move || sights.look()));
         let weights = self.weights.clone();
         let rollouts = Arc::clone(&self.rollouts);
-        let served = Served { stream, tables, rollouts, weights, keeper, observer };
+        let instance = None;
+        let served =
+            Served { stream, tables, rollouts, weights, keeper, observer, instance };
         py.detach(|| self.doors.open(&address, &files, served, options))
             .map_err(|error| error.raise(py))
     }

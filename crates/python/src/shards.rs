@@ -23,7 +23,6 @@ use crate::wait;
 #[pyclass(frozen, module = "echoic._native")]
 pub struct Shards {
     shards: core::Shards,
-    count: usize,
     arena: Arena,
     process: Process,
 }
@@ -55,7 +54,7 @@ impl Shards {
             return Err(PyValueError::new_err(text));
         }
         let (shards, arena) = (core::Shards::new(count, seed), Arena::default());
-        Ok(Self { shards, count, arena, process: Process::current() })
+        Ok(Self { shards, arena, process: Process::current() })
     }
 
     /// Refuses a table that is not like the others.
@@ -165,10 +164,12 @@ impl Shards {
         ask: impl FnOnce(&[Option<Shard<'_>>], Wait<'_, Waiting>) -> Result<T, ShardsError> + Send,
     ) -> PyResult<T> {
         self.process.check(py)?;
-        if tables.len() != self.count {
-            let text = format!("there are {} shards, got {}", self.count, tables.len());
+        if tables.len() > MAX_SHARDS {
+            let text = format!("there are at most {MAX_SHARDS} shards, got {}", tables.len());
             return Err(PyValueError::new_err(text));
         }
+        // New ones join at the end.
+        self.shards.grow(tables.len());
         let place = |(table, first_life): &(Py<RemoteTable>, u64)| {
             let (connection, number) = table.get().place();
             (Arc::clone(connection), number, *first_life)

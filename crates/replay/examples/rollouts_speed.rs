@@ -21,7 +21,7 @@ use echoic_replay::rollouts::item::{Finish, Run, Segment};
 use echoic_replay::rollouts::ledger::{
     Admit, Append, Balance, Change, Hold, Ledger, Outcome, Size, Want,
 };
-use echoic_replay::rollouts::{Column, Delivery, OnExpiry, OnStale, Order, RolloutConfig, Schema};
+use echoic_replay::rollouts::{Column, OnStale, Order, RolloutConfig, Schema};
 
 const BATCH: u32 = 32;
 const ROUNDS: usize = 2_000;
@@ -60,37 +60,19 @@ fn config(
     groups: u32,
 ) -> RolloutConfig {
     let column = |name: &str, dtype| Column { name: name.into(), dtype };
+    let columns = vec![column("ids", Dtype::Int(4)), column("mask", Dtype::Bool)];
     RolloutConfig {
-        name: "t".into(),
-        schema: Schema {
-            columns: vec![column("ids", Dtype::Int(4)), column("mask", Dtype::Bool)],
-            fields: vec![],
-            mask: Some(1),
-        },
-        group_size: 1,
-        redundancy: 0,
         group_deadline_ms: Some(1_000_000_000),
-        min_group_size: 1,
-        batch_groups: BATCH,
         batches_per_version: (groups / BATCH).div_ceil(AGES),
         max_lag: Some(LAG),
-        pipeline_depth: None,
-        auto_tune: false,
         max_running: 2 * groups,
         max_groups: 2 * groups,
         max_tokens: 16,
-        max_blob_bytes: 0,
         order,
         on_stale,
-        target_lag: None,
         max_mean_lag,
-        max_uses: 1,
-        delivery: Delivery::AtLeastOnce,
         permit_ttl_ms: 1_000_000_000,
-        on_expiry: OnExpiry::Reject,
-        filter: None,
-        limiter: None,
-        seed: 1,
+        ..RolloutConfig::new("t", Schema { columns, fields: vec![], mask: Some(1) }, 1, BATCH)
     }
 }
 

@@ -354,7 +354,8 @@ fn a_history_delivers_bit_by_bit_what_racing_threads_got() {
         // Threads noted what they got when they had it, in some order.
         live.sort();
         replayed.sort();
-        assert!(replayed.len() > 150, "{}", replayed.len());
+        // Of each of the hundred batches at least one rank has its share.
+        assert!(replayed.len() >= 100, "{}", replayed.len());
         assert_eq!(live, replayed, "{order:?}");
     }
 }

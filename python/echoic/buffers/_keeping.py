@@ -8,16 +8,16 @@ is used.
 from __future__ import annotations
 
 import json
-import os
-import secrets
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from echoic.buffers import _files
 from echoic.errors import ReplayError
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Mapping
 
     from echoic import _native
@@ -76,24 +76,14 @@ def save(buffer: _native.ReplayBuffer, path: str | os.PathLike[str]) -> None:
     arrays |= {
         name: np.asarray(state[name]) for name in ("rng", "first", *OPTIONAL) if name in state
     }
-    arrays["about"] = np.frombuffer(json.dumps(about).encode(), np.uint8)
-    path = Path(path)
-    draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    try:
-        with draft.open("wb") as file:
-            np.savez(file, allow_pickle=False, **arrays)
-            file.flush()
-            os.fsync(file.fileno())
-        draft.replace(path)
-    finally:
-        draft.unlink(missing_ok=True)
+    _files.write(path, about, arrays)
 
 
 def read(path: str | os.PathLike[str]) -> dict[str, Any]:
     """The state in a file that :func:`save` wrote."""
     try:
         with Path(path).open("rb") as opened, np.load(opened, allow_pickle=False) as file:
-            about = json.loads(bytes(file["about"]))
+            about = json.loads(bytes(file[_files.ABOUT]))
             state: dict[str, Any] = {"format": about["format"], "leaves": about["leaves"]}
             state["rows"] = {
                 name.removeprefix("rows/"): file[name] for name in file if name.startswith("rows/")

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from pathlib import Path
 
-    from echoic.sharded.shards import Key, Where
+    from echoic.sharded.places import Where
+    from echoic.sharded.shards import Key
     from echoic.vector_writer import VectorWriter
 
 __all__ = ["ShardedClient"]
@@ -28,12 +29,18 @@ class ShardedClient(TableClient):
     ``ShardWarning`` says so, and the client goes on with the others until it is back.
 
     Args:
-        where: The addresses; or a function that returns them, which is asked again while a shard is
-            away, since it may come back at another. Their order is part of the items' keys.
+        where: The addresses; or a function that returns them, which is asked again every
+            ``refresh`` seconds, and each second while a shard is away, since it may come back at
+            another. Their order is part of the items' keys: a shard keeps its place, and new ones
+            join at the end. In the place of an address, a function may say ``(address,
+            "draining")`` of a shard that no inserts are to go to, and ``None`` or ``""`` of one
+            that was removed for good.
         options: Those of each connection.
         deadline: For how many seconds a call waits while it needs a shard that is away; for ever
             when ``None``.
         seed: Of the choice of shards when sampling; random when ``None``.
+        refresh: How often a function is asked for the addresses, in seconds; only while a shard is
+            away when ``None``.
 
     Raises:
         DisconnectedError: No server was reached. Those that were not are used when they are there.
@@ -63,11 +70,14 @@ class ShardedClient(TableClient):
         *,
         deadline: float | None = 60.0,
         seed: int | None = None,
+        refresh: float | None = 10.0,
     ) -> None:
         """Connect; see the class for the arguments."""
+        if refresh is not None and refresh <= 0:
+            raise ValueError(f"refresh must be above 0 seconds, got {refresh}")
         self._where = where
-        self._settings = {"deadline": deadline, "seed": seed}
-        self._shards = Shards(where, connect_again, options, deadline)
+        self._settings = {"deadline": deadline, "seed": seed, "refresh": refresh}
+        self._shards = Shards(where, connect_again, options, deadline, refresh)
         names = next(shard.tables for shard in self._shards.all if shard.client is not None)
         tables = [
             ShardedTable(name, self._shards, None if seed is None else seed + number)
@@ -77,7 +87,7 @@ class ShardedClient(TableClient):
 
     @property
     def addresses(self) -> list[str]:
-        """Where the shards are, in the order of their numbers."""
+        """Where the shards are, by their numbers; ``""`` of those that were removed."""
         return [shard.address for shard in self._shards.all]
 
     @property
@@ -86,16 +96,51 @@ class ShardedClient(TableClient):
         self._shards.look()
         return [shard.there for shard in self._shards.all]
 
-    def move(self, shard: int, address: str) -> bool:
-        """Look for a shard at another address; whether it was there.
+    @property
+    def shards_drained(self) -> list[bool]:
+        """Which of them take no more inserts, or are no more."""
+        return [one.drained or one.draining or one.removed for one in self._shards.all]
 
-        Inserts that its old connection had not delivered are lost; a warning says how many.
+    def refresh(self) -> None:
+        """Ask now where the shards are, if a function knows, and follow them there.
+
+        New ones are connected to before this returns, as far as they can be reached.
         """
-        if not 0 <= shard < len(self._shards.all):
-            raise IndexError(f"shard {shard} of {len(self._shards.all)}")
-        moved = self._shards.move(shard, address)
+        self._shards.refresh()
+
+    def move(self, shard: int, address: str) -> bool:
+        """Look for a shard at another address from now on; whether it was there.
+
+        What it has not acknowledged goes to there, each item once.
+        """
+        moved = self._shards.move(self._number(shard), address)
         self._shards.look()
         return moved
+
+    def drain(self, shard: int, drained: bool = True) -> None:
+        """Let no more inserts go to a shard; with ``drained=False``, let them go there again.
+
+        Its items are sampled for as long as it is there, and what has a ``shard_key`` that belongs
+        to it goes to others. An episode that was begun there is ended there. This is about this
+        client only.
+        """
+        self._shards.drain(self._number(shard), drained)
+
+    def remove(self, shard: int) -> None:
+        """Count a shard no more: it is not sampled, and nothing waits for it.
+
+        Its place stays, so that keys keep their meaning; :meth:`move` puts a shard there again.
+        What it has not acknowledged goes to another. This is about this client only.
+
+        Raises:
+            ValueError: No other shard is there.
+        """
+        self._shards.remove(self._number(shard))
+
+    def _number(self, shard: int) -> int:
+        if not 0 <= shard < len(self._shards.all):
+            raise IndexError(f"shard {shard} of {len(self._shards.all)}")
+        return shard
 
     def insert(
         self,
@@ -176,12 +221,13 @@ class ShardedClient(TableClient):
         written waits. With as many writers as shards, all shards fill up alike.
         """
         if shard_key is None:
-            self._shards.wait_for_any(None)
+            self._shards.wait_for_any(None, to_insert=True)
         shard = (self._shards.next() if shard_key is None else None) or next(
             iter(self._shards.candidates(shard_key)), None
         )
         if shard is None or shard.client is None:
             raise DisconnectedError("the shard that a vector_writer is for is away")
+        shard.lent = True
         return shard.client.vector_writer(*settings, **named)
 
     def checkpoint(  # type: ignore[override]
@@ -203,7 +249,8 @@ class ShardedClient(TableClient):
             except (DisconnectedError, ClosedError):
                 # It went while it was asked.
                 pass
-            warn(f"{shard} is away, so no checkpoint was written there")
+            if not shard.removed:
+                warn(f"{shard} is away, so no checkpoint was written there")
         return written
 
     def stats(self) -> dict[str, float]:
@@ -216,11 +263,15 @@ class ShardedClient(TableClient):
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle as addresses and options: the copy connects anew, as another producer."""
-        where = self._where if callable(self._where) else self.addresses
+        places = zip(self.addresses, self._shards.all, strict=False)
+        named = [
+            (address, "draining") if one.drained and address else address for address, one in places
+        ]
+        where = self._where if callable(self._where) else named
         return _connect_again, (where, self._options, self._settings)
 
 
 def _connect_again(
-    where: Where, options: Mapping[str, Any], settings: Mapping[str, Any]
+    where: Any, options: Mapping[str, Any], settings: Mapping[str, Any]
 ) -> ShardedClient:
     return ShardedClient(where, options, **settings)

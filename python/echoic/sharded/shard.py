@@ -19,13 +19,22 @@ __all__ = ["Shard"]
 class Shard:
     """A server, its place among the others, and the connection to it.
 
+    When the server moves, the connection follows it: what was not acknowledged goes to where it is.
+
     Attributes:
         number: Its place in the list of addresses; keys of its items have it.
-        address: Where it is.
-        client: The connection; ``None`` when it was never reached, or has moved and was not since.
+        address: Where it is; nothing once it was removed.
+        client: The connection; ``None`` while it was never reached.
         tables: Its tables by name.
         there: Whether it was there when it was looked at last; only then is it used.
         seen: Whether it ever was.
+        drained: Whether its users said that no inserts go there any more.
+        draining: Whether who knows the addresses says so.
+        removed: Whether it is no more. Then the connection, if there is one, delivers to another
+            what it has left.
+        lent: Whether somebody may write into the connection without asking here.
+        quiet_until: Until when it may be away without a word, since it moves.
+        missed: Whether its users were told that it is away.
         first_life: The number of the first life that this connection sees. Keys have it too, so
             that those of an earlier life name none of the items of a later one.
     """
@@ -38,23 +47,51 @@ class Shard:
         self.tables: Mapping[str, RemoteTable] = {}
         self.there = False
         self.seen = False
+        self.drained = False
+        self.draining = False
+        self.removed = False
+        self.lent = False
+        self.quiet_until = 0.0
+        self.missed = False
         self.first_life = 0
         self._connection: Any = None
 
     def __str__(self) -> str:
         """Name it in messages."""
-        return f"shard {self.number} ({self.address})"
+        return f"shard {self.number} ({self.address or 'removed'})"
 
     @property
     def connected(self) -> bool:
         """Whether the server can be reached now."""
+        return not self.removed and self.reaches
+
+    @property
+    def reaches(self) -> bool:
+        """Whether the connection stands: also that of a shard that is no more, to another."""
         connection = self._connection
         return connection is not None and bool(connection.connected)
+
+    @property
+    def arrived(self) -> bool:
+        """Whether the server can be reached where it was said to be last."""
+        connection = self._connection
+        return connection is not None and bool(connection.arrived)
+
+    @property
+    def takes(self) -> bool:
+        """Whether items may be inserted there."""
+        return self.there and not self.drained and not self.draining
 
     @property
     def over(self) -> bool:
         """Whether there is no connection that could come back by itself."""
         return self._connection is None or bool(self._connection.over)
+
+    @property
+    def trouble(self) -> str | None:
+        """Why there is no connection, if that will not pass by itself."""
+        connection = self._connection
+        return None if connection is None else connection.trouble
 
     @property
     def pending(self) -> int:
@@ -69,16 +106,21 @@ class Shard:
         # There are others to ask.
         self._connection.wait_only_while_connected()
 
+    def redirect(self, address: str) -> None:
+        """Have the connection find the server there."""
+        if self._connection is not None:
+            self._connection.redirect(address)
+
     def leave(self) -> int:
         """Use the connection no more; how many inserts are lost with it."""
         if self.client is None:
             return 0
         lost = self.pending
         self.first_life += self._connection.lives + 1
-        # It can't deliver any more: whoever is at the address now is somebody else.
         with contextlib.suppress(EchoicError):
             self.client.close(0.0)
-        self.client, self._connection, self.tables = None, None, {}
+        # Whoever has just looked at the tables finds them closed.
+        self.client, self._connection = None, None
         return lost
 
     def stats(self) -> dict[str, float]:

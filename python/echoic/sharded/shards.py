@@ -9,20 +9,22 @@ import random
 import threading
 import time
 import warnings
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from echoic import _native
 from echoic.errors import DisconnectedError, EchoicError, ShardWarning, WaitTimeoutError
+from echoic.sharded.places import read_places
 from echoic.sharded.shard import Shard
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
+    from echoic.sharded.places import Named, Place, Where
     from echoic.table_client import TableClient
 
     Key: TypeAlias = str | bytes | int
-    Where: TypeAlias = list[str] | tuple[str, ...] | Callable[[], Iterable[str]]
     Connect: TypeAlias = Callable[[str, Mapping[str, Any]], TableClient]
 
 __all__ = ["LOOK", "Shards", "deadline_in", "left_until", "warn"]
@@ -32,8 +34,10 @@ LOOK = 0.05
 # How long a connection may take to say goodbye, when everything was delivered.
 _GRACE = 5.0
 # How often it is tried to reach a shard that has no connection which comes back by itself, and for
-# how long.
+# how long; so often is asked where a shard is that is away.
 _RETRY = 1.0
+# For how long a shard that moves may be away without a warning.
+_MOVE = 3.0
 
 _T = TypeVar("_T")
 
@@ -42,43 +46,53 @@ class Shards:
     """All shards.
 
     Every call looks who is there, and warns when one went or came; nothing else watches them. A
-    thread runs only while one of them has no connection that comes back by itself.
+    thread runs while one of them has no connection that comes back by itself, and always when
+    somebody can be asked where they are.
 
     Args:
-        where: The addresses, or who knows them: asked at the start, and again while a shard is
-            away, since it may come back at another address. A shard keeps its place.
+        where: The addresses, or who knows them: asked at the start, then once in a while, and each
+            second while a shard is away, since it may come back at another address. A shard keeps
+            its place; new ones join at the end.
         connect: Connects to one of them.
         options: Those of each connection.
         deadline: For how many seconds a call waits for a shard that it can't do without.
+        refresh: How many seconds to wait before asking again where they are; they are asked for
+            only while one is away when ``None``.
     """
 
     def __init__(
-        self, where: Where, connect: Connect, options: Mapping[str, Any], deadline: float | None
+        self,
+        where: Where,
+        connect: Connect,
+        options: Mapping[str, Any],
+        deadline: float | None,
+        refresh: float | None = None,
     ) -> None:
         """Connect to all that can be reached; see the class for the arguments."""
-        self._locate: Callable[[], Iterable[str]] | None = where if callable(where) else None
-        addresses = list(where() if callable(where) else where)
-        if not addresses or not all(isinstance(address, str) for address in addresses):
-            raise ValueError(f"expected addresses of servers, got {addresses!r}")
-        if len(set(addresses)) < len(addresses):
-            raise ValueError(f"a shard is there twice: {addresses}")
-        self.all = [Shard(number, address) for number, address in enumerate(addresses)]
+        self._locate: Callable[[], Iterable[Named]] | None = where if callable(where) else None
+        places = read_places(where() if callable(where) else where)
+        # Replaced as a whole when one joins, so that who goes through it need not stop the others.
+        self.all = [_placed(number, place) for number, place in enumerate(places)]
         self.deadline = deadline
-        # A connection tries for ever: a shard that comes back is used again, however late.
-        self._options = {**options, "deadline": None}
+        # A connection tries for ever, whoever is at the address meanwhile: a shard that comes back
+        # is used again, however late, and is given what it had not acknowledged.
+        self._options = {**options, "deadline": None, "steadfast": True}
         self._connect = connect
+        self._refresh = refresh
         # Called with a shard that has come back.
         self.on_return: list[Callable[[Shard], None]] = []
         # Keys of shards that were away, or have been since, in changes of items.
         self.dropped = 0
         # Who inserts little would otherwise always begin with the first.
-        self._turns = itertools.count(random.randrange(len(addresses)))  # noqa: S311 - no secret
+        self._turns = itertools.count(random.randrange(len(places)))  # noqa: S311 - no secret
         # What keeps shards from being used, as far as it was said.
         self._complaints: set[str] = set()
         # Since when a call has found none.
         self._none_since: float | None = None
         # Guards who is there, and the thread.
         self._lock = threading.RLock()
+        # Held by who brings the shards to where they are said to be.
+        self._mending = threading.Lock()
         self._ended = threading.Event()
         self._mender: threading.Thread | None = None
         self._connect_all()
@@ -98,9 +112,11 @@ class Shards:
                 shard.leave()
             raise
         for shard in self.all:
-            if shard.client is None:
+            if shard.client is None and not shard.removed:
                 warn(f"{shard} can't be reached; it is used as soon as it can be")
         self.look()
+        if self._locate is not None:
+            self._mend()
 
     def _join_all(self) -> list[Exception]:
         """Connect to all of them at once; what went wrong."""
@@ -112,8 +128,9 @@ class Shards:
             except Exception as error:  # noqa: BLE001 - the caller raises it
                 failed.append(error)
 
-        with ThreadPoolExecutor(len(self.all)) as pool:
-            list(pool.map(join, self.all))
+        wanted = [shard for shard in self.all if not shard.removed]
+        with ThreadPoolExecutor(len(wanted)) as pool:
+            list(pool.map(join, wanted))
         return failed
 
     # Who is there.
@@ -123,49 +140,66 @@ class Shards:
         for shard in self.all:
             if shard.connected != shard.there:
                 self._note(shard)
-            elif not shard.there and self._mender is None and self._needs_mending(shard):
-                self._mend()
+            elif not shard.there:
+                if shard.seen and not shard.missed:
+                    self._miss(shard)
+                if self._mender is None and self._needs_mending(shard):
+                    self._mend()
 
     def _note(self, shard: Shard) -> None:
         with self._lock:
             there = shard.connected
             if there == shard.there or self._ended.is_set():
                 return
-            shard.there, seen = there, shard.seen
-            shard.seen = seen or there
+            shard.there = there
+            if there:
+                shard.seen, told, shard.missed = True, shard.missed, False
         if not there:
-            kept = shard.pending
-            waiting = f"; {kept} inserts wait for its return" if kept else ""
-            warn(f"{shard} is away: its items can't be sampled{waiting}")
+            self._miss(shard)
             return
         for tell in self.on_return:
             tell(shard)
-        if seen:
+        if told:
             dropped = f"; so far {self.dropped} changes of items were dropped"
             warn(f"{shard} is back{dropped if self.dropped else ''}")
+
+    def _miss(self, shard: Shard) -> None:
+        """Say that a shard is away, unless nobody need know."""
+        with self._lock:
+            over = shard.removed or self._ended.is_set()
+            if over or shard.missed or time.monotonic() < shard.quiet_until:
+                return
+            kept = shard.pending
+            # Nothing is expected of one that is drained, but for what it has not taken yet.
+            if not kept and (shard.drained or shard.draining):
+                return
+            shard.missed = True
+        waiting = f"; {kept} inserts wait for its return" if kept else ""
+        warn(f"{shard} is away: its items can't be sampled{waiting}")
 
     def there(self) -> list[Shard]:
         """Those that can be used now."""
         self.look()
         return [shard for shard in self.all if shard.there]
 
-    def wait_for_any(self, deadline: float | None) -> list[Shard]:
+    def wait_for_any(self, deadline: float | None, *, to_insert: bool = False) -> list[Shard]:
         """Those that can be used; waits while it is none.
 
         Raises:
             WaitTimeoutError: None was there in time.
             DisconnectedError: None was there for as long as a call may wait for one.
         """
-        while not (there := self.there()):
+        while not (there := [one for one in self.there() if one.takes or not to_insert]):
             now = time.monotonic()
             # Many short calls wait together.
             since = self._none_since = self._none_since or now
+            kind = "all shards that take inserts" if to_insert else "all shards"
             if deadline is not None and now >= deadline:
-                error = WaitTimeoutError("timed out: all shards are away (AWAY)")
+                error = WaitTimeoutError(f"timed out: {kind} are away (AWAY)")
                 error.reason = "AWAY"
                 raise error
             if self.deadline is not None and now - since >= self.deadline:
-                raise DisconnectedError(f"all shards were away for {self.deadline} s")
+                raise DisconnectedError(f"{kind} were away for {self.deadline} s")
             time.sleep(LOOK / 5)
         self._none_since = None
         return there
@@ -173,19 +207,21 @@ class Shards:
     # Who comes next.
 
     def next(self) -> Shard | None:
-        """The one whose turn it is, if it is there; only this one is looked at."""
-        shard = self.all[next(self._turns) % len(self.all)]
-        return shard if shard.there and shard.connected else None
+        """The one whose turn it is, if items may go there; only this one is looked at."""
+        shards = self.all
+        shard = shards[next(self._turns) % len(shards)]
+        return shard if shard.takes and shard.connected else None
 
     def candidates(self, key: Key | None) -> list[Shard]:
         """Those that an item may go to, the first choice first; of a key only one."""
         if key is not None:
             scored = sorted(self.all, key=lambda shard: _score(key, shard.number), reverse=True)
             self.look()
-            return next(([shard] for shard in scored if shard.there), [])
+            return next(([shard] for shard in scored if shard.takes), [])
         self.look()
-        turn = next(self._turns) % len(self.all)
-        return [shard for shard in self.all[turn:] + self.all[:turn] if shard.there]
+        shards = self.all
+        turn = next(self._turns) % len(shards)
+        return [shard for shard in shards[turn:] + shards[:turn] if shard.takes]
 
     # Waiting for one.
 
@@ -219,7 +255,7 @@ class Shards:
                 self.look()
                 if while_there and not shard.connected:
                     return None
-                away = None if shard.connected else away or now
+                away = None if shard.reaches else away or now
                 kept = shard.pending
                 if deadline is not None and now >= deadline:
                     late = WaitTimeoutError(f"{shard}, which has {kept} inserts to do: {error}")
@@ -232,74 +268,134 @@ class Shards:
                     gone.undelivered = kept
                     raise gone from None
 
-    # Shards that have no connection, or another address.
+    # Shards that have no connection, or another address, or are no more.
 
     def _needs_mending(self, shard: Shard) -> bool:
-        return not shard.connected and (shard.over or self._locate is not None)
+        if shard.removed:
+            return shard.client is not None and (not shard.lent or shard.pending > 0)
+        # Of who is at its address instead, somebody should hear.
+        return not shard.connected and (shard.over or shard.trouble is not None)
 
     def _mend(self) -> None:
         with self._lock:
             if self._mender is None and not self._ended.is_set():
                 self._mender = threading.Thread(
-                    target=self._keep_mending, name="echoic-shards", daemon=True
+                    target=_keep_mending,
+                    args=(weakref.ref(self), self._ended),
+                    name="echoic-shards",
+                    daemon=True,
                 )
                 self._mender.start()
 
-    def _keep_mending(self) -> None:
-        try:
-            while not self._ended.is_set():
-                self._mend_once()
-                with self._lock:
-                    if not any(self._needs_mending(shard) for shard in self.all):
-                        return
-                self._ended.wait(_RETRY)
-        finally:
-            # Also when a warning was made an error: whoever looks next begins anew.
+    def mend(self) -> float | None:
+        """Bring the shards to where they are; in how many seconds to look again, if at all."""
+        self.refresh()
+        with self._lock:
+            away = any(not shard.connected and not shard.removed for shard in self.all)
+            if any(self._needs_mending(shard) for shard in self.all):
+                return _RETRY
+            if self._locate is not None and away:
+                return _RETRY
+            if self._locate is not None and self._refresh is not None:
+                # Not all clients at the same moment.
+                return self._refresh * random.uniform(0.75, 1.25)  # noqa: S311 - no secret
+            # Whoever looks next and finds one away begins anew.
             self._mender = None
+            return None
 
-    def _mend_once(self) -> None:
-        addresses: dict[int, str] = {}
-        if self._locate is not None:
-            try:
-                addresses = dict(enumerate(self._locate()))
-            except Exception as error:  # noqa: BLE001 - whatever it is, it is asked again
-                self._complain(f"where the shards are could not be found out: {error}")
-        for shard in self.all:
-            if self._needs_mending(shard):
-                self._try_to_mend(shard, addresses.get(shard.number, shard.address))
+    def note_mender_gone(self) -> None:
+        """Have whoever looks next begin anew."""
+        self._mender = None
 
-    def _try_to_mend(self, shard: Shard, address: str) -> None:
-        if address != shard.address or shard.over:
-            self.move(shard.number, address, patience=_RETRY)
+    def refresh(self) -> None:
+        """Ask where the shards are, if somebody knows, and follow them there."""
+        with self._mending:
+            if self._locate is not None:
+                try:
+                    self._adopt(read_places(self._locate()))
+                except Exception as error:  # noqa: BLE001 - whatever it is, it is asked again
+                    self._complain(f"where the shards are could not be found out: {error}")
+            for shard in self.all:
+                if self._ended.is_set():
+                    return
+                self._tend(shard)
+        self.look()
 
-    def move(self, number: int, address: str, patience: float | None = None) -> bool:
-        """Look for a shard at another address; whether it was there.
+    def _adopt(self, places: list[Place]) -> None:
+        """Take over what is said of the shards. Of those that are not named nothing changes."""
+        for number, place in enumerate(places):
+            if number == len(self.all):
+                shard = _placed(number, place)
+                with self._lock:
+                    self.all = [*self.all, shard]
+                continue
+            shard = self.all[number]
+            shard.draining = place.draining
+            if place.address is None:
+                self._strike(shard)
+            elif shard.removed or place.address != shard.address:
+                self._follow(shard, place.address)
 
-        What its old connection had not delivered is lost.
-        """
-        shard = self.all[number]
+    def _follow(self, shard: Shard, address: str) -> None:
+        """Find a shard at this address from now on."""
+        with self._lock:
+            shard.redirect(address)
+            if shard.there:
+                shard.quiet_until = time.monotonic() + _MOVE
+            shard.address, shard.removed = address, False
+
+    def _strike(self, shard: Shard) -> None:
+        """Count a shard no more."""
+        with self._lock:
+            shard.removed, shard.there, shard.missed, shard.address = True, False, False, ""
+
+    def _tend(self, shard: Shard) -> None:
+        """Do what a shard needs, if it does."""
+        if shard.removed:
+            self._wind_up(shard)
+        elif shard.over:
+            self._join(shard, _RETRY)
+        elif not shard.connected and (trouble := shard.trouble) is not None:
+            self._complain(f"{shard} can't be used: {trouble}")
+
+    def _wind_up(self, shard: Shard) -> None:
+        """Have another shard take what one that is no more had not acknowledged."""
+        if shard.client is None or (shard.arrived and shard.pending):
+            return
+        if shard.pending or shard.lent:
+            heir = next((one for one in self.all if one.takes), None)
+            if heir is not None and not shard.arrived:
+                shard.redirect(heir.address)
+            return
+        with self._lock:
+            if not shard.pending:
+                shard.leave()
+
+    def _join(self, shard: Shard, patience: float | None = None) -> bool:
+        """Make a connection to a shard that has none; whether it can be used."""
         with self._lock:
             lost = shard.leave()
-            shard.address = address
         if lost:
             warn(f"{shard} has another connection: {lost} inserts that the old one had are lost")
         options = dict(self._options)
         if patience is not None:
             options["connect_timeout"] = min(patience, options.get("connect_timeout", patience))
         try:
-            client = self._connect(address, options)
+            client = self._connect(shard.address, options)
         except DisconnectedError:
+            if not shard.seen:
+                self._complain(f"{shard} can't be reached; it is used as soon as it can be")
             return False
-        except EchoicError as error:
+        except (EchoicError, OSError, ValueError) as error:
             self._complain(f"{shard} can't be used: {error}")
             return False
-        fresh = Shard(number, address)
+        fresh = Shard(shard.number, shard.address)
         fresh.join(client)
         try:
             for other in self.all:
                 if other is not shard and other.client is not None:
                     _check_alike(fresh, other)
-        except ValueError as error:
+        except (EchoicError, ValueError) as error:
             fresh.leave()
             self._complain(f"{shard} can't be used: {error}")
             return False
@@ -309,6 +405,40 @@ class Shards:
                 return False
             shard.join(client)
         return True
+
+    # What their users say of them.
+
+    def move(self, number: int, address: str) -> bool:
+        """Find a shard at another address from now on; whether it is there.
+
+        What it had not acknowledged goes to there.
+        """
+        shard = self.all[number]
+        with self._mending:
+            self._follow(shard, address)
+            if shard.over:
+                return self._join(shard)
+        timeout = self._options.get("connect_timeout", _RETRY)
+        deadline = time.monotonic() + timeout
+        while not shard.arrived and time.monotonic() < deadline:
+            if shard.trouble is not None:
+                self._mend()
+                return False
+            time.sleep(LOOK / 5)
+        return shard.arrived
+
+    def drain(self, number: int, drained: bool) -> None:
+        """Let no more inserts go to a shard, or let them again."""
+        self.all[number].drained = drained
+
+    def remove(self, number: int) -> None:
+        """Count a shard no more; what it had not acknowledged goes to another."""
+        if not any(one.there for one in self.all if one.number != number):
+            raise ValueError(f"no other shard is there, so shard {number} can't be removed")
+        with self._mending:
+            self._strike(self.all[number])
+            self._wind_up(self.all[number])
+        self._mend()
 
     def _complain(self, text: str) -> None:
         """Warn, but not every second of the same."""
@@ -321,14 +451,21 @@ class Shards:
     def flush(self, timeout: float | None = None) -> None:
         """Wait until everything that was inserted before is in the tables of its shards."""
         deadline = deadline_in(timeout)
+        if any(shard.removed and shard.pending for shard in self.all):
+            self._mend()
         # Those that are away may keep the others waiting, not the other way round.
-        for shard in sorted(self.all, key=lambda shard: not shard.connected):
+        for shard in sorted(self.all, key=lambda shard: not shard.reaches):
             client = shard.client
             if client is not None and shard.pending:
                 self.patiently(shard, client.flush, deadline)
 
     def close(self, timeout: float | None = None) -> None:
         """Deliver what is left, and end."""
+        if not self._ended.is_set():
+            with self._mending:
+                for shard in self.all:
+                    if shard.removed:
+                        self._wind_up(shard)
         self._ended.set()
         late: EchoicError | None = None
         try:
@@ -354,6 +491,28 @@ class Shards:
             for name, number in shard.stats().items():
                 total[name] = total.get(name, 0) + number
         return {**total, "dropped_changes": self.dropped}
+
+
+def _placed(number: int, place: Place) -> Shard:
+    """A shard as it is said to be."""
+    shard = Shard(number, place.address or "")
+    shard.removed, shard.draining = place.address is None, place.draining
+    return shard
+
+
+def _keep_mending(reference: weakref.ref[Shards], ended: threading.Event) -> None:
+    """The thread's life. It keeps nothing alive: a client that nobody has any more ends it."""
+    while (shards := reference()) is not None and not ended.is_set():
+        try:
+            pause = shards.mend()
+        except BaseException:
+            # A warning was made an error. Whoever looks next begins anew.
+            shards.note_mender_gone()
+            raise
+        if pause is None:
+            return
+        del shards
+        ended.wait(pause)
 
 
 def left_until(deadline: float | None) -> float | None:

@@ -60,17 +60,18 @@ class ShardedTable:
     def _places(self) -> list[tuple[RemoteTable, int] | None]:
         """In the place of each shard that is there, its table and its first life."""
         self._shards.look()
-        return [
-            (shard.tables[self.name], shard.first_life)
-            if shard.there and self.name in shard.tables
-            else None
-            for shard in self._shards.all
-        ]
+        return [self._place(shard) for shard in self._shards.all]
+
+    def _place(self, shard: Shard) -> tuple[RemoteTable, int] | None:
+        table = shard.tables.get(self.name) if shard.there else None
+        return None if table is None else (table, shard.first_life)
 
     def _each(self, doing: str, call: Callable[[RemoteTable], _T]) -> list[_T]:
         """Call the tables that are there, and say where something was not done."""
         results = []
-        for shard, place in zip(self._shards.all, self._places(), strict=True):
+        self._shards.look()
+        for shard in self._shards.all:
+            place = self._place(shard)
             try:
                 if place is not None:
                     results.append(call(place[0]))
@@ -78,7 +79,7 @@ class ShardedTable:
             except _ABSENT:
                 # It went while it was asked.
                 pass
-            if doing:
+            if doing and not shard.removed:
                 warn(f"{shard} is away, so `{doing}` was not done there")
         return results
 
@@ -130,7 +131,8 @@ class ShardedTable:
         key, all go to its shard.
         """
         deadline = deadline_in(timeout)
-        asked = 1 if shard_key is not None else max(1, len(self._shards.there()))
+        takers = 0 if shard_key is not None else sum(one.takes for one in self._shards.there())
+        asked = max(1, takers)
         part, parts, taken = 0, 1, 0
 
         def put(table: RemoteTable, wait: float) -> None:
@@ -182,7 +184,7 @@ class ShardedTable:
                 # Only the first is waited for, a moment in each round.
                 pause = 0.0
             if refusal is None:
-                self._shards.wait_for_any(deadline)
+                self._shards.wait_for_any(deadline, to_insert=True)
             elif left_until(deadline) == 0.0:
                 raise refusal
             pause = LOOK

@@ -59,11 +59,12 @@ class _Episodes(Generic[_W]):
         """The shard that has the episode, and its writer."""
         shard = self._shard
         while shard is None:
-            self._shards.wait_for_any(None)
+            self._shards.wait_for_any(None, to_insert=True)
             shard = self._shard = next(iter(self._shards.candidates(self._key)), None)
         client = shard.client
         made = self._made.get(shard.number)
         if client is not None and (made is None or made[0] is not client):
+            shard.lent = True
             made = self._made[shard.number] = (client, self._make(client))
             self._begin(made[1])
         if made is None:

@@ -55,23 +55,6 @@ def make_windows(count: int = 6, seed: int = 1) -> torch.Tensor:
 # Settings.
 
 
-def test_the_names_and_defaults_of_the_settings_are_kept() -> None:
-    kept = {
-        "embedding_dim": 512,
-        "state_window_size": 8,
-        "kl_weight": 0.1,
-        "ema_decay": 0.99,
-        "soft_prefix_alpha": 0.5,
-        "lipschitz_constant": 1.0,
-        "noise_std": 0.01,
-        "learning_rate": 3e-4,
-        "max_grad_norm": 1.0,
-        "discount_gamma": 1.0,
-    }
-    config = PlanningConfig()
-    assert {name: getattr(config, name) for name in kept} == kept
-
-
 @pytest.mark.parametrize(
     ("field", "value"),
     [

@@ -16,6 +16,7 @@ use tracing::{debug, error, warn};
 use super::Failure;
 use super::line::{Ear, Line, State, on_death};
 use super::link::{LinkError, Opening, timespec};
+use crate::address::Address;
 use crate::transport::Link;
 use crate::wire::WireError;
 use crate::wire::frame::{Control, HEADER_BYTES, Header, MAX_CONTROL, kind};
@@ -24,10 +25,13 @@ use crate::wire::handshake::{Open, Refused, Welcome};
 /// How much is read at once.
 const READ_BYTES: usize = 64 << 10;
 
+/// How long a server that is left for another place may take to acknowledge what it was sent.
+const FAREWELL: Duration = Duration::from_secs(3);
+
 /// What goes over a connection.
 pub(super) trait Cargo: Send + 'static {
-    /// How to introduce ourselves.
-    fn open(&mut self) -> Open;
+    /// How to introduce ourselves to who is there.
+    fn open(&mut self, address: &Address) -> Open;
 
     /// A connection stands: whatever was on its way over the last one is sent again from where the
     /// server says.
@@ -40,6 +44,11 @@ pub(super) trait Cargo: Send + 'static {
 
     /// Whether everything is delivered, now that nothing more is taken.
     fn is_delivered(&self) -> bool;
+
+    /// Whether the server has answered to all that it was sent, as far as it would be sent again elsewhere.
+    fn is_settled(&self) -> bool {
+        true
+    }
 
     /// Whether there is something to be sent now.
     fn is_due(&mut self, now: Instant) -> bool;
@@ -113,6 +122,10 @@ struct Standing {
     dismissed: bool,
     /// We said that nothing more will come.
     finished: bool,
+    /// How often the server had moved when it was reached here.
+    moves: u64,
+    /// It is somewhere else now: until when what was sent here may be acknowledged here.
+    leaving: Option<Instant>,
 }
 
 impl<C: Cargo> Courier<C> {
@@ -136,15 +149,16 @@ impl<C: Cargo> Courier<C> {
                     break State::Failed(failure);
                 }
             };
-            debug!(address = %line.dial.address(), "connected");
+            debug!(address = %line.address(), "connected");
             match self.carry(&mut standing) {
                 Ok(()) => break State::Closed,
-                Err(error) if error.is_temporary() => {
-                    warn!(address = %line.dial.address(), %error, "lost the connection");
+                Err(error) if line.bears(&error) => {
+                    warn!(address = %line.address(), %error, "lost the connection");
+                    line.note_trouble(&error);
                     line.set_state(State::Away);
                 }
                 Err(error) => {
-                    error!(address = %line.dial.address(), %error, "gave up on a server");
+                    error!(address = %line.address(), %error, "gave up on a server");
                     break State::Failed(line.failure(error, 0));
                 }
             }
@@ -162,6 +176,7 @@ impl<C: Cargo> Courier<C> {
         loop {
             let now = Instant::now();
             standing.look_after(&self.cargo, now)?;
+            self.leave_if_moved(standing, now)?;
             while !standing.jammed && standing.has_to_write(&mut self.cargo, now) {
                 standing.write(&mut self.cargo)?;
             }
@@ -171,6 +186,20 @@ impl<C: Cargo> Courier<C> {
             }
             self.sleep(standing)?;
         }
+    }
+
+    /// Leaves a server that is somewhere else now, when it has acknowledged what it was sent: else it could have what
+    /// is sent again there.
+    fn leave_if_moved(&self, standing: &mut Standing, now: Instant) -> Result<(), LinkError> {
+        if self.line.moves() == standing.moves {
+            return Ok(());
+        }
+        let until = *standing.leaving.get_or_insert(now + FAREWELL);
+        let settled = !self.cargo.is_loaded() && self.cargo.is_settled();
+        if settled || now >= until {
+            return Err(LinkError::Lost("the server has moved".into()));
+        }
+        Ok(())
     }
 
     /// Ends a connection over which everything was delivered.
@@ -190,7 +219,10 @@ impl<C: Cargo> Courier<C> {
         if !standing.jammed {
             until = until.min(standing.last_spoke + standing.heartbeat);
         }
-        if !standing.dismissed && !standing.jammed {
+        if let Some(leaving) = standing.leaving {
+            until = until.min(leaving);
+        }
+        if standing.takes_more() && !standing.jammed {
             // Who brings something rings from here on; what was brought before is found by the look
             // behind it.
             let look = self.cargo.await_ring(now);
@@ -250,10 +282,13 @@ pub(super) fn spawn<C: Cargo>(
 /// Connects once.
 fn attempt<C: Cargo>(line: &Line, cargo: &mut C, deadline: Instant) -> Result<Standing, LinkError> {
     let token = line.options.token.as_ref();
-    let (mut opening, welcome) = Opening::new(&*line.dial, token, cargo.open(), deadline)?;
+    let (moves, dial) = (line.moves(), line.dial());
+    let open = cargo.open(&dial.address());
+    let (mut opening, welcome) = Opening::new(&*dial, token, open, deadline)?;
     let heartbeat = Duration::from_millis(welcome.heartbeat_ms.clamp(10, 600_000).into());
     cargo.resume(welcome)?;
     cargo.receive(&mut opening)?;
+    line.note_reached(moves);
     let now = Instant::now();
     Ok(Standing {
         link: opening.link,
@@ -266,6 +301,8 @@ fn attempt<C: Cargo>(line: &Line, cargo: &mut C, deadline: Instant) -> Result<St
         jammed: false,
         dismissed: false,
         finished: false,
+        moves,
+        leaving: None,
     })
 }
 
@@ -287,14 +324,19 @@ impl Standing {
         Ok(())
     }
 
+    /// Whether the server is to be sent more than what is begun.
+    fn takes_more(&self) -> bool {
+        !self.dismissed && !self.finished && self.leaving.is_none()
+    }
+
     fn has_to_write(&self, cargo: &mut impl Cargo, now: Instant) -> bool {
         let begun = cargo.is_loaded() || !self.control.is_empty();
-        begun || (!self.dismissed && cargo.is_due(now))
+        begun || (self.takes_more() && cargo.is_due(now))
     }
 
     /// Writes what is due, with one system call.
     fn write(&mut self, cargo: &mut impl Cargo) -> Result<(), LinkError> {
-        if !self.dismissed && !self.finished {
+        if self.takes_more() {
             cargo.load();
         }
         let mut pieces = Vec::new();

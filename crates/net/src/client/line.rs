@@ -3,8 +3,8 @@
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use echoic_replay::Spec;
@@ -12,6 +12,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 
 use super::link::{LinkError, timespec};
 use super::{ClientError, Failure, Options, lock};
+use crate::address::Address;
 use crate::auth::random;
 use crate::transport::Dial;
 use crate::wire::handshake::{Open, ProducerId, Purpose};
@@ -36,7 +37,11 @@ pub(super) enum State {
 
 /// See the [module](self).
 pub(super) struct Line {
-    pub(super) dial: Box<dyn Dial>,
+    /// Where the server is, and how often that was another place.
+    dial: Mutex<Arc<dyn Dial>>,
+    moves: AtomicU64,
+    /// How often it had moved when it was last reached.
+    reached: AtomicU64,
     pub(super) options: Options,
     pub(super) producer: ProducerId,
     epoch: u64,
@@ -49,12 +54,14 @@ pub(super) struct Line {
     over: AtomicBool,
     /// How many connections have stood.
     connections: AtomicU64,
+    /// Why the last attempt failed, if that will not pass by itself.
+    trouble: Mutex<Option<LinkError>>,
     bell: UnixStream,
 }
 
 impl std::fmt::Debug for Line {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Line").field("address", &self.dial.address()).finish_non_exhaustive()
+        f.debug_struct("Line").field("address", &self.address()).finish_non_exhaustive()
     }
 }
 
@@ -73,7 +80,9 @@ impl Line {
         let producer = options.producer.map_or_else(random, Ok)?;
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let line = Self {
-            dial,
+            dial: Mutex::new(dial.into()),
+            moves: AtomicU64::new(0),
+            reached: AtomicU64::new(0),
             options,
             producer,
             epoch: now.as_nanos() as u64,
@@ -82,9 +91,66 @@ impl Line {
             closing: AtomicBool::new(false),
             over: AtomicBool::new(false),
             connections: AtomicU64::new(0),
+            trouble: Mutex::new(None),
             bell,
         };
         Ok((line, Ear(ear)))
+    }
+
+    /// How to reach the server.
+    pub(super) fn dial(&self) -> Arc<dyn Dial> {
+        Arc::clone(&lock(&self.dial))
+    }
+
+    /// Where it is.
+    pub(super) fn address(&self) -> Address {
+        lock(&self.dial).address()
+    }
+
+    /// From now on the server is to be found there: a connection that stands is left, and what it has not
+    /// delivered goes over the next one.
+    pub(super) fn redirect(&self, dial: Box<dyn Dial>) {
+        {
+            let current = &mut *lock(&self.dial);
+            if current.address() == dial.address() {
+                return;
+            }
+            *current = dial.into();
+            // While the lock is held: who has read the number finds the place that belongs to it, or a later one.
+            self.moves.fetch_add(1, Ordering::Release);
+        }
+        self.ring();
+    }
+
+    /// How often the server has moved. Whoever asks for this first, and then for [`Line::dial`], knows by it whether
+    /// that is still the place.
+    pub(super) fn moves(&self) -> u64 {
+        self.moves.load(Ordering::Acquire)
+    }
+
+    /// A connection is about to stand to where the server was after so many moves.
+    pub(super) fn note_reached(&self, moves: u64) {
+        self.reached.store(moves, Ordering::Release);
+    }
+
+    /// Whether a connection stands to where the server is said to be now.
+    pub(super) fn has_arrived(&self) -> bool {
+        self.stands() && self.reached.load(Ordering::Acquire) == self.moves()
+    }
+
+    /// Whether an error need not be the end, because whoever has this client may know of another place.
+    pub(super) fn bears(&self, error: &LinkError) -> bool {
+        error.is_temporary() || self.options.steadfast
+    }
+
+    /// Why there is no connection, if that will not pass by itself.
+    pub(super) fn trouble(&self) -> Option<LinkError> {
+        lock(&self.trouble).clone()
+    }
+
+    /// Takes note of an error that is borne.
+    pub(super) fn note_trouble(&self, error: &LinkError) {
+        *lock(&self.trouble) = (!error.is_temporary()).then(|| error.clone());
     }
 
     pub(super) fn set_state(&self, state: State) {
@@ -148,7 +214,7 @@ impl Line {
 
     /// That the client gives up because of an error.
     pub(super) fn failure(&self, error: LinkError, attempts: u32) -> Failure {
-        Failure { address: self.dial.address(), error, attempts }
+        Failure { address: self.address(), error, attempts }
     }
 
     /// How the client introduces itself.
@@ -170,7 +236,7 @@ impl Line {
         ear: &Ear,
         mut attempt: impl FnMut(Instant) -> Result<Option<T>, LinkError>,
     ) -> Result<Option<T>, Failure> {
-        let since = Instant::now();
+        let mut since = Instant::now();
         let (mut attempts, mut pause) = (0, FIRST_BACKOFF);
         let returning = self.connections.load(Ordering::Relaxed) > 0;
         let first = Some(self.options.connect_timeout);
@@ -178,20 +244,33 @@ impl Line {
         loop {
             let left = patience.map(|patience| patience.saturating_sub(since.elapsed()));
             let deadline = Instant::now() + left.map_or(ATTEMPT, |left| left.min(ATTEMPT));
+            let moves = self.moves();
             let error = match attempt(deadline) {
                 Ok(None) => return Ok(None),
                 Ok(connection) => {
                     self.connections.fetch_add(1, Ordering::Relaxed);
+                    *lock(&self.trouble) = None;
                     self.set_state(State::Standing);
                     return Ok(connection);
                 }
                 Err(error) => error,
             };
+            if self.moves() != moves {
+                // Another place deserves all the patience.
+                (since, attempts, pause) = (Instant::now(), 0, FIRST_BACKOFF);
+                continue;
+            }
             attempts += 1;
             let tired = patience.is_some_and(|patience| since.elapsed() + pause >= patience)
                 || self.options.max_retry.is_some_and(|most| attempts > most);
-            if tired || !error.is_temporary() {
+            let borne = error.is_temporary() || (returning && self.bears(&error));
+            if tired || !borne {
                 return Err(self.failure(error, attempts));
+            }
+            self.note_trouble(&error);
+            if !error.is_temporary() {
+                // Whoever is there now is not who was; to ask often would only annoy.
+                pause = LAST_BACKOFF;
             }
             // Not all at the same moment, when a thousand clients lose one server.
             ear.listen(jittered(pause));

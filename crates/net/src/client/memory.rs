@@ -95,7 +95,7 @@ impl MemoryClient {
 
     /// Where the server is.
     pub fn address(&self) -> Address {
-        self.shared.line.dial.address()
+        self.shared.line.address()
     }
 
     /// Who this is to the server.
@@ -338,7 +338,7 @@ impl Shared {
     fn attempt(&self, deadline: Instant) -> Result<Box<dyn Link>, LinkError> {
         let token = self.line.options.token.as_ref();
         let open = self.line.open(Purpose::Memory, 0, Some(&self.spec));
-        let (mut opening, _) = Opening::new(&*self.line.dial, token, open, deadline)?;
+        let (mut opening, _) = Opening::new(&*self.line.dial(), token, open, deadline)?;
         let (header, payload) = opening.frame()?;
         let Control::Memory { owner, layout } = Control::read(header, &payload)? else {
             return Err(WireError::Unexpected { expected: "MEMORY", got: header.kind }.into());

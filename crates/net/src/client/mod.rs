@@ -62,6 +62,9 @@ pub struct Options {
     pub connect_timeout: Duration,
     /// Who this is; chosen at random when `None`.
     pub producer: Option<ProducerId>,
+    /// Once there was a connection, not to give up whatever the server, or who is in its place, says: what waits to be
+    /// delivered may be wanted elsewhere.
+    pub steadfast: bool,
 }
 
 impl Default for Options {
@@ -74,6 +77,7 @@ impl Default for Options {
             max_retry: None,
             connect_timeout: Duration::from_secs(10),
             producer: None,
+            steadfast: false,
         }
     }
 }
@@ -321,7 +325,7 @@ impl Client {
 
     /// Where the server is.
     pub fn address(&self) -> Address {
-        self.shared.line.dial.address()
+        self.shared.line.address()
     }
 
     /// Who this is to the server.

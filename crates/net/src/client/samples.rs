@@ -14,6 +14,7 @@ use echoic_memory::window::Reader;
 use super::courier::Cargo;
 use super::link::LinkError;
 use super::{Alarm, Shared};
+use crate::address::Address;
 use crate::wire::WireError;
 use crate::wire::frame::{
     Control, DATA_BYTES, DataHead, HEADER_BYTES, Header, kind, samples_per_frame,
@@ -91,7 +92,7 @@ impl Samples {
 }
 
 impl Cargo for Samples {
-    fn open(&mut self) -> Open {
+    fn open(&mut self, _address: &Address) -> Open {
         let first = self.shared.window.released();
         self.shared.line.open(Purpose::Produce, first, Some(&self.shared.spec))
     }

@@ -86,6 +86,9 @@ pub struct Served {
     pub keeper: Option<Arc<Keeper>>,
     /// Who looks at all of the server for those who watch it; they see nothing without.
     pub observer: Option<Observer>,
+    /// Which life of the server this is, for clients to know whether what they have of it is still good. All doors of one
+    /// server should say the same; chosen at random when `None`.
+    pub instance: Option<[u8; 16]>,
 }
 
 /// Looks at a server with all its doors. It is called by event loops, so it must not wait.
@@ -301,7 +304,7 @@ impl Server {
         served: impl Into<Served>,
         options: Options,
     ) -> Result<Self, OpenError> {
-        let Served { stream, tables, rollouts, weights, keeper, observer } = served.into();
+        let Served { stream, tables, rollouts, weights, keeper, observer, instance } = served.into();
         let is_empty = tables.all().is_empty() && rollouts.is_empty();
         if stream.is_none() && weights.is_none() && is_empty {
             return Err(OpenError::Nothing);
@@ -354,7 +357,7 @@ impl Server {
             spare: Spare::new(SPARE_BYTES),
             options,
             meter: Meter::default(),
-            instance: random()?,
+            instance: instance.map_or_else(random, Ok)?,
             workers,
             turns: AtomicU64::new(0),
             ids: AtomicU64::new(0),
@@ -376,6 +379,11 @@ impl Server {
     /// Where clients connect to.
     pub fn address(&self) -> &Address {
         &self.address
+    }
+
+    /// Which life of the server it says this is.
+    pub fn instance(&self) -> [u8; 16] {
+        self.shared.instance
     }
 
     /// A snapshot of its numbers.

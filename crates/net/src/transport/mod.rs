@@ -18,8 +18,9 @@ use std::time::Duration;
 
 use crate::address::Address;
 
-/// How many connections may wait to be accepted.
-const BACKLOG: i32 = 1024;
+/// How many connections may wait to be accepted; Linux allows no more unless `net.core.somaxconn` is raised.
+/// Who finds no place sends again after 1, 3 and 7 seconds, so it is for the crowd that comes at once.
+const BACKLOG: i32 = 4096;
 
 /// A reliable, ordered stream of bytes that never blocks.
 ///

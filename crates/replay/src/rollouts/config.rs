@@ -119,6 +119,42 @@ pub struct RolloutConfig {
     pub seed: u64,
 }
 
+impl RolloutConfig {
+    /// A table whose other settings are the plain ones: versions pace nobody, groups come as they are complete,
+    /// each is delivered until somebody says that it is done, and permits stand for a minute.
+    #[must_use]
+    pub fn new(name: &str, schema: Schema, group_size: u32, batch_groups: u32) -> Self {
+        Self {
+            name: name.into(),
+            schema,
+            group_size,
+            redundancy: 0,
+            group_deadline_ms: None,
+            min_group_size: group_size,
+            batch_groups,
+            batches_per_version: 1,
+            max_lag: None,
+            pipeline_depth: None,
+            auto_tune: false,
+            max_running: 1024,
+            max_groups: 4096,
+            max_tokens: 1 << 20,
+            max_blob_bytes: 0,
+            order: Order::Ready,
+            on_stale: OnStale::Drop,
+            target_lag: None,
+            max_mean_lag: None,
+            max_uses: 1,
+            delivery: Delivery::AtLeastOnce,
+            permit_ttl_ms: 60_000,
+            on_expiry: OnExpiry::Reject,
+            filter: None,
+            limiter: None,
+            seed: 1,
+        }
+    }
+}
+
 /// A setting that can't work.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
-import secrets
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from echoic.buffers import _files
 from echoic.errors import ReplayError
 
 if TYPE_CHECKING:
+    import os
+
     from echoic import _native
     from echoic.agents.prioritized_replay.replay import PrioritizedReplayBuffer
 
@@ -49,17 +50,7 @@ def save(buffer: PrioritizedReplayBuffer, path: str | os.PathLike[str]) -> None:
         columns = zip(leaves, state.pop("rows"), strict=True)
         arrays |= {f"rows/{name}": array for (name, _, _), array in columns}
         arrays |= {name: np.asarray(value) for name, value in state.items()}
-    arrays["about"] = np.frombuffer(json.dumps(about).encode(), np.uint8)
-    path = Path(path)
-    draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    try:
-        with draft.open("wb") as file:
-            np.savez(file, allow_pickle=False, **arrays)
-            file.flush()
-            os.fsync(file.fileno())
-        draft.replace(path)
-    finally:
-        draft.unlink(missing_ok=True)
+    _files.write(path, about, arrays)
 
 
 def load(buffer: PrioritizedReplayBuffer, path: str | os.PathLike[str]) -> None:
@@ -117,7 +108,7 @@ def _read(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, Any]]
     try:
         with Path(path).open("rb") as opened, np.load(opened, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file}
-        about = json.loads(bytes(arrays.pop("about")))
+        about = json.loads(bytes(arrays.pop(_files.ABOUT)))
         missing = {"format", "latent_dim", "rules", "adapted", "leaves"} - about.keys()
         if missing or set(RULES) - about["rules"].keys():
             raise ValueError("it does not say what it has")  # noqa: TRY301 - one place for all

@@ -303,6 +303,11 @@ impl State {
         first.is_some_and(|pending| pending.sent)
     }
 
+    /// Whether something was sent that has no answer.
+    fn is_any_sent(&self) -> bool {
+        self.pending.values().any(|pending| pending.sent)
+    }
+
     /// Puts back what was sent over a connection that is gone.
     fn send_again(&mut self) {
         self.cancels.clear();
@@ -473,6 +478,8 @@ pub(super) struct Errands {
     out: Outgoing,
     /// A payload that is read, and the type of its frame.
     incoming: Option<(u8, Incoming)>,
+    /// Whether the server is to hand over an arena.
+    wants_arena: bool,
     /// Memory that the server writes batches into, if it is on this machine.
     arena: Option<Arc<ArenaView>>,
     /// The most bytes that an item had in a batch of each table.
@@ -485,7 +492,10 @@ pub(super) struct Errands {
 
 impl Errands {
     fn receive_arena(&mut self, opening: &mut Opening) -> Result<(), LinkError> {
-        if !self.wants_arena() {
+        if !self.wants_arena {
+            // A server that was on this machine may have moved to another.
+            self.arena = None;
+            *lock(&self.board.arena) = None;
             return Ok(());
         }
         let (header, payload) = opening.frame()?;
@@ -509,16 +519,12 @@ impl Errands {
             spare: Spare::new(SPARE_BYTES),
             out: Outgoing::default(),
             incoming: None,
+            wants_arena: false,
             arena: None,
             item_bytes: Vec::new(),
             share_bytes: Vec::new(),
             wants_rollouts,
         }
-    }
-
-    /// Whether the server is to hand over an arena.
-    fn wants_arena(&self) -> bool {
-        matches!(self.line.dial.address(), Address::Shm { .. })
     }
 
     /// The table that a batch was asked of, if it was asked.
@@ -612,8 +618,9 @@ fn place(
 }
 
 impl Cargo for Errands {
-    fn open(&mut self) -> Open {
-        if self.wants_arena() {
+    fn open(&mut self, address: &Address) -> Open {
+        self.wants_arena = matches!(address, Address::Shm { .. });
+        if self.wants_arena {
             self.line.open(Purpose::Gather, MAX_ARENA, None)
         } else {
             self.line.open(Purpose::Request, 0, None)
@@ -640,6 +647,10 @@ impl Cargo for Errands {
     fn is_delivered(&self) -> bool {
         // Whoever closes does not wait for answers.
         true
+    }
+
+    fn is_settled(&self) -> bool {
+        !lock(&self.board.state).is_any_sent()
     }
 
     fn is_due(&mut self, _now: Instant) -> bool {

@@ -11,6 +11,7 @@ use echoic_replay::trajectory::Signature;
 use super::check_same;
 use super::queue::{Block, Item, Op};
 use super::writer::Shared;
+use crate::address::Address;
 use crate::client::courier::Cargo;
 use crate::client::link::LinkError;
 use crate::client::{Alarm, lock};
@@ -192,7 +193,7 @@ impl Freight {
 }
 
 impl Cargo for Freight {
-    fn open(&mut self) -> Open {
+    fn open(&mut self, _address: &Address) -> Open {
         let first = lock(&self.shared.queue).acked;
         self.shared.line.open(Purpose::Insert, first, None)
     }
@@ -222,6 +223,10 @@ impl Cargo for Freight {
     fn is_delivered(&self) -> bool {
         let queue = lock(&self.shared.queue);
         queue.acked == queue.next
+    }
+
+    fn is_settled(&self) -> bool {
+        lock(&self.shared.queue).acked == self.next
     }
 
     fn is_due(&mut self, now: Instant) -> bool {

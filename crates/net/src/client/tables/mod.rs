@@ -146,11 +146,19 @@ fn row_bytes(table: &TableEntry) -> Option<usize> {
     }
 }
 
-/// Whether a server has just the tables that it had: what waits to be sent was made for them.
+/// Whether a server has the tables that it had, for items of the same kind: what waits to be sent was made for them.
 fn check_same(before: &[TableEntry], now: &[TableEntry]) -> Result<(), WireError> {
-    if before == now {
+    let same = |(one, other): (&TableEntry, &TableEntry)| {
+        one.name == other.name && one.form == other.form && one.structure == other.structure
+    };
+    if before.len() == now.len() && before.iter().zip(now).all(same) {
         return Ok(());
     }
-    let text = "the server's tables are not those that it had before; connect anew";
-    Err(WireError::Spec(text.into()))
+    let names = |tables: &[TableEntry]| -> Vec<String> {
+        tables.iter().map(|table| table.name.clone()).collect()
+    };
+    let (before, now) = (names(before), names(now));
+    let how = if before == now { ", with items of another kind" } else { "" };
+    let text = format!("the server has the tables {now:?}{how}, and had {before:?}; connect anew");
+    Err(WireError::Spec(text))
 }

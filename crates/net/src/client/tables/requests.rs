@@ -17,6 +17,7 @@ use super::board::{Board, Errands, Question, Reply, Slot};
 use super::{Batch, Numbers, TableEntry, TablesError, Waiting, check_priorities, entry, number};
 use crate::address::Address;
 use crate::client::line::Line;
+use crate::client::link::LinkError;
 use crate::client::rollouts::Delivered;
 use crate::client::{Options, courier, lock};
 use crate::transport::Dial;
@@ -281,13 +282,31 @@ impl Requests {
 
     /// Where the server is.
     pub fn address(&self) -> Address {
-        self.line.dial.address()
+        self.line.address()
+    }
+
+    /// From now on the server is to be found there: at another address, or where it was started anew. A connection that
+    /// stands is left. What has no answer then is asked again there, but for one that
+    /// [waits only while connected](Self::wait_only_while_connected).
+    pub fn redirect(&self, dial: Box<dyn Dial>) {
+        self.line.redirect(dial);
+    }
+
+    /// Why there is no connection, if that will not pass by itself: who is at the address is not who was. Only of one
+    /// that is `steadfast`; others end with such an error.
+    pub fn trouble(&self) -> Option<LinkError> {
+        self.line.trouble()
     }
 
     /// From now on, waits for answers end while there is no connection, as if they had timed out because
     /// of that, and what has no answer then is not asked again: for who has other servers to ask.
     pub fn wait_only_while_connected(&self) {
         self.board.impatient.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether a connection stands to where it was [redirected](Self::redirect) last.
+    pub fn has_arrived(&self) -> bool {
+        self.line.has_arrived()
     }
 
     /// Whether a connection stands.

@@ -16,6 +16,7 @@ use super::requests::wait_for;
 use super::{TableEntry, TablesError, Waiting, check_priorities, entry, number, row_bytes};
 use crate::address::Address;
 use crate::client::line::Line;
+use crate::client::link::LinkError;
 use crate::client::{Options, courier, lock};
 use crate::spare::Spare;
 use crate::transport::Dial;
@@ -184,7 +185,19 @@ impl TableWriter {
 
     /// Where the server is.
     pub fn address(&self) -> Address {
-        self.shared.line.dial.address()
+        self.shared.line.address()
+    }
+
+    /// From now on the server is to be found there: at another address, or where it was started anew. A connection that
+    /// stands is left when what was sent over it is acknowledged, or is not in time; all that is not acknowledged is
+    /// sent there.
+    pub fn redirect(&self, dial: Box<dyn Dial>) {
+        self.shared.line.redirect(dial);
+    }
+
+    /// See [`Requests::trouble`](super::Requests::trouble).
+    pub fn trouble(&self) -> Option<LinkError> {
+        self.shared.line.trouble()
     }
 
     /// Who this is to the server.
@@ -448,6 +461,11 @@ impl TableWriter {
     /// Whether it takes nothing more.
     pub fn is_closed(&self) -> bool {
         self.shared.line.refusal().is_some()
+    }
+
+    /// Whether a connection stands to where it was [redirected](Self::redirect) last.
+    pub fn has_arrived(&self) -> bool {
+        self.shared.line.has_arrived()
     }
 
     /// Whether a connection stands.

@@ -119,7 +119,7 @@ impl WeightSubscriber {
 
     /// Where the server is.
     pub fn address(&self) -> Address {
-        self.shared.line.dial.address()
+        self.shared.line.address()
     }
 
     /// What has come so far.
@@ -224,7 +224,7 @@ fn follow(shared: &Arc<Shared>, ear: &Ear) {
 fn attempt(shared: &Shared, deadline: Instant) -> Result<(Opening, [u8; 16], Duration), LinkError> {
     let token = shared.line.options.token.as_ref();
     let open = shared.line.open(Purpose::Weights, 0, None);
-    let (opening, welcome) = Opening::new(&*shared.line.dial, token, open, deadline)?;
+    let (opening, welcome) = Opening::new(&*shared.line.dial(), token, open, deadline)?;
     let heartbeat = Duration::from_millis(welcome.heartbeat_ms.max(10).into());
     Ok((opening, welcome.instance, heartbeat))
 }

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::super::config::{Delivery, OnExpiry, OnStale, Order, RolloutConfig};
+use super::super::config::{Order, RolloutConfig};
 use super::super::item::{Finish, Run, Segment};
 use super::super::ledger::{
     Admit, Append, Balance, Blocked, Change, Fate, Hold, Outcome, Refusal, Size, Want,
@@ -23,32 +23,12 @@ use crate::stream::Wait;
 pub(in crate::rollouts) fn config() -> RolloutConfig {
     let ids = Column { name: "ids".into(), dtype: Dtype::UInt(1) };
     RolloutConfig {
-        name: "t".into(),
-        schema: Schema { columns: vec![ids], fields: vec![], mask: None },
-        group_size: 1,
-        redundancy: 0,
-        group_deadline_ms: None,
-        min_group_size: 1,
-        batch_groups: 2,
-        batches_per_version: 1,
-        max_lag: None,
-        pipeline_depth: None,
-        auto_tune: false,
         max_running: 64,
         max_groups: 64,
         max_tokens: 2000,
-        max_blob_bytes: 0,
         order: Order::Submission,
-        on_stale: OnStale::Drop,
-        target_lag: None,
-        max_mean_lag: None,
-        max_uses: 1,
-        delivery: Delivery::AtLeastOnce,
         permit_ttl_ms: 600_000,
-        on_expiry: OnExpiry::Reject,
-        filter: None,
-        limiter: None,
-        seed: 1,
+        ..RolloutConfig::new("t", Schema { columns: vec![ids], fields: vec![], mask: None }, 1, 2)
     }
 }
 

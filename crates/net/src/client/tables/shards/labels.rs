@@ -4,6 +4,10 @@
 //! there the number of the shard and, in the bits that are left, which life of it: a server that was
 //! started anew gives its first keys again, and an update that was meant for an item of its last life
 //! must not change another item.
+//!
+//! The number of the shard is written from the top down, its lowest bit first, and the life from the bottom up. So
+//! when shards join, and a number may be longer by a bit, the labels of those that were there stay what they are,
+//! unless one had so many lives already that they reached to that bit.
 
 /// Bits of a key that servers leave to clients.
 const FREE: u32 = 8;
@@ -15,7 +19,7 @@ pub const MAX_SHARDS: usize = 1 << FREE;
 
 /// Writes and reads labels. See the [module](self).
 ///
-/// From the top, a key has the number of the shard, the life, and the key of the server.
+/// From the top, a key has the number of the shard with its bits in reverse, the life, and the key of the server.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Labels {
     /// How many of the free bits tell the life.
@@ -46,14 +50,20 @@ impl Labels {
 
     /// What the keys of a shard begin with.
     pub(super) fn prefix(&self, shard: usize, life: u64) -> u64 {
-        ((shard as u64) << self.life_bits | self.life(life)) << SHIFT
+        (reversed(shard as u64) | self.life(life)) << SHIFT
     }
 
     pub(super) fn read(&self, key: u64) -> Label {
         let label = key >> SHIFT;
-        let shard = (label >> self.life_bits) as usize;
+        let number = label >> self.life_bits << self.life_bits;
+        let shard = reversed(number) as usize;
         Label { shard, life: self.life(label), key: key & ((1 << SHIFT) - 1) }
     }
+}
+
+/// The free bits in reverse.
+fn reversed(bits: u64) -> u64 {
+    bits.reverse_bits() >> SHIFT
 }
 
 #[cfg(test)]
@@ -70,6 +80,19 @@ mod tests {
             let (labels, shard) = (Labels::new(shards), at.index(shards));
             let label = Label { shard, life: labels.life(life), key };
             prop_assert_eq!(labels.read(labels.prefix(shard, life) | key), label);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn a_label_means_the_same_when_shards_have_joined(
+            shards in 1..=MAX_SHARDS, more in 1..=MAX_SHARDS, at: prop::sample::Index, life: u64,
+        ) {
+            let (few, many) = (Labels::new(shards.min(more)), Labels::new(shards.max(more)));
+            // A life that there is still room for.
+            let (shard, life) = (at.index(shards.min(more)), many.life(life));
+            let label = Label { shard, life, key: 7 };
+            prop_assert_eq!(many.read(few.prefix(shard, life) | 7), label);
         }
     }
 

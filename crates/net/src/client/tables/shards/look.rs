@@ -48,7 +48,7 @@ impl Shards {
                     requests.list(table, first, left, wait)
                 })?;
                 let Some((life, mut listed)) = listed else { break };
-                let prefix = self.labels.prefix(number, life);
+                let prefix = self.labels().prefix(number, life);
                 listed.infos.keys.iter_mut().for_each(|key| *key |= prefix);
                 (size, weight) = (listed.infos.table_size, listed.infos.total_weight);
                 let (whole_size, whole_weight) = (infos.table_size, infos.total_weight);
@@ -93,7 +93,7 @@ impl Shards {
             })?;
             let Some((life, batch)) = read else { continue };
             let mut infos = batch.infos().clone();
-            let prefix = self.labels.prefix(number, life);
+            let prefix = self.labels().prefix(number, life);
             infos.keys.iter_mut().for_each(|key| *key |= prefix);
             let (size, weight) = (gathered.infos.table_size, gathered.infos.total_weight);
             gathered.infos.append(infos);

@@ -121,6 +121,7 @@ struct Given {
 }
 
 struct State {
+    labels: Labels,
     heard: Vec<Option<Heard>>,
     rng: Rng,
     drafts: Vec<Draft>,
@@ -128,7 +129,6 @@ struct State {
 
 /// A table that lies on several servers. See the [module](self).
 pub struct Shards {
-    labels: Labels,
     state: Mutex<State>,
 }
 
@@ -220,15 +220,35 @@ impl Draft {
 }
 
 impl Shards {
-    /// For so many shards, whose choices follow from the seed.
+    /// For so many shards at first, whose choices follow from the seed.
     ///
     /// # Panics
     ///
     /// When there are none, or more than [`MAX_SHARDS`].
     pub fn new(shards: usize, seed: u64) -> Self {
         assert!((1..=MAX_SHARDS).contains(&shards), "{shards} shards");
-        let state = State { heard: vec![None; shards], rng: Rng::new(seed), drafts: Vec::new() };
-        Self { labels: Labels::new(shards), state: Mutex::new(state) }
+        let (labels, rng) = (Labels::new(shards), Rng::new(seed));
+        let state = State { labels, heard: vec![None; shards], rng, drafts: Vec::new() };
+        Self { state: Mutex::new(state) }
+    }
+
+    /// Has room for so many shards from now on, if there was less. Those that were there keep their places, and keys
+    /// their meaning.
+    ///
+    /// # Panics
+    ///
+    /// When there are more than [`MAX_SHARDS`].
+    pub fn grow(&self, shards: usize) {
+        assert!(shards <= MAX_SHARDS, "{shards} shards");
+        let state = &mut *self.lock();
+        if shards > state.heard.len() {
+            state.heard.resize(shards, None);
+            state.labels = Labels::new(shards);
+        }
+    }
+
+    fn labels(&self) -> Labels {
+        self.lock().labels
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -481,6 +501,7 @@ impl Shards {
 
     /// Makes one batch of what the shards gave.
     fn gather(&self, draft: Draft) -> Gathered {
+        let labels = self.labels();
         let Draft { count, whole, mut parts, .. } = draft;
         parts.sort_by_key(|part| part.shard);
         let mut infos = Infos::default();
@@ -493,7 +514,7 @@ impl Shards {
             let Some(part) = whole.part(shard) else { continue };
             let (mut size, mut weight) = (part.size, part.weight);
             for Given { life, batch, .. } in parts.iter().filter(|part| part.shard == shard) {
-                let (own, prefix) = (batch.infos(), self.labels.prefix(shard, *life));
+                let (own, prefix) = (batch.infos(), labels.prefix(shard, *life));
                 infos.keys.extend(own.keys.iter().map(|key| prefix | key));
                 infos.probabilities.extend(own.probabilities.iter().map(|within| share * within));
                 infos.priorities.extend_from_slice(&own.priorities);
@@ -572,12 +593,13 @@ impl Shards {
 
     /// Whose item a key names.
     fn owner(&self, shards: &[Option<Shard<'_>>], key: u64) -> Owner {
-        let label = self.labels.read(key);
+        let labels = self.labels();
+        let label = labels.read(key);
         if label.shard >= shards.len() {
             return Owner::Nobody;
         }
         match life(shards, label.shard) {
-            Some(life) if self.labels.life(life) == label.life => {
+            Some(life) if labels.life(life) == label.life => {
                 Owner::Shard(label.shard, label.key)
             }
             _ => Owner::Away,

@@ -1,0 +1,295 @@
+"""Measures parts by themselves: seconds on a processor, and bytes.
+
+No part is measured while it does what the model is asked about later. A client sends while nobody
+takes what it sends; a consumer takes when nobody sends; items are inserted when nobody samples, and
+sampled when nobody inserts; all with one client and one server, and of two sizes. Each is measured
+several times, and the median counts: what others do on the same machine is noise.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+import statistics
+import tempfile
+from typing import TYPE_CHECKING
+
+from benchmarks.scaling_model.costs import Costs, Line
+from benchmarks.scaling_model.program import Process
+from benchmarks.scaling_model.threads import CALL
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from benchmarks.scaling_model.costs import Threads
+
+SMALL, LARGE = 20, 28_236
+# Of a stream with such samples: how many make a batch, and for how many batches there is memory.
+RING = {SMALL: (1024, 64), LARGE: (64, 8)}
+# How many items a table has, of which batches, and how many of these are taken.
+ITEMS = {SMALL: 4096, LARGE: 512}
+SHORT, LONG = 16, 256
+WHOLE = 64
+DOORS = ("tcp", "shm")
+_MIB = 1 << 20
+_SUBSCRIBERS = 4
+# What a process with connections starts with and keeps is not theirs.
+_FIRST_CONNECTIONS = 20
+
+Used = dict[str, float]
+
+
+def measured(*, quick: bool) -> Costs:
+    """Measure all parts: in about a minute, or ``quick`` in ten seconds, with more noise."""
+    repeats = 2 if quick else 7
+    stream: dict[str, Threads] = {}
+    wire: dict[str, float] = {}
+    for door in DOORS:
+        stream[door], beside = _streamed(door, repeats)
+        # Over shared memory, only news of samples is on the wire.
+        if door == "tcp":
+            wire["stream"] = beside
+    insert, wire["insert"] = _inserted(repeats, SMALL, 10_000 if quick else 50_000)
+    request, sampled = _sampled(repeats, 40 if quick else 400)
+    connect, idle, beat = _connected(100 if quick else 1000, 1.0 if quick else 6.0)
+    return Costs(
+        stream=stream,
+        insert=insert,
+        sampled=sampled,
+        request=request,
+        wire=wire,
+        connect=connect,
+        idle=idle,
+        beat=beat,
+        weights=_published(repeats, 8 * _MIB),
+        checkpoint=_saved(repeats, (16 if quick else 128) * _MIB),
+        crowding=_crowding(repeats),
+        cores=len(os.sched_getaffinity(0)),
+    )
+
+
+def _streamed(door: str, repeats: int) -> tuple[Threads, float]:
+    """Send what the ring has room for, then take it."""
+    points: dict[int, Used] = {}
+    beside = 0.0
+    for nbytes, (batch, buffers) in RING.items():
+        count = (buffers - 1) * batch
+        with _pair() as (server, client):
+            ring = {"batch": batch, "buffers": buffers}
+            address = server.do("serve_stream", door=door, nbytes=nbytes, **ring)["address"]
+            client.do("connect", address=address, nbytes=nbytes)
+
+            def once(
+                server: Process = server,
+                client: Process = client,
+                nbytes: int = nbytes,
+                count: int = count,
+            ) -> Used:
+                used = _with_door(server, lambda: client.do("send", nbytes=nbytes, calls=count))
+                taken = server.do("take", batches=count // RING[nbytes][0])["used"]
+                return {**used, "take": taken[CALL]}
+
+            points[nbytes] = _median_of(once, repeats, count)
+            told = server.do("wire")
+            if nbytes == SMALL:
+                beside = told["bytes"] / max(1, told["samples"]) - nbytes
+    return _lines(points), beside
+
+
+def _inserted(repeats: int, small: int, count: int) -> tuple[Threads, float]:
+    points: dict[int, Used] = {}
+    beside = 0.0
+    for nbytes, calls in ((small, count), (LARGE, count // 20)):
+        with _pair() as (server, client):
+            address = server.do("serve_table", nbytes=nbytes, max_size=ITEMS[nbytes])["address"]
+            client.do("connect", address=address, nbytes=None)
+
+            def once(
+                server: Process = server,
+                client: Process = client,
+                nbytes: int = nbytes,
+                calls: int = calls,
+            ) -> Used:
+                return _with_door(server, lambda: client.do("insert", nbytes=nbytes, calls=calls))
+
+            points[nbytes] = _median_of(once, repeats, calls)
+            told = server.do("wire")
+            if nbytes == small:
+                beside = told["bytes"] / max(1, told["samples"]) - nbytes
+    return _lines(points), beside
+
+
+def _sampled(repeats: int, batches: int) -> tuple[Used, Threads]:
+    """Sample batches of two lengths, and large items: a request, and a line for each item."""
+    by_batch: dict[tuple[int, int], Used] = {}
+    for nbytes, lengths in ((SMALL, (SHORT, LONG)), (LARGE, (WHOLE,))):
+        with _pair() as (server, client):
+            address = server.do("serve_table", nbytes=nbytes, max_size=ITEMS[nbytes])["address"]
+            server.do("fill", nbytes=nbytes, rows=ITEMS[nbytes])
+            client.do("connect", address=address, nbytes=None)
+            for length in lengths:
+
+                def once(
+                    server: Process = server, client: Process = client, length: int = length
+                ) -> Used:
+                    what = {"batch": length, "batches": batches}
+                    return _with_door(server, lambda: client.do("sample", **what))
+
+                by_batch[nbytes, length] = _median_of(once, repeats, batches)
+    short, long, whole = by_batch[SMALL, SHORT], by_batch[SMALL, LONG], by_batch[LARGE, WHOLE]
+    request: Used = {}
+    points: dict[int, Used] = {SMALL: {}, LARGE: {}}
+    for name in short:
+        item = max(0.0, (long[name] - short[name]) / (LONG - SHORT))
+        request[name] = max(0.0, short[name] - SHORT * item)
+        points[SMALL][name] = item
+        points[LARGE][name] = max(0.0, whole[name] - request[name]) / WHOLE
+    return request, _lines(points)
+
+
+def _connected(count: int, seconds: float) -> tuple[Used, Used, float]:
+    """Let many connect, send a little, and idle."""
+    with _many_files():
+        connect: Used = {}
+        idle: Used = {}
+        beat = 0.0
+        for kind in ("stream", "table"):
+            # A client of a stream has a window of 4 MiB, which is there from the start.
+            clients = count if kind == "table" else min(count, 200)
+            with _pair() as (server, client):
+                if kind == "stream":
+                    ring = {"batch": 64, "buffers": 4}
+                    opened = server.do("serve_stream", door="tcp", nbytes=SMALL, **ring)
+                else:
+                    opened = server.do("serve_table", nbytes=SMALL, max_size=1000)
+                dial = {
+                    "address": opened["address"],
+                    "nbytes": SMALL if kind == "stream" else None,
+                }
+                client.do("connect", **dial, count=_FIRST_CONNECTIONS)
+                before = server.do("wire")["connections"]
+                resident = server.do("resident")["resident"]
+                used = _with_door(
+                    server, lambda client=client, dial=dial: client.do("connect", **dial, count=clients)
+                )
+                if kind == "table":
+                    client.do("insert", nbytes=SMALL, calls=8)
+                else:
+                    everyone = clients + _FIRST_CONNECTIONS
+                    client.begin("send", nbytes=SMALL, calls=64)
+                    server.do("take", batches=everyone)
+                    client.hear()
+                standing = server.do("wire")["connections"] - before
+                rested = server.do("rest", seconds=seconds)["used"]["door"] / seconds
+                grown = server.do("resident")["resident"] - resident
+                idle[kind] = max(0.0, grown / standing)
+                if kind == "table":
+                    opened_by_each = standing / clients
+                    connect = {
+                        "server": used["door"] / clients / opened_by_each,
+                        "client": (used[CALL] + used["courier"]) / clients / opened_by_each,
+                        "of_a_client": opened_by_each,
+                    }
+                    beat = rested / standing
+    return connect, idle, beat
+
+
+def _published(repeats: int, nbytes: int) -> Used:
+    with _pair() as (server, client):
+        address = server.do("serve_weights")["address"]
+        client.do("subscribe", address=address, count=_SUBSCRIBERS)
+        versions = iter(range(1, repeats + 2))
+
+        def once() -> Used:
+            version = next(versions)
+            before = server.do("now")["threads"]
+            server.do("publish", nbytes=nbytes, version=version)
+            followed = client.do("follow", version=version)
+            # It may have come before it was waited for, so the difference is of the process.
+            after = server.do("now")["threads"]
+            return {
+                "server": after["door"] - before["door"],
+                "client": followed["threads"].get("weights", 0.0),
+            }
+
+        series = [once() for _ in range(repeats + 1)]
+    received = [late["client"] - early["client"] for early, late in zip(series, series[1:], strict=False)]
+    total = nbytes * _SUBSCRIBERS
+    return {
+        "server": statistics.median(one["server"] for one in series[1:]) / total,
+        "client": statistics.median(received) / total,
+    }
+
+
+def _saved(repeats: int, nbytes: int) -> Used:
+    with tempfile.TemporaryDirectory() as folder, Process() as server:
+        rows = nbytes // LARGE
+        server.do("serve_table", nbytes=LARGE, max_size=rows, folder=folder)
+        server.do("fill", nbytes=LARGE, rows=rows)
+        answers = [server.do("checkpoint") for _ in range(repeats)]
+    clock = statistics.median(one["finished"] - one["started"] for one in answers)
+    used = statistics.median(sum(one["used"].values()) for one in answers)
+    return {"processor": used / nbytes, "clock": clock / nbytes}
+
+
+def _crowding(repeats: int) -> float:
+    """How much more seconds on a processor the same work takes when all processors have some."""
+    with contextlib.ExitStack() as stack:
+        cores = len(os.sched_getaffinity(0))
+        crowd = [stack.enter_context(Process()) for _ in range(cores)]
+        alone, together = [], []
+        for _ in range(repeats + 1):
+            alone.append(crowd[0].do("work")["used"][CALL])
+            for one in crowd:
+                one.begin("work")
+            together.append(statistics.mean([one.hear()["used"][CALL] for one in crowd]))
+    return max(1.0, statistics.median(together[1:]) / statistics.median(alone[1:]))
+
+
+@contextlib.contextmanager
+def _pair() -> Iterator[tuple[Process, Process]]:
+    """Two processes: for a server, and for its clients."""
+    with Process() as server, Process() as client:
+        yield server, client
+        # Clients first: a server that closes waits for what is on its way.
+        client.do("close")
+        server.do("close")
+
+
+@contextlib.contextmanager
+def _many_files() -> Iterator[None]:
+    """Let this process's children open as many files as it may itself allow."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (before[1], before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+def _with_door(server: Process, do: Callable[[], Used]) -> Used:
+    """Let clients do something, and add what the server's event loops used meanwhile."""
+    before = server.do("now")["threads"]
+    done: Used = do()["used"]  # type: ignore[assignment] - an answer has what its threads used
+    after = server.do("now")["threads"]
+    return {
+        CALL: done.get(CALL, 0.0),
+        "courier": done.get("courier", 0.0),
+        "door": after.get("door", 0.0) - before.get("door", 0.0),
+    }
+
+
+def _median_of(once: Callable[[], Used], repeats: int, count: int) -> Used:
+    """Measure some times, after one that does not count: seconds for each of what was done."""
+    series = [once() for _ in range(repeats + 1)][1:]
+    return {
+        name: statistics.median([one[name] for one in series]) / count for name in series[0]
+    }
+
+
+def _lines(points: dict[int, Used]) -> Threads:
+    small, large = points[SMALL], points[LARGE]
+    return {
+        name: Line.through((SMALL, small[name]), (LARGE, large[name])) for name in small
+    }

@@ -1,0 +1,270 @@
+"""A process that is a server, or clients of one: ``python -m benchmarks.scaling_model.program``.
+
+[`Process`] is its parent's end. Each answer has what the threads used meanwhile, and when it began
+and ended on the clock of the machine.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import itertools
+import os
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from benchmarks.child import Child, Message, answer_requests
+from benchmarks.content import ContentError
+from benchmarks.net.usage import resident_bytes
+from benchmarks.scaling_model.threads import spent, thread_seconds
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from benchmarks.payload import Array
+
+TABLE = "items"
+_MOST_CONNECTIONS = 60_000
+# Numbers of items wrap here: so many differ.
+_NUMBERS = 61
+
+
+class Process(Child):
+    """The process, seen from its parent."""
+
+    def __init__(self) -> None:
+        """Start it."""
+        super().__init__([sys.executable, "-m", "benchmarks.scaling_model.program"])
+
+    def do(self, what: str, **arguments: Any) -> Message:
+        """Have it do something, and wait for the answer."""
+        return self.ask({"do": what, **arguments})
+
+    def begin(self, what: str, **arguments: Any) -> None:
+        """Have it begin something; `hear` waits for the answer."""
+        self.tell({"do": what, **arguments})
+
+
+def example(nbytes: int) -> dict[str, Array]:
+    """Return a sample of so many bytes: a number, and bytes that follow from it."""
+    return {"number": np.zeros(1, np.int64), "words": np.zeros(max(nbytes - 8, 4) // 4, np.int32)}
+
+
+@functools.cache
+def samples(nbytes: int) -> list[dict[str, Array]]:
+    """Return samples that are sent in turn; what is in them follows from their numbers."""
+    made = []
+    for number in range(_NUMBERS):
+        tree = example(nbytes)
+        tree["number"][:] = number
+        tree["words"][:] = number * 7 + 1
+        made.append(tree)
+    return made
+
+
+def check(data: dict[str, Array]) -> None:
+    """Look at a batch: every row must be what was sent with its number.
+
+    Raises:
+        ContentError: it is not.
+    """
+    numbers = np.asarray(data["number"]).reshape(-1)
+    words = np.asarray(data["words"]).reshape(len(numbers), -1)
+    # The ends of rows tell of a wrong place; all bytes of large ones would cost as much as they do.
+    ends = words[:, [0, -1]]
+    if not ((ends == (numbers * 7 + 1)[:, None]).all() and (numbers < _NUMBERS).all()):
+        raise ContentError("a row that is not what was sent with its number")
+
+
+class Parts:
+    """What the process has: a server, clients, and what they are asked for."""
+
+    def __init__(self) -> None:
+        """Have nothing yet."""
+        self._stack = contextlib.ExitStack()
+        self._server: Any = None
+        self._clients: list[Any] = []
+        self._trees: list[dict[str, Array]] = []
+
+    def answer(self, request: Message) -> Message:
+        """Do what the parent asks for."""
+        before, started = thread_seconds(), time.monotonic()
+        reply: Message = getattr(self, request.pop("do"))(**request) or {}
+        finished = time.monotonic()
+        now = thread_seconds()
+        used = {"used": spent(before, now), "threads": now}
+        return {**reply, **used, "started": started, "finished": finished}
+
+    def now(self) -> None:
+        """Do nothing; the answer has what the threads have used so far."""
+
+    def serve_stream(self, door: str, nbytes: int, batch: int, buffers: int) -> Message:
+        """Open a server of a stream."""
+        import echoic  # noqa: PLC0415 - only a server needs it here
+
+        transport = (
+            echoic.TcpTransport(0, max_connections=_MOST_CONNECTIONS)
+            if door == "tcp"
+            else echoic.ShmTransport(f"echoic-model-{os.getpid()}")
+        )
+        server = echoic.Server(example(nbytes), batch, buffers, transport=transport)
+        self._server = self._stack.enter_context(server)
+        return {"address": self._server.addresses[0]}
+
+    def serve_table(self, nbytes: int, max_size: int, folder: str | None = None) -> Message:
+        """Open a server with a table, which has checkpoints if there is a folder for them."""
+        import echoic  # noqa: PLC0415 - as above
+
+        table = echoic.Table(TABLE, example(nbytes), max_size=max_size)
+        transport = echoic.TcpTransport(0, max_connections=_MOST_CONNECTIONS)
+        self._server = self._stack.enter_context(
+            echoic.Server(
+                tables=[table],
+                transport=transport,
+                checkpointer=None if folder is None else echoic.Checkpointer(folder, keep=1),
+            )
+        )
+        return {"address": self._server.addresses[0]}
+
+    def serve_weights(self) -> Message:
+        """Open a server of weights."""
+        import echoic  # noqa: PLC0415 - as above
+        from echoic.weights import WeightStore  # noqa: PLC0415 - as above
+
+        self._weights = WeightStore()
+        self._server = self._stack.enter_context(
+            echoic.Server(weights=self._weights, transport=echoic.TcpTransport(0))
+        )
+        return {"address": self._server.addresses[0]}
+
+    def fill(self, nbytes: int, rows: int) -> None:
+        """Insert rows into the server's own table."""
+        columns = {
+            name: np.stack([tree[name] for tree in samples(nbytes)]) for name in example(nbytes)
+        }
+        client = self._server.client()
+        for first in range(0, rows, _NUMBERS):
+            count = min(_NUMBERS, rows - first)
+            some = {name: column[:count] for name, column in columns.items()}
+            client.insert_batch(some, TABLE, np.ones(count))
+        client.flush()
+
+    def take(self, batches: int) -> None:
+        """Take batches of the stream, and look at the ends of rows of some."""
+        for number in range(batches):
+            batch = self._server.sample().batch
+            if number % 64 == 0:
+                check(batch)
+
+    def connect(self, address: str | list[str], nbytes: int | None, count: int = 1) -> None:
+        """Connect clients: of the stream with samples of so many bytes, or of the tables."""
+        import echoic  # noqa: PLC0415 - as above
+
+        for _ in range(count):
+            if nbytes is None:
+                client: Any = echoic.connect(address)
+            else:
+                client = echoic.connect(address, example(nbytes))
+            self._clients.append(client)
+
+    def disconnect(self) -> None:
+        """Close all clients."""
+        for client in self._clients:
+            client.close()
+        self._clients.clear()
+
+    def send(self, nbytes: int, calls: int) -> None:
+        """Send samples through all clients in turn, as many through each, until they are stored."""
+        trees = itertools.cycle(samples(nbytes))
+        for client in self._clients:
+            send = client.send
+            for tree in itertools.islice(trees, calls):
+                send(tree)
+        for client in self._clients:
+            client.flush()
+
+    def insert(self, nbytes: int, calls: int) -> None:
+        """Insert items through all clients in turn, as many through each, until they are stored."""
+        trees, priorities = itertools.cycle(samples(nbytes)), {TABLE: 1.0}
+        for client in self._clients:
+            insert = client.insert
+            for tree in itertools.islice(trees, calls):
+                insert(tree, priorities)
+        for client in self._clients:
+            client.flush()
+
+    def sample(self, batch: int, batches: int) -> None:
+        """Take batches of the first client's table, fetched ahead by two."""
+        # Those that were fetched ahead are dropped with it; it is made once for that reason.
+        key = f"sampler-{batch}"
+        take = self.__dict__.get(key)
+        if take is None:
+            take = iter(self._clients[0].sampler(TABLE, batch_size=batch, prefetch=2))
+            self.__dict__[key] = take
+        for number, drawn in enumerate(itertools.islice(take, batches)):
+            if number % 64 == 0:
+                check(drawn.data)
+
+    def subscribe(self, address: str, count: int) -> None:
+        """Follow the weights of a server, several times."""
+        from echoic.weights import WeightClient  # noqa: PLC0415 - as above
+
+        self._followers = [
+            self._stack.enter_context(WeightClient(address)).subscribe() for _ in range(count)
+        ]
+
+    def publish(self, nbytes: int, version: int) -> None:
+        """Publish weights that differ from those before in all chunks."""
+        self._weights.publish({"w": np.full(nbytes // 4, version, np.float32)}, version)
+
+    def follow(self, version: int) -> None:
+        """Wait until all followers have a version."""
+        for follower in self._followers:
+            while (follower.version or 0) < version:
+                follower.wait(timeout=30)
+
+    def wire(self) -> Message:
+        """Tell what all connections have received and stored."""
+        known = self._server.connections()
+        told = {name: sum(one[name] for one in known) for name in ("bytes", "samples")}
+        return {**told, "connections": len(known)}
+
+    def checkpoint(self) -> None:
+        """Write a checkpoint."""
+        self._server.checkpoint()
+
+    def work(self) -> None:
+        """Do what a client and a server do with small samples, without them: calls and copies."""
+        source, target = np.ones(1 << 16, np.uint8), np.empty(1 << 16, np.uint8)
+        for _ in range(3000):
+            target[:] = source
+            for number in range(60):
+                str(number)
+
+    def resident(self) -> Message:
+        """Tell the memory that this process has now."""
+        return {"resident": resident_bytes()}
+
+    def rest(self, seconds: float) -> None:
+        """Do nothing for a while: what the threads use meanwhile is what idling costs."""
+        time.sleep(seconds)
+
+    def close(self) -> None:
+        """Close everything."""
+        self.disconnect()
+        self._stack.close()
+
+
+def main() -> None:
+    """Answer until the parent closes the pipe."""
+    parts = Parts()
+    call: Callable[[Message], Message] = parts.answer
+    answer_requests(call)
+    parts.close()
+
+
+if __name__ == "__main__":
+    main()

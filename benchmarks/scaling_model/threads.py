@@ -1,0 +1,58 @@
+"""What the threads of a process have used of the processors, by their names.
+
+Seconds on a processor do not depend on what else the machine does, as those on the clock do: so
+they are what the model is made of.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from benchmarks.timing import UnavailableError
+
+# As the native core names them; the thread that calls into it is Python's.
+CALL = "call"
+NAMES = {"echoic-courier": "courier", "echoic-door": "door", "echoic-weights": "weights"}
+
+
+def thread_seconds() -> dict[str, float]:
+    """Return the seconds on a processor of this process's threads, summed by name.
+
+    Raises:
+        UnavailableError: the system does not tell them.
+    """
+    used: dict[str, float] = {}
+    try:
+        for task in Path("/proc/self/task").iterdir():
+            try:
+                comm = (task / "comm").read_text().strip()
+                nanoseconds = int((task / "schedstat").read_text().split()[0])
+            except (FileNotFoundError, ProcessLookupError):
+                continue  # it has ended meanwhile
+            # Doors are numbered; Linux cuts names to 15 letters.
+            name = next((NAMES[key] for key in NAMES if comm.startswith(key[:15])), CALL)
+            used[name] = used.get(name, 0.0) + nanoseconds / 1e9
+    except (OSError, IndexError, ValueError) as error:
+        raise UnavailableError(f"the system does not tell the time of threads: {error}") from error
+    return used
+
+
+def spent(before: dict[str, float], after: dict[str, float]) -> dict[str, float]:
+    """Return what was used between two looks."""
+    return {name: seconds - before.get(name, 0.0) for name, seconds in after.items()}
+
+
+def busy_seconds() -> float:
+    """Return how long the processors of the machine have been busy, by whoever, since it started.
+
+    Raises:
+        UnavailableError: the system does not tell.
+    """
+    try:
+        words = Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]
+        ticks = [int(word) for word in words]
+        # Of user, nice, system, idle, iowait, irq, softirq, steal: all but the two that wait.
+        return (sum(ticks[:8]) - ticks[3] - ticks[4]) / os.sysconf("SC_CLK_TCK")
+    except (OSError, IndexError, ValueError) as error:
+        raise UnavailableError(f"the system does not tell how busy it is: {error}") from error

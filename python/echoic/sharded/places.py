@@ -1,0 +1,70 @@
+"""Where shards are said to be: what a list of addresses, or a function that returns one, means."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    Named: TypeAlias = str | tuple[str, str] | None
+    Where: TypeAlias = list[str] | tuple[str, ...] | Callable[[], Iterable[Named]]
+
+__all__ = ["MAX_SHARDS", "Place", "read_places"]
+
+# So many have a number in the keys of items.
+MAX_SHARDS = 256
+# What is said beside the address of a shard that no inserts go to.
+_DRAINING = "draining"
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where one shard is.
+
+    Attributes:
+        address: Nothing when the shard was removed for good.
+        draining: Whether no inserts go there any more.
+    """
+
+    address: str | None
+    draining: bool = False
+
+
+def read_places(named: Iterable[Named]) -> list[Place]:
+    """Read what somebody says of the shards, in the order of their numbers.
+
+    Args:
+        named: Of each its address; ``(address, "draining")`` when no inserts are to go there;
+            ``""`` or ``None`` when it was removed.
+
+    Raises:
+        ValueError: That is not what it says, one is there twice, or there are too many.
+    """
+    named = list(named)
+    places = [_read(one) for one in named]
+    addresses = [place.address for place in places if place.address is not None]
+    if not addresses:
+        raise ValueError(f"expected addresses of servers, got {named!r}")
+    if len(set(addresses)) < len(addresses):
+        raise ValueError(f"a shard is there twice: {addresses}")
+    if len(places) > MAX_SHARDS:
+        raise ValueError(f"there are at most {MAX_SHARDS} shards, got {len(places)}")
+    return places
+
+
+def _read(named: Named) -> Place:
+    if named is None or isinstance(named, str):
+        return Place(named or None)
+    if (
+        isinstance(named, tuple)
+        and len(named) == len(("address", _DRAINING))
+        and isinstance(named[0], str)
+        and named[0]
+        and named[1] == _DRAINING
+    ):
+        return Place(named[0], draining=True)
+    raise ValueError(
+        f"expected addresses of servers, each a str, None or (str, {_DRAINING!r}), got {named!r}"
+    )
