@@ -19,19 +19,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import echoic
+import jsonschema
+import kubernetes_validate as kubernetes
 import numpy as np
 import pytest
 import typer
+import yaml
 from echoic import rendezvous
 from echoic.cli.app import app
 from echoic.cli.config import read
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-kubernetes = pytest.importorskip("kubernetes_validate")
-jsonschema = pytest.importorskip("jsonschema")
-yaml = pytest.importorskip("yaml")
 
 ROOT = Path(__file__).resolve().parent.parent
 DEPLOY = ROOT / "deploy"
@@ -225,26 +224,29 @@ def test_commands_in_manifests_exist(kinds: dict[str, Any]) -> None:
 
 
 def test_clients_are_told_every_server_by_its_name(
-    kinds: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    kinds: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    [settings] = [one for one in documents("kubernetes/clients.yaml") if one["kind"] == "ConfigMap"]
-    for name, value in settings["data"].items():
-        monkeypatch.setenv(name, value)
+    listed, *programs = documents("kubernetes/clients.yaml")
+    [(key, text)] = listed["data"].items()
+    (tmp_path / key).write_text(text)
+    monkeypatch.setenv("ECHOIC_ADDRESSES_FILE", str(tmp_path / key))
     servers = kinds["StatefulSet"]
     name, service = servers["metadata"]["name"], servers["spec"]["serviceName"]
-    assert rendezvous.addresses() == [
+    found = rendezvous.addresses()
+    assert isinstance(found, rendezvous.AddressFile)
+    assert found() == [
         f"tcp://{name}-{number}.{service}:5555" for number in range(servers["spec"]["replicas"])
     ]
-    assert set(settings["data"]) == {"ECHOIC_ADDRESSES", "ECHOIC_TOKEN_FILE"}
-    token = Path(settings["data"]["ECHOIC_TOKEN_FILE"])
-    for document in documents("kubernetes/clients.yaml"):
-        for pod in pods(document):
-            [container] = pod["spec"]["containers"]
-            [mount] = container["volumeMounts"]
-            assert Path(mount["mountPath"]) == token.parent
-            assert container["envFrom"] == [
-                {"configMapRef": {"name": settings["metadata"]["name"]}}
-            ]
+    for pod in [pod for program in programs for pod in pods(program)]:
+        [container] = pod["spec"]["containers"]
+        told = {variable["name"]: variable["value"] for variable in container["env"]}
+        places = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
+        assert told == {
+            "ECHOIC_ADDRESSES_FILE": f"{places['servers']}/{key}",
+            "ECHOIC_TOKEN_FILE": f"{places['secret']}/token",
+        }
+        volumes = {volume["name"]: volume for volume in pod["spec"]["volumes"]}
+        assert volumes["servers"]["configMap"]["name"] == listed["metadata"]["name"]
 
 
 @pytest.mark.parametrize("path", ["tables.toml", "slurm/tables.toml"])
@@ -290,8 +292,7 @@ def test_a_script_is_one_that_bash_and_shellcheck_take(script: Path) -> None:
 def lint(program: str, path: Path) -> None:
     """Run a linter of a package, which is beside the interpreter."""
     found = shutil.which(program, path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
-    if found is None:
-        pytest.skip(f"there is no {program}")
+    assert found is not None, f"{program} is not installed, which requirements/test.txt has"
     done = subprocess.run(
         [found, str(path)], capture_output=True, text=True, timeout=PATIENCE, check=False
     )

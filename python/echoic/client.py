@@ -17,9 +17,10 @@ from echoic.table_client import TableClient, connect_again
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Iterable
 
     from typing_extensions import Self, Unpack
+
+    from echoic.sharded.places import Where
 
 __all__ = ["Client", "TcpClient", "connect"]
 
@@ -142,11 +143,9 @@ def connect(address: str | None, example: Any, **options: Any) -> Client: ...
 @overload
 def connect(*, example: Any, **options: Any) -> Client: ...
 @overload
+def connect(address: Where, **options: Any) -> ShardedClient: ...
 def connect(
-    address: list[str] | tuple[str, ...] | Callable[[], Iterable[str]], **options: Any
-) -> ShardedClient: ...
-def connect(
-    address: str | list[str] | tuple[str, ...] | Callable[[], Iterable[str]] | None = None,
+    address: str | Where | None = None,
     example: Any = None,
     **options: Any,
 ) -> Client | TableClient:
@@ -190,7 +189,8 @@ def connect(
             return Client(address_for("a stream", patience), example, **options)
         found = addresses(patience)
         # Of a file also when it names one server, which may move.
-        address = found[0] if isinstance(found, list) and len(found) == 1 else found
+        [one, *others] = found if isinstance(found, list) else [None]
+        address = one if isinstance(one, str) and not others else found
     if not isinstance(address, str):
         if example is not None:
             raise ValueError("a stream is on one server: several addresses are for tables")

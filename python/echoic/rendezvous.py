@@ -4,15 +4,16 @@ Launchers know where they start servers, and programs should not. Whoever connec
 address asks here:
 
 - ``ECHOIC_ADDRESSES``: addresses, with commas or spaces between them.
-- ``ECHOIC_ADDRESSES_FILE``: a file of such, instead. It is read again while a server is away, so
-  whoever moves a server writes the file anew.
+- ``ECHOIC_ADDRESSES_FILE``: a file of such, instead. It is read again every few seconds, so whoever
+  moves or adds a server writes the file anew.
 - ``ECHOIC_TOKEN_FILE``: the secret that the servers ask for.
 - ``ECHOIC_CA_FILE``, ``ECHOIC_CERTIFICATE_FILE`` and ``ECHOIC_KEY_FILE``: PEM files, for
   ``tls://``.
 
-An address is written as everywhere; ``host:port`` alone is ``tcp://host:port``. An argument that is
-given goes before its variable, and with an address no variable counts: a secret is for the servers
-that it was named with.
+An address is written as everywhere; ``host:port`` alone is ``tcp://host:port``. The word
+``draining`` after one means that no inserts go there any more, and ``removed`` in the place of one
+that there is none. An argument that is given goes before its variable, and with an address no
+variable counts: a secret is for the servers that it was named with.
 
 # Limitations
 
@@ -35,11 +36,14 @@ from echoic.errors import ArgumentError, DisconnectedError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from echoic.sharded.places import Named
+
 __all__ = ["AddressFile", "address_for", "addresses", "options_for", "read_token"]
 
 _ADDRESSES = "ECHOIC_ADDRESSES"
 _FILE = "ECHOIC_ADDRESSES_FILE"
 _TOKEN = "ECHOIC_TOKEN_FILE"  # noqa: S105 - the name of a variable
+_DRAINING, _REMOVED = "draining", "removed"
 _PAPERS = {
     "ca": "ECHOIC_CA_FILE",
     "certificate": "ECHOIC_CERTIFICATE_FILE",
@@ -63,8 +67,8 @@ class AddressFile:
 
     path: Path
 
-    def __call__(self) -> list[str]:
-        """Return the addresses that are in it now.
+    def __call__(self) -> list[Named]:
+        """Return what it says of each server now, as a :class:`~echoic.ShardedClient` takes it.
 
         Raises:
             ArgumentError: It can't be read, or has none.
@@ -89,8 +93,8 @@ class AddressFile:
                 return self
 
 
-def addresses(connect_timeout: float = 10.0) -> list[str] | AddressFile:
-    """Return the addresses that the environment names, or the file that has them.
+def addresses(connect_timeout: float = 10.0) -> list[Named] | AddressFile:
+    """Return what the environment says of each server, or the file that does.
 
     Args:
         connect_timeout: For how many seconds to wait for a file that is not there yet.
@@ -123,7 +127,8 @@ def address_for(purpose: str, connect_timeout: float = 10.0) -> str:
         DisconnectedError: The file that it names has none in time.
     """
     found = addresses(connect_timeout)
-    several = found() if isinstance(found, AddressFile) else found
+    named = found() if isinstance(found, AddressFile) else found
+    several = [one if isinstance(one, str) else one[0] for one in named if one is not None]
     if len(several) > 1:
         raise ArgumentError(
             f"{purpose} needs one server, and the environment names {len(several)}: "
@@ -177,8 +182,18 @@ def _read(path: Path, who: str) -> bytes:
     return text
 
 
-def _split(text: str, who: str) -> list[str]:
-    words = re.split(r"[,\s]+", text.strip(", \t\r\n"))
-    if words == [""]:
+def _split(text: str, who: str) -> list[Named]:
+    named: list[Named] = []
+    for word in filter(None, re.split(r"[,\s]+", text)):
+        if word == _REMOVED:
+            named.append(None)
+        elif word == _DRAINING:
+            before = named[-1] if named else None
+            if not isinstance(before, str):
+                raise ArgumentError(f"{who}: expected an address before {_DRAINING!r}")
+            named[-1] = (before, _DRAINING)
+        else:
+            named.append(word if "://" in word else f"tcp://{word}")
+    if not any(named):
         raise ArgumentError(f"{who} names no server")
-    return [word if "://" in word else f"tcp://{word}" for word in words]
+    return named

@@ -99,7 +99,8 @@ class Network:
         self.latency = self.loss = 0.0
         self.passed = self.lost = self.cut = 0
         self._chance = random.Random(seed)
-        self._down: frozenset[frozenset[bytes]] = frozenset()
+        # From where to where nothing gets.
+        self._down: frozenset[tuple[bytes, bytes]] = frozenset()
         self._devices: dict[bytes, int] = {}
         self.hosts: list[Host] = []
         self._end, self._ended = os.pipe()
@@ -107,6 +108,7 @@ class Network:
             for number in range(count):
                 self._add(number)
         except BaseException:
+            os.close(self._ended)
             self._remove()
             raise
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -125,7 +127,13 @@ class Network:
 
     def part(self, one: Host, *others: Host) -> None:
         """Let nothing through between a host and some others, from now on."""
-        self._down |= {frozenset((_packed(one), _packed(other))) for other in others}
+        for other in others:
+            self.mute(one, other)
+            self.mute(other, one)
+
+    def mute(self, source: Host, target: Host) -> None:
+        """Let nothing through from a host to another, which is still heard by it."""
+        self._down |= {(_packed(source), _packed(target))}
 
     def heal(self) -> None:
         """Let everything through again."""
@@ -171,7 +179,7 @@ class Network:
                     self.passed += 1
 
     def _survives(self, packet: bytes) -> bool:
-        if frozenset((packet[SOURCE], packet[TARGET])) in self._down:
+        if (packet[SOURCE], packet[TARGET]) in self._down:
             self.cut += 1
             return False
         if self._chance.random() < self.loss:

@@ -131,6 +131,8 @@ def test_what_is_on_one_server_asks_which_of_several(say: Any) -> None:
         ({}, "neither ECHOIC_ADDRESSES nor ECHOIC_ADDRESSES_FILE is set"),
         ({"addresses": ""}, "neither"),
         ({"addresses": " , "}, "ECHOIC_ADDRESSES names no server"),
+        ({"addresses": "removed"}, "names no server"),
+        ({"addresses": "removed draining,a:1"}, "expected an address before 'draining'"),
         ({"addresses": "a:1", "addresses_file": "/b"}, "both set"),
         ({"addresses": "a:1", "token_file": "/none"}, "ECHOIC_TOKEN_FILE: can't read /none: No"),
         ({"addresses": "a:1", "token_file": "/dev/null"}, "ECHOIC_TOKEN_FILE.*is empty"),
@@ -186,6 +188,26 @@ def test_a_server_that_moved_is_found_in_the_file(say: Any, serve: Any, tmp_path
         client.flush()
     assert serve.servers[2].client().info()["replay"]["size"] == 100
     assert "shard 0" in str(told[0].message)
+
+
+def test_servers_join_are_emptied_and_go_as_the_file_says(
+    say: Any, serve: Any, tmp_path: Path
+) -> None:
+    file = tmp_path / "servers"
+    first, second, third = serve(), serve(), serve()
+    write(file, first)
+    say(addresses_file=file)
+    with echoic.connect(refresh=None) as client:
+        assert isinstance(client, echoic.ShardedClient)
+        write(file, f"{first} draining", second)
+        client.refresh()
+        client.insert_batch(np.arange(200), "replay")
+        client.flush()
+        assert [shard["size"] for shard in client.info()["replay"]["shards"]] == [0, 200]
+        write(file, "removed", second, third)
+        client.refresh()
+        assert client.addresses == ["", f"tcp://{second}", f"tcp://{third}"]
+        assert client.info()["replay"]["size"] == 200
 
 
 def invoke(*words: str) -> Any:

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     Named: TypeAlias = str | tuple[str, str] | None
-    Where: TypeAlias = list[str] | tuple[str, ...] | Callable[[], Iterable[Named]]
+    Where: TypeAlias = list[str] | list[Named] | tuple[str, ...] | Callable[[], Iterable[Named]]
 
 __all__ = ["MAX_SHARDS", "Place", "read_places"]
 
