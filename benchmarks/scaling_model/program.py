@@ -159,7 +159,7 @@ class Parts:
             if number % 64 == 0:
                 check(batch)
 
-    def connect(self, address: str | list[str], nbytes: int | None, count: int = 1) -> None:
+    def connect(self, address: str, nbytes: int | None, count: int = 1) -> None:
         """Connect clients: of the stream with samples of so many bytes, or of the tables."""
         import echoic  # noqa: PLC0415 - as above
 

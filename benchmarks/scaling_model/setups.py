@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import os
+import statistics
 from dataclasses import dataclass
 from functools import cache, partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from benchmarks.scaling_model import parts
 from benchmarks.scaling_model.predict import Job, Setup, loads, rate
@@ -40,7 +41,12 @@ def setups() -> tuple[Setup, ...]:
     small, large = parts.SMALL, parts.LARGE
     return (
         *(
-            Setup(f"model_send_{size}_{door}", f"one client sends {nbytes} bytes", (Job("send", nbytes),), door)
+            Setup(
+                f"model_send_{size}_{door}",
+                f"one client sends {nbytes} bytes",
+                (Job("send", nbytes),),
+                door,
+            )
             for door in ("tcp", "shm")
             for size, nbytes in (("small", small), ("middle", _MIDDLE), ("large", large))
         ),
@@ -53,7 +59,9 @@ def setups() -> tuple[Setup, ...]:
             for clients in (2, 4)
             for size, nbytes in (("small", small), ("large", large))
         ),
-        Setup("model_insert_middle", f"one client inserts {_MIDDLE} bytes", (Job("insert", _MIDDLE),)),
+        Setup(
+            "model_insert_middle", f"one client inserts {_MIDDLE} bytes", (Job("insert", _MIDDLE),)
+        ),
         Setup(
             "model_insert_small_3_clients",
             f"3 clients insert {small} bytes",
@@ -164,7 +172,8 @@ def _run(setup: Setup, servers: list[Process], clients: list[Process], count: in
 
 
 def _total(answer: Message) -> float:
-    return sum(answer["threads"].values())
+    threads: dict[str, float] = answer["threads"]
+    return sum(threads.values())
 
 
 def _ring(nbytes: int) -> tuple[int, int]:
@@ -193,6 +202,31 @@ def compared(setup: Setup, costs: Callable[[], Costs], seconds: float) -> Iterat
             )
 
         yield measure
+
+
+def is_within(ratio: float) -> bool:
+    """Whether what was measured is what was predicted, but for the margin."""
+    return 1 / (1 + MARGIN) <= ratio <= 1 + MARGIN
+
+
+def check(setup: Setup, costs: Costs, seconds: float, rounds: int) -> dict[str, Any]:
+    """Run a setup some times: the medians of what was measured and of what was predicted."""
+    with compared(setup, lambda: costs, seconds) as measure:
+        # The first does not count.
+        measure()
+        seen = [measure() for _ in range(rounds)]
+    # A ratio is of one round, in which others left as many processors to both.
+    ratio = statistics.median([one.extras["ratio_to_predicted"] for one in seen])
+    predicted = statistics.median([one.extras["predicted"] for one in seen])
+    return {
+        "setup": setup.name,
+        "what": f"{setup.what}, {setup.door}",
+        "measured": round(predicted * ratio),
+        "predicted": round(predicted),
+        "processors_left": round(
+            statistics.median([one.extras["processors_left"] for one in seen]), 2
+        ),
+    }
 
 
 def workloads(quick: bool) -> list[Workload]:
