@@ -54,6 +54,7 @@ class Costs:
         weights: Of a byte of weights sent to one subscriber: seconds by ``server`` and ``client``.
         checkpoint: Seconds for a byte: on a ``processor``, and on the ``clock`` with the disk.
         crowding: By how much the same work costs more when all processors have some.
+        work: Seconds that a fixed amount of work took meanwhile: see `threads.work_seconds`.
         cores: How many processors the machine has.
     """
 
@@ -68,6 +69,7 @@ class Costs:
     weights: dict[str, float]
     checkpoint: dict[str, float]
     crowding: float
+    work: float
     cores: int
 
     def write(self, path: Path, **about: Any) -> None:

@@ -218,7 +218,7 @@ def relay(machines: Machines, nbytes: float, followers: int) -> tuple[int, int, 
     def seconds(fan: int) -> float:
         return broadcast(followers, fan=fan, first=first, later=later)
 
-    fan = min(range(2, 9), key=seconds)
+    fan = min(range(2, 6), key=seconds)
     depth, reached, width = 0, 0, 1
     while reached < followers:
         width *= fan

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Literal
 
 from benchmarks.scaling_model.costs import Costs, Line
 from benchmarks.scaling_model.program import Process
-from benchmarks.scaling_model.threads import CALL
+from benchmarks.scaling_model.threads import CALL, work_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -41,10 +41,14 @@ _FIRST_CONNECTIONS = 20
 
 Used = dict[str, float]
 
+# How long a fixed amount of work took between the parts.
+_WORK: list[float] = []
+
 
 def measured(*, quick: bool) -> Costs:
     """Measure all parts: in about a minute, or ``quick`` in ten seconds, with more noise."""
     repeats = 2 if quick else 7
+    _WORK.clear()
     stream: dict[str, Threads] = {}
     wire: dict[str, float] = {}
     for door in DOORS:
@@ -70,6 +74,7 @@ def measured(*, quick: bool) -> Costs:
         weights=_published(repeats, 8 * _MIB),
         checkpoint=_saved(repeats, (16 if quick else 128) * _MIB),
         crowding=_crowding(repeats),
+        work=statistics.median(_WORK),
         cores=len(os.sched_getaffinity(0)),
     )
 
@@ -303,7 +308,11 @@ def _with_door(server: Process, do: Callable[[], Used]) -> Used:
 
 def _median_of(once: Callable[[], Used], repeats: int, count: int) -> Used:
     """Measure some times, after one that does not count: seconds for each of what was done."""
-    series = [once() for _ in range(repeats + 1)][1:]
+    series = []
+    for _ in range(repeats + 1):
+        series.append(once())
+        _WORK.append(work_seconds())
+    del series[0]
     return {name: statistics.median([one[name] for one in series]) / count for name in series[0]}
 
 

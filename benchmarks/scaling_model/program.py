@@ -19,7 +19,7 @@ import numpy as np
 from benchmarks.child import Child, Message, answer_requests
 from benchmarks.content import ContentError
 from benchmarks.net.usage import resident_bytes
-from benchmarks.scaling_model.threads import spent, thread_seconds
+from benchmarks.scaling_model.threads import spent, thread_seconds, work_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -237,12 +237,8 @@ class Parts:
         self._server.checkpoint()
 
     def work(self) -> None:
-        """Do what a client and a server do with small samples, without them: calls and copies."""
-        source, target = np.ones(1 << 16, np.uint8), np.empty(1 << 16, np.uint8)
-        for _ in range(3000):
-            target[:] = source
-            for number in range(60):
-                str(number)
+        """Do a fixed amount of work."""
+        work_seconds()
 
     def resident(self) -> Message:
         """Tell the memory that this process has now."""

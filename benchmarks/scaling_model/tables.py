@@ -239,6 +239,7 @@ _TABLES: dict[str, Callable[[Costs, dict[str, Any]], str]] = {
     "herd": _herd,
     "queues": _queues,
 }
+NAMES = tuple(_TABLES)
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

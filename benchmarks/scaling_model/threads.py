@@ -7,7 +7,10 @@ they are what the model is made of.
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
+
+import numpy as np
 
 from benchmarks.timing import UnavailableError
 
@@ -41,6 +44,21 @@ def thread_seconds() -> dict[str, float]:
 def spent(before: dict[str, float], after: dict[str, float]) -> dict[str, float]:
     """Return what was used between two looks."""
     return {name: seconds - before.get(name, 0.0) for name, seconds in after.items()}
+
+
+def work_seconds() -> float:
+    """Do a fixed amount of what clients and servers do, calls and copies; return what it used.
+
+    It is by how much this changes that a processor is faster or slower than it was: others who
+    share it empty its caches, and a virtual one may be half of a real one.
+    """
+    source, target = np.ones(1 << 16, np.uint8), np.empty(1 << 16, np.uint8)
+    before = time.thread_time()
+    for _ in range(1000):
+        target[:] = source
+        for number in range(60):
+            str(number)
+    return time.thread_time() - before
 
 
 def busy_seconds() -> float:
