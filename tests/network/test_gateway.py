@@ -46,4 +46,4 @@ def test_items_of_all_workers_come_over_one_client() -> None:
         assert set(everything["worker"].tolist()) == set(range(WORKERS))
         assert set(everything["obs"][:, 0].tolist()) == set(range(BATCH))
         # Of a client of tables: one for what it inserts, one for what it asks.
-        assert tables.metrics()["connections_accepted"] <= 2
+        assert tables.metrics()["connections_accepted_total"] <= 2
