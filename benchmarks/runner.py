@@ -43,9 +43,10 @@ OURS = {
     "limits": "benchmarks.engine",
     "rollouts": "benchmarks.rollouts.ours",
     "weights": "benchmarks.engine",
+    "model": "benchmarks.engine",
 }
 # All others have a process of their own, as a peer has.
-_IN_THIS_PROCESS = {"stream", "limits"}
+_IN_THIS_PROCESS = {"stream", "limits", "model"}
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from benchmarks.limits import suite as limits
 from benchmarks.local import suite as local
 from benchmarks.net import suite as net
 from benchmarks.rollouts import suite as rollouts
+from benchmarks.scaling_model import setups
 from benchmarks.tables import suite as tables
 
 if TYPE_CHECKING:
@@ -39,5 +40,6 @@ SUITES: dict[str, Suite] = {
     "tables": Suite("Tables", tables.workloads, 5),
     "rollouts": Suite("Rollouts", rollouts.workloads, 5),
     "weights": Suite("Weights", weights.workloads, 5),
+    "model": Suite("The model of scaling", setups.workloads, 5),
 }
 QUICK_ROUNDS = 3

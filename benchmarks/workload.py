@@ -53,7 +53,17 @@ class Target:
         return None if about in (self.metric, "bound") else about
 
 
-Kind = Literal["stream", "net", "tables", "local", "durability", "limits", "rollouts", "weights"]
+Kind = Literal[
+    "stream",
+    "net",
+    "tables",
+    "local",
+    "durability",
+    "limits",
+    "rollouts",
+    "weights",
+    "model",
+]
 
 
 @dataclass(frozen=True)

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
+# Those that the documentation's tables are made of.
+COMMITTED = Path(__file__).with_name("costs.json")
 
 
 @dataclass(frozen=True)
@@ -48,11 +48,13 @@ class Costs:
         request: Of a batch that is sampled, however many items it has; seconds by thread.
         wire: Bytes on the wire beside those of the sample or item: of ``stream`` and ``insert``.
         connect: Of a new connection, seconds by ``client`` and ``server``.
-        idle: Bytes of a server's memory for an idle connection that was used: ``stream``, ``table``.
+        idle: Bytes of a server's memory for an idle connection that was used: of a ``stream``, a
+            ``table``.
         beat: Seconds of a door's thread for one idle connection in each second.
         weights: Of a byte of weights sent to one subscriber: seconds by ``server`` and ``client``.
         checkpoint: Seconds for a byte: on a ``processor``, and on the ``clock`` with the disk.
         crowding: By how much the same work costs more when all processors have some.
+        work: Seconds that a fixed amount of work took meanwhile: see `threads.work_seconds`.
         cores: How many processors the machine has.
     """
 
@@ -67,22 +69,30 @@ class Costs:
     weights: dict[str, float]
     checkpoint: dict[str, float]
     crowding: float
+    work: float
     cores: int
 
-    def write(self, path: Path, about: Mapping[str, Any]) -> None:
-        """Keep them as JSON, with what they are about: the machine and the versions."""
-        path.write_text(json.dumps({"about": about, "costs": _rounded(asdict(self))}, indent=1) + "\n")
+    def write(self, path: Path, **about: Any) -> None:
+        """Keep them as JSON, with what they are about: the machine, how good predictions are."""
+        kept = {**about, "costs": _rounded(asdict(self))}
+        path.write_text(json.dumps(kept, indent=1) + "\n")
 
     @classmethod
-    def read(cls, path: Path) -> Costs:
+    def read(cls, path: Path = COMMITTED) -> Costs:
         """Read what was kept."""
-        kept = json.loads(path.read_text())["costs"]
+        kept = about(path)["costs"]
         lines = {
             "stream": {door: _threads(threads) for door, threads in kept["stream"].items()},
             "insert": _threads(kept["insert"]),
             "sampled": _threads(kept["sampled"]),
         }
         return cls(**{**kept, **lines})
+
+
+def about(path: Path = COMMITTED) -> dict[str, Any]:
+    """Read all that was kept: ``machine``, ``versions``, ``checks``, ``costs`` as numbers."""
+    kept: dict[str, Any] = json.loads(path.read_text())
+    return kept
 
 
 def _threads(kept: dict[str, dict[str, float]]) -> Threads:

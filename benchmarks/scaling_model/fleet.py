@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from benchmarks.scaling_model.simulation import broadcast
 from benchmarks.scaling_model.threads import CALL
 
 if TYPE_CHECKING:
@@ -94,8 +95,8 @@ WORKLOADS = (
     ),
     Workload(
         name="images",
-        what="games from pixels: steps of 28 kB, 15 a second from each worker, each sampled once in "
-        "batches of 64; a policy of 20 MB every 10 seconds",
+        what="games from pixels: steps of 28 kB, 15 a second from each worker, each sampled once "
+        "in batches of 64; a policy of 20 MB every 10 seconds",
         nbytes=28_236,
         rate=15.0,
         samples_per_insert=1.0,
@@ -121,7 +122,7 @@ WORKLOADS = (
 )
 
 
-def shard(
+def shard(  # noqa: PLR0913 - what can be chosen
     costs: Costs,
     machines: Machines,
     workload: Workload,
@@ -157,9 +158,7 @@ def shard(
     }
 
 
-def learner(
-    costs: Costs, machines: Machines, workload: Workload, workers: int
-) -> dict[str, float]:
+def learner(costs: Costs, machines: Machines, workload: Workload, workers: int) -> dict[str, float]:
     """Return how busy each resource of the learner is, however many the shards are."""
     sampled = workers * workload.rate * workload.samples_per_insert
     requests = sampled / workload.batch
@@ -209,20 +208,19 @@ def direct_seconds(machines: Machines, nbytes: float, followers: int) -> float:
 
 
 def relay(machines: Machines, nbytes: float, followers: int) -> tuple[int, int, float]:
-    """Return the best tree of relays: how many follow each, its depth, and its seconds.
+    """Return the fastest tree of relays: how many follow each, its depth, and its seconds.
 
-    A relay has all of a publication before it hands it on, and sends it to all that follow it at
-    the same time, at the speed of a worker's host, which is taken to be that of a shard.
+    A relay has all of a publication before it hands it on, to one follower after the other, at the
+    speed of a worker's host, which is taken to be that of a shard.
     """
+    first, later = nbytes / machines.learner_nic, nbytes / machines.nic
 
-    def seconds(fan: int) -> tuple[float, int]:
-        depth, reached = 1, fan
-        while reached < followers:
-            depth, reached = depth + 1, reached * fan + fan
-        first = fan * nbytes / machines.learner_nic
-        later = (depth - 1) * fan * nbytes / machines.nic
-        return first + later, depth
+    def seconds(fan: int) -> float:
+        return broadcast(followers, fan=fan, first=first, later=later)
 
-    fan = min(range(2, 33), key=lambda fan: seconds(fan)[0])
-    total, depth = seconds(fan)
-    return fan, depth, total
+    fan = min(range(2, 6), key=seconds)
+    depth, reached, width = 0, 0, 1
+    while reached < followers:
+        width *= fan
+        depth, reached = depth + 1, reached + width
+    return fan, depth, seconds(fan)

@@ -13,14 +13,16 @@ import os
 import resource
 import statistics
 import tempfile
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, Literal
 
 from benchmarks.scaling_model.costs import Costs, Line
 from benchmarks.scaling_model.program import Process
-from benchmarks.scaling_model.threads import CALL
+from benchmarks.scaling_model.threads import CALL, work_seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator
 
     from benchmarks.scaling_model.costs import Threads
 
@@ -39,10 +41,14 @@ _FIRST_CONNECTIONS = 20
 
 Used = dict[str, float]
 
+# How long a fixed amount of work took between the parts.
+_WORK: list[float] = []
+
 
 def measured(*, quick: bool) -> Costs:
     """Measure all parts: in about a minute, or ``quick`` in ten seconds, with more noise."""
     repeats = 2 if quick else 7
+    _WORK.clear()
     stream: dict[str, Threads] = {}
     wire: dict[str, float] = {}
     for door in DOORS:
@@ -52,19 +58,23 @@ def measured(*, quick: bool) -> Costs:
             wire["stream"] = beside
     insert, wire["insert"] = _inserted(repeats, SMALL, 10_000 if quick else 50_000)
     request, sampled = _sampled(repeats, 40 if quick else 400)
-    connect, idle, beat = _connected(100 if quick else 1000, 1.0 if quick else 6.0)
+    idle_seconds = 0.5 if quick else 6.0
+    tables = idling("table", 100 if quick else 1000, seconds=idle_seconds)
+    # A client of a stream has 4 MiB of its own, so these are fewer.
+    streams = idling("stream", 20 if quick else 200, seconds=idle_seconds)
     return Costs(
         stream=stream,
         insert=insert,
         sampled=sampled,
         request=request,
         wire=wire,
-        connect=connect,
-        idle=idle,
-        beat=beat,
+        connect={**tables.connect, "of_a_client": tables.standing / tables.clients},
+        idle={"stream": streams.resident, "table": tables.resident},
+        beat=tables.beat,
         weights=_published(repeats, 8 * _MIB),
         checkpoint=_saved(repeats, (16 if quick else 128) * _MIB),
         crowding=_crowding(repeats),
+        work=statistics.median(_WORK),
         cores=len(os.sched_getaffinity(0)),
     )
 
@@ -86,7 +96,9 @@ def _streamed(door: str, repeats: int) -> tuple[Threads, float]:
                 nbytes: int = nbytes,
                 count: int = count,
             ) -> Used:
-                used = _with_door(server, lambda: client.do("send", nbytes=nbytes, calls=count))
+                used = _with_door(
+                    server, lambda: client.do("send", nbytes=nbytes, calls=count)["used"]
+                )
                 taken = server.do("take", batches=count // RING[nbytes][0])["used"]
                 return {**used, "take": taken[CALL]}
 
@@ -111,7 +123,9 @@ def _inserted(repeats: int, small: int, count: int) -> tuple[Threads, float]:
                 nbytes: int = nbytes,
                 calls: int = calls,
             ) -> Used:
-                return _with_door(server, lambda: client.do("insert", nbytes=nbytes, calls=calls))
+                return _with_door(
+                    server, lambda: client.do("insert", nbytes=nbytes, calls=calls)["used"]
+                )
 
             points[nbytes] = _median_of(once, repeats, calls)
             told = server.do("wire")
@@ -134,7 +148,7 @@ def _sampled(repeats: int, batches: int) -> tuple[Used, Threads]:
                     server: Process = server, client: Process = client, length: int = length
                 ) -> Used:
                     what = {"batch": length, "batches": batches}
-                    return _with_door(server, lambda: client.do("sample", **what))
+                    return _with_door(server, lambda: client.do("sample", **what)["used"])
 
                 by_batch[nbytes, length] = _median_of(once, repeats, batches)
     short, long, whole = by_batch[SMALL, SHORT], by_batch[SMALL, LONG], by_batch[LARGE, WHOLE]
@@ -148,51 +162,61 @@ def _sampled(repeats: int, batches: int) -> tuple[Used, Threads]:
     return request, _lines(points)
 
 
-def _connected(count: int, seconds: float) -> tuple[Used, Used, float]:
-    """Let many connect, send a little, and idle."""
-    with _many_files():
-        connect: Used = {}
-        idle: Used = {}
-        beat = 0.0
-        for kind in ("stream", "table"):
-            # A client of a stream has a window of 4 MiB, which is there from the start.
-            clients = count if kind == "table" else min(count, 200)
-            with _pair() as (server, client):
-                if kind == "stream":
-                    ring = {"batch": 64, "buffers": 4}
-                    opened = server.do("serve_stream", door="tcp", nbytes=SMALL, **ring)
-                else:
-                    opened = server.do("serve_table", nbytes=SMALL, max_size=1000)
-                dial = {
-                    "address": opened["address"],
-                    "nbytes": SMALL if kind == "stream" else None,
-                }
-                client.do("connect", **dial, count=_FIRST_CONNECTIONS)
-                before = server.do("wire")["connections"]
-                resident = server.do("resident")["resident"]
-                used = _with_door(
-                    server, lambda client=client, dial=dial: client.do("connect", **dial, count=clients)
-                )
-                if kind == "table":
-                    client.do("insert", nbytes=SMALL, calls=8)
-                else:
-                    everyone = clients + _FIRST_CONNECTIONS
-                    client.begin("send", nbytes=SMALL, calls=64)
-                    server.do("take", batches=everyone)
-                    client.hear()
-                standing = server.do("wire")["connections"] - before
-                rested = server.do("rest", seconds=seconds)["used"]["door"] / seconds
-                grown = server.do("resident")["resident"] - resident
-                idle[kind] = max(0.0, grown / standing)
-                if kind == "table":
-                    opened_by_each = standing / clients
-                    connect = {
-                        "server": used["door"] / clients / opened_by_each,
-                        "client": (used[CALL] + used["courier"]) / clients / opened_by_each,
-                        "of_a_client": opened_by_each,
-                    }
-                    beat = rested / standing
-    return connect, idle, beat
+@dataclass(frozen=True)
+class Idling:
+    """Connections that stand and say nothing.
+
+    Attributes:
+        standing: How many.
+        clients: How many clients they belong to.
+        fresh: Bytes of the server's memory for each, before anything went over it.
+        resident: The same after something did.
+        beat: Seconds of an event loop for each in a second.
+        connect: Seconds on a processor for each that came: of ``server`` and ``client``.
+    """
+
+    standing: int
+    clients: int
+    fresh: float
+    resident: float
+    beat: float
+    connect: Used
+
+
+def idling(kind: Literal["stream", "table"], clients: int, *, seconds: float) -> Idling:
+    """Let so many clients connect, send a little, and idle."""
+    with _many_files(), _pair() as (server, client):
+        if kind == "stream":
+            ring = {"batch": 64, "buffers": 4}
+            opened = server.do("serve_stream", door="tcp", nbytes=SMALL, **ring)
+        else:
+            opened = server.do("serve_table", nbytes=SMALL, max_size=1000)
+        dial = {"address": opened["address"], "nbytes": SMALL if kind == "stream" else None}
+        client.do("connect", **dial, count=_FIRST_CONNECTIONS)
+        before = server.do("wire")["connections"]
+        empty = server.do("resident")["resident"]
+        used = _with_door(server, lambda: client.do("connect", **dial, count=clients)["used"])
+        fresh = server.do("resident")["resident"] - empty
+        if kind == "table":
+            client.do("insert", nbytes=SMALL, calls=8)
+        else:
+            client.begin("send", nbytes=SMALL, calls=64)
+            server.do("take", batches=clients + _FIRST_CONNECTIONS)
+            client.hear()
+        standing = server.do("wire")["connections"] - before
+        rested = server.do("rest", seconds=seconds)["used"]["door"]
+        grown = server.do("resident")["resident"] - empty
+        return Idling(
+            standing=standing,
+            clients=clients,
+            fresh=max(0.0, fresh / standing),
+            resident=max(0.0, grown / standing),
+            beat=rested / seconds / standing,
+            connect={
+                "server": used["door"] / standing,
+                "client": (used[CALL] + used["courier"]) / standing,
+            },
+        )
 
 
 def _published(repeats: int, nbytes: int) -> Used:
@@ -214,7 +238,8 @@ def _published(repeats: int, nbytes: int) -> Used:
             }
 
         series = [once() for _ in range(repeats + 1)]
-    received = [late["client"] - early["client"] for early, late in zip(series, series[1:], strict=False)]
+    came = [one["client"] for one in series]
+    received = [late - early for early, late in pairwise(came)]
     total = nbytes * _SUBSCRIBERS
     return {
         "server": statistics.median(one["server"] for one in series[1:]) / total,
@@ -244,7 +269,8 @@ def _crowding(repeats: int) -> float:
             for one in crowd:
                 one.begin("work")
             together.append(statistics.mean([one.hear()["used"][CALL] for one in crowd]))
-    return max(1.0, statistics.median(together[1:]) / statistics.median(alone[1:]))
+    ratio: float = statistics.median(together[1:]) / statistics.median(alone[1:])
+    return max(1.0, ratio)
 
 
 @contextlib.contextmanager
@@ -271,7 +297,7 @@ def _many_files() -> Iterator[None]:
 def _with_door(server: Process, do: Callable[[], Used]) -> Used:
     """Let clients do something, and add what the server's event loops used meanwhile."""
     before = server.do("now")["threads"]
-    done: Used = do()["used"]  # type: ignore[assignment] - an answer has what its threads used
+    done = do()
     after = server.do("now")["threads"]
     return {
         CALL: done.get(CALL, 0.0),
@@ -282,14 +308,14 @@ def _with_door(server: Process, do: Callable[[], Used]) -> Used:
 
 def _median_of(once: Callable[[], Used], repeats: int, count: int) -> Used:
     """Measure some times, after one that does not count: seconds for each of what was done."""
-    series = [once() for _ in range(repeats + 1)][1:]
-    return {
-        name: statistics.median([one[name] for one in series]) / count for name in series[0]
-    }
+    series = []
+    for _ in range(repeats + 1):
+        series.append(once())
+        _WORK.append(work_seconds())
+    del series[0]
+    return {name: statistics.median([one[name] for one in series]) / count for name in series[0]}
 
 
 def _lines(points: dict[int, Used]) -> Threads:
     small, large = points[SMALL], points[LARGE]
-    return {
-        name: Line.through((SMALL, small[name]), (LARGE, large[name])) for name in small
-    }
+    return {name: Line.through((SMALL, small[name]), (LARGE, large[name])) for name in small}

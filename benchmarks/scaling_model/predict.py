@@ -7,7 +7,7 @@ longer: the *utilisation law*. There is nothing in it of the whole that it predi
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -62,7 +62,7 @@ Thread = tuple[str, int, str]
 
 def loads(costs: Costs, setup: Setup) -> dict[Thread, float]:
     """Return the seconds on a processor that each thread needs for one sample or item of all."""
-    needed: Counter[Thread] = Counter()
+    needed: defaultdict[Thread, float] = defaultdict(float)
     for job in setup.jobs:
         for name, seconds in _of_one(costs, setup.door, job):
             of_server = name in {"door", "take"}

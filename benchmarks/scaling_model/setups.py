@@ -1,21 +1,23 @@
 """Setups that one machine runs whole, what the model predicts for them, and the suite of both.
 
-A run counts what others use of the processors meanwhile, and the prediction is for what is left: so
-the two can be compared on a machine that does other work as well, though less closely.
+A run counts what others use of the processors meanwhile, and looks how fast a processor is now; the
+prediction is for what is left, at that speed. So the two can be compared on a machine that does
+other work as well, though less closely.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import statistics
 from dataclasses import dataclass
 from functools import cache, partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from benchmarks.scaling_model import parts
 from benchmarks.scaling_model.predict import Job, Setup, loads, rate
 from benchmarks.scaling_model.program import Process
-from benchmarks.scaling_model.threads import busy_seconds
+from benchmarks.scaling_model.threads import busy_seconds, work_seconds
 from benchmarks.timing import Measurement
 from benchmarks.workload import Target, Workload, any_engine
 
@@ -40,7 +42,12 @@ def setups() -> tuple[Setup, ...]:
     small, large = parts.SMALL, parts.LARGE
     return (
         *(
-            Setup(f"model_send_{size}_{door}", f"one client sends {nbytes} bytes", (Job("send", nbytes),), door)
+            Setup(
+                f"model_send_{size}_{door}",
+                f"one client sends {nbytes} bytes",
+                (Job("send", nbytes),),
+                door,
+            )
             for door in ("tcp", "shm")
             for size, nbytes in (("small", small), ("middle", _MIDDLE), ("large", large))
         ),
@@ -53,7 +60,9 @@ def setups() -> tuple[Setup, ...]:
             for clients in (2, 4)
             for size, nbytes in (("small", small), ("large", large))
         ),
-        Setup("model_insert_middle", f"one client inserts {_MIDDLE} bytes", (Job("insert", _MIDDLE),)),
+        Setup(
+            "model_insert_middle", f"one client inserts {_MIDDLE} bytes", (Job("insert", _MIDDLE),)
+        ),
         Setup(
             "model_insert_small_3_clients",
             f"3 clients insert {small} bytes",
@@ -96,10 +105,11 @@ def setups() -> tuple[Setup, ...]:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a run of a setup gave: its rate, and how many processors others left to it."""
+    """What a run of a setup gave: its rate, and how many processors others left, and how fast."""
 
     rate: float
     processors: float
+    work: float
 
 
 @contextlib.contextmanager
@@ -132,6 +142,7 @@ def running(setup: Setup) -> Iterator[Callable[[int], Outcome]]:
 
 
 def _run(setup: Setup, servers: list[Process], clients: list[Process], count: int) -> Outcome:
+    work = [work_seconds()]
     others = busy_seconds()
     before = [one.do("now") for one in (*clients, *servers)]
     takes: dict[int, int] = {}
@@ -159,12 +170,14 @@ def _run(setup: Setup, servers: list[Process], clients: list[Process], count: in
     looked = after[-1]["finished"] - before[0]["started"]
     own = sum(_total(late) - _total(early) for early, late in zip(before, after, strict=True))
     used_by_others = max(0.0, busy_seconds() - others - own) / looked
+    work.append(work_seconds())
     cores = len(os.sched_getaffinity(0))
-    return Outcome(done / elapsed, max(0.05, cores - used_by_others))
+    return Outcome(done / elapsed, max(0.05, cores - used_by_others), statistics.mean(work))
 
 
 def _total(answer: Message) -> float:
-    return sum(answer["threads"].values())
+    threads: dict[str, float] = answer["threads"]
+    return sum(threads.values())
 
 
 def _ring(nbytes: int) -> tuple[int, int]:
@@ -180,7 +193,9 @@ def compared(setup: Setup, costs: Callable[[], Costs], seconds: float) -> Iterat
         def measure() -> Measurement:
             known = costs()
             outcome = run(max(1, round(rate(known, setup) * seconds)))
-            due = rate(known, setup, outcome.processors)
+            # A processor that is slower now than it was when the parts were measured.
+            slower = outcome.work / known.work
+            due = rate(known, setup, outcome.processors) / slower
             used = sum(loads(known, setup).values())
             return Measurement(
                 outcome.rate,
@@ -188,11 +203,37 @@ def compared(setup: Setup, costs: Callable[[], Costs], seconds: float) -> Iterat
                     "predicted": due,
                     "ratio_to_predicted": outcome.rate / due,
                     "processors_left": outcome.processors,
+                    "slower": slower,
                     "predicted_cpu_us": used * 1e6,
                 },
             )
 
         yield measure
+
+
+def is_within(ratio: float) -> bool:
+    """Whether what was measured is what was predicted, but for the margin."""
+    return 1 / (1 + MARGIN) <= ratio <= 1 + MARGIN
+
+
+def check(setup: Setup, costs: Costs, seconds: float, rounds: int) -> dict[str, Any]:
+    """Run a setup some times: the medians of what was measured and of what was predicted."""
+    with compared(setup, lambda: costs, seconds) as measure:
+        # The first does not count.
+        measure()
+        seen = [measure() for _ in range(rounds)]
+    # A ratio is of one round, in which others left as many processors to both.
+    ratio = statistics.median([one.extras["ratio_to_predicted"] for one in seen])
+    predicted = statistics.median([one.extras["predicted"] for one in seen])
+    return {
+        "setup": setup.name,
+        "what": f"{setup.what}, {setup.door}",
+        "measured": round(predicted * ratio),
+        "predicted": round(predicted),
+        "processors_left": round(
+            statistics.median([one.extras["processors_left"] for one in seen]), 2
+        ),
+    }
 
 
 def workloads(quick: bool) -> list[Workload]:
@@ -203,7 +244,7 @@ def workloads(quick: bool) -> list[Workload]:
         Workload(
             name=setup.name,
             kind="model",
-            what=f"{setup.what} over {setup.door}; the bound is what the model predicts",
+            what=f"{setup.what}, {setup.door}: see ratio_to_predicted",
             unit="items/s",
             better="higher",
             session=any_engine(partial(compared, setup, partial(_costs, quick), seconds)),

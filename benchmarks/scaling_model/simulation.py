@@ -11,6 +11,7 @@ import itertools
 import random
 from collections import deque
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -95,7 +96,7 @@ class Herd:
         refused: Attempts while nobody listened.
         dropped: Packets for which the queue of those to be accepted had no place.
         given_up: Attempts that took too long.
-        most_in_a_second: How many attempts came within a second, at most, after the return.
+        most_at_once: How many attempts came within a hundredth of a second, at most.
     """
 
     times: list[float] = field(default_factory=list)
@@ -130,7 +131,7 @@ def herd(  # noqa: PLR0913 - what can be chosen
         backlog: How many may wait to be accepted.
         seed: Of the jitter, and of when each notices the loss, within a millisecond.
     """
-    clock, draw, crowd = Clock(), random.Random(seed), Herd()
+    clock, draw, crowd = Clock(), random.Random(seed), Herd()  # noqa: S311 - no secret
     station = Station(clock, loops)
     # How many came in each hundredth of a second.
     came: dict[int, int] = {}
@@ -184,7 +185,7 @@ class Traffic:
         loops: Which part of the time the event loops were busy.
         network: The same of the network's card.
         stored: Items that are in the table.
-        held: Which part of the time a worker, on average, could not send because its window was full.
+        held: Which part of the time a worker, on average, waited because its window was full.
         longest: How many waited at the table's limiter, at most.
     """
 
@@ -201,25 +202,12 @@ class Traffic:
         return percentile(self.delays, part)
 
 
-def traffic(  # noqa: PLR0913 - what can be chosen
-    workers: int,
-    *,
-    rate: float,
-    seconds: float,
-    service: float,
-    loops: int = 1,
-    transfer: float = 0.0,
-    learner: float | None = None,
-    ahead: int = 1000,
-    window: int = 64,
-    seed: int = 0,
-) -> Traffic:
-    """Let workers insert for a while, at random times.
+class Flow:
+    """Workers that insert at random times, the server that they insert at, and its table.
 
     Args:
         workers: How many.
         rate: Items a second from each, on average.
-        seconds: For how long.
         service: Seconds of an event loop for an item.
         loops: How many event loops there are.
         transfer: Seconds of the network for an item.
@@ -229,82 +217,103 @@ def traffic(  # noqa: PLR0913 - what can be chosen
         window: How many items a worker may have under way; with more it waits.
         seed: Of the times.
     """
-    clock, draw = Clock(), random.Random(seed)
-    network, station = Station(clock), Station(clock, loops)
-    delays: list[float] = []
-    waited: list[float] = []
-    under_way = [0] * workers
-    held_since: dict[int, float] = {}
-    held = 0.0
-    gate: deque[Callable[[], None]] = deque()
-    longest = 0
 
-    def make(worker: int) -> None:
-        if under_way[worker] >= window:
-            held_since[worker] = clock.now
+    def __init__(  # noqa: PLR0913 - what can be chosen
+        self,
+        workers: int,
+        *,
+        rate: float,
+        service: float,
+        loops: int = 1,
+        transfer: float = 0.0,
+        learner: float | None = None,
+        ahead: int = 1000,
+        window: int = 64,
+        seed: int = 0,
+    ) -> None:
+        """Have nothing under way."""
+        self._clock, self._draw = Clock(), random.Random(seed)  # noqa: S311 - no secret
+        self._network, self._loops = Station(self._clock), Station(self._clock, loops)
+        self._rate, self._service, self._transfer = rate, service, transfer
+        self._learner, self._ahead, self._window = learner, ahead, window
+        self._under_way = [0] * workers
+        # Since when a worker waits because its window is full.
+        self._held_since: dict[int, float] = {}
+        self._held = 0.0
+        # Items that the limiter does not let in yet: whose they are, and when they were made.
+        self._gate: deque[tuple[int, float]] = deque()
+        self._longest = 0
+        self._delays: list[float] = []
+        self._waited = 0.0
+        self._served = 0
+
+    def run(self, seconds: float) -> Traffic:
+        """Let it flow for a while, from nothing."""
+        workers = len(self._under_way)
+        for worker in range(workers):
+            self._clock.after(self._draw.expovariate(self._rate), partial(self._make, worker))
+        if self._learner is not None:
+            self._open_gate()
+        self._clock.run(seconds)
+        held = self._held + sum(seconds - since for since in self._held_since.values())
+        return Traffic(
+            delays=sorted(self._delays),
+            waits=self._waited / max(1, self._served),
+            loops=self._loops.utilisation(seconds),
+            network=self._network.utilisation(seconds),
+            stored=len(self._delays),
+            held=held / seconds / workers,
+            longest=self._longest,
+        )
+
+    def _make(self, worker: int) -> None:
+        now = self._clock.now
+        if self._under_way[worker] >= self._window:
+            self._held_since[worker] = now
             return
-        under_way[worker] += 1
-        made = clock.now
-        network.serve(transfer, lambda: arrive(worker, made))
-        if clock.now < seconds:
-            clock.after(draw.expovariate(rate), lambda: make(worker))
+        self._under_way[worker] += 1
+        if self._transfer:
+            self._network.serve(self._transfer, partial(self._arrive, worker, now))
+        else:
+            self._arrive(worker, now)
+        self._clock.after(self._draw.expovariate(self._rate), partial(self._make, worker))
 
-    def arrive(worker: int, made: float) -> None:
-        here = clock.now
+    def _arrive(self, worker: int, made: float) -> None:
+        self._loops.serve(self._service, partial(self._look, worker, made, self._clock.now))
 
-        def served() -> None:
-            waited.append(clock.now - here - service)
-            nonlocal longest
-            if learner is not None and stored() >= allowed():
-                gate.append(lambda: store(worker, made))
-                longest = max(longest, len(gate))
-            else:
-                store(worker, made)
+    def _look(self, worker: int, made: float, came: float) -> None:
+        """Store an item that an event loop is done with, if the limiter allows it."""
+        self._waited += self._clock.now - came - self._service
+        self._served += 1
+        if self._is_open():
+            self._store(worker, made)
+        else:
+            self._gate.append((worker, made))
+            self._longest = max(self._longest, len(self._gate))
 
-        station.serve(service, served)
+    def _is_open(self) -> bool:
+        if self._learner is None:
+            return True
+        return len(self._delays) < self._ahead + self._learner * self._clock.now
 
-    def stored() -> int:
-        return len(delays)
+    def _store(self, worker: int, made: float) -> None:
+        now = self._clock.now
+        self._delays.append(now - made)
+        self._under_way[worker] -= 1
+        since = self._held_since.pop(worker, None)
+        if since is not None:
+            self._held += now - since
+            self._make(worker)
 
-    def allowed() -> float:
-        return ahead + (learner or 0.0) * clock.now
-
-    def store(worker: int, made: float) -> None:
-        nonlocal held
-        delays.append(clock.now - made)
-        under_way[worker] -= 1
-        if worker in held_since:
-            held += clock.now - held_since.pop(worker)
-            make(worker)
-
-    def open_gate() -> None:
-        while gate and stored() < allowed():
-            gate.popleft()()
-        if clock.now < seconds or gate:
-            clock.after(0.001, open_gate)
-
-    for worker in range(workers):
-        clock.after(draw.expovariate(rate), lambda worker=worker: make(worker))
-    if learner is not None:
-        open_gate()
-    clock.run(seconds)
-    held += sum(seconds - since for since in held_since.values())
-    delays.sort()
-    return Traffic(
-        delays=delays,
-        waits=sum(waited) / max(1, len(waited)),
-        loops=station.utilisation(seconds),
-        network=network.utilisation(seconds),
-        stored=len(delays),
-        held=held / seconds / workers,
-        longest=longest,
-    )
+    def _open_gate(self) -> None:
+        """Let in whom the learner has made room for: it takes a batch each millisecond."""
+        while self._gate and self._is_open():
+            self._store(*self._gate.popleft())
+        self._clock.after(0.001, self._open_gate)
 
 
-def broadcast(
-    followers: int, *, fan: int, first: float, later: float
-) -> float:
-    """Send weights down a tree, one follower after the other; return when the last has them.
+def broadcast(followers: int, *, fan: int, first: float, later: float) -> float:
+    """Send weights down a tree, one copy after the other; return when the last follower has them.
 
     Args:
         followers: How many are to have them.
@@ -313,16 +322,17 @@ def broadcast(
         later: Seconds for one copy from a relay.
     """
     clock = Clock()
-    numbers = iter(range(followers))
     last = 0.0
 
-    def has(links: Station, seconds: float) -> None:
+    def has(number: int, seconds: float) -> None:
         nonlocal last
         last = max(last, clock.now)
-        for _ in itertools.islice(numbers, fan):
-            links.serve(seconds, lambda: has(Station(clock), later))
+        link = Station(clock)
+        # The learner is 0; its followers are the next numbers, and so on.
+        for child in range(fan * number + 1, min(fan * number + fan, followers) + 1):
+            link.serve(seconds, partial(has, child, later))
 
-    has(Station(clock), first)
+    has(0, first)
     clock.run()
     return last
 

@@ -7,13 +7,19 @@ they are what the model is made of.
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
+
+import numpy as np
 
 from benchmarks.timing import UnavailableError
 
 # As the native core names them; the thread that calls into it is Python's.
 CALL = "call"
 NAMES = {"echoic-courier": "courier", "echoic-door": "door", "echoic-weights": "weights"}
+
+# Of the number of a clock: that it is the time on a processor, and of a thread.
+_OF_A_THREAD = 6
 
 
 def thread_seconds() -> dict[str, float]:
@@ -27,13 +33,15 @@ def thread_seconds() -> dict[str, float]:
         for task in Path("/proc/self/task").iterdir():
             try:
                 comm = (task / "comm").read_text().strip()
-                nanoseconds = int((task / "schedstat").read_text().split()[0])
-            except (FileNotFoundError, ProcessLookupError):
+                # What /proc says of a thread that runs is as old as the last tick, some
+                # milliseconds; the clock that Linux has for each thread is not.
+                seconds = time.clock_gettime((~int(task.name) << 3) | _OF_A_THREAD)
+            except OSError:
                 continue  # it has ended meanwhile
             # Doors are numbered; Linux cuts names to 15 letters.
             name = next((NAMES[key] for key in NAMES if comm.startswith(key[:15])), CALL)
-            used[name] = used.get(name, 0.0) + nanoseconds / 1e9
-    except (OSError, IndexError, ValueError) as error:
+            used[name] = used.get(name, 0.0) + seconds
+    except (OSError, ValueError) as error:
         raise UnavailableError(f"the system does not tell the time of threads: {error}") from error
     return used
 
@@ -41,6 +49,21 @@ def thread_seconds() -> dict[str, float]:
 def spent(before: dict[str, float], after: dict[str, float]) -> dict[str, float]:
     """Return what was used between two looks."""
     return {name: seconds - before.get(name, 0.0) for name, seconds in after.items()}
+
+
+def work_seconds() -> float:
+    """Do a fixed amount of what clients and servers do, calls and copies; return what it used.
+
+    It is by how much this changes that a processor is faster or slower than it was: others who
+    share it empty its caches, and a virtual one may be half of a real one.
+    """
+    source, target = np.ones(1 << 16, np.uint8), np.empty(1 << 16, np.uint8)
+    before = time.thread_time()
+    for _ in range(1000):
+        target[:] = source
+        for number in range(60):
+            str(number)
+    return time.thread_time() - before
 
 
 def busy_seconds() -> float:

@@ -1,0 +1,49 @@
+"""A gateway: one client of a server of tables for all workers of a machine: docs/scaling.md."""
+
+from __future__ import annotations
+
+import os
+import threading
+
+import numpy as np
+from echoic import Server, ShmTransport, Table, TcpTransport, connect
+
+BATCH, WORKERS = 64, 5
+EXAMPLE = {"obs": np.zeros(3, np.float32), "worker": np.int64(0)}
+
+
+def hand_on(server: Server, address: str) -> None:
+    """Insert what workers send, until the server is closed."""
+    priorities = np.ones(BATCH)
+    with connect(address) as client:
+        for sample in server.dataset_iter():
+            client.insert_batch(sample.batch, "replay", priorities)
+        client.flush()
+
+
+def test_items_of_all_workers_come_over_one_client() -> None:
+    table = Table("replay", EXAMPLE, max_size=10_000)
+    door = ShmTransport(f"echoic-gateway-{os.getpid()}")
+    with (
+        Server(tables=[table], transport=TcpTransport(port=0)) as tables,
+        Server(EXAMPLE, BATCH, transport=door) as gateway,
+    ):
+        thread = threading.Thread(target=hand_on, args=(gateway, tables.addresses[0]))
+        thread.start()
+        workers = [connect(gateway.addresses[0], EXAMPLE) for _ in range(WORKERS)]
+        for number, worker in enumerate(workers):
+            for step in range(BATCH):
+                worker.send({"obs": np.full(3, step, np.float32), "worker": np.int64(number)})
+            worker.flush()
+        for worker in workers:
+            worker.close()
+        # What was taken is handed on; the gateway ends when its stream does.
+        gateway.close()
+        thread.join(30)
+        assert not thread.is_alive()
+        assert len(table) == WORKERS * BATCH
+        everything = table.sample(2000).data
+        assert set(everything["worker"].tolist()) == set(range(WORKERS))
+        assert set(everything["obs"][:, 0].tolist()) == set(range(BATCH))
+        # Of a client of tables: one for what it inserts, one for what it asks.
+        assert tables.metrics()["connections_accepted_total"] <= 2
