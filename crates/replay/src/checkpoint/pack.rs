@@ -5,9 +5,10 @@
 //! blob     id: u128, length: u64, crc32c of the bytes: u32, crc32c of these 28: u32, the bytes
 //! ```
 
-use std::io::Read;
+use std::fs::File;
+use std::io::{self, Read};
 use std::os::unix::fs::FileExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use crc32c::{crc32c, crc32c_append};
 
@@ -112,36 +113,101 @@ fn check_head(
     }
 }
 
-/// Reads a blob whose place is known to be within the file.
-pub(super) fn read_blob(
-    file: &impl FileExt,
-    path: &Path,
-    id: u128,
-    at: &Location,
-    blob: &mut Vec<u8>,
-) -> Result<(), Error> {
-    let offset = at.offset;
-    let mut head = [0; HEAD_BYTES as usize];
-    blob.clear();
-    // The length was compared with the file's.
-    blob.resize(usize::try_from(at.len).unwrap_or(usize::MAX), 0);
-    let read = file
-        .read_exact_at(&mut head, offset)
-        .and_then(|()| file.read_exact_at(blob, offset.saturating_add(HEAD_BYTES)));
-    let checked =
-        read.map_err(|source| FileError::new("read", path, source).into()).and_then(|()| {
-            check_head(&head, Head { id, len: at.len, crc: at.crc }, path, offset)?;
-            let got = crc32c(blob);
-            if got == at.crc {
-                return Ok(());
-            }
-            let start = offset.saturating_add(HEAD_BYTES);
-            Err(Error::checksum(path, start, "the checksum of a blob", at.crc, got))
-        });
-    if checked.is_err() {
-        blob.clear();
+/// A pack from which blobs are read.
+#[derive(Debug)]
+pub(super) struct PackReader {
+    file: File,
+    path: PathBuf,
+    /// Bytes of the file, from `start` on: small blobs that follow each other are read together.
+    piece: Vec<u8>,
+    start: u64,
+    /// Where the blob ends that was read last.
+    next: u64,
+}
+
+/// Bytes that are read at once when blobs follow each other.
+const PIECE: usize = 256 << 10;
+
+impl PackReader {
+    pub(super) fn new(file: File, path: PathBuf) -> Self {
+        Self { file, path, piece: Vec::new(), start: 0, next: 0 }
     }
-    checked
+
+    /// Replaces `blob` by a blob whose place is known to be within the file. It is empty after an error.
+    pub(super) fn read(
+        &mut self,
+        id: u128,
+        at: &Location,
+        blob: &mut Vec<u8>,
+    ) -> Result<(), Error> {
+        blob.clear();
+        let mut head = [0; HEAD_BYTES as usize];
+        let read = self.fetch(at, &mut head, blob);
+        let path = &self.path;
+        let checked =
+            read.map_err(|source| FileError::new("read", path, source).into()).and_then(|()| {
+                check_head(&head, Head { id, len: at.len, crc: at.crc }, path, at.offset)?;
+                let got = crc32c(blob);
+                if got == at.crc {
+                    return Ok(());
+                }
+                let start = at.offset.saturating_add(HEAD_BYTES);
+                Err(Error::checksum(path, start, "the checksum of a blob", at.crc, got))
+            });
+        if checked.is_err() {
+            blob.clear();
+        }
+        checked
+    }
+
+    fn fetch(
+        &mut self,
+        at: &Location,
+        head: &mut [u8; HEAD_BYTES as usize],
+        blob: &mut Vec<u8>,
+    ) -> io::Result<()> {
+        let follows = at.offset == self.next;
+        self.next = at.offset.saturating_add(at.stored());
+        // The length was compared with the file's.
+        let stored = usize::try_from(at.stored()).unwrap_or(usize::MAX);
+        if stored > PIECE {
+            blob.resize(stored.saturating_sub(head.len()), 0);
+            self.file.read_exact_at(head, at.offset)?;
+            return self.file.read_exact_at(blob, at.offset.saturating_add(HEAD_BYTES));
+        }
+        if self.piece_at(at.offset, stored).is_none() {
+            self.read_piece(at.offset, stored, if follows { PIECE } else { stored })?;
+        }
+        let bytes = self.piece_at(at.offset, stored).and_then(|bytes| bytes.split_first_chunk());
+        let (found, bytes) = bytes.ok_or(io::ErrorKind::UnexpectedEof)?;
+        *head = *found;
+        blob.extend_from_slice(bytes);
+        Ok(())
+    }
+
+    fn piece_at(&self, offset: u64, bytes: usize) -> Option<&[u8]> {
+        let begin = usize::try_from(offset.checked_sub(self.start)?).ok()?;
+        self.piece.get(begin..begin.checked_add(bytes)?)
+    }
+
+    /// Reads at least `least` bytes, and up to `most` if the file has them.
+    fn read_piece(&mut self, offset: u64, least: usize, most: usize) -> io::Result<()> {
+        let mut piece = std::mem::take(&mut self.piece);
+        piece.resize(most, 0);
+        let mut end = 0;
+        while end < least {
+            let room = piece.get_mut(end..).unwrap_or_default();
+            match self.file.read_at(room, offset.saturating_add(end as u64)) {
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(len) => end = end.saturating_add(len),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        piece.truncate(end);
+        (self.piece, self.start) = (piece, offset);
+        Ok(())
+    }
 }
 
 /// Reads a whole pack and compares all of it: the blobs that a checkpoint has in it, in the order of

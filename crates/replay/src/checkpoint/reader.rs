@@ -9,7 +9,7 @@ use super::error::Error;
 use super::index::{self, Index, Location};
 use super::layout::{self, INDEX, MANIFEST, PACKS, State};
 use super::manifest::{FileEntry, Manifest, SectionEntry};
-use super::pack;
+use super::pack::PackReader;
 use super::root::{check_root, list, read_manifest};
 use super::section::{self, SectionReader};
 use crate::files::{Dir, Lock};
@@ -24,7 +24,7 @@ pub struct Reader {
     manifest: Manifest,
     index: Index,
     /// The pack that was read last, since blobs that follow each other are mostly in one.
-    last: Mutex<Option<(u32, File)>>,
+    last: Mutex<Option<(u32, PackReader)>>,
     _held: Lock,
 }
 
@@ -170,12 +170,15 @@ impl Reader {
             return Err(Error::Unknown { path, what });
         };
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
-        let (file, path) = match last.take() {
-            Some((pack, file)) if pack == at.pack => (file, self.pack_path(at.pack)),
-            _ => self.open_pack(at.pack)?,
+        let pack = match last.take() {
+            Some((number, pack)) if number == at.pack => pack,
+            _ => {
+                let (file, path) = self.open_pack(at.pack)?;
+                PackReader::new(file, path)
+            }
         };
-        let (_, file) = last.insert((at.pack, file));
-        pack::read_blob(file, &path, id, at, bytes)
+        let (_, pack) = last.insert((at.pack, pack));
+        pack.read(id, at, bytes)
     }
 
     fn pack_path(&self, pack: u32) -> PathBuf {

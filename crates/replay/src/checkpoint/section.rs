@@ -158,4 +158,25 @@ impl Read for SectionReader {
         self.take_bytes(len);
         Ok(len)
     }
+
+    /// Most of what is asked for is a few bytes, all of them in the block that is there.
+    #[inline]
+    fn read_exact(&mut self, mut bytes: &mut [u8]) -> io::Result<()> {
+        if matches!(self.progress, Progress::Reading)
+            && let Some(rest) = self.blocks.block().get(self.taken..)
+            && let Some(now) = rest.get(..bytes.len())
+        {
+            bytes.copy_from_slice(now);
+            self.take_bytes(bytes.len());
+            return Ok(());
+        }
+        while !bytes.is_empty() {
+            let len = self.read(bytes)?;
+            match bytes.get_mut(len..) {
+                Some(rest) if len > 0 => bytes = rest,
+                _ => return Err(io::ErrorKind::UnexpectedEof.into()),
+            }
+        }
+        Ok(())
+    }
 }

@@ -1,7 +1,7 @@
 //! Opening a journal: what is there, what a crash has cut off, and what must not be.
 
 use std::collections::VecDeque;
-use std::io::{BufReader, Read, Seek, SeekFrom};
+use std::io::{Read, Seek, SeekFrom};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -110,7 +110,7 @@ fn find(dir: &Dir, names: &[String], from: u64) -> Result<Found, Error> {
         if !follows {
             return Err(Error::Gap { path, expected: next, got: *first });
         }
-        let mut scan = Scan::begin(BufReader::with_capacity(256 << 10, file), path, len, *first)?;
+        let mut scan = Scan::begin(file, path, len, *first)?;
         let wrong = loop {
             match scan.step()? {
                 Step::Record => {}

@@ -2,7 +2,6 @@
 
 use std::collections::VecDeque;
 use std::fs::File;
-use std::io::BufReader;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -31,7 +30,7 @@ pub struct Torn {
 pub struct Replay {
     dir: Arc<Dir>,
     left: VecDeque<Segment>,
-    scan: Option<Scan<BufReader<File>>>,
+    scan: Option<Scan<File>>,
     from: u64,
     end: u64,
     torn: Option<Torn>,
@@ -88,7 +87,6 @@ impl Replay {
                 let Some(segment) = self.left.pop_front() else { return Ok(None) };
                 let name = segment::name(segment.first);
                 let (file, _) = self.dir.file(&name)?;
-                let file = BufReader::with_capacity(256 << 10, file);
                 let path = self.dir.at(&name);
                 self.scan = Some(Scan::begin(file, path, segment.len, segment.first)?);
                 continue;

@@ -12,6 +12,7 @@
 //! The first field is never 0, so that zeros, which file systems leave after a crash, are no record.
 
 use std::io::{ErrorKind, Read};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use crc32c::{crc32c, crc32c_append};
@@ -27,6 +28,9 @@ pub(super) const HEADER_BYTES: usize = 24;
 pub(super) const HEAD_BYTES: usize = 8;
 /// Bytes of the longest record.
 pub(super) const MAX_RECORD: usize = 1 << 30;
+
+/// Bytes that are read at once, unless a record has more.
+const BUFFER: usize = 256 << 10;
 
 const MAGIC: [u8; 8] = *b"EchoJrnl";
 const MARK: u32 = 1 << 31;
@@ -106,7 +110,11 @@ impl Unnumbered {
 }
 
 fn finish(crc: u32, sequence: u64, word: u32) -> u32 {
-    crc32c_append(crc32c_append(crc, &sequence.to_le_bytes()), &word.to_le_bytes())
+    let mut bytes = [0; 12];
+    let (first, second) = bytes.split_at_mut(8);
+    first.copy_from_slice(&sequence.to_le_bytes());
+    second.copy_from_slice(&word.to_le_bytes());
+    crc32c_append(crc, &bytes)
 }
 
 /// Says that all records before `durable` are.
@@ -155,7 +163,13 @@ pub(super) struct Scan<R> {
     offset: u64,
     /// The number of the next record.
     next: u64,
-    payload: Vec<u8>,
+    /// What was read of the file in one go: many records, if they are small.
+    buffer: Vec<u8>,
+    /// Where in the buffer `offset` is.
+    start: usize,
+    /// Where the bytes end that are of the file.
+    end: usize,
+    payload: Range<usize>,
 }
 
 impl<R: Read> Scan<R> {
@@ -169,7 +183,8 @@ impl<R: Read> Scan<R> {
         file.read_exact(&mut found).map_err(|source| FileError::new("read", &path, source))?;
         check_header(&found, first, &path)?;
         let offset = HEADER_BYTES as u64;
-        Ok(Self { file, path, len, offset, next: first, payload: Vec::new() })
+        let (buffer, payload) = (Vec::new(), 0..0);
+        Ok(Self { file, path, len, offset, next: first, buffer, start: 0, end: 0, payload })
     }
 
     /// The number of the next record.
@@ -188,7 +203,7 @@ impl<R: Read> Scan<R> {
 
     /// The bytes of the record that [`Scan::step`] has found.
     pub(super) fn payload(&self) -> &[u8] {
-        &self.payload
+        self.buffer.get(self.payload.clone()).unwrap_or_default()
     }
 
     /// Goes to the next record.
@@ -198,12 +213,13 @@ impl<R: Read> Scan<R> {
             if left == 0 {
                 return Ok(Step::End);
             }
-            let mut head = [0; HEAD_BYTES];
             if left < HEAD_BYTES as u64 {
                 return Ok(Step::Torn(format!("{left} bytes are no whole record")));
             }
-            self.read(&mut head)?;
-            let [a, b, c, d, e, f, g, h] = head;
+            let [a, b, c, d, e, f, g, h] = match self.have(HEAD_BYTES)?.first_chunk() {
+                Some(head) => *head,
+                None => return Err(self.shorter()),
+            };
             let word = u32::from_le_bytes([a, b, c, d]);
             let expected = u32::from_le_bytes([e, f, g, h]);
             let left = left.saturating_sub(HEAD_BYTES as u64);
@@ -219,16 +235,16 @@ impl<R: Read> Scan<R> {
             if len > MAX_RECORD || (is_mark && len != 8) {
                 return Ok(Step::Torn(format!("a record of {len} bytes, which nobody wrote")));
             }
-            let mut payload = std::mem::take(&mut self.payload);
-            payload.resize(len, 0);
-            self.read(&mut payload)?;
             let number = if is_mark { u64::MAX } else { self.next };
-            let got = finish(crc32c(&payload), number, word);
+            let record = self.have(HEAD_BYTES.saturating_add(len))?;
+            let got = finish(crc32c(record.get(HEAD_BYTES..).unwrap_or_default()), number, word);
             if got != expected {
                 let what = format!("the checksum should be {expected:08x}, and is {got:08x}");
                 return Ok(Step::Torn(what));
             }
-            self.payload = payload;
+            let begin = self.start.saturating_add(HEAD_BYTES);
+            self.start = begin.saturating_add(len);
+            self.payload = begin..self.start;
             self.offset = self.offset.saturating_add((HEAD_BYTES + len) as u64);
             if !is_mark {
                 self.next = self.next.saturating_add(1);
@@ -237,14 +253,44 @@ impl<R: Read> Scan<R> {
         }
     }
 
-    fn read(&mut self, bytes: &mut [u8]) -> Result<(), Error> {
-        self.file.read_exact(bytes).map_err(|source| match source.kind() {
-            ErrorKind::UnexpectedEof => {
-                let what = "the file became shorter while it was read".into();
-                Error::damaged(&self.path, self.offset, self.next, what)
+    /// The next so many bytes, which the file has: they are of it, and not passed by.
+    fn have(&mut self, bytes: usize) -> Result<&[u8], Error> {
+        if self.end.saturating_sub(self.start) < bytes {
+            self.fetch(bytes)?;
+        }
+        let end = self.start.saturating_add(bytes);
+        Ok(self.buffer.get(self.start..end).unwrap_or_default())
+    }
+
+    /// Reads until so many bytes are there, and as many more as there is room for. What was passed by goes.
+    #[cold]
+    fn fetch(&mut self, bytes: usize) -> Result<(), Error> {
+        self.buffer.copy_within(self.start..self.end, 0);
+        self.end = self.end.saturating_sub(self.start);
+        self.start = 0;
+        self.payload = 0..0;
+        let left = self.len.saturating_sub(self.offset);
+        let most = usize::try_from(left).unwrap_or(usize::MAX);
+        if self.buffer.len() < bytes.max(BUFFER.min(most)) {
+            self.buffer.resize(bytes.max(BUFFER.min(most)), 0);
+        }
+        while self.end < bytes {
+            // Not behind the bytes that count.
+            let room = self.end..self.buffer.len().min(most);
+            let room = self.buffer.get_mut(room).unwrap_or_default();
+            match self.file.read(room) {
+                Ok(0) => return Err(self.shorter()),
+                Ok(len) => self.end = self.end.saturating_add(len),
+                Err(source) if source.kind() == ErrorKind::Interrupted => {}
+                Err(source) => return Err(FileError::new("read", &self.path, source).into()),
             }
-            _ => FileError::new("read", &self.path, source).into(),
-        })
+        }
+        Ok(())
+    }
+
+    fn shorter(&self) -> Error {
+        let what = "the file became shorter while it was read".into();
+        Error::damaged(&self.path, self.offset, self.next, what)
     }
 }
 

@@ -166,12 +166,16 @@ impl Selector for Heap {
             End::Highest => "max_heap",
         });
         let slots = saved::read_slots(state, entries, damaged)?;
-        let mut entries = entries.to_vec();
-        entries.sort_unstable_by_key(|(slot, _)| *slot);
+        let end = saved::end(entries);
+        let mut priorities = vec![0.0; end];
+        for (slot, entry) in entries {
+            priorities[*slot as usize] = entry.priority;
+        }
         *self = Self::new(self.end);
+        self.nodes.reserve_exact(slots.len());
+        self.positions.resize(end, ABSENT);
         for slot in slots {
-            let at = entries.binary_search_by_key(&slot, |(slot, _)| *slot).map_err(|_| damaged)?;
-            self.insert(slot, entries[at].1);
+            self.insert(slot, Entry { priority: priorities[slot as usize], version: 0 });
         }
         Ok(())
     }

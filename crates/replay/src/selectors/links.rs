@@ -50,11 +50,16 @@ impl Links {
         self.0.get(slot as usize).is_some_and(|neighbours| neighbours.after != slot)
     }
 
+    /// Has room for all slots below this one.
+    pub fn widen(&mut self, end: usize) {
+        let fresh = self.0.len() as Slot..end as Slot;
+        self.0.extend(fresh.map(|own| Neighbours { before: own, after: own }));
+    }
+
     /// Puts a slot that is in no list last.
     pub fn push(&mut self, list: &mut List, slot: Slot) {
-        while self.0.len() <= slot as usize {
-            let own = self.0.len() as Slot;
-            self.0.push(Neighbours { before: own, after: own });
+        if self.0.len() <= slot as usize {
+            self.widen(slot as usize + 1);
         }
         self.0[slot as usize] = Neighbours { before: list.last, after: NONE };
         match list.last {

@@ -98,6 +98,13 @@ pub trait Selector: fmt::Debug + Send {
     /// Removes everything.
     fn clear(&mut self);
 
+    /// Begins many changes between which nothing is drawn and nobody asks for a weight: sums need not be right
+    /// until [`Selector::settle`].
+    fn unsettle(&mut self) {}
+
+    /// Ends what [`Selector::unsettle`] began.
+    fn settle(&mut self) {}
+
     /// How many slots it has.
     fn len(&self) -> usize;
 

@@ -56,6 +56,7 @@ impl Order {
     ) -> Result<(), Damaged> {
         let slots = saved::read_slots(state, entries, damaged)?;
         self.clear();
+        self.links.widen(saved::end(entries));
         slots.into_iter().for_each(|slot| self.push(slot));
         Ok(())
     }

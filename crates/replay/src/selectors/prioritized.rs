@@ -103,6 +103,14 @@ impl Selector for Prioritized {
         self.weights.clear();
     }
 
+    fn unsettle(&mut self) {
+        self.weights.unsettle();
+    }
+
+    fn settle(&mut self) {
+        self.weights.settle();
+    }
+
     fn len(&self) -> usize {
         self.slots.len()
     }
@@ -143,13 +151,11 @@ impl Selector for Prioritized {
             return Err(damaged);
         }
         saved::check_entries(entries, damaged)?;
-        self.clear();
-        for (slot, _) in entries {
-            self.slots.insert(*slot);
-        }
-        let updates: Vec<(Slot, f64)> =
-            entries.iter().map(|(slot, entry)| (*slot, entry.priority)).collect();
-        self.update_many(&updates);
+        self.slots = SlotSet::of(entries.iter().map(|(slot, _)| *slot));
+        self.weights.clear();
+        let weights = entries.iter().map(|(slot, entry)| (*slot, self.weight(entry.priority)));
+        let weights: Vec<(Slot, f64)> = weights.collect();
+        self.weights.set_many(&weights);
         Ok(())
     }
 }

@@ -26,26 +26,42 @@ pub(super) fn read_slots(
     if odd && slots.pop() != Some(0) {
         return Err(damaged);
     }
-    let mut sorted = slots.clone();
-    sorted.sort_unstable();
-    if sorted != sorted_slots(entries, damaged)? {
+    let mut left = marks(entries, damaged)?;
+    if slots.len() != entries.len() {
         return Err(damaged);
+    }
+    for slot in &slots {
+        let (word, bit) = place(*slot);
+        let word = left.get_mut(word).filter(|word| **word & bit != 0).ok_or(damaged)?;
+        *word &= !bit;
     }
     Ok(slots)
 }
 
 /// Refuses entries in which a slot comes twice, or with a priority that no item has.
 pub(super) fn check_entries(entries: &[(Slot, Entry)], damaged: Damaged) -> Result<(), Damaged> {
-    sorted_slots(entries, damaged).map(|_| ())
+    marks(entries, damaged).map(|_| ())
 }
 
-fn sorted_slots(entries: &[(Slot, Entry)], damaged: Damaged) -> Result<Vec<Slot>, Damaged> {
-    let mut sorted: Vec<Slot> = entries.iter().map(|(slot, _)| *slot).collect();
-    sorted.sort_unstable();
-    let twice = sorted.windows(2).any(|pair| pair[0] == pair[1]);
-    let valid = |priority: f64| (0.0..f64::INFINITY).contains(&priority);
-    if twice || !entries.iter().all(|(_, entry)| valid(entry.priority)) {
-        return Err(damaged);
+/// One more than the last slot of entries.
+pub(super) fn end(entries: &[(Slot, Entry)]) -> usize {
+    entries.iter().map(|(slot, _)| *slot as usize + 1).max().unwrap_or(0)
+}
+
+/// A bit for each slot of the entries. Sorting them would take longer than all the rest of a restore.
+fn marks(entries: &[(Slot, Entry)], damaged: Damaged) -> Result<Vec<u64>, Damaged> {
+    let mut marks = vec![0; end(entries).div_ceil(u64::BITS as usize)];
+    for (slot, entry) in entries {
+        let (word, bit) = place(*slot);
+        if marks[word] & bit != 0 || !(0.0..f64::INFINITY).contains(&entry.priority) {
+            return Err(damaged);
+        }
+        marks[word] |= bit;
     }
-    Ok(sorted)
+    Ok(marks)
+}
+
+/// The word of a slot, and its bit there.
+fn place(slot: Slot) -> (usize, u64) {
+    ((slot / u64::BITS) as usize, 1 << (slot % u64::BITS))
 }

@@ -140,6 +140,16 @@ impl Selector for HotCold {
         self.hot.len() + self.cold.len()
     }
 
+    fn unsettle(&mut self) {
+        self.hot.unsettle();
+        self.cold.unsettle();
+    }
+
+    fn settle(&mut self) {
+        self.hot.settle();
+        self.cold.settle();
+    }
+
     /// How many draws are hot is not left to chance: see the [module](self).
     fn pick(&mut self, count: usize, rng: &mut Rng, picks: &mut Vec<Pick>) {
         let hot = match (self.hot.is_empty(), self.cold.is_empty()) {
@@ -184,9 +194,11 @@ impl Selector for HotCold {
         saved::check_entries(entries, damaged)?;
         self.clear();
         (self.now, self.draws) = (now, draws);
+        self.unsettle();
         for (slot, entry) in entries {
             self.insert(*slot, *entry);
         }
+        self.settle();
         Ok(())
     }
 }

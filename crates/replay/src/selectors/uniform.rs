@@ -48,10 +48,7 @@ impl Selector for Uniform {
             // Earlier releases drew from a list and wrote down its order, which must be of these slots.
             saved::read_slots(state, entries, damaged)?;
         }
-        self.clear();
-        entries.iter().for_each(|(slot, _)| {
-            self.slots.insert(*slot);
-        });
+        self.slots = SlotSet::of(entries.iter().map(|(slot, _)| *slot));
         Ok(())
     }
 }

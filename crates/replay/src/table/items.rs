@@ -57,22 +57,19 @@ impl Items {
 
     /// Adds a slot as it was saved; whether it made sense.
     pub(super) fn load(&mut self, bytes: &[u8; 24]) -> bool {
-        let (priority, rest) = bytes.split_at(8);
-        let (version, rest) = rest.split_at(8);
-        let (times_sampled, state) = rest.split_at(4);
-        let word =
-            |bytes: &[u8]| bytes.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte));
-        let (priority, state) = (f64::from_bits(word(priority)), word(state) as u32);
+        let &[priority, version, rest] = bytes.as_chunks::<8>().0 else { return false };
+        let (priority, version) = (f64::from_le_bytes(priority), u64::from_le_bytes(version));
+        let rest = u64::from_le_bytes(rest);
+        let (times_sampled, state) = (rest as u32, (rest >> 32) as u32);
         if !priority.is_finite() || priority < 0.0 || state & !LIVE > MAX_GENERATION {
             return false;
         }
         self.live += u32::from(state & LIVE != 0);
-        let times_sampled = word(times_sampled) as u32;
         if state & LIVE != 0 {
             self.times.add(spread::of_count(times_sampled.into()));
             self.priorities.add(spread::of_priority(priority));
         }
-        self.slots.push(Item { priority, version: word(version), times_sampled, state });
+        self.slots.push(Item { priority, version, times_sampled, state });
         true
     }
 

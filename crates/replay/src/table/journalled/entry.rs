@@ -24,6 +24,8 @@
     deny(clippy::indexing_slicing, clippy::unwrap_used, clippy::expect_used, clippy::panic)
 )]
 
+use smallvec::SmallVec;
+
 use super::super::key::Key;
 use crate::journal::Record;
 use crate::trajectory::Trajectory;
@@ -83,14 +85,17 @@ pub(super) struct SliceOf {
     pub(super) len: u32,
 }
 
+/// Most inserts are of one row, and allocate nothing to be read.
+pub(super) type Few<T> = SmallVec<[T; 2]>;
+
 /// An entry that was read.
 #[derive(Debug, PartialEq)]
 pub(super) enum Entry<'a> {
     Rows {
         row_bytes: usize,
-        priorities: Vec<f64>,
+        priorities: Few<f64>,
         rows: &'a [u8],
-        effects: Vec<Effect>,
+        effects: Few<Effect>,
     },
     Item {
         form: u32,
@@ -324,7 +329,7 @@ impl<'a> Fields<'a> {
         Ok(priority)
     }
 
-    fn priorities(&mut self, count: u32) -> Result<Vec<f64>, EntryError> {
+    fn priorities<V: FromIterator<f64>>(&mut self, count: u32) -> Result<V, EntryError> {
         self.many("priorities", count, 8, Self::priority)
     }
 
@@ -339,13 +344,13 @@ impl<'a> Fields<'a> {
     }
 
     /// So many of something that has at least `least` bytes each: checked before memory is taken.
-    fn many<T>(
+    fn many<T, V: FromIterator<T>>(
         &mut self,
         field: &'static str,
         count: u32,
         least: usize,
         mut read: impl FnMut(&mut Self) -> Result<T, EntryError>,
-    ) -> Result<Vec<T>, EntryError> {
+    ) -> Result<V, EntryError> {
         let expected = u64::from(count).saturating_mul(least as u64);
         if expected > self.0.len() as u64 {
             return Err(EntryError::Truncated { field, expected, got: self.0.len() });

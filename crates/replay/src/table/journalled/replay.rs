@@ -34,8 +34,11 @@ pub(super) struct Replayer<'a> {
 
 impl<'a> Replayer<'a> {
     /// Goes on from a table as it was in a checkpoint, or as it is when it is new.
-    pub(super) fn new(config: &'a TableConfig, core: Core, shared: &'a mut Shared) -> Self {
+    pub(super) fn new(config: &'a TableConfig, mut core: Core, shared: &'a mut Shared) -> Self {
         let used = core.items.slots();
+        // Draws are not repeated, only what came of them: nobody asks selectors before the end.
+        core.sampler.unsettle();
+        core.remover.unsettle();
         Self {
             config,
             core,
@@ -143,6 +146,7 @@ impl<'a> Replayer<'a> {
         if items > most {
             return Err(format!("there were {items} items, max_size is {most}"));
         }
+        self.settle();
         let live: Vec<Slot> = self.core.items.live().collect();
         match &mut self.core.payload {
             Payload::Rows(slab) => {
@@ -160,8 +164,14 @@ impl<'a> Replayer<'a> {
     }
 
     /// The table, when nothing was replayed.
-    pub(super) fn into_core(self) -> Core {
+    pub(super) fn into_core(mut self) -> Core {
+        self.settle();
         self.core
+    }
+
+    fn settle(&mut self) {
+        self.core.sampler.settle();
+        self.core.remover.settle();
     }
 
     fn find(&self, key: Key) -> Result<Slot, String> {

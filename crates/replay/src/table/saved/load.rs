@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::io::Read;
+use std::num::NonZeroU32;
 use std::path::Path;
 use std::sync::{Arc, Weak};
 
@@ -287,7 +288,10 @@ fn read_core(
         if bytes % 8 != 0 || bytes / 8 > 64 + 8 * u64::from(head.slots) {
             return Err(source.wrong(format!("the state of its {part} has {bytes} bytes")));
         }
-        let words = (0..bytes / 8).map(|_| source.u64()).collect::<Result<Vec<_>, _>>()?;
+        let mut words = Vec::with_capacity((bytes / 8) as usize);
+        for _ in 0..bytes / 8 {
+            words.push(source.u64()?);
+        }
         selector.advance(head.policy_version);
         selector.restore(&words, &entries).map_err(|error| source.wrong(error.to_string()))?;
     }
@@ -300,16 +304,17 @@ fn read_core(
             let writer = slab.adopt(&live, &Order { used, free, freed });
             let mut writer =
                 writer.ok_or_else(|| source.wrong("its items are where the table has no room"))?;
-            let places: HashMap<Slot, usize> =
-                writer.rows().iter().enumerate().map(|(index, slot)| (*slot, index)).collect();
-            let mut seen = vec![false; live.len()];
+            // By slot; each is taken once.
+            let mut places = vec![None; live.last().map_or(0, |last| *last as usize + 1)];
+            for (index, slot) in writer.rows().iter().enumerate() {
+                places[*slot as usize] = NonZeroU32::new(index as u32 + 1);
+            }
             for _ in 0..live.len() {
                 let slot = source.u32()?;
-                let place = places.get(&slot).copied();
-                let fresh = place.filter(|place| !std::mem::replace(&mut seen[*place], true));
+                let place = places.get_mut(slot as usize).and_then(Option::take);
                 let place =
-                    fresh.ok_or_else(|| source.wrong(format!("no item is in row {slot}")))?;
-                source.fill(writer.row_mut(place))?;
+                    place.ok_or_else(|| source.wrong(format!("no item is in row {slot}")))?;
+                source.fill(writer.row_mut(place.get() as usize - 1))?;
             }
             writer.publish();
         }
