@@ -43,7 +43,13 @@ class ArgumentError(EchoicError, ValueError):
 
 
 class BackboneError(EchoicError, RuntimeError):
-    """A language model did not answer, or was asked for what it can't do. The message says why."""
+    """A language model did not answer, or was asked for what it can't do. The message says why.
+
+    Attributes:
+        usage: What a call that failed used, where its backend told: it is billed all the same.
+    """
+
+    usage: object = None
 
 
 class DtypeError(EchoicError, TypeError):

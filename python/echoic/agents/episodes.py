@@ -17,7 +17,7 @@ import contextvars
 import queue
 import threading
 import time
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from echoic.errors import ClosedError
@@ -33,6 +33,7 @@ __all__ = [
     "Turn",
     "Usage",
     "run_episode",
+    "used_by",
 ]
 
 T = TypeVar("T")
@@ -47,20 +48,34 @@ class Usage:
 
     Attributes:
         tokens_in: Tokens of the prompts, those from a cache included.
-        tokens_cached: How many of them came from a cache.
+        tokens_cached: How many of them came from a cache; None where a backend did not tell, which
+            is not 0, and of a sum if one part is not known.
         tokens_out: Tokens that the model said.
         cost: In US dollars.
         requests: How many calls these were.
     """
 
     tokens_in: int = 0
-    tokens_cached: int = 0
+    tokens_cached: int | None = 0
     tokens_out: int = 0
     cost: float = 0.0
     requests: int = 0
 
     def __add__(self, other: Usage) -> Usage:
-        return Usage(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(Usage)))
+        known = self.tokens_cached is not None and other.tokens_cached is not None
+        return Usage(
+            self.tokens_in + other.tokens_in,
+            (self.tokens_cached or 0) + (other.tokens_cached or 0) if known else None,
+            self.tokens_out + other.tokens_out,
+            self.cost + other.cost,
+            self.requests + other.requests,
+        )
+
+
+def used_by(error: BaseException) -> Usage:
+    """What a call used that failed with this error, where the backend told."""
+    usage = getattr(error, "usage", None)
+    return usage if isinstance(usage, Usage) else Usage()
 
 
 @dataclass(frozen=True)

@@ -31,6 +31,7 @@ from echoic.agents.backbones import (
     with_plan,
 )
 from echoic.agents.backbones.http import Allowance, JsonClient
+from echoic.agents.episodes import Usage, used_by
 from echoic.errors import ArgumentError, BackboneError
 from vendors_server import KEY, WRITTEN, VendorsServer
 
@@ -216,10 +217,19 @@ def test_deepseek_counts_cached_tokens_in_its_own_way(server):
     server.faults.append({"with": {"usage": usage}})
     backbone = openai(server)
     assert ask(backbone, CHAT)[0].usage.tokens_cached == 64
-    assert backbone.counts_cached is True
-    server.faults.append({"with": {"usage": {"prompt_tokens": 100, "completion_tokens": 5}}})
-    assert ask(backbone, CHAT)[0].usage.tokens_cached == 0
-    assert backbone.counts_cached is False
+
+
+def test_a_server_that_tells_nothing_of_a_cache_is_not_said_to_have_none(server):
+    untold = {"with": {"usage": {"prompt_tokens": 100, "completion_tokens": 5}}}
+    server.faults.append(untold)
+    backbone = openai(server)
+    answers = ask(backbone, CHAT, CHAT)
+    assert [one.usage.tokens_cached is None for one in answers] == [True, False]
+    both = answers[0].usage + answers[1].usage
+    assert both.tokens_cached is None
+    assert both.tokens_in == sum(one.usage.tokens_in for one in answers)
+    # Paid as if none had been cached.
+    assert answers[0].usage.cost == backbone.price.of(tokens_in=100, tokens_out=5)
 
 
 @pytest.mark.parametrize(
@@ -518,8 +528,11 @@ def test_a_model_that_only_thought_says_so(server):
             backbone.client._here().http = httpx.AsyncClient(transport=transport)
             await backbone.chat(CHAT, max_tokens=9)
 
-    with pytest.raises(BackboneError, match=r"all 9 tokens .* raise max_tokens"):
+    with pytest.raises(BackboneError, match=r"all 9 tokens .* raise max_tokens") as failed:
         asyncio.run(main())
+    # It is billed all the same.
+    assert used_by(failed.value) == Usage(5, None, 9, (5 * 2.5 + 9 * 10) / 1e6, 1)
+    assert used_by(BackboneError("no server")) == Usage()
 
 
 def test_a_name_that_points_elsewhere_may_have_no_known_price(bare_environment):
@@ -633,16 +646,17 @@ def test_names_without_a_key_or_a_server_are_skipped(bare_environment):
 def test_names_resolve_by_the_environment(name, key, path, server, bare_environment):
     bare_environment.setenv(key, KEY)
     bare_environment.setenv(f"{registry._prefix(name)}_BASE_URL", server.url + path)
-    assert backbone_status(name) == "ready"
+    # A server of one's own has no list price.
+    assert backbone_status(name) == "ready: no price, so costs are not known"
     backbone = make_backbone(name, http=QUICK)
     [answer] = ask(backbone, CHAT)
     assert (backbone.name, answer.text) == (name, "yes")
-    # A server of one's own has no list price.
     assert math.isnan(answer.usage.cost)
 
 
 def test_a_name_can_point_at_another_model(bare_environment):
     bare_environment.setenv("OPENAI_API_KEY", KEY)
+    assert backbone_status("gpt-4o") == "ready"
     assert make_backbone("gpt-4o").price == price_of("gpt-4o")
     bare_environment.setenv("GPT_4O_MODEL", "gpt-4o-mini")
     backbone = make_backbone("gpt-4o")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from typing import Any
 
 import pytest
@@ -69,6 +70,32 @@ def test_tokens_log_probabilities_and_reuse_are_the_engines():
     assert second.usage.tokens_in > first.usage.tokens_in
 
 
+def test_answers_are_scored_as_the_model_would_have_said_them():
+    async def main() -> None:
+        async with make() as backbone:
+            said = await backbone.chat(CHAT, max_tokens=5)
+            text = [said.text[:1], said.text, "no"]
+            scores = await backbone.score(CHAT, text)
+            assert scores.tokens == tuple(len(Bytes().encode(one)) + 1 for one in text)
+            # What was said has, token for token, the probability that it was drawn with; its end
+            # is asked for beside it, behind all that is said already.
+            ending = await backbone.score(CHAT, ["\0"], begin=said.text)
+            rest = math.fsum(said.log_probs)
+            only = await backbone.score(CHAT, [said.text + "\0"])
+            assert only.log_probs[0] == pytest.approx(rest + ending.log_probs[0], abs=1e-4)
+            assert scores.log_probs[1] < rest
+            # Prompts are computed once, and nothing is said.
+            prompt = said.usage.tokens_in
+            assert scores.usage.tokens_cached >= 3 * (prompt - 1)
+            assert (scores.usage.tokens_out, scores.usage.requests) == (0, 1)
+            assert scores.usage.tokens_in == 3 * prompt + sum(scores.tokens)
+            for wrong in ([], [""]):
+                with pytest.raises(ArgumentError, match="at least one answer"):
+                    await backbone.score(CHAT, wrong)
+
+    asyncio.run(main())
+
+
 def test_an_answer_ends_before_a_stop_text():
     [whole] = ask(make(), CHAT, max_tokens=12)
     stop = whole.text[4:7]
@@ -132,7 +159,7 @@ def test_new_weights_forget_what_the_old_ones_computed():
 
 def test_what_it_can_do_is_said_and_the_rest_refused():
     backbone = make()
-    for capability in ("complete", "tokens", "log_probs", "kv", "gradients", "seed"):
+    for capability in ("complete", "score", "tokens", "log_probs", "kv", "gradients", "seed"):
         backbone.needs(capability)
     with pytest.raises(BackboneError, match="local has no soft_prefix"):
         backbone.needs("soft_prefix")

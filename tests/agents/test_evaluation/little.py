@@ -98,6 +98,16 @@ class Speaks(Fixed):
         return Acts(0.5, Usage(100, 60, 20, 0.01, 1))
 
 
+class Silent(Fixed):
+    """Its server tells nothing of a cache."""
+
+    name = "silent"
+    needs_backbone = True
+
+    def policy(self):
+        return Acts(0.5, Usage(100, None, 20, 0.01, 1))
+
+
 class Breaks(Fixed):
     name = "breaks"
     trains = True
@@ -121,7 +131,7 @@ class Sleeps:
         await asyncio.sleep(60)
 
 
-METHODS = (Fixed, Good, Trained, Speaks, Breaks, Hangs)
+METHODS = (Fixed, Good, Trained, Speaks, Silent, Breaks, Hangs)
 
 
 def register():

@@ -249,6 +249,26 @@ def test_tokens_and_money_are_those_of_the_rows(tmp_path, monkeypatch):
     assert result.cost_efficiency["guess"]["good"] is None
 
 
+def test_what_a_server_does_not_tell_of_its_cache_is_not_zero(tmp_path, monkeypatch):
+    monkeypatch.setattr(
+        "echoic.agents.evaluation.benchmark._backbone", lambda name: None if name == "-" else name
+    )
+    result = little.run(
+        tmp_path,
+        baselines=["silent"],
+        backbones=["big"],
+        generate_report=True,
+        generate_plots=False,
+    )
+    (one,) = [one for one in result.tasks if one.method == "silent"]
+    assert (one.tokens, one.cached_share, one.computed_tokens_per_second) == (120.0, None, None)
+    assert {row["tokens_cached"] for row in episodes(tmp_path) if row["method"] == "silent"} == {
+        None
+    }
+    report = (tmp_path / "benchmark_report.md").read_text(encoding="utf-8")
+    assert "| guess | silent | big | 120 | not told |" in report
+
+
 def test_comparisons_are_paired_and_corrected_together(tmp_path):
     register_method("worse", type("Worse", (little.Fixed,), {"skill": 0.0}))
     result = little.run(tmp_path, baselines=["fixed", "worse"], num_episodes=15)

@@ -152,6 +152,27 @@ def test_a_judge_teaches_what_it_likes(cell, judge):
     assert "It saw: cell" in judge.asked[0]["messages"][-1]["content"]
 
 
+def test_what_judging_cost_before_a_run_went_on_is_not_forgotten(cell, judge):
+    async def scenario(steps):
+        url = f"http://127.0.0.1:{judge.server_port}/v1"
+        backbone = OpenAIBackbone("judge", url=url, price=Price(1.0, out=2.0))
+        method = method_of("rlaif", cell(steps, backbone))
+        try:
+            return await method.train(), method.usage
+        finally:
+            await method.aclose()
+            await backbone.aclose()
+
+    first, _ = asyncio.run(scenario(256))
+    assert 0 < first["judged_episodes"] == len(judge.asked) - 1
+    both, usage = asyncio.run(scenario(512))
+    assert first["judged_episodes"] < both["judged_episodes"] == len(judge.asked) - 1
+    assert usage.requests == len(judge.asked)
+    assert both["judge_cost"] == pytest.approx(len(judge.asked) * (50 * 1.0 + 2 * 2.0) / 1e6)
+    # The server of this test tells nothing of a cache.
+    assert usage.tokens_cached is None
+
+
 def test_a_judge_is_never_asked_by_actors_that_go_on(cell):
     backbone = OpenAIBackbone("judge", url="http://127.0.0.1:9/v1", price=None)
     with pytest.raises(ArgumentError, match="rlaif is asynchronous=False"):

@@ -6,11 +6,12 @@ import asyncio
 from typing import Any
 
 import pytest
-from echoic.agents.backbones import Message
+from echoic.agents.backbones import Capabilities, Message
+from echoic.agents.backbones.base import Scores as Given
 from echoic.agents.baselines import Cell, method_names, method_of
-from echoic.agents.baselines.react import parse
+from echoic.agents.baselines.react import FORM, parse
 from echoic.agents.environments import EchoRLEnvironment, EnvironmentConfig, Outcome
-from echoic.agents.episodes import run_episode
+from echoic.agents.episodes import Usage, run_episode
 from echoic.errors import ArgumentError, BackboneError
 from scripted import Scripted
 from signs import Signs
@@ -27,7 +28,7 @@ def play(
 
 def reader(chat: list[Message]) -> str:
     """What a model that reads the sign would say."""
-    seen = [one for one in chat if one.role == "user"][-1].text
+    seen = [one for one in chat if one.role == "user"][-1].text.partition("\n\nPlan")[0]
     color = seen.rpartition("says: open the ")[2].split(" ")[0]
     return f"Thought: the sign says {color}.\nAction: open {color} door"
 
@@ -60,9 +61,10 @@ def test_a_prompt_continues_the_one_before_it_up_to_the_commands():
     for before, after in zip(backbone.chats, backbone.chats[1:], strict=False):
         assert after[: len(before) - 1] == before[:-1]
         seen = after[len(before) - 1]
-        assert before[-1].text.startswith(seen.text)
+        assert before[-1].text.endswith(f"\n\n{seen.text}")
         assert after[len(before)].role == "assistant"
-    assert "Commands:" in backbone.chats[-1][-1].text
+    # What is seen comes last: small models follow what they read last.
+    assert backbone.chats[-1][-1].text.startswith("Commands:")
     assert not any("Commands:" in one.text for one in backbone.chats[-1][3:-1])
 
 
@@ -70,7 +72,7 @@ def test_history_is_bounded_and_keeps_the_first_turn():
     backbone = Scripted(reader)
     episode, policy = play(backbone, Signs(12), history=4)
     assert episode.success
-    first = backbone.chats[0][-1].text.partition("\n\nCommands")[0]
+    first = "Observation: " + backbone.chats[0][-1].text.partition("\n\nObservation: ")[2]
     for chat in backbone.chats:
         assert len(chat) <= 4 + 2 * 4
         assert [one.role for one in chat[1:]] == ["user", "assistant"] * (len(chat) // 2 - 1) + [
@@ -78,6 +80,74 @@ def test_history_is_bounded_and_keeps_the_first_turn():
         ]
         assert chat[3].text.startswith(first)
     assert len(policy._turns) <= 4
+
+
+def test_the_form_has_no_action_that_could_be_repeated():
+    assert parse(FORM, within_line=True) == (FORM, None)
+
+
+def test_where_any_text_is_an_action_the_example_has_no_commands():
+    backbone = Scripted(lambda chat: "Action: 1")
+    environment = Wide(EnvironmentConfig(action_space_size=20))
+    environment._commands = lambda: []
+    play(backbone, environment, steps=1)
+    assert not any("Commands:" in one.text for one in backbone.chats[0])
+    assert parse(backbone.chats[0][2].text, within_line=False)[1] == "21"
+
+
+class Scores(Scripted):
+    """Finds the command likeliest that its rule names, behind what it is said to have thought."""
+
+    capabilities = Capabilities(score=True)
+
+    def __init__(self, reply: Any, likes: Any) -> None:
+        super().__init__(reply)
+        self.scored: list[tuple[list[str], str]] = []
+        self._likes = likes
+
+    async def score(self, messages: Any, answers: Any, *, begin: str = "") -> Any:
+        self.scored.append((list(answers), begin))
+        right = self._likes(messages)
+        log_probs = tuple(-1.0 if one.strip() == right else -5.0 for one in answers)
+        return Given(log_probs, (3,) * len(answers), Usage(10, 5, 0, 0.25, 1))
+
+
+def right_door(chat: Any) -> str:
+    return parse(reader(chat), within_line=True)[1]
+
+
+def test_where_all_commands_are_listed_the_likeliest_behind_the_thought_is_done():
+    backbone = Scores(lambda chat: "Thought: doors.", right_door)
+    episode, policy = play(backbone, Signs(3))
+    assert episode.success
+    assert policy.invalid == 0
+    answers, begin = backbone.scored[0]
+    assert begin == "Thought: doors.\nAction:"
+    assert [f"- {one.strip()}" in backbone.chats[0][-1].text for one in answers] == [True] * 4
+    assert "\nAction:" in backbone.asked[0]["stop"]
+    # Both calls of each step count, and the next prompt has both.
+    assert (episode.usage.requests, policy.spent.requests) == (6, 6)
+    assert episode.usage.cost == pytest.approx(3 * 0.251)
+    assert backbone.chats[1][-2].text == f"Thought: doors.\nAction: {episode.turns[0].action}"
+
+
+def test_a_said_choice_and_a_list_that_is_not_complete_are_not_scored():
+    for environment, settings in (
+        (Signs(1), {"choice": "said"}),
+        (Wide(EnvironmentConfig(action_space_size=20)), {}),
+    ):
+        backbone = Scores(lambda chat: "Action: 30", right_door)
+        play(backbone, environment, steps=1, **settings)
+        assert backbone.scored == []
+
+
+def test_with_a_temperature_scores_are_drawn_from():
+    done = set()
+    for seed in range(12):
+        backbone = Scores(lambda chat: "Thought: doors.", right_door)
+        episode, _ = play(backbone, Signs(1), seed=seed, steps=1, temperature=100.0)
+        done.add(episode.success)
+    assert done == {True, False}
 
 
 def test_an_example_shows_the_form_and_can_be_left_out_or_replaced():
@@ -190,6 +260,19 @@ def test_a_model_that_fails_is_an_error_of_the_episode():
     assert (episode.ended, episode.error) == ("error", "BackboneError: the server is gone")
 
 
+@pytest.mark.parametrize("method", ["react", "tot"])
+def test_what_a_failed_call_used_is_in_what_the_episode_used(method):
+    def reply(chat: Any) -> str:
+        error = BackboneError("all tokens went into thinking")
+        error.usage = Usage(50, 0, 128, 0.5, 1)
+        raise error
+
+    policy = method_of(method, Cell("signs", backbone=Scripted(reply))).policy()
+    episode = asyncio.run(run_episode(Signs(1), policy, 1))
+    assert episode.ended == "error"
+    assert episode.usage == Usage(50, 0, 128, 0.5, 1)
+
+
 def test_policies_act_side_by_side():
     async def main() -> list[Any]:
         method = method_of("react", Cell("signs", backbone=Scripted(reader)))
@@ -204,6 +287,7 @@ def test_settings_are_checked():
     for settings, message in (
         ({"histroy": 3}, "ReActConfig has no 'histroy'; it has max_tokens"),
         ({"history": 0}, "history must be at least 1, not 0"),
+        ({"choice": "best"}, "choice is one of likeliest, said, not 'best'"),
         ({"temperature": float("nan")}, "must not be below 0"),
     ):
         with pytest.raises(ArgumentError, match=message):

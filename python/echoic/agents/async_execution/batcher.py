@@ -205,14 +205,16 @@ class Batcher(Runner):
             if self.watch is not None:
                 self.watch(drawing, logits)
             params = [rollout.sampling for rollout in drawing]
-            return draw(logits, params, [rollout.chance() for rollout in drawing])
+            forced = [rollout.forced for rollout in drawing]
+            return draw(logits, params, [rollout.chance() for rollout in drawing], forced)
 
     def _drawn(self, rollout: Rollout, token: RolloutToken) -> None:
         self.counts["generated_tokens"] += 1
+        forced = rollout.forced is not None
         rollout.tokens.append(token.token)
         rollout.drawn.append(token)
         self._note(rollout.request.request_id).tokens.append(token)
-        stopped = token.token in rollout.sampling.stop
+        stopped = token.token in rollout.sampling.stop and not forced
         if stopped or len(rollout.drawn) >= rollout.sampling.max_new_tokens:
             self.counts["completed"] += 1
             self._end(rollout, "stop" if stopped else "length")

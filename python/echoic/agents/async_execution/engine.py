@@ -435,8 +435,9 @@ class AsyncExecutionEngine:
         model = self.model
         if not tokens:
             raise ArgumentError("a rollout needs a token to begin with")
-        bad = next((t for t in tokens if not isinstance(t, int) or t < 0), None)
-        largest = max((t for t in tokens if isinstance(t, int)), default=0)
+        given = (*tokens, *request.sampling.forced)
+        bad = next((t for t in given if not isinstance(t, int) or t < 0), None)
+        largest = max((t for t in given if isinstance(t, int)), default=0)
         if bad is not None or largest >= model.vocab_size:
             raise ArgumentError(
                 f"tokens are ids from 0 to below {model.vocab_size}; got "

@@ -152,6 +152,12 @@ class Rollout:
         """Most tokens whose keys and values it may need: all but the last one drawn."""
         return self.prompt + self.sampling.max_new_tokens - 1
 
+    @property
+    def forced(self) -> int | None:
+        """The next token, if it is not drawn but given."""
+        given, place = self.sampling.forced, len(self.drawn)
+        return given[place] if place < len(given) else None
+
     def chance(self) -> float:
         """Take the next random number."""
         if self.sampling.greedy:

@@ -36,6 +36,8 @@ class SamplingParams:
         top_p: Only the likeliest tokens that together have this probability are drawn from.
         stop: It ends after one of these tokens, which is part of it.
         seed: Of its random numbers; None takes one from the engine's.
+        forced: Tokens that are taken first, whatever the model would draw: their log-probabilities
+            are what an answer is worth that somebody else wrote. ``stop`` does not look at them.
     """
 
     max_new_tokens: int = 16
@@ -43,6 +45,7 @@ class SamplingParams:
     top_p: float = 1.0
     stop: tuple[int, ...] = ()
     seed: int | None = None
+    forced: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         if self.max_new_tokens < 1:
@@ -52,6 +55,11 @@ class SamplingParams:
         if not 0 < self.top_p <= 1:
             raise ArgumentError(f"top_p is above 0 and at most 1, not {self.top_p}")
         object.__setattr__(self, "stop", tuple(int(token) for token in self.stop))
+        object.__setattr__(self, "forced", tuple(int(token) for token in self.forced))
+        if len(self.forced) > self.max_new_tokens:
+            raise ArgumentError(
+                f"{len(self.forced)} tokens are forced, and max_new_tokens is {self.max_new_tokens}"
+            )
 
     @property
     def greedy(self) -> bool:
@@ -60,7 +68,10 @@ class SamplingParams:
 
 
 def draw(
-    logits: Any, params: Sequence[SamplingParams], chances: Sequence[float]
+    logits: Any,
+    params: Sequence[SamplingParams],
+    chances: Sequence[float],
+    forced: Sequence[int | None] = (),
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     """Draw a token for each row.
 
@@ -68,6 +79,7 @@ def draw(
         logits: [rows, vocab].
         params: Of each row.
         chances: For each row a random number from 0 to below 1; greedy rows do not look at it.
+        forced: For each row the token that is taken instead, if one is; empty where none is.
 
     Returns:
         Tokens, and the logarithm of the probability of each under ``softmax(logits /
@@ -100,5 +112,8 @@ def draw(
         if order is not None:
             picks = order.gather(-1, picks)
         tokens[rows] = picks[:, 0]
+    for row, token in enumerate(forced):
+        if token is not None:
+            tokens[row] = token
     taken = logs.gather(-1, tokens[:, None])[:, 0]
     return tokens.cpu().numpy(), taken.double().cpu().numpy()

@@ -97,12 +97,13 @@ class AnthropicBackbone(HostedBackbone):
         if not usage:
             raise BackboneError(f"{self.client.url} did not count tokens, so its cost is unknown")
         fresh = whole(usage["input_tokens"], "input_tokens")
-        read = whole(usage.get("cache_read_input_tokens") or 0, "cache_read_input_tokens")
+        told = usage.get("cache_read_input_tokens")
+        read = None if told is None else whole(told, "cache_read_input_tokens")
         written = whole(
             usage.get("cache_creation_input_tokens") or 0, "cache_creation_input_tokens"
         )
         out = whole(usage["output_tokens"], "output_tokens")
-        return Counted(fresh + read + written, read, out, written)
+        return Counted(fresh + (read or 0) + written, read, out, written)
 
     def _read(self, answer: Mapping[str, Any], usage: Usage) -> Completion:
         blocks = [block for block in answer["content"] if block.get("type") == "text"]

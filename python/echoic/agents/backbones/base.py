@@ -25,7 +25,15 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
-__all__ = ["Backbone", "Capabilities", "Completion", "Message", "check_request", "with_plan"]
+__all__ = [
+    "Backbone",
+    "Capabilities",
+    "Completion",
+    "Message",
+    "Scores",
+    "check_request",
+    "with_plan",
+]
 
 ROLES = ("system", "user", "assistant")
 FINISHES = ("stop", "length", "filtered")
@@ -64,6 +72,21 @@ class Completion:
 
 
 @dataclass(frozen=True)
+class Scores:
+    """What a model makes of answers that it is given.
+
+    Attributes:
+        log_probs: The logarithm of the probability of each answer as a whole, its end included.
+        tokens: How many tokens each has, its end included.
+        usage: What the backend counted. Answers are read, not said: they are in ``tokens_in``.
+    """
+
+    log_probs: tuple[float, ...]
+    tokens: tuple[int, ...]
+    usage: Usage
+
+
+@dataclass(frozen=True)
 class Capabilities:
     """What a backbone can do beside chatting.
 
@@ -76,6 +99,7 @@ class Capabilities:
             change. Elsewhere there is at most a count of cached tokens.
         gradients: Its weights are here and can be trained.
         soft_prefix: Vectors can stand before tokens; see :func:`with_plan` for where they can't.
+        score: Tell how likely given answers are.
     """
 
     complete: bool = False
@@ -85,6 +109,7 @@ class Capabilities:
     kv: bool = False
     gradients: bool = False
     soft_prefix: bool = False
+    score: bool = False
 
 
 class Backbone(ABC):
@@ -134,6 +159,23 @@ class Backbone(ABC):
         """Go on with a text; like :meth:`chat` otherwise."""
         del prompt, max_tokens, temperature, stop, seed
         self.needs("complete")
+        raise NotImplementedError
+
+    async def score(
+        self, messages: Sequence[Message], answers: Sequence[str], *, begin: str = ""
+    ) -> Scores:
+        """Tell how likely each of some answers to a chat is, its end included.
+
+        Args:
+            messages: As those of :meth:`chat`.
+            answers: What might be said next.
+            begin: What the assistant has said already.
+
+        Raises:
+            BackboneError: The backend can't, or failed.
+        """
+        del messages, answers, begin
+        self.needs("score")
         raise NotImplementedError
 
     def needs(self, capability: str) -> None:

@@ -91,6 +91,7 @@ class GeminiBackbone(HostedBackbone):
             raise BackboneError(f"{self.client.url} did not count tokens, so its cost is unknown")
         return Counted(
             whole(usage["promptTokenCount"], "promptTokenCount"),
+            # Left out where there were none, as all zeros are in this format.
             whole(usage.get("cachedContentTokenCount") or 0, "cachedContentTokenCount"),
             whole(usage.get("candidatesTokenCount") or 0, "candidatesTokenCount")
             + whole(usage.get("thoughtsTokenCount") or 0, "thoughtsTokenCount"),

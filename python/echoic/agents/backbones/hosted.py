@@ -25,18 +25,21 @@ __all__ = ["Counted", "HostedBackbone"]
 
 @dataclass(frozen=True)
 class Counted:
-    """Tokens as a vendor told them; ``tokens_in`` includes those cached and written."""
+    """Tokens as a vendor told them; ``tokens_in`` includes those cached and written.
+
+    ``tokens_cached`` is None where the vendor says nothing of a cache.
+    """
 
     tokens_in: int
-    tokens_cached: int
+    tokens_cached: int | None
     tokens_out: int
     tokens_written: int = 0
 
     def check(self, url: str) -> None:
         """Refuse parts that are more than the whole."""
-        if self.tokens_cached + self.tokens_written > self.tokens_in:
+        if (self.tokens_cached or 0) + self.tokens_written > self.tokens_in:
             raise BackboneError(
-                f"{url} told {self.tokens_cached} tokens from its cache and {self.tokens_written} "
+                f"{url} told {self.tokens_cached or 0} tokens from its cache and {self.tokens_written} "
                 f"put into it, of {self.tokens_in} in all"
             )
 
@@ -116,6 +119,7 @@ class HostedBackbone(Backbone):
 
     async def _ask(self, path: str, body: Mapping[str, Any], reserve: int) -> Completion:
         answer = await self.client.post(path, body, reserve=reserve, used=self._total)
+        usage: Usage | None = None
         try:
             counted = self._counted(answer)
             counted.check(self.client.url)
@@ -126,7 +130,8 @@ class HostedBackbone(Backbone):
                 prices.cost(
                     self.price,
                     tokens_in=counted.tokens_in,
-                    tokens_cached=counted.tokens_cached,
+                    # Untold, all are paid as new ones: a bill can only be lower.
+                    tokens_cached=counted.tokens_cached or 0,
                     tokens_out=counted.tokens_out,
                     tokens_written=counted.tokens_written,
                 ),
@@ -134,18 +139,19 @@ class HostedBackbone(Backbone):
             )
             completion = self._read(answer, usage)
         except BackboneError as error:
-            raise BackboneError(self.client.hide(str(error))) from None
+            raise _failed(self.client.hide(str(error)), usage) from None
         except (KeyError, IndexError, TypeError, AttributeError, ValueError) as error:
             # The cause may show the key too.
             shown = self.client.hide(json.dumps(answer))[:300]
             why = self.client.hide(f"{type(error).__name__}: {error}")[:300]
-            raise BackboneError(
-                f"an answer of {self.client.url} can't be read ({why}): {shown}"
+            raise _failed(
+                f"an answer of {self.client.url} can't be read ({why}): {shown}", usage
             ) from None
         if not completion.text and completion.finish == "length":
-            raise BackboneError(
+            raise _failed(
                 f"{self.name} said nothing: all {usage.tokens_out} tokens went into thinking, or "
-                "none were left for an answer; raise max_tokens"
+                "none were left for an answer; raise max_tokens",
+                usage,
             )
         return completion
 
@@ -156,3 +162,10 @@ class HostedBackbone(Backbone):
         except (KeyError, IndexError, TypeError, AttributeError, ValueError, BackboneError):
             return 0
         return counted.tokens_in + counted.tokens_out
+
+
+def _failed(why: str, usage: Usage | None) -> BackboneError:
+    """An error that says what was used all the same."""
+    error = BackboneError(why)
+    error.usage = usage
+    return error

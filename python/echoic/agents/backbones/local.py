@@ -17,6 +17,8 @@ Importing this module imports torch.
 
 from __future__ import annotations
 
+import asyncio
+import math
 from typing import TYPE_CHECKING, Any
 
 from echoic.agents.async_execution import AsyncExecutionEngine, ExecutionConfig, SamplingParams
@@ -24,13 +26,14 @@ from echoic.agents.backbones.base import (
     Backbone,
     Capabilities,
     Completion,
+    Scores,
     check_request,
     check_sampling,
     earliest,
 )
 from echoic.agents.backbones.prices import FREE, Price, cost
 from echoic.agents.episodes import Usage
-from echoic.errors import BackboneError
+from echoic.errors import ArgumentError, BackboneError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -58,7 +61,7 @@ class LocalBackbone(Backbone):
     """
 
     capabilities = Capabilities(
-        complete=True, log_probs=True, tokens=True, seed=True, kv=True, gradients=True
+        complete=True, log_probs=True, tokens=True, seed=True, kv=True, gradients=True, score=True
     )
 
     def __init__(  # noqa: PLR0913 - all but two have defaults
@@ -77,6 +80,9 @@ class LocalBackbone(Backbone):
         self.price = price
         self.engine = AsyncExecutionEngine(config or _CONFIG, model, device)
         self._ends = _end_tokens(model, tokenizer)
+        # What an answer of the assistant ends with: of several, the tokenizer's.
+        told = getattr(tokenizer, "eos_token_id", None)
+        self._end = told if isinstance(told, int) else next(iter(self._ends), None)
 
     @classmethod
     def smollm2(cls, device: Any = "auto", **settings: Any) -> LocalBackbone:
@@ -100,13 +106,7 @@ class LocalBackbone(Backbone):
     ) -> Completion:
         """Answer a chat."""
         check_request(messages, max_tokens, temperature, stop)
-        prompt = self.tokenizer.apply_chat_template(
-            [{"role": one.role, "content": one.text} for one in messages],
-            add_generation_prompt=True,
-            tokenize=True,
-            return_dict=True,
-        )["input_ids"]
-        return await self._answer(list(prompt), max_tokens, temperature, stop, seed)
+        return await self._answer(self._prompt(messages), max_tokens, temperature, stop, seed)
 
     async def complete(
         self,
@@ -121,6 +121,36 @@ class LocalBackbone(Backbone):
         check_sampling(max_tokens, temperature, stop)
         tokens = list(self.tokenizer.encode(prompt))
         return await self._answer(tokens, max_tokens, temperature, stop, seed)
+
+    async def score(
+        self, messages: Sequence[Message], answers: Sequence[str], *, begin: str = ""
+    ) -> Scores:
+        """Tell how likely each of some answers is; what they have in common is computed once."""
+        check_request(messages, 1, 0.0, ())
+        if not answers or not all(answers):
+            raise ArgumentError("there is at least one answer to score, and none of them is empty")
+        prompt = [*self._prompt(messages), *self._bare(begin)]
+        end = () if self._end is None else (self._end,)
+        given = [(*self._bare(answer), *end) for answer in answers]
+        results = await asyncio.gather(
+            *(
+                self.engine.generate(prompt, SamplingParams(len(one), 0.0, forced=one))
+                for one in given
+            )
+        )
+        for result in results:
+            if not result.success:
+                raise BackboneError(f"{self.name}: {result.error or result.finish_reason}")
+        counted = {
+            "tokens_in": sum(one.prompt_tokens + one.tokens_generated for one in results),
+            "tokens_cached": sum(one.reused_tokens or 0 for one in results),
+            "tokens_out": 0,
+        }
+        return Scores(
+            tuple(math.fsum(one.logprobs) for one in results),
+            tuple(len(one) for one in given),
+            Usage(**counted, cost=cost(self.price, **counted), requests=1),
+        )
 
     async def update_weights(
         self, weights: Mapping[str, Any] | Callable[[Any], None], version: int | None = None
@@ -193,6 +223,22 @@ class LocalBackbone(Backbone):
             self.engine.cancel(name)
             raise
         return result, len(drawn) if found else len(result.tokens), found
+
+    def _prompt(self, messages: Sequence[Message]) -> list[int]:
+        return list(
+            self.tokenizer.apply_chat_template(
+                [{"role": one.role, "content": one.text} for one in messages],
+                add_generation_prompt=True,
+                tokenize=True,
+                return_dict=True,
+            )["input_ids"]
+        )
+
+    def _bare(self, text: str) -> list[int]:
+        """Tokens of a text that goes on: without the one that some tokenizers begin with."""
+        tokens = list(self.tokenizer.encode(text))
+        begins = getattr(self.tokenizer, "bos_token_id", None)
+        return tokens[1:] if begins is not None and tokens[:1] == [begins] else tokens
 
     def _text(self, tokens: Sequence[int]) -> str:
         return str(self.tokenizer.decode(list(tokens), skip_special_tokens=True))

@@ -5,8 +5,7 @@ names that a constructor's argument sets: newer OpenAI models want ``max_complet
 Mistral calls the seed ``random_seed``.
 
 Cached tokens are ``usage.prompt_tokens_details.cached_tokens``, or DeepSeek's
-``usage.prompt_cache_hit_tokens``. A server that tells neither has 0 cached tokens in our counts;
-``counts_cached`` says after an answer whether it did tell.
+``usage.prompt_cache_hit_tokens``. Of a server that tells neither they are None: not told.
 """
 
 from __future__ import annotations
@@ -72,8 +71,6 @@ class OpenAIBackbone(HostedBackbone):
         self.capabilities = Capabilities(
             complete=completions, log_probs=log_probs, seed=seed_field is not None
         )
-        #: Whether the last answer told how many tokens came from a cache.
-        self.counts_cached: bool | None = None
         self._seed_field = seed_field
         self._limit_field = limit_field
         self._extra = dict(extra or {})
@@ -133,10 +130,9 @@ class OpenAIBackbone(HostedBackbone):
         told = (usage.get("prompt_tokens_details") or {}).get("cached_tokens")
         if told is None:
             told = usage.get("prompt_cache_hit_tokens")
-        self.counts_cached = told is not None
         return Counted(
             whole(usage["prompt_tokens"], "prompt_tokens"),
-            whole(told or 0, "cached_tokens"),
+            None if told is None else whole(told, "cached_tokens"),
             whole(usage["completion_tokens"], "completion_tokens"),
         )
 

@@ -42,6 +42,7 @@ __all__ = [
 ]
 
 READY = "ready"
+UNPRICED = "ready: no price, so costs are not known"
 
 
 @dataclass(frozen=True)
@@ -143,10 +144,14 @@ def backbone_names() -> tuple[str, ...]:
 def backbone_status(name: str) -> str:
     """``"ready"``, or ``"skipped: "`` and the reason, such as ``"no key OPENAI_API_KEY"``.
 
+    One that is ready and whose price is not known is ``"ready: no price, so costs are not known"``.
     It looks at the environment and at what is installed; no server is asked.
     """
     reason = _reason(name)
-    return READY if reason is None else f"skipped: {reason}"
+    if reason is not None:
+        return f"skipped: {reason}"
+    hosted = name in _OURS and name not in _USERS
+    return UNPRICED if hosted and _target(name).price is None else READY
 
 
 def make_backbone(name: str, /, **settings: Any) -> Backbone:

@@ -6,19 +6,24 @@ language model: nothing here judges by rules. An answer without a number is aske
 is a 0 then; how often is counted. The environment's own reward and success are measured, and
 learned from by nobody.
 
-What a judge costs is summed in :attr:`RLAIF.usage`: it is the price of training, not of acting.
+What a judge costs is summed in :attr:`RLAIF.usage`: it is the price of training, not of acting. The
+sum is in the cell's folder too, after each answer, and a run that goes on goes on from it: also
+with what was judged after the last checkpoint, which is judged, and paid, again.
 """
 
 from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import json
+import math
 import re
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from echoic.agents.backbones.base import Message
 from echoic.agents.baselines.trained import TrainedMethod
-from echoic.agents.episodes import Usage
+from echoic.agents.episodes import Usage, used_by
 from echoic.agents.training.trainer import EchoRLTrainer
 from echoic.errors import ArgumentError, BackboneError
 
@@ -56,10 +61,12 @@ class RLAIF(TrainedMethod):
     }
 
     def __init__(self, cell: Cell) -> None:
-        #: What the judge has used.
+        #: What the judge has used, by this run and those that it goes on from.
         self.usage = Usage()
         #: How many episodes it has judged, and how many answers had no number.
         self.judged = self.unclear = 0
+        self._account = cell.folder / "judge.json"
+        self._recall()
         self._loop: asyncio.AbstractEventLoop | None = None
         super().__init__(cell)
 
@@ -94,12 +101,47 @@ class RLAIF(TrainedMethod):
         messages = [Message("system", _ASK), Message("user", prompt_of(transcript))]
         self.judged += 1
         for temperature in (0.0, 0.7):
-            said = await self.cell.backbone.chat(messages, max_tokens=8, temperature=temperature)
-            self.usage += said.usage
+            try:
+                said = await self.cell.backbone.chat(
+                    messages, max_tokens=8, temperature=temperature
+                )
+            except BackboneError as error:
+                self._spend(used_by(error))
+                raise
+            self._spend(said.usage)
             if (found := judgement_of(said.text)) is not None:
                 return found
         self.unclear += 1
+        self._spend(Usage())
         return 0.0
+
+    def _spend(self, usage: Usage) -> None:
+        """Count what an answer used, here and in the folder."""
+        self.usage += usage
+        told = {
+            "usage": {name: _told(value) for name, value in asdict(self.usage).items()},
+            "judged": self.judged,
+            "unclear": self.unclear,
+        }
+        self._account.parent.mkdir(parents=True, exist_ok=True)
+        partial = self._account.with_suffix(".partial")
+        partial.write_text(json.dumps(told), encoding="ascii")
+        partial.replace(self._account)
+
+    def _recall(self) -> None:
+        """Go on from what is in the folder."""
+        if not self._account.exists():
+            return
+        told = json.loads(self._account.read_text(encoding="ascii"))
+        usage = told["usage"]
+        cost = math.nan if usage["cost"] is None else usage["cost"]
+        self.usage = Usage(**{**usage, "cost": cost})
+        self.judged, self.unclear = told["judged"], told["unclear"]
+
+
+def _told(value: Any) -> Any:
+    """A number that JSON has; the cost of a model without a price is null there."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def prompt_of(transcript: Transcript) -> str:

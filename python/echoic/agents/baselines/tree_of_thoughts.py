@@ -35,8 +35,8 @@ from echoic.agents.baselines.prompting import (
     restricted,
     show_commands,
 )
-from echoic.agents.episodes import Decision, Usage
-from echoic.errors import ArgumentError
+from echoic.agents.episodes import Decision, Usage, used_by
+from echoic.errors import ArgumentError, BackboneError
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Mapping, Sequence
@@ -174,12 +174,16 @@ class TreeOfThoughtsPolicy:
 
     async def _ask(self, question: str, temperature: float) -> Completion:
         self._seed += 1
-        answer = await self._backbone.chat(
-            [Message("user", question)],
-            max_tokens=self._config.max_tokens,
-            temperature=temperature,
-            seed=self._seed,
-        )
+        try:
+            answer = await self._backbone.chat(
+                [Message("user", question)],
+                max_tokens=self._config.max_tokens,
+                temperature=temperature,
+                seed=self._seed,
+            )
+        except BackboneError as error:
+            self.spent += used_by(error)
+            raise
         self.spent += answer.usage
         return answer
 

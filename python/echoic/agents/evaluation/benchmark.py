@@ -394,7 +394,7 @@ def _backbone(name: str) -> Any:
     backbones: Any = importlib.import_module("echoic.agents.backbones")
 
     status = backbones.backbone_status(name)
-    if status != "ready":
+    if not status.startswith("ready"):
         raise _Skipped(status.removeprefix("skipped: "))
     return backbones.make_backbone(name)
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import Path
 
-    from echoic.agents.evaluation.results import BenchmarkResult, Interval
+    from echoic.agents.evaluation.results import BenchmarkResult, Interval, TaskResult
 
 __all__ = ["write_report"]
 
@@ -152,8 +152,8 @@ def _results(page: _Document, result: BenchmarkResult) -> None:
         [
             [
                 one.task, one.method, one.backbone, _or_dash(one.tokens, ",.0f"),
-                _or_dash(one.cached_share, ".0%"), _or_dash(one.tokens_per_second, ",.0f"),
-                _or_dash(one.computed_tokens_per_second, ",.0f"), f"{one.steps_per_second:,.1f}",
+                _cached(one, ".0%", one.cached_share), _or_dash(one.tokens_per_second, ",.0f"),
+                _cached(one, ",.0f", one.computed_tokens_per_second), f"{one.steps_per_second:,.1f}",
                 _or_dash(one.cost, ",.4f", "$"), _or_dash(one.cost_per_success, ",.4f", "$"),
                 _or_dash(one.trained_steps, ",d"), _or_dash(one.training_seconds, ",.0f", "", " s"),
                 _or_dash(one.training_cost, ",.4f", "$"),
@@ -260,6 +260,13 @@ def _number(value: float, interval: Interval) -> str:
 
 def _or_dash(value: float | None, form: str, before: str = "", after: str = "") -> str:
     return "-" if value is None else f"{before}{format(value, form)}{after}"
+
+
+def _cached(one: TaskResult, form: str, value: float | None) -> str:
+    """What depends on a cache, which some servers say nothing of: that is not 0."""
+    if value is None and one.tokens is not None:
+        return "not told"
+    return _or_dash(value, form)
 
 
 def _cell(text: str) -> str:

@@ -76,7 +76,8 @@ class TaskResult:
         success_rates: Of each seed, in their order.
         tokens: Read and written, by an episode. None for methods that ask no language model when
             they act.
-        cached_share: The share of the tokens read that a cache had.
+        cached_share: The share of the tokens read that a cache had; None where a server does not
+            tell.
         tokens_per_second: Read and written; see above.
         computed_tokens_per_second: The same without those that a cache had.
         steps_per_second: Of the environment.
@@ -286,7 +287,10 @@ def _task_result(
     # A judge's words are of training: acting asks nobody.
     speaks = total("requests") > 0
     judged = [row["measures"]["judge_cost"] for row in trainings if "judge_cost" in row["measures"]]
-    read, cached, written = total("tokens_in"), total("tokens_cached"), total("tokens_out")
+    read, written = total("tokens_in"), total("tokens_out")
+    # What one answer did not tell is not known of all.
+    told = all(row["tokens_cached"] is not None for row in rows)
+    cached = total("tokens_cached") if speaks and told else None
     costs = [row["cost"] for row in rows]
     cost = float(sum(costs)) if speaks and None not in costs else None
     return TaskResult(
@@ -306,9 +310,11 @@ def _task_result(
         avg_steps=total("steps") / len(rows),
         success_rates=[float(np.mean([row["success"] for row in run])) for run in runs],
         tokens=(read + written) / len(rows) if speaks else None,
-        cached_share=cached / read if speaks and read else None,
+        cached_share=cached / read if cached is not None and read else None,
         tokens_per_second=(read + written) / seconds if speaks else None,
-        computed_tokens_per_second=(read - cached + written) / seconds if speaks else None,
+        computed_tokens_per_second=(
+            (read - cached + written) / seconds if cached is not None else None
+        ),
         steps_per_second=total("steps") / seconds,
         cost=cost,
         cost_per_success=cost / successes if cost is not None and successes else None,
