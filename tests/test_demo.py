@@ -84,7 +84,9 @@ def assert_is_a_picture(path: Path) -> None:
     pixels = imread(path)
     assert pixels.shape[0] >= 400
     assert pixels.shape[1] >= 400
-    assert len(np.unique(pixels.reshape(-1, pixels.shape[2]), axis=0)) > 50
+    # One number for a pixel: to sort rows takes seconds.
+    colors = (pixels[:, :, :3] * 255).astype(np.int64) @ [1 << 16, 1 << 8, 1]
+    assert len(np.unique(colors)) > 50
 
 
 # A whole run.
@@ -102,7 +104,7 @@ def test_run_stops_at_its_step_budget_and_its_counts_agree(door: str, tmp_path: 
     assert_is_a_picture(outcome.plot)
 
 
-@pytest.mark.parametrize("door", ["shm", "tcp", "none"])
+@pytest.mark.parametrize("door", ["shm", "none"])
 def test_policy_is_learned(door: str, tmp_path: Path) -> None:
     target = 5 * UNTRAINED
     outcome = train(Options(door=door, steps=100_000, target=target, out=tmp_path))

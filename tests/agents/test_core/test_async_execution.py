@@ -283,7 +283,7 @@ def test_cancelling_ends_a_rollout_and_says_whether_it_did() -> None:
     asyncio.run(main())
 
 
-def test_nothing_is_left_after_ten_thousand_requests_with_random_cancels() -> None:
+def test_nothing_is_left_after_thousands_of_requests_with_random_cancels() -> None:
     async def main() -> None:
         draw = random.Random(0)
         tiny = TinyConfig(vocab_size=17, dim=8, layers=1, heads=1, kv_heads=1, hidden=8)
@@ -311,20 +311,20 @@ def test_nothing_is_left_after_ten_thousand_requests_with_random_cancels() -> No
                 return (await running.get_result(name)).finish_reason
 
             ends = []
-            for start in range(0, 10_000, 500):
+            for start in range(0, 3_000, 500):
                 ends += await asyncio.gather(*(one(i) for i in range(start, start + 500)))
             # Whoever was cancelled while it waited here may still be on its way there.
             while running.get_performance_metrics()["active"] or running._runner.busy:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
             await asyncio.sleep(0.05)
             assert set(ends) == {"length", "cancelled"}
-            assert 1_500 < ends.count("cancelled") < 4_000
+            assert 450 < ends.count("cancelled") < 1_200
             assert idle(running)
             assert not running._tickets
             assert not running._room
             assert running.cache.pool.nbytes == size
             metrics, cache = running.get_performance_metrics(), running.cache
-            assert cache.evicted_tokens > 1_000
+            assert cache.evicted_tokens > 300
             needed = cache.reused_tokens + cache.computed_tokens
             assert metrics["bandwidth"]["kv_reuse_rate"] == cache.reused_tokens / needed
 

@@ -103,8 +103,8 @@ def greedy(model: Any, tokens: Any, count: int) -> list[int]:
 # The same numbers.
 
 
-@pytest.mark.parametrize("part", range(5))
-def test_cached_decoding_gives_the_logits_of_a_full_pass_in_a_thousand_trees(part: int) -> None:
+@pytest.mark.parametrize("part", range(2))
+def test_cached_decoding_gives_the_logits_of_a_full_pass_in_hundreds_of_trees(part: int) -> None:
     """Small pools, so that there are evictions; small budgets, so that prompts come in pieces."""
     model = TinyTransformer(SMALL, device="cpu")
     worst, drawn, evicted, reused = 0.0, 0, 0, 0
@@ -308,11 +308,11 @@ def test_what_the_cache_has_makes_a_rollout_cheap() -> None:
 
 def test_equals_go_in_the_order_of_arrival() -> None:
     bench = Bench(max_concurrent_rollouts=1)
-    for index in range(1_000):
+    for index in range(300):
         bench.clock.now = index * 1e-4
         bench.add(str(index), [1, index % 17], 1, priority=0.0)
     bench.run()
-    assert bench.admitted == [str(index) for index in range(1_000)]
+    assert bench.admitted == [str(index) for index in range(300)]
 
 
 def test_nobody_starves_behind_a_stream_of_better_ones() -> None:

@@ -659,17 +659,25 @@ def _all_of(learner: Any) -> list[Any]:
     return [repr(one) for one in state]
 
 
-@pytest.mark.parametrize("make", [make_learner, make_impala])
-@pytest.mark.parametrize("spoil", ["shape", "dtype", "missing", "optimizer", "tracker", "damaged"])
-def test_a_checkpoint_that_does_not_fit_changes_nothing(
-    make: Any, spoil: str, tmp_path: Path
-) -> None:
+@pytest.fixture(scope="module", params=[make_learner, make_impala])
+def trained(request: Any, tmp_path_factory: Any) -> tuple[str, Path, Any]:
+    """The kind of a learner, a checkpoint of one, and another that no checkpoint may change."""
+    make = request.param
     kind = "PPO learner" if make is make_learner else "IMPALA learner"
     donor, learner = make(seed=1, planner=True), make(planner=True)
     for one in (donor, learner):
         one.update(make_steps(one) if make is make_learner else make_sequences(one))
-    donor.save_checkpoint(tmp_path / "a.ckpt")
-    state = checkpoint.load(tmp_path / "a.ckpt", kind=kind)
+    path = tmp_path_factory.mktemp("checkpoint") / "a.ckpt"
+    donor.save_checkpoint(path)
+    return kind, path, learner
+
+
+@pytest.mark.parametrize("spoil", ["shape", "dtype", "missing", "optimizer", "tracker", "damaged"])
+def test_a_checkpoint_that_does_not_fit_changes_nothing(
+    trained: tuple[str, Path, Any], spoil: str, tmp_path: Path
+) -> None:
+    kind, path, learner = trained
+    state = checkpoint.load(path, kind=kind)
     networks = state["networks"]
     # The last of what is copied is spoiled each time, after much that does fit.
     name = list(networks["value"])[-1]

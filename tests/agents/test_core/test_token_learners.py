@@ -721,19 +721,17 @@ def test_learner_that_goes_on_from_a_file_is_bit_for_bit_the_one_that_never_stop
 
     straight = learner()
     torch.manual_seed(5)
-    for _ in range(4):
+    for _ in range(2):
         step(straight)
     first = learner()
     torch.manual_seed(5)
-    for _ in range(2):
-        step(first)
+    step(first)
     first.save(tmp_path / "learner.ckpt")
     second = learner()
     torch.manual_seed(99)
     second.load(tmp_path / "learner.ckpt")
-    assert (second.updates, second.steps) == (2, 4)
-    for _ in range(2):
-        step(second)
+    assert (second.updates, second.steps) == (1, 2)
+    step(second)
     expected, found = parameters(straight), parameters(second)
     assert all(torch.equal(expected[name], found[name]) for name in expected)
     start = parameters(learner())
