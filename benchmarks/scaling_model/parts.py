@@ -69,7 +69,12 @@ def measured(*, quick: bool) -> Costs:
         request=request,
         wire=wire,
         connect={**tables.connect, "of_a_client": tables.standing / tables.clients},
-        idle={"stream": streams.resident, "table": tables.resident},
+        idle={
+            "stream": streams.resident,
+            "table": tables.resident,
+            "stream_client": streams.client,
+            "table_client": tables.client,
+        },
         beat=tables.beat,
         weights=_published(repeats, 8 * _MIB),
         checkpoint=_saved(repeats, (16 if quick else 128) * _MIB),
@@ -171,6 +176,7 @@ class Idling:
         clients: How many clients they belong to.
         fresh: Bytes of the server's memory for each, before anything went over it.
         resident: The same after something did.
+        client: Bytes of the clients' memory for each client, then.
         beat: Seconds of an event loop for each in a second.
         connect: Seconds on a processor for each that came: of ``server`` and ``client``.
     """
@@ -179,6 +185,7 @@ class Idling:
     clients: int
     fresh: float
     resident: float
+    client: float
     beat: float
     connect: Used
 
@@ -195,6 +202,7 @@ def idling(kind: Literal["stream", "table"], clients: int, *, seconds: float) ->
         client.do("connect", **dial, count=_FIRST_CONNECTIONS)
         before = server.do("wire")["connections"]
         empty = server.do("resident")["resident"]
+        alone = client.do("resident")["resident"]
         used = _with_door(server, lambda: client.do("connect", **dial, count=clients)["used"])
         fresh = server.do("resident")["resident"] - empty
         if kind == "table":
@@ -206,11 +214,13 @@ def idling(kind: Literal["stream", "table"], clients: int, *, seconds: float) ->
         standing = server.do("wire")["connections"] - before
         rested = server.do("rest", seconds=seconds)["used"]["door"]
         grown = server.do("resident")["resident"] - empty
+        window = client.do("resident")["resident"] - alone
         return Idling(
             standing=standing,
             clients=clients,
             fresh=max(0.0, fresh / standing),
             resident=max(0.0, grown / standing),
+            client=max(0.0, window / clients),
             beat=rested / seconds / standing,
             connect={
                 "server": used["door"] / standing,
