@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 import time
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 from echoic import Server, Table, TcpTransport, connect
 
-from benchmarks.scaling_model import fleet, parts, setups, tables
+from benchmarks.scaling_model import fleet, parts, setups, simulation, tables
 from benchmarks.scaling_model.costs import COMMITTED, Costs, Line, about
 from benchmarks.scaling_model.predict import Job, Setup, busiest, loads, rate
 from benchmarks.scaling_model.simulation import Flow, broadcast, herd
@@ -177,6 +178,19 @@ def test_same_seed_gives_the_same_run() -> None:
 
     assert run(1) == run(1)
     assert run(1) != run(2)
+
+
+def test_simulated_clients_and_doors_have_the_settings_of_the_real_ones() -> None:
+    source = Path(__file__).resolve().parents[1] / "crates" / "net" / "src"
+    line = (source / "client" / "line.rs").read_text()
+    assert (
+        f"FIRST_BACKOFF: Duration = Duration::from_millis({simulation.FIRST_PAUSE * 1e3:.0f})"
+        in line
+    )
+    assert f"LAST_BACKOFF: Duration = Duration::from_secs({simulation.LAST_PAUSE:.0f})" in line
+    assert f"ATTEMPT: Duration = Duration::from_secs({simulation.ATTEMPT:.0f})" in line
+    doors = (source / "transport" / "mod.rs").read_text()
+    assert f"BACKLOG: i32 = {simulation.BACKLOG};" in doors
 
 
 def test_ten_thousand_clients_are_back_within_seconds_because_their_pauses_differ() -> None:
