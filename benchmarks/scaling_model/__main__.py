@@ -54,7 +54,7 @@ def _idle(options: argparse.Namespace) -> int:
         print(
             f"{kind}: {known.standing} idle connections, each of which has "
             f"{known.resident / 1024:.1f} KiB of the server after it was used, and "
-            f"{known.fresh / 1024:.1f} KiB before"
+            f"{known.fresh / 1024:.1f} KiB before; a client has {known.client / 1024:.1f} KiB"
         )
     return 0
 

@@ -49,7 +49,7 @@ class Costs:
         wire: Bytes on the wire beside those of the sample or item: of ``stream`` and ``insert``.
         connect: Of a new connection, seconds by ``client`` and ``server``.
         idle: Bytes of a server's memory for an idle connection that was used: of a ``stream``, a
-            ``table``.
+            ``table``; and what its client has in all, as ``stream_client``, ``table_client``.
         beat: Seconds of a door's thread for one idle connection in each second.
         weights: Of a byte of weights sent to one subscriber: seconds by ``server`` and ``client``.
         checkpoint: Seconds for a byte: on a ``processor``, and on the ``clock`` with the disk.

@@ -13,9 +13,9 @@ import os
 import resource
 import statistics
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from benchmarks.scaling_model.costs import Costs, Line
 from benchmarks.scaling_model.program import Process
@@ -40,52 +40,75 @@ _SUBSCRIBERS = 4
 _FIRST_CONNECTIONS = 20
 
 Used = dict[str, float]
+Pair = tuple[Process, Process]
 
 # How long a fixed amount of work took between the parts.
 _WORK: list[float] = []
 
 
 def measured(*, quick: bool) -> Costs:
-    """Measure all parts: in about a minute, or ``quick`` in ten seconds, with more noise."""
+    """Measure all parts: in about a minute, or ``quick`` in some seconds, with more noise."""
+    seconds = 0.5 if quick else 6.0
+    tables = idling("table", 100 if quick else 1000, seconds=seconds)
+    # A client of a stream has 4 MiB of its own, so these are fewer.
+    streams = idling("stream", 20 if quick else 200, seconds=seconds)
+    repeats = 2 if quick else 7
+    with _pair() as pair:
+        weights = _published(pair, repeats, 8 * _MIB)
+    return Costs(
+        **_flows(quick=quick),
+        connect={**tables.connect, "of_a_client": tables.standing / tables.clients},
+        idle={
+            "stream": streams.resident,
+            "table": tables.resident,
+            "stream_client": streams.client,
+            "table_client": tables.client,
+        },
+        beat=tables.beat,
+        weights=weights,
+        checkpoint=_saved(repeats, (16 if quick else 128) * _MIB),
+    )
+
+
+def measured_again(known: Costs, *, quick: bool) -> Costs:
+    """Measure anew what predictions of setups are made of; the rest is as it was known."""
+    return replace(known, **_flows(quick=quick))
+
+
+def _flows(*, quick: bool) -> dict[str, Any]:
+    """Measure what items cost on their way, and how fast a processor is meanwhile."""
     repeats = 2 if quick else 7
     _WORK.clear()
     stream: dict[str, Threads] = {}
     wire: dict[str, float] = {}
-    for door in DOORS:
-        stream[door], beside = _streamed(door, repeats)
-        # Over shared memory, only news of samples is on the wire.
-        if door == "tcp":
-            wire["stream"] = beside
-    insert, wire["insert"] = _inserted(repeats, SMALL, 10_000 if quick else 50_000)
-    request, sampled = _sampled(repeats, 40 if quick else 400)
-    idle_seconds = 0.5 if quick else 6.0
-    tables = idling("table", 100 if quick else 1000, seconds=idle_seconds)
-    # A client of a stream has 4 MiB of its own, so these are fewer.
-    streams = idling("stream", 20 if quick else 200, seconds=idle_seconds)
-    return Costs(
-        stream=stream,
-        insert=insert,
-        sampled=sampled,
-        request=request,
-        wire=wire,
-        connect={**tables.connect, "of_a_client": tables.standing / tables.clients},
-        idle={"stream": streams.resident, "table": tables.resident},
-        beat=tables.beat,
-        weights=_published(repeats, 8 * _MIB),
-        checkpoint=_saved(repeats, (16 if quick else 128) * _MIB),
-        crowding=_crowding(repeats),
-        work=statistics.median(_WORK),
-        cores=len(os.sched_getaffinity(0)),
-    )
+    with _pair() as pair:
+        for door in DOORS:
+            stream[door], beside = _streamed(pair, door, repeats)
+            # Over shared memory, only news of samples is on the wire.
+            if door == "tcp":
+                wire["stream"] = beside
+        insert, wire["insert"] = _inserted(pair, repeats, 10_000 if quick else 50_000)
+        request, sampled = _sampled(pair, repeats, 40 if quick else 400)
+        crowding = _crowding(pair, repeats)
+    return {
+        "stream": stream,
+        "insert": insert,
+        "sampled": sampled,
+        "request": request,
+        "wire": wire,
+        "crowding": crowding,
+        "work": statistics.median(_WORK),
+        "cores": len(os.sched_getaffinity(0)),
+    }
 
 
-def _streamed(door: str, repeats: int) -> tuple[Threads, float]:
+def _streamed(pair: Pair, door: str, repeats: int) -> tuple[Threads, float]:
     """Send what the ring has room for, then take it."""
     points: dict[int, Used] = {}
     beside = 0.0
     for nbytes, (batch, buffers) in RING.items():
         count = (buffers - 1) * batch
-        with _pair() as (server, client):
+        with _used(pair) as (server, client):
             ring = {"batch": batch, "buffers": buffers}
             address = server.do("serve_stream", door=door, nbytes=nbytes, **ring)["address"]
             client.do("connect", address=address, nbytes=nbytes)
@@ -109,11 +132,11 @@ def _streamed(door: str, repeats: int) -> tuple[Threads, float]:
     return _lines(points), beside
 
 
-def _inserted(repeats: int, small: int, count: int) -> tuple[Threads, float]:
+def _inserted(pair: Pair, repeats: int, count: int) -> tuple[Threads, float]:
     points: dict[int, Used] = {}
     beside = 0.0
-    for nbytes, calls in ((small, count), (LARGE, count // 20)):
-        with _pair() as (server, client):
+    for nbytes, calls in ((SMALL, count), (LARGE, count // 20)):
+        with _used(pair) as (server, client):
             address = server.do("serve_table", nbytes=nbytes, max_size=ITEMS[nbytes])["address"]
             client.do("connect", address=address, nbytes=None)
 
@@ -129,16 +152,16 @@ def _inserted(repeats: int, small: int, count: int) -> tuple[Threads, float]:
 
             points[nbytes] = _median_of(once, repeats, calls)
             told = server.do("wire")
-            if nbytes == small:
+            if nbytes == SMALL:
                 beside = told["bytes"] / max(1, told["samples"]) - nbytes
     return _lines(points), beside
 
 
-def _sampled(repeats: int, batches: int) -> tuple[Used, Threads]:
+def _sampled(pair: Pair, repeats: int, batches: int) -> tuple[Used, Threads]:
     """Sample batches of two lengths, and large items: a request, and a line for each item."""
     by_batch: dict[tuple[int, int], Used] = {}
     for nbytes, lengths in ((SMALL, (SHORT, LONG)), (LARGE, (WHOLE,))):
-        with _pair() as (server, client):
+        with _used(pair) as (server, client):
             address = server.do("serve_table", nbytes=nbytes, max_size=ITEMS[nbytes])["address"]
             server.do("fill", nbytes=nbytes, rows=ITEMS[nbytes])
             client.do("connect", address=address, nbytes=None)
@@ -171,6 +194,7 @@ class Idling:
         clients: How many clients they belong to.
         fresh: Bytes of the server's memory for each, before anything went over it.
         resident: The same after something did.
+        client: Bytes of the clients' memory for each client, then.
         beat: Seconds of an event loop for each in a second.
         connect: Seconds on a processor for each that came: of ``server`` and ``client``.
     """
@@ -179,13 +203,14 @@ class Idling:
     clients: int
     fresh: float
     resident: float
+    client: float
     beat: float
     connect: Used
 
 
 def idling(kind: Literal["stream", "table"], clients: int, *, seconds: float) -> Idling:
     """Let so many clients connect, send a little, and idle."""
-    with _many_files(), _pair() as (server, client):
+    with _many_files(), _pair() as pair, _used(pair) as (server, client):
         if kind == "stream":
             ring = {"batch": 64, "buffers": 4}
             opened = server.do("serve_stream", door="tcp", nbytes=SMALL, **ring)
@@ -195,6 +220,7 @@ def idling(kind: Literal["stream", "table"], clients: int, *, seconds: float) ->
         client.do("connect", **dial, count=_FIRST_CONNECTIONS)
         before = server.do("wire")["connections"]
         empty = server.do("resident")["resident"]
+        alone = client.do("resident")["resident"]
         used = _with_door(server, lambda: client.do("connect", **dial, count=clients)["used"])
         fresh = server.do("resident")["resident"] - empty
         if kind == "table":
@@ -206,11 +232,13 @@ def idling(kind: Literal["stream", "table"], clients: int, *, seconds: float) ->
         standing = server.do("wire")["connections"] - before
         rested = server.do("rest", seconds=seconds)["used"]["door"]
         grown = server.do("resident")["resident"] - empty
+        window = client.do("resident")["resident"] - alone
         return Idling(
             standing=standing,
             clients=clients,
             fresh=max(0.0, fresh / standing),
             resident=max(0.0, grown / standing),
+            client=max(0.0, window / clients),
             beat=rested / seconds / standing,
             connect={
                 "server": used["door"] / standing,
@@ -219,8 +247,8 @@ def idling(kind: Literal["stream", "table"], clients: int, *, seconds: float) ->
         )
 
 
-def _published(repeats: int, nbytes: int) -> Used:
-    with _pair() as (server, client):
+def _published(pair: Pair, repeats: int, nbytes: int) -> Used:
+    with _used(pair) as (server, client):
         address = server.do("serve_weights")["address"]
         client.do("subscribe", address=address, count=_SUBSCRIBERS)
         versions = iter(range(1, repeats + 2))
@@ -258,11 +286,11 @@ def _saved(repeats: int, nbytes: int) -> Used:
     return {"processor": used / nbytes, "clock": clock / nbytes}
 
 
-def _crowding(repeats: int) -> float:
+def _crowding(pair: Pair, repeats: int) -> float:
     """How much more seconds on a processor the same work takes when all processors have some."""
     with contextlib.ExitStack() as stack:
-        cores = len(os.sched_getaffinity(0))
-        crowd = [stack.enter_context(Process()) for _ in range(cores)]
+        more = max(0, len(os.sched_getaffinity(0)) - len(pair))
+        crowd = [*pair, *(stack.enter_context(Process()) for _ in range(more))]
         alone, together = [], []
         for _ in range(repeats + 1):
             alone.append(crowd[0].do("work")["used"][CALL])
@@ -274,13 +302,19 @@ def _crowding(repeats: int) -> float:
 
 
 @contextlib.contextmanager
-def _pair() -> Iterator[tuple[Process, Process]]:
-    """Two processes: for a server, and for its clients."""
+def _pair() -> Iterator[Pair]:
+    """Two processes: for servers, and for their clients."""
     with Process() as server, Process() as client:
         yield server, client
-        # Clients first: a server that closes waits for what is on its way.
-        client.do("close")
-        server.do("close")
+
+
+@contextlib.contextmanager
+def _used(pair: Pair) -> Iterator[Pair]:
+    """Use two processes for one server and its clients, which are closed then."""
+    yield pair
+    # Clients first: a server that closes waits for what is on its way.
+    for one in reversed(pair):
+        one.do("close")
 
 
 @contextlib.contextmanager

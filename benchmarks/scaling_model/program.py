@@ -22,7 +22,7 @@ from benchmarks.net.usage import resident_bytes
 from benchmarks.scaling_model.threads import spent, thread_seconds, work_seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from benchmarks.payload import Array
 
@@ -90,7 +90,8 @@ class Parts:
         self._stack = contextlib.ExitStack()
         self._server: Any = None
         self._clients: list[Any] = []
-        self._trees: list[dict[str, Array]] = []
+        # Of the first client, by how long batches are.
+        self._takes: dict[int, Iterator[Any]] = {}
 
     def answer(self, request: Message) -> Message:
         """Do what the parent asks for."""
@@ -179,6 +180,7 @@ class Parts:
         for client in self._clients:
             client.close()
         self._clients.clear()
+        self._takes.clear()
 
     def send(self, nbytes: int, calls: int) -> None:
         """Send samples through all clients in turn, as many through each, until they are stored."""
@@ -202,12 +204,11 @@ class Parts:
 
     def sample(self, batch: int, batches: int) -> None:
         """Take batches of the first client's table, fetched ahead."""
-        # Those that were fetched ahead are dropped with it; it is made once for that reason.
-        key = f"sampler-{batch}"
-        take = self.__dict__.get(key)
-        if take is None:
-            take = iter(self._clients[0].sampler(TABLE, batch_size=batch, prefetch=_AHEAD))
-            self.__dict__[key] = take
+        # What was fetched ahead would be dropped with it, so it is made once.
+        if batch not in self._takes:
+            sampler = self._clients[0].sampler(TABLE, batch_size=batch, prefetch=_AHEAD)
+            self._takes[batch] = iter(sampler)
+        take = self._takes[batch]
         for number, drawn in enumerate(itertools.islice(take, batches)):
             if number % 64 == 0:
                 check(drawn.data)

@@ -15,6 +15,7 @@ from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.scaling_model import parts
+from benchmarks.scaling_model.costs import Costs
 from benchmarks.scaling_model.predict import Job, Setup, loads, rate
 from benchmarks.scaling_model.program import Process
 from benchmarks.scaling_model.threads import busy_seconds, work_seconds
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from benchmarks.child import Message
-    from benchmarks.scaling_model.costs import Costs
     from benchmarks.timing import Measure
 
 # How far a prediction may be off.
@@ -258,4 +258,4 @@ def workloads(quick: bool) -> list[Workload]:
 
 @cache
 def _costs(quick: bool) -> Costs:
-    return parts.measured(quick=quick)
+    return parts.measured_again(Costs.read(), quick=quick)

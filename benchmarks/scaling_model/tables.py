@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarks.scaling_model import fleet, parts
 from benchmarks.scaling_model.costs import COMMITTED, Costs, about
+from benchmarks.scaling_model.setups import is_within
 from benchmarks.scaling_model.simulation import Flow, herd
 
 if TYPE_CHECKING:
@@ -80,6 +81,11 @@ def _others(costs: Costs, _: dict[str, Any]) -> str:
             "an idle connection of tables that was used",
             f"{_number(costs.idle['table'] / 1024)} KiB",
         ],
+        [
+            "a client of a stream",
+            f"{_number(costs.idle['stream_client'] / 1024)} KiB of its process",
+        ],
+        ["a client of tables", f"{_number(costs.idle['table_client'] / 1024)} KiB of its process"],
         ["an idle connection, a second", f"{_number(costs.beat * 1e6)} µs of an event loop"],
         [
             "a GB of weights to one subscriber: the server's",
@@ -97,16 +103,21 @@ def _others(costs: Costs, _: dict[str, Any]) -> str:
 
 
 def _checks(_: Costs, known: dict[str, Any]) -> str:
-    rows = [
-        [
-            one["what"],
-            f"{one['predicted']:,.0f}",
-            f"{one['measured']:,.0f}",
-            f"{one['measured'] / one['predicted']:.2f}",
-        ]
-        for one in known["checks"]
-    ]
-    return _table(["setup", "predicted, a second", "measured", "measured / predicted"], rows)
+    rows = []
+    for one in known["checks"]:
+        ratio = one["measured"] / one["predicted"]
+        mark = "" if is_within(ratio) else "**"
+        rows.append(
+            [
+                one["what"],
+                _number(one["predicted"]),
+                _number(one["measured"]),
+                f"{mark}{ratio:.2f}{mark}",
+                f"{one['processors_left']:.2f}",
+            ]
+        )
+    head = ["setup", "predicted, a second", "measured", "measured / predicted", "processors left"]
+    return _table(head, rows)
 
 
 def _shards(costs: Costs, workload: fleet.Workload) -> str:
