@@ -285,7 +285,7 @@ def test_nothing_acknowledged_is_lost_when_processes_and_nodes_are_killed_under_
             if victim == "process":
                 os.kill(before["pid"], signal.SIGKILL)
             else:
-                ray_nodes.add_node(num_cpus=2)
+                ray_nodes.add_node(num_cpus=3)
                 (node,) = [one for one in _workers(ray_nodes) if one.node_id == before["node"]]
                 ray_nodes.remove_node(node, allow_graceful=False)
             kills += 1
