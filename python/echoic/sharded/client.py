@@ -87,7 +87,7 @@ class ShardedClient(TableClient):
 
     @property
     def addresses(self) -> list[str]:
-        """Where the shards are, in the order of their numbers; ``""`` of those that were removed."""
+        """Where the shards are, by their numbers; ``""`` of those that were removed."""
         return [shard.address for shard in self._shards.all]
 
     @property
@@ -120,8 +120,9 @@ class ShardedClient(TableClient):
     def drain(self, shard: int, drained: bool = True) -> None:
         """Let no more inserts go to a shard; with ``drained=False``, let them go there again.
 
-        Its items are sampled for as long as it is there, and its keys go to others. An
-        episode that was begun there is ended there. This is about this client only.
+        Its items are sampled for as long as it is there, and what has a ``shard_key`` that belongs
+        to it goes to others. An episode that was begun there is ended there. This is about this
+        client only.
         """
         self._shards.drain(self._number(shard), drained)
 

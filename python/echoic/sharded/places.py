@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeAlias
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    Named: TypeAlias = str | None | tuple[str, str]
+    Named: TypeAlias = str | tuple[str, str] | None
     Where: TypeAlias = list[str] | tuple[str, ...] | Callable[[], Iterable[Named]]
 
 __all__ = ["MAX_SHARDS", "Place", "read_places"]
@@ -36,8 +36,8 @@ def read_places(named: Iterable[Named]) -> list[Place]:
     """Read what somebody says of the shards, in the order of their numbers.
 
     Args:
-        named: Of each its address; ``(address, "draining")`` when no inserts are to go there; ``""``
-            or ``None`` when it was removed.
+        named: Of each its address; ``(address, "draining")`` when no inserts are to go there;
+            ``""`` or ``None`` when it was removed.
 
     Raises:
         ValueError: That is not what it says, one is there twice, or there are too many.

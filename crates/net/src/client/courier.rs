@@ -26,7 +26,7 @@ use crate::wire::handshake::{Open, Refused, Welcome};
 const READ_BYTES: usize = 64 << 10;
 
 /// How long a server that is left for another place may take to acknowledge what it was sent.
-const FAREWELL: Duration = Duration::from_secs(5);
+const FAREWELL: Duration = Duration::from_secs(3);
 
 /// What goes over a connection.
 pub(super) trait Cargo: Send + 'static {

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from echoic.integrations.ray.roster import Entry, Sheet
     from echoic.rollouts import RolloutClient, RolloutTable
+    from echoic.sharded.places import Named
     from echoic.weights import WeightClient
 
 __all__ = ["Client"]
@@ -46,6 +47,8 @@ class Client(ShardedClient):
         deadline: For how many seconds a call waits while it needs a shard that is away; for ever
             when ``None``.
         seed: Of the choice of shards when sampling; random when ``None``.
+        refresh: How often the client asks where the shards are, in seconds; only while one is away
+            when ``None``.
         **options: Those of :class:`~echoic.Client`, such as ``window_bytes``.
 
     Raises:
@@ -53,7 +56,7 @@ class Client(ShardedClient):
             shards was there in time.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - one argument for each option
         self,
         name: str = "echoic",
         namespace: str | None = None,
@@ -61,6 +64,7 @@ class Client(ShardedClient):
         doors: Literal["nearest", "tcp"] = "nearest",
         deadline: float | None = 60.0,
         seed: int | None = None,
+        refresh: float | None = 5.0,
         **options: Any,
     ) -> None:
         """Keep the name; see the class for the arguments."""
@@ -69,7 +73,8 @@ class Client(ShardedClient):
         link_options(**options)  # A wrong one is told where it is written.
         self._name = name
         self._namespace = namespace
-        self._given = {"doors": doors, "deadline": deadline, "seed": seed, **options}
+        named = {"deadline": deadline, "seed": seed, "refresh": refresh}
+        self._given = {"doors": doors, **named, **options}
         self._connecting = threading.RLock()
         self._token = ""
         # The doors that were chosen, by the shards' numbers.
@@ -88,11 +93,11 @@ class Client(ShardedClient):
     def _connect(self) -> None:
         options = dict(self._given)
         del options["doors"]
-        deadline, seed = options.pop("deadline"), options.pop("seed")
+        named = {key: options.pop(key) for key in ("deadline", "seed", "refresh")}
         sheet = self._wait_until_open(options.get("connect_timeout", 10.0))
         self._token = sheet.token
         known = link_options(token=sheet.token, **options)
-        super().__init__(self._locate, known, deadline=deadline, seed=seed)
+        super().__init__(self._locate, known, **named)
 
     def _wait_until_open(self, timeout: float) -> Sheet:
         """Ask until every shard was heard of."""
@@ -136,24 +141,24 @@ class Client(ShardedClient):
             ) from error
         return sheet
 
-    def _locate(self) -> list[str]:
+    def _locate(self) -> list[Named]:
         """Return where the shards are now; called when the client connects, and now and then."""
         sheet = self._ask()
         return [self._place(number, entry) for number, entry in enumerate(sheet.shards)]
 
-    def _place(self, number: int, entry: Entry) -> str:
-        """The address of a shard for this process; an empty one when it is gone for good."""
+    def _place(self, number: int, entry: Entry) -> Named:
+        """The address of a shard for this process, as a sharded client is told it."""
         if entry.removed:
-            return ""
-        used = self._addresses.get(number, "")
-        doors = entry.doors
-        if doors is None or used in {doors.tcp, doors.shm}:
-            # A door that was chosen is kept: what is on its way goes through it.
-            return used
-        is_near = self._given["doors"] == "nearest"
-        found = nearest(doors, self._token) if is_near else doors.tcp
-        self._addresses[number] = found
-        return found
+            return None
+        used, doors = self._addresses.get(number), entry.doors
+        # A door that was chosen is kept for as long as it is one.
+        if doors is not None and used not in {doors.tcp, doors.shm}:
+            is_near = self._given["doors"] == "nearest"
+            used = nearest(doors, self._token) if is_near else doors.tcp
+            self._addresses[number] = used
+        if used is None:
+            raise DisconnectedError(f"shard {number} of {self._name!r} has not told where it is")
+        return (used, "draining") if entry.draining else used
 
     @property
     def name(self) -> str:

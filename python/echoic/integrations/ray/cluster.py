@@ -40,8 +40,8 @@ _NAME = re.compile(r"[A-Za-z0-9_.-]{1,40}")
 _BUNDLE = {"num_cpus": "CPU", "num_gpus": "GPU", "memory": "memory"}
 # A shard answers where it is while it moves items or writes a checkpoint.
 _THREADS = 8
-# How long a client that asks every few seconds may not have heard that a shard is being emptied.
-_HEARD = 6.0
+# For how many seconds a shard that ends lets clients hear that what they sent has arrived.
+_GRACE = 1.0
 _PAUSE = 0.2
 # How long the roster and the shards may take to answer what costs nothing.
 _PATIENCE = 30.0
@@ -295,7 +295,7 @@ class ReplayCluster:
             number: Which one. Its number is not used again.
             move: Whether to move its items to the other shards, with their priorities and versions
                 and as new items otherwise: with other keys, and not sampled yet. Else it waits
-                until they are used up, as those of a queue are.
+                until they are used up, as those of a queue are, before it moves what came last.
             timeout: Seconds until it is given up. The shard is still being emptied then, and a
                 second call goes on.
 
@@ -303,21 +303,23 @@ class ReplayCluster:
             How many items of each table were moved.
 
         Raises:
-            ArgumentError: There is no such shard, it is the last one, it has rollout tables or
-                weights, or a table's items can't be moved.
+            ArgumentError: There is no such shard, it is the last one, or it has rollout tables or
+                weights.
             WaitTimeoutError: It was not empty in time.
         """
         self._check_open()
         deadline = time.monotonic() + timeout
         self._check_drain(number)
-        if move and (reasons := self._call(number, "unmovable", deadline, timeout)):
-            raise ArgumentError(f"shard {number} can't be emptied by moving: {reasons[0]}")
         ray.get(self._roster.drain.remote(number), timeout=_PATIENCE)
         self._call(number, "drain", deadline, timeout)
-        moved = self._empty(number, move, deadline, timeout)
+        if move:
+            moved = self._move(number, "move_items", deadline, timeout)
+        else:
+            moved = self._wait_until_used_up(number, deadline, timeout)
+        rest = self._move(number, "finish", deadline, timeout, _GRACE)
         ray.get(self._roster.remove.remote(number), timeout=_PATIENCE)
-        self._end_shard(self._shards.pop(number), deadline)
-        return moved
+        ray.kill(self._shards.pop(number))
+        return {name: count + rest[name] for name, count in moved.items()}
 
     def _check_drain(self, number: int) -> None:
         if number not in self._shards:
@@ -327,28 +329,24 @@ class ReplayCluster:
         if number == 0 and (self._settings.rollouts is not None or self._settings.weights):
             raise ArgumentError("shard 0 has the rollout tables and weights, which are on no other")
 
-    def _empty(self, number: int, move: bool, deadline: float, timeout: float) -> dict[str, int]:
-        """Wait until a shard has been empty for as long as a client may not have heard of it."""
-        moved: dict[str, int] = {}
-        empty_since: float | None = None
-        while empty_since is None or time.monotonic() - empty_since < _HEARD:
-            sizes = self._call(number, "sizes", deadline, timeout)
-            if not any(sizes.values()):
-                empty_since = empty_since or time.monotonic()
-            else:
-                empty_since = None
-                left = deadline - time.monotonic()
-                if left <= 0:
-                    raise WaitTimeoutError(
-                        f"timed out: shard {number} still has {sizes} items after {timeout} s"
-                    )
-                if move:
-                    others = self._others(number)
-                    part = self._call(number, "move_items", deadline, timeout, others, left)
-                    moved = {name: moved.get(name, 0) + count for name, count in part.items()}
-                    continue
+    def _move(
+        self, number: int, how: str, deadline: float, timeout: float, *more: float
+    ) -> dict[str, int]:
+        others = self._others(number)
+        if not others:
+            raise ArgumentError(f"there is no shard that the items of shard {number} could go to")
+        left = max(1.0, deadline - time.monotonic())
+        moved: dict[str, int] = self._call(number, how, deadline, timeout, others, *more, left)
+        return moved
+
+    def _wait_until_used_up(self, number: int, deadline: float, timeout: float) -> dict[str, int]:
+        while any((sizes := self._call(number, "sizes", deadline, timeout)).values()):
+            if time.monotonic() >= deadline:
+                raise WaitTimeoutError(
+                    f"timed out: shard {number} still has {sizes} items after {timeout} s"
+                )
             time.sleep(_PAUSE)
-        return moved or dict.fromkeys(sizes, 0)
+        return dict.fromkeys(sizes, 0)
 
     def _others(self, number: int) -> list[Any]:
         entries = self._sheet().shards
@@ -392,11 +390,6 @@ class ReplayCluster:
                 timeout=deadline - time.monotonic(),
             )
         self._end_actors()
-
-    def _end_shard(self, shard: Any, deadline: float) -> None:
-        with contextlib.suppress(RayError):
-            ray.get(shard.close.remote(0.0), timeout=max(1.0, deadline - time.monotonic()))
-        ray.kill(shard)
 
     def _end_actors(self) -> None:
         for shard in self._shards.values():

@@ -3,6 +3,8 @@
 An item is inserted elsewhere and acknowledged there before it is deleted here: so none is lost,
 also when somebody is killed meanwhile, and for a moment some are at both. They are new items there,
 with other keys: the newest for a remover, and not sampled yet.
+
+What may be sampled only so often is moved when the doors are closed: nobody samples it meanwhile.
 """
 
 from __future__ import annotations
@@ -22,10 +24,10 @@ if TYPE_CHECKING:
 
     from echoic._native import Batch
     from echoic.integrations.ray.doors import Doors
+    from echoic.sharded import ShardedClient
     from echoic.table import Table
-    from echoic.table_client import TableClient
 
-__all__ = ["move_items", "why_unmovable"]
+__all__ = ["move_items", "move_rest"]
 
 # How many items are at two places for a moment, at most.
 _PART = 256
@@ -33,24 +35,14 @@ _PART = 256
 _TRAJECTORIES = 16
 
 
-def why_unmovable(table: Table) -> str | None:
-    """Why items of a table can't be moved; ``None`` when they can."""
-    limit = table.info["max_times_sampled"]
-    if not limit:
-        return None
-    return (
-        f"table {table.name!r} has max_times_sampled={limit}, and an item that is moved while it "
-        "is sampled would be sampled more often"
-    )
-
-
 def move_items(
     tables: Sequence[Table], others: Sequence[Doors], token: str, timeout: float
 ) -> dict[str, int]:
-    """Give all items of some tables to other servers; how many there were in each.
+    """Give items to other servers while they may be sampled; how many there were in each table.
 
     Args:
-        tables: They are empty afterwards, but for what was inserted meanwhile.
+        tables: They are empty afterwards, but for what was inserted meanwhile. Those whose items
+            may be sampled only so often are left as they are.
         others: Where the other servers are; each has tables of the same names.
         token: What they ask for.
         timeout: Seconds until it is given up.
@@ -59,44 +51,79 @@ def move_items(
         WaitTimeoutError: It was not ready in time. What was moved so far stays there.
     """
     deadline = time.monotonic() + timeout
-    addresses = [nearest(doors, token) for doors in others]
-    moved = dict.fromkeys((table.name for table in tables), 0)
-    with echoic.connect(addresses, token=token, deadline=timeout) as client:
+    moved = {}
+    with _connect(others, token, timeout) as client:
         for table in tables:
-            part = _TRAJECTORIES if table.spec is None else _PART
-            while len(table):
-                left = deadline - time.monotonic()
-                if left <= 0:
-                    raise WaitTimeoutError(
-                        f"timed out: table {table.name!r} still has {len(table)} items to be moved "
-                        f"after {timeout} s; {moved[table.name]} were"
-                    )
-                moved[table.name] += _move(table, table.items(part).key, client, left)
+            moved[table.name] = 0
+            while len(table) and not table.info["max_times_sampled"]:
+                keys = table.items(_part(table)).key
+                batches = _copy(table, keys, client, deadline)
+                # What was removed meanwhile is elsewhere all the same: it was an item until now.
+                for batch in batches:
+                    table.delete(batch.info.key)
+                moved[table.name] += sum(len(batch) for batch in batches)
     return moved
 
 
-def _move(table: Table, keys: Any, client: TableClient, timeout: float) -> int:
+def move_rest(
+    tables: Sequence[Table], others: Sequence[Doors], token: str, timeout: float
+) -> dict[str, int]:
+    """Give what closed tables have to other servers; how many there were in each table.
+
+    Raises:
+        WaitTimeoutError: It was not ready in time. A second call would move all of them again.
+    """
+    deadline = time.monotonic() + timeout
+    moved = {table.name: len(table) for table in tables}
+    if not any(moved.values()):
+        return moved
+    with _connect(others, token, timeout) as client:
+        for table in tables:
+            keys, part = table.items().key, _part(table)
+            for at in range(0, len(keys), part):
+                _copy(table, keys[at : at + part], client, deadline)
+    return moved
+
+
+def _connect(others: Sequence[Doors], token: str, timeout: float) -> ShardedClient:
+    return echoic.connect(
+        [nearest(doors, token) for doors in others], token=token, deadline=timeout
+    )
+
+
+def _part(table: Table) -> int:
+    return _TRAJECTORIES if table.spec is None else _PART
+
+
+def _copy(table: Table, keys: Any, client: ShardedClient, deadline: float) -> list[Batch]:
+    """Insert items elsewhere, and wait until they are there; those that were here."""
+    left = deadline - time.monotonic()
+    if left <= 0:
+        raise WaitTimeoutError(
+            f"timed out: table {table.name!r} still has {len(table)} items to be moved"
+        )
     if table.spec is None:
         # One by one: several may be of different forms.
         batches = [table.get(keys[at : at + 1]) for at in range(len(keys))]
-        for batch in batches:
-            _insert_trajectory(table.name, batch, client, timeout)
+        insert = _insert_trajectory
     else:
         batches = [table.get(keys)]
-        _insert_rows(table.name, batches[0], client, timeout)
-    client.flush(timeout)
-    # Only those that were inserted: others may have come under no other key, but gone.
-    return sum(table.delete(batch.info.key) for batch in batches)
+        insert = _insert_rows
+    batches = [batch for batch in batches if len(batch)]
+    for batch in batches:
+        insert(table.name, batch, client, left)
+    client.flush(left)
+    return batches
 
 
-def _insert_rows(name: str, batch: Batch, client: TableClient, timeout: float) -> None:
+def _insert_rows(name: str, batch: Batch, client: ShardedClient, timeout: float) -> None:
     for version, places in _versions(batch):
         part = _trees.tree_map(lambda leaf, chosen=places: leaf[chosen], batch.data)
         priorities = batch.info.priority[places]
         client.insert_batch(part, name, priorities, version=version, timeout=timeout)
 
 
-def _insert_trajectory(name: str, batch: Batch, client: TableClient, timeout: float) -> None:
+def _insert_trajectory(name: str, batch: Batch, client: ShardedClient, timeout: float) -> None:
     for version, _ in _versions(batch):
         item = _trees.tree_map(lambda leaf: leaf[0], batch.data)
         priority = float(batch.info.priority[0])

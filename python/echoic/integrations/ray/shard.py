@@ -19,7 +19,7 @@ from ray.exceptions import RayError
 from echoic.checkpointer import Checkpointer
 from echoic.errors import CheckpointError, ClosedError, JournalError
 from echoic.integrations.ray.doors import Doors, this_host
-from echoic.integrations.ray.moving import move_items, why_unmovable
+from echoic.integrations.ray.moving import move_items, move_rest
 from echoic.server import Server
 from echoic.transports import ShmTransport, TcpTransport
 
@@ -183,17 +183,21 @@ class Shard:
         """Return how many items each table has."""
         return {table.name: len(table) for table in self._tables}
 
-    def unmovable(self) -> list[str]:
-        """Return why items can't be moved to others, for each table of which they can't."""
-        return [reason for table in self._tables if (reason := why_unmovable(table))]
-
     def drain(self) -> None:
         """Remember that nothing new may come, in case the roster is started anew."""
         self._draining = True
 
     def move_items(self, others: list[Doors], timeout: float) -> dict[str, int]:
-        """Give all items to other shards; how many there were in each table."""
+        """Give items to other shards; how many there were in each table."""
         return move_items(self._tables, others, self._settings.token, timeout)
+
+    def finish(self, others: list[Doors], drain: float, timeout: float) -> dict[str, int]:
+        """Close the doors, and give what is left to other shards; how many in each table.
+
+        Nothing is acknowledged any more when it is moved, so nothing is left behind.
+        """
+        self._server.close(drain)
+        return move_rest(self._tables, others, self._settings.token, timeout)
 
     def checkpoint(self) -> None:
         """Write a checkpoint, if there is a place for it."""

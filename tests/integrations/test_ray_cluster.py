@@ -1,0 +1,462 @@
+"""Shards on Ray: placed, killed, brought back with their items, added and emptied, under load."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+import echoic
+import numpy as np
+import pytest
+from echoic.errors import (
+    ArgumentError,
+    ClosedError,
+    DisconnectedError,
+    WaitTimeoutError,
+)
+from echoic.rollouts import RolloutTable
+
+ray = pytest.importorskip("ray")
+
+from echoic.integrations.ray import Client, ReplayCluster  # noqa: E402 - they need Ray
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+pytestmark = [
+    pytest.mark.timeout(240),
+    # Shards go and come here, and Ray leaves sockets and files to the collector.
+    pytest.mark.filterwarnings("ignore::echoic.errors.ShardWarning"),
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+    pytest.mark.filterwarnings("ignore::FutureWarning"),
+]
+
+# How long what should happen may take on a machine that does other things too.
+PATIENCE = 90.0
+
+
+def make(durability: str = "none", **settings: Any) -> Callable[[], list[echoic.Table]]:
+    """Make what makes the tables; a function inside another travels with its code."""
+
+    def tables() -> list[echoic.Table]:
+        return [
+            echoic.Table(
+                "replay",
+                {"n": np.int64(0)},
+                **{"max_size": 1_000_000, "durability": durability, **settings},
+            )
+        ]
+
+    return tables
+
+
+def numbers(client: echoic.ShardedClient, table: str = "replay") -> list[int]:
+    """All items of all shards."""
+    keys = client.table(table).items().key
+    return sorted(client.table(table).get(keys).data["n"].tolist())
+
+
+def wait_until(condition: Callable[[], Any]) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < deadline, "the condition never came true"
+        time.sleep(0.05)
+
+
+@pytest.fixture(scope="module")
+def cluster(ray_nodes: object) -> Iterator[ReplayCluster]:
+    """Two shards that are empty when they are started anew."""
+    with ReplayCluster(make(), 2, name="shared") as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def client(cluster: ReplayCluster) -> Iterator[Client]:
+    with cluster.client() as client:
+        client.reset("replay")
+        yield client
+
+
+def test_a_client_is_found_by_name_in_a_task_and_uses_the_nearest_door(client: Client) -> None:
+    @ray.remote(num_cpus=0)
+    def work(client: Client, worker: int) -> list[str]:
+        with client:
+            for n in range(50):
+                client.insert({"n": 100 * worker + n}, {"replay": 1.0})
+            client.flush()
+            return client.addresses
+
+    # What is given to a task is a client that was never used, and one that was.
+    addresses = ray.get(
+        [work.remote(Client("shared"), 0), work.remote(client, 1)], timeout=PATIENCE
+    )
+    assert all(one.startswith("shm://") for one in addresses[0] + addresses[1])
+    assert numbers(client) == [*range(50), *range(100, 150)]
+    batch = client.sample("replay", 64)
+    assert np.allclose(batch.info.probability, 1 / 100)
+
+
+def test_a_client_told_so_uses_tcp_with_the_token(cluster: ReplayCluster, client: Client) -> None:
+    with cluster.client(doors="tcp") as far:
+        far.insert({"n": 7}, {"replay": 1.0})
+        far.flush()
+        assert far.addresses == cluster.addresses
+        assert all(address.startswith("tcp://") for address in far.addresses)
+    assert numbers(client) == [7]
+    with pytest.raises(echoic.RefusedError):
+        echoic.connect(cluster.addresses[0], token="wrong")
+    with echoic.connect(cluster.addresses, token=cluster.token) as plain:
+        assert numbers(plain) == [7]
+
+
+def test_a_client_that_was_never_used_has_no_connection(cluster: ReplayCluster) -> None:
+    client = cluster.client()
+    assert repr(client) == "Client('shared', namespace='tests')"
+    client.close()
+    assert not client.is_connected
+
+
+def test_mistakes_say_what_was_expected(cluster: ReplayCluster) -> None:
+    with pytest.raises(ArgumentError, match="tables must be a function"):
+        ReplayCluster([echoic.Table("replay", 0, max_size=1)])
+    with pytest.raises(ArgumentError, match="expected 1 to 256 shards beside 0, got 0"):
+        ReplayCluster(make(), 0)
+    with pytest.raises(ArgumentError, match="name must be"):
+        ReplayCluster(make(), name="a/b")
+    with pytest.raises(ArgumentError, match=r"placement must be one of .* got 'FAR'"):
+        ReplayCluster(make(), placement="FAR")
+    with pytest.raises(ArgumentError, match="expected a name that is free, got 'shared'"):
+        ReplayCluster(make(), name="shared")
+    with pytest.raises(ArgumentError, match="doors must be"):
+        cluster.client(doors="back")
+    with pytest.raises(TypeError, match="colour"):
+        cluster.client(colour="red")
+    with pytest.raises(DisconnectedError, match="there is no ReplayCluster 'nobody'"):
+        Client("nobody").info()
+    with pytest.raises(ArgumentError, match=r"expected one of the shards \[0, 1\], got 5"):
+        cluster.drain_shard(5)
+
+
+def test_tables_that_can_not_be_made_end_the_start_with_their_error(ray_nodes: object) -> None:
+    def tables() -> list[echoic.Table]:
+        raise LookupError("no such configuration")
+
+    with pytest.raises(
+        ArgumentError, match=r"shard 0 could not be made(.|\n)*no such configuration"
+    ):
+        ReplayCluster(tables, 1, name="broken")
+    # Nothing is left behind: the name is free.
+    with pytest.raises(ArgumentError, match="needs a place to write to"):
+        ReplayCluster(make("async"), 1, name="broken")
+
+
+@pytest.mark.parametrize(
+    ("count", "settings"),
+    [(1, {"resources": {"num_cpus": 1, "lake": 1}}), (3, {"placement": "STRICT_SPREAD"})],
+)
+def test_shards_without_a_place_end_the_start_in_time(
+    ray_nodes: object, count: int, settings: dict[str, Any]
+) -> None:
+    began = time.monotonic()
+    with pytest.raises(
+        WaitTimeoutError, match=r"could not be placed with .*; Ray's nodes have .*CPU"
+    ):
+        ReplayCluster(make(), count, name="nowhere", timeout=2.0, **settings)
+    assert time.monotonic() - began < PATIENCE
+    with pytest.raises(DisconnectedError):
+        Client("nowhere").info()
+
+
+def test_a_roster_that_is_killed_knows_the_shards_again(
+    cluster: ReplayCluster, client: Client
+) -> None:
+    client.insert({"n": 1}, {"replay": 1.0})
+    client.flush()
+    roster = ray.get_actor("shared")
+    before = ray.get(roster.state.remote(), timeout=PATIENCE)
+    ray.kill(roster, no_restart=False)
+    after = ray.get(roster.state.remote(), timeout=PATIENCE)
+    assert after == before
+    with cluster.client() as late:
+        assert numbers(late) == [1]
+
+
+def test_rollouts_and_weights_are_found_on_the_first_shard(
+    ray_nodes: object, tmp_path: Path
+) -> None:
+    def rollouts(folder: Path | None) -> list[Any]:
+        return [RolloutTable("math", {"tokens": "int32"}, batch_groups=1, directory=folder)]
+
+    with (
+        ReplayCluster(
+            make(), 1, name="tokens", rollouts=rollouts, weights=True, directory=tmp_path
+        ) as cluster,
+        cluster.client() as client,
+    ):
+        assert client.rollouts("math").admit().add({"tokens": [1, 2, 3]}) == "complete"
+        with client.weights() as learner, client.weights() as worker:
+            subscription = worker.subscribe()
+            learner.publish({"w": np.arange(3)}, version=4)
+            publication = subscription.wait(timeout=PATIENCE)
+            assert publication.version == 4
+            assert publication.tree["w"].tolist() == [0, 1, 2]
+        # Its ledger has survived the process.
+        os.kill(cluster.processes()[0]["pid"], signal.SIGKILL)
+        wait_until(lambda: _sampled(client) == [1, 2, 3])
+        with pytest.raises(ArgumentError, match="shard 0 is the last one"):
+            cluster.drain_shard(0)
+
+
+def _sampled(client: Client) -> list[int]:
+    try:
+        tokens: list[int] = client.rollouts("math").sample(timeout=1.0)["tokens"].tolist()
+    except (echoic.EchoicError, OSError):
+        return []
+    return tokens
+
+
+class Producers:
+    """Threads that insert numbers, each its own, and count what was acknowledged.
+
+    Each waits for the acknowledgement of every ``BURST`` numbers, so no more than those can be
+    there twice after a kill.
+    """
+
+    BURST = 20
+
+    def __init__(self, cluster: ReplayCluster, doors: list[str]) -> None:
+        self._stop = threading.Event()
+        self.acked = [0] * len(doors)
+        self.errors: list[BaseException] = []
+        self._threads = [
+            threading.Thread(target=self._run, args=(cluster.client(doors=door), place))
+            for place, door in enumerate(doors)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def _run(self, client: Client, place: int) -> None:
+        try:
+            with client:
+                while not self._stop.is_set():
+                    first = place * 10_000_000 + self.acked[place]
+                    for n in range(first, first + self.BURST):
+                        client.insert({"n": n}, {"replay": 1.0}, timeout=PATIENCE)
+                    client.flush(PATIENCE)
+                    self.acked[place] += self.BURST
+        except BaseException as error:
+            self.errors.append(error)
+            raise
+
+    def stop(self) -> list[int]:
+        """End them; all numbers that were acknowledged, in order."""
+        self._stop.set()
+        for thread in self._threads:
+            thread.join(PATIENCE)
+            assert not thread.is_alive()
+        assert not self.errors
+        return [
+            place * 10_000_000 + n for place, count in enumerate(self.acked) for n in range(count)
+        ]
+
+
+def test_nothing_acknowledged_is_lost_when_processes_and_nodes_are_killed_under_load(
+    ray_nodes: Any, tmp_path: Path
+) -> None:
+    chance = random.Random(7)
+    kills = 0
+    with (
+        ReplayCluster(make("async"), 2, name="killed", directory=tmp_path) as cluster,
+        cluster.client() as reader,
+    ):
+        producers = Producers(cluster, ["nearest", "tcp"])
+        for victim in ("process", "node", "process"):
+            progress = sum(producers.acked) + 200
+            wait_until(lambda at=progress: sum(producers.acked) >= at or producers.errors)
+            number = chance.choice(cluster.shards)
+            before = cluster.processes(PATIENCE)[number]
+            if victim == "process":
+                os.kill(before["pid"], signal.SIGKILL)
+            else:
+                ray_nodes.add_node(num_cpus=2)
+                (node,) = [one for one in _workers(ray_nodes) if one.node_id == before["node"]]
+                ray_nodes.remove_node(node, allow_graceful=False)
+            kills += 1
+            after = cluster.processes(PATIENCE)[number]
+            while after["started"] == before["started"]:
+                after = cluster.processes(PATIENCE)[number]
+            assert (after["node"] != before["node"]) == (victim == "node")
+            wait_until(lambda: all(reader.shards_there))
+            batch = reader.sample("replay", 32, timeout=PATIENCE)
+            assert len(batch) == 32
+        sent = producers.stop()
+        wait_until(lambda: all(reader.shards_there))
+        found = numbers(reader)
+    assert sorted(set(found)) == sent
+    assert len(sent) > 600
+    # What was not acknowledged when its shard was killed may be there twice, and nothing else.
+    assert len(found) - len(sent) <= kills * 2 * Producers.BURST
+
+
+def _workers(ray_nodes: Any) -> list[Any]:
+    return list(ray_nodes.worker_nodes)
+
+
+def test_a_cluster_that_is_started_again_has_what_it_had(ray_nodes: object, tmp_path: Path) -> None:
+    for part in range(2):
+        with (
+            ReplayCluster(make(), 2, name="again", directory=tmp_path) as cluster,
+            cluster.client() as client,
+        ):
+            assert numbers(client) == list(range(100 * part))
+            for n in range(100 * part, 100 * part + 100):
+                client.insert({"n": n}, {"replay": 1.0})
+    with pytest.raises(ClosedError, match="the cluster 'again' is closed"):
+        cluster.client()
+
+
+def test_shards_join_and_are_emptied_while_probabilities_stay_true(ray_nodes: object) -> None:
+    settings = {"sampler": echoic.selectors.Prioritized(1.0)}
+    with (
+        ReplayCluster(make(**settings), 2, name="grown", resources={"num_cpus": 0.5}) as cluster,
+        cluster.client(refresh=0.2) as client,
+    ):
+        priorities = np.linspace(1.0, 3.0, 600)
+        client.insert_batch({"n": np.arange(600)}, "replay", priorities, version=5)
+        client.flush()
+        assert cluster.add_shards(1) == [2]
+        wait_until(lambda: len(client.addresses) == 3 and all(client.shards_there))
+        client.insert_batch({"n": np.arange(600, 1200)}, "replay", priorities, version=6)
+        client.flush()
+        assert [shard["size"] for shard in client.info()["replay"]["shards"]] == [500, 500, 200]
+
+        # An item's share of the sum is estimated by one over its probability, whatever it is.
+        sums, counts = [], []
+        over = threading.Event()
+
+        def drain() -> dict[str, int]:
+            try:
+                return cluster.drain_shard(0, timeout=PATIENCE)
+            finally:
+                over.set()
+
+        moved: list[dict[str, int]] = []
+        thread = threading.Thread(target=lambda: moved.append(drain()))
+        thread.start()
+        while not over.is_set():
+            batch = client.sample("replay", 64, timeout=PATIENCE)
+            counts.append(np.mean(1 / batch.info.probability))
+            sums.append(np.mean(batch.data["n"] / batch.info.probability))
+            assert np.allclose(
+                batch.info.priority, priorities[batch.data["n"] % 600], rtol=1e-6, atol=0
+            )
+        thread.join(PATIENCE)
+
+        assert moved == [{"replay": 500}]
+        assert cluster.shards == [1, 2]
+        assert cluster.addresses[0] == ""
+        wait_until(lambda: client.addresses[0] == "")
+        assert numbers(client) == list(range(1200))
+        batch = client.sample("replay", 256)
+        expected = priorities[batch.data["n"] % 600] / (2 * priorities.sum())
+        assert np.allclose(batch.info.probability, expected, rtol=1e-6, atol=0)
+        assert np.array_equal(batch.info.version, np.where(batch.data["n"] < 600, 5, 6))
+        assert abs(np.mean(counts) - 1200) < 5 * np.std(counts) / np.sqrt(len(counts)) + 30
+        total = 1199 * 1200 / 2
+        assert abs(np.mean(sums) - total) < 5 * np.std(sums) / np.sqrt(len(sums)) + 0.03 * total
+        # One that connects now has the same places.
+        with cluster.client() as late:
+            assert late.addresses[0] == ""
+            assert numbers(late) == list(range(1200))
+
+
+def test_what_is_inserted_while_a_shard_is_emptied_is_kept(ray_nodes: object) -> None:
+    with (
+        ReplayCluster(make(), 2, name="busy", resources={"num_cpus": 0.5}) as cluster,
+        cluster.client() as reader,
+    ):
+        producers = Producers(cluster, ["nearest", "tcp"])
+        wait_until(lambda: sum(producers.acked) >= 200 or producers.errors)
+        cluster.drain_shard(1, timeout=PATIENCE)
+        progress = sum(producers.acked) + 200
+        wait_until(lambda: sum(producers.acked) >= progress or producers.errors)
+        sent = producers.stop()
+        wait_until(lambda: reader.addresses[1] == "")
+        assert numbers(reader) == sent
+
+
+def test_a_queue_is_used_up_where_it_is(ray_nodes: object) -> None:
+    tables = make(max_times_sampled=1, sampler=echoic.selectors.Fifo())
+    with (
+        ReplayCluster(tables, 2, name="queue", resources={"num_cpus": 0.5}) as cluster,
+        cluster.client(refresh=0.2) as client,
+    ):
+        for n in range(100):
+            client.insert({"n": n}, {"replay": 1.0})
+        client.flush()
+        with pytest.raises(WaitTimeoutError, match=r"shard 0 still has {'replay': 50} items"):
+            cluster.drain_shard(0, move=False, timeout=1.0)
+        wait_until(lambda: client.shards_drained[0])
+        taken = client.sample("replay", 80, timeout=PATIENCE).data["n"].tolist()
+        client.insert({"n": 100}, {"replay": 1.0})
+        client.flush()
+        # What is left goes to the other when the doors are closed.
+        left = client.info()["replay"]["shards"][0]["size"]
+        assert cluster.drain_shard(0, timeout=PATIENCE) == {"replay": left}
+        wait_until(lambda: client.addresses[0] == "")
+        taken += client.sample("replay", 21, timeout=PATIENCE).data["n"].tolist()
+        assert sorted(taken) == list(range(101))
+
+
+def test_trajectories_are_moved_too(ray_nodes: object) -> None:
+    def tables() -> list[echoic.Table]:
+        return [echoic.Table("windows", max_size=1000)]
+
+    with (
+        ReplayCluster(tables, 2, name="windows", resources={"num_cpus": 0.5}) as cluster,
+        cluster.client(refresh=0.2) as client,
+    ):
+        with client.trajectory_writer(num_keep_alive_refs=3) as writer:
+            for episode in range(6):
+                for step in range(3 + episode % 2):
+                    writer.append({"n": np.int64(10 * episode + step)})
+                writer.create_item("windows", 1.0 + episode, last=2 + episode % 2)
+                writer.end_episode()
+        client.flush()
+        cluster.drain_shard(1, timeout=PATIENCE)
+        wait_until(lambda: client.addresses[1] == "")
+        table = client.table("windows")
+        info = table.items()
+        found = {
+            float(priority): table.get(np.array([key])).data["n"][0].tolist()
+            for key, priority in zip(info.key, info.priority, strict=True)
+        }
+        assert found == {
+            1.0 + episode: [10 * episode + 1 + step for step in range(2 + episode % 2)]
+            for episode in range(6)
+        }
+
+
+def test_without_ray_the_error_says_what_to_install(run_script: Callable[..., Any]) -> None:
+    source = (
+        "import sys\n"
+        "sys.modules['ray'] = None\n"
+        "import echoic.integrations.ray as ours\n"
+        "try:\n"
+        "    ours.ReplayCluster\n"
+        "except ValueError as error:\n"
+        "    print(error)\n"
+    )
+    done = run_script(source)
+    assert 'pip install "echoic[ray]"' in done.stdout, done.stderr
+
+
+def test_importing_echoic_imports_no_ray(run_script: Callable[..., Any]) -> None:
+    source = "import sys, echoic, echoic.integrations.ray; print('ray' in sys.modules)"
+    assert run_script(source).stdout.strip() == "False"

@@ -1,0 +1,556 @@
+"""Shards that move, join, are drained and go: nothing is lost, and probabilities stay true."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import pickle
+import random
+import subprocess
+import sys
+import threading
+import time
+import warnings
+import weakref
+from typing import TYPE_CHECKING, Any
+
+import echoic
+import numpy as np
+import pytest
+from echoic import Table, selectors
+from echoic.sharded.places import Place, read_places
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+PATIENCE = 30.0
+
+
+def table(**settings: Any) -> Table:
+    return Table("t", np.int64(0), **{"max_size": 100_000, "seed": 1, **settings})
+
+
+def until(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < end, "it did not happen"
+        time.sleep(0.01)
+
+
+def numbers(*tables: Table) -> list[int]:
+    """All items of some tables, sorted."""
+    parts = [one.get(one.items().key).data for one in tables if len(one)]
+    return sorted(np.concatenate(parts).tolist()) if parts else []
+
+
+def homes(client: echoic.ShardedClient, count: int = 300) -> list[int]:
+    """Where items go that have a key."""
+    return [client._shards.candidates(number)[0].number for number in range(count)]
+
+
+@pytest.fixture
+def serve() -> Iterator[Callable[..., str]]:
+    """Serve tables, each with a server of its own; its address."""
+    with contextlib.ExitStack() as opened:
+
+        def make(one: Table, transport: Any = None) -> str:
+            server = echoic.Server(tables=[one], transport=transport or echoic.TcpTransport(port=0))
+            return opened.enter_context(server.start()).addresses[0]
+
+        yield make
+
+
+@pytest.fixture
+def connect() -> Iterator[Callable[..., echoic.ShardedClient]]:
+    """Connect, and close with what is left."""
+    clients: list[echoic.ShardedClient] = []
+
+    def make(where: Any, **options: Any) -> echoic.ShardedClient:
+        clients.append(echoic.connect(where, **{"seed": 5, "deadline": PATIENCE, **options}))
+        return clients[-1]
+
+    yield make
+    for client in clients:
+        with warnings.catch_warnings(), contextlib.suppress(echoic.EchoicError):
+            warnings.simplefilter("ignore", echoic.ShardWarning)
+            client.close(0.2)
+
+
+def test_keys_keep_their_meaning_while_shards_join(serve: Any, connect: Any) -> None:
+    tables = [table() for _ in range(9)]
+    known = [serve(tables[0])]
+    client = connect(lambda: known, refresh=None)
+    given: list[tuple[Any, Any]] = []
+    for number, one in enumerate(tables):
+        if number:
+            known.append(serve(one))
+            client.refresh()
+        assert client.shards_there == [True] * (number + 1)
+        one.insert_batch(np.arange(100 * number, 100 * number + 100))
+        info = client.table("t").items()
+        given.append((info.key, client.table("t").get(info.key).data))
+        # Also those that were given when there were fewer shards.
+        for keys, values in given:
+            assert client.table("t").get(keys).data.tolist() == values.tolist()
+    keys = given[-1][0]
+    assert len(set(keys.tolist())) == 900
+    assert client.update_priorities("t", given[2][0], np.full(300, 2.0)) == 300
+    assert client.delete("t", given[0][0]) == 100
+    assert numbers(*tables) == list(range(100, 900))
+
+
+def test_who_joins_gets_inserts_and_is_sampled_with_true_probabilities(
+    serve: Any, connect: Any
+) -> None:
+    tables = [table(sampler=selectors.Prioritized(1.0)) for _ in range(4)]
+    for number, one in enumerate(tables):
+        values = np.arange(100 * number, 100 * number + 100)
+        one.insert_batch(values, 1.0 + values)
+    addresses = [serve(one) for one in tables]
+    places: list[Any] = addresses[:2]
+    client = connect(lambda: places, refresh=None)
+    # The weight of all items of the first so many shards.
+    totals = [float(sum(range(1, 100 * count + 1))) for count in range(5)]
+    seen: set[int] = set()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for count in (2, 3, 4):
+            places = addresses[:count]
+            client.refresh()
+            for _ in range(30):
+                info = client.sample("t", 200, timeout=PATIENCE).info
+                # Each batch is of one whole, and says of which.
+                total = totals[info.table_size // 100]
+                assert info.table_size == 100 * count
+                assert np.allclose(info.probability, info.priority / total, rtol=1e-12)
+            drawn = client.sample("t", 20_000, timeout=PATIENCE).data
+            shares = np.bincount(drawn // 100, minlength=4) / len(drawn)
+            true = np.diff(totals[: count + 1]) / totals[count]
+            assert np.abs(shares[:count] - true).max() < 0.02
+            seen.update(np.unique(drawn // 100).tolist())
+        # One goes: it is sampled no more from then on, and nothing else changes.
+        places = [addresses[0], None, *addresses[2:]]
+        client.refresh()
+        info = client.sample("t", 500, timeout=PATIENCE).info
+    total = totals[4] - (totals[2] - totals[1])
+    assert info.table_size == 300
+    assert np.allclose(info.probability, info.priority / total, rtol=1e-12)
+    assert seen == {0, 1, 2, 3}
+    client.insert_batch(np.arange(1000, 1300), "t")
+    client.flush(PATIENCE)
+    assert [len(one) for one in tables] == [200, 100, 200, 200]
+    assert client.addresses == [addresses[0], "", *addresses[2:]]
+
+
+def test_new_shards_are_found_without_asking_and_unasked_after_a_while(
+    serve: Any, connect: Any
+) -> None:
+    addresses = [serve(table()) for _ in range(2)]
+    places = addresses[:1]
+    client = connect(lambda: list(places), refresh=0.05)
+    places.append(addresses[1])
+    until(lambda: client.shards_there == [True, True])
+    copy = pickle.loads(pickle.dumps(connect(addresses)))
+    with copy:
+        assert copy.addresses == addresses
+
+
+def test_a_shard_that_can_not_be_reached_yet_joins_later(serve: Any, connect: Any) -> None:
+    one, other = table(), table()
+    transport = echoic.TcpTransport(port=0)
+    with echoic.Server(tables=[table()], transport=transport) as gone:
+        nowhere = gone.addresses[0]
+    places = [serve(one)]
+    client = connect(lambda: list(places), refresh=0.05)
+    places.append(nowhere)
+    with pytest.warns(echoic.ShardWarning, match="shard 1 .* can't be reached; it is used as soon"):
+        client.refresh()
+    client.insert_batch(np.arange(200), "t")
+    client.flush(PATIENCE)
+    assert client.shards_there == [True, False]
+    port = int(nowhere.rpartition(":")[2])
+    serve(other, echoic.TcpTransport(port=port))
+    until(lambda: client.shards_there == [True, True])
+    client.insert_batch(np.arange(200, 400), "t")
+    client.flush(PATIENCE)
+    assert (len(one), len(other)) == (300, 100)
+
+
+@pytest.mark.parametrize(
+    ("said", "message"),
+    [
+        ([], "expected addresses of servers"),
+        (["", None], "expected addresses of servers"),
+        (["tcp://a:1", "tcp://a:1"], "a shard is there twice"),
+        ([f"tcp://a:{port}" for port in range(1, 300)], "at most 256 shards, got 299"),
+        ([("tcp://a:1", "drained")], "expected addresses of servers, each a str"),
+        ([7], "expected addresses of servers, each a str"),
+    ],
+)
+def test_what_names_no_shards_is_refused(said: list[Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        read_places(said)
+
+
+def test_what_is_said_of_shards_is_understood() -> None:
+    places = read_places(["tcp://a:1", ("tcp://b:1", "draining"), None, ""])
+    assert places == [
+        Place("tcp://a:1"),
+        Place("tcp://b:1", draining=True),
+        Place(None),
+        Place(None),
+    ]
+
+
+def test_who_does_not_know_where_shards_are_is_complained_of_once_and_asked_again(
+    serve: Any, connect: Any
+) -> None:
+    addresses = [serve(table()) for _ in range(2)]
+    answers: list[Any] = [addresses[:1]]
+    client = connect(lambda: answers[-1], refresh=None)
+    with pytest.warns(echoic.ShardWarning, match="could not be found out") as told:
+        for wrong in ([], None, 7, [f"tcp://a:{port}" for port in range(1, 300)]):
+            answers.append(wrong)
+            client.refresh()
+            client.refresh()
+    assert len(told) == 4
+    assert client.shards_there == [True]
+    answers.append(addresses)
+    client.refresh()
+    assert client.shards_there == [True, True]
+
+
+def test_a_drained_shard_is_sampled_and_gets_no_inserts(serve: Any, connect: Any) -> None:
+    tables = [table() for _ in range(3)]
+    client = connect([serve(one) for one in tables])
+    client.insert_batch(np.arange(300), "t")
+    client.flush(PATIENCE)
+    before = homes(client)
+    client.drain(1)
+    assert client.shards_drained == [False, True, False]
+    after = homes(client)
+    # Only the keys of that shard have gone to others, and to both of them.
+    assert {new for old, new in zip(before, after, strict=True) if old == 1} == {0, 2}
+    assert all(new == old for old, new in zip(before, after, strict=True) if old != 1)
+    client.insert_batch(np.arange(300, 600), "t")
+    for number in range(600, 700):
+        client.insert(np.int64(number), {"t": 1.0}, shard_key=number)
+        client.insert(np.int64(number + 100), {"t": 1.0})
+    client.flush(PATIENCE)
+    assert len(tables[1]) == 100
+    batch = client.sample("t", 5000)
+    assert batch.info.table_size == 800
+    assert np.allclose(batch.info.probability, 1 / 800)
+    drawn = np.isin(batch.data, numbers(tables[1])).mean()
+    assert abs(drawn - 1 / 8) < 0.03
+    client.drain(1, drained=False)
+    assert homes(client) == before
+    with pytest.raises(IndexError, match="shard 3 of 3"):
+        client.drain(3)
+
+
+def test_nobody_is_told_of_a_drained_shard_that_goes(connect: Any) -> None:
+    tables = [table() for _ in range(2)]
+    servers = [
+        echoic.Server(tables=[one], transport=echoic.TcpTransport(port=0)).start() for one in tables
+    ]
+    addresses = [server.addresses[0] for server in servers]
+    said: list[Any] = list(addresses)
+    client = connect(lambda: said, refresh=None)
+    client.insert_batch(np.arange(200), "t")
+    client.flush(PATIENCE)
+    said[1] = (addresses[1], "draining")
+    client.refresh()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        servers[1].close()
+        until(lambda: client.shards_there == [True, False])
+        client.insert_batch(np.arange(200, 300), "t")
+        assert client.sample("t", 50, timeout=PATIENCE).info.table_size >= 100
+        said[1] = None
+        client.refresh()
+        client.flush(PATIENCE)
+        client.reset("t")
+        assert client.info()["t"]["shards"][1] is None
+        client.close(PATIENCE)
+    servers[0].close()
+
+
+def test_only_drained_shards_take_no_inserts_and_that_is_said(serve: Any, connect: Any) -> None:
+    client = connect([serve(table())], deadline=0.2)
+    client.drain(0)
+    with pytest.raises(echoic.WaitTimeoutError, match="all shards that take inserts are away"):
+        client.insert(np.int64(1), {"t": 1.0}, timeout=0.05)
+    with pytest.raises(echoic.DisconnectedError, match="all shards that take inserts were away"):
+        client.insert(np.int64(1), {"t": 1.0})
+
+
+def test_a_client_goes_from_door_to_door_of_a_server_and_keys_stay_good(
+    connect: Any, tmp_path: Path
+) -> None:
+    one = table()
+    doors = [
+        echoic.ShmTransport(f"moves-{tmp_path.name}"),
+        echoic.TcpTransport(port=0),
+        echoic.UnixTransport(tmp_path / "door"),
+    ]
+    with echoic.Server(tables=[one], transport=doors) as server:
+        client = connect([server.addresses[0]])
+        client.insert_batch(np.arange(100), "t")
+        client.flush()
+        keys = client.sample("t", 50).info.key
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            for turn in range(1, 9):
+                client.insert_batch(np.arange(100 * turn, 100 * turn + 100), "t")
+                assert client.move(0, server.addresses[turn % 3])
+                assert client.sample("t", 500, timeout=PATIENCE).info.table_size >= 100
+            client.flush(PATIENCE)
+        assert numbers(one) == list(range(900))
+        assert client.update_priorities("t", keys, np.full(50, 2.0)) == len(set(keys.tolist()))
+        client.close()
+
+
+def test_what_a_removed_shard_had_not_acknowledged_goes_to_another(
+    serve: Any, connect: Any
+) -> None:
+    tables = [table(), table()]
+    addresses = [serve(tables[0])]
+    server = echoic.Server(tables=[tables[1]], transport=echoic.TcpTransport(port=0)).start()
+    addresses.append(server.addresses[0])
+    client = connect(addresses)
+    keyed = homes(client).index(1)
+    # It takes nothing, so what goes there waits.
+    tables[1].pause()
+    for number in range(50):
+        client.insert(np.int64(number), {"t": 1.0}, shard_key=keyed)
+    with pytest.raises(echoic.WaitTimeoutError, match="shard 1 .* which has 50 inserts"):
+        client.flush(0.1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", echoic.ShardWarning)
+        server.close(0.1)
+        until(lambda: client.shards_there == [True, False])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        client.remove(1)
+        client.flush(PATIENCE)
+        assert client.shards_drained == [False, True]
+        client.close(PATIENCE)
+    assert numbers(tables[0]) == list(range(50))
+    with pytest.raises(ValueError, match="no other shard is there"):
+        connect([addresses[0]]).remove(0)
+
+
+def test_an_episode_of_a_removed_shard_is_ended_elsewhere(connect: Any) -> None:
+    tables = [Table("free", None, max_size=1000, seed=1) for _ in range(2)]
+    servers = [
+        echoic.Server(tables=[one], transport=echoic.TcpTransport(port=0)).start() for one in tables
+    ]
+    client = connect([server.addresses[0] for server in servers])
+    writer = client.trajectory_writer(num_keep_alive_refs=3)
+    for at in range(3):
+        writer.append({"at": at})
+    first = int(writer._shard.number)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", echoic.ShardWarning)
+        servers[first].close()
+        until(lambda: not client.shards_there[first])
+        client.remove(first)
+        for at in range(3, 6):
+            writer.append({"at": at})
+            writer.create_item("free", 1.0, {"at": writer.history["at"][-3:]})
+        writer.end_episode(timeout=PATIENCE)
+        writer.flush(timeout=PATIENCE)
+        writer.append({"at": 100})
+        assert writer._shard.number == 1 - first
+    found = tables[1 - first].get(tables[1 - first].items().key).data["at"]
+    assert found.tolist() == [[1, 2, 3], [2, 3, 4], [3, 4, 5]]
+    client.close(PATIENCE)
+    for server in servers:
+        server.close()
+
+
+def test_a_client_that_nobody_has_any_more_leaves_no_thread(serve: Any) -> None:
+    address = serve(table())
+    client = echoic.connect(lambda: [address], refresh=0.02)
+    shards = weakref.ref(client._shards)
+    mender = client._shards._mender
+    assert mender is not None
+    assert mender.is_alive()
+    client.flush()
+    del client
+    until(lambda: gc.collect() >= 0 and shards() is None)
+    mender.join(PATIENCE)
+    assert not mender.is_alive()
+
+
+# Servers that keep journals, in processes of their own.
+
+SERVE = """
+import sys, warnings
+import echoic, numpy as np
+warnings.simplefilter("ignore", echoic.JournalWarning)
+step = {"at": np.int64(0), "who": np.int64(0)}
+rows = echoic.Table("rows", step, max_size=200_000, durability="async", seed=1)
+windows = echoic.Table("windows", None, max_size=200_000, durability="async", seed=2)
+server = echoic.Server(
+    tables=[rows, windows], transport=echoic.TcpTransport(port=0), journal=sys.argv[1]
+)
+with server:
+    print(server.addresses[0], flush=True)
+    sys.stdin.read()
+"""
+
+
+class Shard:
+    """A server that can be killed, and started anew elsewhere with all that it had."""
+
+    def __init__(self, journal: Path) -> None:
+        self._journal = journal
+        self.start()
+
+    def start(self) -> None:
+        command = [sys.executable, "-c", SERVE, str(self._journal)]
+        pipe = subprocess.PIPE
+        self._popen = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True)
+        assert self._popen.stdout is not None
+        self.address = self._popen.stdout.readline().strip()
+        assert self.address.startswith("tcp://")
+
+    def kill(self) -> None:
+        """As `kill -9` does."""
+        self._popen.kill()
+        self._popen.communicate(timeout=PATIENCE)
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Callable[[], Shard]]:
+    """Start servers, and leave none behind."""
+    shards: list[Shard] = []
+
+    def make() -> Shard:
+        shards.append(Shard(tmp_path / f"shard-{len(shards)}"))
+        return shards[-1]
+
+    yield make
+    for shard in shards:
+        shard.kill()
+
+
+class Worker(threading.Thread):
+    """Inserts rows, alone and together, and windows of episodes, until it is to stop."""
+
+    def __init__(self, client: echoic.ShardedClient) -> None:
+        super().__init__()
+        self._client = client
+        self.over = threading.Event()
+        self.rows = 0
+        self.windows = 0
+        self.error: BaseException | None = None
+
+    def run(self) -> None:
+        try:
+            self._insert()
+        except BaseException as error:  # noqa: BLE001 - the test raises it
+            self.error = error
+
+    def _insert(self) -> None:
+        writer = self._client.trajectory_writer(num_keep_alive_refs=2)
+        while not self.over.is_set():
+            for _ in range(20):
+                step = {"at": np.int64(self.rows), "who": np.int64(-self.rows)}
+                self._client.insert(step, {"rows": 1.0}, timeout=PATIENCE)
+                self.rows += 1
+            at = np.arange(self.rows, self.rows + 150)
+            self._client.insert_batch({"at": at, "who": -at}, "rows", timeout=PATIENCE)
+            self.rows += 150
+            for _ in range(5):
+                writer.append({"at": self.windows}, timeout=PATIENCE)
+                writer.create_item("windows", 1.0, {"at": writer.history["at"][-1:]})
+                self.windows += 1
+            writer.end_episode(timeout=PATIENCE)
+            time.sleep(0.002)
+        writer.flush(timeout=PATIENCE)
+        writer.close()
+
+
+def content(addresses: list[str]) -> tuple[list[int], list[int]]:
+    """What servers have in their tables, each item found whole."""
+    rows: list[int] = []
+    windows: list[int] = []
+    for address in addresses:
+        with echoic.connect(address) as client:
+            there = client.table("rows").get(client.table("rows").items().key).data
+            assert (there["at"] == -there["who"]).all()
+            rows.extend(there["at"].tolist())
+            if len(client.table("windows")):
+                keys = client.table("windows").items().key
+                windows.extend(client.table("windows").get(keys).data["at"].ravel().tolist())
+    return sorted(rows), sorted(windows)
+
+
+@pytest.mark.filterwarnings("ignore::echoic.ShardWarning")
+@pytest.mark.parametrize("seed", [1, 2])
+def test_nothing_is_lost_while_shards_die_come_back_elsewhere_join_and_go(
+    start: Any, connect: Any, seed: int
+) -> None:
+    moments = random.Random(seed)
+    shards = [start() for _ in range(2)]
+    removed: set[int] = set()
+    drained: set[int] = set()
+
+    def where() -> list[Any]:
+        named: list[Any] = []
+        for number, shard in enumerate(shards):
+            name = (shard.address, "draining") if number in drained else shard.address
+            named.append(None if number in removed else name)
+        return named
+
+    client = connect(where, refresh=0.1)
+    worker = Worker(client)
+    worker.start()
+    # Of these it is not known whether the server had them when it died.
+    uncertain = 0
+    try:
+        for turn in range(8):
+            time.sleep(moments.uniform(0.05, 0.2))
+            if turn in {2, 5}:
+                shards.append(start())
+            elif turn == 6:
+                drained.add(0)
+            else:
+                number = moments.randrange(len(shards))
+                victim = client._shards.all[number] if number < len(client.addresses) else None
+                shards[number].kill()
+                time.sleep(0.02)
+                uncertain += 0 if victim is None else victim.pending
+                time.sleep(moments.uniform(0.0, 0.1))
+                shards[number].start()
+            batch = client.sample("rows", 64, timeout=PATIENCE)
+            assert (batch.data["at"] == -batch.data["who"]).all()
+            # Of what is being inserted into, a batch is of one moment but for what came meanwhile.
+            assert np.allclose(batch.info.probability * batch.info.table_size, 1.0, rtol=0.5)
+    finally:
+        worker.over.set()
+        worker.join(2 * PATIENCE)
+    assert worker.error is None
+    until(lambda: all(client.shards_there))
+    client.flush(PATIENCE)
+    rows, windows = content([shard.address for shard in shards])
+    assert sorted(set(rows)) == list(range(worker.rows))
+    assert sorted(set(windows)) == list(range(worker.windows))
+    twice = len(rows) - worker.rows + len(windows) - worker.windows
+    assert twice <= uncertain
+    assert len(shards) == 4
+    # The drained one has had nothing since, and all of it may go.
+    size = client.info()["rows"]["shards"][0]["size"]
+    client.insert_batch({"at": np.arange(1000), "who": -np.arange(1000)}, "rows")
+    client.flush(PATIENCE)
+    assert client.info()["rows"]["shards"][0]["size"] == size
+    removed.add(0)
+    client.refresh()
+    assert client.shards_there == [False, True, True, True]
+    info = client.sample("rows", 500, timeout=PATIENCE).info
+    assert info.table_size == len(rows) + 1000 - size
+    assert np.allclose(info.probability, 1 / info.table_size)
