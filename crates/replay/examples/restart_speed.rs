@@ -19,11 +19,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
+use echoic_replay::chunk::{Chunk, ColumnKind, Slice};
 use echoic_replay::limiter::Limiter;
 use echoic_replay::selectors::SelectorKind;
 use echoic_replay::stream::Wait;
 use echoic_replay::table::saved::save;
 use echoic_replay::table::{Durability, Form, Table, TableConfig, Tables, recover};
+use echoic_replay::trajectory::{Column, Signature, Trajectory};
 use echoic_replay::{Dtype, Leaf, Spec};
 
 /// Bytes of an item.
@@ -39,27 +41,38 @@ struct Files {
     /// Which share of the items comes after the checkpoint, in percent; `None` when there is none.
     after: Option<usize>,
     journal: bool,
-    /// How many items come in one call.
-    batch: usize,
+    /// How many items come in one call; `None` when each is a trajectory, of one step in a chunk of its own.
+    batch: Option<usize>,
 }
 
-const FILES: [Files; 4] = [
-    Files { name: "checkpoint", after: Some(0), journal: false, batch: 64 },
-    Files {
-        name: "checkpoint and a tenth in the journal",
-        after: Some(10),
-        journal: true,
-        batch: 1,
-    },
-    Files { name: "journal, one by one", after: None, journal: true, batch: 1 },
-    Files { name: "journal, by 64", after: None, journal: true, batch: 64 },
+const FILES: [Files; 6] = [
+    Files::new("checkpoint", Some(0), false, Some(64)),
+    Files::new("checkpoint and a tenth in the journal", Some(10), true, Some(1)),
+    Files::new("journal, one by one", None, true, Some(1)),
+    Files::new("journal, by 64", None, true, Some(64)),
+    Files::new("trajectories, checkpoint", Some(0), false, None),
+    Files::new("trajectories, journal", None, true, None),
 ];
 
-fn tables(bytes: usize, items: usize, journal: bool) -> Tables {
+impl Files {
+    const fn new(
+        name: &'static str,
+        after: Option<usize>,
+        journal: bool,
+        batch: Option<usize>,
+    ) -> Self {
+        Self { name, after, journal, batch }
+    }
+}
+
+fn tables(bytes: usize, items: usize, files: Files) -> Tables {
     let leaf = Leaf { path: "x".into(), dtype: Dtype::UInt(1), shape: vec![bytes] };
     let table = Table::new(TableConfig {
         name: "t".into(),
-        form: Form::Rows(Spec::new(vec![leaf]).expect("a spec")),
+        form: match files.batch {
+            Some(_) => Form::Rows(Spec::new(vec![leaf]).expect("a spec")),
+            None => Form::Trajectories(None),
+        },
         structure: String::new(),
         sampler: SelectorKind::Prioritized { exponent: 0.6 },
         remover: SelectorKind::Fifo,
@@ -68,11 +81,12 @@ fn tables(bytes: usize, items: usize, journal: bool) -> Tables {
         max_times_sampled: 0,
         seed: 1,
     });
-    let durability = if journal { Durability::Async } else { Durability::None };
+    let durability = if files.journal { Durability::Async } else { Durability::None };
     Tables::new(vec![Arc::new(table.expect("a table").durable(durability))]).expect("one table")
 }
 
-fn fill(table: &Arc<Table>, mut items: usize, batch: usize) {
+fn fill(table: &Arc<Table>, bytes: usize, mut items: usize, batch: Option<usize>) {
+    let Some(batch) = batch else { return fill_trajectories(table, bytes, items) };
     while items > 0 {
         let mut insertion = match table.try_reserve(batch.min(items)) {
             Ok(insertion) => insertion,
@@ -91,6 +105,21 @@ fn fill(table: &Arc<Table>, mut items: usize, batch: usize) {
     }
 }
 
+fn fill_trajectories(table: &Arc<Table>, bytes: usize, items: usize) {
+    let kind = Arc::new(ColumnKind { dtype: Dtype::UInt(1), shape: vec![bytes] });
+    let column = Column { path: "x".into(), kind: ColumnKind::clone(&kind), squeezed: true };
+    let signature = Arc::new(Signature { structure: String::new(), columns: vec![column] });
+    for number in 0..items {
+        let chunk = Chunk::raw(Arc::clone(&kind), 1, vec![number as u8; bytes].into());
+        let slice = Slice { chunk: Arc::new(chunk.expect("a chunk")), offset: 0, len: 1 };
+        let one = Trajectory::new(Arc::clone(&signature), vec![vec![slice]]);
+        let one = Arc::new(one.expect("a trajectory"));
+        while table.try_insert(&one, (number % 100) as f64, None).is_err() {
+            keep(table);
+        }
+    }
+}
+
 fn keep(table: &Arc<Table>) {
     let wait = Wait { deadline: None, tick: None, on_tick: &mut |_| unreachable!("no tick") };
     table.keep(wait).expect("a disk");
@@ -104,14 +133,13 @@ fn cpu() -> f64 {
 }
 
 /// What has to be there again: sums over all items.
-fn digest(table: &Arc<Table>) -> (u32, f64, u64) {
+fn digest(table: &Arc<Table>, bytes: usize) -> (u32, f64, u64) {
     let info = table.info();
     let keys = table.items().keys;
     let step = (keys.len() / 10_000).max(1);
     let some: Vec<u64> = keys.iter().step_by(step).copied().collect();
     let found = table.get(&some);
-    let Form::Rows(spec) = &table.config().form else { unreachable!("the table has rows") };
-    let mut bytes = vec![0; found.len() * spec.nbytes()];
+    let mut bytes = vec![0; found.len() * bytes];
     found.gather(&mut [&mut bytes]);
     let sum = bytes.iter().map(|byte| u64::from(*byte)).sum();
     (info.size, info.total_weight, sum)
@@ -153,7 +181,7 @@ fn measure(bytes: usize, payload: usize, files: Files, parent: &Path) {
     let dir = tempfile::tempdir_in(parent).expect("a directory");
     let (root, journals) = (dir.path().join("checkpoints"), dir.path().join("journals"));
     let begin = |checkpoint: bool| {
-        let tables = tables(bytes, items, files.journal);
+        let tables = tables(bytes, items, files);
         let (start, worked) = (Instant::now(), cpu());
         recover(&tables, &journals, checkpoint.then_some(root.as_path())).expect("right files");
         (tables, start.elapsed().as_secs_f64(), cpu() - worked)
@@ -162,15 +190,15 @@ fn measure(bytes: usize, payload: usize, files: Files, parent: &Path) {
         let (tables, ..) = begin(false);
         let table = &tables.all()[0];
         let after = files.after.map_or(items, |percent| items * percent / 100);
-        fill(table, items - after, files.batch);
+        fill(table, bytes, items - after, files.batch);
         if files.after.is_some() {
             save(&tables, &root, &[]).expect("a checkpoint");
         }
-        fill(table, after, files.batch);
+        fill(table, bytes, after, files.batch);
         if files.journal {
             keep(table);
         }
-        let expected = digest(table);
+        let expected = digest(table, bytes);
         table.close();
         expected
     };
@@ -179,7 +207,7 @@ fn measure(bytes: usize, payload: usize, files: Files, parent: &Path) {
     let mut stored = 0;
     for _ in 0..ROUNDS {
         let (tables, seconds, worked) = begin(files.after.is_some());
-        assert_eq!(digest(&tables.all()[0]), expected, "what came back is something else");
+        assert_eq!(digest(&tables.all()[0], bytes), expected, "what came back is something else");
         tables.all()[0].close();
         drop(tables);
         (best, work) = (best.min(seconds), work.min(worked));

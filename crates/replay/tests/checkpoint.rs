@@ -107,6 +107,21 @@ fn sections_of_any_length_come_back() {
     }
 }
 
+/// Small blobs that follow each other are read together, large ones alone.
+#[test]
+fn blobs_of_any_length_come_back_in_any_order() {
+    let root = tempdir().unwrap();
+    let sizes = [0, 1, 1000, 262_112, 262_113, 5, 900_000, 40, 262_144, 70_000, 70_000, 70_000, 0];
+    let blobs: Blobs = (0..).zip(sizes).map(|(id, size)| (id, vec![id as u8; size])).collect();
+    write(root.path(), Options::default(), b"", &blobs).unwrap();
+    let reader = Reader::open(root.path()).unwrap();
+    let ids = || 0..sizes.len() as u128;
+    let jumping = ids().map(|id| id * 5 % sizes.len() as u128);
+    for id in ids().chain(ids().rev()).chain(ids()).chain(jumping) {
+        assert!(reader.blob(id).unwrap() == blobs[&id], "blob {id}");
+    }
+}
+
 #[test]
 fn blobs_that_are_there_are_not_written_again() {
     let root = tempdir().unwrap();

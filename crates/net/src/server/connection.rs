@@ -41,6 +41,8 @@ const LARGE: usize = 16 << 10;
 
 /// How long a client may take to say who it is.
 const HANDSHAKE: Duration = Duration::from_secs(10);
+/// After how much silence a connection keeps no memory that it does not need.
+const REST: Duration = Duration::from_secs(1);
 /// How long a refused client may take to read why.
 const FAREWELL: Duration = Duration::from_secs(2);
 
@@ -151,6 +153,8 @@ pub(crate) struct Connection {
     wants_empty: bool,
     deadline: Option<Instant>,
     last_heard: Instant,
+    /// Gave up memory, and heard nothing since.
+    rests: bool,
     /// `next` of the last acknowledgement.
     acknowledged: u64,
     blocked: bool,
@@ -197,6 +201,7 @@ impl Connection {
             wants_empty: false,
             deadline: Some(now + HANDSHAKE),
             last_heard: now,
+            rests: false,
             acknowledged: 0,
             blocked: false,
             finished: false,
@@ -331,6 +336,7 @@ impl Connection {
             Ok((read, fresh)) => {
                 self.meter.read(read);
                 self.last_heard = Instant::now();
+                self.rests = false;
                 Ok(fresh)
             }
             Err(error) if error.kind() == io::ErrorKind::Interrupted => Err(Outcome::More),
@@ -946,6 +952,21 @@ impl Connection {
             _ => self.blocked,
         };
         (!quiet && now.duration_since(self.last_heard) > patience).then_some(Ending::Silent)
+    }
+
+    /// Gives up memory if nothing came for a while. Who sends now and then would not gain by it: memory that
+    /// is given up has to be had again.
+    pub(crate) fn rest(&mut self, now: Instant) {
+        if self.rests || now.duration_since(self.last_heard) < REST {
+            return;
+        }
+        self.rests = true;
+        self.outbox.rest();
+        match &mut self.phase {
+            Phase::Producing { intake, .. } => intake.rest(),
+            Phase::Inserting { scribe, .. } => scribe.rest(),
+            _ => {}
+        }
     }
 
     /// Whether the time for what it does now is over.

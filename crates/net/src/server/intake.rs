@@ -61,6 +61,13 @@ impl Intake {
         Self { next, limit: next, left: 0, skip: 0, partial, partial_len: 0, duplicates }
     }
 
+    /// Gives up memory that is only of use while samples come.
+    pub(crate) fn rest(&mut self) {
+        if self.partial_len == 0 {
+            self.partial = Vec::new();
+        }
+    }
+
     /// Whether the next bytes belong to a data frame.
     pub(crate) fn in_frame(&self) -> bool {
         self.left > 0

@@ -78,6 +78,13 @@ impl Outbox {
         self.unsent > 0
     }
 
+    /// Gives up memory that is only of use while much is sent.
+    pub(crate) fn rest(&mut self) {
+        if self.pieces.is_empty() {
+            self.pieces = VecDeque::new();
+        }
+    }
+
     /// Sends what the link takes; whether that was anything.
     ///
     /// # Errors

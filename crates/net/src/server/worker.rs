@@ -912,6 +912,7 @@ impl Worker {
             if self.full.is_some() || self.queued[index] {
                 connection.excuse(now);
             }
+            connection.rest(now);
             let waits = connection.waits_to_publish();
             if let Some(ending) = connection.overdue(now, heartbeat * 3) {
                 self.end(index, &ending);

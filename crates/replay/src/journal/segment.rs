@@ -340,6 +340,25 @@ mod tests {
     }
 
     #[test]
+    fn records_are_whole_wherever_a_read_ends() {
+        let sizes = [0, 1, BUFFER - 40, 3, BUFFER, 3 * BUFFER, 5, BUFFER - 1, 0, 70];
+        let records: Vec<Vec<u8>> =
+            (0_u8..).zip(sizes).map(|(number, size)| vec![number; size]).collect();
+        let records: Vec<&[u8]> = records.iter().map(|record| &record[..]).collect();
+        let bytes = scan(&records);
+        let mut scan = begin(&bytes);
+        for record in &records {
+            assert_eq!(scan.step().unwrap(), Step::Record);
+            assert!(scan.payload() == *record, "{} bytes", record.len());
+        }
+        assert_eq!((scan.step().unwrap(), scan.offset()), (Step::End, bytes.len() as u64));
+        let cut = &bytes[..bytes.len() - 1];
+        let mut shorter = Scan::begin(cut, "segment".into(), bytes.len() as u64, 5).unwrap();
+        let wrong = (0..).find_map(|_| shorter.step().err()).unwrap();
+        assert!(wrong.to_string().contains("became shorter"), "{wrong}");
+    }
+
+    #[test]
     fn marks_are_no_records_and_are_found_wherever_they_stand() {
         let mut bytes = scan(&[b"abc"]);
         bytes.extend(mark(6));

@@ -140,6 +140,16 @@ impl Scribe {
         }
     }
 
+    /// Gives up memory that is only of use while items come.
+    pub(crate) fn rest(&mut self) {
+        if self.marks.is_empty() {
+            self.marks = VecDeque::new();
+        }
+        if self.chunks.is_empty() {
+            self.chunks = HashMap::new();
+        }
+    }
+
     /// Lets more come, and takes note that this is said.
     pub(crate) fn grant(&mut self) {
         self.limit = self.limit.max(self.next.saturating_add(CREDIT));
