@@ -74,7 +74,7 @@ def test_it_is_better_than_chance(cell, name, settings):
 
 
 def test_a_policy_learns_by_rewards_that_were_learned_from_preferences(cell):
-    made = cell(4096, reward="preferences")
+    made = cell(2048, reward="preferences")
     method, numbers, success = asyncio.run(trained("ppo-rlhf", made))
     assert numbers["preferences"] == method.model.answers > 10_000
     assert numbers["preference_accuracy"] > 0.9

@@ -42,9 +42,8 @@ class RewardModel(Protocol):
 class PreferenceReward:
     """A network of rewards, learned from preferences between segments.
 
-    Rewards are given mean 0 and deviation 1 by what is in memory. The network is told whether a step
-    ended its episode: a person would see that, and where all steps look alike but for that, it is
-    what preferences are about.
+    Rewards are given mean 0 and deviation 1 by what is in memory. The network is told whether a
+    step ended its episode: a person would see that too.
 
     Args:
         config: The settings of the run.
@@ -53,8 +52,8 @@ class PreferenceReward:
         seed: Of the network and of which segments are compared.
         memory: How many segments are remembered.
         pairs: How many are compared for each step of learning.
-        steps: Of learning, for each batch. A policy makes few batches on a small task: with one step
-            for each, it would be paid by a network that has learned nothing.
+        steps: Of learning, for each batch. A small task has few batches: with one step for each, a
+            policy would be paid by a network that has learned nothing.
         hidden_dim: The width of the network.
     """
 
