@@ -1,5 +1,9 @@
 """The shared part of environments, by the smallest one there can be."""
 
+import itertools
+import re
+import zlib
+
 import gymnasium
 import numpy as np
 import pytest
@@ -16,6 +20,7 @@ from echoic.agents.environments import (
     EnvironmentConfig,
     Outcome,
     TextEncoder,
+    encoding,
     environment_names,
     make_environment,
     register_environment,
@@ -159,3 +164,41 @@ def test_the_expert_is_asked_within_an_episode(name):
 
 def test_half_a_character_has_a_vector_too():
     assert TextEncoder(8)("\ud800 x").any()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "You hold a key. There is a door. You hold a key.",
+        "one: two\nthree. four!  five? ",
+        "a" * 300 + ". short. " + "b c " * 100,
+        "word " * 5000 + "end",
+        ". . .",
+        "caf\u00e9. \ud800 x",
+    ],
+)
+def test_what_is_kept_of_sentences_changes_no_vector(text):
+    words = re.findall(r"[a-z]+|\d|[^\sa-z\d]", text.lower())[:4096]
+    features = words + [f"{a} {b}" for a, b in itertools.pairwise(words)]
+    wanted = np.zeros(64)
+    for one in features:
+        number = zlib.crc32(one.encode("utf-8", "surrogatepass"))
+        wanted[(number >> 1) % 64] += 1 if number & 1 else -1
+    encoder = TextEncoder(64)
+    first = encoder(text)
+    np.testing.assert_array_equal(first, (wanted / np.linalg.norm(wanted)).astype(np.float32))
+    # A vector is the caller's own, also where it was kept.
+    first[:] = 9
+    np.testing.assert_array_equal(encoder(text), (wanted / np.linalg.norm(wanted)).astype("f4"))
+
+
+def test_what_is_kept_is_bounded():
+    encoder = TextEncoder(4)
+    for number in range(encoding.MOST_KEPT + 10):
+        encoder(f"{number}. {number} again.")
+    assert encoding._kept.cache_info().currsize == encoding.MOST_KEPT
+    assert encoding._sentence.cache_info().currsize == encoding.MOST_KEPT
+    before = encoding._kept.cache_info().misses
+    encoder("x" * (encoding.LONGEST_KEPT + 1))
+    TextEncoder(encoding.WIDEST_KEPT + 1)("x")
+    assert encoding._kept.cache_info().misses == before

@@ -6,6 +6,7 @@ import os
 import threading
 import time
 from dataclasses import asdict
+from pathlib import Path
 
 import little
 import pytest
@@ -226,6 +227,29 @@ def test_an_episode_that_takes_too_long_is_no_success(tmp_path):
     )
     (one,) = [one for one in result.tasks if one.method == "hangs"]
     assert (one.success_rate, one.timeouts, one.errors) == (0.0, 2, 0)
+
+
+def test_an_environment_that_hangs_is_killed_and_costs_one_episode(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(Path(little.__file__).parent))
+    mark = tmp_path / "hang"
+    monkeypatch.setenv("ECHOIC_TEST_GUESS_HANGS", str(mark))
+    mark.touch()
+    result = little.run(
+        tmp_path / "results",
+        tasks=["guess"],
+        baselines=[],
+        num_seeds=1,
+        num_episodes=3,
+        environment_timeout=5.0,
+        worker_imports=("hanging_guess",),
+        task_configs={"guess": {"max_steps": 7}},
+    )
+    assert not mark.exists()
+    (one,) = result.tasks
+    assert (one.episodes, one.errors, one.timeouts) == (3, 1, 0)
+    assert one.success_rate == pytest.approx(2 / 3)
+    (row,) = [row for row in episodes(tmp_path / "results") if row["ended"] == "error"]
+    assert "EnvironmentProcessError" in row["error"]
 
 
 def test_tokens_and_money_are_those_of_the_rows(tmp_path, monkeypatch):

@@ -8,6 +8,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import numpy as np
 import pytest
 from echoic.agents.backbones.openai import OpenAIBackbone
+from echoic.agents.backbones.prices import Price
 from echoic.agents.baselines import Cell, method_names, method_of
 from echoic.agents.baselines.rlaif import judgement_of, prompt_of
 from echoic.agents.environments import make_environment
@@ -70,6 +71,14 @@ def test_it_is_better_than_chance(cell, name, settings):
     _, numbers, success = asyncio.run(trained(name, made))
     assert numbers["steps"] >= made.steps
     assert success >= CHANCE + 0.4
+
+
+def test_a_policy_learns_by_rewards_that_were_learned_from_preferences(cell):
+    made = cell(2048, reward="preferences")
+    method, numbers, success = asyncio.run(trained("ppo-rlhf", made))
+    assert numbers["preferences"] == method.model.answers > 10_000
+    assert numbers["preference_accuracy"] > 0.9
+    assert success >= CHANCE + 0.3
 
 
 def test_a_run_that_was_begun_goes_on(cell):

@@ -49,6 +49,36 @@ def test_a_run_outlives_its_actors_and_a_part_of_its_learner(run, tmp_path, monk
             os.kill(pid, 0)
 
 
+def test_an_environment_that_hangs_is_killed_and_the_run_goes_on(run, tmp_path, monkeypatch):
+    mark = tmp_path / "hang"
+    mark.touch()
+    monkeypatch.setenv("ECHOIC_TEST_HANGING", str(mark))
+    config = run(
+        env_name="test-hanging",
+        environment_timeout=5.0,
+        num_actors=2,
+        num_workers=1,
+        num_learners=1,
+        evaluation_episodes=1,
+        total_timesteps=64,
+        replay="none",
+    )
+    with EchoRLTrainer(config) as trainer:
+        metrics = asyncio.run(trainer.train())
+        crew, evaluator = trainer._parts.crew, trainer._parts.evaluator
+        environments = [seat.environment for seat in crew.groups[0]._seats]
+        pids = [one.worker_pid for one in (*environments, *evaluator._environments)]
+    assert not mark.exists()
+    # The step that hung is lost, and no other.
+    assert metrics.total_timesteps == 64
+    assert metrics.execution_metrics["broken_steps"] == 1
+    assert len(set(pids)) == 3
+    for pid in pids:
+        assert pid != os.getpid()
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+
+
 def test_workers_that_can_not_work_end_the_run_with_their_last_words(run, tmp_path):
     settings = as_json(run(worker_imports=("no_such_module",)))
     task = {"kind": "actors", "config": settings, "seed": 0, "address": "", "actors": [0]}

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import time
 from pathlib import Path
 
 import numpy as np
@@ -109,6 +110,17 @@ class Deadly(Corridor):
         return super()._apply(command)
 
 
+class Hanging(Corridor):
+    """A corridor that hangs once, within a step, if a file says so."""
+
+    def _apply(self, command):
+        mark = os.environ.get("ECHOIC_TEST_HANGING")
+        if mark and Path(mark).exists():
+            Path(mark).unlink()
+            time.sleep(3600)
+        return super()._apply(command)
+
+
 def _maker(kind):
     def make(corridor=None, **settings):
         config = EnvironmentConfig(max_steps=20, timeout_penalty=0.0, **settings)
@@ -122,5 +134,6 @@ for _name, _kind in {
     "test-corridor": Corridor,
     "test-fragile": Fragile,
     "test-deadly": Deadly,
+    "test-hanging": Hanging,
 }.items():
     register_environment(_name, _maker(_kind))

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         Capabilities,
         Completion,
         Message,
+        Scores,
         with_plan,
     )
     from echoic.agents.backbones.gemini import (
@@ -56,6 +57,7 @@ __all__ = [
     "Message",
     "OpenAIBackbone",
     "Price",
+    "Scores",
     "backbone_names",
     "backbone_status",
     "make_backbone",
@@ -72,6 +74,7 @@ _MODULES = {
         "Capabilities",
         "Completion",
         "Message",
+        "Scores",
         "with_plan",
     ),
     "gemini": ("GeminiBackbone",),

@@ -37,9 +37,10 @@ class Counted:
 
     def check(self, url: str) -> None:
         """Refuse parts that are more than the whole."""
-        if (self.tokens_cached or 0) + self.tokens_written > self.tokens_in:
+        cached = self.tokens_cached or 0
+        if cached + self.tokens_written > self.tokens_in:
             raise BackboneError(
-                f"{url} told {self.tokens_cached or 0} tokens from its cache and {self.tokens_written} "
+                f"{url} told {cached} tokens from its cache and {self.tokens_written} "
                 f"put into it, of {self.tokens_in} in all"
             )
 

@@ -8,12 +8,15 @@ for people's: that segment is preferred which the environment paid more. No plan
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from echoic.agents.baselines.trained import TrainedMethod
 from echoic.agents.training.rewards import PreferenceReward
 from echoic.agents.training.trainer import EchoRLTrainer
 from echoic.errors import ArgumentError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 __all__ = ["PPORLHF"]
 
@@ -31,7 +34,18 @@ class PPORLHF(TrainedMethod):
         reward = self.cell.settings.get("reward", "environment")
         if reward not in REWARDS:
             raise ArgumentError(f"reward must be one of {', '.join(REWARDS)}, not {reward!r}")
-        model = None
+        self.model: PreferenceReward | None = None
         if reward == "preferences":
-            model = PreferenceReward(self.config, seed=self.cell.seed)
-        return EchoRLTrainer(self.config, resume=True, reward_model=model)
+            self.model = PreferenceReward(self.config, seed=self.cell.seed)
+        return EchoRLTrainer(self.config, resume=True, reward_model=self.model)
+
+    async def train(self) -> Mapping[str, float]:
+        """Train within the cell's steps, with how well preferences were explained."""
+        found = await super().train()
+        if self.model is None:
+            return found
+        return {
+            **found,
+            "preferences": self.model.answers,
+            "preference_accuracy": self.model.accuracy,
+        }

@@ -12,8 +12,8 @@ form that can't be missed.
 What happened so far is bounded. The first turn, in which tasks are told, always stays. When there
 are more than ``history`` turns, the older half of the others is left out at once, and not one turn
 at a time: as long as nothing is left out, a prompt continues the one before it, and its keys and
-values need not be computed again. Commands are shown only for the present. What is seen stands behind them,
-at the very end: small models follow what they read last.
+values need not be computed again. Commands are shown only for the present.
+What is seen stands behind them, at the very end: small models follow what they read last.
 
 What an episode may hold in memory is bounded by the same.
 """

@@ -35,6 +35,7 @@ from echoic.agents.environments.base import (
     EnvironmentState,
     Outcome,
 )
+from echoic.agents.environments.registry import make_environment
 from echoic.agents.environments.workers.environment import from_json
 from echoic.agents.environments.workers.process import EnvironmentProcessError, JsonProcess
 from echoic.errors import ArgumentError
@@ -45,7 +46,16 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from typing_extensions import Self
 
-__all__ = ["EnvironmentProcess", "EnvironmentProcessError", "EnvironmentProcesses", "Ready"]
+__all__ = [
+    "EnvironmentProcess",
+    "EnvironmentProcessError",
+    "EnvironmentProcesses",
+    "Ready",
+    "environment_of",
+]
+
+
+_BEGINNING = 120.0
 
 
 class EnvironmentProcess(EchoRLEnvironment):
@@ -423,6 +433,30 @@ class EnvironmentProcesses:
         except Exception as error:  # noqa: BLE001 - told as a result
             return Ready(index, None, {}, error=error)
         return Ready(index, observation, info, reward, ended, cut)
+
+
+def environment_of(
+    name: str,
+    settings: Mapping[str, Any],
+    *,
+    timeout: float | None = None,
+    imports: Sequence[str] = (),
+) -> Any:
+    """Make an environment: here, or, if its steps have a time-out, in a process of its own.
+
+    Args:
+        name: As of :func:`~echoic.agents.environments.make_environment`.
+        settings: Of the environment.
+        timeout: Seconds that a step may take; None is for ever, and here.
+        imports: See :class:`EnvironmentProcess`.
+    """
+    if timeout is None:
+        return make_environment(name, **settings)
+    # To begin an episode may take longer, as it may to start.
+    longest = max(timeout, _BEGINNING)
+    return EnvironmentProcess(
+        name, settings, timeout=timeout, reset_timeout=longest, imports=imports
+    )
 
 
 def spawn(name: str) -> JsonProcess:

@@ -19,18 +19,15 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from echoic.agents.environments.base import EchoRLEnvironment, EnvironmentConfig, Outcome
-from echoic.agents.environments.encoding import TextEncoder
 from echoic.errors import ArgumentError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     import numpy as np
-    from numpy.typing import NDArray
 
 __all__ = ["RoomsConfig", "RoomsEnvironment"]
 
@@ -179,12 +176,6 @@ class _World:
         return " ".join(parts)
 
 
-@lru_cache(8192)
-def _encoded(text: str, dim: int) -> NDArray[np.float32]:
-    """The vector of a text. Few texts are seen in many steps, by all environments of a process."""
-    return TextEncoder(dim)(text)
-
-
 class RoomsEnvironment(EchoRLEnvironment):
     """A generated world of rooms: find the trophy, and put it on the pedestal.
 
@@ -250,9 +241,6 @@ class RoomsEnvironment(EchoRLEnvironment):
             after = self._world.after
             self._masks[self._at] = [after(self._at, command) is not None for command in self._all]
         return self._masks[self._at]
-
-    def _vector(self, text: str) -> NDArray[np.float32]:
-        return _encoded(text, self.rooms.state_encoding_dim).copy()
 
     def _expert(self) -> str | None:
         """The next command of a shortest way to the end."""

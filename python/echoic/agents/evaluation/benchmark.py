@@ -26,7 +26,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from echoic.agents.baselines.base import Cell, method_of
-from echoic.agents.environments import make_environment
+from echoic.agents.environments.processes import environment_of
 from echoic.agents.episodes import EnvironmentThread, run_episode
 from echoic.agents.evaluation.cells import NO_BACKBONE, CellName, cells_of
 from echoic.agents.evaluation.config import BenchmarkConfig
@@ -226,7 +226,12 @@ class EchoRLBenchmark:
             **self.config.evaluation_task_configs.get(task, {}),
             **needed,
         }
-        return make_environment(task, **settings)
+        return environment_of(
+            task,
+            settings,
+            timeout=self.config.environment_timeout,
+            imports=self.config.worker_imports,
+        )
 
     async def _train(self, method: Method, cell: CellName, rows: Rows) -> None:
         """Train, or go on from what is in the cell's folder; what it measured is a row."""

@@ -112,6 +112,8 @@ def _settings(config: BenchmarkConfig, task: str, method: str, target: Target) -
         "max_steps": config.max_steps_per_episode,
         "timeout": config.evaluation_timeout,
     }
+    if config.environment_timeout is not None:
+        told["environment_timeout"] = config.environment_timeout
     if target.moved:
         # The name alone says no longer which model it was.
         told["backbone"] = target

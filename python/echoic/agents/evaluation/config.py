@@ -69,6 +69,11 @@ class BenchmarkConfig:
         detailed_episodes: Of how many episodes of each cell the steps are kept.
         success_threshold: The success rate that steps are counted to.
         retry_failed: Whether a second run tries again what ended with an error.
+        environment_timeout: With a number of seconds, environments of evaluations run in processes
+            of their own, and one that takes longer for a step is killed: its episode ends with an
+            error, and nothing of it stays. ``None`` runs them in threads, where one that hangs is
+            given up after ``evaluation_timeout``, and its thread stays.
+        worker_imports: Modules that such processes import first, to register environments.
 
     >>> BenchmarkConfig(num_seeds=0)
     Traceback (most recent call last):
@@ -96,6 +101,8 @@ class BenchmarkConfig:
     detailed_episodes: int = 2
     success_threshold: float = 0.8
     retry_failed: bool = True
+    environment_timeout: float | None = None
+    worker_imports: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         limits = {
@@ -115,6 +122,9 @@ class BenchmarkConfig:
             raise ArgumentError(
                 f"evaluation_timeout must be above 0 seconds, not {self.evaluation_timeout}"
             )
+        limit = self.environment_timeout
+        if limit is not None and not 0 < limit < math.inf:
+            raise ArgumentError(f"environment_timeout must be above 0 seconds, not {limit}")
         if not 0 < self.success_threshold <= 1:
             raise ArgumentError(
                 f"success_threshold must be above 0 and at most 1, not {self.success_threshold}"

@@ -153,7 +153,8 @@ def _results(page: _Document, result: BenchmarkResult) -> None:
             [
                 one.task, one.method, one.backbone, _or_dash(one.tokens, ",.0f"),
                 _cached(one, ".0%", one.cached_share), _or_dash(one.tokens_per_second, ",.0f"),
-                _cached(one, ",.0f", one.computed_tokens_per_second), f"{one.steps_per_second:,.1f}",
+                _cached(one, ",.0f", one.computed_tokens_per_second),
+                f"{one.steps_per_second:,.1f}",
                 _or_dash(one.cost, ",.4f", "$"), _or_dash(one.cost_per_success, ",.4f", "$"),
                 _or_dash(one.trained_steps, ",d"), _or_dash(one.training_seconds, ",.0f", "", " s"),
                 _or_dash(one.training_cost, ",.4f", "$"),

@@ -7,6 +7,8 @@ Decisions:
   that does not come back as it was, because the environment is not deterministic, begins anew.
 - An environment that raises is closed and made anew. The step that broke is marked, and learned
   from by nobody. One that can't be made, or breaks ten times in a row, ends the actor.
+- With ``environment_timeout``, each environment has a process of its own, and one that hangs within
+  a step is killed: to its actor it is one that raised.
 - A judge, where there is one, pays an episode when it ends, in place of the environment; what the
   environment paid is still what is reported.
 """
@@ -21,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from echoic.agents.environments.registry import make_environment
+from echoic.agents.environments.processes import environment_of
 from echoic.agents.latent_planning.windows import PlanWindows
 from echoic.agents.training.acting import ActingNetworks
 from echoic.agents.training.policy import allowed_of
@@ -108,7 +110,12 @@ class _Seat:
 
 def checked_environment(config: TrainingConfig) -> Any:
     """Make the environment of a run, whose sizes are those of the run."""
-    environment = make_environment(config.env_name, **config.environment_settings)
+    environment = environment_of(
+        config.env_name,
+        config.environment_settings,
+        timeout=config.environment_timeout,
+        imports=config.worker_imports,
+    )
     found = environment.get_state_dim(), environment.get_action_space_size()
     if found != (config.state_dim, config.action_dim):
         environment.close()

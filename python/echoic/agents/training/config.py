@@ -102,6 +102,10 @@ class TrainingConfig:
         keep_checkpoints: How many checkpoints stay.
         max_restarts: How often workers are replaced, all together, before the run gives up.
         worker_imports: Modules that workers in processes import first, to register environments.
+        environment_timeout: With a number of seconds each environment runs in a process of its own,
+            and one that takes longer for a step is killed and made anew; the step is lost, the run
+            goes on. ``None`` runs them where their actors are: that is faster, and one that hangs
+            holds its worker. As many processes as actors and evaluations side by side are started.
         progress: Whether a progress bar is shown.
         wandb_project: Where to log with Weights & Biases, if it is installed.
 
@@ -151,6 +155,7 @@ class TrainingConfig:
     keep_checkpoints: int = 3
     max_restarts: int = 20
     worker_imports: tuple[str, ...] = ()
+    environment_timeout: float | None = None
     progress: bool = False
     wandb_project: str | None = None
 
@@ -172,6 +177,9 @@ class TrainingConfig:
             raise ArgumentError(f"log_level must be that of a log, not {self.log_level!r}")
         if not (math.isfinite(self.reward_scale) and self.reward_scale > 0.0):
             raise ArgumentError(f"reward_scale must be above 0, not {self.reward_scale!r}")
+        limit = self.environment_timeout
+        if limit is not None and not 0.0 < limit < math.inf:
+            raise ArgumentError(f"environment_timeout must be above 0 seconds, not {limit!r}")
         if self.early_stop_success is not None and not 0.0 < self.early_stop_success <= 1.0:
             raise ArgumentError(
                 f"early_stop_success must be above 0 and at most 1, not {self.early_stop_success!r}"

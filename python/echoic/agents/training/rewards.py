@@ -42,7 +42,8 @@ class RewardModel(Protocol):
 class PreferenceReward:
     """A network of rewards, learned from preferences between segments.
 
-    Rewards are given mean 0 and deviation 1 by what is in memory.
+    Rewards are given mean 0 and deviation 1 by what is in memory. The network is told whether a
+    step ended its episode: a person would see that too.
 
     Args:
         config: The settings of the run.
@@ -50,7 +51,9 @@ class PreferenceReward:
             preferred, as a probability; ``None`` for no answer.
         seed: Of the network and of which segments are compared.
         memory: How many segments are remembered.
-        pairs: How many are compared for each batch.
+        pairs: How many are compared for each step of learning.
+        steps: Of learning, for each batch. A small task has few batches: with one step for each, a
+            policy would be paid by a network that has learned nothing.
         hidden_dim: The width of the network.
     """
 
@@ -62,13 +65,14 @@ class PreferenceReward:
         seed: int = 0,
         memory: int = 4096,
         pairs: int = 256,
+        steps: int = 20,
         hidden_dim: int = 64,
     ) -> None:
         self._config = config
         self._prefer = _more if prefer is None else prefer
-        self._pairs = pairs
+        self._pairs, self._steps = pairs, steps
         self._rng = np.random.default_rng(seed)
-        wide = 2 * config.state_dim + config.action_dim
+        wide = 2 * config.state_dim + config.action_dim + 1
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             self._network = nn.Sequential(
@@ -76,7 +80,8 @@ class PreferenceReward:
             )
         self._optimizer = torch.optim.Adam(self._network.parameters(), lr=1e-3)
         self._memory: deque[tuple[Any, float]] = deque(maxlen=memory)
-        #: How many preferences were given, and what share of the latest ones it explains.
+        #: How many preferences were given, and what share of the latest ones it explained before it
+        #: learned from them; ``nan`` until there was one.
         self.answers, self.accuracy = 0, float("nan")
 
     def relabel(self, batch: Batch) -> None:
@@ -86,12 +91,14 @@ class PreferenceReward:
                 batch.states,
                 batch.next_states,
                 functional.one_hot(batch.actions, self._config.action_dim).float(),
+                batch.dones.float().unsqueeze(-1),
             ],
             dim=-1,
         )
         paid = (batch.rewards * batch.valid).sum(dim=0).tolist()
         self._memory.extend(zip(seen.unbind(dim=1), paid, strict=True))
-        self._learn()
+        for step in range(self._steps):
+            self._learn(first=step == 0)
         with torch.no_grad():
             known = self._network(torch.stack([one for one, _ in self._memory][-512:]))
             worth = self._network(seen).squeeze(-1)
@@ -105,6 +112,7 @@ class PreferenceReward:
             "memory": [[seen, paid] for seen, paid in self._memory],
             "rng": self._rng.bit_generator.state,
             "answers": self.answers,
+            "accuracy": self.accuracy,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -114,9 +122,9 @@ class PreferenceReward:
         self._memory.clear()
         self._memory.extend((seen, paid) for seen, paid in state["memory"])
         self._rng.bit_generator.state = state["rng"]
-        self.answers = state["answers"]
+        self.answers, self.accuracy = state["answers"], state["accuracy"]
 
-    def _learn(self) -> None:
+    def _learn(self, *, first: bool) -> None:
         """One step along the likelihood of the preferences between some segments."""
         drawn: Any = self._rng.integers(0, len(self._memory), (2, self._pairs))
         asked = [
@@ -134,10 +142,11 @@ class PreferenceReward:
         wanted = torch.tensor([p for _, _, p in told])
         gap = sums[1] - sums[0]
         loss = functional.binary_cross_entropy_with_logits(gap, wanted)
+        if first:
+            self.accuracy = float(((gap > 0) == (wanted > 0.5)).float().mean())  # noqa: PLR2004
         self._optimizer.zero_grad(set_to_none=True)
         loss.backward()
         self._optimizer.step()
-        self.accuracy = float(((gap > 0) == (wanted > 0.5)).float().mean())  # noqa: PLR2004
 
 
 def _more(first: float, second: float) -> float | None:

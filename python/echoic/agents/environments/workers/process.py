@@ -32,7 +32,15 @@ _KEPT_OF_STDERR = 4000
 _SHOWN_OF_STDERR = 1500
 _CHUNK = 1 << 16
 # Errors that mean the same on both sides. Others are told as they were.
-_KNOWN = ("ImportError", "KeyError", "ModuleNotFoundError", "OSError", "TypeError", "ValueError")
+_KNOWN = (
+    "ImportError",
+    "FileNotFoundError",
+    "KeyError",
+    "ModuleNotFoundError",
+    "OSError",
+    "TypeError",
+    "ValueError",
+)
 
 
 class EnvironmentProcessError(errors.EchoicError, RuntimeError):
