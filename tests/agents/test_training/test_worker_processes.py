@@ -11,6 +11,8 @@ from echoic.agents.training.processes import Workers
 from echoic.errors import CollectorError
 
 
+# Seven processes import torch, which takes half a minute of a processor.
+@pytest.mark.timeout(400)
 def test_a_run_outlives_its_actors_and_a_part_of_its_learner(run, tmp_path, monkeypatch):
     mark = tmp_path / "die"
     mark.touch()
