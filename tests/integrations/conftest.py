@@ -35,7 +35,7 @@ def batch(request: pytest.FixtureRequest, table: RolloutTable) -> RolloutBatch:
 
 @pytest.fixture(scope="module")
 def ray_nodes() -> Iterator[Any]:
-    """Two nodes of Ray with two CPUs each, and a head where only this program is.
+    """Two nodes of Ray with three CPUs each, and a head where only this program is.
 
     They have ``add_node`` and ``remove_node``. Nothing is sent to anybody about their use.
     """
@@ -61,7 +61,7 @@ def ray_nodes() -> Iterator[Any]:
     try:
         start(num_cpus=0, include_dashboard=False)
         for _ in range(2):
-            start(num_cpus=2)
+            start(num_cpus=3)
         ray.init(address=nodes.address, namespace="tests", log_to_driver=False)
         yield nodes
     finally:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import signal
 import threading
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import echoic
@@ -26,7 +28,6 @@ from echoic.integrations.ray import Client, ReplayCluster  # noqa: E402 - they n
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
 pytestmark = [
     pytest.mark.timeout(240),
@@ -284,7 +285,7 @@ def test_nothing_acknowledged_is_lost_when_processes_and_nodes_are_killed_under_
             if victim == "process":
                 os.kill(before["pid"], signal.SIGKILL)
             else:
-                ray_nodes.add_node(num_cpus=2)
+                ray_nodes.add_node(num_cpus=3)
                 (node,) = [one for one in _workers(ray_nodes) if one.node_id == before["node"]]
                 ray_nodes.remove_node(node, allow_graceful=False)
             kills += 1
@@ -311,7 +312,7 @@ def _workers(ray_nodes: Any) -> list[Any]:
 def test_a_cluster_that_is_started_again_has_what_it_had(ray_nodes: object, tmp_path: Path) -> None:
     for part in range(2):
         with (
-            ReplayCluster(make(), 2, name="again", directory=tmp_path) as cluster,
+            ReplayCluster(make(), 1, name="again", directory=tmp_path) as cluster,
             cluster.client() as client,
         ):
             assert numbers(client) == list(range(100 * part))
@@ -391,37 +392,23 @@ def test_what_is_inserted_while_a_shard_is_emptied_is_kept(ray_nodes: object) ->
         assert numbers(reader) == sent
 
 
-def test_a_queue_is_used_up_where_it_is(ray_nodes: object) -> None:
-    tables = make(max_times_sampled=1, sampler=echoic.selectors.Fifo())
+def test_a_queue_is_used_up_where_it_is_and_what_is_left_of_all_tables_is_moved(
+    ray_nodes: object,
+) -> None:
+    def tables() -> list[echoic.Table]:
+        fifo = echoic.selectors.Fifo()
+        queue = {"sampler": fifo, "max_times_sampled": 1, "max_size": 1000}
+        return [
+            echoic.Table("queue", {"n": np.int64(0)}, **queue),
+            echoic.Table("windows", max_size=1000),
+        ]
+
     with (
         ReplayCluster(tables, 2, name="queue", resources={"num_cpus": 0.5}) as cluster,
         cluster.client(refresh=0.2) as client,
     ):
         for n in range(100):
-            client.insert({"n": n}, {"replay": 1.0})
-        client.flush()
-        with pytest.raises(WaitTimeoutError, match=r"shard 0 still has {'replay': 50} items"):
-            cluster.drain_shard(0, move=False, timeout=1.0)
-        wait_until(lambda: client.shards_drained[0])
-        taken = client.sample("replay", 80, timeout=PATIENCE).data["n"].tolist()
-        client.insert({"n": 100}, {"replay": 1.0})
-        client.flush()
-        # What is left goes to the other when the doors are closed.
-        left = client.info()["replay"]["shards"][0]["size"]
-        assert cluster.drain_shard(0, timeout=PATIENCE) == {"replay": left}
-        wait_until(lambda: client.addresses[0] == "")
-        taken += client.sample("replay", 21, timeout=PATIENCE).data["n"].tolist()
-        assert sorted(taken) == list(range(101))
-
-
-def test_trajectories_are_moved_too(ray_nodes: object) -> None:
-    def tables() -> list[echoic.Table]:
-        return [echoic.Table("windows", max_size=1000)]
-
-    with (
-        ReplayCluster(tables, 2, name="windows", resources={"num_cpus": 0.5}) as cluster,
-        cluster.client(refresh=0.2) as client,
-    ):
+            client.insert({"n": n}, {"queue": 1.0})
         with client.trajectory_writer(num_keep_alive_refs=3) as writer:
             for episode in range(6):
                 for step in range(3 + episode % 2):
@@ -429,8 +416,22 @@ def test_trajectories_are_moved_too(ray_nodes: object) -> None:
                 writer.create_item("windows", 1.0 + episode, last=2 + episode % 2)
                 writer.end_episode()
         client.flush()
-        cluster.drain_shard(1, timeout=PATIENCE)
-        wait_until(lambda: client.addresses[1] == "")
+        with pytest.raises(
+            WaitTimeoutError, match=r"shard 0 still has {'queue': 50, 'windows': 3}"
+        ):
+            cluster.drain_shard(0, move=False, timeout=1.0)
+        wait_until(lambda: client.shards_drained[0])
+
+        taken = client.sample("queue", 80, timeout=PATIENCE).data["n"].tolist()
+        client.insert({"n": 100}, {"queue": 1.0})
+        client.flush()
+        left = client.info()["queue"]["shards"][0]["size"]
+        # What may be taken only once goes to the other when the doors are closed.
+        assert cluster.drain_shard(0, timeout=PATIENCE) == {"queue": left, "windows": 3}
+        wait_until(lambda: client.addresses[0] == "")
+        taken += client.sample("queue", 21, timeout=PATIENCE).data["n"].tolist()
+        assert sorted(taken) == list(range(101))
+
         table = client.table("windows")
         info = table.items()
         found = {
@@ -441,6 +442,17 @@ def test_trajectories_are_moved_too(ray_nodes: object) -> None:
             1.0 + episode: [10 * episode + 1 + step for step in range(2 + episode % 2)]
             for episode in range(6)
         }
+
+
+def test_the_examples_of_the_guide_run(ray_nodes: object, tmp_path: Path) -> None:
+    guide = Path(__file__).parents[2] / "docs" / "guides" / "ray.md"
+    blocks = re.findall(r"```py\n(.*?)```", guide.read_text("utf8"), re.DOTALL)
+    assert len(blocks) == 6
+    # Ray is there already.
+    blocks[0] = blocks[0].replace("ray.init()", "")
+    names = {"__name__": "guide", "folder": tmp_path / "one", "other": tmp_path / "two"}
+    for block in blocks:
+        exec(compile(block, str(guide), "exec"), names)
 
 
 def test_without_ray_the_error_says_what_to_install(run_script: Callable[..., Any]) -> None:
