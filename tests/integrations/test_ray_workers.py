@@ -55,9 +55,7 @@ def importable():
 def cluster(importable, request):
     """Nodes of Ray on this machine."""
     if "RW_DEV" in os.environ:
-        ray.init(os.environ["RW_DEV"], namespace="tests", log_to_driver=False)
         yield None
-        ray.shutdown()
         return
     yield request.getfixturevalue("ray_nodes")
 
