@@ -63,8 +63,10 @@ STEP = {
 
 def make_tables() -> list[echoic.Table]:
     """Make the tables of one shard; with a journal, so that what is acknowledged is kept."""
+    # Workers may be far ahead. A shard that comes back has its items, and counts samples anew: with
+    # less room it would take nothing new, and workers would wait for it, and the others for them.
     limiter = limiters.SampleToInsertRatio(
-        SAMPLES_PER_INSERT, min_size=MIN_SIZE, error_buffer=40 * BATCH
+        SAMPLES_PER_INSERT, min_size=MIN_SIZE, error_buffer=(-5_000.0, 80_000.0)
     )
     return [
         echoic.Table(

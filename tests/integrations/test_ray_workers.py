@@ -14,7 +14,6 @@ import pytest
 pytest.importorskip("ray")
 pytest.importorskip("gymnasium")
 import gymnasium
-import ray
 from echoic import TcpTransport
 from echoic.collectors import VectorEnv
 from echoic.collectors._gymnasium_worker import Form
@@ -52,12 +51,9 @@ def importable():
 
 
 @pytest.fixture(scope="module")
-def cluster(importable, request):
+def cluster(importable, ray_nodes):
     """Nodes of Ray on this machine."""
-    if "RW_DEV" in os.environ:
-        yield None
-        return
-    yield request.getfixturevalue("ray_nodes")
+    return ray_nodes
 
 
 @pytest.fixture
@@ -135,7 +131,7 @@ def test_workers_wait_for_a_queue_that_is_full_and_go_on_when_it_is_not(served):
         num_steps=16,
         resources={"num_cpus": 0.5},
     ) as crew:
-        queue = server.tables["queue"]
+        queue = server.client().table("queue")
         wait_until(lambda: len(queue) == 256, crew)
         steps = crew.stats()["steps"]
         assert steps <= 256
@@ -164,7 +160,7 @@ def test_workers_wait_for_weights_and_take_the_latest(served):
         weights=address,
         resources={"num_cpus": 0.5},
     ) as crew:
-        steps = server.tables["steps"]
+        steps = server.client().table("steps")
         wait_until(lambda: crew.stats()["workers"][0]["doors"], crew)
         assert len(steps) == 0
         store.publish({"action": np.int64(0)}, version=3)
