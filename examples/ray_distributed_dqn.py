@@ -19,8 +19,8 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import echoic
 import gymnasium
@@ -32,6 +32,9 @@ from echoic.integrations.ray import Collectors, ReplayCluster
 from echoic.weights import WeightStore
 from rich.console import Console
 from torch import nn
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 TARGET = 195.0
 MOST_UPDATES = 20_000
@@ -60,8 +63,10 @@ STEP = {
 
 def make_tables() -> list[echoic.Table]:
     """Make the tables of one shard; with a journal, so that what is acknowledged is kept."""
+    # Workers may be far ahead. A shard that comes back has its items, and counts samples anew: with
+    # less room it would take nothing new, and workers would wait for it, and the others for them.
     limiter = limiters.SampleToInsertRatio(
-        SAMPLES_PER_INSERT, min_size=MIN_SIZE, error_buffer=40 * BATCH
+        SAMPLES_PER_INSERT, min_size=MIN_SIZE, error_buffer=(-5_000.0, 80_000.0)
     )
     return [
         echoic.Table(
@@ -212,7 +217,8 @@ class Show:
             told = self._crew.stats()["workers"][0]
             if not told["there"] or told["pid"] == pid or not told["items"]:
                 return None
-            return f"Worker 0 is back as process {told['pid']} and has inserted {told['items']} items"
+            items = f"{told['items']:,d} items"
+            return f"Worker 0 is back as process {told['pid']} and has inserted {items}"
 
         return is_back
 
@@ -289,9 +295,10 @@ def main() -> int:
     torch.set_num_threads(1)
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     # Shards and workers find `echoic` and this module where this process does.
-    paths = {os.path.abspath(path) for path in sys.path if path} | {os.getcwd()}
+    paths = {str(Path(path).resolve()) for path in (*sys.path, ".")}
     os.environ["PYTHONPATH"] = os.pathsep.join(sorted(paths))
-    ray.init(num_cpus=4, include_dashboard=False, log_to_driver=False)
+    # A Ray of its own, whatever else runs on this machine.
+    ray.init("local", num_cpus=4, include_dashboard=False, log_to_driver=False)
     try:
         with tempfile.TemporaryDirectory(prefix="echoic-dqn-") as directory:
             return 0 if train(options, directory) else 1

@@ -14,7 +14,6 @@ import pytest
 pytest.importorskip("ray")
 pytest.importorskip("gymnasium")
 import gymnasium
-import ray
 from echoic import TcpTransport
 from echoic.collectors import VectorEnv
 from echoic.collectors._gymnasium_worker import Form
@@ -22,7 +21,6 @@ from echoic.errors import ArgumentError, ClosedError, CollectorError
 from echoic.integrations.ray import Collectors, ReplayCluster
 from echoic.integrations.ray.envs import VectorSteps, segments
 from echoic.weights import WeightStore
-from ray.cluster_utils import Cluster
 
 pytestmark = [
     # Starting Ray on a busy machine takes long.
@@ -45,21 +43,17 @@ STEP = {
 
 
 @pytest.fixture(scope="module")
-def cluster():
-    """Ray with a head and a node, and what both have to import."""
+def importable():
+    """Ray's processes get the environment of the one that starts it, and so find this file."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
-        patch.setenv("RAY_raylet_start_wait_time_s", "120")
         patch.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=":")
-        nodes = Cluster(
-            initialize_head=True, head_node_args={"num_cpus": 4, "include_dashboard": False}
-        )
-        try:
-            ray.init(nodes.address, namespace="workers", log_to_driver=False)
-            yield nodes
-        finally:
-            ray.shutdown()
-            nodes.shutdown()
+        yield
+
+
+@pytest.fixture(scope="module")
+def cluster(importable, ray_nodes):
+    """Nodes of Ray on this machine."""
+    return ray_nodes
 
 
 @pytest.fixture
@@ -127,10 +121,17 @@ def test_workers_fill_the_tables_of_a_cluster_and_one_that_is_killed_comes_back(
 def test_workers_wait_for_a_queue_that_is_full_and_go_on_when_it_is_not(served):
     server, _ = served
     with Collectors(
-        "CartPole-v1", None, server.addresses[0], "queue", native=True, envs_per_worker=4,
-        num_workers=1, num_steps=16, resources={"num_cpus": 0.5},
+        "CartPole-v1",
+        None,
+        server.addresses[0],
+        "queue",
+        native=True,
+        envs_per_worker=4,
+        num_workers=1,
+        num_steps=16,
+        resources={"num_cpus": 0.5},
     ) as crew:
-        queue = server.tables["queue"]
+        queue = server.client().table("queue")
         wait_until(lambda: len(queue) == 256, crew)
         steps = crew.stats()["steps"]
         assert steps <= 256
@@ -150,10 +151,16 @@ def test_workers_wait_for_weights_and_take_the_latest(served):
     server, store = served
     address = server.addresses[0]
     with Collectors(
-        "CartPole-v1", act_by_weights, address, "steps", num_workers=1, num_steps=8,
-        weights=address, resources={"num_cpus": 0.5},
+        "CartPole-v1",
+        act_by_weights,
+        address,
+        "steps",
+        num_workers=1,
+        num_steps=8,
+        weights=address,
+        resources={"num_cpus": 0.5},
     ) as crew:
-        steps = server.tables["steps"]
+        steps = server.client().table("steps")
         wait_until(lambda: crew.stats()["workers"][0]["doors"], crew)
         assert len(steps) == 0
         store.publish({"action": np.int64(0)}, version=3)
@@ -173,10 +180,14 @@ class Breaking(gymnasium.Wrapper):
 def test_an_error_of_an_environment_is_told_with_its_traceback(served):
     server, _ = served
     with Collectors(
-        lambda: Breaking(gymnasium.make("CartPole-v1")), None, server.addresses[0], "steps",
-        num_workers=1, resources={"num_cpus": 0.5},
+        lambda: Breaking(gymnasium.make("CartPole-v1")),
+        None,
+        server.addresses[0],
+        "steps",
+        num_workers=1,
+        resources={"num_cpus": 0.5},
     ) as crew:
-        with pytest.raises(CollectorError, match="worker 0 failed:(.|\n)*the joint is stuck"):
+        with pytest.raises(CollectorError, match=r"worker 0 failed:(.|\n)*the joint is stuck"):
             wait_until(lambda: False, crew)
         assert crew.restarts == 0
     with pytest.raises(ClosedError, match="closed"):

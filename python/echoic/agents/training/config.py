@@ -100,7 +100,8 @@ class TrainingConfig:
         max_episode_steps: After how many steps the trainer cuts an episode off, if the environment
             has not.
         keep_checkpoints: How many checkpoints stay.
-        max_restarts: How often workers are replaced, all together, before the run gives up.
+        max_restarts: How often workers are replaced, all together, before the run gives up; with
+            Ray, how often each of them is.
         worker_imports: Modules that workers in processes import first, to register environments.
         environment_timeout: With a number of seconds each environment runs in a process of its own,
             and one that takes longer for a step is killed and made anew; the step is lost, the run

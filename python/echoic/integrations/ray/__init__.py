@@ -4,6 +4,7 @@
   server in an actor. ``roster``: the actor that knows where they are.
 - ``collectors``: :class:`Collectors`, workers that play. ``worker``: one of them. ``envs``: what
   they step, and what becomes of it. ``lives``: how often Ray started them anew.
+- ``learners``: :func:`torch_batches`, for the ranks of a training.
 - ``client``: :class:`Client`, which finds them by name. ``doors``: which address is the nearest.
 
 Nothing is imported before it is asked for. It needs Ray: ``pip install "echoic[ray]"``.
@@ -21,13 +22,16 @@ if TYPE_CHECKING:
     from echoic.integrations.ray.cluster import ReplayCluster
     from echoic.integrations.ray.collectors import Collectors
     from echoic.integrations.ray.envs import agent_environment, segments, transitions
+    from echoic.integrations.ray.learners import TorchBatch, torch_batches
 
 __all__ = [
     "Client",
     "Collectors",
     "ReplayCluster",
+    "TorchBatch",
     "agent_environment",
     "segments",
+    "torch_batches",
     "transitions",
 ]
 
@@ -36,7 +40,9 @@ _HOMES = {
     "Collectors": "collectors",
     "ReplayCluster": "cluster",
     "agent_environment": "envs",
+    "TorchBatch": "learners",
     "segments": "envs",
+    "torch_batches": "learners",
     "transitions": "envs",
 }
 

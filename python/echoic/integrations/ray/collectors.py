@@ -1,4 +1,4 @@
-"""Workers on a Ray cluster that play and insert: who starts them, looks after them, and ends them."""
+"""Workers on a Ray cluster that play and insert: who starts, watches and ends them."""
 
 from __future__ import annotations
 
@@ -205,9 +205,7 @@ class Collectors:
         ray.wait(asked, num_returns=len(asked), timeout=_PATIENCE)
         for number, answer in enumerate(asked):
             self._hear(number, answer)
-        means = [
-            one["mean_return"] for one in self._heard if one.get("mean_return") is not None
-        ]
+        means = [one["mean_return"] for one in self._heard if one.get("mean_return") is not None]
         return {
             **{
                 name: sum(one.get(name, 0) for one in (*self._heard, *self._before))

@@ -36,9 +36,7 @@ def transitions(rollout: dict[str, Any]) -> dict[str, Any]:
     """
     names = ("observations", "actions", "rewards", "next_observations", "terminated", "truncated")
     picked = {name: rollout[name] for name in names} | rollout["extras"]
-    rows: dict[str, Any] = _trees.tree_map(
-        lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), picked
-    )
+    rows: dict[str, Any] = _trees.tree_map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), picked)
     return rows
 
 

@@ -1,7 +1,7 @@
 """How often Ray has started an actor anew.
 
-Ray keeps the number with the actor and shows it in its dashboard, which need not run. What is used
-here is what its own ``was_current_actor_reconstructed`` reads; there is no public way to the number.
+Ray keeps the number with the actor and shows it in its dashboard, which need not run. There is no
+public way to it without that: this reads what Ray's ``was_current_actor_reconstructed`` reads.
 """
 
 from __future__ import annotations

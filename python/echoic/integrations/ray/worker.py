@@ -1,8 +1,8 @@
 """A worker: an actor of Ray that steps environments and inserts what happened into a table.
 
 It makes one rollout after the other. A rollout becomes items, and the next one is begun when the
-servers have acknowledged them: so a limiter that lets nothing in makes the worker wait, and a worker
-that is killed loses no more than the rollout that it was at.
+servers have acknowledged them: so a limiter that lets nothing in makes the worker wait, and a
+worker that is killed loses no more than the rollout that it was at.
 
 Its methods run in two threads: :meth:`Worker.run` for as long as it works, and beside it those that
 ask how it goes, or tell it to stop.
