@@ -6,7 +6,8 @@ process beside those on the wall. The tasks of all arms are the same, and go sid
 a run that is stopped has as many of each. ``chance`` draws one of the listed steps; where an answer
 is a text there is none.
 
-Larger trees than this one of two thoughts and two levels take a minute each on one core.
+A game has room for one step that makes no sense, and an output is said once. Trees are small, two
+thoughts and two levels of which one state is kept: each takes most of a minute of a core.
 """
 
 from __future__ import annotations
@@ -32,13 +33,13 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 NAME = "prompted_small"
-# Tasks of each kind: about a minute of one core for each arm and task.
+# Tasks of each kind: all together about a quarter of an hour of one core.
 TASKS = 8
 # Functions of CRUXEval's format in the package.
 FUNCTIONS = 24
 METHODS: dict[str, dict[str, Any]] = {
     "react": {"max_tokens": 64, "retries": 0},
-    "tot": {"max_tokens": 64, "breadth": 2, "depth": 2, "beam": 1},
+    "tot": {"max_tokens": 32, "breadth": 2, "depth": 2, "beam": 1},
 }
 CHANCE = "chance"
 CHANCE_EPISODES = 2000
@@ -62,9 +63,9 @@ def environment_of(task: str, number: int) -> Any:
     """The environment of one task."""
     if task == "game24":
         # There are at most 30 steps: all are listed.
-        return make_environment(task, action_space_size=36, max_steps=6)
+        return make_environment(task, action_space_size=36, max_steps=4)
     rows = (number % FUNCTIONS, number % FUNCTIONS + 1)
-    return make_environment(task, rows=rows, max_steps=3)
+    return make_environment(task, rows=rows, max_steps=1)
 
 
 async def play(task: str, number: int, method: str, backbone: Any) -> dict[str, Any]:

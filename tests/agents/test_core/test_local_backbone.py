@@ -10,7 +10,11 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from echoic.agents.async_execution import TinyConfig, TinyTransformer  # noqa: E402
+from echoic.agents.async_execution import (  # noqa: E402
+    SamplingParams,
+    TinyConfig,
+    TinyTransformer,
+)
 from echoic.agents.backbones import LocalBackbone, Message, Price  # noqa: E402
 from echoic.errors import ArgumentError, BackboneError  # noqa: E402
 
@@ -74,16 +78,21 @@ def test_answers_are_scored_as_the_model_would_have_said_them():
     async def main() -> None:
         async with make() as backbone:
             said = await backbone.chat(CHAT, max_tokens=5)
-            text = [said.text[:1], said.text, "no"]
+            # What is forced has, token for token, the probability that it was drawn with.
+            prompt_tokens = backbone._prompt(CHAT)
+            forced = SamplingParams(5, 1.0, forced=said.tokens)
+            again = await backbone.engine.generate(prompt_tokens, forced)
+            assert again.tokens == list(said.tokens)
+            assert again.logprobs == pytest.approx(said.log_probs, abs=1e-4)
+            # An answer has that of its tokens and its end; what is said already is before it.
+            text = ["a", "yes", "no"]
             scores = await backbone.score(CHAT, text)
-            assert scores.tokens == tuple(len(Bytes().encode(one)) + 1 for one in text)
-            # What was said has, token for token, the probability that it was drawn with; its end
-            # is asked for beside it, behind all that is said already.
-            ending = await backbone.score(CHAT, ["\0"], begin=said.text)
-            rest = math.fsum(said.log_probs)
-            only = await backbone.score(CHAT, [said.text + "\0"])
-            assert only.log_probs[0] == pytest.approx(rest + ending.log_probs[0], abs=1e-4)
-            assert scores.log_probs[1] < rest
+            assert scores.tokens == (2, 4, 3)
+            whole = SamplingParams(4, 0.0, forced=(*b"yes", END))
+            drawn = await backbone.engine.generate(prompt_tokens, whole)
+            assert scores.log_probs[1] == pytest.approx(math.fsum(drawn.logprobs), abs=1e-4)
+            rest = await backbone.score(CHAT, ["s"], begin="ye")
+            assert rest.log_probs[0] == pytest.approx(math.fsum(drawn.logprobs[2:]), abs=1e-4)
             # Prompts are computed once, and nothing is said.
             prompt = said.usage.tokens_in
             assert scores.usage.tokens_cached >= 3 * (prompt - 1)
@@ -92,6 +101,8 @@ def test_answers_are_scored_as_the_model_would_have_said_them():
             for wrong in ([], [""]):
                 with pytest.raises(ArgumentError, match="at least one answer"):
                     await backbone.score(CHAT, wrong)
+            with pytest.raises(ArgumentError, match="2 tokens are forced, and max_new_tokens is 1"):
+                SamplingParams(1, forced=(1, 2))
 
     asyncio.run(main())
 

@@ -92,9 +92,9 @@ def _encoded(text: str, dim: int) -> NDArray[np.float32]:
     # A longer one may have more words than count.
     parts = _SENTENCES.split(text) if len(text) <= LONGEST_KEPT else [text]
     found = [
-        hashes
+        one
         for part in parts
-        if (hashes := (_sentence if len(part) <= LONGEST_SENTENCE else _hashes)(part)) is not None
+        if (one := (_sentence if len(part) <= LONGEST_SENTENCE else _hashes)(part)) is not None
     ]
     if not found:
         return np.zeros(dim, np.float32)

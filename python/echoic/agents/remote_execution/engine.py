@@ -200,6 +200,8 @@ class RemoteEngine:
         if not math.isfinite(priority):
             raise ArgumentError(f"a priority is a finite number, not {priority}")
         check_reward(metadata or {})
+        if sampling.forced:
+            raise ArgumentError("servers elsewhere take no forced tokens: score with a model here")
         for replica in self._replicas:
             if sampling.stop and replica.dialect.stop_ids is None:
                 raise ArgumentError(f"{replica!r} takes no token ids that end an answer")
