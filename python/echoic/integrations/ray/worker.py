@@ -165,7 +165,10 @@ class Worker:
 
     def stats(self) -> dict[str, Any]:
         """Return what it did in this life, and where it is."""
-        doors = [] if self._client is None else getattr(self._client, "addresses", [])
+        client, given = self._client, self._task.client
+        # That of one server has no list of addresses, and was given as one.
+        default = [given] if isinstance(given, str) else []
+        doors = [] if client is None else getattr(client, "addresses", default)
         return {
             **self._told,
             "mean_return": float(np.mean(self._returns)) if self._returns else None,
