@@ -18,7 +18,7 @@ from echoic import TcpTransport
 from echoic.collectors import VectorEnv
 from echoic.collectors._gymnasium_worker import Form
 from echoic.errors import ArgumentError, ClosedError, CollectorError
-from echoic.integrations.ray import Collectors, ReplayCluster
+from echoic.integrations.ray import Collectors, ReplayCluster, agent_environment
 from echoic.integrations.ray.envs import VectorSteps, segments
 from echoic.weights import WeightStore
 
@@ -170,6 +170,49 @@ def test_workers_wait_for_weights_and_take_the_latest(served):
     batch = steps.sample(len(steps))
     assert set(batch.info.version.tolist()) == {3, 4}
     np.testing.assert_array_equal(batch.data["actions"], batch.info.version - 3)
+
+
+def make_agents_tables():
+    seen = {"vector": np.zeros(32, np.float32), "mask": np.zeros(20, np.bool_)}
+    step = STEP | {"observations": seen, "next_observations": seen}
+    return [echoic.Table("steps", step, max_size=10_000)]
+
+
+def act_first_or_last(weights, observations, rng):
+    """The first command that does something, or the last, by the weights."""
+    masks = observations["mask"]
+    first, last = masks.argmax(1), masks.shape[1] - 1 - masks[:, ::-1].argmax(1)
+    return last if weights["last"] else first
+
+
+def test_agents_act_in_text_by_the_weights_of_their_cluster(cluster):
+    with (
+        ReplayCluster(
+            make_agents_tables, 1, name="agents", resources={"num_cpus": 0.5}, weights=True
+        ) as replay,
+        replay.client() as client,
+        client.weights() as weights,
+        Collectors(
+            agent_environment("rooms", state_encoding_dim=32, action_space_size=20),
+            act_first_or_last,
+            replay.client(),
+            "steps",
+            num_workers=1,
+            num_steps=8,
+            weights=True,
+            resources={"num_cpus": 0.5},
+        ) as crew,
+    ):
+        for version in (1, 2):
+            weights.publish({"last": np.bool_(version == 2)}, version=version)
+            wait_until(lambda v=version: crew.stats()["workers"][0].get("version") == v, crew)
+        wait_until(lambda: client.info()["steps"]["size"] >= 64, crew)
+        batch = client.sample("steps", 64)
+    masks, actions = batch.data["observations"]["mask"], batch.data["actions"]
+    assert masks[np.arange(64), actions].all()
+    last = 19 - masks[:, ::-1].argmax(1)
+    expected = np.where(batch.info.version == 2, last, masks.argmax(1))
+    np.testing.assert_array_equal(actions, expected)
 
 
 class Breaking(gymnasium.Wrapper):

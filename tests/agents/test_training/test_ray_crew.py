@@ -11,6 +11,7 @@ from echoic.agents.training import EchoRLTrainer
 
 # Ray leaves sockets to the garbage collector.
 pytestmark = [
+    pytest.mark.timeout(300),
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
     pytest.mark.filterwarnings("ignore::FutureWarning"),
@@ -22,6 +23,9 @@ def path_of_workers(monkeypatch):
     """Ray's processes are started with the environment of the one that begins it."""
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=":")
     monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+    # Not one that other tests have begun; and a busy machine is given time to start this one.
+    monkeypatch.setenv("RAY_ADDRESS", "local")
+    monkeypatch.setenv("RAY_agent_register_timeout_ms", "120000")
 
 
 def test_a_run_on_ray_outlives_an_actor_and_ends_the_ray_that_it_began(

@@ -1,0 +1,67 @@
+"""Ranks of a training take their shares of a table as tensors."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import echoic
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+from echoic import TcpTransport
+from echoic.errors import ArgumentError, WaitTimeoutError
+from echoic.integrations.ray.learners import torch_batches
+
+STEP = {"number": np.int64(0), "square": np.zeros(2, np.float32)}
+
+
+@pytest.fixture
+def address():
+    """Of a server with a queue, and a table that is drawn from."""
+    tables = [
+        echoic.Table.queue("queue", STEP, max_size=1000),
+        echoic.Table("drawn", STEP, max_size=1000, sampler=echoic.selectors.Prioritized(1.0)),
+    ]
+    with echoic.Server(tables=tables, transport=TcpTransport(port=0)) as server:
+        numbers = np.arange(400)
+        items = {
+            "number": numbers,
+            "square": np.stack([numbers, numbers**2], 1).astype(np.float32),
+        }
+        for table in tables:
+            table.insert_batch(items, 1.0 + numbers)
+        yield server.addresses[0]
+
+
+def rank(address, table, batches):
+    """What one rank gets, over a connection of its own."""
+    with echoic.connect(address) as client:
+        return list(torch_batches(client, table, 20, batches=batches, timeout=30.0))
+
+
+def test_shares_of_a_queue_are_disjoint_and_together_they_are_all(address):
+    with ThreadPoolExecutor(2) as pool:
+        shares = list(pool.map(lambda _: rank(address, "queue", 10), range(2)))
+    numbers = torch.cat([batch.data["number"] for share in shares for batch in share])
+    assert sorted(numbers.tolist()) == list(range(400))
+    squares = torch.cat([batch.data["square"] for share in shares for batch in share])
+    assert torch.equal(squares[:, 1], squares[:, 0] ** 2)
+    assert torch.equal(squares[:, 0].long(), numbers)
+
+
+def test_ranks_draw_from_a_table_with_true_weights_and_may_write_to_what_they_get(address):
+    batch = rank(address, "drawn", 1)[0]
+    priorities = 1.0 + batch.data["number"].numpy()
+    np.testing.assert_allclose(batch.info.probability, priorities / (1.0 + np.arange(400)).sum())
+    batch.data["number"] += 1
+    np.testing.assert_array_equal(batch.data["number"].numpy(), priorities)
+
+
+def test_a_rank_waits_no_longer_than_it_is_told(address):
+    with echoic.connect(address) as client:
+        list(torch_batches(client, "queue", 400, batches=1))
+        with pytest.raises(WaitTimeoutError):
+            next(torch_batches(client, "queue", 1, timeout=0.05))
+        with pytest.raises(ArgumentError, match="batches must be at least 1, got 0"):
+            torch_batches(client, "queue", 1, batches=0)
