@@ -49,9 +49,17 @@ fn address(text: &str) -> Address {
     text.parse().unwrap()
 }
 
+/// Also where a server was a moment ago: somebody else may have the port for a while.
 fn open(at: &str, served: impl Into<Served>) -> Server {
-    let listen = listen_at(&address(at), &TlsFiles::default()).unwrap();
-    Server::open(&*listen, served, Options::default()).unwrap()
+    let (served, deadline) = (served.into(), Instant::now() + PATIENCE);
+    loop {
+        let listen = listen_at(&address(at), &TlsFiles::default()).unwrap();
+        match Server::open(&*listen, served.clone(), Options::default()) {
+            Ok(server) => return server,
+            Err(error) => assert!(Instant::now() < deadline, "{error}"),
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
 }
 
 fn dial(server: &Server) -> Box<dyn Dial> {

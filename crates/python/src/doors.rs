@@ -21,13 +21,19 @@ use crate::watch::connection_dict;
 /// All doors of one server.
 pub struct Doors {
     servers: Mutex<Vec<Server>>,
+    /// Held by who opens one.
+    opening: Mutex<()>,
     /// None once they are closed.
     endpoints: Mutex<Option<Vec<Endpoint>>>,
 }
 
 impl Default for Doors {
     fn default() -> Self {
-        Self { servers: Mutex::default(), endpoints: Mutex::new(Some(Vec::new())) }
+        Self {
+            servers: Mutex::default(),
+            opening: Mutex::default(),
+            endpoints: Mutex::new(Some(Vec::new())),
+        }
     }
 }
 
@@ -125,13 +131,14 @@ impl Doors {
         options: Options,
     ) -> Result<String, DoorError> {
         let listen = listen_at(address, files)?;
-        let mut doors = self.lock();
+        // One after the other, but without the lock of all doors, which event loops take to look at them.
+        let _opening = lock(&self.opening);
         // A client that goes to another door is still at the same server.
-        let instance = doors.first().map(Server::instance);
+        let instance = self.lock().first().map(Server::instance);
         let served = Served { instance, ..served };
         let door = Server::open(&*listen, served, options).map_err(DoorError::Open)?;
         let address = door.address().to_string();
-        doors.push(door);
+        self.lock().push(door);
         Ok(address)
     }
 

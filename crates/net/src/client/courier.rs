@@ -14,7 +14,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use tracing::{debug, error, warn};
 
 use super::Failure;
-use super::line::{Ear, Line, State, on_death};
+use super::line::{Ear, LAST_BACKOFF, Line, State, on_death};
 use super::link::{LinkError, Opening, timespec};
 use crate::address::Address;
 use crate::transport::Link;
@@ -122,7 +122,8 @@ struct Standing {
     dismissed: bool,
     /// We said that nothing more will come.
     finished: bool,
-    /// How often the server had moved when it was reached here.
+    /// Where this is, and how often the server had moved when it was reached here.
+    address: Address,
     moves: u64,
     /// It is somewhere else now: until when what was sent here may be acknowledged here.
     leaving: Option<Instant>,
@@ -149,17 +150,26 @@ impl<C: Cargo> Courier<C> {
                     break State::Failed(failure);
                 }
             };
-            debug!(address = %line.address(), "connected");
+            debug!(address = %standing.address, "connected");
             match self.carry(&mut standing) {
                 Ok(()) => break State::Closed,
                 Err(error) if line.bears(&error) => {
-                    warn!(address = %line.address(), %error, "lost the connection");
+                    if standing.leaving.is_some() {
+                        debug!(address = %standing.address, to = %line.address(), "moved");
+                    } else {
+                        warn!(address = %standing.address, %error, "lost the connection");
+                    }
                     line.note_trouble(&error);
                     line.set_state(State::Away);
+                    if !error.is_temporary() {
+                        // What is sent again may end the same way: not as fast as connections can be made.
+                        self.ear.listen(LAST_BACKOFF);
+                    }
                 }
                 Err(error) => {
-                    error!(address = %line.address(), %error, "gave up on a server");
-                    break State::Failed(line.failure(error, 0));
+                    error!(address = %standing.address, %error, "gave up on a server");
+                    let address = standing.address;
+                    break State::Failed(Failure { address, error, attempts: 0 });
                 }
             }
         };
@@ -283,7 +293,8 @@ pub(super) fn spawn<C: Cargo>(
 fn attempt<C: Cargo>(line: &Line, cargo: &mut C, deadline: Instant) -> Result<Standing, LinkError> {
     let token = line.options.token.as_ref();
     let (moves, dial) = (line.moves(), line.dial());
-    let open = cargo.open(&dial.address());
+    let address = dial.address();
+    let open = cargo.open(&address);
     let (mut opening, welcome) = Opening::new(&*dial, token, open, deadline)?;
     let heartbeat = Duration::from_millis(welcome.heartbeat_ms.clamp(10, 600_000).into());
     cargo.resume(welcome)?;
@@ -301,6 +312,7 @@ fn attempt<C: Cargo>(line: &Line, cargo: &mut C, deadline: Instant) -> Result<St
         jammed: false,
         dismissed: false,
         finished: false,
+        address,
         moves,
         leaving: None,
     })

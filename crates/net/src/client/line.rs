@@ -19,7 +19,7 @@ use crate::wire::handshake::{Open, ProducerId, Purpose};
 
 /// The first pause after a failed attempt to connect, and the longest.
 const FIRST_BACKOFF: Duration = Duration::from_millis(20);
-const LAST_BACKOFF: Duration = Duration::from_secs(1);
+pub(super) const LAST_BACKOFF: Duration = Duration::from_secs(1);
 /// How long one attempt to connect may take.
 const ATTEMPT: Duration = Duration::from_secs(10);
 
@@ -140,7 +140,8 @@ impl Line {
 
     /// Whether an error need not be the end, because whoever has this client may know of another place.
     pub(super) fn bears(&self, error: &LinkError) -> bool {
-        error.is_temporary() || self.options.steadfast
+        // Who is closing will hardly be told of another place.
+        error.is_temporary() || (self.options.steadfast && !self.is_closing())
     }
 
     /// Why there is no connection, if that will not pass by itself.
@@ -241,10 +242,15 @@ impl Line {
         let returning = self.connections.load(Ordering::Relaxed) > 0;
         let first = Some(self.options.connect_timeout);
         let patience = if returning { self.options.deadline } else { first };
+        let mut known = self.moves();
         loop {
+            let moves = self.moves();
+            if std::mem::replace(&mut known, moves) != moves {
+                // Another place deserves all the patience.
+                (since, attempts, pause) = (Instant::now(), 0, FIRST_BACKOFF);
+            }
             let left = patience.map(|patience| patience.saturating_sub(since.elapsed()));
             let deadline = Instant::now() + left.map_or(ATTEMPT, |left| left.min(ATTEMPT));
-            let moves = self.moves();
             let error = match attempt(deadline) {
                 Ok(None) => return Ok(None),
                 Ok(connection) => {
@@ -256,8 +262,6 @@ impl Line {
                 Err(error) => error,
             };
             if self.moves() != moves {
-                // Another place deserves all the patience.
-                (since, attempts, pause) = (Instant::now(), 0, FIRST_BACKOFF);
                 continue;
             }
             attempts += 1;
@@ -281,7 +285,7 @@ impl Line {
 
 impl Ear {
     /// Sleeps for a while, or until the bell rings.
-    fn listen(&self, pause: Duration) {
+    pub(super) fn listen(&self, pause: Duration) {
         let mut fds = [PollFd::new(self, PollFlags::IN)];
         // An interrupted pause is a shorter one.
         let _ = poll(&mut fds, Some(&timespec(pause)));

@@ -233,7 +233,7 @@ impl Shards {
     }
 
     /// Has room for so many shards from now on, if there was less. Those that were there keep their places, and keys
-    /// their meaning.
+    /// their meaning, but for those of lives that there is no room for any more: see the module `labels`.
     ///
     /// # Panics
     ///
@@ -322,7 +322,8 @@ impl Shards {
         wait: &mut Wait<'_, Waiting>,
     ) -> Result<(), ShardsError> {
         loop {
-            for shard in 0..shards.len() {
+            // A draft may be of more shards: who made it knew of one that has joined since.
+            for shard in 0..shards.len().max(draft.lives.len()) {
                 let same = life(shards, shard) == draft.lives.get(shard).copied();
                 if !same && draft.choice.has(shard) {
                     draft.lose(shard);
