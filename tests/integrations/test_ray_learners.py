@@ -8,7 +8,8 @@ import echoic
 import numpy as np
 import pytest
 
-torch = pytest.importorskip("torch")
+pytest.importorskip("torch")
+import torch
 from echoic import TcpTransport
 from echoic.errors import ArgumentError, WaitTimeoutError
 from echoic.integrations.ray.learners import torch_batches

@@ -191,6 +191,10 @@ class ShardedTable:
                 pause = 0.0
             if refusal is None:
                 self._shards.wait_for_any(deadline, to_insert=True)
+                if left_until(deadline) == 0.0:
+                    late = WaitTimeoutError(f"timed out: no shard takes items of {self.name!r}")
+                    late.reason = "AWAY"
+                    raise late
             elif left_until(deadline) == 0.0:
                 raise refusal
             pause = LOOK

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from typing import TYPE_CHECKING, Any, Literal
@@ -10,7 +11,7 @@ import ray
 from ray.exceptions import RayError
 
 from echoic.client import _options as link_options
-from echoic.errors import ArgumentError, DisconnectedError
+from echoic.errors import ArgumentError, DisconnectedError, EchoicError
 from echoic.integrations.ray.doors import nearest
 from echoic.sharded import ShardedClient
 
@@ -184,6 +185,9 @@ class Client(ShardedClient):
         with self._connecting:
             held = self._rollout_client
             if held is None or held.address != address:
+                if held is not None:
+                    with contextlib.suppress(EchoicError):
+                        held.close(0.0)
                 held = self._rollout_client = connect(address, token=self._token)
         return held[name]
 

@@ -162,20 +162,19 @@ class ReplayCluster:
         bundle = {_BUNDLE.get(name, name): amount for name, amount in self._resources.items()}
         group = placement_group([bundle] * count, strategy=self._placement)
         self._groups.append(group)
-        if not group.wait(timeout):
-            self._groups.remove(group)
-            remove_placement_group(group)
-            raise WaitTimeoutError(
-                f"timed out: {count} shards with {self._resources} each could not be placed with "
-                f"{self._placement!r} within {timeout} s; Ray's nodes have {_nodes()}"
-            )
-        started = {
-            self._count + place: self._start_shard(self._count + place, group, place)
-            for place in range(count)
-        }
+        started: dict[int, Any] = {}
         try:
+            if not group.wait(timeout):
+                raise WaitTimeoutError(  # noqa: TRY301 - the place is given up below
+                    f"timed out: {count} shards with {self._resources} each could not be placed "
+                    f"with {self._placement!r} within {timeout} s; Ray's nodes have {_nodes()}"
+                )
+            for place in range(count):
+                number = self._count + place
+                started[number] = self._start_shard(number, group, place)
             self._wait_until_they_serve(started, deadline, timeout)
-            ray.get(self._roster.grow.remote(self._count + count), timeout=_PATIENCE)
+            there = [*self._shards, *started]
+            ray.get(self._roster.grow.remote(self._count + count, there), timeout=_PATIENCE)
         except BaseException:
             for shard in started.values():
                 ray.kill(shard)
@@ -297,7 +296,8 @@ class ReplayCluster:
                 and as new items otherwise: with other keys, and not sampled yet. Else it waits
                 until they are used up, as those of a queue are, before it moves what came last.
             timeout: Seconds until it is given up. The shard is still being emptied then, and a
-                second call goes on.
+                second call goes on. If its process dies while it is emptied, items may be at two
+                shards afterwards.
 
         Returns:
             How many items of each table were moved.

@@ -69,6 +69,7 @@ class Collectors:
     Raises:
         ArgumentError: An argument makes no sense, or Ray is not initialized.
         WaitTimeoutError: Ray has not started them in time; none is left behind.
+        CollectorError: One died while it was started.
 
     Examples:
         With a :class:`ReplayCluster`::
@@ -152,7 +153,10 @@ class Collectors:
         self._heard: list[dict[str, Any]] = [{} for _ in self._workers]
         try:
             ray.get([worker.ready.remote() for worker in self._workers], timeout=timeout)
-        except (GetTimeoutError, RayActorError) as error:
+        except RayActorError as error:
+            self._kill()
+            raise CollectorError(f"a worker could not be started: {error}") from error
+        except GetTimeoutError as error:
             self._kill()
             what = f"{num_workers} workers with {resources or {'num_cpus': 1}} each"
             raise WaitTimeoutError(

@@ -16,8 +16,8 @@ from echoic.errors import EchoicError
 
 __all__ = ["Doors", "nearest", "this_host"]
 
-# A door of this machine opens at once, or never.
-_PATIENCE = 1.0
+# A door of this machine opens at once or never, but where others are busy.
+_PATIENCE = 5.0
 
 
 @dataclass(frozen=True)

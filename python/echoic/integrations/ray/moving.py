@@ -66,12 +66,23 @@ def move_items(
 
 
 def move_rest(
-    tables: Sequence[Table], others: Sequence[Doors], token: str, timeout: float
+    tables: Sequence[Table],
+    others: Sequence[Doors],
+    token: str,
+    timeout: float,
+    done: dict[str, int],
 ) -> dict[str, int]:
     """Give what closed tables have to other servers; how many there were in each table.
 
+    Args:
+        tables: They keep their items.
+        others: Where the other servers are.
+        token: What they ask for.
+        timeout: Seconds until it is given up.
+        done: How many of each table were moved, which a second call goes on from.
+
     Raises:
-        WaitTimeoutError: It was not ready in time. A second call would move all of them again.
+        WaitTimeoutError: It was not ready in time.
     """
     deadline = time.monotonic() + timeout
     moved = {table.name: len(table) for table in tables}
@@ -80,8 +91,9 @@ def move_rest(
     with _connect(others, token, timeout) as client:
         for table in tables:
             keys, part = table.items().key, _part(table)
-            for at in range(0, len(keys), part):
+            for at in range(done.get(table.name, 0), len(keys), part):
                 _copy(table, keys[at : at + part], client, deadline)
+                done[table.name] = min(at + part, len(keys))
     return moved
 
 

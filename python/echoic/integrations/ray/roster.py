@@ -112,6 +112,9 @@ class Roster:
             return
         finally:
             del self._asking[number]
+        if number in self._removed:
+            # It was removed while it was asked.
+            return
         self._doors[number] = doors
         if draining:
             self._draining.add(number)
@@ -127,9 +130,11 @@ class Roster:
         """Whether nothing new may go to a shard, for its next life."""
         return number in self._draining
 
-    async def grow(self, count: int) -> None:
-        """Take note that there are so many shards now."""
+    async def grow(self, count: int, there: list[int]) -> None:
+        """Take note that there are so many shards now, and which of them there are."""
         self._count = max(count, self._count)
+        # A roster that was started anew does not know of those that were removed last.
+        self._removed |= set(range(self._count)) - set(there)
         self._asked = 0.0
 
     async def drain(self, number: int) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import os
+import threading
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -17,7 +18,7 @@ import ray
 from ray.exceptions import RayError
 
 from echoic.checkpointer import Checkpointer
-from echoic.errors import CheckpointError, ClosedError, JournalError
+from echoic.errors import CheckpointError, JournalError
 from echoic.integrations.ray.doors import Doors, this_host
 from echoic.integrations.ray.moving import move_items, move_rest
 from echoic.server import Server
@@ -92,6 +93,9 @@ class Shard:
         self._settings = settings
         self._number = number
         self._draining = False
+        # What was moved of each table since the doors were closed, for one call after the other.
+        self._finishing = threading.Lock()
+        self._moved: dict[str, int] | None = None
         self._started = time.time()
         before = self._before()
         self._server = self._make_server()
@@ -189,6 +193,9 @@ class Shard:
 
     def move_items(self, others: list[Doors], timeout: float) -> dict[str, int]:
         """Give items to other shards; how many there were in each table."""
+        if self._moved is not None:
+            # The doors are closed: the rest is moved by `finish`.
+            return dict.fromkeys(self.sizes(), 0)
         return move_items(self._tables, others, self._settings.token, timeout)
 
     def finish(self, others: list[Doors], drain: float, timeout: float) -> dict[str, int]:
@@ -196,8 +203,11 @@ class Shard:
 
         Nothing is acknowledged any more when it is moved, so nothing is left behind.
         """
-        self._server.close(drain)
-        return move_rest(self._tables, others, self._settings.token, timeout)
+        with self._finishing:
+            if self._moved is None:
+                self._moved = {}
+                self._server.close(drain)
+            return move_rest(self._tables, others, self._settings.token, timeout, self._moved)
 
     def checkpoint(self) -> None:
         """Write a checkpoint, if there is a place for it."""
@@ -206,11 +216,8 @@ class Shard:
 
     def close(self, drain: float) -> None:
         """End intake, write a last checkpoint, and end."""
-        try:
-            self.checkpoint()
-        except ClosedError:
-            return
         self._server.close(drain)
+        self.checkpoint()
 
 
 def _is_held(error: Exception) -> bool:
