@@ -295,8 +295,8 @@ def main() -> int:
     torch.set_num_threads(1)
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     # Shards and workers find `echoic` and this module where this process does.
-    paths = {str(Path(path).resolve()) for path in (*sys.path, ".")}
-    os.environ["PYTHONPATH"] = os.pathsep.join(sorted(paths))
+    paths = dict.fromkeys(str(Path(path).resolve()) for path in (".", *sys.path))
+    os.environ["PYTHONPATH"] = os.pathsep.join(paths)
     # A Ray of its own, whatever else runs on this machine.
     ray.init("local", num_cpus=4, include_dashboard=False, log_to_driver=False)
     try:
