@@ -77,6 +77,18 @@ fn comparisons_with_a_nan_are_false() {
 }
 
 #[test]
+fn of_zeros_with_different_signs_the_right_one_is_the_least_and_the_most() {
+    let cases = [
+        ("1 / min(0, -0) < 0", true),
+        ("1 / min(-0, 0) > 0", true),
+        ("1 / max(0, -0) < 0", true),
+        ("1 / max(-0, 0) > 0", true),
+        ("1 / min(reward) < 0 and 1 / max(reward) < 0", true),
+    ];
+    check_all(&cases, &[0.0, -0.0]);
+}
+
+#[test]
 fn a_group_of_no_items_has_no_spread() {
     let cases = [
         ("count() == 0 and sum(reward) == 0", true),
@@ -363,8 +375,8 @@ fn evaluate(tree: &Tree, group: &Group, item: Option<usize>) -> f64 {
         }
         Tree::OfTwo(name, a, b) => match (of(a), of(b)) {
             (a, b) if either_nan(a, b) => f64::NAN,
-            (a, b) if *name == "min" => a.min(b),
-            (a, b) => a.max(b),
+            (a, b) if *name == "min" => least(a, b),
+            (a, b) => most(a, b),
         },
         Tree::Over(_, None) => group.len() as f64,
         Tree::Over(name, Some(of)) => {
@@ -375,11 +387,20 @@ fn evaluate(tree: &Tree, group: &Group, item: Option<usize>) -> f64 {
     }
 }
 
+/// Of equal ones the right one: zeros are equal whatever their signs, and one that is divided by shows its sign.
+fn least(left: f64, right: f64) -> f64 {
+    if left < right { left } else { right }
+}
+
+fn most(left: f64, right: f64) -> f64 {
+    if left > right { left } else { right }
+}
+
 fn over(name: &str, numbers: &[f64]) -> f64 {
     let holding = numbers.iter().filter(|number| **number == 1.0).count();
     let unknown = numbers.is_empty() || numbers.iter().any(|number| number.is_nan());
-    let low = numbers.iter().copied().fold(f64::INFINITY, f64::min);
-    let high = numbers.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    let low = numbers.iter().copied().fold(f64::INFINITY, least);
+    let high = numbers.iter().copied().fold(f64::NEG_INFINITY, most);
     match name {
         "count" => holding as f64,
         "any" => truth(holding > 0),

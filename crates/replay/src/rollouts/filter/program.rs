@@ -146,7 +146,7 @@ fn remainder(left: f64, right: f64) -> f64 {
     if rest != 0.0 && (rest < 0.0) != (right < 0.0) { rest + right } else { rest }
 }
 
-/// The smaller one, or NaN when one of them is.
+/// The smaller one, of equal ones the right one (zeros are, whatever their signs), or NaN when one of them is.
 fn least(left: f64, right: f64) -> f64 {
     if left.is_nan() || left < right { left } else { right }
 }
