@@ -188,9 +188,13 @@ impl Target {
         let verified = reader.verify(|_| ControlFlow::Continue(()));
         // Not to be read any more, but nothing bad must come of it.
         let mut state = Vec::new();
-        let name = reader.sections().next().unwrap_or_default().to_owned();
-        let section = reader.section(&name).and_then(|mut section| {
-            section.read_to_end(&mut state).map_err(|error| error.downcast().expect("ours"))
+        // A manifest may name no section at all.
+        let first = reader.sections().next().map(|name| reader.section(name)).transpose();
+        let section = first.and_then(|section| match section {
+            Some(mut section) => {
+                section.read_to_end(&mut state).map_err(|error| error.downcast().expect("ours"))
+            }
+            None => Ok(0),
         });
         let blobs: Result<_, Error> =
             reader.blob_ids().into_iter().map(|id| Ok((id, reader.blob(id)?))).collect();
