@@ -1,7 +1,9 @@
-"""Fixtures of the tables' tests: tables that get closed, and every selector."""
+"""Fixtures of the tables' tests: tables and clients that get closed, and every selector."""
 
 from __future__ import annotations
 
+import contextlib
+import warnings
 from typing import TYPE_CHECKING, Any
 
 import echoic
@@ -77,3 +79,19 @@ def serve(request: pytest.FixtureRequest) -> Iterator[Callable[..., echoic.Table
     yield make
     for one in reversed(opened):
         one.close()
+
+
+@pytest.fixture
+def connect() -> Iterator[Callable[..., echoic.ShardedClient]]:
+    """Connect to shards, and close with what is left."""
+    clients: list[echoic.ShardedClient] = []
+
+    def make(where: Any, **options: Any) -> echoic.ShardedClient:
+        clients.append(echoic.connect(where, **{"seed": 5, "deadline": 30.0, **options}))
+        return clients[-1]
+
+    yield make
+    for client in clients:
+        with warnings.catch_warnings(), contextlib.suppress(echoic.EchoicError):
+            warnings.simplefilter("ignore", echoic.ShardWarning)
+            client.close(0.2)

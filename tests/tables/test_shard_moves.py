@@ -61,22 +61,6 @@ def serve() -> Iterator[Callable[..., str]]:
         yield make
 
 
-@pytest.fixture
-def connect() -> Iterator[Callable[..., echoic.ShardedClient]]:
-    """Connect, and close with what is left."""
-    clients: list[echoic.ShardedClient] = []
-
-    def make(where: Any, **options: Any) -> echoic.ShardedClient:
-        clients.append(echoic.connect(where, **{"seed": 5, "deadline": PATIENCE, **options}))
-        return clients[-1]
-
-    yield make
-    for client in clients:
-        with warnings.catch_warnings(), contextlib.suppress(echoic.EchoicError):
-            warnings.simplefilter("ignore", echoic.ShardWarning)
-            client.close(0.2)
-
-
 def test_keys_keep_their_meaning_while_shards_join(serve: Any, connect: Any) -> None:
     tables = [table() for _ in range(9)]
     known = [serve(tables[0])]

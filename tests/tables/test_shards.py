@@ -447,22 +447,6 @@ def start() -> Iterator[Callable[..., Process]]:
             process.kill()
 
 
-@pytest.fixture
-def connect() -> Iterator[Callable[..., echoic.ShardedClient]]:
-    """Connect, and close with what is left."""
-    clients: list[echoic.ShardedClient] = []
-
-    def make(where: Any, **options: Any) -> echoic.ShardedClient:
-        clients.append(echoic.connect(where, **{"seed": 5, "deadline": PATIENCE, **options}))
-        return clients[-1]
-
-    yield make
-    for client in clients:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", echoic.ShardWarning)
-            close_soon(client)
-
-
 @contextlib.contextmanager
 def told(match: str) -> Iterator[Any]:
     """Expect a warning, somewhere in many statements."""
