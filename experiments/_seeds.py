@@ -27,12 +27,13 @@ class Rows:
 
     Args:
         path: The file, which may have rows of an earlier run.
-        keys: The fields that tell rows apart.
+        keys: The fields that tell rows apart; rows of one kind may lack those of another.
     """
 
     def __init__(self, path: Path, keys: Iterable[str]) -> None:
         self._path = path
         self._keys = tuple(keys)
+        path.parent.mkdir(parents=True, exist_ok=True)
         text = path.read_text(encoding="utf-8") if path.exists() else ""
         # A run that was stopped may have left half a line.
         lines = text.split("\n")[:-1]
@@ -42,7 +43,7 @@ class Rows:
 
     def has(self, **key: Any) -> bool:
         """Whether there is a row with these keys."""
-        return any(all(row[name] == key[name] for name in self._keys) for row in self.rows)
+        return any(all(row.get(name) == key.get(name) for name in self._keys) for row in self.rows)
 
     def add(self, row: dict[str, Any]) -> None:
         """Keep a row."""
@@ -52,7 +53,7 @@ class Rows:
 
     def of(self, **fields: Any) -> list[dict[str, Any]]:
         """The rows with these fields."""
-        return [row for row in self.rows if all(row[name] == fields[name] for name in fields)]
+        return [row for row in self.rows if all(row.get(name) == fields[name] for name in fields)]
 
 
 def interval(values: list[float]) -> tuple[float, float]:

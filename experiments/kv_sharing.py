@@ -17,7 +17,6 @@ Tokens drawn are greedy, so both ways have to say the same: a row has ``same_tok
 
 from __future__ import annotations
 
-import json
 import random
 import time
 from typing import TYPE_CHECKING, Any
@@ -37,6 +36,8 @@ from echoic.agents.bandwidth import BandwidthEfficiencyTracker
 from rich.console import Console
 from rich.table import Table
 from torch.utils.flop_counter import FlopCounterMode
+
+from experiments._seeds import Rows
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -117,8 +118,7 @@ def clock(model: Any, **sizes: Any) -> dict[str, Any]:
 
 def run(out: Path, quick: bool) -> None:
     """Measure all sizes that are not in ``out`` yet."""
-    path = out / "kv_sharing.jsonl"
-    rows = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    rows = Rows(out / "kv_sharing.jsonl", ("model", "turns", "rollouts", "seed"))
     torch.set_num_threads(1)
     workloads = [(10, 4), (10, 1), (5, 1), (20, 4)]
     # The first seed of everything comes first, so that a run that is stopped has a whole picture.
@@ -126,29 +126,25 @@ def run(out: Path, quick: bool) -> None:
     for seed in range(1 if quick else 3):
         plan += [
             ("4 layers of 256", turns, rollouts, seed)
-            for turns, rollouts in (workloads[:2] if quick else workloads)
+            for turns, rollouts in ([(5, 1)] if quick else workloads)
         ]
         if seed == 0 and not quick:
             plan.append(("SmolLM2-135M", 10, 1, seed))
     for name, turns, rollouts, seed in plan:
-        key = (name, turns, rollouts, seed)
-        if any((r["model"], r["turns"], r["rollouts"], r["seed"]) == key for r in rows):
+        sizes = {"turns": turns, "rollouts": rollouts, "seed": seed}
+        if rows.has(model=name, **sizes):
             continue
         model = _model(name)
         if isinstance(model, str):
             print(f"{name} is left out: {model}")
             continue
-        sizes = {"turns": turns, "rollouts": rollouts, "seed": seed}
         row = {"model": name, **sizes, **count(model, **sizes), **clock(model, **sizes)}
-        row = {k: round(v, 4) if isinstance(v, float) else v for k, v in row.items()}
-        rows.append(row)
-        with path.open("a") as file:
-            file.write(json.dumps(row) + "\n")
+        rows.add({k: round(v, 4) if isinstance(v, float) else v for k, v in row.items()})
     table = Table(title="The same work with a shared prefix cache, and without")
     columns = ("model", "turns", "rollouts", "seed", "reuse", "fewer_flops", "faster")
     for column in (*columns, "shared_tokens_per_second", "alone_tokens_per_second", "same_tokens"):
         table.add_column(column)
-    for row in rows:
+    for row in rows.rows:
         table.add_row(*(str(row[str(column.header)]) for column in table.columns))
     Console().print(table)
 

@@ -10,7 +10,6 @@ for each second of the processor, since a machine that is shared gives only some
 from __future__ import annotations
 
 import itertools
-import json
 import statistics
 import time
 from functools import partial
@@ -20,6 +19,8 @@ import numpy as np
 from echoic.agents.prioritized_replay import PrioritizedReplayBuffer, ReplayConfig
 from rich.console import Console
 from rich.table import Table
+
+from experiments._seeds import Rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -132,17 +133,12 @@ def run(out: Path, quick: bool) -> None:
     ):
         job = {"table": "sizes", "items": many, "rewards": rewards, "scale": scale, "seed": seed}
         jobs.append((job, partial(sizes, many, rewards, scale, seed)))
-    out.mkdir(parents=True, exist_ok=True)
-    path = out / f"{NAME}.jsonl"
-    rows = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-    with path.open("a") as file:
-        for job, measure in jobs:
-            if any(job.items() <= row.items() for row in rows):
-                continue
-            rows.append({**job, **measure()})
-            file.write(json.dumps(rows[-1]) + "\n")
-            file.flush()
-    show([row for row in rows if any(job.items() <= row.items() for job, _ in jobs)])
+    keys = ("table", "items", "dims", "state", "rewards", "scale", "seed")
+    rows = Rows(out / f"{NAME}.jsonl", keys)
+    for job, measure in jobs:
+        if not rows.has(**job):
+            rows.add({**job, **measure()})
+    show([row for job, _ in jobs for row in rows.of(**job)])
 
 
 def show(rows: list[dict[str, Any]]) -> None:

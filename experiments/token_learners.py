@@ -54,7 +54,7 @@ BLIND = "grpo, blind"
 def run(out: Path, quick: bool) -> None:
     """Run what is not there yet, and print a table of all."""
     rows = Rows(out / f"{NAME}.jsonl", ("arm", "lag", "seed", "updates"))
-    updates, seeds, lags = (20, 1, (0, 4)) if quick else (100, 5, (0, 4, 16))
+    updates, seeds, lags = (5, 1, (0, 4)) if quick else (100, 5, (0, 4, 16))
     torch.set_num_threads(1)
     for seed in range(seeds):
         for lag in lags:

@@ -86,7 +86,7 @@ def run(out: Path, quick: bool, steps: int | None = None) -> None:
 
     Args:
         out: Where the benchmark's folder is made, or gone on with.
-        quick: One task, two seeds and few steps.
+        quick: One task, two seeds, few episodes and few steps.
         steps: How long each method trains; with another length than the study's own the folder is
             called after it.
     """
@@ -99,6 +99,8 @@ def run(out: Path, quick: bool, steps: int | None = None) -> None:
     folder = out / (NAME if steps is None else f"{NAME}-{steps}")
     steps = steps or (4_096 if quick else STEPS)
     settings = {**SETTINGS, "evaluation_frequency": steps // 10}
+    if quick:
+        settings["evaluation_episodes"] = 4
     widths = {"minigrid": 7, "rooms": 20}
     config = BenchmarkConfig(
         tasks=tasks,
@@ -106,7 +108,7 @@ def run(out: Path, quick: bool, steps: int | None = None) -> None:
         backbones=[],
         baselines=[*ABLATIONS, *BASELINES],
         num_seeds=2 if quick else SEEDS,
-        num_episodes=10 if quick else EPISODES,
+        num_episodes=5 if quick else EPISODES,
         echo_rl_configs={"total_timesteps": steps, **settings},
         baseline_configs=dict.fromkeys((*ABLATIONS, *BASELINES), settings),
         output_dir=str(folder),
