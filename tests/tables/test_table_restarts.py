@@ -179,7 +179,8 @@ def test_what_workers_insert_is_there_once_however_often_the_server_is_killed(pl
         assert len(set(saved)) == len(saved)
         assert set(saved) <= set(sent)
         # The limiter counts on, as if it had been one server: samples that were answered are in,
-        # and others only where a learner was not told. Few had not been written yet.
+        # and others only where a learner was not told. A few had not been written yet: with
+        # "sync" those of the last write, which takes some milliseconds.
         info = client.info()["ratio"]
     assert info["inserts"] == len(sent) * 9 // 10
-    assert learner.drawn - 15 * KILLS <= info["samples"] <= learner.drawn + 3 * (KILLS + 1)
+    assert 0.9 * learner.drawn <= info["samples"] <= learner.drawn + 3 * (KILLS + 1)
