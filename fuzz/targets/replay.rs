@@ -11,7 +11,7 @@ use echoic_replay::chunk::{Chunk, ColumnKind, Slice};
 use echoic_replay::journal::{Journal, Options};
 use echoic_replay::limiter::Limiter;
 use echoic_replay::selectors::SelectorKind;
-use echoic_replay::table::{Durability, Form, Table, TableConfig, Tables, recover};
+use echoic_replay::table::{Durability, Form, Origin, Table, TableConfig, Tables, recover};
 use echoic_replay::trajectory::{Column, Signature, Trajectory};
 use echoic_replay::{Dtype, Leaf, Spec};
 use libfuzzer_sys::fuzz_target;
@@ -19,6 +19,8 @@ use libfuzzer_sys::fuzz_target;
 #[derive(Debug, Arbitrary)]
 enum Step {
     Insert(u8),
+    /// From elsewhere: by whom, and what.
+    Send(bool, u8),
     Update(u8, f32),
     Delete(u8),
     Sample(u8),
@@ -84,22 +86,28 @@ fn trajectory(number: u8) -> Arc<Trajectory> {
     Arc::new(Trajectory::new(signature, vec![vec![slice]]).expect("a trajectory"))
 }
 
-fn insert(table: &Arc<Table>, number: u8) {
+fn insert(table: &Arc<Table>, number: u8, origin: Option<&Origin>) {
     if let Form::Trajectories(_) = table.config().form {
-        table.try_insert(&trajectory(number), 1.0, None).expect("room");
+        table.try_insert_from(&trajectory(number), 1.0, None, origin).expect("room");
         return;
     }
     let mut insertion = table.try_reserve(usize::from(number % 3) + 1).expect("room");
     let count = insertion.len();
     (0..count).for_each(|index| insertion.row_mut(index).fill(number));
-    insertion.commit(&vec![1.0; count], None).expect("an insert");
+    insertion.commit_from(&vec![1.0; count], None, origin).expect("an insert");
+}
+
+fn sent(who: bool, number: u8) -> Origin {
+    Origin { producer: [who.into(); 16], epoch: 1, number: number.into() }
 }
 
 fn work(table: &Arc<Table>, step: &Step) {
     let keys = table.items().keys;
     let key = |which: u8| keys.get(usize::from(which) % keys.len().max(1)).copied().unwrap_or(7);
     match step {
-        Step::Insert(number) => insert(table, *number),
+        Step::Insert(number) => insert(table, *number, None),
+        // Some of them are there already.
+        Step::Send(who, number) => insert(table, *number, Some(&sent(*who, *number))),
         Step::Update(which, priority) => {
             let _ = table.update_priorities(&[key(*which)], &[(*priority).into()]);
         }
@@ -170,9 +178,13 @@ fuzz_target!(|session: Session| {
         return;
     }
     assert!(changed || table.items().keys == before);
+    for who in [false, true] {
+        let reached = |table: &Arc<Table>| table.reached(&[who.into(); 16], 1);
+        assert!(changed || reached(table) == reached(&first.all()[0]));
+    }
     // What came of it works.
     for number in 0..12 {
-        insert(table, number);
+        insert(table, number, (number > 6).then_some(&sent(true, 200 + number)));
         let keys = table.items().keys;
         let sampled = table.get(&keys);
         assert_eq!((sampled.len(), table.info().size as usize), (keys.len(), keys.len()));

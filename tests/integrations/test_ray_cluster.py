@@ -225,8 +225,7 @@ def _sampled(client: Client) -> list[int]:
 class Producers:
     """Threads that insert numbers, each its own, and count what was acknowledged.
 
-    Each waits for the acknowledgement of every ``BURST`` numbers, so no more than those can be
-    there twice after a kill.
+    Each waits for the acknowledgement of every ``BURST`` numbers.
     """
 
     BURST = 20
@@ -267,11 +266,10 @@ class Producers:
         ]
 
 
-def test_nothing_acknowledged_is_lost_when_processes_and_nodes_are_killed_under_load(
+def test_all_is_there_once_when_processes_and_nodes_are_killed_under_load(
     ray_nodes: Any, tmp_path: Path
 ) -> None:
     chance = random.Random(7)
-    kills = 0
     with (
         ReplayCluster(make("async"), 2, name="killed", directory=tmp_path) as cluster,
         cluster.client() as reader,
@@ -288,7 +286,6 @@ def test_nothing_acknowledged_is_lost_when_processes_and_nodes_are_killed_under_
                 ray_nodes.add_node(num_cpus=3)
                 (node,) = [one for one in _workers(ray_nodes) if one.node_id == before["node"]]
                 ray_nodes.remove_node(node, allow_graceful=False)
-            kills += 1
             after = cluster.processes(PATIENCE)[number]
             while after["started"] == before["started"]:
                 after = cluster.processes(PATIENCE)[number]
@@ -299,10 +296,9 @@ def test_nothing_acknowledged_is_lost_when_processes_and_nodes_are_killed_under_
         sent = producers.stop()
         wait_until(lambda: all(reader.shards_there))
         found = numbers(reader)
-    assert sorted(set(found)) == sent
+    # Also what was not acknowledged when its shard was killed, and was sent again, is there once.
+    assert sorted(found) == sent
     assert len(sent) > 600
-    # What was not acknowledged when its shard was killed may be there twice, and nothing else.
-    assert len(found) - len(sent) <= kills * 2 * Producers.BURST
 
 
 def _workers(ray_nodes: Any) -> list[Any]:

@@ -517,7 +517,7 @@ def content(addresses: list[str]) -> tuple[list[int], list[int]]:
 
 @pytest.mark.filterwarnings("ignore::echoic.ShardWarning")
 @pytest.mark.parametrize("seed", [1, 2])
-def test_nothing_is_lost_while_shards_die_come_back_elsewhere_join_and_go(
+def test_all_is_there_once_while_shards_die_come_back_elsewhere_join_and_go(
     start: Any, connect: Any, seed: int
 ) -> None:
     moments = random.Random(seed)
@@ -535,8 +535,6 @@ def test_nothing_is_lost_while_shards_die_come_back_elsewhere_join_and_go(
     client = connect(where, refresh=0.1)
     worker = Worker(client)
     worker.start()
-    # Of these it is not known whether the server had them when it died.
-    uncertain = 0
     try:
         for turn in range(7):
             time.sleep(moments.uniform(0.05, 0.2))
@@ -546,11 +544,8 @@ def test_nothing_is_lost_while_shards_die_come_back_elsewhere_join_and_go(
                 drained.add(0)
             else:
                 number = moments.randrange(len(shards))
-                victim = client._shards.all[number] if number < len(client.addresses) else None
                 shards[number].kill()
-                time.sleep(0.02)
-                uncertain += 0 if victim is None else victim.pending
-                time.sleep(moments.uniform(0.0, 0.1))
+                time.sleep(moments.uniform(0.02, 0.12))
                 shards[number].start()
             batch = client.sample("rows", 64, timeout=PATIENCE)
             assert (batch.data["at"] == -batch.data["who"]).all()
@@ -563,10 +558,9 @@ def test_nothing_is_lost_while_shards_die_come_back_elsewhere_join_and_go(
     until(lambda: all(client.shards_there))
     client.flush(PATIENCE)
     rows, windows = content([shard.address for shard in shards])
-    assert sorted(set(rows)) == list(range(worker.rows))
-    assert sorted(set(windows)) == list(range(worker.windows))
-    twice = len(rows) - worker.rows + len(windows) - worker.windows
-    assert twice <= uncertain
+    # What had no acknowledgement when its shard died is there once, too.
+    assert rows == list(range(worker.rows))
+    assert windows == list(range(worker.windows))
     # The drained one has had nothing since, and all of it may go.
     size = client.info()["rows"]["shards"][0]["size"]
     removed.add(0)

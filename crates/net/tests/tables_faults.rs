@@ -32,7 +32,7 @@ mod fragile;
 mod stranger;
 
 use fragile::Fragile;
-use stranger::{frame, told};
+use stranger::{frame, told, told_as};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -290,6 +290,70 @@ fn hostile_inserts_are_refused_with_the_reason_and_harm_nothing() {
     assert_eq!(table.info().counts.inserts, 0);
     assert_eq!(told(&server, Purpose::Insert, &rows(0, 0, &[1.0, 2.0], 108)), None);
     assert_eq!(table.info().counts.inserts, 2);
+}
+
+/// A frame of rows that say their numbers, from `first` on.
+fn numbered(first: u64, count: u32) -> Vec<u8> {
+    let head = RowsHead { first, table: 0, count, version: None };
+    frame(|out| {
+        head.write(out, &vec![1.0; count as usize], 108).unwrap();
+        for number in first..first + u64::from(count) {
+            out.extend_from_slice(&number.to_le_bytes());
+            out.extend([number as u8; 100]);
+        }
+    })
+}
+
+fn numbers(table: &Arc<Table>) -> Vec<u64> {
+    let sampled = table.get(&table.items().keys);
+    let (mut keys, mut fillings) = (vec![0; 8 * sampled.len()], vec![0; 100 * sampled.len()]);
+    sampled.gather(&mut [&mut keys, &mut fillings]);
+    let mut numbers: Vec<u64> = keys.chunks_exact(8).map(number).collect();
+    numbers.sort_unstable();
+    numbers
+}
+
+#[test]
+fn what_comes_again_through_another_door_of_a_server_is_in_once() {
+    let table = queue(rows());
+    let doors = [serve(&table), serve(&table)];
+    let (purpose, life) = (Purpose::Insert, ([9; 16], 5));
+    assert_eq!(told_as(life, &doors[0], purpose, &numbered(0, 4)), None);
+    // Some of a frame is new, and what is behind it is.
+    let more = [numbered(0, 6), numbered(6, 1)].concat();
+    assert_eq!(told_as(life, &doors[1], purpose, &more), None);
+    assert_eq!(told_as(life, &doors[0], purpose, &numbered(0, 7)), None);
+    assert_eq!(numbers(&table), (0..7).collect::<Vec<_>>());
+    let dropped: u64 = doors.iter().map(|door| door.info().flow.duplicates).sum();
+    assert_eq!(dropped, 4 + 7);
+    // A later life begins with its own numbers, whatever door it takes, and ends the one before.
+    assert_eq!(told_as(([9; 16], 6), &doors[1], purpose, &numbered(0, 1)), None);
+    assert_eq!(table.info().size, 8);
+    let refused = told_as(life, &doors[0], purpose, &numbered(0, 8)).unwrap();
+    assert_eq!(refused.code, RefusalCode::Stale, "{}", refused.text);
+}
+
+#[test]
+fn what_comes_again_to_a_server_that_was_started_anew_is_in_once() {
+    let dir = TempDir::new().unwrap();
+    let (purpose, life) = (Purpose::Insert, ([9; 16], 5));
+    for start in 0..3_u64 {
+        let table = Arc::new(empty_queue(rows()).durable(Durability::Async));
+        recover(&Tables::new(vec![Arc::clone(&table)]).unwrap(), dir.path(), None).unwrap();
+        let server = serve(&table);
+        // From the beginning, as if nothing had been acknowledged, and in other pieces than before.
+        let count = 10 * (start + 1);
+        let piece = start + 2;
+        let frames = (0..count).step_by(piece as usize);
+        let said: Vec<u8> =
+            frames.flat_map(|first| numbered(first, piece.min(count - first) as u32)).collect();
+        assert_eq!(told_as(life, &server, purpose, &said), None);
+        assert_eq!(numbers(&table), (0..count).collect::<Vec<_>>());
+        let flow = server.info().flow;
+        assert_eq!((flow.samples, flow.duplicates), (10, count - 10));
+        drop(server);
+        table.close();
+    }
 }
 
 #[test]

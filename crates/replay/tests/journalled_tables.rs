@@ -14,7 +14,8 @@ use echoic_replay::selectors::SelectorKind;
 use echoic_replay::stream::Wait;
 use echoic_replay::table::saved::{load, save};
 use echoic_replay::table::{
-    Durability, Form, Infos, RecoverError, Recovered, Table, TableConfig, Tables, recover,
+    Durability, Form, Infos, Origin, Producer, RecoverError, Recovered, Table, TableConfig,
+    TableError, Tables, recover,
 };
 use echoic_replay::trajectory::{Column, Signature, Trajectory};
 use echoic_replay::{Dtype, Episode, Leaf, Spec};
@@ -68,16 +69,27 @@ fn keep(table: &Table) {
     table.keep(wait).unwrap();
 }
 
-/// Rows that say a number three times each, as many as there is room for; how many.
-fn put_some(table: &Arc<Table>, numbers: &[u64]) -> usize {
+/// Who inserts from elsewhere.
+const PRODUCER: Producer = [7; 16];
+
+fn operation(number: u64) -> Origin {
+    Origin { producer: PRODUCER, epoch: 3, number }
+}
+
+/// Rows that say a number three times each, as many as there is room for; how many, or none if the first was
+/// there.
+fn send_some(table: &Arc<Table>, numbers: &[u64], origin: Option<Origin>) -> Option<usize> {
     let mut insertion = table.try_reserve(numbers.len()).unwrap();
     let count = insertion.len();
     for (index, number) in numbers[..count].iter().enumerate() {
         insertion.row_mut(index).copy_from_slice(&[number.to_le_bytes(); 3].concat());
     }
     let priorities: Vec<f64> = (0..count).map(|index| index as f64 + 0.5).collect();
-    insertion.commit(&priorities, None).unwrap();
-    count
+    insertion.commit_from(&priorities, None, origin.as_ref()).unwrap().map(|_| count)
+}
+
+fn put_some(table: &Arc<Table>, numbers: &[u64]) -> usize {
+    send_some(table, numbers, None).unwrap()
 }
 
 fn put_rows(table: &Arc<Table>, mut numbers: &[u64]) {
@@ -122,11 +134,17 @@ impl Steps {
 
     /// The last two steps of the chunk before, if there is one, and the first two of this one.
     fn put(&self, table: &Arc<Table>, priority: f64) {
+        assert!(self.send(table, priority, None));
+    }
+
+    /// Whether it was not there.
+    fn send(&self, table: &Arc<Table>, priority: f64, origin: Option<Origin>) -> bool {
         let slice = |chunk: &Arc<Chunk>, offset| Slice { chunk: Arc::clone(chunk), offset, len: 2 };
         let mut slices: Vec<Slice> = self.last.iter().map(|last| slice(last, 2)).collect();
         slices.push(slice(&self.chunk, 0));
         let trajectory = Trajectory::new(Arc::clone(&self.signature), vec![slices]).unwrap();
-        table.try_insert(&Arc::new(trajectory), priority, None).unwrap();
+        let trajectory = Arc::new(trajectory);
+        table.try_insert_from(&trajectory, priority, None, origin.as_ref()).unwrap().is_some()
     }
 }
 
@@ -158,6 +176,8 @@ struct State {
     /// How many there are, and were.
     episodes: (u64, u64),
     version: u64,
+    /// How far the producer has come.
+    reached: u64,
     contents: BTreeMap<u64, Vec<u8>>,
 }
 
@@ -168,7 +188,18 @@ fn state(table: &Arc<Table>) -> State {
     let unique_samples = (table.config().max_times_sampled > 0).then_some(info.unique_samples);
     let contents = contents(table);
     let episodes = (info.episodes, info.deleted_episodes);
-    State { keys, priorities, versions, counts, unique_samples, episodes, version, contents }
+    let reached = table.reached(&PRODUCER, 3).unwrap();
+    State {
+        keys,
+        priorities,
+        versions,
+        counts,
+        unique_samples,
+        episodes,
+        version,
+        reached,
+        contents,
+    }
 }
 
 fn next(table: &Table) -> u64 {
@@ -203,6 +234,10 @@ fn copy(from: &Path, to: &Path, cut: Option<f64>) {
 #[derive(Debug, Clone)]
 enum Step {
     Insert(usize),
+    /// From elsewhere.
+    Send(usize),
+    /// What had been sent before, from so far back on.
+    SendAgain(usize),
     Advance(u64),
     Update(Vec<prop::sample::Index>, f64),
     Delete(Vec<prop::sample::Index>),
@@ -217,7 +252,9 @@ enum Step {
 fn steps() -> impl Strategy<Value = Vec<Step>> {
     let some = || prop::collection::vec(any::<prop::sample::Index>(), 1..6);
     let step = prop_oneof![
-        8 => (1..9_usize).prop_map(Step::Insert),
+        6 => (1..9_usize).prop_map(Step::Insert),
+        6 => (1..9_usize).prop_map(Step::Send),
+        2 => (1..20_usize).prop_map(Step::SendAgain),
         1 => (0..50_u64).prop_map(Step::Advance),
         4 => (some(), 0.0..9.0).prop_map(|(which, priority)| Step::Update(which, priority)),
         2 => some().prop_map(Step::Delete),
@@ -250,6 +287,8 @@ struct World {
     tables: Tables,
     steps: Steps,
     numbers: u64,
+    /// The last that was sent.
+    operations: u64,
     /// By the number of the next record.
     history: BTreeMap<u64, State>,
     checkpoint: Option<PathBuf>,
@@ -261,8 +300,9 @@ impl World {
         let (tables, recovered) = begin(&config, &dir.path().join("journals"), None).unwrap();
         assert_eq!((recovered.items, recovered.records), (0, 0));
         let history = BTreeMap::from([(0, state(&tables.all()[0]))]);
-        let (steps, numbers, checkpoint) = (Steps::new(), 0, None);
-        Self { config, dir, tables, steps, numbers, history, checkpoint }
+        let (steps, checkpoint) = (Steps::new(), None);
+        let (numbers, operations) = (0, 0);
+        Self { config, dir, tables, steps, numbers, operations, history, checkpoint }
     }
 
     fn table(&self) -> &Arc<Table> {
@@ -302,6 +342,19 @@ impl World {
                     }
                 }
             },
+            // Of all operations, some went to other tables.
+            Step::Send(count) => (0..*count).for_each(|_| {
+                self.operations += 1 + self.operations % 3;
+                assert!(self.send(self.operations));
+            }),
+            Step::SendAgain(back) => {
+                let before = state(&table);
+                let reached = before.reached;
+                for number in reached.saturating_sub(*back as u64)..reached {
+                    assert!(!self.send(number));
+                }
+                assert!(state(&table) == before);
+            }
             Step::Advance(version) => table.advance(*version),
             Step::Update(which, priority) => {
                 let keys = self.keys(which);
@@ -325,6 +378,23 @@ impl World {
             }
         }
         self.note();
+    }
+
+    /// Whether the operation of this number was not there.
+    fn send(&mut self, number: u64) -> bool {
+        let table = Arc::clone(self.table());
+        let origin = Some(operation(number));
+        let fresh = match &self.config.form {
+            Form::Rows(_) => send_some(&table, &[number], origin).is_some(),
+            Form::Trajectories(_) => {
+                if number.is_multiple_of(5) {
+                    self.steps.advance();
+                }
+                self.steps.send(&table, 1.0, origin)
+            }
+        };
+        self.note();
+        fresh
     }
 
     fn note(&mut self) {
@@ -602,6 +672,13 @@ fn records_that_make_no_sense_are_refused() {
         (&[1, 8, 0][..], "1 bytes are behind its end"),
         (&[1, 1, 1, 0, 0, 0][..], "its bytes of a row needs 4 bytes"),
         (&[1, 2, 0, 0, 0, 0][..], "its priority needs 8 bytes"),
+        (&[1, 11, 0, 0, 1, 0][..], "its producer needs 16 bytes"),
+        (&[&[1, 11, 0, 0, 1, 0][..], &[0; 24]].concat(), "session 65536 is one of at most 65536"),
+        (&[&[1, 12][..], &[0; 8], &[4, 0, 0, 0], &[0; 7]].concat(), "its operation needs 8 bytes"),
+        (
+            &[&[1, 12][..], &[0; 4], &[24, 0, 0, 0], &[5], &[0; 11]].concat(),
+            "session 5 was not told",
+        ),
         (&[1, 7, 1, 0, 0, 0, 0, 0, 0, 0, 5, 0, 0, 0, 0, 0, 0, 0][..], "there is no item 0x5"),
     ] {
         let dir = tempdir().unwrap();
@@ -717,4 +794,151 @@ fn a_closed_table_with_a_journal_takes_nothing_more() {
     assert!(table.update_priorities(&[0], &[1.0]).is_err());
     let (again, _) = begin(&config(rows()), dir.path(), None).unwrap();
     assert_eq!(again.all()[0].info().size, 1);
+}
+
+/// Sends operations to two tables in turn, as one who was told nothing of what became of them.
+fn send_in_turn(tables: &Tables, numbers: std::ops::Range<u64>) -> u64 {
+    let fresh = numbers.map(|number| {
+        let table = &tables.all()[number as usize % 2];
+        u64::from(send_some(table, &[number], Some(operation(number))).is_some())
+    });
+    fresh.sum()
+}
+
+fn said(table: &Arc<Table>) -> Vec<u64> {
+    let mut numbers: Vec<u64> = contents(table)
+        .values()
+        .map(|row| u64::from_le_bytes(row[..8].try_into().unwrap()))
+        .collect();
+    numbers.sort_unstable();
+    numbers
+}
+
+#[test]
+fn what_is_sent_again_after_a_crash_goes_where_it_is_missing_and_nowhere_twice() {
+    let dir = tempdir().unwrap();
+    let (journals, root) = (dir.path().join("journals"), dir.path().join("checkpoints"));
+    let pair = || {
+        let make = |name: &str, durability| {
+            let config = TableConfig { name: name.into(), max_size: 200, ..config(rows()) };
+            Arc::new(Table::new(config).unwrap().durable(durability))
+        };
+        let tables = vec![make("kept", Durability::Async), make("saved", Durability::None)];
+        Tables::new(tables).unwrap()
+    };
+    let first = pair();
+    recover(&first, &journals, None).unwrap();
+    assert_eq!(send_in_turn(&first, 0..40), 40);
+    let checkpoint = save(&first, &root, &[]).unwrap().path;
+    assert_eq!(send_in_turn(&first, 30..60), 20);
+    keep(&first.all()[0]);
+
+    // One table has all, the other what was saved.
+    let copied = tempdir().unwrap();
+    copy(&journals, copied.path(), None);
+    let second = pair();
+    recover(&second, copied.path(), Some(&checkpoint)).unwrap();
+    let (even, odd): (Vec<u64>, Vec<u64>) = (0..70).partition(|number| number % 2 == 0);
+    assert_eq!(said(&second.all()[0]), even[..30]);
+    assert_eq!(said(&second.all()[1]), odd[..20]);
+    assert_eq!(send_in_turn(&second, 0..70), 5 + 15);
+    assert_eq!((said(&second.all()[0]), said(&second.all()[1])), (even, odd));
+}
+
+#[test]
+fn a_producer_is_known_over_many_lives_of_a_server_and_checkpoints() {
+    let dir = tempdir().unwrap();
+    let (journals, root) = (dir.path().join("journals"), dir.path().join("checkpoints"));
+    let config = TableConfig { max_size: 1000, ..config(rows()) };
+    let mut checkpoint = None;
+    for life in 0..6_u64 {
+        let (tables, _) = begin(&config, &journals, checkpoint.as_deref()).unwrap();
+        let table = &tables.all()[0];
+        for number in 0..5 * (life + 1) {
+            let fresh = send_some(table, &[number], Some(operation(number))).is_some();
+            assert_eq!(fresh, number >= 5 * life, "operation {number} in life {life}");
+            // Another comes and goes in between.
+            let other = Origin { producer: [life as u8; 16], epoch: 1, number };
+            assert!(send_some(table, &[1 << 32], Some(other)).is_some());
+        }
+        if life % 2 == 1 {
+            checkpoint = Some(save(&tables, &root, &[]).unwrap().path);
+        }
+        tables.close();
+    }
+}
+
+#[test]
+fn a_later_life_of_a_producer_is_not_confused_with_the_one_before_over_a_crash() {
+    let dir = tempdir().unwrap();
+    let config = config(rows());
+    let (first, _) = begin(&config, dir.path(), None).unwrap();
+    let later = Origin { epoch: 4, ..operation(0) };
+    assert!(send_some(&first.all()[0], &[1], Some(operation(0))).is_some());
+    assert!(send_some(&first.all()[0], &[2], Some(later)).is_some());
+    first.close();
+    let (second, _) = begin(&config, dir.path(), None).unwrap();
+    let table = &second.all()[0];
+    assert_eq!(table.reached(&PRODUCER, 4), Ok(1));
+    assert!(table.reached(&PRODUCER, 3).is_err());
+    let insertion = table.try_reserve(1).unwrap();
+    let stale = insertion.commit_from(&[1.0], None, Some(&operation(1))).unwrap_err();
+    assert_eq!(stale, TableError::Stale);
+    assert_eq!(table.info().size, 2);
+    // What was reserved for it is free again.
+    put_rows(table, &(3..21).collect::<Vec<_>>());
+}
+
+#[test]
+fn entries_of_before_sessions_are_read_as_ever() {
+    let dir = tempdir().unwrap();
+    let config = config(rows());
+    begin(&config, dir.path(), None).unwrap().0.close();
+    let (journal, _) = Journal::open(only_log(dir.path()), Options::default()).unwrap();
+    // As they were written: one row, with its priority, bytes, key, version and nobody who went.
+    let mut record = vec![1, 1, 1, 0, 0, 0, 24, 0, 0, 0];
+    record.extend_from_slice(&2.5_f64.to_le_bytes());
+    record.extend_from_slice(&[9_u64.to_le_bytes(); 3].concat());
+    let key = {
+        let other = tempdir().unwrap();
+        let (tables, _) = begin(&config, other.path(), None).unwrap();
+        put_rows(&tables.all()[0], &[9]);
+        tables.all()[0].items().keys[0]
+    };
+    for number in [key, 6, u64::MAX] {
+        record.extend_from_slice(&number.to_le_bytes());
+    }
+    journal.append(&record).unwrap();
+    journal.close().unwrap();
+    let (tables, recovered) = begin(&config, dir.path(), None).unwrap();
+    assert_eq!((recovered.items, recovered.records), (1, 1));
+    let items = tables.all()[0].items();
+    assert_eq!((&items.priorities[..], &items.versions[..]), (&[2.5][..], &[6][..]));
+    assert_eq!(said(&tables.all()[0]), [9]);
+}
+
+#[test]
+fn a_limiter_stands_after_a_crash_where_it_stood() {
+    let dir = tempdir().unwrap();
+    // Nobody may be further from two samples for each insert than three samples.
+    let limiter = Limiter::sample_to_insert_ratio(2.0, 2, 3.0).unwrap();
+    let config = TableConfig { limiter, max_size: 100, ..config(rows()) };
+    let (first, _) = begin(&config, dir.path(), None).unwrap();
+    let table = &first.all()[0];
+    for number in 0..40 {
+        put_rows(table, &[number]);
+        while table.can_sample(1) {
+            table.try_sample(1).unwrap();
+        }
+    }
+    keep(table);
+    let (counts, obstacles) = (table.info().counts, table.blocked());
+    assert!(counts.samples > 70);
+    let copied = tempdir().unwrap();
+    copy(dir.path(), copied.path(), None);
+    let (second, _) = begin(&config, copied.path(), None).unwrap();
+    let table = &second.all()[0];
+    assert_eq!((table.info().counts, table.blocked()), (counts, obstacles));
+    put_rows(table, &[40]);
+    assert_eq!((table.can_sample(2), table.can_sample(3)), (true, false));
 }

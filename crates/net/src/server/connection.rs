@@ -481,9 +481,10 @@ impl Connection {
                     kiosk.take(header.kind, payload, &mut self.outbox)?;
                 }
                 Phase::Inserting { scribe, .. } if Scribe::most(header.kind).is_some() => {
-                    let before = (scribe.next, scribe.duplicates);
+                    let before = (scribe.next - scribe.passed, scribe.duplicates);
                     let taken = scribe.take(header, payload, context);
-                    let (stored, dropped) = (scribe.next - before.0, scribe.duplicates - before.1);
+                    let stored = scribe.next - scribe.passed - before.0;
+                    let dropped = scribe.duplicates - before.1;
                     self.meter.samples.fetch_add(stored, Ordering::Relaxed);
                     self.meter.duplicates.fetch_add(dropped, Ordering::Relaxed);
                     match taken {
@@ -734,12 +735,12 @@ impl Connection {
     /// and those from `kept` on perhaps not kept; up to where it may send.
     pub(crate) fn insert(
         &mut self,
-        producer: ProducerId,
+        (producer, epoch): (ProducerId, u64),
         next: u64,
         kept: u64,
         context: &Context<'_>,
     ) -> u64 {
-        let scribe = Box::new(Scribe::new(next, kept, context));
+        let scribe = Box::new(Scribe::new((producer, epoch), next, kept, context));
         let limit = scribe.limit;
         self.acknowledged = kept;
         self.phase = Phase::Inserting { producer, scribe };

@@ -3,6 +3,8 @@
 //! A session outlives its connections: a client that comes back is told where to go on. All
 //! connections of a producer are served by one event loop, whose table this is, so the answer is never
 //! out of date.
+//!
+//! It ends with the door. What inserts into tables came to is known to the tables as well, which outlive it.
 
 use std::collections::HashMap;
 

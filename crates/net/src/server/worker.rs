@@ -704,7 +704,7 @@ impl Worker {
                 let context = self.shared.context(&self.bells, &self.saved.waker);
                 // What is done and perhaps not kept comes again, and is told from what is new.
                 let kept = if context.is_all_kept() { next } else { open.first.min(next) };
-                limit = connection.insert(open.producer, next, kept, &context);
+                limit = connection.insert((open.producer, open.epoch), next, kept, &context);
                 next = kept;
             }
             (Purpose::Request | Purpose::Gather | Purpose::Watch, _) => connection.serve(),

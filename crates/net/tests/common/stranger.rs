@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use echoic_net::server::Server;
 use echoic_net::transport::{TlsFiles, dial_to};
 use echoic_net::wire::frame::{Control, HEADER_BYTES, Header, kind};
-use echoic_net::wire::handshake::{Hello, Open, Purpose, Refused};
+use echoic_net::wire::handshake::{Hello, Open, ProducerId, Purpose, Refused};
 use echoic_net::wire::{PREFACE_BYTES, VERSION, preface};
 
 /// Longer than anything takes that works.
@@ -13,6 +13,16 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 /// What a server says to bytes that follow a good handshake: how it refuses them, if it does.
 pub fn told(server: &Server, purpose: Purpose, said: &[u8]) -> Option<Refused> {
+    told_as((echoic_net::auth::random().unwrap(), 1), server, purpose, said)
+}
+
+/// As [`told`], by this life of a producer.
+pub fn told_as(
+    (producer, epoch): (ProducerId, u64),
+    server: &Server,
+    purpose: Purpose,
+    said: &[u8],
+) -> Option<Refused> {
     let dial = dial_to(server.address(), &TlsFiles::default()).unwrap();
     let mut link = dial.dial(PATIENCE).unwrap();
     let mut out = preface(VERSION).to_vec();
@@ -20,8 +30,8 @@ pub fn told(server: &Server, purpose: Purpose, said: &[u8]) -> Option<Refused> {
     let open = Open {
         proof: [0; 32],
         purpose,
-        producer: echoic_net::auth::random().unwrap(),
-        epoch: 1,
+        producer,
+        epoch,
         first: 0,
         stream: String::new(),
         spec: None,

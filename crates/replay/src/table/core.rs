@@ -15,6 +15,7 @@ use super::items::Items;
 use super::journalled::Effect;
 use super::keeping::Keeping;
 use super::key::Key;
+use super::sessions::{Origin, Sessions};
 use super::spread::Lags;
 use super::{Form, TableConfig};
 use crate::limiter::{Counts, Limiter, Reason};
@@ -97,6 +98,8 @@ pub(super) struct Core {
     pub(super) unique_samples: u64,
     /// How many versions old samples were.
     pub(super) lags: Lags,
+    /// How far those have come who insert from elsewhere.
+    pub(super) sessions: Sessions,
     /// Of the trajectories in the payload.
     pub(super) episodes: Episodes,
     /// How often the table was loaded: rows that were reserved before are of a slab that is gone.
@@ -138,6 +141,7 @@ impl Core {
             counts: Counts::default(),
             unique_samples: 0,
             lags: Lags::default(),
+            sessions: Sessions::default(),
             episodes: Episodes::default(),
             era: 0,
             reserved: 0,
@@ -171,6 +175,18 @@ impl Core {
             return Err(TableError::Closed.into());
         }
         if self.paused { Err(Reason::Paused.into()) } else { Ok(()) }
+    }
+
+    /// Whether what comes from there is in the table.
+    pub(super) fn has(&self, origin: Option<&Origin>) -> Result<bool, TableError> {
+        origin.map_or(Ok(false), |origin| self.sessions.has(origin))
+    }
+
+    /// Takes note that so many operations are in the table, which has no journal to be told.
+    pub(super) fn take_note(&mut self, sent: Option<(&Origin, usize)>) {
+        if let Some((origin, count)) = sent {
+            self.sessions.advance(origin, count as u64);
+        }
     }
 
     /// How many of `wanted` items may be inserted now: at least one.
@@ -464,7 +480,7 @@ impl Core {
         grown
     }
 
-    /// Removes everything, and counts from zero.
+    /// Removes everything, and counts from zero. What was inserted once is not to come again.
     pub(super) fn reset(&mut self, graveyard: &mut Graveyard) {
         let live: Vec<Slot> = self.items.live().collect();
         self.sampler.clear();

@@ -96,6 +96,9 @@ pub enum TableError {
     /// it; after a restart the journal is taken up again.
     #[error("{0}")]
     Journal(String),
+    /// Let the later one insert, or give this one another name.
+    #[error("a later incarnation of this producer has been here")]
+    Stale,
     /// The checkpoint was damaged or is another table's.
     #[error("{0}")]
     Restore(String),

@@ -8,6 +8,7 @@ use smallvec::SmallVec;
 use super::core::Graveyard;
 use super::error::{TableError, check_priorities};
 use super::journalled::Log;
+use super::sessions::Origin;
 use super::{Form, Key, Table};
 use crate::journal::Room;
 use crate::trajectory::Trajectory;
@@ -75,10 +76,26 @@ impl Insertion {
     /// inserted. [`TableError::Journal`] when the journal has failed meanwhile: the items are in the table
     /// and survive nothing.
     pub fn commit(
-        mut self,
+        self,
         priorities: &[f64],
         version: Option<u64>,
     ) -> Result<SmallVec<[Key; 4]>, TableError> {
+        // What comes from nowhere never came before.
+        self.commit_from(priorities, version, None).map(Option::unwrap_or_default)
+    }
+
+    /// As [`Insertion::commit`], of operations that come again until they are acknowledged; `None`, and nothing is
+    /// inserted, when the first is in the table.
+    ///
+    /// # Errors
+    ///
+    /// As [`Insertion::commit`], and [`TableError::Stale`].
+    pub fn commit_from(
+        mut self,
+        priorities: &[f64],
+        version: Option<u64>,
+        origin: Option<&Origin>,
+    ) -> Result<Option<SmallVec<[Key; 4]>>, TableError> {
         check_priorities(priorities)?;
         let (keys, values) = (self.len(), priorities.len());
         if keys != values {
@@ -89,11 +106,19 @@ impl Insertion {
         let mut kept = Ok(());
         if let Some(mut writer) = self.writer.take() {
             // While nobody waits for the lock.
-            let record = self.room.is_some().then(|| Log::rows(&mut writer, priorities));
+            let of_session = origin.is_some();
+            let record =
+                self.room.is_some().then(|| Log::rows(of_session, &mut writer, priorities));
             let core = &mut *self.table.lock();
             if core.era != self.era {
                 // A checkpoint was loaded meanwhile, and what was inserted before is gone.
-                return Ok(keys);
+                return Ok(Some(keys));
+            }
+            let known = core.has(origin);
+            if known != Ok(false) {
+                // Given back when it is dropped.
+                self.writer = Some(writer);
+                return known.map(|_| None);
             }
             if core.closed && record.is_some() {
                 core.unreserve(writer.len());
@@ -102,10 +127,14 @@ impl Insertion {
             for (row, priority) in writer.publish().into_iter().zip(priorities) {
                 keys.push(core.insert_row(row, *priority, version, &mut graveyard));
             }
-            if let (Some(record), Some(log)) = (record, self.table.log())
-                && !log.push_traced(core, record, self.room.as_mut())
-            {
-                kept = Err(log.refusal());
+            let sent = origin.map(|origin| (origin, keys.len()));
+            match (record, self.table.log()) {
+                (Some(record), Some(log)) => {
+                    if !log.push_traced(core, record, self.room.as_mut(), sent) {
+                        kept = Err(log.refusal());
+                    }
+                }
+                _ => core.take_note(sent),
             }
         }
         if let Some(log) = self.table.log() {
@@ -113,7 +142,7 @@ impl Insertion {
         }
         // Who had to go for them has left rows to those who wait for some.
         self.table.notify();
-        kept.map(|()| keys)
+        kept.map(|()| Some(keys))
     }
 }
 

@@ -9,7 +9,7 @@
 //! - `key`, `items`: names of items, and what is known of them.
 //! - `insertion`, `sampled`: bytes on their way in and out.
 //! - `episodes`: what items are from.
-//! - `waits`: calls that had to wait.
+//! - `waits`: calls that had to wait. `sessions`: how far those have come who insert from elsewhere.
 //! - `keeping`: trajectories that a checkpoint wants, while the table goes on.
 //! - `registry`: the tables of a server. [`saved`]: tables in checkpoints. `journalled`: tables that survive
 //!   a crash.
@@ -32,6 +32,7 @@ mod key;
 mod registry;
 mod sampled;
 pub mod saved;
+mod sessions;
 pub mod spread;
 
 use std::ops::ControlFlow;
@@ -52,6 +53,7 @@ pub use self::journalled::{Durability, RecoverError, Recovered, recover};
 pub use self::key::Key;
 pub use self::registry::Tables;
 pub use self::sampled::{Sampled, Stack};
+pub use self::sessions::{Origin, Producer};
 use self::spread::Spreads;
 use crate::journal::{self, Record};
 use crate::limiter::{Counts, Limiter, Reason};
@@ -282,25 +284,50 @@ impl Table {
         priority: f64,
         version: Option<u64>,
     ) -> Result<Key, Obstacle> {
+        let key = self.try_insert_from(trajectory, priority, version, None)?;
+        // It came from nowhere, so it was not there before; but what was there may be gone.
+        let gone = || TableError::Restore("a checkpoint was loaded meanwhile".into());
+        key.ok_or_else(|| gone().into())
+    }
+
+    /// As [`Table::try_insert`], of an operation that comes again until it is acknowledged; `None` when it is in the
+    /// table already.
+    ///
+    /// # Errors
+    ///
+    /// As [`Table::try_insert`], and [`TableError::Stale`].
+    pub fn try_insert_from(
+        self: &Arc<Self>,
+        trajectory: &Arc<Trajectory>,
+        priority: f64,
+        version: Option<u64>,
+        origin: Option<&Origin>,
+    ) -> Result<Option<Key>, Obstacle> {
         check_priorities(&[priority])?;
         let Form::Trajectories(spec) = &self.config.form else {
             let mut insertion = self.try_reserve(1)?;
             insertion.fill(trajectory)?;
-            return Ok(insertion.commit(&[priority], version)?[0]);
+            let keys = insertion.commit_from(&[priority], version, origin)?;
+            return Ok(keys.and_then(|keys| keys.first().copied()));
         };
         if let Some(spec) = spec {
             trajectory.check(spec).map_err(TableError::Spec)?;
         }
         let inserted = loop {
             if let Some(log) = self.log() {
-                break log.try_insert(self, trajectory, priority, version);
+                break log.try_insert(self, trajectory, priority, version, origin);
             }
             let mut graveyard = Graveyard::new();
             let core = &mut *self.lock();
             // With a trace, the table got its journal in between.
             if core.trace.is_none() {
+                if core.has(origin)? {
+                    return Ok(None);
+                }
                 let trajectory = Arc::clone(trajectory);
-                break core.insert_trajectory(trajectory, priority, version, &mut graveyard);
+                let key = core.insert_trajectory(trajectory, priority, version, &mut graveyard)?;
+                core.take_note(origin.map(|origin| (origin, 1)));
+                break Ok(Some(key));
             }
         };
         let key = inserted?;
@@ -321,6 +348,16 @@ impl Table {
         wait: Wait<'_, Reason>,
     ) -> Result<Key, TableError> {
         self.until(Call::Insert, wait, || self.try_insert(trajectory, priority, version))
+    }
+
+    /// The first operation of a producer's life that is not in the table, of those that are for it: all before
+    /// are, however often the server was started anew since, as far as the table comes back.
+    ///
+    /// # Errors
+    ///
+    /// [`TableError::Stale`] when a later life of the producer has inserted.
+    pub fn reached(&self, producer: &Producer, epoch: u64) -> Result<u64, TableError> {
+        self.lock().sessions.next(producer, epoch)
     }
 
     /// Draws `count` items.

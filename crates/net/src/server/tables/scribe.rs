@@ -3,19 +3,23 @@
 //!
 //! A frame stays where it is until all of it is inserted; the scribe knows how far it got. What went into a
 //! table with a journal is acknowledged when it is kept, and more is taken meanwhile.
+//!
+//! Where the session went on is known to the event loop only as long as it lives, and at this door. What was done
+//! before that, or at another door, is known to the tables, which are asked before the first operation for
+//! each, and once more when it is done.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
 use echoic_replay::chunk::{Chunk, ColumnKind, Slice};
-use echoic_replay::table::{Call, Form, Obstacle, Receipt, Table, TableError, Waiting};
+use echoic_replay::table::{Call, Form, Obstacle, Origin, Receipt, Table, TableError, Waiting};
 use echoic_replay::trajectory::{Signature, Trajectory};
 
 use super::Context;
 use crate::wire::WireError;
 use crate::wire::frame::{Header, Stall, kind};
-use crate::wire::handshake::RefusalCode;
+use crate::wire::handshake::{ProducerId, RefusalCode};
 use crate::wire::reader::Reader;
 use crate::wire::tables::{
     ItemHead, MAX_CHUNK_BYTES, MAX_CHUNKS, MAX_INSERT, MAX_ITEM, MAX_SIGNATURES, Release, RowsHead,
@@ -62,6 +66,12 @@ impl From<WireError> for Hold {
 /// See the [module](self).
 #[derive(Debug)]
 pub(crate) struct Scribe {
+    producer: ProducerId,
+    epoch: u64,
+    /// Tables that were asked how far they have come, and had none of what comes now.
+    asked: HashSet<u32>,
+    /// Operations that were in their tables before they came through this door.
+    pub(crate) passed: u64,
     /// Number of the first operation that is not done.
     pub(crate) next: u64,
     /// Number of the first operation that is not known to be kept: what is acknowledged.
@@ -88,9 +98,19 @@ pub(crate) struct Scribe {
 }
 
 impl Scribe {
-    /// Goes on with operation `next`. Those from `kept` on are in their tables and perhaps not kept.
-    pub(crate) fn new(next: u64, kept: u64, context: &Context<'_>) -> Self {
+    /// Goes on with operation `next` of a life of a producer. Those from `kept` on are in their tables and
+    /// perhaps not kept.
+    pub(crate) fn new(
+        (producer, epoch): (ProducerId, u64),
+        next: u64,
+        kept: u64,
+        context: &Context<'_>,
+    ) -> Self {
         let mut scribe = Self {
+            producer,
+            epoch,
+            asked: HashSet::new(),
+            passed: 0,
             next,
             kept,
             seen: kept,
@@ -248,6 +268,31 @@ impl Scribe {
         Ok(self.next.min(end) - first)
     }
 
+    /// The first operation that is not done.
+    fn origin(&self) -> Origin {
+        Origin { producer: self.producer, epoch: self.epoch, number: self.next }
+    }
+
+    /// Passes over those operations before `end`, all for one table, that are in it already; how many.
+    fn pass(&mut self, number: u32, table: &Table, end: u64) -> Result<u64, Hold> {
+        if self.asked.contains(&number) {
+            return Ok(0);
+        }
+        let reached = table.reached(&self.producer, self.epoch);
+        let reached = reached.map_err(|error| held(number, error.into()))?;
+        let passed = reached.min(end).saturating_sub(self.next);
+        if passed == 0 {
+            self.asked.insert(number);
+            return Ok(0);
+        }
+        // They may not be kept yet.
+        self.mark(self.next, number, table);
+        self.next += passed;
+        self.passed += passed;
+        self.duplicates += passed;
+        Ok(passed)
+    }
+
     fn take_rows(&mut self, payload: &[u8], context: &Context<'_>) -> Result<(), Hold> {
         let row_bytes = |number| match context.tables.all().get(number as usize) {
             Some(table) => match &table.config().form {
@@ -269,6 +314,11 @@ impl Scribe {
         let mut done = again as usize;
         let count = head.count as usize;
         while done < count {
+            let passed = self.pass(head.table, table, end)?;
+            if passed > 0 {
+                done += passed as usize;
+                continue;
+            }
             let mut insertion = match table.try_reserve(count - done) {
                 Ok(insertion) => insertion,
                 Err(obstacle) => return Err(held(head.table, obstacle)),
@@ -277,8 +327,13 @@ impl Scribe {
             for index in 0..taken {
                 insertion.row_mut(index).copy_from_slice(&rows[(done + index) * row..][..row]);
             }
-            let committed = insertion.commit(&priorities[done..done + taken], head.version);
-            committed.map_err(|error| held(head.table, error.into()))?;
+            let (priorities, origin) = (&priorities[done..done + taken], self.origin());
+            let committed = insertion.commit_from(priorities, head.version, Some(&origin));
+            if committed.map_err(|error| held(head.table, error.into()))?.is_none() {
+                // They came through another door just now.
+                self.asked.remove(&head.table);
+                continue;
+            }
             done += taken;
             self.mark(self.next, head.table, table);
             self.next += taken as u64;
@@ -294,6 +349,9 @@ impl Scribe {
             return Ok(());
         }
         let table = find(context, item.table)?;
+        if self.pass(item.table, table, item.sequence.saturating_add(1))? > 0 {
+            return Ok(());
+        }
         let Some(signature) = self.signatures.get(&item.signature) else {
             let (field, got) = ("number of a signature", item.signature.into());
             return Err(WireError::Meaningless { field, got }.into());
@@ -310,9 +368,14 @@ impl Scribe {
         let columns = columns.collect::<Result<_, _>>()?;
         let trajectory = Trajectory::new(Arc::clone(signature), columns)
             .map_err(|error| held(item.table, TableError::from(error).into()))?;
-        table
-            .try_insert(&Arc::new(trajectory), item.priority, item.version)
-            .map_err(|obstacle| held(item.table, obstacle))?;
+        let (trajectory, origin) = (Arc::new(trajectory), self.origin());
+        let inserted =
+            table.try_insert_from(&trajectory, item.priority, item.version, Some(&origin));
+        if inserted.map_err(|obstacle| held(item.table, obstacle))?.is_none() {
+            // It came through another door just now.
+            self.passed += 1;
+            self.duplicates += 1;
+        }
         self.mark(self.next, item.table, table);
         self.next += 1;
         Ok(())
@@ -408,6 +471,9 @@ fn held(table: u32, obstacle: Obstacle) -> Hold {
         Obstacle::Failed(TableError::Closed) => Hold::Closed,
         Obstacle::Failed(error @ TableError::Spec(_)) => {
             Hold::Refused(RefusalCode::Spec, error.to_string())
+        }
+        Obstacle::Failed(error @ TableError::Stale) => {
+            Hold::Refused(RefusalCode::Stale, error.to_string())
         }
         Obstacle::Failed(error @ TableError::Journal(_)) => {
             Hold::Refused(RefusalCode::Journal, error.to_string())

@@ -12,11 +12,15 @@
 //! | 8 reset | |
 //! | 9 version | the learner's: u64 |
 //! | 10 forget | |
+//! | 11 session | number: u32, producer: 16 bytes, epoch: u64 |
+//! | 12 rows of a session | as 1, then an origin |
+//! | 13 item of a session | as 2, then an origin |
 //!
 //! Every entry begins with its format, 1, and its kind, a byte each. Numbers are little-endian. An effect
 //! is the item's key, its version, and the key of the item that had to go for it, or 2^64 - 1: u64 each.
 //! The highest bit of a sampled key says that its item has gone. After *forget* no entry names a chunk or
-//! a form that was told before.
+//! a form that was told before. An origin is the number of a session, u32, as it was told last, and which
+//! operation of that the first item is: u64.
 //!
 //! Bytes from a file are parsed here without trust; whether they fit the table is for `replay`.
 #![cfg_attr(
@@ -28,6 +32,7 @@ use smallvec::SmallVec;
 
 use super::super::key::Key;
 use crate::journal::Record;
+use crate::table::sessions::{Called, Origin, Producer};
 use crate::trajectory::Trajectory;
 
 const FORMAT: u8 = 1;
@@ -40,6 +45,9 @@ pub(in crate::table) const EFFECT_BYTES: usize = 24;
 /// Bytes of a slice in an entry.
 pub(super) const SLICE_BYTES: usize = 24;
 
+/// Bytes of a [`Sent`].
+const SENT_BYTES: usize = 12;
+
 pub(super) mod kind {
     pub(in crate::table) const ROWS: u8 = 1;
     pub(in crate::table) const ITEM: u8 = 2;
@@ -51,6 +59,27 @@ pub(super) mod kind {
     pub(in crate::table) const RESET: u8 = 8;
     pub(in crate::table) const VERSION: u8 = 9;
     pub(in crate::table) const FORGET: u8 = 10;
+    pub(in crate::table) const SESSION: u8 = 11;
+    pub(in crate::table) const SESSION_ROWS: u8 = 12;
+    pub(in crate::table) const SESSION_ITEM: u8 = 13;
+}
+
+/// Which operation of which session the first item of an entry is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Sent {
+    pub(super) session: u32,
+    pub(super) number: u64,
+}
+
+impl Sent {
+    pub(super) fn write(called: Called, origin: &Origin, record: &mut Record) {
+        record.put(&called.number.to_le_bytes());
+        record.put(&origin.number.to_le_bytes());
+    }
+
+    fn read(fields: &mut Fields<'_>) -> Result<Self, EntryError> {
+        Ok(Self { session: fields.u32("session")?, number: fields.u64("operation")? })
+    }
 }
 
 /// What an insert led to, which is known only when it is done.
@@ -96,12 +125,14 @@ pub(super) enum Entry<'a> {
         priorities: Few<f64>,
         rows: &'a [u8],
         effects: Few<Effect>,
+        sent: Option<Sent>,
     },
     Item {
         form: u32,
         priority: f64,
         columns: Vec<Vec<SliceOf>>,
         effect: Effect,
+        sent: Option<Sent>,
     },
     Chunk {
         key: u128,
@@ -126,6 +157,11 @@ pub(super) enum Entry<'a> {
     Reset,
     Version(u64),
     Forget,
+    Session {
+        number: u32,
+        producer: Producer,
+        epoch: u64,
+    },
 }
 
 /// Bytes that are no entry.
@@ -148,16 +184,18 @@ pub(super) fn begin(kind: u8, bytes: usize) -> Record {
 
 /// Bytes of an entry of so many rows.
 pub(super) fn rows_bytes(count: usize, row_bytes: usize) -> usize {
-    10 + count * (8 + row_bytes + EFFECT_BYTES)
+    10 + count * (8 + row_bytes + EFFECT_BYTES) + SENT_BYTES
 }
 
-/// An entry of rows, but for what they lead to.
+/// An entry of rows, but for what they lead to and, if they are of a session, where they are from.
 pub(super) fn rows(
+    of_session: bool,
     row_bytes: usize,
     priorities: &[f64],
     mut put_row: impl FnMut(usize, &mut Record),
 ) -> Record {
-    let mut record = begin(kind::ROWS, rows_bytes(priorities.len(), row_bytes));
+    let kind = if of_session { kind::SESSION_ROWS } else { kind::ROWS };
+    let mut record = begin(kind, rows_bytes(priorities.len(), row_bytes));
     record.put(&(priorities.len() as u32).to_le_bytes());
     record.put(&(row_bytes as u32).to_le_bytes());
     put_numbers(&mut record, priorities.iter().map(|priority| priority.to_bits()));
@@ -171,12 +209,13 @@ pub(super) fn rows(
 /// Bytes of an entry of a trajectory.
 pub(super) fn item_bytes(trajectory: &Trajectory) -> usize {
     let columns = trajectory.signature().columns.len();
-    18 + 4 * columns + SLICE_BYTES * trajectory.slices().len() + EFFECT_BYTES
+    18 + 4 * columns + SLICE_BYTES * trajectory.slices().len() + EFFECT_BYTES + SENT_BYTES
 }
 
-/// An entry of a trajectory, but for what it leads to.
-pub(super) fn item(form: u32, priority: f64, trajectory: &Trajectory) -> Record {
-    let mut record = begin(kind::ITEM, item_bytes(trajectory));
+/// An entry of a trajectory, but for what it leads to and, if it is of a session, where it is from.
+pub(super) fn item(of_session: bool, form: u32, priority: f64, trajectory: &Trajectory) -> Record {
+    let kind = if of_session { kind::SESSION_ITEM } else { kind::ITEM };
+    let mut record = begin(kind, item_bytes(trajectory));
     let columns = trajectory.signature().columns.len();
     record.put(&form.to_le_bytes());
     record.put(&priority.to_le_bytes());
@@ -191,6 +230,15 @@ pub(super) fn item(form: u32, priority: f64, trajectory: &Trajectory) -> Record 
         }
     }
     record.digest();
+    record
+}
+
+/// An entry of a session that later ones name.
+pub(super) fn session(number: u32, origin: &Origin) -> Record {
+    let mut record = begin(kind::SESSION, 28);
+    record.put(&number.to_le_bytes());
+    record.put(&origin.producer);
+    record.put(&origin.epoch.to_le_bytes());
     record
 }
 
@@ -235,16 +283,18 @@ impl<'a> Entry<'a> {
             return Err(EntryError::Meaningless { field: "format", got: format.into() });
         }
         let entry = match kind {
-            kind::ROWS => {
+            kind::ROWS | kind::SESSION_ROWS => {
                 let count = fields.u32("count")?;
                 let row_bytes = fields.u32("bytes of a row")? as usize;
                 let priorities = fields.priorities(count)?;
                 let rows =
                     fields.take("rows", u64::from(count).saturating_mul(row_bytes as u64))?;
                 let effects = fields.many("effects", count, EFFECT_BYTES, Effect::read)?;
-                Self::Rows { row_bytes, priorities, rows, effects }
+                let of_session = kind == kind::SESSION_ROWS;
+                let sent = of_session.then(|| Sent::read(fields)).transpose()?;
+                Self::Rows { row_bytes, priorities, rows, effects, sent }
             }
-            kind::ITEM => {
+            kind::ITEM | kind::SESSION_ITEM => {
                 let form = fields.u32("form")?;
                 let priority = fields.priority()?;
                 let columns = fields.u32("columns")?;
@@ -256,7 +306,10 @@ impl<'a> Entry<'a> {
                         Ok(SliceOf { chunk, offset, len })
                     })
                 })?;
-                Self::Item { form, priority, columns, effect: Effect::read(fields)? }
+                let effect = Effect::read(fields)?;
+                let of_session = kind == kind::SESSION_ITEM;
+                let sent = of_session.then(|| Sent::read(fields)).transpose()?;
+                Self::Item { form, priority, columns, effect, sent }
             }
             kind::CHUNK => {
                 let key = fields.array("chunk").map(u128::from_le_bytes)?;
@@ -281,6 +334,10 @@ impl<'a> Entry<'a> {
             kind::RESET => Self::Reset,
             kind::VERSION => Self::Version(fields.u64("version")?),
             kind::FORGET => Self::Forget,
+            kind::SESSION => {
+                let (number, producer) = (fields.u32("session")?, fields.array("producer")?);
+                Self::Session { number, producer, epoch: fields.u64("epoch")? }
+            }
             got => return Err(EntryError::Meaningless { field: "kind", got: got.into() }),
         };
         match fields.0.len() {

@@ -1,6 +1,7 @@
 //! The journal of a table that is running.
 
 use std::collections::{HashMap, HashSet};
+use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::{Wake, Waker};
@@ -17,6 +18,7 @@ use crate::chunk::Chunk;
 use crate::journal::{self, Error, Journal, Record, Room};
 use crate::limiter::Reason;
 use crate::table::saved::signature_text;
+use crate::table::sessions::Origin;
 use crate::trajectory::{Signature, Trajectory};
 
 /// The most bytes of rows in one entry, unless a row has more.
@@ -142,18 +144,27 @@ impl Log {
         self.journal.push(record, room)
     }
 
-    /// As [`Log::push`], when what inserts led to is to be added.
+    /// As [`Log::push`], when what so many inserts led to is to be added, and where they are from.
     pub(in crate::table) fn push_traced(
         &self,
         core: &mut Core,
         mut record: Record,
         room: Option<&mut Room>,
+        sent: Option<(&Origin, usize)>,
     ) -> bool {
         if let Some(trace) = &mut core.trace {
             record.put(trace);
             trace.clear();
         }
-        self.journal.push(record, room)
+        let mut taken = true;
+        if let Some((origin, count)) = sent {
+            let called = core.sessions.advance(origin, count as u64);
+            if called.is_new {
+                taken = self.journal.push(entry::session(called.number, origin), None);
+            }
+            entry::Sent::write(called, origin, &mut record);
+        }
+        taken & self.journal.push(record, room)
     }
 
     /// The error of an entry that was not taken.
@@ -162,9 +173,14 @@ impl Log {
     }
 
     /// An entry of rows that are filled and not published.
-    pub(in crate::table) fn rows(writer: &mut RowWriter, priorities: &[f64]) -> Record {
+    pub(in crate::table) fn rows(
+        of_session: bool,
+        writer: &mut RowWriter,
+        priorities: &[f64],
+    ) -> Record {
         let row_bytes = if writer.is_empty() { 0 } else { writer.row_mut(0).len() };
-        entry::rows(row_bytes, priorities, |index, record| record.put(writer.row_mut(index)))
+        let put = |index, record: &mut Record| record.put(writer.row_mut(index));
+        entry::rows(of_session, row_bytes, priorities, put)
     }
 
     /// Entries of removed items.
@@ -211,15 +227,15 @@ impl Log {
         self.journal.push(record, None);
     }
 
-    /// Inserts a trajectory into a table that keeps such; `None` when its chunks are to be told anew, so
-    /// that the caller tries again.
+    /// As [`Log::try_insert`]; goes on when its chunks are to be told anew, so that the caller tries again.
     fn try_insert_once(
         &self,
         table: &Arc<Table>,
         trajectory: &Arc<Trajectory>,
         priority: f64,
         version: Option<u64>,
-    ) -> Result<Option<Key>, Obstacle> {
+        origin: Option<&Origin>,
+    ) -> Result<ControlFlow<Option<Key>>, Obstacle> {
         // Before anything is copied, and in vain.
         table.lock().insertable(1)?;
         let plan = self.plan(trajectory);
@@ -230,12 +246,15 @@ impl Log {
         }
         let mut room = self.room(table, bytes)?;
         let records = plan.records(trajectory);
-        let item = entry::item(plan.form, priority, trajectory);
+        let item = entry::item(origin.is_some(), plan.form, priority, trajectory);
         let mut graveyard = Graveyard::new();
         let core = &mut *table.lock();
         let known = &mut *self.known();
         if known.epoch != plan.epoch {
-            return Ok(None);
+            return Ok(ControlFlow::Continue(()));
+        }
+        if core.has(origin)? {
+            return Ok(ControlFlow::Break(None));
         }
         let key =
             core.insert_trajectory(Arc::clone(trajectory), priority, version, &mut graveyard)?;
@@ -243,28 +262,30 @@ impl Log {
         for record in records {
             taken &= self.journal.push(record, Some(&mut room));
         }
-        taken &= self.push_traced(core, item, Some(&mut room));
+        let sent = origin.map(|origin| (origin, 1));
+        taken &= self.push_traced(core, item, Some(&mut room), sent);
         known.learn(&plan, trajectory);
         if known.is_full() {
             self.journal.push(entry::begin(entry::kind::FORGET, 0), None);
             known.clear();
         }
-        if taken { Ok(Some(key)) } else { Err(self.refusal().into()) }
+        if taken { Ok(ControlFlow::Break(Some(key))) } else { Err(self.refusal().into()) }
     }
 
-    /// Inserts a trajectory into a table that keeps such.
+    /// Inserts a trajectory into a table that keeps such; `None` when it is there already.
     pub(in crate::table) fn try_insert(
         &self,
         table: &Arc<Table>,
         trajectory: &Arc<Trajectory>,
         priority: f64,
         version: Option<u64>,
-    ) -> Result<Key, Obstacle> {
+        origin: Option<&Origin>,
+    ) -> Result<Option<Key>, Obstacle> {
         loop {
-            let inserted = self.try_insert_once(table, trajectory, priority, version);
+            let inserted = self.try_insert_once(table, trajectory, priority, version, origin);
             self.journal.nudge();
-            if let Some(key) = inserted? {
-                return Ok(key);
+            if let ControlFlow::Break(inserted) = inserted? {
+                return Ok(inserted);
             }
         }
     }

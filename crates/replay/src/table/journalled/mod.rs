@@ -16,7 +16,9 @@
 //!    with the lock: room in the journal is taken before it.
 //! 2. What an item names, chunks and a form, is told before it, since the last *forget* and since the
 //!    last checkpoint.
-//! 3. A checkpoint and a journal belong together if the checkpoint has the journal's name, or the journal
+//! 3. How far a producer elsewhere has come is told in the record of what it inserted, so that a crash
+//!    leaves both or neither.
+//! 4. A checkpoint and a journal belong together if the checkpoint has the journal's name, or the journal
 //!    the checkpoint's. Others are refused: one of them would be missing items.
 //!
 //! # Limitations

@@ -6,10 +6,11 @@ use std::sync::{Arc, Weak};
 use super::super::core::{Core, Graveyard, Payload, rows};
 use super::super::key::Key;
 use super::super::{Form, TableConfig};
-use super::entry::{Effect, Entry, SliceOf};
+use super::entry::{Effect, Entry, Sent, SliceOf};
 use crate::chunk::{Chunk, ChunkKey, Slice};
 use crate::selectors::{Entry as Member, Slot};
 use crate::table::saved::{SignatureText, read_signature};
+use crate::table::sessions::{MAX_SESSIONS, Origin, Producer};
 use crate::trajectory::{Signature, Trajectory};
 
 /// Chunks of all tables that are brought back, so that those that share one share it again.
@@ -23,6 +24,7 @@ pub(super) struct Replayer<'a> {
     /// What entries may name.
     chunks: HashMap<u128, Arc<Chunk>>,
     forms: HashMap<u32, Arc<Signature>>,
+    sessions: HashMap<u32, (Producer, u64)>,
     /// A form number that was not used.
     next_form: u32,
     /// Slots that there may be.
@@ -45,6 +47,7 @@ impl<'a> Replayer<'a> {
             shared,
             chunks: HashMap::new(),
             forms: HashMap::new(),
+            sessions: HashMap::new(),
             next_form: 0,
             most_slots: rows(config.max_size),
             used,
@@ -59,7 +62,7 @@ impl<'a> Replayer<'a> {
     /// Why it can't be: then nothing that this has made may be used.
     pub(super) fn apply(&mut self, record: &[u8]) -> Result<(), String> {
         match Entry::read(record).map_err(|error| error.to_string())? {
-            Entry::Rows { row_bytes, priorities, rows, effects } => {
+            Entry::Rows { row_bytes, priorities, rows, effects, sent } => {
                 let expected = match &self.config.form {
                     Form::Rows(spec) => spec.nbytes(),
                     Form::Trajectories(_) => return Err("it has rows, the table has none".into()),
@@ -73,11 +76,19 @@ impl<'a> Replayer<'a> {
                     self.place_row(effect.key, row)?;
                     self.enter(effect, *priority)?;
                 }
+                self.credit(sent, effects.len())?;
             }
-            Entry::Item { form, priority, columns, effect } => {
+            Entry::Item { form, priority, columns, effect, sent } => {
                 let trajectory = self.trajectory(form, &columns)?;
                 self.place_trajectory(effect.key, Arc::new(trajectory))?;
                 self.enter(&effect, priority)?;
+                self.credit(sent, 1)?;
+            }
+            Entry::Session { number, producer, epoch } => {
+                if number as usize >= MAX_SESSIONS {
+                    return Err(format!("session {number} is one of at most {MAX_SESSIONS}"));
+                }
+                self.sessions.insert(number, (producer, epoch));
             }
             Entry::Chunk { key, bytes } => self.learn(key, bytes)?,
             Entry::Form { number, text } => {
@@ -170,6 +181,8 @@ impl<'a> Replayer<'a> {
     }
 
     fn settle(&mut self) {
+        // What the journal was told so far is of its last opening.
+        self.core.sessions.tell_anew();
         self.core.sampler.settle();
         self.core.remover.settle();
     }
@@ -238,6 +251,16 @@ impl<'a> Replayer<'a> {
             self.core.forget(slot);
             self.clear(slot);
         }
+        Ok(())
+    }
+
+    /// Takes note of whose operations so many items were.
+    fn credit(&mut self, sent: Option<Sent>, count: usize) -> Result<(), String> {
+        let Some(Sent { session, number }) = sent else { return Ok(()) };
+        let known = self.sessions.get(&session);
+        let (producer, epoch) = *known.ok_or_else(|| format!("session {session} was not told"))?;
+        // One that had been forgotten may have sent again what is here.
+        self.core.sessions.advance(&Origin { producer, epoch, number }, count as u64);
         Ok(())
     }
 

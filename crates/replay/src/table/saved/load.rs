@@ -19,6 +19,7 @@ use crate::rng::Rng;
 use crate::selectors::{Entry, SelectorKind, Slot};
 use crate::spec::{Leaf, Spec};
 use crate::table::core::{Core, Payload};
+use crate::table::sessions::{MAX_SESSIONS, SESSION_BYTES, Sessions};
 use crate::table::{Form, Table, TableConfig, Tables};
 use crate::trajectory::{Column, Signature, Trajectory};
 
@@ -362,6 +363,16 @@ fn read_core(
         )));
     }
     core.counts = Counts { inserts, samples, deletions };
+    if has(chunks.reader, &section(number, "sessions")) {
+        let mut source = open("sessions")?;
+        let (most, got) = (MAX_SESSIONS * SESSION_BYTES, source.section.data_bytes());
+        if got > most as u64 {
+            return Err(wrong(format!("its sessions have {got} bytes, at most {most} are read")));
+        }
+        let mut bytes = vec![0; got as usize];
+        source.fill(&mut bytes)?;
+        core.sessions = Sessions::read(&bytes).map_err(wrong)?;
+    }
     core.episodes.deleted = head.deleted_episodes;
     core.rng = Rng::from_state(head.rng);
     core.version = head.policy_version;

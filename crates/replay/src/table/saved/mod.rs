@@ -7,6 +7,7 @@
 //! - `stream.head`, `stream.samples`: see `unread`. `rollouts-N.*`: see `rollouts`.
 //! - `table-N.head`: JSON: name, form, settings, counts, the state of the generator ([`Head`]).
 //! - `table-N.items`: what is known about each slot; `table-N.sampler` and `.remover`: their states.
+//! - `table-N.sessions`: how far those have come who insert from elsewhere; not there when there are none.
 //! - `table-N.rows`: slot and bytes of each item, or
 //! - `table-N.trajectories`: slot and slices of each, whose chunks are blobs, so that a chunk is written
 //!   once, however many items, tables and checkpoints have it.

@@ -18,6 +18,7 @@ use crate::table::Table;
 use crate::table::core::Payload;
 use crate::table::journalled::Log;
 use crate::table::keeping::{self, Keeping};
+use crate::table::sessions::{Session, Sessions};
 use crate::trajectory::{Signature, Trajectory};
 
 /// How many rows are read at a time.
@@ -32,6 +33,7 @@ struct Moment {
     items: Vec<u8>,
     sampler: Vec<u64>,
     remover: Vec<u64>,
+    sessions: Vec<Session>,
     payload: Saved,
 }
 
@@ -137,6 +139,8 @@ impl Moment {
         core.sampler.save(&mut sampler);
         core.remover.save(&mut remover);
         core.items.save(&mut items);
+        let sessions = core.sessions.all();
+        core.sessions.tell_anew();
         let limiter = core.limiter.parameters();
         let numbers = [limiter.samples_per_insert, limiter.min_diff, limiter.max_diff];
         let [ratio, min_diff, max_diff] = numbers.map(f64::to_bits);
@@ -164,7 +168,7 @@ impl Moment {
             // In the same moment as the rest: what comes later is told after this record.
             journal: table.log().map(Log::cut),
         };
-        Ok(Self { head, items, sampler, remover, payload })
+        Ok(Self { head, items, sampler, remover, sessions, payload })
     }
 
     fn write(mut self, number: usize, writer: &mut Writer) -> Result<(), SavedError> {
@@ -173,6 +177,10 @@ impl Moment {
             put(writer, &section(number, name), |out| {
                 words.iter().try_for_each(|word| out.write_all(&word.to_le_bytes()))
             })?;
+        }
+        let sessions = Sessions::write(std::mem::take(&mut self.sessions));
+        if !sessions.is_empty() {
+            put(writer, &section(number, "sessions"), |out| out.write_all(&sessions))?;
         }
         match &mut self.payload {
             Saved::Rows(snapshot) => {
