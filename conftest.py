@@ -2,6 +2,8 @@
 
 import gc
 import os
+import tempfile
+from typing import Any
 
 from sybil import Sybil
 from sybil.document import PythonDocStringDocument
@@ -14,16 +16,33 @@ from sybil.parsers.rest import DocTestParser
 for library in ("OPENBLAS", "OMP", "MKL"):
     os.environ.setdefault(f"{library}_NUM_THREADS", "1")
 
+
+def begin(names: dict[str, Any]) -> None:
+    """Have the temporary folders of a page or a docstring in one that goes with it."""
+    names["_folder"] = tempfile.TemporaryDirectory(prefix="echoic-page-")
+    tempfile.tempdir = names["_folder"].name
+
+
+def end(names: dict[str, Any]) -> None:
+    """Remove them."""
+    tempfile.tempdir = None
+    names["_folder"].cleanup()
+
+
 # The blocks of a page share their names, as a reader would expect.
 pages = Sybil(
     parsers=[PythonCodeBlockParser()],
     patterns=["README.md", "docs/*.md", "docs/*/*.md", "docs/*/*/*.md"],
+    setup=begin,
+    teardown=end,
 )
 docstrings = Sybil(
     parsers=[DocTestParser()],
     patterns=["*.py", "*.pyi"],
     path="python/echoic",
     document_types={".py": PythonDocStringDocument, ".pyi": PythonDocStringDocument},
+    setup=begin,
+    teardown=end,
 )
 
 pytest_collect_file = (pages + docstrings).pytest()

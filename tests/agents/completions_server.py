@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import asyncio
 import json
-import threading
 from collections import deque
 from typing import Any
+
+from http_server import HttpServer, send
 
 BLOCK = 16
 
@@ -32,8 +33,8 @@ def continuation(prompt: list[int], length: int) -> list[int]:
     return tokens[len(prompt) :]
 
 
-class CompletionsServer:
-    """Serves until it is closed, in a thread of its own.
+class CompletionsServer(HttpServer):
+    """A server whose model is a formula.
 
     ``faults`` is what happens to the next requests, in their order, one each; None is no fault:
     ``{"status": 429, "headers": {...}}``, ``{"drop": k}`` (the connection breaks after k tokens),
@@ -45,82 +46,31 @@ class CompletionsServer:
         self.faults: deque[dict[str, Any] | None] = deque()
         self.requests: list[dict[str, Any]] = []
         self.resets = 0
-        self.active = 0
-        self.most_active = 0
         self.delay = 0.0
         self.queries = 0
         self.hits = 0
         self._cached: set[tuple[str, tuple[int, ...]]] = set()
         self._token_ids = token_ids
         self._key = key
-        self._loop = asyncio.new_event_loop()
-        started = threading.Event()
-        self._thread = threading.Thread(target=self._run, args=(started,))
-        self._thread.start()
-        started.wait()
+        super().__init__()
+        self.url += "/v1"
 
-    def _run(self, started: threading.Event) -> None:
-        asyncio.set_event_loop(self._loop)
-        self._server = self._loop.run_until_complete(
-            asyncio.start_server(self._serve, "127.0.0.1", 0)
-        )
-        port = self._server.sockets[0].getsockname()[1]
-        self.url = f"http://127.0.0.1:{port}/v1"
-        started.set()
-        self._loop.run_forever()
-        self._server.close()
-        for task in asyncio.all_tasks(self._loop):
-            task.cancel()
-        self._loop.run_until_complete(asyncio.sleep(0.01))
-        self._loop.close()
-
-    def close(self) -> None:
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            while await self._request(reader, writer):
-                pass
-        except (ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
-            pass
-        finally:
-            writer.close()
-
-    async def _request(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
-        head = (await reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
-        method, path, _ = head[0].split()
-        headers = {
-            name.lower(): value.strip()
-            for name, _, value in (line.partition(":") for line in head[1:] if line)
-        }
-        body = await reader.readexactly(int(headers.get("content-length", 0)))
+    async def answer(
+        self, target: str, headers: dict[str, str], body: bytes, writer: asyncio.StreamWriter
+    ) -> None:
         if self._key and headers.get("authorization") != f"Bearer {self._key}":
-            await self._plain(writer, 401, '{"error": {"message": "no key"}}')
-        elif (method, path) == ("GET", "/metrics"):
-            await self._plain(writer, 200, self._metrics())
-        elif (method, path) == ("POST", "/reset_prefix_cache"):
+            await send(writer, 401, '{"error": {"message": "no key"}}')
+        elif target == "GET /metrics":
+            await send(writer, 200, self._metrics())
+        elif target == "POST /reset_prefix_cache":
             self._cached.clear()
             self.resets += 1
-            await self._plain(writer, 200, "")
-        elif (method, path) == ("POST", "/v1/completions"):
-            self.active += 1
-            self.most_active = max(self.most_active, self.active)
-            try:
-                return await self._complete(json.loads(body), writer)
-            finally:
-                self.active -= 1
+            await send(writer, 200, "")
+        elif target == "POST /v1/completions":
+            with self.busy():
+                await self._complete(json.loads(body), writer)
         else:
-            await self._plain(writer, 404, '{"error": {"message": "not here"}}')
-        return True
-
-    async def _plain(
-        self, writer: asyncio.StreamWriter, status: int, text: str, headers: Any = ()
-    ) -> None:
-        lines = [f"HTTP/1.1 {status} X", f"Content-Length: {len(text.encode())}"]
-        lines += [f"{name}: {value}" for name, value in dict(headers).items()]
-        writer.write(("\r\n".join(lines) + "\r\n\r\n" + text).encode())
-        await writer.drain()
+            await send(writer, 404, '{"error": {"message": "not here"}}')
 
     def _metrics(self) -> str:
         return (
@@ -146,13 +96,13 @@ class CompletionsServer:
 
     async def _complete(  # noqa: C901 - one branch for each fault
         self, asked: dict[str, Any], writer: asyncio.StreamWriter
-    ) -> bool:
+    ) -> None:
         self.requests.append(asked)
         fault = (self.faults.popleft() if self.faults else None) or {}
         if "status" in fault:
             text = json.dumps({"error": {"message": "as told", "code": fault["status"]}})
-            await self._plain(writer, fault["status"], text, fault.get("headers", ()))
-            return True
+            await send(writer, fault["status"], text, fault.get("headers", ()))
+            return
         assert asked["stream"]
         prompt = asked["prompt"]
         tokens = list(prompt.encode()) if isinstance(prompt, str) else list(prompt)
@@ -163,14 +113,14 @@ class CompletionsServer:
         for count, token in enumerate(made):
             if fault.get("drop") == count:
                 writer.transport.abort()
-                return False
+                raise ConnectionError
             if fault.get("stall") == count:
                 await writer.drain()
                 await asyncio.sleep(60)
             if fault.get("error") == count:
                 self._event(writer, {"error": {"message": "as told", "code": fault["code"]}})
                 self._chunk(writer, b"")
-                return True
+                return
             if fault.get("nonsense") == count:
                 self._chunk(writer, b"data: {not json\n\n")
             if self.delay:
@@ -191,7 +141,7 @@ class CompletionsServer:
                 made = made[: count + 1]
                 if "unfinished" in fault:
                     writer.transport.abort()
-                    return False
+                    raise ConnectionError
                 break
         usage = {
             "prompt_tokens": len(tokens),
@@ -202,7 +152,6 @@ class CompletionsServer:
         self._chunk(writer, b"data: [DONE]\n\n")
         self._chunk(writer, b"")
         await writer.drain()
-        return True
 
     def _event(self, writer: asyncio.StreamWriter, said: Any) -> None:
         self._chunk(writer, f"data: {json.dumps(said)}\n\n".encode())

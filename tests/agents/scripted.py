@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from echoic.agents.backbones import Backbone, Capabilities, Completion, Message
+from echoic.agents.backbones import Backbone, Capabilities, Completion, Message, Sampling
 from echoic.agents.episodes import Usage
 
 
@@ -17,11 +17,11 @@ class Scripted(Backbone):
     def __init__(self, reply: Any) -> None:
         self._reply = reply
         self.chats: list[list[Message]] = []
-        self.asked: list[dict[str, Any]] = []
+        self.asked: list[Sampling] = []
 
-    async def chat(self, messages: Any, **asked: Any) -> Completion:
+    async def answer(self, messages: Any, sampling: Sampling) -> Completion:
         self.chats.append(list(messages))
-        self.asked.append(asked)
+        self.asked.append(sampling)
         text = self._reply(messages)
         size = sum(len(message.text) for message in messages)
         return Completion(text, usage=Usage(size, 0, len(text), 0.001, 1))

@@ -9,17 +9,18 @@ from __future__ import annotations
 
 import asyncio
 import json
-import threading
 from collections import deque
 from typing import Any
+
+from http_server import HttpServer, send
 
 BLOCK = 16
 WRITTEN = 3  # Anthropic counts what it put into the cache, too.
 KEY = "sk-secret-123"
 
 
-class VendorsServer:
-    """Serves until it is closed, in a thread of its own.
+class VendorsServer(HttpServer):
+    """A server whose answers a function of the chat gives.
 
     ``faults`` is what happens to the next requests, one each; None is no fault: ``{"status": 429,
     "headers": {...}}``, ``{"drop": True}``, ``{"stall": seconds}``, ``{"drip": seconds}``,
@@ -30,50 +31,15 @@ class VendorsServer:
         self.reply = reply
         self.faults: deque[dict[str, Any] | None] = deque()
         self.requests: list[tuple[str, dict[str, str], dict[str, Any]]] = []
-        self.active = self.most_active = 0
         self.delay = 0.0
         self._prompts: list[bytes] = []
-        self._loop = asyncio.new_event_loop()
-        started = threading.Event()
-        self._thread = threading.Thread(target=self._run, args=(started,))
-        self._thread.start()
-        started.wait()
+        super().__init__()
 
-    def _run(self, started: threading.Event) -> None:
-        asyncio.set_event_loop(self._loop)
-        server = self._loop.run_until_complete(asyncio.start_server(self._serve, "127.0.0.1", 0))
-        self.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-        started.set()
-        self._loop.run_forever()
-        server.close()
-        for task in asyncio.all_tasks(self._loop):
-            task.cancel()
-        self._loop.run_until_complete(asyncio.sleep(0.01))
-        self._loop.close()
-
-    def close(self) -> None:
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            while True:
-                head = (await reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
-                headers = {
-                    name.lower(): value.strip()
-                    for name, _, value in (line.partition(":") for line in head[1:] if line)
-                }
-                body = await reader.readexactly(int(headers["content-length"]))
-                self.active += 1
-                self.most_active = max(self.most_active, self.active)
-                try:
-                    await self._answer(head[0].split()[1], headers, json.loads(body), writer)
-                finally:
-                    self.active -= 1
-        except (ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
-            pass
-        finally:
-            writer.close()
+    async def answer(
+        self, target: str, headers: dict[str, str], body: bytes, writer: asyncio.StreamWriter
+    ) -> None:
+        with self.busy():
+            await self._answer(target.split()[1], headers, json.loads(body), writer)
 
     async def _answer(
         self, path: str, headers: dict[str, str], asked: Any, writer: asyncio.StreamWriter
@@ -87,7 +53,7 @@ class VendorsServer:
         if "status" in fault:
             # Vendors like to repeat the key that they were shown.
             said = {"error": {"message": f"no, {headers.get('authorization')} {KEY}"}}
-            await _send(writer, fault["status"], json.dumps(said), fault.get("headers", {}))
+            await send(writer, fault["status"], json.dumps(said), fault.get("headers", ()))
             return
         if "drip" in fault:
             writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n")
@@ -96,14 +62,14 @@ class VendorsServer:
                 await writer.drain()
                 await asyncio.sleep(fault["drip"])
         if "body" in fault:
-            await _send(writer, 200, fault["body"], {})
+            await send(writer, 200, fault["body"])
             return
         told = self._formats(path, headers, asked)
         if told is None:
-            await _send(writer, 401, '{"error": "who are you?"}', {})
+            await send(writer, 401, '{"error": "who are you?"}')
             return
         told.pop(fault.get("without"), None)
-        await _send(writer, 200, json.dumps(told | fault.get("with", {})), {})
+        await send(writer, 200, json.dumps(told | fault.get("with", {})))
 
     def _formats(  # noqa: PLR0911 - one for each format and for each refusal
         self, path: str, headers: dict[str, str], asked: Any
@@ -204,12 +170,3 @@ def _common(one: bytes, other: bytes) -> int:
             break
         count += 1
     return count
-
-
-async def _send(
-    writer: asyncio.StreamWriter, status: int, text: str, headers: dict[str, str]
-) -> None:
-    lines = [f"HTTP/1.1 {status} X", f"Content-Length: {len(text.encode())}"]
-    lines += [f"{name}: {value}" for name, value in headers.items()]
-    writer.write(("\r\n".join(lines) + "\r\n\r\n" + text).encode())
-    await writer.drain()

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import pathlib
+import subprocess
+import sys
 
 import numpy as np
 import pytest
 from reverb_under_test import (
+    UPSTREAM,
     drain,
     reverb,
     sample_info,
@@ -78,6 +82,30 @@ def test_a_temporary_checkpointer_has_a_folder_of_its_own():
     assert first.path != second.path
     pathlib.Path(first.path).rmdir()
     pathlib.Path(second.path).rmdir()
+
+
+@pytest.mark.skipif(UPSTREAM, reason="upstream leaves them all")
+def test_a_temporary_folder_without_checkpoints_goes_with_the_process(tmp_path):
+    script = """
+import pathlib
+import echoic.reverb as reverb
+for some in 0, 1:
+    made = reverb.checkpointers.TempDirCheckpointer()
+    table = reverb.Table("t", reverb.selectors.Fifo(), reverb.selectors.Fifo(), 9,
+                         reverb.rate_limiters.MinSize(1))
+    server = reverb.Server([table], checkpointer=made)
+    assert pathlib.Path(made.path).is_dir()
+    if some:
+        print(server.localhost_client().checkpoint())
+    server.stop()
+"""
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    written = subprocess.run(
+        [sys.executable, "-c", script], env=environment, check=True, capture_output=True, text=True
+    )
+    path = pathlib.Path(written.stdout.strip())
+    assert path.is_dir()
+    assert list(tmp_path.iterdir()) == [path.parent]
 
 
 @pytest.mark.parametrize("arguments", [{}, {"group": "some"}])

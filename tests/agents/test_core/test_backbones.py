@@ -20,6 +20,7 @@ from echoic.agents.backbones import (
     Message,
     OpenAIBackbone,
     Price,
+    Sampling,
     backbone_names,
     backbone_status,
     make_backbone,
@@ -130,7 +131,7 @@ def test_fields_have_other_names_with_other_vendors(server):
     assert "seed" not in body
     backbone = openai(server, seed_field=None, limit_field="max_completion_tokens")
     assert not backbone.capabilities.seed
-    assert backbone._request(CHAT, 9, 0.0, (), 3)[1]["max_completion_tokens"] == 9
+    assert backbone._request(CHAT, Sampling(9, seed=3))[1]["max_completion_tokens"] == 9
 
 
 def test_a_request_to_anthropic_has_its_shape(server):

@@ -216,7 +216,9 @@ def test_no_more_are_under_way_than_allowed_and_priorities_decide_who(serve: Any
 
     run(main())
     assert server.most_active == 2
-    assert [asked["prompt"][0] for asked in server.requests] == [0, 0, 5, 4, 3, 3, 2, 1]
+    asked = [one["prompt"][0] for one in server.requests]
+    # Of two that begin together, either may arrive first.
+    assert [sorted(asked[n : n + 2]) for n in range(0, 8, 2)] == [[0, 0], [4, 5], [3, 3], [1, 2]]
 
 
 @pytest.mark.parametrize(("aging", "order"), [(1000.0, [1, 2, 3]), (0.0, [1, 3, 2])])

@@ -124,7 +124,7 @@ def test_where_all_commands_are_listed_the_likeliest_behind_the_thought_is_done(
     answers, begin = backbone.scored[0]
     assert begin == "Thought: doors.\nAction:"
     assert [f"- {one.strip()}" in backbone.chats[0][-1].text for one in answers] == [True] * 4
-    assert "\nAction:" in backbone.asked[0]["stop"]
+    assert "\nAction:" in backbone.asked[0].stop
     # Both calls of each step count, and the next prompt has both.
     assert (episode.usage.requests, policy.spent.requests) == (6, 6)
     assert episode.usage.cost == pytest.approx(3 * 0.251)
@@ -180,7 +180,7 @@ def test_what_is_no_command_is_told_so_and_asked_again():
     assert "names no command" in backbone.chats[1][-1].text
     assert "word for word" in backbone.chats[1][-1].text
     assert backbone.chats[1][-2] == Message("assistant", "I like doors.")
-    assert len({asked["seed"] for asked in backbone.asked}) == 3
+    assert len({asked.seed for asked in backbone.asked}) == 3
 
 
 def test_nonsense_is_done_as_it_was_said_and_never_replaced():

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         Capabilities,
         Completion,
         Message,
+        Sampling,
         Scores,
         with_plan,
     )
@@ -57,6 +58,7 @@ __all__ = [
     "Message",
     "OpenAIBackbone",
     "Price",
+    "Sampling",
     "Scores",
     "backbone_names",
     "backbone_status",
@@ -74,6 +76,7 @@ _MODULES = {
         "Capabilities",
         "Completion",
         "Message",
+        "Sampling",
         "Scores",
         "with_plan",
     ),

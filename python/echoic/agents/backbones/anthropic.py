@@ -15,9 +15,10 @@ from echoic.errors import ArgumentError, BackboneError
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from echoic.agents.backbones.base import Message
-    from echoic.agents.backbones.http import HttpConfig
-    from echoic.agents.backbones.prices import Price
+    from typing_extensions import Unpack
+
+    from echoic.agents.backbones.base import Message, Sampling
+    from echoic.agents.backbones.hosted import Settings
     from echoic.agents.episodes import Usage
 
 __all__ = ["AnthropicBackbone"]
@@ -33,55 +34,46 @@ class AnthropicBackbone(HostedBackbone):
         model: Its name there.
         key: Shown as ``x-api-key``.
         url: The API's root, without ``/v1``.
-        name: For reports.
-        price: See :class:`~echoic.agents.backbones.hosted.HostedBackbone`.
-        http: Bounds.
         cache: Whether to ask that instructions and all messages but the last be cached. Prompts
             below a vendor's least length are not, and say so in their counts.
+        **settings: ``name``, ``price`` and ``http`` of
+            :class:`~echoic.agents.backbones.hosted.HostedBackbone`.
     """
 
-    def __init__(  # noqa: PLR0913 - all but the first have defaults
+    def __init__(
         self,
         model: str,
         *,
         key: str,
         url: str = "https://api.anthropic.com",
-        name: str | None = None,
-        price: Price | str | None = "listed",
-        http: HttpConfig | None = None,
         cache: bool = True,
+        **settings: Unpack[Settings],
     ) -> None:
         headers = {"x-api-key": key, "anthropic-version": _VERSION}
-        super().__init__(
-            model, url=url, headers=headers, key=key, name=name, price=price, http=http
-        )
+        super().__init__(model, url=url, headers=headers, key=key, **settings)
         self.capabilities = Capabilities()
         self._cache = cache
 
     def _request(
-        self,
-        messages: Sequence[Message],
-        max_tokens: int,
-        temperature: float,
-        stop: tuple[str, ...],
-        seed: int | None,
+        self, messages: Sequence[Message], sampling: Sampling
     ) -> tuple[str, dict[str, Any]]:
-        del seed
-        if temperature > 1:
-            raise ArgumentError(f"temperature is at most 1 at Anthropic's, not {temperature}")
+        if sampling.temperature > 1:
+            raise ArgumentError(
+                f"temperature is at most 1 at Anthropic's, not {sampling.temperature}"
+            )
         # Stop texts of nothing but whitespace are refused there.
-        if any(not text.strip() for text in stop):
+        if any(not text.strip() for text in sampling.stop):
             raise ArgumentError("a stop text at Anthropic's has more than whitespace")
         chat = [message for message in messages if message.role != "system"]
         said = [{"role": one.role, "content": [_text(one.text)]} for one in chat]
         body: dict[str, Any] = {
             "model": self.model,
-            "max_tokens": max_tokens,
-            "temperature": temperature,
+            "max_tokens": sampling.max_tokens,
+            "temperature": sampling.temperature,
             "messages": said,
         }
-        if stop:
-            body["stop_sequences"] = list(stop)
+        if sampling.stop:
+            body["stop_sequences"] = list(sampling.stop)
         if messages[0].role == "system":
             body["system"] = [_text(messages[0].text)]
         if self._cache:

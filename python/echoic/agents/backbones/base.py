@@ -30,8 +30,9 @@ __all__ = [
     "Capabilities",
     "Completion",
     "Message",
+    "Sampling",
     "Scores",
-    "check_request",
+    "check_messages",
     "with_plan",
 ]
 
@@ -49,6 +50,31 @@ class Message:
     def __post_init__(self) -> None:
         if self.role not in ROLES:
             raise ArgumentError(f"a role is one of {', '.join(ROLES)}, not {self.role!r}")
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How an answer is drawn, and what ends it; one that makes no sense can't be made.
+
+    Attributes:
+        max_tokens: The answer ends after so many.
+        temperature: 0 takes the likeliest tokens.
+        stop: The answer ends before any of these texts.
+        seed: Of what is drawn, where ``capabilities.seed``; elsewhere it has no effect.
+    """
+
+    max_tokens: int = 256
+    temperature: float = 0.0
+    stop: Sequence[str] = ()
+    seed: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.max_tokens < 1:
+            raise ArgumentError(f"max_tokens must be at least 1, not {self.max_tokens}")
+        if not 0 <= self.temperature < math.inf:
+            raise ArgumentError(f"temperature is finite and not below 0, not {self.temperature}")
+        if isinstance(self.stop, str) or not all(isinstance(one, str) and one for one in self.stop):
+            raise ArgumentError("stop is a sequence of texts, none of them empty")
 
 
 @dataclass(frozen=True)
@@ -115,6 +141,9 @@ class Capabilities:
 class Backbone(ABC):
     """A language model, used by many tasks of one event loop at a time.
 
+    Those who use it call :meth:`chat` and :meth:`complete`, which check what they are given. One
+    kind of model is a subclass with :meth:`answer`, and with :meth:`go_on` if it takes bare texts.
+
     :meth:`aclose` comes before the loop's end; in another loop it can be used again, where it is at
     a vendor's.
     """
@@ -123,7 +152,6 @@ class Backbone(ABC):
     name: str
     capabilities: Capabilities
 
-    @abstractmethod
     async def chat(
         self,
         messages: Sequence[Message],
@@ -144,8 +172,11 @@ class Backbone(ABC):
             seed: Of what is drawn, where ``capabilities.seed``; elsewhere it has no effect.
 
         Raises:
+            ArgumentError: No backend would take that; nothing was sent.
             BackboneError: There was no answer, for the reason it names.
         """
+        check_messages(messages)
+        return await self.answer(messages, Sampling(max_tokens, temperature, stop, seed))
 
     async def complete(
         self,
@@ -157,8 +188,15 @@ class Backbone(ABC):
         seed: int | None = None,
     ) -> Completion:
         """Go on with a text; like :meth:`chat` otherwise."""
-        del prompt, max_tokens, temperature, stop, seed
         self.needs("complete")
+        return await self.go_on(prompt, Sampling(max_tokens, temperature, stop, seed))
+
+    @abstractmethod
+    async def answer(self, messages: Sequence[Message], sampling: Sampling) -> Completion:
+        """What :meth:`chat` gives, of messages that are in order."""
+
+    async def go_on(self, prompt: str, sampling: Sampling) -> Completion:
+        """What :meth:`complete` gives; of a backend with ``capabilities.complete``."""
         raise NotImplementedError
 
     async def score(
@@ -193,27 +231,14 @@ class Backbone(ABC):
         await self.aclose()
 
 
-def check_request(
-    messages: Sequence[Message], max_tokens: int, temperature: float, stop: Sequence[str]
-) -> None:
-    """Refuse what no backend would take, before anything is sent."""
+def check_messages(messages: Sequence[Message]) -> None:
+    """Refuse a chat that no backend would take, before anything is sent."""
     if not messages:
         raise ArgumentError("a chat has at least one message")
     if any(message.role == "system" for message in messages[1:]):
         raise ArgumentError("a message of the system comes first, and there is one at most")
     if messages[-1].role != "user":
         raise ArgumentError(f"the last message is the user's, not the {messages[-1].role}'s")
-    check_sampling(max_tokens, temperature, stop)
-
-
-def check_sampling(max_tokens: int, temperature: float, stop: Sequence[str]) -> None:
-    """Refuse limits that make no sense."""
-    if max_tokens < 1:
-        raise ArgumentError(f"max_tokens must be at least 1, not {max_tokens}")
-    if not 0 <= temperature < math.inf:
-        raise ArgumentError(f"temperature is finite and not below 0, not {temperature}")
-    if isinstance(stop, str) or not all(isinstance(text, str) and text for text in stop):
-        raise ArgumentError("stop is a sequence of texts, none of them empty")
 
 
 def with_plan(messages: Sequence[Message], plan: str) -> list[Message]:

@@ -15,9 +15,10 @@ from echoic.errors import BackboneError
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from echoic.agents.backbones.base import Message
-    from echoic.agents.backbones.http import HttpConfig
-    from echoic.agents.backbones.prices import Price
+    from typing_extensions import Unpack
+
+    from echoic.agents.backbones.base import Message, Sampling
+    from echoic.agents.backbones.hosted import Settings
     from echoic.agents.episodes import Usage
 
 __all__ = ["GeminiBackbone"]
@@ -33,46 +34,33 @@ class GeminiBackbone(HostedBackbone):
         model: Its name there.
         key: Shown as ``x-goog-api-key``.
         url: The API's root, with its version.
-        name: For reports.
-        price: See :class:`~echoic.agents.backbones.hosted.HostedBackbone`.
-        http: Bounds.
+        **settings: ``name``, ``price`` and ``http`` of
+            :class:`~echoic.agents.backbones.hosted.HostedBackbone`.
     """
 
-    def __init__(  # noqa: PLR0913 - all but the first have defaults
+    def __init__(
         self,
         model: str,
         *,
         key: str,
         url: str = "https://generativelanguage.googleapis.com/v1beta",
-        name: str | None = None,
-        price: Price | str | None = "listed",
-        http: HttpConfig | None = None,
+        **settings: Unpack[Settings],
     ) -> None:
-        super().__init__(
-            model,
-            url=url,
-            headers={"x-goog-api-key": key},
-            key=key,
-            name=name,
-            price=price,
-            http=http,
-        )
+        super().__init__(model, url=url, headers={"x-goog-api-key": key}, key=key, **settings)
         self.capabilities = Capabilities(seed=True)
 
     def _request(
-        self,
-        messages: Sequence[Message],
-        max_tokens: int,
-        temperature: float,
-        stop: tuple[str, ...],
-        seed: int | None,
+        self, messages: Sequence[Message], sampling: Sampling
     ) -> tuple[str, dict[str, Any]]:
-        settings: dict[str, Any] = {"maxOutputTokens": max_tokens, "temperature": temperature}
-        if stop:
-            settings["stopSequences"] = list(stop)
-        if seed is not None:
+        settings: dict[str, Any] = {
+            "maxOutputTokens": sampling.max_tokens,
+            "temperature": sampling.temperature,
+        }
+        if sampling.stop:
+            settings["stopSequences"] = list(sampling.stop)
+        if sampling.seed is not None:
             # A signed number of 32 bits there.
-            settings["seed"] = seed % (1 << 31)
+            settings["seed"] = sampling.seed % (1 << 31)
         body: dict[str, Any] = {
             "contents": [
                 {"role": _ROLES[one.role], "parts": [{"text": one.text}]}

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from echoic.agents.backbones import prices
-from echoic.agents.backbones.base import Backbone, Completion, check_request
+from echoic.agents.backbones.base import Backbone, Completion
 from echoic.agents.backbones.http import JsonClient, guess_tokens
 from echoic.agents.episodes import Usage
 from echoic.errors import BackboneError
@@ -16,11 +16,19 @@ from echoic.errors import BackboneError
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from echoic.agents.backbones.base import Message
+    from echoic.agents.backbones.base import Message, Sampling
     from echoic.agents.backbones.http import HttpConfig
     from echoic.agents.backbones.prices import Price
 
-__all__ = ["Counted", "HostedBackbone"]
+__all__ = ["Counted", "HostedBackbone", "Settings"]
+
+
+class Settings(TypedDict, total=False):
+    """Arguments that every wire format hands on to :class:`HostedBackbone`, described there."""
+
+    name: str | None
+    price: Price | str | None
+    http: HttpConfig | None
 
 
 @dataclass(frozen=True)
@@ -78,20 +86,11 @@ class HostedBackbone(Backbone):
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.model!r}, url={self.client.url!r})"
 
-    async def chat(
-        self,
-        messages: Sequence[Message],
-        *,
-        max_tokens: int = 256,
-        temperature: float = 0.0,
-        stop: Sequence[str] = (),
-        seed: int | None = None,
-    ) -> Completion:
+    async def answer(self, messages: Sequence[Message], sampling: Sampling) -> Completion:
         """Answer a chat."""
-        check_request(messages, max_tokens, temperature, stop)
-        path, body = self._request(messages, max_tokens, temperature, tuple(stop), seed)
+        path, body = self._request(messages, sampling)
         characters = sum(len(message.text) for message in messages)
-        return await self._ask(path, body, guess_tokens(characters, max_tokens))
+        return await self._ask(path, body, guess_tokens(characters, sampling.max_tokens))
 
     async def aclose(self) -> None:
         """Close the connections."""
@@ -101,12 +100,7 @@ class HostedBackbone(Backbone):
 
     @abstractmethod
     def _request(
-        self,
-        messages: Sequence[Message],
-        max_tokens: int,
-        temperature: float,
-        stop: tuple[str, ...],
-        seed: int | None,
+        self, messages: Sequence[Message], sampling: Sampling
     ) -> tuple[str, dict[str, Any]]:
         """The path and the body of a chat."""
 

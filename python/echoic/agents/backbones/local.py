@@ -27,8 +27,7 @@ from echoic.agents.backbones.base import (
     Capabilities,
     Completion,
     Scores,
-    check_request,
-    check_sampling,
+    check_messages,
     earliest,
 )
 from echoic.agents.backbones.prices import FREE, Price, cost
@@ -39,7 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from echoic.agents.async_execution import RolloutResult
-    from echoic.agents.backbones.base import Message
+    from echoic.agents.backbones.base import Message, Sampling
 
 __all__ = ["LocalBackbone"]
 
@@ -95,38 +94,19 @@ class LocalBackbone(Backbone):
     def __repr__(self) -> str:
         return f"LocalBackbone({type(self.model).__name__}, name={self.name!r})"
 
-    async def chat(
-        self,
-        messages: Sequence[Message],
-        *,
-        max_tokens: int = 256,
-        temperature: float = 0.0,
-        stop: Sequence[str] = (),
-        seed: int | None = None,
-    ) -> Completion:
+    async def answer(self, messages: Sequence[Message], sampling: Sampling) -> Completion:
         """Answer a chat."""
-        check_request(messages, max_tokens, temperature, stop)
-        return await self._answer(self._prompt(messages), max_tokens, temperature, stop, seed)
+        return await self._drawn(self._prompt(messages), sampling)
 
-    async def complete(
-        self,
-        prompt: str,
-        *,
-        max_tokens: int = 256,
-        temperature: float = 0.0,
-        stop: Sequence[str] = (),
-        seed: int | None = None,
-    ) -> Completion:
+    async def go_on(self, prompt: str, sampling: Sampling) -> Completion:
         """Go on with a text."""
-        check_sampling(max_tokens, temperature, stop)
-        tokens = list(self.tokenizer.encode(prompt))
-        return await self._answer(tokens, max_tokens, temperature, stop, seed)
+        return await self._drawn(list(self.tokenizer.encode(prompt)), sampling)
 
     async def score(
         self, messages: Sequence[Message], answers: Sequence[str], *, begin: str = ""
     ) -> Scores:
         """Tell how likely each of some answers is; what they have in common is computed once."""
-        check_request(messages, 1, 0.0, ())
+        check_messages(messages)
         if not answers or not all(answers):
             raise ArgumentError("there is at least one answer to score, and none of them is empty")
         prompt = [*self._prompt(messages), *self._bare(begin)]
@@ -162,22 +142,19 @@ class LocalBackbone(Backbone):
         """End the engine's thread."""
         await self.engine.aclose()
 
-    async def _answer(
-        self,
-        prompt: list[int],
-        max_tokens: int,
-        temperature: float,
-        stop: Sequence[str],
-        seed: int | None,
-    ) -> Completion:
-        sampling = SamplingParams(
-            max_new_tokens=max_tokens, temperature=temperature, stop=self._ends, seed=seed
+    async def _drawn(self, prompt: list[int], sampling: Sampling) -> Completion:
+        stop = sampling.stop
+        params = SamplingParams(
+            max_new_tokens=sampling.max_tokens,
+            temperature=sampling.temperature,
+            stop=self._ends,
+            seed=sampling.seed,
         )
         if not stop:
-            result = await self.engine.generate(prompt, sampling)
+            result = await self.engine.generate(prompt, params)
             kept, found = len(result.tokens), False
         else:
-            result, kept, found = await self._until(prompt, sampling, stop)
+            result, kept, found = await self._until(prompt, params, stop)
         # Cancelled by ourselves: by anybody else, it is no answer.
         stopped = result.finish_reason == "cancelled" and found
         if not result.success and not stopped:

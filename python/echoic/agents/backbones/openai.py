@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from echoic.agents.backbones.base import Capabilities, Completion, check_sampling, whole
+from echoic.agents.backbones.base import Capabilities, Completion, whole
 from echoic.agents.backbones.hosted import Counted, HostedBackbone
 from echoic.agents.backbones.http import guess_tokens
 from echoic.errors import BackboneError
@@ -21,9 +21,10 @@ from echoic.errors import BackboneError
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from echoic.agents.backbones.base import Message
-    from echoic.agents.backbones.http import HttpConfig
-    from echoic.agents.backbones.prices import Price
+    from typing_extensions import Unpack
+
+    from echoic.agents.backbones.base import Message, Sampling
+    from echoic.agents.backbones.hosted import Settings
     from echoic.agents.episodes import Usage
 
 __all__ = ["OpenAIBackbone"]
@@ -38,15 +39,14 @@ class OpenAIBackbone(HostedBackbone):
         model: Its name there.
         key: Shown as a bearer token; None where a server wants none.
         url: The API's root, with its ``/v1``.
-        name: For reports.
-        price: See :class:`~echoic.agents.backbones.hosted.HostedBackbone`.
-        http: Bounds.
         log_probs: Whether to ask for them; not all servers know them.
         completions: Whether the server has ``/completions`` for bare texts, as vLLM, SGLang and
             llama.cpp have.
         seed_field: What the request calls the seed; None if the server takes none.
         limit_field: What it calls the most tokens of an answer.
         extra: More fields of every request.
+        **settings: ``name``, ``price`` and ``http`` of
+            :class:`~echoic.agents.backbones.hosted.HostedBackbone`.
     """
 
     def __init__(  # noqa: PLR0913 - all but the first have defaults
@@ -55,19 +55,15 @@ class OpenAIBackbone(HostedBackbone):
         *,
         key: str | None = None,
         url: str = "https://api.openai.com/v1",
-        name: str | None = None,
-        price: Price | str | None = "listed",
-        http: HttpConfig | None = None,
         log_probs: bool = False,
         completions: bool = False,
         seed_field: str | None = "seed",
         limit_field: str = "max_tokens",
         extra: Mapping[str, Any] | None = None,
+        **settings: Unpack[Settings],
     ) -> None:
         headers = {"Authorization": f"Bearer {key}"} if key else {}
-        super().__init__(
-            model, url=url, headers=headers, key=key, name=name, price=price, http=http
-        )
+        super().__init__(model, url=url, headers=headers, key=key, **settings)
         self.capabilities = Capabilities(
             complete=completions, log_probs=log_probs, seed=seed_field is not None
         )
@@ -75,49 +71,32 @@ class OpenAIBackbone(HostedBackbone):
         self._limit_field = limit_field
         self._extra = dict(extra or {})
 
-    async def complete(
-        self,
-        prompt: str,
-        *,
-        max_tokens: int = 256,
-        temperature: float = 0.0,
-        stop: Sequence[str] = (),
-        seed: int | None = None,
-    ) -> Completion:
+    async def go_on(self, prompt: str, sampling: Sampling) -> Completion:
         """Go on with a text."""
-        self.needs("complete")
-        check_sampling(max_tokens, temperature, stop)
-        body = self._body(max_tokens, temperature, tuple(stop), seed) | {"prompt": prompt}
+        body = self._body(sampling) | {"prompt": prompt}
         if self.capabilities.log_probs:
             body["logprobs"] = 1
         # The older format has the older name for everybody.
         body["max_tokens"] = body.pop(self._limit_field)
-        return await self._ask("/completions", body, guess_tokens(len(prompt), max_tokens))
+        return await self._ask("/completions", body, guess_tokens(len(prompt), sampling.max_tokens))
 
-    def _body(
-        self, max_tokens: int, temperature: float, stop: tuple[str, ...], seed: int | None
-    ) -> dict[str, Any]:
+    def _body(self, sampling: Sampling) -> dict[str, Any]:
         body: dict[str, Any] = {
             **self._extra,
             "model": self.model,
-            self._limit_field: max_tokens,
-            "temperature": temperature,
+            self._limit_field: sampling.max_tokens,
+            "temperature": sampling.temperature,
         }
-        if stop:
-            body["stop"] = list(stop)
-        if seed is not None and self._seed_field is not None:
-            body[self._seed_field] = seed
+        if sampling.stop:
+            body["stop"] = list(sampling.stop)
+        if sampling.seed is not None and self._seed_field is not None:
+            body[self._seed_field] = sampling.seed
         return body
 
     def _request(
-        self,
-        messages: Sequence[Message],
-        max_tokens: int,
-        temperature: float,
-        stop: tuple[str, ...],
-        seed: int | None,
+        self, messages: Sequence[Message], sampling: Sampling
     ) -> tuple[str, dict[str, Any]]:
-        body = self._body(max_tokens, temperature, stop, seed)
+        body = self._body(sampling)
         body["messages"] = [{"role": one.role, "content": one.text} for one in messages]
         if self.capabilities.log_probs:
             body["logprobs"] = True

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import abc
+import atexit
+import contextlib
+import os
 import tempfile
 
 from echoic.reverb import pybind
@@ -43,7 +46,19 @@ class DefaultCheckpointer(CheckpointerBase):
 
 
 class TempDirCheckpointer(DefaultCheckpointer):
-    """Checkpoints in a new directory for temporary files."""
+    """Checkpoints in a new directory for temporary files.
+
+    Checkpoints stay. A directory without any is removed when the process ends, and not before: a
+    server may write into it that outlives this object.
+    """
 
     def __init__(self) -> None:
-        super().__init__(tempfile.mkdtemp())
+        super().__init__(tempfile.mkdtemp(prefix="echoic-"))
+        atexit.register(_remove_if_empty, self.path, os.getpid())
+
+
+def _remove_if_empty(path: str, owner: int) -> None:
+    # A child that was forked has the parent's, too.
+    if os.getpid() == owner:
+        with contextlib.suppress(OSError):
+            os.rmdir(path)  # noqa: PTH106 - a path of texts
