@@ -140,6 +140,8 @@ class EchoicEpisodeReplayBuffer(PrioritizedEpisodeReplayBuffer):
         if isinstance(client, str | list):
             self._client = connect(client, **(options or {}))
         self._table: Any = None if client is None else self._client.table(table)
+        if self._table is not None and self._table.spec is None:
+            raise ArgumentError(f"expected table {table!r} to be a transition_table, it has no spec")
 
     @property
     def table(self) -> Any:
@@ -169,7 +171,7 @@ class EchoicEpisodeReplayBuffer(PrioritizedEpisodeReplayBuffer):
         if self._table is None:
             self._table = self._make_table(rows)
         priorities = np.broadcast_to(np.asarray(priorities, np.float64), count)
-        self._table.insert_batch(rows, priorities, None, self._timeout)
+        self._table.insert_batch(_fitted(rows, self._table.spec), priorities, None, self._timeout)
         self._num_timesteps_added += count
         self.metrics.log_value(NUM_ENV_STEPS_ADDED, count, reduce="sum")
         self.metrics.log_value(NUM_ENV_STEPS_ADDED_LIFETIME, count, reduce="lifetime_sum")
@@ -326,6 +328,18 @@ def _span(n_step: int | Sequence[int]) -> int | tuple[int, int]:
 def _example(space: Any) -> Any:
     # Drawing from a space changes it.
     return copy.deepcopy(space).sample()
+
+
+def _fitted(rows: Any, spec: Any) -> Any:
+    """Convert numbers to the table's, as far as these are of one kind: RLlib's actions differ."""
+    leaves, form = _trees.tree_flatten(rows)
+    wanted = [np.dtype(leaf.dtype) for leaf in spec.leaves]
+    if len(wanted) == len(leaves):
+        leaves = [
+            leaf.astype(dtype, copy=False) if np.can_cast(leaf.dtype, dtype, "same_kind") else leaf
+            for leaf, dtype in zip(leaves, wanted, strict=True)
+        ]
+    return _trees.tree_unflatten(form, leaves)
 
 
 def _episodes(data: Any, weights: list[float]) -> list[SingleAgentEpisode]:
