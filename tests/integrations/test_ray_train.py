@@ -1,4 +1,4 @@
-"""Ranks that Ray Train has started take their shares of a cluster's tables, and go on after one died."""
+"""Ranks of Ray Train take their shares of a cluster's tables, and go on after one of them died."""
 
 from __future__ import annotations
 
@@ -116,9 +116,7 @@ def test_each_item_of_a_queue_comes_to_one_rank_and_both_learn_alike(shards, tmp
     fit(learn, {"client": shards.client(seed=3)}, tmp_path)
     found = notes(tmp_path)
     assert list(found) == ["rank0", "rank1"]
-    shares = [
-        [item for batch in told["taken"] for item in batch] for (told,) in found.values()
-    ]
+    shares = [[item for batch in told["taken"] for item in batch] for (told,) in found.values()]
     assert [len(share) for share in shares] == [200, 200]
     assert sorted(shares[0] + shares[1]) == list(range(ITEMS))
     (one,), (other,) = found.values()

@@ -7,8 +7,8 @@ between. A step whose transition needs steps that are not there yet waits for th
 # Invariants
 
 1. A step becomes a transition at most once; it becomes none if the pieces after it never come.
-2. At most ``n_step - 1`` steps wait of each episode, and at most ``MAX_OPEN`` episodes wait: of more
-   than that, the waiting steps of the one that was heard of least recently are forgotten.
+2. At most ``n_step - 1`` steps wait of each episode, and at most ``MAX_OPEN`` episodes wait: of
+   more than that, the waiting steps of the one that was heard of least recently are forgotten.
 """
 
 from __future__ import annotations
@@ -72,8 +72,8 @@ class NSteps:
             episodes: RLlib's ``SingleAgentEpisode``.
         """
         made = [rows for episode in episodes if (rows := self._take(episode)) is not None]
-        if len(made) < 2:
-            return made[0] if made else None
+        if not made:
+            return None
         return _trees.tree_map(lambda *leaves: np.concatenate(leaves), *made)
 
     def _take(self, episode: Any) -> Any:
@@ -147,9 +147,7 @@ def _joined(before: _Piece, after: _Piece) -> _Piece:
     actions = _trees.tree_map(
         lambda one, other: np.concatenate([one, other]), before.actions, after.actions
     )
-    return _Piece(
-        observations, actions, np.concatenate([before.rewards, after.rewards]), after.end
-    )
+    return _Piece(observations, actions, np.concatenate([before.rewards, after.rewards]), after.end)
 
 
 def _last(piece: _Piece, steps: int) -> _Piece:

@@ -1,7 +1,7 @@
-"""A replay buffer for RLlib that keeps its transitions in a table: here, on a server, in a cluster.
+"""A replay buffer for RLlib that keeps transitions in a table: here, on a server or in a cluster.
 
-RLlib's DQN, in its driver, adds episodes to a buffer and draws from it. Here that buffer is a client of
-a table, in which each step is an item: :mod:`~echoic.integrations.ray.nsteps` makes them. So the
+RLlib's DQN, in its driver, adds episodes to a buffer and draws from it. Here that buffer is a client
+of a table, in which each step is an item: :mod:`~echoic.integrations.ray.nsteps` makes them. So the
 table may have other clients, and be there before and after the driver.
 
 It is for policies that act on single observations: stateful modules and several agents are refused.
@@ -126,6 +126,7 @@ class EchoicEpisodeReplayBuffer(PrioritizedEpisodeReplayBuffer):
             metrics_num_episodes_for_smoothing=metrics_num_episodes_for_smoothing,
         )
         self.capacity = capacity
+        self._max_priority = 1.0
         self._name = table
         self._seed = seed
         self._beta = beta
@@ -141,7 +142,9 @@ class EchoicEpisodeReplayBuffer(PrioritizedEpisodeReplayBuffer):
             self._client = connect(client, **(options or {}))
         self._table: Any = None if client is None else self._client.table(table)
         if self._table is not None and self._table.spec is None:
-            raise ArgumentError(f"expected table {table!r} to be a transition_table, it has no spec")
+            raise ArgumentError(
+                f"expected table {table!r} to be a transition_table, it has no spec"
+            )
 
     @property
     def table(self) -> Any:
