@@ -20,13 +20,14 @@ from echoic.errors import ArgumentError, SpecError, WaitTimeoutError
 from echoic.integrations.ray import EchoicEpisodeReplayBuffer, ReplayCluster, transition_table
 from echoic.integrations.ray.nsteps import NSteps
 from ray.rllib.algorithms.dqn import DQNConfig
+from ray.rllib.algorithms.sac import SACConfig
 from ray.rllib.env.single_agent_episode import SingleAgentEpisode
 from ray.rllib.utils.minibatch_utils import ShardEpisodesIterator
 from ray.rllib.utils.replay_buffers import PrioritizedEpisodeReplayBuffer
 
 pytestmark = [
     # Starting Ray on a busy machine takes long.
-    pytest.mark.timeout(300),
+    pytest.mark.timeout(400),
     # Ray leaves files and sockets to the garbage collector, and RLlib calls what it deprecates.
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
@@ -393,3 +394,30 @@ def test_two_learners_get_shares_and_each_error_comes_to_its_transition(nodes):
     told = known.priority != 1.0
     assert told.sum() > 20
     np.testing.assert_allclose(known.priority[told], rewards[told], atol=300)
+
+
+def test_sac_draws_from_it_when_it_is_put_in_its_place(nodes):
+    def put(algorithm, **_):
+        algorithm.local_replay_buffer = EchoicEpisodeReplayBuffer(1000, n_step=2, gamma=0.9)
+
+    config = (
+        SACConfig()
+        .environment("Pendulum-v1")
+        .env_runners(num_env_runners=0, rollout_fragment_length=16)
+        .training(
+            n_step=2,
+            gamma=0.9,
+            train_batch_size_per_learner=32,
+            num_steps_sampled_before_learning_starts=64,
+        )
+        .callbacks(on_algorithm_init=put)
+        .reporting(min_sample_timesteps_per_iteration=128, min_time_s_per_iteration=0)
+        .debugging(seed=1, log_level="ERROR")
+    )
+    algorithm = config.build_algo()
+    algorithm.train()
+    known = algorithm.local_replay_buffer.table.items()
+    algorithm.stop()
+    # All but the last step of the episode that goes on; those that were drawn have their errors.
+    assert len(known) == 127
+    assert (known.priority != 1.0).sum() > 32

@@ -21,7 +21,7 @@ from ray.train.torch import TorchTrainer
 
 pytestmark = [
     # Starting Ray on a busy machine takes long.
-    pytest.mark.timeout(300),
+    pytest.mark.timeout(400),
     # Ray leaves files and sockets to the garbage collector, and Train calls what it deprecates.
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),

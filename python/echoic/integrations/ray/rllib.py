@@ -1,8 +1,8 @@
 """A replay buffer for RLlib that keeps transitions in a table: here, on a server or in a cluster.
 
-RLlib's DQN, in its driver, adds episodes to a buffer and draws from it. Here that buffer is a client
-of a table, in which each step is an item: :mod:`~echoic.integrations.ray.nsteps` makes them. So the
-table may have other clients, and be there before and after the driver.
+RLlib's DQN, in its driver, adds episodes to a buffer and draws from it. Here that buffer is a
+client of a table, in which each step is an item: :mod:`~echoic.integrations.ray.nsteps` makes them.
+So the table may have other clients, and be there before and after the driver.
 
 It is for policies that act on single observations: stateful modules and several agents are refused.
 """
