@@ -10,6 +10,7 @@ It is for policies that act on single observations: stateful modules and several
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -33,7 +34,7 @@ from echoic.selectors import Prioritized, Uniform
 from echoic.table import Table
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
 __all__ = ["EchoicEpisodeReplayBuffer", "transition_table"]
 
@@ -321,11 +322,11 @@ class EchoicEpisodeReplayBuffer(PrioritizedEpisodeReplayBuffer):
 
 
 def _span(n_step: int | Sequence[int]) -> int | tuple[int, int]:
-    """Tell a number of steps from two; configurations that were files have lists."""
-    if isinstance(n_step, int):
-        return n_step
+    """Tell a number of steps from two; configurations have numbers of numpy, and lists, as well."""
+    if not isinstance(n_step, Sequence):
+        return int(n_step)
     least, end = n_step
-    return least, end
+    return int(least), int(end)
 
 
 def _example(space: Any) -> Any:
