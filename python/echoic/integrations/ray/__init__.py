@@ -5,6 +5,7 @@
 - ``collectors``: :class:`Collectors`, workers that play. ``worker``: one of them. ``envs``: what
   they step, and what becomes of it. ``lives``: how often Ray started them anew.
 - ``learners``: :func:`torch_batches`, for the ranks of a training.
+- ``rllib``: :class:`EchoicEpisodeReplayBuffer`, for RLlib's algorithms. ``nsteps``: what it keeps.
 - ``client``: :class:`Client`, which finds them by name. ``doors``: which address is the nearest.
 
 Nothing is imported before it is asked for. It needs Ray: ``pip install "echoic[ray]"``.
@@ -23,26 +24,31 @@ if TYPE_CHECKING:
     from echoic.integrations.ray.collectors import Collectors
     from echoic.integrations.ray.envs import agent_environment, segments, transitions
     from echoic.integrations.ray.learners import TorchBatch, torch_batches
+    from echoic.integrations.ray.rllib import EchoicEpisodeReplayBuffer, transition_table
 
 __all__ = [
     "Client",
     "Collectors",
+    "EchoicEpisodeReplayBuffer",
     "ReplayCluster",
     "TorchBatch",
     "agent_environment",
     "segments",
     "torch_batches",
+    "transition_table",
     "transitions",
 ]
 
 _HOMES = {
     "Client": "client",
     "Collectors": "collectors",
+    "EchoicEpisodeReplayBuffer": "rllib",
     "ReplayCluster": "cluster",
     "agent_environment": "envs",
     "TorchBatch": "learners",
     "segments": "envs",
     "torch_batches": "learners",
+    "transition_table": "rllib",
     "transitions": "envs",
 }
 
