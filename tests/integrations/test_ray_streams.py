@@ -479,6 +479,7 @@ def test_collectors_push_into_a_stream(ray_nodes: object) -> None:
             # A step of CartPole moves the cart by 0.02 of its speed.
             moved = batch["observations"][:, 0] + 0.02 * batch["observations"][:, 1]
             np.testing.assert_allclose(batch["next_observations"][:, 0], moved, atol=1e-5)
-        assert crew.stats()["workers"][0]["doors"] == ["shm"]
+        near = [["shm"]] * 2
+        wait_until(lambda: [one.get("doors") for one in crew.stats()["workers"]] == near)
     with pytest.raises(ArgumentError, match="expected the name of a table"):
         Collectors("CartPole-v1", None, "tcp://127.0.0.1:1")
