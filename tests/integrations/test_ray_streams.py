@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
 import signal
+import socketserver
 import sys
 import threading
 import time
@@ -314,12 +316,14 @@ def test_a_learner_on_another_node_gets_what_was_not_acknowledged(
     wait_until(lambda: is_stuck(worker))
     _, known = get(worker.counts.remote())
     ray_nodes.remove_node(extra, allow_graceful=False)
-    ray_nodes.add_node(num_cpus=1, resources={"learner": 1})
-    wait_until(lambda: get(learner.place.remote())[1] != was)
-    wait_until(lambda: get(worker.counts.remote())[1] > known + 400)
+    # The nodes are all on this machine, where the port would be the same.
+    with stranger_at(old[0]):
+        ray_nodes.add_node(num_cpus=1, resources={"learner": 1})
+        wait_until(lambda: get(learner.place.remote())[1] != was)
+        wait_until(lambda: get(worker.counts.remote())[1] > known + 400)
     get(worker.stop.remote())
     get(running)
-    assert get(learner.place.remote())[2] != old
+    assert get(learner.place.remote())[2][0] != old[0]
     assert get(worker.stats.remote())["moves"] == 1
     sent, _ = get(worker.counts.remote())
     get(worker.close.remote())
@@ -328,6 +332,32 @@ def test_a_learner_on_another_node_gets_what_was_not_acknowledged(
     assert numbers == list(range(numbers[0], numbers[0] + len(numbers)))
     assert known <= numbers[0] < known + 4
     assert sent - 8 < numbers[-1] + 1 <= sent
+
+
+class Stranger(socketserver.TCPServer):
+    """Lets everybody in, and hangs up."""
+
+    allow_reuse_address = True
+
+
+@contextlib.contextmanager
+def stranger_at(address: str) -> Iterator[None]:
+    """Have somebody else listen where a server was, once it is gone."""
+    host, _, port = address.removeprefix("tcp://").rpartition(":")
+    found: list[Stranger] = []
+
+    def take_place() -> bool:
+        with contextlib.suppress(OSError):
+            found.append(Stranger((host, int(port)), socketserver.BaseRequestHandler))
+        return bool(found)
+
+    wait_until(take_place)
+    with found[0] as stranger:
+        thread = threading.Thread(target=stranger.serve_forever)
+        thread.start()
+        yield
+        stranger.shutdown()
+        thread.join()
 
 
 def is_stuck(worker: Any) -> bool:
