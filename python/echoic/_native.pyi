@@ -278,6 +278,12 @@ class Client:
     def _example(self) -> Any:
         """Return a sample of zeros, for another client like this one."""
 
+    def _give_up(self) -> None:
+        """Take no more samples, and deliver nothing more: ``undelivered()`` has what is left.
+
+        What ``close()`` waits for then is no more than an attempt to connect.
+        """
+
     @property
     def closed(self) -> bool:
         """Whether it takes no more samples."""

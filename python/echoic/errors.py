@@ -160,7 +160,9 @@ class ReplayError(EchoicError, ValueError):
 
 
 class StorageError(EchoicError, OSError):
-    """A buffer's file can't be made, opened, written or read; nothing held in memory was lost.
+    """A file can't be made, opened, written or read; nothing held in memory was lost.
+
+    Buffers in files raise it, and whoever opens a directory that somebody else has open.
 
     Attributes:
         errno: What the system said, if it was the system that refused: ``ENOSPC`` when the disk is

@@ -11,7 +11,7 @@ use pyo3::exceptions::{PyOSError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-use crate::error::{checkpoint_error, journal_error, table_error};
+use crate::error::{checkpoint_error, held_error, journal_error, table_error};
 use crate::table::Table;
 
 /// The exception for a checkpoint that can't be written or read.
@@ -27,7 +27,8 @@ fn saved_error(py: Python<'_>, error: &SavedError) -> PyErr {
 fn files_error(py: Python<'_>, error: &echoic_replay::checkpoint::Error) -> PyErr {
     use echoic_replay::checkpoint::Error;
     match error {
-        Error::File(_) | Error::Locked { .. } => PyOSError::new_err(error.to_string()),
+        Error::File(_) => PyOSError::new_err(error.to_string()),
+        Error::Locked { .. } => held_error(py, error.to_string()),
         error => checkpoint_error(py, error.to_string()),
     }
 }
@@ -72,11 +73,11 @@ fn recover_error(py: Python<'_>, error: &RecoverError) -> PyErr {
     match error {
         RecoverError::Checkpoint(error) => saved_error(py, error),
         RecoverError::Table { source, .. } => table_error(py, source),
+        RecoverError::Journal { source: Error::Locked { .. }, .. } => held_error(py, text),
         RecoverError::File(_)
-        | RecoverError::Journal {
-            source: Error::File(_) | Error::Locked { .. } | Error::Thread(_),
-            ..
-        } => PyOSError::new_err(text),
+        | RecoverError::Journal { source: Error::File(_) | Error::Thread(_), .. } => {
+            PyOSError::new_err(text)
+        }
         RecoverError::NotEmpty { .. } | RecoverError::Twice(_) => PyValueError::new_err(text),
         _ => journal_error(py, text),
     }

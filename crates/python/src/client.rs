@@ -224,6 +224,13 @@ impl Client {
         self.wait(py, wait::deadline(timeout)?, |wait| self.carrier.flush(wait))
     }
 
+    /// Takes no more samples, and keeps what is left for `undelivered`.
+    fn _give_up(&self, py: Python<'_>) -> PyResult<()> {
+        self.process.check(py)?;
+        either!(&self.carrier, client => client.give_up());
+        Ok(())
+    }
+
     /// Delivers what is left and ends.
     #[pyo3(signature = (timeout=None))]
     fn close(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<()> {

@@ -42,6 +42,11 @@ error_class!(rollout_error, "RolloutError");
 error_class!(lease_error, "LeaseError");
 error_class!(group_not_found_error, "GroupNotFoundError");
 
+/// The exception for a file or directory that somebody else has: nothing is wrong with it, later it may be free.
+pub fn held_error(py: Python<'_>, message: impl Into<String>) -> PyErr {
+    set(py, storage_error(py, message), "errno", libc::EWOULDBLOCK)
+}
+
 /// Whether an error is of the classes of `echoic.errors`.
 pub fn is_ours(py: Python<'_>, error: &PyErr) -> bool {
     static BASE: PyOnceLock<Py<PyType>> = PyOnceLock::new();

@@ -186,6 +186,9 @@ impl<C: Cargo> Courier<C> {
         loop {
             let now = Instant::now();
             standing.look_after(&self.cargo, now)?;
+            if let Some(error) = self.line.quits() {
+                return Err(error);
+            }
             self.leave_if_moved(standing, now)?;
             while !standing.jammed && standing.has_to_write(&mut self.cargo, now) {
                 standing.write(&mut self.cargo)?;

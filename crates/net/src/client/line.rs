@@ -50,6 +50,8 @@ pub(super) struct Line {
     changed: Box<dyn Fn() + Send + Sync>,
     /// No more samples are taken.
     closing: AtomicBool,
+    /// What is left is not to be delivered there.
+    quitting: AtomicBool,
     /// The thread has ended.
     over: AtomicBool,
     /// How many connections have stood.
@@ -89,6 +91,7 @@ impl Line {
             state: Mutex::new(State::Away),
             changed: Box::new(changed),
             closing: AtomicBool::new(false),
+            quitting: AtomicBool::new(false),
             over: AtomicBool::new(false),
             connections: AtomicU64::new(0),
             trouble: Mutex::new(None),
@@ -174,6 +177,18 @@ impl Line {
         (self.changed)();
     }
 
+    /// Takes no more samples, and has the thread give up what is left.
+    pub(super) fn quit(&self) {
+        self.quitting.store(true, Ordering::Release);
+        self.close();
+    }
+
+    /// Why the thread is to give up, if it is.
+    pub(super) fn quits(&self) -> Option<LinkError> {
+        let quitting = self.quitting.load(Ordering::Acquire);
+        quitting.then(|| LinkError::Lost("the client was told to give up".into()))
+    }
+
     pub(super) fn is_closing(&self) -> bool {
         self.closing.load(Ordering::Acquire)
     }
@@ -244,6 +259,9 @@ impl Line {
         let patience = if returning { self.options.deadline } else { first };
         let mut known = self.moves();
         loop {
+            if let Some(error) = self.quits() {
+                return Err(self.failure(error, attempts));
+            }
             let moves = self.moves();
             if std::mem::replace(&mut known, moves) != moves {
                 // Another place deserves all the patience.

@@ -195,6 +195,12 @@ impl MemoryClient {
         }
     }
 
+    /// Takes no more samples; [`MemoryClient::close`] then waits only for the attempt to connect that is under
+    /// way.
+    pub fn give_up(&self) {
+        self.shared.line.quit();
+    }
+
     /// Takes no more samples and lets go of the ring.
     ///
     /// # Errors

@@ -399,6 +399,12 @@ impl Client {
         shared.wait(wait, || (shared.window.released() >= target).then_some(()))
     }
 
+    /// Takes no more samples and gives up those that are left: [`Client::close`] then waits only for the
+    /// attempt to connect that is under way, and [`Client::undelivered`] has them.
+    pub fn give_up(&self) {
+        self.shared.line.quit();
+    }
+
     /// Takes no more samples, delivers those that are left, and ends. May be called again after it
     /// timed out or was interrupted.
     ///

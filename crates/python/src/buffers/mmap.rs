@@ -17,7 +17,9 @@ use super::written;
 use crate::arena::Arena;
 use crate::array;
 use crate::columns::Plan;
-use crate::error::{buffer_error, closed_error, replay_error, set, spec_error, storage_error};
+use crate::error::{
+    buffer_error, closed_error, held_error, replay_error, set, spec_error, storage_error,
+};
 use crate::fork::Process;
 use crate::leaf::Source;
 use crate::memory::Memory;
@@ -500,7 +502,7 @@ pub fn cold_error(py: Python<'_>, error: &ColdError) -> PyErr {
             );
             set(py, storage_error(py, text), "errno", libc::EEXIST)
         }
-        ColdError::Locked { .. } => set(py, storage_error(py, text), "errno", libc::EWOULDBLOCK),
+        ColdError::Locked { .. } => held_error(py, text),
         _ => storage_error(py, text),
     }
 }

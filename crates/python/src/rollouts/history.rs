@@ -12,7 +12,7 @@ use pyo3::types::PyDict;
 use super::batch::{self, RolloutBatch};
 use super::settings;
 use crate::arena::Arena;
-use crate::error::{journal_error, rollout_error};
+use crate::error::{held_error, journal_error, rollout_error};
 
 /// How many records are gone through before it is looked for signals: some milliseconds.
 const RECORDS: u64 = 1024;
@@ -29,7 +29,8 @@ pub fn kept_error(py: Python<'_>, error: &KeptError) -> PyErr {
     let text = error.to_string();
     match error {
         KeptError::Config(_) | KeptError::Settings { .. } => rollout_error(py, text),
-        KeptError::File(_) | KeptError::Locked { .. } => PyOSError::new_err(text),
+        KeptError::File(_) => PyOSError::new_err(text),
+        KeptError::Locked { .. } => held_error(py, text),
         _ => journal_error(py, text),
     }
 }

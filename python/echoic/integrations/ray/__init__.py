@@ -6,6 +6,8 @@
   they step, and what becomes of it. ``lives``: how often Ray started them anew.
 - ``learners``: :func:`torch_batches`, for the ranks of a training.
 - ``rllib``: :class:`EchoicEpisodeReplayBuffer`, for RLlib's algorithms. ``nsteps``: what it keeps.
+- ``stream_server``: :class:`StreamServer`, a stream where its learner is. ``stream_client``:
+  :class:`StreamClient`, which pushes to it. ``stream_roster``: the actor that knows where it is.
 - ``client``: :class:`Client`, which finds them by name. ``doors``: which address is the nearest.
 
 Nothing is imported before it is asked for. It needs Ray: ``pip install "echoic[ray]"``.
@@ -25,12 +27,16 @@ if TYPE_CHECKING:
     from echoic.integrations.ray.envs import agent_environment, segments, transitions
     from echoic.integrations.ray.learners import TorchBatch, torch_batches
     from echoic.integrations.ray.rllib import EchoicEpisodeReplayBuffer, transition_table
+    from echoic.integrations.ray.stream_client import StreamClient
+    from echoic.integrations.ray.stream_server import StreamServer
 
 __all__ = [
     "Client",
     "Collectors",
     "EchoicEpisodeReplayBuffer",
     "ReplayCluster",
+    "StreamClient",
+    "StreamServer",
     "TorchBatch",
     "agent_environment",
     "segments",
@@ -44,6 +50,8 @@ _HOMES = {
     "Collectors": "collectors",
     "EchoicEpisodeReplayBuffer": "rllib",
     "ReplayCluster": "cluster",
+    "StreamClient": "stream_client",
+    "StreamServer": "stream_server",
     "agent_environment": "envs",
     "TorchBatch": "learners",
     "segments": "envs",

@@ -15,6 +15,7 @@ from echoic.collectors._gymnasium_process import by_value
 from echoic.errors import ArgumentError, ClosedError, CollectorError, WaitTimeoutError
 from echoic.integrations.ray.envs import transitions
 from echoic.integrations.ray.lives import restarts_of
+from echoic.integrations.ray.stream_client import StreamClient
 from echoic.integrations.ray.worker import Task, Worker
 
 if TYPE_CHECKING:
@@ -31,13 +32,13 @@ _OWN_OPTIONS = ("num_cpus", "num_gpus", "memory")
 
 
 class Collectors:
-    """Workers, each an actor of Ray, that step environments and insert items into a table.
+    """Workers, each an actor of Ray, that step environments and insert into a table or a stream.
 
     Each makes a rollout of ``num_steps`` steps in its environments, makes items of it, inserts
     them, and begins the next rollout when the servers have acknowledged them. So they keep the pace
-    that the table's limiter sets. A worker that dies, or whose node does, is started anew by Ray,
-    there or elsewhere: its environments begin anew, draw otherwise, and the rollout that it was at
-    is lost.
+    that the table's limiter sets, or a stream's learner. A worker that dies, or whose node does, is
+    started anew by Ray, there or elsewhere: its environments begin anew, draw otherwise, and the
+    rollout that it was at is lost.
 
     Args:
         env: The id of a Gymnasium environment, or a function that makes one, without arguments;
@@ -46,8 +47,9 @@ class Collectors:
         policy: ``policy(weights, observations, rng)`` returns the actions for all environments of a
             worker, or ``(actions, extras)`` with a dict of more arrays that items are to have.
             ``None`` draws from the action space.
-        client: Where items go: a cluster's client, or the address of a server or several.
-        table: The name of the table.
+        client: Where items go: a cluster's client, or the address of a server or several; or a
+            :class:`StreamClient`.
+        table: The name of the table; ``None`` for a stream.
         num_workers: How many workers there are.
         envs_per_worker: How many environments each has.
         num_steps: How many steps of each environment are inserted together.
@@ -85,7 +87,7 @@ class Collectors:
         env: str | Callable[[], Any],
         policy: Callable[[Any, Any, Any], Any] | None,
         client: Any,
-        table: str,
+        table: str | None = None,
         *,
         num_workers: int = 2,
         envs_per_worker: int = 1,
@@ -118,6 +120,7 @@ class Collectors:
                 "weights=True takes them from the client's cluster, and a "
                 f"{type(client).__name__} has none: give the address of their server"
             )
+        _check_target(client, table)
         link_options(**options)  # A wrong one is told where it is written.
         if not ray.is_initialized():
             raise ArgumentError("Collectors are actors of Ray: call ray.init() first")
@@ -274,3 +277,11 @@ class Collectors:
         """Say how many there are."""
         state = ", closed" if self._closed else ""
         return f"Collectors({len(self._workers)} workers{state})"
+
+
+def _check_target(client: object, table: str | None) -> None:
+    if (table is None) != isinstance(client, StreamClient):
+        raise ArgumentError(
+            "expected the name of a table, or a StreamClient and none, got "
+            f"{type(client).__name__} as client and {table!r} as table"
+        )

@@ -1,23 +1,38 @@
-"""Which of a server's doors is the nearest: shared memory on its machine, TCP from elsewhere.
+"""A server's doors on Ray, and which is the nearest: shared memory on its machine, TCP elsewhere.
 
-Two actors may be on one machine and yet not share memory, in containers for instance. So the door
-is tried, and not only the machines compared.
+A server that is started anew asks for the doors that an earlier life had, so that clients find it
+where it was. Two actors may be on one machine and yet not share memory, in containers for instance.
+So the door is tried, and not only the machines compared.
 """
 
 from __future__ import annotations
 
+import logging
 import platform
+import time
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+import ray
 
 from echoic import _native
 from echoic.errors import EchoicError
+from echoic.transports import ShmTransport, TcpTransport
 
-__all__ = ["Doors", "nearest", "this_host"]
+if TYPE_CHECKING:
+    from echoic.server import Server
+
+__all__ = ["Doors", "nearest", "open_doors", "this_host"]
+
+_log = logging.getLogger(__name__)
 
 # A door of this machine opens at once or never, but where others are busy.
 _PATIENCE = 5.0
+# For how long the process of an earlier life may still hold the port or the name in shared memory.
+_HELD = 3.0
+_PAUSE = 0.1
 
 
 @dataclass(frozen=True)
@@ -54,3 +69,41 @@ def nearest(doors: Doors, token: str | None) -> str:
     except (EchoicError, OSError):
         return doors.tcp
     return doors.shm
+
+
+def open_doors(
+    server: Server, name: str, *, token: str, threads: int | None, before: Doors | None
+) -> Doors:
+    """Let others into a server; returns where.
+
+    Args:
+        server: The server.
+        name: What its door in shared memory is called, which nothing else on this machine is.
+        token: What clients are asked for.
+        threads: How many event loops each door has; the transports' own number when ``None``.
+        before: Where an earlier life of it was.
+    """
+    host = ray.util.get_node_ip_address()
+    wanted = 0
+    if before is not None and before.host == this_host():
+        wanted = int(before.tcp.rpartition(":")[2])
+    tcp = None
+    if wanted:
+        tcp = _try_to_open(TcpTransport(wanted, host, token=token, threads=threads), server)
+    if tcp is None:
+        tcp = TcpTransport(0, host, token=token, threads=threads).open(server)
+    shm = _try_to_open(ShmTransport(name, token=token, threads=threads), server)
+    return Doors(this_host(), tcp, shm)
+
+
+def _try_to_open(transport: TcpTransport | ShmTransport, server: Server) -> str | None:
+    """Open a door that the process of an earlier life may still have."""
+    deadline = time.monotonic() + _HELD
+    while True:
+        try:
+            return transport.open(server)
+        except OSError as error:
+            if time.monotonic() >= deadline:
+                _log.warning("a server goes without a door: %s", error)
+                return None
+        time.sleep(_PAUSE)

@@ -7,6 +7,7 @@ machines find it where it was.
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import threading
@@ -18,11 +19,10 @@ import ray
 from ray.exceptions import RayError
 
 from echoic.checkpointer import Checkpointer
-from echoic.errors import CheckpointError, JournalError
-from echoic.integrations.ray.doors import Doors, this_host
+from echoic.errors import StorageError
+from echoic.integrations.ray.doors import Doors, open_doors
 from echoic.integrations.ray.moving import move_items, move_rest
 from echoic.server import Server
-from echoic.transports import ShmTransport, TcpTransport
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -38,8 +38,6 @@ _log = logging.getLogger(__name__)
 # For how long the process of an earlier life may still hold the directory: the machine that it is
 # on may be cut off, and Ray has given it up.
 _LOCK_PATIENCE = 60.0
-# For how long it may still hold the port or the name in shared memory.
-_DOOR_PATIENCE = 3.0
 _PAUSE = 0.1
 # For how long to wait for the roster, which Ray may be starting anew as well.
 _ROSTER_PATIENCE = 5.0
@@ -124,9 +122,10 @@ class Shard:
         while True:
             try:
                 return self._server_on(folder)
-            except (OSError, CheckpointError, JournalError) as error:
-                if not _is_held(error):
+            except StorageError as error:
+                if error.errno != errno.EWOULDBLOCK:
                     raise
+                # The process of an earlier life still has it.
                 if time.monotonic() >= deadline:
                     # An error would end the actor for good; a process that dies is started anew.
                     _log.warning("shard %d: %s", self._number, error)
@@ -151,28 +150,13 @@ class Shard:
 
     def _open(self, before: Doors | None) -> Doors:
         settings = self._settings
-        host = ray.util.get_node_ip_address()
-        named: dict[str, Any] = {"token": settings.token, "threads": settings.threads}
-        wanted = 0
-        if before is not None and before.host == this_host():
-            wanted = int(before.tcp.rpartition(":")[2])
-        tcp = self._try_to_open(TcpTransport(wanted, host, **named)) if wanted else None
-        if tcp is None:
-            tcp = TcpTransport(0, host, **named).open(self._server)
-        name = f"{settings.name}-{settings.identity}-{self._number}"
-        return Doors(this_host(), tcp, self._try_to_open(ShmTransport(name, **named)))
-
-    def _try_to_open(self, transport: TcpTransport | ShmTransport) -> str | None:
-        """Open a door that the process of an earlier life may still have."""
-        deadline = time.monotonic() + _DOOR_PATIENCE
-        while True:
-            try:
-                return transport.open(self._server)
-            except OSError as error:
-                if time.monotonic() >= deadline:
-                    _log.warning("shard %d goes without a door: %s", self._number, error)
-                    return None
-            time.sleep(_PAUSE)
+        return open_doors(
+            self._server,
+            f"{settings.name}-{settings.identity}-{self._number}",
+            token=settings.token,
+            threads=settings.threads,
+            before=before,
+        )
 
     def tell(self) -> tuple[Doors, bool]:
         """Return where it is, and whether nothing new may come."""
@@ -218,8 +202,3 @@ class Shard:
         """End intake, write a last checkpoint, and end."""
         self._server.close(drain)
         self.checkpoint()
-
-
-def _is_held(error: Exception) -> bool:
-    """Whether another process has the directory; only the words tell it from other errors."""
-    return " is in use: " in str(error)

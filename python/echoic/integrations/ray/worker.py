@@ -51,7 +51,7 @@ class Task:
         policy: The policy, the same way.
         items: What makes items of a rollout, the same way.
         client: Where items go: a client, or an address.
-        table: Into which table.
+        table: Into which table; ``None`` when the client is a stream's.
         weights: Where weights come from: an address, ``True`` for the client's cluster.
         envs: How many environments each worker has.
         steps: How many steps a rollout has.
@@ -64,7 +64,7 @@ class Task:
     policy: bytes
     items: bytes
     client: Any
-    table: str
+    table: str | None
     weights: str | bool
     envs: int
     steps: int
@@ -228,7 +228,12 @@ class Worker:
         while True:
             self._look()
             try:
-                self._client.insert_batch(left, self._task.table, version=version, timeout=_LOOK)
+                if self._task.table is None:
+                    self._client.send_batch(left, _LOOK)
+                else:
+                    self._client.insert_batch(
+                        left, self._task.table, version=version, timeout=_LOOK
+                    )
                 break
             except WaitTimeoutError as error:
                 stored = error.stored

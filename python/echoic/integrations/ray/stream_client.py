@@ -1,0 +1,484 @@
+"""What workers on a Ray cluster push samples to: it finds the stream's servers by its name.
+
+It holds one connection at a time, an :class:`echoic.Client`, which by itself comes back to a server
+that is started anew where it was. Beside that, whoever calls looks now and then whether there is a
+connection; if not, the roster is asked where the server is, and when it is elsewhere, what was not
+acknowledged goes there. No thread does so: what waits to be delivered moves with the next call.
+
+# Invariants
+
+1. A sample is given to another server only after the connection to the last one was given up, and
+   then only if that one has not acknowledged it.
+2. Samples of one thread arrive in order, those that are given to another server first.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import ray
+from ray.exceptions import GetTimeoutError, RayError
+
+from echoic import _trees
+from echoic.client import Client
+from echoic.client import _options as link_options
+from echoic.errors import (
+    ArgumentError,
+    ClosedError,
+    DisconnectedError,
+    EchoicError,
+    RefusedError,
+    WaitTimeoutError,
+)
+from echoic.integrations.ray.doors import nearest
+from echoic.integrations.ray.stream_roster import find_roster
+from echoic.integrations.ray.stream_server import check_name
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from typing_extensions import Self
+
+    from echoic.integrations.ray.stream_roster import Place
+
+__all__ = ["StreamClient"]
+
+# How often it is looked whether there is a connection, and how long a call waits at once.
+_LOOK = 0.5
+# How often the roster is asked while there is none.
+_PAUSE = 0.2
+# How long the roster may take to answer: it may be that Ray starts it anew.
+_PATIENCE = 15.0
+# How long a server may take to let a client in before the roster is asked again.
+_CONNECT = 3.0
+# How long the end of a `with` block waits when an exception ended it.
+_ERROR_TIMEOUT = 1.0
+
+
+class StreamClient:
+    """Sends samples to a stream of a Ray cluster, wherever its learner is.
+
+    It can be given to any task or actor: only the name travels. It connects when it is first used,
+    by the nearest door: shared memory on the learner's machine, TCP otherwise. Each sample that is
+    sent is stored once for as long as the server lives. When Ray starts the learner anew, on
+    whatever node, the client goes on there with what was not acknowledged. One client may be used
+    from many threads.
+
+    Args:
+        name: The stream's.
+        namespace: Ray's namespace that it is in; that of this process when ``None``.
+        rank: To which of several servers; to the one with the fewest clients when ``None``, and to
+            another if that has left, or is away for ``move_after`` seconds.
+        doors: ``"nearest"``, or ``"tcp"`` to use no shared memory.
+        deadline: For how many seconds calls try to come back to a server that is away; for ever
+            when ``None``.
+        connect_timeout: For how many seconds the first call waits for the stream to be there.
+        move_after: After how many seconds without a word of a server it is taken for gone, when
+            there are others.
+        **options: ``window_bytes`` and ``linger``, as of :class:`~echoic.Client`.
+
+    Raises:
+        DisconnectedError: When it is used: there is no stream of this name, or its server was away
+            for too long.
+
+    Examples:
+        In a task or an actor::
+
+            with StreamClient("rollouts") as client:
+                client.send_batch(samples)
+    """
+
+    def __init__(  # noqa: PLR0913 - one argument for each option
+        self,
+        name: str = "stream",
+        namespace: str | None = None,
+        *,
+        rank: int | None = None,
+        doors: Literal["nearest", "tcp"] = "nearest",
+        deadline: float | None = 60.0,
+        connect_timeout: float = 60.0,
+        move_after: float = 30.0,
+        **options: Any,
+    ) -> None:
+        """Keep the name; see the class for the arguments."""
+        check_name(name)
+        if doors not in {"nearest", "tcp"}:
+            raise ArgumentError(f"doors must be 'nearest' or 'tcp', got {doors!r}")
+        unknown = set(options) - {"window_bytes", "linger"}
+        if unknown:
+            raise TypeError(f"expected window_bytes or linger, got {sorted(unknown)}")
+        link_options(**options)  # A wrong one is told where it is written.
+        self._name = name
+        self._namespace = namespace
+        self._rank = rank
+        self._given = {
+            "rank": rank,
+            "doors": doors,
+            "deadline": deadline,
+            "connect_timeout": connect_timeout,
+            "move_after": move_after,
+            **options,
+        }
+        self._options = options
+        # Whoever has it may put another connection in the place of this one.
+        self._lock = threading.RLock()
+        self._link: Client | None = None
+        # Where that is.
+        self._place: Place | None = None
+        # What servers that are gone have not acknowledged, and the present one has not been sent.
+        self._left: Any = None
+        self._moves = -1
+        self._next_look = 0.0
+        # Since when there is no connection, and why.
+        self._away: float | None = None
+        self._trouble: Exception | None = None
+        self._closing = False
+        self._closed = False
+
+    def send(self, tree: Any, timeout: float | None = None) -> None:
+        """Send one sample; see :meth:`echoic.Client.send`.
+
+        Raises:
+            SpecError: The sample does not fit. Nothing of it is sent.
+            WaitTimeoutError: There was no room in time; ``reason`` says why.
+            ClosedError: The client is closed.
+            DisconnectedError: There was no server for ``deadline`` seconds.
+        """
+        self._check_open()
+        self._carry(lambda link, patience: link.send(tree, patience), timeout)
+
+    def send_batch(self, tree: Any, timeout: float | None = None) -> None:
+        """Send many samples, given as leaves with a leading axis.
+
+        Raises:
+            SpecError: A leaf does not fit. Nothing is sent.
+            WaitTimeoutError: Not all samples had room in time; ``stored`` says how many had.
+            ClosedError: The client is closed.
+            DisconnectedError: There was no server for ``deadline`` seconds.
+        """
+        self._check_open()
+        batch = _Batch(tree)
+        try:
+            self._carry(batch.send, timeout)
+        except (WaitTimeoutError, ClosedError) as error:
+            error.stored = batch.taken
+            raise
+
+    def flush(self, timeout: float | None = None) -> None:
+        """Wait until everything that was sent before is stored in a server's ring.
+
+        Raises:
+            WaitTimeoutError: It was not in time. It is still to be delivered.
+            DisconnectedError: There was no server for ``deadline`` seconds.
+        """
+        self._check_open()
+        self._deliver(timeout)
+
+    def _deliver(self, timeout: float | None) -> None:
+        # What is pushed into shared memory is never on its way.
+        if self._pending():
+            self._carry(lambda link, patience: link.flush(patience), timeout)
+
+    def close(self, timeout: float | None = None) -> None:
+        """Take no more samples, deliver those that are left, and end.
+
+        May be called again after it timed out.
+
+        Raises:
+            WaitTimeoutError: Not everything was delivered in time.
+            DisconnectedError: There was no server for ``deadline`` seconds; :meth:`undelivered`
+                returns what is left.
+        """
+        self._closing = True
+        if self._closed:
+            return
+        try:
+            self._deliver(timeout)
+        except DisconnectedError:
+            self._end()
+            raise
+        self._end()
+
+    def _end(self) -> None:
+        with self._lock:
+            if self._link is not None and not self._pending():
+                with contextlib.suppress(EchoicError):
+                    self._link.close(_ERROR_TIMEOUT)
+            self._give_up()
+            self._closed = True
+
+    def undelivered(self) -> Any:
+        """Return what could not be delivered, once the client is closed.
+
+        Returns:
+            A tree like the example with a leading axis, or ``None`` when everything was delivered.
+        """
+        with self._lock:
+            if not self._closed:
+                raise ClosedError("undelivered() is for a client that is closed: it still tries")
+            return self._left
+
+    def _carry(self, act: Callable[[Client, float], None], timeout: float | None) -> None:
+        """Do something with a connection, whatever becomes of it meanwhile."""
+        until = None if timeout is None else time.monotonic() + timeout
+        while True:
+            link = self._connected(until)
+            try:
+                act(link, _slice(until))
+            except WaitTimeoutError:
+                if _is_over(until):
+                    raise
+            except (ClosedError, DisconnectedError, RefusedError) as error:
+                self._lose(link, error)
+            else:
+                return
+
+    def _connected(self, until: float | None) -> Client:
+        """Return a connection to which everything was given that was sent before."""
+        link = self._link
+        if link is not None and time.monotonic() < self._next_look:
+            return link
+        while True:
+            with self._lock:
+                if self._closed:
+                    raise ClosedError(f"the client of the stream {self._name!r} is closed")
+                self._look()
+                self._check_patience()
+                link = self._link
+                if link is not None and self._give_left(link, until):
+                    self._next_look = time.monotonic() + _LOOK
+                    return link
+            if _is_over(until):
+                error = WaitTimeoutError(
+                    f"timed out: the stream {self._name!r} is away, or takes nothing: "
+                    f"{self._trouble or 'its server does not answer'}"
+                )
+                error.reason = getattr(self._trouble, "reason", "") or "AWAY"
+                raise error
+            if link is None:
+                time.sleep(min(_PAUSE, _slice(until)))
+
+    def _look(self) -> None:
+        """See to it that the connection is one to where the server is."""
+        link = self._link
+        if link is not None and link.stats()["connected"]:
+            self._away = self._trouble = None
+            return
+        if self._away is None:
+            self._away = time.monotonic()
+        place = self._ask()
+        if place is None:
+            return
+        before = None if link is None or link.closed else self._place
+        # To where it was it comes back by itself.
+        if before is None or place.doors != before.doors:
+            self._move(place)
+
+    def _ask(self) -> Place | None:
+        """Ask the roster where the server is; ``None`` when it is not known."""
+        if not ray.is_initialized():
+            raise DisconnectedError(
+                f"the stream {self._name!r} is found through Ray, to which this process is not "
+                "connected: call ray.init(address=...) first"
+            )
+        try:
+            roster = find_roster(self._name, self._namespace)
+        except ValueError:
+            self._trouble = LookupError("Ray knows none of this name")
+            return None
+        wanted, chosen = self._given["rank"], self._rank
+        try:
+            place: Place | None = ray.get(roster.find.remote(chosen), timeout=_PATIENCE)
+            if wanted is None and chosen is not None and self._is_gone(place):
+                other: Place | None = ray.get(roster.find.remote(None), timeout=_PATIENCE)
+                place = place if other is None or self._is_gone(other) else other
+        except (RayError, GetTimeoutError) as error:
+            self._trouble = error
+            return None
+        if place is None:
+            self._trouble = LookupError("no server has told where it is")
+        return place
+
+    def _is_gone(self, place: Place | None) -> bool:
+        return place is None or place.silent > self._given["move_after"]
+
+    def _move(self, place: Place) -> None:
+        """Connect to a server, and keep for it what the last one has not acknowledged."""
+        self._give_up()
+        is_near = self._given["doors"] == "nearest"
+        address = nearest(place.doors, place.token) if is_near else place.doors.tcp
+        try:
+            self._link = Client(
+                address,
+                ray.cloudpickle.loads(place.example),
+                token=place.token,
+                # It is given up when the roster knows another place, and not before.
+                deadline=None,
+                connect_timeout=_CONNECT,
+                **self._options,
+            )
+        except (DisconnectedError, RefusedError) as error:
+            self._trouble = error
+            return
+        self._rank = place.rank
+        self._place = place
+        self._moves += 1
+        self._away = self._trouble = None
+
+    def _give_up(self) -> None:
+        """End the connection, and keep what it has not delivered."""
+        link = self._link
+        if link is None:
+            return
+        link._give_up()  # noqa: SLF001 - the two are one
+        # It waits for no more than an attempt to connect.
+        with contextlib.suppress(EchoicError):
+            link.close()
+        self._left = _joined(link.undelivered(), self._left)
+        self._link = None
+
+    def _give_left(self, link: Client, until: float | None) -> bool:
+        """Give a new connection what the last one had left; whether it has taken all."""
+        if self._left is None:
+            return True
+        batch = _Batch(self._left)
+        try:
+            batch.send(link, _slice(until))
+        except (WaitTimeoutError, ClosedError, DisconnectedError, RefusedError) as error:
+            self._trouble = error
+            self._left = batch.left
+            return False
+        self._left = None
+        return True
+
+    def _lose(self, link: Client, error: Exception) -> None:
+        """Take note that a connection has ended."""
+        with self._lock:
+            if self._link is link:
+                self._trouble = error
+                self._next_look = 0.0
+
+    def _check_patience(self) -> None:
+        """Raise when there was no server for too long."""
+        if self._away is None:
+            return
+        first = self._moves < 0
+        patience = self._given["connect_timeout" if first else "deadline"]
+        if patience is None or time.monotonic() - self._away < patience:
+            return
+        where = "" if self._namespace is None else f" in namespace {self._namespace!r}"
+        error = DisconnectedError(
+            f"expected the stream {self._name!r}{where} of Ray to be there within {patience} s: "
+            f"{self._trouble or 'its server does not answer'}"
+        )
+        error.undelivered = self._pending()
+        # The next call may try as long again.
+        self._away = None
+        raise error
+
+    def _pending(self) -> int:
+        waiting = 0 if self._link is None else int(self._link.stats()["pending"])
+        return waiting + (0 if self._left is None else _count(self._left))
+
+    def _check_open(self) -> None:
+        if self._closing:
+            raise ClosedError(f"the client of the stream {self._name!r} is closed")
+
+    @property
+    def name(self) -> str:
+        """The stream's name."""
+        return self._name
+
+    @property
+    def rank(self) -> int | None:
+        """Which of several servers it sends to; ``None`` when that is not decided yet."""
+        return self._rank
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether it was used, and so has had a connection."""
+        return self._moves >= 0
+
+    @property
+    def addresses(self) -> list[str]:
+        """Where its server is, if it has one."""
+        link = self._link
+        return [] if link is None else [link.address]
+
+    def stats(self) -> dict[str, float]:
+        """Return the numbers of the present connection, as :meth:`echoic.Client.stats` has them.
+
+        ``moves`` is how often the server was found elsewhere, ``undelivered`` how many samples
+        nobody has acknowledged. There are no others before it was used.
+        """
+        with self._lock:
+            numbers = {} if self._link is None else self._link.stats()
+            more = {"moves": float(max(self._moves, 0)), "undelivered": float(self._pending())}
+            return {**numbers, **more}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle as the name and the options: the copy finds the stream anew where it is used."""
+        return _found_by_name, (self._name, self._namespace, self._given)
+
+    def __enter__(self) -> Self:
+        """Return the client."""
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """Deliver what is left and close; after an exception, not for long."""
+        if kind is None:
+            self.close()
+            return
+        # The exception matters more than what it leaves undelivered.
+        with contextlib.suppress(EchoicError):
+            self.close(_ERROR_TIMEOUT)
+
+    def __repr__(self) -> str:
+        """Name the stream."""
+        return f"StreamClient({self._name!r}, namespace={self._namespace!r})"
+
+
+class _Batch:
+    """Samples of which some may have been taken."""
+
+    def __init__(self, tree: Any) -> None:
+        self.left = tree
+        self.taken = 0
+
+    def send(self, link: Client, patience: float) -> None:
+        """Send what is left."""
+        try:
+            link.send_batch(self.left, patience)
+        except (WaitTimeoutError, ClosedError, DisconnectedError, RefusedError) as error:
+            taken = getattr(error, "stored", 0)
+            if taken:
+                self.taken += taken
+                self.left = _trees.tree_map(lambda leaf: leaf[taken:], self.left)
+            raise
+
+
+def _slice(until: float | None) -> float:
+    """How long to wait at once."""
+    return _LOOK if until is None else min(_LOOK, max(0.0, until - time.monotonic()))
+
+
+def _is_over(until: float | None) -> bool:
+    return until is not None and time.monotonic() >= until
+
+
+def _count(tree: Any) -> int:
+    return len(_trees.tree_leaves(tree)[0])
+
+
+def _joined(first: Any, second: Any) -> Any:
+    if first is None or second is None:
+        return second if first is None else first
+    return _trees.tree_map(lambda one, other: np.concatenate([one, other]), first, second)
+
+
+def _found_by_name(name: str, namespace: str | None, given: Mapping[str, Any]) -> StreamClient:
+    return StreamClient(name, namespace, **given)

@@ -1,0 +1,515 @@
+"""Streams on Ray: found by name, and again wherever their learner is made anew."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import signal
+import socketserver
+import sys
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from echoic.errors import (
+    ArgumentError,
+    ClosedError,
+    DisconnectedError,
+    SpecError,
+    WaitTimeoutError,
+)
+
+ray = pytest.importorskip("ray")
+
+from echoic.integrations.ray import Collectors, StreamClient, StreamServer  # noqa: E402 - need Ray
+from echoic.integrations.ray.stream_roster import StreamRoster, roster_name  # noqa: E402
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+pytestmark = [
+    pytest.mark.timeout(240),
+    # Ray leaves sockets and files to the collector.
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+    pytest.mark.filterwarnings("ignore::FutureWarning"),
+]
+
+# How long what should happen may take on a machine that does other things too.
+PATIENCE = 90.0
+EXAMPLE = {"worker": np.int64(0), "n": np.int64(0)}
+
+
+def wait_until(condition: Callable[[], Any]) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < deadline, "the condition never came true"
+        time.sleep(0.05)
+
+
+def sample(worker: int, first: int, count: int) -> dict[str, Any]:
+    return {"worker": np.full(count, worker), "n": np.arange(first, first + count)}
+
+
+def pairs(batch: dict[str, Any]) -> list[tuple[int, int]]:
+    return list(zip(batch["worker"].tolist(), batch["n"].tolist(), strict=True))
+
+
+class Learner:
+    """Takes batches in a thread, and tells what it took in this life."""
+
+    def __init__(self, name: str, rank: int = 0) -> None:
+        self._stream = StreamServer(EXAMPLE, 8, name=name, rank=rank).start()
+        self._taken: list[tuple[int, int]] = []
+        self._open = threading.Event()
+        self._open.set()
+        self._taker = threading.Thread(target=self._take, daemon=True)
+        self._taker.start()
+
+    def _take(self) -> None:
+        while True:
+            self._open.wait()
+            try:
+                self._taken.extend(pairs(self._stream.sample().batch))
+            except ClosedError:
+                return
+
+    def taken(self) -> list[tuple[int, int]]:
+        return list(self._taken)
+
+    def pause(self) -> None:
+        self._open.clear()
+
+    def place(self) -> tuple[int, str, tuple[str, ...]]:
+        return os.getpid(), ray.get_runtime_context().get_node_id(), self._stream.addresses
+
+    def close(self) -> list[tuple[int, int]]:
+        self._stream.close()
+        self._taker.join()
+        return self._taken
+
+
+class Worker:
+    """Pushes numbers, one after the other."""
+
+    def __init__(self, client: StreamClient, number: int) -> None:
+        self._client, self._number = client, number
+        self._sent = self._acknowledged = 0
+        self._stopping = threading.Event()
+
+    def push(self, count: int) -> None:
+        for _ in range(count):
+            self._client.send({"worker": self._number, "n": self._sent})
+            self._sent += 1
+        self._client.flush()
+
+    def go_on(self) -> None:
+        """Push until told to stop, each few samples acknowledged before the next."""
+        while not self._stopping.is_set():
+            self._client.send_batch(sample(self._number, self._sent, 4))
+            self._sent += 4
+            self._client.flush()
+            self._acknowledged = self._sent
+            time.sleep(0.002)
+
+    def stop(self) -> None:
+        self._stopping.set()
+
+    def counts(self) -> tuple[int, int]:
+        return self._sent, self._acknowledged
+
+    def stats(self) -> dict[str, Any]:
+        return {"rank": self._client.rank, **self._client.stats()}
+
+    def close(self) -> None:
+        self._client.close()
+
+
+def learner_on(*arguments: Any, **options: Any) -> Any:
+    named = {"num_cpus": 0, "max_restarts": -1, "max_task_retries": -1, **options}
+    return ray.remote(Learner).options(**named).remote(*arguments)
+
+
+def worker_on(client: StreamClient, number: int, **options: Any) -> Any:
+    named = {"num_cpus": 0, "max_concurrency": 4, **options}
+    return ray.remote(Worker).options(**named).remote(client, number)
+
+
+def near(node: str) -> Any:
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy  # noqa: PLC0415
+
+    return NodeAffinitySchedulingStrategy(node, soft=False)
+
+
+def get(*asked: Any) -> Any:
+    answers = ray.get(list(asked), timeout=PATIENCE)
+    return answers if len(answers) > 1 else answers[0]
+
+
+def has_roster(name: str) -> bool:
+    try:
+        ray.get_actor(roster_name(name))
+    except ValueError:
+        return False
+    return True
+
+
+@pytest.fixture(scope="module", autouse=True)
+def portable() -> Iterator[None]:
+    """What is in this file travels with its code: Ray's processes don't find it."""
+    ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
+    yield
+    ray.cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
+
+
+@pytest.fixture(scope="module")
+def workers(ray_nodes: Any) -> list[str]:
+    """The nodes that have CPUs."""
+    return [node["NodeID"] for node in ray.nodes() if node["Resources"].get("CPU")]
+
+
+@pytest.fixture
+def actors() -> Iterator[list[Any]]:
+    """Actors that are ended with the test."""
+    made: list[Any] = []
+    yield made
+    for actor in made:
+        ray.kill(actor)
+
+
+def test_samples_of_tasks_on_all_nodes_come_once_by_the_nearest_door(workers: list[str]) -> None:
+    @ray.remote(num_cpus=0)
+    def work(client: StreamClient, worker: int) -> list[str]:
+        with client:
+            for n in range(20):
+                client.send({"worker": worker, "n": n})
+            client.send_batch({"worker": np.full(30, worker), "n": np.arange(20, 50)})
+            client.flush()
+            return client.addresses
+
+    with StreamServer(EXAMPLE, batch_size=25, name="tasks") as stream:
+        assert repr(stream) == "StreamServer('tasks', rank=0)"
+        shm, tcp = sorted(stream.addresses)
+        clients = [StreamClient("tasks"), StreamClient("tasks", doors="tcp")]
+        used = [
+            work.options(scheduling_strategy=near(node)).remote(client, 2 * place + number)
+            for place, node in enumerate(workers)
+            for number, client in enumerate(clients)
+        ]
+        taken = [pair for _ in range(8) for pair in pairs(stream.sample(PATIENCE).batch)]
+        assert get(*used) == [[shm], [tcp]] * 2
+        assert sorted(taken) == [(worker, n) for worker in range(4) for n in range(50)]
+        # What one worker sends comes in order.
+        for worker in range(4):
+            assert [n for who, n in taken if who == worker] == list(range(50))
+    # The last server has left.
+    wait_until(lambda: not has_roster("tasks"))
+
+
+def test_a_client_travels_by_its_name_and_connects_when_it_is_used(ray_nodes: object) -> None:
+    client = StreamClient("later", rank=0, window_bytes=1 << 16)
+    copy = pickle.loads(pickle.dumps(client))
+    assert repr(copy) == "StreamClient('later', namespace=None)"
+    assert not copy.is_connected
+    copy.close()
+    assert copy.undelivered() is None
+    with StreamServer(EXAMPLE, batch_size=2, name="later") as stream, client:
+        client.send({"worker": 1, "n": 2})
+        again = pickle.loads(pickle.dumps(client))
+        with again:
+            again.send({"worker": 3, "n": 4})
+        assert sorted(pairs(stream.sample(PATIENCE).batch)) == [(1, 2), (3, 4)]
+
+
+def test_mistakes_say_what_was_expected(ray_nodes: object) -> None:
+    with pytest.raises(ArgumentError, match="name must be"):
+        StreamServer(EXAMPLE, 2, name="a/b")
+    with pytest.raises(ArgumentError, match="name must be"):
+        StreamClient("a/b")
+    with pytest.raises(ArgumentError, match="rank must be 0 to 9999, got -1"):
+        StreamServer(EXAMPLE, 2, rank=-1)
+    with pytest.raises(ArgumentError, match="doors must be"):
+        StreamClient("x", doors="back")
+    with pytest.raises(TypeError, match=r"expected window_bytes or linger, got \['colour'\]"):
+        StreamClient("x", colour="red")
+    with pytest.raises(DisconnectedError, match="expected the stream 'nobody' of Ray"):
+        StreamClient("nobody", connect_timeout=0.3).send({"n": 1})
+    with pytest.raises(WaitTimeoutError) as caught:
+        StreamClient("nobody").send({"n": 1}, timeout=0.1)
+    assert caught.value.reason == "AWAY"
+    with StreamServer(EXAMPLE, 2, name="typed"), StreamClient("typed") as client:
+        with pytest.raises(SpecError, match="n"):
+            client.send({"worker": 1, "n": 0.5})
+        client.close()
+        with pytest.raises(ClosedError):
+            client.send({"worker": 1, "n": 1})
+
+
+def test_a_full_stream_lets_producers_wait_and_says_why(ray_nodes: object) -> None:
+    with (
+        StreamServer(EXAMPLE, batch_size=4, num_buffers=2, name="full") as stream,
+        StreamClient("full") as client,
+    ):
+        with pytest.raises(WaitTimeoutError) as caught:
+            client.send_batch(sample(0, 0, 100), timeout=0.7)
+        assert caught.value.stored == 8
+        assert caught.value.reason == "CAPACITY"
+        taken = [pair for _ in range(2) for pair in pairs(stream.sample(0).batch)]
+        assert taken == [(0, n) for n in range(8)]
+        client.send({"worker": 0, "n": 8}, timeout=PATIENCE)
+
+
+@pytest.mark.parametrize("doors", ["nearest", "tcp"])
+def test_a_learner_that_is_killed_is_found_again(
+    workers: list[str], actors: list[Any], doors: Any
+) -> None:
+    name = f"killed-{doors}"
+    learner = learner_on(name)
+    crew = [
+        worker_on(StreamClient(name, doors=doors), number, scheduling_strategy=near(node))
+        for number, node in enumerate(workers)
+    ]
+    actors += [learner, *crew]
+    running = [one.go_on.remote() for one in crew]
+    wait_until(lambda: len(get(learner.taken.remote())) > 400)
+    before, (pid, *_) = get(learner.taken.remote(), learner.place.remote())
+    if doors == "tcp":
+        os.kill(pid, signal.SIGKILL)
+    else:
+        ray.kill(learner, no_restart=False)
+    wait_until(lambda: get(learner.place.remote())[0] != pid)
+    reached = [known + 400 for _, known in get(*[one.counts.remote() for one in crew])]
+    for one, least in zip(crew, reached, strict=True):
+        wait_until(lambda one=one, least=least: get(one.counts.remote())[1] > least)
+    get(*[one.stop.remote() for one in crew])
+    get(*running)
+    counts = get(*[one.counts.remote() for one in crew])
+    get(*[one.close.remote() for one in crew])
+    after = get(learner.close.remote())
+    assert len(set(before)) == len(before)
+    for number, (sent, _) in enumerate(counts):
+        numbers = [n for who, n in after if who == number]
+        # In the new life all come in order, once, and without a gap, but for an unfinished batch.
+        assert numbers == list(range(numbers[0], numbers[0] + len(numbers)))
+        assert sent - 8 < numbers[-1] + 1 <= sent
+        # What was taken before comes again at most where its few had no acknowledgement.
+        assert numbers[0] > max(n for who, n in before if who == number) - 4
+
+
+def test_a_learner_on_another_node_gets_what_was_not_acknowledged(
+    ray_nodes: Any, workers: list[str], actors: list[Any]
+) -> None:
+    extra = ray_nodes.add_node(num_cpus=1, resources={"learner": 1})
+    learner = learner_on("moving", resources={"learner": 1})
+    client = StreamClient("moving", doors="tcp")
+    worker = worker_on(client, 0, scheduling_strategy=near(workers[0]))
+    actors += [learner, worker]
+    get(worker.push.remote(100))
+    _, was, old = get(learner.place.remote())
+    get(learner.pause.remote())
+    running = worker.go_on.remote()
+    # The ring is full, and so the worker has samples that nobody acknowledged.
+    wait_until(lambda: get(worker.counts.remote())[1] > 100)
+    wait_until(lambda: is_stuck(worker))
+    _, known = get(worker.counts.remote())
+    ray_nodes.remove_node(extra, allow_graceful=False)
+    # The nodes are all on this machine, where the port would be the same.
+    with stranger_at(old[0]):
+        ray_nodes.add_node(num_cpus=1, resources={"learner": 1})
+        wait_until(lambda: get(learner.place.remote())[1] != was)
+        wait_until(lambda: get(worker.counts.remote())[1] > known + 400)
+    get(worker.stop.remote())
+    get(running)
+    assert get(learner.place.remote())[2][0] != old[0]
+    assert get(worker.stats.remote())["moves"] == 1
+    sent, _ = get(worker.counts.remote())
+    get(worker.close.remote())
+    numbers = [n for _, n in get(learner.close.remote())]
+    # All that the old server had not acknowledged, once each, and what came later.
+    assert numbers == list(range(numbers[0], numbers[0] + len(numbers)))
+    assert known <= numbers[0] < known + 4
+    assert sent - 8 < numbers[-1] + 1 <= sent
+
+
+class Stranger(socketserver.TCPServer):
+    """Lets everybody in, and hangs up."""
+
+    allow_reuse_address = True
+
+
+@contextlib.contextmanager
+def stranger_at(address: str) -> Iterator[None]:
+    """Have somebody else listen where a server was, once it is gone."""
+    host, _, port = address.removeprefix("tcp://").rpartition(":")
+    found: list[Stranger] = []
+
+    def take_place() -> bool:
+        with contextlib.suppress(OSError):
+            found.append(Stranger((host, int(port)), socketserver.BaseRequestHandler))
+        return bool(found)
+
+    wait_until(take_place)
+    with found[0] as stranger:
+        thread = threading.Thread(target=stranger.serve_forever)
+        thread.start()
+        yield
+        stranger.shutdown()
+        thread.join()
+
+
+def is_stuck(worker: Any) -> bool:
+    before = get(worker.counts.remote())
+    time.sleep(0.5)
+    sent, known = after = get(worker.counts.remote())
+    return after == before and sent > known
+
+
+def test_the_death_of_a_workers_node_costs_nothing_else(
+    ray_nodes: Any, workers: list[str], actors: list[Any]
+) -> None:
+    extra = ray_nodes.add_node(num_cpus=1, resources={"doomed": 1})
+    with StreamServer(EXAMPLE, batch_size=10, name="node") as stream:
+        doomed = worker_on(StreamClient("node"), 1, resources={"doomed": 1})
+        other = worker_on(StreamClient("node"), 2, scheduling_strategy=near(workers[0]))
+        actors += [doomed, other]
+        get(doomed.push.remote(10), other.push.remote(10))
+        ray_nodes.remove_node(extra, allow_graceful=False)
+        get(other.push.remote(10))
+        taken = [pair for _ in range(3) for pair in pairs(stream.sample(PATIENCE).batch)]
+        expected = [(1, n) for n in range(10)] + [(2, n) for n in range(20)]
+        assert sorted(taken) == expected
+        get(other.close.remote())
+
+
+def test_ranks_have_disjoint_samples_and_share_the_producers(
+    workers: list[str], actors: list[Any]
+) -> None:
+    learners = [learner_on("ranks", rank) for rank in range(2)]
+    actors += learners
+    # Both are there before producers are given to them.
+    get(*[one.place.remote() for one in learners])
+    crew = [
+        worker_on(
+            StreamClient("ranks", move_after=1.0),
+            number,
+            scheduling_strategy=near(workers[number % 2]),
+        )
+        for number in range(4)
+    ]
+    actors += crew
+    get(*[one.push.remote(40) for one in crew])
+    ranks = [stats["rank"] for stats in get(*[one.stats.remote() for one in crew])]
+    assert sorted(ranks) == [0, 0, 1, 1]
+
+    def shares() -> list[list[tuple[int, int]]]:
+        return [sorted(one) for one in get(*[learner.taken.remote() for learner in learners])]
+
+    wait_until(lambda: sum(map(len, shares())) == 160)
+    expected = [
+        sorted((number, n) for number in range(4) if ranks[number] == rank for n in range(40))
+        for rank in range(2)
+    ]
+    assert shares() == expected
+    # One is gone for good: its producers go to the other.
+    ray.kill(learners[1])
+    wait_until(lambda: not any(stats["connected"] for stats in of_rank(crew, 1)))
+    get(*[one.push.remote(40) for one in crew])
+    assert not of_rank(crew, 1)
+    get(*[one.close.remote() for one in crew])
+    after = get(learners[0].close.remote())
+    assert sorted(after) == sorted(
+        [
+            *expected[0],
+            *((number, n) for number in range(4) for n in range(40, 80)),
+        ]
+    )
+
+
+def of_rank(crew: list[Any], rank: int) -> list[dict[str, Any]]:
+    told = get(*[one.stats.remote() for one in crew])
+    return [stats for stats in told if stats["rank"] == rank]
+
+
+def test_producers_of_a_rank_that_leaves_go_to_another(ray_nodes: object) -> None:
+    first = StreamServer(EXAMPLE, batch_size=2, name="leaving", rank=0).start()
+    with StreamServer(EXAMPLE, batch_size=2, name="leaving", rank=1) as second:
+        client, fixed = StreamClient("leaving"), StreamClient("leaving", rank=0, deadline=0.5)
+        client.send({"worker": 0, "n": 0})
+        fixed.send({"worker": 1, "n": 0})
+        assert (client.rank, fixed.rank) == (0, 0)
+        assert sorted(pairs(first.sample(PATIENCE).batch)) == [(0, 0), (1, 0)]
+        first.close()
+        # What is sent before a client knows would be lost with the first one's ring.
+        wait_until(lambda: not client.stats()["connected"])
+        client.send_batch(sample(0, 1, 2))
+        assert pairs(second.sample(PATIENCE).batch) == [(0, 1), (0, 2)]
+        assert client.rank == 1
+        # This one may be at no other.
+        wait_until(lambda: not fixed.stats()["connected"])
+        with pytest.raises(DisconnectedError, match="no server has told where it is"):
+            fixed.send({"worker": 1, "n": 1})
+        client.close()
+        fixed.close()
+
+
+def test_a_server_that_was_made_again_elsewhere_closes(ray_nodes: object) -> None:
+    old = StreamServer(EXAMPLE, batch_size=2, name="fenced").start()
+    with StreamServer(EXAMPLE, batch_size=2, name="fenced") as new:
+        with pytest.raises(ClosedError):
+            old.sample(PATIENCE)
+        with StreamClient("fenced") as client:
+            client.send_batch(sample(0, 0, 2))
+        assert pairs(new.sample(PATIENCE).batch) == [(0, 0), (0, 1)]
+        old.close()
+        # It was not the old one's place to end the roster.
+        assert has_roster("fenced")
+
+
+def test_a_roster_that_is_killed_is_told_again(ray_nodes: object) -> None:
+    with StreamServer(EXAMPLE, batch_size=2, name="told") as stream:
+        roster = ray.get_actor(roster_name("told"))
+        ray.kill(roster, no_restart=False)
+        with StreamClient("told") as client:
+            client.send_batch(sample(0, 0, 2))
+        assert pairs(stream.sample(PATIENCE).batch) == [(0, 0), (0, 1)]
+        ray.kill(ray.get_actor(roster_name("told")))
+        wait_until(lambda: has_roster("told"))
+        with StreamClient("told") as client:
+            client.send_batch(sample(0, 2, 2))
+        assert pairs(stream.sample(PATIENCE).batch) == [(0, 2), (0, 3)]
+
+
+def test_a_roster_that_nobody_tells_anything_ends(ray_nodes: object) -> None:
+    remote = ray.remote(StreamRoster).options(name="idle/stream", lifetime="detached", num_cpus=0)
+    roster = remote.remote("identity", "token", idle=0.5)
+    assert get(roster.find.remote(None)) is None
+    wait_until(lambda: not has_roster("idle"))
+
+
+def test_collectors_push_into_a_stream(ray_nodes: object) -> None:
+    pytest.importorskip("gymnasium")
+    step = {
+        "observations": np.zeros(4, np.float32),
+        "actions": np.int64(0),
+        "rewards": np.float32(0),
+        "next_observations": np.zeros(4, np.float32),
+        "terminated": np.bool_(False),
+        "truncated": np.bool_(False),
+    }
+    with (
+        StreamServer(step, batch_size=64, name="steps") as stream,
+        Collectors("CartPole-v1", None, StreamClient("steps"), num_steps=32, seed=1) as crew,
+    ):
+        for _ in range(4):
+            batch = stream.sample(PATIENCE).batch
+            crew.check()
+            # A step of CartPole moves the cart by 0.02 of its speed.
+            moved = batch["observations"][:, 0] + 0.02 * batch["observations"][:, 1]
+            np.testing.assert_allclose(batch["next_observations"][:, 0], moved, atol=1e-5)
+        near = [["shm"]] * 2
+        wait_until(lambda: [one.get("doors") for one in crew.stats()["workers"]] == near)
+    with pytest.raises(ArgumentError, match="expected the name of a table"):
+        Collectors("CartPole-v1", None, "tcp://127.0.0.1:1")
