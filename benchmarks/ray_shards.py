@@ -1,15 +1,19 @@
 """A shard in Ray beside the same server in a process of its own, and two shards beside one.
 
 Run it by itself: ``python -m benchmarks.ray_shards``. Each round inserts batches and samples, and
-looks at what came; rounds of the settings take turns, so that a busy machine is busy for all. What
-a round costs in CPU time, of client and servers, tells more there than how long it takes.
+looks at what came: first one process does both in turns, then a worker inserts while a learner
+samples. Rounds of the settings take turns, so that a busy machine is busy for all. What a round
+costs in CPU time, of clients and servers, tells more there than how long it takes; the kernel
+tells it of each thread in nanoseconds, so that a round may be short.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import multiprocessing
 import os
+import random
 import statistics
 import time
 from pathlib import Path
@@ -44,52 +48,129 @@ def serve(ready: Connection) -> None:
 
 
 def cpu_seconds(process: int) -> float:
-    """Return the CPU time of a process, until now."""
-    numbers = Path(f"/proc/{process}/stat").read_text("ascii").rpartition(")")[2].split()
-    return (int(numbers[11]) + int(numbers[12])) / os.sysconf("SC_CLK_TCK")
+    """Return the CPU time of the threads that a process has now, until now."""
+    total = 0
+    for thread in Path(f"/proc/{process}/task").iterdir():
+        # A thread may end while it is looked at.
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            total += int((thread / "schedstat").read_text("ascii").split()[0])
+    return total * 1e-9
 
 
-def work(client: Any, batches: int) -> None:
-    """Insert and sample, as often, and look at what came."""
+def insert(client: Any, batches: int, *, sample: bool) -> None:
+    """Insert batches, and take one after each if so wanted."""
     numbers = np.arange(BATCH)
     items = {"n": numbers, "obs": np.repeat(numbers[:, None], WIDTH, 1).astype(np.float32)}
     for _ in range(batches):
         client.insert_batch(items, "replay")
-        data = client.sample("replay", BATCH).data
-        if not (data["n"] == data["obs"][:, -1]).all():
-            raise AssertionError("an item came that nobody inserted")
+        if sample:
+            take(client, 1)
     client.flush()
 
 
-class Setting:
-    """A client, the processes that serve it, and what its rounds cost."""
+def take(client: Any, batches: int) -> None:
+    """Sample batches, and look at what came."""
+    for _ in range(batches):
+        data = client.sample("replay", BATCH).data
+        if not (data["n"] == data["obs"][:, -1]).all():
+            raise AssertionError("an item came that nobody inserted")
 
-    def __init__(self, name: str, client: Any, servers: list[int]) -> None:
+
+@ray.remote(num_cpus=0)
+class Worker:
+    """A process that inserts while another samples."""
+
+    def __init__(self, where: Any) -> None:
+        """Take a client, or the addresses to connect to."""
+        self._client = echoic.connect(where) if isinstance(where, list) else where
+
+    def process(self) -> int:
+        """Return its number."""
+        return os.getpid()
+
+    def insert(self, batches: int) -> None:
+        """Insert batches."""
+        insert(self._client, batches, sample=False)
+
+    def close(self) -> None:
+        """Say goodbye to the servers."""
+        self._client.close()
+
+
+class Setting:
+    """Clients, the processes that serve them, and what their rounds cost.
+
+    Args:
+        name: What is printed.
+        client: The one of this process.
+        servers: The processes that serve.
+        where: What a worker connects to; ``None`` when this process inserts as well.
+    """
+
+    def __init__(self, name: str, client: Any, servers: list[int], where: Any = None) -> None:
+        """Start the worker, if there is one; see the class for the arguments."""
         self.name = name
         self.client = client
+        self.worker = None if where is None else Worker.remote(where)
+        self.clients = [os.getpid()]
+        if self.worker is not None:
+            self.clients.append(ray.get(self.worker.process.remote()))
         self.servers = servers
-        self.cpu: list[float] = []
-        self.wall: list[float] = []
+        # Of each round, the CPU time of clients and of servers, and how long it took.
+        self.rounds: list[tuple[float, float, float]] = []
 
     def round(self, batches: int) -> None:
         """Measure one."""
-        began, before = time.perf_counter(), self._cpu()
-        work(self.client, batches)
-        self.wall.append(time.perf_counter() - began)
-        self.cpu.append(self._cpu() - before)
+        before, began = self._cpu(), time.perf_counter()
+        if self.worker is None:
+            insert(self.client, batches, sample=True)
+        else:
+            inserted = self.worker.insert.remote(batches)
+            take(self.client, batches)
+            ray.get(inserted)
+        took, after = time.perf_counter() - began, self._cpu()
+        self.rounds.append((after[0] - before[0], after[1] - before[1], took))
 
-    def _cpu(self) -> float:
-        return time.process_time() + sum(cpu_seconds(server) for server in self.servers)
+    def _cpu(self) -> tuple[float, float]:
+        return sum(map(cpu_seconds, self.clients)), sum(map(cpu_seconds, self.servers))
+
+    def close(self) -> None:
+        """End the clients."""
+        if self.worker is not None:
+            ray.get(self.worker.close.remote())
+        self.client.close()
+
+
+def make_settings(
+    pid: int, addresses: list[str], one: ReplayCluster, two: ReplayCluster
+) -> list[list[Setting]]:
+    """Make the settings, in groups of which the first is what the others are held against."""
+    groups = []
+    for door, address in (("shm", addresses[1]), ("tcp", addresses[0])):
+        for role, works in (("", False), (", worker and learner", True)):
+            # A client of a list with one address goes the same way as one of a cluster.
+            plain = echoic.connect([address])
+            worker = [address] if works else None
+            group = [Setting(f"one server, {door}{role}", plain, [pid], worker)]
+            for name, cluster in (("one shard in Ray", one), ("two shards in Ray", two)):
+                servers = [shard["pid"] for shard in cluster.processes().values()]
+                doors: Any = "nearest" if door == "shm" else "tcp"
+                client = cluster.client(doors=doors)
+                other = cluster.client(doors=doors) if works else None
+                group.append(Setting(f"{name}, {door}{role}", client, servers, other))
+            groups.append(group)
+    return groups
 
 
 def main() -> None:
     """Measure, and print a line for each setting."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=10)
-    parser.add_argument("--batches", type=int, default=400)
+    parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--batches", type=int, default=200)
     chosen = parser.parse_args()
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    ray.init(num_cpus=4, include_dashboard=False, log_to_driver=False)
+    # Its own cluster, also where another runs.
+    ray.init("local", num_cpus=4, include_dashboard=False, log_to_driver=False)
     context = multiprocessing.get_context("spawn")
     mine, other = context.Pipe()
     process = context.Process(target=serve, args=(other,))
@@ -100,24 +181,21 @@ def main() -> None:
             ReplayCluster(make_tables, 1, name="one") as one,
             ReplayCluster(make_tables, 2, name="two") as two,
         ):
-            near, far = [], []
-            for name, cluster in (("one shard in Ray", one), ("two shards in Ray", two)):
-                servers = [shard["pid"] for shard in cluster.processes().values()]
-                near.append(Setting(f"{name}, shm", cluster.client(), servers))
-                far.append(Setting(f"{name}, tcp", cluster.client(doors="tcp"), servers))
-            # A client of a list with one address goes the same way as one of a cluster.
-            near.insert(0, Setting("one server, shm", echoic.connect([addresses[1]]), [pid]))
-            far.insert(0, Setting("one server, tcp", echoic.connect([addresses[0]]), [pid]))
-            settings = near + far
+            groups = make_settings(pid, addresses, one, two)
+            settings = [setting for group in groups for setting in group]
             for setting in settings:
-                work(setting.client, SIZE // BATCH + 1)
-            for _ in range(chosen.rounds):
-                for setting in settings:
+                insert(setting.client, 2 * SIZE // BATCH + 1, sample=True)
+            print(f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores at the beginning")
+            for turn in range(chosen.rounds):
+                # In another order each time, so that none always follows the same one.
+                order = random.Random(turn)  # noqa: S311 - no secret
+                for setting in order.sample(settings, len(settings)):
                     setting.round(chosen.batches)
-            for group in (near, far):
+            print(f"load {os.getloadavg()[0]:.1f} at the end")
+            for group in groups:
                 report(group, chosen.batches)
             for setting in settings:
-                setting.client.close()
+                setting.close()
     finally:
         mine.send(None)
         process.join()
@@ -125,17 +203,25 @@ def main() -> None:
 
 
 def report(group: list[Setting], batches: int) -> None:
-    """Print what each costs, beside the first."""
-    base = group[0]
+    """Print what each costs, beside the first: medians, and the middle half of the rounds."""
+    items = 2 * batches * BATCH
+    base = [client + server for client, server, _ in group[0].rounds]
     for setting in group:
-        items = 2 * batches * BATCH
-        speed = items / statistics.median(setting.wall)
-        cost = statistics.median(setting.cpu) / items * 1e6
-        same = statistics.median(base.cpu) / statistics.median(setting.cpu)
-        pace = statistics.median(base.wall) / statistics.median(setting.wall)
+        clients, servers, walls = zip(*setting.rounds, strict=True)
+        whole = [client + server for client, server, _ in setting.rounds]
+        low, middle, high = (cost / items * 1e6 for cost in statistics.quantiles(whole))
+        of_clients = statistics.median(clients) / items * 1e6
+        of_servers = statistics.median(servers) / items * 1e6
+        # Those of the same turn: what else the machine does is nearly the same for both.
+        same = statistics.median(one / other for one, other in zip(base, whole, strict=True))
+        walls_of_first = [took for _, _, took in group[0].rounds]
+        pace = statistics.median(
+            one / other for one, other in zip(walls_of_first, walls, strict=True)
+        )
         print(
-            f"{setting.name:24} {speed:12,.0f} items/s  {cost:6.3f} us CPU an item  "
-            f"{same:6.1%} by CPU  {pace:6.1%} by time"
+            f"{setting.name:43} {items / statistics.median(walls):11,.0f} items/s  "
+            f"{middle:6.3f} us CPU an item ({low:.3f} to {high:.3f}; clients {of_clients:.3f}, "
+            f"servers {of_servers:.3f})  {same:6.1%} by CPU  {pace:6.1%} by time"
         )
 
 
