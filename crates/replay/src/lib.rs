@@ -25,6 +25,7 @@ pub mod episode;
 mod files;
 pub mod histogram;
 pub mod journal;
+mod kinds;
 pub mod limiter;
 pub mod metrics;
 pub mod rng;

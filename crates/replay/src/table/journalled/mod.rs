@@ -31,6 +31,7 @@ mod log;
 mod place;
 mod recover;
 mod replay;
+mod shared;
 #[cfg(test)]
 mod tests;
 
