@@ -28,6 +28,7 @@ pub mod journal;
 mod kinds;
 pub mod limiter;
 pub mod metrics;
+mod names;
 pub mod rng;
 pub mod rollouts;
 pub mod selectors;

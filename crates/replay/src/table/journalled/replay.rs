@@ -13,6 +13,7 @@ use super::entry::{Effect, Entry, Few, SliceOf};
 use super::shared::Shared;
 use crate::chunk::{Chunk, ChunkKey, Slice};
 use crate::kinds::Kinds;
+use crate::names::ByName;
 use crate::selectors::{Entry as Member, Slot};
 use crate::table::saved::{SignatureText, read_signature};
 use crate::trajectory::{Signature, Trajectory};
@@ -24,7 +25,7 @@ pub(super) struct Replayer<'a, 'b> {
     shared: &'a mut Shared<'b>,
     kinds: Kinds,
     /// What entries may name.
-    chunks: HashMap<u128, Arc<Chunk>>,
+    chunks: ByName<Arc<Chunk>>,
     forms: HashMap<u32, Arc<Signature>>,
     /// A form number that was not used.
     next_form: u32,
@@ -47,7 +48,7 @@ impl<'a, 'b> Replayer<'a, 'b> {
             core,
             shared,
             kinds: Kinds::default(),
-            chunks: HashMap::new(),
+            chunks: ByName::default(),
             forms: HashMap::new(),
             next_form: 0,
             most_slots: rows(config.max_size),

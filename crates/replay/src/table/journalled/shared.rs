@@ -4,10 +4,10 @@
 //! That is done when there are twice as many as the last sweep has left, so that all sweeps together look at
 //! no more than a few times as many names as there ever were, however often a journal forgets.
 
-use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 
 use crate::chunk::Chunk;
+use crate::names::ByName;
 use crate::table::saved::Living;
 
 /// So few names are not worth a sweep.
@@ -19,14 +19,14 @@ pub(super) struct Shared<'a> {
     /// Those of the checkpoint.
     saved: Option<Living<'a>>,
     /// Those that journals told.
-    told: HashMap<u128, Weak<Chunk>>,
+    told: ByName<Weak<Chunk>>,
     /// How many of these there may be until the next sweep.
     most: usize,
 }
 
 impl<'a> Shared<'a> {
     pub(super) fn new(saved: Option<Living<'a>>) -> Self {
-        Self { saved, told: HashMap::new(), most: FEW }
+        Self { saved, told: ByName::default(), most: FEW }
     }
 
     /// The chunk of this name, if an item has it, or a journal that is read has just told of it.
