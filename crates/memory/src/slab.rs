@@ -177,31 +177,46 @@ impl Slab {
         pending && !recovered
     }
 
-    /// Lends just these rows of a slab that was never used, as they were in another one of which `order`
-    /// was told. `None` when they are not like that.
-    pub fn adopt(self: &Arc<Self>, rows: &[u32], order: &Order) -> Option<RowWriter> {
-        let state = &mut *self.lock();
+    /// Publishes just these rows of a slab that was never used and that nobody else has, as they were in
+    /// another one of which `order` was told; [`Slab::place`] fills them. Whether they can be like that: if
+    /// not, the slab is of no use any more.
+    pub fn adopt(&mut self, rows: impl Iterator<Item = u32>, order: &Order) -> bool {
+        let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
         if state.fresh != 0 || order.used > self.rows {
-            return None;
+            return false;
         }
-        let mut known = vec![false; order.used as usize];
-        for row in rows.iter().chain(&order.free).chain(&order.freed) {
-            let known = known.get_mut(*row as usize)?;
-            if std::mem::replace(known, true) {
-                return None;
+        // All that were told so far, each once.
+        let mut known = vec![0; (order.used as usize).div_ceil(64)];
+        let mut note = |row: u32, published: Option<&mut Vec<u64>>| {
+            let (word, bit) = bit(row);
+            if row >= order.used || known[word] & bit != 0 {
+                return false;
             }
+            known[word] |= bit;
+            if let Some(published) = published {
+                published[word] |= bit;
+            }
+            true
+        };
+        for row in rows {
+            if !note(row, Some(&mut state.published)) {
+                return false;
+            }
+        }
+        if !order.free.iter().chain(&order.freed).all(|row| note(*row, None)) {
+            return false;
         }
         state.free = order.free.clone();
         state.freed = order.freed.clone();
         // Those that somebody was about to fill.
-        let others = known.iter().enumerate().filter(|(_, known)| !**known);
-        state.freed.extend(others.map(|(row, _)| row as u32));
+        let is_known = |row: &u32| known[*row as usize / 64] & bit(*row).1 != 0;
+        state.freed.extend((0..order.used).filter(|row| !is_known(row)));
         state.fresh = order.used;
-        Some(RowWriter { slab: Arc::clone(self), rows: rows.into() })
+        true
     }
 
     /// The bytes of any row, of a slab that nobody else has: to put rows where they were in another one.
-    /// See [`Slab::settle`]. `None` when there is no such row.
+    /// See [`Slab::adopt`] and [`Slab::settle`]. `None` when there is no such row.
     pub fn place(&mut self, row: u32) -> Option<&mut [u8]> {
         if row >= self.rows {
             return None;
@@ -213,15 +228,18 @@ impl Slab {
     }
 
     /// Publishes just these rows of a slab that nobody else has; all others are free, and those from `used`
-    /// on were never used. Whether there are such rows.
-    pub fn settle(&mut self, published: &[u32], used: u32) -> bool {
-        if used > self.rows || published.iter().any(|row| *row >= used) {
+    /// on were never used. Whether there are such rows: if not, the slab is of no use any more.
+    pub fn settle(&mut self, published: impl Iterator<Item = u32>, used: u32) -> bool {
+        if used > self.rows {
             return false;
         }
         let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
         state.published.fill(0);
         for row in published {
-            let (word, bit) = bit(*row);
+            if row >= used {
+                return false;
+            }
+            let (word, bit) = bit(row);
             state.published[word] |= bit;
         }
         let is_free = |row: &u32| {
@@ -653,20 +671,21 @@ mod tests {
 
     #[test]
     fn rows_are_adopted_into_a_fresh_slab_only() {
-        let slab = slab(6);
-        let order = |used, free: &[u32], freed: &[u32]| Order {
-            used,
-            free: free.into(),
-            freed: freed.into(),
+        let adopt = |slab: &mut Arc<Slab>, rows: &[u32], used, free: &[u32], freed: &[u32]| {
+            let order = Order { used, free: free.into(), freed: freed.into() };
+            Arc::get_mut(slab).unwrap().adopt(rows.iter().copied(), &order)
         };
-        assert!(slab.adopt(&[1, 1], &order(3, &[], &[])).is_none(), "twice");
-        assert!(slab.adopt(&[1], &order(3, &[0, 1], &[])).is_none(), "published and free");
-        assert!(slab.adopt(&[3], &order(3, &[], &[])).is_none(), "not below the end");
-        assert!(slab.adopt(&[0], &order(7, &[], &[])).is_none(), "more rows than there are");
-        let writer = slab.adopt(&[2, 0], &order(5, &[1], &[3])).unwrap();
-        assert_eq!(writer.publish().as_slice(), [2, 0]);
+        assert!(!adopt(&mut slab(6), &[1, 1], 3, &[], &[]), "twice");
+        assert!(!adopt(&mut slab(6), &[1], 3, &[0, 1], &[]), "published and free");
+        assert!(!adopt(&mut slab(6), &[3], 3, &[], &[]), "not below the end");
+        assert!(!adopt(&mut slab(6), &[], 3, &[3], &[]), "not below the end");
+        assert!(!adopt(&mut slab(6), &[0], 7, &[], &[]), "more rows than there are");
+        let mut slab = slab(6);
+        assert!(adopt(&mut slab, &[2, 0], 5, &[1], &[3]));
+        Arc::get_mut(&mut slab).unwrap().place(2).unwrap().fill(7);
+        assert_eq!(value(&slab.pin(vec![2, 0]), 0), u64::from_ne_bytes([7; 8]));
         assert_eq!(slab.try_reserve(9).rows(), [1, 5, 4, 3]);
-        assert!(slab.adopt(&[], &order(0, &[], &[])).is_none(), "it is in use");
+        assert!(!adopt(&mut slab, &[], 0, &[], &[]), "it is in use");
     }
 
     #[test]
@@ -753,8 +772,10 @@ mod tests {
                 alone.place(row).unwrap().fill(row as u8);
             }
             assert!(alone.place(70).is_none());
-            assert!(!alone.settle(&[3, 68], 68) && !alone.settle(&[3], 71));
-            assert!(alone.settle(&[3, 66], 68));
+            let none =
+                |alone: &mut Slab, rows: [u32; 2], used| !alone.settle(rows.into_iter(), used);
+            assert!(none(alone, [3, 68], 68) && none(alone, [3, 4], 71));
+            assert!(alone.settle([3, 66].into_iter(), 68));
         }
         let pinned = slab.pin(vec![66, 3]);
         assert!(pinned.row(0).iter().all(|byte| *byte == 66));

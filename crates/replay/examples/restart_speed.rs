@@ -146,7 +146,7 @@ fn digest(table: &Arc<Table>, bytes: usize) -> (u32, f64, u64) {
 }
 
 /// The seconds of reading all files below a directory with a checksum, and of copying so many bytes into
-/// fresh memory; and the bytes of the files.
+/// fresh memory, asked for as a table's is; and the bytes of the files.
 fn least(dir: &Path, payload: usize) -> (f64, u64) {
     let mut files = Vec::new();
     let mut dirs = vec![dir.to_owned()];
@@ -159,7 +159,7 @@ fn least(dir: &Path, payload: usize) -> (f64, u64) {
     let start = cpu();
     let mut total = 0;
     let mut piece = vec![0; 1 << 20];
-    let mut memory = Vec::with_capacity(payload);
+    let mut memory = echoic_memory::roomy(payload);
     for path in files {
         let mut file = fs::File::open(path).expect("a file");
         loop {

@@ -131,21 +131,32 @@ impl Trajectory {
         signature: Arc<Signature>,
         columns: Vec<Vec<Slice>>,
     ) -> Result<Self, TrajectoryError> {
-        if columns.len() != signature.columns.len() {
-            let (expected, got) = (signature.columns.len(), columns.len());
-            return Err(TrajectoryError::Columns { expected, got });
-        }
-        for (column, slices) in signature.columns.iter().zip(&columns) {
-            check(column, slices)?;
-        }
-        let plain = columns.iter().all(|slices| slices.len() == 1);
         let mut end = 0;
         let ends = columns.iter().map(|slices| {
             end += slices.len() as u32;
             end
         });
-        let ends = (!plain).then(|| ends.collect());
-        let slices: Box<[Slice]> = columns.into_iter().flatten().collect();
+        let ends: SmallVec<[u32; 8]> = ends.collect();
+        Self::joined(signature, columns.into_iter().flatten().collect(), &ends)
+    }
+
+    /// As [`Trajectory::new`], of slices that lie one column after the other; where those of each end.
+    pub(crate) fn joined(
+        signature: Arc<Signature>,
+        slices: Box<[Slice]>,
+        ends: &[u32],
+    ) -> Result<Self, TrajectoryError> {
+        if ends.len() != signature.columns.len() {
+            let (expected, got) = (signature.columns.len(), ends.len());
+            return Err(TrajectoryError::Columns { expected, got });
+        }
+        let (mut start, mut plain) = (0, true);
+        for (column, end) in signature.columns.iter().zip(ends) {
+            check(column, &slices[start as usize..*end as usize])?;
+            plain &= end - start == 1;
+            start = *end;
+        }
+        let ends = (!plain).then(|| ends.into());
         let episodes = episodes(&slices);
         Ok(Self { signature, slices, ends, episodes })
     }

@@ -4,12 +4,13 @@
 //! id: u128, pack: u32 (its position in the manifest), crc32c of the bytes: u32, offset in the pack: u64,
 //! length: u64.
 
+use std::path::Path;
+
 use super::blocks::HEADER_BYTES;
 use super::error::Error;
 use super::manifest::{BlobsEntry, FileEntry};
 use super::pack::{HEAD_BYTES, MAX_BLOB};
 use super::section::SectionReader;
-use std::path::Path;
 
 /// The first bytes of an index.
 pub(super) const MAGIC: [u8; 8] = *b"EchoIndx";
@@ -81,7 +82,10 @@ impl Index {
         entry: &BlobsEntry,
         packs: &[FileEntry],
     ) -> Result<Self, Error> {
-        let mut entries: Vec<(u128, Location)> = Vec::new();
+        // As many as it says, if the file can have them.
+        let most = entry.count.min(entry.index.file.bytes / ENTRY_BYTES as u64);
+        let mut entries: Vec<(u128, Location)> =
+            Vec::with_capacity(usize::try_from(most).unwrap_or(0));
         let mut data_bytes = 0_u64;
         let mut partial = Vec::with_capacity(ENTRY_BYTES);
         loop {
@@ -93,10 +97,18 @@ impl Index {
             while !next.is_empty() {
                 let missing = ENTRY_BYTES.saturating_sub(partial.len());
                 let (now, later) = next.split_at(missing.min(next.len()));
-                partial.extend_from_slice(now);
                 next = later;
-                let Some((id, location)) = parse(&partial) else { continue };
-                partial.clear();
+                // Nearly all are whole in their block.
+                let whole = if partial.is_empty() { parse(now) } else { None };
+                let (id, location) = match whole {
+                    Some(entry) => entry,
+                    None => {
+                        partial.extend_from_slice(now);
+                        let Some(entry) = parse(&partial) else { continue };
+                        partial.clear();
+                        entry
+                    }
+                };
                 let number = entries.len();
                 let bad = |what, expected: &str, got: String| {
                     let offset = (number * ENTRY_BYTES) as u64;

@@ -75,6 +75,7 @@ mod reader;
 mod retain;
 mod root;
 mod section;
+mod trail;
 mod verify;
 mod writer;
 
@@ -84,5 +85,6 @@ pub use reader::Reader;
 pub use retain::{Retained, retain};
 pub use root::{Found, list};
 pub use section::{SectionReader, SectionWriter};
+pub(crate) use trail::Trail;
 pub use verify::Progress;
 pub use writer::{Options, Summary, Writer};

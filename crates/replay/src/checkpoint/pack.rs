@@ -73,26 +73,43 @@ impl Head {
 pub(super) struct PackWriter {
     file: Summed,
     name: String,
+    /// Small blobs that are written together: a system call for each would take longer than all the rest.
+    waiting: Vec<u8>,
 }
 
 impl PackWriter {
     pub(super) fn begin(output: Output, name: String) -> Result<Self, Error> {
-        Ok(Self { file: Summed::begin(output, &MAGIC)?, name })
+        Ok(Self { file: Summed::begin(output, &MAGIC)?, name, waiting: Vec::new() })
     }
 
     pub(super) fn len(&self) -> u64 {
-        self.file.len()
+        self.file.len().saturating_add(self.waiting.len() as u64)
     }
 
     /// Where the blob is in this pack, from its head on.
     pub(super) fn write(&mut self, head: Head, blob: &[u8]) -> Result<u64, Error> {
-        let offset = self.file.len();
-        self.file.write(&head.write())?;
-        self.file.write(blob)?;
+        let offset = self.len();
+        self.waiting.extend_from_slice(&head.write());
+        if blob.len() < PIECE {
+            self.waiting.extend_from_slice(blob);
+        }
+        if self.waiting.len() >= PIECE || blob.len() >= PIECE {
+            self.flush()?;
+        }
+        if blob.len() >= PIECE {
+            self.file.write(blob)?;
+        }
         Ok(offset)
     }
 
-    pub(super) fn finish(self) -> Result<FileEntry, Error> {
+    fn flush(&mut self) -> Result<(), Error> {
+        self.file.write(&self.waiting)?;
+        self.waiting.clear();
+        Ok(())
+    }
+
+    pub(super) fn finish(mut self) -> Result<FileEntry, Error> {
+        self.flush()?;
         let (bytes, crc) = self.file.finish()?;
         Ok(FileEntry { file: self.name, bytes, crc32c: Checksum(crc) })
     }
@@ -125,7 +142,7 @@ pub(super) struct PackReader {
     next: u64,
 }
 
-/// Bytes that are read at once when blobs follow each other.
+/// Bytes that are read or written at once when blobs are small and follow each other.
 const PIECE: usize = 256 << 10;
 
 impl PackReader {

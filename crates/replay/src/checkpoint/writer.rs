@@ -15,6 +15,7 @@ use super::reader::Reader;
 use super::root::Root;
 use super::section::{SectionWriter, Sections};
 use crate::files::Dir;
+use crate::names::ByName;
 
 /// Of packs that are smaller than a `1 / SMALL` of the wanted size, more than `SMALL` are merged.
 const SMALL: u64 = 32;
@@ -81,7 +82,7 @@ pub struct Writer {
     /// The pack being written: its position among those of the manifest.
     pack: Option<(u32, PackWriter)>,
     parts: u32,
-    blobs: HashMap<u128, Location>,
+    blobs: ByName<Location>,
     new_blobs: u64,
     written_bytes: u64,
     failed: bool,
@@ -143,7 +144,7 @@ impl Writer {
             sections: Sections::default(),
             pack: None,
             parts: 0,
-            blobs: HashMap::new(),
+            blobs: ByName::default(),
             new_blobs: 0,
             written_bytes: 0,
             failed: false,

@@ -89,8 +89,9 @@ impl Chunk {
         }
         let len = u32::from_le_bytes([l0, l1, l2, l3]);
         let got = u32::from_le_bytes(take_array(&mut left, "checksum")?);
+        // Everything behind the checksum lies together.
+        let behind = left;
         let length: [u8; 8] = take_array(&mut left, "length")?;
-        let numbers = left;
         let episode = if has_episode {
             let number = u64::from_le_bytes(take_array(&mut left, "episode")?);
             Some(Episode::from_number(number).ok_or_else(|| meaningless("episode", number))?)
@@ -98,14 +99,14 @@ impl Chunk {
             None
         };
         let shape_bytes = take(&mut left, "shape", u64::from(axes).saturating_mul(8))?;
-        let numbers = numbers.get(..numbers.len().saturating_sub(left.len())).unwrap_or_default();
         let axis = |axis: &[u8; 8]| {
             let axis = u64::from_le_bytes(*axis);
             usize::try_from(axis).map_err(|_| meaningless("axis", axis))
         };
         let shape = shape_bytes.as_chunks().0.iter().map(axis).collect::<Result<Vec<_>, _>>()?;
         let payload = take(&mut left, "values", u64::from_le_bytes(length))?;
-        let expected = checksum(&head, &length, numbers, payload);
+        let behind = behind.get(..behind.len().saturating_sub(left.len())).unwrap_or_default();
+        let expected = crc32c_append(crc32c(&head), behind);
         if got != expected {
             return Err(ChunkError::Checksum { expected, got });
         }

@@ -5,7 +5,7 @@
 //! probability is one in those that are left, not one in all.
 
 use super::members::Members;
-use super::{Damaged, Entry, Pick, Selector, Slot, misuse, saved};
+use super::{Damaged, Entries, Entry, Pick, Selector, Slot, misuse, saved};
 use crate::rng::Rng;
 
 /// Picks every item once before any comes again. See the [module](self).
@@ -69,15 +69,15 @@ impl Selector for Epoch {
         saved::write_slots(self.members.slots().iter().copied(), state);
     }
 
-    fn restore(&mut self, state: &[u64], entries: &[(Slot, Entry)]) -> Result<(), Damaged> {
+    fn restore(&mut self, state: &[u64], entries: &dyn Entries) -> Result<(), Damaged> {
         let damaged = Damaged("epoch");
         let (left, order) = state.split_first().ok_or(damaged)?;
         let left = usize::try_from(*left).map_err(|_| damaged)?;
         let slots = saved::read_slots(order, entries, damaged)?;
-        if left > slots.len() {
+        if left > entries.count() {
             return Err(damaged);
         }
-        self.members = slots.into();
+        self.members = slots.collect::<Vec<_>>().into();
         self.left = left;
         Ok(())
     }

@@ -1,7 +1,7 @@
 //! The oldest item, by when it was inserted; priorities and their updates don't matter.
 
 use super::order::{Order, pick_certain};
-use super::{Damaged, Entry, Pick, Selector, Slot};
+use super::{Damaged, Entries, Entry, Pick, Selector, Slot};
 use crate::rng::Rng;
 
 /// Picks the oldest item. See the [module](self).
@@ -37,7 +37,7 @@ impl Selector for Fifo {
         self.order.save(state);
     }
 
-    fn restore(&mut self, state: &[u64], entries: &[(Slot, Entry)]) -> Result<(), Damaged> {
+    fn restore(&mut self, state: &[u64], entries: &dyn Entries) -> Result<(), Damaged> {
         self.order.restore(state, entries, Damaged("fifo"))
     }
 }

@@ -4,7 +4,7 @@
 //! it brings the same priority again.
 
 use super::order::pick_certain;
-use super::{Damaged, Entry, Pick, Selector, Slot, misuse, saved};
+use super::{Damaged, Entries, Entry, Pick, Selector, Slot, misuse, saved};
 use crate::rng::Rng;
 
 /// Children of a node. Four of them lie together, and the way up is half as long as with two.
@@ -160,7 +160,7 @@ impl Selector for Heap {
         saved::write_slots(nodes.into_iter().map(|node| node.slot), state);
     }
 
-    fn restore(&mut self, state: &[u64], entries: &[(Slot, Entry)]) -> Result<(), Damaged> {
+    fn restore(&mut self, state: &[u64], entries: &dyn Entries) -> Result<(), Damaged> {
         let damaged = Damaged(match self.end {
             End::Lowest => "min_heap",
             End::Highest => "max_heap",
@@ -168,11 +168,9 @@ impl Selector for Heap {
         let slots = saved::read_slots(state, entries, damaged)?;
         let end = saved::end(entries);
         let mut priorities = vec![0.0; end];
-        for (slot, entry) in entries {
-            priorities[*slot as usize] = entry.priority;
-        }
+        entries.each(&mut |slot, entry| priorities[slot as usize] = entry.priority);
         *self = Self::new(self.end);
-        self.nodes.reserve_exact(slots.len());
+        self.nodes.reserve_exact(entries.count());
         self.positions.resize(end, ABSENT);
         for slot in slots {
             self.insert(slot, Entry { priority: priorities[slot as usize], version: 0 });

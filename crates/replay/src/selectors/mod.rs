@@ -139,7 +139,27 @@ pub trait Selector: fmt::Debug + Send {
     /// # Errors
     ///
     /// When the state was damaged or belongs to other entries; the selector is then unusable.
-    fn restore(&mut self, state: &[u64], entries: &[(Slot, Entry)]) -> Result<(), Damaged>;
+    fn restore(&mut self, state: &[u64], entries: &dyn Entries) -> Result<(), Damaged>;
+}
+
+/// Slots, and what selectors may look at of each: shown one by one, so that whoever has ten million of them
+/// need not make a list.
+pub trait Entries {
+    /// How many there are.
+    fn count(&self) -> usize;
+
+    /// Calls `see` with each, always in the same order.
+    fn each(&self, see: &mut dyn FnMut(Slot, Entry));
+}
+
+impl Entries for Vec<(Slot, Entry)> {
+    fn count(&self) -> usize {
+        self.len()
+    }
+
+    fn each(&self, see: &mut dyn FnMut(Slot, Entry)) {
+        self.iter().for_each(|(slot, entry)| see(*slot, *entry));
+    }
 }
 
 /// Notes a call that the table must not make: see the [module](self).

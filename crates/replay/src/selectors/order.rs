@@ -1,7 +1,7 @@
 //! Slots in the order in which they came.
 
 use super::links::{Links, List};
-use super::{Damaged, Entry, Pick, Slot, misuse, saved};
+use super::{Damaged, Entries, Pick, Slot, misuse, saved};
 
 /// What [`Fifo`](super::Fifo) and [`Lifo`](super::Lifo) are made of: they differ in the end they pick.
 #[derive(Debug, Default)]
@@ -51,13 +51,13 @@ impl Order {
     pub(super) fn restore(
         &mut self,
         state: &[u64],
-        entries: &[(Slot, Entry)],
+        entries: &dyn Entries,
         damaged: Damaged,
     ) -> Result<(), Damaged> {
         let slots = saved::read_slots(state, entries, damaged)?;
         self.clear();
         self.links.widen(saved::end(entries));
-        slots.into_iter().for_each(|slot| self.push(slot));
+        slots.for_each(|slot| self.push(slot));
         Ok(())
     }
 }

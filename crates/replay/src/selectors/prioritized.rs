@@ -9,7 +9,7 @@
 
 use super::slot_set::SlotSet;
 use super::sum_tree::{LANES, SumTree};
-use super::{Damaged, Entry, Pick, Selector, Slot, misuse, saved};
+use super::{Damaged, Entries, Entry, Pick, Selector, Slot, misuse, saved};
 use crate::rng::Rng;
 
 /// The weight of a priority that is above zero, at least.
@@ -145,17 +145,19 @@ impl Selector for Prioritized {
     /// Nothing: the same entries make the same tree.
     fn save(&self, _: &mut Vec<u64>) {}
 
-    fn restore(&mut self, state: &[u64], entries: &[(Slot, Entry)]) -> Result<(), Damaged> {
+    fn restore(&mut self, state: &[u64], entries: &dyn Entries) -> Result<(), Damaged> {
         let damaged = Damaged("prioritized");
         if !state.is_empty() {
             return Err(damaged);
         }
-        saved::check_entries(entries, damaged)?;
-        self.slots = SlotSet::of(entries.iter().map(|(slot, _)| *slot));
+        self.slots = SlotSet::of(saved::marks(entries, damaged)?);
         self.weights.clear();
-        let weights = entries.iter().map(|(slot, entry)| (*slot, self.weight(entry.priority)));
-        let weights: Vec<(Slot, f64)> = weights.collect();
-        self.weights.set_many(&weights);
+        self.unsettle();
+        entries.each(&mut |slot, entry| {
+            let weight = self.weight(entry.priority);
+            self.weights.set(slot, weight);
+        });
+        self.settle();
         Ok(())
     }
 }

@@ -1,6 +1,6 @@
 //! How selectors write down an order of their slots, and how it is checked when it is read.
 
-use super::{Damaged, Entry, Slot};
+use super::{Damaged, Entries, Slot};
 
 /// Appends slots, two in a word.
 pub(super) fn write_slots(slots: impl Iterator<Item = Slot>, state: &mut Vec<u64>) {
@@ -15,50 +15,49 @@ pub(super) fn write_slots(slots: impl Iterator<Item = Slot>, state: &mut Vec<u64
 }
 
 /// The slots that were written, if they are just those of `entries`, each once.
-pub(super) fn read_slots(
-    state: &[u64],
-    entries: &[(Slot, Entry)],
+pub(super) fn read_slots<'a>(
+    state: &'a [u64],
+    entries: &dyn Entries,
     damaged: Damaged,
-) -> Result<Vec<Slot>, Damaged> {
-    let odd = entries.len() % 2 == 1;
-    let mut slots = Vec::with_capacity(entries.len() + 1);
-    slots.extend(state.iter().flat_map(|word| [*word as u32, (word >> 32) as u32]));
-    if odd && slots.pop() != Some(0) {
+) -> Result<impl Iterator<Item = Slot> + use<'a>, Damaged> {
+    let count = entries.count();
+    let over = if count % 2 == 1 { state.last().map_or(0, |word| word >> 32) } else { 0 };
+    if state.len() != count.div_ceil(2) || over != 0 {
         return Err(damaged);
     }
+    let written = || state.iter().flat_map(|word| [*word as u32, (word >> 32) as u32]);
     let mut left = marks(entries, damaged)?;
-    if slots.len() != entries.len() {
-        return Err(damaged);
-    }
-    for slot in &slots {
-        let (word, bit) = place(*slot);
+    for slot in written().take(count) {
+        let (word, bit) = place(slot);
         let word = left.get_mut(word).filter(|word| **word & bit != 0).ok_or(damaged)?;
         *word &= !bit;
     }
-    Ok(slots)
+    Ok(written().take(count))
 }
 
 /// Refuses entries in which a slot comes twice, or with a priority that no item has.
-pub(super) fn check_entries(entries: &[(Slot, Entry)], damaged: Damaged) -> Result<(), Damaged> {
+pub(super) fn check_entries(entries: &dyn Entries, damaged: Damaged) -> Result<(), Damaged> {
     marks(entries, damaged).map(|_| ())
 }
 
 /// One more than the last slot of entries.
-pub(super) fn end(entries: &[(Slot, Entry)]) -> usize {
-    entries.iter().map(|(slot, _)| *slot as usize + 1).max().unwrap_or(0)
+pub(super) fn end(entries: &dyn Entries) -> usize {
+    let mut end = 0;
+    entries.each(&mut |slot, _| end = end.max(slot as usize + 1));
+    end
 }
 
-/// A bit for each slot of the entries. Sorting them would take longer than all the rest of a restore.
-fn marks(entries: &[(Slot, Entry)], damaged: Damaged) -> Result<Vec<u64>, Damaged> {
+/// A bit for each slot of the entries, if none comes twice, or with a priority that no item has. Sorting
+/// them would take longer than all the rest of a restore.
+pub(super) fn marks(entries: &dyn Entries, damaged: Damaged) -> Result<Vec<u64>, Damaged> {
     let mut marks = vec![0; end(entries).div_ceil(u64::BITS as usize)];
-    for (slot, entry) in entries {
-        let (word, bit) = place(*slot);
-        if marks[word] & bit != 0 || !(0.0..f64::INFINITY).contains(&entry.priority) {
-            return Err(damaged);
-        }
+    let mut sound = true;
+    entries.each(&mut |slot, entry| {
+        let (word, bit) = place(slot);
+        sound &= marks[word] & bit == 0 && (0.0..f64::INFINITY).contains(&entry.priority);
         marks[word] |= bit;
-    }
-    Ok(marks)
+    });
+    if sound { Ok(marks) } else { Err(damaged) }
 }
 
 /// The word of a slot, and its bit there.

@@ -28,17 +28,12 @@ pub(super) struct SlotSet {
 }
 
 impl SlotSet {
-    /// A set of these slots: quicker than to put them in one by one.
-    pub(super) fn of(slots: impl Iterator<Item = Slot>) -> Self {
-        let mut set = Self::default();
-        for slot in slots {
-            let (word, bit) = place(slot);
-            if set.words.len() <= word {
-                set.words.resize(word + 1, 0);
-            }
-            set.words[word] |= bit;
-            set.end = set.end.max(slot as usize + 1);
-        }
+    /// The set of the slots whose bits are set, of which the last is in the last word: quicker than to put
+    /// them in one by one.
+    pub(super) fn of(words: Vec<u64>) -> Self {
+        let bits = words.last().map_or(0, |last| u64::BITS - last.leading_zeros());
+        let end = words.len().saturating_sub(1) * u64::BITS as usize + bits as usize;
+        let mut set = Self { words, end, ..Self::default() };
         for (counts, run) in set.counts.iter_mut().zip(RUNS) {
             let words = set.words.chunks(1 << (run - u64::BITS.ilog2()));
             counts.extend(words.map(|run| run.iter().map(|word| word.count_ones()).sum::<u32>()));
@@ -173,6 +168,15 @@ mod tests {
     use super::*;
     use crate::rng::Rng;
 
+    fn words(slots: &[Slot]) -> Vec<u64> {
+        let end = slots.iter().max().map_or(0, |last| place(*last).0 + 1);
+        let mut words = vec![0; end];
+        for (word, bit) in slots.iter().map(|slot| place(*slot)) {
+            words[word] |= bit;
+        }
+        words
+    }
+
     proptest! {
         #[test]
         fn counts_off_like_a_sorted_set(steps in prop::collection::vec((any::<bool>(), 0u32..400), 0..300)) {
@@ -197,7 +201,7 @@ mod tests {
             let counted: Vec<Slot> = (0..set.len()).filter_map(|rank| set.nth(rank)).collect();
             prop_assert_eq!(&counted, &Vec::from_iter(model));
             prop_assert_eq!(set.nth(set.len()), None);
-            let many = SlotSet::of(counted.iter().rev().copied());
+            let many = SlotSet::of(words(&counted));
             let mut single = SlotSet::default();
             counted.iter().for_each(|slot| { single.insert(*slot); });
             prop_assert_eq!(many, single);
@@ -212,7 +216,7 @@ mod tests {
         for (rank, slot) in slots.iter().enumerate() {
             assert_eq!(set.nth(rank), Some(*slot));
         }
-        assert_eq!(SlotSet::of(slots.into_iter()), set);
+        assert_eq!(SlotSet::of(words(&slots)), set);
         for slot in slots.iter().rev() {
             assert_eq!(set.end, *slot as usize + 1);
             assert!(set.remove(*slot));

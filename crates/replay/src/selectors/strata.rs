@@ -18,7 +18,7 @@
 use std::collections::BTreeMap;
 
 use super::links::{Links, List};
-use super::{Damaged, Entry, Pick, Prioritized, Selector, Slot, misuse, saved};
+use super::{Damaged, Entries, Entry, Pick, Prioritized, Selector, Slot, misuse, saved};
 use crate::rng::Rng;
 
 /// Draws are counted up to here, and then from zero again: far enough for a double to count exactly.
@@ -185,7 +185,7 @@ impl Selector for HotCold {
         state.extend([self.now, self.draws]);
     }
 
-    fn restore(&mut self, state: &[u64], entries: &[(Slot, Entry)]) -> Result<(), Damaged> {
+    fn restore(&mut self, state: &[u64], entries: &dyn Entries) -> Result<(), Damaged> {
         let damaged = Damaged("hot_cold");
         let &[now, draws] = state else { return Err(damaged) };
         if draws >= DRAWS {
@@ -195,9 +195,7 @@ impl Selector for HotCold {
         self.clear();
         (self.now, self.draws) = (now, draws);
         self.unsettle();
-        for (slot, entry) in entries {
-            self.insert(*slot, *entry);
-        }
+        entries.each(&mut |slot, entry| self.insert(slot, entry));
         self.settle();
         Ok(())
     }

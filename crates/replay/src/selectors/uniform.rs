@@ -1,7 +1,7 @@
 //! Every item with the same probability.
 
 use super::slot_set::SlotSet;
-use super::{Damaged, Entry, Pick, Selector, Slot, misuse, saved};
+use super::{Damaged, Entries, Entry, Pick, Selector, Slot, misuse, saved};
 use crate::rng::Rng;
 
 /// Picks any item, all alike. See the [module](self).
@@ -40,15 +40,13 @@ impl Selector for Uniform {
     /// Nothing: which slots there are is all.
     fn save(&self, _: &mut Vec<u64>) {}
 
-    fn restore(&mut self, state: &[u64], entries: &[(Slot, Entry)]) -> Result<(), Damaged> {
+    fn restore(&mut self, state: &[u64], entries: &dyn Entries) -> Result<(), Damaged> {
         let damaged = Damaged("uniform");
-        if state.is_empty() {
-            saved::check_entries(entries, damaged)?;
-        } else {
+        if !state.is_empty() {
             // Earlier releases drew from a list and wrote down its order, which must be of these slots.
-            saved::read_slots(state, entries, damaged)?;
+            let _ = saved::read_slots(state, entries, damaged)?;
         }
-        self.slots = SlotSet::of(entries.iter().map(|(slot, _)| *slot));
+        self.slots = SlotSet::of(saved::marks(entries, damaged)?);
         Ok(())
     }
 }

@@ -4,7 +4,7 @@ use echoic_memory::{prefetch, roomy};
 
 use super::key::{Key, MAX_GENERATION};
 use super::spread::{self, Spread};
-use crate::selectors::{Entry, Slot};
+use crate::selectors::{Entries, Entry, Slot};
 
 /// One item.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -71,12 +71,6 @@ impl Items {
         }
         self.slots.push(Item { priority, version, times_sampled, state });
         true
-    }
-
-    /// What selectors know of the item in a slot that has one.
-    pub(super) fn entry(&self, slot: Slot) -> Entry {
-        let item = self.at(slot);
-        Entry { priority: item.priority, version: item.version }
     }
 
     /// Fills an empty slot.
@@ -202,6 +196,19 @@ impl Items {
     pub(super) fn live_from(&self, first: Slot) -> impl Iterator<Item = Slot> + '_ {
         let slots = self.slots.iter().enumerate().skip(first as usize);
         slots.filter(|(_, item)| item.state & LIVE != 0).map(|(slot, _)| slot as Slot)
+    }
+}
+
+impl Entries for Items {
+    fn count(&self) -> usize {
+        self.live as usize
+    }
+
+    fn each(&self, see: &mut dyn FnMut(Slot, Entry)) {
+        for slot in self.live() {
+            let Item { priority, version, .. } = *self.at(slot);
+            see(slot, Entry { priority, version });
+        }
     }
 }
 

@@ -126,7 +126,7 @@ fn an_order_that_an_earlier_release_wrote_is_read() {
 
 #[test]
 fn a_slot_that_comes_twice_is_refused() {
-    let twice = [(1, entry(1.0)), (1, entry(2.0))];
+    let twice = vec![(1, entry(1.0)), (1, entry(2.0))];
     for kind in KINDS {
         // 1 and 1 in the order of slots, with what the kind writes before it.
         let mut state = saved(kind, &[1, 2]);
@@ -143,7 +143,7 @@ fn a_slot_that_comes_twice_is_refused() {
 fn an_item_with_an_impossible_priority_is_refused() {
     for kind in KINDS {
         for priority in [-1.0, f64::NAN, f64::INFINITY] {
-            let entries = [(1, entry(priority))];
+            let entries = vec![(1, entry(priority))];
             let error = build(kind).restore(&saved(kind, &[1]), &entries);
             assert_eq!(error, Err(Damaged(kind.name())), "{priority}");
         }
@@ -154,7 +154,7 @@ fn an_item_with_an_impossible_priority_is_refused() {
 fn more_left_in_an_epoch_than_there_are_is_refused() {
     let mut state = saved(SelectorKind::Epoch, &[1, 2]);
     state[0] = 3;
-    let entries = [(1, entry(1.0)), (2, entry(1.0))];
+    let entries = vec![(1, entry(1.0)), (2, entry(1.0))];
     let error = build(SelectorKind::Epoch).restore(&state, &entries);
     assert_eq!(error, Err(Damaged("epoch")));
 }

@@ -130,7 +130,7 @@ pub(super) enum Entry<'a> {
     Item {
         form: u32,
         priority: f64,
-        columns: Vec<Vec<SliceOf>>,
+        columns: Few<Few<SliceOf>>,
         effect: Effect,
         sent: Option<Sent>,
     },

@@ -33,6 +33,7 @@ mod log;
 mod place;
 mod recover;
 mod replay;
+mod shared;
 #[cfg(test)]
 mod tests;
 

@@ -7,7 +7,8 @@ use super::super::core::Core;
 use super::super::{Durability, Table, TableError};
 use super::log::Log;
 use super::place::{Base, Label, VERSION, dir_name};
-use super::replay::{Replayer, Shared};
+use super::replay::Replayer;
+use super::shared::Shared;
 use crate::checkpoint::Reader;
 use crate::files::{Dir, FileError};
 use crate::journal::{self, Journal, Options, Torn};
@@ -161,18 +162,17 @@ pub fn recover<'a>(
             return Err(RecoverError::NotEmpty { table: table.config().name.clone(), items });
         }
     }
-    let (mut read, unread, rollouts) = match checkpoint {
-        Some(path) => {
-            let reader = Reader::open(path).map_err(SavedError::from)?;
-            let read = (saved::read(tables, &reader)?, saved::read_unread(&reader, stream)?);
-            (read.0, read.1, saved::read_rollouts(&reader, rollouts)?)
+    let reader = checkpoint.map(Reader::open).transpose().map_err(SavedError::from)?;
+    let (mut read, living, unread, rollouts) = match &reader {
+        Some(reader) => {
+            let (read, chunks) = saved::read(tables, reader)?;
+            let unread = saved::read_unread(reader, stream)?;
+            let living = Some(chunks.let_go());
+            (read, living, unread, saved::read_rollouts(reader, rollouts)?)
         }
-        None => (Vec::new(), None, Vec::new()),
+        None => (Vec::new(), None, None, Vec::new()),
     };
-    let mut shared = Shared::new();
-    for one in &read {
-        one.chunks().for_each(|(key, chunk)| drop(shared.insert(key, chunk)));
-    }
+    let mut shared = Shared::new(living);
     let root = Dir::open_or_make(root.as_ref())?;
     let mut pending = Vec::new();
     for table in tables.all() {
@@ -205,7 +205,7 @@ fn recover_one<'a>(
     table: &'a Arc<Table>,
     root: &Dir,
     base: Option<SavedTable>,
-    shared: &mut Shared,
+    shared: &mut Shared<'_>,
 ) -> Result<Pending<'a>, RecoverError> {
     let config = table.config();
     let name = || config.name.clone();

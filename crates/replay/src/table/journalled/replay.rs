@@ -1,28 +1,32 @@
 //! From the entries of a journal to the table that they tell of.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
+
+use echoic_memory::slab::Slab;
+use smallvec::SmallVec;
 
 use super::super::core::{Core, Graveyard, Payload, rows};
 use super::super::key::Key;
 use super::super::{Form, TableConfig};
-use super::entry::{Effect, Entry, Sent, SliceOf};
+use super::entry::{Effect, Entry, Few, Sent, SliceOf};
+use super::shared::Shared;
 use crate::chunk::{Chunk, ChunkKey, Slice};
+use crate::kinds::Kinds;
+use crate::names::ByName;
 use crate::selectors::{Entry as Member, Slot};
 use crate::table::saved::{SignatureText, read_signature};
 use crate::table::sessions::{MAX_SESSIONS, Origin, Producer};
 use crate::trajectory::{Signature, Trajectory};
 
-/// Chunks of all tables that are brought back, so that those that share one share it again.
-pub(super) type Shared = HashMap<u128, Weak<Chunk>>;
-
 /// A table on its way back; see the [module](self).
-pub(super) struct Replayer<'a> {
+pub(super) struct Replayer<'a, 'b> {
     config: &'a TableConfig,
     core: Core,
-    shared: &'a mut Shared,
+    shared: &'a mut Shared<'b>,
+    kinds: Kinds,
     /// What entries may name.
-    chunks: HashMap<u128, Arc<Chunk>>,
+    chunks: ByName<Arc<Chunk>>,
     forms: HashMap<u32, Arc<Signature>>,
     sessions: HashMap<u32, (Producer, u64)>,
     /// A form number that was not used.
@@ -34,9 +38,9 @@ pub(super) struct Replayer<'a> {
     graveyard: Graveyard,
 }
 
-impl<'a> Replayer<'a> {
+impl<'a, 'b> Replayer<'a, 'b> {
     /// Goes on from a table as it was in a checkpoint, or as it is when it is new.
-    pub(super) fn new(config: &'a TableConfig, mut core: Core, shared: &'a mut Shared) -> Self {
+    pub(super) fn new(config: &'a TableConfig, mut core: Core, shared: &'a mut Shared<'b>) -> Self {
         let used = core.items.slots();
         // Draws are not repeated, only what came of them: nobody asks selectors before the end.
         core.sampler.unsettle();
@@ -45,7 +49,8 @@ impl<'a> Replayer<'a> {
             config,
             core,
             shared,
-            chunks: HashMap::new(),
+            kinds: Kinds::default(),
+            chunks: ByName::default(),
             forms: HashMap::new(),
             sessions: HashMap::new(),
             next_form: 0,
@@ -138,8 +143,7 @@ impl<'a> Replayer<'a> {
             Entry::Forget => {
                 self.chunks.clear();
                 self.forms.clear();
-                // Of those that no item has, only the weight is left.
-                self.shared.retain(|_, chunk| chunk.strong_count() > 0);
+                self.shared.sweep();
             }
         }
         // Nobody holds a lock here.
@@ -158,11 +162,12 @@ impl<'a> Replayer<'a> {
             return Err(format!("there were {items} items, max_size is {most}"));
         }
         self.settle();
-        let live: Vec<Slot> = self.core.items.live().collect();
+        let items = &self.core.items;
         match &mut self.core.payload {
             Payload::Rows(slab) => {
                 let used = self.used.max(slab.used());
-                let settled = Arc::get_mut(slab).is_some_and(|slab| slab.settle(&live, used));
+                let settle = |slab: &mut Slab| slab.settle(items.live(), used);
+                let settled = Arc::get_mut(slab).is_some_and(settle);
                 debug_assert!(settled, "slots were checked when they were filled");
             }
             Payload::Trajectories { slots, free } => {
@@ -281,32 +286,38 @@ impl<'a> Replayer<'a> {
         if self.chunks.contains_key(&key) {
             return Ok(());
         }
-        if let Some(known) = self.shared.get(&key).and_then(Weak::upgrade) {
+        if let Some(known) = self.shared.get(key) {
             self.chunks.insert(key, known);
             return Ok(());
         }
-        let (chunk, used) = Chunk::read(bytes).map_err(|error| error.to_string())?;
+        let share = |kind| self.kinds.share(kind);
+        let (chunk, used) = Chunk::read_as(bytes, share).map_err(|error| error.to_string())?;
         if used != bytes.len() {
             return Err(format!("{} bytes are behind a chunk", bytes.len() - used));
         }
         let chunk = Arc::new(chunk.known_as(ChunkKey(key)));
-        self.shared.insert(key, Arc::downgrade(&chunk));
+        self.shared.insert(key, &chunk);
         self.chunks.insert(key, chunk);
         Ok(())
     }
 
-    fn trajectory(&self, form: u32, columns: &[Vec<SliceOf>]) -> Result<Trajectory, String> {
+    fn trajectory(&self, form: u32, columns: &[Few<SliceOf>]) -> Result<Trajectory, String> {
         let signature = self.forms.get(&form);
         let signature = signature.ok_or_else(|| format!("form {form} was not told"))?;
-        let columns = columns.iter().map(|slices| {
-            let slices = slices.iter().map(|slice| {
-                let chunk = self.chunks.get(&slice.chunk);
-                let chunk = chunk.ok_or_else(|| format!("chunk {:x} was not told", slice.chunk))?;
-                Ok(Slice { chunk: Arc::clone(chunk), offset: slice.offset, len: slice.len })
-            });
-            slices.collect::<Result<Vec<Slice>, String>>()
+        // No entry is so long that these would be too many.
+        let ends = columns.iter().scan(0, |end, slices| {
+            *end += slices.len() as u32;
+            Some(*end)
         });
-        Trajectory::new(Arc::clone(signature), columns.collect::<Result<_, _>>()?)
+        let ends: SmallVec<[u32; 8]> = ends.collect();
+        let mut slices = Vec::with_capacity(ends.last().map_or(0, |end| *end as usize));
+        for slice in columns.iter().flatten() {
+            let chunk = self.chunks.get(&slice.chunk);
+            let chunk = chunk.ok_or_else(|| format!("chunk {:x} was not told", slice.chunk))?;
+            let chunk = Arc::clone(chunk);
+            slices.push(Slice { chunk, offset: slice.offset, len: slice.len });
+        }
+        Trajectory::joined(Arc::clone(signature), slices.into(), &ends)
             .map_err(|error| error.to_string())
     }
 }

@@ -1,8 +1,6 @@
 //! From sections to tables.
 
-use std::collections::HashMap;
 use std::io::Read;
-use std::num::NonZeroU32;
 use std::path::Path;
 use std::sync::{Arc, Weak};
 
@@ -12,13 +10,15 @@ use super::{
     Contents, Head, ITEM_BYTES, LeafText, SavedError, SignatureText, VERSION, form_text,
     rollouts as rollout_tables, section, unread,
 };
-use crate::checkpoint::{Reader, SectionReader};
+use crate::checkpoint::{Reader, SectionReader, Trail};
 use crate::chunk::{Chunk, ChunkKey, ColumnKind, Slice};
+use crate::kinds::Kinds;
 use crate::limiter::{Counts, Limiter, Parameters};
 use crate::rng::Rng;
-use crate::selectors::{Entry, SelectorKind, Slot};
+use crate::selectors::{SelectorKind, Slot};
 use crate::spec::{Leaf, Spec};
 use crate::table::core::{Core, Payload};
+use crate::table::items::Items;
 use crate::table::sessions::{MAX_SESSIONS, SESSION_BYTES, Sessions};
 use crate::table::{Form, Table, TableConfig, Tables};
 use crate::trajectory::{Column, Signature, Trajectory};
@@ -26,6 +26,9 @@ use crate::trajectory::{Column, Signature, Trajectory};
 /// The most bytes of a head, and the most slices of a column: more than any table of ours has.
 const MAX_HEAD: u64 = 64 << 20;
 const MAX_SLICES: u32 = 1 << 24;
+
+/// Of how many items what is known is read at a time.
+const PIECE: usize = 256;
 
 /// What was loaded.
 #[derive(Debug, Clone, PartialEq)]
@@ -48,25 +51,13 @@ pub(in crate::table) struct SavedTable {
     pub(in crate::table) digest: u32,
 }
 
-impl SavedTable {
-    /// The chunks of its items.
-    pub(in crate::table) fn chunks(&self) -> impl Iterator<Item = (u128, Weak<Chunk>)> + '_ {
-        let trajectories = match &self.core.payload {
-            Payload::Rows(_) => &[][..],
-            Payload::Trajectories { slots, .. } => slots,
-        };
-        let slices = trajectories.iter().flatten().flat_map(|one| one.slices());
-        slices.map(|slice| (slice.chunk.key().0, Arc::downgrade(&slice.chunk)))
-    }
-}
-
-/// Reads the tables of a checkpoint, without changing those that are there.
-pub(in crate::table) fn read(
+/// Reads the tables of a checkpoint, without changing those that are there; and the chunks of their items.
+pub(in crate::table) fn read<'a>(
     tables: &Tables,
-    reader: &Reader,
-) -> Result<Vec<SavedTable>, SavedError> {
+    reader: &'a Reader,
+) -> Result<(Vec<SavedTable>, Chunks<'a>), SavedError> {
     let count = (0..).take_while(|number| has(reader, &section(*number, "head"))).count();
-    let mut chunks = Chunks { reader, known: HashMap::new(), bytes: Vec::new() };
+    let mut chunks = Chunks::of(reader);
     let mut all = Vec::new();
     for number in 0..count {
         let (head, digest) = read_head_and_digest(reader, number)?;
@@ -74,7 +65,7 @@ pub(in crate::table) fn read(
         let core = read_core(table, &head, number, &mut chunks)?;
         all.push(SavedTable { head, core, number: reader.number(), digest });
     }
-    Ok(all)
+    Ok((all, chunks))
 }
 
 /// Brings back the newest checkpoint of a root, or the one of this path. Every table that it has must be
@@ -98,7 +89,7 @@ pub fn load<'a>(
     }
     let reader = Reader::open(path)?;
     let unread = unread::read(&reader, stream)?;
-    let saved = read(tables, &reader)?;
+    let (saved, _) = read(tables, &reader)?;
     let rollouts = rollout_tables::read(&reader, rollouts)?;
     if let (Some(stream), Some(unread)) = (stream, unread) {
         stream.restore(&unread).map_err(|error| SavedError::Stream(error.to_string()))?;
@@ -122,7 +113,7 @@ pub fn load<'a>(
 /// [`SavedError`].
 pub fn open(path: impl AsRef<Path>) -> Result<Tables, SavedError> {
     let reader = Reader::open(path)?;
-    let mut chunks = Chunks { reader: &reader, known: HashMap::new(), bytes: Vec::new() };
+    let mut chunks = Chunks::of(&reader);
     let mut tables = Vec::new();
     for number in (0..).take_while(|number| has(&reader, &section(*number, "head"))) {
         let head = read_head(&reader, number)?;
@@ -190,8 +181,16 @@ impl Source {
         self.array().map(u32::from_le_bytes)
     }
 
-    fn u64(&mut self) -> Result<u64, SavedError> {
-        self.array().map(u64::from_le_bytes)
+    /// So many words, of which the section has the bytes.
+    fn words(&mut self, count: usize) -> Result<Vec<u64>, SavedError> {
+        let mut words = Vec::with_capacity(count);
+        let mut piece = [[0; 8]; PIECE];
+        while words.len() < count {
+            let piece = &mut piece[..(count - words.len()).min(PIECE)];
+            self.fill(piece.as_flattened_mut())?;
+            words.extend(piece.iter().map(|word| u64::from_le_bytes(*word)));
+        }
+        Ok(words)
     }
 
     /// That the section has so many bytes.
@@ -204,27 +203,61 @@ impl Source {
     }
 }
 
-/// Chunks by their keys; one that several items name is made once.
-struct Chunks<'a> {
+/// Chunks of a checkpoint by their keys; one that several items name is made once.
+pub(in crate::table) struct Chunks<'a> {
     reader: &'a Reader,
-    known: HashMap<u128, Arc<Chunk>>,
+    trail: Trail,
+    /// By their places in the checkpoint.
+    made: Vec<Option<Arc<Chunk>>>,
+    kinds: Kinds,
     bytes: Vec<u8>,
 }
 
-impl Chunks<'_> {
+impl<'a> Chunks<'a> {
+    fn of(reader: &'a Reader) -> Self {
+        let made = vec![None; reader.blob_count()];
+        Self { reader, trail: Trail::default(), made, kinds: Kinds::default(), bytes: Vec::new() }
+    }
+
     fn get(&mut self, key: u128, table: &str) -> Result<Arc<Chunk>, SavedError> {
-        if let Some(chunk) = self.known.get(&key) {
+        let place = self.reader.place_of(key, &mut self.trail);
+        let place = place.ok_or_else(|| self.reader.unknown(key))?;
+        if let Some(chunk) = &self.made[place] {
             return Ok(Arc::clone(chunk));
         }
-        self.reader.blob_into(key, &mut self.bytes)?;
+        self.reader.blob_at(place, &mut self.bytes)?;
         let wrong = |what: String| SavedError::Table { table: table.to_owned(), what };
-        let (chunk, used) = Chunk::read(&self.bytes).map_err(|error| wrong(error.to_string()))?;
+        let share = |kind| self.kinds.share(kind);
+        let (chunk, used) =
+            Chunk::read_as(&self.bytes, share).map_err(|error| wrong(error.to_string()))?;
         if used != self.bytes.len() {
             return Err(wrong("a chunk has bytes behind its end".into()));
         }
         let chunk = Arc::new(chunk.known_as(ChunkKey(key)));
-        self.known.insert(key, Arc::clone(&chunk));
+        self.made[place] = Some(Arc::clone(&chunk));
         Ok(chunk)
+    }
+
+    /// Those that were made, for as long as an item has them.
+    pub(in crate::table) fn let_go(self) -> Living<'a> {
+        let weak =
+            |chunk: Option<Arc<Chunk>>| chunk.map_or_else(Weak::new, |one| Arc::downgrade(&one));
+        let made = self.made.into_iter().map(weak).collect();
+        Living { reader: self.reader, trail: self.trail, made }
+    }
+}
+
+/// The chunks of a checkpoint that items have.
+pub(in crate::table) struct Living<'a> {
+    reader: &'a Reader,
+    trail: Trail,
+    made: Vec<Weak<Chunk>>,
+}
+
+impl Living<'_> {
+    pub(in crate::table) fn get(&mut self, key: u128) -> Option<Arc<Chunk>> {
+        let place = self.reader.place_of(key, &mut self.trail)?;
+        self.made.get(place)?.upgrade()
     }
 }
 
@@ -266,22 +299,24 @@ fn read_core(
         return Err(wrong(format!("the checkpoint has {items} items, max_size is {most}")));
     }
     let mut core = Core::new(config)?;
-    let open = |part: &str| Source::open(chunks.reader, number, part, head.name.clone());
+    let reader = chunks.reader;
+    let open = |part: &str| Source::open(reader, number, part, head.name.clone());
     let mut source = open("items")?;
     source.expect(u64::from(head.slots) * ITEM_BYTES as u64)?;
     let mut items = std::mem::take(&mut core.items);
-    let mut bytes = [0; ITEM_BYTES];
-    for _ in 0..head.slots {
-        source.fill(&mut bytes)?;
-        if !items.load(&bytes) {
+    let mut piece = [[0; ITEM_BYTES]; PIECE];
+    let mut left = head.slots as usize;
+    while left > 0 {
+        let piece = &mut piece[..left.min(PIECE)];
+        source.fill(piece.as_flattened_mut())?;
+        if !piece.iter().all(|bytes| items.load(bytes)) {
             return Err(source.wrong("what is known of an item makes no sense"));
         }
+        left -= piece.len();
     }
     if items.len() != head.items {
         return Err(source.wrong(format!("{} items, expected {}", items.len(), head.items)));
     }
-    let live: Vec<Slot> = items.live().collect();
-    let entries: Vec<(Slot, Entry)> = live.iter().map(|slot| (*slot, items.entry(*slot))).collect();
     for (part, selector) in [("sampler", &mut core.sampler), ("remover", &mut core.remover)] {
         let mut source = open(part)?;
         let bytes = source.section.data_bytes();
@@ -289,35 +324,30 @@ fn read_core(
         if bytes % 8 != 0 || bytes / 8 > 64 + 8 * u64::from(head.slots) {
             return Err(source.wrong(format!("the state of its {part} has {bytes} bytes")));
         }
-        let mut words = Vec::with_capacity((bytes / 8) as usize);
-        for _ in 0..bytes / 8 {
-            words.push(source.u64()?);
-        }
+        let words = source.words((bytes / 8) as usize)?;
         selector.advance(head.policy_version);
-        selector.restore(&words, &entries).map_err(|error| source.wrong(error.to_string()))?;
+        selector.restore(&words, &items).map_err(|error| source.wrong(error.to_string()))?;
     }
     match &mut core.payload {
         Payload::Rows(slab) => {
             let mut source = open("rows")?;
             let row_bytes = slab.row_bytes();
-            source.expect(live.len() as u64 * (4 + row_bytes as u64))?;
+            source.expect(u64::from(head.items) * (4 + row_bytes as u64))?;
             let (used, free, freed) = head.order.clone();
-            let writer = slab.adopt(&live, &Order { used, free, freed });
-            let mut writer =
-                writer.ok_or_else(|| source.wrong("its items are where the table has no room"))?;
-            // By slot; each is taken once.
-            let mut places = vec![None; live.last().map_or(0, |last| *last as usize + 1)];
-            for (index, slot) in writer.rows().iter().enumerate() {
-                places[*slot as usize] = NonZeroU32::new(index as u32 + 1);
-            }
-            for _ in 0..live.len() {
+            let order = Order { used, free, freed };
+            // Nobody else has it yet.
+            let slab = Arc::get_mut(slab)
+                .and_then(|slab| slab.adopt(items.live(), &order).then_some(slab))
+                .ok_or_else(|| source.wrong("its items are where the table has no room"))?;
+            let mut left = Left::of(&items);
+            for _ in 0..head.items {
                 let slot = source.u32()?;
-                let place = places.get_mut(slot as usize).and_then(Option::take);
-                let place =
-                    place.ok_or_else(|| source.wrong(format!("no item is in row {slot}")))?;
-                source.fill(writer.row_mut(place.get() as usize - 1))?;
+                let place = if left.take(slot) { slab.place(slot) } else { None };
+                match place {
+                    Some(place) => source.fill(place)?,
+                    None => return Err(source.wrong(format!("no item is in row {slot}"))),
+                }
             }
-            writer.publish();
         }
         Payload::Trajectories { slots, free } => {
             let signatures = head.signatures.iter().map(read_signature);
@@ -325,19 +355,16 @@ fn read_core(
                 signatures.collect::<Result<_, _>>().map_err(wrong)?;
             let mut source = open("trajectories")?;
             slots.resize(head.slots as usize, None);
-            for _ in 0..live.len() {
-                let slot = source.u32()? as usize;
-                let trajectory = read_trajectory(&mut source, &signatures, chunks)?;
-                match slots.get_mut(slot) {
-                    Some(empty @ None) => {
-                        core.episodes.enter(&trajectory);
-                        *empty = Some(Arc::new(trajectory));
-                    }
-                    _ => return Err(source.wrong(format!("no item is in slot {slot}"))),
+            let mut left = Left::of(&items);
+            let mut parts = Parts::default();
+            for _ in 0..head.items {
+                let slot = source.u32()?;
+                let trajectory = read_trajectory(&mut source, &signatures, chunks, &mut parts)?;
+                if !left.take(slot) {
+                    return Err(source.wrong(format!("no item is in slot {slot}")));
                 }
-            }
-            if live.iter().any(|slot| slots[*slot as usize].is_none()) {
-                return Err(source.wrong("an item has no trajectory"));
+                core.episodes.enter(&trajectory);
+                slots[slot as usize] = Some(Arc::new(trajectory));
             }
             let empty = (0..head.slots).filter(|slot| slots[*slot as usize].is_none());
             let mut saved = head.order.1.clone();
@@ -349,7 +376,8 @@ fn read_core(
         }
     }
     // A checkpoint of before does not say how many of those that went were sampled.
-    let sampled = live.iter().filter(|slot| items.at(**slot).times_sampled > 0).count() as u64;
+    let [never, ..] = *items.times().counts();
+    let sampled = u64::from(items.len()) - never;
     core.unique_samples = head.unique_samples.unwrap_or(sampled);
     core.items = items;
     let [inserts, samples, deletions] = head.counts;
@@ -428,23 +456,56 @@ fn read_trajectory(
     source: &mut Source,
     signatures: &[Arc<Signature>],
     chunks: &mut Chunks<'_>,
+    Parts { slices, ends }: &mut Parts,
 ) -> Result<Trajectory, SavedError> {
     let number = source.u32()?;
     let signature = signatures.get(number as usize);
     let signature = signature.ok_or_else(|| source.wrong(format!("there is no form {number}")))?;
-    let mut columns = Vec::with_capacity(signature.columns.len());
+    slices.clear();
+    ends.clear();
     for _ in &signature.columns {
         let count = source.u32()?;
-        if count > MAX_SLICES {
+        let end = ends.last().unwrap_or(&0_u32).checked_add(count);
+        let Some(end) = end.filter(|_| count <= MAX_SLICES) else {
             return Err(source.wrong(format!("a column has {count} slices")));
-        }
-        let mut slices = Vec::new();
+        };
+        ends.push(end);
         for _ in 0..count {
             let key = source.array().map(u128::from_le_bytes)?;
             let chunk = chunks.get(key, &source.table)?;
             slices.push(Slice { chunk, offset: source.u32()?, len: source.u32()? });
         }
-        columns.push(slices);
     }
-    Trajectory::new(Arc::clone(signature), columns).map_err(|error| source.wrong(error.to_string()))
+    Trajectory::joined(Arc::clone(signature), slices.drain(..).collect(), ends)
+        .map_err(|error| source.wrong(error.to_string()))
+}
+
+/// What one trajectory after the other is put together in.
+#[derive(Default)]
+struct Parts {
+    slices: Vec<Slice>,
+    ends: Vec<u32>,
+}
+
+/// The items of which nothing was read yet but that they are there.
+struct Left(Vec<u64>);
+
+impl Left {
+    fn of(items: &Items) -> Self {
+        let mut left = vec![0; (items.slots() as usize).div_ceil(64)];
+        items.live().for_each(|slot| left[slot as usize / 64] |= 1 << (slot % 64));
+        Self(left)
+    }
+
+    /// Whether there is one in this slot; it is not left any more.
+    fn take(&mut self, slot: Slot) -> bool {
+        let (word, bit) = (slot as usize / 64, 1 << (slot % 64));
+        match self.0.get_mut(word) {
+            Some(left) if *left & bit != 0 => {
+                *left &= !bit;
+                true
+            }
+            _ => false,
+        }
+    }
 }

@@ -37,8 +37,8 @@ use crate::stream::Stream;
 use crate::trajectory::Signature;
 
 pub use keeper::{Keeper, Past};
+pub(super) use load::{Living, SavedTable, describe_form, read, read_signature};
 pub use load::{Loaded, load, open};
-pub(super) use load::{SavedTable, describe_form, read, read_signature};
 pub use rollouts::open_rollouts;
 pub(super) use rollouts::read as read_rollouts;
 pub use store::save;
