@@ -688,6 +688,25 @@ fn batches_that_are_written_into_memory_outlive_the_next_ones_and_the_server() {
 }
 
 #[test]
+fn a_share_of_a_batch_has_a_place_from_16_kib_on() {
+    let tables = tables(vec![rows("replay", 396)]);
+    let server = open_at(&format!("shm://shares-{}", std::process::id()), &tables);
+    let (client, writer) = (requests(&server), writer(&server));
+    for number in 0..100 {
+        soon(|wait| writer.insert_rows(0, &[1.0], None, wait, |row| fill(row, number))).unwrap();
+    }
+    soon(|wait| writer.flush(wait)).unwrap();
+    // Columns begin at multiples of 64 bytes.
+    for (count, is_shared) in [(1, false), (40, false), (41, true), (128, true)] {
+        let batch = soon(|wait| client.sample(0, count, wait)).unwrap();
+        assert_eq!((batch.len(), batch.is_shared()), (count, is_shared));
+        for (number, filling) in batch.column(0).chunks(8).zip(batch.column(1).chunks(396)) {
+            assert!(filling.iter().all(|byte| *byte == number[0]));
+        }
+    }
+}
+
+#[test]
 fn trajectories_find_a_place_when_their_size_is_known() {
     let tables = tables(vec![config("replay", Form::Trajectories(None))]);
     let server = open_at(&format!("shm://places-{}", std::process::id()), &tables);
