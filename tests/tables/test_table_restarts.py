@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 PATIENCE = 60.0
 KILLS = 8
 
-# A server at one address, with a table that writes a journal, one of trajectories that does, and one that
-# comes back from checkpoints only; the ratio table is full as soon as nobody samples.
+# A server at one address, with a table that writes a journal, one of trajectories that does, and
+# one that comes back from checkpoints only; the ratio table is full as soon as nobody samples.
 SERVE = """
 import sys, warnings
 import echoic, numpy as np
@@ -178,8 +178,9 @@ def test_what_workers_insert_is_there_once_however_often_the_server_is_killed(pl
         saved = numbers(client, "saved")
         assert len(set(saved)) == len(saved)
         assert set(saved) <= set(sent)
-        # The limiter counts on, as if it had been one server: samples that were answered are in, and
-        # others only where a learner was not told. Some that the system was not given yet are lost.
+        # The limiter counts on, as if it had been one server: samples that were answered are in,
+        # and others only where a learner was not told. A few had not been written yet: with
+        # "sync" those of the last write, which takes some milliseconds.
         info = client.info()["ratio"]
     assert info["inserts"] == len(sent) * 9 // 10
-    assert learner.drawn - 15 * KILLS <= info["samples"] <= learner.drawn + 3 * (KILLS + 1)
+    assert 0.9 * learner.drawn <= info["samples"] <= learner.drawn + 3 * (KILLS + 1)

@@ -387,7 +387,7 @@ impl World {
         let fresh = match &self.config.form {
             Form::Rows(_) => send_some(&table, &[number], origin).is_some(),
             Form::Trajectories(_) => {
-                if number % 5 == 0 {
+                if number.is_multiple_of(5) {
                     self.steps.advance();
                 }
                 self.steps.send(&table, 1.0, origin)
