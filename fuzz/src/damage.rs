@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::Once;
 
 use arbitrary::Arbitrary;
 
@@ -77,7 +78,25 @@ impl Change {
 
 /// A place of this process, in memory where there is such a thing.
 pub fn place(name: &str) -> PathBuf {
+    static SWEPT: Once = Once::new();
     let memory = Path::new("/dev/shm");
     let parent = if memory.is_dir() { memory.to_owned() } else { std::env::temp_dir() };
-    parent.join(format!("echoic-fuzz-{name}-{}", std::process::id()))
+    let prefix = format!("echoic-fuzz-{name}-");
+    SWEPT.call_once(|| sweep(&parent, &prefix));
+    parent.join(format!("{prefix}{}", std::process::id()))
+}
+
+/// Removes what processes have left that are gone: a fuzzer ends without clean-up.
+fn sweep(parent: &Path, prefix: &str) {
+    // Elsewhere nobody can be seen, and everything stays.
+    if !Path::new("/proc/self").exists() {
+        return;
+    }
+    for entry in fs::read_dir(parent).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let id = name.to_str().and_then(|name| name.strip_prefix(prefix)?.parse::<u32>().ok());
+        if id.is_some_and(|id| !Path::new(&format!("/proc/{id}")).exists()) {
+            let _ = fs::remove_dir_all(entry.path()).or_else(|_| fs::remove_file(entry.path()));
+        }
+    }
 }

@@ -11,6 +11,7 @@ use std::sync::OnceLock;
 
 use arbitrary::Arbitrary;
 use crc32c::{crc32c, crc32c_append};
+use echoic_fuzz::damage::place;
 use echoic_replay::checkpoint::manifest::{Manifest, seal};
 use echoic_replay::checkpoint::{Error, Options, Reader, Writer};
 use libfuzzer_sys::fuzz_target;
@@ -53,9 +54,7 @@ struct Target {
 fn target() -> &'static Target {
     static TARGET: OnceLock<Target> = OnceLock::new();
     TARGET.get_or_init(|| {
-        let memory = Path::new("/dev/shm");
-        let parent = if memory.is_dir() { memory.to_owned() } else { std::env::temp_dir() };
-        let root = parent.join(format!("echoic-fuzz-checkpoint-{}", std::process::id()));
+        let root = place("checkpoint");
         let _ = fs::remove_dir_all(&root);
         let options = Options { pack_bytes: 100, ..Options::default() };
         let mut writer = Writer::begin_with(&root, options).expect("a new root");

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use arbitrary::Arbitrary;
+use echoic_fuzz::damage::place;
 use echoic_replay::chunk::{Chunk, ColumnKind, Slice};
 use echoic_replay::journal::{Journal, Options};
 use echoic_replay::limiter::Limiter;
@@ -44,13 +45,6 @@ struct Session {
     twice: bool,
     steps: Vec<Step>,
     changes: Vec<(u8, Change)>,
-}
-
-/// A directory of this process, in memory where there is such a thing.
-fn folder() -> PathBuf {
-    let memory = Path::new("/dev/shm");
-    let parent = if memory.is_dir() { memory.to_owned() } else { std::env::temp_dir() };
-    parent.join(format!("echoic-fuzz-replay-{}", std::process::id()))
 }
 
 fn leaf() -> Leaf {
@@ -127,7 +121,7 @@ fn log(dir: &Path) -> PathBuf {
 }
 
 fuzz_target!(|session: Session| {
-    let dir = folder();
+    let dir = place("replay");
     let _ = fs::remove_dir_all(&dir);
     let first = tables(&session);
     recover(&first, &dir, None).expect("a new journal");
