@@ -28,6 +28,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"one of {', '.join(names())}")
     parser.add_argument("--quick", action="store_true", help="minutes instead of hours")
     parser.add_argument("--steps", type=int, help="train so long, where a study trains methods")
+    parser.add_argument("--tasks", nargs="+", metavar="TASK", help="only these, where it has some")
     parser.add_argument("--out", type=Path, help="where rows go (experiments/results)")
     asked = parser.parse_args(arguments)
     unknown = sorted(set(asked.names) - set(names()))
@@ -35,15 +36,15 @@ def main(arguments: list[str] | None = None) -> None:
         parser.error(f"there is no study {unknown[0]!r}; there are {', '.join(names())}")
     out = asked.out or HERE / ("quick" if asked.quick else "results")
     out.mkdir(parents=True, exist_ok=True)
+    chosen = {"steps": asked.steps, "tasks": asked.tasks}
+    given = {option: value for option, value in chosen.items() if value is not None}
     for name in asked.names or names():
         print(f"==> {name}", flush=True)
         run = importlib.import_module(f"experiments.{name}").run
-        if asked.steps is None:
-            run(out, asked.quick)
-        elif "steps" in inspect.signature(run).parameters:
-            run(out, asked.quick, steps=asked.steps)
-        else:
-            parser.error(f"the study {name!r} has no number of steps to train")
+        unknown = sorted(set(given) - set(inspect.signature(run).parameters))
+        if unknown:
+            parser.error(f"the study {name!r} has no {unknown[0]} to choose")
+        run(out, asked.quick, **given)
 
 
 if __name__ == "__main__":

@@ -81,7 +81,7 @@ def _environment(name: str, own: dict[str, Any]) -> Any:
     return lambda **given: make_environment(name, **{**own, **given})
 
 
-def run(out: Path, quick: bool, steps: int | None = None) -> None:
+def run(out: Path, quick: bool, steps: int | None = None, tasks: list[str] | None = None) -> None:
     """Do what is missing, and print how often each method succeeds.
 
     Args:
@@ -89,13 +89,16 @@ def run(out: Path, quick: bool, steps: int | None = None) -> None:
         quick: One task, two seeds, few episodes and few steps.
         steps: How long each method trains; with another length than the study's own the folder is
             called after it.
+        tasks: Which, when not all; they may be of several runs with as many steps.
     """
     torch.set_num_threads(1)
     for task, (name, settings) in TASKS.items():
         register_environment(task, _environment(name, settings))
     for name, changes in ABLATIONS.items():
         register_method(name, _ablation(changes))
-    tasks = ["navigation-8"] if quick else list(TASKS)
+    tasks = tasks or (["navigation-8"] if quick else list(TASKS))
+    if unknown := sorted(set(tasks) - set(TASKS)):
+        raise SystemExit(f"there is no task {unknown[0]!r}; there are {', '.join(TASKS)}")
     folder = out / (NAME if steps is None else f"{NAME}-{steps}")
     steps = steps or (4_096 if quick else STEPS)
     settings = {**SETTINGS, "evaluation_frequency": steps // 10}

@@ -123,6 +123,18 @@ def test_a_client_that_was_never_used_has_no_connection(cluster: ReplayCluster) 
     assert not client.is_connected
 
 
+def test_the_doors_of_a_shard_yield_to_nobody(
+    cluster: ReplayCluster, run_script: Callable[..., Any]
+) -> None:
+    if run_script("import os; os.nice(5); os.setpriority(os.PRIO_PROCESS, 0, 0)").returncode:
+        pytest.skip("a process may not take back the turns that it gave away")
+    for shard in cluster.processes().values():
+        tasks = Path(f"/proc/{shard['pid']}/task").iterdir()
+        doors = [task for task in tasks if (task / "comm").read_text().startswith("echoic-door")]
+        assert doors
+        assert {os.getpriority(os.PRIO_PROCESS, int(task.name)) for task in doors} == {0}
+
+
 def test_mistakes_say_what_was_expected(cluster: ReplayCluster) -> None:
     with pytest.raises(ArgumentError, match="tables must be a function"):
         ReplayCluster([echoic.Table("replay", 0, max_size=1)])

@@ -7,6 +7,7 @@ machines find it where it was.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import logging
 import os
@@ -76,6 +77,17 @@ class ShardSettings:
         return None if self.directory is None else self.directory / f"shard-{number}"
 
 
+def _yield_to_nobody() -> None:
+    """Take turns with others as any server does; threads that are made later do so too.
+
+    Ray's workers give way to all other processes of their machine, by a niceness of 15. Clients
+    that wait for a server would then keep the processor from it.
+    """
+    # Only some may do so; for the others there is RAY_worker_niceness, when a node is started.
+    with contextlib.suppress(OSError):
+        os.setpriority(os.PRIO_PROCESS, 0, 0)
+
+
 class Shard:
     """One of several servers that hold tables together, as an actor.
 
@@ -88,6 +100,7 @@ class Shard:
 
     def __init__(self, settings: ShardSettings, number: int) -> None:
         """Bring back what the directory has, and open the doors."""
+        _yield_to_nobody()
         self._settings = settings
         self._number = number
         self._draining = False
