@@ -19,13 +19,14 @@ for library in ("OPENBLAS", "OMP", "MKL"):
 
 def begin(names: dict[str, Any]) -> None:
     """Have the temporary folders of a page or a docstring in one that goes with it."""
-    names["_folder"] = tempfile.TemporaryDirectory(prefix="echoic-page-")
-    tempfile.tempdir = names["_folder"].name
+    # What a page leaves open may write to it even while it is removed.
+    names["_folder"] = tempfile.TemporaryDirectory("", "echoic-page-", ignore_cleanup_errors=True)
+    names["_tempdir"], tempfile.tempdir = tempfile.tempdir, names["_folder"].name
 
 
 def end(names: dict[str, Any]) -> None:
     """Remove them."""
-    tempfile.tempdir = None
+    tempfile.tempdir = names["_tempdir"]
     names["_folder"].cleanup()
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 pytest.importorskip("torch")
+pytest.importorskip("minigrid")
 
 from experiments import __main__ as studies
 

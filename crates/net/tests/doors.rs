@@ -224,6 +224,34 @@ fn a_client_that_gives_up_still_has_what_it_could_not_deliver() {
 }
 
 #[test]
+fn a_client_that_is_told_to_give_up_ends_at_once_and_has_what_was_not_acknowledged() {
+    let stream = stream(16, 4);
+    let mut server = Server::open(&tcp(), stream.clone(), Options::default()).unwrap();
+    let client = |address| Client::new(dial(address), spec(16), ClientOptions::default()).unwrap();
+    // One with more than the ring has room for, one with nothing left, one whose server is away.
+    let (full, done, away) = (server.address(), server.address(), server.address());
+    let (full, done, away) = (client(full), client(done), client(away));
+    for client in [&done, &away] {
+        within(20, |wait| client.wait_until_connected(wait)).unwrap();
+    }
+    send(&full, 0..200);
+    done.give_up();
+    assert_eq!(within(20, |wait| done.close(wait)).map_err(|error| error.to_string()), Ok(()));
+    full.give_up();
+    assert!(matches!(within(20, |wait| full.close(wait)), Err(ClientError::Failed(_))));
+    let (count, bytes) = full.undelivered().unwrap();
+    let numbers: Vec<u8> = bytes.chunks_exact(24).map(|row| row[0]).collect();
+    assert_eq!(numbers, (200 - count as u8..200).collect::<Vec<_>>());
+    let stored = stream.info().inserted_total;
+    assert!(count as u64 + stored >= 200, "{count} are left and {stored} stored");
+    server.close(Instant::now());
+    send(&away, 5..6);
+    away.give_up();
+    assert!(matches!(within(20, |wait| away.close(wait)), Err(ClientError::Failed(_))));
+    assert_eq!(away.undelivered().unwrap().0, 1);
+}
+
+#[test]
 fn a_token_is_needed_on_both_sides() {
     let stream = stream(16, 4);
     let token = |text: &str| Token::new(text.as_bytes());

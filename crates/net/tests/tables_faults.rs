@@ -32,7 +32,7 @@ mod fragile;
 mod stranger;
 
 use fragile::Fragile;
-use stranger::{frame, told, told_as};
+use stranger::{Stranger, frame, told, told_as};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -331,6 +331,34 @@ fn what_comes_again_through_another_door_of_a_server_is_in_once() {
     assert_eq!(table.info().size, 8);
     let refused = told_as(life, &doors[0], purpose, &numbered(0, 8)).unwrap();
     assert_eq!(refused.code, RefusalCode::Stale, "{}", refused.text);
+}
+
+#[test]
+fn what_comes_through_two_doors_at_once_is_in_once() {
+    let table = queue(rows());
+    let doors = [serve(&table), serve(&table)];
+    let mut open = doors.iter().map(|door| Stranger::open(([9; 16], 5), 0, door, Purpose::Insert));
+    let (mut one, mut other) = (open.next().unwrap(), open.next().unwrap());
+    assert_eq!(one.says(&numbered(0, 4)), None);
+    assert_eq!(other.says(&numbered(0, 8)), None);
+    // The first one had asked the table already, which has come further since.
+    assert_eq!(one.says(&numbered(4, 6)), None);
+    assert_eq!(other.says(&[numbered(8, 1), numbered(9, 3)].concat()), None);
+    assert_eq!(numbers(&table), (0..12).collect::<Vec<_>>());
+    let flows = doors.each_ref().map(|door| door.info().flow);
+    assert_eq!(flows.each_ref().map(|flow| flow.duplicates), [4, 4 + 2]);
+    assert_eq!(flows.each_ref().map(|flow| flow.samples), [4 + 2, 4 + 2]);
+}
+
+#[test]
+fn numbers_that_would_begin_again_at_nothing_are_refused() {
+    let table = queue(rows());
+    let server = serve(&table);
+    let first = u64::MAX / 2 - 1;
+    let mut stranger = Stranger::open(([9; 16], 5), first, &server, Purpose::Insert);
+    let refused = stranger.says(&numbered(first, 5)).unwrap();
+    assert!(refused.text.contains("operations within the credit"), "{}", refused.text);
+    assert_eq!(table.info().size, 0);
 }
 
 #[test]

@@ -129,6 +129,17 @@ struct Standing {
     leaving: Option<Instant>,
 }
 
+/// How it ends for a client that did not deliver all: worth a word where it was not told to.
+fn given_up(line: &Line, failure: Failure) -> State {
+    let Failure { address, error, .. } = &failure;
+    if line.quits().is_some() {
+        debug!(%address, %error, "left a server");
+    } else {
+        error!(%address, %error, "gave up on a server");
+    }
+    State::Failed(failure)
+}
+
 impl<C: Cargo> Courier<C> {
     /// Carries until the client is closed or gives up; returns what was not delivered.
     fn run(mut self, end: impl FnOnce(&mut C)) -> C {
@@ -145,15 +156,13 @@ impl<C: Cargo> Courier<C> {
                 Ok(Some(standing)) => standing,
                 Ok(None) => break State::Closed,
                 Err(failure) => {
-                    let Failure { address, error, .. } = &failure;
-                    error!(%address, %error, "gave up on a server");
-                    break State::Failed(failure);
+                    break given_up(&line, failure);
                 }
             };
             debug!(address = %standing.address, "connected");
             match self.carry(&mut standing) {
                 Ok(()) => break State::Closed,
-                Err(error) if line.bears(&error) => {
+                Err(error) if line.quits().is_none() && line.bears(&error) => {
                     if standing.leaving.is_some() {
                         debug!(address = %standing.address, to = %line.address(), "moved");
                     } else {
@@ -167,9 +176,8 @@ impl<C: Cargo> Courier<C> {
                     }
                 }
                 Err(error) => {
-                    error!(address = %standing.address, %error, "gave up on a server");
                     let address = standing.address;
-                    break State::Failed(Failure { address, error, attempts: 0 });
+                    break given_up(&line, Failure { address, error, attempts: 0 });
                 }
             }
         };
@@ -186,7 +194,8 @@ impl<C: Cargo> Courier<C> {
         loop {
             let now = Instant::now();
             standing.look_after(&self.cargo, now)?;
-            if let Some(error) = self.line.quits() {
+            let done = self.line.is_closing() && self.cargo.is_delivered();
+            if !done && let Some(error) = self.line.quits() {
                 return Err(error);
             }
             self.leave_if_moved(standing, now)?;

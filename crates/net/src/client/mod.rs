@@ -45,6 +45,9 @@ use crate::transport::Dial;
 use crate::wire::frame::{Stall, samples_per_frame};
 use crate::wire::handshake::ProducerId;
 
+/// How long whoever claimed rows may write them after the client's end.
+const WRITING: Duration = Duration::from_secs(5);
+
 /// How a client behaves.
 #[derive(Debug, Clone)]
 pub struct Options {
@@ -400,7 +403,8 @@ impl Client {
     }
 
     /// Takes no more samples and gives up those that are left: [`Client::close`] then waits only for the
-    /// attempt to connect that is under way, and [`Client::undelivered`] has them.
+    /// attempt to connect that is under way, and [`Client::undelivered`] has them. A server that stands may have
+    /// stored some of these, and not have said so yet.
     pub fn give_up(&self) {
         self.shared.line.quit();
     }
@@ -453,6 +457,11 @@ impl Client {
         self.collect();
         let mut remains = lock(&self.remains);
         let reader = remains.as_mut()?;
+        // Whoever had claimed rows before the end may still be writing them.
+        let (claimed, began) = (self.shared.window.claimed(), Instant::now());
+        while reader.finished() < claimed && began.elapsed() < WRITING {
+            std::thread::sleep(Duration::from_micros(100));
+        }
         let finished = reader.finished();
         let mut next = self.shared.window.released();
         let mut bytes = Vec::new();

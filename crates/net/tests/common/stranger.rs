@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use echoic_net::server::Server;
-use echoic_net::transport::{TlsFiles, dial_to};
+use echoic_net::transport::{Link, TlsFiles, dial_to};
 use echoic_net::wire::frame::{Control, HEADER_BYTES, Header, kind};
 use echoic_net::wire::handshake::{Hello, Open, ProducerId, Purpose, Refused};
 use echoic_net::wire::{PREFACE_BYTES, VERSION, preface};
@@ -18,51 +18,80 @@ pub fn told(server: &Server, purpose: Purpose, said: &[u8]) -> Option<Refused> {
 
 /// As [`told`], by this life of a producer.
 pub fn told_as(
-    (producer, epoch): (ProducerId, u64),
+    life: (ProducerId, u64),
     server: &Server,
     purpose: Purpose,
     said: &[u8],
 ) -> Option<Refused> {
-    let dial = dial_to(server.address(), &TlsFiles::default()).unwrap();
-    let mut link = dial.dial(PATIENCE).unwrap();
-    let mut out = preface(VERSION).to_vec();
-    Hello { nonce: [1; 32] }.write(&mut out);
-    let open = Open {
-        proof: [0; 32],
-        purpose,
-        producer,
-        epoch,
-        first: 0,
-        stream: String::new(),
-        spec: None,
-    };
-    open.write(&mut out);
-    out.extend_from_slice(said);
-    Control::Ping(7).write(&mut out);
-    let mut out = &out[..];
-    let mut heard = Vec::new();
-    let due = Instant::now() + PATIENCE;
-    loop {
-        assert!(Instant::now() < due, "nothing is answered");
-        if let Ok(sent) = link.write(out) {
-            out = &out[sent..];
-        }
-        let mut bytes = [0; 4096];
-        match link.read(&mut bytes) {
-            Ok(0) => {}
-            Ok(read) => heard.extend_from_slice(&bytes[..read]),
-            Err(_) => std::thread::sleep(Duration::from_micros(200)),
-        }
-        let mut rest = heard.get(PREFACE_BYTES..).unwrap_or_default();
-        while let Ok(Some(header)) = Header::read(rest) {
-            let end = HEADER_BYTES + header.len as usize;
-            let Some(payload) = rest.get(HEADER_BYTES..end) else { break };
-            match header.kind {
-                kind::REFUSED => return Some(Refused::read(payload).unwrap()),
-                kind::PONG => return None,
-                _ => {}
+    Stranger::open(life, 0, server, purpose).says(said)
+}
+
+/// A connection that says what it likes.
+pub struct Stranger {
+    link: Box<dyn Link>,
+    /// What goes out first.
+    opening: Vec<u8>,
+    heard: Vec<u8>,
+}
+
+impl Stranger {
+    /// One that goes on at `first`.
+    pub fn open(
+        (producer, epoch): (ProducerId, u64),
+        first: u64,
+        server: &Server,
+        purpose: Purpose,
+    ) -> Self {
+        let dial = dial_to(server.address(), &TlsFiles::default()).unwrap();
+        let link = dial.dial(PATIENCE).unwrap();
+        let mut opening = preface(VERSION).to_vec();
+        Hello { nonce: [1; 32] }.write(&mut opening);
+        let open = Open {
+            proof: [0; 32],
+            purpose,
+            producer,
+            epoch,
+            first,
+            stream: String::new(),
+            spec: None,
+        };
+        open.write(&mut opening);
+        Self { link, opening, heard: Vec::new() }
+    }
+
+    /// Says bytes; how they are refused, if they are.
+    pub fn says(&mut self, said: &[u8]) -> Option<Refused> {
+        let mut out = std::mem::take(&mut self.opening);
+        let begin = if out.is_empty() { 0 } else { PREFACE_BYTES };
+        out.extend_from_slice(said);
+        Control::Ping(7).write(&mut out);
+        let mut out = &out[..];
+        let due = Instant::now() + PATIENCE;
+        loop {
+            assert!(Instant::now() < due, "nothing is answered");
+            if let Ok(sent) = self.link.write(out) {
+                out = &out[sent..];
             }
-            rest = &rest[end..];
+            let mut bytes = [0; 4096];
+            match self.link.read(&mut bytes) {
+                Ok(0) => {}
+                Ok(read) => self.heard.extend_from_slice(&bytes[..read]),
+                Err(_) => std::thread::sleep(Duration::from_micros(200)),
+            }
+            let mut rest = self.heard.get(begin..).unwrap_or_default();
+            while let Ok(Some(header)) = Header::read(rest) {
+                let end = HEADER_BYTES + header.len as usize;
+                let Some(payload) = rest.get(HEADER_BYTES..end) else { break };
+                match header.kind {
+                    kind::REFUSED => return Some(Refused::read(payload).unwrap()),
+                    kind::PONG => {
+                        self.heard = rest[end..].to_vec();
+                        return None;
+                    }
+                    _ => {}
+                }
+                rest = &rest[end..];
+            }
         }
     }
 }

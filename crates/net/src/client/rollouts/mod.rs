@@ -32,7 +32,7 @@ use echoic_replay::table::TableError;
 
 pub use self::delivered::Delivered;
 use super::Options;
-use super::tables::board::{INLINE_BYTES, Question, too_large};
+use super::tables::board::{INLINE_BYTES, PLACE_BYTES, Question, too_large};
 use super::tables::requests::{FromReply, Requests};
 use super::tables::{TablesError, Ticket, Waiting};
 use crate::address::Address;
@@ -44,8 +44,6 @@ use crate::wire::tables::{Operation, Request};
 
 /// How many bytes of changes are sent in one request, if there are several.
 const REQUEST_BYTES: usize = 8 << 20;
-/// What a bulk needs to be worth a place in shared memory: less is sent as fast.
-const PLACE_BYTES: usize = 16 << 10;
 
 /// Changes as bytes: see [`echoic_replay::rollouts::codec`].
 #[derive(Debug, Clone, Copy)]

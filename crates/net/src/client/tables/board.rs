@@ -599,7 +599,7 @@ impl Errands {
 /// What a batch needs to be worth a place of its own: less is sent as fast. Measured as CPU time of both sides, the two
 /// are equal at about 10 KiB; a batch of 50 KiB costs a quarter less at a place. Shares of batches from several servers are
 /// of such sizes.
-const PLACE_BYTES: usize = 16 << 10;
+pub(in crate::client) const PLACE_BYTES: usize = 16 << 10;
 
 /// Room in the arena for so many items, if they have many bytes.
 fn place(

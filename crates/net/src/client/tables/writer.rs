@@ -190,7 +190,8 @@ impl TableWriter {
 
     /// From now on the server is to be found there: at another address, or where it was started anew. A connection that
     /// stands is left when what was sent over it is acknowledged, or is not in time; all that is not acknowledged is
-    /// sent there, and comes twice if it was stored and the acknowledgement took longer.
+    /// sent there. A table that has what is known of this client, from memory or its files, takes it once; another one may be the
+    /// second to have it, if it was stored and the acknowledgement took longer.
     pub fn redirect(&self, dial: Box<dyn Dial>) {
         self.shared.line.redirect(dial);
     }
