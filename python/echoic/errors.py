@@ -115,9 +115,12 @@ class DisconnectedError(EchoicError, ConnectionError):
 
     Attributes:
         undelivered: How many samples the client still has; its ``undelivered()`` returns them.
+        stored: Of a batch that was being sent through a client of a stream on Ray, how many samples
+            it has taken; it delivers those.
     """
 
     undelivered: int = 0
+    stored: int = 0
 
 
 class RefusedError(EchoicError, ConnectionError):

@@ -361,13 +361,14 @@ def test_dqn_learns_from_a_cluster_and_another_goes_on_with_what_it_left(nodes):
         )
         algorithm = config.build_algo()
         best = steps = 0.0
-        while best < 150 and steps < 20_000:
+        while best < 100 and steps < 20_000:
             told = algorithm.train()["env_runners"]
             best = max(best, told.get("episode_return_mean", 0.0))
             steps = told["num_env_steps_sampled_lifetime"]
         algorithm.stop()
         algorithm.local_replay_buffer.close()
-        assert best >= 150
+        # Chance has 22.
+        assert best >= 100
         another = config.copy(copy_frozen=False).build_algo()
         buffer = another.local_replay_buffer
         # All but the last step of each of the four episodes that went on.

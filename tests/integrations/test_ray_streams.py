@@ -12,6 +12,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
+import echoic
 import numpy as np
 import pytest
 from echoic.errors import (
@@ -25,7 +26,12 @@ from echoic.errors import (
 ray = pytest.importorskip("ray")
 
 from echoic.integrations.ray import Collectors, StreamClient, StreamServer  # noqa: E402 - need Ray
-from echoic.integrations.ray.stream_roster import StreamRoster, roster_name  # noqa: E402
+from echoic.integrations.ray.doors import Doors  # noqa: E402
+from echoic.integrations.ray.stream_roster import (  # noqa: E402
+    Place,
+    StreamRoster,
+    roster_name,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -513,3 +519,67 @@ def test_collectors_push_into_a_stream(ray_nodes: object) -> None:
         wait_until(lambda: [one.get("doors") for one in crew.stats()["workers"]] == near)
     with pytest.raises(ArgumentError, match="expected the name of a table"):
         Collectors("CartPole-v1", None, "tcp://127.0.0.1:1")
+
+
+class Placed:
+    """A server, and where a roster would say that it is."""
+
+    def __init__(self, example: Any, batch_size: int, life: int) -> None:
+        self.server = echoic.Server(
+            example, batch_size, 2, transport=echoic.TcpTransport(0, token="t")
+        )
+        self.server.start()
+        doors = Doors("elsewhere", self.server.addresses[0], None)
+        self.place = Place(0, life, doors, "t", ray.cloudpickle.dumps(example), 0)
+
+
+@pytest.fixture
+def client_of(monkeypatch: pytest.MonkeyPatch) -> Callable[..., StreamClient]:
+    """A client that asks this function, and no roster, where its learner is."""
+
+    def make(ask: Callable[[], Place | None], **options: Any) -> StreamClient:
+        client = StreamClient("unasked", doors="tcp", **options)
+        monkeypatch.setattr(client, "_ask", ask)
+        return client
+
+    return make
+
+
+def test_a_learner_of_another_kind_ends_the_client_which_has_what_is_left(
+    client_of: Callable[..., StreamClient],
+) -> None:
+    learner = Placed({"x": np.int64(0)}, 4, life=1)
+    client = client_of(lambda: learner.place)
+    with learner.server:
+        # More than the ring has room for.
+        client.send_batch({"x": np.arange(100)})
+        assert client.is_connected
+    learner = Placed({"x": np.zeros(2)}, 4, life=2)
+    with learner.server:
+        with pytest.raises(DisconnectedError, match="samples of another kind") as told:
+            client.flush(30.0)
+        left = client.undelivered()["x"]
+        assert told.value.undelivered == len(left) > 0
+        np.testing.assert_array_equal(left, np.arange(100 - len(left), 100))
+        assert client.closed
+        client.close()
+
+
+def test_a_batch_that_is_cut_off_says_how_much_was_taken(
+    client_of: Callable[..., StreamClient],
+) -> None:
+    example = {"x": np.zeros(1000)}
+    learner = Placed(example, 4, life=1)
+    places = [learner.place]
+    client = client_of(lambda: places[0], deadline=0.5, window_bytes=64_000)
+    with learner.server:
+        closing = threading.Timer(0.5, learner.server.close)
+        closing.start()
+        with pytest.raises(DisconnectedError) as told:
+            client.send_batch({"x": np.zeros((1000, 1000))}, timeout=60.0)
+        closing.join()
+    assert 0 < told.value.stored < 1000
+    assert told.value.undelivered <= told.value.stored
+    with pytest.raises(DisconnectedError):
+        client.close()
+    assert len(client.undelivered()["x"]) == told.value.undelivered

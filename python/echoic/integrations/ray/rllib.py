@@ -158,6 +158,11 @@ class EchoicEpisodeReplayBuffer(PrioritizedEpisodeReplayBuffer):
         Args:
             episodes: One or a list of ``SingleAgentEpisode``.
             weight: The priority of their steps; the greatest so far when ``None``.
+
+        Raises:
+            WaitTimeoutError: The table let not all in within ``timeout``; ``stored`` says how many
+                of the transitions. The others are lost: adding the episodes again would insert the
+                first ones twice.
         """
         episodes = episodes if isinstance(episodes, list) else [episodes]
         for episode in episodes:
@@ -169,16 +174,16 @@ class EchoicEpisodeReplayBuffer(PrioritizedEpisodeReplayBuffer):
         if rows is None:
             return
         self._insert(rows, self._max_priority if weight is None else weight)
-
-    def _insert(self, rows: Any, priorities: Any) -> None:
         count = len(rows["n_step"])
-        if self._table is None:
-            self._table = self._make_table(rows)
-        priorities = np.broadcast_to(np.asarray(priorities, np.float64), count)
-        self._table.insert_batch(_fitted(rows, self._table.spec), priorities, None, self._timeout)
         self._num_timesteps_added += count
         self.metrics.log_value(NUM_ENV_STEPS_ADDED, count, reduce="sum")
         self.metrics.log_value(NUM_ENV_STEPS_ADDED_LIFETIME, count, reduce="lifetime_sum")
+
+    def _insert(self, rows: Any, priorities: Any) -> None:
+        if self._table is None:
+            self._table = self._make_table(rows)
+        priorities = np.broadcast_to(np.asarray(priorities, np.float64), len(rows["n_step"]))
+        self._table.insert_batch(_fitted(rows, self._table.spec), priorities, None, self._timeout)
 
     def _make_table(self, rows: Any) -> Table:
         spec = _trees.tree_map(lambda leaf: leaf[0], rows)
@@ -276,6 +281,11 @@ class EchoicEpisodeReplayBuffer(PrioritizedEpisodeReplayBuffer):
         if not self._alpha:
             return
         if self._num_learners > 1:
+            if len(keys) % self._num_learners:
+                raise ArgumentError(
+                    f"expected a batch that {self._num_learners} learners share evenly, got "
+                    f"{len(keys)} transitions: whose error is whose can't be told"
+                )
             keys = np.concatenate([keys[one :: self._num_learners] for one in self._ranks])
         values = np.maximum(np.asarray(priorities, np.float64), _LEAST)
         self._table.update_priorities(keys, values, False)
@@ -307,6 +317,8 @@ class EchoicEpisodeReplayBuffer(PrioritizedEpisodeReplayBuffer):
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Go on from a state; a table of this process has its transitions and no others."""
+        self._makes = NSteps(self._n_step, self._gamma, self._seed)
+        self._keys = np.zeros(0, np.uint64)
         if self._client is None:
             self._table = None
             if state["transitions"] is not None:

@@ -32,6 +32,7 @@ from echoic.errors import (
     DisconnectedError,
     EchoicError,
     RefusedError,
+    SpecError,
     WaitTimeoutError,
 )
 from echoic.integrations.ray.doors import nearest
@@ -158,13 +159,14 @@ class StreamClient:
             SpecError: A leaf does not fit. Nothing is sent.
             WaitTimeoutError: Not all samples had room in time; ``stored`` says how many had.
             ClosedError: The client is closed.
-            DisconnectedError: There was no server for ``deadline`` seconds.
+            DisconnectedError: There was no server for ``deadline`` seconds; ``stored`` says how
+                many samples the client has taken, which it still delivers.
         """
         self._check_open()
         batch = _Batch(tree)
         try:
             self._carry(batch.send, timeout)
-        except (WaitTimeoutError, ClosedError) as error:
+        except (WaitTimeoutError, ClosedError, DisconnectedError) as error:
             error.stored = batch.taken
             raise
 
@@ -285,17 +287,16 @@ class StreamClient:
                 f"the stream {self._name!r} is found through Ray, to which this process is not "
                 "connected: call ray.init(address=...) first"
             )
-        try:
-            roster = find_roster(self._name, self._namespace)
-        except ValueError:
-            self._trouble = LookupError("Ray knows none of this name")
-            return None
         wanted, chosen = self._given["rank"], self._rank
         try:
+            roster = find_roster(self._name, self._namespace)
             place: Place | None = ray.get(roster.find.remote(chosen), timeout=_PATIENCE)
             if wanted is None and chosen is not None and self._is_gone(place):
                 other: Place | None = ray.get(roster.find.remote(None), timeout=_PATIENCE)
                 place = place if other is None or self._is_gone(other) else other
+        except ValueError:
+            self._trouble = LookupError("Ray knows none of this name")
+            return None
         except (RayError, GetTimeoutError) as error:
             self._trouble = error
             return None
@@ -352,6 +353,17 @@ class StreamClient:
             self._trouble = error
             self._left = batch.left
             return False
+        except SpecError as error:
+            # What is left of before will never fit, and what comes now is not to wait for it.
+            self._left = batch.left
+            self._closing = True
+            self._end()
+            failure = DisconnectedError(
+                f"the stream {self._name!r} has samples of another kind since its learner was made "
+                f"anew, and {_count(batch.left)} of before are not delivered: {error}"
+            )
+            failure.undelivered = self._pending()
+            raise failure from error
         self._left = None
         return True
 
@@ -381,8 +393,10 @@ class StreamClient:
         raise error
 
     def _pending(self) -> int:
-        waiting = 0 if self._link is None else int(self._link.stats()["pending"])
-        return waiting + (0 if self._left is None else _count(self._left))
+        # Another thread may give up the one and keep the other meanwhile.
+        link, left = self._link, self._left
+        waiting = 0 if link is None else int(link.stats()["pending"])
+        return waiting + (0 if left is None else _count(left))
 
     def _check_open(self) -> None:
         if self._closing:
@@ -399,9 +413,15 @@ class StreamClient:
         return self._rank
 
     @property
+    def closed(self) -> bool:
+        """Whether it takes no more samples."""
+        return self._closing
+
+    @property
     def is_connected(self) -> bool:
-        """Whether it was used, and so has had a connection."""
-        return self._moves >= 0
+        """Whether it has a connection that stands."""
+        link = self._link
+        return link is not None and bool(link.stats()["connected"])
 
     @property
     def addresses(self) -> list[str]:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import defaultdict
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +30,10 @@ __all__ = ["BEAT", "Entered", "Place", "StreamRoster", "find_roster", "open_rost
 BEAT = 1.0
 # A server that has said nothing for so long gets no new producers while others are there.
 _SILENT = 5.0
+# How long a server may take from when it enters until it tells where it is.
+_STARTING = 30.0
+# How long a producer that was sent to a server may take to connect, on a machine that is busy.
+_ARRIVAL = 5.0
 # After so many seconds without a word of any server, nobody needs the roster.
 _IDLE = 600.0
 
@@ -90,6 +95,10 @@ class StreamRoster:
         self._places: dict[int, Place] = {}
         self._lives: dict[int, int] = {}
         self._heard: dict[int, float] = {}
+        # When a rank has entered that has not told where it is yet.
+        self._entered: dict[int, float] = {}
+        # When producers were sent to a rank, which may not have connected yet.
+        self._sent: defaultdict[int, list[float]] = defaultdict(list)
         self._latest = time.monotonic()
         self._own = ray.get_runtime_context().current_actor
         threading.Thread(target=self._end_when_idle, daemon=True).start()
@@ -100,6 +109,7 @@ class StreamRoster:
         # The clock, so that it is larger than what a roster gave that was here before this one.
         life = max(self._lives.get(rank, 0) + 1, time.time_ns())
         self._lives[rank] = life
+        self._entered[rank] = self._latest
         before = self._places.get(rank)
         return Entered(self._identity, self._token, life, None if before is None else before.doors)
 
@@ -109,6 +119,7 @@ class StreamRoster:
         if place.life < self._lives.get(place.rank, 0):
             return False
         self._lives[place.rank] = place.life
+        self._entered.pop(place.rank, None)
         self._places[place.rank] = place
         self._heard[place.rank] = self._latest
         return True
@@ -117,7 +128,9 @@ class StreamRoster:
         """Forget a server, unless another one has its rank by now; whether any is left."""
         if self._lives.get(rank) == life:
             self._places.pop(rank, None)
-        return bool(self._places)
+            self._entered.pop(rank, None)
+        now = time.monotonic()
+        return bool(self._places) or any(now - at < _STARTING for at in self._entered.values())
 
     def find(self, rank: int | None) -> Place | None:
         """Return where a server is; without a rank, of that which has the fewest clients."""
@@ -129,11 +142,17 @@ class StreamRoster:
             return None
         best = min(
             self._places.values(),
-            key=lambda one: (now - self._heard[one.rank] > _SILENT, one.load, one.rank),
+            key=lambda one: (now - self._heard[one.rank] > _SILENT, self._load(one, now), one.rank),
         )
         # Whoever asks next is to go elsewhere, though this one has not connected yet.
-        self._places[best.rank] = replace(best, load=best.load + 1)
+        self._sent[best.rank].append(now)
         return replace(best, silent=now - self._heard[best.rank])
+
+    def _load(self, place: Place, now: float) -> int:
+        """Count the clients of a server, and those that are on their way there."""
+        recent = [at for at in self._sent[place.rank] if now - at < _ARRIVAL]
+        self._sent[place.rank] = recent
+        return place.load + len(recent)
 
     def _end_when_idle(self) -> None:
         while time.monotonic() - self._latest < self._idle:

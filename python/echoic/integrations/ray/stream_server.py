@@ -159,7 +159,9 @@ class StreamServer(Server):
                 before=entered.before,
             )
             self._tell()
-        except (RayError, GetTimeoutError) as error:
+        except (RayError, GetTimeoutError, ValueError) as error:
+            # Nobody would find it.
+            super().close()
             raise DisconnectedError(
                 f"the roster of the stream {self._name!r} did not answer within {_PATIENCE} s: "
                 f"{error}"
