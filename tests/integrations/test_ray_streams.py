@@ -524,13 +524,17 @@ def test_collectors_push_into_a_stream(ray_nodes: object) -> None:
 class Placed:
     """A server, and where a roster would say that it is."""
 
-    def __init__(self, example: Any, batch_size: int, life: int) -> None:
+    def __init__(self, example: Any, batch_size: int, life: int, port: int = 0) -> None:
         self.server = echoic.Server(
-            example, batch_size, 2, transport=echoic.TcpTransport(0, token="t")
+            example, batch_size, 2, transport=echoic.TcpTransport(port, token="t")
         )
         self.server.start()
         doors = Doors("elsewhere", self.server.addresses[0], None)
         self.place = Place(0, life, doors, "t", ray.cloudpickle.dumps(example), 0)
+
+    @property
+    def port(self) -> int:
+        return int(self.place.doors.tcp.rpartition(":")[2])
 
 
 @pytest.fixture
@@ -545,8 +549,9 @@ def client_of(monkeypatch: pytest.MonkeyPatch) -> Callable[..., StreamClient]:
     return make
 
 
+@pytest.mark.parametrize("same_port", [False, True])
 def test_a_learner_of_another_kind_ends_the_client_which_has_what_is_left(
-    client_of: Callable[..., StreamClient],
+    client_of: Callable[..., StreamClient], same_port: bool
 ) -> None:
     learner = Placed({"x": np.int64(0)}, 4, life=1)
     client = client_of(lambda: learner.place)
@@ -554,7 +559,7 @@ def test_a_learner_of_another_kind_ends_the_client_which_has_what_is_left(
         # More than the ring has room for.
         client.send_batch({"x": np.arange(100)})
         assert client.is_connected
-    learner = Placed({"x": np.zeros(2)}, 4, life=2)
+    learner = Placed({"x": np.zeros(2)}, 4, life=2, port=learner.port if same_port else 0)
     with learner.server:
         with pytest.raises(DisconnectedError, match="samples of another kind") as told:
             client.flush(30.0)
@@ -563,6 +568,46 @@ def test_a_learner_of_another_kind_ends_the_client_which_has_what_is_left(
         np.testing.assert_array_equal(left, np.arange(100 - len(left), 100))
         assert client.closed
         client.close()
+
+
+def test_a_client_with_nothing_left_goes_on_with_a_learner_of_another_kind(
+    client_of: Callable[..., StreamClient],
+) -> None:
+    learner = Placed({"x": np.int64(0)}, 4, life=1)
+    client = client_of(lambda: learner.place)
+    with learner.server:
+        client.send_batch({"x": np.arange(4)})
+        client.flush(30.0)
+    learner = Placed({"x": np.zeros(2)}, 4, life=2, port=learner.port)
+    with learner.server:
+        # Until the client has noticed that another learner is there, these do not fit.
+        due = time.monotonic() + 30.0
+        while True:
+            try:
+                client.send_batch({"x": np.ones((4, 2))}, timeout=30.0)
+                break
+            except SpecError:
+                assert time.monotonic() < due
+                time.sleep(0.05)
+        assert learner.server.sample(30.0).batch["x"].sum() == 8
+        with pytest.raises(SpecError, match="x"):
+            client.send({"x": np.int64(1)}, timeout=30.0)
+        assert not client.closed
+        client.close(30.0)
+
+
+def test_a_roster_that_tells_of_other_samples_is_asked_until_the_deadline(
+    client_of: Callable[..., StreamClient],
+) -> None:
+    learner = Placed({"x": np.int64(0)}, 4, life=1)
+    told = learner.place
+    client = client_of(lambda: told, deadline=0.5)
+    with learner.server:
+        client.send_batch({"x": np.arange(100)})
+    learner = Placed({"x": np.zeros(2)}, 4, life=2, port=learner.port)
+    with learner.server, pytest.raises(DisconnectedError, match="server expects float64"):
+        client.close(30.0)
+    assert len(client.undelivered()["x"]) > 0
 
 
 def test_a_batch_that_is_cut_off_says_how_much_was_taken(

@@ -236,6 +236,11 @@ class StreamClient:
                     raise
             except (ClosedError, DisconnectedError, RefusedError) as error:
                 self._lose(link, error)
+            except SpecError as error:
+                # Either what was given does not fit, or the server's samples are others by now.
+                if not link.closed:
+                    raise
+                self._lose(link, error)
             else:
                 return
 
@@ -322,7 +327,8 @@ class StreamClient:
                 connect_timeout=_CONNECT,
                 **self._options,
             )
-        except (DisconnectedError, RefusedError) as error:
+        except (DisconnectedError, RefusedError, SpecError) as error:
+            # That its samples are others is what the roster is told next.
             self._trouble = error
             return
         self._rank = place.rank
@@ -473,7 +479,13 @@ class _Batch:
         """Send what is left."""
         try:
             link.send_batch(self.left, patience)
-        except (WaitTimeoutError, ClosedError, DisconnectedError, RefusedError) as error:
+        except (
+            WaitTimeoutError,
+            ClosedError,
+            DisconnectedError,
+            RefusedError,
+            SpecError,
+        ) as error:
             taken = getattr(error, "stored", 0)
             if taken:
                 self.taken += taken
