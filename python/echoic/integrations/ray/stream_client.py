@@ -67,7 +67,8 @@ class StreamClient:
     by the nearest door: shared memory on the learner's machine, TCP otherwise. Each sample that is
     sent is stored once for as long as the server lives. When Ray starts the learner anew, on
     whatever node, the client goes on there with what was not acknowledged. One client may be used
-    from many threads.
+    from many threads. While it looks for a server, a call may take some seconds longer than its
+    timeout.
 
     Args:
         name: The stream's.

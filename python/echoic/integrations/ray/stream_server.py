@@ -57,7 +57,8 @@ class StreamServer(Server):
         namespace: Ray's namespace that the name is in; that of this process when ``None``.
         rank: Its number, where several learners have a stream each under one name. Each sample
             goes to one of them.
-        checkpointer: Where and when what nobody took yet is written to disk.
+        checkpointer: Where and when what nobody took yet is written to disk. A server that is cut
+            off from Ray and not from the disk writes there until it hears of its successor.
         threads: How many event loops each door has; half the cores, at most 4, when ``None``.
         held_warning_after: After how many seconds a batch that is still held, while producers wait
             for memory, is worth a :class:`~echoic.HeldBatchesWarning`.
