@@ -2,7 +2,8 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::thread;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use super::super::config::RolloutConfig;
 use super::super::table::RolloutTable;
@@ -47,6 +48,21 @@ pub(super) fn restore(replayed: &mut Replayed, path: &Path) -> Result<(u64, u64)
 pub(in crate::rollouts) fn unix_ms() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// As [`unix_ms`], in a millisecond that begins after the call. Whoever holds the lock of a directory is told no
+/// millisecond that who held it before was told: two openings take less than one when nothing has to reach a disk, and
+/// would begin one [era](super::super::ledger) twice.
+fn fresh_unix_ms() -> u64 {
+    let called = unix_ms();
+    // A clock that is put back meanwhile is not waited for.
+    for _ in 0..20 {
+        thread::sleep(Duration::from_micros(100));
+        if unix_ms() != called {
+            break;
+        }
+    }
+    unix_ms()
 }
 
 impl RolloutTable {
@@ -110,7 +126,7 @@ impl RolloutTable {
             reopened.records += 1;
         }
         reopened.torn = replay.torn().cloned();
-        let (time, unix_ms) = (replayed.time, unix_ms());
+        let (time, unix_ms) = (replayed.time, if again { fresh_unix_ms() } else { unix_ms() });
         let opening = Opening { config: Arc::clone(&config), time, unix_ms, again };
         let other = |what| KeptError::Settings { path: path.clone(), what };
         let ledger = opening.of(replayed.ledger).map_err(other)?;

@@ -10,8 +10,9 @@
 //! The same holds for a journal: unless it is synced at every record, a failure of the machine takes its last ones.
 //! So an era begins whenever a directory is opened again, also where nothing was lost: who can tell?
 //!
-//! The numbers come from the time of the day. An era that is counted would not do: of two tables that go on from one
-//! checkpoint, one after the other, each would be in the next one.
+//! The numbers come from the time of the day, in milliseconds; a directory is opened at most once in each. An era that
+//! is counted would not do: of two tables that go on from one checkpoint, one after the other, each would be in the
+//! next one.
 //!
 //! # Invariants
 //!
