@@ -130,7 +130,10 @@ pub(super) enum Entry<'a> {
     Item {
         form: u32,
         priority: f64,
-        columns: Few<Few<SliceOf>>,
+        /// Of all columns, one column after the other.
+        slices: Few<SliceOf>,
+        /// Where the slices of each column end.
+        ends: Few<u32>,
         effect: Effect,
         sent: Option<Sent>,
     },
@@ -298,18 +301,22 @@ impl<'a> Entry<'a> {
                 let form = fields.u32("form")?;
                 let priority = fields.priority()?;
                 let columns = fields.u32("columns")?;
-                let columns = fields.many("columns", columns, 4, |fields| {
+                let mut slices = Few::new();
+                let ends = fields.many("columns", columns, 4, |fields| {
                     let count = fields.u32("slices")?;
-                    fields.many("slices", count, SLICE_BYTES, |fields| {
+                    fields.many::<(), ()>("slices", count, SLICE_BYTES, |fields| {
                         let chunk = fields.array("chunk").map(u128::from_le_bytes)?;
                         let (offset, len) = (fields.u32("offset")?, fields.u32("length")?);
-                        Ok(SliceOf { chunk, offset, len })
-                    })
+                        slices.push(SliceOf { chunk, offset, len });
+                        Ok(())
+                    })?;
+                    // No entry is so long that these would be too many.
+                    Ok(slices.len() as u32)
                 })?;
                 let effect = Effect::read(fields)?;
                 let of_session = kind == kind::SESSION_ITEM;
                 let sent = of_session.then(|| Sent::read(fields)).transpose()?;
-                Self::Item { form, priority, columns, effect, sent }
+                Self::Item { form, priority, slices, ends, effect, sent }
             }
             kind::CHUNK => {
                 let key = fields.array("chunk").map(u128::from_le_bytes)?;

@@ -4,12 +4,11 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use echoic_memory::slab::Slab;
-use smallvec::SmallVec;
 
 use super::super::core::{Core, Graveyard, Payload, rows};
 use super::super::key::Key;
 use super::super::{Form, TableConfig};
-use super::entry::{Effect, Entry, Few, Sent, SliceOf};
+use super::entry::{Effect, Entry, Sent, SliceOf};
 use super::shared::Shared;
 use crate::chunk::{Chunk, ChunkKey, Slice};
 use crate::kinds::Kinds;
@@ -83,8 +82,8 @@ impl<'a, 'b> Replayer<'a, 'b> {
                 }
                 self.credit(sent, effects.len())?;
             }
-            Entry::Item { form, priority, columns, effect, sent } => {
-                let trajectory = self.trajectory(form, &columns)?;
+            Entry::Item { form, priority, slices, ends, effect, sent } => {
+                let trajectory = self.trajectory(form, &slices, &ends)?;
                 self.place_trajectory(effect.key, Arc::new(trajectory))?;
                 self.enter(&effect, priority)?;
                 self.credit(sent, 1)?;
@@ -301,23 +300,21 @@ impl<'a, 'b> Replayer<'a, 'b> {
         Ok(())
     }
 
-    fn trajectory(&self, form: u32, columns: &[Few<SliceOf>]) -> Result<Trajectory, String> {
+    fn trajectory(
+        &self,
+        form: u32,
+        slices: &[SliceOf],
+        ends: &[u32],
+    ) -> Result<Trajectory, String> {
         let signature = self.forms.get(&form);
         let signature = signature.ok_or_else(|| format!("form {form} was not told"))?;
-        // No entry is so long that these would be too many.
-        let ends = columns.iter().scan(0, |end, slices| {
-            *end += slices.len() as u32;
-            Some(*end)
-        });
-        let ends: SmallVec<[u32; 8]> = ends.collect();
-        let mut slices = Vec::with_capacity(ends.last().map_or(0, |end| *end as usize));
-        for slice in columns.iter().flatten() {
+        let mut found = Vec::with_capacity(slices.len());
+        for slice in slices {
             let chunk = self.chunks.get(&slice.chunk);
             let chunk = chunk.ok_or_else(|| format!("chunk {:x} was not told", slice.chunk))?;
-            let chunk = Arc::clone(chunk);
-            slices.push(Slice { chunk, offset: slice.offset, len: slice.len });
+            found.push(Slice { chunk: Arc::clone(chunk), offset: slice.offset, len: slice.len });
         }
-        Trajectory::joined(Arc::clone(signature), slices.into(), &ends)
+        Trajectory::joined(Arc::clone(signature), found.into(), ends)
             .map_err(|error| error.to_string())
     }
 }
