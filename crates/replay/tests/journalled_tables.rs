@@ -70,10 +70,15 @@ fn keep(table: &Table) {
 }
 
 /// Who inserts from elsewhere.
-const PRODUCER: Producer = [7; 16];
+const PRODUCERS: [Producer; 3] = [[7; 16], [8; 16], [9; 16]];
+const PRODUCER: Producer = PRODUCERS[0];
 
 fn operation(number: u64) -> Origin {
-    Origin { producer: PRODUCER, epoch: 3, number }
+    operation_of(PRODUCER, number)
+}
+
+fn operation_of(producer: Producer, number: u64) -> Origin {
+    Origin { producer, epoch: 3, number }
 }
 
 /// Rows that say a number three times each, as many as there is room for; how many, or none if the first was
@@ -176,8 +181,8 @@ struct State {
     /// How many there are, and were.
     episodes: (u64, u64),
     version: u64,
-    /// How far the producer has come.
-    reached: u64,
+    /// How far each producer has come.
+    reached: [u64; 3],
     contents: BTreeMap<u64, Vec<u8>>,
 }
 
@@ -188,7 +193,7 @@ fn state(table: &Arc<Table>) -> State {
     let unique_samples = (table.config().max_times_sampled > 0).then_some(info.unique_samples);
     let contents = contents(table);
     let episodes = (info.episodes, info.deleted_episodes);
-    let reached = table.reached(&PRODUCER, 3).unwrap();
+    let reached = PRODUCERS.map(|producer| table.reached(&producer, 3).unwrap());
     State {
         keys,
         priorities,
@@ -234,10 +239,10 @@ fn copy(from: &Path, to: &Path, cut: Option<f64>) {
 #[derive(Debug, Clone)]
 enum Step {
     Insert(usize),
-    /// From elsewhere.
-    Send(usize),
-    /// What had been sent before, from so far back on.
-    SendAgain(usize),
+    /// From one elsewhere.
+    Send(usize, usize),
+    /// What one had sent before, from so far back on.
+    SendAgain(usize, usize),
     Advance(u64),
     Update(Vec<prop::sample::Index>, f64),
     Delete(Vec<prop::sample::Index>),
@@ -253,8 +258,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     let some = || prop::collection::vec(any::<prop::sample::Index>(), 1..6);
     let step = prop_oneof![
         6 => (1..9_usize).prop_map(Step::Insert),
-        6 => (1..9_usize).prop_map(Step::Send),
-        2 => (1..20_usize).prop_map(Step::SendAgain),
+        6 => (0..3_usize, 1..9_usize).prop_map(|(who, count)| Step::Send(who, count)),
+        2 => (0..3_usize, 1..20_usize).prop_map(|(who, back)| Step::SendAgain(who, back)),
         1 => (0..50_u64).prop_map(Step::Advance),
         4 => (some(), 0.0..9.0).prop_map(|(which, priority)| Step::Update(which, priority)),
         2 => some().prop_map(Step::Delete),
@@ -287,8 +292,8 @@ struct World {
     tables: Tables,
     steps: Steps,
     numbers: u64,
-    /// The last that was sent.
-    operations: u64,
+    /// The last that each producer sent.
+    operations: [u64; 3],
     /// By the number of the next record.
     history: BTreeMap<u64, State>,
     checkpoint: Option<PathBuf>,
@@ -301,7 +306,7 @@ impl World {
         assert_eq!((recovered.items, recovered.records), (0, 0));
         let history = BTreeMap::from([(0, state(&tables.all()[0]))]);
         let (steps, checkpoint) = (Steps::new(), None);
-        let (numbers, operations) = (0, 0);
+        let (numbers, operations) = (0, [0; 3]);
         Self { config, dir, tables, steps, numbers, operations, history, checkpoint }
     }
 
@@ -343,15 +348,15 @@ impl World {
                 }
             },
             // Of all operations, some went to other tables.
-            Step::Send(count) => (0..*count).for_each(|_| {
-                self.operations += 1 + self.operations % 3;
-                assert!(self.send(self.operations));
+            Step::Send(who, count) => (0..*count).for_each(|_| {
+                self.operations[*who] += 1 + self.operations[*who] % 3;
+                assert!(self.send(*who, self.operations[*who]));
             }),
-            Step::SendAgain(back) => {
+            Step::SendAgain(who, back) => {
                 let before = state(&table);
-                let reached = before.reached;
+                let reached = before.reached[*who];
                 for number in reached.saturating_sub(*back as u64)..reached {
-                    assert!(!self.send(number));
+                    assert!(!self.send(*who, number));
                 }
                 assert!(state(&table) == before);
             }
@@ -380,10 +385,10 @@ impl World {
         self.note();
     }
 
-    /// Whether the operation of this number was not there.
-    fn send(&mut self, number: u64) -> bool {
+    /// Whether the operation of this producer and number was not there.
+    fn send(&mut self, who: usize, number: u64) -> bool {
         let table = Arc::clone(self.table());
-        let origin = Some(operation(number));
+        let origin = Some(operation_of(PRODUCERS[who], number));
         let fresh = match &self.config.form {
             Form::Rows(_) => send_some(&table, &[number], origin).is_some(),
             Form::Trajectories(_) => {
@@ -866,6 +871,36 @@ fn a_producer_is_known_over_many_lives_of_a_server_and_checkpoints() {
         }
         tables.close();
     }
+}
+
+#[test]
+fn numbers_of_producers_that_were_forgotten_are_given_to_others_also_in_a_journal() {
+    const REMEMBERED: u32 = 1 << 16;
+    let dir = tempdir().unwrap();
+    let config = TableConfig { max_size: 1000, ..config(rows()) };
+    let (tables, _) = begin(&config, dir.path(), None).unwrap();
+    let table = &tables.all()[0];
+    let of = |who: u32| {
+        let mut producer = [0; 16];
+        producer[..4].copy_from_slice(&who.to_le_bytes());
+        operation_of(producer, 0)
+    };
+    let many = REMEMBERED + 100;
+    for who in 0..many {
+        assert!(send_some(table, &[who.into()], Some(of(who))).is_some());
+    }
+    let reached = |table: &Arc<Table>| -> Vec<u64> {
+        (0..many).map(|who| table.reached(&of(who).producer, 3).unwrap()).collect()
+    };
+    let before = reached(table);
+    let forgotten = before.iter().filter(|reached| **reached == 0).count();
+    assert!((100..many as usize / 2).contains(&forgotten), "{forgotten} were forgotten");
+    tables.close();
+    let (again, _) = begin(&config, dir.path(), None).unwrap();
+    let table = &again.all()[0];
+    assert!(reached(table) == before);
+    assert_eq!(send_some(table, &[0], Some(of(many - 1))), None, "it is there");
+    assert_eq!(send_some(table, &[0], Some(of(0))), Some(1), "nobody knows of it");
 }
 
 #[test]
