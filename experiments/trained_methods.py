@@ -104,7 +104,7 @@ def run(out: Path, quick: bool, steps: int | None = None, tasks: list[str] | Non
     if unknown := sorted(set(tasks) - set(TASKS)):
         raise SystemExit(f"there is no task {unknown[0]!r}; there are {', '.join(TASKS)}")
     folder = out / (NAME if steps is None else f"{NAME}-{steps}")
-    steps = steps or (4_096 if quick else STEPS)
+    steps = steps or (2_048 if quick else STEPS)
     settings = {**SETTINGS, "evaluation_frequency": steps // 10}
     if quick:
         settings["evaluation_episodes"] = 4
