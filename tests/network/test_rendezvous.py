@@ -184,9 +184,9 @@ def test_a_server_that_moved_is_found_in_the_file(say: Any, serve: Any, tmp_path
             assert time.monotonic() < until, "the shard was not found at its other address"
             time.sleep(0.01)
         assert client.addresses[0] == serve.servers[2].addresses[0]
-        client.insert_batch(np.arange(200), "replay")
+        client.insert_batch(np.arange(600), "replay")
         client.flush()
-    assert serve.servers[2].client().info()["replay"]["size"] == 100
+    assert serve.servers[2].client().info()["replay"]["size"] == 300
     assert "shard 0" in str(told[0].message)
 
 

@@ -47,15 +47,15 @@ def until(condition: Callable[[], bool]) -> None:
 def test_keys_are_good_after_a_connection_was_lost(open_shards: Any) -> None:
     client, proxy, _ = open_shards()
     with client:
-        client.insert_batch(np.arange(200), "t")
+        client.insert_batch(np.arange(600), "t")
         client.flush(PATIENCE)
-        keys = np.unique(client.sample("t", 4000).info.key)
-        assert len(keys) == 200
+        keys = np.unique(client.sample("t", 12_000).info.key)
+        assert len(keys) == 600
         proxy.cut()
         until(lambda: not all(client.shards_there) or client.stats()["reconnects"] > 0)
         until(lambda: all(client.shards_there))
-        assert client.update_priorities("t", keys, np.full(200, 2.0)) == 200
-        assert client.delete("t", keys) == 200
+        assert client.update_priorities("t", keys, np.full(600, 2.0)) == 600
+        assert client.delete("t", keys) == 600
 
 
 def test_each_item_is_inserted_once_while_connections_are_cut(open_shards: Any) -> None:

@@ -121,9 +121,9 @@ def test_who_joins_gets_inserts_and_is_sampled_with_true_probabilities(
     assert info.table_size == 300
     assert np.allclose(info.probability, info.priority / total, rtol=1e-12)
     assert seen == {0, 1, 2, 3}
-    client.insert_batch(np.arange(1000, 1300), "t")
+    client.insert_batch(np.arange(1000, 1900), "t")
     client.flush(PATIENCE)
-    assert [len(one) for one in tables] == [200, 100, 200, 200]
+    assert [len(one) for one in tables] == [400, 100, 400, 400]
     assert client.addresses == [addresses[0], "", *addresses[2:]]
 
 
@@ -156,9 +156,9 @@ def test_a_shard_that_can_not_be_reached_yet_joins_later(serve: Any, connect: An
     port = int(nowhere.rpartition(":")[2])
     serve(other, echoic.TcpTransport(port=port))
     until(lambda: client.shards_there == [True, True])
-    client.insert_batch(np.arange(200, 400), "t")
+    client.insert_batch(np.arange(200, 800), "t")
     client.flush(PATIENCE)
-    assert (len(one), len(other)) == (300, 100)
+    assert (len(one), len(other)) == (500, 300)
 
 
 @pytest.mark.parametrize(
@@ -209,7 +209,7 @@ def test_who_does_not_know_where_shards_are_is_complained_of_once_and_asked_agai
 def test_a_drained_shard_is_sampled_and_gets_no_inserts(serve: Any, connect: Any) -> None:
     tables = [table() for _ in range(3)]
     client = connect([serve(one) for one in tables])
-    client.insert_batch(np.arange(300), "t")
+    client.insert_batch(np.arange(900), "t")
     client.flush(PATIENCE)
     before = homes(client)
     client.drain(1)
@@ -218,17 +218,17 @@ def test_a_drained_shard_is_sampled_and_gets_no_inserts(serve: Any, connect: Any
     # Only the keys of that shard have gone to others, and to both of them.
     assert {new for old, new in zip(before, after, strict=True) if old == 1} == {0, 2}
     assert all(new == old for old, new in zip(before, after, strict=True) if old != 1)
-    client.insert_batch(np.arange(300, 600), "t")
-    for number in range(600, 700):
+    client.insert_batch(np.arange(900, 1800), "t")
+    for number in range(1800, 1900):
         client.insert(np.int64(number), {"t": 1.0}, shard_key=number)
         client.insert(np.int64(number + 100), {"t": 1.0})
     client.flush(PATIENCE)
-    assert len(tables[1]) == 100
+    assert len(tables[1]) == 300
     batch = client.sample("t", 5000)
-    assert batch.info.table_size == 800
-    assert np.allclose(batch.info.probability, 1 / 800)
+    assert batch.info.table_size == 2000
+    assert np.allclose(batch.info.probability, 1 / 2000)
     drawn = np.isin(batch.data, numbers(tables[1])).mean()
-    assert abs(drawn - 1 / 8) < 0.03
+    assert abs(drawn - 3 / 20) < 0.03
     client.drain(1, drained=False)
     assert homes(client) == before
     with pytest.raises(IndexError, match="shard 3 of 3"):
@@ -278,7 +278,7 @@ def test_nobody_is_told_of_a_drained_shard_that_goes(connect: Any) -> None:
     addresses = [server.addresses[0] for server in servers]
     said: list[Any] = list(addresses)
     client = connect(lambda: said, refresh=None)
-    client.insert_batch(np.arange(200), "t")
+    client.insert_batch(np.arange(600), "t")
     client.flush(PATIENCE)
     said[1] = (addresses[1], "draining")
     client.refresh()
@@ -286,8 +286,8 @@ def test_nobody_is_told_of_a_drained_shard_that_goes(connect: Any) -> None:
         warnings.simplefilter("error")
         servers[1].close()
         until(lambda: client.shards_there == [True, False])
-        client.insert_batch(np.arange(200, 300), "t")
-        assert client.sample("t", 50, timeout=PATIENCE).info.table_size >= 100
+        client.insert_batch(np.arange(600, 700), "t")
+        assert client.sample("t", 50, timeout=PATIENCE).info.table_size >= 300
         said[1] = None
         client.refresh()
         client.flush(PATIENCE)

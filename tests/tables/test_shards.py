@@ -170,6 +170,10 @@ def test_large_batches_are_cut_and_small_ones_take_turns(open_shards: Any) -> No
         client.insert_batch(np.arange(first, first + 10), "t", np.arange(first, first + 10))
     client.flush()
     assert sizes(client) == [320, 320, 320]
+    # Half of it would be less than a part may be.
+    client.insert_batch(np.arange(511), "t", np.arange(511.0))
+    client.flush()
+    assert sorted(sizes(client)) == [320, 320, 831]
     batch = client.sample("t", 5000)
     assert (batch.info.priority == batch.data).all()
 
@@ -355,14 +359,14 @@ def test_structured_writers_take_turns_too(open_shards: Any) -> None:
 def test_a_sampler_gives_batches_of_all_shards(open_shards: Any) -> None:
     tables = [table(), table()]
     _, client = open_shards(*tables)
-    client.insert_batch(np.arange(200), "t")
+    client.insert_batch(np.arange(600), "t")
     client.flush()
     seen: set[int] = set()
     for prefetch, workers in ((0, 1), (3, 2)):
         with client.sampler("t", 64, prefetch=prefetch, workers=workers) as batches:
-            for _ in range(20):
+            for _ in range(80):
                 seen.update(next(batches).data.tolist())
-    assert len(seen) == 200
+    assert len(seen) == 600
 
 
 def test_servers_with_other_tables_are_refused(open_shards: Any) -> None:
@@ -381,8 +385,8 @@ def test_servers_with_other_tables_are_refused(open_shards: Any) -> None:
 def test_a_pickled_client_connects_anew(open_shards: Any) -> None:
     _, client = open_shards(table(), table())
     with pickle.loads(pickle.dumps(client)) as copy:
-        copy.insert_batch(np.arange(200), "t")
-    assert sizes(client) == [100, 100]
+        copy.insert_batch(np.arange(600), "t")
+    assert sizes(client) == [300, 300]
     assert copy.addresses == client.addresses
 
 
@@ -546,7 +550,7 @@ def test_what_a_dead_shard_had_not_acknowledged_is_delivered_when_it_is_back(
 def test_when_all_are_away_a_call_waits_for_as_long_as_it_may(start: Any, connect: Any) -> None:
     processes = [start() for _ in range(2)]
     client = connect([process.address for process in processes], deadline=0.3)
-    client.insert_batch(np.arange(200), "t")
+    client.insert_batch(np.arange(600), "t")
     client.flush()
     with told("is away"):
         for process in processes:
@@ -574,16 +578,16 @@ def test_a_shard_that_is_not_there_at_first_is_used_later(start: Any, connect: A
     client.insert_batch(np.arange(100), "t", timeout=PATIENCE)
     two.start()
     until(lambda: client.shards_there == [True, True])
-    client.insert_batch(np.arange(100, 400), "t", timeout=PATIENCE)
+    client.insert_batch(np.arange(100, 700), "t", timeout=PATIENCE)
     client.flush(PATIENCE)
-    assert sizes(client) == [250, 150]
-    assert len(set(client.sample("t", 9000).data.tolist())) == 400
+    assert sizes(client) == [400, 300]
+    assert len(set(client.sample("t", 15_000).data.tolist())) == 700
 
 
 def test_a_shard_may_come_back_at_another_address(start: Any, connect: Any) -> None:
     processes = [start() for _ in range(2)]
     client = connect(lambda: [process.address for process in processes])
-    client.insert_batch(np.arange(200), "t")
+    client.insert_batch(np.arange(600), "t")
     client.flush()
     batch = client.sample("t", 100)
     with told("is away"):
@@ -593,9 +597,9 @@ def test_a_shard_may_come_back_at_another_address(start: Any, connect: Any) -> N
         processes[1].start(port=0)
         until(lambda: client.shards_there == [True, True])
     assert client.addresses == [process.address for process in processes]
-    client.insert_batch(np.arange(200), "t", timeout=PATIENCE)
+    client.insert_batch(np.arange(600), "t", timeout=PATIENCE)
     client.flush(PATIENCE)
-    assert sizes(client) == [200, 100]
+    assert sizes(client) == [600, 300]
     old = batch.info.key[shard_of(batch) == 1]
     assert len(old) > 0
     assert client.delete("t", old) == 0
@@ -658,7 +662,7 @@ def test_what_all_shards_are_told_a_dead_one_hears_later_or_a_warning_says_so(
 def test_a_shard_that_comes_back_with_other_tables_is_left_out(start: Any, connect: Any) -> None:
     processes = [start() for _ in range(2)]
     client = connect([process.address for process in processes])
-    client.insert_batch(np.arange(200), "t")
+    client.insert_batch(np.arange(600), "t")
     client.flush()
     with told("is away"):
         processes[1].kill()
@@ -669,7 +673,7 @@ def test_a_shard_that_comes_back_with_other_tables_is_left_out(start: Any, conne
     ) as said:
         processes[1].start()
         until(lambda: client.shards_there == [True, False] and len(said) > 0)
-    assert client.sample("t", 50, timeout=PATIENCE).info.table_size == 100
+    assert client.sample("t", 50, timeout=PATIENCE).info.table_size == 300
     processes[1].kill()
     processes[1].name = "t"
     processes[1].start()

@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 
 __all__ = ["ShardedTable"]
 
-# A part of an `insert_batch` that goes to one shard has at least so many items: with fewer, the
-# calls would take longer than the copies.
-_LEAST = 64
+# A part of an `insert_batch` that goes to one shard has at least so many items: with fewer, what it
+# takes to wake the threads of one more server is more than it saves.
+_LEAST = 256
 
 # So many bytes of items are moved at once, and so many items at most.
 _MOVED_BYTES = 16 << 20
@@ -133,7 +133,7 @@ class ShardedTable:
     ) -> None:
         """Send many items, in equal contiguous parts to as many shards as are there.
 
-        Parts have at least 64 items, so a small batch goes to one shard, whose turn it is. With a
+        Parts have at least 256 items, so a small batch goes to one shard, whose turn it is. With a
         key, all go to its shard.
         """
         deadline = deadline_in(timeout)
