@@ -25,7 +25,12 @@ from echoic.errors import (
 
 ray = pytest.importorskip("ray")
 
-from echoic.integrations.ray import Collectors, StreamClient, StreamServer  # noqa: E402 - need Ray
+from echoic.integrations.ray import (  # noqa: E402 - need Ray
+    Collectors,
+    StreamClient,
+    StreamServer,
+    stream_server,
+)
 from echoic.integrations.ray.doors import Doors  # noqa: E402
 from echoic.integrations.ray.stream_roster import (  # noqa: E402
     Place,
@@ -35,6 +40,7 @@ from echoic.integrations.ray.stream_roster import (  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
 pytestmark = [
     pytest.mark.timeout(240),
@@ -495,6 +501,90 @@ def test_a_roster_that_nobody_tells_anything_ends(ray_nodes: object) -> None:
     wait_until(lambda: not has_roster("idle"))
 
 
+def place(rank: int, life: int) -> Place:
+    return Place(
+        rank,
+        life,
+        Doors(f"node-{rank}", f"tcp://10.0.0.{rank}:{life % 1000}", None),
+        "token",
+        b"",
+        0,
+    )
+
+
+@pytest.fixture
+def roster(ray_nodes: object) -> Iterator[Any]:
+    """A roster of its own, that servers only seem to tell."""
+    made = ray.remote(StreamRoster).options(num_cpus=0).remote("identity", "token")
+    yield made
+    ray.kill(made)
+
+
+def test_who_entered_here_is_later_whatever_clocks_say(roster: Any) -> None:
+    before = time.time_ns() + 3600 * 10**9
+    assert get(roster.tell.remote(place(0, before)))
+    entered = get(roster.enter.remote(0))
+    assert entered.life > before
+    assert not get(roster.tell.remote(place(0, before)))
+    # Of another rank nobody had told before its successor came.
+    entered = get(roster.enter.remote(1))
+    assert entered.life < before
+    assert not get(roster.tell.remote(place(1, before)))
+    assert get(roster.tell.remote(place(1, entered.life)))
+    assert get(roster.find.remote(1)).life == entered.life
+
+
+def test_those_who_are_on_their_way_count_where_they_were_sent(roster: Any) -> None:
+    for rank in range(3):
+        life = get(roster.enter.remote(rank)).life
+        assert get(roster.tell.remote(place(rank, life)))
+    found = [get(roster.find.remote(None)).rank for _ in range(6)]
+    assert sorted(found) == [0, 0, 1, 1, 2, 2]
+
+
+def test_a_roster_is_needed_while_somebody_comes(roster: Any) -> None:
+    first = get(roster.enter.remote(0)).life
+    assert get(roster.tell.remote(place(0, first)))
+    second = get(roster.enter.remote(0)).life
+    # The first one leaves, while the second opens its doors.
+    assert get(roster.leave.remote(0, first))
+    assert get(roster.leave.remote(0, first))
+    assert get(roster.tell.remote(place(0, second)))
+    assert not get(roster.leave.remote(0, second))
+
+
+def test_a_server_that_is_cut_off_writes_no_checkpoint(
+    ray_nodes: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stream_server, "_SURE", 1.5)
+    checkpointer = echoic.Checkpointer(tmp_path / "checkpoints", keep=9)
+    with StreamServer(EXAMPLE, 2, name="cut-off", checkpointer=checkpointer) as stream:
+
+        def is_written() -> bool:
+            try:
+                stream.checkpoint()
+            except DisconnectedError as error:
+                assert "another server may have rank 0" in str(error)  # noqa: PT017 - now and then
+                return False
+            return True
+
+        def written() -> set[str]:
+            return {path.name for path in checkpointer.root.iterdir() if path.is_dir()}
+
+        wait_until(is_written)
+
+        def nobody() -> Any:
+            raise ValueError("the network is away")
+
+        monkeypatch.setattr(stream, "_roster", nobody)
+        wait_until(lambda: not is_written())
+        before = written()
+        assert not is_written()
+        assert written() == before != set()
+        monkeypatch.undo()
+        wait_until(is_written)
+
+
 def test_collectors_push_into_a_stream(ray_nodes: object) -> None:
     pytest.importorskip("gymnasium")
     step = {
@@ -547,6 +637,49 @@ def client_of(monkeypatch: pytest.MonkeyPatch) -> Callable[..., StreamClient]:
         return client
 
     return make
+
+
+def test_calls_keep_their_timeouts_while_the_server_is_looked_for(
+    client_of: Callable[..., StreamClient],
+) -> None:
+    learner = Placed({"x": np.int64(0)}, 4, life=1)
+    known = threading.Event()
+
+    def ask() -> Place | None:
+        known.wait(PATIENCE)
+        return learner.place
+
+    client = client_of(ask)
+    patient = threading.Thread(target=client.send, args=({"x": 7},))
+    patient.start()
+    with learner.server:
+        for _ in range(2):
+            begin = time.monotonic()
+            with pytest.raises(WaitTimeoutError) as late:
+                client.send({"x": 1}, timeout=0.2)
+            # The roster takes as long as it likes.
+            assert time.monotonic() - begin < 5.0
+            assert late.value.reason == "AWAY"
+        known.set()
+        patient.join(PATIENCE)
+        client.send_batch({"x": np.arange(3)})
+        client.flush(PATIENCE)
+        assert sorted(learner.server.sample(PATIENCE).batch["x"].tolist()) == [0, 1, 2, 7]
+        client.close()
+
+
+def test_what_a_search_finds_out_is_told_to_who_calls(
+    client_of: Callable[..., StreamClient],
+) -> None:
+    def ask() -> Place | None:
+        raise DisconnectedError("call ray.init() first")
+
+    client = client_of(ask)
+    with pytest.raises(DisconnectedError, match=r"call ray.init\(\) first"):
+        client.send({"x": 1})
+    with pytest.raises(DisconnectedError, match=r"call ray.init\(\) first"):
+        client.send({"x": 1}, timeout=PATIENCE)
+    client.close()
 
 
 @pytest.mark.parametrize("same_port", [False, True])

@@ -3,13 +3,15 @@
 It holds one connection at a time, an :class:`echoic.Client`, which by itself comes back to a server
 that is started anew where it was. Beside that, whoever calls looks now and then whether there is a
 connection; if not, the roster is asked where the server is, and when it is elsewhere, what was not
-acknowledged goes there. No thread does so: what waits to be delivered moves with the next call.
+acknowledged goes there. A thread asks and connects, so that a call keeps its timeout; it is started
+by a call and ends when it has its answer. So what waits to be delivered moves with the next call.
 
 # Invariants
 
 1. A sample is given to another server only after the connection to the last one was given up, and
    then only if that one has not acknowledged it.
 2. Samples of one thread arrive in order, those that are given to another server first.
+3. Nobody who holds the lock waits longer than :data:`_LOOK`, but for the end of the client.
 """
 
 from __future__ import annotations
@@ -67,8 +69,7 @@ class StreamClient:
     by the nearest door: shared memory on the learner's machine, TCP otherwise. Each sample that is
     sent is stored once for as long as the server lives. When Ray starts the learner anew, on
     whatever node, the client goes on there with what was not acknowledged. One client may be used
-    from many threads. While it looks for a server, a call may take some seconds longer than its
-    timeout.
+    from many threads.
 
     Args:
         name: The stream's.
@@ -126,7 +127,7 @@ class StreamClient:
             **options,
         }
         self._options = options
-        # Whoever has it may put another connection in the place of this one.
+        # Guards all that is below.
         self._lock = threading.RLock()
         self._link: Client | None = None
         # Where that is.
@@ -138,6 +139,10 @@ class StreamClient:
         # Since when there is no connection, and why.
         self._away: float | None = None
         self._trouble: Exception | None = None
+        # Looks for the server; what is to be raised by a call, if it found out that there is none.
+        self._search: threading.Thread | None = None
+        self._fault: Exception | None = None
+        self._found = threading.Event()
         self._closing = False
         self._closed = False
 
@@ -208,10 +213,13 @@ class StreamClient:
 
     def _end(self) -> None:
         with self._lock:
-            if self._link is not None and not self._pending():
-                with contextlib.suppress(EchoicError):
-                    self._link.close(_ERROR_TIMEOUT)
-            self._give_up()
+            link = self._link
+            if link is not None:
+                if not self._pending():
+                    with contextlib.suppress(EchoicError):
+                        link.close(_ERROR_TIMEOUT)
+                _give_up(link)
+                self._keep_left(link)
             self._closed = True
 
     def undelivered(self) -> Any:
@@ -251,15 +259,14 @@ class StreamClient:
         if link is not None and time.monotonic() < self._next_look:
             return link
         while True:
-            with self._lock:
-                if self._closed:
-                    raise ClosedError(f"the client of the stream {self._name!r} is closed")
-                self._look()
-                self._check_patience()
-                link = self._link
-                if link is not None and self._give_left(link, until):
-                    self._next_look = time.monotonic() + _LOOK
-                    return link
+            found = None
+            if self._lock.acquire(timeout=_slice(until)):
+                try:
+                    found = self._usable(until)
+                finally:
+                    self._lock.release()
+            if found is not None:
+                return found
             if _is_over(until):
                 error = WaitTimeoutError(
                     f"timed out: the stream {self._name!r} is away, or takes nothing: "
@@ -267,24 +274,54 @@ class StreamClient:
                 )
                 error.reason = getattr(self._trouble, "reason", "") or "AWAY"
                 raise error
-            if link is None:
-                time.sleep(min(_PAUSE, _slice(until)))
+            if self._link is None:
+                self._found.wait(min(_PAUSE, _slice(until)))
+
+    def _usable(self, until: float | None) -> Client | None:
+        """Return the connection, if it has taken what the last one had left."""
+        if self._closed:
+            raise ClosedError(f"the client of the stream {self._name!r} is closed")
+        self._look()
+        self._check_patience()
+        link = self._link
+        if link is None or not self._give_left(link, until):
+            return None
+        self._next_look = time.monotonic() + _LOOK
+        return link
 
     def _look(self) -> None:
-        """See to it that the connection is one to where the server is."""
+        """See to it that somebody looks for the server while there is no connection."""
         link = self._link
         if link is not None and link.stats()["connected"]:
             self._away = self._trouble = None
             return
         if self._away is None:
             self._away = time.monotonic()
-        place = self._ask()
-        if place is None:
+        if self._search is not None and self._search.is_alive():
             return
-        before = None if link is None or link.closed else self._place
-        # To where it was it comes back by itself.
-        if before is None or place.doors != before.doors:
-            self._move(place)
+        fault, self._fault = self._fault, None
+        if fault is not None:
+            self._away = None
+            raise fault
+        self._found.clear()
+        self._search = threading.Thread(
+            target=self._find, name=f"echoic-stream-{self._name}", daemon=True
+        )
+        self._search.start()
+
+    def _find(self) -> None:
+        """Go to where the server is, if that is elsewhere."""
+        try:
+            place = self._ask()
+            link = self._link
+            if place is None or (link is not None and link.stats()["connected"]):
+                return
+            before = None if link is None or link.closed else self._place
+            # To where it was it comes back by itself.
+            if before is None or place.doors != before.doors:
+                self._move(place)
+        except Exception as error:  # noqa: BLE001 - whoever calls next is told
+            self._fault = error
 
     def _ask(self) -> Place | None:
         """Ask the roster where the server is; ``None`` when it is not known."""
@@ -315,11 +352,15 @@ class StreamClient:
 
     def _move(self, place: Place) -> None:
         """Connect to a server, and keep for it what the last one has not acknowledged."""
-        self._give_up()
+        link = self._link
+        if link is not None:
+            _give_up(link)
+            with self._lock:
+                self._keep_left(link)
         is_near = self._given["doors"] == "nearest"
         address = nearest(place.doors, place.token) if is_near else place.doors.tcp
         try:
-            self._link = Client(
+            link = Client(
                 address,
                 ray.cloudpickle.loads(place.example),
                 token=place.token,
@@ -332,22 +373,22 @@ class StreamClient:
             # That its samples are others is what the roster is told next.
             self._trouble = error
             return
-        self._rank = place.rank
-        self._place = place
-        self._moves += 1
-        self._away = self._trouble = None
+        with self._lock:
+            if self._closed:
+                _give_up(link)
+                return
+            # Before others see the connection: it is to be given first what was left.
+            self._next_look = 0.0
+            self._link, self._place, self._rank = link, place, place.rank
+            self._moves += 1
+            self._away = self._trouble = None
+        self._found.set()
 
-    def _give_up(self) -> None:
-        """End the connection, and keep what it has not delivered."""
-        link = self._link
-        if link is None:
-            return
-        link._give_up()  # noqa: SLF001 - the two are one
-        # It waits for no more than an attempt to connect.
-        with contextlib.suppress(EchoicError):
-            link.close()
-        self._left = _joined(link.undelivered(), self._left)
-        self._link = None
+    def _keep_left(self, link: Client) -> None:
+        """Keep what a connection that was given up has not delivered."""
+        if self._link is link:
+            self._left = _joined(link.undelivered(), self._left)
+            self._link = None
 
     def _give_left(self, link: Client, until: float | None) -> bool:
         """Give a new connection what the last one had left; whether it has taken all."""
@@ -492,6 +533,14 @@ class _Batch:
                 self.taken += taken
                 self.left = _trees.tree_map(lambda leaf: leaf[taken:], self.left)
             raise
+
+
+def _give_up(link: Client) -> None:
+    """End a connection, whatever it has to deliver."""
+    link._give_up()  # noqa: SLF001 - the two are one
+    # It waits for no more than an attempt to connect.
+    with contextlib.suppress(EchoicError):
+        link.close()
 
 
 def _slice(until: float | None) -> float:

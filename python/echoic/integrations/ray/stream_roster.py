@@ -9,6 +9,8 @@ was heard of for long. When Ray starts the roster itself anew, the servers tell 
 
 1. Of two servers with one rank, the one that entered later counts; the other is told that it does
    not, and closes.
+2. Who entered here is later than all who entered when another roster was here, whatever their
+   clocks say.
 """
 
 from __future__ import annotations
@@ -94,6 +96,8 @@ class StreamRoster:
         self._idle = idle
         self._places: dict[int, Place] = {}
         self._lives: dict[int, int] = {}
+        # The ranks whose last life began here.
+        self._own_lives: set[int] = set()
         self._heard: dict[int, float] = {}
         # When a rank has entered that has not told where it is yet.
         self._entered: dict[int, float] = {}
@@ -109,6 +113,7 @@ class StreamRoster:
         # The clock, so that it is larger than what a roster gave that was here before this one.
         life = max(self._lives.get(rank, 0) + 1, time.time_ns())
         self._lives[rank] = life
+        self._own_lives.add(rank)
         self._entered[rank] = self._latest
         before = self._places.get(rank)
         return Entered(self._identity, self._token, life, None if before is None else before.doors)
@@ -116,7 +121,8 @@ class StreamRoster:
     def tell(self, place: Place) -> bool:
         """Take note of where a server is; whether it is the one that counts."""
         self._latest = time.monotonic()
-        if place.life < self._lives.get(place.rank, 0):
+        latest = self._lives.get(place.rank, 0)
+        if place.life < latest or (place.life != latest and place.rank in self._own_lives):
             return False
         self._lives[place.rank] = place.life
         self._entered.pop(place.rank, None)

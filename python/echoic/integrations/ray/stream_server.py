@@ -3,14 +3,18 @@
 # Invariants
 
 1. A server that has learned that another one has its rank takes no samples any more.
+2. A server that the roster has not told for :data:`_SURE` seconds that it counts begins no
+   checkpoint: its successor may write to the same directory.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 import re
 import secrets
 import threading
+import time
 from typing import TYPE_CHECKING, Any
 
 import ray
@@ -23,6 +27,8 @@ from echoic.server import Server
 from echoic.transports import ShmTransport
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from typing_extensions import Self
 
     from echoic.checkpointer import Checkpointer
@@ -37,6 +43,8 @@ _NAME = re.compile(r"[A-Za-z0-9_.-]{1,40}")
 _MAX_RANK = 9999
 # How long the roster may take to answer: it may be that Ray starts it, or starts it anew.
 _PATIENCE = 30.0
+# For how long a server may take it that no other one has its rank.
+_SURE = 5.0
 
 
 class StreamServer(Server):
@@ -57,8 +65,9 @@ class StreamServer(Server):
         namespace: Ray's namespace that the name is in; that of this process when ``None``.
         rank: Its number, where several learners have a stream each under one name. Each sample
             goes to one of them.
-        checkpointer: Where and when what nobody took yet is written to disk. A server that is cut
-            off from Ray and not from the disk writes there until it hears of its successor.
+        checkpointer: Where and when what nobody took yet is written to disk. A server that has
+            heard nothing of the roster for five seconds writes nothing there until it does, since
+            another may have its place: a :class:`~echoic.CheckpointWarning` says so.
         threads: How many event loops each door has; half the cores, at most 4, when ``None``.
         held_warning_after: After how many seconds a batch that is still held, while producers wait
             for memory, is worth a :class:`~echoic.HeldBatchesWarning`.
@@ -83,6 +92,8 @@ class StreamServer(Server):
     _entered: Entered | None
     _doors: Doors | None
     _ended: threading.Event
+    # When the roster was asked last that has said that this is the server that counts.
+    _sure: float
     _teller: threading.Thread | None
 
     def __new__(  # noqa: PLR0913 - one argument for each option
@@ -122,6 +133,7 @@ class StreamServer(Server):
         self._entered = None
         self._doors = None
         self._ended = threading.Event()
+        self._sure = -math.inf
         self._teller = None
         return self
 
@@ -192,8 +204,26 @@ class StreamServer(Server):
             example=self._example,
             load=int(self.metrics()["connections"]),
         )
+        asked = time.monotonic()
         counts: bool = ray.get(self._roster().tell.remote(place), timeout=_PATIENCE)
+        if counts:
+            self._sure = asked
         return counts
+
+    def checkpoint(self) -> Path:
+        """Write what nobody took yet to disk; see :meth:`echoic.Server.checkpoint`.
+
+        Raises:
+            DisconnectedError: The roster has not said for five seconds that this server is the one
+                of its rank. Nothing was written.
+        """
+        silent = time.monotonic() - self._sure
+        if self._entered is not None and silent > _SURE:
+            raise DisconnectedError(
+                f"the roster of the stream {self._name!r} has not answered for {silent:.0f} s, and "
+                f"another server may have rank {self._rank} and write to the same directory"
+            )
+        return super().checkpoint()
 
     def _go_on_telling(self) -> None:
         while not self._ended.wait(BEAT):
