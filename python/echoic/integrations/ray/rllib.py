@@ -10,6 +10,7 @@ have :mod:`~echoic.integrations.ray.rllib_agents`.
 
 from __future__ import annotations
 
+from abc import ABCMeta
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -37,7 +38,18 @@ if TYPE_CHECKING:
 __all__ = ["EchoicEpisodeReplayBuffer"]
 
 
-class EchoicEpisodeReplayBuffer(PrioritizedEpisodeReplayBuffer):
+class _Named(ABCMeta):
+    """The type of buffers' classes.
+
+    Tune makes classes of the names in a configuration, and RLlib then looks for
+    ``"EpisodeReplayBuffer"`` in what it takes for a name.
+    """
+
+    def __contains__(cls, part: object) -> bool:
+        return str(part) in cls.__name__
+
+
+class EchoicEpisodeReplayBuffer(PrioritizedEpisodeReplayBuffer, metaclass=_Named):
     """What RLlib's ``replay_buffer_config`` names as ``type``; its other entries are the arguments.
 
     An entry of the table is a transition of ``n_step`` steps, or of as many as its episode has
