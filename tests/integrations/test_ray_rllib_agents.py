@@ -214,6 +214,13 @@ def test_what_tables_of_several_agents_have_not_is_refused():
         buffer.update_priorities(np.ones(1), "green")
 
 
+@pytest.mark.parametrize("buffer", [EchoicEpisodeReplayBuffer, EchoicMultiAgentEpisodeReplayBuffer])
+def test_rllib_knows_a_buffer_by_its_class_as_by_its_name(buffer):
+    # Tune hands it the class, and RLlib asks this of it.
+    assert "EpisodeReplayBuffer" in buffer
+    assert "MultiAgentReplayBuffer" not in buffer
+
+
 def test_a_state_has_the_transitions_of_all_modules():
     buffer = EchoicMultiAgentEpisodeReplayBuffer(1000)
     buffer.add(played())
