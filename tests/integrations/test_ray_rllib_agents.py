@@ -166,6 +166,51 @@ def test_each_step_of_an_agent_becomes_a_transition_in_the_table_of_its_module(n
     assert buffer.get_num_timesteps("red") == 70
 
 
+def turns(cuts, length=13):
+    """An episode in which two agents take turns, in pieces; a reward is the number of the step."""
+    spaces = {agent: gymnasium.spaces.Box(-1e6, 1e6, (1,), np.float32) for agent in "ac"}
+    made, current = (
+        [],
+        MultiAgentEpisode(
+            id_="one",
+            observation_space=gymnasium.spaces.Dict(spaces),
+            action_space=gymnasium.spaces.Dict(dict.fromkeys("ac", gymnasium.spaces.Discrete(2))),
+            agent_to_module_mapping_fn=module_of,
+        ),
+    )
+    current.add_env_reset(observations={"a": np.zeros(1, np.float32)}, infos={})
+    for step in range(1, length + 1):
+        turn, other = "ac" if step % 2 else "ca"
+        done = step == length
+        seen = dict.fromkeys("ac" if done else other, np.full(1, step, np.float32))
+        current.add_env_step(
+            seen,
+            {turn: np.int64(0)},
+            {turn: float(step)},
+            {},
+            terminateds={"__all__": done},
+            truncateds={"__all__": False},
+        )
+        if step in cuts or done:
+            made.append(current)
+            current = current if done else current.cut(len_lookback_buffer=1)
+    return made
+
+
+@pytest.mark.parametrize("cuts", [(), (4,), (5,), (3, 4, 8), (1, 2, 3)])
+def test_agents_that_take_turns_have_the_steps_between_their_own(cuts):
+    buffer = EchoicMultiAgentEpisodeReplayBuffer(100, n_step=1)
+    for piece in turns(cuts):
+        buffer.add(piece)
+    for module, begin in (("red", 0), ("blue", 1)):
+        table = buffer.table[module]
+        data = table.get(table.items().key).data
+        found = zip(data["obs"][:, 0], data["new_obs"][:, 0], data["rewards"], strict=True)
+        # The last step is where both end.
+        assert sorted(found) == [(at, min(at + 2, 13), at + 1) for at in range(begin, 13, 2)]
+        assert data["terminateds"].sum() == 1
+
+
 def test_only_the_modules_that_were_named_are_kept():
     buffer = EchoicMultiAgentEpisodeReplayBuffer(1000, modules=["blue"])
     with pytest.raises(ArgumentError, match="before the first sample"):
