@@ -2,7 +2,8 @@
 
 Run it by itself: ``python -m benchmarks.ray_rllib``. Both get the same episodes, and what is drawn
 is looked at. Rounds of the two take turns, and the median of each is printed with the least and the
-most. CPU time is the driver's, so a server's work would not be in it: the table is in the process.
+most, and with how many rounds there were. CPU time is the driver's, so a server's work would not be
+in it: the table is in the process.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ LENGTH = 100
 PIECES, PIECE = 4, 8
 # So often that an episode has to go in each round, when there is no room.
 ADDS = 4
+# In so many rounds of whole episodes the buffers are filled.
+FILLS = 10
 DRAW: dict[str, Any] = {"n_step": 1, "gamma": 0.99, "beta": 0.4, "sample_episodes": True}
 
 
@@ -89,8 +92,8 @@ def main() -> None:
     def note(work: str, name: str, took: float) -> None:
         found.setdefault(work, {}).setdefault(name, []).append(took)
 
-    whole = episodes(chosen.capacity // LENGTH // 10, LENGTH)
-    for _ in range(10):
+    whole = episodes(chosen.capacity // LENGTH // FILLS, LENGTH)
+    for _ in range(FILLS):
         for name, buffer in buffers.items():
             steps = len(whole) * LENGTH / 1000
             note(
@@ -110,11 +113,12 @@ def main() -> None:
         for name, buffer in buffers.items():
             took = cost(lambda buffer=buffer, pieces=pieces: [buffer.add(one) for one in pieces])
             note(f"{PIECES} pieces of {PIECE} steps added, full", name, took / ADDS)
-    print(f"CPU ms: median (least to most) of {chosen.rounds} rounds, {chosen.capacity:,} steps")
+    print(f"CPU ms: median (least to most), {chosen.capacity:,} steps")
     for work, both in found.items():
         ours, theirs = both["echoic"], both["rllib"]
         times = statistics.median(theirs) / statistics.median(ours)
-        print(f"{work:38} echoic {_told(ours)}  rllib {_told(theirs)}  {times:5.1f} x")
+        rounds = f"{len(ours):3} rounds"
+        print(f"{work:38} {rounds}  echoic {_told(ours)}  rllib {_told(theirs)}  {times:5.1f} x")
 
 
 def _renamed(whole: list[SingleAgentEpisode]) -> list[SingleAgentEpisode]:

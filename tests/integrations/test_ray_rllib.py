@@ -19,11 +19,14 @@ from echoic import TcpTransport
 from echoic.errors import ArgumentError, SpecError, WaitTimeoutError
 from echoic.integrations.ray import EchoicEpisodeReplayBuffer, ReplayCluster, transition_table
 from echoic.integrations.ray.nsteps import NSteps
+from ray import tune
+from ray.rllib.algorithms.algorithm import Algorithm
 from ray.rllib.algorithms.dqn import DQNConfig
 from ray.rllib.algorithms.sac import SACConfig
 from ray.rllib.env.single_agent_episode import SingleAgentEpisode
 from ray.rllib.utils.minibatch_utils import ShardEpisodesIterator
 from ray.rllib.utils.replay_buffers import PrioritizedEpisodeReplayBuffer
+from rllib_shelf import Shelf
 
 pytestmark = [
     # Starting Ray on a busy machine takes long.
@@ -33,6 +36,8 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
     pytest.mark.filterwarnings("ignore::FutureWarning"),
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+    # A second algorithm registers the same environment.
+    pytest.mark.filterwarnings("ignore:.*Overriding environment:UserWarning"),
 ]
 
 TYPE = "echoic.integrations.ray.EchoicEpisodeReplayBuffer"
@@ -283,6 +288,84 @@ def test_a_state_has_the_transitions_of_a_table_in_this_process():
     assert copied.get_sampled_timesteps() == 8
 
 
+def queue(name="replay", size=5):
+    """A table that takes no more than so many items before they are drawn, each of them once."""
+    return transition_table(
+        name,
+        *SPACES,
+        max_size=100,
+        alpha=0,
+        limiter=echoic.limiters.Queue(size),
+        max_times_sampled=1,
+        remover=echoic.selectors.Fifo(),
+    )
+
+
+def drawn_steps(buffer, count):
+    """The names and steps of so many transitions that are drawn."""
+    drawn = buffer.sample(num_items=count)
+    return sorted(tuple(one.get_observations(0).astype(int).tolist()) for one in drawn)
+
+
+def test_what_a_limiter_cut_off_goes_first_with_the_next_add():
+    shelf = Shelf(queue())
+    buffer = EchoicEpisodeReplayBuffer(client=shelf, timeout=0.05)
+    first, second, third = pieces(episode(100, 12), [8, 10])
+    with pytest.raises(
+        WaitTimeoutError, match=r"let 5 of 8 .* 3 are kept for the next add"
+    ) as info:
+        buffer.add(first, weight=3.0)
+    assert (info.value.stored, buffer.waiting, len(buffer)) == (5, 3, 5)
+    # They are this buffer's, whether the table has them yet or not.
+    assert buffer.get_added_timesteps() == 8
+    drawn_steps(buffer, 2)
+    with pytest.raises(WaitTimeoutError, match="1 new episodes were not taken") as info:
+        buffer.add(second)
+    assert (info.value.stored, buffer.waiting) == (2, 1)
+    assert buffer.get_added_timesteps() == 8
+    drawn_steps(buffer, 5)
+    buffer.add([])
+    assert (buffer.waiting, len(buffer)) == (0, 1)
+    # What was not taken may be added again, and what comes after it fits.
+    buffer.add([second, third])
+    assert len(buffer) == 5
+    assert drawn_steps(buffer, 5) == [(100, step) for step in range(7, 12)]
+
+
+def test_what_is_kept_is_in_a_state_and_delivered_by_close():
+    shelf = Shelf(queue())
+    buffer = EchoicEpisodeReplayBuffer(client=shelf, timeout=0.05)
+    with pytest.raises(WaitTimeoutError):
+        buffer.add(episode(100, 8))
+    state = pickle.loads(pickle.dumps(buffer.get_state()))
+    with pytest.raises(WaitTimeoutError):
+        buffer.close()
+    assert shelf.closed
+    shelf.table("replay").sample(5)
+    other = EchoicEpisodeReplayBuffer(client=shelf, timeout=0.05)
+    other.set_state(state)
+    assert other.waiting == 3
+    other.close()
+    assert drawn_steps(other, 3) == [(100, step) for step in range(5, 8)]
+
+
+def test_a_draw_of_more_than_there_are_has_some_twice_as_rllibs_own():
+    own = PrioritizedEpisodeReplayBuffer(capacity=100)
+    ours = EchoicEpisodeReplayBuffer(100, seed=1)
+    for buffer in (own, ours):
+        buffer.add(episode(100, 3))
+        drawn = buffer.sample(num_items=5, n_step=1, gamma=0.99, beta=0.4, sample_episodes=True)
+        assert len(drawn) == 5
+        assert {one.get_rewards(0) for one in drawn} <= {100.0, 101.0, 102.0}
+        # One that came twice has the last of its errors.
+        buffer.update_priorities(np.arange(1.0, 6.0), "default_policy")
+    known = ours.table.items()
+    rewards = ours.table.get(known.key).data["rewards"].tolist()
+    expected = dict.fromkeys(rewards, 1.0)
+    expected.update({one.get_rewards(0): at + 1.0 for at, one in enumerate(drawn)})
+    assert dict(zip(rewards, known.priority.tolist(), strict=True)) == expected
+
+
 def test_buffers_of_several_drivers_have_one_table_which_is_there_when_they_are_gone():
     table = transition_table("replay", *SPACES, max_size=100, alpha=0.6)
     with echoic.Server(tables=[table], transport=TcpTransport(port=0)) as server:
@@ -378,6 +461,38 @@ def test_dqn_learns_from_a_cluster_and_another_goes_on_with_what_it_left(nodes):
         another.stop()
 
 
+def test_a_loaded_algorithm_goes_on_with_the_buffers_state_that_was_saved_beside_it(
+    nodes, tmp_path
+):
+    config = dqn(
+        Numbered,
+        {"capacity": 10_000, "n_step": 2, "alpha": 0.6},
+        n_step=2,
+        train_batch_size_per_learner=32,
+    )
+    algorithm = config.build_algo()
+    algorithm.train()
+    algorithm.save_to_path(tmp_path / "saved")
+    buffer = algorithm.local_replay_buffer
+    (tmp_path / "buffer").write_bytes(pickle.dumps(buffer.get_state()))
+    known = buffer.table.items()
+    algorithm.stop()
+    loaded = Algorithm.from_checkpoint(tmp_path / "saved")
+    other = loaded.local_replay_buffer
+    # RLlib's checkpoints have no buffer, whatever `store_buffer_in_checkpoints` says.
+    assert len(other) == 0
+    other.set_state(pickle.loads((tmp_path / "buffer").read_bytes()))
+    assert len(other) == len(buffer) > 400
+    for name, leaf in other.table.get(other.table.items().key).data.items():
+        np.testing.assert_array_equal(leaf, buffer.table.get(known.key).data[name])
+    np.testing.assert_array_equal(other.table.items().priority, known.priority)
+    assert (known.priority != 1.0).any()
+    assert other.get_added_timesteps() == buffer.get_added_timesteps()
+    loaded.train()
+    assert len(other) > len(buffer)
+    loaded.stop()
+
+
 def test_two_learners_get_shares_and_each_error_comes_to_its_transition(nodes):
     config = dqn(
         Numbered,
@@ -395,6 +510,31 @@ def test_two_learners_get_shares_and_each_error_comes_to_its_transition(nodes):
     told = known.priority != 1.0
     assert told.sum() > 20
     np.testing.assert_allclose(known.priority[told], rewards[told], atol=300)
+
+
+# Gymnasium warns of its own CartPole.
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_two_trials_of_tune_have_a_table_each(nodes, tmp_path):
+    env = gymnasium.make("CartPole-v1")
+    spaces = env.observation_space, env.action_space
+    tables = [transition_table(name, *spaces, max_size=5000) for name in ("slow", "fast")]
+    with echoic.Server(tables=tables, transport=TcpTransport(port=0)) as server:
+        buffer = {"client": server.addresses[0], "table": tune.grid_search(["slow", "fast"])}
+        results = tune.Tuner(
+            "DQN",
+            param_space=dqn("CartPole-v1", buffer, train_batch_size_per_learner=32),
+            run_config=tune.RunConfig(
+                stop={"training_iteration": 2}, storage_path=str(tmp_path), verbose=0
+            ),
+        ).fit()
+        assert [one.error for one in results] == [None, None]
+        for one in results:
+            name = one.config["replay_buffer_config"]["table"]
+            table = next(table for table in tables if table.name == name)
+            steps = one.metrics["env_runners"]["num_env_steps_sampled_lifetime"]
+            # RLlib closes no buffer; what was drawn after was there, but for the last pieces.
+            assert 500 <= len(table) <= steps
+            assert (table.items().priority != 1.0).any()
 
 
 def test_sac_draws_from_it_when_it_is_put_in_its_place(nodes):

@@ -5,7 +5,9 @@
 - ``collectors``: :class:`Collectors`, workers that play. ``worker``: one of them. ``envs``: what
   they step, and what becomes of it. ``lives``: how often Ray started them anew.
 - ``learners``: :func:`torch_batches`, for the ranks of a training.
-- ``rllib``: :class:`EchoicEpisodeReplayBuffer`, for RLlib's algorithms. ``nsteps``: what it keeps.
+- ``rllib``: :class:`EchoicEpisodeReplayBuffer`, for RLlib's algorithms. ``rllib_agents``:
+  :class:`EchoicMultiAgentEpisodeReplayBuffer`, for several agents. ``transitions``: what they keep,
+  and :func:`transition_table`. ``nsteps``: how it is made.
 - ``stream_server``: :class:`StreamServer`, a stream where its learner is. ``stream_client``:
   :class:`StreamClient`, which pushes to it. ``stream_roster``: the actor that knows where it is.
 - ``client``: :class:`Client`, which finds them by name. ``doors``: which address is the nearest.
@@ -26,14 +28,17 @@ if TYPE_CHECKING:
     from echoic.integrations.ray.collectors import Collectors
     from echoic.integrations.ray.envs import agent_environment, segments, transitions
     from echoic.integrations.ray.learners import TorchBatch, torch_batches
-    from echoic.integrations.ray.rllib import EchoicEpisodeReplayBuffer, transition_table
+    from echoic.integrations.ray.rllib import EchoicEpisodeReplayBuffer
+    from echoic.integrations.ray.rllib_agents import EchoicMultiAgentEpisodeReplayBuffer
     from echoic.integrations.ray.stream_client import StreamClient
     from echoic.integrations.ray.stream_server import StreamServer
+    from echoic.integrations.ray.transitions import transition_table
 
 __all__ = [
     "Client",
     "Collectors",
     "EchoicEpisodeReplayBuffer",
+    "EchoicMultiAgentEpisodeReplayBuffer",
     "ReplayCluster",
     "StreamClient",
     "StreamServer",
@@ -49,6 +54,7 @@ _HOMES = {
     "Client": "client",
     "Collectors": "collectors",
     "EchoicEpisodeReplayBuffer": "rllib",
+    "EchoicMultiAgentEpisodeReplayBuffer": "rllib_agents",
     "ReplayCluster": "cluster",
     "StreamClient": "stream_client",
     "StreamServer": "stream_server",
@@ -56,7 +62,7 @@ _HOMES = {
     "TorchBatch": "learners",
     "segments": "envs",
     "torch_batches": "learners",
-    "transition_table": "rllib",
+    "transition_table": "transitions",
     "transitions": "envs",
 }
 

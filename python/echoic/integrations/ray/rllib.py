@@ -1,15 +1,16 @@
 """A replay buffer for RLlib that keeps transitions in a table: here, on a server or in a cluster.
 
 RLlib's DQN, in its driver, adds episodes to a buffer and draws from it. Here that buffer is a
-client of a table, in which each step is an item: :mod:`~echoic.integrations.ray.nsteps` makes them.
-So the table may have other clients, and be there before and after the driver.
+client of a table, in which each step is an item: :mod:`~echoic.integrations.ray.transitions` has
+them. So the table may have other clients, and be there before and after the driver.
 
-It is for policies that act on single observations: stateful modules and several agents are refused.
+It is for policies that act on single observations: stateful modules are refused. Several agents
+have :mod:`~echoic.integrations.ray.rllib_agents`.
 """
 
 from __future__ import annotations
 
-import copy
+from abc import ABCMeta
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -28,54 +29,27 @@ from ray.rllib.utils.replay_buffers import PrioritizedEpisodeReplayBuffer
 
 from echoic import _trees
 from echoic.client import connect
-from echoic.errors import ArgumentError
-from echoic.integrations.ray.nsteps import NSteps
-from echoic.selectors import Prioritized, Uniform
-from echoic.table import Table
+from echoic.errors import ArgumentError, WaitTimeoutError
+from echoic.integrations.ray.transitions import Settings, Transitions
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
-__all__ = ["EchoicEpisodeReplayBuffer", "transition_table"]
-
-# RLlib's own least priority: what is never drawn again can't be told that it was wrong.
-_LEAST = 1e-12
+__all__ = ["EchoicEpisodeReplayBuffer"]
 
 
-def transition_table(
-    name: str,
-    observation_space: Any,
-    action_space: Any,
-    *,
-    max_size: int,
-    alpha: float = 0.6,
-    **options: Any,
-) -> Table:
-    """Return a table for the transitions of an environment, to be given to a server or a cluster.
+class _Named(ABCMeta):
+    """The type of buffers' classes.
 
-    Args:
-        name: The table's.
-        observation_space: Gymnasium's, of what the policy sees.
-        action_space: The same of actions.
-        max_size: How many transitions it keeps.
-        alpha: The exponent of priorities when drawing; 0 draws all alike.
-        **options: Further ones of :class:`~echoic.Table`, such as ``durability`` or ``limiter``.
+    Tune makes classes of the names in a configuration, and RLlib then looks for
+    ``"EpisodeReplayBuffer"`` in what it takes for a name.
     """
-    observation, action = (_example(space) for space in (observation_space, action_space))
-    spec = {
-        "obs": observation,
-        "actions": action,
-        "rewards": np.float32(0),
-        "new_obs": observation,
-        "terminateds": np.bool_(0),
-        "truncateds": np.bool_(0),
-        "n_step": np.int32(1),
-    }
-    sampler = Prioritized(alpha) if alpha else Uniform()
-    return Table(name, spec, max_size=max_size, sampler=sampler, **options)
+
+    def __contains__(cls, part: object) -> bool:
+        return str(part) in cls.__name__
 
 
-class EchoicEpisodeReplayBuffer(PrioritizedEpisodeReplayBuffer):
+class EchoicEpisodeReplayBuffer(PrioritizedEpisodeReplayBuffer, metaclass=_Named):
     """What RLlib's ``replay_buffer_config`` names as ``type``; its other entries are the arguments.
 
     An entry of the table is a transition of ``n_step`` steps, or of as many as its episode has
@@ -127,30 +101,31 @@ class EchoicEpisodeReplayBuffer(PrioritizedEpisodeReplayBuffer):
             metrics_num_episodes_for_smoothing=metrics_num_episodes_for_smoothing,
         )
         self.capacity = capacity
-        self._max_priority = 1.0
-        self._name = table
-        self._seed = seed
         self._beta = beta
-        self._n_step = _span(n_step)
-        self._gamma = gamma
-        self._num_learners = max(1, num_learners)
-        self._timeout = timeout
-        self._makes = NSteps(self._n_step, gamma, seed)
-        # Those that were drawn last.
-        self._keys = np.zeros(0, np.uint64)
+        self._settings = Settings(
+            capacity, alpha, _span(n_step), gamma, max(1, num_learners), timeout, seed
+        )
         self._client: Any = client
         if isinstance(client, str | list):
             self._client = connect(client, **(options or {}))
-        self._table: Any = None if client is None else self._client.table(table)
-        if self._table is not None and self._table.spec is None:
-            raise ArgumentError(
-                f"expected table {table!r} to be a transition_table, it has no spec"
-            )
+        self._begin(table)
+
+    def _begin(self, table: str) -> None:
+        self._transitions = self._transitions_in(table)
+
+    def _transitions_in(self, table: str) -> Transitions:
+        found = None if self._client is None else self._client.table(table)
+        return Transitions(self._settings, table, found)
 
     @property
     def table(self) -> Any:
         """The table; ``None`` before the first episode if it is in this process."""
-        return self._table
+        return self._transitions.table
+
+    @property
+    def waiting(self) -> int:
+        """How many transitions a timeout cut off; they go before what is added next."""
+        return self._transitions.waiting
 
     def add(self, episodes: Any, weight: float | None = None) -> None:
         """Add what happened in episodes since they were added last.
@@ -161,34 +136,30 @@ class EchoicEpisodeReplayBuffer(PrioritizedEpisodeReplayBuffer):
 
         Raises:
             WaitTimeoutError: The table let not all in within ``timeout``; ``stored`` says how many
-                of the transitions. The others are lost: adding the episodes again would insert the
-                first ones twice.
+                transitions went in. The others are kept, and go first with the next ``add``, which
+                may be ``add([])``: don't add the same episodes again. If not even what is kept goes
+                in then, the new episodes are not taken, as the message says; so at most what one
+                ``add`` brought is kept.
         """
         episodes = episodes if isinstance(episodes, list) else [episodes]
         for episode in episodes:
             if not isinstance(episode, SingleAgentEpisode):
                 raise ArgumentError(
-                    f"expected episodes of one agent, got a {type(episode).__name__}"
+                    f"expected episodes of one agent, got a {type(episode).__name__}; those of "
+                    "several are for EchoicMultiAgentEpisodeReplayBuffer"
                 )
-        rows = self._makes.take(episodes)
-        if rows is None:
-            return
-        self._insert(rows, self._max_priority if weight is None else weight)
-        count = len(rows["n_step"])
+        deliver_before(self._deliver, len(episodes))
+        before = self._transitions.made
+        try:
+            self._transitions.add(episodes, weight)
+        finally:
+            self._tell_of_added(self._transitions.made - before)
+
+    def _tell_of_added(self, count: int) -> None:
         self._num_timesteps_added += count
-        self.metrics.log_value(NUM_ENV_STEPS_ADDED, count, reduce="sum")
-        self.metrics.log_value(NUM_ENV_STEPS_ADDED_LIFETIME, count, reduce="lifetime_sum")
-
-    def _insert(self, rows: Any, priorities: Any) -> None:
-        if self._table is None:
-            self._table = self._make_table(rows)
-        priorities = np.broadcast_to(np.asarray(priorities, np.float64), len(rows["n_step"]))
-        self._table.insert_batch(_fitted(rows, self._table.spec), priorities, None, self._timeout)
-
-    def _make_table(self, rows: Any) -> Table:
-        spec = _trees.tree_map(lambda leaf: leaf[0], rows)
-        sampler = Prioritized(self._alpha) if self._alpha else Uniform()
-        return Table(self._name, spec, max_size=self.capacity, sampler=sampler, seed=self._seed)
+        if count:
+            self.metrics.log_value(NUM_ENV_STEPS_ADDED, count, reduce="sum")
+            self.metrics.log_value(NUM_ENV_STEPS_ADDED_LIFETIME, count, reduce="lifetime_sum")
 
     def sample(  # noqa: PLR0913 - RLlib's arguments
         self,
@@ -204,7 +175,8 @@ class EchoicEpisodeReplayBuffer(PrioritizedEpisodeReplayBuffer):
     ) -> list[SingleAgentEpisode]:
         """Draw transitions, as RLlib's prioritized buffer gives them: each an episode of one step.
 
-        Their ``extra_model_outputs`` are ``weights`` and ``n_step``.
+        Their ``extra_model_outputs`` are ``weights`` and ``n_step``. A transition may come more
+        than once, so as many come as were asked for, however few there are.
 
         Args:
             num_items: How many.
@@ -221,32 +193,32 @@ class EchoicEpisodeReplayBuffer(PrioritizedEpisodeReplayBuffer):
             ArgumentError: The algorithm wants something else than the table has.
             WaitTimeoutError: The table let nothing out in time.
         """
-        if num_items is not None and batch_size_B is not None:
-            raise ArgumentError("expected num_items or batch_size_B, got both")
+        count = self._count(num_items, batch_size_B)
         self._check(n_step, gamma, batch_length_T, rest)
-        if self._table is None:
-            raise ArgumentError("expected episodes to be added before the first sample, got none")
-        count = num_items or batch_size_B or self.batch_size_B
-        beta = self._beta if beta is None else beta
-        batch = self._table.sample(count, self._timeout, beta)
-        self._keys = batch.info.key
+        batch = self._transitions.draw(count, self._beta if beta is None else beta)
         self.sampled_timesteps += count
-        self._tell_of(batch)
-        episodes = _episodes(batch.data, batch.info.weight.tolist())
+        self._tell_of([batch])
+        episodes = one_step_episodes(batch)
         return [episode.to_numpy() for episode in episodes] if to_numpy else episodes
+
+    def _count(self, num_items: int | None, batch_size: int | None) -> int:
+        if num_items is not None and batch_size is not None:
+            raise ArgumentError("expected num_items or batch_size_B, got both")
+        return num_items or batch_size or self.batch_size_B
 
     def _check(
         self, n_step: Any, gamma: float | None, length: int | None, rest: Mapping[str, Any]
     ) -> None:
         """Refuse what the table's transitions are not."""
-        if n_step is not None and _span(n_step) != self._n_step:
+        made, discount = self._settings.n_step, self._settings.gamma
+        if n_step is not None and _span(n_step) != made:
             raise ArgumentError(
-                f"transitions were made with n_step={self._n_step}, and the algorithm wants "
+                f"transitions were made with n_step={made}, and the algorithm wants "
                 f"{n_step}: replay_buffer_config needs the algorithm's n_step"
             )
-        if gamma is not None and gamma != self._gamma and self._n_step != 1:
+        if gamma is not None and gamma != discount and made != 1:
             raise ArgumentError(
-                f"rewards were summed with gamma={self._gamma}, and the algorithm wants {gamma}: "
+                f"rewards were summed with gamma={discount}, and the algorithm wants {gamma}: "
                 "replay_buffer_config needs the algorithm's gamma"
             )
         lacks = {"lookback", "min_batch_length_T", "include_infos", "include_extra_model_outputs"}
@@ -256,14 +228,17 @@ class EchoicEpisodeReplayBuffer(PrioritizedEpisodeReplayBuffer):
         if asked:
             raise ArgumentError(f"the table has transitions without {', '.join(asked)}")
 
-    def _tell_of(self, batch: Any) -> None:
-        keys, tell = batch.info.key, self.metrics.log_value
-        window = self._metrics_num_episodes_for_smoothing
-        tell(NUM_ENV_STEPS_STORED, batch.info.table_size, reduce="mean", window=window)
-        tell(NUM_ENV_STEPS_SAMPLED, len(keys), reduce="sum")
-        tell(NUM_ENV_STEPS_SAMPLED_LIFETIME, len(keys), reduce="lifetime_sum")
-        tell(NUM_ENV_STEPS_PER_SAMPLE, len(set(keys.tolist())), reduce="mean", window=window)
-        tell(ACTUAL_N_STEP, float(batch.data["n_step"].mean()), reduce="mean", window=window)
+    def _tell_of(self, batches: list[Any]) -> None:
+        tell, window = self.metrics.log_value, self._metrics_num_episodes_for_smoothing
+        there = sum(batch.info.table_size for batch in batches)
+        count = sum(len(batch.info.key) for batch in batches)
+        others = sum(len(np.unique(batch.info.key)) for batch in batches)
+        spans = np.concatenate([batch.data["n_step"] for batch in batches])
+        tell(NUM_ENV_STEPS_STORED, there, reduce="mean", window=window)
+        tell(NUM_ENV_STEPS_SAMPLED, count, reduce="sum")
+        tell(NUM_ENV_STEPS_SAMPLED_LIFETIME, count, reduce="lifetime_sum")
+        tell(NUM_ENV_STEPS_PER_SAMPLE, others, reduce="mean", window=window)
+        tell(ACTUAL_N_STEP, float(spans.mean()), reduce="mean", window=window)
 
     def update_priorities(self, priorities: Any, module_id: Any = None) -> None:  # noqa: ARG002 - RLlib's
         """Give what was drawn last its priorities, usually the errors of the learners.
@@ -272,65 +247,40 @@ class EchoicEpisodeReplayBuffer(PrioritizedEpisodeReplayBuffer):
             priorities: One for each, in the order in which learners give them back.
             module_id: Ignored.
         """
-        keys, self._keys = self._keys, np.zeros(0, np.uint64)
-        if len(priorities) != len(keys):
-            raise ArgumentError(
-                f"expected a priority for each of the {len(keys)} that were drawn last, got "
-                f"{len(priorities)}"
-            )
-        if not self._alpha:
-            return
-        if self._num_learners > 1:
-            if len(keys) % self._num_learners:
-                raise ArgumentError(
-                    f"expected a batch that {self._num_learners} learners share evenly, got "
-                    f"{len(keys)} transitions: whose error is whose can't be told"
-                )
-            keys = np.concatenate([keys[one :: self._num_learners] for one in self._ranks])
-        values = np.maximum(np.asarray(priorities, np.float64), _LEAST)
-        self._table.update_priorities(keys, values, False)
-        self._max_priority = max(self._max_priority, float(values.max()))
-
-    @property
-    def _ranks(self) -> range:
-        return range(self._num_learners)
+        self._transitions.update_priorities(priorities)
 
     def get_num_timesteps(self, module_id: Any = None) -> int:  # noqa: ARG002 - RLlib's
         """Return how many transitions the table has, whoever added them."""
-        return 0 if self._table is None else len(self._table)
+        return len(self._transitions)
 
     def get_state(self) -> dict[str, Any]:
-        """Return what this buffer counted, and the transitions if they are in this process.
+        """Return what this buffer counted, what is kept, and the transitions of a table made here.
 
         A server keeps its tables itself, in checkpoints and a journal.
         """
-        state = {
-            "max_priority": self._max_priority,
+        return {
             "num_timesteps_added": self._num_timesteps_added,
             "sampled_timesteps": self.sampled_timesteps,
-            "transitions": None,
+            **self._transitions.get_state(),
         }
-        if self._client is None and self._table is not None:
-            known = self._table.items()
-            state["transitions"] = self._table.get(known.key).data, known.priority
-        return state
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Go on from a state; a table of this process has its transitions and no others."""
-        self._makes = NSteps(self._n_step, self._gamma, self._seed)
-        self._keys = np.zeros(0, np.uint64)
-        if self._client is None:
-            self._table = None
-            if state["transitions"] is not None:
-                self._insert(*state["transitions"])
-        self._max_priority = state["max_priority"]
+        self._transitions.set_state(state)
         self._num_timesteps_added = state["num_timesteps_added"]
         self.sampled_timesteps = state["sampled_timesteps"]
 
     def close(self) -> None:
-        """Deliver what is on its way, and end the connection; RLlib does not call it."""
-        if self._client is not None:
-            self._client.close(self._timeout)
+        """Deliver what is kept and on its way, and end the connection; RLlib does not call it."""
+        if self._client is None:
+            return
+        try:
+            self._deliver()
+        finally:
+            self._client.close(self._settings.timeout)
+
+    def _deliver(self) -> None:
+        self._transitions.deliver()
 
 
 def _span(n_step: int | Sequence[int]) -> int | tuple[int, int]:
@@ -341,32 +291,31 @@ def _span(n_step: int | Sequence[int]) -> int | tuple[int, int]:
     return int(least), int(end)
 
 
-def _example(space: Any) -> Any:
-    # Drawing from a space changes it.
-    return copy.deepcopy(space).sample()
+def deliver_before(deliver: Callable[[], None], count: int) -> None:
+    """Insert what is kept before new episodes are taken, and say if they are not."""
+    try:
+        deliver()
+    except WaitTimeoutError as error:
+        late = WaitTimeoutError(f"{error}; {count} new episodes were not taken")
+        late.reason, late.stored = error.reason, error.stored
+        raise late from error
 
 
-def _fitted(rows: Any, spec: Any) -> Any:
-    """Convert numbers to the table's, as far as these are of one kind: RLlib's actions differ."""
-    leaves, form = _trees.tree_flatten(rows)
-    wanted = [np.dtype(leaf.dtype) for leaf in spec.leaves]
-    if len(wanted) == len(leaves):
-        leaves = [
-            leaf.astype(dtype, copy=False) if np.can_cast(leaf.dtype, dtype, "same_kind") else leaf
-            for leaf, dtype in zip(leaves, wanted, strict=True)
-        ]
-    return _trees.tree_unflatten(form, leaves)
+def one_step_episodes(batch: Any, begin: int = 0, **more: Any) -> list[SingleAgentEpisode]:
+    """Make RLlib's episodes of one step each.
 
-
-def _episodes(data: Any, weights: list[float]) -> list[SingleAgentEpisode]:
-    """Make RLlib's episodes of one step each."""
+    Args:
+        batch: What was drawn.
+        begin: The number of the first one, which is its name: one that is drawn twice is two.
+        **more: What else all of them have.
+    """
+    data = batch.data
     firsts, lasts, actions = (_split(data[name]) for name in ("obs", "new_obs", "actions"))
     plain = ("rewards", "terminateds", "truncateds", "n_step")
     rewards, terminateds, truncateds, spans = (data[name].tolist() for name in plain)
     return [
         SingleAgentEpisode(
-            # One that is drawn twice is two.
-            id_=str(number),
+            id_=str(begin + number),
             observations=[firsts[number], lasts[number]],
             actions=[actions[number]],
             rewards=[rewards[number]],
@@ -374,8 +323,9 @@ def _episodes(data: Any, weights: list[float]) -> list[SingleAgentEpisode]:
             truncated=truncateds[number],
             extra_model_outputs={"weights": [weight], "n_step": [spans[number]]},
             len_lookback_buffer=0,
+            **more,
         )
-        for number, weight in enumerate(weights)
+        for number, weight in enumerate(batch.info.weight.tolist())
     ]
 
 

@@ -1,0 +1,230 @@
+"""A replay buffer for RLlib's algorithms with several agents: a table for each module.
+
+RLlib maps agents to modules. What an agent saw and did is an episode of its own, as with one agent,
+and goes to the table of its module. Each module draws for itself: a batch has as many transitions
+of one as of the other, and not those of the same moment (RLlib's ``"independent"`` mode).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from ray.rllib.env.multi_agent_episode import MultiAgentEpisode
+from ray.rllib.utils.metrics import NUM_MODULE_STEPS_ADDED, NUM_MODULE_STEPS_SAMPLED
+
+from echoic.errors import ArgumentError, WaitTimeoutError
+from echoic.integrations.ray.rllib import (
+    EchoicEpisodeReplayBuffer,
+    deliver_before,
+    one_step_episodes,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Sequence
+
+    from ray.rllib.env.single_agent_episode import SingleAgentEpisode
+
+    from echoic.integrations.ray.transitions import Transitions
+
+__all__ = ["EchoicMultiAgentEpisodeReplayBuffer"]
+
+
+class EchoicMultiAgentEpisodeReplayBuffer(EchoicEpisodeReplayBuffer):
+    """What RLlib's ``replay_buffer_config`` names as ``type`` when there are several agents.
+
+    The table of module ``"red"`` is ``"replay/red"``, each with its own observations and actions;
+    :func:`transition_table` makes one from the spaces of its module.
+
+    Args:
+        capacity: How many transitions of each module there may be; for tables of this process.
+        table: How the names of the tables begin.
+        modules: Those that are kept, such as the ones that are trained; all when ``None``.
+        **rest: The arguments of :class:`EchoicEpisodeReplayBuffer`.
+    """
+
+    def __init__(
+        self,
+        capacity: int = 10_000,
+        *,
+        table: str = "replay",
+        modules: Collection[str] | None = None,
+        **rest: Any,
+    ) -> None:
+        """Connect, if there is something to connect to; see the class."""
+        self._wanted = None if modules is None else frozenset(modules)
+        super().__init__(capacity, table=table, **rest)
+
+    def _begin(self, table: str) -> None:
+        self._prefix = table
+        self._modules: dict[str, Transitions] = {}
+
+    @property
+    def table(self) -> dict[str, Any]:
+        """The tables by module, of those that episodes were added of."""
+        return {name: one.table for name, one in self._modules.items()}
+
+    @property
+    def waiting(self) -> int:
+        """How many transitions timeouts cut off; they go before what is added next."""
+        return sum(one.waiting for one in self._modules.values())
+
+    def _module(self, name: str) -> Transitions:
+        if name not in self._modules:
+            self._modules[name] = self._transitions_in(f"{self._prefix}/{name}")
+        return self._modules[name]
+
+    def add(self, episodes: Any, weight: float | Mapping[str, float] | None = None) -> None:
+        """Add what happened in episodes since they were added last.
+
+        Args:
+            episodes: One or a list of ``MultiAgentEpisode``.
+            weight: The priority of their steps, or that of each module; the greatest so far of its
+                module when ``None``.
+
+        Raises:
+            WaitTimeoutError: A table let not all in within ``timeout``; ``stored`` says how many
+                transitions went into such tables. What is kept, and when episodes are not taken, is
+                as in :meth:`EchoicEpisodeReplayBuffer.add`.
+        """
+        episodes = episodes if isinstance(episodes, list) else [episodes]
+        shares = self._shares(episodes)
+        deliver_before(self._deliver, len(episodes))
+        before = {name: one.made for name, one in self._modules.items()}
+
+        def put(name: str) -> None:
+            of_it = weight.get(name) if isinstance(weight, Mapping) else weight
+            self._modules[name].add(shares[name], of_it)
+
+        try:
+            _each(shares, put)
+        finally:
+            made = {name: self._modules[name].made - before[name] for name in shares}
+            self._tell_of_added(sum(made.values()))
+            for name, count in made.items():
+                self.metrics.log_value((NUM_MODULE_STEPS_ADDED, name), count, reduce="sum")
+
+    def _shares(self, episodes: Sequence[Any]) -> dict[str, list[SingleAgentEpisode]]:
+        """Deal the agents' episodes out to their modules."""
+        shares: dict[str, list[SingleAgentEpisode]] = {}
+        for episode in episodes:
+            if not isinstance(episode, MultiAgentEpisode):
+                raise ArgumentError(
+                    f"expected episodes of several agents, got a {type(episode).__name__}; those "
+                    "of one are for EchoicEpisodeReplayBuffer"
+                )
+            for agent, own in episode.agent_episodes.items():
+                name = str(episode.module_for(agent))
+                if self._wanted is None or name in self._wanted:
+                    self._module(name)
+                    shares.setdefault(name, []).append(own)
+        return shares
+
+    def sample(  # noqa: PLR0913 - RLlib's arguments
+        self,
+        num_items: int | None = None,
+        *,
+        batch_size_B: int | None = None,  # noqa: N803 - RLlib's
+        batch_length_T: int | None = None,  # noqa: N803 - RLlib's
+        n_step: int | Sequence[int] | None = None,
+        beta: float | None = None,
+        gamma: float | None = None,
+        to_numpy: bool = False,
+        modules_to_sample: Collection[str] | None = None,
+        **rest: Any,
+    ) -> list[SingleAgentEpisode]:
+        """Draw transitions of each module; see :meth:`EchoicEpisodeReplayBuffer.sample`.
+
+        Args:
+            num_items: How many of each module.
+            batch_size_B: The same; give one of the two.
+            batch_length_T: Must be 0, 1 or ``None``.
+            n_step: Must be the buffer's.
+            beta: That of the buffer when ``None``.
+            gamma: Must be the buffer's, if transitions have several steps.
+            to_numpy: Whether the episodes have arrays instead of lists.
+            modules_to_sample: Of which modules; of all that something was made of when ``None``.
+            **rest: As there; ``replay_mode`` must be ``"independent"``.
+
+        Raises:
+            ArgumentError: The algorithm wants something else than the tables have.
+            WaitTimeoutError: A table let nothing out in time.
+        """
+        count = self._count(num_items, batch_size_B)
+        self._check(n_step, gamma, batch_length_T, rest)
+        if rest.get("replay_mode", "independent") != "independent":
+            raise ArgumentError(
+                f"expected replay_mode 'independent', got {rest['replay_mode']!r}: tables don't "
+                "know what happened at the same moment"
+            )
+        chosen = modules_to_sample
+        if chosen is None:
+            chosen = [name for name, one in self._modules.items() if one.made]
+        if not chosen or not self._modules.keys() >= set(chosen):
+            raise ArgumentError(
+                f"expected episodes of modules {sorted(chosen)} to be added before the first "
+                f"sample, got those of {sorted(self._modules)}"
+            )
+        beta = self._beta if beta is None else beta
+        batches = {name: self._modules[name].draw(count, beta) for name in chosen}
+        self.sampled_timesteps += count
+        self._tell_of(list(batches.values()))
+        drawn: list[SingleAgentEpisode] = []
+        for name, batch in batches.items():
+            self.metrics.log_value((NUM_MODULE_STEPS_SAMPLED, name), count, reduce="sum")
+            drawn += one_step_episodes(batch, len(drawn), agent_id=name, module_id=name)
+        for one in drawn:
+            # What RLlib tells the rows of a batch apart by.
+            one.multi_agent_episode_id = one.id_
+        return [one.to_numpy() for one in drawn] if to_numpy else drawn
+
+    def update_priorities(self, priorities: Any, module_id: Any = None) -> None:
+        """Give what was drawn last of a module its priorities, usually the errors of the learners.
+
+        Args:
+            priorities: One for each, in the order in which learners give them back.
+            module_id: Of which module.
+        """
+        if module_id not in self._modules:
+            raise ArgumentError(
+                f"expected one of the modules {sorted(self._modules)}, got {module_id!r}"
+            )
+        self._modules[module_id].update_priorities(priorities)
+
+    def get_num_timesteps(self, module_id: Any = None) -> int:
+        """Return how many transitions the table of a module has, or all, whoever added them."""
+        if module_id is not None:
+            return len(self._modules[module_id]) if module_id in self._modules else 0
+        return sum(map(len, self._modules.values()))
+
+    def get_state(self) -> dict[str, Any]:
+        """Return what this buffer counted, and of each module what a buffer of one has."""
+        return {
+            "num_timesteps_added": self._num_timesteps_added,
+            "sampled_timesteps": self.sampled_timesteps,
+            "modules": {name: one.get_state() for name, one in self._modules.items()},
+        }
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Go on from a state; tables of this process have its transitions and no others."""
+        self._modules.clear()
+        for name, own in state["modules"].items():
+            self._module(name).set_state(own)
+        self._num_timesteps_added = state["num_timesteps_added"]
+        self.sampled_timesteps = state["sampled_timesteps"]
+
+    def _deliver(self) -> None:
+        _each(self._modules, lambda name: self._modules[name].deliver())
+
+
+def _each(names: Collection[str], work: Callable[[str], None]) -> None:
+    """Do something for each module; one that has to wait too long does not keep the others back."""
+    stored, late = 0, None
+    for name in names:
+        try:
+            work(name)
+        except WaitTimeoutError as error:  # noqa: PERF203 - each has its own
+            late, stored = error, stored + error.stored
+    if late is not None:
+        late.stored = stored
+        raise late
