@@ -16,6 +16,7 @@ import os
 import random
 import statistics
 import time
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,22 +28,28 @@ from echoic.integrations.ray import ReplayCluster
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
 
-SIZE = 20_000
 BATCH = 256
+# A table has so many items, or fewer that are so many bytes.
+MOST_ITEMS, MOST_BYTES = 20_000, 64 << 20
 # Numbers of an item beside its own: 400 bytes, as a small observation has.
 WIDTH = 99
 
 
-def make_tables() -> list[echoic.Table]:
+def size(width: int) -> int:
+    """Return how many items a table has."""
+    return min(MOST_ITEMS, MOST_BYTES // (4 * width))
+
+
+def make_tables(width: int) -> list[echoic.Table]:
     """Make a table that is full after the first round."""
-    step = {"n": np.int64(0), "obs": np.zeros(WIDTH, np.float32)}
-    return [echoic.Table("replay", step, max_size=SIZE)]
+    step = {"n": np.int64(0), "obs": np.zeros(width, np.float32)}
+    return [echoic.Table("replay", step, max_size=size(width))]
 
 
-def serve(ready: Connection) -> None:
+def serve(ready: Connection, width: int) -> None:
     """Serve as a shard does, without Ray."""
     doors = [echoic.TcpTransport(0), echoic.ShmTransport(f"beside-ray-{os.getpid()}")]
-    with echoic.Server(tables=make_tables(), transport=doors) as server:
+    with echoic.Server(tables=make_tables(width), transport=doors) as server:
         ready.send((os.getpid(), list(server.addresses)))
         ready.recv()
 
@@ -57,10 +64,10 @@ def cpu_seconds(process: int) -> float:
     return total * 1e-9
 
 
-def insert(client: Any, batches: int, *, sample: bool) -> None:
+def insert(client: Any, width: int, batches: int, *, sample: bool) -> None:
     """Insert batches, and take one after each if so wanted."""
     numbers = np.arange(BATCH)
-    items = {"n": numbers, "obs": np.repeat(numbers[:, None], WIDTH, 1).astype(np.float32)}
+    items = {"n": numbers, "obs": np.repeat(numbers[:, None], width, 1).astype(np.float32)}
     for _ in range(batches):
         client.insert_batch(items, "replay")
         if sample:
@@ -80,9 +87,10 @@ def take(client: Any, batches: int) -> None:
 class Worker:
     """A process that inserts while another samples."""
 
-    def __init__(self, where: Any) -> None:
+    def __init__(self, where: Any, width: int) -> None:
         """Take a client, or the addresses to connect to."""
         self._client = echoic.connect(where) if isinstance(where, list) else where
+        self._width = width
 
     def process(self) -> int:
         """Return its number."""
@@ -90,7 +98,7 @@ class Worker:
 
     def insert(self, batches: int) -> None:
         """Insert batches."""
-        insert(self._client, batches, sample=False)
+        insert(self._client, self._width, batches, sample=False)
 
     def close(self) -> None:
         """Say goodbye to the servers."""
@@ -104,14 +112,18 @@ class Setting:
         name: What is printed.
         client: The one of this process.
         servers: The processes that serve.
+        width: Numbers of an item.
         where: What a worker connects to; ``None`` when this process inserts as well.
     """
 
-    def __init__(self, name: str, client: Any, servers: list[int], where: Any = None) -> None:
+    def __init__(
+        self, name: str, client: Any, servers: list[int], width: int, where: Any = None
+    ) -> None:
         """Start the worker, if there is one; see the class for the arguments."""
         self.name = name
         self.client = client
-        self.worker = None if where is None else Worker.remote(where)
+        self.width = width
+        self.worker = None if where is None else Worker.remote(where, width)
         self.clients = [os.getpid()]
         if self.worker is not None:
             self.clients.append(ray.get(self.worker.process.remote()))
@@ -123,7 +135,7 @@ class Setting:
         """Measure one."""
         before, began = self._cpu(), time.perf_counter()
         if self.worker is None:
-            insert(self.client, batches, sample=True)
+            insert(self.client, self.width, batches, sample=True)
         else:
             inserted = self.worker.insert.remote(batches)
             take(self.client, batches)
@@ -142,7 +154,7 @@ class Setting:
 
 
 def make_settings(
-    pid: int, addresses: list[str], one: ReplayCluster, two: ReplayCluster
+    pid: int, addresses: list[str], one: ReplayCluster, two: ReplayCluster, width: int
 ) -> list[list[Setting]]:
     """Make the settings, in groups of which the first is what the others are held against."""
     groups = []
@@ -151,13 +163,13 @@ def make_settings(
             # A client of a list with one address goes the same way as one of a cluster.
             plain = echoic.connect([address])
             worker = [address] if works else None
-            group = [Setting(f"one server, {door}{role}", plain, [pid], worker)]
+            group = [Setting(f"one server, {door}{role}", plain, [pid], width, worker)]
             for name, cluster in (("one shard in Ray", one), ("two shards in Ray", two)):
                 servers = [shard["pid"] for shard in cluster.processes().values()]
                 doors: Any = "nearest" if door == "shm" else "tcp"
                 client = cluster.client(doors=doors)
                 other = cluster.client(doors=doors) if works else None
-                group.append(Setting(f"{name}, {door}{role}", client, servers, other))
+                group.append(Setting(f"{name}, {door}{role}", client, servers, width, other))
             groups.append(group)
     return groups
 
@@ -167,24 +179,26 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--batches", type=int, default=200)
+    parser.add_argument("--width", type=int, default=WIDTH, help="numbers of an item")
     chosen = parser.parse_args()
+    width, make = chosen.width, partial(make_tables, chosen.width)
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     # Its own cluster, also where another runs.
     ray.init("local", num_cpus=4, include_dashboard=False, log_to_driver=False)
     context = multiprocessing.get_context("spawn")
     mine, other = context.Pipe()
-    process = context.Process(target=serve, args=(other,))
+    process = context.Process(target=serve, args=(other, width))
     process.start()
     pid, addresses = mine.recv()
     try:
         with (
-            ReplayCluster(make_tables, 1, name="one") as one,
-            ReplayCluster(make_tables, 2, name="two") as two,
+            ReplayCluster(make, 1, name="one") as one,
+            ReplayCluster(make, 2, name="two") as two,
         ):
-            groups = make_settings(pid, addresses, one, two)
+            groups = make_settings(pid, addresses, one, two, width)
             settings = [setting for group in groups for setting in group]
             for setting in settings:
-                insert(setting.client, 2 * SIZE // BATCH + 1, sample=True)
+                insert(setting.client, width, 2 * size(width) // BATCH + 1, sample=True)
             print(f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores at the beginning")
             for turn in range(chosen.rounds):
                 # In another order each time, so that none always follows the same one.

@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 SMALL, LARGE = 20, 28_236
 # Of a stream with such samples: how many make a batch, and for how many batches there is memory.
 RING = {SMALL: (1024, 64), LARGE: (64, 8)}
-# How many of these batches are sent before they are taken.
-TURN = 2
 # How many items a table has, of which batches, and how many of these are taken.
 ITEMS = {SMALL: 4096, LARGE: 512}
 SHORT, LONG = 16, 256
@@ -105,12 +103,11 @@ def _flows(*, quick: bool) -> dict[str, Any]:
 
 
 def _streamed(pair: Pair, door: str, repeats: int) -> tuple[Threads, float]:
-    """Send some batches, then take them, and again: memory is used anew while it is in caches."""
+    """Send what the ring has room for, then take it."""
     points: dict[int, Used] = {}
     beside = 0.0
     for nbytes, (batch, buffers) in RING.items():
-        count = TURN * batch
-        turns = buffers
+        count = (buffers - 1) * batch
         with _used(pair) as (server, client):
             ring = {"batch": batch, "buffers": buffers}
             address = server.do("serve_stream", door=door, nbytes=nbytes, **ring)["address"]
@@ -121,18 +118,14 @@ def _streamed(pair: Pair, door: str, repeats: int) -> tuple[Threads, float]:
                 client: Process = client,
                 nbytes: int = nbytes,
                 count: int = count,
-                turns: int = turns,
             ) -> Used:
-                total: Used = {}
-                for _ in range(turns):
-                    used = _with_door(
-                        server, lambda: client.do("send", nbytes=nbytes, calls=count)["used"]
-                    )
-                    used["take"] = server.do("take", batches=TURN)["used"][CALL]
-                    total = {name: total.get(name, 0.0) + used[name] for name in used}
-                return total
+                used = _with_door(
+                    server, lambda: client.do("send", nbytes=nbytes, calls=count)["used"]
+                )
+                taken = server.do("take", batches=count // RING[nbytes][0])["used"]
+                return {**used, "take": taken[CALL]}
 
-            points[nbytes] = _median_of(once, repeats, count * turns)
+            points[nbytes] = _median_of(once, repeats, count)
             told = server.do("wire")
             if nbytes == SMALL:
                 beside = told["bytes"] / max(1, told["samples"]) - nbytes
