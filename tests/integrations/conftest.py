@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -13,6 +14,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from echoic.rollouts import RolloutBatch
+
+
+@pytest.fixture(autouse=True)
+def own_ctrl_c() -> Iterator[None]:
+    """Ray's Train and Tune take Ctrl-C for themselves and do not give it back to later tests."""
+    ours = signal.getsignal(signal.SIGINT)
+    yield
+    signal.signal(signal.SIGINT, ours)
 
 
 @pytest.fixture

@@ -341,7 +341,8 @@ def test_shards_join_and_are_emptied_while_probabilities_stay_true(ray_nodes: ob
         client.flush()
         assert cluster.add_shards(1) == [2]
         wait_until(lambda: len(client.addresses) == 3 and all(client.shards_there))
-        client.insert_batch({"n": np.arange(600, 1200)}, "replay", priorities, version=6)
+        for some in np.split(np.arange(600), 3):
+            client.insert_batch({"n": 600 + some}, "replay", priorities[some], version=6)
         client.flush()
         assert [shard["size"] for shard in client.info()["replay"]["shards"]] == [500, 500, 200]
 

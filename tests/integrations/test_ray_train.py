@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 from pathlib import Path
 
 import echoic
@@ -74,12 +73,7 @@ def fit(learn, settings, folder, failures=0):
             checkpoint_config=CheckpointConfig(num_to_keep=1),
         ),
     )
-    # Train takes Ctrl-C for itself and does not give it back.
-    ours = signal.getsignal(signal.SIGINT)
-    try:
-        return trainer.fit()
-    finally:
-        signal.signal(signal.SIGINT, ours)
+    return trainer.fit()
 
 
 def notes(folder):

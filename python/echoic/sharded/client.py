@@ -55,12 +55,12 @@ class ShardedClient(TableClient):
         ...     return Server(tables=[table], transport=TcpTransport(port=0))
         >>> with serve() as one, serve() as two:
         ...     with connect([one.addresses[0], two.addresses[0]]) as client:
-        ...         client.insert_batch(np.arange(400), "replay")
+        ...         client.insert_batch(np.arange(800), "replay")
         ...         client.flush()
         ...         batch = client.sample("replay", 32)
         ...         sizes = [shard["size"] for shard in client.info()["replay"]["shards"]]
         >>> sizes, batch.info.table_size, float(batch.info.probability[0])
-        ([200, 200], 400, 0.0025)
+        ([400, 400], 800, 0.00125)
     """
 
     def __init__(
