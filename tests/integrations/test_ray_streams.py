@@ -140,6 +140,10 @@ class Worker:
         self._client.close()
 
 
+def taken_of(learner: Any, worker: int) -> list[int]:
+    return [n for who, n in get(learner.taken.remote()) if who == worker]
+
+
 def learner_on(*arguments: Any, **options: Any) -> Any:
     named = {"num_cpus": 0, "max_restarts": -1, "max_task_retries": -1, **options}
     return ray.remote(Learner).options(**named).remote(*arguments)
@@ -286,7 +290,8 @@ def test_a_learner_that_is_killed_is_found_again(
     ]
     actors += [learner, *crew]
     running = [one.go_on.remote() for one in crew]
-    wait_until(lambda: len(get(learner.taken.remote())) > 400)
+    # Of both: one of them may need seconds to begin.
+    wait_until(lambda: all(len(taken_of(learner, number)) > 100 for number in range(2)))
     before, (pid, *_) = get(learner.taken.remote(), learner.place.remote())
     if doors == "tcp":
         os.kill(pid, signal.SIGKILL)
