@@ -293,7 +293,8 @@ class StreamClient:
         """See to it that somebody looks for the server while there is no connection."""
         link = self._link
         if link is not None and link.stats()["connected"]:
-            self._away = self._trouble = None
+            # What a search found out meanwhile is of no use any more.
+            self._away = self._trouble = self._fault = None
             return
         if self._away is None:
             self._away = time.monotonic()

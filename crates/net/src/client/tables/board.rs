@@ -596,9 +596,8 @@ impl Errands {
     }
 }
 
-/// What a batch needs to be worth a place of its own: less is sent as fast. Measured as CPU time of both sides, the two
-/// are equal at about 10 KiB; a batch of 50 KiB costs a quarter less at a place. Shares of batches from several servers are
-/// of such sizes.
+/// What a batch needs to be worth a place of its own: less is sent about as fast. Low enough for shares of batches from
+/// several servers; where exactly the two cost the same was not measured.
 pub(in crate::client) const PLACE_BYTES: usize = 16 << 10;
 
 /// Room in the arena for so many items, if they have many bytes.
