@@ -158,9 +158,18 @@ frameworks: build ## Run the adapters with TRL, verl and verifiers, in an enviro
 
 # A folder of its own: the flag changes every crate, and would rebuild `target` back and forth.
 .PHONY: loom
-loom: ## Model-check the ring: every order of its atomic operations, within bounds
-	$(call say,Model-checking the ring)
+loom: ## Model-check the ring, rows, the window and wake-ups: every order of their atomic operations, within bounds
+	$(call say,Model-checking the ring, rows, the window and wake-ups)
 	@RUSTFLAGS="--cfg loom" cargo test -p echoic-memory --release --test loom --target-dir target/loom
+
+.PHONY: hunt
+# For how long combinations are begun, and from which seed on; one is chosen, and printed, when none is given.
+# See `make hunt ARGS=--help` for more.
+SECONDS := 600
+SEED :=
+hunt: build .venv/.installed-test ## Hunt for hangs and lost items, in random combinations (SECONDS, SEED, ARGS)
+	$(call say,Hunting for $(SECONDS) seconds)
+	@python tests/stress/hunt.py --seconds $(SECONDS) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 .PHONY: fuzz
 # The stable toolchain can count what code an input reaches; the fuzzer that looks at the counts is built

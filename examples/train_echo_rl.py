@@ -74,9 +74,9 @@ async def train(told: argparse.Namespace) -> None:
         f" {metrics.training_time:.0f} s"
     )
     results = metrics.evaluation_results
-    if results["success_rate"]:
-        print(f"Success rate: {results['success_rate'][-1]:.3f}")
-        print(f"Avg reward: {results['avg_reward'][-1]:.3f}")
+    if results:
+        print(f"Success rate: {results['success_rate']:.3f}")
+        print(f"Avg reward: {results['avg_reward']:.3f}")
 
 
 def main(given: list[str] | None = None) -> None:

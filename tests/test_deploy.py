@@ -7,6 +7,7 @@ is run here as far as it is ours: what `srun` would start is started by hand.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import os
 import shutil
@@ -30,7 +31,7 @@ from echoic.cli.app import app
 from echoic.cli.config import read
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 ROOT = Path(__file__).resolve().parent.parent
 DEPLOY = ROOT / "deploy"
@@ -162,6 +163,16 @@ def test_what_a_container_mounts_is_there(document: dict[str, Any]) -> None:
             for container in pod["spec"]["containers"]
             for mount in container.get("volumeMounts", [])
         }
+
+
+@pytest.mark.parametrize("document", MANIFESTS)
+def test_a_pod_that_keeps_items_may_write_to_its_volume(document: dict[str, Any]) -> None:
+    for pod in pods(document):
+        keeps = document.get("spec", {}).get("volumeClaimTemplates") or [
+            volume for volume in pod["spec"].get("volumes", []) if "persistentVolumeClaim" in volume
+        ]
+        # A new volume is root's, and the containers run as somebody else.
+        assert not keeps or "fsGroup" in pod["spec"].get("securityContext", {})
 
 
 @pytest.fixture
@@ -402,3 +413,72 @@ def test_a_job_on_slurm_finds_its_tables_and_has_them_again(
         assert np.array_equal(batch.data["obs"][:, 0], batch.data["reward"])
     assert time.monotonic() - started < PATIENCE
     assert shards.end() == [0, 0]
+
+
+SRUN = """#!{python}
+import os, signal, sys
+
+name = sys.argv[-1]
+
+
+def end(*_):
+    with open("ended", "a") as file:
+        file.write(name + "\\n")
+    os._exit({status} if name == "learner.py" else 0)
+
+
+signal.signal(signal.SIGTERM, end)
+open(f"{{os.path.basename(name)}}.began", "w").close()
+while True:
+    signal.pause()
+"""
+
+
+@pytest.mark.parametrize("status", [0, 3])
+def test_a_job_on_slurm_that_is_told_to_end_has_its_learners_status(
+    tmp_path: Path, status: int
+) -> None:
+    programs = {
+        "srun": SRUN.format(python=sys.executable, status=status),
+        "scontrol": "#!/bin/bash\nprintf '%s\\n' node-{1..4}\n",
+    }
+    for name, source in programs.items():
+        (tmp_path / name).write_text(source)
+        (tmp_path / name).chmod(0o755)
+    told = {
+        **os.environ,
+        "PATH": f"{tmp_path}:{os.environ['PATH']}",
+        "REPLAY_STATE": str(tmp_path / "state"),
+        "SLURM_JOB_NODELIST": "node-[1-4]",
+    }
+    job = subprocess.Popen(
+        [str(DEPLOY / "slurm" / "replay.sbatch")], env=told, cwd=tmp_path, start_new_session=True
+    )
+    try:
+        names = ["shard.sh", "worker.py", "learner.py"]
+        wait_until(lambda: all((tmp_path / f"{name}.began").exists() for name in names))
+        # It may have begun all three, and not yet be ready to take the signal.
+        wait_until(lambda: catches(job.pid, signal.SIGTERM))
+        job.send_signal(signal.SIGTERM)
+        assert job.wait(PATIENCE) == status
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(job.pid, signal.SIGKILL)
+        job.wait(PATIENCE)
+    ended = (tmp_path / "ended").read_text().splitlines()
+    assert sorted(ended[:2]) == ["learner.py", "worker.py"]
+    assert ended[2:] == ["./shard.sh"]
+
+
+def catches(pid: int, number: signal.Signals) -> bool:
+    """Whether a process has a handler of a signal."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    [mask] = [line.split()[1] for line in lines if line.startswith("SigCgt:")]
+    return bool(int(mask, 16) >> (number - 1) & 1)
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < deadline, "the condition never came true"
+        time.sleep(0.02)

@@ -40,6 +40,11 @@ def command_lines() -> list[Any]:
     return found
 
 
+def test_the_readme_is_a_first_look() -> None:
+    text = (DOCS.parent / "README.md").read_text(encoding="utf-8")
+    assert len(text.split()) <= 800
+
+
 @pytest.mark.parametrize("words", command_lines())
 def test_commands_and_their_options_exist(words: list[str]) -> None:
     group: Any = typer.main.get_command(app)

@@ -52,6 +52,11 @@ def test_importing_warns_about_nothing(run_script: Any) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
+def test_it_tells_its_version() -> None:
+    manifest = Path(__file__).parent.parent / "Cargo.toml"
+    assert f'\nversion = "{echoic.__version__}"\n' in manifest.read_text(encoding="utf-8")
+
+
 @pytest.mark.parametrize("name", echoic.__all__)
 def test_every_public_name_exists_and_is_documented(name: str) -> None:
     value = getattr(echoic, name)
@@ -76,6 +81,7 @@ def test_public_names_are_sorted_and_nothing_else_is_public() -> None:
         "logs",
         "primitives",
         "ragged",
+        "remote_table",
         "rendezvous",
         "reverb",
         "rollouts",
@@ -84,6 +90,7 @@ def test_public_names_are_sorted_and_nothing_else_is_public() -> None:
         "sharded",
         "table",
         "table_client",
+        "table_methods",
         "trajectory_writer",
         "transports",
         "vector_writer",

@@ -68,6 +68,7 @@ fn open(purpose: Purpose, spec: Spec) -> Open {
         first: 0,
         stream: STREAM.into(),
         spec: (purpose != Purpose::Probe).then_some(spec),
+        name: if purpose == Purpose::Memory { String::new() } else { "host:1".into() },
     }
 }
 
@@ -231,6 +232,7 @@ fn rollout_asks() -> Vec<Vec<u8>> {
         Operation::RolloutInfo,
         Operation::RolloutPause { paused: true },
         Operation::RolloutPause { paused: false },
+        Operation::RolloutPart([5, 6][..].into()),
         Operation::RolloutVersion { above: 0, timeout_ms: Some(0) },
         Operation::RolloutSample(wish(None)),
         Operation::RolloutSample(wish(Some(area))),
@@ -296,6 +298,7 @@ fn observation() -> Observation {
         door: "tcp://127.0.0.1:1".into(),
         id: 1,
         peer: "127.0.0.1:2".into(),
+        name: "host:1".into(),
         age: 3.0,
         samples: 4,
         bytes: 5,
@@ -415,6 +418,7 @@ fn ledger_changes() -> Vec<Vec<u8>> {
         append(hold, 1, true),
         append(hold, 0, false),
         Change::Renew { holds: holds.clone() },
+        Change::Look { hold },
         Change::Suspend { holds: holds.clone() },
         Change::Resume { source: "other".into(), ttl_ms: None },
         Change::Fail { holds },

@@ -13,13 +13,13 @@ from echoic._native import (
     ColumnHistory,
     Histogram,
     LeafSpec,
-    RemoteTable,
     Sample,
     SampleInfo,
     Spec,
     Steps,
     TrajectoryAccumulator,
 )
+from echoic._native import __version__ as __version__
 from echoic.buffers import (
     MmapReplayBuffer,
     OfflineDatasetBuffer,
@@ -85,6 +85,7 @@ from echoic.primitives import (
     plan_packing,
 )
 from echoic.ragged import Ragged
+from echoic.remote_table import RemoteTable
 from echoic.sampler import Sampler
 from echoic.server import Server
 from echoic.sharded import (

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from typing_extensions import Self, disjoint_base
 
-from echoic.trajectory_writer import Encoding
+from echoic.trajectory_writer import ChunkLength, Encoding
 
 __all__ = [
     "Batch",
@@ -52,6 +52,7 @@ __all__ = [
     "Watcher",
     "WeightClient",
     "WeightStore",
+    "__version__",
     "allocation_count",
     "attention_bandwidth_cost",
     "attention_bandwidth_cost_batch",
@@ -101,6 +102,8 @@ __all__ = [
     "temporal_kl_batch",
     "verify_checkpoint",
 ]
+
+__version__: str
 
 def allocation_count() -> int:
     """How often Rust code of this module has allocated memory since it was loaded."""
@@ -170,6 +173,7 @@ class Watcher:
         certificate: str | os.PathLike[str] | None = None,
         key: str | os.PathLike[str] | None = None,
         server_name: str | None = None,
+        name: str | None = None,
     ) -> Self:
         """Connect."""
 
@@ -206,6 +210,7 @@ class Client:
         certificate: str | os.PathLike[str] | None,
         key: str | os.PathLike[str] | None,
         server_name: str | None,
+        name: str | None,
     ) -> Self: ...
     def send(self, tree: Any, timeout: float | None = None) -> None:
         """Send one sample.
@@ -260,7 +265,10 @@ class Client:
         """
 
     def undelivered(self) -> Any:
-        """Return what could not be delivered, once the client is closed or has given up.
+        """Return what was not acknowledged, once the client is closed or has given up.
+
+        The last of these may be stored all the same: the server had taken them, and the connection
+        broke before it could say so. Sent again by another client, they may thus come twice.
 
         Returns:
             A tree like the example with a leading axis, or ``None`` when everything was delivered.
@@ -397,9 +405,9 @@ class Server:
     def connections(self) -> list[dict[str, Any]]:
         """Return what is known of each connection.
 
-        ``address`` (of the server), ``id``, ``peer``, ``age`` (seconds), ``samples``, ``bytes``,
-        ``receive_calls``, ``duplicates``, ``blocked_time`` (seconds) and ``blocked_by``
-        (``"CAPACITY"``, ``"LEASED"`` or nothing).
+        ``address`` (of the server), ``id``, ``peer``, ``name`` (what the client calls itself),
+        ``purpose``, ``age`` (seconds), ``samples``, ``bytes``, ``receive_calls``, ``duplicates``,
+        ``blocked_time`` (seconds) and ``blocked_by`` (``"CAPACITY"``, ``"LEASED"`` or nothing).
         """
 
     def metrics(self) -> dict[str, float]:
@@ -475,7 +483,7 @@ class Server:
         self,
         journal: str | os.PathLike[str],
         checkpoint: str | os.PathLike[str] | None,
-    ) -> dict[str, tuple[int, str | None]]: ...
+    ) -> dict[str, tuple[int, tuple[int, str, int] | None]]: ...
     def close(self, drain: float = 1.0) -> None:
         """Close the doors, end intake and wake everyone who waits.
 
@@ -577,9 +585,10 @@ class Table:
         Args:
             count: How many items, at least 1.
             timeout: Seconds to wait; ``None`` waits for ever, 0 not at all.
-            beta: The exponent of the importance weights ``batch.info.weight``.
+            beta: The exponent of the importance weights ``batch.info.weight``: finite, at least 0.
 
         Raises:
+            ValueError: ``count`` or ``beta`` is out of range. Nothing is drawn.
             WaitTimeoutError: The limiter did not allow it in time; ``reason`` says why.
             LimiterError: The limiter can never allow so many at once; the message has the
                 arithmetic.
@@ -638,7 +647,7 @@ class Table:
             LimiterError: It never could; the message has the arithmetic.
         """
 
-    def can_insert(self, count: int) -> bool:
+    def can_insert(self, count: int = 1) -> bool:
         """Whether so many items could be inserted now without waiting."""
 
     def close(self) -> None:
@@ -687,15 +696,11 @@ class Table:
         ``journal_segments`` (files).
         """
 
-@final
+@disjoint_base
 class RemoteTable:
-    """A table of a server in another process; :func:`echoic.connect` gives them.
+    """The native part of :class:`echoic.RemoteTable`: everything that runs per item."""
 
-    The methods are those of :class:`echoic.Table`. Inserts are on their way when they return: they
-    are delivered in the background, each exactly once, and ``client.flush()`` waits until they are
-    in the table. Everything else is a request that waits for its answer.
-    """
-
+    def __new__(cls, connection: Tables, number: int) -> Self: ...
     def insert(
         self,
         tree: Any,
@@ -769,7 +774,7 @@ class RemoteTable:
     def can_sample(self, count: int) -> bool:
         """Whether a batch of so many could be sampled now without waiting."""
 
-    def can_insert(self, count: int) -> bool:
+    def can_insert(self, count: int = 1) -> bool:
         """Whether so many items could be inserted now without waiting."""
 
     def _set_limiter(self, limiter: tuple[str, list[float]]) -> None: ...
@@ -794,6 +799,7 @@ class RemoteTable:
 class Tables:
     """A connection to the tables of a server."""
 
+    def __len__(self) -> int: ...
     def flush(self, timeout: float | None = None) -> None:
         """Wait until what was inserted is in its table, and survives what that promises."""
 
@@ -895,8 +901,9 @@ def connect_tables(
     certificate: str | os.PathLike[str] | None,
     key: str | os.PathLike[str] | None,
     server_name: str | None,
+    name: str | None,
     steadfast: bool = False,
-) -> tuple[Tables, list[RemoteTable]]:
+) -> Tables:
     """Connect to a server that has tables, for :func:`echoic.connect`."""
 
 @disjoint_base
@@ -907,14 +914,14 @@ class TrajectoryWriter:
         cls,
         tables: list[Table | RemoteTable],
         keep_alive: int,
-        chunk_length: int | None,
+        chunk_length: ChunkLength | None,
         encoding: Encoding,
     ) -> Self: ...
     def configure(
         self,
         path: str,
         keep_alive: int | None,
-        chunk_length: int | None,
+        chunk_length: ChunkLength | None,
         encoding: Encoding | None,
     ) -> None:
         """Give a column settings of its own."""
@@ -1007,14 +1014,14 @@ class VectorWriter:
         tables: list[Table | RemoteTable],
         num_envs: int,
         keep_alive: int,
-        chunk_length: int | None,
+        chunk_length: ChunkLength | None,
         encoding: Encoding,
     ) -> Self: ...
     def configure(
         self,
         path: str,
         keep_alive: int | None,
-        chunk_length: int | None,
+        chunk_length: ChunkLength | None,
         encoding: Encoding | None,
     ) -> None:
         """Give a column settings of its own."""
@@ -1115,7 +1122,7 @@ class StructuredWriter:
         cls,
         tables: list[Table | RemoteTable],
         configs: list[Any],
-        chunk_length: int | None,
+        chunk_length: ChunkLength | None,
         encoding: Encoding,
     ) -> Self: ...
     def append(self, step: Any, partial: bool = False, timeout: float | None = None) -> None:
@@ -1378,6 +1385,7 @@ class WeightClient:
         certificate: str | os.PathLike[str] | None,
         key: str | os.PathLike[str] | None,
         server_name: str | None,
+        name: str | None,
     ) -> Self: ...
     def publish(self, tree: Any, version: int, *, timeout: float | None = None) -> None:
         """Make a tree the latest of the server, and wait until it is.
@@ -1603,6 +1611,7 @@ def connect_rollouts(
     certificate: str | os.PathLike[str] | None,
     key: str | os.PathLike[str] | None,
     server_name: str | None,
+    name: str | None,
 ) -> RolloutLink:
     """Connect to a server that has rollout tables."""
 
@@ -1686,6 +1695,9 @@ class RolloutTable:
 
     def suspend(self, permits: Sequence[tuple[int, int]]) -> int:
         """Leave groups for others to go on with; how many there were."""
+
+    def look(self, permit: tuple[int, int]) -> tuple[str, dict[int, int]]:
+        """Say where a group has come to, and how many segments each item that was begun has."""
 
     def renew(self, permits: Sequence[tuple[int, int]]) -> int:
         """Give a sign of life; how many permits stand."""
@@ -1864,11 +1876,15 @@ class SampleInfo:
 
     @property
     def blocked_pushes(self) -> int:
-        """Times that a push had to wait for room."""
+        """Times that a push had to wait for room, in this process or over a connection.
+
+        Pushes that wait now are included. The waits of a ``shm://`` client are counted with its
+        next report, as one.
+        """
 
     @property
     def blocked_time(self) -> float:
-        """How long pushes waited, in total."""
+        """How long pushes waited, in total; those that wait now included."""
 
     @property
     def sample_waits(self) -> int:
@@ -1917,6 +1933,10 @@ class SampleInfo:
     @property
     def accept_errors(self) -> int:
         """Times that the system did not let us accept: out of file descriptors, most likely."""
+
+    @property
+    def panics(self) -> int:
+        """Connections closed because serving them panicked, a bug; the log has the message."""
 
     @property
     def reconnects(self) -> int:
@@ -3256,6 +3276,7 @@ class ReplayBuffer:
         n_step: int = 1,
         gamma: float = 0.99,
         episodes: bool = False,
+        cast: bool = True,
     ) -> Self: ...
     def push(
         self,
@@ -3392,6 +3413,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         n_step: int = 1,
         gamma: float = 0.99,
         episodes: bool = False,
+        cast: bool = True,
     ) -> Self: ...
     def push(
         self,
@@ -3649,6 +3671,7 @@ class MmapReplayBuffer:
         act_dim: int | None = None,
         *,
         example: Any | None = None,
+        cast: bool = True,
         seed: int,
         keep: bool,
         overwrite: bool = False,

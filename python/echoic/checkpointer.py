@@ -73,7 +73,7 @@ class Schedule:
         self._thread.start()
 
     def _run(self) -> None:
-        while not self._over.wait(self._every):
+        while not self._over.wait(min(self._every, threading.TIMEOUT_MAX)):
             self._call()
 
     def stop(self) -> None:

@@ -56,6 +56,9 @@ class Client(_native.Client):
         certificate: This client's certificate, a PEM file, for servers that ask for one.
         key: The private key of the certificate, a PEM file.
         server_name: The name in the server's certificate, when it is not that of the host.
+        name: What people who look at the server's connections know this client by, at most 128
+            bytes of UTF-8 without control characters; host and process id, ``"host:pid"``, when
+            ``None``.
 
     Raises:
         SpecError: The server's samples are of another kind; the message says what differs.
@@ -81,6 +84,7 @@ class Client(_native.Client):
         certificate: str | os.PathLike[str] | None = None,
         key: str | os.PathLike[str] | None = None,
         server_name: str | None = None,
+        name: str | None = None,
     ) -> Self:
         """Connect; see the class for the arguments."""
         options = _options(
@@ -95,6 +99,7 @@ class Client(_native.Client):
             certificate=certificate,
             key=key,
             server_name=server_name,
+            name=name,
         )
         self = super().__new__(cls, address, example, **options)
         # A copy is another producer: two with one identity would take each other's place.

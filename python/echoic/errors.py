@@ -200,7 +200,10 @@ class HeldBatchesWarning(UserWarning):
 
 
 class JournalWarning(UserWarning):
-    """A crash has cut off the end of a journal. Nothing that had to survive it was in there."""
+    """The end of a journal was no whole record and was dropped; the message says what may be lost.
+
+    A crash in the middle of a write leaves such an end, and then nothing acknowledged is lost.
+    """
 
 
 class CheckpointWarning(UserWarning):

@@ -32,6 +32,9 @@ class LinkOptions(TypedDict, total=False):
     key: str | os.PathLike[str] | None
     #: The name in the server's certificate, when it is not that of the host.
     server_name: str | None
+    #: What people who look at the server's connections know this client by: at most 128 bytes of
+    #: UTF-8 without control characters. Host and process id, ``"host:pid"``, when ``None``.
+    name: str | None
 
 
 def link_options(  # noqa: PLR0913 - one argument for each option
@@ -44,6 +47,7 @@ def link_options(  # noqa: PLR0913 - one argument for each option
     certificate: str | os.PathLike[str] | None = None,
     key: str | os.PathLike[str] | None = None,
     server_name: str | None = None,
+    name: str | None = None,
 ) -> dict[str, Any]:
     """Return the options of a connection, all of them, as the native core takes them."""
     return {
@@ -55,4 +59,5 @@ def link_options(  # noqa: PLR0913 - one argument for each option
         "certificate": certificate,
         "key": key,
         "server_name": server_name,
+        "name": name,
     }

@@ -27,7 +27,7 @@ _LOOK = 0.1
 
 
 class Sampler:
-    """An iterator over batches of a table; ``client.sampler`` makes one.
+    """An iterator over batches of a table; ``table.sampler`` makes one.
 
     With ``prefetch`` above 0, so many batches are on their way before they are asked for: threads
     fetch them, or a server elsewhere sends them, which needs none. Those count as sampled although
@@ -52,13 +52,16 @@ class Sampler:
         self._start = start if prefetch else None
         self._asked: deque[Pending] = deque()
         self._prefetch = prefetch
-        self._timeout = timeout
+        # No lock waits for longer.
+        self._timeout = None if timeout is None else min(timeout, threading.TIMEOUT_MAX)
         self._batches: deque[Batch] = deque()
         # Guards all that follows.
         self._changed = threading.Condition()
         self._on_their_way = 0
         self._reason = "MIN_SIZE"
         self._closed = False
+        # Nothing more is fetched; what was fetched before can still be taken.
+        self._ended = False
         self._error: BaseException | None = None
         self._threads = [
             threading.Thread(target=self._fetch, name=f"echoic-sampler-{number}", daemon=True)
@@ -141,7 +144,7 @@ class Sampler:
     def _taken(self) -> Batch:
         with self._changed:
             ready = self._changed.wait_for(
-                lambda: self._batches or self._closed or self._error is not None, self._timeout
+                lambda: self._batches or self._closed or self._has_ended(), self._timeout
             )
             if self._batches and not self._closed:
                 batch = self._batches.popleft()
@@ -156,34 +159,40 @@ class Sampler:
                 raise error
         raise StopIteration
 
+    def _has_ended(self) -> bool:
+        """Whether no batch is fetched any more, by any thread."""
+        return self._ended and not self._on_their_way
+
     def _fetch(self) -> None:
         """Keep the batches coming until the sampler or the table is closed."""
         while True:
             with self._changed:
                 self._changed.wait_for(
-                    lambda: self._closed or len(self._batches) + self._on_their_way < self._prefetch
+                    lambda: (
+                        self._closed
+                        or self._ended
+                        or len(self._batches) + self._on_their_way < self._prefetch
+                    )
                 )
-                if self._closed:
+                if self._closed or self._ended:
                     return
                 self._on_their_way += 1
-            batch, ended = None, False
+            batch, error, ended = None, None, False
             try:
                 batch = self._sample(_LOOK)
-            except WaitTimeoutError as error:
-                self._reason = error.reason
+            except WaitTimeoutError as late:
+                self._reason = late.reason
             except ClosedError:
                 ended = True
-            except BaseException as error:  # noqa: BLE001 - whoever iterates is to have it
-                self._error, ended = error, True
+            except BaseException as failure:  # noqa: BLE001 - whoever iterates is to have it
+                error, ended = failure, True
             with self._changed:
                 self._on_their_way -= 1
                 if batch is not None:
                     self._batches.append(batch)
-                if ended and not self._batches and self._error is None:
-                    self._closed = True
+                self._error = self._error or error
+                self._ended = self._ended or ended
                 self._changed.notify_all()
-            if ended:
-                return
 
     def close(self) -> None:
         """End it; batches that were fetched and not taken are dropped. May be called again."""

@@ -36,6 +36,18 @@ def _release() -> str:
     return version("echoic")
 
 
+def _check_tables(tables: Sequence[Table]) -> None:
+    """Refuse what can't be served as a table."""
+    for table in tables:
+        if not isinstance(table, _native.Table):
+            module, name = type(table).__module__, type(table).__name__
+            hint = "; give rollout tables as rollouts=[...]"
+            raise TypeError(
+                f"tables must be Table objects such as Table('replay', max_size=1000), got a {name}"
+                f"{hint if module.startswith('echoic.rollouts') else ''}"
+            )
+
+
 def _rollout_tables(tables: Sequence[RolloutTable]) -> list[RolloutTable]:
     """Look at what is to be served as rollout tables."""
     if not tables:
@@ -145,6 +157,7 @@ class Server(_native.Server):
                     "transport must be a transport such as TcpTransport(port=50051), or several, "
                     f"got a {type(one).__name__}"
                 )
+        _check_tables(tables)
         if journal is None:
             for table in tables:
                 if getattr(table, "durability", "none") != "none":
@@ -192,9 +205,13 @@ class Server(_native.Server):
             return
         for table, (_, torn) in self._recover(Path(journal), root).items():
             if torn is not None:
+                count, what, lost = torn
                 warnings.warn(
-                    f"a crash has cut off the end of the journal of table {table!r}, which was "
-                    f"dropped ({torn}); nothing that had to survive it was in there",
+                    f"the journal of table {table!r} ends in {count} bytes that are no whole "
+                    f"record ({what}), which were dropped. A crash in the middle of a write leaves "
+                    "such an end, and then nothing acknowledged is lost. If the disk or the "
+                    f"machine failed, up to {lost} acknowledged items may be lost, or changes of "
+                    "items",
                     JournalWarning,
                     stacklevel=3,
                 )
@@ -228,6 +245,21 @@ class Server(_native.Server):
         from echoic.rollouts.versions import publish_everywhere  # noqa: PLC0415 - as above
 
         publish_everywhere(self._rollouts, version)
+
+    @property
+    def port(self) -> int:
+        """The port of the TCP or TLS transport, once the server was started.
+
+        Raises:
+            ValueError: If there is none, or more than one: see :attr:`addresses`.
+        """
+        found = [one for one in self.addresses if one.startswith(("tcp://", "tls://"))]
+        if len(found) != 1:
+            hint = "" if self.addresses else "; a server has addresses once start() opened them"
+            raise ValueError(
+                f"expected one TCP or TLS address, got {len(found)} among {self.addresses}{hint}"
+            )
+        return int(found[0].rpartition(":")[2])
 
     def start(self) -> Self:
         """Open the doors to other processes; returns the server.

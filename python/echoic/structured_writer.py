@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
-    from echoic.trajectory_writer import Encoding
+    from echoic.trajectory_writer import ChunkLength, Encoding
 
 __all__ = [
     "Column",
@@ -404,8 +404,8 @@ class StructuredWriter(_native.StructuredWriter):
     Args:
         tables: The tables that items may go to.
         configs: Which items to make; at each step they are looked at in this order.
-        chunk_length: How many steps a chunk has at most; found out by measuring when ``None``.
-        encoding: How chunks are kept: see :class:`~echoic.TrajectoryWriter`.
+        chunk_length: How many steps a chunk has at most: see :class:`~echoic.TrajectoryWriter`.
+        encoding: How chunks are kept: see there.
 
     Raises:
         TrajectoryError: A pattern is malformed.
@@ -418,7 +418,7 @@ class StructuredWriter(_native.StructuredWriter):
         cls,
         tables: Sequence[_native.Table | _native.RemoteTable],
         configs: Iterable[Config],
-        chunk_length: int | None = None,
+        chunk_length: ChunkLength | None = None,
         encoding: Encoding = "none",
     ) -> Self:
         """Make a writer; see the class for the arguments."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from echoic import _native
 from echoic.limiters import Limiter, MinSize, Queue, Stack
 from echoic.selectors import Fifo, Lifo, Selector, Uniform
+from echoic.table_methods import TableMethods, settings
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -33,7 +34,7 @@ class AnyLength:
         return f"AnyLength({self.step!r})"
 
 
-class Table(_native.Table):
+class Table(_native.Table, TableMethods):
     """Items that are inserted one by one and sampled in batches.
 
     A table works by itself, in this process; given to a :class:`~echoic.Server` it is also there
@@ -59,7 +60,9 @@ class Table(_native.Table):
             ``"none"``: nothing but what a checkpoint has. ``"async"``: the end of the process,
             however sudden, since the system has it then; when the machine fails, the last seconds
             are lost. ``"sync"``: also a failure of the machine, since it is on disk then. The last
-            two need a server with a ``journal``.
+            two need a server with a ``journal``. With ``"sync"`` and ``max_times_sampled``,
+            ``sample`` returns a batch when its draws are on disk, so that no crash has an item
+            sampled more often; with ``"async"`` a crash may, items of the last batches.
         metadata: Bytes for layers above, at most 64 KiB, which tables of a server also tell its
             clients elsewhere: ``table.metadata``. A setting, so no checkpoint and no journal has
             them.
@@ -115,9 +118,9 @@ class Table(_native.Table):
             cls,
             name,
             spec,
-            _settings("sampler", Selector, Uniform() if sampler is None else sampler),
-            _settings("remover", Selector, Fifo() if remover is None else remover),
-            _settings("limiter", Limiter, MinSize() if limiter is None else limiter),
+            settings("sampler", Selector, Uniform() if sampler is None else sampler),
+            settings("remover", Selector, Fifo() if remover is None else remover),
+            settings("limiter", Limiter, MinSize() if limiter is None else limiter),
             max_size,
             max_times_sampled,
             secrets.randbits(64) if seed is None else seed,
@@ -182,22 +185,7 @@ class Table(_native.Table):
             metadata=metadata,
         )
 
-    def set_limiter(self, limiter: Limiter) -> None:
-        """Replace the limiter; what was counted so far still counts.
-
-        Raises:
-            LimiterError: The table could not work with it, and goes on with the old one.
-        """
-        self._set_limiter(_settings("limiter", Limiter, limiter))
-
     def __repr__(self) -> str:
         """Name, size and form."""
         info = self.info
         return f"Table({self.name!r}, size={info['size']}, max_size={info['max_size']})"
-
-
-def _settings(name: str, kind: type[Selector | Limiter], value: Any) -> tuple[str, list[float]]:
-    if not isinstance(value, kind):
-        module = f"echoic.{kind.__name__.lower()}s"
-        raise TypeError(f"{name} must be one of {module}, got a {type(value).__name__}")
-    return value._settings()  # noqa: SLF001 - the two are one

@@ -10,24 +10,25 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 
 from echoic import _native
 from echoic.errors import EchoicError, TableNotFoundError
-from echoic.sampler import Sampler
+from echoic.remote_table import RemoteTable
 from echoic.structured_writer import StructuredWriter
 from echoic.trajectory_writer import TrajectoryWriter
 from echoic.vector_writer import VectorWriter
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Iterable, Mapping
     from pathlib import Path
 
     from typing_extensions import Self
 
-    from echoic._native import Batch, RemoteTable, Tables
+    from echoic._native import Batch, Tables
+    from echoic.sampler import Sampler
     from echoic.server import Server
     from echoic.sharded.shards import Shards
     from echoic.sharded.table import ShardedTable
     from echoic.structured_writer import Config
     from echoic.table import Table
-    from echoic.trajectory_writer import Encoding
+    from echoic.trajectory_writer import ChunkLength, Encoding
 
 __all__ = ["TableClient"]
 
@@ -156,17 +157,7 @@ class TableClient:
         timeout: float | None = None,
         beta: float = 1.0,
     ) -> Sampler:
-        """Iterate over batches that are fetched ahead.
-
-        Args:
-            table: Where from.
-            batch_size: How many items each has.
-            prefetch: How many batches to fetch before they are asked for. They count as sampled;
-                with 0 each is drawn when it is taken.
-            workers: How many threads fetch from tables of this process, or of several servers; one
-                server elsewhere needs none.
-            timeout: Seconds that ``next`` waits; ``None`` waits for ever.
-            beta: The exponent of the importance weights.
+        """Iterate over batches of a table that are fetched ahead; see ``Table.sampler``.
 
         Examples:
             >>> import numpy as np
@@ -178,22 +169,8 @@ class TableClient:
             ...         print(len(next(batches)))
             4
         """
-        source = self.table(table)
-        start: Callable[[], Callable[[float], Batch]] | None = None
-        if isinstance(source, _native.RemoteTable):
-            remote = source
-
-            # The server sends batches one after the other; threads would only hand them on.
-            def start() -> Callable[[float], Batch]:
-                pending = remote.start_sample(batch_size)
-                return lambda wait: pending.take(wait, beta)
-
-        return Sampler(
-            lambda wait: source.sample(batch_size, wait, beta),
-            start,
-            prefetch=prefetch,
-            workers=workers,
-            timeout=timeout,
+        return self.table(table).sampler(
+            batch_size, prefetch=prefetch, workers=workers, timeout=timeout, beta=beta
         )
 
     @overload
@@ -235,7 +212,7 @@ class TableClient:
         self,
         num_keep_alive_refs: int = 1,
         *,
-        chunk_length: int | None = None,
+        chunk_length: ChunkLength | None = None,
         encoding: Encoding = "none",
     ) -> TrajectoryWriter:
         """Make a writer of trajectories; see :class:`~echoic.TrajectoryWriter`."""
@@ -247,7 +224,7 @@ class TableClient:
         num_envs: int,
         num_keep_alive_refs: int = 1,
         *,
-        chunk_length: int | None = None,
+        chunk_length: ChunkLength | None = None,
         encoding: Encoding = "none",
     ) -> VectorWriter:
         """Make a writer for environments that step together; see :class:`~echoic.VectorWriter`."""
@@ -258,7 +235,7 @@ class TableClient:
         self,
         configs: Iterable[Config],
         *,
-        chunk_length: int | None = None,
+        chunk_length: ChunkLength | None = None,
         encoding: Encoding = "none",
     ) -> StructuredWriter:
         """Make a writer of trajectories by patterns; see :mod:`echoic.structured_writer`."""
@@ -345,7 +322,8 @@ class TableClient:
 
 def connect_again(address: str, options: Mapping[str, Any]) -> TableClient:
     """Connect to the tables of a server, with options as the native core takes them."""
-    connection, tables = _native.connect_tables(address, **options)
+    connection = _native.connect_tables(address, **options)
+    tables = [RemoteTable(connection, number) for number in range(len(connection))]
     return TableClient(tables, connection, options)
 
 

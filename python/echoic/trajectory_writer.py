@@ -11,10 +11,13 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
-__all__ = ["Encoding", "TrajectoryWriter"]
+__all__ = ["ChunkLength", "Encoding", "TrajectoryWriter"]
 
 # How the values of a column are kept in tables: see the guide "Trajectories in tables".
 Encoding: TypeAlias = Literal["none", "auto", "lz4", "zstd", "delta+lz4", "delta+zstd"]
+
+# How many steps a chunk has: see the section "When items arrive" of that guide.
+ChunkLength: TypeAlias = int | Literal["prompt"]
 
 
 class TrajectoryWriter(_native.TrajectoryWriter):
@@ -26,7 +29,9 @@ class TrajectoryWriter(_native.TrajectoryWriter):
     Args:
         tables: The tables that items may go to.
         num_keep_alive_refs: How many of the latest steps new items may still name.
-        chunk_length: How many steps a chunk has at most; found out by measuring when ``None``.
+        chunk_length: How many steps a chunk has at most. ``None``: the writer measures, up to 256
+            steps, for which items may wait. ``"prompt"``: it measures, and items wait for at most
+            7 steps, the first ones for none.
         encoding: How tables keep chunks, and get them over a network: ``"none"`` as they are,
             ``"auto"`` as measured for each column, or in the form of this name where it is smaller.
 
@@ -50,7 +55,7 @@ class TrajectoryWriter(_native.TrajectoryWriter):
         cls,
         tables: Sequence[_native.Table | _native.RemoteTable],
         num_keep_alive_refs: int = 1,
-        chunk_length: int | None = None,
+        chunk_length: ChunkLength | None = None,
         encoding: Encoding = "none",
     ) -> Self:
         """Make a writer; see the class for the arguments."""
@@ -60,7 +65,7 @@ class TrajectoryWriter(_native.TrajectoryWriter):
         self,
         column: str,
         num_keep_alive_refs: int | None = None,
-        chunk_length: int | None = None,
+        chunk_length: ChunkLength | None = None,
         encoding: Encoding | None = None,
     ) -> None:
         """Give a column settings of its own.
@@ -69,8 +74,8 @@ class TrajectoryWriter(_native.TrajectoryWriter):
             column: Its path: keys joined by ``/``. It need not exist yet.
             num_keep_alive_refs: How many of its latest values new items may still name; as many as
                 of other columns when ``None``.
-            chunk_length: How many values a chunk has at most, and never more than are kept; as of
-                other columns when ``None``.
+            chunk_length: How many values a chunk has at most, and never more than are kept, or
+                ``"prompt"``; as of other columns when ``None``.
             encoding: How its chunks are kept; as those of other columns when ``None``.
 
         Raises:

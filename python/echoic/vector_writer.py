@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
-    from echoic.trajectory_writer import Encoding
+    from echoic.trajectory_writer import ChunkLength, Encoding
 
 __all__ = ["VectorWriter"]
 
@@ -28,8 +28,8 @@ class VectorWriter(_native.VectorWriter):
         tables: The tables that items may go to.
         num_envs: How many environments there are.
         num_keep_alive_refs: How many of the latest steps of an environment new items may name.
-        chunk_length: How many steps a chunk has at most; found out by measuring when ``None``.
-        encoding: How chunks are kept: see :class:`~echoic.TrajectoryWriter`.
+        chunk_length: How many steps a chunk has at most: see :class:`~echoic.TrajectoryWriter`.
+        encoding: How chunks are kept: see there.
 
     Examples:
         >>> import numpy as np
@@ -55,7 +55,7 @@ class VectorWriter(_native.VectorWriter):
         tables: Sequence[_native.Table | _native.RemoteTable],
         num_envs: int,
         num_keep_alive_refs: int = 1,
-        chunk_length: int | None = None,
+        chunk_length: ChunkLength | None = None,
         encoding: Encoding = "none",
     ) -> Self:
         """Make a writer; see the class for the arguments."""
@@ -67,7 +67,7 @@ class VectorWriter(_native.VectorWriter):
         self,
         column: str,
         num_keep_alive_refs: int | None = None,
-        chunk_length: int | None = None,
+        chunk_length: ChunkLength | None = None,
         encoding: Encoding | None = None,
     ) -> None:
         """Give a column settings of its own, as ``TrajectoryWriter.configure``."""

@@ -69,6 +69,8 @@ class Connection:
         duplicates: Samples that came twice and were dropped.
         blocked_time: Seconds for which its samples waited for room.
         blocked_by: What it waits for now, such as ``"CAPACITY"``, or nothing.
+        name: What the client calls itself, ``"host:pid"`` unless it was given another name; nothing
+            before it has said so. Any client may use any name.
     """
 
     address: str
@@ -82,6 +84,7 @@ class Connection:
     duplicates: int
     blocked_time: float
     blocked_by: str
+    name: str = ""
 
 
 @dataclass(frozen=True)
@@ -137,6 +140,8 @@ class Watch:
         certificate: This client's certificate, a PEM file, for servers that ask for one.
         key: The private key of the certificate, a PEM file.
         server_name: The name in the server's certificate, when it is not that of the host.
+        name: What it is called in the server's list of connections; host and process id when
+            ``None``.
 
     Raises:
         RefusedError: The server does not let us in, and why.
@@ -165,6 +170,7 @@ class Watch:
         certificate: str | os.PathLike[str] | None = None,
         key: str | os.PathLike[str] | None = None,
         server_name: str | None = None,
+        name: str | None = None,
     ) -> None:
         """Connect; see the class for the arguments."""
         self.address = address
@@ -175,6 +181,7 @@ class Watch:
             "certificate": certificate,
             "key": key,
             "server_name": server_name,
+            "name": name,
         }
         self._closed = False
         self._watcher: _native.Watcher | None = self._connect(timeout)

@@ -103,10 +103,10 @@ class WeightClient(_native.WeightClient):
 
     Examples:
         >>> import numpy as np
-        >>> from echoic import Server, UnixTransport
+        >>> from echoic import Server, ShmTransport
         >>> from echoic.weights import WeightClient, WeightStore
         >>> store = WeightStore()
-        >>> with Server(weights=store, transport=UnixTransport("/tmp/echoic-doc.sock")) as server:
+        >>> with Server(weights=store, transport=ShmTransport("learner")) as server:
         ...     with WeightClient(server.addresses[0]) as client:
         ...         subscription = client.subscribe()
         ...         store.publish({"w": np.ones(3)}, version=1)

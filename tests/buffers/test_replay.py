@@ -365,7 +365,90 @@ def test_a_buffer_that_makes_no_sense_is_refused(arguments, error, text) -> None
         ReplayBuffer(**arguments)
 
 
-def test_strict_forms_take_no_other_dtype() -> None:
+DTYPES = ["float16", "float32", "float64", "int8", "int32", "int64", "uint8", "bool"]
+try:
+    import ml_dtypes
+
+    DTYPES.append(np.dtype(ml_dtypes.bfloat16))
+except ImportError:
+    pass
+
+
+def is_cast(given: np.dtype, to: np.dtype) -> bool:
+    """The rule: floats become floats, and integers become what holds all of them."""
+    floats = [dtype.kind == "f" or dtype.name == "bfloat16" for dtype in (given, to)]
+    integers = [dtype.kind in "iu" for dtype in (given, to)]
+    return all(floats) or (all(integers) and np.can_cast(given, to, "safe"))
+
+
+@pytest.mark.parametrize("cast", [True, False])
+@pytest.mark.parametrize("given", [np.dtype(one) for one in DTYPES], ids=str)
+@pytest.mark.parametrize("to", [np.dtype(one) for one in DTYPES], ids=str)
+def test_one_rule_says_for_every_leaf_which_dtypes_are_cast(to, given, cast) -> None:
+    good = to == given or (cast and is_cast(given, to))
+    text = (
+        "only floats are cast to floats" if cast else "with cast=False the dtype must be the same"
+    )
+    for shape, wrap in (((2, 3), lambda x: {"a": x}), ((3,), lambda x: x), ((), lambda x: x)):
+        if cast and not shape and to == "bool" and given != "bfloat16":
+            continue  # A flag may come as a number.
+        rows = (np.arange(5 * 6).reshape(5, 2, 3) % 2).astype(given)
+        rows = rows[(slice(None), *[0] * (2 - len(shape)))]
+        # In C order, in another, and with the other order of bytes.
+        batches = [rows, np.asfortranarray(rows)]
+        if given != "bfloat16":
+            batches.append(rows.astype(given.newbyteorder()))
+        example = wrap(np.zeros(shape, to))
+        for options in ({}, {"next_obs": "shared"}):
+            buffer = ReplayBuffer(
+                100, example={"obs": example, "next_obs": example}, cast=cast, **options
+            )
+            calls = [(buffer.push, row) for row in rows] + [(buffer.extend, b) for b in batches]
+            for call, values in calls:
+                if good:
+                    call(wrap(values), next_obs=wrap(values))
+                else:
+                    with pytest.raises(SpecError, match=text):
+                        call(wrap(values), next_obs=wrap(values))
+            assert len(buffer) == (5 * (1 + len(batches)) if good else 0)
+            if good:
+                found = buffer.sample(300, seed=0)["obs"]
+                found = found["a"] if len(shape) == 2 else found
+                assert found.dtype == to
+                expected = np.unique(rows.astype(np.int64), axis=0)
+                np.testing.assert_array_equal(np.unique(found.astype(np.int64), axis=0), expected)
+
+
+def test_float64_is_rounded_as_numpy_rounds_it() -> None:
+    rng = np.random.default_rng(0)
+    buffer = ReplayBuffer(1000, example={"obs": np.zeros(17, np.float32), "rewards": np.float32(0)})
+    obs, rewards = rng.normal(size=(500, 17)) * 1e3, rng.normal(size=500)
+    obs[0, :4] = np.inf, -np.inf, np.nan, 1e-42
+    # One value after the other, from memory that is not aligned, and of a subclass of floats.
+    odd = np.frombuffer(b"x" + obs[0].tobytes(), np.uint8)[1:].view(np.float64)
+    buffer.push(odd, reward=rewards[0])
+    buffer.extend(obs[1:], rewards=rewards[1:])
+    batch = buffer.sample(5000, seed=1)
+    for row, reward in zip(batch["obs"], batch["rewards"], strict=True):
+        [index] = np.flatnonzero(rewards.astype(np.float32) == reward)
+        np.testing.assert_array_equal(row, obs[index].astype(np.float32))
+
+
+def test_a_number_of_python_is_taken_as_it_is() -> None:
+    buffer = ReplayBuffer(9, example={"rewards": np.float32(0), "terminated": False}, cast=False)
+    for reward in (1, 1.0):
+        buffer.push(reward=reward, terminated=0)
+    for fields in ({"reward": np.float64(1)}, {"reward": np.int64(1)}):
+        with pytest.raises(SpecError, match="rewards"):
+            buffer.push(**fields, terminated=False)
+    with pytest.raises(SpecError, match="terminated"):
+        buffer.push(reward=1.0, terminated=np.int64(1))
+    assert len(buffer) == 2
+    with pytest.raises(SpecError, match=r"obs.*float32.*int64.*only floats"):
+        ReplayBuffer(9, example={"obs": np.zeros(3, np.float32)}).push(np.zeros(3, np.int64))
+
+
+def test_forms_of_integers_take_no_floats() -> None:
     buffer = ReplayBuffer(10, example={"obs": np.zeros(3, np.uint8), "actions": np.int64(0)})
     with pytest.raises(SpecError, match=r"obs.*uint8\[3\].*float64"):
         buffer.push(np.zeros(3), 1)

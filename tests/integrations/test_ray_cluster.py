@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import re
+import shutil
 import signal
 import threading
 import time
@@ -18,6 +19,7 @@ from echoic.errors import (
     ArgumentError,
     ClosedError,
     DisconnectedError,
+    StorageError,
     WaitTimeoutError,
 )
 from echoic.rollouts import RolloutTable
@@ -330,6 +332,106 @@ def test_a_cluster_that_is_started_again_has_what_it_had(ray_nodes: object, tmp_
         cluster.client()
 
 
+def test_removed_shards_stay_removed_when_the_cluster_is_made_again(
+    ray_nodes: object, tmp_path: Path
+) -> None:
+    def tables() -> list[echoic.Table]:
+        step = {"n": np.int64(0)}
+        queue = echoic.Table.queue("queue", step, max_size=1000, durability="async")
+        return [echoic.Table("replay", step, max_size=1000), queue]
+
+    def again(count: int) -> ReplayCluster:
+        half = {"num_cpus": 0.5}
+        return ReplayCluster(tables, count, name="removed", directory=tmp_path, resources=half)
+
+    def groups() -> set[str]:
+        table = ray.util.placement_group_table()
+        return {name for name, group in table.items() if group["state"] == "CREATED"}
+
+    with again(2) as cluster, cluster.client(refresh=0.2) as client:
+        for table in ("queue", "replay"):
+            for n in range(100):
+                client.insert({"n": n}, {table: 1.0})
+        client.flush()
+        held = groups()
+        assert cluster.drain_shard(0, timeout=PATIENCE) == {"replay": 50, "queue": 50}
+        assert not (tmp_path / "shard-0").exists()
+        # Also what no journal has is on disk where it went.
+        assert list((tmp_path / "shard-1" / "checkpoints").iterdir())
+        # A new one takes its place, and one that was started alone gives up its own.
+        assert cluster.add_shards(1) == [2]
+        assert groups() == held
+        assert cluster.add_shards(1) == [3]
+        assert cluster.drain_shard(3, timeout=PATIENCE) == {"replay": 0, "queue": 0}
+        wait_until(lambda: groups() == held)
+        taken = client.sample("queue", 100, timeout=PATIENCE).data["n"].tolist()
+        assert sorted(taken) == list(range(100))
+    for count, shards in [(1, [1, 2]), (3, [1, 2, 4])]:
+        with again(count) as cluster, cluster.client() as client:
+            assert cluster.shards == shards
+            assert numbers(client) == list(range(100))
+            assert client.info()["queue"]["size"] == 0
+    # A folder that was emptied is noticed before anybody samples from it.
+    shutil.rmtree(tmp_path / "shard-1" / "checkpoints")
+    with pytest.raises(ArgumentError, match="'replay' had 100 items when its shard was closed"):
+        again(3)
+    shutil.rmtree(tmp_path / "shard-1")
+    with pytest.raises(StorageError, match=r"expected the manifest .*shard-1/shard\.json"):
+        again(3)
+
+
+def test_a_shard_waits_for_its_directory_and_one_that_is_gone_for_good_is_named(
+    ray_nodes: object, tmp_path: Path
+) -> None:
+    state, away = tmp_path / "state", tmp_path / "away"
+    with (
+        ReplayCluster(make("async"), 2, name="unmounted", directory=state) as cluster,
+        cluster.client() as client,
+    ):
+        for n in range(100):
+            client.insert({"n": n}, {"replay": 1.0})
+        client.flush()
+        state.rename(away)
+        os.kill(cluster.processes(PATIENCE)[1]["pid"], signal.SIGKILL)
+        with pytest.raises(WaitTimeoutError, match="shard 1 "):
+            cluster.processes(timeout=3.0)
+        away.rename(state)
+        assert set(cluster.processes(PATIENCE)) == {0, 1}
+        wait_until(lambda: all(client.shards_there))
+        assert numbers(client) == list(range(100))
+        ray.kill(ray.get_actor("unmounted/shard-1"))
+        for call in (cluster.processes, lambda: cluster.drain_shard(1)):
+            with pytest.raises(DisconnectedError, match="shard 1 of 'unmounted' has ended"):
+                call()
+
+
+def test_closing_a_cluster_and_its_workers_after_rays_end_starts_no_ray(
+    ray_nodes: Any, run_script: Callable[..., Any]
+) -> None:
+    source = (
+        "import echoic, numpy as np, ray\n"
+        "from echoic.integrations.ray import Collectors, ReplayCluster\n"
+        "def tables():\n"
+        "    return [echoic.Table('replay', np.int64(0), max_size=10)]\n"
+        f"ray.init(address={ray_nodes.address!r}, log_to_driver=False)\n"
+        "cluster = ReplayCluster(tables, 1, name='ended', resources={'num_cpus': 0.5})\n"
+        "client, free = cluster.client(), {'num_cpus': 0}\n"
+        "crew = Collectors('CartPole-v1', None, client, 'replay', num_workers=1, resources=free)\n"
+        "ray.shutdown()\n"
+        "try:\n"
+        "    cluster.processes()\n"
+        "except echoic.ClosedError as error:\n"
+        "    print(error)\n"
+        "crew.close()\n"
+        "cluster.close()\n"
+        "print(ray.is_initialized())\n"
+    )
+    done = run_script(source)
+    error, is_connected = done.stdout.splitlines()
+    assert "the cluster 'ended' has ended with this program's connection to Ray" in error
+    assert is_connected == "False"
+
+
 def test_shards_join_and_are_emptied_while_probabilities_stay_true(ray_nodes: object) -> None:
     settings = {"sampler": echoic.selectors.Prioritized(1.0)}
     with (
@@ -460,8 +562,15 @@ def test_the_examples_of_the_guide_run(ray_nodes: object, tmp_path: Path) -> Non
     # Ray is there already.
     blocks[0] = blocks[0].replace("ray.init()", "")
     names = {"__name__": "guide", "folder": tmp_path / "one", "other": tmp_path / "two"}
-    for block in blocks:
-        exec(compile(block, str(guide), "exec"), names)
+    # A small machine has two.
+    held = int(ray.available_resources()["CPU"]) - 2
+    group = ray.util.placement_group([{"CPU": 1}] * held, strategy="PACK")
+    try:
+        assert group.wait(PATIENCE)
+        for block in blocks:
+            exec(compile(block, str(guide), "exec"), names)
+    finally:
+        ray.util.remove_placement_group(group)
 
 
 def test_without_ray_the_error_says_what_to_install(run_script: Callable[..., Any]) -> None:

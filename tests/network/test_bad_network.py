@@ -6,6 +6,8 @@ import random
 import time
 from typing import TYPE_CHECKING, Any
 
+import echoic
+import numpy as np
 import pytest
 from content import FRAME, SMALL, assert_exactly
 
@@ -155,3 +157,24 @@ def test_connections_that_arrive_in_another_order(
     for producer, count in enumerate(sent):
         assert_exactly(steps.pop(producer), count)
     assert not steps
+
+
+def test_a_flush_waits_for_updates_that_other_threads_wait_for(
+    make_proxy: Any, background: Any
+) -> None:
+    table = echoic.Table("t", np.int64(0), max_size=10)
+    table.insert(1)
+    keys = table.items().key
+    with echoic.Server(tables=[table], transport=echoic.TcpTransport(port=0)) as server:
+        proxy = make_proxy(server)
+        with echoic.connect(proxy.address) as client:
+            proxy.stall()
+            client.update_priorities("t", keys, np.full(1, 7.0), wait=False)
+            others = [background.start_and_let_block(client.flush) for _ in range(2)]
+            with pytest.raises(echoic.WaitTimeoutError):
+                client.flush(timeout=0.1)
+            proxy.resume()
+            for other in others:
+                other()
+            client.flush()
+            assert table.items().priority.tolist() == [7.0]

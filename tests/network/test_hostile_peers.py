@@ -18,7 +18,7 @@ import echoic
 import numpy as np
 import pytest
 import wire
-from content import assert_exactly
+from content import PATIENCE, assert_exactly
 from wire import Wire
 from workers import transport
 
@@ -61,6 +61,12 @@ BEFORE_OPENING = {
     "a shape past all memory": wire.hello()
     + wire.opening(struct.pack("<IHcIB3Q", 1, 0, b"i", 8, 3, 1 << 40, 1 << 40, 1 << 40)),
     "bytes behind the spec": wire.hello() + wire.opening(wire.COUNTER + b"more"),
+    "bytes behind the name": wire.hello()
+    + wire.opening(wire.COUNTER + wire.text(b"me"), name=b"x"),
+    "an empty name": wire.hello() + wire.opening(name=b""),
+    "a client's name that is too long": wire.hello() + wire.opening(name=b"x" * 129),
+    "a client's name that is no text": wire.hello() + wire.opening(name=b"\xff"),
+    "a name that clears the screen": wire.hello() + wire.opening(name=b"\x1b[2J"),
 }
 
 # What comes after a good handshake.
@@ -169,6 +175,54 @@ def test_a_client_written_from_the_document_gets_its_samples_through(
     assert stranger.is_closed()
     assert refusals(server) == 0
     bystander.sent += 5
+
+
+def test_names_come_to_those_who_ask_for_them(server: echoic.Server, stranger: Wire) -> None:
+    stranger.shake_hands(name="Schreiber №1".encode())
+    [told] = server.connections()
+    assert told["name"] == "Schreiber №1"
+    watcher = Wire(server.addresses[0])
+    watcher.shake_hands(spec=b"", stream=b"", purpose=7, producer=2)
+    answers = []
+    # Those who watched before there were names ask about table 0.
+    for table in (0, 1):
+        watcher.send(wire.frame(wire.REQUEST, struct.pack("<QBI", table, 17, table)))
+        observed = watcher.until(wire.OBSERVED)
+        assert observed is not None
+        answers.append("Schreiber №1".encode() in observed.payload)
+    assert answers == [False, True]
+    watcher.close()
+
+
+def test_a_server_from_before_there_were_names_is_told_none() -> None:
+    opened: list[bytes] = []
+
+    def serve(listener: socket.socket) -> None:
+        """Shake hands with two clients as such a server does."""
+        for _ in range(2):
+            end = Wire.of(listener.accept()[0])
+            assert end.receive(12) == wire.preface()
+            end.frame()
+            end.send(wire.preface(), wire.frame(wire.CHALLENGE, bytes(33)))
+            said = end.frame()
+            assert said is not None
+            opened.append(said.payload)
+            # Behind an empty name of a stream, there was nothing.
+            if len(said.payload) > 32 + 1 + 32 + 2:
+                text = wire.text(b"OPEN: bytes too many")
+                end.send(wire.frame(wire.REFUSED, struct.pack("<H", wire.PROTOCOL) + text))
+            else:
+                rest = struct.pack("<16sQQI", bytes(16), 0, 0, 1000) + wire.text(b"0.1.0") + b"\0"
+                end.send(wire.frame(wire.WELCOME, bytes(32) + rest))
+            end.until(wire.GOODBYE)
+            end.close()
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=serve, args=(listener,))
+        thread.start()
+        echoic.Watch(f"tcp://127.0.0.1:{listener.getsockname()[1]}", name="visitor").close()
+        thread.join(PATIENCE)
+    assert [b"visitor" in payload for payload in opened] == [True, False]
 
 
 @pytest.mark.parametrize("bytes_", STRANGERS.values(), ids=STRANGERS)

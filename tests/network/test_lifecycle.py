@@ -69,6 +69,7 @@ def test_a_server_with_several_doors(folder: Path, make_server: Any, connect: An
     ]
     server = make_server(example(SMALL), 32, transport=ways).start()
     assert [address.split(":")[0] for address in server.addresses] == ["tcp", "unix", "shm"]
+    assert server.addresses[0] == f"tcp://127.0.0.1:{server.port}"
     intake = Intake(server)
     for producer, address in enumerate(server.addresses):
         client = connect(address)
@@ -77,6 +78,16 @@ def test_a_server_with_several_doors(folder: Path, make_server: Any, connect: An
     steps = intake.finish()
     for producer in range(3):
         assert_exactly(steps[producer], 100)
+
+
+def test_a_server_has_a_port_when_one_transport_has(folder: Path, make_server: Any) -> None:
+    without = make_server(example(SMALL), 1, transport=echoic.UnixTransport(folder / "s")).start()
+    several = make_server(example(SMALL), 1, transport=[echoic.TcpTransport(0)] * 2)
+    with pytest.raises(ValueError, match=r"got 0 among \(\); .* start\(\)"):
+        several.port  # noqa: B018
+    for server, found in ((without, 0), (several.start(), 2)):
+        with pytest.raises(ValueError, match=f"expected one TCP or TLS address, got {found} among"):
+            server.port  # noqa: B018
 
 
 def test_a_unix_socket_is_its_users_own_and_goes_with_its_server(
@@ -274,6 +285,37 @@ print("over", flush=True)
 
 
 # Who may use a client.
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_what_a_forked_child_closes_and_drops_stays_with_its_parent(
+    door: Any, connect: Any
+) -> None:
+    server = door.open(batch_size=4, num_buffers=2)
+    server.submit_batch(rows(0, 0, 4, SMALL))
+    held = server.sample()
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            del held
+            with server:
+                pass
+            server.close()
+            status = 0 if server.closed else 2
+        finally:
+            os._exit(status)
+    assert os.waitpid(child, 0)[1] == 0
+    assert not server.closed
+    client = connect(server)
+    client.send_batch(rows(0, 4, 4, SMALL))
+    client.flush(timeout=20)
+    # The batch that is held has not been given back, so there is no room.
+    with pytest.raises(echoic.WaitTimeoutError):
+        server.submit(sample(0, 8, SMALL), timeout=0)
+    assert held.batch["step"].tolist() == [0, 1, 2, 3]
+    assert server.sample(timeout=20).batch["step"].tolist() == [4, 5, 6, 7]
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")

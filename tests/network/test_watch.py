@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import time
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 import echoic
@@ -21,7 +23,11 @@ from echoic import (
     UnixTransport,
     Watch,
     connect,
+    rollouts,
 )
+from echoic.rollouts import RolloutTable
+from echoic.views.reading import read
+from echoic.weights import WeightClient, WeightStore
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -72,6 +78,45 @@ def test_every_number_comes_with_its_name_and_meaning(kind: str, tmp_path: Path)
                 assert own in flat
                 if name.endswith("_total") and name.startswith(("stream", "table", "checkpoint")):
                     assert number.value == flat[own], own
+
+
+def test_connections_have_the_names_of_their_clients(tmp_path: Path) -> None:
+    shm = ShmTransport(f"named-{tmp_path.name}")
+    own = f"{socket.gethostname()}:{os.getpid()}"
+    server = Server(
+        EXAMPLE,
+        batch_size=4,
+        tables=[Table("replay", EXAMPLE, max_size=10)],
+        rollouts=[RolloutTable("math", {"tokens": "int32"}, group_size=1, batch_groups=1)],
+        weights=WeightStore(),
+        transport=[TcpTransport(0), shm],
+    )
+    with server, ExitStack() as opened:
+        tcp, local = server.addresses
+        for number, address in enumerate((tcp, local)):
+            opened.enter_context(connect(address, EXAMPLE, name=f"actor-{number}"))
+            opened.enter_context(connect(address, name=f"learner-{number}"))
+        opened.enter_context(connect([tcp], name="shards"))
+        opened.enter_context(rollouts.connect(tcp, name="producer"))
+        opened.enter_context(WeightClient(tcp, name="follower")).subscribe().latest()
+        opened.enter_context(connect(tcp, EXAMPLE))
+        watch = opened.enter_context(Watch(tcp, name="\u202eme"))
+        names = ["actor-0", "actor-1", *["learner-0", "learner-1", "shards"] * 2]
+        expected = sorted([*names, "producer", "follower", own, "\u202eme"])
+        deadline = time.monotonic() + 40
+        while sorted(one.name for one in watch.look().connections) != expected:
+            assert time.monotonic() < deadline, [one.name for one in watch.look().connections]
+        assert sorted(one["name"] for one in server.connections()) == expected
+        # What a person sees of a name that would turn the line around.
+        assert "\\u202eme" in {one.name for one in read(watch.look()).connections}
+
+
+@pytest.mark.parametrize("name", ["", "x" * 129, "é" * 65, "two\nlines", "\x1b[2J"])
+def test_a_name_that_could_not_be_shown_is_refused(name: str) -> None:
+    message = r"name must be 1 to 128 bytes of UTF-8 without control characters, got \""
+    for client in (connect, Watch, rollouts.connect, WeightClient):
+        with pytest.raises(ValueError, match=message):
+            client("tcp://127.0.0.1:1", name=name)
 
 
 def test_a_server_without_tables_is_watched_and_so_is_one_without_a_stream() -> None:

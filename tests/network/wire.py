@@ -17,6 +17,7 @@ VERSION = 1
 
 HELLO, CHALLENGE, OPEN, WELCOME, REFUSED = 1, 2, 3, 4, 5
 DATA, ACK, PING, PONG, GOODBYE = 16, 17, 18, 19, 20
+REQUEST, OBSERVED = 32, 45
 PROTOCOL, WRONG_VERSION, AUTH, SPEC, STREAM = 1, 2, 3, 4, 5
 
 # The spec of `np.int64(0)`: one leaf without a path.
@@ -45,11 +46,17 @@ def hello() -> bytes:
 
 
 def opening(
-    spec: bytes = COUNTER, *, producer: int = 1, stream: bytes = b"stream", purpose: int = 1
+    spec: bytes = COUNTER,
+    *,
+    producer: int = 1,
+    stream: bytes = b"stream",
+    purpose: int = 1,
+    name: bytes | None = None,
 ) -> bytes:
     """The client's second frame, of somebody without a token."""
     identity = struct.pack("<16sQQ", bytes([producer] * 16), 1, 0)
-    return frame(OPEN, bytes(32) + bytes([purpose]) + identity + text(stream) + spec)
+    named = b"" if name is None else text(name)
+    return frame(OPEN, bytes(32) + bytes([purpose]) + identity + text(stream) + spec + named)
 
 
 def data(first: int, *values: int, count: int | None = None) -> bytes:
@@ -77,6 +84,14 @@ class Wire:
             self.socket = socket.socket(socket.AF_UNIX)
             self.socket.settimeout(PATIENCE)
             self.socket.connect(rest)
+
+    @classmethod
+    def of(cls, connected: socket.socket) -> Wire:
+        """A connection that stands, from whichever end."""
+        self = cls.__new__(cls)
+        self.socket = connected
+        self.socket.settimeout(PATIENCE)
+        return self
 
     def send(self, *parts: bytes) -> None:
         """Send bytes."""

@@ -618,6 +618,8 @@ def test_server_info_says_what_the_table_says(make_client, make_table):
     assert tuple(theirs.signature["x"].shape) == (None,)
     assert dtype_of(theirs.signature["x"]) == np.int32
     assert theirs.signature["x"].name == "n"
+    kind = submodule("reverb_types").TableInfo
+    assert kind.from_serialized_proto(table.internal_table.info()) == ours
 
 
 @pytest.mark.parametrize("timeout", [None, 0, 1, 30])
@@ -677,6 +679,7 @@ def test_sample_info_is_a_named_tuple():
     info = reverb.SampleInfo(1, 0.5, 2, 0.25, 3)
     assert isinstance(info, tuple)
     assert info._fields == ("key", "probability", "table_size", "priority", "times_sampled")
+    assert len(info) == submodule("pybind").Sampler.NUM_INFO_TENSORS
     assert (info.key, info.probability, info.table_size) == (1, 0.5, 2)
     assert (info.priority, info.times_sampled) == (0.25, 3)
     assert info._replace(key=4).key == 4

@@ -197,6 +197,15 @@ class TestConstructors:
 
 
 class TestTrajectories:
+    @pytest.mark.parametrize("length", [None, 1])
+    def test_what_a_client_inserts_fits_the_signature_of_its_table(self, make_client, length):
+        client = make_client(
+            reverb.Table.queue("items", 10, signature={"a": spec([length, 2], np.int64)})
+        )
+        client.insert({"a": np.array([1, 2])}, {"items": 1.0})
+        dataset = sampled(client, "items", max_samples=1)
+        assert [sample.data["a"].tolist() for sample in read(dataset)] == [[[1, 2]]]
+
     def test_samples_are_structured_and_numpy(self, client):
         write(client, 1)
         (sample,) = read(sampled(client, max_samples=1))

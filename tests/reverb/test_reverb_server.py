@@ -9,8 +9,9 @@ import subprocess
 import sys
 import time
 
+import numpy as np
 import pytest
-from reverb_under_test import NAME, PATIENCE, reverb, sample_values
+from reverb_under_test import NAME, PATIENCE, reverb, sample_values, spec
 
 
 def free_port():
@@ -172,6 +173,88 @@ def test_wait_returns_at_once_after_stop(make_server, make_table):
     server = make_server(make_table())
     server.stop()
     assert server.wait() is None
+
+
+@pytest.mark.upstream_differs
+def test_sampling_from_a_stopped_server_is_refused(make_server, make_table):
+    server = make_server(make_table(signature=spec([None], np.int64)))
+    client = server.localhost_client()
+    client.insert(1, {"table": 1.0})
+    dataset = reverb.TrajectoryDataset.from_table_signature(client.server_address, "table", 1)
+    server.stop()
+    for sample in (
+        lambda: next(client.sample("table")),
+        lambda: next(reverb.Client(client.server_address).sample("table")),
+        lambda: next(client.sample("table", unpack_as_table_signature=True)),
+        lambda: next(iter(dataset)),
+    ):
+        with pytest.raises(RuntimeError, match=f":{server.port} was stopped"):
+            sample()
+    # Another server at this port is one to sample from.
+    make_server(make_table(), port=server.port).localhost_client().insert(2, {"table": 1.0})
+    assert sample_values(client, "table") == [2]
+
+
+@pytest.mark.upstream_differs
+def test_an_insert_goes_on_at_the_server_that_follows(make_server, make_table, start):
+    first = make_server(reverb.Table.queue("table", 1))
+    client = first.localhost_client()
+    client.insert(1, {"table": 1.0})
+    insert = start(client.insert, 2, {"table": 1.0})
+    assert insert.is_blocked()
+    first.stop()
+    second = make_server(make_table(), port=first.port)
+    insert.result()
+    assert sample_values(second.localhost_client(), "table") == [2]
+
+
+PRODUCER = f"""
+import sys, threading, time
+import {NAME} as reverb
+
+server = reverb.Server([reverb.Table.queue("table", 100)])
+client = reverb.Client(f"localhost:{{server.port}}")
+
+def insert():
+    client.insert(1, {{"table": 1.0}})
+
+def write(writer=client.writer(1, max_in_flight_items=None)):
+    writer.append(1)
+    writer.create_item("table", 1, 1.0)
+
+def write_trajectory(writer=client.trajectory_writer(1)):
+    writer.append([1])
+    writer.create_item("table", 1.0, [writer.history[0][-1:]])
+
+pattern = reverb.structured.pattern_from_transform([None], lambda step: [step[0][-1:]])
+config = reverb.structured.create_config(pattern, "table")
+
+def write_structured(writer=client.structured_writer([config])):
+    writer.append([1])
+
+def produce():
+    while True:
+        globals()[sys.argv[1]]()
+        time.sleep(0.001)
+
+threading.Thread(target=produce, daemon=True).start()
+for _ in client.sample("table", 50):
+    pass
+server.stop()
+"""
+
+
+@pytest.mark.upstream_differs
+@pytest.mark.parametrize("produce", ["insert", "write", "write_trajectory", "write_structured"])
+def test_producers_say_nothing_when_a_program_ends(produce):
+    ended = subprocess.run(
+        [sys.executable, "-c", PRODUCER, produce],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=True,
+    )
+    assert ended.stderr == ""
 
 
 @pytest.mark.skipif(os.name != "posix", reason="a signal is sent")

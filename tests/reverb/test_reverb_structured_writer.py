@@ -303,6 +303,17 @@ class TestItems:
         writer.end_episode()
         assert items(client) == [[value] for value in expected]
 
+    def test_items_arrive_without_a_flush(self, client, eventually):
+        """The first ones do at once, and later ones while at most ten others follow."""
+        writer = client.structured_writer([config(lambda step: step["a"][-2:])])
+        for step in range(900):
+            write(writer, 1, first=step)
+            if step < 5 or step % 111 == 0:
+                arrived = step if step < 5 else step - 10
+                eventually(
+                    lambda arrived=arrived: client.server_info()["table"].current_size >= arrived
+                )
+
     def test_columns_may_differ_in_length(self, client):
         writer = client.structured_writer(
             [config(lambda step: {"x": step["a"][-1], "y": step["b"][-3:], "z": step["b"][-2]})]

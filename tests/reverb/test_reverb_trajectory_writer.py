@@ -757,13 +757,19 @@ class TestCreatingItems:
             writer.flush(timeout_ms=50)
         writer.close()
 
-    def test_an_item_arrives_without_a_flush(self, client, eventually):
-        writer = client.trajectory_writer(1)
-        writer.append([1])
-        writer.create_item("table", 1.0, [writer.history[0][:]])
-        write(writer, [2], [3])
-        eventually(lambda: size(client) == 1)
-        assert items(client)[0][0].tolist() == [1]
+    @pytest.mark.parametrize("kept", [1, 10, 151])
+    def test_items_arrive_without_a_flush(self, client, eventually, kept):
+        """The first ones do at once, and later ones while at most ten others follow."""
+        writer = client.trajectory_writer(kept)
+        for step in range(1000):
+            writer.append({"a": step, "b": np.array([step])})
+            length = min(kept, step + 1)
+            a, b = writer.history["a"], writer.history["b"]
+            writer.create_item("table", 1.0, {"a": a[-1], "b": b[-length:]})
+            if step < 5 or step % 111 == 0:
+                arrived = step + 1 if step < 5 else step - 9
+                eventually(lambda arrived=arrived: size(client) >= arrived)
+        writer.close()
 
 
 class TestSignatures:

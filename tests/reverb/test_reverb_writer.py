@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 
 import numpy as np
@@ -441,6 +442,23 @@ def test_only_the_steps_of_the_item_count_against_a_signature(client):
             writer.create_item("typed", 2, 1.0)
         writer.create_item("typed", 1, 1.0)
     assert client.server_info()["typed"].current_size == 1
+
+
+@pytest.mark.parametrize(
+    ("shape", "lengths"),
+    [([None, 2], {1, 2, 3}), ([3, 2], {3}), ([2], {1, 2, 3}), ([None], {1, 2, 3}), ([3, 3], set())],
+)
+def test_a_signature_may_be_of_steps_or_of_items(make_client, make_table, shape, lengths):
+    client = make_client(make_table(signature=spec(shape, np.float32)))
+    taken = set()
+    with client.writer(3) as writer:
+        for length in (1, 2, 3):
+            writer.append(np.zeros(2, np.float32))
+            with contextlib.suppress(ValueError):
+                writer.create_item("table", length, 1.0)
+                taken.add(length)
+    assert taken == lengths
+    assert client.server_info()["table"].current_size == len(lengths)
 
 
 # When items are there, and the end.

@@ -309,6 +309,9 @@ def test_only_rollout_tables_are_served_as_such(serve: Callable[..., Served]) ->
     table = echoic.Table("replay", np.int64(0), max_size=10)
     with pytest.raises(TypeError, match="rollouts must be RolloutTable objects"):
         echoic.Server(rollouts=[table])  # type: ignore[list-item]
+    rollouts = RolloutTable("math", COLUMNS, FIELDS, batch_groups=1)
+    with pytest.raises(TypeError, match=r"got a RolloutTable; give rollout tables as rollouts="):
+        echoic.Server(tables=[rollouts])  # type: ignore[list-item]
     with pytest.raises(ValueError, match="a rollout table of another server can't be served"):
         echoic.Server(rollouts=[serve().remote])
 
@@ -568,3 +571,23 @@ def test_closing_tells_of_an_error_that_nobody_was_told_of(serve: Callable[..., 
         served.client.close()
     assert not served.client.connected
     assert served.table.info()["accepted"] == 1
+
+
+def test_a_group_that_a_server_started_anew_has_forgotten_is_expired(
+    make: Callable[..., RolloutTable],
+) -> None:
+    with tempfile.TemporaryDirectory(prefix="echoic-") as folder:
+        transport = echoic.UnixTransport(f"{folder}/door")
+        server = echoic.Server(rollouts=[make()], transport=transport).start()
+        with connect(server.addresses[0]) as client:
+            table = client["math"]
+            permits = table.admit_many(4)
+            server.close()
+            with echoic.Server(rollouts=[make()], transport=transport).start():
+                item = (columns(1), {"reward": 0, "prompt": 0})
+                assert permits[0].add(*item) == "expired"
+                permits[1].add(*item, wait=False)
+                assert permits[1].fate == "expired"
+                flat = ([1, 1], columns(2), {"reward": [0, 1], "prompt": [0, 0]})
+                assert permits[2].add_items(*flat) == "expired"
+                assert table.permit(permits[3]).finish(0, item[1]) == "expired"

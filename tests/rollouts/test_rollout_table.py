@@ -165,9 +165,11 @@ def test_fields_that_do_not_fit_change_nothing(
 def test_an_end_that_is_not_the_next_is_no_duplicate(make: Make) -> None:
     table = make()
     permit = table.admit()
+    # Two that make one item at the same time.
+    other = table.permit(permit.ticket)
     permit.extend(0, columns(1))
     with pytest.raises(RolloutError, match="1, the next one of item 0 of group 0"):
-        table.permit(permit.ticket).finish(0, {"reward": 0, "prompt": 0})
+        other.finish(0, {"reward": 0, "prompt": 0})
 
 
 def test_what_was_refused_takes_no_place(make: Make) -> None:
@@ -237,22 +239,48 @@ def test_a_producer_that_says_nothing_loses_its_permit(make: Make, background: B
     assert table.info()["expired"] == 1
 
 
-def test_producers_share_a_group_by_its_key(make: Make) -> None:
-    table = make(batch_groups=1)
+def test_each_admission_of_a_key_is_a_group_of_its_own(make: Make) -> None:
+    table = make(batch_groups=2)
     one, other = table.admit(key="7 + 5"), table.admit(key="7 + 5")
-    assert one.group == other.group
-    assert table.info()["running"] == 1
-    other.add(columns(2, 50), {"reward": 1, "prompt": 0}, item=1)
-    assert one.add(columns(1), {"reward": 0, "prompt": 0}, item=0) == "complete"
-    assert table.sample()["reward"].tolist() == [0, 1]
-    # It is over, so whoever asks now begins another one.
-    assert table.admit(key="7 + 5").group != one.group
+    for reward, permit in enumerate([one, other, one, other]):
+        permit.add(columns(2), {"reward": reward, "prompt": 0})
+    batch = table.sample()
+    assert batch.keys == ["7 + 5", "7 + 5"]
+    assert batch["reward"].tolist() == [0, 2, 1, 3]
+    assert table.info()["duplicates"] == 0
+
+
+def test_parts_of_a_batch_make_nothing_stale(make: Make) -> None:
+    table = make(batch_groups=8, max_lag=1)
+    for permit in table.admit_many(16):
+        fill(permit, [0, 1])
+    targets = [table.sample(2).target for _ in range(8)]
+    assert targets == [0] * 4 + [1] * 4
+    assert table.info()["stale"] == 0
 
 
 def test_a_permit_travels_as_its_ticket(make: Make) -> None:
     table = make(batch_groups=1)
     permit = table.permit(table.admit().ticket)
     assert fill(permit, [1, 2]) == "complete"
+    assert table.permit(permit.ticket).fate == "complete"
+
+
+def test_a_permit_that_is_opened_again_goes_on_where_its_items_are(make: Make) -> None:
+    table = make(batch_groups=1)
+    first = table.admit()
+    ticket = first.ticket
+    first.extend(0, columns(2, 10))
+    again = table.permit(ticket)
+    assert again.extend(0, columns(1, 20)) == "running"
+    # And once more, at the end of an item and for the next one.
+    last = table.permit(ticket)
+    last.finish(0, {"reward": 1, "prompt": 0})
+    assert table.permit(ticket).add(columns(1, 30), {"reward": 2, "prompt": 0}) == "complete"
+    batch = table.sample()
+    assert batch.offsets.tolist() == [0, 3, 4]
+    assert batch["reward"].tolist() == [1, 2]
+    assert table.info()["duplicates"] == 0
 
 
 def test_what_comes_first_counts_when_there_are_more_than_needed(make: Make) -> None:
@@ -641,6 +669,17 @@ def test_a_table_is_made_again_from_its_settings(make: Make, settings: dict[str,
     for name, value in settings.items():
         if name not in {"limiter", "filter"}:
             assert told[name] == value
+
+
+def test_numbers_know_of_permits_that_are_over(make: Make) -> None:
+    table = make(permit_ttl=0.01)
+    table.admit()
+    # Nobody calls anything else.
+    deadline = time.monotonic() + 60
+    while table.info()["running"] and time.monotonic() < deadline:
+        pass
+    info = table.info()
+    assert (info["running"], info["expired"]) == (0, 1)
 
 
 def test_a_group_that_never_was(make: Make) -> None:

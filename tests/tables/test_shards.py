@@ -556,9 +556,17 @@ def test_when_all_are_away_a_call_waits_for_as_long_as_it_may(start: Any, connec
         for process in processes:
             process.kill()
         until(lambda: not any(client.shards_there))
-    with pytest.raises(echoic.WaitTimeoutError) as raised:
-        client.sample("t", 4, timeout=0.05)
-    assert raised.value.reason == "AWAY"
+    writer, windows = client.trajectory_writer(), client.structured_writer([])
+    for waiting in (
+        lambda: client.sample("t", 4, timeout=0.05),
+        lambda: writer.append({"at": 1}, timeout=0),
+        lambda: windows.append_batch({"at": np.arange(3)}, timeout=0),
+        lambda: writer.end_episode(timeout=0),
+        lambda: client.vector_writer(2, timeout=0),
+    ):
+        with pytest.raises(echoic.WaitTimeoutError) as raised:
+            waiting()
+        assert raised.value.reason == "AWAY"
     for call in (lambda: client.sample("t", 4), lambda: client.insert(np.int64(1), {"t": 1.0})):
         with pytest.raises(echoic.DisconnectedError, match=r"all shards were away for 0.3 s"):
             call()

@@ -50,6 +50,14 @@ def test_every_column_of_info_has_a_value_for_each_item(make_table: MakeTable) -
     assert repr(info) == "BatchInfo(items=50, table_size=4)"
 
 
+def test_no_exponent_makes_weights_that_are_no_numbers(make_table: MakeTable) -> None:
+    table = make_table(np.int64(0), sampler=selectors.Prioritized(1.0))
+    table.insert_batch(np.arange(3), np.array([1.0, 1.0, 2.0]))
+    info = table.sample(64, beta=1e308).info
+    # Of the rarer ones 1, of the others nothing that is left.
+    assert set(zip(info.probability, info.weight, strict=True)) == {(0.25, 1.0), (0.5, 0.0)}
+
+
 @pytest.mark.parametrize("beta", [0.0, 0.4, 1.0])
 def test_weights_undo_the_preference_for_high_priorities(
     make_table: MakeTable, beta: float

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -55,6 +56,31 @@ def test_a_server_goes_on_where_the_last_one_was(tmp_path: Path) -> None:
             assert len(third.client().table("rows")) == 0
 
 
+def test_inserts_into_a_full_table_go_on_while_checkpoints_are_written(
+    tmp_path: Path, background: Any
+) -> None:
+    """Of a full table, few rows are spare, and a checkpoint withholds those that items leave."""
+    step = np.zeros(1000, np.uint8)
+    table = Table("rows", step, max_size=5000, seed=1)
+    many = np.repeat(step[None], 5000, axis=0)
+    with echoic.Server(tables=[table], checkpointer=Checkpointer(tmp_path, keep=1)) as one:
+        table.insert_batch(many)
+        done = threading.Event()
+
+        def insert() -> None:
+            for _ in range(5):
+                table.insert_batch(many, timeout=30)
+            done.set()
+
+        inserted = background.start(insert)
+        # A wait that nothing ends, whatever the number of checkpoints, ends in an error.
+        deadline = time.monotonic() + 40
+        while not done.is_set() and time.monotonic() < deadline:
+            one.checkpoint()
+        inserted()
+        assert table.info["inserts"] == 30_000
+
+
 def test_only_the_newest_are_kept(tmp_path: Path) -> None:
     with server(tmp_path, keep=2) as one:
         places = []
@@ -74,7 +100,7 @@ def test_a_checkpoint_is_made_on_schedule(tmp_path: Path) -> None:
         while len(_native.list_checkpoints(tmp_path)) < 2:
             assert time.monotonic() < deadline
             time.sleep(0.02)
-    with server(tmp_path) as other:
+    with server(tmp_path, every=float("inf")) as other:
         assert len(other.client().table("rows")) in (0, 50)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import math
 import pickle
 import sys
 import threading
@@ -331,13 +332,43 @@ def test_a_sampler_gives_batches_until_the_table_is_closed(open_tables: Any) -> 
     with client.sampler("t", 8, prefetch=0) as batches:
         next(batches)
     assert client.info()["t"]["samples"] == before + 8
-    batches = client.sampler("t", 8)
+    batches = client.sampler("t", 8, prefetch=3, timeout=20)
     next(batches)
     server.close()
     # What was fetched ahead is left; then a client elsewhere gives up, as nobody answers any more.
     with contextlib.suppress(echoic.DisconnectedError):
-        assert sum(1 for _ in batches) <= 3
+        for left, _ in enumerate(batches):
+            assert left < 4
+            # There is room for another batch now, so whoever fetches finds the table closed.
+            for thread in batches._threads:
+                thread.join(20)
+                assert not thread.is_alive()
     with pytest.raises(StopIteration):
+        next(batches)
+
+
+def test_times_may_be_infinite(open_tables: Any, background: Any) -> None:
+    table = Table("t", np.int64(0), max_size=10, limiter=limiters.MinSize(3), seed=1)
+    _, client = open_tables(table, linger=math.inf, deadline=math.inf, connect_timeout=math.inf)
+    with client.sampler("t", 2, timeout=math.inf) as batches:
+        result = background.start_and_let_block(next, batches)
+        for number in range(3):
+            client.insert(number, {"t": 1.0}, timeout=math.inf)
+        client.flush(math.inf)
+        assert len(result()) == 2
+
+
+@pytest.mark.parametrize("beta", [math.nan, math.inf, -0.5])
+def test_an_exponent_that_is_none_is_refused_before_anything_is_drawn(
+    open_tables: Any, beta: float
+) -> None:
+    _, client = open_tables(Table("t", np.int64(0), max_size=10))
+    client.insert_batch(np.arange(5), "t")
+    client.flush()
+    with pytest.raises(ValueError, match="beta must be a finite number of at least 0, got"):
+        client.sample("t", 2, beta=beta)
+    assert client.info()["t"]["samples"] == 0
+    with client.sampler("t", 2, beta=beta) as batches, pytest.raises(ValueError, match="beta"):
         next(batches)
 
 

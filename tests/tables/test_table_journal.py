@@ -296,7 +296,8 @@ def test_a_torn_end_is_warned_of_and_damage_is_refused(tmp_path: Path) -> None:
             first.client().insert_batch(rows(np.arange(number, number + 1)), "rows")
     segment = only_segment(tmp_path, "rows")
     segment.write_bytes(segment.read_bytes()[:-5])
-    with pytest.warns(echoic.JournalWarning, match="table 'rows', which was dropped"):
+    # The third item was acknowledged, and the file was cut afterwards.
+    with pytest.warns(echoic.JournalWarning, match="'rows' ends in .* up to 1 acknowledged items"):
         second = journalled(tmp_path)
     with second:
         assert len(second.client().table("rows")) == 2

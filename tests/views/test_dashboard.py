@@ -21,6 +21,7 @@ import urllib.request
 import zlib
 from contextlib import ExitStack, suppress
 from itertools import pairwise
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import echoic
@@ -164,6 +165,16 @@ def test_page_that_asks_again_is_told_only_what_it_lacks(serve: Any, page: Any) 
     assert told(url, "server", life="other", after=last)["moments"][0]["number"] == 1
 
 
+def test_guide_shows_an_address_like_the_one_that_is_printed(calm: str) -> None:
+    guide = Path(__file__).parents[2] / "docs" / "guides" / "dashboard.md"
+    shown = guide.read_text(encoding="utf-8").partition("```text\n")[2].partition("\n")[0]
+
+    def form(url: str) -> str:
+        return re.sub(r":\d+/", ":PORT/", re.sub(r"/[\w-]{22}/", "/SECRET/", url))
+
+    assert form(shown) == form(calm) == "http://127.0.0.1:PORT/SECRET/"
+
+
 def test_rates_are_those_of_what_was_inserted(serve: Any, page: Any) -> None:
     table = echoic.Table("replay", np.int64(0), max_size=100)
     url = page(serve(table).addresses[0])
@@ -242,6 +253,10 @@ def test_server_is_another_though_it_is_older_than_the_first_was_when_it_was_see
             [("up to 1", 2), ("up to 2", 0), ("up to 4", 4), ("above 4", 3)],
         ),
         ({"1": 5, "10": 5, "+Inf": 5}, [("up to 1", 5)]),
+        (
+            {"0.00006103515625": 1, "0.25": 2, "1099511627776": 3, "+Inf": 4},
+            [("up to 6.1e-05", 1), ("up to 0.25", 1), ("up to 1.1e+12", 1), ("above 1.1e+12", 1)],
+        ),
     ],
 )
 def test_bars_are_what_is_between_two_bounds(cumulative: Any, expected: Any) -> None:

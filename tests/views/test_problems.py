@@ -224,6 +224,10 @@ def test_a_ring_that_nobody_empties_is_stuck() -> None:
             "1 push waits: the ring is full, 2 batches are ready, and nobody takes" in problem.text
         )
         assert "the learner is the slow side" in problem.advice
+        # Wherever the producer is, its wait is one of the stream.
+        info = server.info
+        assert info.blocked_pushes == 1
+        assert info.blocked_time > 0
         for _ in range(32):
             server.sample(timeout=30)
         worker.close()

@@ -25,6 +25,7 @@ from echoic.views.reading import Reading, read
 from echoic.views.rollout_problems import of_rollouts
 from echoic.views.rollout_reading import RolloutReading, SourceReading, Waits
 from echoic.views.terminal import Top
+from echoic.views.terminal.grid import LiveGrid
 from echoic.views.web.items import Items
 from echoic.views.web.lookout import Lookout
 from echoic.views.web.server import WebServer
@@ -337,6 +338,10 @@ def test_terminal_shows_a_rollout_table_and_opens_it(roll: Any) -> None:
         with Watch(rolling.address) as watch:
             async with Top(watch, INTERVAL).run_test(size=(100, 50)) as pilot:
                 await until_seen(pilot, "rollout tables", "math", "1 of 2 ready", "lag 1", "GROUP")
+                columns = pilot.app.screen.query_one("#rollouts", LiveGrid).ordered_columns
+                titles = {column.label.plain: column.width for column in columns}
+                assert [*titles] == ["table", "groups", "version", "tokens", "waiting", "of late"]
+                assert all(len(title) <= width for title, width in titles.items()), titles
                 pilot.app.simulate_key("enter")
                 await until_seen(
                     pilot,

@@ -142,7 +142,7 @@ def sample_waits(background: Any) -> Callable[[Server, str], None]:
         def learn() -> None:
             with (
                 contextlib.suppress(ClosedError, ConnectionError, TimeoutError),
-                connect(server.addresses[0], deadline=0.1) as client,
+                connect(server.addresses[0], deadline=0.1, name="learner") as client,
             ):
                 client.tables[table].sample(1)
 
@@ -219,13 +219,15 @@ def test_ring_that_nobody_empties_says_who_waits_for_room(background: Any) -> No
             "100% batches of 4: 2 ready, 0 held, 0 free",
         )
         # The connection that waits is the first of the list.
-        first = r"waits for 127\.0\.0\.1:\d+ [^:]*% CAPACITY"
+        first = r"waits for actor [^:]*% CAPACITY"
         await until(pilot, lambda: bool(re.search(first, sentences(seen(pilot)))))
 
     def work(address: str) -> None:
         with (
             contextlib.suppress(ClosedError, ConnectionError, TimeoutError),
-            connect(address, np.zeros(4, np.float32), window_bytes=1, deadline=1.0) as client,
+            connect(
+                address, np.zeros(4, np.float32), window_bytes=1, deadline=1.0, name="actor"
+            ) as client,
         ):
             while True:
                 client.send(np.zeros(4, np.float32))
@@ -281,7 +283,8 @@ def test_screen_of_24_lines_shows_all_parts_beside_many_problems(sample_waits: A
             assert re.search(f"^─.*{part}", screen, re.MULTILINE), screen
         for key in ("open table", "next list", "sort", "pause", "help", "quit"):
             assert key in lines[-1]
-        assert "127.0.0.1:" in lines[-2]  # There is room for connections, too.
+        # There is room for connections, too.
+        assert lines[-2].startswith((" learner ", " echoic top "))
         # Names that are too long can be told apart.
         tails = [line for line in lines if line.startswith(" …")]
         assert ["name 0" in tails[0], "name 1" in tails[1]] == [True, True]
@@ -289,7 +292,7 @@ def test_screen_of_24_lines_shows_all_parts_beside_many_problems(sample_waits: A
     with served(*tables, stream=True) as server:
         for table in tables:
             sample_waits(server, table.name)
-        watch_it(server.addresses[0], play)
+        watch_it(server.addresses[0], play, name="echoic top")
 
 
 # What goes on.
@@ -370,14 +373,16 @@ def test_pause_holds_the_screen_still_until_it_is_pressed_again() -> None:
 
 
 def test_s_sorts_connections_by_something_else(life: Any) -> None:
-    def peers(screen: str) -> list[str]:
-        return re.findall(r"^ (127\.0\.0\.1:\d+)", screen, re.MULTILINE)
+    def clients(screen: str) -> list[str]:
+        return re.findall(r"^ (slow|fast) ", screen, re.MULTILINE)
 
     with served(stream=True, batch_size=1) as server:
         address = server.addresses[0]
         example = np.zeros(4, np.float32)
-        with connect(address, example), connect(address, example) as fast:
-            fastest = server.connections()[-1]["peer"]
+        with (
+            connect(address, example, name="slow"),
+            connect(address, example, name="fast") as fast,
+        ):
 
             def act() -> None:
                 fast.send(example)
@@ -387,10 +392,10 @@ def test_s_sorts_connections_by_something_else(life: Any) -> None:
                 await until_seen(pilot, "connections, those that wait first")
                 press(pilot, "s")
                 await until_seen(pilot, "connections, the fastest first")
-                await until(pilot, lambda: peers(seen(pilot))[0] == fastest)
+                await until(pilot, lambda: clients(seen(pilot)) == ["fast", "slow"])
                 press(pilot, "s")
                 await until_seen(pilot, "connections, the slowest first")
-                await until(pilot, lambda: peers(seen(pilot))[-1] == fastest)
+                await until(pilot, lambda: clients(seen(pilot)) == ["slow", "fast"])
 
             life(act)
             watch_it(address, play)
@@ -729,4 +734,9 @@ def test_pictures_of_the_guide_say_what_is_seen(sample_waits: Any, life: Any) ->
 
         life(act)
         sample_waits(server, "sequences")
-        watch_it(server.addresses[0], play, size=(80, 28))
+        deadline = time.monotonic() + PATIENCE
+        # The list has them in the order in which they came.
+        while sorted(one["name"] for one in server.connections()) != ["learner", "learner"]:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        watch_it(server.addresses[0], play, size=(80, 28), name="echoic top")

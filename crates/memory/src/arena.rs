@@ -6,14 +6,15 @@
 //!
 //! # Invariants
 //!
-//! 1. The bytes of an [`Arena`] are reached through `&mut` only; those of a view through the one [`Place`]
-//!    that has them. Places do not overlap.
+//! 1. The bytes of an [`Arena`] are reached through the one [`Claim`] that has them; those of a view through the one
+//!    [`Place`]. Neither overlap.
 //! 2. Pages are there when they are first written: an arena may be much larger than what is used of it.
 //!
 //! # Limitations
 //!
 //! The other process is trusted to write only into a place that was named in a question without an answer,
-//! as [`crate::ring`] trusts producers.
+//! as [`crate::ring`] trusts producers. What must make sense is therefore copied before it is looked at: what is written
+//! here are values that mean something to the caller alone.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -30,7 +31,18 @@ const PAGE: usize = 4096;
 
 /// The side that answers.
 #[derive(Debug)]
-pub struct Arena(Region);
+pub struct Arena {
+    region: Region,
+    /// What there are claims to: a few, since a connection has one answer written at a time.
+    claimed: Mutex<Vec<Range<usize>>>,
+}
+
+/// Some bytes of an [`Arena`], which nobody else in this process has while this is there.
+#[derive(Debug)]
+pub struct Claim {
+    arena: Arc<Arena>,
+    range: Range<usize>,
+}
 
 impl Arena {
     /// An arena of `len` bytes, rounded up to whole pages.
@@ -41,29 +53,66 @@ impl Arena {
     pub fn new(len: usize) -> Result<Self, AllocError> {
         let len = len.max(1).checked_next_multiple_of(PAGE);
         let len = len.ok_or(AllocError::Refused { bytes: usize::MAX })?;
-        Region::sparse(len).map(Self)
+        Ok(Self { region: Region::sparse(len)?, claimed: Mutex::default() })
     }
 
     /// How many bytes it has.
     pub fn bytes(&self) -> usize {
-        self.0.len()
+        self.region.len()
     }
 
     /// What to hand to the other process.
     pub fn file(&self) -> Option<BorrowedFd<'_>> {
-        self.0.file()
+        self.region.file()
     }
 
-    /// Some of its bytes, to be written; `None` when they are not inside.
-    pub fn bytes_mut(&mut self, range: Range<usize>) -> Option<&mut [u8]> {
+    /// Some of its bytes; `None` when they are not inside, or somebody has some of them.
+    pub fn claim(self: &Arc<Self>, range: Range<usize>) -> Option<Claim> {
         if range.start > range.end || range.end > self.bytes() {
             return None;
         }
-        // SAFETY: inside the mapping, as was checked.
-        let start = unsafe { self.0.pointer().add(range.start) };
-        // SAFETY: inside, as was checked, and initialised, since a file's pages are; ours alone in this
-        // process by `&mut`. The other process looks when it was told that we are done.
-        Some(unsafe { std::slice::from_raw_parts_mut(start.as_ptr(), range.len()) })
+        let mut claimed = self.claimed();
+        if claimed.iter().any(|other| other.start < range.end && range.start < other.end) {
+            return None;
+        }
+        claimed.push(range.clone());
+        drop(claimed);
+        Some(Claim { arena: Arc::clone(self), range })
+    }
+
+    fn claimed(&self) -> MutexGuard<'_, Vec<Range<usize>>> {
+        self.claimed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Claim {
+    /// The bytes, to be written. They are whatever the other process makes of them, so nothing is to be concluded from
+    /// what is read here.
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        // SAFETY: inside the mapping, as `claim` checked.
+        let start = unsafe { self.arena.region.pointer().add(self.range.start) };
+        // SAFETY: inside, as above, and initialised, since a file's pages are; ours alone in this process by
+        // invariant 1 and `&mut`. The other process looks when it was told that we are done.
+        unsafe { std::slice::from_raw_parts_mut(start.as_ptr(), self.range.len()) }
+    }
+
+    /// Copies the bytes, as many as `to` has at most: what they were at one moment each. What is read from the copy
+    /// does not change between two looks.
+    pub fn copy_to(&self, to: &mut [u8]) {
+        let len = to.len().min(self.range.len());
+        // SAFETY: inside the mapping, as `claim` checked.
+        let start = unsafe { self.arena.region.pointer().add(self.range.start) };
+        // SAFETY: so many bytes are there on both sides, and no slice is made of what the other process may write.
+        unsafe { std::ptr::copy_nonoverlapping(start.as_ptr(), to.as_mut_ptr(), len) };
+    }
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        let mut claimed = self.arena.claimed();
+        if let Some(ours) = claimed.iter().position(|range| *range == self.range) {
+            claimed.swap_remove(ours);
+        }
     }
 }
 
@@ -169,8 +218,8 @@ impl Drop for Place {
 mod tests {
     use super::*;
 
-    fn pair(bytes: usize) -> (Arena, Arc<ArenaView>) {
-        let arena = Arena::new(bytes).unwrap();
+    fn pair(bytes: usize) -> (Arc<Arena>, Arc<ArenaView>) {
+        let arena = Arc::new(Arena::new(bytes).unwrap());
         let file = arena.file().unwrap().try_clone_to_owned().unwrap();
         let view = ArenaView::attach(file, arena.bytes()).unwrap();
         (arena, view)
@@ -178,11 +227,11 @@ mod tests {
 
     #[test]
     fn what_is_written_at_a_place_is_read_there() {
-        let (mut arena, view) = pair(1 << 20);
+        let (arena, view) = pair(1 << 20);
         let places: Vec<Place> = (0..3).map(|_| view.take(5000).unwrap()).collect();
         for (number, place) in (1u8..).zip(&places) {
             let start = place.start();
-            arena.bytes_mut(start..start + 5000).unwrap().fill(number);
+            arena.claim(start..start + 5000).unwrap().bytes_mut().fill(number);
         }
         for (number, place) in (1u8..).zip(&places) {
             assert!(place[..5000].iter().all(|byte| *byte == number));
@@ -191,12 +240,28 @@ mod tests {
 
     #[test]
     fn nothing_outside_is_written() {
-        let (mut arena, _) = pair(8192);
-        assert!(arena.bytes_mut(0..8193).is_none());
-        assert!(arena.bytes_mut(8193..8193).is_none());
+        let (arena, _) = pair(8192);
+        assert!(arena.claim(0..8193).is_none());
+        assert!(arena.claim(8193..8193).is_none());
         let (start, end) = (5, 4);
-        assert!(arena.bytes_mut(start..end).is_none());
-        assert_eq!(arena.bytes_mut(8192..8192).unwrap().len(), 0);
+        assert!(arena.claim(start..end).is_none());
+        assert_eq!(arena.claim(8192..8192).unwrap().bytes_mut().len(), 0);
+    }
+
+    #[test]
+    fn what_somebody_has_nobody_else_gets() {
+        let (arena, _) = pair(8192);
+        let mut claim = arena.claim(100..200).unwrap();
+        for range in [0..101, 199..300, 120..130, 0..8192] {
+            assert!(arena.claim(range).is_none());
+        }
+        let beside = [arena.claim(0..100).unwrap(), arena.claim(200..8192).unwrap()];
+        claim.bytes_mut().fill(7);
+        let mut copy = [0; 200];
+        claim.copy_to(&mut copy);
+        assert_eq!((copy[99], copy[100]), (7, 0), "no more is copied than it has");
+        drop((claim, beside));
+        assert!(arena.claim(0..8192).is_some());
     }
 
     #[test]

@@ -39,9 +39,7 @@ mod region;
 pub mod ring;
 #[cfg(not(loom))]
 pub mod sheet;
-#[cfg(not(loom))]
 pub mod signal;
-#[cfg(not(loom))]
 pub mod slab;
 pub mod store;
 mod sync;

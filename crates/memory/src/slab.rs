@@ -15,16 +15,21 @@
 //!    stays out of `free` until the `Pinned`'s generation is gone.
 //! 4. A row of a [`Snapshot`] that has its bit in `kept` stays out of `free` when it is freed, until the
 //!    snapshot is done with it.
+//! 5. Whoever lets go of a row that may be lent again then notifies `room`: a [`RowWriter`], a [`Pinned`]
+//!    and a [`Snapshot`] do it themselves, after the lock was given back. Only [`Slab::free_many`] does
+//!    not: its caller may hold a lock, and notifies once it is given back.
 
 use std::collections::VecDeque;
-use std::ops::Range;
+use std::ops::{Deref, Range};
 use std::ptr::NonNull;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
 
 use smallvec::SmallVec;
 
 use crate::block::{AllocError, Untouched};
 use crate::prefetch::prefetch_at;
+use crate::signal::Signal;
+use crate::sync::{Mutex, MutexGuard, RefCounted};
 
 /// Numbers of rows, of which a few need no allocation.
 pub type RowNumbers = SmallVec<[u32; 8]>;
@@ -39,6 +44,7 @@ pub struct Slab {
     row_bytes: usize,
     rows: u32,
     state: Mutex<State>,
+    room: Arc<Signal>,
 }
 
 /// Whoever has one may be reading rows that were published while it was the current one.
@@ -52,10 +58,10 @@ struct State {
     free: Vec<u32>,
     /// A bit for each row.
     published: Vec<u64>,
-    current: Arc<Generation>,
+    current: RefCounted<Generation>,
     /// What was freed while `current` was the current generation.
     freed: Vec<u32>,
-    older: VecDeque<(Arc<Generation>, Vec<u32>)>,
+    older: VecDeque<(RefCounted<Generation>, Vec<u32>)>,
     snapshot: Option<Keeping>,
 }
 
@@ -91,9 +97,28 @@ pub struct RowWriter {
 /// Published rows that may be read.
 #[derive(Debug)]
 pub struct Pinned {
-    slab: Arc<Slab>,
     rows: Vec<u32>,
-    _generation: Arc<Generation>,
+    // Dropped in this order: first the pin ends, then those who wait for its rows are woken.
+    _generation: RefCounted<Generation>,
+    slab: Rouses,
+}
+
+/// A slab whose waiters are woken when this is dropped.
+#[derive(Debug)]
+struct Rouses(Arc<Slab>);
+
+impl Deref for Rouses {
+    type Target = Slab;
+
+    fn deref(&self) -> &Slab {
+        &self.0
+    }
+}
+
+impl Drop for Rouses {
+    fn drop(&mut self) {
+        self.0.room.notify();
+    }
 }
 
 /// A range of bytes of each row.
@@ -112,6 +137,16 @@ impl Slab {
     ///
     /// [`AllocError`] when the machine could never hold them all.
     pub fn new(rows: u32, row_bytes: usize) -> Result<Self, AllocError> {
+        Self::with_room(rows, row_bytes, Arc::default())
+    }
+
+    /// As [`Slab::new`], with the signal on which callers wait until [`Slab::try_reserve`] may lend more.
+    /// Several slabs may share it.
+    ///
+    /// # Errors
+    ///
+    /// As [`Slab::new`].
+    pub fn with_room(rows: u32, row_bytes: usize, room: Arc<Signal>) -> Result<Self, AllocError> {
         let bytes = (rows as usize).checked_mul(row_bytes).ok_or_else(|| AllocError::Overflow {
             what: format!("a table of {rows} rows of {row_bytes} bytes"),
         })?;
@@ -119,12 +154,13 @@ impl Slab {
             fresh: 0,
             free: Vec::new(),
             published: vec![0; (rows as usize).div_ceil(64)],
-            current: Arc::default(),
+            current: RefCounted::default(),
             freed: Vec::new(),
             older: VecDeque::new(),
             snapshot: None,
         };
-        Ok(Self { memory: Untouched::new(bytes)?, row_bytes, rows, state: Mutex::new(state) })
+        let state = Mutex::new(state);
+        Ok(Self { memory: Untouched::new(bytes)?, row_bytes, rows, state, room })
     }
 
     /// How many rows there are.
@@ -167,6 +203,12 @@ impl Slab {
             }
         }
         RowWriter { slab: Arc::clone(self), rows }
+    }
+
+    /// Whether [`Slab::try_reserve`] would lend a row.
+    pub fn has_room(&self) -> bool {
+        let state = &mut *self.lock();
+        !state.free.is_empty() || state.fresh < self.rows || state.recover()
     }
 
     /// Whether rows that were freed will be free once their readers are gone.
@@ -264,7 +306,7 @@ impl Slab {
         self.free_many([row]);
     }
 
-    /// Frees published rows, in this order.
+    /// Frees published rows, in this order. Wakes nobody: notify the slab's room afterwards.
     ///
     /// # Panics
     ///
@@ -311,9 +353,9 @@ impl Slab {
             let (word, bit) = bit(*row);
             assert!(state.published[word] & bit != 0, "row {row} is not published");
         }
-        let generation = Arc::clone(&state.current);
+        let generation = RefCounted::clone(&state.current);
         drop(state);
-        Pinned { slab: Arc::clone(self), rows, _generation: generation }
+        Pinned { rows, _generation: generation, slab: Rouses(Arc::clone(self)) }
     }
 
     /// Has the processor fetch the start and the end of a row that will be read soon; the rest of a long
@@ -359,7 +401,7 @@ impl State {
         while let Some((generation, _)) = self.older.front_mut() {
             // `get_mut` sees that ours is the last reference, and what the others read before they
             // dropped theirs happened before that.
-            if Arc::get_mut(generation).is_none() {
+            if RefCounted::get_mut(generation).is_none() {
                 break;
             }
             let Some((_, mut rows)) = self.older.pop_front() else { break };
@@ -384,7 +426,13 @@ impl Snapshot {
     /// Turns to up to `count` rows that have not been read; whether there were any.
     pub fn advance(&mut self, count: usize) -> bool {
         let slab = Arc::clone(&self.slab);
-        let state = &mut *slab.lock();
+        let more = self.turn(&mut slab.lock(), count);
+        // The rows that were turned to before may be lent again.
+        slab.room.notify();
+        more
+    }
+
+    fn turn(&mut self, state: &mut State, count: usize) -> bool {
         self.release(state);
         let Some(keeping) = &mut state.snapshot else { return false };
         let mut waiting = std::mem::take(&mut keeping.freed);
@@ -461,11 +509,13 @@ impl Snapshot {
 impl Drop for Snapshot {
     fn drop(&mut self) {
         let slab = Arc::clone(&self.slab);
-        let state = &mut *slab.lock();
-        self.release(state);
+        let mut state = slab.lock();
+        self.release(&mut state);
         if let Some(keeping) = state.snapshot.take() {
             state.freed.extend(keeping.freed);
         }
+        drop(state);
+        slab.room.notify();
     }
 }
 
@@ -522,6 +572,7 @@ impl Drop for RowWriter {
     fn drop(&mut self) {
         if !self.rows.is_empty() {
             self.slab.lock().free.extend_from_slice(&self.rows);
+            self.slab.room.notify();
         }
     }
 }

@@ -6,13 +6,13 @@
 
 #[cfg(not(loom))]
 pub(crate) use std::sync::{
-    Mutex, MutexGuard,
+    Arc as RefCounted, Mutex, MutexGuard,
     atomic::{Ordering, fence},
 };
 
 #[cfg(loom)]
 pub(crate) use loom::sync::{
-    Mutex, MutexGuard,
+    Arc as RefCounted, Mutex, MutexGuard,
     atomic::{Ordering, fence},
 };
 

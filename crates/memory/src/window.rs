@@ -88,13 +88,15 @@ impl Window {
     /// When `rows` is zero.
     pub fn try_claim(&self, rows: usize) -> Option<Rows<'_>> {
         assert!(rows > 0, "a claim has at least one row");
-        let mut first = self.claimed.load(Ordering::Relaxed);
+        // Acquire pairs with the release of who claimed before: what that one saw as released is seen as
+        // released here, so that no more than the capacity seems to be claimed.
+        let mut first = self.claimed.load(Ordering::Acquire);
         loop {
             // Acquire pairs with the release in `Reader::release`: the reader is done with the rows.
             let released = self.released.load(Ordering::Acquire);
             let Some(used) = first.checked_sub(released) else {
                 // `first` is older than `released`.
-                first = self.claimed.load(Ordering::Relaxed);
+                first = self.claimed.load(Ordering::Acquire);
                 continue;
             };
             let to_the_end = self.capacity - first % self.capacity;
@@ -105,8 +107,8 @@ impl Window {
             let claimed = self.claimed.compare_exchange(
                 first,
                 first + len,
-                Ordering::Relaxed,
-                Ordering::Relaxed,
+                Ordering::Release,
+                Ordering::Acquire,
             );
             match claimed {
                 Ok(_) => return Some(Rows { window: self, first, len: len as usize }),

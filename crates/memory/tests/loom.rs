@@ -1,9 +1,14 @@
-//! The ring under every interleaving that loom can find. Run with `make loom`.
+//! The ring, the rows of tables, the window, and what wakes those who wait for them, under every
+//! interleaving that loom can find. Run with `make loom`.
 #![cfg(loom)]
 
 use echoic_memory::death;
 use echoic_memory::ring::{Claim, Place, Refusal, Ring, Run};
+use echoic_memory::signal::Signal;
+use echoic_memory::slab::{RowWriter, Slab};
+use echoic_memory::window::Window;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Wake, Waker};
 
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
@@ -416,4 +421,244 @@ fn reclaiming_wakes_who_waits_for_room() {
         producer.join().unwrap();
         assert_eq!(slots.pop(), [1]);
     });
+}
+
+/// Rows of a table, with one loom cell for each.
+struct Rows {
+    slab: std::sync::Arc<Slab>,
+    room: std::sync::Arc<Signal>,
+    cells: Vec<UnsafeCell<u64>>,
+}
+
+// SAFETY: cells are accessed by the rules of the slab, which is what loom checks here.
+unsafe impl Sync for Rows {}
+// SAFETY: as above.
+unsafe impl Send for Rows {}
+
+impl Rows {
+    /// All rows are published, and have their numbers in their cells.
+    fn new(rows: u32) -> Arc<Self> {
+        let room = std::sync::Arc::<Signal>::default();
+        let slab = Slab::with_room(rows, 1, std::sync::Arc::clone(&room)).unwrap();
+        let cells = (0..rows.into()).map(UnsafeCell::new).collect();
+        let slab = std::sync::Arc::new(slab);
+        slab.try_reserve(rows as usize).publish();
+        Arc::new(Self { slab, room, cells })
+    }
+
+    /// Removes an item, as a table does.
+    fn free(&self, row: u32) {
+        self.slab.free(row);
+        self.room.notify();
+    }
+
+    /// Takes a row as soon as there is one, and writes it.
+    fn insert(&self) {
+        let attempt = || Some(self.slab.try_reserve(1)).filter(|writer| !writer.is_empty());
+        let writer: RowWriter = self.room.wait(None, attempt).unwrap();
+        let row = writer.rows()[0] as usize;
+        // SAFETY: the writer is the only right to this row.
+        self.cells[row].with_mut(|cell| unsafe { *cell = 100 });
+        writer.publish();
+    }
+
+    fn read(&self, row: u32) -> u64 {
+        // SAFETY: the caller keeps the row by a pin or a snapshot.
+        self.cells[row as usize].with(|cell| unsafe { *cell })
+    }
+}
+
+#[test]
+fn an_insert_is_woken_when_a_checkpoint_lets_go_of_its_row() {
+    model(2, || {
+        let rows = Rows::new(2);
+        let mut snapshot = rows.slab.snapshot().unwrap();
+        rows.free(1);
+        let inserter = rows.clone();
+        let inserter = thread::spawn(move || inserter.insert());
+        while snapshot.advance(1) {
+            for row in snapshot.rows() {
+                assert_eq!(rows.read(*row), u64::from(*row), "as it was at the first moment");
+            }
+        }
+        inserter.join().unwrap();
+    });
+}
+
+#[test]
+fn an_insert_is_woken_when_a_checkpoint_is_given_up() {
+    model(3, || {
+        let rows = Rows::new(1);
+        let snapshot = rows.slab.snapshot().unwrap();
+        rows.free(0);
+        let inserter = rows.clone();
+        let inserter = thread::spawn(move || inserter.insert());
+        drop(snapshot);
+        inserter.join().unwrap();
+    });
+}
+
+#[test]
+fn an_insert_is_woken_by_the_last_reader_of_its_row() {
+    model(2, || {
+        let rows = Rows::new(1);
+        let (pinned, again) = (rows.slab.pin(vec![0]), rows.slab.pin(vec![0]));
+        let (reader, inserter) = (rows.clone(), rows.clone());
+        let reader = thread::spawn(move || {
+            assert_eq!(reader.read(0), 0);
+            drop(pinned);
+        });
+        let inserter = thread::spawn(move || inserter.insert());
+        rows.free(0);
+        assert_eq!(rows.read(0), 0);
+        drop(again);
+        reader.join().unwrap();
+        inserter.join().unwrap();
+    });
+}
+
+#[test]
+fn an_insert_is_woken_when_another_gives_its_row_up() {
+    model(3, || {
+        let rows = Rows::new(1);
+        rows.free(0);
+        let writer = rows.slab.try_reserve(1);
+        let inserter = rows.clone();
+        let inserter = thread::spawn(move || inserter.insert());
+        drop(writer);
+        inserter.join().unwrap();
+    });
+}
+
+/// A task without a thread of its own, and the sleep of the loop that polls it.
+struct Task(loom::sync::Notify);
+
+impl Wake for Task {
+    fn wake(self: std::sync::Arc<Self>) {
+        self.0.notify();
+    }
+}
+
+/// A number under a lock, as of a table, whose waiters are woken when the lock is given back.
+struct Gate {
+    open: loom::sync::Mutex<u32>,
+    signal: Signal,
+}
+
+impl Gate {
+    fn new() -> Arc<Self> {
+        Arc::new(Self { open: loom::sync::Mutex::new(0), signal: Signal::default() })
+    }
+
+    fn open(&self) {
+        *self.open.lock().unwrap() += 1;
+        self.signal.notify();
+    }
+
+    fn is_open(&self, times: u32) -> bool {
+        *self.open.lock().unwrap() >= times
+    }
+}
+
+#[test]
+fn a_task_hears_of_every_change_that_it_waits_for() {
+    model(2, || {
+        let gate = Gate::new();
+        let openers: Vec<_> = (0..2)
+            .map(|_| {
+                let gate = gate.clone();
+                thread::spawn(move || gate.open())
+            })
+            .collect();
+        let task = std::sync::Arc::new(Task(loom::sync::Notify::new()));
+        let waker = Waker::from(std::sync::Arc::clone(&task));
+        // Loom also has a sleep end without a call.
+        loop {
+            gate.signal.wake_later(&waker);
+            if gate.is_open(2) {
+                break;
+            }
+            task.0.wait();
+        }
+        openers.into_iter().for_each(|opener| opener.join().unwrap());
+    });
+}
+
+#[test]
+fn a_thread_and_a_task_hear_of_the_same_change() {
+    model(2, || {
+        let gate = Gate::new();
+        let (waiter, opener) = (gate.clone(), gate.clone());
+        let waiter =
+            thread::spawn(move || waiter.signal.wait(None, || waiter.is_open(1).then_some(())));
+        let opener = thread::spawn(move || opener.open());
+        let task = std::sync::Arc::new(Task(loom::sync::Notify::new()));
+        gate.signal.wake_later(&Waker::from(std::sync::Arc::clone(&task)));
+        // Loom also has a sleep end without a call.
+        while !gate.is_open(1) {
+            task.0.wait();
+        }
+        waiter.join().unwrap();
+        opener.join().unwrap();
+    });
+}
+
+/// Writes rows, waiting for room in the window.
+fn send(window: &Window, cells: &Cells, values: std::ops::RangeInclusive<u64>) {
+    for value in values {
+        let rows = window.wait(None, || window.try_claim(1)).unwrap();
+        let turn = rows.first() as usize % window.capacity();
+        // SAFETY: the claim is the only right to this row.
+        cells.0[turn].with_mut(|cell| unsafe { *cell = value });
+        rows.commit();
+    }
+}
+
+/// One loom cell for each row of a window.
+struct Cells(Vec<UnsafeCell<u64>>);
+
+// SAFETY: cells are accessed by the rules of the window, which is what loom checks here.
+unsafe impl Sync for Cells {}
+// SAFETY: as above.
+unsafe impl Send for Cells {}
+
+/// Two threads push through a window that is smaller than what they have.
+fn through_a_window(bound: usize, capacity: usize, [first, second]: [u64; 2]) {
+    model(bound, move || {
+        let (window, mut reader) = Window::new(capacity, 1).unwrap();
+        let cells = Arc::new(Cells((0..capacity).map(|_| UnsafeCell::new(0)).collect()));
+        let (other, others) = (window.clone(), cells.clone());
+        let one = thread::spawn(move || send(&other, &others, 1..=first));
+        let (other, others) = (window.clone(), cells.clone());
+        let two = thread::spawn(move || send(&other, &others, 11..=10 + second));
+        let (mut read, mut released) = (Vec::new(), 0);
+        while read.len() < (first + second) as usize {
+            while reader.finished() == released {
+                thread::yield_now();
+            }
+            // SAFETY: the row is finished, and not released.
+            read.push(cells.0[released as usize % capacity].with(|cell| unsafe { *cell }));
+            released += 1;
+            reader.release(released);
+        }
+        one.join().unwrap();
+        two.join().unwrap();
+        let of = |range: std::ops::RangeInclusive<u64>| {
+            let values = read.iter().copied().filter(move |value| range.contains(value));
+            values.collect::<Vec<_>>()
+        };
+        assert_eq!(of(1..=first), (1..=first).collect::<Vec<_>>());
+        assert_eq!(of(11..=10 + second), (11..=10 + second).collect::<Vec<_>>());
+    });
+}
+
+#[test]
+fn a_release_wakes_whoever_waits_for_a_full_window() {
+    through_a_window(2, 1, [1, 1]);
+}
+
+#[test]
+fn a_window_gives_no_row_away_that_was_not_released() {
+    through_a_window(1, 1, [2, 1]);
+    through_a_window(1, 2, [2, 2]);
 }

@@ -9,6 +9,20 @@ use crate::wire::handshake::{Nonce, Proof};
 #[derive(Clone)]
 pub struct Token(hmac::Key);
 
+/// Why bytes are no token.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum TokenError {
+    /// There are none.
+    #[error("the token is empty")]
+    Empty,
+    /// HMAC fills up a short key with zeros, so a proof would also hold for a token without them.
+    #[error(
+        "the token ends with a zero byte, which does not count; remove it, or take another token"
+    )]
+    Zero,
+}
+
 /// Which side proves. The name is part of what is proven, so that a proof can't be sent back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Side {
@@ -25,14 +39,22 @@ impl std::fmt::Debug for Token {
 }
 
 impl Token {
-    /// A token of any bytes; `None` when there are none.
-    pub fn new(secret: &[u8]) -> Option<Self> {
-        (!secret.is_empty()).then(|| Self(hmac::Key::new(hmac::HMAC_SHA256, secret)))
+    /// A token of any bytes that do not end with a zero.
+    ///
+    /// # Errors
+    ///
+    /// [`TokenError`].
+    pub fn new(secret: &[u8]) -> Result<Self, TokenError> {
+        match secret {
+            [] => Err(TokenError::Empty),
+            [.., 0] => Err(TokenError::Zero),
+            _ => Ok(Self(hmac::Key::new(hmac::HMAC_SHA256, secret))),
+        }
     }
 
     /// Whether these bytes are the token, in a time that does not depend on how wrong they are.
     pub fn is(&self, secret: &[u8]) -> bool {
-        let Some(other) = Self::new(secret) else { return false };
+        let Ok(other) = Self::new(secret) else { return false };
         let nonce = Nonce::default();
         let proof = other.prove(Side::Client, &nonce, &nonce, b"the same");
         self.verify(Side::Client, &nonce, &nonce, b"the same", &proof)
@@ -89,8 +111,12 @@ mod tests {
         let token = Token::new(b"secret").unwrap();
         assert!(token.is(b"secret"));
         assert!(
-            ![&b"secre"[..], b"secret ", b"Secret", b""].into_iter().any(|other| token.is(other))
+            ![&b"secre"[..], b"secret ", b"Secret", b"", b"secret\0"]
+                .into_iter()
+                .any(|other| token.is(other))
         );
+        assert_eq!(Token::new(b"secret\0").unwrap_err(), TokenError::Zero);
+        assert!(Token::new(b"sec\0ret").is_ok());
     }
 
     #[test]
@@ -108,7 +134,7 @@ mod tests {
 
     #[test]
     fn an_empty_token_is_none_and_none_is_printed() {
-        assert!(Token::new(b"").is_none());
+        assert_eq!(Token::new(b"").unwrap_err(), TokenError::Empty);
         assert!(!format!("{:?}", Token::new(b"secret")).contains("secret"));
     }
 }

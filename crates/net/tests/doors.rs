@@ -254,7 +254,7 @@ fn a_client_that_is_told_to_give_up_ends_at_once_and_has_what_was_not_acknowledg
 #[test]
 fn a_token_is_needed_on_both_sides() {
     let stream = stream(16, 4);
-    let token = |text: &str| Token::new(text.as_bytes());
+    let token = |text: &str| Token::new(text.as_bytes()).ok();
     let options = Options { token: token("right"), ..Options::default() };
     let server = Server::open(&tcp(), stream.clone(), options).unwrap();
     let connect = |server: &Server, token| {
@@ -269,6 +269,27 @@ fn a_token_is_needed_on_both_sides() {
     assert_eq!(server.info().refused.get("AUTH"), Some(&2));
     let open = Server::open(&tcp(), stream, Options::default()).unwrap();
     assert!(connect(&open, token("right")).unwrap_err().contains("asks for none"));
+}
+
+#[test]
+fn a_push_that_waits_over_a_connection_is_counted_by_the_stream() {
+    let stream = stream(16, 4);
+    let server = Server::open(&tcp(), Arc::clone(&stream), Options::default()).unwrap();
+    let client = Client::new(dial(server.address()), spec(16), ClientOptions::default()).unwrap();
+    // Four batches of four fit.
+    send(&client, 0..17);
+    let due = Instant::now() + Duration::from_secs(20);
+    while stream.info().pushes_waiting == 0 {
+        assert!(Instant::now() < due, "nobody is seen to wait");
+        std::thread::yield_now();
+    }
+    let waits = stream.info();
+    assert_eq!(waits.blocked_pushes, 1);
+    receive(&stream, 4);
+    within(20, |wait| client.flush(wait)).unwrap();
+    let info = stream.info();
+    assert_eq!((info.blocked_pushes, info.pushes_waiting), (1, 0));
+    assert!(info.blocked_time > 0.0 && info.blocked_time >= waits.blocked_time);
 }
 
 #[test]
@@ -292,7 +313,7 @@ fn a_public_address_needs_a_token_or_a_word() {
     assert!(refused.to_string().contains("insecure=True"), "{refused}");
     let options = Options { insecure: true, ..Options::default() };
     assert!(Server::open(&public, stream(16, 4), options).is_ok());
-    let options = Options { token: Token::new(b"secret"), ..Options::default() };
+    let options = Options { token: Token::new(b"secret").ok(), ..Options::default() };
     assert!(Server::open(&public, stream(16, 4), options).is_ok());
 }
 
@@ -318,7 +339,7 @@ fn a_watcher_sees_what_the_observer_saw_each_time_it_looks() {
         Served { stream: Some(stream(16, 4)), observer: Some(observer), ..Served::default() };
     let server = Server::open(&tcp(), served, Options::default()).unwrap();
     let deadline = Instant::now() + Duration::from_secs(10);
-    let mut watcher = Watcher::connect(&*dial(server.address()), None, deadline).unwrap();
+    let mut watcher = Watcher::connect(&*dial(server.address()), None, None, deadline).unwrap();
     for look in 1..=3 {
         assert_eq!(watcher.look(deadline).unwrap().age, f64::from(look));
     }
@@ -336,11 +357,11 @@ fn a_watcher_sees_what_the_observer_saw_each_time_it_looks() {
 fn a_watcher_gives_up_at_its_deadline_and_is_told_of_a_server_that_closes() {
     let server = Server::open(&tcp(), stream(16, 4), Options::default()).unwrap();
     let far = Instant::now() + Duration::from_secs(10);
-    let mut watcher = Watcher::connect(&*dial(server.address()), None, far).unwrap();
+    let mut watcher = Watcher::connect(&*dial(server.address()), None, None, far).unwrap();
     assert_eq!(watcher.look(far).unwrap(), Observation::default(), "it has no observer");
     let past = Instant::now();
     assert!(matches!(watcher.look(past), Err(LinkError::Lost(_))));
-    let mut watcher = Watcher::connect(&*dial(server.address()), None, far).unwrap();
+    let mut watcher = Watcher::connect(&*dial(server.address()), None, None, far).unwrap();
     drop(server);
     assert!(matches!(watcher.look(far), Err(LinkError::Lost(_))));
 }

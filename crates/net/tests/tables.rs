@@ -1,22 +1,24 @@
 //! Tables over a network: what clients may rely on, over each kind of socket.
 
+use std::collections::BTreeSet;
 use std::ops::ControlFlow;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use echoic_net::Address;
 use echoic_net::client::tables::{
     Batch, FailureCode, Layout, Requests, TableWriter, TablesError, Waiting,
 };
-use echoic_net::client::{Client, ClientError, LinkError, Options as ClientOptions};
-use echoic_net::server::{Options, Served, Server};
+use echoic_net::client::{Client, ClientError, LinkError, Options as ClientOptions, Watcher};
+use echoic_net::server::{Observer, Options, Served, Server};
 use echoic_net::transport::{Dial, TlsFiles, dial_to, listen_at};
 use echoic_replay::chunk::{Chunk, ColumnKind, Slice};
+use echoic_replay::encoding::{Encoding, Policy};
 use echoic_replay::limiter::{ErrorBuffer, Limiter, Reason};
 use echoic_replay::selectors::SelectorKind;
 use echoic_replay::stream::Wait;
 use echoic_replay::table::saved::Keeper;
-use echoic_replay::table::{Form, Table, TableConfig, Tables};
+use echoic_replay::table::{Durability, Form, Table, TableConfig, Tables, recover};
 use echoic_replay::trajectory::{Column, Signature, Trajectory};
 use echoic_replay::{Dtype, Leaf, Spec, Stream, StreamConfig};
 
@@ -229,6 +231,51 @@ fn a_sample_that_waits_is_woken_by_an_insert() {
 }
 
 #[test]
+fn a_panic_ends_the_connection_that_it_was_about_and_no_other() {
+    let tables = tables(vec![rows("replay", 0)]);
+    let panicked = Arc::<Mutex<BTreeSet<String>>>::default();
+    let seen = Arc::clone(&panicked);
+    // What an event loop calls for whoever watches.
+    let observer = Observer::new(move || {
+        let name = std::thread::current().name().unwrap_or_default().to_owned();
+        seen.lock().unwrap().insert(name);
+        panic!("as a test wants")
+    });
+    let served =
+        Served { tables: Arc::clone(&tables), observer: Some(observer), ..Served::default() };
+    let listen = listen_at(&"tcp://127.0.0.1:0".parse().unwrap(), &TlsFiles::default()).unwrap();
+    let server =
+        Server::open(&*listen, served, Options { threads: 2, ..Options::default() }).unwrap();
+    // Connections go to the loops in turn: each has one with a sample that waits.
+    let clients: Vec<_> = (0..2).map(|_| requests(&server)).collect();
+    let mut tickets: Vec<_> =
+        clients.iter().map(|client| client.start_sample(0, 3, None).unwrap()).collect();
+    for client in &clients {
+        assert!(!soon(|wait| client.can_sample(0, 1, wait)).unwrap());
+    }
+    let far = Instant::now() + PATIENCE;
+    for _ in 0..4 {
+        let mut watcher = Watcher::connect(&*dial(server.address()), None, None, far).unwrap();
+        let looked = watcher.look(far);
+        assert!(matches!(looked, Err(LinkError::Lost(_))), "{looked:?}");
+    }
+    let names = ["echoic-door-0", "echoic-door-1"].map(str::to_owned);
+    assert_eq!(*panicked.lock().unwrap(), BTreeSet::from(names));
+    assert_eq!(server.info().panics, 4);
+    // The listener is there still, and so is whatever loop a producer belongs to.
+    let writers: Vec<_> = (0..8).map(|_| writer(&server)).collect();
+    for writer in &writers {
+        insert(writer, 0, 9..10);
+        soon(|wait| writer.flush(wait)).unwrap();
+    }
+    for (client, ticket) in clients.iter().zip(&mut tickets) {
+        assert_eq!(numbers(&soon(|wait| ticket.wait(wait)).unwrap()), [9, 9, 9]);
+        assert_eq!(client.reconnects(), 0);
+    }
+    assert_eq!(server.info().connections, 10);
+}
+
+#[test]
 fn a_sample_that_waits_in_vain_is_told_what_for() {
     let tables = tables(vec![rows("replay", 0)]);
     let server = open(&tables);
@@ -281,6 +328,36 @@ fn samples_in_advance_come_as_they_were_asked_for() {
         }
         assert_eq!(taken, (0..800).collect::<Vec<_>>());
     });
+}
+
+#[test]
+fn batches_of_a_durable_queue_are_sent_when_their_draws_are_on_disk() {
+    let dir = tempfile::tempdir().unwrap();
+    let table = Table::new(queue("durable", 700, 1000)).unwrap().durable(Durability::Sync);
+    let tables = Arc::new(Tables::new(vec![Arc::new(table)]).unwrap());
+    recover(&*tables, dir.path(), None).unwrap();
+    let table = &tables.all()[0];
+    let shm = format!("shm://durable-{}", std::process::id());
+    for address in ["tcp://127.0.0.1:0", &shm] {
+        let server = open_at(address, &tables);
+        let (writer, requests) = (writer(&server), requests(&server));
+        insert(&writer, 0, 0..30);
+        soon(|wait| writer.flush(wait)).unwrap();
+        for first in (0..30).step_by(3) {
+            let batch = soon(|wait| requests.sample(0, 3, wait)).unwrap();
+            assert_eq!(numbers(&batch), [first, first + 1, first + 2]);
+            let journal = table.journal().unwrap();
+            assert_eq!(journal.durable, journal.next);
+        }
+        // Also those that wait for items, and are too large to be sent all at once.
+        let mut samples: Vec<_> =
+            (0..9).map(|_| requests.start_sample(0, 100, None).unwrap()).collect();
+        insert(&writer, 0, 0..900);
+        for (first, sample) in (0..).step_by(100).zip(&mut samples) {
+            let batch = soon(|wait| sample.wait(wait)).unwrap();
+            assert!(numbers(&batch).into_iter().eq(first..first + 100));
+        }
+    }
 }
 
 #[test]
@@ -703,6 +780,70 @@ fn a_share_of_a_batch_has_a_place_from_16_kib_on() {
         for (number, filling) in batch.column(0).chunks(8).zip(batch.column(1).chunks(396)) {
             assert!(filling.iter().all(|byte| *byte == number[0]));
         }
+    }
+}
+
+/// Asks for something small again and again while `work` goes on, and asserts that it is not kept waiting by that.
+fn assert_answered_during(
+    control: Duration,
+    ask: &dyn Fn() -> Duration,
+    work: impl FnOnce() + Send,
+) {
+    let since = Instant::now();
+    let mut times = std::thread::scope(|scope| {
+        let worker = scope.spawn(work);
+        let times: Vec<_> = std::iter::from_fn(|| (!worker.is_finished()).then(ask)).collect();
+        worker.join().unwrap();
+        times
+    });
+    let window = since.elapsed();
+    times.sort_unstable();
+    let (median, longest) = (times[times.len() / 2], times[times.len() - 1]);
+    assert!(longest < window / 2, "one of {} waited {longest:?} of {window:?}", times.len());
+    // On a busy machine everything takes longer.
+    let limit = Duration::from_millis(10).max(control * 10);
+    assert!(median < limit, "half of {} took {median:?} and more; alone {control:?}", times.len());
+}
+
+#[test]
+fn what_takes_long_for_one_client_keeps_no_other_waiting() {
+    let any = config("any", Form::Trajectories(None));
+    let tables = Arc::new(Tables::new(vec![Arc::new(Table::new(any).unwrap())]).unwrap());
+    // There the answer is no longer than what is told of the items: what takes time is to decode them.
+    let address = format!("shm://heavy-{}", std::process::id());
+    let listen = listen_at(&address.parse().unwrap(), &TlsFiles::default()).unwrap();
+    let options = Options { threads: 1, ..Options::default() };
+    let server = Server::open(&*listen, Arc::clone(&tables), options).unwrap();
+    let (client, writer, other) = (requests(&server), writer(&server), requests(&server));
+    let ask = || {
+        let since = Instant::now();
+        assert!(soon(|wait| other.can_insert(0, 1, wait)).unwrap());
+        since.elapsed()
+    };
+    let mut alone: Vec<_> = (0..50).map(|_| ask()).collect();
+    alone.sort_unstable();
+
+    // A few kilobytes on the wire.
+    let bytes = 128 << 20;
+    let kind = ColumnKind { dtype: Dtype::UInt(1), shape: vec![bytes] };
+    let column = Column { path: "x".into(), kind: kind.clone(), squeezed: false };
+    let signature = Arc::new(Signature { structure: "0".into(), columns: vec![column] });
+    let policy = Policy::Always(Encoding::Zstd);
+    let chunk = Chunk::encode(Arc::new(kind), 1, vec![7; bytes].into(), policy).unwrap();
+    assert!(chunk.memory_bytes() < 1 << 20);
+    let slice = Slice { chunk: Arc::new(chunk), offset: 0, len: 1 };
+    let item = Trajectory::new(signature, vec![vec![slice]]).unwrap();
+    assert_answered_during(alone[25], &ask, || {
+        soon(|wait| writer.item(0, 1.0, None, &item, &[1], wait)).unwrap();
+        soon(|wait| writer.flush(wait)).unwrap();
+    });
+    // From the first the client learns how much room the next one needs.
+    for is_shared in [false, true] {
+        assert_answered_during(alone[25], &ask, || {
+            let batch = soon(|wait| client.sample(0, 1, wait)).unwrap();
+            assert_eq!(batch.is_shared(), is_shared);
+            assert_eq!((batch.column(0).len(), batch.column(0)[bytes - 1]), (bytes, 7));
+        });
     }
 }
 

@@ -102,6 +102,27 @@ fn rows_for_a_table_with_a_journal_arrive_once_and_in_order() {
     assert_eq!(info.kept, info.next);
 }
 
+#[test]
+fn more_changes_than_may_be_unkept_wait_until_some_are_kept() {
+    let (table, _dir) = journalled_queue(rows());
+    let mut insertion = table.try_reserve(1).unwrap();
+    insertion.row_mut(0).fill(0);
+    insertion.commit(&[1.0], None).unwrap();
+    let server = serve(&table);
+    let dial = dial_to(server.address(), &TlsFiles::default()).unwrap();
+    let client = soon(|wait| Requests::connect(dial, ClientOptions::default(), wait)).unwrap();
+    let listed = soon(|wait| client.list(0, 0, 1, wait)).unwrap();
+    let key = listed.infos.keys;
+    // As many callers would who do not wait for each other.
+    let tickets: Vec<_> = (0..5000)
+        .map(|number| client.start_update(0, &key, &[f64::from(number)]).unwrap())
+        .collect();
+    for mut ticket in tickets {
+        assert_eq!(soon(|wait| ticket.wait(wait)).unwrap(), 1);
+    }
+    assert_eq!((client.reconnects(), server.info().malformed), (0, 0));
+}
+
 fn deliver_rows(table: &Arc<Table>) {
     let server = serve(table);
     let dial = Fragile::new(server.address(), 60_000);
@@ -207,6 +228,25 @@ fn deliver_items(table: &Arc<Table>) {
         assert!(Instant::now() < due, "chunks that no item names are kept");
         std::thread::sleep(Duration::from_millis(1));
     }
+}
+
+#[test]
+fn a_writer_whose_table_was_closed_gives_up_when_its_deadline_is_over() {
+    let table = queue(rows());
+    let server = serve(&table);
+    let dial = dial_to(server.address(), &TlsFiles::default()).unwrap();
+    let deadline = Some(Duration::from_millis(300));
+    let options = ClientOptions { deadline, ..ClientOptions::default() };
+    let writer = soon(|wait| TableWriter::connect(dial, options, wait)).unwrap();
+    let insert = || soon(|wait| writer.insert_rows(0, &[1.0], None, wait, |row| row.fill(1)));
+    insert().unwrap();
+    soon(|wait| writer.flush(wait)).unwrap();
+    table.close();
+    insert().unwrap();
+    let error = soon(|wait| writer.flush(wait)).unwrap_err();
+    assert!(error.to_string().contains("its tables are closed"), "{error}");
+    // Not as often as connections can be made.
+    assert!(writer.info().reconnects < 20, "{:?}", writer.info());
 }
 
 #[test]
@@ -480,7 +520,8 @@ fn a_client_that_reads_nothing_is_given_no_more_batches() {
     Hello { nonce: [1; 32] }.write(&mut out);
     let (producer, stream) = ([9; 16], String::new());
     let purpose = Purpose::Request;
-    let open = Open { proof: [0; 32], purpose, producer, epoch: 1, first: 0, stream, spec: None };
+    let (proof, name) = ([0; 32], String::new());
+    let open = Open { proof, purpose, producer, epoch: 1, first: 0, stream, spec: None, name };
     open.write(&mut out);
     let operation = Operation::Sample { count: 10_000, timeout_ms: None, area: None };
     // A hundred batches of more than a megabyte.

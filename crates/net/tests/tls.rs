@@ -3,9 +3,10 @@
 mod common;
 
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::{Shutdown, TcpListener, TcpStream};
 use std::ops::ControlFlow;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use common::{Authority, Papers, files};
@@ -46,7 +47,7 @@ fn send(
 ) -> Result<(), String> {
     let options = ClientOptions {
         connect_timeout: Duration::from_millis(500),
-        token: token.and_then(Token::new),
+        token: token.and_then(|token| Token::new(token).ok()),
         ..ClientOptions::default()
     };
     let dial = dial_to(address, files).map_err(|error| error.to_string())?;
@@ -128,10 +129,79 @@ fn a_client_with_a_certificate_of_another_authority_is_told() {
     assert_refused(Some(&ours), &ours, wrong, "does not accept our certificate");
 }
 
+/// Carries connections to a server, and flips a bit of the next bytes of the client, or of the server, when it is told to.
+struct Noise {
+    port: u16,
+    flips: Arc<[AtomicBool; 2]>,
+}
+
+impl Noise {
+    fn before(server: u16) -> Self {
+        let listener = TcpListener::bind("localhost:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let flips = Arc::<[AtomicBool; 2]>::default();
+        let told = Arc::clone(&flips);
+        // It ends with the test's process.
+        std::thread::spawn(move || {
+            while let Ok((client, _)) = listener.accept() {
+                let Ok(server) = TcpStream::connect(("localhost", server)) else { return };
+                let ways =
+                    [(client.try_clone().unwrap(), server.try_clone().unwrap()), (server, client)];
+                for (way, (from, to)) in ways.into_iter().enumerate() {
+                    let told = Arc::clone(&told);
+                    std::thread::spawn(move || carry(from, to, &told[way]));
+                }
+            }
+        });
+        Self { port, flips }
+    }
+}
+
+fn carry(mut from: TcpStream, mut to: TcpStream, flip: &AtomicBool) {
+    let mut bytes = [0; 4096];
+    while let Ok(read) = from.read(&mut bytes)
+        && read > 0
+    {
+        if flip.swap(false, Ordering::Relaxed) {
+            bytes[read - 1] ^= 1;
+        }
+        if to.write_all(&bytes[..read]).is_err() {
+            break;
+        }
+    }
+    // Either may have ended it already.
+    let _ = (from.shutdown(Shutdown::Both), to.shutdown(Shutdown::Both));
+}
+
+#[test]
+fn a_connection_that_was_damaged_is_made_anew_and_loses_nothing() {
+    let (authority, stream) = (Authority::new(), stream());
+    let server = serve(&stream, &authority.sign("localhost"), None, Options::default());
+    let Address::Tls { port, .. } = *server.address() else { unreachable!() };
+    let noise = Noise::before(port);
+    let address = Address::Tls { host: "localhost".into(), port: noise.port };
+    let dial = dial_to(&address, &files(None, Some(&authority))).unwrap();
+    let client = Client::new(dial, stream.spec().clone(), ClientOptions::default()).unwrap();
+    within(20, |wait| client.wait_until_connected(wait)).unwrap();
+    // What the client says, what the server answers, and undamaged again.
+    for (number, way) in [(1u64, Some(0)), (2, Some(1)), (3, None)] {
+        if let Some(way) = way {
+            noise.flips[way].store(true, Ordering::Relaxed);
+        }
+        let mut rows = client.try_claim(1).unwrap().unwrap();
+        rows.bytes_mut().copy_from_slice(&number.to_le_bytes());
+        client.commit(rows);
+        within(20, |wait| client.flush(wait)).unwrap();
+        assert_eq!(receive(&stream), number);
+    }
+    assert_eq!(client.info().reconnects, 2);
+    within(20, |wait| client.close(wait)).unwrap();
+}
+
 #[test]
 fn a_token_is_proven_inside_the_encryption() {
     let (authority, stream) = (Authority::new(), stream());
-    let options = Options { token: Token::new(b"secret"), ..Options::default() };
+    let options = Options { token: Token::new(b"secret").ok(), ..Options::default() };
     let server = serve(&stream, &authority.sign("localhost"), None, options);
     let client = files(None, Some(&authority));
     for wrong in [None, Some(&b"public"[..])] {

@@ -105,6 +105,7 @@ impl Peer {
                 first: 0,
                 stream: String::new(),
                 spec: None,
+                name: String::new(),
             }
             .write(out);
         });
@@ -253,7 +254,7 @@ fn weights_go_over_tls_in_both_directions() {
     let store = Arc::new(WeightStore::default());
     let address: Address = "tls://localhost:0".parse().unwrap();
     let listen = listen_at(&address, &common::files(Some(&papers), None)).unwrap();
-    let token = Token::new(b"secret");
+    let token = Token::new(b"secret").ok();
     let options = Options { token: token.clone(), threads: 1, ..Options::default() };
     let server = Server::open(&*listen, Arc::clone(&store), options).unwrap();
     let dial = || dial_to(server.address(), &common::files(None, Some(&authority))).unwrap();

@@ -308,6 +308,8 @@ fn operation() -> impl Strategy<Value = Operation<'static>> {
         Just(Operation::RolloutInfo),
         any::<bool>().prop_map(|paused| Operation::RolloutPause { paused }),
         changes.prop_map(Operation::RolloutChanges),
+        prop::collection::vec(any::<u8>(), 0..9)
+            .prop_map(|part| Operation::RolloutPart(part.into())),
         wish.prop_map(Operation::RolloutSample),
         (any::<i64>(), of(0..u64::MAX))
             .prop_map(|(above, timeout_ms)| Operation::RolloutVersion { above, timeout_ms }),
@@ -340,6 +342,7 @@ proptest! {
         let is_inline = matches!(
             &request.operation,
             Operation::RolloutChanges(Changes { bulk: Bulk::Inline(_), .. })
+                | Operation::RolloutPart(_)
         );
         // Of these, what is behind the heads has no length of its own.
         if !is_inline {

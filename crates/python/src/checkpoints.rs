@@ -60,7 +60,8 @@ pub fn recover<'py>(
     let recovered = recovered.map_err(|error| recover_error(py, &error))?;
     let dict = PyDict::new(py);
     for one in recovered {
-        let torn = one.torn.map(|torn| format!("{} bytes: {}", torn.bytes, torn.what));
+        let lost = one.lost_at_most;
+        let torn = one.torn.map(|torn| (torn.bytes, torn.what, lost));
         dict.set_item(one.table, (one.items, torn))?;
     }
     Ok(dict)

@@ -1,7 +1,7 @@
 //! A producer in another process than the server.
 
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use echoic_net::Address;
 use echoic_net::client::memory::MemoryClient;
@@ -138,7 +138,7 @@ impl Client {
     #[new]
     #[pyo3(signature = (
         address, example, token, window_bytes, linger, deadline, max_retry, connect_timeout, producer,
-        ca, certificate, key, server_name
+        ca, certificate, key, server_name, name
     ))]
     #[expect(clippy::too_many_arguments, reason = "they are keywords in Python")]
     fn new(
@@ -156,13 +156,10 @@ impl Client {
         certificate: Option<PathBuf>,
         key: Option<PathBuf>,
         server_name: Option<String>,
+        name: Option<String>,
     ) -> PyResult<Self> {
         let address = doors::address(address)?;
         let files = TlsFiles { certificate, key, authority: ca, server_name };
-        let seconds = |name, value| {
-            wait::seconds(name, value)
-                .map(|time| time.unwrap_or(Duration::from_secs(u32::MAX.into())))
-        };
         let producer = producer.map(|id| {
             <[u8; 16]>::try_from(id).map_err(|_| {
                 PyValueError::new_err(format!("producer must be 16 bytes, got {}", id.len()))
@@ -171,11 +168,12 @@ impl Client {
         let options = Options {
             token: doors::token(token)?,
             window_bytes: size("window_bytes", window_bytes)?,
-            linger: seconds("linger", linger)?,
-            deadline: deadline.map(|value| seconds("deadline", value)).transpose()?,
+            linger: wait::seconds("linger", linger)?,
+            deadline: deadline.map(|value| wait::seconds("deadline", value)).transpose()?,
             max_retry,
-            connect_timeout: seconds("connect_timeout", connect_timeout)?,
+            connect_timeout: wait::seconds("connect_timeout", connect_timeout)?,
             producer: producer.transpose()?,
+            name: doors::name(name)?,
             steadfast: false,
         };
         let tree = Tree::compile(example, "")?;

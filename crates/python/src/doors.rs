@@ -4,10 +4,12 @@ use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use echoic_net::auth::TokenError;
 use echoic_net::client::{LinkError, probe as probe_at};
 use echoic_net::observe::{Endpoint, EndpointError, Numbers};
 use echoic_net::server::{DoorInfo, OpenError, Options, Served, Server};
 use echoic_net::transport::{TlsFiles, UseError, dial_to, listen_at};
+use echoic_net::wire::handshake::{MAX_CLIENT_NAME, check_name};
 use echoic_net::wire::observed::Connected;
 use echoic_net::{Address, Token};
 use pyo3::exceptions::{PyOSError, PyValueError};
@@ -45,6 +47,7 @@ pub struct DoorNumbers {
     pub connections_malformed: u64,
     pub connections_silent: u64,
     pub accept_errors: u64,
+    pub panics: u64,
     pub reconnects: u64,
     pub received_samples: u64,
     pub received_bytes: u64,
@@ -147,9 +150,7 @@ impl Doors {
         // First: doors that close have no numbers.
         let endpoints = lock(&self.endpoints).take();
         drop(endpoints);
-        let now = Instant::now();
-        // Longer than a clock can hold is a day: nobody waits for that.
-        let deadline = now.checked_add(drain).unwrap_or(now + Duration::from_secs(86_400));
+        let deadline = Instant::now() + drain;
         let mut doors = std::mem::take(&mut *self.lock());
         std::thread::scope(|scope| {
             for door in &mut doors {
@@ -201,6 +202,7 @@ impl Doors {
             connections_malformed: info.malformed,
             connections_silent: info.silent,
             accept_errors: info.accept_errors,
+            panics: info.panics,
             reconnects: info.reconnects,
             received_samples: info.flow.samples,
             received_bytes: info.flow.bytes,
@@ -227,20 +229,32 @@ pub fn address(text: &str) -> PyResult<Address> {
 /// Reads a token.
 pub fn token(secret: Option<&[u8]>) -> PyResult<Option<Token>> {
     let Some(secret) = secret else { return Ok(None) };
-    let token = Token::new(secret);
-    token.map(Some).ok_or_else(|| PyValueError::new_err("the token is empty; give None for none"))
+    let token = Token::new(secret).map_err(|error| match error {
+        TokenError::Empty => PyValueError::new_err(format!("{error}; give None for none")),
+        _ => PyValueError::new_err(error.to_string()),
+    });
+    token.map(Some)
+}
+
+/// Reads what people know a client by.
+pub fn name(name: Option<String>) -> PyResult<Option<String>> {
+    let Some(name) = name else { return Ok(None) };
+    check_name(&name).map_err(|_| {
+        PyValueError::new_err(format!(
+            "name must be 1 to {MAX_CLIENT_NAME} bytes of UTF-8 without control characters, got {name:?}"
+        ))
+    })?;
+    Ok(Some(name))
 }
 
 /// Reads the time between signs of life.
 pub fn heartbeat(seconds: f64) -> PyResult<Duration> {
-    match wait::seconds("heartbeat", seconds)? {
-        Some(time) if time >= Duration::from_millis(10) && time <= Duration::from_secs(600) => {
-            Ok(time)
-        }
-        _ => Err(PyValueError::new_err(format!(
-            "heartbeat must be from 0.01 to 600 seconds, got {seconds}"
-        ))),
+    let time = wait::seconds("heartbeat", seconds)?;
+    if time < Duration::from_millis(10) || time > Duration::from_secs(600) {
+        let text = format!("heartbeat must be from 0.01 to 600 seconds, got {seconds}");
+        return Err(PyValueError::new_err(text));
     }
+    Ok(time)
 }
 
 /// The exception for a connection that does not come to stand.
@@ -275,9 +289,7 @@ pub fn ping<'py>(
     let files = TlsFiles { certificate, key, authority: ca, server_name };
     let (address, token) = (self::address(address)?, self::token(token)?);
     let dial = dial_to(&address, &files).map_err(|error| DoorError::from(error).raise(py))?;
-    let timeout = wait::seconds("timeout", timeout)?.unwrap_or(Duration::MAX);
-    let now = Instant::now();
-    let deadline = now.checked_add(timeout).unwrap_or(now + Duration::from_secs(86_400));
+    let deadline = Instant::now() + wait::seconds("timeout", timeout)?;
     let probed = py
         .detach(|| probe_at(&*dial, token.as_ref(), count, deadline))
         .map_err(|error| link_error(py, &error, format!("{address}: {error}")))?;

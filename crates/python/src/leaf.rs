@@ -19,6 +19,20 @@ pub struct LeafRule {
     pub leaf: Leaf,
     /// In native byte order; also the dtype of the arrays handed out.
     pub descr: Py<PyArrayDescr>,
+    pub cast: Cast,
+}
+
+/// What becomes of values of other dtypes than the leaf's.
+pub enum Cast {
+    /// They are refused.
+    Never,
+    /// They are refused, and the message says by which setting.
+    Refused,
+    /// Floats of any width become the leaf's, and integers become wider ones, in an array of their own.
+    Apart,
+    /// As above, but arrays of this dtype are cast where they are copied: float64 for a leaf of float32,
+    /// and the other way round. The bytes of such a source can't be borrowed.
+    InCopy(Py<PyArrayDescr>),
 }
 
 /// Which shapes a value may have, given its leaf.
@@ -75,6 +89,9 @@ pub struct Source {
 enum Bytes {
     /// In an array. The reference keeps the array alive, not its buffer: see [`Source::recheck`].
     Array { data: *const u8, nbytes: usize, owner: Py<PyAny> },
+    /// In an array of floats that are cast when they are copied: from 64 bits to 32 if `narrows`, the
+    /// other way round if not.
+    Cast { data: *const u8, nbytes: usize, owner: Py<PyAny>, narrows: bool },
     /// A Python number, converted.
     Inline([u8; 16]),
 }
@@ -92,7 +109,11 @@ impl Source {
     /// other memory, with `resize(refcheck=False)` or `__setstate__`.
     #[inline]
     pub fn recheck(&self, py: Python<'_>, rule: &LeafRule) -> PyResult<()> {
-        let Bytes::Array { data, nbytes, owner } = &self.bytes else { return Ok(()) };
+        let (Bytes::Array { data, nbytes, owner } | Bytes::Cast { data, nbytes, owner, .. }) =
+            &self.bytes
+        else {
+            return Ok(());
+        };
         let same = Header::of(owner.bind(py)).is_some_and(|header| {
             std::ptr::addr_eq(header.data(), *data)
                 && header.is_c_contiguous()
@@ -114,13 +135,40 @@ impl Source {
             // SAFETY: by the caller's promise both ends are inside the array's memory. It does not
             // overlap `to`: slots that are being written are in no array handed out.
             Bytes::Array { data, .. } => unsafe { copy(*data, offset, to) },
+            Bytes::Cast { data, narrows, .. } => {
+                let (start, len) = match narrows {
+                    true => (2 * offset, 2 * to.len()),
+                    false => (offset / 2, to.len() / 2),
+                };
+                // SAFETY: the array has a value of 8 bytes for each 4 that the leaf has, or the other
+                // way round; by the caller's promise those values are inside its memory.
+                let from = unsafe { data.add(start) };
+                // SAFETY: as above; nobody resizes the array, and it does not overlap `to`.
+                let from = unsafe { std::slice::from_raw_parts(from, len) };
+                if *narrows {
+                    cast(from, to, |wide| (f64::from_ne_bytes(wide) as f32).to_ne_bytes());
+                } else {
+                    cast(from, to, |narrow| f64::from(f32::from_ne_bytes(narrow)).to_ne_bytes());
+                }
+            }
             Bytes::Inline(bytes) => to.copy_from_slice(&bytes[offset..offset + to.len()]),
         }
     }
 }
 
+/// Casts values one after the other, wherever they are in memory.
+fn cast<const FROM: usize, const TO: usize>(
+    from: &[u8],
+    to: &mut [u8],
+    one: impl Fn([u8; FROM]) -> [u8; TO],
+) {
+    for (from, to) in from.as_chunks().0.iter().zip(to.as_chunks_mut().0) {
+        *to = one(*from);
+    }
+}
+
 impl Source {
-    /// The first `len` bytes.
+    /// The first `len` bytes, of a value that is not cast in its copy.
     ///
     /// # Safety
     ///
@@ -129,6 +177,7 @@ impl Source {
         match &self.bytes {
             // SAFETY: by the caller's promise they are inside the array's memory.
             Bytes::Array { data, .. } => unsafe { std::slice::from_raw_parts(*data, len) },
+            Bytes::Cast { .. } => unreachable!("forms that borrow bytes cast apart"),
             Bytes::Inline(bytes) => &bytes[..len],
         }
     }
@@ -150,6 +199,10 @@ impl Source {
         // The common sizes as constants: each copy is then a few instructions, not a call.
         match bytes {
             0 => {}
+            bytes if matches!(self.bytes, Bytes::Cast { .. }) => {
+                // SAFETY: the caller's promise.
+                unsafe { self.copy_each_to_rows(offset, bytes, rows, stride, column) };
+            }
             // SAFETY: the caller's promise, here and below.
             1 => unsafe { self.copy_few_to_rows::<1>(offset, rows, stride, column) },
             // SAFETY: as above.
@@ -162,14 +215,29 @@ impl Source {
             16 => unsafe { self.copy_few_to_rows::<16>(offset, rows, stride, column) },
             // SAFETY: as above.
             32 => unsafe { self.copy_few_to_rows::<32>(offset, rows, stride, column) },
-            bytes => {
-                let mut from = offset;
-                for row in rows.chunks_exact_mut(stride) {
-                    // SAFETY: the caller's promise.
-                    unsafe { self.copy_to(from, &mut row[column..column + bytes]) };
-                    from += bytes;
-                }
-            }
+            // SAFETY: as above.
+            bytes => unsafe { self.copy_each_to_rows(offset, bytes, rows, stride, column) },
+        }
+    }
+
+    /// As [`Source::copy_to_rows`] for values of any size.
+    ///
+    /// # Safety
+    ///
+    /// As there.
+    unsafe fn copy_each_to_rows(
+        &self,
+        offset: usize,
+        bytes: usize,
+        rows: &mut [u8],
+        stride: usize,
+        column: usize,
+    ) {
+        let mut from = offset;
+        for row in rows.chunks_exact_mut(stride) {
+            // SAFETY: the caller's promise.
+            unsafe { self.copy_to(from, &mut row[column..column + bytes]) };
+            from += bytes;
         }
     }
 
@@ -189,6 +257,7 @@ impl Source {
         let from = match &self.bytes {
             // SAFETY: inside the array's memory by the caller's promise.
             Bytes::Array { data, .. } => unsafe { data.add(offset) },
+            Bytes::Cast { .. } => unreachable!("such values are cast one by one"),
             Bytes::Inline(bytes) => bytes[offset..offset + BYTES].as_ptr(),
         };
         let (count, to) = (rows.len() / stride, rows.as_mut_ptr());
@@ -224,12 +293,26 @@ impl LeafRule {
             _ => dtype::to_numpy(py, dtype)?,
         };
         let leaf = Leaf { path, dtype, shape: array.shape().to_vec() };
-        Ok(Self { leaf, descr: native })
+        Ok(Self { leaf, descr: native, cast: Cast::Never })
     }
 
     /// The rule of a leaf that is known.
     pub fn from_leaf(py: Python<'_>, leaf: Leaf) -> PyResult<Self> {
-        Ok(Self { descr: dtype::to_numpy(py, leaf.dtype)?, leaf })
+        Ok(Self { descr: dtype::to_numpy(py, leaf.dtype)?, leaf, cast: Cast::Never })
+    }
+
+    /// Whether values of another dtype are cast to this one.
+    pub fn casts(&self, from: &Bound<'_, PyArrayDescr>) -> bool {
+        if matches!(self.cast, Cast::Never | Cast::Refused) {
+            return false;
+        }
+        match (self.leaf.dtype, dtype::from_numpy(from)) {
+            (Dtype::Float(_) | Dtype::BFloat16, Ok(Dtype::Float(_) | Dtype::BFloat16)) => true,
+            (Dtype::Int(own), Ok(Dtype::Int(other)))
+            | (Dtype::UInt(own), Ok(Dtype::UInt(other))) => own >= other,
+            (Dtype::Int(own), Ok(Dtype::UInt(other))) => own > other,
+            _ => false,
+        }
     }
 
     /// Checks a value and makes it a source of bytes.
@@ -271,6 +354,31 @@ impl LeafRule {
         shapes: &mut impl ShapeRule,
     ) -> PyResult<Source> {
         let py = value.py();
+        if let Cast::InCopy(other) = &self.cast {
+            if let Some(header) = Header::of_exact(value)
+                && header.has_dtype(other.bind(py))
+                && header.is_c_contiguous()
+                && shapes.accepts(&self.leaf, header.shape())
+            {
+                let bytes = Bytes::Cast {
+                    data: header.data(),
+                    nbytes: header.nbytes().unwrap_or(usize::MAX),
+                    owner: value.clone().unbind(),
+                    narrows: self.leaf.dtype == Dtype::Float(4),
+                };
+                return Ok(Source { leaf: index, bytes });
+            }
+            // A scalar of float64 is a Python float, too.
+            if self.leaf.dtype == Dtype::Float(4)
+                && self.leaf.shape.is_empty()
+                && let Ok(number) = value.cast::<PyFloat>()
+                && !value.is_exact_instance_of::<PyFloat>()
+                && shapes.accepts(&self.leaf, &[])
+            {
+                let bytes = Bytes::Inline(padded(&(number.value() as f32).to_ne_bytes()));
+                return Ok(Source { leaf: index, bytes });
+            }
+        }
         let inline = !matches!(self.leaf.dtype, Dtype::Bytes(_) | Dtype::BFloat16);
         if inline && let Some(bytes) = scalar_bytes(value, self.descr.bind(py)) {
             if !shapes.accepts(&self.leaf, &[]) {
@@ -302,11 +410,18 @@ impl LeafRule {
         refuse_masked(py, name, &array)?;
         let descr = self.descr.bind(py);
         let fits = |array: &Bound<'_, PyUntypedArray>, shapes: &mut _| {
-            same_but_for_byte_order(&array.dtype(), descr)
+            (same_but_for_byte_order(&array.dtype(), descr) || self.casts(&array.dtype()))
                 && ShapeRule::accepts(shapes, &self.leaf, array.shape())
         };
         if !fits(&array, shapes) {
-            let got = format!("{}{:?}", array.dtype(), array.shape());
+            let mut got = format!("{}{:?}", array.dtype(), array.shape());
+            if shapes.accepts(&self.leaf, array.shape()) {
+                got.push_str(match self.cast {
+                    Cast::Never => "",
+                    Cast::Refused => "; with cast=False the dtype must be the same",
+                    _ => "; only floats are cast to floats, and integers to wider ones",
+                });
+            }
             return Err(self.mismatch(py, shapes, &got));
         }
         if let Some(header) = Header::of(array.as_any())
@@ -315,10 +430,10 @@ impl LeafRule {
         {
             return Ok(self.array_source(index, header, array.as_any()));
         }
-        let nbytes = Header::of(array.as_any()).and_then(|header| header.nbytes());
+        let shape = array.shape().to_vec();
         let array = contiguous(&array, descr)?;
         match Header::of(array.as_any()) {
-            Some(header) if header.nbytes() == nbytes && header.has_dtype(descr) => {
+            Some(header) if header.shape() == shape && header.has_dtype(descr) => {
                 Ok(self.array_source(index, header, array.as_any()))
             }
             _ => Err(changed(py, self)),

@@ -94,6 +94,7 @@ mod _native {
 
     #[pymodule_init]
     fn init(module: &pyo3::Bound<'_, pyo3::types::PyModule>) -> pyo3::PyResult<()> {
+        pyo3::types::PyModuleMethods::add(module, "__version__", env!("CARGO_PKG_VERSION"))?;
         super::agents::add(module)?;
         super::buffers::add(module)?;
         super::collect::add(module)?;

@@ -7,7 +7,6 @@ use std::collections::VecDeque;
 use std::fmt::{self, Write as _};
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, Once, PoisonError, TryLockError};
-use std::time::Duration;
 
 use pyo3::prelude::*;
 use tracing::field::{Field, Visit};
@@ -145,7 +144,7 @@ pub fn set_log_level(level: u8) {
 /// Waits for records; those that there are, and how many were dropped since the last time.
 #[pyfunction]
 pub fn take_logs(py: Python<'_>, timeout: f64) -> PyResult<(Vec<Record>, u64)> {
-    let timeout = wait::seconds("timeout", timeout)?.unwrap_or(Duration::MAX);
+    let timeout = wait::seconds("timeout", timeout)?;
     Ok(py.detach(|| {
         let mut records = Vec::new();
         if let Some(mut queue) = queue() {

@@ -8,7 +8,7 @@ use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 
 use crate::remote::{RemoteTable, tables_error};
-use crate::table::Batch;
+use crate::table::{Batch, check_beta};
 use crate::wait::{self, Stopped};
 
 /// A batch that was asked for. Dropped before it was taken, it is given up.
@@ -33,6 +33,7 @@ impl PendingBatch {
 impl PendingBatch {
     /// Waits for the batch. May be called again after it timed out or was interrupted.
     fn take(&self, py: Python<'_>, timeout: Option<f64>, beta: f64) -> PyResult<Batch> {
+        check_beta(beta)?;
         let deadline = wait::deadline(timeout)?;
         let ticket = self.lock().take();
         let mut ticket = ticket.ok_or_else(|| {

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use echoic_net::client::Options;
 use echoic_net::client::tables::{
@@ -13,7 +13,7 @@ use echoic_net::transport::{TlsFiles, dial_to};
 use echoic_replay::stream::Wait;
 use echoic_replay::table::{Form, Infos, check_priorities};
 use echoic_replay::trajectory::Trajectory;
-use pyo3::exceptions::{PyOSError, PyRuntimeError, PyValueError};
+use pyo3::exceptions::{PyIndexError, PyOSError, PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
@@ -28,7 +28,7 @@ use crate::pending::PendingBatch;
 use crate::server::size;
 use crate::sources::DETACH_BYTES;
 use crate::spec::Spec;
-use crate::table::{Batch, BatchInfo, Items, Settings, Shape, set_calls};
+use crate::table::{Batch, BatchInfo, Items, Settings, Shape, check_beta, set_calls};
 use crate::updates::Updates;
 use crate::wait::{self, Stopped};
 
@@ -62,11 +62,11 @@ impl Connection {
     }
 }
 
-/// Connects to a server that has tables; returns them.
+/// Connects to a server that has tables.
 #[pyfunction]
 #[pyo3(signature = (
     address, token, window_bytes, linger, deadline, max_retry, connect_timeout, producer, ca, certificate, key,
-    server_name, steadfast=false
+    server_name, name, steadfast=false
 ))]
 #[expect(clippy::too_many_arguments, reason = "they are keywords in Python")]
 pub fn connect_tables(
@@ -83,23 +83,21 @@ pub fn connect_tables(
     certificate: Option<PathBuf>,
     key: Option<PathBuf>,
     server_name: Option<String>,
+    name: Option<String>,
     steadfast: bool,
-) -> PyResult<(Tables, Vec<RemoteTable>)> {
+) -> PyResult<Tables> {
     let files = TlsFiles { certificate, key, authority: ca, server_name };
     let address = doors::address(address)?;
     let dial = || dial_to(&address, &files).map_err(|error| DoorError::from(error).raise(py));
     let options = Options {
         token: doors::token(token)?,
         window_bytes: size("window_bytes", window_bytes)?,
-        linger: wait::seconds("linger", linger)?.unwrap_or(Duration::MAX),
-        deadline: match deadline {
-            Some(deadline) => wait::seconds("deadline", deadline)?,
-            None => None,
-        },
+        linger: wait::seconds("linger", linger)?,
+        deadline: deadline.map(|value| wait::seconds("deadline", value)).transpose()?,
         max_retry,
-        connect_timeout: wait::seconds("connect_timeout", connect_timeout)?
-            .unwrap_or(Duration::MAX),
+        connect_timeout: wait::seconds("connect_timeout", connect_timeout)?,
         producer,
+        name: doors::name(name)?,
         steadfast,
     };
     let dials = (dial()?, dial()?);
@@ -112,14 +110,7 @@ pub fn connect_tables(
         Ok(Connection { requests, writer, updates: Updates::default(), ranges, alone })
     });
     let connection = connected.map_err(|stopped| stopped.raise(py, tables_error))?;
-    let connection = Arc::new(connection);
-    let tables = connection.requests.tables().iter().zip(0..).map(|(entry, number)| {
-        let shape = Shape::of(py, &entry.form, &entry.structure)?;
-        let (connection, process) = (Arc::clone(&connection), Process::current());
-        Ok(RemoteTable { connection, number, entry: entry.clone(), shape, process })
-    });
-    let tables = tables.collect::<PyResult<_>>()?;
-    Ok((Tables { connection, files, process: Process::current() }, tables))
+    Ok(Tables { connection: Arc::new(connection), files, process: Process::current() })
 }
 
 /// A connection to the tables of a server.
@@ -132,6 +123,11 @@ pub struct Tables {
 
 #[pymethods]
 impl Tables {
+    /// How many tables the server has.
+    fn __len__(&self) -> usize {
+        self.connection.requests.tables().len()
+    }
+
     /// Waits until everything that was inserted and updated before is in its table.
     #[pyo3(signature = (timeout=None))]
     fn flush(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<()> {
@@ -257,7 +253,7 @@ impl Tables {
 }
 
 /// A table of a server.
-#[pyclass(frozen, module = "echoic")]
+#[pyclass(frozen, subclass, module = "echoic._native")]
 pub struct RemoteTable {
     connection: Arc<Connection>,
     number: u32,
@@ -268,6 +264,18 @@ pub struct RemoteTable {
 
 #[pymethods]
 impl RemoteTable {
+    #[new]
+    fn new(py: Python<'_>, connection: &Tables, number: u32) -> PyResult<Self> {
+        let connection = Arc::clone(&connection.connection);
+        let tables = connection.requests.tables();
+        let entry = tables.get(number as usize).cloned().ok_or_else(|| {
+            let count = tables.len();
+            PyIndexError::new_err(format!("the server has {count} tables, got number {number}"))
+        })?;
+        let shape = Shape::of(py, &entry.form, &entry.structure)?;
+        Ok(Self { connection, number, entry, shape, process: Process::current() })
+    }
+
     /// Inserts one item.
     #[pyo3(signature = (tree, priority=1.0, version=None, timeout=None))]
     fn insert(
@@ -350,6 +358,7 @@ impl RemoteTable {
         if count == 0 {
             return Err(PyValueError::new_err("a batch has at least 1 item"));
         }
+        check_beta(beta)?;
         let deadline = wait::deadline(timeout)?;
         let batch = self
             .ask_until(py, deadline, |requests, wait| requests.sample(self.number, count, wait))?;
@@ -451,6 +460,7 @@ impl RemoteTable {
         self.ask(py, |requests, wait| requests.can_sample(self.number, count, wait))
     }
 
+    #[pyo3(signature = (count=1))]
     fn can_insert(&self, py: Python<'_>, count: usize) -> PyResult<bool> {
         self.ask(py, |requests, wait| requests.can_insert(self.number, count, wait))
     }

@@ -10,13 +10,27 @@ use pyo3::types::PyDict;
 
 use crate::array;
 use crate::doors::{DoorNumbers, Doors};
+use crate::fork::Process;
 use crate::tree::Tree;
 
 /// The base object of every array of a batch. The memory returns to the ring when the last of them
 /// is gone.
 #[pyclass(frozen, module = "echoic._native")]
 struct Lease {
-    batch: Batch,
+    /// There until this is dropped.
+    batch: Option<Batch>,
+    process: Process,
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        // The parent of a forked child still has the batch: the child's copy of its arrays gives nothing back.
+        if let Some(batch) = self.batch.take()
+            && !self.process.is_current()
+        {
+            std::mem::forget(batch);
+        }
+    }
 }
 
 /// A batch and the state of the stream it came from.
@@ -42,14 +56,15 @@ impl Sample {
         batch: Batch,
     ) -> PyResult<Self> {
         let (sequence, rows) = (batch.sequence(), batch.rows());
-        let lease = Bound::new(py, Lease { batch })?;
+        let lease = Bound::new(py, Lease { batch: Some(batch), process: Process::current() })?;
         let mut shape = Vec::with_capacity(8);
         let batch = tree.build(py, &mut |leaf| {
             let rule = &tree.rules[leaf];
             shape.clear();
             shape.push(rows);
             shape.extend_from_slice(&rule.leaf.shape);
-            let data = lease.get().batch.column_pointer(leaf);
+            let Some(batch) = &lease.get().batch else { unreachable!("it goes with the lease") };
+            let data = batch.column_pointer(leaf);
             // SAFETY: the column has room for `rows` values of this leaf and is the lease's alone
             // until the lease is dropped, which the array prevents by holding it.
             unsafe { array::view(py, rule.descr.bind(py), &shape, data, lease.as_any()) }
@@ -173,6 +188,7 @@ numbers!(SampleInfo {
         connections_malformed: u64,
         connections_silent: u64,
         accept_errors: u64,
+        panics: u64,
         reconnects: u64,
         received_samples: u64,
         received_bytes: u64,

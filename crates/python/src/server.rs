@@ -97,10 +97,7 @@ impl Server {
         weights: Option<Py<WeightStore>>,
         rollouts: Option<Vec<Py<RolloutTable>>>,
     ) -> PyResult<Self> {
-        let held_warning_after = match wait::seconds("held_warning_after", held_warning_after)? {
-            Some(seconds) => seconds,
-            None => Duration::MAX,
-        };
+        let held_warning_after = wait::seconds("held_warning_after", held_warning_after)?;
         let stream = stream
             .map(|(example, batch_size, num_buffers)| {
                 let config = StreamConfig {
@@ -351,16 +348,16 @@ impl Server {
     /// Closes the doors, ends intake and wakes everyone who waits.
     #[pyo3(signature = (drain=1.0))]
     fn close(&self, py: Python<'_>, drain: f64) -> PyResult<()> {
-        let drain = wait::seconds("drain", drain)?.unwrap_or(Duration::MAX);
-        // The doors of a parent process are not a forked child's to close.
+        let drain = wait::seconds("drain", drain)?;
+        // What a parent process has, its memory for other processes among it, is not a forked child's to close.
         if self.process.is_current() {
             py.detach(|| self.doors.close(drain));
         }
         self.closed.store(true, Ordering::Release);
-        if let Some(side) = &self.stream {
-            side.stream.close();
-        }
         if self.process.is_current() {
+            if let Some(side) = &self.stream {
+                side.stream.close();
+            }
             // Journals are written to their ends.
             py.detach(|| {
                 if let Some(weights) = &self.weights {

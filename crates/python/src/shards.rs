@@ -14,7 +14,7 @@ use crate::error::spec_error;
 use crate::fork::Process;
 use crate::numbers::{float_numbers, key_numbers};
 use crate::remote::{Connection, RemoteTable, tables_error};
-use crate::table::{Batch, BatchInfo};
+use crate::table::{Batch, BatchInfo, check_beta};
 use crate::wait;
 
 /// Draws batches from one table on several servers, and knows whose items they were.
@@ -92,6 +92,7 @@ impl Shards {
         if count == 0 {
             return Err(PyValueError::new_err("a batch has at least 1 item"));
         }
+        check_beta(beta)?;
         let sample = |shards: &[Option<Shard<'_>>], wait: Wait<'_, Waiting>| {
             self.shards.sample(shards, count, wait)
         };

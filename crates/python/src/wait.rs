@@ -8,6 +8,8 @@ use echoic_replay::stream::Wait;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 
+/// Longer than anybody waits, 136 years, and not so long that a clock could not hold when it is over.
+const FOREVER: Duration = Duration::from_secs(u32::MAX as u64);
 /// How often the main thread looks for signals, which Python delivers to it alone.
 const SIGNAL_TICK: Duration = Duration::from_millis(50);
 /// How often a producer in another thread looks whether held batches are worth a warning.
@@ -15,17 +17,17 @@ const WARNING_TICK: Duration = Duration::from_secs(1);
 
 /// Checks a timeout in seconds; `None` waits for ever.
 pub fn deadline(timeout: Option<f64>) -> PyResult<Option<Instant>> {
-    let Some(timeout) = timeout else { return Ok(None) };
-    Ok(seconds("timeout", timeout)?.and_then(|wait| Instant::now().checked_add(wait)))
+    timeout.map(|timeout| Ok(Instant::now() + seconds("timeout", timeout)?)).transpose()
 }
 
-/// Checks a number of seconds; `None` is more than a clock can hold, so for ever.
-pub fn seconds(name: &str, seconds: f64) -> PyResult<Option<Duration>> {
+/// Checks a number of seconds, which may be infinite. What it returns is never more than [`FOREVER`], so that it can
+/// be added to any moment.
+pub fn seconds(name: &str, seconds: f64) -> PyResult<Duration> {
     if seconds.is_nan() || seconds < 0.0 {
         let message = format!("{name} must be a number of seconds >= 0, got {seconds}");
         return Err(pyo3::exceptions::PyValueError::new_err(message));
     }
-    Ok(Duration::try_from_secs_f64(seconds).ok())
+    Ok(Duration::try_from_secs_f64(seconds).map_or(FOREVER, |wait| wait.min(FOREVER)))
 }
 
 /// What to look at with the GIL now and then while waiting, given the reason of the wait.

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use echoic_net::client::Watcher as NetWatcher;
 use echoic_net::transport::{TlsFiles, dial_to};
@@ -22,16 +22,15 @@ pub struct Watcher {
 
 /// When a wait that begins now is over.
 fn deadline(timeout: f64) -> PyResult<Instant> {
-    let timeout = wait::seconds("timeout", timeout)?.unwrap_or(Duration::MAX);
-    let now = Instant::now();
-    Ok(now.checked_add(timeout).unwrap_or(now + Duration::from_secs(86_400)))
+    Ok(Instant::now() + wait::seconds("timeout", timeout)?)
 }
 
 #[pymethods]
 impl Watcher {
     #[new]
     #[pyo3(signature = (
-        address, token=None, timeout=5.0, ca=None, certificate=None, key=None, server_name=None
+        address, token=None, timeout=5.0, ca=None, certificate=None, key=None, server_name=None,
+        name=None
     ))]
     #[expect(clippy::too_many_arguments, reason = "they are keywords in Python")]
     fn new(
@@ -43,13 +42,15 @@ impl Watcher {
         certificate: Option<PathBuf>,
         key: Option<PathBuf>,
         server_name: Option<String>,
+        name: Option<String>,
     ) -> PyResult<Self> {
         let files = TlsFiles { certificate, key, authority: ca, server_name };
         let (address, token) = (doors::address(address)?, doors::token(token)?);
+        let name = doors::name(name)?;
         let dial = dial_to(&address, &files).map_err(|error| DoorError::from(error).raise(py))?;
         let deadline = deadline(timeout)?;
         let watcher = py
-            .detach(|| NetWatcher::connect(&*dial, token.as_ref(), deadline))
+            .detach(|| NetWatcher::connect(&*dial, token.as_ref(), name, deadline))
             .map_err(|error| link_error(py, &error, format!("{address}: {error}")))?;
         Ok(Self { watcher: Mutex::new(watcher), address: address.to_string() })
     }
@@ -104,6 +105,7 @@ pub fn connection_dict<'py>(py: Python<'py>, info: &Connected) -> PyResult<Bound
     dict.set_item("address", &info.door)?;
     dict.set_item("id", info.id)?;
     dict.set_item("peer", &info.peer)?;
+    dict.set_item("name", &info.name)?;
     dict.set_item("purpose", &info.purpose)?;
     dict.set_item("age", info.age)?;
     dict.set_item("samples", info.samples)?;

@@ -135,7 +135,8 @@ pub struct StreamInfo {
     pub batches_total: u64,
     /// Complete batches taken since the start.
     pub delivered_total: u64,
-    /// Times that a push had to wait for room.
+    /// Times that a push had to wait for room, here or over a connection; those that wait now included. What a process
+    /// that writes into the ring's memory waited for between two of its reports counts as one.
     pub blocked_pushes: u64,
     /// How long pushes waited, in total; those that wait now included.
     pub blocked_time: f64,
@@ -187,7 +188,7 @@ impl StreamInfo {
             inserted_total: counts.committed,
             batches_total: counts.completed,
             delivered_total: counts.taken,
-            blocked_pushes: pushes.limited,
+            blocked_pushes: pushes.limited + pushes.waiting,
             blocked_time: pushes.time().as_secs_f64(),
             pushes_waiting: pushes.waiting,
             sample_waits: samples.limited,

@@ -24,6 +24,7 @@ use echoic_memory::{AllocError, BatchStore, Blocked, Layout, Lease, Refusal, Wri
 
 use crate::metrics::{Meter, StreamInfo};
 use crate::spec::Spec;
+use crate::waits::Waiting;
 
 pub use self::unread::{Unread, UnreadError};
 
@@ -270,6 +271,18 @@ impl Stream {
     pub fn wait_for_room(&self, mut wait: Wait<'_>) -> Result<(), StreamError> {
         let _waiting = self.meter.producer_waits.begin();
         wait.run(|until| self.store.wait_for_room(until))
+    }
+
+    /// Counts a producer that waits for room without [`Stream::wait_for_room`], until what this returns is dropped.
+    pub fn begin_wait(&self) -> Waiting {
+        self.meter.producer_waits.begin()
+    }
+
+    /// Counts a wait for room of a producer of another process, unless it took no time.
+    pub fn note_wait(&self, time: Duration) {
+        if !time.is_zero() {
+            self.meter.producer_waits.add(time);
+        }
     }
 
     /// Has `waker` called once when a reservation may succeed, or the stream was closed: for an event

@@ -74,6 +74,13 @@ impl Tally {
         Waiting { tally: Arc::clone(self), since }
     }
 
+    /// A call waited for so long elsewhere, and is counted now.
+    pub(crate) fn add(&self, time: Duration) {
+        let mut counts = self.lock();
+        counts.limited += 1;
+        counts.nanos = counts.nanos.saturating_add(narrow(time.as_nanos()));
+    }
+
     pub(crate) fn read(&self) -> Waits {
         let counts = self.lock();
         // Under the lock, so that no wait began after this moment.

@@ -589,6 +589,28 @@ fn chunks_are_told_again_after_a_checkpoint() {
 }
 
 #[test]
+fn a_batch_is_handed_on_when_a_crash_can_not_have_its_items_drawn_again() {
+    let config = TableConfig { max_times_sampled: 1, ..config(rows()) };
+    let dir = tempdir().unwrap();
+    let all = tables(&config, Durability::Sync);
+    recover(&all, dir.path(), None).unwrap();
+    let table = &all.all()[0];
+    put_rows(table, &(0..20).collect::<Vec<_>>());
+    keep(table);
+    for left in (0..20).rev() {
+        let on_tick = &mut |_| panic!("no tick was asked for");
+        let wait = Wait { deadline: None, tick: None, on_tick };
+        let key = table.sample(1, wait).unwrap().infos().keys[0];
+        // What a kill would leave.
+        let copied = tempdir().unwrap();
+        copy(dir.path(), copied.path(), None);
+        let (again, _) = begin(&config, copied.path(), None).unwrap();
+        let keys = again.all()[0].items().keys;
+        assert!(keys.len() == left && !keys.contains(&key), "{left} left");
+    }
+}
+
+#[test]
 fn a_torn_end_is_told_and_dropped() {
     let dir = tempdir().unwrap();
     let config = config(rows());
@@ -600,7 +622,7 @@ fn a_torn_end_is_told_and_dropped() {
     copy(dir.path(), copied.path(), Some(0.9));
     let (again, recovered) = begin(&config, copied.path(), None).unwrap();
     assert_eq!((recovered.items, recovered.records), (1, 1));
-    assert_eq!(recovered.torn.unwrap().sequence, 1);
+    assert_eq!((recovered.torn.unwrap().sequence, recovered.lost_at_most), (1, 1));
     // It is gone, so the next time there is nothing to tell.
     again.close();
     assert_eq!(begin(&config, copied.path(), None).unwrap().1.torn, None);

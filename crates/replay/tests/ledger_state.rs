@@ -107,7 +107,7 @@ proptest! {
 fn what_these_tests_do_gets_everywhere() {
     let mut rng = echoic_replay::rng::Rng::new(3);
     let mut sums = std::collections::BTreeMap::<&str, u64>::new();
-    for choice in 0..300 {
+    for choice in 0..600 {
         let config = Arc::new(any_config(rng.next()));
         let steps: Vec<Step> =
             (0..150).map(|_| (rng.next() as u8, rng.next() as u32, rng.next() as u32)).collect();

@@ -4,7 +4,7 @@ mod rollouts;
 
 use echoic_replay::limiter::{Parameters, Reason};
 use echoic_replay::rollouts::filter::Expression;
-use echoic_replay::rollouts::ledger::{Admit, Blocked, Change, MAX_VERSION, Refusal};
+use echoic_replay::rollouts::ledger::{Admit, Blocked, Change, Fate, MAX_VERSION, Refusal};
 use echoic_replay::rollouts::{ConfigError, OnExpiry, Order, RolloutConfig};
 use rollouts::{Table, blocked, config, unpaced, whole};
 
@@ -124,18 +124,22 @@ fn k_groups_that_are_dropped_are_k_permits() {
 #[test]
 fn nothing_is_admitted_that_would_be_too_old_for_the_next_batch() {
     let mut table = Table::new(config());
-    for _ in 0..4 {
-        table.group(0);
+    // Of what a version uses up half is taken, so as much is made ahead.
+    for version in 0..4 {
+        for _ in 0..table.capacity() {
+            table.group(version);
+        }
+        table.taken(1);
+        table.publish(version + 1);
     }
-    // Half a version's groups make a batch here, and yet it counts as one.
-    table.taken(1);
-    table.taken(1);
-    assert_eq!(table.ledger.standing().target, 2);
-    // The two others were dropped; what is made at version 0 now would be dropped as well.
-    assert_eq!(table.ledger.counts().stale, 2);
-    assert_eq!(table.capacity(), 0);
-    table.publish(1);
-    assert_eq!(table.capacity(), 4);
+    for _ in 0..4 {
+        table.group(4);
+    }
+    // As many as two versions use up: what is made at version 4 now would be dropped.
+    table.taken(4);
+    assert_eq!(blocked(table.admit(1)), Blocked::Early { version: 4, target: 6 });
+    table.publish(5);
+    assert!(table.capacity() > 0);
 }
 
 #[test]
@@ -192,7 +196,7 @@ fn a_permit_ends_when_nothing_is_heard_for_its_time() {
     table.pass(1);
     let counts = table.ledger.counts();
     assert_eq!((counts.running, counts.rejected, counts.expired), (0, 1, 1));
-    assert_eq!(table.complete(hold, 0), echoic_replay::rollouts::ledger::Fate::Expired);
+    assert_eq!(table.complete(hold, 0), Fate::Expired);
 }
 
 #[test]
@@ -220,20 +224,23 @@ fn tokens_are_a_sign_of_life() {
 }
 
 #[test]
-fn a_key_that_runs_is_the_same_group_for_all() {
-    let mut table = Table::new(RolloutConfig { max_running: 1, ..config() });
+fn each_admission_of_a_key_is_a_group_of_its_own() {
+    let mut table = Table::new(config());
     let admit = |source: &str| Admit {
         count: 1,
         key: "prompt".into(),
         source: source.into(),
         ..Admit::default()
     };
-    let one = table.admit_as(admit("a")).expect("room");
-    let other = table.admit_as(admit("b")).expect("it runs already");
-    assert_eq!(one, other);
-    assert_eq!(table.ledger.counts().submitted, 1);
-    table.complete(one[0].hold, 0);
-    assert_ne!(table.admit_as(admit("b")).expect("room")[0].hold, one[0].hold);
+    let one = table.admit_as(admit("a")).expect("room")[0].hold;
+    let other = table.admit_as(admit("b")).expect("room")[0].hold;
+    for hold in [one, other] {
+        assert_eq!(table.complete(hold, 0), Fate::Complete);
+    }
+    assert_eq!(table.ledger.counts().duplicates, 0);
+    let share = table.take(2).expect("a batch");
+    let told: Vec<_> = share.groups.iter().map(|one| (&*one.key, &*one.source)).collect();
+    assert_eq!(told, [("prompt", "a"), ("prompt", "b")]);
 }
 
 #[test]

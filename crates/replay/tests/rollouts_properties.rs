@@ -43,6 +43,8 @@ enum Step {
     Sample {
         rank: u32,
         leased: bool,
+        /// Groups for each rank, instead of what all ask for.
+        part: Option<u32>,
     },
     Ack(usize),
     Nack(usize),
@@ -70,7 +72,9 @@ fn step() -> impl Strategy<Value = Step> {
         1 => Just(Step::Resume),
         1 => which().prop_map(Step::Renew),
         4 => (0u8..3).prop_map(Step::Publish),
-        8 => (0u32..2, any::<bool>()).prop_map(|(rank, leased)| Step::Sample { rank, leased }),
+        8 => (0u32..2, any::<bool>(), prop::option::weighted(0.3, 1u32..4)).prop_map(
+            |(rank, leased, part)| Step::Sample { rank, leased, part }
+        ),
         4 => which().prop_map(Step::Ack),
         1 => which().prop_map(Step::Nack),
         1 => which().prop_map(Step::Extend),
@@ -183,6 +187,8 @@ struct World {
     old_leases: Vec<Lease>,
     /// How often the tokens of each item were sent.
     sequences: HashMap<(u64, u32), u32>,
+    /// Groups that were said to be complete.
+    completed: Vec<Hold>,
     /// Groups by how they were delivered: with consumers, given back, done.
     state: HashMap<u64, Delivered>,
     shares: HashMap<(u64, u32), Vec<u64>>,
@@ -212,6 +218,7 @@ impl World {
             ends: HashMap::new(),
             old_leases: vec![],
             sequences: HashMap::new(),
+            completed: vec![],
             state: HashMap::new(),
             shares: HashMap::new(),
             sums: HashMap::new(),
@@ -276,6 +283,9 @@ impl World {
         if fate == Fate::Running && tokens > 0 {
             self.sequences.insert((hold.group, item), sequence + 1);
         }
+        if fate == Fate::Complete {
+            self.completed.push(hold);
+        }
         if fate != Fate::Running {
             self.let_go(hold);
         }
@@ -301,9 +311,14 @@ impl World {
         }
     }
 
-    fn sample(&mut self, rank: u32, leased: bool) -> Result<Share, Blocked> {
+    fn sample(&mut self, rank: u32, leased: bool, part: Option<u32>) -> Result<Share, Blocked> {
         let lease_ms = leased.then_some(LEASE);
-        let want = Want { rank: rank % self.want.ranks, lease_ms, ..self.want };
+        let ranks = self.want.ranks;
+        let size = match part {
+            Some(part) if part * ranks <= self.most_of_batch() => Size::Groups(part * ranks),
+            _ => self.want.size,
+        };
+        let want = Want { size, rank: rank % ranks, lease_ms, ..self.want };
         let mut outcome = self.apply(Change::Sample(want));
         // As a table does it.
         while outcome == Err(Refusal::Blocked(Blocked::MeanLag))
@@ -313,7 +328,7 @@ impl World {
         }
         match outcome {
             Ok(Outcome::Delivered(share)) => {
-                self.delivered(&share, leased);
+                self.delivered(&share, size, leased);
                 Ok(share)
             }
             Err(Refusal::Blocked(blocked)) => Err(blocked),
@@ -322,7 +337,7 @@ impl World {
     }
 
     /// Everything that a share must be.
-    fn delivered(&mut self, share: &Share, leased: bool) {
+    fn delivered(&mut self, share: &Share, size: Size, leased: bool) {
         let config = self.table.ledger.config().clone();
         let groups = rollouts::ids(share);
         let distinct: HashSet<u64> = groups.iter().copied().collect();
@@ -365,7 +380,7 @@ impl World {
                         taken.iter().all(|id| !distinct.contains(id)),
                         "rank {other} has it too"
                     );
-                    if matches!(self.want.size, Size::Groups(_)) {
+                    if matches!(size, Size::Groups(_)) {
                         assert_eq!(taken.len(), groups.len(), "equal counts");
                     }
                 }
@@ -387,7 +402,7 @@ impl World {
                 }
             }
         }
-        match self.want.size {
+        match size {
             Size::Groups(all) => assert_eq!(groups.len() as u32, all / self.want.ranks),
             Size::Tokens(most) => {
                 assert!(share.groups.iter().map(|group| group.tokens).sum::<u64>() <= most);
@@ -495,8 +510,8 @@ impl World {
                 let version = self.table.ledger.standing().version + i64::from(more);
                 self.apply(Change::Publish { version }).expect("a later version");
             }
-            Step::Sample { rank, leased } => {
-                let _ = self.sample(rank, leased);
+            Step::Sample { rank, leased, part } => {
+                let _ = self.sample(rank, leased, part);
             }
             Step::Ack(which) => {
                 if let Some(lease) = Self::pick(&self.leases, which) {
@@ -593,6 +608,34 @@ impl World {
         }
     }
 
+    /// The most groups that a batch may have.
+    fn most_of_batch(&self) -> u32 {
+        let config = self.table.ledger.config();
+        let versions = config.max_lag.map_or(u64::MAX, |lag| u64::from(lag) + 1);
+        let most = versions.saturating_mul(config.per_version()).min(config.max_groups.into());
+        most as u32
+    }
+
+    /// What was complete was delivered, or waits, or it is told why it was dropped.
+    fn no_group_is_lost(&mut self) {
+        let (mut dropped, mut waiting) = (0, 0);
+        let is_replaced = self.table.ledger.config().order == Order::Weighted;
+        for hold in self.completed.clone() {
+            match self.apply(Change::Append(part(hold, 0, 0, 0))) {
+                _ if self.state.contains_key(&hold.group) => {}
+                Ok(Outcome::Appended(Fate::Stale | Fate::Filtered)) => dropped += 1,
+                // What may be used again and again makes room for what is younger.
+                Ok(Outcome::Appended(Fate::Over)) if is_replaced => dropped += 1,
+                Ok(Outcome::Appended(Fate::Complete)) => waiting += 1,
+                other => panic!("{hold:?} was complete, and never delivered: {other:?}"),
+            }
+        }
+        let counts = self.table.ledger.counts();
+        let told = counts.stale + counts.discarded + counts.retired;
+        assert!(dropped <= told, "{dropped} dropped, {counts:?}");
+        assert!(waiting <= counts.accepted, "{waiting} wait, {counts:?}");
+    }
+
     /// From here on everybody does what they should; then batches keep coming.
     fn goes_on(&mut self) {
         let mut batches = 0;
@@ -616,9 +659,13 @@ impl World {
                 self.holds.extend(permits.iter().map(|permit| permit.hold));
             }
             // Every rank takes its share and is done with it; then the learner has its next version.
-            let mut has_any = false;
+            let (mut has_any, mut told) = (false, 0);
             for rank in 0..self.want.ranks {
-                has_any |= self.sample(rank, true).is_ok();
+                match self.sample(rank, true, None) {
+                    Ok(_) => has_any = true,
+                    Err(Blocked::Unpublished { needed, .. }) => told = needed,
+                    Err(_) => {}
+                }
             }
             let had = !self.leases.is_empty();
             for lease in self.leases.clone() {
@@ -626,13 +673,13 @@ impl World {
             }
             batches += u32::from(has_any);
             let standing = self.table.ledger.standing();
-            if had || standing.target > standing.version {
-                let version = standing.target.max(standing.version);
+            if had || standing.target.max(told) > standing.version {
+                let version = standing.target.max(standing.version).max(told);
                 self.apply(Change::Publish { version }).expect("a later version");
             }
         }
         let standing = self.table.ledger.standing();
-        panic!("{batches} batches, then none: {standing:?}, {:?}", self.sample(0, true));
+        panic!("{batches} batches, then none: {standing:?}, {:?}", self.sample(0, true, None));
     }
 }
 
@@ -649,7 +696,64 @@ proptest! {
 
     #[test]
     fn a_ledger_keeps_its_promises(case in case()) {
-        run(&case);
+        run(&case).no_group_is_lost();
+    }
+
+    #[test]
+    fn a_learner_that_takes_parts_of_batches_loses_nothing(
+        (batch_groups, batches_per_version, max_lag, depth) in (1u32..9, 1u32..3, 0u32..4, 0u32..4),
+        order in prop::sample::select(vec![Order::Ready, Order::Submission, Order::Oldest]),
+        on_stale in prop::sample::select(vec![OnStale::Drop, OnStale::Wait]),
+        // What it takes at a time, how many versions' groups it takes ahead, and which groups fail.
+        (parts, ahead) in (prop::collection::vec(1u32..20, 1..8), 0u64..4),
+        fails in prop::collection::vec(any::<bool>(), 1..12),
+    ) {
+        let most = batch_groups * batches_per_version;
+        let depth = depth.min(max_lag);
+        let paced = RolloutConfig {
+            batch_groups,
+            batches_per_version,
+            max_lag: Some(max_lag),
+            pipeline_depth: Some(depth),
+            order,
+            on_stale,
+            ..config()
+        };
+        let mut table = Table::new(paced);
+        let (mut taken, mut version) = (0, 0);
+        let mut fails = fails.iter().copied().chain([false]).cycle();
+        for part in parts.iter().cycle().take(60) {
+            while let Ok(permits) = table.admit(4) {
+                // Whoever was admitted last is the first to be done.
+                for permit in permits.iter().rev() {
+                    match fails.next() {
+                        Some(true) => {
+                            let holds = vec![permit.hold];
+                            table.apply(Change::Fail { holds }).expect("never refused");
+                        }
+                        _ => prop_assert_eq!(table.complete(permit.hold, version), Fate::Complete),
+                    }
+                }
+            }
+            // No more than what may be made for its version.
+            let there = u64::from(depth + 1) * u64::from(most) + version as u64 * u64::from(most);
+            let count = part.min(&most).min(&((there - taken) as u32)).to_owned();
+            if count > 0 {
+                let want = Want { lease_ms: None, ..rollouts::groups(count) };
+                let share = table.sample(want).expect("as many groups as are there");
+                prop_assert_eq!(share.target as u64, taken / u64::from(most));
+                taken += u64::from(count);
+                prop_assert_eq!(table.ledger.counts().stale, 0);
+            }
+            let learned = (taken / u64::from(most)) as i64;
+            if learned > version && (count == 0 || learned as u64 > version as u64 + ahead) {
+                version += 1;
+                table.publish(version);
+                prop_assert_eq!(table.ledger.counts().stale, 0);
+            }
+        }
+        let counts = table.ledger.counts();
+        prop_assert_eq!((counts.delivered, counts.accepted), (taken, taken + table.queued()));
     }
 
     #[test]

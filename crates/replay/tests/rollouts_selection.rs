@@ -85,7 +85,7 @@ fn each_batch_is_a_step_of_the_learner() {
     let targets: Vec<_> = (0..3).map(|_| table.take(2).expect("a batch").target).collect();
     assert_eq!(targets, [0, 1, 2]);
     table.publish(1);
-    assert_eq!(table.ledger.standing().target, 3, "the batches of 1 and 2 are out");
+    assert_eq!(table.ledger.standing().target, 3, "what 1 and 2 use up is taken");
     table.publish(7);
     assert_eq!(table.ledger.standing().target, 7);
 }
@@ -99,6 +99,19 @@ fn as_many_batches_as_told_make_a_version() {
     }
     let targets: Vec<_> = (0..4).map(|_| table.take(1).expect("a batch").target).collect();
     assert_eq!(targets, [0, 0, 1, 1]);
+}
+
+#[test]
+fn parts_of_a_batch_count_by_their_groups() {
+    let eight = RolloutConfig { batch_groups: 8, ..config() };
+    let mut table = Table::new(eight);
+    for _ in 0..16 {
+        table.group(0);
+    }
+    let targets: Vec<_> = (0..8).map(|_| table.take(2).expect("a part").target).collect();
+    assert_eq!(targets, [0, 0, 0, 0, 1, 1, 1, 1]);
+    let counts = table.ledger.counts();
+    assert_eq!((counts.delivered, counts.stale), (16, 0));
 }
 
 #[test]
@@ -315,6 +328,8 @@ fn a_token_budget_keeps_to_the_bound_on_the_mean() {
     table.publish(4);
     let share = table.sample(tokens(100, 1, 0)).expect("a batch");
     assert_eq!(lags(&share), [0, 0]);
+    let share = table.sample(tokens(100, 1, 0)).expect("a batch");
+    assert_eq!(lags(&share), [1]);
     assert!(table.sample(tokens(100, 1, 0)).is_err());
 }
 
@@ -457,9 +472,12 @@ fn who_takes_less_than_a_version_uses_up_is_told_that_the_learner_is_behind() {
     for _ in 0..2 {
         table.group(0);
     }
-    let share = table.take(1).expect("half a batch");
-    table.ack(share.lease);
-    assert_eq!(blocked(table.admit(1)), Blocked::Early { version: 0, target: 1 });
+    // Halves of a batch, of which neither makes the other too old.
+    for half in 0..2 {
+        let share = table.take(1).expect("half a batch");
+        assert_eq!((rollouts::ids(&share), share.target), (vec![half], 0));
+        table.ack(share.lease);
+    }
     let found = blocked(table.take(1));
     let (there, wanted, per_version, version, needed) = (0, 1, 2, 0, 1);
     assert_eq!(found, Blocked::Unpublished { there, wanted, per_version, version, needed });

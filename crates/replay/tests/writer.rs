@@ -377,10 +377,36 @@ fn an_item_in_the_queue_keeps_its_chunks_beyond_the_window() {
     assert_eq!((bytes(&sink.items[0], 0), sink.released), (vec![1, 2], vec![0, 1]));
 }
 
+/// The most items that ever waited among the first 32, the most later, and the last lengths of chunks of
+/// a prompt writer whose items have the last 20 steps at most, one item at every so many steps.
+fn prompt(every: u64) -> (usize, usize, Vec<u32>) {
+    let prompt = ColumnConfig { chunk_length: ChunkLength::Prompt, ..auto(64) };
+    let (mut writer, mut sink) = (writer(prompt), Kept::default());
+    let (mut first, mut later) = (0, 0);
+    for step in 0..2_000 {
+        append(&mut writer, 0..1);
+        if step % every == 0 {
+            let last =
+                |column| span(column, u64::saturating_sub(step, 19), step.min(19) as u32 + 1);
+            create(&mut writer, &[&[last(0)], &[last(1)]], false).unwrap();
+        }
+        writer.emit(&mut sink);
+        let most = if step < 32 { &mut first } else { &mut later };
+        *most = writer.pending().max(*most);
+    }
+    (first, later, sink.lengths.split_off(sink.lengths.len() - 4))
+}
+
+#[test]
+fn prompt_items_wait_for_few_steps_and_the_first_for_none() {
+    assert_eq!(prompt(1), (0, 7, vec![8; 4]), "chunks get longer, up to 8 steps");
+    assert_eq!(prompt(40), (0, 0, vec![40; 4]), "chunks end where items do");
+}
+
 #[test]
 fn memory_is_bounded_by_the_window() {
     let kind = ColumnKind { dtype: Dtype::UInt(1), shape: vec![1000] };
-    for chunk_length in [ChunkLength::Auto, ChunkLength::Fixed(16)] {
+    for chunk_length in [ChunkLength::Auto, ChunkLength::Prompt, ChunkLength::Fixed(16)] {
         let mut writer = TrajectoryWriter::new(ColumnConfig { chunk_length, ..auto(64) }).unwrap();
         writer.column("a", &kind).unwrap();
         let mut most = 0;

@@ -47,8 +47,11 @@ fn encoding() -> impl Strategy<Value = Policy> {
 
 fn config() -> impl Strategy<Value = ColumnConfig> {
     let fixed = (1u32..9).prop_flat_map(|keep_alive| {
-        let length =
-            prop_oneof![Just(ChunkLength::Auto), (1..=keep_alive).prop_map(ChunkLength::Fixed),];
+        let length = prop_oneof![
+            Just(ChunkLength::Auto),
+            Just(ChunkLength::Prompt),
+            (1..=keep_alive).prop_map(ChunkLength::Fixed),
+        ];
         (length, encoding()).prop_map(move |(chunk_length, encoding)| ColumnConfig {
             keep_alive,
             chunk_length,

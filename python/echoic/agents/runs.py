@@ -99,9 +99,9 @@ async def watch_training(
                 if getattr(metrics, name)
             }
             monitor.log_metrics(metrics.total_timesteps, metrics.total_episodes, latest)
-            results = metrics.evaluation_results
+            history = metrics.evaluation_history
             for step, rate, reward in list(
-                zip(results["step"], results["success_rate"], results["avg_reward"], strict=False)
+                zip(history["step"], history["success_rate"], history["avg_reward"], strict=False)
             )[told:]:
                 told += 1
                 tell(f"step {step:,d}: success {rate:.3f}, reward {reward:.3f}")

@@ -44,6 +44,7 @@ class MmapReplayBuffer(_native.MmapReplayBuffer):
         act_dim: Width of an action.
         cold_path: Where the file is made. One that is there is an error.
         example: One transition, as a dict, in place of the widths. Its values don't matter.
+        cast: As in :class:`echoic.ReplayBuffer`.
         seed: Of the buffer's own draws; random when ``None``.
         keep: Whether closing leaves the file, with all transitions in it.
         overwrite: Begin anew in a file of an earlier buffer that is there. One that is not a
@@ -76,6 +77,7 @@ class MmapReplayBuffer(_native.MmapReplayBuffer):
         cold_path: str | os.PathLike[str] | None = None,
         *,
         example: Mapping[str, Any] | None = None,
+        cast: bool = True,
         seed: int | None = None,
         keep: bool = False,
         overwrite: bool = False,
@@ -91,6 +93,7 @@ class MmapReplayBuffer(_native.MmapReplayBuffer):
             obs_dim,
             act_dim,
             example=example,
+            cast=cast,
             seed=_seed(seed),
             keep=keep,
             overwrite=overwrite,
@@ -98,12 +101,13 @@ class MmapReplayBuffer(_native.MmapReplayBuffer):
         )
 
     @classmethod
-    def open(
+    def open(  # noqa: PLR0913 - settings
         cls,
         cold_path: str | os.PathLike[str],
         *,
         hot_capacity: int | None = None,
         example: Mapping[str, Any] | None = None,
+        cast: bool = True,
         seed: int | None = None,
         keep: bool = True,
     ) -> Self:
@@ -118,6 +122,7 @@ class MmapReplayBuffer(_native.MmapReplayBuffer):
             hot_capacity: How many transitions are in memory; as before when ``None``.
             example: One transition. Needed only where observations are of classes of your own, of
                 which the file has just the names of fields.
+            cast: As in :class:`echoic.ReplayBuffer`.
             seed: Of the buffer's own draws; random when ``None``.
             keep: Whether closing leaves the file.
 
@@ -141,6 +146,7 @@ class MmapReplayBuffer(_native.MmapReplayBuffer):
             cold_path,
             hot_capacity,
             example=example,
+            cast=cast,
             seed=_seed(seed),
             keep=keep,
             reopen=True,

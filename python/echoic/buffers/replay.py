@@ -163,9 +163,9 @@ class ReplayBuffer(_Views):
     """The last transitions, drawn evenly.
 
     A transition has the fields ``obs``, ``actions``, ``rewards``, ``terminated``, ``truncated`` and
-    ``next_obs``. Given two widths, observations and actions are vectors of 32-bit floats, to which
-    everything is converted. Given an example, one entry a field, every field is what it is there:
-    images of bytes, dicts, whole numbers; others may be missing or added.
+    ``next_obs``. Given two widths, observations and actions are vectors of 32-bit floats. Given an
+    example, one entry a field, every field is what it is there: images of bytes, dicts, whole
+    numbers; others may be missing or added. See ``cast`` for values of other dtypes.
 
     All methods may be called from several threads. No lock is held while rows are copied, and the
     GIL is released for batches of 256 KiB and more. Batches lie in memory that is used again when
@@ -189,6 +189,11 @@ class ReplayBuffer(_Views):
         episodes: Keep track of which transitions follow each other, for :meth:`sample_sequences`
             and :meth:`sample_hindsight`. Costs 16 bytes a transition. Always on with ``n_step``
             above 1.
+        cast: Values of another dtype are cast where that keeps their kind: floats of any width to
+            the field's, as float64 observations to float32, and integers to wider ones. Where a
+            float is too large for a narrower one it becomes infinite. ``False`` refuses all but the
+            field's own dtype and Python numbers. No other dtypes are converted into fields of an
+            example, but for numbers as flags; with two widths, integers are, too.
 
     >>> import numpy as np
     >>> buffer = ReplayBuffer(100_000, obs_dim=4, act_dim=1)
@@ -223,6 +228,7 @@ class ReplayBuffer(_Views):
         n_step: int = 1,
         gamma: float = 0.99,
         episodes: bool = False,
+        cast: bool = True,
     ) -> Self:
         return super().__new__(
             cls,
@@ -236,6 +242,7 @@ class ReplayBuffer(_Views):
             n_step=n_step,
             gamma=gamma,
             episodes=episodes,
+            cast=cast,
         )
 
 
@@ -263,6 +270,7 @@ class PrioritizedReplayBuffer(_native.PrioritizedReplayBuffer, _Views):
         n_step: As in :class:`ReplayBuffer`.
         gamma: As in :class:`ReplayBuffer`.
         episodes: As in :class:`ReplayBuffer`.
+        cast: As in :class:`ReplayBuffer`.
 
     >>> import numpy as np
     >>> buffer = PrioritizedReplayBuffer(1000, obs_dim=4, act_dim=1, alpha=0.6, beta=0.4)
@@ -290,6 +298,7 @@ class PrioritizedReplayBuffer(_native.PrioritizedReplayBuffer, _Views):
         n_step: int = 1,
         gamma: float = 0.99,
         episodes: bool = False,
+        cast: bool = True,
     ) -> Self:
         return super().__new__(
             cls,
@@ -305,4 +314,5 @@ class PrioritizedReplayBuffer(_native.PrioritizedReplayBuffer, _Views):
             n_step=n_step,
             gamma=gamma,
             episodes=episodes,
+            cast=cast,
         )

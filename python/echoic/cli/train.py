@@ -125,8 +125,8 @@ async def train_ours(given: dict[str, Any], folder: Path, *, resume: bool) -> di
         "steps": metrics.total_timesteps,
         "episodes": metrics.total_episodes,
         "seconds": metrics.training_time,
-        "success_rate": results["success_rate"][-1] if results["success_rate"] else None,
-        "avg_reward": results["avg_reward"][-1] if results["avg_reward"] else None,
+        "success_rate": results.get("success_rate"),
+        "avg_reward": results.get("avg_reward"),
         "results": str(folder),
     }
 

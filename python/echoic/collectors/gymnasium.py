@@ -202,7 +202,8 @@ class GymnasiumCollector:
         deadline = None if timeout is None else time.monotonic() + timeout
         if min_version > self._version:
             raise SpecError(f"min_version: expected at most {self._version}, got {min_version}")
-        if not self._receiving.acquire(timeout=-1 if timeout is None else max(0.0, timeout)):
+        wait = -1 if timeout is None else min(max(0.0, timeout), threading.TIMEOUT_MAX)
+        if not self._receiving.acquire(timeout=wait):
             raise self._late("another thread receives")
         try:
             while True:

@@ -121,6 +121,7 @@ class SampledDataset(Dataset):
 
     def _sampler(self) -> Sampler:
         client = reverb_client.Client(self._address)._client
+        client.check_stopped()
         signature = client.signatures().get(self._table)
         if signature is not None:
             self._check(signature)

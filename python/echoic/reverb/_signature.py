@@ -7,6 +7,7 @@ TensorFlow's, because programs match on them.
 from __future__ import annotations
 
 import collections
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -18,7 +19,9 @@ from echoic.reverb import _nest
 
 __all__ = [
     "Column",
+    "Shape",
     "TensorSpec",
+    "as_given",
     "columns_text",
     "decode",
     "dtype_name",
@@ -33,6 +36,17 @@ __all__ = [
 Column: TypeAlias = "tuple[np.dtype[Any], tuple[int | None, ...] | None]"
 
 _STRING = np.dtype(object)
+
+
+class Shape(tuple["int | None", ...]):
+    """Lengths of axes, ``None`` for one that may have any length."""
+
+    __slots__ = ()
+
+    @property
+    def rank(self) -> int:
+        """How many axes there are."""
+        return len(self)
 
 
 @dataclass(frozen=True)
@@ -71,19 +85,74 @@ class TensorSpec:
     def __hash__(self) -> int:
         return hash((self.shape, self.dtype, self.name))
 
+    def is_compatible_with(self, spec_or_value: Any) -> bool:
+        """Whether an array, or some array of another spec, is of this dtype and shape."""
+        other = spec_or_value
+        if not (hasattr(other, "shape") and hasattr(other, "dtype")):
+            other = np.asarray(other)
+        shape = _shape(other.shape)
+        same = _dtype(other.dtype) == self.dtype
+        if not same or shape is None or self.shape is None:
+            return same
+        return len(shape) == len(self.shape) and all(
+            None in (a, b) or a == b for a, b in zip(shape, self.shape, strict=True)
+        )
+
+    def most_specific_common_supertype(self, others: Sequence[Any]) -> TensorSpec | None:
+        """Return the narrowest spec that allows all that this and others do.
+
+        ``None`` when they differ in dtype. The shape is ``None`` when they differ in the number of
+        axes.
+        """
+        if any(_dtype(other.dtype) != self.dtype for other in others):
+            return None
+        shapes = [self.shape, *(_shape(other.shape) for other in others)]
+        name = self.name if all(other.name == self.name for other in others) else None
+        known = [shape for shape in shapes if shape is not None]
+        if len(known) < len(shapes) or len({len(shape) for shape in known}) > 1:
+            return TensorSpec(None, self.dtype, name)
+        columns = zip(*known, strict=True)
+        axes = tuple(lengths[0] if len(set(lengths)) == 1 else None for lengths in columns)
+        return TensorSpec(axes, self.dtype, name)
+
     def __repr__(self) -> str:
         dtype = "string" if self.dtype == _STRING else self.dtype.name
         name = "" if self.name is None else f", name={self.name!r}"
         return f"TensorSpec(shape={self.shape}, dtype={dtype}{name})"
 
 
-def _shape(shape: Any) -> tuple[int | None, ...] | None:
+class _TensorFlowSpec(TensorSpec):
+    """A spec of a program that gave TensorFlow's, and gets TensorFlow's back."""
+
+
+def _tensorflow_spec() -> Any:
+    """TensorFlow's ``TensorSpec``; ``None`` unless the program has imported it."""
+    return getattr(sys.modules.get("tensorflow"), "TensorSpec", None)
+
+
+def as_given(signature: Any) -> Any:
+    """A signature with TensorFlow's specs for those that a program gave as such.
+
+    They stay ours in a process that has not imported TensorFlow.
+    """
+    theirs = _tensorflow_spec()
+    if theirs is None:
+        return signature
+    return _nest.map_leaves(
+        lambda leaf: (
+            theirs(leaf.shape, leaf.dtype, leaf.name) if isinstance(leaf, _TensorFlowSpec) else leaf
+        ),
+        signature,
+    )
+
+
+def _shape(shape: Any) -> Shape | None:
     if shape is None or (hasattr(shape, "rank") and shape.rank is None):
         return None
     if isinstance(shape, (int, np.integer)):
-        return (int(shape),)
+        return Shape([int(shape)])
     axes = (getattr(axis, "value", axis) for axis in shape)
-    return tuple(None if axis is None or axis == -1 else int(axis) for axis in axes)
+    return Shape(None if axis is None or axis == -1 else int(axis) for axis in axes)
 
 
 def _dtype(dtype: Any) -> np.dtype[Any]:
@@ -98,6 +167,8 @@ def _dtype(dtype: Any) -> np.dtype[Any]:
 def normalize(signature: Any) -> Any:
     """A nest of :class:`TensorSpec`, of a nest of anything with a shape and a dtype.
 
+    :func:`as_given` makes TensorFlow's of those that were TensorFlow's.
+
     Raises:
         ValueError: A leaf has none.
     """
@@ -108,8 +179,10 @@ def normalize(signature: Any) -> Any:
         if not (hasattr(leaf, "shape") and hasattr(leaf, "dtype")):
             raise ValueError(f"Unsupported signature spec: {leaf}")
         name = getattr(leaf, "name", None)
+        theirs = _tensorflow_spec()
+        kind = _TensorFlowSpec if theirs and isinstance(leaf, theirs) else TensorSpec
         try:
-            return TensorSpec(leaf.shape, leaf.dtype, name if isinstance(name, str) else None)
+            return kind(leaf.shape, leaf.dtype, name if isinstance(name, str) else None)
         except TypeError:
             raise ValueError(f"Unsupported signature spec: {leaf}") from None
 
@@ -130,7 +203,8 @@ def encode(node: Any) -> Any:
     if isinstance(node, TensorSpec):
         shape = None if node.shape is None else list(node.shape)
         # The name, for what numpy knows only by its registration, such as bfloat16.
-        return {"shape": shape, "dtype": node.dtype.name, "name": node.name}
+        leaf = {"shape": shape, "dtype": node.dtype.name, "name": node.name}
+        return {**leaf, "tensorflow": True} if isinstance(node, _TensorFlowSpec) else leaf
     if isinstance(node, Mapping):
         for key in node:
             if not isinstance(key, (str, int)):
@@ -146,8 +220,8 @@ def encode(node: Any) -> Any:
 def decode(node: Any) -> Any:
     """The signature that :func:`encode` was given."""
     if "shape" in node:
-        shape = None if node["shape"] is None else tuple(node["shape"])
-        return TensorSpec(shape, _named_dtype(node["dtype"]), node["name"])
+        kind = _TensorFlowSpec if "tensorflow" in node else TensorSpec
+        return kind(_shape(node["shape"]), _named_dtype(node["dtype"]), node["name"])
     ((kind, children),) = node.items()
     if kind == "mapping":
         return {key: decode(child) for key, child in children}

@@ -208,12 +208,12 @@ class Client:
                 such table to take the signature from.
             RuntimeError: There is no such table, or the server is gone.
         """
+        sampler = self._client.NewSampler(table, num_samples, 1)
         signature = self._get_signature_for_table(table) if unpack_as_table_signature else None
 
         def nested(data: list[Any]) -> Any:
             return data if signature is None else _nest.unflatten_as(signature, data)
 
-        sampler = self._client.NewSampler(table, num_samples, 1)
         for _ in range(num_samples):
             key, probability, table_size, priority, times_sampled, *data = (
                 sampler.GetNextTrajectory()
@@ -276,7 +276,8 @@ class Client:
             raise errors.DeadlineExceededError(
                 f"ServerInfo call did not complete within provided timeout of {timeout}s"
             ) from None
-        infos = {fields["name"]: reverb_types.TableInfo(**fields) for fields in answers}
+        tables = map(reverb_types.TableInfo.from_serialized_proto, answers)
+        infos = {info.name: info for info in tables}
         if not self._signature_cache:
             self._signature_cache = {name: info.signature for name, info in infos.items()}
         return infos

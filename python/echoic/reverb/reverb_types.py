@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from echoic.reverb import pybind
 from echoic.reverb.cc import schema_pb2  # noqa: TC001 - programs look fields up by their types
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from typing_extensions import Self
 
 __all__ = [
     "Fifo",
@@ -42,7 +47,8 @@ class TableInfo:
         max_size: How many items there may be.
         max_times_sampled: After how many samples an item goes; never, when 0.
         rate_limiter_info: Who must wait, and how many inserts and samples there were.
-        signature: A nest of :class:`~echoic.reverb.TensorSpec`, or ``None``.
+        signature: A nest of :class:`~echoic.reverb.TensorSpec`, or ``None``; of TensorFlow's where
+            the program that made the table gave TensorFlow's, and this one has imported it.
         current_size: How many items there are.
         num_episodes: How many episodes the items refer to.
         num_deleted_episodes: To how many episodes items referred, and none does any more.
@@ -62,3 +68,17 @@ class TableInfo:
     num_deleted_episodes: int
     num_unique_samples: int
     table_worker_time: schema_pb2.TableWorkerTime
+
+    @classmethod
+    def from_serialized_proto(cls, proto_string: Mapping[str, Any]) -> Self:
+        """Make it of what ``info`` of a table's ``internal_table`` returns.
+
+        Raises:
+            TypeError: The argument is a message of Reverb's own.
+        """
+        if isinstance(proto_string, bytes):
+            raise TypeError(
+                "expected what internal_table.info() of a table of echoic.reverb returns, got the "
+                "bytes of a protocol buffer: messages of dm-reverb can't be read here"
+            )
+        return cls(**proto_string)

@@ -143,7 +143,7 @@ class Table:
     @property
     def info(self) -> reverb_types.TableInfo:
         """A snapshot of the table."""
-        return reverb_types.TableInfo(**self.internal_table.info())
+        return reverb_types.TableInfo.from_serialized_proto(self.internal_table.info())
 
     def can_sample(self, num_samples: int) -> bool:
         """Whether so many items could be sampled now without waiting."""

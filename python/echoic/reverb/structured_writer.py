@@ -261,9 +261,11 @@ def infer_signature(
         same = all(shape == first for shape in shapes)
         shape = first if same else (None, *first[1:])
         name = "/".join(str(key) for key in path)
-        return _signature.TensorSpec(shape, dtypes[0], name)
+        kind: type[_signature.TensorSpec] = type(columns[nodes[0].flat_source_index])
+        return kind(shape, dtypes[0], name)
 
-    return _nest.map_with_path(merge, *(unpack_pattern(config) for config in configs))
+    merged = _nest.map_with_path(merge, *(unpack_pattern(config) for config in configs))
+    return _signature.as_given(merged)
 
 
 def _item_shape(

@@ -6,7 +6,7 @@ import contextlib
 from collections import deque
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from echoic.errors import EchoicError
+from echoic.errors import EchoicError, GroupNotFoundError
 from echoic.rollouts import blobs as _blobs
 
 if TYPE_CHECKING:
@@ -53,8 +53,8 @@ class Permit:
     :meth:`RolloutTable.admit` gives one. Every call is a sign of life, and says where the group has
     come to: ``"running"``; ``"complete"``; ``"filtered"`` (it was complete, and the table's filter
     does not want it); or, when there is no use in going on, ``"rejected"``, ``"expired"``,
-    ``"stale"``
-    or ``"over"``. The producer then asks to be admitted again.
+    ``"stale"`` or ``"over"``. The producer then asks to be admitted again. A group that a server
+    has forgotten, as it was started anew without a directory, is ``"expired"``.
 
     In a ``with`` block, a group that is left by an exception is given up, and another may be made
     for it.
@@ -80,6 +80,8 @@ class Permit:
         version: int = 0,
         ttl: float = 0.0,
         begun: Mapping[int, Begun] | None = None,
+        segments: Mapping[int, int] | None = None,
+        fate: str = "running",
     ) -> None:
         """Be made by a table."""
         self._table = table
@@ -93,11 +95,12 @@ class Permit:
         self.ttl = ttl
         #: Items that another producer has begun, by their place, after :meth:`RolloutTable.resume`.
         self.begun = dict(begun or {})
-        self._fate = "running"
+        self._fate = fate
         # What is on its way: the call, and what it asked for.
         self._ahead: deque[tuple[RolloutCall, _Sent]] = deque()
         # Of every place that something was sent to.
         self._segments = {place: item.segments for place, item in self.begun.items()}
+        self._segments.update(segments or {})
         self._next = max(self._segments, default=-1) + 1
 
     @property
@@ -121,9 +124,8 @@ class Permit:
     def ticket(self) -> tuple[int, int]:
         """What another process needs to make the same group: give it to ``table.permit``.
 
-        It does not tell which items were begun. Processes that share a group make items of their
-        own, or whoever is to go on with an item gets the whole permit by :meth:`suspend` and
-        ``table.resume``.
+        Whoever opens it goes on where its items are then. Processes that share a group at the
+        same time make items of their own.
         """
         return self._hold
 
@@ -218,9 +220,20 @@ class Permit:
         count = len(lengths)
         sent = _Sent(first := self._free(count), count, 0, self._next)
         version = self.version if versions is None else versions
-        told = self._table.append_flat(
-            self._hold, first, lengths, dict(columns), version, dict(fields or {}), priority, wait
-        )
+        told: str | RolloutCall
+        try:
+            told = self._table.append_flat(
+                self._hold,
+                first,
+                lengths,
+                dict(columns),
+                version,
+                dict(fields or {}),
+                priority,
+                wait,
+            )
+        except GroupNotFoundError:
+            told = "expired"
         self._next = max(self._next, first + count)
         self._segments.update(dict.fromkeys(range(first, first + count), 1))
         return self._note(told, sent)
@@ -273,17 +286,22 @@ class Permit:
         # A call that waits raises no error but its own once something was sent.
         self._look(at_all=wait)
         sequence = self._segments.get(item, 0)
-        told = self._table.append(
-            self._hold,
-            item,
-            sequence,
-            None if columns is None else dict(columns),
-            self.version if versions is None else versions,
-            None if fields is None else dict(fields),
-            _blobs.pack(blobs),
-            priority,
-            wait,
-        )
+        told: str | RolloutCall
+        try:
+            told = self._table.append(
+                self._hold,
+                item,
+                sequence,
+                None if columns is None else dict(columns),
+                self.version if versions is None else versions,
+                None if fields is None else dict(fields),
+                _blobs.pack(blobs),
+                priority,
+                wait,
+            )
+        except GroupNotFoundError:
+            # It was admitted, by a table that is no more: its server was started anew without it.
+            told = "expired"
         sent = _Sent(item, 1, sequence, self._next)
         self._next = max(self._next, item + 1)
         # Tokens that there are none of make no segment.
@@ -315,6 +333,8 @@ class Permit:
                 return
             try:
                 self._fate = call.wait()
+            except GroupNotFoundError:
+                self._fate = "expired"
             except Exception:
                 # What was not taken may be added once more.
                 self._go_back(sent)

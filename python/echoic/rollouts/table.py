@@ -63,6 +63,7 @@ class RolloutTable:
         min_group_size: ... if that is at least this much; n when ``None``. Else it is rejected.
         batch_groups: How many groups make a batch.
         batches_per_version: How many batches the learner takes for each version that it publishes.
+            It may take them in parts: what counts are groups.
         max_lag: How many versions old a token may be. ``None`` bounds nothing, and versions pace
             nobody.
         pipeline_depth: How many versions ahead groups are admitted: at most, and by default,
@@ -234,8 +235,9 @@ class RolloutTable:
         """Wait until a group may be made, and return the permit for it.
 
         Args:
-            key: What the producer calls the group, for example its prompt. While a group with the
-                same key is made, whoever asks for it makes that one: so producers share a group.
+            key: What the producer calls the group, for example its prompt. It is in batches, and
+                need not be unique: each admission is a group of its own. Producers share a group
+                by its :attr:`Permit.ticket`.
             source: Who the producer is: in counters, and beside the group in batches.
             version: The version of the policy that the producer has; the learner's when ``None``.
             ttl: After how many seconds without a sign of life the permit is over; the table's
@@ -301,10 +303,19 @@ class RolloutTable:
             ticket: What the other process has; or a permit of before this table, or the connection
                 to it, was made anew, with all that its producer knows.
             version: The version of tokens for which none is told; the learner's when ``None``.
+
+        The table is asked how far the group is: items that were begun go on from there, and of a
+        group that is over :attr:`Permit.fate` says how.
+
+        Raises:
+            GroupNotFoundError: The table never had such a group.
         """
         if isinstance(ticket, Permit):
             return ticket.at(self._native)
-        return Permit(self._native, ticket, version=self.version if version is None else version)
+        fate, segments = self._native.look(ticket)
+        if version is None:
+            version = self.version
+        return Permit(self._native, ticket, version=version, segments=segments, fate=fate)
 
     def renew(self, permits: Iterable[Permit]) -> int:
         """Give a sign of life for many permits; how many of them still stand."""

@@ -233,15 +233,32 @@ class ShardedClient(TableClient):
         )
 
     def vector_writer(
-        self, *settings: Any, shard_key: Key | None = None, **named: Any
+        self,
+        *settings: Any,
+        shard_key: Key | None = None,
+        timeout: float | None = None,
+        **named: Any,
     ) -> VectorWriter:
         """Make a writer for environments that step together, all of them on one shard.
 
         It is the shard whose turn it is, or that the key belongs to; while it is away, what is
         written waits. With as many writers as shards, all shards fill up alike.
+
+        Args:
+            *settings: As of ``TableClient.vector_writer``.
+            shard_key: Where all episodes go, as with :meth:`insert`; shards take turns when it is
+                ``None``.
+            timeout: Seconds to wait for a shard while all are away; ``None`` waits for as long as
+                the client's ``deadline`` says.
+            **named: As of ``TableClient.vector_writer``.
+
+        Raises:
+            WaitTimeoutError: No shard was there in time.
+            DisconnectedError: None was there within the client's ``deadline``, or the one that the
+                key belongs to is away.
         """
         if shard_key is None:
-            self._shards.wait_for_any(None, to_insert=True)
+            self._shards.wait_for_any(deadline_in(timeout), to_insert=True)
         shard = (self._shards.next() if shard_key is None else None) or next(
             iter(self._shards.candidates(shard_key)), None
         )

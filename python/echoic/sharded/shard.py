@@ -10,7 +10,7 @@ from echoic.errors import EchoicError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from echoic._native import RemoteTable
+    from echoic.remote_table import RemoteTable
     from echoic.table_client import TableClient
 
 __all__ = ["Shard"]

@@ -526,7 +526,7 @@ def _keep_mending(reference: weakref.ref[Shards], ended: threading.Event) -> Non
         if pause is None:
             return
         del shards
-        ended.wait(pause)
+        ended.wait(min(pause, threading.TIMEOUT_MAX))
 
 
 def left_until(deadline: float | None) -> float | None:

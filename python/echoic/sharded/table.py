@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import secrets
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeVar, overload
 
 import numpy as np
 
@@ -16,12 +16,15 @@ from echoic.errors import (
     EchoicError,
     WaitTimeoutError,
 )
+from echoic.remote_table import no_close, no_durability
 from echoic.sharded.shards import LOOK, Shards, deadline_in, left_until, warn
+from echoic.table_methods import TableMethods
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from echoic._native import Batch, BatchInfo, RemoteTable, Spec
+    from echoic._native import Batch, BatchInfo, Spec
+    from echoic.remote_table import RemoteTable
     from echoic.sharded.shard import Shard
     from echoic.sharded.shards import Key
 
@@ -41,11 +44,12 @@ _ABSENT = (WaitTimeoutError, DisconnectedError, ClosedError)
 _T = TypeVar("_T")
 
 
-class ShardedTable:
+class ShardedTable(TableMethods):
     """A table whose items lie on several servers; ``client.table(name)`` of a sharded client.
 
-    The methods are those of :class:`~echoic.RemoteTable`. Each shard has its own limiter, its own
-    ``max_size`` and its own selectors: see the guide on shards for what that means.
+    The methods and their arguments are those of :class:`~echoic.RemoteTable`; inserts also take a
+    ``shard_key``. Each shard has its own limiter, its own ``max_size`` and its own selectors: see
+    the guide on shards for what that means.
 
     Args:
         name: The table's name, which is the same everywhere.
@@ -55,7 +59,7 @@ class ShardedTable:
 
     def __init__(self, name: str, shards: Shards, seed: int | None = None) -> None:
         """Make the table; see the class for the arguments."""
-        self.name = name
+        self._name = name
         self._shards = shards
         self._native = _native.Shards(
             len(shards.all), secrets.randbits(64) if seed is None else seed
@@ -63,7 +67,7 @@ class ShardedTable:
         self._version = 0
         shards.on_return.append(self._welcome)
 
-    def _places(self) -> list[tuple[RemoteTable, int] | None]:
+    def _places(self) -> list[tuple[_native.RemoteTable, int] | None]:
         """In the place of each shard that is there, its table and its first life."""
         self._shards.look()
         return [self._place(shard) for shard in self._shards.all]
@@ -305,6 +309,26 @@ class ShardedTable:
         self._version = max(self._version, version)
         self._each("", lambda table: table.advance(version))
 
+    def _set_limiter(self, limiter: tuple[str, list[float]]) -> None:
+        self._each("set_limiter", lambda table: table._set_limiter(limiter))  # noqa: SLF001
+
+    def close(self) -> NoReturn:
+        """Raise: only the servers' processes can close a table.
+
+        Raises:
+            TypeError: Always.
+        """
+        raise TypeError(no_close(self.name))
+
+    @property
+    def durability(self) -> str:
+        """Raise: servers do not report this setting to their clients.
+
+        Raises:
+            TypeError: Always.
+        """
+        raise TypeError(no_durability(self.name))
+
     def can_sample(self, count: int) -> bool:
         """Whether every shard could give its share of a batch now, as far as can be foreseen."""
 
@@ -333,6 +357,11 @@ class ShardedTable:
             except _ABSENT:  # noqa: PERF203 - each may be away
                 infos.append(None)
         return infos
+
+    @property
+    def name(self) -> str:
+        """What the table is called."""
+        return self._name
 
     @property
     def info(self) -> dict[str, Any]:

@@ -55,11 +55,15 @@ class _Episodes(Generic[_W]):
         self._shard: Shard | None = None
         self._closed = False
 
-    def _current(self) -> tuple[Shard, _W]:
-        """The shard that has the episode, and its writer."""
+    def _current(self, deadline: float | None = None) -> tuple[Shard, _W]:
+        """The shard that has the episode, and its writer; waits while there is no shard.
+
+        Raises:
+            WaitTimeoutError: There was none in time.
+        """
         shard = self._shard
         while shard is None:
-            self._shards.wait_for_any(None, to_insert=True)
+            self._shards.wait_for_any(deadline, to_insert=True)
             shard = self._shard = next(iter(self._shards.candidates(self._key)), None)
         client = shard.client
         made = self._made.get(shard.number)
@@ -70,7 +74,7 @@ class _Episodes(Generic[_W]):
         if made is None:
             # It was there a moment ago, and has moved since.
             self._shard = None
-            return self._current()
+            return self._current(deadline)
         if self._closed:
             made[1].close()
         return shard, made[1]
@@ -81,7 +85,7 @@ class _Episodes(Generic[_W]):
     def _or_wait(self, call: Callable[[_W, float], None], timeout: float | None) -> None:
         """Call what stores steps first, and then may wait for room."""
         deadline = deadline_in(timeout)
-        shard, writer = self._current()
+        shard, writer = self._current(deadline)
         left = left_until(deadline)
         try:
             call(writer, LOOK if left is None else min(LOOK, left))
@@ -111,7 +115,7 @@ class _Episodes(Generic[_W]):
     def end_episode(self, clear: bool = True, timeout: float | None = None) -> None:
         """Begin another episode: with ``clear`` on another shard, else on the same."""
         deadline = deadline_in(timeout)
-        shard, writer = self._current()
+        shard, writer = self._current(deadline)
         left = left_until(deadline)
         try:
             writer.end_episode(clear, LOOK if left is None else min(LOOK, left))

@@ -6,6 +6,9 @@ from dataclasses import dataclass
 
 __all__ = ["Bucket", "buckets", "filled"]
 
+# Longer ones are rounded to two digits.
+LONGEST_BOUND = 6
+
 
 @dataclass(frozen=True)
 class Bucket:
@@ -29,11 +32,16 @@ def buckets(cumulative: dict[str, float]) -> list[Bucket]:
     found = []
     below, lowest = 0.0, ""
     for bound, count in sorted(cumulative.items(), key=lambda pair: float(pair[0])):
-        rest = f"above {lowest}" if lowest else "any"
-        label = rest if bound == "+Inf" else f"up to {bound}"
+        rest = f"above {_short(lowest)}" if lowest else "any"
+        label = rest if bound == "+Inf" else f"up to {_short(bound)}"
         found.append(Bucket(label, max(count - below, 0.0)))
         below, lowest = count, bound
     return found
+
+
+def _short(bound: str) -> str:
+    """A bound in as few characters as a reader needs, such as `6.1e-05`."""
+    return bound if len(bound) <= LONGEST_BOUND else f"{float(bound):.2g}"
 
 
 def filled(found: list[Bucket]) -> list[Bucket]:

@@ -150,35 +150,42 @@ def stream(history: History, seconds: float = WINDOW) -> StreamFlow:
     """Compute what happened to the stream in the last seconds."""
 
     def rate(
-        counter: Literal["samples", "bytes", "delivered", "starved_seconds", "blocked_seconds"],
+        counter: Literal["samples", "bytes", "delivered", "starved_seconds"],
     ) -> float:
         def count(reading: Reading) -> float | None:
             return None if reading.stream is None else getattr(reading.stream, counter)
 
         return history.rate(count, seconds)
 
-    far = blocked_pushes(history, seconds)
     return StreamFlow(
         samples=rate("samples"),
         bytes=rate("bytes"),
         batches=rate("delivered"),
         starved=min(rate("starved_seconds"), 1.0),
-        blocked=min(max(far, rate("blocked_seconds")), 1.0),
+        blocked=blocked_pushes(history, seconds),
     )
 
 
 def blocked_pushes(history: History, seconds: float = WINDOW) -> float:
-    """Compute for which share of the time an average connection that pushes waited for room."""
+    """Compute for which share of the time an average producer waited for room.
+
+    That is an average connection that pushes, or the server's own process, whichever waited more.
+    """
+
+    def count(reading: Reading) -> float | None:
+        return None if reading.stream is None else reading.stream.blocked_seconds
+
     last = history.last
     pushing = (
         {(one.address, one.id) for one in last.connections if one.purpose == "push"}
         if last
         else set()
     )
-    if not pushing:
-        return 0.0
-    flowing = connections(history, seconds)
-    return sum(flowing[one].blocked for one in pushing if one in flowing) / len(pushing)
+    flowing = connections(history, seconds) if pushing else {}
+    far = sum(flowing[one].blocked for one in pushing if one in flowing)
+    # What the stream counts includes the connections.
+    here = history.rate(count, seconds) - far
+    return min(max(far / max(len(pushing), 1), here), 1.0)
 
 
 def connections(history: History, seconds: float = WINDOW) -> dict[tuple[str, int], ConnectionFlow]:

@@ -91,8 +91,9 @@ def as_text(address: str, history: History) -> str:
     for one in reading.connections:
         flow = rates.get((one.address, one.id), flows.ConnectionFlow())
         waits = f", waits: {one.blocked_by}" if one.blocked_by else ""
+        who = f"{one.name} ({one.peer})" if one.name else one.peer
         lines.append(
-            f"  {one.peer}: {duration(one.age)}, {amount(one.samples)} samples,"
+            f"  {who}: {duration(one.age)}, {amount(one.samples)} samples,"
             f" {amount(flow.samples)} samples/s, {size(round(flow.bytes))}/s{waits}"
         )
     if reading.told:

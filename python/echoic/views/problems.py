@@ -123,14 +123,10 @@ def _of_stream(stream: StreamReading, last: Reading, history: History) -> Iterat
 
 def _of_pushes(stream: StreamReading, last: Reading, history: History) -> Iterator[Problem]:
     """Whether those who push wait for room."""
-
-    def blocked(reading: Reading) -> float | None:
-        return None if reading.stream is None else reading.stream.blocked_seconds
-
     # Those who insert into tables wait for other things.
     waiting = sum(one.purpose == "push" and bool(one.blocked_by) for one in last.connections)
-    waiting += stream.waiting_pushes
-    share = max(history.rate(blocked), flows.blocked_pushes(history))
+    waiting = max(waiting, stream.waiting_pushes)
+    share = flows.blocked_pushes(history)
     if stream.free:
         return
     if not waiting and share <= _NOTABLE:

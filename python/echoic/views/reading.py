@@ -92,9 +92,9 @@ class StreamReading:
         free: Buffers that are free.
         delivered: Batches taken since the start.
         oldest_hold: For how many seconds the batch that was taken first has been held.
-        waiting_pushes: Pushes in the server's process that wait now for room.
+        waiting_pushes: Pushes that wait now for room, in the server's process or over connections.
         waiting_samples: Calls for a batch that wait now.
-        blocked_seconds: How long pushes in the server's process waited for room, together.
+        blocked_seconds: How long pushes waited for room, together.
         starved_seconds: How long calls for a batch waited, together.
         memory: Bytes of the ring.
     """
@@ -204,6 +204,7 @@ def read(seen: Observation) -> Reading:
                 one,
                 address=printable(one.address),
                 peer=printable(one.peer),
+                name=printable(one.name),
                 blocked_by=printable(one.blocked_by),
             )
             for one in seen.connections

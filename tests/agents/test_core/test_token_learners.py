@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import itertools
 import math
@@ -696,7 +697,7 @@ def test_adapters_that_fit_nothing_are_refused() -> None:
 # Going on.
 
 
-@pytest.mark.parametrize("kind", ["full", "tied", "lora", "reference"])
+@pytest.mark.parametrize("kind", ["full", "tied", "lora", "reference", "bfloat16"])
 def test_learner_that_goes_on_from_a_file_is_bit_for_bit_the_one_that_never_stopped(
     tmp_path: Path, kind: str
 ) -> None:
@@ -713,7 +714,10 @@ def test_learner_that_goes_on_from_a_file_is_bit_for_bit_the_one_that_never_stop
     )
 
     def learner() -> GRPOLearner:
-        return GRPOLearner(tiny_llama(tied=kind == "tied"), config, device="cpu")
+        model = tiny_llama(tied=kind == "tied")
+        if kind == "bfloat16":
+            model = model.to(torch.bfloat16)
+        return GRPOLearner(model, config, device="cpu")
 
     def step(one: GRPOLearner) -> None:
         # Chance is the process's, as it is a worker's in the same process.
@@ -736,6 +740,34 @@ def test_learner_that_goes_on_from_a_file_is_bit_for_bit_the_one_that_never_stop
     assert all(torch.equal(expected[name], found[name]) for name in expected)
     start = parameters(learner())
     assert any(not torch.equal(start[name], found[name]) for name in expected)
+
+
+def test_small_steps_of_16_bits_add_up_as_those_of_32() -> None:
+    rounded = tiny_llama().to(torch.bfloat16)
+    # The same numbers with more room.
+    whole = copy.deepcopy(rounded).float()
+    config = GRPOConfig(learning_rate=1e-6, max_tokens=24)
+    learners = [GRPOLearner(model, config, device="cpu") for model in (rounded, whole)]
+
+    def weights(learner: GRPOLearner) -> Any:
+        stepped_on = learner.optimizer.param_groups[0]["params"]
+        return torch.cat([one.detach().double().flatten() for one in stepped_on])
+
+    before = [weights(learner) for learner in learners]
+    for seed in range(20):
+        batch = rollouts(whole, seed=seed)
+        assert all(learner.update(batch)["stepped"] == 1 for learner in learners)
+    half, full = (weights(one) - was for one, was in zip(learners, before, strict=True))
+    assert float((half != 0).double().mean()) > 0.9
+    assert float(torch.nn.functional.cosine_similarity(half, full, dim=0)) > 0.9
+    assert 0.9 < float(half.norm() / full.norm()) < 1.1
+    learned = torch.cat([one.detach().flatten() for one in rounded.parameters()])
+    assert torch.equal(learned, weights(learners[0]).to(torch.bfloat16))
+    # What somebody else writes to the policy is where the next step begins.
+    with torch.no_grad():
+        rounded.get_input_embeddings().weight.zero_()
+    learners[0].update(rollouts(whole, seed=0))
+    assert float(rounded.get_input_embeddings().weight.detach().abs().max()) < 1e-5
 
 
 def test_file_of_another_learner_is_refused(tmp_path: Path) -> None:

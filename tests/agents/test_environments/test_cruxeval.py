@@ -24,7 +24,12 @@ from echoic.agents.environments.cruxeval_functions import (
     literal_of,
     load_functions,
 )
-from echoic.agents.environments.sandbox import Ran, Sandbox, bubblewrap_works
+from echoic.agents.environments.sandbox import (
+    Ran,
+    Sandbox,
+    bubblewrap_works,
+    why_no_bubblewrap,
+)
 from echoic.errors import ArgumentError
 
 # The data set's own file: where it is said to be, or beside the repository.
@@ -190,26 +195,25 @@ def test_the_interpreter_runs_code_and_knows_the_function(monkeypatch):
 
 
 def test_without_a_sandbox_code_of_a_model_is_refused(monkeypatch):
-    refusal = Ran("refused", "there is no working bubblewrap here")
-    monkeypatch.setattr(Sandbox, "run", lambda box, *_: pytest.fail("something was run"))
-    if not bubblewrap_works():
-        monkeypatch.undo()
-    else:
-        monkeypatch.setattr(Sandbox, "run", lambda *_: refusal)
+    refusal = Ran("refused", "there is no working bubblewrap here: it was taken away")
+    monkeypatch.setattr(Sandbox, "run", lambda *_: refusal)
     environment = make(multi_turn=True)
     environment.reset(options={"index": 3})
     text = environment.step("python: print('I ran')")[0]["text"]
-    assert text.startswith("refused: no sandbox (there is no working bubblewrap here)")
+    assert text.startswith(
+        "refused: no sandbox (there is no working bubblewrap here: it was taken away)"
+    )
 
 
 def test_limits_alone_must_be_asked_for(monkeypatch):
     monkeypatch.setattr(module, "bubblewrap_works", lambda: False)
-    environment = make(multi_turn=True, allow_rlimits_only=True)
+    with pytest.warns(UserWarning, match="read and delete your files.* and end them"):
+        environment = make(multi_turn=True, allow_rlimits_only=True)
     environment.reset(options={"index": 3})
     assert environment.step("python: print(f(9, 6))")[0]["text"].startswith("3\n")
 
 
-@pytest.mark.skipif(not bubblewrap_works(), reason="no working bubblewrap here")
+@pytest.mark.skipif(not bubblewrap_works(), reason=f"no bubblewrap: {why_no_bubblewrap()}")
 def test_the_interpreter_has_no_network_and_no_files():
     environment = make(multi_turn=True)
     environment.reset(options={"index": 3})

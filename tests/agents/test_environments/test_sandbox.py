@@ -3,13 +3,16 @@
 import os
 import threading
 import time
+import uuid
 
 import pytest
 from echoic.agents.environments import sandbox
-from echoic.agents.environments.sandbox import Ran, Sandbox, bubblewrap_works
+from echoic.agents.environments.sandbox import Ran, Sandbox, bubblewrap_works, why_no_bubblewrap
 from echoic.errors import ArgumentError
 
-needs_bubblewrap = pytest.mark.skipif(not bubblewrap_works(), reason="no working bubblewrap here")
+needs_bubblewrap = pytest.mark.skipif(
+    not bubblewrap_works(), reason=f"no bubblewrap: {why_no_bubblewrap()}"
+)
 
 
 @pytest.fixture(params=["limits", pytest.param("bubblewrap", marks=needs_bubblewrap)])
@@ -30,7 +33,62 @@ def test_what_runs_wild_is_stopped(box):
     much = box.run("print('a' * 10**6)")
     assert (much.status, len(much.output)) == ("output", 1000)
     assert box.run("import os; os._exit(3)").status == "killed"
+    assert box.run("import os\nwhile True: os.write(2, b'a' * 1000)").status == "output"
     assert box.run("open('/proc/self/x', 'w')").status == "error"
+
+
+def test_a_warning_does_not_make_a_right_answer_wrong(box):
+    code = "import sys, warnings\nwarnings.warn('old')\nprint('more', file=sys.stderr)"
+    assert box.run(code, "1 + 1") == Ran("ok", "2")
+
+
+def test_what_code_does_to_its_descriptors_is_its_own_loss(box):
+    # With O_DIRECT, files and pipes are read in whole blocks and packets.
+    for flag in ("O_DIRECT", "O_NONBLOCK", "O_APPEND"):
+        code = (
+            "import fcntl, os\nprint('before', flush=True)\n"
+            f"for one in range(20):\n    try: fcntl.fcntl(one, fcntl.F_SETFL, os.{flag})\n"
+            "    except OSError: pass"
+        )
+        assert box.run(code, "'after'") == Ran("ok", "before\n'after'")
+    assert box.run("import os\nos.closerange(0, 100)", "1 + 1").status == "killed"
+
+
+@pytest.mark.parametrize("said", ["unreadable", "refused", "run refused", ""])
+def test_code_that_ran_is_never_called_refused(box, said):
+    code = (
+        "import os\nfor one in range(1, 100):\n"
+        f"    try: os.write(one, {said.encode()!r})\n    except OSError: pass\nos._exit(0)"
+    )
+    assert box.run(code) == Ran("killed", said)
+
+
+@pytest.mark.parametrize(
+    "create",
+    [
+        "import ctypes; made = ctypes.CDLL(None).shmget(0, 1 << 20, 0o1600)",
+        "import ctypes; made = ctypes.CDLL(None).msgget(0, 0o1600)",
+        "import ctypes; made = ctypes.CDLL(None).semget(0, 1, 0o1600)",
+        "import ctypes; made = ctypes.CDLL(None).mq_open(b'/left', 0o102, 0o600, None)",
+        "import ctypes; made = ctypes.CDLL(None).creat(PATH.encode(), 0o600)",
+        "made = os.open(PATH, os.O_CREAT | os.O_WRONLY)",
+        "made = os.open(PATH, os.O_CREAT | os.O_WRONLY, dir_fd=os.open('/', os.O_RDONLY))",
+        "made = os.mkdir(PATH)",
+        "made = os.mkfifo(PATH)",
+        "made = os.symlink('/', PATH)",
+        "made = os.link('/dev/null', PATH)",
+        "import socket; made = socket.socket(socket.AF_UNIX).bind(PATH)",
+    ],
+)
+def test_nothing_that_code_creates_outlives_it(box, create):
+    path = f"/dev/shm/echoic-{uuid.uuid4().hex}"
+    ran = box.run(f"import os\nPATH = {path!r}\n{create}", "made")
+    assert not os.path.lexists(path)
+    assert ran == Ran("ok", "-1") or "Error" in ran.output
+
+
+def test_code_may_still_open_what_is_there(box):
+    assert box.run("data = open('/dev/null').read()", "data") == Ran("ok", "''")
 
 
 def test_code_starts_no_process_that_outlives_it(box):
@@ -96,10 +154,21 @@ def test_bubblewrap_keeps_code_of_models_in(code, error):
     assert error in ran.output or "PermissionError" in ran.output
 
 
-def test_a_sandbox_that_is_not_there_is_refused_and_not_replaced(monkeypatch):
-    monkeypatch.setattr(sandbox, "bubblewrap_works", lambda: False)
-    ran = Sandbox("bubblewrap").run("print('I ran')")
-    assert ran == Ran("refused", "there is no working bubblewrap here")
+def test_a_sandbox_that_is_not_there_is_refused_and_not_replaced(monkeypatch, tmp_path):
+    fails = tmp_path / "bwrap"
+    fails.write_text("#!/bin/sh\necho no rights >&2\nexit 1\n")
+    fails.chmod(0o755)
+    for found, why in (
+        (None, "the program bwrap is not installed"),
+        (str(fails), "refused: no rights"),
+    ):
+        monkeypatch.setattr(sandbox.shutil, "which", lambda _, found=found: found)
+        why_no_bubblewrap.cache_clear()
+        try:
+            ran = Sandbox("bubblewrap").run("print('I ran')")
+        finally:
+            why_no_bubblewrap.cache_clear()
+        assert ran == Ran("refused", f"there is no working bubblewrap here: {why}")
 
 
 @pytest.mark.parametrize(

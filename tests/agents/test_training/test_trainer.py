@@ -32,7 +32,7 @@ def test_a_plan_learns_what_needs_a_memory_and_the_same_networks_without_one_do_
         "early_stop_success": 0.95,
     }
     metrics, _, policy = train(run("plans", **changes))
-    assert metrics.evaluation_results["success_rate"][-1] >= 0.95
+    assert metrics.evaluation_results["success_rate"] >= 0.95
     # What was trained acts the same way as a policy of episodes.
     environment = make_environment("test-tmaze", state_encoding_dim=6, action_space_size=2)
     episodes = [asyncio.run(run_episode(environment, policy, seed)) for seed in range(900, 920)]
@@ -40,7 +40,7 @@ def test_a_plan_learns_what_needs_a_memory_and_the_same_networks_without_one_do_
     assert sum(one.success for one in episodes) >= 16
     forgetful = {**changes, "plan_history": 0, "total_timesteps": metrics.total_timesteps}
     without, _, _ = train(run("forgetful", **forgetful))
-    assert without.evaluation_results["success_rate"][-1] <= 0.8
+    assert without.evaluation_results["success_rate"] <= 0.8
 
 
 def test_all_that_is_measured_is_there_and_can_be_written(run):
@@ -60,9 +60,11 @@ def test_all_that_is_measured_is_there_and_can_be_written(run):
         assert all(math.isfinite(value) for value in values), name
     assert metrics.kv_cache_hit_rates == [0.0] * updates
     assert min(metrics.memory_usage) > 10
-    results = metrics.evaluation_results
-    assert results["step"] == [256, 512]
-    assert [len(one) for one in results["successes"]] == [16, 16]
+    history = metrics.evaluation_history
+    assert history["step"] == [256, 512]
+    assert [len(one) for one in history["successes"]] == [16, 16]
+    assert metrics.evaluation_results == {name: values[1] for name, values in history.items()}
+    assert TrainingMetrics().evaluation_results == {}
     assert metrics.replay_buffer_stats["total_size"] == 512
     assert metrics.execution_metrics["weight_version"] == updates
     assert metrics.execution_metrics["max_lag"] == 0
@@ -89,7 +91,7 @@ def test_a_run_that_was_resumed_is_the_same_to_the_last_bit(run, plans):
     assert resumed.value_losses == whole.value_losses
     assert resumed.episode_rewards == whole.episode_rewards
     assert resumed.bandwidth_efficiency == whole.bandwidth_efficiency
-    assert resumed.evaluation_results["rewards"][-1] == whole.evaluation_results["rewards"][-1]
+    assert resumed.evaluation_results["rewards"] == whole.evaluation_results["rewards"]
     for name, tensor in tensors.items():
         assert torch.equal(tensor, found[name]), name
 
@@ -209,6 +211,6 @@ def test_efficiency_is_of_what_the_environment_paid(run):
 def test_an_evaluation_leaves_out_what_broke(run):
     tmaze_environment.Fragile.steps = 0
     metrics, _, _ = train(run(env_name="test-fragile", evaluation_frequency=128))
-    played = [len(one) for one in metrics.evaluation_results["successes"]]
+    played = [len(one) for one in metrics.evaluation_history["successes"]]
     assert len(played) == 4
     assert min(played) > 8

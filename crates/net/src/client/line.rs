@@ -11,7 +11,7 @@ use echoic_replay::Spec;
 use rustix::event::{PollFd, PollFlags, poll};
 
 use super::link::{LinkError, timespec};
-use super::{ClientError, Failure, Options, lock};
+use super::{ClientError, Failure, Options, lock, own_name};
 use crate::address::Address;
 use crate::auth::random;
 use crate::transport::Dial;
@@ -243,6 +243,7 @@ impl Line {
             first,
             stream: spec.map(|_| crate::server::STREAM.into()).unwrap_or_default(),
             spec: spec.cloned(),
+            name: self.options.name.clone().unwrap_or_else(own_name),
         }
     }
 

@@ -9,7 +9,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use crate::auth::{Side, Token, random};
 use crate::transport::{Dial, Link};
 use crate::wire::frame::{HEADER_BYTES, Header, kind};
-use crate::wire::handshake::{self, Challenge, Hello, Open, Refused, Welcome};
+use crate::wire::handshake::{self, Challenge, Hello, Open, RefusalCode, Refused, Welcome};
 use crate::wire::observed::MAX_OBSERVED;
 use crate::wire::tables::MAX_REQUEST;
 use crate::wire::{PREFACE_BYTES, VERSION, WireError, preface, read_preface};
@@ -98,6 +98,24 @@ impl Opening {
         dial: &dyn Dial,
         token: Option<&Token>,
         mut open: Open,
+        deadline: Instant,
+    ) -> Result<(Self, Welcome), LinkError> {
+        match Self::attempt(dial, token, &mut open, deadline) {
+            // So answers a server from before clients had names.
+            Err(LinkError::Refused(refused))
+                if refused.code == RefusalCode::Protocol && !open.name.is_empty() =>
+            {
+                open.name.clear();
+                Self::attempt(dial, token, &mut open, deadline)
+            }
+            opened => opened,
+        }
+    }
+
+    fn attempt(
+        dial: &dyn Dial,
+        token: Option<&Token>,
+        open: &mut Open,
         deadline: Instant,
     ) -> Result<(Self, Welcome), LinkError> {
         let left = deadline.saturating_duration_since(Instant::now());

@@ -375,7 +375,7 @@ impl Shared {
     /// Keeps a connection until the client is closed, or it is lost.
     fn keep(&self, link: &mut dyn Link, ear: &Ear) -> Result<(), LinkError> {
         let mut input = Vec::new();
-        let mut reported = 0;
+        let mut reported = (0, 0);
         loop {
             self.report(link, &mut reported)?;
             if self.line.is_closing() {
@@ -398,17 +398,17 @@ impl Shared {
         }
     }
 
-    /// Tells the server what was written, if something was.
-    fn report(&self, link: &mut dyn Link, reported: &mut u64) -> Result<(), LinkError> {
+    /// Tells the server what was written and how long that waited, if there is something new.
+    fn report(&self, link: &mut dyn Link, reported: &mut (u64, u64)) -> Result<(), LinkError> {
         let samples = self.samples.load(Ordering::Relaxed);
-        if samples == *reported {
+        let waited = self.blocked_nanos.load(Ordering::Relaxed);
+        if (samples, waited) == *reported {
             return Ok(());
         }
-        let waited = self.blocked_nanos.load(Ordering::Relaxed);
         let mut output = Vec::new();
         Control::Report { samples, waited }.write(&mut output);
         match link.write(&output) {
-            Ok(written) if written == output.len() => *reported = samples,
+            Ok(written) if written == output.len() => *reported = (samples, waited),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
             // A report is far smaller than any socket's buffer.
             Ok(_) => return Err(LinkError::Lost("the socket took half a report".into())),

@@ -65,6 +65,8 @@ pub struct Options {
     pub connect_timeout: Duration,
     /// Who this is; chosen at random when `None`.
     pub producer: Option<ProducerId>,
+    /// What people know it by; host and process when `None`.
+    pub name: Option<String>,
     /// Once there was a connection, not to give up whatever the server, or who is in its place, says: what waits to be
     /// delivered may be wanted elsewhere.
     pub steadfast: bool,
@@ -80,9 +82,19 @@ impl Default for Options {
             max_retry: None,
             connect_timeout: Duration::from_secs(10),
             producer: None,
+            name: None,
             steadfast: false,
         }
     }
+}
+
+/// What people know a client of this process by, unless it has a name of its own: host and process.
+fn own_name() -> String {
+    let system = rustix::system::uname();
+    let host = system.nodename().to_string_lossy();
+    let host = host.chars().filter(|character| !character.is_control());
+    // A host's name has at most 64 bytes.
+    format!("{}:{}", host.take(64).collect::<String>(), std::process::id())
 }
 
 /// Why a client gave up.

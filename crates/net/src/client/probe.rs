@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use echoic_replay::Spec;
 
 use super::link::{LinkError, Opening};
+use super::own_name;
 use crate::auth::{Token, random};
 use crate::transport::Dial;
 use crate::wire::frame::Control;
@@ -45,6 +46,7 @@ pub fn probe(
         first: 0,
         stream: crate::server::STREAM.into(),
         spec: None,
+        name: own_name(),
     };
     let (mut opening, welcome) = Opening::new(dial, token, open, deadline)?;
     let (spec, tables) = match welcome.offer {

@@ -6,12 +6,13 @@
 use std::time::Instant;
 
 use super::link::{LinkError, Opening};
+use super::own_name;
 use crate::auth::{Token, random};
 use crate::transport::Dial;
 use crate::wire::WireError;
 use crate::wire::frame::{Control, kind};
 use crate::wire::handshake::{Open, Purpose, Refused};
-use crate::wire::observed::Observation;
+use crate::wire::observed::{Observation, WITH_NAMES};
 use crate::wire::tables::{Answer, Operation, Request};
 
 /// A connection that looks.
@@ -23,7 +24,7 @@ pub struct Watcher {
 }
 
 impl Watcher {
-    /// Connects.
+    /// Connects; `name` is what people know it by, host and process when `None`.
     ///
     /// # Errors
     ///
@@ -31,6 +32,7 @@ impl Watcher {
     pub fn connect(
         dial: &dyn Dial,
         token: Option<&Token>,
+        name: Option<String>,
         deadline: Instant,
     ) -> Result<Self, LinkError> {
         let open = Open {
@@ -41,6 +43,7 @@ impl Watcher {
             first: 0,
             stream: String::new(),
             spec: None,
+            name: name.unwrap_or_else(own_name),
         };
         let (opening, welcome) = Opening::new(dial, token, open, deadline)?;
         Ok(Self { opening, release: welcome.release, last: 0 })
@@ -60,7 +63,8 @@ impl Watcher {
         self.opening.set_deadline(deadline);
         self.last += 1;
         let mut output = Vec::new();
-        Request { id: self.last, table: 0, operation: Operation::Observe }.write(&mut output);
+        Request { id: self.last, table: WITH_NAMES, operation: Operation::Observe }
+            .write(&mut output);
         self.opening.send(&output)?;
         loop {
             let (header, payload) = self.opening.frame()?;

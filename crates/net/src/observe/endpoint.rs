@@ -363,7 +363,12 @@ mod tests {
     #[test]
     fn strangers_need_a_token() {
         let open = |token: Option<&[u8]>, insecure| {
-            Endpoint::open("0.0.0.0:0", token.and_then(Token::new), insecure, numbers)
+            Endpoint::open(
+                "0.0.0.0:0",
+                token.and_then(|token| Token::new(token).ok()),
+                insecure,
+                numbers,
+            )
         };
         assert!(matches!(open(None, false), Err(EndpointError::NeedsToken(_))));
         assert!(open(None, true).is_ok());

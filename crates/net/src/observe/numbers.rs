@@ -88,7 +88,7 @@ impl Numbers {
                 ),
                 (
                     "echoic_stream_waiting_pushes",
-                    "Pushes of the server's process that wait now for room.",
+                    "Pushes that wait now for room, in the server's process or over connections.",
                     info.pushes_waiting as f64,
                 ),
                 (
@@ -519,6 +519,11 @@ impl Numbers {
                     "echoic_accept_errors_total",
                     "Times that the system did not let us accept.",
                     info.accept_errors as f64,
+                ),
+                (
+                    "echoic_panics_total",
+                    "Connections closed because serving them panicked, which is a bug.",
+                    info.panics as f64,
                 ),
                 (
                     "echoic_received_samples_total",

@@ -16,6 +16,11 @@ impl Bell {
         Arc::new(Self { waker: Arc::clone(waker), rung: AtomicBool::new(false) })
     }
 
+    /// Has it heard in the next round of the loop that asks.
+    pub(crate) fn ring(&self) {
+        self.rung.store(true, Ordering::Release);
+    }
+
     /// Whether it rang since it was last asked.
     pub(crate) fn heard(&self) -> bool {
         self.rung.load(Ordering::Relaxed) && self.rung.swap(false, Ordering::AcqRel)
@@ -24,7 +29,7 @@ impl Bell {
 
 impl Wake for Bell {
     fn wake(self: Arc<Self>) {
-        self.rung.store(true, Ordering::Release);
+        self.ring();
         // An event loop that is gone needs no waking.
         let _ = self.waker.wake();
     }

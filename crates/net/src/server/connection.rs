@@ -11,6 +11,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use echoic_memory::arena::Arena;
+use echoic_replay::table::Waiting;
 use echoic_replay::{Blocked, Stream};
 
 use super::intake::{Intake, Obstacle};
@@ -19,6 +20,7 @@ use super::meter::ConnectionMeter;
 use super::outbox::Outbox;
 use super::tables::{Context, Desk, Hold, Scribe};
 use crate::auth::{Side, Token};
+use crate::spare::Lent;
 use crate::transport::Link;
 use crate::wire::frame::{self, Control, DATA_BYTES, DataHead, HEADER_BYTES, Header, Stall, kind};
 use crate::wire::handshake::{
@@ -59,6 +61,8 @@ pub(crate) enum Outcome {
     Held { table: usize, stall: Stall },
     /// The client is to read answers before it is given more.
     Choked,
+    /// Nothing more is done for now: see [`Connection::finish_work`].
+    Busy,
     /// The client says who it is: see [`Connection::take_open`].
     Opened,
     /// The connection is over.
@@ -78,6 +82,8 @@ pub(crate) enum Ending {
     Malformed,
     /// It was told that it can't stay, and why.
     Refused(RefusalCode),
+    /// Serving it panicked, which says this.
+    Panicked { text: String },
 }
 
 enum Phase {
@@ -151,6 +157,8 @@ pub(crate) struct Connection {
     choked: bool,
     /// Until all of it is.
     wants_empty: bool,
+    /// The link may take more than it was given in one turn.
+    sends_on: bool,
     deadline: Option<Instant>,
     last_heard: Instant,
     /// Gave up memory, and heard nothing since.
@@ -158,6 +166,10 @@ pub(crate) struct Connection {
     /// `next` of the last acknowledgement.
     acknowledged: u64,
     blocked: bool,
+    /// Counts it among those that wait for the stream, while its samples do.
+    waiting: Option<Waiting>,
+    /// How long the client said that it has waited, if it counts itself.
+    waited: Duration,
     /// We said that nothing more will come.
     finished: bool,
     /// The client's place in the ring's memory. While it has one, only the end of the link ends the
@@ -199,11 +211,14 @@ impl Connection {
             outbox: Outbox::default(),
             choked: false,
             wants_empty: false,
+            sends_on: false,
             deadline: Some(now + HANDSHAKE),
             last_heard: now,
             rests: false,
             acknowledged: 0,
             blocked: false,
+            waiting: None,
+            waited: Duration::ZERO,
             finished: false,
             place: None,
         }
@@ -239,7 +254,12 @@ impl Connection {
     /// the connection because nothing more is kept.
     pub(crate) fn settle(&mut self, context: &Context<'_>) -> Result<Option<usize>, Outcome> {
         match &mut self.phase {
-            Phase::Requesting(desk) => Ok(desk.settle(context, &mut self.outbox)),
+            Phase::Requesting(desk) => {
+                let unkept = desk.settle(context, &mut self.outbox);
+                // What is kept and has no room goes on when more is sent.
+                self.choked |= self.outbox.backlog() >= context.most_unsent;
+                Ok(unkept)
+            }
             Phase::Inserting { scribe, .. } => scribe.settle(context).map_err(|error| {
                 self.fail(Fault::Refused(RefusalCode::Journal, error.to_string()))
             }),
@@ -273,8 +293,33 @@ impl Connection {
             self.try_read(buffer, chunk, token)
         };
         let outcome = read.unwrap_or_else(|fault| self.fail(fault));
+        if let (Outcome::Busy, Phase::Inserting { scribe, .. }) = (&outcome, &mut self.phase)
+            && !scribe.is_busy()
+        {
+            let (input, end) = (std::mem::take(&mut self.input), std::mem::take(&mut self.wanted));
+            scribe.check(input, end, context);
+        }
         self.note_stall(&outcome);
         outcome
+    }
+
+    /// Goes on with what was done elsewhere or waited for: whether it may be read from again.
+    pub(crate) fn finish_work(&mut self, context: &Context<'_>) -> Result<bool, Outcome> {
+        match &mut self.phase {
+            Phase::Requesting(desk) => {
+                desk.finish(&mut self.outbox);
+                Ok(!desk.is_busy())
+            }
+            Phase::Inserting { scribe, .. } => match scribe.finish(context) {
+                Ok(None) => Ok(!scribe.is_busy()),
+                Ok(Some(input)) => {
+                    self.input = input;
+                    Ok(true)
+                }
+                Err(error) => Err(self.fail(error.into())),
+            },
+            _ => Ok(true),
+        }
     }
 
     fn try_read(
@@ -354,11 +399,19 @@ impl Connection {
         token: Option<&Token>,
     ) -> Result<Outcome, Fault> {
         if let Phase::Requesting(desk) = &mut self.phase {
-            desk.retry(context, &mut self.outbox);
+            if !desk.is_busy() {
+                desk.retry(context, &mut self.outbox);
+            }
+            if desk.is_busy() {
+                return Ok(Outcome::Busy);
+            }
             if desk.is_recalled() || self.outbox.backlog() >= context.most_unsent {
                 self.choked = true;
                 return Ok(Outcome::Choked);
             }
+        }
+        if matches!(&self.phase, Phase::Inserting { scribe, .. } if scribe.is_busy()) {
+            return Ok(Outcome::Busy);
         }
         if let Some(outcome) = self.attend(context)? {
             return Ok(outcome);
@@ -475,10 +528,22 @@ impl Connection {
             };
             match &mut self.phase {
                 Phase::Requesting(desk) if header.kind == kind::REQUEST => {
-                    desk.take(Request::read(payload)?, context, &mut self.outbox)?;
+                    let request = Request::read(payload)?;
+                    if let Some(table) = desk.lacks_room(&request, context) {
+                        self.wanted = end;
+                        return Ok((used, Some(Outcome::Held { table, stall: Stall::Capacity })));
+                    }
+                    desk.take(request, context, &mut self.outbox)?;
+                    if desk.is_busy() {
+                        return Ok((used + end, Some(Outcome::Busy)));
+                    }
                 }
                 Phase::Weights(kiosk) if weights::most(header.kind).is_some() => {
                     kiosk.take(header.kind, payload, &mut self.outbox)?;
+                }
+                Phase::Inserting { .. } if Scribe::is_heavy(header.kind, payload) => {
+                    self.wanted = end;
+                    return Ok((used, Some(Outcome::Busy)));
                 }
                 Phase::Inserting { scribe, .. } if Scribe::most(header.kind).is_some() => {
                     let before = (scribe.next - scribe.passed, scribe.duplicates);
@@ -639,13 +704,16 @@ impl Connection {
             }
             (_, kind::PING | kind::PONG | kind::GOODBYE | kind::REPORT) => {
                 match Control::read(header, payload)? {
-                    Control::Report { samples, waited } if self.place.is_some() => {
+                    Control::Report { samples, waited } => {
+                        let Some(place) = &self.place else {
+                            let expected = "REPORT from a client that has the ring's memory only";
+                            return Err(WireError::Unexpected { expected, got: header.kind });
+                        };
+                        let waited = Duration::from_nanos(waited);
                         self.meter.samples.store(samples, Ordering::Relaxed);
-                        self.meter.set_blocked_time(Duration::from_nanos(waited));
-                    }
-                    Control::Report { .. } => {
-                        let expected = "REPORT from a client that has the ring's memory only";
-                        return Err(WireError::Unexpected { expected, got: header.kind });
+                        self.meter.set_blocked_time(waited);
+                        let before = std::mem::replace(&mut self.waited, waited);
+                        place.stream.note_wait(waited.saturating_sub(before));
                     }
                     Control::Ping(number) => {
                         self.outbox.say(|out| Control::Pong(number).write(out));
@@ -840,6 +908,10 @@ impl Connection {
         if blocked != self.blocked {
             self.blocked = blocked;
             self.meter.set_blocked(blocked);
+            self.waiting = match &self.phase {
+                Phase::Producing { stream, .. } if blocked => Some(stream.begin_wait()),
+                _ => None,
+            };
             if blocked {
                 self.acknowledge_as(stall, None);
             }
@@ -890,9 +962,13 @@ impl Connection {
     /// Sends what is queued. `false` when the connection is broken.
     pub(crate) fn write(&mut self) -> bool {
         match self.outbox.send(&mut *self.link) {
-            // Who takes large answers, however slowly, is there.
-            Ok(any) if any && self.choked => self.last_heard = Instant::now(),
-            Ok(_) => {}
+            Ok((any, more)) => {
+                self.sends_on = more;
+                // Who takes large answers, however slowly, is there.
+                if any && self.choked {
+                    self.last_heard = Instant::now();
+                }
+            }
             Err(_) => return false,
         }
         if self.outbox.has_unsent() {
@@ -913,6 +989,16 @@ impl Connection {
             };
         }
         true
+    }
+
+    /// Whether it is to be written to again though nothing says that it can be.
+    pub(crate) fn sends_on(&self) -> bool {
+        self.sends_on
+    }
+
+    /// Large buffers that are sent.
+    pub(crate) fn take_spent(&mut self) -> Vec<Lent> {
+        self.outbox.take_spent()
     }
 
     /// Whether it may be read from again because more of its answers are sent; asked once.

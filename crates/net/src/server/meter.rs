@@ -16,6 +16,7 @@ use crate::wire::observed::Connected;
 pub(crate) struct ConnectionMeter {
     pub(crate) peer: String,
     purpose: OnceLock<&'static str>,
+    name: OnceLock<String>,
     since: Instant,
     pub(crate) samples: AtomicU64,
     pub(crate) bytes: AtomicU64,
@@ -33,6 +34,7 @@ pub(crate) struct Meter {
     pub(crate) silent: AtomicU64,
     pub(crate) malformed: AtomicU64,
     pub(crate) accept_errors: AtomicU64,
+    pub(crate) panics: AtomicU64,
     /// Of connections that are gone.
     gone: Mutex<Flow>,
     refused: Mutex<BTreeMap<&'static str, u64>>,
@@ -70,6 +72,8 @@ pub struct DoorInfo {
     pub malformed: u64,
     /// Times that the system did not let us accept.
     pub accept_errors: u64,
+    /// Times that an event loop panicked and went on, without the connection that it served.
+    pub panics: u64,
     /// Connections refused, by reason.
     pub refused: BTreeMap<&'static str, u64>,
     /// What went through all connections.
@@ -100,6 +104,7 @@ impl ConnectionMeter {
         Self {
             peer,
             purpose: OnceLock::new(),
+            name: OnceLock::new(),
             since: Instant::now(),
             samples: AtomicU64::new(0),
             bytes: AtomicU64::new(0),
@@ -110,9 +115,10 @@ impl ConnectionMeter {
         }
     }
 
-    /// Says what it is for, once that is known.
-    pub(crate) fn set_purpose(&self, purpose: Purpose) {
+    /// Says what it is for, and what the client calls itself, once that is known.
+    pub(crate) fn set_client(&self, purpose: Purpose, name: String) {
         let _ = self.purpose.set(purpose.name());
+        let _ = self.name.set(name);
     }
 
     /// What it is for; nothing before it has said so.
@@ -163,6 +169,7 @@ impl ConnectionMeter {
             door: door.to_owned(),
             id,
             peer: self.peer.clone(),
+            name: self.name.get().cloned().unwrap_or_default(),
             purpose: self.purpose().into(),
             age: self.since.elapsed().as_secs_f64(),
             samples,
@@ -184,6 +191,7 @@ impl DoorInfo {
         self.silent += other.silent;
         self.malformed += other.malformed;
         self.accept_errors += other.accept_errors;
+        self.panics += other.panics;
         for (code, count) in &other.refused {
             *self.refused.entry(code).or_default() += count;
         }
@@ -238,6 +246,7 @@ impl Meter {
             silent: read(&self.silent),
             malformed: read(&self.malformed),
             accept_errors: read(&self.accept_errors),
+            panics: read(&self.panics),
             refused: lock(&self.refused).clone(),
             flow,
             chunks: self.chunks.chunks(),

@@ -5,7 +5,7 @@
 //! - `intake`: from data frames into the ring.
 //! - `tables`: requests and inserts. `rollouts`: requests about rollout tables, and who waits for them.
 //!   `kiosk`: weights.
-//! - `bells`: what wakes an event loop. `outbox`: what it has to send.
+//! - `bells`: what wakes an event loop. `outbox`: what it has to send. `pool`: who does what takes long.
 //! - `sessions`: what each producer has delivered, so that nothing is stored twice.
 //! - `meter`: the numbers.
 
@@ -15,11 +15,13 @@ mod intake;
 mod kiosk;
 mod meter;
 mod outbox;
+mod pool;
 mod rollouts;
 mod sessions;
 mod tables;
 mod worker;
 
+use std::cell::Cell;
 use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io;
@@ -42,6 +44,7 @@ pub use meter::{DoorInfo, Flow};
 use self::bells::TableBells;
 use self::connection::{CHUNK, Connection};
 use self::meter::Meter;
+use self::pool::Pool;
 use self::tables::Context;
 use self::worker::Worker;
 use crate::address::Address;
@@ -221,6 +224,7 @@ pub(crate) struct Shared {
     entries: Vec<TableEntry>,
     rollout_entries: Vec<Entry>,
     spare: Arc<Spare>,
+    pool: Arc<Pool>,
     /// Whether memory can be handed over to clients, and whether they may write into the ring's.
     hands_over: bool,
     offers_memory: bool,
@@ -270,7 +274,12 @@ impl Shared {
     }
 
     /// What connections that are about tables work with.
-    fn context<'a>(&'a self, bells: &'a [TableBells], saved: &'a Waker) -> Context<'a> {
+    fn context<'a>(
+        &'a self,
+        bells: &'a [TableBells],
+        [saved, worked]: [&'a Waker; 2],
+        serving: &'a Cell<Option<usize>>,
+    ) -> Context<'a> {
         Context {
             tables: &self.tables,
             rollouts: &self.rollouts,
@@ -278,6 +287,9 @@ impl Shared {
             bells,
             keeper: self.keeper.as_ref(),
             saved,
+            serving,
+            pool: &self.pool,
+            worked,
             observer: self.observer.as_ref(),
             chunks: &self.meter.chunks,
             spare: &self.spare,
@@ -356,6 +368,7 @@ impl Server {
             entries,
             rollout_entries,
             spare: Spare::new(SPARE_BYTES),
+            pool: Pool::new(options.threads),
             options,
             meter: Meter::default(),
             instance: instance.map_or_else(random, Ok)?,
@@ -407,10 +420,10 @@ impl Server {
             self.shared.send(worker, Message::Close(deadline));
         }
         let own = std::thread::current().id();
-        for thread in self.threads.drain(..) {
+        let wait_for = |thread: JoinHandle<()>| {
             // An event loop that looks at the server while everybody else lets go of it ends after this.
             if thread.thread().id() == own {
-                continue;
+                return;
             }
             while !thread.is_finished() && Instant::now() < deadline + GRACE {
                 std::thread::sleep(Duration::from_millis(1));
@@ -420,7 +433,9 @@ impl Server {
             if thread.is_finished() {
                 let _ = thread.join();
             }
-        }
+        };
+        self.threads.drain(..).for_each(wait_for);
+        self.shared.pool.close().into_iter().for_each(wait_for);
     }
 }
 

@@ -9,6 +9,10 @@ use crate::transport::Link;
 
 /// From this size on, small frames go to the next piece.
 const SMALL_PIECE: usize = 64 << 10;
+/// How much is sent before others have their turn: a client that reads as fast as we write would never end it.
+const TURN: usize = 2 << 20;
+/// What is larger is given back to the system when it is sent, which takes a while.
+const LARGE: usize = 16 << 20;
 /// The most pieces of one system call.
 const PIECES: usize = 16;
 
@@ -37,6 +41,8 @@ pub(crate) struct Outbox {
     unsent: usize,
     /// How many more there will be, of answers that exist and may not be sent yet.
     held: usize,
+    /// Large buffers that are sent.
+    spent: Vec<Lent>,
 }
 
 impl Outbox {
@@ -85,32 +91,40 @@ impl Outbox {
         }
     }
 
-    /// Sends what the link takes; whether that was anything.
+    /// Large buffers that are sent, to be let go of by somebody who has the time.
+    pub(crate) fn take_spent(&mut self) -> Vec<Lent> {
+        std::mem::take(&mut self.spent)
+    }
+
+    /// Sends what the link takes, up to a turn's worth; whether that was anything, and whether the link may take more.
     ///
     /// # Errors
     ///
     /// As the link says, but for `WouldBlock`.
-    pub(crate) fn send(&mut self, link: &mut dyn Link) -> io::Result<bool> {
-        let mut any = false;
+    pub(crate) fn send(&mut self, link: &mut dyn Link) -> io::Result<(bool, bool)> {
+        let before = self.unsent;
         while self.unsent > 0 {
-            let mut slices = [IoSlice::new(&[]); PIECES];
-            for (slice, piece) in slices.iter_mut().zip(&self.pieces) {
-                *slice = IoSlice::new(piece.bytes());
+            let mut left = (TURN + self.unsent).saturating_sub(before);
+            if left == 0 {
+                return Ok((true, true));
             }
-            let first = self.pieces.front().map(Piece::bytes).unwrap_or_default();
-            slices[0] = IoSlice::new(&first[self.sent..]);
+            let mut slices = [IoSlice::new(&[]); PIECES];
+            let mut skipped = self.sent;
+            for (slice, piece) in slices.iter_mut().zip(&self.pieces) {
+                let bytes = &piece.bytes()[std::mem::take(&mut skipped)..];
+                let part = &bytes[..bytes.len().min(left)];
+                left -= part.len();
+                *slice = IoSlice::new(part);
+            }
             match link.write_vectored(&slices[..self.pieces.len().min(PIECES)]) {
                 Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-                Ok(sent) => {
-                    any = true;
-                    self.forget(sent);
-                }
+                Ok(sent) => self.forget(sent),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
                 Err(error) => return Err(error),
             }
         }
-        Ok(any)
+        Ok((self.unsent < before, false))
     }
 
     /// Drops the pieces that are sent.
@@ -121,7 +135,11 @@ impl Outbox {
             && self.sent >= first.bytes().len()
         {
             self.sent -= first.bytes().len();
-            self.pieces.pop_front();
+            if let Some(Piece::Large(buffer)) = self.pieces.pop_front()
+                && buffer.len() >= LARGE
+            {
+                self.spent.push(buffer);
+            }
         }
     }
 }

@@ -4,11 +4,17 @@
 //! one buffer, then the next has its turn. When the ring is full, connections with samples wait in a
 //! row, and nothing more is read from any of them, so memory does not grow; handshakes go on. Connections
 //! that wait for a table wait in a row of that table; the others go on.
+//!
+//! A panic ends the connection that was being served, if it was one, and no other: the loop keeps its listener and its
+//! sessions, and looks at everybody again.
 
+use std::any::Any;
+use std::cell::Cell;
 use std::collections::VecDeque;
 use std::io;
 use std::ops::ControlFlow;
 use std::os::fd::AsRawFd;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::Receiver;
@@ -19,7 +25,7 @@ use echoic_memory::arena::Arena;
 use echoic_replay::stream::Wait;
 use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Token as Key};
-use tracing::{debug, info, warn};
+use tracing::{debug, error, info, warn};
 
 use super::bells::{Bell, Rope, TableBells};
 use super::connection::{BUFFER, Connection, Decision, Ending, Outcome, Place};
@@ -41,6 +47,8 @@ const LISTENER: Key = Key(usize::MAX - 1);
 const SWEEP: Duration = Duration::from_millis(250);
 /// How long to leave the listener alone after the system did not let us accept.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// How long to do nothing after a panic for which no connection can be closed: it may come again at once.
+const PANIC_PAUSE: Duration = Duration::from_millis(100);
 /// How long clients that could not finish in time are given to hear so.
 const FAREWELL: Duration = Duration::from_millis(200);
 /// More than this unsent is a client that does not read.
@@ -84,6 +92,16 @@ pub(crate) struct Worker {
     saved: Rope,
     /// Something has happened to the weights.
     weights: Rope,
+    /// Something is done that took long.
+    worked: Rope,
+    /// Connections for which nothing is done until that is, or until enough is kept of what they have changed. Nothing is
+    /// read from them.
+    busy: Vec<usize>,
+    /// Connections whose batch, kept by now, is gathered elsewhere: it was drawn before, so they may be read from or wait
+    /// for something else meanwhile.
+    gathering: Vec<usize>,
+    /// Connections that can be sent more.
+    writing: Vec<usize>,
     rows: Vec<Row>,
     /// Those who wait for rollout tables.
     lobby: Lobby,
@@ -97,6 +115,8 @@ pub(crate) struct Worker {
     last_excuse: Instant,
     /// When to stop, once closing.
     deadline: Option<Instant>,
+    /// The connection that is being served: the one to close if that panics.
+    serving: Cell<Option<usize>>,
 }
 
 impl Worker {
@@ -139,6 +159,10 @@ impl Worker {
             bells,
             saved: Rope::new(&waker),
             weights,
+            worked: Rope::new(&waker),
+            busy: Vec::new(),
+            gathering: Vec::new(),
+            writing: Vec::new(),
             rows,
             lobby,
             due: None,
@@ -148,6 +172,7 @@ impl Worker {
             last_sweep: now,
             last_excuse: now,
             deadline: None,
+            serving: Cell::new(None),
         })
     }
 
@@ -158,48 +183,116 @@ impl Worker {
 
     pub(crate) fn run(mut self) {
         let mut events = Events::with_capacity(1024);
+        let mut panic: Option<Box<dyn Any + Send>> = None;
         while !self.is_over() {
-            let timeout = self.timeout();
-            if let Err(error) = self.poll.poll(&mut events, timeout)
-                && error.kind() != io::ErrorKind::Interrupted
-            {
-                // Nothing can be waited for any more; clients see that we are gone.
-                break;
+            // What a panic may have left half done is put right by `recover`, which may panic as well: what it drops
+            // may be what is broken.
+            let round = catch_unwind(AssertUnwindSafe(|| {
+                if let Some(panic) = panic.take() {
+                    self.recover(&*panic);
+                }
+                self.go_round(&mut events)
+            }));
+            match round {
+                Ok(Ok(())) => {}
+                Ok(Err(error)) => {
+                    // Nothing can be waited for any more; clients see that we are gone.
+                    error!(%error, "an event loop ends: it can't wait for its connections");
+                    break;
+                }
+                Err(caught) => panic = Some(caught),
             }
-            for event in &events {
-                match event.token() {
-                    WAKER => {}
-                    LISTENER => self.accept(),
-                    Key(index) => {
-                        if event.is_writable() {
-                            self.write(index);
-                        }
-                        if event.is_readable() || event.is_read_closed() || event.is_error() {
-                            self.enqueue(index);
-                        }
+        }
+    }
+
+    /// Waits until something happens, and sees to it.
+    fn go_round(&mut self, events: &mut Events) -> io::Result<()> {
+        let timeout = self.timeout();
+        match self.poll.poll(events, timeout) {
+            Err(error) if error.kind() != io::ErrorKind::Interrupted => return Err(error),
+            _ => {}
+        }
+        for event in &*events {
+            match event.token() {
+                WAKER => {}
+                LISTENER => self.accept(),
+                Key(index) => {
+                    if event.is_writable() {
+                        self.write(index);
+                    }
+                    if event.is_readable() || event.is_read_closed() || event.is_error() {
+                        self.enqueue(index);
                     }
                 }
             }
-            self.take_messages();
-            if self.room.heard() {
-                self.open_up();
-            }
-            self.hear_tables();
-            self.hear_keeper();
-            self.hear_weights();
-            for _ in 0..self.ready.len() {
-                if let Some(index) = self.ready.pop_front() {
-                    self.queued[index] = false;
-                    self.take_turn(index);
-                }
-            }
-            self.serve_lobby();
-            self.expire();
-            self.sweep();
-            if self.deadline.is_some_and(|deadline| deadline <= Instant::now()) {
-                self.dismiss();
+        }
+        for index in std::mem::take(&mut self.writing) {
+            self.write(index);
+        }
+        self.take_messages();
+        if self.room.heard() {
+            self.open_up();
+        }
+        self.hear_tables();
+        self.hear_keeper();
+        self.hear_weights();
+        self.resume();
+        for _ in 0..self.ready.len() {
+            if let Some(index) = self.ready.pop_front() {
+                self.queued[index] = false;
+                self.take_turn(index);
             }
         }
+        self.serve_lobby();
+        self.expire();
+        self.sweep();
+        if self.deadline.is_some_and(|deadline| deadline <= Instant::now()) {
+            self.dismiss();
+        }
+        self.serving.set(None);
+        Ok(())
+    }
+
+    /// Goes on after a panic: closes the connection that was being served, and has all others looked at again, since
+    /// the round was not finished and may have forgotten them.
+    fn recover(&mut self, panic: &(dyn Any + Send)) {
+        self.shared.meter.panics.fetch_add(1, Ordering::Relaxed);
+        let text = panic.downcast_ref::<&str>().copied();
+        let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+        let panic = text.unwrap_or("a value that is no text");
+        let served = self
+            .serving
+            .take()
+            .filter(|index| self.connections.get(*index).is_some_and(Option::is_some));
+        match served {
+            Some(index) => self.end(index, &Ending::Panicked { text: panic.to_owned() }),
+            None => {
+                error!(panic, "an event loop panicked and goes on: please report it");
+                std::thread::sleep(PANIC_PAUSE);
+            }
+        }
+        self.full = None;
+        self.ready.clear();
+        self.waiting.clear();
+        self.busy.clear();
+        self.gathering.clear();
+        self.rows.fill_with(Row::default);
+        self.queued.fill(false);
+        let context = self.shared.context(
+            &self.bells,
+            [&self.saved.waker, &self.worked.waker],
+            &self.serving,
+        );
+        for connection in self.connections.iter_mut().flatten() {
+            let Some((desk, _)) = connection.desk() else { continue };
+            (0..self.bells.len()).for_each(|table| desk.recall(table, &context));
+        }
+        self.writing = (0..self.connections.len()).collect();
+        (0..self.connections.len()).for_each(|index| self.enqueue(index));
+        self.saved.bell.ring();
+        self.weights.bell.ring();
+        self.lobby.begin_anew();
+        self.due = Some(Instant::now());
     }
 
     /// Ends what could not finish in time: each client learns what was stored, so that it sends the next
@@ -240,7 +333,7 @@ impl Worker {
     }
 
     fn timeout(&mut self) -> Option<Duration> {
-        if !self.ready.is_empty() {
+        if !self.ready.is_empty() || !self.writing.is_empty() {
             return Some(Duration::ZERO);
         }
         let idle = self.connections.len() == self.free.len();
@@ -255,6 +348,7 @@ impl Worker {
     }
 
     fn take_messages(&mut self) {
+        self.serving.set(None);
         while let Ok(message) = self.inbox.try_recv() {
             match message {
                 Message::Link(link) => self.admit(link),
@@ -287,6 +381,7 @@ impl Worker {
     }
 
     fn accept(&mut self) {
+        self.serving.set(None);
         self.accept_again = None;
         while let Some(listener) = &mut self.listener {
             match listener.accept() {
@@ -371,14 +466,17 @@ impl Worker {
             self.ready.retain(|other| *other != index);
             self.waiting.retain(|other| *other != index);
             self.rows.iter_mut().for_each(|row| row.inserting.retain(|other| *other != index));
+            self.busy.retain(|other| *other != index);
         }
         self.rows.iter_mut().for_each(|row| row.keeping.retain(|other| *other != index));
+        self.gathering.retain(|other| *other != index);
         if let Some((desk, _)) = connection.desk() {
             for table in desk.listed() {
                 self.rows[table].sampling.retain(|other| *other != index);
             }
         }
         self.lobby.forget(index);
+        self.writing.retain(|other| *other != index);
         self.free.push(index);
         Some(connection)
     }
@@ -399,6 +497,7 @@ impl Worker {
         let Some(connection) = self.connections.get_mut(index).and_then(Option::as_mut) else {
             return;
         };
+        self.serving.set(Some(index));
         if !connection.write() || connection.is_flooded(MAX_BACKLOG) {
             self.end(index, &Ending::Gone);
         } else if connection.is_relieved(self.shared.credit_bytes()) {
@@ -407,6 +506,13 @@ impl Worker {
         let Some(connection) = self.connections.get_mut(index).and_then(Option::as_mut) else {
             return;
         };
+        for buffer in connection.take_spent() {
+            // Nobody waits for it.
+            drop(self.shared.pool.run(&self.worked.waker, || drop(buffer)));
+        }
+        if connection.sends_on() && !self.writing.contains(&index) {
+            self.writing.push(index);
+        }
         if connection.backlog() < self.shared.credit_bytes()
             && let Some((desk, _)) = connection.desk()
             && desk.counter.was_passed_over()
@@ -418,6 +524,7 @@ impl Worker {
     /// One pass over one connection.
     fn take_turn(&mut self, index: usize) {
         let Some(connection) = &mut self.connections[index] else { return };
+        self.serving.set(Some(index));
         if self.full.is_some() && connection.fills_stream() {
             self.queued[index] = true;
             self.waiting.push_back(index);
@@ -425,7 +532,8 @@ impl Worker {
         }
         let (shared, buffer) = (&self.shared, &mut self.buffer);
         let (token, chunk) = (shared.options.token.as_ref(), shared.chunk());
-        let context = shared.context(&self.bells, &self.saved.waker);
+        let context =
+            shared.context(&self.bells, [&self.saved.waker, &self.worked.waker], &self.serving);
         let mut outcome = connection.read(&context, buffer, chunk, token);
         if matches!(outcome, Outcome::Blocked(_))
             && let Some(stream) = &shared.stream
@@ -449,11 +557,16 @@ impl Worker {
     fn hear_tables(&mut self) {
         for table in 0..self.bells.len() {
             if self.bells[table].items.heard() {
-                let context = self.shared.context(&self.bells, &self.saved.waker);
+                let context = self.shared.context(
+                    &self.bells,
+                    [&self.saved.waker, &self.worked.waker],
+                    &self.serving,
+                );
                 let row = &mut self.rows[table];
                 for index in row.sampling.drain(..) {
                     let connection = self.connections[index].as_mut();
                     if let Some((desk, _)) = connection.and_then(Connection::desk) {
+                        self.serving.set(Some(index));
                         desk.recall(table, &context);
                         if !self.queued[index] {
                             self.queued[index] = true;
@@ -492,8 +605,48 @@ impl Worker {
         for index in 0..self.connections.len() {
             let Some(connection) = &mut self.connections[index] else { continue };
             let Some((desk, out)) = connection.desk() else { continue };
+            self.serving.set(Some(index));
             desk.tell_saved(out);
             self.write(index);
+        }
+    }
+
+    /// Lets those go on for whom nothing more is to be awaited.
+    fn resume(&mut self) {
+        // What rings from here on has the loop come by again.
+        self.worked.bell.heard();
+        for index in std::mem::take(&mut self.gathering) {
+            self.serving.set(Some(index));
+            let connection = self.connections[index].as_mut();
+            let Some((desk, out)) = connection.and_then(Connection::desk) else { continue };
+            desk.finish(out);
+            if self.settle(index) {
+                self.write(index);
+            }
+        }
+        for index in std::mem::take(&mut self.busy) {
+            let Some(connection) = &mut self.connections[index] else { continue };
+            self.serving.set(Some(index));
+            let context = self.shared.context(
+                &self.bells,
+                [&self.saved.waker, &self.worked.waker],
+                &self.serving,
+            );
+            match connection.finish_work(&context) {
+                Ok(false) => self.busy.push(index),
+                Ok(true) => {
+                    self.queued[index] = false;
+                    // What was kept meanwhile is told now.
+                    if self.settle(index) {
+                        self.enqueue(index);
+                        self.write(index);
+                    }
+                }
+                Err(outcome) => {
+                    self.queued[index] = false;
+                    self.conclude(index, outcome);
+                }
+            }
         }
     }
 
@@ -517,7 +670,12 @@ impl Worker {
     /// woken when more is. `false` when the connection is over, because nothing more is kept.
     fn settle(&mut self, index: usize) -> bool {
         let Some(connection) = &mut self.connections[index] else { return false };
-        let context = self.shared.context(&self.bells, &self.saved.waker);
+        self.serving.set(Some(index));
+        let context = self.shared.context(
+            &self.bells,
+            [&self.saved.waker, &self.worked.waker],
+            &self.serving,
+        );
         let mut listened = None;
         let unkept = loop {
             match connection.settle(&context) {
@@ -529,6 +687,11 @@ impl Worker {
                 unkept => break unkept,
             }
         };
+        if connection.desk().is_some_and(|(desk, _)| desk.is_gathering())
+            && !self.gathering.contains(&index)
+        {
+            self.gathering.push(index);
+        }
         match unkept {
             Ok(Some(table)) if !self.rows[table].keeping.contains(&index) => {
                 self.rows[table].keeping.push(index);
@@ -547,7 +710,12 @@ impl Worker {
     fn enlist(&mut self, index: usize) {
         let Some(connection) = &mut self.connections[index] else { return };
         let Some((desk, out)) = connection.desk() else { return };
-        let context = self.shared.context(&self.bells, &self.saved.waker);
+        self.serving.set(Some(index));
+        let context = self.shared.context(
+            &self.bells,
+            [&self.saved.waker, &self.worked.waker],
+            &self.serving,
+        );
         self.lobby.receive(index, desk, &context, out);
         for table in desk.enlist() {
             self.rows[table].sampling.push(index);
@@ -559,7 +727,12 @@ impl Worker {
 
     /// Serves those who wait for rollout tables, if something has changed for them.
     fn serve_lobby(&mut self) {
-        let context = self.shared.context(&self.bells, &self.saved.waker);
+        self.serving.set(None);
+        let context = self.shared.context(
+            &self.bells,
+            [&self.saved.waker, &self.worked.waker],
+            &self.serving,
+        );
         let mut told = Vec::new();
         self.lobby.serve(&mut self.connections, &context, &mut told);
         told.sort_unstable();
@@ -579,6 +752,7 @@ impl Worker {
         for index in 0..self.connections.len() {
             let Some(connection) = &mut self.connections[index] else { continue };
             let Some((desk, out)) = connection.desk() else { continue };
+            self.serving.set(Some(index));
             if desk.deadline().is_some_and(|deadline| deadline <= now) {
                 desk.expire(now, out);
                 self.write(index);
@@ -618,6 +792,12 @@ impl Worker {
             }
             // It goes on when enough is sent.
             Outcome::Choked => {}
+            Outcome::Busy => {
+                self.queued[index] = true;
+                self.busy.push(index);
+                // What is stored is stored: whoever flushes need not wait for the rest.
+                connection.acknowledge(credit, true);
+            }
             Outcome::Opened => self.decide(index),
             Outcome::Ended(ending) => return self.end(index, &ending),
         }
@@ -691,17 +871,27 @@ impl Worker {
             if let Some(old) = resumed.replaced {
                 self.end_id(old);
             }
+            let tables = self.shared.tables.all();
+            if of_tables && resumed.again && tables.iter().all(|table| table.is_closed()) {
+                // What it has to insert would end the connection at once, again and again, and its deadline would
+                // never come.
+                return self.turn_away(index, RefusalCode::Closing, "its tables are closed");
+            }
             next = resumed.next;
             limit = next.saturating_add(self.shared.credit());
         }
         let Some(connection) = &mut self.connections[index] else { return };
-        connection.meter.set_purpose(open.purpose);
+        connection.meter.set_client(open.purpose, open.name.clone());
         match (open.purpose, &self.shared.stream) {
             (Purpose::Produce, Some(stream)) => {
                 connection.produce(open.producer, Arc::clone(stream), next, limit);
             }
             (Purpose::Insert, _) => {
-                let context = self.shared.context(&self.bells, &self.saved.waker);
+                let context = self.shared.context(
+                    &self.bells,
+                    [&self.saved.waker, &self.worked.waker],
+                    &self.serving,
+                );
                 // What is done and perhaps not kept comes again, and is told from what is new.
                 let kept = if context.is_all_kept() { next } else { open.first.min(next) };
                 limit = connection.insert((open.producer, open.epoch), next, kept, &context);
@@ -858,6 +1048,14 @@ impl Worker {
                 meter.refuse(*code);
                 warn!(id, peer, code = code.name(), "refused a connection");
             }
+            Ending::Panicked { text } => {
+                error!(
+                    id,
+                    peer,
+                    panic = text,
+                    "closed a connection: serving it panicked; please report it"
+                );
+            }
             Ending::Gone => debug!(id, peer, "a connection is gone"),
             Ending::Goodbye => {}
         }
@@ -893,7 +1091,7 @@ impl Worker {
         }
         self.last_sweep = now;
         let heartbeat = self.shared.options.heartbeat;
-        let held = self.rows.iter().any(|row| !row.inserting.is_empty());
+        let held = !self.busy.is_empty() || self.rows.iter().any(|row| !row.inserting.is_empty());
         let speak =
             (self.full.is_some() || held) && now.duration_since(self.last_excuse) >= heartbeat;
         if speak {
@@ -901,6 +1099,7 @@ impl Worker {
         }
         for index in 0..self.connections.len() {
             let Some(connection) = &mut self.connections[index] else { continue };
+            self.serving.set(Some(index));
             if speak && (self.queued[index] || connection.fills_stream()) {
                 // We do not hear them now, so we tell them that we are there.
                 let stall = match self.full {

@@ -1062,7 +1062,7 @@ fn session(
     wrap: &dyn Fn(Box<dyn Dial>) -> Box<dyn Dial>,
 ) -> Found {
     let stream = stream(filling)?;
-    let token = Token::new(b"for a transport that strangers can reach");
+    let token = Token::new(b"for a transport that strangers can reach").ok();
     let options = ServerOptions { token: token.clone(), threads: 2, ..ServerOptions::default() };
     let server = Server::open(&*stage.listen, Arc::clone(&stream), options);
     let mut server = server.map_err(|error| format!("no server could be opened: {error}"))?;

@@ -277,10 +277,18 @@ impl TlsLink {
         if self.tls.read_tls(&mut self.tcp)? == 0 {
             self.ended = true;
         }
+        let established = !self.tls.is_handshaking();
         let processed = self.tls.process_new_packets();
         // An alert or the next step of the handshake may have to go out, also after a failure.
         let pushed = self.push();
-        processed.map_err(|error| io::Error::new(io::ErrorKind::InvalidData, explain(&error)))?;
+        processed.map_err(|error| {
+            if established && !is_refusal(&error) {
+                // Another connection may bring what this one has damaged.
+                let text = format!("the connection was damaged: {error}");
+                return io::Error::new(io::ErrorKind::ConnectionAborted, text);
+            }
+            io::Error::new(io::ErrorKind::InvalidData, explain(&error))
+        })?;
         match pushed {
             Err(error) if error.kind() != io::ErrorKind::WouldBlock => Err(error),
             _ => Ok(()),
@@ -299,6 +307,26 @@ impl TlsLink {
     fn holds_back(&self) -> bool {
         self.early && self.tls.is_handshaking()
     }
+}
+
+/// Whether the other end does not accept our certificate, which a client hears when it takes the handshake for complete.
+fn is_refusal(error: &rustls::Error) -> bool {
+    use rustls::{AlertDescription as Alert, Error};
+    matches!(
+        error,
+        Error::AlertReceived(
+            Alert::CertificateRequired
+                | Alert::UnknownCA
+                | Alert::BadCertificate
+                | Alert::UnsupportedCertificate
+                | Alert::CertificateRevoked
+                | Alert::CertificateUnknown
+                | Alert::CertificateExpired
+                | Alert::AccessDenied
+                | Alert::DecryptError
+                | Alert::HandshakeFailure
+        )
+    )
 }
 
 /// What to do about an error, where rustls does not say so.

@@ -8,10 +8,10 @@ use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::mem::MaybeUninit;
 use std::net::Shutdown;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use rustix::io::Errno;
 use rustix::net::{
@@ -24,6 +24,9 @@ use crate::address::Address;
 
 /// How often to look whether the server has accepted some of those who wait.
 const CROWD_PAUSE: Duration = Duration::from_millis(5);
+
+/// How old a socket is before it is removed because nobody listens: for a moment, nobody does at a new one either.
+const SETTLED: Duration = Duration::from_secs(60);
 
 /// A socket at a path.
 #[derive(Debug, Clone)]
@@ -94,10 +97,41 @@ impl Unix {
         }
     }
 
-    /// Whether a socket file is left over from a server that is gone.
-    fn is_stale(&self) -> bool {
-        self.connect(Duration::ZERO)
-            .is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)
+    /// Whether what is in the way is a socket of this user, left over from a server that is gone.
+    ///
+    /// # Errors
+    ///
+    /// When it is no socket.
+    fn is_stale(&self) -> io::Result<bool> {
+        let found = fs::symlink_metadata(&self.path)?;
+        if !found.file_type().is_socket() {
+            let text = format!(
+                "{} is there already and is not a socket; give another path, or remove it",
+                self.path.display()
+            );
+            return Err(io::Error::new(io::ErrorKind::AlreadyExists, text));
+        }
+        let refused = |error: io::Error| error.kind() == io::ErrorKind::ConnectionRefused;
+        let is_ours = found.uid() == rustix::process::geteuid().as_raw();
+        Ok(is_ours && self.connect(Duration::ZERO).is_err_and(refused))
+    }
+
+    /// Removes the sockets beside this one that servers which were killed have left behind.
+    fn tidy_up(&self) {
+        let Some(Ok(entries)) = self.path.parent().map(fs::read_dir) else { return };
+        for entry in entries.flatten() {
+            let path = entry.path();
+            let is_old = entry.metadata().and_then(|found| found.modified()).is_ok_and(|made| {
+                SystemTime::now().duration_since(made).is_ok_and(|age| age >= SETTLED)
+            });
+            if is_old
+                && path.extension().is_some_and(|ending| ending == "sock")
+                && Self::new(&path).is_stale().is_ok_and(|stale| stale)
+            {
+                // What can't be removed is in nobody's way but its own name's.
+                let _ = fs::remove_file(path);
+            }
+        }
     }
 }
 
@@ -133,10 +167,16 @@ fn private_folder() -> io::Result<PathBuf> {
 
 impl Listen for Unix {
     fn listen(&self) -> io::Result<Box<dyn Listener>> {
+        if self.memory {
+            // The folder is ours alone.
+            self.tidy_up();
+        }
         let bound = match self.bind() {
-            Err(error) if error.kind() == io::ErrorKind::AddrInUse && self.is_stale() => {
-                fs::remove_file(&self.path).and_then(|()| self.bind())
-            }
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse => match self.is_stale() {
+                Ok(true) => fs::remove_file(&self.path).and_then(|()| self.bind()),
+                Ok(false) => Err(error),
+                Err(error) => Err(error),
+            },
             bound => bound,
         };
         let listener = bound.map_err(|error| at(&self.address, "listen at", &error))?;
@@ -281,15 +321,47 @@ mod tests {
     }
 
     #[test]
+    fn what_is_no_socket_is_left_as_it_is() {
+        let path = std::env::temp_dir().join(format!("echoic-file-{}", std::process::id()));
+        fs::write(&path, "results of a week").unwrap();
+        let refused = Unix::new(&path).listen().err();
+        let left = fs::read_to_string(&path);
+        fs::remove_file(&path).unwrap();
+        assert_eq!(left.unwrap(), "results of a week");
+        let refused = refused.unwrap().to_string();
+        assert!(refused.contains("not a socket"), "{refused}");
+    }
+
+    #[test]
+    fn a_server_removes_the_sockets_that_killed_ones_have_left_in_its_folder() {
+        let name = |what: &str| format!("{what}-{}", std::process::id());
+        let make = |what: &str| Unix::shared_memory(&name(what)).unwrap();
+        let [killed, young, alive] = ["killed", "young", "alive"].map(make);
+        let listeners = [killed.bind().unwrap(), young.bind().unwrap(), alive.bind().unwrap()];
+        let long_ago = rustix::fs::Timespec { tv_sec: 1_000_000_000, tv_nsec: 0 };
+        let times = rustix::fs::Timestamps { last_access: long_ago, last_modification: long_ago };
+        for unix in [&killed, &alive] {
+            let flags = rustix::fs::AtFlags::empty();
+            rustix::fs::utimensat(rustix::fs::CWD, &unix.path, &times, flags).unwrap();
+        }
+        let [of_killed, of_young, alive_listener] = listeners;
+        drop((of_killed, of_young));
+        let next = make("next").listen();
+        let left = [&killed, &young, &alive].map(|unix| fs::remove_file(&unix.path).is_ok());
+        drop((next.unwrap(), alive_listener));
+        assert_eq!(left, [false, true, true]);
+    }
+
+    #[test]
     fn a_crowded_server_is_not_taken_for_a_dead_one() {
         let path = std::env::temp_dir().join(format!("echoic-alive-{}", std::process::id()));
         let unix = Unix::new(&path);
         let listener = unix.bind().unwrap();
         rustix::net::listen(&listener, 0).unwrap();
         let _waiting: Vec<_> = (0..4).map(|_| unix.connect(Duration::ZERO)).collect();
-        let alive = !unix.is_stale();
+        let alive = !unix.is_stale().unwrap();
         drop(listener);
-        let dead = unix.is_stale();
+        let dead = unix.is_stale().unwrap();
         fs::remove_file(&path).unwrap();
         assert!(alive && dead);
     }

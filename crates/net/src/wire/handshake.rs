@@ -24,6 +24,8 @@ pub const MAX_PAYLOAD: u32 = 1 << 20;
 pub const MAX_WELCOME: u32 = 16 << 20;
 /// The longest name of a stream or of a release.
 pub const MAX_NAME: u16 = 256;
+/// The longest name of a client.
+pub const MAX_CLIENT_NAME: u16 = 128;
 
 /// A number that is used once.
 pub type Nonce = [u8; 32];
@@ -196,6 +198,40 @@ pub struct Open {
     pub stream: String,
     /// What its samples look like, if it is about samples.
     pub spec: Option<Spec>,
+    /// What people know the client by; nothing if it has no name.
+    pub name: String,
+}
+
+/// Checks the name of a client: people read it in terminals and logs.
+///
+/// # Errors
+///
+/// [`WireError::TooLarge`], or [`WireError::Meaningless`] for a name that is empty or has a control character.
+pub fn check_name(name: &str) -> Result<(), WireError> {
+    if name.len() > MAX_CLIENT_NAME.into() {
+        let (limit, got) = (MAX_CLIENT_NAME.into(), name.len() as u64);
+        return Err(WireError::TooLarge { field: "bytes of a client's name", limit, got });
+    }
+    if name.is_empty() {
+        return Err(WireError::Meaningless { field: "bytes of a client's name", got: 0 });
+    }
+    match name.chars().find(|character| character.is_control()) {
+        Some(bad) => {
+            let got = u32::from(bad).into();
+            Err(WireError::Meaningless { field: "character of a client's name", got })
+        }
+        None => Ok(()),
+    }
+}
+
+/// Reads the name of a client, if there is one.
+fn read_name(reader: &mut Reader<'_>) -> Result<String, WireError> {
+    if reader.left() == 0 {
+        return Ok(String::new());
+    }
+    let name = reader.text("bytes of a client's name", MAX_CLIENT_NAME)?;
+    check_name(name)?;
+    Ok(name.to_owned())
 }
 
 /// The server's answer to a client that may stay.
@@ -323,6 +359,9 @@ impl Open {
         if let Some(spec) = &self.spec {
             spec::write(&mut out, spec);
         }
+        if !self.name.is_empty() {
+            write_text(&mut out, &self.name, MAX_CLIENT_NAME);
+        }
         out
     }
 
@@ -351,8 +390,9 @@ impl Open {
             Purpose::Produce | Purpose::Memory => Some(spec::read(&mut reader)?),
             _ => None,
         };
+        let name = read_name(&mut reader)?;
         reader.end("OPEN")?;
-        Ok(Self { proof, purpose, producer, epoch, first, stream, spec })
+        Ok(Self { proof, purpose, producer, epoch, first, stream, spec, name })
     }
 }
 

@@ -3,12 +3,17 @@
 use std::borrow::Cow;
 
 use super::WireError;
+use super::handshake::{MAX_CLIENT_NAME, check_name};
 use super::reader::{Reader, write_text};
 
 /// The largest payload of an OBSERVED.
 pub const MAX_OBSERVED: u32 = 64 << 20;
 /// The most connections that are told of, those that wait for something first.
 pub const MAX_CONNECTIONS: usize = 4096;
+
+/// The table that an OBSERVE names to be told the names of clients too: those who watched before there were names asked
+/// about table 0, and take no byte more.
+pub const WITH_NAMES: u32 = 1;
 
 /// The longest name of a number, what it means, and a label's value.
 const MAX_NAME: u16 = 256;
@@ -61,6 +66,8 @@ pub struct Connected {
     pub id: u64,
     /// Who is at the other end.
     pub peer: String,
+    /// What the client calls itself; nothing if it has no name.
+    pub name: String,
     /// What for: `"push"`, `"insert"`, `"ask"`, `"watch"`, `"weights"` or `"probe"`; nothing before it has said so.
     pub purpose: Cow<'static, str>,
     /// For how many seconds it has stood.
@@ -206,6 +213,7 @@ impl Connected {
             door: text(reader, "address of a door", MAX_VALUE)?,
             id: reader.u64("number of a connection")?,
             peer: text(reader, "peer of a connection", MAX_VALUE)?,
+            name: String::new(),
             purpose: text(reader, "purpose of a connection", MAX_NAME)?.into(),
             age: reader.f64("age of a connection")?,
             samples: reader.u64("samples of a connection")?,
@@ -226,14 +234,32 @@ impl Observation {
         self.families.iter().for_each(|family| family.write(out));
         write_count(out, self.connections.len());
         self.connections.iter().for_each(|connection| connection.write(out));
+        if self.connections.iter().any(|connection| !connection.name.is_empty()) {
+            for connection in &self.connections {
+                write_text(out, &connection.name, MAX_CLIENT_NAME);
+            }
+        }
     }
 
     pub(super) fn read(reader: &mut Reader<'_>) -> Result<Self, WireError> {
-        Ok(Self {
+        let mut this = Self {
             life: reader.u64("life of the server")?,
             age: reader.f64("age of the server")?,
             families: list(reader, "number of families", Family::read)?,
             connections: list(reader, "number of connections", Connected::read)?,
-        })
+        };
+        if reader.left() > 0 {
+            for connection in &mut this.connections {
+                let name = reader.text("bytes of a client's name", MAX_CLIENT_NAME)?;
+                if !name.is_empty() {
+                    check_name(name)?;
+                    name.clone_into(&mut connection.name);
+                }
+            }
+            if this.connections.iter().all(|connection| connection.name.is_empty()) {
+                return Err(WireError::Meaningless { field: "names of connections", got: 0 });
+            }
+        }
+        Ok(this)
     }
 }

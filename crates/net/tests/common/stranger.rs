@@ -54,6 +54,7 @@ impl Stranger {
             first,
             stream: String::new(),
             spec: None,
+            name: String::new(),
         };
         open.write(&mut opening);
         Self { link, opening, heard: Vec::new() }

@@ -14,8 +14,9 @@ use pyo3::types::{PyDict, PyString};
 
 use crate::array::{self, Header};
 use crate::columns::{Plan, view};
+use crate::dtype;
 use crate::error::{buffer_error, spec_error};
-use crate::leaf::{LeafRule, Many, One, ShapeRule, Source, display};
+use crate::leaf::{Cast, LeafRule, Many, One, ShapeRule, Source, display};
 use crate::memory::Memory;
 use crate::tree::{Node, Tree};
 
@@ -32,9 +33,37 @@ pub struct Field {
     pub tree: Tree,
     /// The number of its first leaf among those of all fields.
     pub first: usize,
-    /// Whether values of other dtypes are converted: always where everything is a vector of floats, and
-    /// for a field that is one number.
+    /// Whether Python numbers, flags and values of a similar shape are converted: always where everything
+    /// is a vector of floats, and for a field that is one number.
     converts: bool,
+    /// Whether everything is a vector of floats, to which integers are converted, too.
+    wide: bool,
+}
+
+/// What a form does with values of other dtypes than its own.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Casting {
+    Refused,
+    /// They are cast in arrays of their own, for those who borrow the bytes of a value.
+    Apart,
+    /// They are cast in the copy into a row.
+    InCopy,
+}
+
+impl Casting {
+    /// As the setting `cast` says.
+    pub fn of(cast: bool) -> Self {
+        if cast { Self::InCopy } else { Self::Refused }
+    }
+
+    fn of_leaf(self, py: Python<'_>, leaf: Dtype) -> PyResult<Cast> {
+        Ok(match (self, leaf) {
+            (Self::Refused, _) => Cast::Refused,
+            (Self::InCopy, Dtype::Float(4)) => Cast::InCopy(dtype::to_numpy(py, Dtype::Float(8))?),
+            (Self::InCopy, Dtype::Float(8)) => Cast::InCopy(dtype::to_numpy(py, Dtype::Float(4))?),
+            _ => Cast::Apart,
+        })
+    }
 }
 
 /// How observations are made of frames.
@@ -66,6 +95,7 @@ impl Form {
         obs: usize,
         act: usize,
         shared: Option<Option<usize>>,
+        casting: Casting,
     ) -> PyResult<Self> {
         let leaf = |name: &str, dtype, shape: &[usize]| -> PyResult<Tree> {
             let leaf = Leaf { path: name.to_owned(), dtype, shape: shape.to_vec() };
@@ -81,13 +111,17 @@ impl Form {
             leaf(NAMES[5], float, &[obs])?,
         ];
         let names = NAMES.map(str::to_owned).into_iter();
-        Self::new(py, names.zip(trees).collect(), Some((obs, act)), shared)
+        Self::new(py, names.zip(trees).collect(), Some((obs, act)), shared, casting)
     }
 
     /// The form of an example: a dict with an entry for each field.
     ///
     /// `shared` says that observations are stored once, and of how many frames on their first axis each is.
-    pub fn of_example(example: &Bound<'_, PyAny>, shared: Option<Option<usize>>) -> PyResult<Self> {
+    pub fn of_example(
+        example: &Bound<'_, PyAny>,
+        shared: Option<Option<usize>>,
+        casting: Casting,
+    ) -> PyResult<Self> {
         let py = example.py();
         let dict = example.cast::<PyDict>().map_err(|_| {
             let class = example.get_type().name().map_or("?".into(), |name| name.to_string());
@@ -118,7 +152,7 @@ impl Form {
         for (_, tree) in &trees {
             tree.try_build(py, 1)?;
         }
-        Self::new(py, trees, None, shared)
+        Self::new(py, trees, None, shared, casting)
     }
 
     /// The form of fields with these names.
@@ -127,17 +161,25 @@ impl Form {
         trees: Vec<(String, Tree)>,
         widths: Option<(usize, usize)>,
         shared: Option<Option<usize>>,
+        casting: Casting,
     ) -> PyResult<Self> {
+        // Observations that are stored once are compared as bytes first.
+        let apart = shared.is_some() && casting == Casting::InCopy;
+        let casting = if apart { Casting::Apart } else { casting };
         let mut fields = Vec::with_capacity(trees.len());
         let mut leaves = Vec::new();
-        for (text, tree) in trees {
+        for (text, mut tree) in trees {
+            for rule in &mut tree.rules {
+                rule.cast = casting.of_leaf(py, rule.leaf.dtype)?;
+            }
             let first = leaves.len();
             leaves.extend((0..tree.rules.len()).map(|leaf| (fields.len(), leaf)));
             let number = |rule: &LeafRule| rule.leaf.shape.is_empty();
             let converts = matches!(tree.root(), Node::Leaf(_))
                 && (widths.is_some() || tree.rules.iter().all(number));
             let name = PyString::intern(py, &text).unbind();
-            fields.push(Field { name, text, tree, first, converts });
+            let wide = widths.is_some();
+            fields.push(Field { name, text, tree, first, converts, wide });
         }
         if leaves.is_empty() {
             return Err(spec_error(py, "the example has no leaves: there is nothing to store"));
@@ -391,12 +433,18 @@ impl Field {
         let Ok(array) = numpy.call_method1("asarray", (value,)) else { return Ok(None) };
         let Ok(array) = array.cast_into::<numpy::PyUntypedArray>() else { return Ok(None) };
         let descr = rule.descr.bind(py);
-        // A flag may come as a number; everything else keeps its kind, or becomes a wider one.
+        // Python's numbers have no dtype of their own.
+        let weak = !value.hasattr("dtype")?;
+        let same = array.dtype().is_equiv_to(descr);
+        // A flag may come as a number.
         let fits = match rule.leaf.dtype {
+            _ if same => true,
+            _ if !weak && matches!(rule.cast, Cast::Refused) => false,
             Dtype::Bool => b"biuf".contains(&array.dtype().kind()),
-            _ => {
+            _ if weak || self.wide => {
                 numpy.call_method1("can_cast", (array.dtype(), descr, "same_kind"))?.is_truthy()?
             }
+            _ => rule.casts(&array.dtype()),
         };
         if !fits {
             return Ok(None);

@@ -18,8 +18,12 @@ unsafe impl Send for Lent {}
 unsafe impl Sync for Lent {}
 
 impl Lent {
-    /// The bytes of an array. Whoever has it must leave it as it is, as the classes that keep arrays say.
-    pub fn of(array: &Bound<'_, PyAny>) -> PyResult<Self> {
+    /// The bytes of an array.
+    ///
+    /// # Safety
+    ///
+    /// Nobody may write to the array while this is there.
+    pub unsafe fn of(array: &Bound<'_, PyAny>) -> PyResult<Self> {
         // A header of our own: the owner of the other may be given other memory by `resize`.
         let array = array.call_method0("view")?;
         let bytes = Header::of(&array)
@@ -38,8 +42,8 @@ impl AsRef<[u8]> for Lent {
             return &[];
         }
         // SAFETY: a contiguous array has so many bytes, and numpy keeps them while there are references to
-        // an array over them, of which this has one. Nobody else knows this array's header; the owner of
-        // the bytes is not changed, which `of` says.
+        // an array over them, of which this has one. Nobody else knows this array's header, and nobody writes
+        // to the bytes, as whoever called `of` has promised.
         unsafe { std::slice::from_raw_parts(self.data, self.len) }
     }
 }

@@ -11,7 +11,7 @@ use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyCFunction, PyDict};
 
-use super::form::Form;
+use super::form::{Casting, Form};
 use super::replay::{positive, seed_number};
 use super::written;
 use crate::arena::Arena;
@@ -222,7 +222,7 @@ impl MmapReplayBuffer {
     #[new]
     #[pyo3(signature = (
         cold_path, hot_capacity=None, total_capacity=None, obs_dim=None, act_dim=None, *,
-        example=None, seed, keep, overwrite=false, preallocate=false, reopen=false
+        example=None, cast=true, seed, keep, overwrite=false, preallocate=false, reopen=false
     ))]
     #[expect(clippy::too_many_arguments, reason = "they are keywords in Python")]
     fn new(
@@ -233,6 +233,7 @@ impl MmapReplayBuffer {
         obs_dim: Option<i64>,
         act_dim: Option<i64>,
         example: Option<&Bound<'_, PyAny>>,
+        cast: bool,
         seed: u64,
         keep: bool,
         overwrite: bool,
@@ -240,14 +241,16 @@ impl MmapReplayBuffer {
         reopen: bool,
     ) -> PyResult<Self> {
         let hot = hot_capacity.map(|hot| positive(py, "hot_capacity", hot)).transpose()?;
+        let casting = Casting::of(cast);
         let form = match (obs_dim, act_dim, example) {
             (Some(obs), Some(act), None) => Some(Form::of_widths(
                 py,
                 positive(py, "obs_dim", obs)?,
                 positive(py, "act_dim", act)?,
                 None,
+                casting,
             )?),
-            (None, None, Some(example)) => Some(Form::of_example(example, None)?),
+            (None, None, Some(example)) => Some(Form::of_example(example, None, casting)?),
             (None, None, None) if reopen => None,
             _ => {
                 return Err(PyTypeError::new_err(
@@ -258,7 +261,7 @@ impl MmapReplayBuffer {
         if reopen {
             let cold = py.detach(|| ColdFile::open(&cold_path));
             let cold = cold.map_err(|error| cold_error(py, &error))?;
-            let known = written::read(py, cold.text(), &cold_path).and_then(
+            let known = written::read(py, cold.text(), &cold_path, casting).and_then(
                 |(found, found_hot)| match form {
                     Some(form) => Ok((written::check(py, form, &found, &cold_path)?, found_hot)),
                     None => Ok((found, found_hot)),

@@ -141,7 +141,10 @@ impl OfflineDatasetBuffer {
             }
             rule.leaf.shape.remove(0);
             let row_bytes = rule.leaf.nbytes().unwrap_or(usize::MAX);
-            let (bytes, name) = (Box::new(Lent::of(leaf)?), rule.leaf.path.clone());
+            // SAFETY: arrays that were copied for this are known to nobody else; of others, and of files that are
+            // mapped, the class demands of its users that they are not changed while it is there.
+            let lent = unsafe { Lent::of(leaf) }?;
+            let (bytes, name) = (Box::new(lent), rule.leaf.path.clone());
             let (axis, on_disk) = (Axis::Steps, !copied && leaf.is_instance(mapped)?);
             columns.push(Column { name, bytes, row_bytes, axis, on_disk, normal: None });
             Ok(rule)

@@ -17,7 +17,7 @@ use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString, PyTuple};
 
-use super::form::{Form, OBSERVATIONS};
+use super::form::{Casting, Form, OBSERVATIONS};
 use crate::arena::Arena;
 use crate::array::{self, Header};
 use crate::columns::{Plan, view};
@@ -95,6 +95,7 @@ impl ReplayBuffer {
         n_step: i64,
         gamma: f64,
         episodes: bool,
+        cast: bool,
         alpha: Option<f64>,
         beta: f64,
     ) -> PyResult<Self> {
@@ -107,12 +108,13 @@ impl ReplayBuffer {
                 return Err(replay_error(py, text));
             }
         };
+        let casting = Casting::of(cast);
         let form = match (obs_dim, act_dim, example) {
             (Some(obs), Some(act), None) => {
                 let (obs, act) = (positive(py, "obs_dim", obs)?, positive(py, "act_dim", act)?);
-                Form::of_widths(py, obs, act, shared)?
+                Form::of_widths(py, obs, act, shared, casting)?
             }
-            (None, None, Some(example)) => Form::of_example(example, shared)?,
+            (None, None, Some(example)) => Form::of_example(example, shared, casting)?,
             _ => {
                 return Err(PyTypeError::new_err(
                     "give either obs_dim and act_dim, or example= and neither of them",
@@ -429,7 +431,7 @@ impl ReplayBuffer {
     #[new]
     #[pyo3(signature = (
         capacity, obs_dim=None, act_dim=None, *, example=None, seed, next_obs="stored", stack=None,
-        n_step=1, gamma=0.99, episodes=false
+        n_step=1, gamma=0.99, episodes=false, cast=true
     ))]
     #[expect(clippy::too_many_arguments, reason = "they are keywords in Python")]
     fn new(
@@ -444,10 +446,11 @@ impl ReplayBuffer {
         n_step: i64,
         gamma: f64,
         episodes: bool,
+        cast: bool,
     ) -> PyResult<Self> {
         Self::make(
             py, capacity, obs_dim, act_dim, example, seed, next_obs, stack, n_step, gamma,
-            episodes, None, 0.0,
+            episodes, cast, None, 0.0,
         )
     }
 
@@ -715,7 +718,7 @@ impl PrioritizedReplayBuffer {
     #[new]
     #[pyo3(signature = (
         capacity, obs_dim=None, act_dim=None, alpha=0.6, beta=0.4, *, example=None, seed,
-        next_obs="stored", stack=None, n_step=1, gamma=0.99, episodes=false
+        next_obs="stored", stack=None, n_step=1, gamma=0.99, episodes=false, cast=true
     ))]
     #[expect(clippy::too_many_arguments, reason = "they are keywords in Python")]
     fn new(
@@ -732,11 +735,12 @@ impl PrioritizedReplayBuffer {
         n_step: i64,
         gamma: f64,
         episodes: bool,
+        cast: bool,
     ) -> PyResult<PyClassInitializer<Self>> {
         let alpha = Some(alpha);
         let base = ReplayBuffer::make(
             py, capacity, obs_dim, act_dim, example, seed, next_obs, stack, n_step, gamma,
-            episodes, alpha, beta,
+            episodes, cast, alpha, beta,
         )?;
         Ok(PyClassInitializer::from(base).add_subclass(Self))
     }

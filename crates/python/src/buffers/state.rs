@@ -8,7 +8,7 @@ use pyo3::types::{PyDict, PyList};
 use super::replay::ReplayBuffer;
 use crate::columns::{Plan, view};
 use crate::error::{buffer_error, replay_error};
-use crate::leaf::{Many, Source};
+use crate::leaf::{LeafRule, Many, Source};
 use crate::memory::Memory;
 use crate::numbers::{float_numbers, index_numbers, marks};
 
@@ -119,7 +119,9 @@ impl ReplayBuffer {
             .map_err(|_| wrong("the state of the draws has 4 numbers".into()))?;
         let (mut shapes, mut sources) = (Many::default(), Vec::<Source>::new());
         for (leaf, array) in rows.iter().enumerate() {
-            sources.push(self.form.rule(leaf).source(leaf, array, &mut shapes)?);
+            // A state has the dtypes of its buffer, whatever the buffer casts.
+            let strict = LeafRule::from_leaf(py, self.form.rule(leaf).leaf.clone())?;
+            sources.push(strict.source(leaf, array, &mut shapes)?);
         }
         let count = shapes.rows.unwrap_or(0);
         let same = |what: &str, got: usize| {

@@ -14,7 +14,7 @@ use numpy::{PyArray1, PyArrayMethods};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 
-use super::form::Form;
+use super::form::{Casting, Form};
 use super::mmap::cold_error;
 use super::replay::{positive, seed_number};
 use super::written;
@@ -23,7 +23,7 @@ use crate::arena::Arena;
 use crate::columns::{Plan, view};
 use crate::error::{argument_error, buffer_error, replay_error, spec_error};
 use crate::fork::Process;
-use crate::leaf::{Many, Source};
+use crate::leaf::{LeafRule, Many, Source};
 use crate::memory::Memory;
 use crate::numbers::{float_numbers, index_numbers};
 use crate::sources::DETACH_BYTES;
@@ -166,7 +166,7 @@ impl SurpriseReplay {
         path: Option<PathBuf>,
         overwrite: bool,
     ) -> PyResult<Self> {
-        let form = Form::of_example(example, None)?;
+        let form = Form::of_example(example, None, Casting::Apart)?;
         let mean = mean.shared();
         let dims = mean.lock().unwrap_or_else(PoisonError::into_inner).dim();
         let floats = |name: &str, shape: &[usize]| match form.only_leaf(name) {
@@ -410,7 +410,9 @@ impl SurpriseReplay {
         }
         let (mut shapes, mut sources) = (Many::default(), Vec::<Source>::new());
         for (leaf, array) in rows.iter().enumerate() {
-            sources.push(self.form.rule(leaf).source(leaf, array, &mut shapes)?);
+            // A state has the dtypes of its buffer, whatever the buffer casts.
+            let strict = LeafRule::from_leaf(py, self.form.rule(leaf).leaf.clone())?;
+            sources.push(strict.source(leaf, array, &mut shapes)?);
         }
         let saved = Saved {
             scores: all(&get("scores")?)?,

@@ -10,7 +10,7 @@ use echoic_replay::Leaf;
 use pyo3::prelude::*;
 use serde_json::{Value, json};
 
-use super::form::Form;
+use super::form::{Casting, Form};
 use crate::error::{spec_error, storage_error};
 use crate::structure;
 use crate::tree::Tree;
@@ -41,7 +41,12 @@ fn leaves(tree: &Tree) -> impl Iterator<Item = &Leaf> {
 }
 
 /// The form of a text, and how many transitions were in memory.
-pub fn read(py: Python<'_>, text: &str, path: &Path) -> PyResult<(Form, Option<usize>)> {
+pub fn read(
+    py: Python<'_>,
+    text: &str,
+    path: &Path,
+    casting: Casting,
+) -> PyResult<(Form, Option<usize>)> {
     let refused = |what: &str| {
         let path = path.display();
         storage_error(py, format!("{path} is no file of a MmapReplayBuffer: {what}"))
@@ -66,7 +71,7 @@ pub fn read(py: Python<'_>, text: &str, path: &Path) -> PyResult<(Form, Option<u
         let (Some(obs), Some(act)) = (size(obs), size(act)) else {
             return Err(refused("a width is no number"));
         };
-        return Ok((Form::of_widths(py, obs, act, None)?, size(&json["hot_capacity"])));
+        return Ok((Form::of_widths(py, obs, act, None, casting)?, size(&json["hot_capacity"])));
     }
     let leaf = |value: &Value| {
         let [Value::String(path), Value::String(dtype), Value::Array(shape)] =
@@ -89,7 +94,7 @@ pub fn read(py: Python<'_>, text: &str, path: &Path) -> PyResult<(Form, Option<u
         Ok((name.clone(), structure::read(py, structure, leaves)?))
     });
     let trees = trees.collect::<PyResult<Vec<_>>>()?;
-    Ok((Form::new(py, trees, None, None)?, size(&json["hot_capacity"])))
+    Ok((Form::new(py, trees, None, None, casting)?, size(&json["hot_capacity"])))
 }
 
 /// The form that the caller gave, whose leaves must be those of the file.

@@ -11,9 +11,9 @@ mod items;
 mod reach;
 mod settings;
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
 
 use echoic_net::client::Options;
 use echoic_net::client::rollouts::{Entry, Rollouts};
@@ -22,8 +22,8 @@ use echoic_net::transport::{TlsFiles, dial_to};
 use echoic_replay::rollouts::kept::Keeping;
 
 use echoic_replay::rollouts::ledger::{
-    Admit, Append, Balance, Blocked, Change, Counts, Hold, Lease, Outcome, Permit, Refusal, Size,
-    Standing, Want,
+    Admit, Append, Balance, Blocked, Change, Counts, Fate, Hold, Lease, Outcome, Permit, Progress,
+    Refusal, Size, Standing, Want,
 };
 use echoic_replay::rollouts::table::{CallError, RolloutInfo, RolloutTable as Core};
 use echoic_replay::stream::Wait;
@@ -78,9 +78,8 @@ fn permit(permit: Permit) -> PyPermit {
 
 /// Milliseconds of a number of seconds, at least one.
 pub fn millis(name: &str, value: f64) -> PyResult<u64> {
-    let length = wait::seconds(name, value)?.unwrap_or(Duration::MAX);
-    let millis = u64::try_from(length.as_millis()).unwrap_or(u64::MAX);
-    Ok(millis.clamp(1, u64::MAX >> 16))
+    let millis = wait::seconds(name, value)?.as_millis() as u64;
+    Ok(millis.max(1))
 }
 
 fn maybe_millis(name: &str, value: Option<f64>) -> PyResult<Option<u64>> {
@@ -228,19 +227,17 @@ pub fn connect_rollouts(
     certificate: Option<PathBuf>,
     key: Option<PathBuf>,
     server_name: Option<String>,
+    name: Option<String>,
 ) -> PyResult<RolloutLink> {
     let files = TlsFiles { certificate, key, authority: ca, server_name };
     let address = doors::address(address)?;
     let dial = dial_to(&address, &files).map_err(|error| DoorError::from(error).raise(py))?;
-    let connect_timeout = wait::seconds("connect_timeout", connect_timeout)?;
     let options = Options {
         token: doors::token(token)?,
-        deadline: match deadline {
-            Some(deadline) => wait::seconds("deadline", deadline)?,
-            None => None,
-        },
+        deadline: deadline.map(|value| wait::seconds("deadline", value)).transpose()?,
         max_retry,
-        connect_timeout: connect_timeout.unwrap_or(Duration::MAX),
+        name: doors::name(name)?,
+        connect_timeout: wait::seconds("connect_timeout", connect_timeout)?,
         ..Options::default()
     };
     let connect = |wait: Wait<'_, Waiting>| Rollouts::connect(dial, options, wait);
@@ -387,6 +384,26 @@ impl RolloutTable {
     fn flush(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<()> {
         self.process.check(py)?;
         self.reach.flush(py, timeout)
+    }
+
+    /// Where a group has come to, and the segments of each of its items by their places.
+    fn look(
+        &self,
+        py: Python<'_>,
+        permit: PyHold,
+    ) -> PyResult<(&'static str, BTreeMap<usize, u32>)> {
+        let hold = Hold { group: permit.0, attempt: permit.1 };
+        match self.call(py, Change::Look { hold }, None)? {
+            Outcome::Appended(fate) => Ok((fate.name(), BTreeMap::new())),
+            Outcome::Begun(items) => {
+                // Places before one that was begun are there, and free.
+                let is_begun = |item: &Progress| item.segments > 0 || item.is_finished;
+                let begun = items.iter().enumerate().filter(|(_, item)| is_begun(item));
+                let segments = begun.map(|(place, item)| (place, item.segments)).collect();
+                Ok((Fate::Running.name(), segments))
+            }
+            other => Err(unexpected(&other)),
+        }
     }
 
     fn fail(&self, py: Python<'_>, permits: Vec<PyHold>) -> PyResult<u64> {

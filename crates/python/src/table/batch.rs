@@ -17,6 +17,15 @@ use crate::array;
 use crate::columns::{Plan, filled, view};
 use crate::tree::Tree;
 
+/// Refuses an exponent of importance weights that is none.
+pub fn check_beta(beta: f64) -> PyResult<()> {
+    if beta.is_finite() && beta >= 0.0 {
+        return Ok(());
+    }
+    let text = format!("beta must be a finite number of at least 0, got {beta}");
+    Err(pyo3::exceptions::PyValueError::new_err(text))
+}
+
 /// What keeps the memory of a batch that came from a server.
 #[pyclass(frozen, module = "echoic._native")]
 struct Received {

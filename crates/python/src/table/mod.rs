@@ -14,7 +14,7 @@ use echoic_replay::trajectory::{Signature, Trajectory};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-pub use self::batch::{Batch, BatchInfo};
+pub use self::batch::{Batch, BatchInfo, check_beta};
 pub use self::settings::Settings;
 pub use self::shape::{Forms, Items, Shape, offsets};
 use crate::arena::Arena;
@@ -151,6 +151,7 @@ impl Table {
         if count == 0 {
             return Err(pyo3::exceptions::PyValueError::new_err("a batch has at least 1 item"));
         }
+        check_beta(beta)?;
         let sampled = match self.table.try_sample(count) {
             Ok(sampled) => sampled,
             Err(Obstacle::Failed(error)) => return Err(table_error(py, &error)),
@@ -160,6 +161,11 @@ impl Table {
                     .map_err(|stopped| stopped.raise(py, table_error))?
             }
         };
+        if sampled.receipt().is_some_and(|receipt| self.table.is_kept(receipt) != Ok(true)) {
+            // There is no deadline: the items are drawn.
+            wait::detached(py, None, None, |wait: Wait<'_, Reason>| sampled.keep(wait))
+                .map_err(|stopped| stopped.raise(py, table_error))?;
+        }
         self.batch(py, sampled, beta)
     }
 
@@ -174,6 +180,7 @@ impl Table {
     ) -> PyResult<Option<usize>> {
         self.process.check(py)?;
         let (keys, priorities) = (key_numbers(keys)?, float_numbers(priorities)?);
+        self.wait_for_room(py)?;
         let updated = self.table.update_priorities(&keys, &priorities);
         let updated = updated.map_err(|error| table_error(py, &error))?;
         self.keep(py)?;
@@ -199,6 +206,7 @@ impl Table {
         self.process.check(py)?;
         let keys = key_numbers(keys)?;
         self.table.check_journal().map_err(|error| table_error(py, &error))?;
+        self.wait_for_room(py)?;
         let deleted = py.detach(|| self.table.delete(&keys));
         self.keep(py)?;
         Ok(deleted)
@@ -207,6 +215,7 @@ impl Table {
     fn reset(&self, py: Python<'_>) -> PyResult<()> {
         self.process.check(py)?;
         self.table.check_journal().map_err(|error| table_error(py, &error))?;
+        self.wait_for_room(py)?;
         py.detach(|| self.table.reset());
         self.keep(py)
     }
@@ -225,6 +234,7 @@ impl Table {
 
     fn advance(&self, py: Python<'_>, version: u64) -> PyResult<()> {
         self.process.check(py)?;
+        self.wait_for_room(py)?;
         self.table.advance(version);
         Ok(())
     }
@@ -245,6 +255,7 @@ impl Table {
         Ok(false)
     }
 
+    #[pyo3(signature = (count=1))]
     fn can_insert(&self, count: usize) -> bool {
         self.table.can_insert(count)
     }
@@ -345,6 +356,15 @@ impl Table {
     pub fn of(py: Python<'_>, table: Arc<core::Table>) -> PyResult<Self> {
         let shape = Shape::of(py, &table.config().form, &table.config().structure)?;
         Ok(Self { table, shape, arena: Arena::default(), process: Process::current() })
+    }
+
+    /// Waits while the journal is full of what waits for the disk.
+    fn wait_for_room(&self, py: Python<'_>) -> PyResult<()> {
+        if self.table.check_room().is_ok() {
+            return Ok(());
+        }
+        wait::detached(py, None, None, |wait: Wait<'_, Reason>| self.table.wait_for_room(wait))
+            .map_err(|stopped| stopped.raise(py, table_error))
     }
 
     /// Waits until what was changed survives what the table promises. There is no deadline: it is changed.

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use echoic_net::Address;
 use echoic_net::client::Options;
@@ -54,7 +54,7 @@ impl WeightClient {
     #[new]
     #[pyo3(signature = (
         address, token, max_publications, deadline, max_retry, connect_timeout, ca, certificate, key,
-        server_name
+        server_name, name
     ))]
     #[expect(clippy::too_many_arguments, reason = "they are keywords in Python")]
     fn new(
@@ -69,18 +69,16 @@ impl WeightClient {
         certificate: Option<PathBuf>,
         key: Option<PathBuf>,
         server_name: Option<String>,
+        name: Option<String>,
     ) -> PyResult<Self> {
         let address = doors::address(address)?;
         let files = TlsFiles { certificate, key, authority: ca, server_name };
         let options = Options {
             token: doors::token(token)?,
-            deadline: match deadline {
-                Some(deadline) => wait::seconds("deadline", deadline)?,
-                None => None,
-            },
+            deadline: deadline.map(|value| wait::seconds("deadline", value)).transpose()?,
             max_retry,
-            connect_timeout: wait::seconds("connect_timeout", connect_timeout)?
-                .unwrap_or(Duration::from_secs(u32::MAX.into())),
+            name: doors::name(name)?,
+            connect_timeout: wait::seconds("connect_timeout", connect_timeout)?,
             ..Options::default()
         };
         let most = size("max_publications", max_publications)?;
@@ -92,7 +90,9 @@ impl WeightClient {
         let outgoing = CoreStore::new(config).map_err(|error| weights_error(py, &error))?;
         // What can't be an address is found out now.
         let dial = dial(py, &address, &files)?;
-        let desk = Desk::new(WeightPublisher::new(dial, options.token.clone()));
+        let desk = Desk::new(
+            WeightPublisher::new(dial, options.token.clone()).with_name(options.name.clone()),
+        );
         Ok(Self {
             address,
             files,

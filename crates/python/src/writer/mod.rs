@@ -23,6 +23,7 @@ use echoic_replay::writer::{
 };
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
+use pyo3::pybacked::PyBackedStr;
 use pyo3::types::{PyDict, PyList};
 use smallvec::SmallVec;
 
@@ -127,7 +128,7 @@ impl TrajectoryWriter {
         py: Python<'_>,
         tables: Vec<AnyTable>,
         keep_alive: u32,
-        chunk_length: Option<u32>,
+        chunk_length: Option<&Bound<'_, PyAny>>,
         encoding: &str,
     ) -> PyResult<Self> {
         let config = config(keep_alive, chunk_length, encoding)?;
@@ -145,7 +146,7 @@ impl TrajectoryWriter {
         py: Python<'_>,
         path: &str,
         keep_alive: Option<u32>,
-        chunk_length: Option<u32>,
+        chunk_length: Option<&Bound<'_, PyAny>>,
         encoding: Option<&str>,
     ) -> PyResult<()> {
         let config = changed(self.config, keep_alive, chunk_length, encoding)?;
@@ -510,23 +511,39 @@ fn table_number(py: Python<'_>, names: &[String], table: &str) -> PyResult<usize
     })
 }
 
-fn config(keep_alive: u32, chunk_length: Option<u32>, encoding: &str) -> PyResult<ColumnConfig> {
-    let chunk_length = chunk_length.map_or(ChunkLength::Auto, ChunkLength::Fixed);
+fn config(
+    keep_alive: u32,
+    chunk_length: Option<&Bound<'_, PyAny>>,
+    encoding: &str,
+) -> PyResult<ColumnConfig> {
+    let chunk_length = chunk_length.map_or(Ok(ChunkLength::Auto), self::chunk_length)?;
     Ok(ColumnConfig { keep_alive, chunk_length, encoding: self::encoding(encoding)? })
+}
+
+/// How long chunks are: a number, or `"prompt"`.
+fn chunk_length(given: &Bound<'_, PyAny>) -> PyResult<ChunkLength> {
+    match given.extract::<PyBackedStr>() {
+        Ok(name) if *name == *"prompt" => Ok(ChunkLength::Prompt),
+        Ok(name) => Err(PyValueError::new_err(format!(
+            "chunk_length: expected a number of steps, \"prompt\" or None, got {:?}",
+            &*name
+        ))),
+        Err(_) => given.extract().map(ChunkLength::Fixed),
+    }
 }
 
 /// Settings of one column: what is not given is that of all, as far as it goes with the window.
 fn changed(
     all: ColumnConfig,
     keep_alive: Option<u32>,
-    chunk_length: Option<u32>,
+    chunk_length: Option<&Bound<'_, PyAny>>,
     encoding: Option<&str>,
 ) -> PyResult<ColumnConfig> {
     let keep_alive = keep_alive.unwrap_or(all.keep_alive);
     let chunk_length = match (chunk_length, all.chunk_length) {
-        (Some(length), _) => ChunkLength::Fixed(length),
+        (Some(given), _) => self::chunk_length(given)?,
         (None, ChunkLength::Fixed(length)) => ChunkLength::Fixed(length.min(keep_alive)),
-        (None, ChunkLength::Auto) => ChunkLength::Auto,
+        (None, measured) => measured,
     };
     let encoding = encoding.map_or(Ok(all.encoding), self::encoding)?;
     Ok(ColumnConfig { keep_alive, chunk_length, encoding })

@@ -16,9 +16,9 @@ use pyo3::types::{PyInt, PyType};
 use std::collections::BTreeSet;
 
 use super::destination::{AnyTable, Destination};
-use super::encoding;
 use super::inlet::{Core, Inlet, Refusal, Single};
 use super::outlet::Outlet;
+use super::{chunk_length, encoding};
 use crate::error::{spec_error, table_not_found_error, trajectory_error};
 use crate::leaf::{LeafRule, display};
 use crate::structure;
@@ -107,7 +107,7 @@ impl StructuredWriter {
         py: Python<'_>,
         tables: Vec<AnyTable>,
         configs: Vec<Settings<'_>>,
-        chunk_length: Option<u32>,
+        chunk_length: Option<&Bound<'_, PyAny>>,
         encoding: &str,
     ) -> PyResult<Self> {
         let encoding = self::encoding(encoding)?;
@@ -117,7 +117,7 @@ impl StructuredWriter {
         let tables: Vec<Destination> = tables.into_iter().map(Destination::from).collect();
         let patterns = configs.into_iter().map(|config| pattern(py, &tables, config));
         let patterns: Vec<Pattern> = patterns.collect::<PyResult<_>>()?;
-        let length = chunk_length.map_or(ChunkLength::Auto, ChunkLength::Fixed);
+        let length = chunk_length.map_or(Ok(ChunkLength::Auto), self::chunk_length)?;
         let writer = Writer::new(length, encoding, patterns.clone())
             .map_err(|error| Refusal::from(error).raise(py))?;
         let named = patterns.iter().flat_map(named).map(str::to_owned).collect();

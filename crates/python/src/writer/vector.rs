@@ -85,7 +85,7 @@ impl VectorWriter {
         tables: Vec<AnyTable>,
         num_envs: usize,
         keep_alive: u32,
-        chunk_length: Option<u32>,
+        chunk_length: Option<&Bound<'_, PyAny>>,
         encoding: &str,
     ) -> PyResult<Self> {
         let config = config(keep_alive, chunk_length, encoding)?;
@@ -103,7 +103,7 @@ impl VectorWriter {
         py: Python<'_>,
         path: &str,
         keep_alive: Option<u32>,
-        chunk_length: Option<u32>,
+        chunk_length: Option<&Bound<'_, PyAny>>,
         encoding: Option<&str>,
     ) -> PyResult<()> {
         let config = changed(self.config, keep_alive, chunk_length, encoding)?;

@@ -62,6 +62,26 @@ impl Chunk {
         Self::read_as(bytes, Arc::new)
     }
 
+    /// About how many bytes [`Chunk::read`] has to copy and decode. Nothing is checked: what makes no sense is found
+    /// soon.
+    pub fn read_cost(bytes: &[u8]) -> usize {
+        let Some([format, encoding, _, axes, s0, s1, s2, s3, l0, l1, l2, l3]) = bytes.first_chunk()
+        else {
+            return 0;
+        };
+        if decode(*encoding).is_none_or(|encoding| encoding == Encoding::Raw) {
+            return bytes.len();
+        }
+        let size = u64::from(u32::from_le_bytes([*s0, *s1, *s2, *s3]));
+        let len = u64::from(u32::from_le_bytes([*l0, *l1, *l2, *l3]));
+        // Behind the head: checksum and length, and the episode if there is one.
+        let start = if *format == FORMAT_WITH_EPISODE { 32 } else { 24 };
+        let shape = bytes.get(start..).unwrap_or_default().as_chunks().0.iter();
+        let axes = shape.take((*axes).into()).map(|axis| u64::from_le_bytes(*axis));
+        let values = axes.fold(size.saturating_mul(len), u64::saturating_mul);
+        usize::try_from(values).unwrap_or(usize::MAX).saturating_add(bytes.len())
+    }
+
     /// As [`Chunk::read`]; `share` may give a kind that it has already, so that chunks share one.
     /// It is called only for chunks whose checksum is right.
     ///

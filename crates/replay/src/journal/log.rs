@@ -120,6 +120,13 @@ impl Journal {
         Ok(fits.then(|| Room { queue: Arc::clone(&self.queue), bytes }))
     }
 
+    /// Whether less waits to be written than the options allow, or nothing more is taken: for those who
+    /// [push](Journal::push) little without setting room aside for it, and wait before they do when there is
+    /// none. See [`Journal::wake_on_progress`].
+    pub fn has_room(&self) -> bool {
+        self.queue.has_room()
+    }
+
     /// Appends a record at once, without waiting and without a system call, whatever waits to be written:
     /// for who holds a lock. Whether it was taken: not by a journal that has failed or is closed.
     ///

@@ -189,6 +189,12 @@ impl Queue {
         Ok(fits)
     }
 
+    /// Whether less waits to be written than may. One that takes no more has room: whoever writes is told.
+    pub(super) fn has_room(&self) -> bool {
+        let state = self.lock();
+        state.held < self.limit || state.check().is_err()
+    }
+
     /// Gives back what [`Queue::take_room`] took.
     pub(super) fn give_room(&self, bytes: usize) {
         let mut state = self.lock();
@@ -290,8 +296,7 @@ impl Queue {
         let mut state = self.lock();
         state.closing = true;
         self.wake_thread(&mut state);
-        drop(state);
-        self.progress.notify_all();
+        self.tell(state);
     }
 
     /// For the journal's thread: waits for something to do.

@@ -10,7 +10,9 @@ use super::recovery::{Segment, look};
 use super::segment::{self, Scan, Step};
 use crate::files::{Dir, Lock};
 
-/// What a crash left behind the last whole record. It was cut off; no record that was kept was in it.
+/// What stands behind the last whole record. A crash in the middle of a write leaves it, and then no record
+/// that was kept was in it. If the file was damaged, or the machine failed before it was made durable, some
+/// may have been.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Torn {

@@ -243,10 +243,12 @@ fn take_version(take: &mut Take<'_>, field: &'static str) -> Result<Option<i64>,
 
 fn put_holds(out: &mut impl Put, holds: &[Hold]) {
     out.put_u32(holds.len() as u32);
-    for Hold { group, attempt } in holds {
-        out.put_u64(*group);
-        out.put_u32(*attempt);
-    }
+    holds.iter().for_each(|hold| put_hold(out, *hold));
+}
+
+fn put_hold(out: &mut impl Put, hold: Hold) {
+    out.put_u64(hold.group);
+    out.put_u32(hold.attempt);
 }
 
 fn take_hold(take: &mut Take<'_>) -> Result<Hold, CodecError> {
@@ -419,6 +421,10 @@ impl Change {
                 out.put_u8(6);
                 put_holds(out, holds);
             }
+            Self::Look { hold } => {
+                out.put_u8(18);
+                put_hold(out, *hold);
+            }
             Self::Publish { version } => {
                 out.put_u8(7);
                 out.put_i64(*version);
@@ -509,6 +515,7 @@ impl Change {
             15 => Self::Shed,
             16 => Self::Deepen { depth: take.u32("pipeline_depth")? },
             17 => Self::Restore { version: take.i64("version")? },
+            18 => Self::Look { hold: take_hold(take)? },
             got => return Err(CodecError::Value { field: "change", got: got.into() }),
         })
     }

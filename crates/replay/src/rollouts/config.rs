@@ -220,6 +220,12 @@ impl RolloutConfig {
         self.group_size.saturating_add(self.redundancy)
     }
 
+    /// The most bytes of tokens and blobs that an item may have.
+    pub fn most_item_bytes(&self) -> u64 {
+        let tokens = u64::from(self.max_tokens).saturating_mul(self.schema.token_bytes() as u64);
+        tokens.saturating_add(self.max_blob_bytes.into())
+    }
+
     /// How many versions ahead groups are admitted at first.
     pub fn first_depth(&self) -> Option<u32> {
         self.max_lag.map(|most| self.pipeline_depth.unwrap_or(most).min(most))

@@ -21,7 +21,7 @@ use super::kept::sections::{Loaded, Saved};
 use super::kept::{self, KeptError, Log, Receipt, Reopened};
 use super::lags::{Lags, LastLags};
 use super::ledger::{
-    Blocked, Change, Counts, Fate, Ledger, OTHERS, Outcome, Refusal, Source, Standing,
+    Blocked, Change, Counts, Fate, Ledger, OTHERS, Outcome, Refusal, Rules, Source, Standing,
 };
 use super::starvation::{Admitted, Hunger, Hungry, Starvation};
 use super::tuner::Tuner;
@@ -321,7 +321,13 @@ impl RolloutTable {
     fn wake_for(&self, change: &Change, outcome: &Outcome) {
         match (change, outcome) {
             (Change::Append(_), Outcome::Appended(Fate::Running))
-            | (Change::Renew { .. } | Change::Extend { .. } | Change::Admit(_), _) => {}
+            | (
+                Change::Renew { .. }
+                | Change::Extend { .. }
+                | Change::Admit(_)
+                | Change::Look { .. },
+                _,
+            ) => {}
             (Change::Append(_), Outcome::Appended(Fate::Complete)) => {
                 // One that is complete no longer runs.
                 self.consumers.notify();
@@ -408,15 +414,13 @@ impl RolloutTable {
     }
 
     /// Gives back what a caller has got that will never hear of it, so that nobody waits for it: a leased share, a
-    /// group to go on with, permits for groups of its own. A group with a key may be made by others too, and what is
-    /// not leased is used up.
+    /// group to go on with, permits. What is not leased is used up.
     pub fn take_back(&self, outcome: &Outcome) {
         let change = match outcome {
             Outcome::Delivered(share) if share.lease_ms.is_some() => Change::Nack(share.lease),
             Outcome::Resumed(permit, _) => Change::Suspend { holds: vec![permit.hold] },
             Outcome::Admitted(permits) => {
-                let own = permits.iter().filter(|permit| permit.key.is_empty());
-                Change::Fail { holds: own.map(|permit| permit.hold).collect() }
+                Change::Fail { holds: permits.iter().map(|permit| permit.hold).collect() }
             }
             _ => return,
         };
@@ -543,6 +547,7 @@ impl RolloutTable {
         let Loaded { head, mut ledger } = loaded;
         // It was looked at whether they may be others.
         let _ = ledger.reconfigure(Arc::clone(&self.config));
+        ledger.follow(Rules::default());
         let mut core = self.lock();
         ledger.wake(head.time, self.now());
         ledger.pause(core.ledger.standing().paused);
@@ -646,8 +651,13 @@ impl RolloutTable {
         self.last_lags.read()
     }
 
-    /// A snapshot of its numbers.
+    /// A snapshot of its numbers, by the time at which it is taken.
     pub fn info(&self) -> RolloutInfo {
+        let is_due = self.lock().ledger.is_due(self.now());
+        if is_due {
+            // A table that is closed, or can't write that time has passed, stays as it was.
+            let _ = self.apply(&Change::Tick);
+        }
         let (producers, consumers) = (self.producers_idle.read(), self.consumers_idle.read());
         let core = self.lock();
         let (counts, standing) = (core.ledger.counts(), core.ledger.standing());

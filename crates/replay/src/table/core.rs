@@ -7,10 +7,12 @@
 
 use std::sync::Arc;
 
+use echoic_memory::signal::Signal;
 use echoic_memory::slab::{Pinned, RowWriter, Slab};
 
 use super::episodes::Episodes;
 use super::error::{Obstacle, TableError};
+use super::gate::Gate;
 use super::items::Items;
 use super::journalled::Effect;
 use super::keeping::Keeping;
@@ -18,7 +20,7 @@ use super::key::Key;
 use super::sessions::{Origin, Sessions};
 use super::spread::Lags;
 use super::{Form, TableConfig};
-use crate::limiter::{Counts, Limiter, Reason};
+use crate::limiter::{Counts, Reason};
 use crate::rng::Rng;
 use crate::selectors::{Entry, Pick, Selector, Slot};
 use crate::trajectory::Trajectory;
@@ -66,14 +68,12 @@ impl Infos {
     }
 
     /// Importance weights: `(table size × probability)^-beta`, divided by the largest of the batch
-    /// (Schaul et al., 2016).
+    /// (Schaul et al., 2016). `beta` is finite and not negative.
     pub fn weights(&self, beta: f64) -> Vec<f64> {
-        let size = self.table_size as f64;
-        let weight = |probability: &f64| (size * probability).powf(-beta);
-        let mut weights: Vec<f64> = self.probabilities.iter().map(weight).collect();
-        let largest = weights.iter().copied().fold(0.0, f64::max);
-        weights.iter_mut().for_each(|weight| *weight /= largest);
-        weights
+        // The largest is that of the smallest probability. Divided before the power and not after it, no beta makes
+        // both infinite.
+        let least = self.probabilities.iter().copied().fold(f64::INFINITY, f64::min);
+        self.probabilities.iter().map(|probability| (probability / least).powf(-beta)).collect()
     }
 }
 
@@ -92,9 +92,9 @@ pub(super) struct Core {
     pub(super) items: Items,
     pub(super) sampler: Box<dyn Selector>,
     pub(super) remover: Box<dyn Selector>,
-    pub(super) limiter: Limiter,
-    pub(super) counts: Counts,
-    /// How many items were ever sampled, of those that `counts` counts.
+    /// What decides whether a call may go on.
+    pub(super) gate: Gate,
+    /// How many items were ever sampled, of those that were counted.
     pub(super) unique_samples: u64,
     /// How many versions old samples were.
     pub(super) lags: Lags,
@@ -102,17 +102,11 @@ pub(super) struct Core {
     pub(super) sessions: Sessions,
     /// Of the trajectories in the payload.
     pub(super) episodes: Episodes,
-    /// How often the table was loaded: rows that were reserved before are of a slab that is gone.
-    pub(super) era: u64,
-    /// Inserts that have a row and are not done yet.
-    reserved: u64,
     pub(super) rng: Rng,
     pub(super) payload: Payload,
     /// What a checkpoint under way still wants of the trajectories.
     pub(super) keeping: Option<Keeping>,
     pub(super) version: u64,
-    pub(super) paused: bool,
-    pub(super) closed: bool,
     /// What inserts did, for the journal of a table that has one: 24 bytes for each item.
     pub(super) trace: Option<Vec<u8>>,
     max_size: u32,
@@ -123,10 +117,12 @@ pub(super) struct Core {
 }
 
 impl Core {
-    pub(super) fn new(config: &TableConfig) -> Result<Self, TableError> {
+    /// An empty one; its rows notify `room`.
+    pub(super) fn new(config: &TableConfig, room: &Arc<Signal>) -> Result<Self, TableError> {
         let payload = match &config.form {
             Form::Rows(spec) => {
-                Payload::Rows(Arc::new(Slab::new(rows(config.max_size), spec.nbytes())?))
+                let (rows, bytes) = (rows(config.max_size), spec.nbytes());
+                Payload::Rows(Arc::new(Slab::with_room(rows, bytes, Arc::clone(room))?))
             }
             Form::Trajectories(_) => Payload::Trajectories { slots: Vec::new(), free: Vec::new() },
         };
@@ -137,20 +133,15 @@ impl Core {
             items: Items::with_room(rows(config.max_size)),
             sampler,
             remover,
-            limiter: config.limiter,
-            counts: Counts::default(),
+            gate: Gate::new(config),
             unique_samples: 0,
             lags: Lags::default(),
             sessions: Sessions::default(),
             episodes: Episodes::default(),
-            era: 0,
-            reserved: 0,
             rng: Rng::new(config.seed),
             payload,
             keeping: None,
             version: 0,
-            paused: false,
-            closed: false,
             trace: None,
             max_size: config.max_size,
             max_times_sampled: config.max_times_sampled,
@@ -161,20 +152,14 @@ impl Core {
 
     /// Becomes `other`; what a running table was told since its birth stays.
     pub(super) fn replace(&mut self, other: Self) -> Self {
-        let (limiter, paused, closed, era) = (self.limiter, self.paused, self.closed, self.era + 1);
+        let Gate { limiter, paused, closed, era, .. } = self.gate;
+        let gate = Gate { limiter, paused, closed, era: era + 1, ..other.gate };
         let mut keeping = self.keeping.take();
         if let (Some(keeping), Payload::Trajectories { slots, .. }) = (&mut keeping, &self.payload)
         {
             keeping.leave_all(slots);
         }
-        std::mem::replace(self, Self { limiter, paused, closed, era, keeping, ..other })
-    }
-
-    fn check_open(&self) -> Result<(), Obstacle> {
-        if self.closed {
-            return Err(TableError::Closed.into());
-        }
-        if self.paused { Err(Reason::Paused.into()) } else { Ok(()) }
+        std::mem::replace(self, Self { gate, keeping, ..other })
     }
 
     /// Whether what comes from there is in the table.
@@ -189,50 +174,9 @@ impl Core {
         }
     }
 
-    /// How many of `wanted` items may be inserted now: at least one.
-    pub(super) fn insertable(&self, wanted: u64) -> Result<u64, Obstacle> {
-        self.check_open()?;
-        let counts = Counts { inserts: self.counts.inserts + self.reserved, ..self.counts };
-        let allows = |count| self.limiter.can_insert(&counts, count);
-        if allows(wanted).is_ok() {
-            return Ok(wanted);
-        }
-        allows(1)?;
-        // The more are inserted, the less may be: between the two there is one border.
-        let (mut most, mut least_refused) = (1, wanted);
-        while least_refused - most > 1 {
-            let middle = most + (least_refused - most) / 2;
-            if allows(middle).is_ok() {
-                most = middle;
-            } else {
-                least_refused = middle;
-            }
-        }
-        Ok(most)
-    }
-
-    /// Whether `count` items may be sampled now.
-    pub(super) fn check_sample(&self, count: u64) -> Result<(), Obstacle> {
-        self.check_open()?;
-        if count > MAX_BATCH {
-            return Err(TableError::BatchSize { count, most: MAX_BATCH }.into());
-        }
-        self.limiter.can_sample(&self.counts, count)?;
-        if u64::from(self.items.len()) < self.needed(count) {
-            return Err(Reason::MinSize.into());
-        }
-        Ok(())
-    }
-
-    /// How many items there must be for a batch: each draw may be the last of its item.
-    pub(super) fn needed(&self, count: u64) -> u64 {
-        let gone = if self.max_times_sampled > 0 { count } else { 1 };
-        self.limiter.parameters().min_size.max(gone)
-    }
-
     /// Takes rows for items to come.
     pub(super) fn reserve(&mut self, wanted: u64) -> Result<RowWriter, Obstacle> {
-        let count = self.insertable(wanted)?;
+        let count = self.gate.insertable(wanted)?;
         let Payload::Rows(slab) = &self.payload else {
             return Err(TableError::Spec("the table has no rows".into()).into());
         };
@@ -240,13 +184,13 @@ impl Core {
         if writer.is_empty() {
             return Err(Reason::Leased.into());
         }
-        self.reserved += writer.len() as u64;
+        self.gate.reserved += writer.len() as u64;
         Ok(writer)
     }
 
     /// Gives up what [`Core::reserve`] took.
     pub(super) fn unreserve(&mut self, count: usize) {
-        self.reserved -= count as u64;
+        self.gate.reserved -= count as u64;
     }
 
     /// Makes an item of a reserved row that has been published.
@@ -257,7 +201,7 @@ impl Core {
         version: Option<u64>,
         graveyard: &mut Graveyard,
     ) -> Key {
-        self.reserved -= 1;
+        self.gate.reserved -= 1;
         self.enter(slot, priority, version, graveyard)
     }
 
@@ -269,7 +213,7 @@ impl Core {
         version: Option<u64>,
         graveyard: &mut Graveyard,
     ) -> Result<Key, Obstacle> {
-        self.insertable(1)?;
+        self.gate.insertable(1)?;
         let Payload::Trajectories { slots, free } = &mut self.payload else {
             return Err(TableError::Spec("the table has rows".into()).into());
         };
@@ -296,7 +240,7 @@ impl Core {
         let entry = Entry { priority, version };
         self.sampler.insert(slot, entry);
         self.remover.insert(slot, entry);
-        self.counts.inserts += 1;
+        self.gate.counts.inserts += 1;
         let mut gone = None;
         if self.items.len() > self.max_size {
             self.picks.clear();
@@ -323,7 +267,7 @@ impl Core {
         self.sampler.remove(slot);
         self.remover.remove(slot);
         self.items.remove(slot);
-        self.counts.deletions += 1;
+        self.gate.counts.deletions += 1;
     }
 
     fn free(&mut self, slot: Slot, graveyard: &mut Graveyard) {
@@ -349,7 +293,7 @@ impl Core {
         Infos { table_size, total_weight, ..Infos::default() }
     }
 
-    /// Draws items; [`Core::check_sample`] has allowed it.
+    /// Draws items; [`Gate::check_sample`] has allowed it.
     pub(super) fn draw(&mut self, count: usize, graveyard: &mut Graveyard) -> (Infos, Drawn) {
         let mut infos = self.infos();
         infos.keys.reserve_exact(count);
@@ -388,7 +332,7 @@ impl Core {
                 }
             }
         }
-        self.counts.samples += picks.len() as u64;
+        self.gate.counts.samples += picks.len() as u64;
         self.lags.note(self.version, &infos.versions);
         let drawn = self.pin(picks.iter().map(|pick| pick.slot).collect());
         for slot in exhausted {
@@ -489,15 +433,12 @@ impl Core {
             self.items.remove(slot);
             self.free(slot, graveyard);
         }
-        self.counts = Counts::default();
+        self.gate.counts = Counts::default();
         self.unique_samples = 0;
         self.lags = Lags::default();
         self.episodes.deleted = 0;
     }
 }
-
-/// The most items of a batch: what is known about them is taken note of under the lock.
-const MAX_BATCH: u64 = 1 << 24;
 
 /// How many rows a table has: one more than items because a newcomer is there before somebody goes, and
 /// some for those that are being written, or were removed while they are read.

@@ -110,7 +110,7 @@ impl Insertion {
             let record =
                 self.room.is_some().then(|| Log::rows(of_session, &mut writer, priorities));
             let core = &mut *self.table.lock();
-            if core.era != self.era {
+            if core.gate.era != self.era {
                 // A checkpoint was loaded meanwhile, and what was inserted before is gone.
                 return Ok(Some(keys));
             }
@@ -120,7 +120,7 @@ impl Insertion {
                 self.writer = Some(writer);
                 return known.map(|_| None);
             }
-            if core.closed && record.is_some() {
+            if core.gate.closed && record.is_some() {
                 core.unreserve(writer.len());
                 return Err(TableError::Closed);
             }
@@ -140,8 +140,6 @@ impl Insertion {
         if let Some(log) = self.table.log() {
             log.journal().nudge();
         }
-        // Who had to go for them has left rows to those who wait for some.
-        self.table.notify();
         kept.map(|()| Some(keys))
     }
 }
@@ -150,11 +148,9 @@ impl Drop for Insertion {
     fn drop(&mut self) {
         if let Some(writer) = self.writer.take() {
             let core = &mut *self.table.lock();
-            if core.era == self.era {
+            if core.gate.era == self.era {
                 core.unreserve(writer.len());
             }
-            drop(writer);
-            self.table.room.notify();
         }
     }
 }

@@ -7,6 +7,7 @@
 //!
 //! - `config`, `error`: what it is told, and what it can't do.
 //! - `key`, `items`: names of items, and what is known of them.
+//! - `gate`: when calls may go on, and who is woken then.
 //! - `insertion`, `sampled`: bytes on their way in and out.
 //! - `episodes`: what items are from.
 //! - `waits`: calls that had to wait. `sessions`: how far those have come who insert from elsewhere.
@@ -24,6 +25,7 @@ mod config;
 mod core;
 mod episodes;
 mod error;
+mod gate;
 mod insertion;
 mod items;
 mod journalled;
@@ -36,7 +38,7 @@ mod sessions;
 pub mod spread;
 
 use std::ops::ControlFlow;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::task::Waker;
 use std::time::Instant;
 
@@ -47,6 +49,7 @@ pub use self::core::Infos;
 use self::core::{Core, Graveyard, Payload};
 pub use self::error::check_priorities;
 pub use self::error::{Obstacle, TableError};
+use self::gate::Locked;
 pub use self::insertion::Insertion;
 use self::journalled::Log;
 pub use self::journalled::{Durability, RecoverError, Recovered, recover};
@@ -102,8 +105,8 @@ pub struct Table {
     log: OnceLock<Log>,
     /// More may be sampled.
     items: Signal,
-    /// More may be inserted.
-    room: Signal,
+    /// More may be inserted. The rows know it, too.
+    room: Arc<Signal>,
     inserts: Arc<Tally>,
     samples: Arc<Tally>,
 }
@@ -154,9 +157,9 @@ impl Table {
     /// [`TableError`] when the settings can't work, alone or together.
     pub fn new(config: TableConfig) -> Result<Self, TableError> {
         config.check()?;
-        let core = Mutex::new(Core::new(&config)?);
+        let (items, room) = (Signal::default(), Arc::default());
+        let core = Mutex::new(Core::new(&config, &room)?);
         let (metadata, durability, log) = (Vec::new(), Durability::None, OnceLock::new());
-        let (items, room) = (Signal::default(), Signal::default());
         let (inserts, samples) = Default::default();
         Ok(Self { config, metadata, durability, core, log, items, room, inserts, samples })
     }
@@ -207,9 +210,9 @@ impl Table {
         &self.config
     }
 
-    fn lock(&self) -> MutexGuard<'_, Core> {
+    fn lock(&self) -> Locked<'_> {
         // A panic in a section is a bug of ours; to refuse all further work would not mend it.
-        self.core.lock().unwrap_or_else(PoisonError::into_inner)
+        Locked::new(self, self.core.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Runs `change` under the lock, and drops outside of it what was removed. It gets the table's journal,
@@ -247,7 +250,7 @@ impl Table {
     pub fn try_reserve(self: &Arc<Self>, count: usize) -> Result<Insertion, Obstacle> {
         let (room, count) = match (self.log(), &self.config.form) {
             (Some(log), Form::Rows(spec)) => {
-                self.lock().insertable(1)?;
+                self.lock().gate.insertable(1)?;
                 let (room, count) = log.rows_room(self, count, spec.nbytes())?;
                 (Some(room), count)
             }
@@ -255,7 +258,7 @@ impl Table {
         };
         let (writer, era) = {
             let mut core = self.lock();
-            (core.reserve(count as u64)?, core.era)
+            (core.reserve(count as u64)?, core.gate.era)
         };
         Ok(Insertion::new(Arc::clone(self), writer, era, room))
     }
@@ -313,9 +316,9 @@ impl Table {
         if let Some(spec) = spec {
             trajectory.check(spec).map_err(TableError::Spec)?;
         }
-        let inserted = loop {
+        loop {
             if let Some(log) = self.log() {
-                break log.try_insert(self, trajectory, priority, version, origin);
+                return log.try_insert(self, trajectory, priority, version, origin);
             }
             let mut graveyard = Graveyard::new();
             let core = &mut *self.lock();
@@ -327,12 +330,9 @@ impl Table {
                 let trajectory = Arc::clone(trajectory);
                 let key = core.insert_trajectory(trajectory, priority, version, &mut graveyard)?;
                 core.take_note(origin.map(|origin| (origin, 1)));
-                break Ok(Some(key));
+                return Ok(Some(key));
             }
-        };
-        let key = inserted?;
-        self.notify();
-        Ok(key)
+        }
     }
 
     /// Waits until [`Table::try_insert`] succeeds.
@@ -360,29 +360,43 @@ impl Table {
         self.lock().sessions.next(producer, epoch)
     }
 
-    /// Draws `count` items.
+    /// Draws `count` items. From some tables, the batch is to be handed on only when that is kept: see
+    /// [`Sampled::receipt`].
     ///
     /// # Errors
     ///
-    /// [`Obstacle`], and then nothing was drawn.
+    /// [`Obstacle`], and then nothing was drawn; but [`TableError::Journal`] of a table of which that would
+    /// have to be kept, and can't be.
     pub fn try_sample(self: &Arc<Self>, count: usize) -> Result<Sampled, Obstacle> {
         let max_times = self.config.max_times_sampled;
-        let (infos, drawn) = self.change(
+        let is_kept = max_times > 0 && self.durability == Durability::Sync;
+        if let Some(log) = self.log().filter(|_| max_times > 0) {
+            log.check_room(self)?;
+        }
+        let (infos, drawn, receipt) = self.change(
             || (),
             |core, graveyard, log| {
-                core.check_sample(count as u64)?;
-                let (infos, drawn) = core.draw(count, graveyard);
-                if let Some((log, ())) = log {
-                    log.sampled(&infos, max_times);
+                if let Some((log, ())) = log.as_ref().filter(|_| is_kept) {
+                    log.journal().check().map_err(TableError::from)?;
                 }
-                Ok::<_, Obstacle>((infos, drawn))
+                core.gate.check_sample(count as u64)?;
+                let (infos, drawn) = core.draw(count, graveyard);
+                let mut receipt = None;
+                if let Some((log, ())) = log {
+                    let taken = log.sampled(&infos, max_times);
+                    if is_kept && !taken {
+                        return Err(log.refusal().into());
+                    }
+                    receipt = is_kept.then(|| Receipt(log.journal().next()));
+                }
+                Ok::<_, Obstacle>((infos, drawn, receipt))
             },
         )?;
-        self.room.notify();
-        Ok(Sampled::new(Arc::clone(self), infos, drawn))
+        Ok(Sampled::new(Arc::clone(self), infos, drawn, receipt))
     }
 
-    /// Waits until [`Table::try_sample`] succeeds.
+    /// Waits until [`Table::try_sample`] succeeds, and then, without a deadline, until the batch may be handed
+    /// on.
     ///
     /// # Errors
     ///
@@ -393,12 +407,18 @@ impl Table {
         count: usize,
         wait: Wait<'_, Reason>,
     ) -> Result<Sampled, TableError> {
-        match self.try_sample(count) {
-            Ok(sampled) => return Ok(sampled),
+        let Wait { deadline, tick, on_tick } = wait;
+        let sampled = match self.try_sample(count) {
+            Ok(sampled) => sampled,
             Err(Obstacle::Failed(error)) => return Err(error),
-            Err(Obstacle::Blocked(_)) => self.check_batch(count)?,
-        }
-        self.until(Call::Sample, wait, || self.try_sample(count))
+            Err(Obstacle::Blocked(_)) => {
+                self.check_batch(count)?;
+                let wait = Wait { deadline, tick, on_tick: &mut *on_tick };
+                self.until(Call::Sample, wait, || self.try_sample(count))?
+            }
+        };
+        sampled.keep(Wait { deadline: None, tick, on_tick })?;
+        Ok(sampled)
     }
 
     /// Refuses batches that can never be sampled.
@@ -409,7 +429,7 @@ impl Table {
     pub fn check_batch(&self, count: usize) -> Result<(), TableError> {
         let (limiter, counts, needed) = {
             let core = self.lock();
-            (core.limiter, core.counts, core.needed(count as u64))
+            (core.gate.limiter, core.gate.counts, core.gate.needed(count as u64))
         };
         limiter.check_batch(&counts, count as u64, self.config.bounds())?;
         let max_size = self.config.max_size.into();
@@ -421,12 +441,12 @@ impl Table {
 
     /// Whether `count` items may be sampled now.
     pub fn can_sample(&self, count: usize) -> bool {
-        self.lock().check_sample(count as u64).is_ok()
+        self.lock().gate.check_sample(count as u64).is_ok()
     }
 
     /// Whether `count` items may be inserted now.
     pub fn can_insert(&self, count: usize) -> bool {
-        self.lock().insertable(count as u64).is_ok_and(|most| most == count as u64)
+        self.lock().gate.insertable(count as u64).is_ok_and(|most| most == count as u64)
     }
 
     /// Why a call for one item would wait now, if it would.
@@ -437,15 +457,44 @@ impl Table {
         };
         let core = self.lock();
         let leased = match &core.payload {
-            // Given back at once, before anybody else can have the lock and miss it.
-            Payload::Rows(slab) => slab.try_reserve(1).is_empty().then_some(Reason::Leased),
+            Payload::Rows(slab) => (!slab.has_room()).then_some(Reason::Leased),
             Payload::Trajectories { .. } => None,
         };
-        let insert = core.insertable(1).err().and_then(reason).or(leased);
-        let sample = core.check_sample(1).err().and_then(reason);
+        let insert = core.gate.insertable(1).err().and_then(reason).or(leased);
+        let sample = core.gate.check_sample(1).err().and_then(reason);
         drop(core);
-        let full = self.log().is_some_and(|log| !log.has_room());
-        Obstacles { insert: insert.or(full.then_some(Reason::Capacity)), sample }
+        let full = self.log().is_some_and(|log| !log.journal().has_room());
+        let full = full.then_some(Reason::Capacity);
+        let told = full.filter(|_| self.config.max_times_sampled > 0);
+        Obstacles { insert: insert.or(full), sample: sample.or(told) }
+    }
+
+    /// Whether there is room in the journal for changes of priorities, deletes, a reset or a version. They are
+    /// made all the same when there is none, so whoever makes many looks before each: otherwise they fill the
+    /// memory while the disk is stalled. After [`Table::wake_on_room`], look again.
+    ///
+    /// # Errors
+    ///
+    /// [`Reason::Capacity`].
+    pub fn check_room(self: &Arc<Self>) -> Result<(), Obstacle> {
+        self.log().map_or(Ok(()), |log| log.check_room(self))
+    }
+
+    /// Waits until [`Table::check_room`] succeeds.
+    ///
+    /// # Errors
+    ///
+    /// [`TableError::TimedOut`] or [`TableError::Interrupted`].
+    pub fn wait_for_room(self: &Arc<Self>, mut wait: Wait<'_, Reason>) -> Result<(), TableError> {
+        let poll = || self.check_room().ok();
+        let ended = wait.until(|deadline| match self.room.wait(deadline, poll) {
+            Some(()) => ControlFlow::Break(()),
+            None => ControlFlow::Continue(Reason::Capacity),
+        });
+        ended.map_err(|over| match over {
+            WaitOver::TimedOut(reason) => TableError::TimedOut(reason),
+            WaitOver::Interrupted => TableError::Interrupted,
+        })
     }
 
     /// Changes priorities, all or none; how many of the items are still there. Keys of items that have
@@ -488,12 +537,12 @@ impl Table {
     /// The items of these names that are there, in this order; they do not count as sampled.
     pub fn get(self: &Arc<Self>, keys: &[u64]) -> Sampled {
         let (infos, drawn) = self.lock().get(keys);
-        Sampled::new(Arc::clone(self), infos, drawn)
+        Sampled::new(Arc::clone(self), infos, drawn, None)
     }
 
     /// Removes items; how many of them were there.
     pub fn delete(&self, keys: &[u64]) -> usize {
-        let deleted = self.change(
+        self.change(
             || Log::removed(keys),
             |core, graveyard, log| {
                 let mut deleted = 0;
@@ -509,9 +558,7 @@ impl Table {
                 }
                 deleted
             },
-        );
-        self.notify();
-        deleted
+        )
     }
 
     /// Removes all items and counts from zero.
@@ -527,7 +574,6 @@ impl Table {
                 }
             },
         );
-        self.notify();
     }
 
     /// Whether changes can still be written, in a table with a journal.
@@ -546,9 +592,17 @@ impl Table {
     ///
     /// [`TableError::Journal`] when it does not: it is in the table, but not on disk.
     /// [`TableError::TimedOut`] or [`TableError::Interrupted`].
-    pub fn keep(&self, mut wait: Wait<'_, Reason>) -> Result<(), TableError> {
+    pub fn keep(&self, wait: Wait<'_, Reason>) -> Result<(), TableError> {
+        self.receipt().map_or(Ok(()), |receipt| self.keep_until(receipt, wait))
+    }
+
+    /// As [`Table::keep`], of what was changed when the receipt was given.
+    fn keep_until(
+        &self,
+        Receipt(next): Receipt,
+        mut wait: Wait<'_, Reason>,
+    ) -> Result<(), TableError> {
         let Some(log) = self.log() else { return Ok(()) };
-        let next = log.journal().next();
         let ended = wait.until(|deadline| match log.wait(next, deadline) {
             Err(journal::Error::TimedOut { .. }) => ControlFlow::Continue(Reason::Capacity),
             ended => ControlFlow::Break(ended),
@@ -592,13 +646,12 @@ impl Table {
 
     /// Lets nothing be inserted or sampled until [`Table::resume`].
     pub fn pause(&self) {
-        self.lock().paused = true;
+        self.lock().gate.paused = true;
     }
 
     /// Ends a pause.
     pub fn resume(&self) {
-        self.lock().paused = false;
-        self.notify();
+        self.lock().gate.paused = false;
     }
 
     /// Replaces the limiter; the counts stay.
@@ -608,8 +661,7 @@ impl Table {
     /// [`TableError::Limiter`] when the table could not work with it.
     pub fn set_limiter(&self, limiter: Limiter) -> Result<(), TableError> {
         limiter.check_table(self.config.bounds())?;
-        self.lock().limiter = limiter;
-        self.notify();
+        self.lock().gate.limiter = limiter;
         Ok(())
     }
 
@@ -627,12 +679,16 @@ impl Table {
 
     /// Ends everything, and wakes everyone who waits. A journal is ended, too: what it has is on disk then.
     pub fn close(&self) {
-        self.lock().closed = true;
-        self.notify();
+        self.lock().gate.closed = true;
         if let Some(log) = self.log() {
             // What was not kept is told to those who wait for it.
             let _ = log.journal().close();
         }
+    }
+
+    /// Whether it was closed.
+    pub fn is_closed(&self) -> bool {
+        self.lock().gate.closed
     }
 
     /// A snapshot of its numbers.
@@ -645,14 +701,14 @@ impl Table {
         TableInfo {
             size: core.items.len(),
             total_weight: core.sampler.total_weight(),
-            counts: core.counts,
+            counts: core.gate.counts,
             unique_samples: core.unique_samples,
             episodes: core.episodes.len(),
             deleted_episodes: core.episodes.deleted,
             insert_waits: self.inserts.read(),
             sample_waits: self.samples.read(),
-            limiter: core.limiter,
-            paused: core.paused,
+            limiter: core.gate.limiter,
+            paused: core.gate.paused,
             version: core.version,
             row_bytes,
         }
@@ -672,7 +728,6 @@ impl Table {
     fn replace(&self, core: Core) {
         let old = self.lock().replace(core);
         drop(old);
-        self.notify();
     }
 
     /// Becomes what was brought back, and writes to this journal from now on.
@@ -689,7 +744,6 @@ impl Table {
             old
         };
         drop(old);
-        self.notify();
     }
 
     /// Calls `waker` once when more may be sampled, or the table was closed.
@@ -709,11 +763,6 @@ impl Table {
             Call::Insert => self.inserts.begin(),
             Call::Sample => self.samples.begin(),
         }
-    }
-
-    fn notify(&self) {
-        self.items.notify();
-        self.room.notify();
     }
 
     /// Attempts, waiting for more in between.

@@ -5,8 +5,14 @@ use std::sync::Arc;
 use echoic_memory::slab::Field;
 
 use super::core::{Drawn, Infos};
-use super::{Form, Table};
+use super::{Form, Receipt, Table, TableError};
+use crate::encoding::Encoding;
+use crate::limiter::Reason;
+use crate::stream::Wait;
 use crate::trajectory::{Gather, Signature, Trajectory};
+
+/// How many bytes are copied while one is decoded.
+const DECODING: usize = 4;
 
 /// Drawn items, whose memory stays as it is until this is dropped.
 #[derive(Debug)]
@@ -14,6 +20,7 @@ pub struct Sampled {
     table: Arc<Table>,
     infos: Infos,
     drawn: Option<Drawn>,
+    receipt: Option<Receipt>,
 }
 
 /// How the drawn items lie in a batch.
@@ -33,8 +40,29 @@ pub enum Stack {
 }
 
 impl Sampled {
-    pub(super) fn new(table: Arc<Table>, infos: Infos, drawn: Drawn) -> Self {
-        Self { table, infos, drawn: Some(drawn) }
+    pub(super) fn new(
+        table: Arc<Table>,
+        infos: Infos,
+        drawn: Drawn,
+        receipt: Option<Receipt>,
+    ) -> Self {
+        Self { table, infos, drawn: Some(drawn), receipt }
+    }
+
+    /// What has to be [kept](Table::is_kept) before the batch is handed on, if anything: that the items were
+    /// drawn, in a table of [`Durability::Sync`](super::Durability::Sync) whose items go after some draws.
+    /// A crash before that has them drawn again.
+    pub fn receipt(&self) -> Option<Receipt> {
+        self.receipt
+    }
+
+    /// Waits until the batch may be handed on: see [`Sampled::receipt`].
+    ///
+    /// # Errors
+    ///
+    /// As [`Table::keep`]; then the batch is not to be used.
+    pub fn keep(&self, wait: Wait<'_, Reason>) -> Result<(), TableError> {
+        self.receipt.map_or(Ok(()), |receipt| self.table.keep_until(receipt, wait))
     }
 
     /// What is known about the items.
@@ -82,6 +110,27 @@ impl Sampled {
         }
     }
 
+    /// About how many bytes [`Sampled::gather`] has to copy; one that is decoded counts for several, and a chunk is
+    /// decoded whole.
+    pub fn gather_cost(&self) -> usize {
+        let slices = self.trajectories().iter().flat_map(|trajectory| trajectory.slices());
+        let mut last = None;
+        let cost = slices.map(|slice| {
+            let is_new = last.replace(Arc::as_ptr(&slice.chunk)) != Some(Arc::as_ptr(&slice.chunk));
+            match slice.chunk.encoding() {
+                Encoding::Raw => {
+                    slice.chunk.raw_len() / slice.chunk.len() as usize * slice.len as usize
+                }
+                _ if is_new => slice.chunk.raw_len().saturating_mul(DECODING),
+                _ => 0,
+            }
+        });
+        match (&self.drawn, &self.table.config.form) {
+            (Some(Drawn::Rows(_)), Form::Rows(spec)) => spec.nbytes().saturating_mul(self.len()),
+            _ => cost.fold(0, usize::saturating_add),
+        }
+    }
+
     /// Copies every leaf of all items, one item after the other, into its column.
     ///
     /// # Panics
@@ -117,17 +166,6 @@ impl Sampled {
                 gather.finish();
             }
             None => {}
-        }
-    }
-}
-
-impl Drop for Sampled {
-    fn drop(&mut self) {
-        // Rows that were removed meanwhile can be used again when nobody reads them.
-        let rows = matches!(self.drawn, Some(Drawn::Rows(_)));
-        self.drawn = None;
-        if rows {
-            self.table.room.notify();
         }
     }
 }

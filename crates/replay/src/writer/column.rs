@@ -217,6 +217,7 @@ impl Column {
             let chunk = Chunk::raw(Arc::clone(&self.kind), len, values.into_boxed_slice());
             let chunk = chunk.expect("a segment has as many values as it counts");
             last.chunk = Some(Arc::new(chunk.of_episode(Some(self.episode))));
+            self.tuner.cut(len);
         }
         self.cut_at = self.next;
         self.schedule();
@@ -243,9 +244,10 @@ impl Column {
         self.next == self.cut_at || segment + 1 < self.first_segment + self.segments.len() as u64
     }
 
-    /// How many values the chunk under construction gets.
-    pub fn open_length(&self) -> u64 {
-        self.segments.back().map_or(0, |last| self.cut_at - last.first)
+    /// How many steps an item of values before `end` may wait for the chunk under construction.
+    pub fn wait(&self, end: u64) -> u64 {
+        let open = self.segments.back().filter(|last| last.chunk.is_none() && last.first < end);
+        open.map_or(0, |last| self.tuner.wait(self.next - last.first, self.cut_at - last.first))
     }
 
     /// The first value that may be named.

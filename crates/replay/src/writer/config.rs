@@ -27,8 +27,11 @@ pub struct ColumnConfig {
 /// How many values of a column make a chunk. A chunk may always be cut short.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ChunkLength {
-    /// As measured; see [`Tuner`](super::tuner::Tuner).
+    /// As measured; see [`Tuner`](super::tuner::Tuner). An item may wait until a long chunk is complete.
     Auto,
+    /// As measured, but a chunk is cut as soon as an item names its last value, unless chunks get too short
+    /// by that: see [`Tuner`](super::tuner::Tuner). An item waits for at most 7 steps, and at first for none.
+    Prompt,
     /// So many.
     Fixed(u32),
 }
@@ -42,7 +45,7 @@ impl ColumnConfig {
     /// first values of such a chunk would be out of reach before it is cut.
     pub fn check(&self) -> Result<(), WriterError> {
         let length = match self.chunk_length {
-            ChunkLength::Auto => 1,
+            ChunkLength::Auto | ChunkLength::Prompt => 1,
             ChunkLength::Fixed(length) => length,
         };
         if self.keep_alive == 0 || length == 0 || length > self.keep_alive {

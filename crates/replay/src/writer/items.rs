@@ -83,8 +83,8 @@ impl TrajectoryWriter {
                     return Err(TrajectoryError::Kind { path: column.path.clone() }.into());
                 }
                 total += u64::from(span.len);
-                wait = wait.max(source.open_length());
                 let value = source.locate(span.first, span.len)?;
+                wait = wait.max(source.wait(value + u64::from(span.len)));
                 let queue = &mut self.queue.parts;
                 source.parts(value, span.len, |part| {
                     if queue.len() > begin
@@ -113,7 +113,7 @@ impl TrajectoryWriter {
     /// Hands over the items whose data is complete, with the chunks that they need first, and says how
     /// many there were. The sink may stop it before any item.
     pub fn emit<S: Sink + ?Sized>(&mut self, sink: &mut S) -> usize {
-        self.queue.settle(&mut self.columns, None);
+        self.queue.settle(&mut self.columns, self.steps);
         let mut emitted = 0;
         while self.queue.settled() > 0 && sink.has_room() {
             let Some(item) = self.queue.pop() else { break };
@@ -160,7 +160,7 @@ impl TrajectoryWriter {
 
     /// Cuts the chunks that items in the queue need, so that the next [`emit`](Self::emit) hands over all.
     pub fn seal(&mut self) {
-        self.queue.settle(&mut self.columns, Some(u64::MAX));
+        self.queue.settle(&mut self.columns, u64::MAX);
     }
 
     /// [`seal`](Self::seal) and [`emit`](Self::emit).

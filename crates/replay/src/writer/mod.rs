@@ -19,8 +19,9 @@
 //!
 //! # Limitations
 //!
-//! There is no clock in here. Who wants items of a slow actor soon calls
-//! [`flush`](TrajectoryWriter::flush) from time to time; short chunks cost little when there are few.
+//! There is no clock in here. [`ChunkLength::Prompt`] hands items over soon, counted in steps. Whoever wants
+//! those of a slow actor sooner calls [`flush`](TrajectoryWriter::flush) from time to time; short chunks cost
+//! little when there are few.
 
 pub mod config;
 pub mod error;
@@ -296,7 +297,7 @@ impl TrajectoryWriter {
     #[inline]
     fn settle_due(&mut self) {
         if self.queue.due().is_some_and(|due| due <= self.steps) {
-            self.queue.settle(&mut self.columns, Some(self.steps));
+            self.queue.settle(&mut self.columns, self.steps);
         }
     }
 

@@ -54,10 +54,10 @@ impl Queue {
         self.items.get(self.settled).map(|item| item.due)
     }
 
-    /// Counts the items whose data is cut by now; with `until`, cuts the data of items due by then.
-    pub fn settle(&mut self, columns: &mut [Column], until: Option<u64>) {
+    /// Counts the items whose data is cut by now, and cuts the data of items due by this step.
+    pub fn settle(&mut self, columns: &mut [Column], until: u64) {
         while let Some(item) = self.items.get(self.settled) {
-            let force = until.is_some_and(|until| item.due <= until);
+            let force = item.due <= until;
             while self.cut_parts < item.parts as usize {
                 let (column, part) = self.parts[self.settled_parts + self.cut_parts];
                 let column = &mut columns[column as usize];

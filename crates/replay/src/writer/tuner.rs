@@ -14,6 +14,14 @@ const MOST_BYTES: usize = 64 << 10;
 /// Chunks that are looked at before the length changes.
 const ROUND: u32 = 4;
 
+/// A prompt column does not cut chunks for an item that are shorter than this: an item that names the newest
+/// value waits for 7 steps at most, which is about as long as DeepMind's Reverb lets items wait.
+const PROMPT_STEPS: u32 = 8;
+
+/// Chunks that are cut for items, as short as they may be, before such chunks get longer by one value. So
+/// the first items don't wait, and chunks have their final length after 896 steps with an item each.
+const PROMPT_ROUND: u32 = 32;
+
 /// Measures what chunks cost, and doubles or halves their length.
 ///
 /// A chunk costs its header, and the values that no item ever named but that had to go along. The first
@@ -21,6 +29,11 @@ const ROUND: u32 = 4;
 /// So the length is halved when the values dragged along cost more than twice the headers, and doubled
 /// when they cost less than half. Where items cover all steps nothing is dragged along, and chunks get as
 /// long as they may: 256 steps, 64 KiB, or what is kept alive, whichever is least. They begin so.
+///
+/// Whether an item waits until its last chunk has that length is a matter of [`ChunkLength`]. For
+/// [`Auto`](ChunkLength::Auto) it does. For [`Prompt`](ChunkLength::Prompt) it waits only until the chunk has
+/// a least number of values, which begins at 1 and grows while items cut chunks that short. Long chunks
+/// between items that are far apart remain; chunks of items at every step are short.
 #[derive(Debug)]
 pub struct Tuner {
     length: u32,
@@ -28,6 +41,16 @@ pub struct Tuner {
     most: Option<u32>,
     chunks: u32,
     dragged: u64,
+    /// `None` when items wait for the whole length.
+    prompt: Option<Prompt>,
+}
+
+/// How long a chunk must be before it is cut for an item.
+#[derive(Debug)]
+struct Prompt {
+    least: u32,
+    /// Chunks of this length that were cut.
+    cut: u32,
 }
 
 impl Tuner {
@@ -35,14 +58,35 @@ impl Tuner {
     pub(super) fn new(config: &ColumnConfig, step_bytes: usize) -> Self {
         let (length, most) = match config.chunk_length {
             ChunkLength::Fixed(length) => (length, None),
-            ChunkLength::Auto => {
+            ChunkLength::Auto | ChunkLength::Prompt => {
                 let fit = (MOST_BYTES / step_bytes.max(1)).max(1);
                 let fit = u32::try_from(fit).unwrap_or(u32::MAX);
                 let most = fit.min(MOST_STEPS).min(config.keep_alive);
                 (most, Some(most))
             }
         };
-        Self { length, most, chunks: 0, dragged: 0 }
+        let prompt =
+            (config.chunk_length == ChunkLength::Prompt).then_some(Prompt { least: 1, cut: 0 });
+        Self { length, most, chunks: 0, dragged: 0, prompt }
+    }
+
+    /// How many steps an item may wait for a chunk that has `values` and is to get `length`.
+    pub(super) fn wait(&self, values: u64, length: u64) -> u64 {
+        self.prompt
+            .as_ref()
+            .map_or(length, |prompt| length.min(prompt.least.into()).saturating_sub(values))
+    }
+
+    /// A chunk with so many values was cut.
+    pub(super) fn cut(&mut self, values: u32) {
+        let Some(prompt) = &mut self.prompt else { return };
+        if values > prompt.least || prompt.least == PROMPT_STEPS {
+            return;
+        }
+        prompt.cut += 1;
+        if prompt.cut == PROMPT_ROUND {
+            *prompt = Prompt { least: prompt.least + 1, cut: 0 };
+        }
     }
 
     /// Steps of the next chunk.

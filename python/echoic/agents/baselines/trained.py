@@ -67,8 +67,8 @@ class TrainedMethod(Method):
             "episodes": metrics.total_episodes,
             "seconds": metrics.training_time,
             "updates": len(metrics.policy_losses),
-            "success_rate": results["success_rate"][-1],
-            "average_reward": results["avg_reward"][-1],
+            "success_rate": results["success_rate"],
+            "average_reward": results["avg_reward"],
             "eta_bw": metrics.bandwidth_efficiency[-1] if metrics.bandwidth_efficiency else 0.0,
         }
 

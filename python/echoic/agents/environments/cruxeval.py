@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import re
 import sys
+import warnings
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -33,7 +34,12 @@ from echoic.agents.environments.cruxeval_functions import (
     shape_of,
     value_of,
 )
-from echoic.agents.environments.sandbox import Sandbox, bubblewrap_works, limits_work
+from echoic.agents.environments.sandbox import (
+    Sandbox,
+    bubblewrap_works,
+    limits_work,
+    why_no_bubblewrap,
+)
 from echoic.errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -64,7 +70,10 @@ class CRUXEvalConfig(EnvironmentConfig):
         prediction: ``"output"`` or ``"input"``.
         multi_turn: Whether there is an interpreter.
         allow_rlimits_only: Whether the interpreter may run with limits only where there is no
-            bubblewrap. Such code can read files and use the network: for trusted models only.
+            bubblewrap, which gives a warning. The model's code then acts as you: it can read and
+            delete your files, use your network, read the environment and tokens of your other
+            processes, and end them, this one included. (Where root trains, it acts as nobody.)
+            For trusted models only.
         choices: How many answers are listed as commands, one of them right. 0 means none: say it
             yourself. None means 0 for actions in text, and all that fit for discrete ones. Listing
             answers makes it another, easier task.
@@ -154,6 +163,14 @@ class CRUXEvalEnvironment(EchoRLEnvironment):
             )
         self._checker = Sandbox("limits", seconds=config.timeout_seconds)
         wrapped = bubblewrap_works() or not config.allow_rlimits_only
+        if config.multi_turn and not wrapped:
+            warnings.warn(
+                f"allow_rlimits_only: there is no working bubblewrap here ({why_no_bubblewrap()}), "
+                "so code of the model acts as you. It can read and delete your files, use your "
+                "network, read the environment of your processes and end them, this one included. "
+                "Install bubblewrap, or train as a user who has nothing to lose.",
+                stacklevel=2,
+            )
         self._interpreter = Sandbox(
             "bubblewrap" if wrapped else "limits",
             seconds=config.timeout_seconds,

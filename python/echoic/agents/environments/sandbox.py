@@ -3,9 +3,12 @@
 Two kinds of isolation, for two kinds of code:
 
 - ``"limits"``: an interpreter without site packages, with an empty environment and a session of its
-  own, that gives itself limits of time, memory, files and processes before it runs the code. That
-  stops what runs wild. It stops nobody who means harm: such code may still read files and open
-  sockets.
+  own, that gives itself limits of time, memory, files and processes before it runs the code, and a
+  filter of system calls that refuses to create files, System V memory and other objects that would
+  outlive it. That stops what runs wild. It stops nobody who means harm: such code acts as the user
+  who runs it. It may read and delete that user's files, use the network, read the environment of
+  other processes of the user and end them, the one that started it included. (Where root starts it,
+  it acts as nobody.)
 - ``"bubblewrap"``: the same, within bubblewrap: no network, no processes but its own, no files but
   Python's, read-only. For code that a model wrote.
 
@@ -18,48 +21,72 @@ Which one is the caller's choice, and a sandbox that can't be had is refused, ne
 
 # Invariants
 
-1. What the code writes goes to a file of bounded size, so that reading it is bounded.
-2. When a call returns, the process and all that it started are gone.
+1. What the code writes comes over pipes, of which a bounded number of bytes is read.
+2. When a call returns, the process and all that it started and created are gone.
 3. Values come back as text; nothing is unpickled.
 4. The same code prints the same: hashes have no random seed there.
+5. ``"refused"`` means that the code did not run: it is decided by what the process reports before.
+   ``"ok"``, ``"error"`` and ``"memory"`` are reported after, from the process that ran the code, so
+   hostile code can choose between them, as it can choose what it prints.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import functools
 import json
 import math
 import os
+import platform
+import selectors
 import shutil
 import signal
+import struct
 import subprocess
 import sys
 import tempfile
+import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 from echoic.errors import ArgumentError
 
-__all__ = ["ISOLATIONS", "Ran", "Sandbox", "bubblewrap_works", "limits_work"]
+__all__ = ["ISOLATIONS", "Ran", "Sandbox", "bubblewrap_works", "limits_work", "why_no_bubblewrap"]
 
 ISOLATIONS = ("limits", "bubblewrap")
 _MEGABYTE = 1 << 20
 _WALL = 4
 _NOBODY = 65534
 
-# Runs in the child: it reads the job, limits itself, and executes. What the code prints, and the
-# value after it, go to standard output; how it ended, in one word, to standard error.
+_STATUS_BYTES = 64
+_PART = 64 * 1024
+_LOOK = 0.1
+
+# The system calls that create what outlives a process: System V memory, semaphores and queues,
+# POSIX queues, keys, folders, nodes, links and sockets with a path. `creat` and the ways to open
+# files that a filter can't look into are among them. With `open` and `openat` the flag decides.
+_CREATING = {
+    "x86_64": (29, 49, 64, 68, 83, 85, 86, 88, 133, 240, 248, 249, 258, 259, 265, 266, 425, 437),
+    "aarch64": (33, 34, 36, 37, 180, 186, 190, 194, 200, 217, 218, 425, 437),
+}
+# Number of the call, and which of its arguments has the flags.
+_OPENING = {"x86_64": ((2, 1), (257, 2)), "aarch64": ((56, 2),)}
+_ARCHITECTURE = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
+
+# Runs in the child: it reads the job, limits itself, says that it does, and executes. What the code
+# prints, and the value after it, go to standard output; how it ended, in one word, to a pipe of its
+# own. What goes wrong before goes to standard error.
 _CHILD = """
 import sys
 sys.path[:] = [one for one in sys.path if one]
-import json, os, resource
+import ctypes, json, os, resource
+libc = ctypes.CDLL(None)
 sys.stdout.reconfigure(encoding="utf-8", errors="backslashreplace")
 job = json.loads(sys.stdin.buffer.read())
 if job["drop"]:
     if job["read"]:
-        import ctypes
-        libc = ctypes.CDLL(None)
         libc.prctl(8, 1, 0, 0, 0)  # PR_SET_KEEPCAPS
     os.setgroups([]); os.setgid(job["drop"]); os.setuid(job["drop"])
     if job["read"]:
@@ -67,14 +94,21 @@ if job["drop"]:
         head = (ctypes.c_uint32 * 2)(0x20080522, 0)
         rights = (ctypes.c_uint32 * 6)(1 << 2, 1 << 2)  # CAP_DAC_READ_SEARCH
         if libc.capset(head, rights):
-            os.write(2, b"unreadable")
-            os._exit(0)
+            sys.exit("root becomes nobody, who may not read " + sys.executable)
 for name, value in job["limits"]:
     limit = getattr(resource, name)
     hard = resource.getrlimit(limit)[1]
     value = value if hard == resource.RLIM_INFINITY else min(value, hard)
     # A process is told that its time is over a second before it is killed, so that we know why.
     resource.setrlimit(limit, (value - 1 if name == "RLIMIT_CPU" else value, value))
+rules = ctypes.create_string_buffer(bytes.fromhex(job["filter"]))
+class Program(ctypes.Structure):
+    _fields_ = [("length", ctypes.c_ushort), ("rules", ctypes.c_void_p)]
+program = Program(len(rules) // 8, ctypes.addressof(rules))
+# PR_SET_NO_NEW_PRIVS, without which only root may set a filter; PR_SET_SECCOMP.
+if libc.prctl(38, 1, 0, 0, 0) or libc.prctl(22, 2, ctypes.byref(program), 0, 0):
+    sys.exit("this system refuses a filter of system calls")
+os.write(job["status"], b"run ")
 names = {"__name__": "__main__"}
 status = "ok"
 try:
@@ -91,11 +125,8 @@ except BaseException as error:
     status = "error"
     line = str(error).split("\\n")[0][:500]
     print(type(error).__name__ + (": " + line if line else ""))
-try:
-    sys.stdout.flush()
-except OSError:
-    status = "output"
-os.write(2, status.encode())
+sys.stdout.flush()
+os.write(job["status"], status.encode())
 os._exit(0)
 """
 
@@ -106,8 +137,10 @@ class Ran:
 
     Attributes:
         status: ``"ok"``, ``"error"`` (it raised), ``"timeout"``, ``"memory"``, ``"output"`` (it
-            wrote too much), ``"killed"``, or ``"refused"`` (there is no such sandbox here).
-        output: What it printed, or the value that was asked for, or the error's text.
+            wrote too much), ``"killed"``, or ``"refused"`` (there is no such sandbox here, and the
+            code did not run).
+        output: What it printed, or the value that was asked for, or the error's text. What it wrote
+            to standard error is left out.
     """
 
     status: str
@@ -122,7 +155,7 @@ class Sandbox:
         seconds: Of processor time, in whole seconds: no answer is wrong because a machine is busy.
             On the wall clock it may take four times as long.
         memory: Of address space, in bytes.
-        output: How much it may print, in bytes.
+        output: How much it may print, in bytes, and as much again to standard error.
 
     >>> Sandbox("limits").run("def f(x):\n    return x + 1", "f(41)")
     Ran(status='ok', output='42')
@@ -152,7 +185,7 @@ class Sandbox:
         self._limits = [
             ("RLIMIT_CPU", math.ceil(seconds) + 1),
             ("RLIMIT_AS", memory),
-            ("RLIMIT_FSIZE", output),
+            ("RLIMIT_FSIZE", 0),
             ("RLIMIT_NOFILE", 16),
             ("RLIMIT_NPROC", 0),
             ("RLIMIT_CORE", 0),
@@ -162,75 +195,168 @@ class Sandbox:
         """Execute code, then give back the ``repr`` of an expression if there is one."""
         wrapped = self.isolation == "bubblewrap"
         if wrapped and not bubblewrap_works():
-            return Ran("refused", "there is no working bubblewrap here")
+            return Ran("refused", f"there is no working bubblewrap here: {why_no_bubblewrap()}")
         return self._run(code, expression, wrapped=wrapped)
 
     def _run(self, code: str, expression: str | None, *, wrapped: bool) -> Ran:
-        drop = _NOBODY if os.geteuid() == 0 else 0
-        job = json.dumps(
-            {
+        rules = _filter()
+        if rules is None:
+            return Ran("refused", f"no filter of system calls is known for {platform.machine()}")
+        status, status_of_child = os.pipe()
+        with (
+            os.fdopen(status, "rb", 0) as status_pipe,
+            os.fdopen(status_of_child, "wb", 0) as pipe_of_child,
+            tempfile.TemporaryFile() as told,
+        ):
+            job = {
                 "code": code,
                 "expression": expression,
                 "limits": self._limits,
-                "drop": drop,
+                "drop": _NOBODY if os.geteuid() == 0 else 0,
                 # Bubblewrap shows the interpreter to all.
                 "read": not wrapped and not _nobody_reads_python(),
+                "filter": rules.hex(),
+                "status": status_of_child,
             }
-        )
-        command = [*(_bubblewrap() if wrapped else ()), _python(), "-s", "-S", "-c", _CHILD]
-        with (
-            tempfile.TemporaryFile() as said,
-            tempfile.TemporaryFile() as status,
-            tempfile.TemporaryFile() as told,
-        ):
-            told.write(job.encode("utf-8", "backslashreplace"))
+            told.write(json.dumps(job).encode("utf-8", "backslashreplace"))
             told.seek(0)
-            process = subprocess.Popen(  # noqa: S603 - the command is ours; the code is its input
-                command,
+            with subprocess.Popen(  # noqa: S603 - the command is ours; the code is its input
+                [*(_bubblewrap() if wrapped else ()), _python(), "-s", "-S", "-c", _CHILD],
                 stdin=told,
-                stdout=said,
-                stderr=status,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                bufsize=0,
+                pass_fds=(status_of_child,),
                 env={"PYTHONHASHSEED": "0"},
                 cwd="/",
                 start_new_session=True,
-            )
-            late = False
-            try:
-                process.wait(self._seconds * _WALL)
-            except subprocess.TimeoutExpired:
-                late = True
-            finally:
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
-            said.seek(0)
-            status.seek(0)
-            output = said.read(self._output).decode("utf-8", "replace")
-            told_status = status.read(256).decode("utf-8", "replace")
-        if late or process.returncode in (-signal.SIGXCPU, 128 + signal.SIGXCPU):
+            ) as process:
+                try:
+                    pipe_of_child.close()
+                    said = _Bounded(process.stdout, self._output)
+                    complained = _Bounded(process.stderr, self._output)
+                    reported = _Bounded(status_pipe, _STATUS_BYTES)
+                    deadline = time.monotonic() + self._seconds * _WALL
+                    stopped = _read(process, (said, complained, reported), deadline)
+                finally:
+                    with contextlib.suppress(ProcessLookupError):
+                        os.killpg(process.pid, signal.SIGKILL)
+                    process.wait()
+        output = said.text()
+        if stopped == "timeout" or process.returncode in (-signal.SIGXCPU, 128 + signal.SIGXCPU):
             return Ran("timeout", output)
-        if told_status == "unreadable":
-            return Ran("refused", f"root becomes nobody, who may not read {_python()}")
-        if process.returncode or told_status not in ("ok", "error", "memory", "output"):
+        began, _, word = reported.text().partition(" ")
+        if began != "run":
+            why = complained.text().strip().rpartition("\n")[2]
+            return Ran("refused", why or f"the process ended with {process.returncode}")
+        if stopped == "output":
+            return Ran("output", output)
+        if process.returncode or word not in ("ok", "error", "memory"):
             return Ran("killed", output)
-        return Ran(told_status, output)
+        return Ran(word, output)
+
+
+class _Bounded:
+    """What comes over a pipe, and whether it is more than a number of bytes."""
+
+    def __init__(self, pipe: IO[bytes] | None, limit: int) -> None:
+        assert pipe is not None  # noqa: S101 - for the type checker
+        self.pipe = pipe
+        self.limit = limit
+        self.data = bytearray()
+        self.open = True
+        os.set_blocking(pipe.fileno(), False)
+
+    def read(self) -> None:
+        """Take what is there, and one byte more than the limit at most."""
+        while self.open and not self.is_over():
+            try:
+                part = os.read(self.pipe.fileno(), min(self.limit + 1 - len(self.data), _PART))
+            except BlockingIOError:
+                return
+            self.data += part
+            self.open = bool(part)
+
+    def is_over(self) -> bool:
+        return len(self.data) > self.limit
+
+    def text(self) -> str:
+        return self.data[: self.limit].decode("utf-8", "replace")
+
+
+def _read(
+    process: subprocess.Popen[bytes], streams: tuple[_Bounded, ...], deadline: float
+) -> str | None:
+    """Read until the process ends; ``"timeout"`` or ``"output"`` where it has to be ended."""
+    with selectors.DefaultSelector() as selector:
+        for one in streams:
+            selector.register(one.pipe, selectors.EVENT_READ, one)
+        while process.poll() is None:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return "timeout"
+            if not selector.get_map():
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(left)
+                continue
+            # A process forked elsewhere may hold a pipe open: an end of file may never come.
+            for key, _ in selector.select(min(left, _LOOK)):
+                key.data.read()
+                if key.data.is_over():
+                    return "output"
+                if not key.data.open:
+                    selector.unregister(key.fileobj)
+    for one in streams:
+        one.read()
+    return "output" if any(one.is_over() for one in streams) else None
 
 
 @functools.lru_cache(maxsize=1)
+def _filter() -> bytes | None:
+    """The filter's program as the kernel reads it, or None for a machine of unknown calls."""
+    machine = platform.machine()
+    if machine not in _CREATING:
+        return None
+    load, equal, at_least, any_bit, give = 0x20, 0x15, 0x35, 0x45, 0x06
+    allow, refuse = (give, 0, 0, 0x7FFF0000), (give, 0, 0, 0x00050000 | errno.EPERM)
+    # A jump says how many rules are passed over if it is so, and if not. The call's number is at
+    # 0, the architecture at 4, and the arguments, of eight bytes each, from 16.
+    rules = [(load, 0, 0, 4), (equal, 1, 0, _ARCHITECTURE[machine]), refuse, (load, 0, 0, 0)]
+    # Calls from here on are those of another architecture's numbers.
+    rules += [(at_least, 0, 1, 0x40000000), refuse]
+    for number in _CREATING[machine]:
+        rules += [(equal, 0, 1, number), refuse]
+    for number, flags in _OPENING[machine]:
+        rules += [(equal, 0, 4, number), (load, 0, 0, 16 + 8 * flags)]
+        rules += [(any_bit, 0, 1, os.O_CREAT), refuse, allow]
+    return b"".join(struct.pack("=HBBI", *one) for one in [*rules, allow])
+
+
 def bubblewrap_works() -> bool:
     """Whether bubblewrap is here and may do what it must; tried once."""
-    return shutil.which("bwrap") is not None and _works(wrapped=True)
+    return why_no_bubblewrap() is None
+
+
+@functools.lru_cache(maxsize=1)
+def why_no_bubblewrap() -> str | None:
+    """What keeps bubblewrap from working here, or None where it works; tried once."""
+    if shutil.which("bwrap") is None:
+        return "the program bwrap is not installed"
+    ran = _try(wrapped=True)
+    return None if ran == _WORKS else f"{ran.status}: {ran.output}"
 
 
 @functools.lru_cache(maxsize=1)
 def limits_work() -> bool:
     """Whether a process can limit itself on this system; tried once."""
-    return _works(wrapped=False)
+    return _try(wrapped=False) == _WORKS
 
 
-def _works(*, wrapped: bool) -> bool:
-    ran = Sandbox("limits", seconds=10)._run("", "1 + 1", wrapped=wrapped)  # noqa: SLF001 - ours
-    return ran == Ran("ok", "2")
+def _try(*, wrapped: bool) -> Ran:
+    return Sandbox("limits", seconds=10)._run("", "1 + 1", wrapped=wrapped)  # noqa: SLF001 - ours
+
+
+_WORKS = Ran("ok", "2")
 
 
 @functools.lru_cache(maxsize=1)
@@ -254,7 +380,9 @@ def _bubblewrap() -> list[str]:
     here = sorted(one for one in folders if Path(one).exists())
     binds = [part for one in here for part in ("--ro-bind", one, one)]
     # Bubblewrap makes the folders above them, for root alone where nothing else is said.
-    above = sorted({str(up) for one in here for up in Path(one).parents if up != Path("/")})
+    devices = ("/dev/null", "/dev/urandom")
+    inside = (*here, *devices)
+    above = sorted({str(up) for one in inside for up in Path(one).parents if up != Path("/")})
     folders_above = [part for one in above for part in ("--perms", "0755", "--dir", one)]
     # A user namespace maps one user only, so root does without and becomes nobody inside.
     users = (
@@ -270,6 +398,6 @@ def _bubblewrap() -> list[str]:
         *("--cap-drop", "ALL", *users),
         *folders_above,
         *binds,
-        *("--dev-bind", "/dev/null", "/dev/null", "--dev-bind", "/dev/urandom", "/dev/urandom"),
+        *(part for one in devices for part in ("--dev-bind", one, one)),
         *("--remount-ro", "/", "--chdir", "/", "--"),
     ]

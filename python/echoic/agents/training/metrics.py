@@ -31,7 +31,7 @@ class TrainingMetrics:
         memory_usage: For each update, MiB of this process.
         replay_buffer_stats: Of the replay, at the end.
         execution_metrics: Updates, weights' versions, lags, restarts, steps per second and so on.
-        evaluation_results: Of each evaluation, in lists of equal length: ``step``, ``avg_reward``,
+        evaluation_history: Of each evaluation, in lists of equal length: ``step``, ``avg_reward``,
             ``success_rate``, ``rewards``, ``successes``.
         total_timesteps: Steps taken.
         total_episodes: Episodes that ended.
@@ -52,7 +52,7 @@ class TrainingMetrics:
     memory_usage: list[float] = field(default_factory=list)
     replay_buffer_stats: dict[str, Any] = field(default_factory=dict)
     execution_metrics: dict[str, Any] = field(default_factory=dict)
-    evaluation_results: dict[str, list[Any]] = field(
+    evaluation_history: dict[str, list[Any]] = field(
         default_factory=lambda: {
             name: [] for name in ("step", "avg_reward", "success_rate", "rewards", "successes")
         }
@@ -60,6 +60,11 @@ class TrainingMetrics:
     total_timesteps: int = 0
     total_episodes: int = 0
     training_time: float = 0.0
+
+    @property
+    def evaluation_results(self) -> dict[str, Any]:
+        """The latest evaluation: its values under the names of the history; empty before one."""
+        return {name: values[-1] for name, values in self.evaluation_history.items() if values}
 
     def to_dict(self) -> dict[str, Any]:
         """The same as plain lists and numbers."""

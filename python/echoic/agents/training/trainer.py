@@ -214,8 +214,7 @@ class EchoRLTrainer:
         with self._round:
             metrics.training_time = time.monotonic() - began
             if not self._stop.is_set():
-                results = metrics.evaluation_results
-                if not results["step"] or results["step"][-1] != metrics.total_timesteps:
+                if metrics.evaluation_results.get("step") != metrics.total_timesteps:
                     self._evaluate(parts)
                 self.save()
             self._summarize(parts)
@@ -354,7 +353,7 @@ class EchoRLTrainer:
         networks = ActingNetworks(self.config)
         networks.load(published(parts.learner.networks))
         found = parts.evaluator.play(networks)
-        results = self._metrics.evaluation_results
+        history = self._metrics.evaluation_history
         if not found.rewards:
             _log.warning("all episodes of an evaluation broke: there is nothing to report")
             return
@@ -365,12 +364,12 @@ class EchoRLTrainer:
             ("rewards", found.rewards),
             ("successes", found.successes),
         ):
-            results[name].append(value)
+            history[name].append(value)
         parts.records.add(
             "evaluation",
             self._metrics.total_timesteps,
             {
-                "avg_reward": results["avg_reward"][-1],
+                "avg_reward": history["avg_reward"][-1],
                 "success_rate": found.success_rate,
                 "avg_steps": float(np.mean(found.steps)),
                 "broken": float(found.broken),
@@ -382,11 +381,10 @@ class EchoRLTrainer:
         return self._metrics.total_timesteps // every > before // every
 
     def _is_good_enough(self) -> bool:
-        wanted, rates = self.config.early_stop_success, self._metrics.evaluation_results
-        if wanted is None or not rates["step"]:
+        wanted, latest = self.config.early_stop_success, self._metrics.evaluation_results
+        if wanted is None or latest.get("step") != self._metrics.total_timesteps:
             return False
-        newest = rates["step"][-1] == self._metrics.total_timesteps
-        return bool(newest and rates["success_rate"][-1] >= wanted)
+        return bool(latest["success_rate"] >= wanted)
 
     def _summarize(self, parts: _Parts) -> None:
         metrics = self._metrics

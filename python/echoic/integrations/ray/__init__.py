@@ -1,7 +1,8 @@
 """Echoic on a Ray cluster: Ray places, names, restarts and watches; data goes over our own doors.
 
 - ``cluster``: :class:`ReplayCluster`, which starts shards and keeps them. ``shard``: one of them, a
-  server in an actor. ``roster``: the actor that knows where they are.
+  server in an actor. ``roster``: the actor that knows where they are. ``manifest``: which shards a
+  directory has.
 - ``collectors``: :class:`Collectors`, workers that play. ``worker``: one of them. ``envs``: what
   they step, and what becomes of it. ``lives``: how often Ray started them anew.
 - ``learners``: :func:`torch_batches`, for the ranks of a training.

@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
-import contextlib
+import logging
 import re
 import secrets
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import ray
-from ray.exceptions import GetTimeoutError, RayActorError, RayError
+from ray.exceptions import GetTimeoutError, RayActorError, RayError, RayTaskError
 from ray.util.placement_group import placement_group, remove_placement_group
 from ray.util.scheduling_strategies import (
     NodeAffinitySchedulingStrategy,
     PlacementGroupSchedulingStrategy,
 )
 
-from echoic.errors import ArgumentError, ClosedError, WaitTimeoutError
+from echoic.errors import (
+    ArgumentError,
+    ClosedError,
+    DisconnectedError,
+    EchoicError,
+    WaitTimeoutError,
+)
+from echoic.integrations.ray import manifest
 from echoic.integrations.ray.client import Client
 from echoic.integrations.ray.roster import MAX_SHARDS, Roster, Sheet, shard_name
 from echoic.integrations.ray.shard import Shard, ShardSettings
@@ -33,11 +41,15 @@ if TYPE_CHECKING:
 
 __all__ = ["ReplayCluster"]
 
+_log = logging.getLogger(__name__)
+
 _PLACEMENTS = ("PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD")
 # It is part of the name of a socket's file, which may be 108 bytes long.
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,40}")
 # Ray's own names of what its actors ask for, and what bundles of a placement group call it.
 _BUNDLE = {"num_cpus": "CPU", "num_gpus": "GPU", "memory": "memory"}
+# A place in a placement group: the group, and which of its bundles.
+_Bundle = tuple[Any, int]
 # A shard answers where it is while it moves items or writes a checkpoint.
 _THREADS = 8
 # For how many seconds a shard that ends lets clients hear that what they sent has arrived.
@@ -45,6 +57,8 @@ _GRACE = 1.0
 _PAUSE = 0.2
 # How long the roster and the shards may take to answer what costs nothing.
 _PATIENCE = 30.0
+# How long a task of ours may take on the node of a shard, where it may need a process of its own.
+_TASK_PATIENCE = 90.0
 
 
 class ReplayCluster:
@@ -57,16 +71,17 @@ class ReplayCluster:
     Args:
         tables: Makes the tables of one shard, a list of :class:`~echoic.Table`; it is called in
             each, and again in each of their lives. What size it gives them is that of one shard.
-        num_shards: How many servers, 256 at most.
+        num_shards: How many servers, 256 at most. When the directory has shards, all of them are
+            started, and new ones beside them if there are fewer than this.
         name: How clients find the cluster. Letters, digits, ``-``, ``_`` and ``.``.
         namespace: Ray's namespace that the name is in; that of this program when ``None``.
         resources: What each shard takes, by the names of Ray's actor options (``num_cpus``,
             ``num_gpus``, ``memory``) or of resources of your own. One CPU at first.
         placement: Ray's strategy: ``"SPREAD"`` over nodes as far as possible, ``"STRICT_SPREAD"``
             on a node each, or ``"PACK"`` and ``"STRICT_PACK"`` on few or one.
-        directory: Where the shards keep checkpoints and journals, in a folder each. For shards that
-            may come back on other nodes, it must be one that all nodes see. Without one, a shard
-            that is started anew is empty.
+        directory: Where the shards keep checkpoints and journals, in a folder each, and a manifest
+            of which shards there are. All nodes with shards must see the same directory. A shard
+            that is started anew waits until the directory is there; without one, it is empty.
         checkpoint_every: Seconds between two checkpoints of a shard; only :meth:`close` and
             ``client.checkpoint()`` make them when ``None``.
         rollouts: Makes rollout tables, given the folder where they may keep themselves or ``None``.
@@ -79,6 +94,8 @@ class ReplayCluster:
     Raises:
         ArgumentError: An argument makes no sense, Ray is not initialized, or a shard could not be
             made; the message has why.
+        StorageError: The directory has shards and no manifest, the manifest is damaged, or the
+            folder of one of its shards is missing or belongs to another cluster.
         WaitTimeoutError: Ray has no place for the shards; the message has what was asked for and
             what the nodes have. Nothing is left behind.
 
@@ -127,13 +144,16 @@ class ReplayCluster:
             weights=weights,
             threads=threads,
         )
-        # By number; of one that was removed, nothing.
+        # Of removed shards there is nothing in either.
         self._shards: dict[int, Any] = {}
-        self._groups: list[Any] = []
+        self._bundles: dict[int, _Bundle] = {}
+        # Bundles of removed shards, in groups that others still need.
+        self._free: list[_Bundle] = []
         self._count = 0
+        self._session = _session()
         self._roster = self._start_roster()
         try:
-            self._start_shards(num_shards, timeout)
+            self._start_shards(num_shards, timeout, is_first=True)
         except BaseException:
             self._end_actors()
             raise
@@ -156,36 +176,114 @@ class ReplayCluster:
                 f"expected a name that is free, got {self._name!r}: {error}"
             ) from error
 
-    def _start_shards(self, count: int, timeout: float) -> list[int]:
-        """Place and start so many more shards; their numbers."""
+    def _start_shards(self, count: int, timeout: float, *, is_first: bool = False) -> list[int]:
+        """Place and start more shards, and at first those of the directory; their numbers."""
         deadline = time.monotonic() + timeout
+        bundles = self._free[:count]
+        started: dict[int, Any] = {}
+        used: dict[int, _Bundle] = {}
+        try:
+            bundles += self._reserve(count - len(bundles), deadline, timeout)
+            numbers: list[int] = []
+            first_new = self._count
+            if is_first and self._settings.directory is not None:
+                kept = self._open_directory(self._settings.directory, bundles[0])
+                numbers += kept.shards
+                first_new = kept.count
+                bundles += self._reserve(len(numbers) - count, deadline, timeout)
+            new = range(first_new, first_new + len(bundles) - len(numbers))
+            if new:
+                _check_count(len(new), first_new)
+            numbers += new
+            used.update(zip(numbers, bundles, strict=True))
+            for number, bundle in used.items():
+                started[number] = self._start_shard(number, bundle)
+            self._wait_until_they_serve(started, deadline, timeout)
+            if new:
+                self._change_manifest(used[new[0]], manifest.add_shards, new)
+            total = first_new + len(new)
+            self._ask_roster("grow", total, [*self._shards, *started])
+        except BaseException:
+            for shard in started.values():
+                ray.kill(shard)
+            self._give_up(bundles)
+            raise
+        self._count = total
+        self._shards.update(started)
+        self._bundles.update(used)
+        self._free = [bundle for bundle in self._free if bundle not in bundles]
+        return numbers
+
+    def _reserve(self, count: int, deadline: float, timeout: float) -> list[_Bundle]:
+        """Have Ray place so many more shards together."""
+        if count <= 0:
+            return []
         bundle = {_BUNDLE.get(name, name): amount for name, amount in self._resources.items()}
         group = placement_group([bundle] * count, strategy=self._placement)
-        self._groups.append(group)
-        started: dict[int, Any] = {}
         try:
-            if not group.wait(timeout):
+            if not group.wait(max(0.1, deadline - time.monotonic())):
                 raise WaitTimeoutError(  # noqa: TRY301 - the place is given up below
                     f"timed out: {count} shards with {self._resources} each could not be placed "
                     f"with {self._placement!r} within {timeout} s; Ray's nodes have {_nodes()}"
                 )
-            for place in range(count):
-                number = self._count + place
-                started[number] = self._start_shard(number, group, place)
-            self._wait_until_they_serve(started, deadline, timeout)
-            there = [*self._shards, *started]
-            ray.get(self._roster.grow.remote(self._count + count, there), timeout=_PATIENCE)
         except BaseException:
-            for shard in started.values():
-                ray.kill(shard)
-            self._groups.remove(group)
             remove_placement_group(group)
             raise
-        self._count += count
-        self._shards.update(started)
-        return list(started)
+        return [(group, place) for place in range(count)]
 
-    def _start_shard(self, number: int, group: Any, place: int) -> Any:
+    def _give_up(self, bundles: Sequence[_Bundle]) -> None:
+        """Keep bundles for other shards, and end the groups in which there is no shard.
+
+        Ray's groups can't be made smaller.
+        """
+        free = {*self._free, *bundles}
+        used = {group for group, _ in self._bundles.values()}
+        for group in {group for group, _ in free} - used:
+            remove_placement_group(group)
+        self._free = [bundle for bundle in free if bundle[0] in used]
+
+    def _open_directory(self, directory: Path, bundle: _Bundle) -> manifest.Manifest:
+        kept: manifest.Manifest = self._run_at(bundle, manifest.open_directory, directory)
+        self._settings = replace(self._settings, directory_identity=kept.identity)
+        needs_first = self._settings.rollouts is not None or self._settings.weights
+        if needs_first and 0 in kept.removed:
+            raise ArgumentError(
+                "rollout tables and weights are on shard 0, which was removed from "
+                f"{directory}: give another directory"
+            )
+        return kept
+
+    def _change_manifest(self, bundle: _Bundle, change: Callable[..., None], about: object) -> None:
+        settings = self._settings
+        if settings.directory is not None:
+            self._run_at(bundle, change, settings.directory, settings.directory_identity, about)
+
+    def _run_at(self, bundle: _Bundle, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Call a function on the node of a shard, which sees the directory if this one does not."""
+        where = PlacementGroupSchedulingStrategy(*bundle)
+        task = ray.remote(function).options(num_cpus=0, max_retries=3, scheduling_strategy=where)
+        try:
+            return ray.get(task.remote(*arguments), timeout=_TASK_PATIENCE)
+        except RayTaskError as error:
+            if isinstance(error.cause, EchoicError):
+                raise error.cause from error
+            raise
+        except RayError as error:
+            raise DisconnectedError(
+                f"the manifest of {self._name!r} in {self._settings.directory} could not be read "
+                f"or changed on the node of a shard: {error}"
+            ) from error
+
+    def _ask_roster(self, method: str, *arguments: Any) -> Any:
+        try:
+            return ray.get(getattr(self._roster, method).remote(*arguments), timeout=_PATIENCE)
+        except RayError as error:
+            raise DisconnectedError(
+                f"the roster of the cluster {self._name!r} did not answer {method!r} within "
+                f"{_PATIENCE} s: {error}"
+            ) from error
+
+    def _start_shard(self, number: int, bundle: _Bundle) -> Any:
         resources = dict(self._resources)
         named = {key: resources.pop(key) for key in _BUNDLE if key in resources}
         return (
@@ -195,7 +293,7 @@ class ReplayCluster:
                 namespace=self._namespace,
                 max_restarts=-1,
                 max_concurrency=_THREADS,
-                scheduling_strategy=PlacementGroupSchedulingStrategy(group, place),
+                scheduling_strategy=PlacementGroupSchedulingStrategy(*bundle),
                 **{"num_cpus": 0, **named},
                 resources=resources or None,
             )
@@ -247,7 +345,7 @@ class ReplayCluster:
 
     def _sheet(self) -> Sheet:
         self._check_open()
-        sheet: Sheet = ray.get(self._roster.state.remote(), timeout=_PATIENCE)
+        sheet: Sheet = self._ask_roster("state")
         return sheet
 
     def client(self, **options: Any) -> Client:
@@ -263,6 +361,10 @@ class ReplayCluster:
         """Return the ``pid``, the ``node`` of Ray and the time of the start of each shard.
 
         It waits for those that are being started anew.
+
+        Raises:
+            WaitTimeoutError: One was not there in time.
+            DisconnectedError: One has ended for good.
         """
         self._check_open()
         deadline = time.monotonic() + timeout
@@ -272,7 +374,8 @@ class ReplayCluster:
         """Start more shards; returns their numbers.
 
         Clients hear of them within a few seconds. New items go to all alike; those that are there
-        stay where they are. The new ones are placed by the strategy among themselves.
+        stay where they are. The new ones take the places of shards that were removed, and are
+        placed by the strategy among themselves otherwise.
 
         Raises:
             ArgumentError: There would be more than 256, removed ones included.
@@ -291,7 +394,9 @@ class ReplayCluster:
         seconds. What is there is sampled until the end, with true probabilities.
 
         Args:
-            number: Which one. Its number is not used again.
+            number: Which one. Its number is not used again. What it has on disk is deleted. What
+                it takes of its node is for the next shard that is added, and for everybody once
+                all shards are removed that were started together.
             move: Whether to move its items to the other shards, with their priorities and versions
                 and as new items otherwise: with other keys, and not sampled yet. Else it waits
                 until they are used up, as those of a queue are, before it moves what came last.
@@ -306,20 +411,39 @@ class ReplayCluster:
             ArgumentError: There is no such shard, it is the last one, or it has rollout tables or
                 weights.
             WaitTimeoutError: It was not empty in time.
+            DisconnectedError: It has ended for good.
         """
         self._check_open()
         deadline = time.monotonic() + timeout
         self._check_drain(number)
-        ray.get(self._roster.drain.remote(number), timeout=_PATIENCE)
+        self._ask_roster("drain", number)
         self._call(number, "drain", deadline, timeout)
         if move:
             moved = self._move(number, "move_items", deadline, timeout)
         else:
             moved = self._wait_until_used_up(number, deadline, timeout)
         rest = self._move(number, "finish", deadline, timeout, _GRACE)
-        ray.get(self._roster.remove.remote(number), timeout=_PATIENCE)
+        # Only then may what is on disk be deleted.
+        for other in self.shards:
+            if other != number:
+                self._call(other, "secure", deadline, timeout)
+        bundle = self._bundles[number]
+        self._change_manifest(bundle, manifest.remove_shard, number)
+        self._ask_roster("remove", number)
         ray.kill(self._shards.pop(number))
+        self._clear(number)
+        self._give_up([self._bundles.pop(number)])
         return {name: count + rest[name] for name, count in moved.items()}
+
+    def _clear(self, number: int) -> None:
+        """Delete what a removed shard has on disk; else whoever opens the directory next does."""
+        directory = self._settings.directory
+        if directory is None:
+            return
+        try:
+            self._run_at(self._bundles[number], manifest.clear_shard, directory, number)
+        except (EchoicError, RayError) as error:
+            _log.warning("the folder of removed shard %d is left: %s", number, error)
 
     def _check_drain(self, number: int) -> None:
         if number not in self._shards:
@@ -369,41 +493,72 @@ class ReplayCluster:
                 raise WaitTimeoutError(
                     f"timed out: shard {number} did not answer {method!r} within {timeout} s"
                 ) from error
-            except RayActorError:
+            except RayActorError as error:
+                if not self._is_there(number):
+                    raise DisconnectedError(
+                        f"shard {number} of {self._name!r} has ended, and Ray does not start it "
+                        f"anew: close the cluster and make it again; {error}"
+                    ) from error
                 if time.monotonic() >= deadline:
-                    raise
+                    raise WaitTimeoutError(
+                        f"timed out: shard {number} is being started anew and did not answer "
+                        f"{method!r} within {timeout} s: {error}"
+                    ) from error
                 time.sleep(_PAUSE)
+
+    def _is_there(self, number: int) -> bool:
+        """Whether Ray has the actor of a shard, or is starting it anew."""
+        try:
+            ray.get_actor(shard_name(self._name, number), self._namespace)
+        except ValueError:
+            return False
+        return True
 
     def close(self, drain: float = 1.0) -> None:
         """End all shards, with a last checkpoint if they have a directory.
+
+        After ``ray.shutdown()`` there is nothing left to end: it has ended them without one.
 
         Args:
             drain: For how many seconds clients may go on to deliver what they have.
         """
         if self._roster is None:
             return
+        if not self._is_connected():
+            self._roster = None
+            return
         deadline = time.monotonic() + drain + _PATIENCE
-        with contextlib.suppress(RayError):
-            ray.wait(
-                [shard.close.remote(drain) for shard in self._shards.values()],
-                num_returns=len(self._shards),
-                timeout=deadline - time.monotonic(),
-            )
+        closing = {number: shard.close.remote(drain) for number, shard in self._shards.items()}
+        for number, ended in closing.items():
+            try:
+                ray.get(ended, timeout=max(0.0, deadline - time.monotonic()))
+            except RayError as error:  # noqa: PERF203 - the others end all the same
+                _log.warning("shard %d of %r was not closed: %s", number, self._name, error)
         self._end_actors()
 
     def _end_actors(self) -> None:
         for shard in self._shards.values():
             ray.kill(shard)
         self._shards.clear()
-        for group in self._groups:
+        for group in {group for group, _ in self._bundles.values()}:
             remove_placement_group(group)
-        self._groups.clear()
+        self._bundles.clear()
+        self._free.clear()
         roster, self._roster = self._roster, None
         ray.kill(roster)
+
+    def _is_connected(self) -> bool:
+        """Whether this program still has the connection to Ray that it made the cluster with."""
+        return ray.is_initialized() and _session() == self._session
 
     def _check_open(self) -> None:
         if self._roster is None:
             raise ClosedError(f"the cluster {self._name!r} is closed")
+        if not self._is_connected():
+            raise ClosedError(
+                f"the cluster {self._name!r} has ended with this program's connection to Ray: make "
+                "it again after ray.init()"
+            )
 
     def __enter__(self) -> Self:
         """Return the cluster."""
@@ -436,6 +591,12 @@ def _check_count(count: int, before: int) -> None:
         raise ArgumentError(
             f"expected 1 to {MAX_SHARDS - before} shards beside {before}, got {count}"
         )
+
+
+def _session() -> tuple[str, str]:
+    """What this connection to Ray has and no other: its node and its job."""
+    context = ray.get_runtime_context()
+    return context.get_node_id(), context.get_job_id()
 
 
 def _nodes() -> list[dict[str, float]]:

@@ -78,8 +78,12 @@ class Collectors:
 
             with Collectors("CartPole-v1", act, cluster.client(), "replay", num_workers=8) as crew:
                 while training:
-                    learn(client.sample("replay", 256))
                     crew.check()
+                    try:
+                        batch = client.sample("replay", 256, timeout=5.0)
+                    except WaitTimeoutError:
+                        continue
+                    learn(batch)
     """
 
     def __init__(  # noqa: PLR0913 - one argument for each option
@@ -239,10 +243,15 @@ class Collectors:
     def close(self, timeout: float = 10.0) -> None:
         """End the workers; each delivers what it has if the table takes it.
 
+        After ``ray.shutdown()`` there is nothing left to end.
+
         Args:
             timeout: After how many seconds those are killed that have not ended.
         """
         if self._closed:
+            return
+        if not ray.is_initialized():
+            self._closed = True
             return
         deadline = time.monotonic() + timeout
         told = [worker.stop.remote() for worker in self._workers]

@@ -2,7 +2,8 @@
 
 Ray starts the actor anew with the same arguments, on its node or another. It finds its directory,
 and there its checkpoint and journals; it asks for the port that it had, so that clients on other
-machines find it where it was.
+machines find it where it was. A later life that can't begin, because its directory is not mounted
+for instance, tries again until it can: it never begins with less than it had.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from ray.exceptions import RayError
 
 from echoic.checkpointer import Checkpointer
 from echoic.errors import StorageError
+from echoic.integrations.ray import manifest
 from echoic.integrations.ray.doors import Doors, open_doors
 from echoic.integrations.ray.moving import move_items, move_rest
 from echoic.server import Server
@@ -36,10 +38,12 @@ __all__ = ["Shard", "ShardSettings"]
 
 _log = logging.getLogger(__name__)
 
-# For how long the process of an earlier life may still hold the directory: the machine that it is
-# on may be cut off, and Ray has given it up.
-_LOCK_PATIENCE = 60.0
+# For how long a process tries to begin before another one does. An earlier life may still hold the
+# directory: the machine that it is on may be cut off, and Ray has given it up.
+_START_PATIENCE = 60.0
+# The first pause between two attempts, which doubles, and the longest.
 _PAUSE = 0.1
+_LONGEST_PAUSE = 5.0
 # For how long to wait for the roster, which Ray may be starting anew as well.
 _ROSTER_PATIENCE = 5.0
 
@@ -55,6 +59,7 @@ class ShardSettings:
         token: What clients are asked for.
         tables: Makes the tables.
         directory: Where shards keep their items, a folder each; nowhere when ``None``.
+        directory_identity: What the manifest there has as its identity.
         checkpoint_every: Seconds between two checkpoints.
         rollouts: Makes rollout tables, of shard 0 only.
         weights: Whether shard 0 has weights.
@@ -67,6 +72,7 @@ class ShardSettings:
     token: str
     tables: Callable[[], Sequence[Table]]
     directory: Path | None = None
+    directory_identity: str = ""
     checkpoint_every: float | None = None
     rollouts: Callable[[Path | None], Sequence[RolloutTable]] | None = None
     weights: bool = False
@@ -74,7 +80,7 @@ class ShardSettings:
 
     def folder(self, number: int) -> Path | None:
         """Return where a shard keeps its items."""
-        return None if self.directory is None else self.directory / f"shard-{number}"
+        return None if self.directory is None else manifest.shard_folder(self.directory, number)
 
 
 def _yield_to_nobody() -> None:
@@ -108,9 +114,8 @@ class Shard:
         self._finishing = threading.Lock()
         self._moved: dict[str, int] | None = None
         self._started = time.time()
-        before = self._before()
-        self._server = self._make_server()
-        self._doors = self._open(before)
+        self._tables: list[Table] = []
+        self._server, self._doors = self._start(self._before())
 
     def _before(self) -> Doors | None:
         """Ask where an earlier life was."""
@@ -127,23 +132,47 @@ class Shard:
         found: Doors | None = before
         return found
 
-    def _make_server(self) -> Server:
-        folder = self._settings.folder(self._number)
-        if folder is not None:
-            folder.mkdir(parents=True, exist_ok=True)
-        deadline = time.monotonic() + _LOCK_PATIENCE
+    def _start(self, before: Doors | None) -> tuple[Server, Doors]:
+        """Begin, and in a later life try until that succeeds.
+
+        An error of ``__init__`` would end the actor for good; a process that dies is started anew.
+        """
+        is_later = bool(ray.get_runtime_context().was_current_actor_reconstructed)
+        deadline = time.monotonic() + _START_PATIENCE
+        pause = _PAUSE
         while True:
             try:
-                return self._server_on(folder)
-            except StorageError as error:
-                if error.errno != errno.EWOULDBLOCK:
+                return self._attempt(before)
+            except Exception as error:
+                is_held = isinstance(error, StorageError) and error.errno == errno.EWOULDBLOCK
+                if not (is_later or is_held):
                     raise
-                # The process of an earlier life still has it.
-                if time.monotonic() >= deadline:
-                    # An error would end the actor for good; a process that dies is started anew.
-                    _log.warning("shard %d: %s", self._number, error)
-                    os._exit(1)
-            time.sleep(_PAUSE)
+                _log.warning(
+                    "shard %d of %r could not begin and tries again: %s",
+                    self._number,
+                    self._settings.name,
+                    error,
+                )
+            if time.monotonic() >= deadline:
+                os._exit(1)
+            time.sleep(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE)
+
+    def _attempt(self, before: Doors | None) -> tuple[Server, Doors]:
+        settings, number = self._settings, self._number
+        directory, folder = settings.directory, settings.folder(number)
+        closed_with = None
+        if directory is not None:
+            closed_with = manifest.open_shard(directory, settings.directory_identity, number)
+        server = self._server_on(folder)
+        try:
+            if folder is not None and closed_with is not None:
+                manifest.check_items(folder, closed_with, self.sizes())
+                manifest.record_items(folder, settings.directory_identity, number, None)
+            return server, self._open(server, before)
+        except BaseException:
+            server.close(0.0)
+            raise
 
     def _server_on(self, folder: Path | None) -> Server:
         settings = self._settings
@@ -161,10 +190,10 @@ class Shard:
         self._tables = list(settings.tables())
         return Server(tables=self._tables, **rest)
 
-    def _open(self, before: Doors | None) -> Doors:
+    def _open(self, server: Server, before: Doors | None) -> Doors:
         settings = self._settings
         return open_doors(
-            self._server,
+            server,
             f"{settings.name}-{settings.identity}-{self._number}",
             token=settings.token,
             threads=settings.threads,
@@ -206,12 +235,17 @@ class Shard:
                 self._server.close(drain)
             return move_rest(self._tables, others, self._settings.token, timeout, self._moved)
 
-    def checkpoint(self) -> None:
-        """Write a checkpoint, if there is a place for it."""
-        if self._settings.directory is not None:
+    def secure(self) -> None:
+        """Write a checkpoint if there is a place for it, and a table that has no journal."""
+        has_all = all(table.durability != "none" for table in self._tables)
+        if self._settings.directory is not None and not has_all:
             self._server.checkpoint()
 
     def close(self, drain: float) -> None:
-        """End intake, write a last checkpoint, and end."""
+        """End intake, write a last checkpoint and how many items it has, and end."""
         self._server.close(drain)
-        self.checkpoint()
+        folder = self._settings.folder(self._number)
+        if folder is not None:
+            self._server.checkpoint()
+            identity = self._settings.directory_identity
+            manifest.record_items(folder, identity, self._number, self.sizes())

@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import numpy as np
 
 import echoic
-from echoic.errors import DisconnectedError, RefusedError, TableNotFoundError
+from echoic.errors import ClosedError, DisconnectedError, RefusedError, TableNotFoundError
 from echoic.reverb._engine import arguments
 from echoic.reverb._engine.description import columns_of, fields_of_info, is_ours
 from echoic.reverb._engine.errors import as_reverb, not_found
 from echoic.reverb._engine.inserters import Inserters
 from echoic.reverb._engine.keys import unmixed
 from echoic.reverb._engine.sampler import Sampler, Source
-from echoic.reverb._engine.server import server_of_this_process, token
+from echoic.reverb._engine.server import server_of_this_process, stopped_in_this_process, token
 from echoic.reverb._engine.structured import StructuredWriter
 from echoic.reverb._engine.trajectory import TrajectoryWriter
 from echoic.reverb._engine.values import array
@@ -43,6 +43,9 @@ T = TypeVar("T")
 
 # Seconds that a checkpoint waits for the server to be there.
 _CHECKPOINT_PATIENCE = 2.0
+
+# Seconds that a sampler looks for another server where one of this process was stopped.
+_STOPPED_PATIENCE = 1.0
 
 _SCHEMES = ("tcp://", "tls://", "unix://", "shm://")
 
@@ -167,6 +170,21 @@ class Client:
         found = self.tables().table(name)
         return cast("Table | RemoteTable", found)
 
+    def check_stopped(self) -> None:
+        """Refuse to wait for items of a server of this process that was stopped.
+
+        Raises:
+            RuntimeError: It was, and there is no other one at its address.
+        """
+        if stopped_in_this_process(self._host, self._port):
+            try:
+                self.tables(_STOPPED_PATIENCE)
+            except TimeoutExceeded:
+                raise RuntimeError(
+                    f"the server at {self._host}:{self._port} was stopped; sample before stop(), "
+                    "or start another server at this port"
+                ) from None
+
     def _source(self, name: str) -> Source:
         table = self._table(name)
         return Source(table, table.info["max_times_sampled"])
@@ -179,23 +197,38 @@ class Client:
     def Insert(self, leaves: list[Any], priorities: Mapping[str, float]) -> None:
         """Insert one item of one step into tables, and wait until it is there."""
         step = tuple(array(leaf) for leaf in leaves)
+        while True:
+            server = self._server()
+            try:
+                return self._insert(step, priorities, server)
+            except RuntimeError as error:
+                stopped = server is not None and server is not self._server()
+                if not stopped or not isinstance(error.__cause__, ClosedError):
+                    raise
+                # Another server is waited for, as it is when an insert begins after the stop.
+
+    def _insert(
+        self,
+        step: tuple[np.ndarray[Any, Any], ...],
+        priorities: Mapping[str, float],
+        server: Server | None,
+    ) -> None:
         form = tuple((leaf.dtype, leaf.shape) for leaf in step)
         self._leave_parent()
         signatures = self.signatures()
         for table in priorities:
             check_signature(signatures, arguments.name(table), [form])
         numbers = [arguments.priority(priority) for priority in priorities.values()]
-        source = self._server() or self.tables()
+        source = server or self.tables()
         with as_reverb():
-            writer = self._inserters.take(form, source, self._new_inserter)
+            writer = self._inserters.take(form, source, lambda: self._new_inserter(server))
             writer.append(step)
             for table, priority in zip(priorities, numbers, strict=True):
                 writer.create_item(table, priority, last=1)
             writer.end_episode()
         self._inserters.give_back(form, source, writer)
 
-    def _new_inserter(self) -> TrajectoryWriter_:
-        server = self._server()
+    def _new_inserter(self, server: Server | None) -> TrajectoryWriter_:
         # One item is all that there is to send, so it need not wait for company.
         tables = self._connect(linger=0.0) if server is None else server.client()
         return tables.trajectory_writer(1, chunk_length=1, encoding="auto")
@@ -231,6 +264,7 @@ class Client:
         if max_samples < 1 and max_samples != -1:
             raise ValueError(f"max_samples ({max_samples}) must be -1 or >= 1")
         arguments.name(table)
+        self.check_stopped()
         return Sampler(lambda: self._source(table), table, max_samples, timeout)
 
     def MutatePriorities(

@@ -123,7 +123,7 @@ def fields_of_info(info: Mapping[str, Any], metadata: bytes) -> dict[str, Any]:
             insert_stats=RateLimiterCallStats(completed=info["inserts"]),
             sample_stats=RateLimiterCallStats(completed=info["samples"]),
         ),
-        "signature": signature_of(metadata),
+        "signature": _signature.as_given(signature_of(metadata)),
         "current_size": info["size"],
         "num_episodes": info["episodes"],
         "num_deleted_episodes": info["deleted_episodes"],

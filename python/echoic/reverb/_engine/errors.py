@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import threading
 from typing import TYPE_CHECKING
 
 from echoic.errors import ClosedError, DisconnectedError, RefusedError, TableNotFoundError
@@ -10,7 +12,22 @@ from echoic.errors import ClosedError, DisconnectedError, RefusedError, TableNot
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["as_reverb", "not_found"]
+__all__ = ["as_reverb", "gone", "not_found"]
+
+_exiting = threading.Event()
+# This runs before connections are closed at exit, because it is registered later.
+atexit.register(_exiting.set)
+
+
+def gone(error: Exception) -> RuntimeError:
+    """What to raise when a connection or a table was closed.
+
+    A daemon thread whose connection is closed because the program ends waits here for that end: its
+    traceback would tell of nothing that went wrong.
+    """
+    if _exiting.is_set() and threading.current_thread().daemon:
+        threading.Event().wait()
+    return RuntimeError(str(error))
 
 
 def not_found(table: str) -> RuntimeError:
@@ -26,4 +43,4 @@ def as_reverb(table: str = "") -> Iterator[None]:
     except TableNotFoundError as error:
         raise not_found(table) from error
     except (ClosedError, DisconnectedError, RefusedError) as error:
-        raise RuntimeError(str(error)) from error
+        raise gone(error) from error

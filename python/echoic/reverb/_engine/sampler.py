@@ -99,6 +99,9 @@ class Sampler:
         timeout: Seconds to wait for an item; ``None`` waits for ever.
     """
 
+    # Of each item: what comes before its columns.
+    NUM_INFO_TENSORS = 5
+
     def __init__(
         self,
         find: Callable[[], Source],

@@ -26,7 +26,13 @@ if TYPE_CHECKING:
     from echoic import TableClient
     from echoic.reverb._engine.table import Table
 
-__all__ = ["Checkpointer", "Server", "create_default_checkpointer", "server_of_this_process"]
+__all__ = [
+    "Checkpointer",
+    "Server",
+    "create_default_checkpointer",
+    "server_of_this_process",
+    "stopped_in_this_process",
+]
 
 _log = logging.getLogger(__name__)
 
@@ -34,6 +40,9 @@ _LOCAL_HOSTS = frozenset({"localhost", "127.0.0.1", "[::1]", "::1", "0.0.0.0"}) 
 
 # Servers of this process by port, and the process, which a fork leaves.
 _servers: weakref.WeakValueDictionary[tuple[int, int], Server] = weakref.WeakValueDictionary()
+
+# Ports of servers of this process that were stopped, until another one takes the port.
+_stopped: set[tuple[int, int]] = set()
 
 
 def token() -> str | None:
@@ -44,6 +53,11 @@ def token() -> str | None:
 def server_of_this_process(host: str, port: int) -> Server | None:
     """The server that listens there, if it is one of this process."""
     return _servers.get((os.getpid(), port)) if host in _LOCAL_HOSTS else None
+
+
+def stopped_in_this_process(host: str, port: int) -> bool:
+    """Whether the last server of this process that listened there was stopped."""
+    return host in _LOCAL_HOSTS and (os.getpid(), port) in _stopped
 
 
 class Checkpointer:
@@ -110,8 +124,9 @@ class Server:
         except BaseException:
             self._server.close(0.0)
             raise
-        self.port = int(self._server.addresses[0].rpartition(":")[2])
+        self.port = self._server.port
         _servers[os.getpid(), self.port] = self
+        _stopped.discard((os.getpid(), self.port))
 
     def _load(self, path: Path) -> None:
         known = {table.name() for table in self._tables}
@@ -144,6 +159,7 @@ class Server:
         # Another server may have taken the port since this one was first stopped.
         if _servers.get((os.getpid(), self.port)) is self:
             del _servers[os.getpid(), self.port]
+            _stopped.add((os.getpid(), self.port))
         self._server.close(0.0)
         self._stopped.set()
 

@@ -18,7 +18,7 @@ import numpy as np
 from echoic import structured_writer as engine
 from echoic.errors import ClosedError, EchoicError, SpecError, TrajectoryError, WaitTimeoutError
 from echoic.reverb import _signature
-from echoic.reverb._engine.errors import as_reverb, not_found
+from echoic.reverb._engine.errors import as_reverb, gone, not_found
 from echoic.reverb._engine.trajectory import closed, on_their_way, timed_out, wrong_column
 from echoic.reverb._engine.values import array
 
@@ -292,7 +292,9 @@ class StructuredWriter:
         useful = [setting for setting in settings if setting is not None]
         # Our writer wants a pattern: one of a column that no step has makes no items.
         idle = engine.Config(engine.column("none")[-1], table=next(iter(known)))
-        self._native = tables.structured_writer(useful or [idle], encoding="auto")
+        self._native = tables.structured_writer(
+            useful or [idle], chunk_length="prompt", encoding="auto"
+        )
         self._columns = Columns(configs)
         # Columns that the open step has.
         self._open: set[int] = set()
@@ -321,6 +323,8 @@ class StructuredWriter:
         except WaitTimeoutError:
             # The step was appended. A flush waits for tables, an append never does.
             pass
+        except ClosedError as error:
+            raise gone(error) from error
         except SpecError as error:
             raise ValueError(str(error)) from error
         self._open = self._open | given if partial else set()

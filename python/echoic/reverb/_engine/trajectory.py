@@ -17,7 +17,7 @@ from echoic.errors import (
 )
 from echoic.reverb import _signature
 from echoic.reverb._engine import arguments
-from echoic.reverb._engine.errors import as_reverb, not_found
+from echoic.reverb._engine.errors import as_reverb, gone, not_found
 from echoic.reverb._engine.values import array
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from echoic import StructuredWriter as StructuredWriter_
     from echoic import TableClient
     from echoic import TrajectoryWriter as TrajectoryWriter_
+    from echoic.trajectory_writer import ChunkLength
 
 __all__ = [
     "AutoTunedChunkerOptions",
@@ -68,6 +69,11 @@ class AutoTunedChunkerOptions(ConstantChunkerOptions):
         self.max_chunk_length = None
         self.num_keep_alive_refs = num_keep_alive_refs
         self.throughput_weight = throughput_weight
+
+
+def _length(options: ConstantChunkerOptions) -> ChunkLength:
+    # Programs written for Reverb expect their first items in the table without a flush.
+    return "prompt" if options.max_chunk_length is None else options.max_chunk_length
 
 
 def closed() -> RuntimeError:
@@ -131,7 +137,7 @@ class TrajectoryWriter:
         self._tables = tables
         self._signatures = signatures
         self._native = tables.trajectory_writer(
-            options.num_keep_alive_refs, chunk_length=options.max_chunk_length, encoding="auto"
+            options.num_keep_alive_refs, chunk_length=_length(options), encoding="auto"
         )
         self.max_num_keep_alive_refs = options.num_keep_alive_refs
         # Forms that the signatures were found to allow.
@@ -163,6 +169,8 @@ class TrajectoryWriter:
             data = [array(value) if isinstance(value, bytes) else value for value in data]
         try:
             return self._native.append_columns(data, partial)
+        except ClosedError as error:
+            raise gone(error) from error
         except TrajectoryError as error:
             raise RuntimeError(
                 "Append/AppendPartial called with data containing column that was present in "
@@ -210,6 +218,8 @@ class TrajectoryWriter:
         except TableNotFoundError:
             # Reverb finds out when the item comes to the server, and the writer ends.
             self._broken = not_found(table)
+        except ClosedError as error:
+            raise gone(error) from error
         except TrajectoryError as error:
             for index, column in enumerate(columns):
                 if column.expired:
@@ -272,7 +282,7 @@ class TrajectoryWriter:
 
     def ConfigureChunker(self, column: int, options: ConstantChunkerOptions) -> None:
         """Give a column settings of its own."""
-        self._native.configure(str(column), options.num_keep_alive_refs, options.max_chunk_length)
+        self._native.configure(str(column), options.num_keep_alive_refs, _length(options))
         self.max_num_keep_alive_refs = max(
             self.max_num_keep_alive_refs, options.num_keep_alive_refs
         )

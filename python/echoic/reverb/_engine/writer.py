@@ -32,7 +32,9 @@ Form: TypeAlias = "tuple[tuple[np.dtype[Any], tuple[int, ...]], ...]"
 def check_signature(
     signatures: Mapping[str, Sequence[_signature.Column] | None], table: str, steps: Sequence[Form]
 ) -> None:
-    """Refuse steps, the newest first, that are not what the table's signature says of each step.
+    """Refuse the steps of an item, the newest first, that don't fit the table's signature.
+
+    A column's signature describes either each step, or all steps with their leading axis.
 
     Raises:
         ValueError: They differ, or there is no such table.
@@ -56,7 +58,8 @@ def check_signature(
                 f"signature: {_signature.columns_text(step)}."
             )
         for index, (column, (dtype, shape)) in enumerate(zip(expected, step, strict=True)):
-            if not _signature.fits(column, dtype, shape):
+            of_item = (len(steps), *shape)
+            if not any(_signature.fits(column, dtype, form) for form in (shape, of_item)):
                 raise ValueError(
                     f"Unable to CreateItem in table '{table}' because Append was called with a "
                     f"tensor signature inconsistent with the table signature. At timestep offset "
@@ -127,7 +130,8 @@ class Writer:
                 )
             self._older.append(self._native)
             self._native = self._new()
-        self._native.append(step)
+        with as_reverb():
+            self._native.append(step)
         self._in_chunk = (self._in_chunk + 1) % self._settings[0]
         self._forms.append(form)
         if len(self._forms) > self._max_timesteps:

@@ -35,7 +35,7 @@ MOST_CONNECTIONS = 100
 # How wide columns are. All of a table fits into 80 characters; `of late` gets what is left.
 SHORTEST_NAME, LONGEST_NAME = 5, 30
 ITEMS, RATIO, RATE, WAITING, LATE = 13, 7, 12, 11, 11
-PEER, AGE, COUNT, SHARE = 24, 6, 9, 7
+CLIENT, PEER, AGE, COUNT, SHARE = 24, 21, 6, 9, 7
 SPACE = 2  # Around each cell.
 
 # How connections may be sorted: what it is called, and what comes first.
@@ -44,7 +44,7 @@ ORDERS: tuple[tuple[str, Callable[[Connection, ConnectionFlow], tuple[object, ..
     ("the fastest first", lambda one, flow: (-flow.samples, -flow.bytes, one.id)),
     ("the slowest first", lambda one, flow: (flow.samples, flow.bytes, one.id)),
     ("the oldest first", lambda one, _: (-one.age,)),
-    ("by peer", lambda one, _: (one.peer, one.id)),
+    ("by name", lambda one, _: (one.name or one.peer, one.id)),
 )
 
 
@@ -112,7 +112,7 @@ class Rollouts(LiveGrid):
         name = max(min(longest, LONGEST_NAME, room - LATE), SHORTEST_NAME)
         room = max(room - name, LATE)
         columns: list[Column] = [
-            ("rollouts", name),
+            ("table", name),
             ("groups", ITEMS),
             ("version", RATIO),
             ("tokens", RATE),
@@ -171,24 +171,30 @@ class Connections(LiveGrid):
         noun = "connection" if count == 1 else "connections"
         self.border_title = f"{count:,d} {noun}{more}, {title}"
         columns: list[Column] = [
-            ("peer", PEER),
+            ("client", CLIENT),
             ("age", AGE),
             ("samples/s", COUNT),
             ("bytes/s", COUNT),
             ("waited", SHARE),
             ("waits for", WAITING),
         ]
-        self.show(columns, [self._row(*pair) for pair in known[:MOST_CONNECTIONS]])
+        # Where it is, as far as there is room.
+        taken = sum(width + SPACE for _, width in columns)
+        if self.scrollable_content_region.width >= taken + PEER + SPACE:
+            columns.append(("from", PEER))
+        rows = [self._row(*pair) for pair in known[:MOST_CONNECTIONS]]
+        self.show(columns, [(key, cells[: len(columns)]) for key, cells in rows])
 
     def _row(self, one: Connection, flow: ConnectionFlow) -> Row:
         blocked = Text(one.blocked_by, sections.STYLES["stuck"])
         return f"{one.address} {one.id}", (
-            Text(one.peer, no_wrap=True, overflow="ellipsis"),
+            Text(one.name or one.peer, no_wrap=True, overflow="ellipsis"),
             sections.age(one.age),
             Text(amount(flow.samples), justify="right"),
             Text(size(round(flow.bytes)), justify="right"),
             Text(f"{flow.blocked:.0%}", justify="right"),
             blocked,
+            Text(one.peer, no_wrap=True, overflow="ellipsis"),
         )
 
 

@@ -11,8 +11,8 @@
 //!
 //! - an append is taken once, since its segments are numbered. So are a fail, a suspend, a discard: of the second
 //!   fewer groups are true. A publish, a renew, a pause, new priorities, a new depth are the same done twice;
-//! - an admit without a key has admitted groups that nobody makes: their permits end with their time to live. With a
-//!   key, the second gets the group of the first. A group whose resume was not heard of is left again in the same way;
+//! - an admit has admitted groups that nobody makes: their permits end with their time to live. A group whose resume was
+//!   not heard of is left again in the same way;
 //! - a sample with a lease is delivered again when the lease is over. Without one, its groups are used up;
 //! - an ack or a nack that was heard the first time is refused the second time, as fenced: the lease is over;
 //! - a restore goes back to the same version, and takes back what was delivered in between.
@@ -32,13 +32,13 @@ use echoic_replay::table::TableError;
 
 pub use self::delivered::Delivered;
 use super::Options;
-use super::tables::board::{INLINE_BYTES, PLACE_BYTES, Question, too_large};
+use super::tables::board::{PLACE_BYTES, Question};
 use super::tables::requests::{FromReply, Requests};
 use super::tables::{TablesError, Ticket, Waiting};
 use crate::address::Address;
 use crate::transport::Dial;
 use crate::wire::WireError;
-use crate::wire::rollouts::{Bulk, Changes, MAX_CHANGES};
+use crate::wire::rollouts::{Bulk, Changes, INLINE_BYTES, MAX_CHANGES, write_changes};
 pub use crate::wire::rollouts::{Entry, Outcomes};
 use crate::wire::tables::{Operation, Request};
 
@@ -52,8 +52,8 @@ pub struct Encoded<'a> {
     pub count: u32,
     /// Their heads, one after the other.
     pub head: &'a [u8],
-    /// Their bulk, in pieces: just those bytes that the heads name, in that order. Together with the heads at most
-    /// 16 MiB, less 64 bytes, where no memory is shared with the server.
+    /// Their bulk, in pieces: just those bytes that the heads name, in that order. Where no memory is shared with the
+    /// server, at most those of an item, or 16 MiB with the heads, less 64 bytes, if that is more.
     pub bulk: &'a [&'a [u8]],
     /// Whether it is one that may be kept waiting: an admit or a resume.
     pub may_wait: bool,
@@ -155,11 +155,13 @@ impl Rollouts {
         TableError::Unknown { name, known }.into()
     }
 
+    fn entry(&self, table: u32) -> Result<&Entry, TablesError> {
+        let entry = self.tables().get(table as usize);
+        entry.ok_or_else(|| self.unknown(format!("number {table}")))
+    }
+
     fn check(&self, table: u32) -> Result<(), TablesError> {
-        match self.tables().get(table as usize) {
-            Some(_) => Ok(()),
-            None => Err(self.unknown(format!("number {table}"))),
-        }
+        self.entry(table).map(drop)
     }
 
     /// Where the server is.
@@ -220,12 +222,12 @@ impl Rollouts {
             let (field, got) = ("change that waits among others", changes.len() as u64);
             return Err(WireError::Meaningless { field, got }.into());
         }
-        self.check(table)?;
+        let config = &self.entry(table)?.config;
         let mut parts = VecDeque::new();
         let (mut head, mut bulk) = (Vec::new(), Vec::new());
         let (mut count, mut bytes) = (0, 0);
         for change in changes {
-            if let Err(refusal) = names::check(change) {
+            if let Err(refusal) = names::check(change, config) {
                 if count > 0 {
                     let encoded = Encoded { count, head: &head, bulk: &bulk, may_wait };
                     parts.push_back(Part::Asked(self.send(table, encoded, deadline)?));
@@ -354,7 +356,20 @@ impl Rollouts {
             return self.0.ask_sometime(may_linger, make);
         }
         if head.len() + len > INLINE_BYTES {
-            return Err(too_large(head.len() + len));
+            let item =
+                self.tables().get(table as usize).map(|entry| entry.config.most_item_bytes());
+            let (limit, got) = (item.unwrap_or(0).max(INLINE_BYTES as u64), len as u64);
+            if head.len() > INLINE_BYTES || got > limit {
+                let field = "bytes of changes in one request";
+                return Err(WireError::TooLarge { field, limit, got }.into());
+            }
+            let mut bulk = vec![0; len];
+            fill(&mut bulk);
+            return self.0.ask_sometime(may_linger, |id| {
+                let mut frames = Vec::with_capacity(64 + head.len() + len);
+                write_changes(&mut frames, (id, table), (count, head), &bulk);
+                Question::Other { frame: Arc::new(frames), batch_of: None }
+            });
         }
         self.0.ask_sometime(may_linger, |id| {
             let mut frame = Vec::with_capacity(64 + head.len() + len);

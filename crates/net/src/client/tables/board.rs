@@ -34,10 +34,10 @@ use crate::wire::WireError;
 use crate::wire::frame::{Control, Header, kind};
 use crate::wire::handshake::{Offer, Open, Purpose, Welcome};
 use crate::wire::reader::Reader;
-use crate::wire::rollouts::{Bulk, Changes, DeliveryHead, Entry, Outcomes, Wish};
+use crate::wire::rollouts::{Bulk, Changes, DeliveryHead, Entry, Outcomes, Wish, write_changes};
 use crate::wire::tables::{
     ALIGNMENT, Answer, Area, BatchHead, FailureCode, Layout, MAX_ARENA, MAX_BATCH, MAX_PLACED,
-    MAX_REQUEST, MAX_WAITING, Numbers, Operation, Request,
+    MAX_WAITING, Numbers, Operation, Request,
 };
 
 /// How many samples may be under way: well below what a server has places for.
@@ -246,22 +246,34 @@ impl Board {
         self.ring(line);
     }
 
-    fn answer(&self, id: u64, reply: Result<Reply, TablesError>) {
+    /// The server has answered.
+    ///
+    /// # Errors
+    ///
+    /// [`WireError`] when it was not asked.
+    fn answer(&self, id: u64, reply: Result<Reply, TablesError>) -> Result<(), WireError> {
         let state = &mut *lock(&self.state);
+        state.check_sent(id)?;
         state.abandoned.remove(&id);
         // Nobody waits for the answer to what was given up.
-        let Some(pending) = state.pending.remove(&id) else { return };
+        let Some(pending) = state.pending.remove(&id) else { return Ok(()) };
         if pending.question.waits() {
             state.sampling -= 1;
         }
         pending.slot.fill(reply);
+        Ok(())
     }
 
     /// Where an answer was written that somebody waits for.
-    fn place_of(&self, id: u64) -> Option<Place> {
+    ///
+    /// # Errors
+    ///
+    /// As [`Board::answer`].
+    fn place_of(&self, id: u64) -> Result<Option<Place>, WireError> {
         let state = &mut *lock(&self.state);
+        state.check_sent(id)?;
         state.abandoned.remove(&id);
-        state.pending.get_mut(&id)?.place.take()
+        Ok(state.pending.get_mut(&id).and_then(|pending| pending.place.take()))
     }
 
     /// A connection to a server is about to stand.
@@ -291,6 +303,17 @@ impl Board {
 }
 
 impl State {
+    /// Refuses the answer to a request that was not sent.
+    fn check_sent(&self, id: u64) -> Result<(), WireError> {
+        let is_sent = match self.pending.get(&id) {
+            Some(pending) => pending.sent,
+            // Answered already, or given up.
+            None => (1..=self.ids).contains(&id),
+        };
+        let field = "number of a request that was sent";
+        if is_sent { Ok(()) } else { Err(WireError::Meaningless { field, got: id }) }
+    }
+
     fn is_due(&self) -> bool {
         !self.others.is_empty()
             || !self.cancels.is_empty()
@@ -375,16 +398,12 @@ impl State {
                 }
                 Question::Placed { table, count, head, place, len } => {
                     let is_there = room.keep(place, *len);
-                    if !is_there && head.len() + *len > INLINE_BYTES {
-                        let (slot, error) = (Arc::clone(&pending.slot), too_large(*len));
-                        self.pending.remove(&id);
-                        slot.fill(Err(error));
+                    if !is_there {
+                        let (table, bulk) = (*table, &place[..*len]);
+                        out.say(|out| write_changes(out, (id, table), (*count, head), bulk));
                         continue;
                     }
-                    let bulk = match is_there {
-                        true => Bulk::Area(Area { start: place.start() as u64, len: *len as u64 }),
-                        false => Bulk::Inline((&place[..*len]).into()),
-                    };
+                    let bulk = Bulk::Area(Area { start: place.start() as u64, len: *len as u64 });
                     let (timeout_ms, head) = (Some(0), (&**head).into());
                     let changes = Changes { timeout_ms, count: *count, head, bulk };
                     (*table, Operation::RolloutChanges(changes))
@@ -393,15 +412,6 @@ impl State {
             out.say(|out| Request { id, table, operation }.write(out));
         }
     }
-}
-
-/// The most bytes of changes, heads and bulk, that are sent over a socket: what fits into a request.
-pub(in crate::client) const INLINE_BYTES: usize = MAX_REQUEST as usize - 64;
-
-/// Why changes of so many bytes can't be sent.
-pub(in crate::client) fn too_large(bytes: usize) -> TablesError {
-    let (limit, got) = (INLINE_BYTES as u64, bytes as u64);
-    WireError::TooLarge { field: "bytes of changes in one request", limit, got }.into()
 }
 
 fn whole(place: &Place) -> Area {
@@ -551,14 +561,14 @@ impl Errands {
     }
 
     /// Hands over a share, and learns from it how large the next one may be.
-    fn deliver(&mut self, id: u64, delivered: Delivered) {
+    fn deliver(&mut self, id: u64, delivered: Delivered) -> Result<(), WireError> {
         if let Some((table, _)) = self.rollouts_of(id) {
             if self.share_bytes.len() <= table {
                 self.share_bytes.resize(table + 1, Expected::default());
             }
             self.share_bytes[table].learn(delivered.bytes().len());
         }
-        self.board.answer(id, Ok(Reply::Delivered(Box::new(delivered))));
+        self.board.answer(id, Ok(Reply::Delivered(Box::new(delivered))))
     }
 
     /// Learns which rollout tables there are. They must be those that there were.
@@ -713,17 +723,17 @@ impl Cargo for Errands {
                 let extra = payload.len() - used;
                 return Err(WireError::Trailing { frame: "PLACED", extra }.into());
             }
-            let Some(place) = self.board.place_of(head.id) else { return Ok(()) };
+            let Some(place) = self.board.place_of(head.id)? else { return Ok(()) };
             let Some((_, spec)) = self.table_of(head.id) else { return Ok(()) };
             let id = head.id;
             let batch = Batch::placed(head, place, spec)?;
             self.learn(id, &batch);
-            self.board.answer(id, Ok(Reply::Batch(Box::new(batch))));
+            self.board.answer(id, Ok(Reply::Batch(Box::new(batch))))?;
             return Ok(());
         }
         if header.kind == kind::ROLLOUT_PLACED {
             let id = Reader::new(payload).u64("number of a request")?;
-            let Some(place) = self.board.place_of(id) else { return Ok(()) };
+            let Some(place) = self.board.place_of(id)? else { return Ok(()) };
             let Some((_, config)) = self.rollouts_of(id) else { return Ok(()) };
             let (told, used) = DeliveryHead::read(payload, place.len())?;
             if used != payload.len() {
@@ -731,7 +741,7 @@ impl Cargo for Errands {
                 return Err(WireError::Trailing { frame: "ROLLOUT_PLACED", extra }.into());
             }
             let delivered = Delivered::placed(told, place, config)?;
-            self.deliver(id, delivered);
+            self.deliver(id, delivered)?;
             return Ok(());
         }
         let answer = Answer::read(header, payload)?;
@@ -754,8 +764,7 @@ impl Cargo for Errands {
                 code => TablesError::Refused { code, text },
             }),
         };
-        self.board.answer(id, reply);
-        Ok(())
+        Ok(self.board.answer(id, reply)?)
     }
 
     fn begin_large(&mut self, header: Header) -> bool {
@@ -782,13 +791,13 @@ impl Cargo for Errands {
             let (lent, start, end) = incoming.into_parts();
             let config = |id| self.rollouts_of(id).map(|(_, config)| config);
             if let Some((id, delivered)) = Delivered::read(lent, start, end, config)? {
-                self.deliver(id, delivered);
+                self.deliver(id, delivered)?;
             }
             return Ok(());
         }
         if let Some((id, batch)) = incoming.finish(|id| Some(self.table_of(id)?.1))? {
             self.learn(id, &batch);
-            self.board.answer(id, Ok(Reply::Batch(Box::new(batch))));
+            self.board.answer(id, Ok(Reply::Batch(Box::new(batch))))?;
         }
         Ok(())
     }
@@ -799,7 +808,7 @@ mod tests {
     use std::sync::Arc;
     use std::sync::atomic::Ordering;
 
-    use super::{Board, Expected, Question};
+    use super::{Board, Expected, Question, Reply};
     use crate::client::{Line, Options};
     use crate::transport::{TlsFiles, dial_to};
 
@@ -820,6 +829,29 @@ mod tests {
         assert!(!is_rung(), "that one is sent already");
         board.hurry(&line, late);
         assert!(is_rung());
+    }
+
+    #[test]
+    fn an_answer_to_what_was_not_asked_is_refused_and_counts_for_nothing() {
+        let nobody = dial_to(&"tcp://127.0.0.1:1".parse().unwrap(), &TlsFiles::default()).unwrap();
+        let (line, _ear) = Line::new(nobody, Options::default(), || {}).unwrap();
+        let board = Board::default();
+        let sample = |_| Question::Sample { table: 0, count: 1, deadline: None };
+        let (id, slot) = board.ask(&line, false, sample);
+        for stranger in [0, id, id + 1] {
+            assert!(board.answer(stranger, Ok(Reply::Count(1))).is_err(), "{stranger}");
+            assert!(board.place_of(stranger).is_err(), "{stranger}");
+        }
+        {
+            let state = &mut *board.state.lock().unwrap();
+            state.pending.get_mut(&id).unwrap().sent = true;
+            state.sampling = 1;
+        }
+        board.answer(id, Ok(Reply::Count(1))).unwrap();
+        assert!(slot.is_filled());
+        assert_eq!(board.state.lock().unwrap().sampling, 0);
+        // Of one that was given up, the answer may still come.
+        board.answer(id, Ok(Reply::Count(1))).unwrap();
     }
 
     #[test]

@@ -249,10 +249,10 @@ impl Cargo for Freight {
             return None;
         }
         let linger = self.shared.line.options.linger;
-        let lingering = self.last_carried.map(|carried| carried + linger).filter(|end| *end > now);
-        let alarm = if lingering.is_some() { Alarm::AtEnough } else { Alarm::AtOnce };
+        let since = self.last_carried.filter(|carried| now.duration_since(*carried) < linger);
+        let alarm = if since.is_some() { Alarm::AtEnough } else { Alarm::AtOnce };
         lock(&self.shared.queue).alarm = alarm;
-        lingering
+        since?.checked_add(linger)
     }
 
     fn stop_ringing(&mut self) {

@@ -20,6 +20,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use crate::address::Address;
 use crate::auth::{Token, random};
 use crate::client::link::{LinkError, Opening, timespec};
+use crate::client::own_name;
 use crate::transport::Dial;
 use crate::wire::WireError;
 use crate::wire::frame::{Control, HEADER_BYTES, Header, MAX_CONTROL, kind};
@@ -82,6 +83,7 @@ struct Session {
 pub struct WeightPublisher {
     dial: Arc<dyn Dial>,
     token: Option<Token>,
+    name: Option<String>,
     session: Option<Session>,
     /// An attempt that nobody has waited for to its end.
     connecting: Option<Receiver<Result<Session, LinkError>>>,
@@ -90,7 +92,14 @@ pub struct WeightPublisher {
 impl WeightPublisher {
     /// A learner that publishes at the server that `dial` reaches, once there is something.
     pub fn new(dial: Box<dyn Dial>, token: Option<Token>) -> Self {
-        Self { dial: dial.into(), token, session: None, connecting: None }
+        Self { dial: dial.into(), token, name: None, session: None, connecting: None }
+    }
+
+    /// What people know it by; host and process when `None`.
+    #[must_use]
+    pub fn with_name(mut self, name: Option<String>) -> Self {
+        self.name = name;
+        self
     }
 
     /// Where the server is.
@@ -105,7 +114,8 @@ impl WeightPublisher {
     /// [`LinkError`].
     pub fn connect(&mut self, deadline: Instant) -> Result<(), LinkError> {
         if self.session.is_none() {
-            self.session = Some(Session::new(&*self.dial, self.token.as_ref(), deadline)?);
+            self.session =
+                Some(Session::new(&*self.dial, self.token.as_ref(), self.name.clone(), deadline)?);
         }
         Ok(())
     }
@@ -160,9 +170,10 @@ impl WeightPublisher {
     ) -> Result<Receiver<Result<Session, LinkError>>, LinkError> {
         let (done, connecting) = channel();
         let (dial, token) = (Arc::clone(&self.dial), self.token.clone());
+        let name = self.name.clone();
         let connect = move || {
             // Nobody may want to know any more.
-            let _ = done.send(Session::new(&*dial, token.as_ref(), deadline));
+            let _ = done.send(Session::new(&*dial, token.as_ref(), name, deadline));
         };
         let thread = std::thread::Builder::new().name("echoic-publisher".into());
         thread.spawn(connect).map_err(LinkError::from)?;
@@ -239,7 +250,12 @@ impl WeightPublisher {
 }
 
 impl Session {
-    fn new(dial: &dyn Dial, token: Option<&Token>, deadline: Instant) -> Result<Self, LinkError> {
+    fn new(
+        dial: &dyn Dial,
+        token: Option<&Token>,
+        name: Option<String>,
+        deadline: Instant,
+    ) -> Result<Self, LinkError> {
         let open = Open {
             proof: [0; 32],
             purpose: Purpose::Weights,
@@ -248,6 +264,7 @@ impl Session {
             first: 0,
             stream: String::new(),
             spec: None,
+            name: name.unwrap_or_else(own_name),
         };
         let (opening, welcome) = Opening::new(dial, token, open, deadline)?;
         let heartbeat = Duration::from_millis(welcome.heartbeat_ms.clamp(10, 600_000).into());

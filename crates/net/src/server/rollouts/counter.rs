@@ -1,5 +1,6 @@
 //! One connection's requests about rollout tables.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use echoic_memory::arena::Arena;
@@ -27,6 +28,8 @@ pub(crate) struct Counter {
     guests: usize,
     /// One in the lobby was passed over, since the client has to read answers first.
     passed_over: bool,
+    /// The bulk of the next changes of a table, as far as it came in parts: no more than an item may have.
+    parts: Option<(u32, Vec<u8>)>,
     /// Answers that tell of what is not kept yet.
     pub(super) holding: Holding,
 }
@@ -38,7 +41,7 @@ impl Counter {
         id: u64,
         number: u32,
         operation: Operation<'_>,
-        arena: Option<&mut Arena>,
+        arena: Option<&Arc<Arena>>,
         context: &Context<'_>,
         out: &mut Outbox,
     ) -> Result<(), WireError> {
@@ -57,8 +60,34 @@ impl Counter {
             return Ok(());
         };
         match operation {
-            Operation::RolloutChanges(changes) => {
-                let mut decoded = decode(&changes, arena)?;
+            Operation::RolloutPart(bytes) => {
+                let (of, parts) = self.parts.get_or_insert_with(|| (number, Vec::new()));
+                if *of != number {
+                    let (field, got) = ("table of a part", number.into());
+                    return Err(WireError::Meaningless { field, got });
+                }
+                let (limit, got) =
+                    (table.config().most_item_bytes(), (parts.len() + bytes.len()) as u64);
+                if got > limit {
+                    return Err(WireError::TooLarge { field: "bytes of an item", limit, got });
+                }
+                parts.extend_from_slice(&bytes);
+                Ok(())
+            }
+            Operation::RolloutChanges(mut changes) => {
+                if let Some((of, mut parts)) = self.parts.take() {
+                    match &mut changes.bulk {
+                        Bulk::Inline(rest) if of == number => {
+                            parts.extend_from_slice(rest);
+                            *rest = parts.into();
+                        }
+                        _ => {
+                            let (field, got) = ("table of a part", of.into());
+                            return Err(WireError::Meaningless { field, got });
+                        }
+                    }
+                }
+                let mut decoded = decode(&changes, arena, context)?;
                 if let Some(change) = decoded.pop_if(|change| change.side().is_some()) {
                     // It is alone, as `decode` has seen.
                     return self.admit(id, number, Matter::Change(change), changes.timeout_ms);
@@ -85,7 +114,7 @@ impl Counter {
             }
             Operation::RolloutSample(wish) => {
                 if let Some(area) = wish.area {
-                    check_area(area, arena.as_deref())?;
+                    check_area(area, arena)?;
                 }
                 self.admit(id, number, Matter::Sample(wish), wish.timeout_ms)
             }
@@ -166,13 +195,23 @@ impl Counter {
 }
 
 /// The changes of a request, with their own memory.
-fn decode(changes: &Changes<'_>, arena: Option<&mut Arena>) -> Result<Vec<Change>, WireError> {
+fn decode(
+    changes: &Changes<'_>,
+    arena: Option<&Arc<Arena>>,
+    context: &Context<'_>,
+) -> Result<Vec<Change>, WireError> {
     let area = match &changes.bulk {
         Bulk::Inline(bytes) => return changes.decode(bytes),
         Bulk::Area(area) => *area,
     };
-    check_area(area, arena.as_deref())?;
+    check_area(area, arena)?;
     let range = area.start as usize..(area.start + area.len) as usize;
-    let bytes = arena.and_then(|arena| arena.bytes_mut(range));
-    changes.decode(bytes.as_deref().unwrap_or_default())
+    let Some(claim) = arena.and_then(|arena| arena.claim(range)) else {
+        let field = "area that an answer is written to";
+        return Err(WireError::Meaningless { field, got: area.start });
+    };
+    // The client can still write there, and could change what was checked.
+    let mut bytes = context.spare.take(area.len as usize);
+    claim.copy_to(&mut bytes);
+    changes.decode(&bytes)
 }

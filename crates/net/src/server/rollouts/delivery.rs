@@ -2,6 +2,8 @@
 //!
 //! The area is the question's until it is answered, so it is filled at once, also where the answer has to wait.
 
+use std::sync::Arc;
+
 use echoic_memory::arena::Arena;
 use echoic_replay::rollouts::RolloutTable;
 use echoic_replay::rollouts::batch::{Layout, LayoutError};
@@ -21,7 +23,7 @@ pub(super) fn deliver(
     table: &RolloutTable,
     wish: &Wish,
     share: &Share,
-    (arena, holding): (Option<&mut Arena>, &mut Holding),
+    (arena, holding): (Option<&Arc<Arena>>, &mut Holding),
     context: &Context<'_>,
     out: &mut Outbox,
 ) {
@@ -40,9 +42,9 @@ pub(super) fn deliver(
     let bytes = layout.bytes();
     if let Some((Area { start, len }, arena)) = wish.area.zip(arena)
         && bytes as u64 <= len
-        && let Some(place) = arena.bytes_mut(start as usize..start as usize + bytes)
+        && let Some(mut claim) = arena.claim(start as usize..start as usize + bytes)
     {
-        layout.write(place);
+        layout.write(claim.bytes_mut());
         let answer = Frame::of(|out| {
             frame(out, kind::ROLLOUT_PLACED, |out| out.extend_from_slice(&head));
         });

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use echoic_replay::rollouts::RolloutTable;
-use echoic_replay::rollouts::ledger::{Admit, Blocked, Change, Outcome, Refusal, Size, Want};
+use echoic_replay::rollouts::ledger::{Blocked, Change, Outcome, Refusal, Size, Want};
 use echoic_replay::rollouts::table::{CallError, Side, Waiting};
 
 use super::delivery::deliver;
@@ -126,8 +126,6 @@ impl Line {
     /// Why a guest is not even tried: what the first of those who want the same waits for.
     fn before(&self, matter: &Matter) -> Option<Blocked> {
         match matter {
-            // Who asks for a group that runs gets it, whatever the others wait for.
-            Matter::Change(Change::Admit(Admit { key, .. })) if !key.is_empty() => None,
             Matter::Change(Change::Admit(_)) => self.admit,
             Matter::Change(_) => self.resume,
             Matter::Sample(wish) => self.samples.get(&place(&wish.want)).copied(),
@@ -258,6 +256,15 @@ impl Lobby {
         self.rooms.iter_mut().for_each(|room| room.is_stirred |= !room.guests.is_empty());
     }
 
+    /// As [`Lobby::stir`], also where a pass was not finished: it may have begun to listen and told nobody.
+    pub(crate) fn begin_anew(&mut self) {
+        for room in &mut self.rooms {
+            room.is_listening = [false; 3];
+            room.kept.bell.ring();
+        }
+        self.stir();
+    }
+
     /// When to look again at the latest: now, if there is something to be done.
     pub(crate) fn next(&mut self, now: Instant) -> Option<Instant> {
         if self.rooms.iter().any(|room| room.is_stirred) {
@@ -383,6 +390,7 @@ impl Room {
         let (mut line, mut ended, table) = (Line::default(), None, &self.table);
         self.guests.retain_mut(|guest| {
             let Some((desk, out)) = reach(connections, guest.connection) else { return false };
+            context.serving.set(Some(guest.connection));
             if out.backlog() >= context.most_unsent {
                 desk.counter.pass_over();
                 return true;
@@ -488,7 +496,7 @@ fn attempt(
             let (change, width) = (Change::Sample(wish.want), wish.form.width());
             if let Outcome::Delivered(share) = table.apply_within(&change, width)? {
                 let Desk { arena, counter, .. } = desk;
-                let place = (arena.as_mut(), &mut counter.holding);
+                let place = (arena.as_ref(), &mut counter.holding);
                 deliver((id, number), table, wish, &share, place, context, out);
             }
         }

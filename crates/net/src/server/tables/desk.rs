@@ -2,21 +2,25 @@
 
 use std::collections::{BTreeSet, VecDeque};
 use std::ops::Range;
+use std::panic::resume_unwind;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use echoic_memory::arena::Arena;
+use echoic_memory::arena::{Arena, Claim};
 use echoic_replay::limiter::Limiter;
 use echoic_replay::table::{
     Call, Form, Obstacle, Receipt, Sampled, Stack, Table, TableError, Waiting,
 };
 
-use super::Context;
+use super::{Context, HEAVY};
 use crate::server::Observer;
 use crate::server::outbox::Outbox;
+use crate::server::pool::Task;
 use crate::server::rollouts::Counter;
+use crate::spare::Lent;
 use crate::wire::WireError;
 use crate::wire::frame::{HEADER_BYTES, Header, Stall, frame, kind};
+use crate::wire::observed::WITH_NAMES;
 use crate::wire::tables::{
     ALL_TABLES, Answer, Area, BatchHead, FailureCode, Layout, MAX_WAITING, Numbers, Operation,
     Request,
@@ -48,13 +52,38 @@ impl Parked {
 /// Where a checkpoint is, or why there is none; once that is known.
 type Saved = Arc<Mutex<Option<Result<String, String>>>>;
 
-/// A change that is made, and answered when it is kept.
+/// A change that is made, or a batch that is drawn, and answered when that is kept.
 #[derive(Debug)]
 struct Unkept {
     id: u64,
     table: usize,
     receipt: Receipt,
-    count: u64,
+    done: Done,
+}
+
+/// What the answer is.
+#[derive(Debug)]
+enum Done {
+    Count(u64),
+    Batch(Box<Sampled>, Option<Area>),
+}
+
+/// A batch that is drawn, and not gathered yet.
+#[derive(Debug)]
+struct Gathering {
+    sampled: Sampled,
+    /// What is told of it, before the columns.
+    head: Vec<u8>,
+    /// Where the columns belong: behind the head, in a frame.
+    columns: Vec<Range<usize>>,
+    target: Target,
+}
+
+/// Where a batch is gathered.
+#[derive(Debug)]
+enum Target {
+    Area(Claim),
+    Frame(Lent),
 }
 
 /// See the [module](self).
@@ -70,8 +99,11 @@ pub(crate) struct Desk {
     listed: BTreeSet<usize>,
     /// Checkpoints that are being written, by the requests for them.
     saving: Vec<(u64, Saved)>,
+    /// A batch that is gathered elsewhere. Nothing else is done meanwhile, so batches are sent in the order in which they
+    /// were drawn, and there is one at a time.
+    gathering: Option<Task<Gathered>>,
     /// Where batches may be written to for the client to find them.
-    pub(crate) arena: Option<Arena>,
+    pub(crate) arena: Option<Arc<Arena>>,
     /// What is asked of rollout tables.
     pub(crate) counter: Counter,
 }
@@ -79,7 +111,43 @@ pub(crate) struct Desk {
 impl Desk {
     /// A desk of a client that has this arena too.
     pub(crate) fn with_arena(arena: Arena) -> Self {
-        Self { arena: Some(arena), ..Self::default() }
+        Self { arena: Some(Arc::new(arena)), ..Self::default() }
+    }
+
+    /// Whether it does nothing more for now: a batch is being gathered, or as much as it may remember is not kept yet.
+    pub(crate) fn is_busy(&self) -> bool {
+        let most = self.unkept.len().max(self.saving.len());
+        self.gathering.is_some() || most >= MAX_WAITING
+    }
+
+    /// Whether a batch is gathered elsewhere.
+    pub(crate) fn is_gathering(&self) -> bool {
+        self.gathering.is_some()
+    }
+
+    /// Goes on with a batch that is gathered, if it is.
+    pub(crate) fn finish(&mut self, out: &mut Outbox) {
+        let Some(gathered) = self.gathering.as_ref().and_then(Task::take) else { return };
+        self.gathering = None;
+        // A panic there is one of this connection.
+        gathered.unwrap_or_else(|panic| resume_unwind(panic)).send(out);
+    }
+
+    /// The table in whose journal there is no room for what is asked, if so. Its room rings once there is.
+    pub(crate) fn lacks_room(&self, request: &Request<'_>, context: &Context<'_>) -> Option<usize> {
+        let is_told = matches!(
+            request.operation,
+            Operation::Update { .. }
+                | Operation::Delete { .. }
+                | Operation::Reset
+                | Operation::Advance { .. }
+        );
+        let number = request.table as usize;
+        let table = context.tables.all().get(number).filter(|_| is_told)?;
+        table.check_room().err()?;
+        table.wake_on_room(&context.bells[number].room_waker);
+        // Room that came before that is found by one more look.
+        table.check_room().err().map(|_| number)
     }
 
     /// Does what is asked, or parks it.
@@ -99,15 +167,19 @@ impl Desk {
             return Ok(());
         }
         if operation == Operation::Observe {
-            let observation = context.observer.map(Observer::look).unwrap_or_default();
+            let mut observation = context.observer.map(Observer::look).unwrap_or_default();
+            if number != WITH_NAMES {
+                observation.connections.iter_mut().for_each(|connection| connection.name.clear());
+            }
             out.say(|out| Answer::Observed { id, observation }.write(out));
             return Ok(());
         }
         if operation == Operation::Checkpoint {
-            return self.begin_checkpoint(id, context, out);
+            self.begin_checkpoint(id, context, out);
+            return Ok(());
         }
         if operation.is_of_rollouts() {
-            let arena = self.arena.as_mut();
+            let arena = self.arena.as_ref();
             return self.counter.take(id, number, operation, arena, context, out);
         }
         let Some(table) = context.tables.all().get(number as usize) else {
@@ -118,15 +190,9 @@ impl Desk {
             operation,
             Operation::Update { .. } | Operation::Delete { .. } | Operation::Reset
         );
-        if is_kept {
-            if let Err(error) = table.check_journal() {
-                fail(id, &error, out);
-                return Ok(());
-            }
-            if self.unkept.len() >= MAX_WAITING {
-                let (limit, got) = (MAX_WAITING as u64, self.unkept.len() as u64 + 1);
-                return Err(WireError::TooLarge { field: "requests that wait", limit, got });
-            }
+        if is_kept && let Err(error) = table.check_journal() {
+            fail(id, &error, out);
+            return Ok(());
         }
         let done = match operation {
             Operation::Sample { count, timeout_ms, area } => {
@@ -171,7 +237,8 @@ impl Desk {
                 return Ok(());
             }
             Operation::Get { keys } => {
-                answer(id, table, table.get(&keys), None, context, out);
+                let drawn = answer(id, table, table.get(&keys), None, context, out);
+                self.gather(drawn, context, out);
                 return Ok(());
             }
             // They are done already.
@@ -179,7 +246,8 @@ impl Desk {
         };
         match (done, table.receipt().filter(|_| is_kept)) {
             (Ok(count), Some(receipt)) => {
-                self.unkept.push_back(Unkept { id, table: number as usize, receipt, count });
+                let (table, done) = (number as usize, Done::Count(count));
+                self.unkept.push_back(Unkept { id, table, receipt, done });
             }
             (Ok(count), None) => out.say(|out| Answer::Done { id, count }.write(out)),
             (Err(error), _) => fail(id, &error, out),
@@ -187,17 +255,29 @@ impl Desk {
         Ok(())
     }
 
-    /// Answers changes that are kept. Of those that are not, the table to wait for.
+    /// Answers what is kept, as far as there is room for it. Of what is not, the table to wait for.
     pub(crate) fn settle(&mut self, context: &Context<'_>, out: &mut Outbox) -> Option<usize> {
-        while let Some(Unkept { id, table: number, receipt, count }) = self.unkept.front() {
-            let (id, count) = (*id, *count);
-            let table = context.tables.all().get(*number);
-            match table.map_or(Ok(true), |table| table.is_kept(*receipt)) {
-                Ok(false) => return Some(*number),
-                Ok(true) => out.say(|out| Answer::Done { id, count }.write(out)),
-                Err(error) => fail(id, &error, out),
+        while let Some(Unkept { table: number, receipt, .. }) = self.unkept.front() {
+            if self.gathering.is_some() || out.backlog() >= context.most_unsent {
+                return None;
             }
-            self.unkept.pop_front();
+            let table = context.tables.all().get(*number)?;
+            let kept = table.is_kept(*receipt);
+            if kept == Ok(false) {
+                return Some(*number);
+            }
+            let Unkept { id, done, .. } = self.unkept.pop_front()?;
+            match (kept, done) {
+                (Err(error), _) => fail(id, &error, out),
+                (Ok(_), Done::Count(count)) => {
+                    out.say(|out| Answer::Done { id, count }.write(out));
+                }
+                (Ok(_), Done::Batch(sampled, area)) => {
+                    let area = area.zip(self.arena.as_ref());
+                    let drawn = answer(id, table, *sampled, area, context, out);
+                    self.gather(drawn, context, out);
+                }
+            }
         }
         None
     }
@@ -214,8 +294,12 @@ impl Desk {
             check_area(area, self.arena.as_ref())?;
         }
         let Some(table) = context.tables.all().get(number) else { return Ok(()) };
-        wanted.stall = match sample(&wanted, table, self.arena.as_mut(), context, out) {
-            Ok(()) => return Ok(()),
+        let (arena, unkept) = (self.arena.as_ref(), &mut self.unkept);
+        wanted.stall = match sample(&wanted, table, arena, unkept, context, out) {
+            Ok(drawn) => {
+                self.gather(drawn, context, out);
+                return Ok(());
+            }
             Err(_) if timeout_ms != Some(0) && self.parked.len() >= MAX_WAITING => {
                 let (limit, got) = (MAX_WAITING as u64, self.parked.len() as u64 + 1);
                 return Err(WireError::TooLarge { field: "requests that wait", limit, got });
@@ -243,21 +327,11 @@ impl Desk {
         Ok(())
     }
 
-    fn begin_checkpoint(
-        &mut self,
-        id: u64,
-        context: &Context<'_>,
-        out: &mut Outbox,
-    ) -> Result<(), WireError> {
+    fn begin_checkpoint(&mut self, id: u64, context: &Context<'_>, out: &mut Outbox) {
         let Some(keeper) = context.keeper else {
             let text = "the server has no checkpointer";
-            refuse(id, FailureCode::Checkpoint, Stall::None, text, out);
-            return Ok(());
+            return refuse(id, FailureCode::Checkpoint, Stall::None, text, out);
         };
-        if self.saving.len() >= MAX_WAITING {
-            let (limit, got) = (MAX_WAITING as u64, self.saving.len() as u64 + 1);
-            return Err(WireError::TooLarge { field: "requests that wait", limit, got });
-        }
         let saved = Saved::default();
         self.saving.push((id, Arc::clone(&saved)));
         let waker = context.saved.clone();
@@ -269,7 +343,6 @@ impl Desk {
             *saved.lock().unwrap_or_else(PoisonError::into_inner) = Some(result);
             waker.wake();
         });
-        Ok(())
     }
 
     /// Answers requests for checkpoints that are written.
@@ -299,17 +372,18 @@ impl Desk {
         if !std::mem::take(&mut self.recalled) {
             return;
         }
-        let parked = &mut self.parked;
         let mut index = 0;
-        while let Some(one) = parked.get_mut(index) {
-            if out.backlog() >= context.most_unsent {
+        while let Some(one) = self.parked.get_mut(index) {
+            if self.gathering.is_some() || out.backlog() >= context.most_unsent {
                 self.recalled = true;
                 return;
             }
             let Some(table) = context.tables.all().get(one.table) else { return };
-            match sample(one, table, self.arena.as_mut(), context, out) {
-                Ok(()) => {
-                    parked.remove(index);
+            let (arena, unkept) = (self.arena.as_ref(), &mut self.unkept);
+            match sample(one, table, arena, unkept, context, out) {
+                Ok(drawn) => {
+                    self.parked.remove(index);
+                    self.gather(drawn, context, out);
                 }
                 Err(stall) => {
                     one.stall = stall;
@@ -318,6 +392,15 @@ impl Desk {
                 }
             }
         }
+    }
+
+    /// Gathers a batch and sends it: now, or when that is done elsewhere, if it takes long.
+    fn gather(&mut self, drawn: Option<Gathering>, context: &Context<'_>, out: &mut Outbox) {
+        let Some(gathering) = drawn else { return };
+        if gathering.sampled.gather_cost() < HEAVY {
+            return gathering.finish().send(out);
+        }
+        self.gathering = Some(context.pool.run(context.worked, || gathering.finish()));
     }
 
     /// Has parked samples of a table tried again at the next turn, and rung for after it.
@@ -429,27 +512,38 @@ fn numbers(table: &Table, number: u32) -> Numbers {
     }
 }
 
-/// Draws and answers, also when it fails; what for it must wait, otherwise.
+/// Draws, and answers when that fails; what for it must wait, otherwise. A batch that may not be handed on before its
+/// draws are kept is gathered then.
 fn sample(
     wanted: &Parked,
     table: &Arc<Table>,
-    arena: Option<&mut Arena>,
+    arena: Option<&Arc<Arena>>,
+    unkept: &mut VecDeque<Unkept>,
     context: &Context<'_>,
     out: &mut Outbox,
-) -> Result<(), Stall> {
+) -> Result<Option<Gathering>, Stall> {
     match table.try_sample(wanted.count) {
-        Ok(sampled) => {
-            let area = wanted.area.zip(arena);
-            answer(wanted.id, table, sampled, area, context, out);
+        Ok(sampled) => match sampled.receipt() {
+            Some(receipt) if table.is_kept(receipt) != Ok(true) => {
+                let done = Done::Batch(Box::new(sampled), wanted.area);
+                unkept.push_back(Unkept { id: wanted.id, table: wanted.table, receipt, done });
+                Ok(None)
+            }
+            _ => {
+                let area = wanted.area.zip(arena);
+                Ok(answer(wanted.id, table, sampled, area, context, out))
+            }
+        },
+        Err(Obstacle::Blocked(reason)) => Err(reason.into()),
+        Err(Obstacle::Failed(error)) => {
+            fail(wanted.id, &error, out);
+            Ok(None)
         }
-        Err(Obstacle::Blocked(reason)) => return Err(reason.into()),
-        Err(Obstacle::Failed(error)) => fail(wanted.id, &error, out),
     }
-    Ok(())
 }
 
 /// That an area is inside the arena.
-pub(crate) fn check_area(area: Area, arena: Option<&Arena>) -> Result<(), WireError> {
+pub(crate) fn check_area(area: Area, arena: Option<&Arc<Arena>>) -> Result<(), WireError> {
     let limit = arena.map_or(0, |arena| arena.bytes() as u64);
     match area.start.checked_add(area.len) {
         Some(end) if end <= limit => Ok(()),
@@ -460,27 +554,29 @@ pub(crate) fn check_area(area: Area, arena: Option<&Arena>) -> Result<(), WireEr
     }
 }
 
-/// Gathers a batch into the area that is for it, if it fits there, or else into a frame.
+/// What to gather into the area that is for it, if it fits there, or else into a frame; a batch that can't be sent is
+/// refused.
 fn answer(
     id: u64,
     table: &Arc<Table>,
     sampled: Sampled,
-    area: Option<(Area, &mut Arena)>,
+    area: Option<(Area, &Arc<Arena>)>,
     context: &Context<'_>,
     out: &mut Outbox,
-) {
+) -> Option<Gathering> {
     let layout = match sampled.stack() {
         Stack::Rows => Layout::Rows,
         Stack::Trajectories { signature, steps } => Layout::Trajectories { signature, steps },
         Stack::Mixed => {
             let text = "the items drawn are trajectories of different forms";
-            return refuse(id, FailureCode::Mixed, Stall::None, text, out);
+            refuse(id, FailureCode::Mixed, Stall::None, text, out);
+            return None;
         }
     };
     let count = sampled.len();
     // What is known of an item has 36 bytes.
-    let mut bytes = Vec::with_capacity(64 + 36 * count);
-    BatchHead::write(&mut bytes, id, sampled.infos(), &layout);
+    let mut head = Vec::with_capacity(64 + 36 * count);
+    BatchHead::write(&mut head, id, sampled.infos(), &layout);
     let spec = match &table.config().form {
         Form::Rows(spec) => Some(spec),
         Form::Trajectories(_) => None,
@@ -488,27 +584,61 @@ fn answer(
     if let Some((Area { start, len }, arena)) = area
         && let Ok(columns) = layout.columns(count, 0, spec)
         && columns.last().map_or(0, |last| last.end) as u64 <= len
-        && let Some(place) = arena.bytes_mut(start as usize..(start + len) as usize)
+        && let Some(claim) = arena.claim(start as usize..(start + len) as usize)
     {
-        sampled.gather(&mut cut(place, 0, &columns));
-        out.say(|out| frame(out, kind::PLACED, |out| out.extend_from_slice(&bytes)));
-        return;
+        return Some(Gathering { sampled, head, columns, target: Target::Area(claim) });
     }
-    let columns = match layout.columns(count, bytes.len(), spec) {
+    let columns = match layout.columns(count, head.len(), spec) {
         Ok(columns) => columns,
         Err(error) => {
             let text = error.to_string();
-            return refuse(id, FailureCode::TooLarge, Stall::None, &text, out);
+            refuse(id, FailureCode::TooLarge, Stall::None, &text, out);
+            return None;
         }
     };
-    let len = columns.last().map_or(bytes.len(), |last| last.end);
-    let mut frame = context.spare.take(HEADER_BYTES + len);
-    let (header, payload) = frame.split_at_mut(HEADER_BYTES);
-    header.copy_from_slice(&Header { len: len as u32, kind: kind::BATCH }.bytes());
-    let (start, rest) = payload.split_at_mut(bytes.len());
-    start.copy_from_slice(&bytes);
-    sampled.gather(&mut cut(rest, bytes.len(), &columns));
-    out.push(frame);
+    let len = columns.last().map_or(head.len(), |last| last.end);
+    let frame = context.spare.take(HEADER_BYTES + len);
+    Some(Gathering { sampled, head, columns, target: Target::Frame(frame) })
+}
+
+/// A batch as it is sent.
+#[derive(Debug)]
+enum Gathered {
+    /// What is told of one that lies in the arena.
+    Placed(Vec<u8>),
+    Frame(Lent),
+}
+
+impl Gathering {
+    fn finish(self) -> Gathered {
+        let Self { sampled, head, columns, target } = self;
+        match target {
+            Target::Area(mut claim) => {
+                sampled.gather(&mut cut(claim.bytes_mut(), 0, &columns));
+                Gathered::Placed(head)
+            }
+            Target::Frame(mut frame) => {
+                let (header, payload) = frame.split_at_mut(HEADER_BYTES);
+                let len = payload.len() as u32;
+                header.copy_from_slice(&Header { len, kind: kind::BATCH }.bytes());
+                let (start, rest) = payload.split_at_mut(head.len());
+                start.copy_from_slice(&head);
+                sampled.gather(&mut cut(rest, head.len(), &columns));
+                Gathered::Frame(frame)
+            }
+        }
+    }
+}
+
+impl Gathered {
+    fn send(self, out: &mut Outbox) {
+        match self {
+            Self::Placed(head) => {
+                out.say(|out| frame(out, kind::PLACED, |out| out.extend_from_slice(&head)));
+            }
+            Self::Frame(frame) => out.push(frame),
+        }
+    }
 }
 
 /// The bytes of columns, of which `rest` has those from `start` on; what is between them becomes zero.

@@ -6,6 +6,7 @@
 mod desk;
 mod scribe;
 
+use std::cell::Cell;
 use std::sync::Arc;
 use std::task::Waker;
 
@@ -18,8 +19,13 @@ pub(crate) use self::desk::{Desk, check_area};
 pub(crate) use self::scribe::{Hold, Scribe};
 use super::Observer;
 use super::bells::TableBells;
+use super::pool::Pool;
 use crate::spare::Spare;
 use crate::wire::rollouts::Entry;
+
+/// From how many bytes on, copied or as good as that, something is not done by the event loop: about a millisecond. Less
+/// takes not much longer than to hand it over.
+pub(crate) const HEAVY: usize = 4 << 20;
 
 /// What connections of one event loop work with.
 pub(crate) struct Context<'a> {
@@ -32,6 +38,11 @@ pub(crate) struct Context<'a> {
     /// Who writes checkpoints, and what to ring when one is written.
     pub(crate) keeper: Option<&'a Arc<Keeper>>,
     pub(crate) saved: &'a Waker,
+    /// Does what takes long, and what to ring when it is done.
+    pub(crate) pool: &'a Arc<Pool>,
+    pub(crate) worked: &'a Waker,
+    /// The connection that is being served, to be closed if that panics.
+    pub(crate) serving: &'a Cell<Option<usize>>,
     /// Looks at the whole server.
     pub(crate) observer: Option<&'a Observer>,
     /// Counts the chunks that came through this door.

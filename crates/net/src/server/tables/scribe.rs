@@ -10,15 +10,17 @@
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet, VecDeque};
+use std::panic::resume_unwind;
 use std::sync::Arc;
 
 use echoic_replay::chunk::{Chunk, ColumnKind, Slice};
 use echoic_replay::table::{Call, Form, Obstacle, Origin, Receipt, Table, TableError, Waiting};
 use echoic_replay::trajectory::{Signature, Trajectory};
 
-use super::Context;
+use super::{Context, HEAVY};
+use crate::server::pool::Task;
 use crate::wire::WireError;
-use crate::wire::frame::{Header, Stall, kind};
+use crate::wire::frame::{HEADER_BYTES, Header, Stall, kind};
 use crate::wire::handshake::{ProducerId, RefusalCode};
 use crate::wire::reader::Reader;
 use crate::wire::tables::{
@@ -45,6 +47,18 @@ struct Mark {
     first: u64,
     table: usize,
     receipt: Receipt,
+}
+
+/// The kinds that chunks share.
+type Kinds = HashSet<Arc<ColumnKind>>;
+
+/// A chunk that was read elsewhere, and what was given away for it.
+#[derive(Debug)]
+struct Checked {
+    input: Vec<u8>,
+    end: usize,
+    kinds: Kinds,
+    chunk: Result<Chunk, WireError>,
 }
 
 /// Why a frame was not used.
@@ -97,7 +111,9 @@ pub(crate) struct Scribe {
     chunk_bytes: usize,
     signatures: HashMap<u32, Arc<Signature>>,
     /// So that chunks of one kind share it.
-    kinds: HashSet<Arc<ColumnKind>>,
+    kinds: Kinds,
+    /// A chunk that is read elsewhere. Nothing else is done meanwhile: what comes next may name it.
+    checking: Option<Task<Checked>>,
 }
 
 impl Scribe {
@@ -126,7 +142,8 @@ impl Scribe {
             chunks: HashMap::new(),
             chunk_bytes: 0,
             signatures: HashMap::new(),
-            kinds: HashSet::new(),
+            kinds: Kinds::new(),
+            checking: None,
         };
         if kept < next {
             for (number, table) in context.tables.all().iter().enumerate() {
@@ -182,6 +199,43 @@ impl Scribe {
     /// Whether enough was done for an acknowledgement.
     pub(crate) fn is_due(&self, acknowledged: u64) -> bool {
         self.unspoken >= DUE_BYTES || self.kept.saturating_sub(acknowledged) >= CREDIT / 4
+    }
+
+    /// Whether to use this frame takes long, because it is a chunk of which much is to be copied or decoded.
+    pub(crate) fn is_heavy(kind: u8, payload: &[u8]) -> bool {
+        kind == kind::CHUNK
+            && payload.get(8..).is_some_and(|bytes| Chunk::read_cost(bytes) >= HEAVY)
+    }
+
+    /// Whether it does nothing more for now, because a chunk is being read.
+    pub(crate) fn is_busy(&self) -> bool {
+        self.checking.is_some()
+    }
+
+    /// Has the chunk read elsewhere whose frame is the first in `input` and ends at `end`.
+    pub(crate) fn check(&mut self, input: Vec<u8>, end: usize, context: &Context<'_>) {
+        let mut kinds = std::mem::take(&mut self.kinds);
+        let check = move || {
+            let bytes = input.get(HEADER_BYTES + 8..end).unwrap_or_default();
+            let chunk = read_chunk(bytes, &mut kinds);
+            Checked { input, end, kinds, chunk }
+        };
+        self.checking = Some(context.pool.run(context.worked, check));
+    }
+
+    /// Goes on with a chunk that is read, if it is: the rest of the input.
+    pub(crate) fn finish(&mut self, context: &Context<'_>) -> Result<Option<Vec<u8>>, WireError> {
+        let Some(checked) = self.checking.as_ref().and_then(Task::take) else { return Ok(None) };
+        self.checking = None;
+        // A panic there is one of this connection.
+        let checked = checked.unwrap_or_else(|panic| resume_unwind(panic));
+        let Checked { mut input, end, kinds, chunk } = checked;
+        self.kinds = kinds;
+        let id = self.begin_chunk(input.get(HEADER_BYTES..end).unwrap_or_default())?.0;
+        self.put_chunk(id, chunk?, context)?;
+        self.unspoken += end - HEADER_BYTES;
+        input.drain(..end);
+        Ok(Some(input))
     }
 
     /// The largest payload of a frame of a kind; `None` for kinds that may not come.
@@ -385,7 +439,14 @@ impl Scribe {
         Ok(())
     }
 
-    fn take_chunk(&mut self, payload: &[u8], context: &Context<'_>) -> Result<(), Hold> {
+    fn take_chunk(&mut self, payload: &[u8], context: &Context<'_>) -> Result<(), WireError> {
+        let (id, bytes) = self.begin_chunk(payload)?;
+        let chunk = read_chunk(bytes, &mut self.kinds)?;
+        self.put_chunk(id, chunk, context)
+    }
+
+    /// The number and the serial form of a chunk for which there is room.
+    fn begin_chunk<'a>(&self, payload: &'a [u8]) -> Result<(u64, &'a [u8]), WireError> {
         let too_large = |field, limit: usize, got: usize| WireError::TooLarge {
             field,
             limit: limit as u64,
@@ -395,33 +456,19 @@ impl Scribe {
         let id = reader.u64("number of a chunk")?;
         let bytes = reader.rest();
         if self.chunks.len() >= MAX_CHUNKS {
-            return Err(too_large("number of chunks", MAX_CHUNKS, self.chunks.len() + 1).into());
+            return Err(too_large("number of chunks", MAX_CHUNKS, self.chunks.len() + 1));
         }
         let total = self.chunk_bytes.saturating_add(bytes.len());
         if total > MAX_CHUNK_BYTES {
-            return Err(too_large("bytes of chunks", MAX_CHUNK_BYTES, total).into());
+            return Err(too_large("bytes of chunks", MAX_CHUNK_BYTES, total));
         }
-        let kinds = &mut self.kinds;
-        let share = |kind: ColumnKind| match kinds.get(&kind) {
-            Some(known) => Arc::clone(known),
-            None => {
-                let kind = Arc::new(kind);
-                // Those that come when there are too many are not shared.
-                if kinds.len() < MAX_SIGNATURES {
-                    kinds.insert(Arc::clone(&kind));
-                }
-                kind
-            }
-        };
-        let (chunk, used) = Chunk::read_as(bytes, share)
-            .map_err(|error| WireError::Spec(format!("a chunk: {error}")))?;
-        if used < bytes.len() {
-            let extra = bytes.len() - used;
-            return Err(WireError::Trailing { frame: "CHUNK", extra }.into());
-        }
+        Ok((id, bytes))
+    }
+
+    fn put_chunk(&mut self, id: u64, chunk: Chunk, context: &Context<'_>) -> Result<(), WireError> {
         match self.chunks.entry(id) {
             Entry::Occupied(_) => {
-                Err(WireError::Meaningless { field: "number of a new chunk", got: id }.into())
+                Err(WireError::Meaningless { field: "number of a new chunk", got: id })
             }
             Entry::Vacant(place) => {
                 self.chunk_bytes += chunk.memory_bytes();
@@ -448,6 +495,28 @@ impl Scribe {
             }
         }
     }
+}
+
+/// The chunk of a frame.
+fn read_chunk(bytes: &[u8], kinds: &mut Kinds) -> Result<Chunk, WireError> {
+    let share = |kind: ColumnKind| match kinds.get(&kind) {
+        Some(known) => Arc::clone(known),
+        None => {
+            let kind = Arc::new(kind);
+            // Those that come when there are too many are not shared.
+            if kinds.len() < MAX_SIGNATURES {
+                kinds.insert(Arc::clone(&kind));
+            }
+            kind
+        }
+    };
+    let (chunk, used) = Chunk::read_as(bytes, share)
+        .map_err(|error| WireError::Spec(format!("a chunk: {error}")))?;
+    if used < bytes.len() {
+        let extra = bytes.len() - used;
+        return Err(WireError::Trailing { frame: "CHUNK", extra });
+    }
+    Ok(chunk)
 }
 
 fn no_table(field: &'static str, number: u32) -> WireError {

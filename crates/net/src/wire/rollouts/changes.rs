@@ -9,7 +9,7 @@ use echoic_replay::rollouts::ledger::{Change, Want};
 use super::within;
 use crate::wire::WireError;
 use crate::wire::reader::Reader;
-use crate::wire::tables::Area;
+use crate::wire::tables::{Area, MAX_REQUEST, Operation, Request};
 
 /// The most changes of a request.
 pub const MAX_CHANGES: u32 = 1 << 12;
@@ -34,6 +34,31 @@ pub struct Changes<'a> {
     pub head: Cow<'a, [u8]>,
     /// The rest of them.
     pub bulk: Bulk<'a>,
+}
+
+/// The most bytes of changes, heads and bulk, that fit into one request.
+pub const INLINE_BYTES: usize = MAX_REQUEST as usize - 64;
+/// How many bytes of a bulk are sent in a part.
+const PART_BYTES: usize = 8 << 20;
+
+/// Appends a request of changes of which none may wait. Of a bulk that is more than a request may have, parts are sent
+/// before it.
+pub fn write_changes(
+    out: &mut Vec<u8>,
+    (id, table): (u64, u32),
+    (count, head): (u32, &[u8]),
+    mut bulk: &[u8],
+) {
+    while head.len().saturating_add(bulk.len()) > INLINE_BYTES
+        && let Some((part, rest)) = bulk.split_at_checked(PART_BYTES.min(bulk.len()))
+        && !part.is_empty()
+    {
+        Request { id, table, operation: Operation::RolloutPart(part.into()) }.write(out);
+        bulk = rest;
+    }
+    let (timeout_ms, head, bulk) = (Some(0), head.into(), Bulk::Inline(bulk.into()));
+    let operation = Operation::RolloutChanges(Changes { timeout_ms, count, head, bulk });
+    Request { id, table, operation }.write(out);
 }
 
 /// A share of a batch that somebody wants.

@@ -14,7 +14,9 @@ mod entry;
 mod info;
 mod outcome;
 
-pub use changes::{Bulk, Changes, MAX_CHANGES, Wish, read_form, write_form};
+pub use changes::{
+    Bulk, Changes, INLINE_BYTES, MAX_CHANGES, Wish, read_form, write_changes, write_form,
+};
 pub use delivery::DeliveryHead;
 pub use entry::{Entry, check_list, read_list, write_list};
 pub use info::{read_info, write_info};

@@ -4,9 +4,10 @@ use std::sync::Arc;
 
 use echoic_replay::limiter::Reason;
 use echoic_replay::rollouts::codec::{Put, Take, put_lease, take_lease};
+use echoic_replay::rollouts::config::MAX_GROUP;
 use echoic_replay::rollouts::item::{Finish, Item, Run, Segment};
 use echoic_replay::rollouts::ledger::{
-    Blocked, Fate, Hold, MAX_ADMITTED, Outcome, Permit, Refusal,
+    Blocked, Fate, Hold, MAX_ADMITTED, Outcome, Permit, Progress, Refusal,
 };
 use echoic_replay::rollouts::schema::MAX_BLOBS;
 use echoic_replay::rollouts::table::CallError;
@@ -61,6 +62,14 @@ pub fn write_outcomes(out: &mut Vec<u8>, outcomes: &[Result<Outcome, Refusal>]) 
                 out.put_u8(4);
                 out.put_u64(*count);
             }
+            Ok(Outcome::Begun(items)) => {
+                out.put_u8(5);
+                out.put_u32(u32::try_from(items.len()).unwrap_or(u32::MAX));
+                for Progress { segments, is_finished } in items {
+                    out.put_u32(*segments);
+                    out.put_u8((*is_finished).into());
+                }
+            }
             Err(refusal) => put_refusal(out, refusal),
         }
     }
@@ -99,6 +108,16 @@ pub fn read_outcomes(reader: &mut Reader<'_>) -> Result<Outcomes, WireError> {
                     Ok(Outcome::Appended(fate))
                 }
                 4 => Ok(Outcome::Count(take.u64("count")?)),
+                5 => {
+                    let count = take.count("number of items", MAX_GROUP, 5)?;
+                    let mut items = Vec::with_capacity(count);
+                    for _ in 0..count {
+                        let segments = take.u32("number of segments")?;
+                        items
+                            .push(Progress { segments, is_finished: take.flag("end of an item")? });
+                    }
+                    Ok(Outcome::Begun(items))
+                }
                 kind => Err(take_refusal(take, kind)?),
             });
         }

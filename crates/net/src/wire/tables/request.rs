@@ -87,6 +87,8 @@ pub enum Operation<'a> {
     RolloutList,
     /// Have changes of a rollout table happen; answered by ROLLOUT_OUTCOMES.
     RolloutChanges(Changes<'a>),
+    /// The next bytes of the bulk of the next changes, which have more than a request may have; answered by nothing.
+    RolloutPart(Cow<'a, [u8]>),
     /// Take a share of a batch of rollouts; answered by ROLLOUT_BATCH or ROLLOUT_PLACED.
     RolloutSample(Wish),
     /// Tell the numbers of a rollout table; answered by ROLLOUT_NUMBERS.
@@ -132,6 +134,7 @@ impl Operation<'_> {
             self,
             Self::RolloutList
                 | Self::RolloutChanges(_)
+                | Self::RolloutPart(_)
                 | Self::RolloutSample(_)
                 | Self::RolloutInfo
                 | Self::RolloutVersion { .. }
@@ -167,6 +170,7 @@ impl Operation<'_> {
             Self::RolloutVersion { .. } => 24,
             Self::RolloutPause { paused: true } => 25,
             Self::RolloutPause { paused: false } => 26,
+            Self::RolloutPart(_) => 27,
         }
     }
 }
@@ -221,6 +225,7 @@ impl Request<'_> {
                 | Operation::RolloutList
                 | Operation::RolloutInfo
                 | Operation::RolloutPause { .. } => {}
+                Operation::RolloutPart(bytes) => out.extend_from_slice(bytes),
                 Operation::RolloutChanges(Changes { timeout_ms, count, head, bulk }) => {
                     out.extend_from_slice(&timeout_ms.unwrap_or(FOR_EVER).to_le_bytes());
                     out.extend_from_slice(&count.to_le_bytes());
@@ -339,6 +344,7 @@ impl<'a> Request<'a> {
                 Operation::RolloutVersion { above: reader.i64("version")?, timeout_ms }
             }
             25 | 26 => Operation::RolloutPause { paused: number == 25 },
+            27 => Operation::RolloutPart(reader.rest().into()),
             got => return Err(WireError::Meaningless { field: "operation", got: got.into() }),
         };
         reader.end("REQUEST")?;

@@ -243,7 +243,7 @@ pub(in crate::rollouts) fn has_effect(
     match (change, applied) {
         // What came too late is counted.
         (_, Err(refusal)) => matches!(refusal, Refusal::Fenced { .. }),
-        (Change::Tick, _) => false,
+        (Change::Tick | Change::Look { .. }, _) => false,
         (Change::Ack(_), Ok(_)) => true,
         (Change::Append(_), Ok(_)) => was_open,
         (_, Ok(Outcome::Count(count))) => *count > 0,

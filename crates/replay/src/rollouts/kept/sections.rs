@@ -1,6 +1,6 @@
 //! A rollout table in a checkpoint: its own, or one of a server.
 //!
-//! - `rollouts-N.head`: format: u32, the settings and the metadata, with their lengths: u32 each; the time,
+//! - `rollouts-N.head`: format: u32, 2, or 1 where it was decided by the [first rules](Rules); the settings and the metadata, with their lengths: u32 each; the time,
 //!   and that of the machine in milliseconds since 1970: u64 each; the first record of the table's journal that is
 //!   not in here, 2^64 - 1 without one: u64; the number of the last batch, 0 before the first: u64.
 //! - `rollouts-N.numbers` and `rollouts-N.bulk`: see [`Moment`].
@@ -11,12 +11,13 @@ use std::sync::Arc;
 
 use super::super::codec::{Put, Take};
 use super::super::config::RolloutConfig;
-use super::super::ledger::{Ledger, Moment, StateError};
+use super::super::ledger::{Ledger, Moment, Rules, StateError};
 use super::error::KeptError;
 use crate::checkpoint::{self, Reader, Writer};
 use crate::files::FileError;
 
-const FORMAT: u32 = 1;
+const FORMAT: u32 = 2;
+const FORMAT_OF_FIRST_RULES: u32 = 1;
 /// The most bytes of a head: more than any table of ours has.
 const MAX_HEAD: u64 = 64 << 20;
 
@@ -51,6 +52,8 @@ pub(crate) struct Head {
     pub(crate) next: u64,
     /// The number of the last batch that was made; 0 before the first.
     pub(crate) last_batch: u64,
+    /// By which it was decided.
+    pub(crate) rules: Rules,
 }
 
 fn name(number: usize, part: &str) -> String {
@@ -107,7 +110,8 @@ pub(crate) fn read(reader: &Reader, number: usize) -> Result<Loaded, KeptError> 
     let mut section = reader.section(&name(number, "numbers"))?;
     section.read_to_end(&mut numbers).map_err(|error| state(error.into()))?;
     let mut bulk = reader.section(&name(number, "bulk"))?;
-    let ledger = Ledger::load(Arc::clone(&head.config), &numbers, &mut bulk).map_err(state)?;
+    let mut ledger = Ledger::load(Arc::clone(&head.config), &numbers, &mut bulk).map_err(state)?;
+    ledger.follow(head.rules);
     // The checksum of the whole section is looked at where it ends.
     if bulk.read(&mut [0]).map_err(|error| state(error.into()))? > 0 {
         return Err(KeptError::unfit(path, "there are tokens that nobody has"));
@@ -132,10 +136,15 @@ pub(crate) fn read_head(reader: &Reader, number: usize) -> Result<Head, KeptErro
 fn take_head(bytes: &[u8]) -> Result<Head, StateError> {
     let mut take = Take::new(bytes);
     let format = take.u32("format")?;
-    if format != FORMAT {
-        let what = format!("it has format {format}, this release reads {FORMAT}");
-        return Err(StateError::Wrong(what));
-    }
+    let rules = match format {
+        FORMAT_OF_FIRST_RULES => Rules::First,
+        FORMAT => Rules::Second,
+        _ => {
+            let known = format!("{FORMAT_OF_FIRST_RULES} and {FORMAT}");
+            let what = format!("it has format {format}, this release reads {known}");
+            return Err(StateError::Wrong(what));
+        }
+    };
     let len = take.count("bytes of settings", u32::MAX, 1)?;
     let mut settings = Take::new(take.bytes("settings", len)?);
     let config = Arc::new(RolloutConfig::take(&mut settings)?);
@@ -145,5 +154,5 @@ fn take_head(bytes: &[u8]) -> Result<Head, StateError> {
     let (time, unix_ms) = (take.u64("time")?, take.u64("time of the machine")?);
     let (next, last_batch) = (take.u64("number of a record")?, take.u64("number of a batch")?);
     take.end()?;
-    Ok(Head { config, metadata, time, unix_ms, next, last_batch })
+    Ok(Head { config, metadata, time, unix_ms, next, last_batch, rules })
 }

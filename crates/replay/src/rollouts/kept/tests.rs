@@ -108,16 +108,57 @@ fn an_opening_of_an_earlier_release_begins_no_era() {
     for again in [false, true] {
         let mut replayed = Replayed::new("t".into());
         for (at, again) in [(0, false), (2, again)] {
-            let mut record = entry::opened(&config(), b"", 1_700_000_000_000, again, 0);
-            let (len, mut bytes) = (record.len(), Vec::new());
-            record.put_with(|frame| bytes.extend_from_slice(&frame[frame.len() - len..]));
-            replayed.apply(at, &bytes).unwrap();
+            let kind = if again { 5 } else { 4 };
+            replayed.apply(at, &opening(&config(), Some(kind))).unwrap();
             let ledger = replayed.ledger.as_mut().unwrap();
             ledger.apply(0, &admit()).unwrap();
         }
         let ledger = replayed.ledger.unwrap();
         let next = if again { 1_700_000_000_000 << 10 } else { 1 };
         assert!(ledger.is_open(0) && ledger.is_open(next));
+    }
+}
+
+/// An opening as this release writes it, or of another kind.
+fn opening(config: &RolloutConfig, kind: Option<u8>) -> Vec<u8> {
+    let mut record = entry::opened(config, b"", 1_700_000_000_000, false, 0);
+    let (len, mut bytes) = (record.len(), Vec::new());
+    record.put_with(|frame| bytes.extend_from_slice(&frame[frame.len() - len..]));
+    bytes[1] = kind.unwrap_or(bytes[1]);
+    bytes
+}
+
+#[test]
+fn what_an_earlier_release_recorded_is_done_again_by_its_rules() {
+    let config = RolloutConfig { batch_groups: 8, max_lag: Some(1), ..config() };
+    let keyed = Change::Admit(Admit { count: 1, key: "q".into(), ..Admit::default() });
+    for (kind, targets, same) in [(Some(1), [0, 1, 2], true), (None, [0, 0, 0], false)] {
+        let mut replayed = Replayed::new("t".into());
+        replayed.apply(0, &opening(&config, kind)).unwrap();
+        let ledger = replayed.ledger.as_mut().unwrap();
+        for _ in 0..14 {
+            let Ok(Outcome::Admitted(permits)) = ledger.apply(0, &admit()) else { panic!() };
+            ledger.apply(0, &item(permits[0].hold, 1)).unwrap();
+        }
+        for target in targets {
+            let taken = ledger.apply(0, &sample(2));
+            let found = match &taken {
+                Ok(Outcome::Delivered(share)) => share.target,
+                // By the first rules two small batches have made all that are left too old.
+                _ => ledger.standing().target,
+            };
+            assert_eq!(found, target, "{kind:?}: {taken:?}");
+        }
+        let counts = ledger.counts();
+        assert_eq!((counts.stale, counts.delivered), if same { (10, 4) } else { (0, 6) });
+        ledger.apply(0, &Change::Publish { version: 2 }).unwrap();
+        let twice = [0, 1].map(|_| ledger.apply(0, &keyed).unwrap());
+        assert_eq!(twice[0] == twice[1], same);
+        // From the next opening on there is one set of rules.
+        replayed.apply(1, &opening(&config, None)).unwrap();
+        let ledger = replayed.ledger.as_mut().unwrap();
+        assert_ne!(ledger.apply(0, &keyed).unwrap(), twice[1]);
+        assert_eq!(ledger.recount(), Ok(()));
     }
 }
 

@@ -45,6 +45,11 @@ pub enum Change {
         /// With which groups.
         holds: Vec<Hold>,
     },
+    /// A producer that knows of a group asks what is there of it. Nothing is changed by that.
+    Look {
+        /// Which.
+        hold: Hold,
+    },
     /// The learner has another version.
     Publish {
         /// It never falls.
@@ -96,7 +101,7 @@ pub struct Admit {
     pub count: u32,
     /// Who wants to make them.
     pub source: String,
-    /// What the producer calls the group. Whoever asks for one that runs already gets that one.
+    /// What the producer calls the group. Others may be called the same: each admission is a group of its own.
     pub key: String,
     /// The version that the producer has; the learner's, if `None`.
     pub version: Option<i64>,
@@ -179,10 +184,21 @@ pub enum Outcome {
     Resumed(Permit, Vec<Item>),
     /// Tokens were taken, or not needed.
     Appended(Fate),
+    /// How far the items of a group are, by their places.
+    Begun(Vec<Progress>),
     /// How many groups it was true of.
     Count(u64),
     /// A share of a batch.
     Delivered(Share),
+}
+
+/// How far an item is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Progress {
+    /// Segments that it has.
+    pub segments: u32,
+    /// Whether it needs no more.
+    pub is_finished: bool,
 }
 
 /// A group, and who makes it: another one since it was left.
@@ -255,8 +271,8 @@ pub enum Blocked {
         /// The learner's version.
         version: i64,
     },
-    /// What begins now would be too old for the next batch, as batches are smaller than what a version uses up and
-    /// more of them are out.
+    /// What begins now would be too old for the next batch, as the learner has taken more than it has published
+    /// versions for.
     Early {
         /// The learner's version.
         version: i64,
@@ -335,8 +351,7 @@ impl fmt::Display for Blocked {
             Self::Early { version, target } => write!(
                 f,
                 "the next batch updates version {target}, for which groups of version {version} are too old: \
-                 batches are smaller than what a version uses up, and ahead of the learner, which has to \
-                 publish its next version"
+                 the groups of that many versions were taken, and the learner has to publish its next version"
             ),
             Self::Unpublished { there, wanted, per_version, version, needed } => {
                 write!(

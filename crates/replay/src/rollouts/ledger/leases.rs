@@ -166,15 +166,11 @@ impl Ledger {
             self.sources.count(&ready.group.source, |source| source.delivered += 1);
             self.count_overdue(&ready.group);
         }
-        self.taken += shares.iter().map(Vec::len).sum::<usize>() as u64;
+        let groups = shares.iter().map(Vec::len).sum::<usize>() as u64;
         let part = |groups| Part { groups, ..Part::default() };
         let shares = shares.into_iter().map(part).collect();
         self.batches.insert(number, Batch { target, want: *want, shares, is_used: false, lost: 0 });
-        self.formed += 1;
-        if self.formed >= self.config.batches_per_version {
-            (self.target, self.formed, self.taken) = (target + 1, 0, 0);
-            self.sweep();
-        }
+        self.step(groups);
         Ok(number)
     }
 
@@ -423,20 +419,5 @@ impl Ledger {
         if lost > 0 && !is_used && target >= self.version {
             self.miss_step(lost);
         }
-    }
-
-    /// The learner will not make the step of a batch that was lost as a whole: the next one takes its place, and
-    /// other groups are made for it. Else the learner would wait for a batch that waits for its version.
-    fn miss_step(&mut self, lost: u64) {
-        let taken = self.taken.saturating_sub(lost);
-        (self.target, self.formed, self.taken) = match self.formed.checked_sub(1) {
-            Some(formed) => (self.target, formed, taken),
-            None if self.target > self.version => {
-                let taken = self.config.per_version().saturating_sub(lost);
-                (self.target - 1, self.config.batches_per_version - 1, taken)
-            }
-            None => return,
-        };
-        self.offset -= lost as i64;
     }
 }

@@ -7,9 +7,10 @@
 //! # Words
 //!
 //! V is the learner's version; t the version that the next batch will update; B = `batch_groups` ×
-//! `batches_per_version` the groups of a version; η = `max_lag`; d = `pipeline_depth` ≤ η. Each batch counts as
-//! the next step of the learner: t = V while no batch of this version is out, and one more for every
-//! `batches_per_version` batches since.
+//! `batches_per_version` the groups of a version; η = `max_lag`; d = `pipeline_depth` ≤ η. The learner
+//! makes a version of every B groups that it takes, in batches of whatever size: t = V while fewer than B were taken
+//! for V, and one more for every B since. What was taken beyond V when it is published counts for the versions to come;
+//! what was not taken by then counts for none.
 //!
 //! - *Admission*: so many more groups may be made: min(`max_running` − running, (d + V + 1)·B − (accepted +
 //!   running), `max_groups` − those that are there).
@@ -24,7 +25,7 @@
 //!
 //! - `change`: what happens, what comes of it, why not. `counts`: what is counted.
 //! - `open`: groups that are made. `queue`: complete ones, in order. `picks`: which of them make a batch.
-//!   `leases`: batches that are out. `era`: numbers that nothing else had. `state`: all of it as bytes, and back. `recount`: whether all lists agree.
+//!   `leases`: batches that are out. `steps`: which version the next batch updates. `era`: numbers that nothing else had. `state`: all of it as bytes, and back. `recount`: whether all lists agree.
 
 mod change;
 mod counts;
@@ -35,17 +36,19 @@ mod picks;
 mod queue;
 mod recount;
 mod state;
+mod steps;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 pub use self::change::{
     Admit, Append, Balance, Blocked, Change, Fate, Hold, Lease, MAX_ADMITTED, MAX_KEY, MAX_RANKS,
-    MAX_VERSION, Outcome, Permit, Refusal, Share, Size, Want,
+    MAX_VERSION, Outcome, Permit, Progress, Refusal, Share, Size, Want,
 };
 pub use self::counts::{Counts, MAX_SOURCES, OTHERS, Source};
 pub use self::open::MAX_SUSPENDED;
 pub use self::state::{Moment, StateError};
+pub use self::steps::Rules;
 
 use self::change::{check_version, value};
 use self::counts::Sources;
@@ -105,9 +108,11 @@ pub struct Ledger {
     version: i64,
     /// t.
     target: i64,
-    /// Batches, and groups in them, that will update t.
+    /// Batches that will update t: only by the [first rules](Rules::First), else none.
     formed: u32,
+    /// Groups that will update t.
     taken: u64,
+    rules: Rules,
     /// d.
     depth: Option<u32>,
     /// What to add to the accepted groups for admission, since the learner went back.
@@ -122,6 +127,7 @@ pub struct Ledger {
     sources: Sources,
     open: BTreeMap<u64, Open>,
     suspended: BTreeSet<u64>,
+    /// Open groups by what their producers call them: only by the [first rules](Rules::First), else none.
     keys: HashMap<String, u64>,
     /// Open groups that have tokens, by the version of the oldest.
     begun: BTreeSet<(i64, u64)>,
@@ -184,6 +190,7 @@ impl Ledger {
             target: 0,
             formed: 0,
             taken: 0,
+            rules: Rules::default(),
             depth: config.first_depth(),
             offset: 0,
             paused: false,
@@ -329,6 +336,7 @@ impl Ledger {
             Change::Suspend { holds } => self.suspend(holds),
             Change::Resume { source, ttl_ms } => self.resume(now, source, *ttl_ms),
             Change::Renew { holds } => Ok(self.renew(now, holds)),
+            Change::Look { hold } => self.look(*hold),
             Change::Publish { version } => self.publish(*version),
             Change::Sample(want) => self.sample(now, want, width),
             Change::Ack(lease) => self.ack(*lease),
@@ -387,7 +395,7 @@ impl Ledger {
                 return Err(Blocked::Ahead { groups, most, version: self.version });
             }
             room = room.min(most - groups);
-            // With small batches the next one may be so far ahead that what begins now is too old for it.
+            // A learner that takes many groups of before may be so far ahead that what begins now is too old.
             if self.drops() && self.bound().is_some_and(|bound| self.version < bound) {
                 return Err(Blocked::Early { version: self.version, target: self.target });
             }

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use super::change::{check_version, value};
 use super::{
-    Admit, Append, Blocked, Due, Fate, Hold, Ledger, MAX_ADMITTED, MAX_KEY, Outcome, Permit, Ready,
-    Refusal, check_priority,
+    Admit, Append, Blocked, Due, Fate, Hold, Ledger, MAX_ADMITTED, MAX_KEY, Outcome, Permit,
+    Progress, Ready, Refusal, Rules, check_priority,
 };
 use crate::rollouts::config::{OnExpiry, Order};
 use crate::rollouts::item::{Group, Item};
@@ -155,7 +155,8 @@ impl Ledger {
             check_version("version", *version)?;
         }
         let ttl = self.ttl(*ttl_ms)?;
-        if let Some(id) = self.keys.get(key).copied().filter(|_| !key.is_empty())
+        if self.rules == Rules::First
+            && let Some(id) = self.keys.get(key).copied().filter(|_| !key.is_empty())
             && let Some(open) = self.open.get(&id)
         {
             let permit = open.permit(id, version.unwrap_or(self.version));
@@ -210,7 +211,7 @@ impl Ledger {
         if let Some(deadline) = deadline {
             self.due.insert((deadline, Due::Deadline(id)));
         }
-        if !key.is_empty() {
+        if self.rules == Rules::First && !key.is_empty() {
             self.keys.insert(key.into(), id);
         }
         *self.ages.entry(open.age()).or_default() += 1;
@@ -492,7 +493,7 @@ impl Ledger {
         let Some(open) = self.open.get_mut(&id) else { return Err(Refusal::Unknown(id)) };
         (open.ttl_ms, open.expires, open.looked_at) = (ttl_ms, Some(expires), expires);
         let before = std::mem::replace(&mut open.source, source.into());
-        if !open.key.is_empty() {
+        if self.rules == Rules::First && !open.key.is_empty() {
             // Another group may have the name by now; then it is that one's.
             self.keys.entry(open.key.clone()).or_insert(id);
         }
@@ -522,6 +523,24 @@ impl Ledger {
             }
         }
         Outcome::Count(count)
+    }
+
+    /// How far a group is, or that it is not the producer's.
+    pub(super) fn look(&self, hold: Hold) -> Result<Outcome, Refusal> {
+        if hold.group >= self.next_group {
+            return Err(Refusal::Unknown(hold.group));
+        }
+        let Some(open) = self.open.get(&hold.group) else {
+            return Ok(Outcome::Appended(self.fate(hold.group)));
+        };
+        if !open.is_of(hold) {
+            return Ok(Outcome::Appended(Fate::Expired));
+        }
+        let progress = |item: &Item| Progress {
+            segments: item.segments.len() as u32,
+            is_finished: item.finish.is_some(),
+        };
+        Ok(Outcome::Begun(open.items.iter().map(progress).collect()))
     }
 
     pub(super) fn look_at_permit(&mut self, now: u64, id: u64) {

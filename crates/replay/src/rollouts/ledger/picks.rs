@@ -11,7 +11,7 @@ use std::collections::HashSet;
 
 use echoic_primitives::packing::balance;
 
-use super::{Balance, Blocked, Ledger, Size, Want};
+use super::{Balance, Blocked, Ledger, Rules, Size, Want};
 use crate::rollouts::config::{OnStale, Order};
 
 /// Places that are left for groups with a deadline up to some versions; see the [module](self).
@@ -27,14 +27,19 @@ impl Slack {
         if ledger.config.on_stale != OnStale::Wait {
             return None;
         }
-        let per_version = ledger.config.per_version() as i64;
-        let now = (per_version - ledger.taken as i64).max(count as i64);
+        let (per_version, left) = (ledger.config.per_version() as i64, ledger.places_left());
+        let batch = count as i64;
+        // Places up to the version that comes so many after t. A large batch takes those of later versions, too.
+        let up_to = |after: i64| match ledger.rules {
+            Rules::First => left.max(batch) + after * per_version,
+            Rules::Second => (left + after * per_version).max(batch),
+        };
         let mut needed = 0;
         let mut places = Vec::with_capacity(ledger.ages.len());
         // What can't be in time any more is not waited for.
         for (age, count) in ledger.ages.range(ledger.target - lag..) {
             needed += *count as i64;
-            places.push((*age, now + (age + lag - ledger.target) * per_version - needed));
+            places.push((*age, up_to(age + lag - ledger.target) - needed));
         }
         Some(Self { places })
     }

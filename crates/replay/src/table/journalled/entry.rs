@@ -30,6 +30,7 @@
 
 use smallvec::SmallVec;
 
+use super::super::Form;
 use super::super::key::Key;
 use crate::journal::Record;
 use crate::table::sessions::{Called, Origin, Producer};
@@ -188,6 +189,14 @@ pub(super) fn begin(kind: u8, bytes: usize) -> Record {
 /// Bytes of an entry of so many rows.
 pub(super) fn rows_bytes(count: usize, row_bytes: usize) -> usize {
     10 + count * (8 + row_bytes + EFFECT_BYTES) + SENT_BYTES
+}
+
+/// The fewest bytes that an item of a table takes in an entry.
+pub(super) fn least_item_bytes(form: &Form) -> usize {
+    match form {
+        Form::Rows(spec) => 8 + spec.nbytes() + EFFECT_BYTES,
+        Form::Trajectories(_) => 18 + EFFECT_BYTES,
+    }
 }
 
 /// An entry of rows, but for what they lead to and, if they are of a session, where they are from.

@@ -42,7 +42,7 @@ pub(in crate::table) struct Log {
     forms: AtomicU32,
     /// Samples that are not told yet, for lack of room.
     untold: AtomicU64,
-    /// Wakes those who wait for room in the table.
+    /// Wakes those who wait for room in the journal.
     waker: OnceLock<Waker>,
 }
 
@@ -65,13 +65,14 @@ struct Plan {
     is_new_form: bool,
 }
 
-/// Rings a table for those who wait for room in its journal.
+/// Rings a table for those who wait for room in its journal, to insert, to sample or to change.
 struct Bell(std::sync::Weak<Table>);
 
 impl Wake for Bell {
     fn wake(self: Arc<Self>) {
         if let Some(table) = self.0.upgrade() {
             table.room.notify();
+            table.items.notify();
         }
     }
 }
@@ -114,16 +115,25 @@ impl Log {
         if let Some(room) = room()? {
             return Ok(room);
         }
-        let bell = || Waker::from(Arc::new(Bell(Arc::downgrade(table))));
-        self.journal.wake_on_progress(self.waker.get_or_init(bell));
+        self.ring_for_room(table);
         // Room that came before the bell was there is found by one more try.
         room()?.ok_or_else(|| Reason::Capacity.into())
     }
 
-    /// Whether there is room for a small entry.
-    pub(in crate::table) fn has_room(&self) -> bool {
-        // An error is for who writes to be told.
-        !matches!(self.journal.try_room(1 << 10), Ok(None))
+    fn ring_for_room(&self, table: &Arc<Table>) {
+        let bell = || Waker::from(Arc::new(Bell(Arc::downgrade(table))));
+        self.journal.wake_on_progress(self.waker.get_or_init(bell));
+    }
+
+    /// Whether entries may come for which no room is set aside: of changes that are made while there is some,
+    /// no more wait for the disk than there are callers. When there is none, the table rings once there is.
+    pub(in crate::table) fn check_room(&self, table: &Arc<Table>) -> Result<(), Obstacle> {
+        if self.journal.has_room() {
+            return Ok(());
+        }
+        self.ring_for_room(table);
+        // As in `room`.
+        if self.journal.has_room() { Ok(()) } else { Err(Reason::Capacity.into()) }
     }
 
     /// Room for some rows of so many, and for how many.
@@ -194,9 +204,9 @@ impl Log {
         pairs.map(|(keys, priorities)| entry::updated(keys, priorities)).collect()
     }
 
-    /// Writes what was sampled: with the keys, when items go after `max_times` samples. Nobody waits for the
-    /// disk to sample, so when that is slow, counts wait; keys can't be many, since inserts wait.
-    pub(in crate::table) fn sampled(&self, infos: &Infos, max_times: u32) {
+    /// Writes what was sampled: with the keys, when items go after `max_times` samples; whether it was taken.
+    /// When the disk is slow, counts wait; of keys, samples do, before they are drawn.
+    pub(in crate::table) fn sampled(&self, infos: &Infos, max_times: u32) -> bool {
         if max_times == 0 {
             let count = infos.keys.len() as u64 + self.untold.swap(0, Ordering::Relaxed);
             let record = entry::sampled(count, std::iter::empty());
@@ -204,14 +214,14 @@ impl Log {
                 Ok(Some(mut room)) => drop(self.journal.push(record, Some(&mut room))),
                 _ => self.untold.store(count, Ordering::Relaxed),
             }
-            return;
+            return true;
         }
         let gone = infos.times_sampled.iter().map(|times| *times >= max_times);
         let drawn: Vec<(u64, bool)> = infos.keys.iter().copied().zip(gone).collect();
-        for drawn in drawn.chunks(MAX_KEYS) {
+        drawn.chunks(MAX_KEYS).fold(true, |taken, drawn| {
             let record = entry::sampled(drawn.len() as u64, drawn.iter().copied());
-            self.journal.push(record, None);
-        }
+            taken & self.journal.push(record, None)
+        })
     }
 
     /// Writes that everything was removed.
@@ -237,7 +247,7 @@ impl Log {
         origin: Option<&Origin>,
     ) -> Result<ControlFlow<Option<Key>>, Obstacle> {
         // Before anything is copied, and in vain.
-        table.lock().insertable(1)?;
+        table.lock().gate.insertable(1)?;
         let plan = self.plan(trajectory);
         let (bytes, largest) = plan.bytes(trajectory);
         let limit = self.journal.max_record();

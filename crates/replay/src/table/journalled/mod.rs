@@ -25,7 +25,9 @@
 //!
 //! Draws are told only as far as they change how often items may still be drawn: after a replay the random
 //! state is another one, an epoch begins anew, and `times_sampled` is that of the checkpoint unless
-//! `max_times_sampled` limits it. An item that was sampled before it was kept may be lost in a crash, and
+//! `max_times_sampled` limits it. With [`Durability::Async`] a batch is handed on before its draws are kept, so
+//! items of the last batches before a crash may be drawn once more than that; with [`Durability::Sync`] it is
+//! handed on when they are. An item that was sampled before it was kept may be lost in a crash, and
 //! its key may be given to another one later.
 
 mod entry;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::super::core::Core;
 use super::super::{Durability, Table, TableError};
+use super::entry;
 use super::log::Log;
 use super::place::{Base, Label, VERSION, dir_name};
 use super::replay::Replayer;
@@ -88,8 +89,10 @@ pub struct Recovered {
     pub items: u32,
     /// How many records of its journal were replayed.
     pub records: u64,
-    /// What a crash has cut off at the end of its journal: nothing that was kept.
+    /// What was dropped at the end of its journal, as it was no whole record.
     pub torn: Option<Torn>,
+    /// How many items that were kept can have been in there: none, if a crash in the middle of a write left it.
+    pub lost_at_most: u64,
 }
 
 /// What is to become of one table when nothing has gone wrong with any.
@@ -183,7 +186,8 @@ pub fn recover<'a>(
             pending.push(recover_one(table, &root, base, &mut shared)?);
         } else if let Some(SavedTable { head, core, .. }) = base {
             let (table_name, items) = (name.clone(), head.items);
-            let recovered = Recovered { table: table_name, items, records: 0, torn: None };
+            let recovered =
+                Recovered { table: table_name, items, records: 0, torn: None, lost_at_most: 0 };
             pending.push(Pending { table, core, log: None, recovered });
         }
     }
@@ -254,9 +258,8 @@ fn recover_one<'a>(
     check_room(table, &journal).map_err(failed)?;
     let core = match base {
         Some(one) => one.core,
-        None => {
-            Core::new(config).map_err(|source| RecoverError::Table { table: name(), source })?
-        }
+        None => Core::new(config, &table.room)
+            .map_err(|source| RecoverError::Table { table: name(), source })?,
     };
     let mut replayer = Replayer::new(config, core, shared);
     let mut records = 0;
@@ -282,8 +285,13 @@ fn recover_one<'a>(
         // Whoever replays this once more need not keep what was told so far.
         log.forget();
     }
-    let recovered =
-        Recovered { table: name(), items: core.items.len(), records, torn: replay.torn().cloned() };
+    let torn = replay.torn().cloned();
+    let lost_at_most = torn.as_ref().map_or(0, |torn| {
+        // It may have been cut in the middle of an item.
+        (torn.bytes / entry::least_item_bytes(&config.form) as u64).max(1)
+    });
+    let items = core.items.len();
+    let recovered = Recovered { table: name(), items, records, torn, lost_at_most };
     Ok(Pending { table, core, log: Some(log), recovered })
 }
 

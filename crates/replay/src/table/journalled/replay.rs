@@ -114,7 +114,7 @@ impl<'a, 'b> Replayer<'a, 'b> {
                 self.core.update(&keys, &priorities);
             }
             Entry::Sampled { count, keys } => {
-                self.core.counts.samples = self.core.counts.samples.saturating_add(count);
+                self.core.gate.counts.samples = self.core.gate.counts.samples.saturating_add(count);
                 for (key, gone) in keys {
                     let slot = self.find(Key::from_number(key))?;
                     self.core.unique_samples += u64::from(self.core.items.note_sample(slot) == 1);
@@ -132,7 +132,7 @@ impl<'a, 'b> Replayer<'a, 'b> {
                     self.core.items.remove(slot);
                     self.clear(slot);
                 }
-                self.core.counts = Default::default();
+                self.core.gate.counts = Default::default();
                 self.core.unique_samples = 0;
                 self.core.episodes.deleted = 0;
             }
@@ -249,7 +249,7 @@ impl<'a, 'b> Replayer<'a, 'b> {
         let member = Member { priority, version };
         self.core.sampler.insert(key.slot(), member);
         self.core.remover.insert(key.slot(), member);
-        self.core.counts.inserts += 1;
+        self.core.gate.counts.inserts += 1;
         if let Some(gone) = gone {
             let slot = self.find(gone)?;
             self.core.forget(slot);

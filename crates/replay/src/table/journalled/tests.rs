@@ -1,7 +1,7 @@
 //! What happens when there is no room in a journal.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::log::Log;
 use crate::journal::{Journal, Options};
@@ -9,12 +9,12 @@ use crate::limiter::{Limiter, Reason};
 use crate::selectors::SelectorKind;
 use crate::stream::Wait;
 use crate::table::core::Core;
-use crate::table::{Form, Obstacle, Table, TableConfig};
+use crate::table::{Form, Obstacle, Table, TableConfig, TableError};
 use crate::{Dtype, Leaf, Spec};
 
 const QUEUE: usize = 1000;
 
-fn table(dir: &std::path::Path) -> Arc<Table> {
+fn table(dir: &std::path::Path, max_times_sampled: u32) -> Arc<Table> {
     let leaf = Leaf { path: "x".into(), dtype: Dtype::UInt(1), shape: vec![100] };
     let config = TableConfig {
         name: "t".into(),
@@ -24,13 +24,14 @@ fn table(dir: &std::path::Path) -> Arc<Table> {
         remover: SelectorKind::Fifo,
         limiter: Limiter::min_size(1).unwrap(),
         max_size: 50,
-        max_times_sampled: 0,
+        max_times_sampled,
         seed: 1,
     };
     let table = Arc::new(Table::new(config.clone()).unwrap());
     let options = Options { queue_bytes: QUEUE, ..Options::default() };
     let (journal, _) = Journal::open(dir, options).unwrap();
-    table.install(Core::new(&config).unwrap(), Some(Log::new(journal, "id".into(), 0)));
+    table
+        .install(Core::new(&config, &table.room).unwrap(), Some(Log::new(journal, "id".into(), 0)));
     table
 }
 
@@ -41,7 +42,7 @@ fn keep(table: &Table) {
 #[test]
 fn inserts_wait_for_room_in_the_journal_and_samples_do_not() {
     let dir = tempfile::tempdir().unwrap();
-    let table = table(dir.path());
+    let table = table(dir.path(), 0);
     table.try_reserve(1).unwrap().commit(&[1.0], None).unwrap();
     keep(&table);
     let journal = table.log().unwrap().journal();
@@ -83,9 +84,44 @@ fn inserts_wait_for_room_in_the_journal_and_samples_do_not() {
 #[test]
 fn room_that_an_insertion_does_not_use_is_given_back() {
     let dir = tempfile::tempdir().unwrap();
-    let table = table(dir.path());
+    let table = table(dir.path(), 0);
     for _ in 0..20 {
         drop(table.try_reserve(3).unwrap());
     }
     assert_eq!(table.log().unwrap().journal().info().held_bytes, 0);
+}
+
+#[test]
+fn changes_and_draws_that_are_told_wait_for_a_disk_that_is_stalled() {
+    let dir = tempfile::tempdir().unwrap();
+    let table = table(dir.path(), 1);
+    for _ in 0..3 {
+        table.try_reserve(1).unwrap().commit(&[1.0], None).unwrap();
+        keep(&table);
+    }
+    let room = table.log().unwrap().journal().try_room(QUEUE).unwrap().unwrap();
+    let full = Obstacle::Blocked(Reason::Capacity);
+    assert_eq!(table.check_room(), Err(full.clone()));
+    assert_eq!(table.try_sample(1).unwrap_err(), full);
+    assert_eq!(table.blocked().sample, Some(Reason::Capacity));
+    let none =
+        Wait { deadline: Some(Instant::now()), tick: None, on_tick: &mut |_| unreachable!() };
+    assert_eq!(table.wait_for_room(none), Err(TableError::TimedOut(Reason::Capacity)));
+    std::thread::scope(|scope| {
+        let sampling = scope.spawn(|| {
+            let wait = Wait { deadline: None, tick: None, on_tick: &mut |_| unreachable!() };
+            table.sample(1, wait).unwrap().len()
+        });
+        let changing = scope.spawn(|| {
+            let wait = Wait { deadline: None, tick: None, on_tick: &mut |_| unreachable!() };
+            table.wait_for_room(wait).unwrap();
+        });
+        while table.info().sample_waits.waiting == 0 {
+            std::thread::yield_now();
+        }
+        drop(room);
+        assert_eq!(sampling.join().unwrap(), 1);
+        changing.join().unwrap();
+    });
+    assert_eq!(table.info().size, 2);
 }

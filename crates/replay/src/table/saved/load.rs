@@ -298,7 +298,7 @@ fn read_core(
         let (items, most) = (head.items, config.max_size);
         return Err(wrong(format!("the checkpoint has {items} items, max_size is {most}")));
     }
-    let mut core = Core::new(config)?;
+    let mut core = Core::new(config, &table.room)?;
     let reader = chunks.reader;
     let open = |part: &str| Source::open(reader, number, part, head.name.clone());
     let mut source = open("items")?;
@@ -390,7 +390,7 @@ fn read_core(
             "{told} of {inserts} items were sampled, {sampled} of them are there"
         )));
     }
-    core.counts = Counts { inserts, samples, deletions };
+    core.gate.counts = Counts { inserts, samples, deletions };
     if has(chunks.reader, &section(number, "sessions")) {
         let mut source = open("sessions")?;
         let (most, got) = (MAX_SESSIONS * SESSION_BYTES, source.section.data_bytes());

@@ -16,6 +16,7 @@ use crate::checkpoint::{self, SectionWriter, Summary, Writer};
 use crate::files::FileError;
 use crate::table::Table;
 use crate::table::core::Payload;
+use crate::table::gate::Gate;
 use crate::table::journalled::Log;
 use crate::table::keeping::{self, Keeping};
 use crate::table::sessions::{Session, Sessions};
@@ -141,7 +142,8 @@ impl Moment {
         core.items.save(&mut items);
         let sessions = core.sessions.all();
         core.sessions.tell_anew();
-        let limiter = core.limiter.parameters();
+        let Gate { limiter, counts, .. } = &core.gate;
+        let limiter = limiter.parameters();
         let numbers = [limiter.samples_per_insert, limiter.min_diff, limiter.max_diff];
         let [ratio, min_diff, max_diff] = numbers.map(f64::to_bits);
         let head = Head {
@@ -156,7 +158,7 @@ impl Moment {
             limiter: [limiter.min_size, ratio, min_diff, max_diff],
             max_size: config.max_size,
             max_times_sampled: config.max_times_sampled,
-            counts: [core.counts.inserts, core.counts.samples, core.counts.deletions],
+            counts: [counts.inserts, counts.samples, counts.deletions],
             unique_samples: Some(core.unique_samples),
             deleted_episodes: core.episodes.deleted,
             rng: core.rng.state(),
@@ -242,12 +244,11 @@ pub(super) fn put(
     fill: impl FnOnce(&mut SectionWriter) -> std::io::Result<()>,
 ) -> Result<(), SavedError> {
     let mut section = writer.section(name)?;
-    // What went wrong with a write, the section knows better; see `finish`.
-    let written = fill(&mut section);
-    section.finish()?;
-    written.map_err(|error| {
-        checkpoint::Error::File(FileError::new("write", Path::new(name), error))
+    fill(&mut section).map_err(|error| match error.downcast::<checkpoint::Error>() {
+        Ok(error) => error,
+        Err(error) => FileError::new("write", Path::new(name), error).into(),
     })?;
+    section.finish()?;
     Ok(())
 }
 
@@ -293,4 +294,51 @@ fn write_trajectory(
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::ErrorKind;
+
+    use super::*;
+    use crate::files::faults;
+    use crate::limiter::Limiter;
+    use crate::selectors::SelectorKind;
+    use crate::table::{Form, TableConfig, Tables};
+    use crate::{Dtype, Leaf, Spec};
+
+    #[test]
+    fn a_disk_that_is_full_at_any_moment_is_what_the_error_says() {
+        let leaf = Leaf { path: "x".into(), dtype: Dtype::UInt(1), shape: vec![100_000] };
+        let table = Table::new(TableConfig {
+            name: "t".into(),
+            form: Form::Rows(Spec::new(vec![leaf]).unwrap()),
+            structure: String::new(),
+            sampler: SelectorKind::Uniform,
+            remover: SelectorKind::Fifo,
+            limiter: Limiter::min_size(1).unwrap(),
+            max_size: 20,
+            max_times_sampled: 0,
+            seed: 1,
+        });
+        let table = Arc::new(table.unwrap());
+        // More than a block of a file, so that writes fail while rows are read, too.
+        let insertion = table.try_reserve(20).unwrap();
+        insertion.commit(&[1.0; 20], None).unwrap();
+        let tables = Tables::new(vec![table]).unwrap();
+        for steps in 0.. {
+            let parent = tempfile::tempdir().unwrap();
+            let _armed = faults::arm(parent.path(), steps, ErrorKind::StorageFull);
+            match save(&tables, parent.path().join("root"), &[]) {
+                Ok(_) => {
+                    assert!(steps > 20, "the disk was full too seldom: {steps}");
+                    break;
+                }
+                Err(SavedError::Files(checkpoint::Error::File(error))) => {
+                    assert_eq!(error.source.kind(), ErrorKind::StorageFull, "step {steps}");
+                }
+                Err(error) => panic!("step {steps}: {error}"),
+            }
+        }
+    }
 }

@@ -107,7 +107,7 @@ impl StructuredWriter {
             }
         }
         let longest = match length {
-            ChunkLength::Auto => LEAST_WINDOW,
+            ChunkLength::Auto | ChunkLength::Prompt => LEAST_WINDOW,
             ChunkLength::Fixed(length) => length.into(),
         };
         let config = |reach: u64| {

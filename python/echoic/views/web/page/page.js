@@ -186,15 +186,16 @@ function showConnections(told) {
     doors.silent && `${whole(doors.silent)} fell silent`,
   ].filter(Boolean).join(" · ");
   const rows = connections.map((one) => make(
-    "tr", {}, make("td", { className: "code", textContent: one.peer }), make("td", { textContent: duration(one.age) }),
+    "tr", {}, make("td", { className: "code", textContent: one.name }),
+    make("td", { className: "code quiet", textContent: one.peer }), make("td", { textContent: duration(one.age) }),
     make("td", { className: "right", textContent: amount(one.samples_rate) }),
     make("td", { className: "right", textContent: `${size(one.bytes_rate)}/s` }),
     make("td", { className: "right", textContent: amount(one.samples) }),
     make("td", { className: one.blocked_by ? "waits" : "", textContent: one.blocked_by }),
     make("td", { className: "code quiet", textContent: one.address }),
   ));
-  const names = ["from", "for", "samples/s", "received", "samples", "waits for", "at"];
-  const head = names.map((name, at) => make("th", { className: at > 1 && at < 5 ? "right" : "", textContent: name }));
+  const names = ["client", "from", "for", "samples/s", "received", "samples", "waits for", "at"];
+  const head = names.map((name, at) => make("th", { className: at > 2 && at < 6 ? "right" : "", textContent: name }));
   const more = doors.connections - connections.length;
   place("connections").replaceChildren(make(
     "article", { className: "card" },

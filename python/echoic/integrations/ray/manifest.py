@@ -1,0 +1,301 @@
+"""The manifest of a cluster's directory: which shards keep items there, and which were removed.
+
+``cluster.json`` in the directory has the identity of the directory and the numbers of its shards.
+``shard-N/shard.json`` has the same identity, the number, and how many items each table had when the
+shard was closed; no counts while it runs, or after a crash. So a directory that is missing, or is
+another one, is noticed before a shard begins with nothing.
+
+# Invariants
+
+1. A file of the manifest is replaced whole: written beside, synced and renamed.
+2. A shard is in ``cluster.json`` before clients hear of it, and no longer there once its items are
+   elsewhere. So the folder of a number that is not listed has nothing that was acknowledged.
+3. A number is given once: those of removed shards stay in ``cluster.json``.
+
+Only one program at a time writes ``cluster.json``, the one that made the cluster. Locks on journals
+and checkpoints keep two processes from one shard's items; this file has none.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import re
+import secrets
+import shutil
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from echoic.errors import StorageError
+from echoic.integrations.ray.roster import MAX_SHARDS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from pathlib import Path
+
+__all__ = [
+    "Manifest",
+    "add_shards",
+    "check_items",
+    "clear_shard",
+    "open_directory",
+    "open_shard",
+    "record_items",
+    "remove_shard",
+]
+
+_log = logging.getLogger(__name__)
+
+_CLUSTER = "cluster.json"
+_SHARD = "shard.json"
+_CLUSTER_FORMAT = "echoic-ray-cluster"
+_SHARD_FORMAT = "echoic-ray-shard"
+_VERSION = 1
+_IDENTITY = re.compile(r"[0-9a-f]{32}")
+_FOLDER = re.compile(r"shard-[0-9]+")
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What ``cluster.json`` says.
+
+    Attributes:
+        identity: Random, made with the directory.
+        shards: The numbers of the shards that keep items there, in order.
+        removed: The numbers of those that were removed, in order.
+    """
+
+    identity: str
+    shards: tuple[int, ...] = ()
+    removed: tuple[int, ...] = ()
+
+    @property
+    def count(self) -> int:
+        """How many numbers were given."""
+        return max((*self.shards, *self.removed), default=-1) + 1
+
+
+def open_directory(directory: Path) -> Manifest:
+    """Read the manifest, or begin one in a directory without shards; clears removed shards.
+
+    Raises:
+        StorageError: The directory has folders of shards and no manifest, the manifest is damaged,
+            the folder of a shard is missing or belongs to another cluster, or the system refused.
+    """
+    path = directory / _CLUSTER
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        names = sorted(entry.name for entry in directory.iterdir())
+    except OSError as error:
+        raise _refused(directory, "opened", error) from error
+    if _CLUSTER not in names:
+        if found := [name for name in names if _FOLDER.fullmatch(name)]:
+            raise StorageError(
+                f"expected {path}, which says which shards there are, and the directory has only "
+                f"{found}: bring that file back, or give another directory"
+            )
+        manifest = Manifest(secrets.token_hex(16))
+        _write_manifest(directory, manifest)
+        return manifest
+    manifest = _read_manifest(directory)
+    for number in manifest.shards:
+        _read_items(shard_folder(directory, number), manifest.identity, number)
+    for number in manifest.removed:
+        clear_shard(directory, number)
+    return manifest
+
+
+def add_shards(directory: Path, identity: str, numbers: Iterable[int]) -> None:
+    """Record shards that serve, before clients hear of them."""
+    manifest = _read_manifest(directory, identity)
+    shards = tuple(sorted({*manifest.shards, *numbers}))
+    _write_manifest(directory, replace(manifest, shards=shards))
+
+
+def remove_shard(directory: Path, identity: str, number: int) -> None:
+    """Record that the items of a shard are elsewhere."""
+    manifest = _read_manifest(directory, identity)
+    shards = tuple(one for one in manifest.shards if one != number)
+    removed = tuple(sorted({*manifest.removed, number}))
+    _write_manifest(directory, Manifest(identity, shards, removed))
+
+
+def clear_shard(directory: Path, number: int) -> None:
+    """Delete the folder of a removed shard; what can't be deleted now is when it is opened next."""
+    folder = shard_folder(directory, number)
+    try:
+        shutil.rmtree(folder)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        _log.warning("the folder of removed shard %d is left: %s", number, error)
+
+
+def shard_folder(directory: Path, number: int) -> Path:
+    """Return where a shard keeps its items."""
+    return directory / f"shard-{number}"
+
+
+def open_shard(directory: Path, identity: str, number: int) -> dict[str, int] | None:
+    """Check the folder of a shard, or make that of a new one.
+
+    Returns:
+        How many items each table had when the shard was closed; ``None`` if it was not, or is new.
+
+    Raises:
+        StorageError: The directory or the folder is missing or belongs to another cluster, the
+            shard was removed, or the system refused.
+    """
+    manifest = _read_manifest(directory, identity)
+    folder = shard_folder(directory, number)
+    if number in manifest.removed:
+        raise StorageError(f"shard {number} was removed from {directory}: its items are elsewhere")
+    if number in manifest.shards:
+        return _read_items(folder, identity, number)
+    try:
+        # What a start has left that did not end; no client has heard of it.
+        with contextlib.suppress(FileNotFoundError):
+            shutil.rmtree(folder)
+        folder.mkdir()
+    except OSError as error:
+        raise _refused(folder, "made", error) from error
+    record_items(folder, identity, number, None)
+    return None
+
+
+def record_items(folder: Path, identity: str, number: int, items: Mapping[str, int] | None) -> None:
+    """Record how many items each table of a shard has, as it is closed; ``None`` as it starts."""
+    said = {"identity": identity, "number": number, "items": items}
+    _write(folder / _SHARD, _SHARD_FORMAT, said)
+
+
+def check_items(folder: Path, before: Mapping[str, int], now: Mapping[str, int]) -> None:
+    """Refuse a shard that has come back with fewer items than it was closed with.
+
+    Raises:
+        StorageError: A table has fewer. A table that is not there any more is no concern.
+    """
+    for name, count in before.items():
+        if name in now and now[name] < count:
+            raise StorageError(
+                f"table {name!r} had {count} items when its shard was closed, and {folder} has "
+                f"{now[name]}: bring the missing files back, or accept the loss and write null for "
+                f'"items" in {folder / _SHARD}'
+            )
+
+
+def _read_manifest(directory: Path, identity: str | None = None) -> Manifest:
+    path = directory / _CLUSTER
+    said = _read(path, _CLUSTER_FORMAT, identity, {"shards", "removed"})
+    shards, removed = _numbers(path, said, "shards"), _numbers(path, said, "removed")
+    if both := sorted({*shards} & {*removed}):
+        raise StorageError(f"{path} is damaged: shards {both} are there and removed")
+    return Manifest(said["identity"], shards, removed)
+
+
+def _numbers(path: Path, said: Mapping[str, Any], field: str) -> tuple[int, ...]:
+    numbers = said[field]
+    is_list = isinstance(numbers, list) and all(
+        type(one) is int and 0 <= one < MAX_SHARDS for one in numbers
+    )
+    if not is_list or len({*numbers}) != len(numbers):
+        raise StorageError(
+            f"{path} is damaged: {field!r} must be different numbers below {MAX_SHARDS}, got "
+            f"{numbers!r}"
+        )
+    return tuple(sorted(numbers))
+
+
+def _write_manifest(directory: Path, manifest: Manifest) -> None:
+    said = {
+        "identity": manifest.identity,
+        "shards": list(manifest.shards),
+        "removed": list(manifest.removed),
+    }
+    _write(directory / _CLUSTER, _CLUSTER_FORMAT, said)
+
+
+def _read_items(folder: Path, identity: str, number: int) -> dict[str, int] | None:
+    path = folder / _SHARD
+    said = _read(path, _SHARD_FORMAT, identity, {"number", "items"})
+    if said["number"] != number:
+        raise StorageError(f"expected the folder of shard {number}, and {path} is of another one")
+    items = said["items"]
+    if items is None:
+        return None
+    if not isinstance(items, dict) or not all(
+        type(count) is int and count >= 0 for count in items.values()
+    ):
+        raise StorageError(f"{path} is damaged: 'items' must be counts by table, got {items!r}")
+    return items
+
+
+def _read(path: Path, form: str, identity: str | None, fields: set[str]) -> dict[str, Any]:
+    """Read a file of the manifest and check what all of them have."""
+    try:
+        text = path.read_text("utf-8")
+    except FileNotFoundError as error:
+        raise StorageError(
+            error.errno,
+            f"expected the manifest {path}, and there is none: is the file system mounted? Bring "
+            "back the directory with what it had",
+        ) from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise _refused(path, "read", error) from error
+    try:
+        said = json.loads(text)
+    except ValueError as error:
+        raise StorageError(f"{path} is damaged, expected JSON: {error}") from error
+    if not isinstance(said, dict) or said.get("format") != form:
+        raise StorageError(f'{path} is no manifest: expected an object with "format": "{form}"')
+    if type(said.get("version")) is not int or said["version"] != _VERSION:
+        raise StorageError(
+            f"{path} is of version {said.get('version')!r}, and this release reads {_VERSION}"
+        )
+    if said.keys() != {"format", "version", "identity", *fields}:
+        raise StorageError(
+            f"{path} is damaged: expected the fields {sorted(fields)} and 'identity', got "
+            f"{sorted(said)}"
+        )
+    found = said["identity"]
+    if not isinstance(found, str) or not _IDENTITY.fullmatch(found):
+        raise StorageError(f"{path} is damaged: 'identity' must be 32 hex digits, got {found!r}")
+    if identity is not None and found != identity:
+        raise StorageError(
+            f"{path} belongs to another cluster: expected the identity {identity}, got {found}. Is "
+            "the right file system mounted?"
+        )
+    return said
+
+
+def _write(path: Path, form: str, said: Mapping[str, Any]) -> None:
+    draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    try:
+        try:
+            with draft.open("x", encoding="utf-8") as file:
+                json.dump({"format": form, "version": _VERSION, **said}, file)
+                file.flush()
+                os.fsync(file.fileno())
+            draft.replace(path)
+            _sync(path.parent)
+        finally:
+            draft.unlink(missing_ok=True)
+    except OSError as error:
+        raise _refused(path, "written", error) from error
+
+
+def _sync(folder: Path) -> None:
+    """Have a rename survive a crash of the machine."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _refused(path: Path, what: str, error: Exception) -> StorageError:
+    number = error.errno if isinstance(error, OSError) else None
+    text = f"{path} can't be {what}: {error}"
+    return StorageError(text) if number is None else StorageError(number, text)

@@ -1,0 +1,91 @@
+"""Methods that every table has, wherever its items are."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+from echoic.limiters import Limiter
+from echoic.sampler import Sampler
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from echoic._native import Batch
+    from echoic.selectors import Selector
+
+__all__ = ["TableMethods", "settings"]
+
+
+class _Table(Protocol):
+    """What the methods need of a table."""
+
+    def sample(self, count: int, timeout: float | None = None, beta: float = 1.0) -> Batch: ...
+    def _set_limiter(self, limiter: tuple[str, list[float]]) -> None: ...
+    def _batch_requests(self, batch_size: int, beta: float) -> Any: ...
+
+
+class TableMethods:
+    """Base of the tables of this process, of a server and of several servers."""
+
+    __slots__ = ()
+
+    def sampler(
+        self: _Table,
+        batch_size: int,
+        *,
+        prefetch: int = 2,
+        workers: int = 1,
+        timeout: float | None = None,
+        beta: float = 1.0,
+    ) -> Sampler:
+        """Iterate over batches that are fetched ahead.
+
+        Args:
+            batch_size: How many items each has.
+            prefetch: How many batches to fetch before they are asked for. They count as sampled;
+                with 0 each is drawn when it is taken.
+            workers: How many threads fetch from a table of this process, or of several servers; one
+                server elsewhere needs none.
+            timeout: Seconds that ``next`` waits; ``None`` waits for ever.
+            beta: The exponent of the importance weights.
+
+        Examples:
+            >>> import numpy as np
+            >>> from echoic import Table
+            >>> table = Table("numbers", np.int64(0), max_size=100, seed=3)
+            >>> table.insert_batch(np.arange(100))
+            >>> with table.sampler(batch_size=4) as batches:
+            ...     print(len(next(batches)))
+            4
+        """
+        return Sampler(
+            lambda wait: self.sample(batch_size, wait, beta),
+            self._batch_requests(batch_size, beta),
+            prefetch=prefetch,
+            workers=workers,
+            timeout=timeout,
+        )
+
+    def _batch_requests(
+        self,
+        batch_size: int,  # noqa: ARG002 - those of a server use it
+        beta: float,  # noqa: ARG002
+    ) -> Callable[[], Callable[[float], Batch]] | None:
+        """Return what asks for a batch without waiting for it, if the table can."""
+        return None
+
+    def set_limiter(self: _Table, limiter: Limiter) -> None:
+        """Replace the limiter; what was counted so far still counts.
+
+        Raises:
+            LimiterError: The table could not work with it, and goes on with the old one.
+        """
+        self._set_limiter(settings("limiter", Limiter, limiter))
+
+
+def settings(name: str, kind: type[Selector | Limiter], value: Any) -> tuple[str, list[float]]:
+    """Return a selector or a limiter as the native core takes it."""
+    if not isinstance(value, kind):
+        module = f"echoic.{kind.__name__.lower()}s"
+        raise TypeError(f"{name} must be one of {module}, got a {type(value).__name__}")
+    return value._settings()  # noqa: SLF001 - the two are one

@@ -1,0 +1,45 @@
+"""A few seconds of the hunt, and whether its watchdog sees what it is for."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+from hunt_watch import Sight, Watch
+
+PATIENCE = 60.0
+
+
+@pytest.mark.timeout(300)
+def test_random_combinations_hang_nowhere_and_lose_nothing() -> None:
+    program = Path(__file__).with_name("hunt.py")
+    command = [sys.executable, str(program), "--seed", "1", "--count", "12"]
+    hunted = subprocess.run(command, capture_output=True, text=True, check=False, timeout=290)
+    assert hunted.returncode == 0, hunted.stdout + hunted.stderr
+    assert "12 combinations" in hunted.stdout
+
+
+def test_only_a_call_whose_condition_holds_counts_as_hung(tmp_path: Path) -> None:
+    watch = Watch(lambda: Sight({"room": True, "items": False}, {}), tmp_path)
+    over = threading.Event()
+
+    def wait(name: str, condition: str) -> None:
+        with watch.call(name, condition):
+            over.wait(PATIENCE)
+
+    calls = [("insert", "room"), ("sample", "items")]
+    threads = [threading.Thread(target=wait, args=call) for call in calls]
+    watch.start()
+    for thread in threads:
+        thread.start()
+    found = watch.found.wait(PATIENCE)
+    over.set()
+    watch.stop()
+    for thread in threads:
+        thread.join(PATIENCE)
+    assert found
+    assert watch.hang is not None
+    assert watch.hang.startswith("insert ")

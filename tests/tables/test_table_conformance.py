@@ -1,0 +1,309 @@
+"""Every table has the methods of `Table`, with the same arguments and the same results.
+
+In this process, over shared memory, over TCP and on two servers at once. A method that is added to
+`Table` fails here until the others have it too, or say why they can't.
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import TYPE_CHECKING, Any
+
+import echoic
+import numpy as np
+import pytest
+from echoic import RemoteTable, ShardedTable, Table, limiters, selectors
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+KINDS = {"process": Table, "shm": RemoteTable, "tcp": RemoteTable, "sharded": ShardedTable}
+
+# What only the process of a server can do, and what the error must name.
+LOCAL = {"close": "closing it would end it for every client", "durability": "does not report"}
+
+STEP = {"obs": np.zeros(3, np.float32), "at": np.int64(0)}
+
+
+def public(kind: type) -> dict[str, Any]:
+    """What users find on a table, but for other ways to make one."""
+    found = {name: inspect.getattr_static(kind, name) for name in dir(kind) if name[0] != "_"}
+    return {name: one for name, one in found.items() if not isinstance(one, classmethod)}
+
+
+class Opened:
+    """One table somewhere, and how to wait until inserts are in it."""
+
+    def __init__(self, client: echoic.TableClient, name: str) -> None:
+        self.client = client
+        self.table: Any = client.table(name)
+
+    def filled(self, count: int = 8) -> Any:
+        """Insert numbered items, and return the table when it has them."""
+        at = np.arange(count)
+        obs = np.repeat(at, 3).reshape(count, 3).astype(np.float32)
+        self.table.insert_batch({"obs": obs, "at": at}, np.ones(count))
+        self.client.flush()
+        return self.table
+
+
+@pytest.fixture(params=list(KINDS))
+def open_table(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[..., Opened]]:
+    """Make a table somewhere."""
+    opened: list[Any] = []
+
+    def serve(spec: Any, settings: dict[str, Any], transport: Any) -> echoic.Server:
+        settings = {"max_size": 100, "seed": 1, "metadata": b"of the program", **settings}
+        server = echoic.Server(tables=[Table("t", spec, **settings)], transport=transport).start()
+        opened.append(server)
+        return server
+
+    def make(spec: Any = STEP, **settings: Any) -> Opened:
+        where: Any = request.param
+        if where == "process":
+            client = serve(spec, settings, None).client()
+        elif where == "shm":
+            name = f"conformance-{tmp_path.name}-{len(opened)}"
+            serve(spec, settings, echoic.ShmTransport(name))
+            client = echoic.connect(f"shm://{name}")
+        else:
+            servers = [
+                serve(spec, settings, echoic.TcpTransport(port=0))
+                for _ in range(2 if where == "sharded" else 1)
+            ]
+            addresses = [server.addresses[0] for server in servers]
+            client = echoic.connect(addresses if where == "sharded" else addresses[0])
+        opened.append(client)
+        return Opened(client, "t")
+
+    yield make
+    for one in reversed(opened):
+        one.close()
+
+
+@pytest.mark.parametrize("kind", [RemoteTable, ShardedTable])
+@pytest.mark.parametrize("name", [*public(Table), "__len__"])
+def test_methods_have_the_same_arguments(kind: type, name: str) -> None:
+    ours, theirs = getattr(Table, name), getattr(kind, name, None)
+    assert theirs is not None, f"{kind.__name__} has no {name}"
+    assert callable(ours) == callable(theirs)
+    if not callable(ours) or name in LOCAL:
+        return
+
+    def arguments(method: Any) -> list[tuple[str, Any, Any]]:
+        _self, *every = inspect.signature(method).parameters.values()
+        return [(one.name, one.kind, one.default) for one in every if one.name != "shard_key"]
+
+    assert arguments(theirs) == arguments(ours)
+
+
+def insert(open_table: Any) -> None:
+    here = open_table(sampler=selectors.Prioritized())
+    here.table.insert({"obs": np.full(3, 7, np.float32), "at": 7}, 2.0, 5, 10.0)
+    here.table.insert({"obs": np.full(3, 8, np.float32), "at": 8}, priority=0.0, version=6)
+    here.client.flush()
+    batch = here.table.sample(4)
+    assert batch.data["at"].tolist() == [7] * 4
+    assert (batch.data["obs"] == 7).all()
+    assert batch.info.priority.tolist() == [2.0] * 4
+    assert batch.info.version.tolist() == [5] * 4
+    with pytest.raises(echoic.PriorityError):
+        here.table.insert(STEP, -1.0)
+    with pytest.raises(echoic.SpecError):
+        here.table.insert({"obs": np.zeros(4, np.float32), "at": 1})
+
+
+def insert_batch(open_table: Any) -> None:
+    here = open_table()
+    here.filled(5)
+    at = np.arange(3)
+    here.table.insert_batch({"obs": np.zeros((3, 3), np.float32), "at": at}, [1.0, 2.0, 3.0], 4)
+    here.client.flush()
+    items = here.table.items()
+    assert sorted(items.priority.tolist()) == [1.0] * 6 + [2.0, 3.0]
+    assert sorted(items.version.tolist()) == [0] * 5 + [4] * 3
+
+
+def sample(open_table: Any) -> None:
+    here = open_table()
+    with pytest.raises(echoic.WaitTimeoutError):
+        here.table.sample(1, timeout=0.0)
+    batch = here.filled().sample(16, 10.0, 0.5)
+    assert batch.data["obs"].shape == (16, 3)
+    assert batch.info.probability.tolist() == [1 / 8] * 16
+    assert batch.info.table_size == 8
+
+
+def sampler(open_table: Any) -> None:
+    table = open_table().filled()
+    for prefetch in (0, 2):
+        with table.sampler(4, prefetch=prefetch, workers=1, timeout=10.0, beta=0.5) as batches:
+            assert [len(next(batches)) for _ in range(5)] == [4] * 5
+
+
+def update_priorities(open_table: Any) -> None:
+    here = open_table(sampler=selectors.Prioritized())
+    table = here.filled()
+    keys, at = table.items().key, table.get(table.items().key).data["at"]
+    assert table.update_priorities(keys, np.where(at == 3, 1.0, 0.0)) == 8
+    assert set(table.sample(8).data["at"].tolist()) == {3}
+    assert table.update_priorities(keys, np.where(at == 4, 1.0, 0.0), wait=False) is None
+    here.client.flush()
+    assert set(table.sample(8).data["at"].tolist()) == {4}
+    with pytest.raises(echoic.PriorityError):
+        table.update_priorities(keys[:1], [-1.0])
+
+
+def items(open_table: Any) -> None:
+    table = open_table().filled()
+    assert len(table.items()) == 8
+    assert len(table.items(limit=3)) == 3
+    assert table.items().priority.tolist() == [1.0] * 8
+
+
+def get(open_table: Any) -> None:
+    table = open_table().filled()
+    keys = table.items().key[2:5]
+    batch = table.get(keys)
+    assert batch.info.key.tolist() == keys.tolist()
+    assert (batch.data["obs"] == batch.data["at"][:, None]).all()
+    assert table.info["samples"] == 0
+
+
+def delete(open_table: Any) -> None:
+    table = open_table().filled()
+    gone = table.items().key[:3]
+    assert table.delete(gone) == 3
+    assert table.delete(gone) == 0
+    assert len(table) == 5
+
+
+def reset(open_table: Any) -> None:
+    table = open_table().filled()
+    table.reset()
+    assert (len(table), table.info["inserts"]) == (0, 0)
+
+
+def pause(open_table: Any) -> None:
+    table = open_table().filled()
+    table.pause()
+    assert table.info["paused"]
+    assert not table.can_insert()
+    assert not table.can_sample(1)
+    table.resume()
+    assert len(table.sample(2, 10.0)) == 2
+
+
+def advance(open_table: Any) -> None:
+    table = open_table().filled()
+    table.advance(3)
+    assert table.info["version"] == 3
+
+
+def set_limiter(open_table: Any) -> None:
+    table = open_table().filled()
+    table.set_limiter(limiters.MinSize(50))
+    assert table.info["min_size"] == 50
+    assert not table.can_sample(1)
+    with pytest.raises(TypeError, match=r"limiter must be one of echoic\.limiters, got a int"):
+        table.set_limiter(50)
+
+
+def can_sample(open_table: Any) -> None:
+    here = open_table()
+    assert not here.table.can_sample(1)
+    assert here.filled().can_sample(4)
+
+
+def can_insert(open_table: Any) -> None:
+    here = open_table(max_size=4, limiter=limiters.Queue(4))
+    assert here.table.can_insert()
+    assert here.table.can_insert(4)
+    assert not here.table.can_insert(count=5)
+
+
+def close(open_table: Any) -> None:
+    here = open_table()
+    table = here.filled()
+    if isinstance(table, Table):
+        table.close()
+        with pytest.raises(echoic.ClosedError):
+            table.sample(1)
+        return
+    with pytest.raises(TypeError, match=LOCAL["close"]):
+        table.close()
+    assert len(table.sample(2)) == 2
+
+
+def durability(open_table: Any) -> None:
+    table = open_table().table
+    if isinstance(table, Table):
+        assert table.durability == "none"
+        return
+    with pytest.raises(TypeError, match=LOCAL["durability"]):
+        _ = table.durability
+
+
+def name(open_table: Any) -> None:
+    assert open_table().table.name == "t"
+
+
+def metadata(open_table: Any) -> None:
+    assert open_table().table.metadata == b"of the program"
+
+
+def spec(open_table: Any) -> None:
+    leaves = open_table().table.spec.leaves
+    assert [(leaf.path, leaf.dtype, leaf.shape) for leaf in leaves] == [
+        ("at", "int64", ()),
+        ("obs", "float32", (3,)),
+    ]
+    assert open_table(None).table.spec is None
+
+
+def info(open_table: Any) -> None:
+    table = open_table().filled()
+    table.sample(3)
+    told = table.info
+    assert (told["name"], told["size"], told["inserts"], told["samples"]) == ("t", 8, 8, 3)
+    # Which selectors a table has is told only in its own process.
+    assert set(Table("t", max_size=1).info) - {"sampler", "remover"} <= set(told)
+
+
+RUNS = {
+    run.__name__: run
+    for run in (
+        *(insert, insert_batch, sample, sampler, update_priorities, items, get, delete, reset),
+        *(pause, advance, set_limiter, can_sample, can_insert, close, durability, name, metadata),
+        *(spec, info),
+    )
+}
+# `pause` is of no use without it.
+RUNS["resume"] = pause
+
+
+def test_every_method_is_run() -> None:
+    assert set(RUNS) == set(public(Table))
+
+
+@pytest.mark.parametrize("name", [name for name in RUNS if name != "resume"])
+def test_methods_do_the_same(open_table: Any, name: str) -> None:
+    RUNS[name](open_table)
+
+
+def test_trajectories_go_in_and_out(open_table: Any) -> None:
+    here = open_table(None)
+    here.table.insert({"obs": np.arange(5, dtype=np.float32)}, 1.0)
+    with here.client.trajectory_writer(3) as writer:
+        for at in range(4):
+            writer.append({"obs": np.float32(at)})
+            if at >= 2:
+                writer.create_item("t", 1.0, last=3)
+    here.client.flush()
+    table = here.table
+    assert len(table) == 3
+    keys = table.items().key
+    steps = sorted(table.get([key]).data["obs"][0].tolist() for key in keys)
+    assert steps == [[0, 1, 2], [0, 1, 2, 3, 4], [1, 2, 3]]
+    assert table.delete(keys) == 3
