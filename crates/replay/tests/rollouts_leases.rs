@@ -5,9 +5,10 @@ mod rollouts;
 use std::collections::HashSet;
 
 use echoic_replay::rollouts::ledger::{
-    Balance, Blocked, Change, Lease, Outcome, Refusal, Share, Want,
+    Admit, Balance, Blocked, Change, Lease, Outcome, Refusal, Share, Want,
 };
-use echoic_replay::rollouts::{Delivery, Order, RolloutConfig};
+use echoic_replay::rollouts::table::CallError;
+use echoic_replay::rollouts::{Delivery, Order, RolloutConfig, RolloutTable};
 use rollouts::{LEASE, Table, blocked, config, groups, ids, unpaced, whole};
 
 fn rank(count: u32, rank: u32, ranks: u32) -> Want {
@@ -205,6 +206,32 @@ fn a_share_that_waits_for_its_rank_ends_when_the_learner_has_gone_on() {
     table.publish(1);
     assert_eq!(table.queued(), 1, "the other rank's");
     table.ack(share.lease);
+}
+
+#[test]
+fn what_was_given_back_is_there_for_whoever_asks_for_another_size() {
+    let table = RolloutTable::new(unpaced()).expect("a table");
+    let admit = Change::Admit(Admit { count: 2, ..Admit::default() });
+    let Ok(Outcome::Admitted(permits)) = table.apply(&admit) else { panic!("no room") };
+    for permit in permits {
+        table.apply(&Change::Append(whole(permit.hold, 0, 0, 1))).expect("taken");
+    }
+    let want = |count| Want { lease_ms: Some(LEASE), ..groups(count) };
+    let taken = |count| match table.apply(&Change::Sample(want(count))) {
+        Ok(Outcome::Delivered(share)) => share,
+        other => panic!("a share, got {other:?}"),
+    };
+    let first = taken(1);
+    table.apply(&Change::Nack(first.lease)).expect("the consumer's");
+    let both = taken(2);
+    assert_eq!((both.groups.len(), both.groups[0].id, both.target), (2, first.groups[0].id, 0));
+    table.apply(&Change::Nack(both.lease)).expect("the consumer's");
+    let again = taken(2);
+    assert_eq!((again.lease.batch, again.lease.attempt), (both.lease.batch, 2));
+    // A part of it is with a consumer.
+    let blocked = table.apply(&Change::Sample(want(1)));
+    assert!(matches!(blocked, Err(CallError::Refused(Refusal::Blocked(_)))), "{blocked:?}");
+    table.apply(&Change::Ack(again.lease)).expect("still the consumer's");
 }
 
 fn shares(table: &mut Table, count: u32, ranks: u32, balance: Balance) -> Vec<Share> {

@@ -188,7 +188,7 @@ struct World {
     /// How often the tokens of each item were sent.
     sequences: HashMap<(u64, u32), u32>,
     /// Groups that were said to be complete.
-    completed: Vec<Hold>,
+    completed: HashMap<u64, Hold>,
     /// Groups by how they were delivered: with consumers, given back, done.
     state: HashMap<u64, Delivered>,
     shares: HashMap<(u64, u32), Vec<u64>>,
@@ -218,7 +218,7 @@ impl World {
             ends: HashMap::new(),
             old_leases: vec![],
             sequences: HashMap::new(),
-            completed: vec![],
+            completed: HashMap::new(),
             state: HashMap::new(),
             shares: HashMap::new(),
             sums: HashMap::new(),
@@ -284,7 +284,8 @@ impl World {
             self.sequences.insert((hold.group, item), sequence + 1);
         }
         if fate == Fate::Complete {
-            self.completed.push(hold);
+            // Whoever had it before and comes back hears the same.
+            self.completed.entry(hold.group).or_insert(hold);
         }
         if fate != Fate::Running {
             self.let_go(hold);
@@ -321,6 +322,11 @@ impl World {
         let want = Want { size, rank: rank % ranks, lease_ms, ..self.want };
         let mut outcome = self.apply(Change::Sample(want));
         // As a table does it.
+        if let Err(Refusal::Blocked(_)) = outcome
+            && let Ok(Outcome::Count(1..)) = self.apply(Change::Recall(want))
+        {
+            outcome = self.apply(Change::Sample(want));
+        }
         while outcome == Err(Refusal::Blocked(Blocked::MeanLag))
             && self.apply(Change::Shed) == Ok(Outcome::Count(1))
         {
@@ -620,7 +626,7 @@ impl World {
     fn no_group_is_lost(&mut self) {
         let (mut dropped, mut waiting) = (0, 0);
         let is_replaced = self.table.ledger.config().order == Order::Weighted;
-        for hold in self.completed.clone() {
+        for hold in self.completed.clone().into_values() {
             match self.apply(Change::Append(part(hold, 0, 0, 0))) {
                 _ if self.state.contains_key(&hold.group) => {}
                 Ok(Outcome::Appended(Fate::Stale | Fate::Filtered)) => dropped += 1,

@@ -3,11 +3,27 @@
 mod rollouts;
 
 use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
+use std::task::{Wake, Waker};
 
 use echoic_replay::limiter::{Parameters, Reason};
-use echoic_replay::rollouts::ledger::{Balance, Blocked, Change, Outcome, Refusal, Size, Want};
-use echoic_replay::rollouts::{OnStale, Order, RolloutConfig};
+use echoic_replay::rollouts::ledger::{
+    Admit, Balance, Blocked, Change, Outcome, Refusal, Size, Want,
+};
+use echoic_replay::rollouts::table::Side;
+use echoic_replay::rollouts::{OnStale, Order, RolloutConfig, RolloutTable};
 use rollouts::{Table, blocked, config, groups, lags, unpaced, whole};
+
+#[derive(Default)]
+struct Woken(AtomicBool);
+
+impl Wake for Woken {
+    fn wake(self: Arc<Self>) {
+        self.0.store(true, Relaxed);
+    }
+}
 
 /// A table of this order with groups of versions 2, 0, 1, complete in the order 1, 2, 0.
 fn ordered(order: Order) -> Table {
@@ -229,6 +245,24 @@ fn what_keeps_a_batch_from_being_young_goes_when_nothing_else_can_be_made() {
     assert_eq!(table.apply(Change::Shed), Ok(Outcome::Count(1)));
     table.group(1);
     assert_eq!(lags(&table.take(2).expect("a batch")), [0, 0]);
+}
+
+#[test]
+fn whoever_waits_for_room_hears_that_some_was_made_for_younger_groups() {
+    let young = RolloutConfig { max_mean_lag: Some(0.0), max_groups: 4, ..config() };
+    let table = RolloutTable::new(young).expect("a table");
+    let admit = |count| Change::Admit(Admit { count, ..Admit::default() });
+    let Ok(Outcome::Admitted(permits)) = table.apply(&admit(4)) else { panic!("no room") };
+    for permit in permits {
+        table.apply(&Change::Append(whole(permit.hold, 0, 0, 1))).expect("taken");
+    }
+    table.apply(&Change::Publish { version: 1 }).expect("a later version");
+    assert!(table.apply(&admit(1)).is_err(), "the table is full");
+    let woken = Arc::new(Woken::default());
+    table.wake_later(Side::Producers, &Waker::from(Arc::clone(&woken)));
+    assert!(table.apply(&Change::Sample(groups(2))).is_err(), "all are too old");
+    assert!(woken.0.load(Relaxed), "one of them went");
+    table.apply(&admit(1)).expect("its place");
 }
 
 #[test]

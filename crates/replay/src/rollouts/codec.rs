@@ -461,6 +461,10 @@ impl Change {
             }
             Self::Tick => out.put_u8(14),
             Self::Shed => out.put_u8(15),
+            Self::Recall(want) => {
+                out.put_u8(19);
+                want.put(out);
+            }
             Self::Deepen { depth } => {
                 out.put_u8(16);
                 out.put_u32(*depth);
@@ -516,6 +520,7 @@ impl Change {
             16 => Self::Deepen { depth: take.u32("pipeline_depth")? },
             17 => Self::Restore { version: take.i64("version")? },
             18 => Self::Look { hold: take_hold(take)? },
+            19 => Self::Recall(Want::take(take)?),
             got => return Err(CodecError::Value { field: "change", got: got.into() }),
         })
     }

@@ -247,13 +247,23 @@ impl RolloutTable {
         let mut applied = core.ledger.apply_within(now, change, width);
         // What time has done is told with whatever is told next.
         let mut is_told = !was_due;
+        let mut has_made_room = false;
+        // What nobody has may be what this consumer waits for.
+        if let (Err(Refusal::Blocked(_)), Change::Sample(want)) = (&applied, change) {
+            let recall = Change::Recall(*want);
+            if let Ok(Outcome::Count(1..)) = core.ledger.apply(now, &recall) {
+                tell(&recall);
+                (is_told, has_made_room) = (true, true);
+                applied = core.ledger.apply_within(now, change, width);
+            }
+        }
         // Room for younger groups is made by those that keep batches waiting.
         while let Err(Refusal::Blocked(Blocked::MeanLag)) = applied
             && core.ledger.standing().capacity == 0
             && core.ledger.apply(now, &Change::Shed) == Ok(Outcome::Count(1))
         {
             tell(&Change::Shed);
-            is_told = true;
+            (is_told, has_made_room) = (true, true);
             applied = core.ledger.apply_within(now, change, width);
         }
         if kept::has_effect(change, was_open, &applied) {
@@ -281,7 +291,7 @@ impl RolloutTable {
         let dead = core.ledger.take_dead();
         drop(core);
         drop(dead);
-        if was_due || is_sooner || !is_written {
+        if was_due || is_sooner || has_made_room || !is_written {
             self.wake_all();
         }
         if let Ok(outcome) = &applied {

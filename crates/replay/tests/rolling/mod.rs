@@ -187,6 +187,7 @@ impl Crowd {
             21 => Change::Extend { lease: lease(), lease_ms: 100 },
             22 => match b % 4 {
                 0 => Change::Discard { groups: vec![(a % 16).into()] },
+                1 if b.is_multiple_of(3) => Change::Recall(want(1 + a % 2, None)),
                 1 => Change::Shed,
                 2 if b.is_multiple_of(3) => Change::Restore { version: (self.version - 1).max(0) },
                 _ => Change::Reprioritize { priorities: vec![((a % 16).into(), f64::from(b % 5))] },

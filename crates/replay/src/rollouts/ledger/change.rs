@@ -82,6 +82,8 @@ pub enum Change {
     Tick,
     /// Batches wait for groups that are younger on average, and there is no room for them.
     Shed,
+    /// This consumer waits, and groups that were given back may be waiting for one that asks for another size.
+    Recall(Want),
     /// Groups are admitted this many versions ahead.
     Deepen {
         /// At most as many as the bound.

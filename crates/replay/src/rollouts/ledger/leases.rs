@@ -7,7 +7,9 @@
 use std::sync::Arc;
 
 use super::change::value;
-use super::{Blocked, Due, Fate, Lease, Ledger, MAX_RANKS, Outcome, Refusal, Share, Size, Want};
+use super::{
+    Blocked, Due, Fate, Lease, Ledger, MAX_RANKS, Outcome, Refusal, Rules, Share, Size, Want,
+};
 use crate::rollouts::config::{Delivery, OnStale};
 use crate::rollouts::item::{Group, Item};
 
@@ -50,6 +52,11 @@ pub(super) enum State {
 }
 
 impl Want {
+    /// Whether a batch that was made for one consumer is one for the other, too.
+    fn is_like(&self, other: &Self) -> bool {
+        (self.ranks, self.size) == (other.ranks, other.size)
+    }
+
     pub(super) fn check(&self, ledger: &Ledger) -> Result<(), Refusal> {
         let Self { size, rank, ranks, lease_ms, .. } = *self;
         if ranks == 0 || ranks > MAX_RANKS {
@@ -118,9 +125,7 @@ impl Ledger {
         }
         let waits = |batch: &Batch| {
             let part = batch.shares.get(want.rank as usize);
-            part.is_some_and(|part| part.state == State::Waiting)
-                && batch.want.ranks == want.ranks
-                && batch.want.size == want.size
+            part.is_some_and(|part| part.state == State::Waiting) && batch.want.is_like(want)
         };
         let waiting =
             self.batches.iter().find(|(_, batch)| waits(batch)).map(|(number, _)| *number);
@@ -322,6 +327,36 @@ impl Ledger {
             }
         }
         self.tidy(number);
+    }
+
+    /// Queues groups that wait for a consumer who asks for another size than this one, and may never come: those of
+    /// its own rank, of ranks that there are no more, and of batches of which nobody has anything.
+    pub(super) fn recall(&mut self, want: &Want) -> Outcome {
+        let mut others: Vec<u64> = match self.rules {
+            Rules::First => Vec::new(),
+            Rules::Second => self.batches.keys().copied().collect(),
+        };
+        others.retain(|number| self.batches.get(number).is_some_and(|b| !b.want.is_like(want)));
+        let mut count = 0;
+        for number in others {
+            let Some(batch) = self.batches.get_mut(&number) else { continue };
+            let is_waiting = |part: &Part| part.state == State::Waiting;
+            let is_whole = !batch.is_used && batch.shares.iter().all(is_waiting);
+            let mut groups = Vec::new();
+            for (rank, part) in (0..).zip(&mut batch.shares) {
+                let is_of_others = rank != want.rank && rank < want.ranks;
+                if is_waiting(part) && (is_whole || !is_of_others) {
+                    part.state = State::Over;
+                    groups.append(&mut part.groups);
+                }
+            }
+            // The learner makes no step of them, and takes them again.
+            self.step_back(groups.len() as u64);
+            self.return_groups(&groups);
+            self.tidy(number);
+            count += groups.len() as u64;
+        }
+        Outcome::Count(count)
     }
 
     /// Queues the groups of batches that wait for a rank, though the learner has gone on.

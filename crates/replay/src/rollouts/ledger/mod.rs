@@ -346,6 +346,7 @@ impl Ledger {
             Change::Reprioritize { priorities } => self.reprioritize(priorities),
             Change::Tick => Ok(Outcome::Done),
             Change::Shed => Ok(self.shed()),
+            Change::Recall(want) => Ok(self.recall(want)),
             Change::Deepen { depth } => self.deepen(*depth),
             Change::Restore { version } => self.restore(*version),
         }

@@ -73,14 +73,18 @@ impl Ledger {
                     None => return,
                 };
             }
-            Rules::Second => {
-                let ahead = (self.target - self.version).max(0) as u64;
-                let taken = ahead.saturating_mul(per_version).saturating_add(self.taken);
-                let taken = taken.saturating_sub(lost);
-                self.target = self.version + (taken / per_version) as i64;
-                self.taken = taken % per_version;
-            }
+            Rules::Second => self.step_back(lost),
         }
         self.offset -= lost as i64;
+    }
+
+    /// So many groups that were taken are not: by the second rules.
+    pub(super) fn step_back(&mut self, groups: u64) {
+        let per_version = self.config.per_version();
+        let ahead = (self.target - self.version).max(0) as u64;
+        let taken = ahead.saturating_mul(per_version).saturating_add(self.taken);
+        let taken = taken.saturating_sub(groups);
+        self.target = self.version + (taken / per_version) as i64;
+        self.taken = taken % per_version;
     }
 }
