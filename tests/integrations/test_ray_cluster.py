@@ -281,7 +281,7 @@ class Producers:
 
 
 def test_all_is_there_once_when_processes_and_nodes_are_killed_under_load(
-    ray_nodes: Any, tmp_path: Path
+    changing_nodes: Any, tmp_path: Path
 ) -> None:
     chance = random.Random(7)
     with (
@@ -297,9 +297,10 @@ def test_all_is_there_once_when_processes_and_nodes_are_killed_under_load(
             if victim == "process":
                 os.kill(before["pid"], signal.SIGKILL)
             else:
-                ray_nodes.add_node(num_cpus=3)
-                (node,) = [one for one in _workers(ray_nodes) if one.node_id == before["node"]]
-                ray_nodes.remove_node(node, allow_graceful=False)
+                changing_nodes.add_plain()
+                nodes = changing_nodes.workers
+                (node,) = [one for one in nodes if one.node_id == before["node"]]
+                changing_nodes.remove(node)
             after = cluster.processes(PATIENCE)[number]
             while after["started"] == before["started"]:
                 after = cluster.processes(PATIENCE)[number]
@@ -313,10 +314,6 @@ def test_all_is_there_once_when_processes_and_nodes_are_killed_under_load(
     # Also what was not acknowledged when its shard was killed, and was sent again, is there once.
     assert sorted(found) == sent
     assert len(sent) > 600
-
-
-def _workers(ray_nodes: Any) -> list[Any]:
-    return list(ray_nodes.worker_nodes)
 
 
 def test_a_cluster_that_is_started_again_has_what_it_had(ray_nodes: object, tmp_path: Path) -> None:

@@ -181,10 +181,10 @@ def portable() -> Iterator[None]:
     ray.cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def workers(ray_nodes: Any) -> list[str]:
     """The nodes that have CPUs."""
-    return [node["NodeID"] for node in ray.nodes() if node["Resources"].get("CPU")]
+    return [node.node_id for node in ray_nodes.workers]
 
 
 @pytest.fixture
@@ -317,9 +317,9 @@ def test_a_learner_that_is_killed_is_found_again(
 
 
 def test_a_learner_on_another_node_gets_what_was_not_acknowledged(
-    ray_nodes: Any, workers: list[str], actors: list[Any]
+    changing_nodes: Any, workers: list[str], actors: list[Any]
 ) -> None:
-    extra = ray_nodes.add_node(num_cpus=1, resources={"learner": 1})
+    extra = changing_nodes.add(num_cpus=1, resources={"learner": 1})
     learner = learner_on("moving", resources={"learner": 1})
     client = StreamClient("moving", doors="tcp")
     worker = worker_on(client, 0, scheduling_strategy=near(workers[0]))
@@ -332,10 +332,10 @@ def test_a_learner_on_another_node_gets_what_was_not_acknowledged(
     wait_until(lambda: get(worker.counts.remote())[1] > 100)
     wait_until(lambda: is_stuck(worker))
     _, known = get(worker.counts.remote())
-    ray_nodes.remove_node(extra, allow_graceful=False)
+    changing_nodes.remove(extra)
     # The nodes are all on this machine, where the port would be the same.
     with stranger_at(old[0]):
-        ray_nodes.add_node(num_cpus=1, resources={"learner": 1})
+        changing_nodes.add(num_cpus=1, resources={"learner": 1})
         wait_until(lambda: get(learner.place.remote())[1] != was)
         wait_until(lambda: get(worker.counts.remote())[1] > known + 400)
     get(worker.stop.remote())
@@ -385,15 +385,15 @@ def is_stuck(worker: Any) -> bool:
 
 
 def test_the_death_of_a_workers_node_costs_nothing_else(
-    ray_nodes: Any, workers: list[str], actors: list[Any]
+    changing_nodes: Any, workers: list[str], actors: list[Any]
 ) -> None:
-    extra = ray_nodes.add_node(num_cpus=1, resources={"doomed": 1})
+    extra = changing_nodes.add(num_cpus=1, resources={"doomed": 1})
     with StreamServer(EXAMPLE, batch_size=10, name="node") as stream:
         doomed = worker_on(StreamClient("node"), 1, resources={"doomed": 1})
         other = worker_on(StreamClient("node"), 2, scheduling_strategy=near(workers[0]))
         actors += [doomed, other]
         get(doomed.push.remote(10), other.push.remote(10))
-        ray_nodes.remove_node(extra, allow_graceful=False)
+        changing_nodes.remove(extra)
         get(other.push.remote(10))
         taken = [pair for _ in range(3) for pair in pairs(stream.sample(PATIENCE).batch)]
         expected = [(1, n) for n in range(10)] + [(2, n) for n in range(20)]

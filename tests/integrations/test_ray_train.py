@@ -33,14 +33,8 @@ ITEMS = 400
 BATCH = 20
 
 
-@pytest.fixture(scope="module")
-def nodes(ray_nodes):
-    """Nodes of Ray on this machine."""
-    return ray_nodes
-
-
 @pytest.fixture
-def shards(nodes):
+def shards(ray_nodes):
     """A cluster with a queue and a table to draw from, both full."""
 
     def tables():

@@ -19,7 +19,7 @@ pytestmark = [
 
 
 @pytest.fixture
-def path_of_workers(monkeypatch):
+def path_of_workers(no_shared_ray, monkeypatch):
     """Ray's processes are started with the environment of the one that begins it."""
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=":")
     monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
