@@ -23,6 +23,7 @@ from echoic.errors import (
     WaitTimeoutError,
 )
 from echoic.rollouts import RolloutTable
+from tiers import size
 
 ray = pytest.importorskip("ray")
 
@@ -284,12 +285,13 @@ def test_all_is_there_once_when_processes_and_nodes_are_killed_under_load(
     changing_nodes: Any, tmp_path: Path
 ) -> None:
     chance = random.Random(7)
+    victims = size(("process", "node"), ("process", "node", "process"))
     with (
         ReplayCluster(make("async"), 2, name="killed", directory=tmp_path) as cluster,
         cluster.client() as reader,
     ):
         producers = Producers(cluster, ["nearest", "tcp"])
-        for victim in ("process", "node", "process"):
+        for victim in victims:
             progress = sum(producers.acked) + 200
             wait_until(lambda at=progress: sum(producers.acked) >= at or producers.errors)
             number = chance.choice(cluster.shards)
@@ -313,7 +315,7 @@ def test_all_is_there_once_when_processes_and_nodes_are_killed_under_load(
         found = numbers(reader)
     # Also what was not acknowledged when its shard was killed, and was sent again, is there once.
     assert sorted(found) == sent
-    assert len(sent) > 600
+    assert len(sent) > 200 * len(victims)
 
 
 def test_a_cluster_that_is_started_again_has_what_it_had(ray_nodes: object, tmp_path: Path) -> None:
@@ -329,6 +331,7 @@ def test_a_cluster_that_is_started_again_has_what_it_had(ray_nodes: object, tmp_
         cluster.client()
 
 
+@pytest.mark.nightly
 def test_removed_shards_stay_removed_when_the_cluster_is_made_again(
     ray_nodes: object, tmp_path: Path
 ) -> None:
@@ -402,6 +405,7 @@ def test_a_shard_waits_for_its_directory_and_one_that_is_gone_for_good_is_named(
                 call()
 
 
+@pytest.mark.nightly
 def test_closing_a_cluster_and_its_workers_after_rays_end_starts_no_ray(
     ray_nodes: Any, run_script: Callable[..., Any]
 ) -> None:
@@ -429,6 +433,7 @@ def test_closing_a_cluster_and_its_workers_after_rays_end_starts_no_ray(
     assert is_connected == "False"
 
 
+@pytest.mark.nightly
 def test_shards_join_and_are_emptied_while_probabilities_stay_true(ray_nodes: object) -> None:
     settings = {"sampler": echoic.selectors.Prioritized(1.0)}
     with (

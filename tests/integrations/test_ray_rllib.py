@@ -410,6 +410,7 @@ def dqn(env, buffer, **training):
     )
 
 
+@pytest.mark.nightly
 def test_dqn_learns_from_a_cluster_and_another_goes_on_with_what_it_left(ray_nodes):
     def tables():
         env = gymnasium.make("CartPole-v1")
@@ -446,6 +447,7 @@ def test_dqn_learns_from_a_cluster_and_another_goes_on_with_what_it_left(ray_nod
         another.stop()
 
 
+@pytest.mark.nightly
 def test_a_loaded_algorithm_goes_on_with_the_buffers_state_that_was_saved_beside_it(
     ray_nodes, tmp_path
 ):
@@ -478,6 +480,7 @@ def test_a_loaded_algorithm_goes_on_with_the_buffers_state_that_was_saved_beside
     loaded.stop()
 
 
+@pytest.mark.nightly
 def test_two_learners_get_shares_and_each_error_comes_to_its_transition(ray_nodes):
     config = dqn(
         Numbered,
@@ -497,6 +500,7 @@ def test_two_learners_get_shares_and_each_error_comes_to_its_transition(ray_node
     np.testing.assert_allclose(known.priority[told], rewards[told], atol=300)
 
 
+@pytest.mark.nightly
 # Gymnasium warns of its own CartPole.
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_two_trials_of_tune_have_a_table_each(ray_nodes, tmp_path):

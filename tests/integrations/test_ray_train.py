@@ -20,6 +20,7 @@ from ray.train import Checkpoint, CheckpointConfig, FailureConfig, RunConfig, Sc
 from ray.train.torch import TorchTrainer
 
 pytestmark = [
+    pytest.mark.nightly,
     # Starting Ray on a busy machine takes long.
     pytest.mark.timeout(400),
     # Ray leaves files and sockets to the garbage collector, and Train calls what it deprecates.

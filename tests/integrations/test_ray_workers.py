@@ -172,6 +172,7 @@ def act_first_or_last(weights, observations, rng):
     return last if weights["last"] else first
 
 
+@pytest.mark.nightly
 def test_agents_act_in_text_by_the_weights_of_their_cluster(ray_nodes):
     with (
         ReplayCluster(
