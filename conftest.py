@@ -19,7 +19,7 @@ from sybil.parsers.markdown import CodeBlockParser, PythonCodeBlockParser
 from sybil.parsers.rest import DocTestParser
 from sybil.sybil import SybilCollection
 
-pytest_plugins = ["tiers", "suite_report", "shared_ray"]
+pytest_plugins = ["tiers", "suite_report", "skips", "shared_ray"]
 
 # Matrices are small here, and their threads spin while they wait for each other: beside workers, or
 # on a machine that does other things, learning took eight times as long with two. It is read when

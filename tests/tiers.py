@@ -52,7 +52,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--tier",
         choices=("fast", "check", "all"),
         default="fast",
-        help="fast (default): no nightly tests; check: one part of them too; all: all, at full size",
+        help="fast (default): no nightly ones; check: one part of them too; all: all, at full size",
     )
     group.addoption(
         "--part",
