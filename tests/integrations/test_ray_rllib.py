@@ -447,7 +447,6 @@ def test_dqn_learns_from_a_cluster_and_another_goes_on_with_what_it_left(ray_nod
         another.stop()
 
 
-@pytest.mark.nightly
 def test_a_loaded_algorithm_goes_on_with_the_buffers_state_that_was_saved_beside_it(
     ray_nodes, tmp_path
 ):

@@ -294,7 +294,6 @@ def test_a_table_that_takes_nothing_keeps_no_other_back():
     assert buffer.get_added_timesteps() == 120
 
 
-@pytest.mark.nightly
 def test_dqn_trains_two_policies_each_with_its_own_errors(ray_nodes):
     config = (
         DQNConfig()
