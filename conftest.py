@@ -1,4 +1,4 @@
-"""Runs the examples of README, guides, docstrings and stub.
+"""Runs the examples of README, guides, docstrings and stub, and chooses the tier of tests.
 
 All tests have one BLAS thread, and a folder for the sockets of `shm://` that no other process uses.
 """
@@ -18,6 +18,8 @@ from sybil.evaluators.python import pad
 from sybil.parsers.markdown import CodeBlockParser, PythonCodeBlockParser
 from sybil.parsers.rest import DocTestParser
 from sybil.sybil import SybilCollection
+
+pytest_plugins = ["tiers", "suite_report", "skips", "shared_ray"]
 
 # Matrices are small here, and their threads spin while they wait for each other: beside workers, or
 # on a machine that does other things, learning took eight times as long with two. It is read when

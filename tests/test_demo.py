@@ -104,7 +104,7 @@ def test_run_stops_at_its_step_budget_and_its_counts_agree(door: str, tmp_path: 
     assert_is_a_picture(outcome.plot)
 
 
-@pytest.mark.parametrize("door", ["shm", "none"])
+@pytest.mark.parametrize("door", ["shm", pytest.param("none", marks=pytest.mark.nightly)])
 def test_policy_is_learned(door: str, tmp_path: Path) -> None:
     target = 5 * UNTRAINED
     outcome = train(Options(door=door, steps=100_000, target=target, out=tmp_path))
@@ -115,10 +115,12 @@ def test_policy_is_learned(door: str, tmp_path: Path) -> None:
     assert_counts_agree(outcome)
 
 
-def test_missed_target_is_exit_status_1(tmp_path: Path) -> None:
+def test_missed_target_is_exit_status_1_and_no_terminal_gets_plain_lines(tmp_path: Path) -> None:
     done = run_demo("--steps", "1", "--workers", "1", "--out", str(tmp_path))
     assert done.returncode == 1, done.stderr
     assert "Missed the target of 400" in done.stdout
+    assert re.search(r"^ *\d+\.\d s +1,024 steps ", done.stdout, re.MULTILINE)
+    assert "\x1b" not in done.stdout
 
 
 def test_reached_target_is_exit_status_0_and_the_last_line_names_the_plot(
@@ -134,15 +136,21 @@ def test_reached_target_is_exit_status_0_and_the_last_line_names_the_plot(
     assert_is_a_picture(out / "cartpole.png")
 
 
-def test_output_that_is_no_terminal_gets_plain_lines(tmp_path: Path) -> None:
-    done = run_demo("--steps", "1", "--workers", "1", "--out", str(tmp_path))
-    assert re.search(r"^ *\d+\.\d s +1,024 steps ", done.stdout, re.MULTILINE)
-    assert "\x1b" not in done.stdout
-
-
 @pytest.mark.parametrize(
     ("door", "end"),
-    [*((door, signal.SIGINT) for door in DOORS), ("shm", signal.SIGKILL), ("tcp", signal.SIGKILL)],
+    [
+        ("shm", signal.SIGINT),
+        ("shm", signal.SIGKILL),
+        *(
+            pytest.param(door, end, marks=pytest.mark.nightly)
+            for door, end in [
+                ("unix", signal.SIGINT),
+                ("tcp", signal.SIGINT),
+                ("none", signal.SIGINT),
+                ("tcp", signal.SIGKILL),
+            ]
+        ),
+    ],
 )
 def test_no_process_outlives_an_interrupt_or_the_learner(
     door: str, end: signal.Signals, tmp_path: Path
@@ -264,7 +272,9 @@ def kill_when_it_has_sent(workers: Iterator[int], number: int) -> None:
     children[f"worker {number}"].kill()
 
 
-@pytest.mark.parametrize("door", ["shm", "unix", "tcp"])
+@pytest.mark.parametrize(
+    "door", ["shm", *(pytest.param(door, marks=pytest.mark.nightly) for door in ("unix", "tcp"))]
+)
 def test_killed_worker_does_not_stop_the_others(door: str) -> None:
     model, params = small_model()
     with transport_of(door) as transport:

@@ -9,7 +9,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import echoic
 import numpy as np
@@ -17,7 +17,7 @@ import pytest
 from echoic import selectors
 
 from examples import dqn, per, qlearning, r2d2, training
-from examples.training import EPISODES, Options, Scores, Step
+from examples.training import EPISODES, Options, Outcome, Scores, Step
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,28 +35,55 @@ UNTRAINED = 22
 # Whole runs.
 
 
-@pytest.mark.parametrize("name", EXAMPLES)
-def test_learned_policy_is_four_times_as_good_as_a_random_one(name: str) -> None:
-    outcome = EXAMPLES[name](Options(steps=25_000, target=4 * UNTRAINED))
-    assert outcome.reached
-    assert np.mean(outcome.scores.returns[:20]) < 2 * UNTRAINED
-    assert np.mean(outcome.scores.returns[-EPISODES:]) >= 4 * UNTRAINED
+class Run(NamedTuple):
+    """What an example's training ended with, and how many keys its updates of priorities had."""
+
+    name: str
+    outcome: Outcome
+    updated: list[int]
 
 
-@pytest.mark.parametrize("name", EXAMPLES)
-def test_samples_keep_their_ratio_to_inserts(name: str) -> None:
-    outcome = EXAMPLES[name](SHORT)
-    info = outcome.info
+@pytest.fixture(scope="module", params=EXAMPLES)
+def run(request: pytest.FixtureRequest) -> Run:
+    """Train an example, once for all that is asserted of its run."""
+    update = echoic.TableClient.update_priorities
+    updated: list[int] = []
+
+    def count(client: echoic.TableClient, table: str, keys: Any, priorities: Any) -> int:
+        there = update(client, table, keys, priorities)
+        assert there == len(keys)
+        updated.append(there)
+        return there
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(echoic.TableClient, "update_priorities", count)
+        outcome = EXAMPLES[request.param](Options(steps=25_000, target=4 * UNTRAINED))
+    return Run(request.param, outcome, updated)
+
+
+def test_learned_policy_is_four_times_as_good_as_a_random_one(run: Run) -> None:
+    assert run.outcome.reached
+    assert np.mean(run.outcome.scores.returns[:20]) < 2 * UNTRAINED
+    assert np.mean(run.outcome.scores.returns[-EPISODES:]) >= 4 * UNTRAINED
+
+
+def test_samples_keep_their_ratio_to_inserts(run: Run) -> None:
+    info = run.outcome.info
     assert info["samples"] > 0
     lead = info["inserts"] * info["samples_per_insert"] - info["samples"]
     assert info["min_diff"] <= lead <= info["max_diff"]
 
 
-@pytest.mark.parametrize("name", EXAMPLES)
-def test_every_batch_is_learned_from(name: str) -> None:
-    outcome = EXAMPLES[name](SHORT)
-    size = sys.modules[f"examples.{name}"].BATCH
-    assert outcome.info["samples"] == outcome.updates * size
+def test_every_batch_is_learned_from(run: Run) -> None:
+    size = sys.modules[f"examples.{run.name}"].BATCH
+    assert run.outcome.info["samples"] == run.outcome.updates * size
+
+
+def test_priority_of_everything_that_was_sampled_is_updated(run: Run) -> None:
+    assert run.outcome.info["deletions"] == 0  # So that every key is still there.
+    has_priorities = run.name != "dqn"
+    assert len(run.updated) == has_priorities * run.outcome.updates
+    assert sum(run.updated) == has_priorities * run.outcome.info["samples"]
 
 
 @pytest.mark.parametrize("name", ["dqn", "r2d2"])
@@ -67,29 +94,6 @@ def test_seed_repeats_a_run_in_which_actor_and_learner_take_turns(name: str) -> 
     first = returns(SHORT)
     assert returns(SHORT) == first
     assert returns(replace(SHORT, seed=4)) != first
-
-
-@pytest.mark.parametrize("name", ["per", "r2d2"])
-def test_priority_of_everything_that_was_sampled_is_updated(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    update = echoic.TableClient.update_priorities
-    keys: list[NDArray[np.uint64]] = []
-    found = 0
-
-    def count(client: echoic.TableClient, table: str, some: Any, priorities: Any) -> int:
-        nonlocal found
-        keys.append(some)
-        there = update(client, table, some, priorities)
-        assert there == len(some)
-        found += there
-        return there
-
-    monkeypatch.setattr(echoic.TableClient, "update_priorities", count)
-    outcome = EXAMPLES[name](SHORT)
-    assert outcome.info["deletions"] == 0  # So that every key is still there.
-    assert len(keys) == outcome.updates
-    assert found == outcome.info["samples"]
 
 
 def test_error_of_the_actor_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,10 +1,9 @@
-"""A batch of answers to prompts, in every form; and nodes of Ray on this machine."""
+"""A batch of answers to prompts, in every form."""
 
 from __future__ import annotations
 
-import os
 import signal
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 from echoic.rollouts import RolloutTable
@@ -40,39 +39,3 @@ def batch(request: pytest.FixtureRequest, table: RolloutTable) -> RolloutBatch:
         return table.sample(form="packed", width=8)
     is_left = request.param == "left"
     return table.sample(form="padded" if is_left else request.param, left=is_left)
-
-
-@pytest.fixture(scope="module")
-def ray_nodes() -> Iterator[Any]:
-    """Two nodes of Ray with three CPUs each, and a head where only this program is.
-
-    They have ``add_node`` and ``remove_node``. Nothing is sent to anybody about their use.
-    """
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    # A busy machine needs longer to start Ray's agents than a node waits for them.
-    os.environ.setdefault("RAY_agent_register_timeout_ms", "120000")
-    ray = pytest.importorskip("ray")
-    from ray.cluster_utils import Cluster  # noqa: PLC0415 - where there is Ray
-
-    nodes = Cluster()
-
-    def start(**settings: Any) -> None:
-        # Ray gives a node thirty seconds, and a busy machine may need more.
-        for attempt in range(3):
-            try:
-                nodes.add_node(**settings)
-            except Exception:
-                if attempt == 2:
-                    raise
-            else:
-                return
-
-    try:
-        start(num_cpus=0, include_dashboard=False)
-        for _ in range(2):
-            start(num_cpus=3)
-        ray.init(address=nodes.address, namespace="tests", log_to_driver=False)
-        yield nodes
-    finally:
-        ray.shutdown()
-        nodes.shutdown()

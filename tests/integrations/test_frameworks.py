@@ -18,7 +18,11 @@ if TYPE_CHECKING:
     from echoic.rollouts import RolloutBatch, RolloutTable
 
 # What these libraries warn of is theirs.
-pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.timeout(600)]
+pytestmark = [
+    pytest.mark.nightly,
+    pytest.mark.filterwarnings("ignore"),
+    pytest.mark.timeout(600),
+]
 
 
 def test_verl_computes_our_advantages_from_a_batch(batch: RolloutBatch) -> None:

@@ -13,6 +13,7 @@ for needed in ("ray", "torch", "gymnasium", "rich"):
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.nightly
 @pytest.mark.timeout(400)
 def test_a_run_that_loses_a_shard_and_a_worker_reaches_its_target():
     # A busy machine is given time to start Ray.

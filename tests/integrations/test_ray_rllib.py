@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import pickle
-from pathlib import Path
 
 import echoic
 import numpy as np
@@ -387,20 +386,6 @@ def test_buffers_of_several_drivers_have_one_table_which_is_there_when_they_are_
         third.close()
 
 
-@pytest.fixture(scope="module")
-def cluster():
-    """Nodes of Ray, whose processes find this file: they get the environment of their parent."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=":")
-        yield
-
-
-@pytest.fixture(scope="module")
-def nodes(cluster, ray_nodes):
-    """Nodes of Ray on this machine."""
-    return ray_nodes
-
-
 def dqn(env, buffer, **training):
     """Settings of a small DQN."""
     return (
@@ -425,7 +410,8 @@ def dqn(env, buffer, **training):
     )
 
 
-def test_dqn_learns_from_a_cluster_and_another_goes_on_with_what_it_left(nodes):
+@pytest.mark.nightly
+def test_dqn_learns_from_a_cluster_and_another_goes_on_with_what_it_left(ray_nodes):
     def tables():
         env = gymnasium.make("CartPole-v1")
         spaces = env.observation_space, env.action_space
@@ -462,7 +448,7 @@ def test_dqn_learns_from_a_cluster_and_another_goes_on_with_what_it_left(nodes):
 
 
 def test_a_loaded_algorithm_goes_on_with_the_buffers_state_that_was_saved_beside_it(
-    nodes, tmp_path
+    ray_nodes, tmp_path
 ):
     config = dqn(
         Numbered,
@@ -493,7 +479,8 @@ def test_a_loaded_algorithm_goes_on_with_the_buffers_state_that_was_saved_beside
     loaded.stop()
 
 
-def test_two_learners_get_shares_and_each_error_comes_to_its_transition(nodes):
+@pytest.mark.nightly
+def test_two_learners_get_shares_and_each_error_comes_to_its_transition(ray_nodes):
     config = dqn(
         Numbered,
         {"num_learners": 2, "alpha": 1.0, "capacity": 10_000},
@@ -512,9 +499,10 @@ def test_two_learners_get_shares_and_each_error_comes_to_its_transition(nodes):
     np.testing.assert_allclose(known.priority[told], rewards[told], atol=300)
 
 
+@pytest.mark.nightly
 # Gymnasium warns of its own CartPole.
 @pytest.mark.filterwarnings("ignore::UserWarning")
-def test_two_trials_of_tune_have_a_table_each(nodes, tmp_path):
+def test_two_trials_of_tune_have_a_table_each(ray_nodes, tmp_path):
     env = gymnasium.make("CartPole-v1")
     spaces = env.observation_space, env.action_space
     tables = [transition_table(name, *spaces, max_size=5000) for name in ("slow", "fast")]
@@ -537,7 +525,7 @@ def test_two_trials_of_tune_have_a_table_each(nodes, tmp_path):
             assert (table.items().priority != 1.0).any()
 
 
-def test_sac_draws_from_it_when_it_is_put_in_its_place(nodes):
+def test_sac_draws_from_it_when_it_is_put_in_its_place(ray_nodes):
     def put(algorithm, **_):
         algorithm.local_replay_buffer = EchoicEpisodeReplayBuffer(1000, n_step=2, gamma=0.9)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-from pathlib import Path
 
 import echoic
 import numpy as np
@@ -295,21 +294,7 @@ def test_a_table_that_takes_nothing_keeps_no_other_back():
     assert buffer.get_added_timesteps() == 120
 
 
-@pytest.fixture(scope="module")
-def cluster():
-    """Nodes of Ray, whose processes find this file: they get the environment of their parent."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=":")
-        yield
-
-
-@pytest.fixture(scope="module")
-def nodes(cluster, ray_nodes):
-    """Nodes of Ray on this machine."""
-    return ray_nodes
-
-
-def test_dqn_trains_two_policies_each_with_its_own_errors(nodes):
+def test_dqn_trains_two_policies_each_with_its_own_errors(ray_nodes):
     config = (
         DQNConfig()
         .environment(Team)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import pickle
 import signal
@@ -10,6 +11,7 @@ import socketserver
 import sys
 import threading
 import time
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import echoic
@@ -29,6 +31,7 @@ from echoic.integrations.ray import (  # noqa: E402 - need Ray
     Collectors,
     StreamClient,
     StreamServer,
+    stream_roster,
     stream_server,
 )
 from echoic.integrations.ray.doors import Doors  # noqa: E402
@@ -181,10 +184,10 @@ def portable() -> Iterator[None]:
     ray.cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def workers(ray_nodes: Any) -> list[str]:
     """The nodes that have CPUs."""
-    return [node["NodeID"] for node in ray.nodes() if node["Resources"].get("CPU")]
+    return [node.node_id for node in ray_nodes.workers]
 
 
 @pytest.fixture
@@ -278,7 +281,7 @@ def test_a_full_stream_lets_producers_wait_and_says_why(ray_nodes: object) -> No
         client.send({"worker": 0, "n": 8}, timeout=PATIENCE)
 
 
-@pytest.mark.parametrize("doors", ["nearest", "tcp"])
+@pytest.mark.parametrize("doors", ["nearest", pytest.param("tcp", marks=pytest.mark.nightly)])
 def test_a_learner_that_is_killed_is_found_again(
     workers: list[str], actors: list[Any], doors: Any
 ) -> None:
@@ -316,10 +319,11 @@ def test_a_learner_that_is_killed_is_found_again(
         assert numbers[0] > max(n for who, n in before if who == number) - 4
 
 
+@pytest.mark.nightly
 def test_a_learner_on_another_node_gets_what_was_not_acknowledged(
-    ray_nodes: Any, workers: list[str], actors: list[Any]
+    changing_nodes: Any, workers: list[str], actors: list[Any]
 ) -> None:
-    extra = ray_nodes.add_node(num_cpus=1, resources={"learner": 1})
+    extra = changing_nodes.add(num_cpus=1, resources={"learner": 1})
     learner = learner_on("moving", resources={"learner": 1})
     client = StreamClient("moving", doors="tcp")
     worker = worker_on(client, 0, scheduling_strategy=near(workers[0]))
@@ -332,10 +336,10 @@ def test_a_learner_on_another_node_gets_what_was_not_acknowledged(
     wait_until(lambda: get(worker.counts.remote())[1] > 100)
     wait_until(lambda: is_stuck(worker))
     _, known = get(worker.counts.remote())
-    ray_nodes.remove_node(extra, allow_graceful=False)
+    changing_nodes.remove(extra)
     # The nodes are all on this machine, where the port would be the same.
     with stranger_at(old[0]):
-        ray_nodes.add_node(num_cpus=1, resources={"learner": 1})
+        changing_nodes.add(num_cpus=1, resources={"learner": 1})
         wait_until(lambda: get(learner.place.remote())[1] != was)
         wait_until(lambda: get(worker.counts.remote())[1] > known + 400)
     get(worker.stop.remote())
@@ -384,16 +388,17 @@ def is_stuck(worker: Any) -> bool:
     return after == before and sent > known
 
 
+@pytest.mark.nightly
 def test_the_death_of_a_workers_node_costs_nothing_else(
-    ray_nodes: Any, workers: list[str], actors: list[Any]
+    changing_nodes: Any, workers: list[str], actors: list[Any]
 ) -> None:
-    extra = ray_nodes.add_node(num_cpus=1, resources={"doomed": 1})
+    extra = changing_nodes.add(num_cpus=1, resources={"doomed": 1})
     with StreamServer(EXAMPLE, batch_size=10, name="node") as stream:
         doomed = worker_on(StreamClient("node"), 1, resources={"doomed": 1})
         other = worker_on(StreamClient("node"), 2, scheduling_strategy=near(workers[0]))
         actors += [doomed, other]
         get(doomed.push.remote(10), other.push.remote(10))
-        ray_nodes.remove_node(extra, allow_graceful=False)
+        changing_nodes.remove(extra)
         get(other.push.remote(10))
         taken = [pair for _ in range(3) for pair in pairs(stream.sample(PATIENCE).batch)]
         expected = [(1, n) for n in range(10)] + [(2, n) for n in range(20)]
@@ -401,6 +406,7 @@ def test_the_death_of_a_workers_node_costs_nothing_else(
         get(other.close.remote())
 
 
+@pytest.mark.nightly
 def test_ranks_have_disjoint_samples_and_share_the_producers(
     workers: list[str], actors: list[Any]
 ) -> None:
@@ -518,44 +524,45 @@ def place(rank: int, life: int) -> Place:
 
 
 @pytest.fixture
-def roster(ray_nodes: object) -> Iterator[Any]:
-    """A roster of its own, that servers only seem to tell."""
-    made = ray.remote(StreamRoster).options(num_cpus=0).remote("identity", "token")
-    yield made
-    ray.kill(made)
+def roster(monkeypatch: pytest.MonkeyPatch) -> StreamRoster:
+    """A roster that is no actor: it is told and asked here, and does not end."""
+    context = SimpleNamespace(current_actor=None)
+    here = SimpleNamespace(get_runtime_context=lambda: context)
+    monkeypatch.setattr(stream_roster, "ray", here)
+    return StreamRoster("identity", "token", idle=math.inf)
 
 
-def test_who_entered_here_is_later_whatever_clocks_say(roster: Any) -> None:
+def test_who_entered_here_is_later_whatever_clocks_say(roster: StreamRoster) -> None:
     before = time.time_ns() + 3600 * 10**9
-    assert get(roster.tell.remote(place(0, before)))
-    entered = get(roster.enter.remote(0))
+    assert roster.tell(place(0, before))
+    entered = roster.enter(0)
     assert entered.life > before
-    assert not get(roster.tell.remote(place(0, before)))
+    assert not roster.tell(place(0, before))
     # Of another rank nobody had told before its successor came.
-    entered = get(roster.enter.remote(1))
+    entered = roster.enter(1)
     assert entered.life < before
-    assert not get(roster.tell.remote(place(1, before)))
-    assert get(roster.tell.remote(place(1, entered.life)))
-    assert get(roster.find.remote(1)).life == entered.life
+    assert not roster.tell(place(1, before))
+    assert roster.tell(place(1, entered.life))
+    assert roster.find(1).life == entered.life
 
 
-def test_those_who_are_on_their_way_count_where_they_were_sent(roster: Any) -> None:
+def test_those_who_are_on_their_way_count_where_they_were_sent(roster: StreamRoster) -> None:
     for rank in range(3):
-        life = get(roster.enter.remote(rank)).life
-        assert get(roster.tell.remote(place(rank, life)))
-    found = [get(roster.find.remote(None)).rank for _ in range(6)]
+        life = roster.enter(rank).life
+        assert roster.tell(place(rank, life))
+    found = [roster.find(None).rank for _ in range(6)]
     assert sorted(found) == [0, 0, 1, 1, 2, 2]
 
 
-def test_a_roster_is_needed_while_somebody_comes(roster: Any) -> None:
-    first = get(roster.enter.remote(0)).life
-    assert get(roster.tell.remote(place(0, first)))
-    second = get(roster.enter.remote(0)).life
+def test_a_roster_is_needed_while_somebody_comes(roster: StreamRoster) -> None:
+    first = roster.enter(0).life
+    assert roster.tell(place(0, first))
+    second = roster.enter(0).life
     # The first one leaves, while the second opens its doors.
-    assert get(roster.leave.remote(0, first))
-    assert get(roster.leave.remote(0, first))
-    assert get(roster.tell.remote(place(0, second)))
-    assert not get(roster.leave.remote(0, second))
+    assert roster.leave(0, first)
+    assert roster.leave(0, first)
+    assert roster.tell(place(0, second))
+    assert not roster.leave(0, second)
 
 
 def test_a_server_that_is_cut_off_writes_no_checkpoint(
@@ -590,6 +597,7 @@ def test_a_server_that_is_cut_off_writes_no_checkpoint(
         wait_until(is_written)
 
 
+@pytest.mark.nightly
 def test_collectors_push_into_a_stream(ray_nodes: object) -> None:
     pytest.importorskip("gymnasium")
     step = {

@@ -20,6 +20,7 @@ from ray.train import Checkpoint, CheckpointConfig, FailureConfig, RunConfig, Sc
 from ray.train.torch import TorchTrainer
 
 pytestmark = [
+    pytest.mark.nightly,
     # Starting Ray on a busy machine takes long.
     pytest.mark.timeout(400),
     # Ray leaves files and sockets to the garbage collector, and Train calls what it deprecates.
@@ -33,14 +34,8 @@ ITEMS = 400
 BATCH = 20
 
 
-@pytest.fixture(scope="module")
-def nodes(ray_nodes):
-    """Nodes of Ray on this machine."""
-    return ray_nodes
-
-
 @pytest.fixture
-def shards(nodes):
+def shards(ray_nodes):
     """A cluster with a queue and a table to draw from, both full."""
 
     def tables():

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import time
-from pathlib import Path
 
 import echoic
 import numpy as np
@@ -42,22 +41,8 @@ STEP = {
 }
 
 
-@pytest.fixture(scope="module")
-def importable():
-    """Ray's processes get the environment of the one that starts it, and so find this file."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=":")
-        yield
-
-
-@pytest.fixture(scope="module")
-def cluster(importable, ray_nodes):
-    """Nodes of Ray on this machine."""
-    return ray_nodes
-
-
 @pytest.fixture
-def served(cluster):
+def served(ray_nodes):
     """A server of this process, with a table of steps, a queue, and weights."""
     store = WeightStore()
     tables = [
@@ -82,7 +67,7 @@ def make_tables():
     return [echoic.Table("steps", STEP, max_size=100_000)]
 
 
-def test_workers_fill_the_tables_of_a_cluster_and_one_that_is_killed_comes_back(cluster):
+def test_workers_fill_the_tables_of_a_cluster_and_one_that_is_killed_comes_back(ray_nodes):
     with (
         ReplayCluster(make_tables, 2, name="filled", resources={"num_cpus": 0.5}) as replay,
         replay.client() as client,
@@ -187,7 +172,8 @@ def act_first_or_last(weights, observations, rng):
     return last if weights["last"] else first
 
 
-def test_agents_act_in_text_by_the_weights_of_their_cluster(cluster):
+@pytest.mark.nightly
+def test_agents_act_in_text_by_the_weights_of_their_cluster(ray_nodes):
     with (
         ReplayCluster(
             make_agents_tables, 1, name="agents", resources={"num_cpus": 0.5}, weights=True
@@ -239,7 +225,7 @@ def test_an_error_of_an_environment_is_told_with_its_traceback(served):
         crew.check()
 
 
-def test_arguments_that_make_no_sense_are_told_before_anything_is_started(cluster):
+def test_arguments_that_make_no_sense_are_told_before_anything_is_started(ray_nodes):
     with pytest.raises(ArgumentError, match="num_steps must be at least 1, got 0"):
         Collectors("CartPole-v1", None, "tcp://localhost:1", "steps", num_steps=0)
     with pytest.raises(ArgumentError, match="a str has none"):

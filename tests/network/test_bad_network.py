@@ -10,6 +10,7 @@ import echoic
 import numpy as np
 import pytest
 from content import FRAME, SMALL, assert_exactly
+from tiers import size
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -52,7 +53,7 @@ def test_cuts_of_all_connections_again_and_again(
     ]
     for sender in senders:
         sender.wait_for("ready")
-    for turn in range(20):
+    for turn in range(size(6, 20)):
         before = [sender.acked for sender in senders]
         time.sleep(random_number.uniform(0, 0.03))
         proxy.cut(abruptly=turn % 2 == 0)
@@ -140,7 +141,7 @@ def test_connections_that_arrive_in_another_order(
         processes.start("send", proxy.address, producer=number, rows=10, report=10)
         for number in range(3)
     ]
-    for round_number in range(1, 7):
+    for round_number in range(1, size(4, 7)):
         # A sender's report of its last connection may come late: only what is acknowledged once
         # all three are connected again says that the new connections work.
         eventually(lambda links=3 * round_number: len(proxy.links) == links)

@@ -14,7 +14,9 @@ pytestmark = pytest.mark.timeout(40)
 
 
 # A ring this small is full most of the time: whoever waits for room must be woken each time.
-@pytest.mark.parametrize(("batch_size", "num_buffers"), [(1, 2), (3, 2)])
+@pytest.mark.parametrize(
+    ("batch_size", "num_buffers"), [(1, 2), pytest.param(3, 2, marks=pytest.mark.nightly)]
+)
 @pytest.mark.parametrize("words", [SMALL, FRAME])
 def test_small_batches_from_many_producers_never_stall(
     door: Any, processes: Any, words: int, batch_size: int, num_buffers: int

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from content import FRAME, HUGE, NOTHING, SMALL, assert_exactly, assert_run
+from tiers import size
 
 pytestmark = pytest.mark.timeout(55)
 
@@ -22,8 +23,10 @@ def in_order(door: Any, steps: np.ndarray) -> np.ndarray:
     return np.sort(steps) if door.kind == "shm" else steps
 
 
-# With three doors, fifty kills. Large samples are cut in the middle almost every time.
-@pytest.mark.parametrize("load", [(SMALL, 7, 32), (FRAME, 6, 32), (HUGE, 4, 3)])
+# With three doors, fifty kills at full size. Large samples are cut in the middle almost every time.
+@pytest.mark.parametrize(
+    "load", [(SMALL, size(3, 7), 32), (FRAME, size(3, 6), 32), (HUGE, size(3, 4), 3)]
+)
 def test_killed_producers_leave_no_hole_and_nothing_acknowledged_is_lost(
     door: Any, processes: Any, eventually: Any, load: tuple[int, int, int]
 ) -> None:

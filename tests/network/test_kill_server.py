@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 from content import NOTHING, assert_run, by_producer
+from tiers import size
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 pytestmark = pytest.mark.timeout(55)
 
-BATCH, BUFFERS, PRODUCERS, LIVES = 16, 3, 3, 4
+BATCH, BUFFERS, PRODUCERS, LIVES = 16, 3, 3, size(2, 4)
 
 
 def taken(file: Path) -> dict[int, np.ndarray]:

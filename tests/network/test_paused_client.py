@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from content import HUGE, SMALL, assert_exactly
+from tiers import size
 
 pytestmark = pytest.mark.timeout(55)
 
@@ -33,7 +34,7 @@ def test_a_stopped_producer_keeps_nobody_waiting_and_goes_on_later(
         for number in range(2)
     )
     stopped.wait_for("ready")
-    for _ in range(6):
+    for _ in range(size(2, 6)):
         time.sleep(random_number.uniform(0, 0.1))
         stopped.signal(signal.SIGSTOP)
         # More than was on its way, so that it came after the stop.

@@ -172,7 +172,7 @@ def test_a_server_that_moved_is_found_in_the_file(say: Any, serve: Any, tmp_path
     file = tmp_path / "servers"
     write(file, serve(), serve())
     say(addresses_file=file)
-    with echoic.connect() as first:
+    with echoic.connect(refresh=600.0) as first:
         client = pickle.loads(pickle.dumps(first))
     with client, pytest.warns(echoic.ShardWarning) as told:  # noqa: PT031 - from its end to the next
         serve.servers[0].close()

@@ -24,7 +24,9 @@ pytestmark = [
 
 
 # The window is small, so that it is full soon.
-@pytest.mark.parametrize("load", [(SMALL, 1 << 14), (FRAME, 1 << 20)])
+@pytest.mark.parametrize(
+    "load", [(SMALL, 1 << 14), pytest.param((FRAME, 1 << 20), marks=pytest.mark.nightly)]
+)
 def test_a_learner_that_stops_for_a_while(
     door: Any, processes: Any, folder: Any, eventually: Any, load: tuple[int, int]
 ) -> None:

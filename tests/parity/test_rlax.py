@@ -1,4 +1,4 @@
-"""rlax gives the same returns and advantages. Skipped where it is not installed."""
+"""rlax gives the same returns and advantages: ``make parity`` runs this."""
 
 from __future__ import annotations
 
@@ -9,12 +9,19 @@ import numpy as np
 import pytest
 from echoic import primitives
 
-with warnings.catch_warnings():
-    # Its dependencies' own.
-    warnings.simplefilter("ignore")
-    rlax = pytest.importorskip("rlax")
+try:
+    with warnings.catch_warnings():
+        # Its dependencies' own.
+        warnings.simplefilter("ignore")
+        import rlax
+except ImportError:
+    rlax = None
 
-pytestmark = pytest.mark.filterwarnings("ignore")
+pytestmark = [
+    pytest.mark.nightly,
+    pytest.mark.skipif(rlax is None, reason="rlax is not installed; see `make parity`"),
+    pytest.mark.filterwarnings("ignore"),
+]
 
 GAMMA, LAM, STEPS = 0.95, 0.8, 60
 

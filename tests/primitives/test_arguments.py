@@ -245,6 +245,7 @@ def test_large_torch_results_stay_while_they_are_used() -> None:
     assert [tensor.mean().item() for tensor in kept] == [float(n) for n in range(20)]
 
 
+@pytest.mark.nightly
 def test_jax_in_jax_out() -> None:
     jax = pytest.importorskip("jax")
     rewards, values, dones = (jax.numpy.asarray(array) for array in (R, V, D))

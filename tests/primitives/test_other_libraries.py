@@ -10,7 +10,7 @@ from echoic import primitives
 from echoic.errors import DtypeError
 
 
-@pytest.fixture(params=["torch", "jax"])
+@pytest.fixture(params=["torch", pytest.param("jax", marks=pytest.mark.nightly)])
 def library(request: Any) -> tuple[Any, type]:
     """How to make an array of a library, and what it is then."""
     module = pytest.importorskip(request.param)

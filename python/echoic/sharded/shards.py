@@ -96,6 +96,8 @@ class Shards:
         # Held by who brings the shards to where they are said to be.
         self._mending = threading.Lock()
         self._ended = threading.Event()
+        # Ends a pause of the thread: a shard has gone, or the client is closed.
+        self._gone = threading.Event()
         self._mender: threading.Thread | None = None
         self._connect_all()
 
@@ -158,6 +160,7 @@ class Shards:
                 shard.seen, told, shard.missed = True, shard.missed, False
             self._count_takers()
         if not there:
+            self._gone.set()
             self._miss(shard)
             return
         for tell in self.on_return:
@@ -292,7 +295,7 @@ class Shards:
             if self._mender is None and not self._ended.is_set():
                 self._mender = threading.Thread(
                     target=_keep_mending,
-                    args=(weakref.ref(self), self._ended),
+                    args=(weakref.ref(self), self._ended, self._gone),
                     name="echoic-shards",
                     daemon=True,
                 )
@@ -481,6 +484,7 @@ class Shards:
                     if shard.removed:
                         self._wind_up(shard)
         self._ended.set()
+        self._gone.set()
         late: EchoicError | None = None
         try:
             self.flush(timeout)
@@ -514,7 +518,9 @@ def _placed(number: int, place: Place) -> Shard:
     return shard
 
 
-def _keep_mending(reference: weakref.ref[Shards], ended: threading.Event) -> None:
+def _keep_mending(
+    reference: weakref.ref[Shards], ended: threading.Event, gone: threading.Event
+) -> None:
     """The thread's life. It keeps nothing alive: a client that nobody has any more ends it."""
     while (shards := reference()) is not None and not ended.is_set():
         try:
@@ -526,7 +532,8 @@ def _keep_mending(reference: weakref.ref[Shards], ended: threading.Event) -> Non
         if pause is None:
             return
         del shards
-        ended.wait(min(pause, threading.TIMEOUT_MAX))
+        gone.wait(min(pause, threading.TIMEOUT_MAX))
+        gone.clear()
 
 
 def left_until(deadline: float | None) -> float | None:

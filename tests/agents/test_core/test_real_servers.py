@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 PYTHON = os.environ.get("ECHOIC_LLAMA_PYTHON")
 OPTIONS = ["--host", "127.0.0.1", "--cache", "true", "--n_ctx", "2048", "--logits_all", "true"]
 pytestmark = [
+    pytest.mark.nightly,
     pytest.mark.skipif(not PYTHON, reason="asks for a server; see `make servers`"),
     pytest.mark.timeout(600),
 ]

@@ -44,6 +44,7 @@ def make(tmp_path_factory, monkeypatch):
         one.close()
 
 
+@pytest.mark.nightly
 @pytest.mark.timeout(900)
 def test_it_conforms(make):
     is_solved(make, range(3))
@@ -54,6 +55,7 @@ def test_it_conforms(make):
     index_is_command(make)
 
 
+@pytest.mark.nightly
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("task", TASKS)
 def test_all_six_tasks_are_solvable_and_not_done_at_the_start(make, task):
@@ -63,6 +65,7 @@ def test_all_six_tasks_are_solvable_and_not_done_at_the_start(make, task):
     is_solved(lambda: make(task_type=task), range(2), 100)
 
 
+@pytest.mark.nightly
 @pytest.mark.timeout(600)
 def test_a_wait_is_no_success_and_the_expert_finds_back(make):
     environment = make()
@@ -76,6 +79,7 @@ def test_a_wait_is_no_success_and_the_expert_finds_back(make):
     assert (reward, info["success"]) == (1.0, True)
 
 
+@pytest.mark.nightly
 @pytest.mark.timeout(600)
 def test_sizes_are_those_of_the_settings(make):
     small, large = make(room_size=3, max_objects=2), make(room_size=9, max_objects=30)
@@ -86,6 +90,7 @@ def test_sizes_are_those_of_the_settings(make):
     assert counts[0] <= 4 < counts[1] <= 9
 
 
+@pytest.mark.nightly
 @pytest.mark.timeout(600)
 def test_games_of_a_folder_are_played_as_the_official_ones_are(make, monkeypatch, tmp_path):
     generated = make(num_games=1)

@@ -40,6 +40,7 @@ def make(tmp_path_factory, monkeypatch):
         one.close()
 
 
+@pytest.mark.nightly
 @pytest.mark.timeout(600)
 def test_it_conforms(make):
     is_solved(make, range(4))
@@ -49,6 +50,7 @@ def test_it_conforms(make):
     index_is_command(make)
 
 
+@pytest.mark.nightly
 @pytest.mark.timeout(600)
 def test_cooking_games_are_solvable_and_a_lost_one_is_no_success(make):
     settings = {"theme": "cooking", "world_size": 1, "num_objects": 1, "quest_length": 3}
@@ -71,6 +73,7 @@ def test_cooking_games_are_solvable_and_a_lost_one_is_no_success(make):
     pytest.fail("no game was lost by burning what the recipe needs")
 
 
+@pytest.mark.nightly
 def test_nothing_of_it_is_imported_here(make):
     make().reset(seed=0)
     assert not {"textworld", "jericho"} & set(sys.modules)

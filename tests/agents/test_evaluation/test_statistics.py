@@ -160,6 +160,7 @@ def test_steps_to_a_threshold_are_the_first_that_reach_it():
         steps_to_threshold([1], [], 0.5)
 
 
+@pytest.mark.nightly
 def test_the_numbers_are_those_of_rliable():
     metrics = pytest.importorskip("rliable.metrics")
     scores = np.random.default_rng(2).random((10, 4))

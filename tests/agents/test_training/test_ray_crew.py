@@ -19,7 +19,7 @@ pytestmark = [
 
 
 @pytest.fixture
-def path_of_workers(monkeypatch):
+def path_of_workers(no_shared_ray, monkeypatch):
     """Ray's processes are started with the environment of the one that begins it."""
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=":")
     monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
@@ -28,6 +28,7 @@ def path_of_workers(monkeypatch):
     monkeypatch.setenv("RAY_agent_register_timeout_ms", "120000")
 
 
+@pytest.mark.nightly
 def test_a_run_on_ray_outlives_an_actor_and_ends_the_ray_that_it_began(
     run, tmp_path, monkeypatch, path_of_workers
 ):
