@@ -484,7 +484,7 @@ class Server:
         journal: str | os.PathLike[str],
         checkpoint: str | os.PathLike[str] | None,
     ) -> dict[str, tuple[int, tuple[int, str, int] | None]]: ...
-    def close(self, drain: float = 1.0) -> None:
+    def close(self, drain: float = 1.0, restart: bool | None = None) -> None:
         """Close the doors, end intake and wake everyone who waits.
 
         Batches already taken stay valid.
@@ -492,6 +492,10 @@ class Server:
         Args:
             drain: For how many seconds clients may finish what they are sending. What is not stored
                 by then stays with them, for a server that comes later.
+            restart: Whether another server takes over the rollout tables. If not, their clients
+                get a :class:`~echoic.ClosedError` at once; else they wait for it until their
+                ``deadline``. By default tables with a directory are taken over, and others are not.
+                Clients of streams, tables and weights wait in any case.
         """
 
     @property
@@ -841,6 +845,10 @@ class Tables:
     @property
     def arrived(self) -> bool:
         """Whether the server is there where it was said to be last."""
+
+    @property
+    def closed(self) -> bool:
+        """Whether it is there, and a table that items wait for is closed."""
 
     @property
     def trouble(self) -> str | None:

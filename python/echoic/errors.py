@@ -101,7 +101,7 @@ class WaitTimeoutError(EchoicError, TimeoutError):
 
 
 class ClosedError(EchoicError, RuntimeError):
-    """The server takes no more samples, or has no more batches.
+    """A server takes no more samples or has no more batches, a table is closed, or a client is.
 
     Attributes:
         stored: How many samples of a ``submit_batch`` were stored before the server was closed.

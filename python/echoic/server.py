@@ -86,7 +86,7 @@ class Server(_native.Server):
             it is not there. What they tell is there again when the server is made, on top of the
             newest checkpoint if there is one.
         rollouts: :class:`~echoic.rollouts.RolloutTable` objects with different names. They are
-            closed with the server.
+            closed with the server; :meth:`close` says what their clients hear of it.
         weights: What the learner publishes for the workers. It is closed with the server.
         transport: How workers in other processes connect: a :class:`~echoic.TcpTransport` or
             another, or several; ``None`` for this process only. They are opened by :meth:`start`.
@@ -287,11 +287,11 @@ class Server(_native.Server):
             self._checkpoint_error = error
             warnings.warn(f"no checkpoint was made: {error}", CheckpointWarning, stacklevel=1)
 
-    def close(self, drain: float = 1.0) -> None:
+    def close(self, drain: float = 1.0, restart: bool | None = None) -> None:
         """Close the doors, end intake and wake everyone who waits; see the native class."""
         if self._schedule is not None:
             self._schedule.stop()
-        super().close(drain)
+        super().close(drain, restart)
 
     def dataset_iter(self) -> Iterator[_native.Sample]:
         """Yield batches until the server is closed and all complete ones were taken.

@@ -522,7 +522,7 @@ def test_items_that_nobody_waits_for_fail_with_their_connection(
     server = echoic.Server(rollouts=[make(group_size=1)], transport=door).start()
     with connect(server.addresses[0], deadline=0.2) as client:
         first, second, third = client["math"].admit_many(3)
-        server.close()
+        server.close(restart=True)
         first.add(columns(1), ends(), wait=False)
         with pytest.raises((DisconnectedError, ClosedError)):
             first.fate  # noqa: B018 - asking is what raises
@@ -582,7 +582,7 @@ def test_a_group_that_a_server_started_anew_has_forgotten_is_expired(
         with connect(server.addresses[0]) as client:
             table = client["math"]
             permits = table.admit_many(4)
-            server.close()
+            server.close(restart=True)
             with echoic.Server(rollouts=[make()], transport=transport).start():
                 item = (columns(1), {"reward": 0, "prompt": 0})
                 assert permits[0].add(*item) == "expired"
@@ -591,3 +591,29 @@ def test_a_group_that_a_server_started_anew_has_forgotten_is_expired(
                 flat = ([1, 1], columns(2), {"reward": [0, 1], "prompt": [0, 0]})
                 assert permits[2].add_items(*flat) == "expired"
                 assert table.permit(permits[3]).finish(0, item[1]) == "expired"
+
+
+@pytest.mark.parametrize("kept", [False, True])
+@pytest.mark.parametrize("restart", [None, False, True])
+def test_clients_wait_for_another_server_only_if_there_may_be_one(
+    make: Callable[..., RolloutTable], tmp_path: Path, kept: bool, restart: bool | None
+) -> None:
+    settings = {"directory": tmp_path / "kept"} if kept else {}
+    with tempfile.TemporaryDirectory(prefix="echoic-") as folder:
+        transport = echoic.UnixTransport(f"{folder}/door")
+        server = echoic.Server(rollouts=[make(**settings)], transport=transport).start()
+        # Who waits for another server waits for longer than this test may take.
+        with connect(server.addresses[0], deadline=None) as client:
+            table = client["math"]
+            permit = table.admit()
+            server.close(restart=restart)
+            if not (kept if restart is None else restart):
+                with pytest.raises(ClosedError, match="rollout tables are closed"):
+                    permit.add(columns(1), ends())
+                with pytest.raises(ClosedError, match="rollout tables are closed"):
+                    table.sample()
+                assert not client.connected
+                return
+            with echoic.Server(rollouts=[make(**settings)], transport=transport).start():
+                fate = "running" if kept else "expired"
+                assert permit.add(columns(1), ends()) == fate

@@ -577,6 +577,44 @@ def test_when_all_are_away_a_call_waits_for_as_long_as_it_may(start: Any, connec
     assert client.sample("t", 1, timeout=PATIENCE).data.tolist() == [7]
 
 
+def test_a_table_that_one_shard_closed_is_left_out_and_one_that_all_closed_is_an_error(
+    open_shards: Any,
+) -> None:
+    tables = [table(), table()]
+    _, client = open_shards(*tables, deadline=None)
+    client.insert_batch(np.arange(600), "t")
+    client.flush(PATIENCE)
+    tables[1].close()
+    sent = 600
+    with told(r"a table of shard 1 \(.*\) is closed"):
+        while all(client.shards_there):
+            client.insert(np.int64(sent), {"t": 1.0})
+            sent += 1
+    for _ in range(10):
+        client.insert(np.int64(sent), {"t": 1.0})
+        sent += 1
+    with pytest.raises(echoic.ClosedError, match=r"a table of shard 1 .* inserts wait for it"):
+        client.flush(PATIENCE)
+    assert client.sample("t", 100).info.table_size < sent - 300
+    # What was meant for it goes to the other now.
+    client.remove(1)
+    client.flush(PATIENCE)
+    until(lambda: len(tables[0]) == sent - 300)
+    tables[0].close()
+    with pytest.raises(echoic.ClosedError, match="is closed"):
+        client.sample("t", 4)
+
+    def insert_on() -> None:
+        while True:
+            client.insert(np.int64(0), {"t": 1.0})
+
+    with (
+        told(r"a table of shard 0 \(.*\) is closed"),
+        pytest.raises(echoic.ClosedError, match="tables of all shards are closed"),
+    ):
+        insert_on()
+
+
 def test_a_shard_that_is_not_there_at_first_is_used_later(start: Any, connect: Any) -> None:
     one, two = start(), start()
     assert one.address != two.address

@@ -486,6 +486,35 @@ fn who_waits_for_a_table_that_is_closed_is_told() {
 }
 
 #[test]
+fn a_client_whose_tables_are_closed_with_the_server_does_not_wait_for_another() {
+    for address in addresses() {
+        let tables =
+            ["one", "two"].map(|name| table(RolloutConfig { name: name.into(), ..config() }));
+        let served = Served { rollouts: Arc::new(tables.to_vec()), ..Served::default() };
+        let listen = listen_at(&address.parse().unwrap(), &TlsFiles::default()).unwrap();
+        let mut server = Server::open(&*listen, served.clone(), Options::default()).unwrap();
+        let at = server.address().to_string();
+        let client = connect(&server);
+        soon(|wait| client.info(0, wait)).unwrap();
+        // One that is not closed may come back.
+        tables[0].close();
+        server.close(Instant::now() + PATIENCE);
+        let listen = listen_at(&at.parse().unwrap(), &TlsFiles::default()).unwrap();
+        let mut server = Server::open(&*listen, served, Options::default()).unwrap();
+        assert_eq!(permits(soon(|wait| client.call(1, &[admit(1)], wait)).unwrap()).len(), 1);
+        assert_eq!(client.reconnects(), 1);
+        let mut waits = client.start_sample(1, want(2), Form::Flat, None).unwrap();
+        soon(|wait| client.info(1, wait)).unwrap();
+        tables[1].close();
+        server.close(Instant::now() + PATIENCE);
+        assert_eq!(failure(soon(|wait| waits.wait(wait))), CallError::Closed);
+        let error = soon(|wait| client.info(1, wait)).unwrap_err();
+        assert!(error.to_string().contains("(CLOSED)"), "{error}");
+        assert!(client.is_over());
+    }
+}
+
+#[test]
 fn a_share_that_does_not_fit_its_rows_is_refused_and_nothing_is_used_up() {
     over_all_doors(&config(), |server, table| {
         let client = connect(server);

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use echoic_net::client::Options as ClientOptions;
-use echoic_net::client::tables::shards::{Changed, Gathered, Shard, Shards};
-use echoic_net::client::tables::{Requests, TablesError, Waiting};
+use echoic_net::client::tables::shards::{Changed, Gathered, Shard, Shards, ShardsError};
+use echoic_net::client::tables::{FailureCode, Requests, TablesError, Waiting};
 use echoic_net::server::{Options, Server};
 use echoic_net::transport::{TlsFiles, dial_to, listen_at};
 use echoic_replay::limiter::{Limiter, Reason};
@@ -170,4 +170,32 @@ fn a_key_is_good_at_its_shard_and_in_its_life_only() {
     assert_eq!(places.each_ref().map(|place| place.table.info().size), [0, 10]);
     let bad = within(PATIENCE, |wait| whole.update_priorities(&shards, &keys, &[-1.0; 20], wait));
     assert!(matches!(bad.unwrap_err().error, TablesError::Table(_)));
+}
+
+#[test]
+fn closed_tables_are_left_out_until_there_is_no_other() {
+    let places = [0; 2].map(|_| Place::new(SelectorKind::Uniform));
+    let shards = places.each_ref().map(|place| place.shard(0));
+    let whole = Shards::new(2, 5);
+    let sample = || within(PATIENCE, |wait| whole.sample(&shards, 50, wait));
+    places.iter().for_each(|place| place.insert(0..10));
+    assert_eq!(sample().unwrap().infos.table_size, 20);
+    places[1].table.close();
+    assert_eq!(sample().unwrap().infos.table_size, 10);
+    let closed = |result: Result<Gathered, ShardsError>| {
+        let error = result.unwrap_err().error;
+        let is_it = matches!(error, TablesError::Refused { code: FailureCode::Closed, .. });
+        assert!(is_it, "{error:?}");
+    };
+    places[0].table.close();
+    closed(sample());
+    // Who waits for the first items hears of it too.
+    let places = [0; 2].map(|_| Place::new(SelectorKind::Uniform));
+    let shards = places.each_ref().map(|place| place.shard(0));
+    let whole = Shards::new(2, 5);
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| within(PATIENCE, |wait| whole.sample(&shards, 5, wait)));
+        places.iter().for_each(|place| place.table.close());
+        closed(waiting.join().unwrap());
+    });
 }

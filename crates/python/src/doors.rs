@@ -16,7 +16,7 @@ use pyo3::exceptions::{PyOSError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 
-use crate::error::{disconnected_error, refused_error, set, spec_error};
+use crate::error::{closed_error, disconnected_error, refused_error, set, spec_error};
 use crate::wait;
 use crate::watch::connection_dict;
 
@@ -260,6 +260,7 @@ pub fn heartbeat(seconds: f64) -> PyResult<Duration> {
 /// The exception for a connection that does not come to stand.
 pub fn link_error(py: Python<'_>, error: &LinkError, text: String) -> PyErr {
     match error {
+        error if error.is_closed() => closed_error(py, text),
         LinkError::Refused(refused) if refused.code.name() == "SPEC" => spec_error(py, text),
         LinkError::Refused(refused) => {
             set(py, refused_error(py, text), "code", refused.code.name())

@@ -205,6 +205,12 @@ impl Tables {
         Some(requests.trouble().or_else(|| writer.trouble())?.to_string())
     }
 
+    /// Whether it is there, and a table that items wait for is closed.
+    #[getter]
+    fn closed(&self) -> bool {
+        self.connection.writer.trouble().is_some_and(|trouble| trouble.is_closed())
+    }
+
     /// Whether the server is there now.
     #[getter]
     fn connected(&self) -> bool {
@@ -457,7 +463,11 @@ impl RemoteTable {
     }
 
     fn can_sample(&self, py: Python<'_>, count: usize) -> PyResult<bool> {
-        self.ask(py, |requests, wait| requests.can_sample(self.number, count, wait))
+        self.ask(py, |requests, wait| match requests.can_sample(self.number, count, wait) {
+            // As of a table of this process.
+            Err(TablesError::Refused { code: FailureCode::Closed, .. }) => Ok(false),
+            can => can,
+        })
     }
 
     #[pyo3(signature = (count=1))]

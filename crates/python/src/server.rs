@@ -346,12 +346,18 @@ impl Server {
     }
 
     /// Closes the doors, ends intake and wakes everyone who waits.
-    #[pyo3(signature = (drain=1.0))]
-    fn close(&self, py: Python<'_>, drain: f64) -> PyResult<()> {
+    #[pyo3(signature = (drain=1.0, restart=None))]
+    fn close(&self, py: Python<'_>, drain: f64, restart: Option<bool>) -> PyResult<()> {
         let drain = wait::seconds("drain", drain)?;
         // What a parent process has, its memory for other processes among it, is not a forked child's to close.
         if self.process.is_current() {
-            py.detach(|| self.doors.close(drain));
+            py.detach(|| {
+                // Doors tell the clients of tables that are closed by then that they do not come back.
+                let ends =
+                    |table: &&Arc<CoreRollouts>| !restart.unwrap_or_else(|| table.has_directory());
+                self.rollouts.iter().filter(ends).for_each(|table| table.close());
+                self.doors.close(drain);
+            });
         }
         self.closed.store(true, Ordering::Release);
         if self.process.is_current() {

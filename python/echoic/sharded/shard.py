@@ -62,8 +62,14 @@ class Shard:
 
     @property
     def connected(self) -> bool:
-        """Whether the server can be reached now."""
-        return not self.removed and self.reaches
+        """Whether the server can be reached now, and takes what was inserted."""
+        return not self.removed and self.reaches and not self.closed
+
+    @property
+    def closed(self) -> bool:
+        """Whether a table that inserts wait for is closed there."""
+        connection = self._connection
+        return connection is not None and bool(connection.closed)
 
     @property
     def reaches(self) -> bool:

@@ -14,7 +14,13 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from echoic import _native
-from echoic.errors import DisconnectedError, EchoicError, ShardWarning, WaitTimeoutError
+from echoic.errors import (
+    ClosedError,
+    DisconnectedError,
+    EchoicError,
+    ShardWarning,
+    WaitTimeoutError,
+)
 from echoic.sharded.places import read_places
 from echoic.sharded.shard import Shard
 
@@ -180,6 +186,9 @@ class Shards:
             if not kept and (shard.drained or shard.draining):
                 return
             shard.missed = True
+        if shard.closed:
+            warn(f"a table of {shard} is closed: {kept} inserts can't be delivered there")
+            return
         waiting = f"; {kept} inserts wait for its return" if kept else ""
         warn(f"{shard} is away: its items can't be sampled{waiting}")
 
@@ -193,6 +202,7 @@ class Shards:
 
         Raises:
             WaitTimeoutError: None was there in time.
+            ClosedError: Tables of all of them are closed.
             DisconnectedError: None was there for as long as a call may wait for one.
         """
         while not (there := [one for one in self.there() if one.takes or not to_insert]):
@@ -201,6 +211,9 @@ class Shards:
             since = self._none_since = self._none_since or now
             drained = to_insert and any(one.there for one in self.all)
             kind = "all shards that take inserts" if drained else "all shards"
+            left = [one for one in self.all if not one.removed and not (drained and one.there)]
+            if left and all(one.closed for one in left):
+                raise ClosedError(f"tables of {kind} are closed")
             if deadline is not None and now >= deadline:
                 error = WaitTimeoutError(f"timed out: {kind} are away (AWAY)")
                 error.reason = "AWAY"
@@ -257,6 +270,7 @@ class Shards:
 
         Raises:
             WaitTimeoutError: It was too late.
+            ClosedError: A table that inserts wait for is closed there.
             DisconnectedError: The shard was away for as long as a call may wait for it.
         """
         away: float | None = None
@@ -269,6 +283,9 @@ class Shards:
                 self.look()
                 if while_there and not shard.connected:
                     return None
+                if shard.closed and not shard.removed:
+                    text = f"a table of {shard} is closed; {shard.pending} inserts wait for it"
+                    raise ClosedError(text) from None
                 away = None if shard.reaches else away or now
                 kept = shard.pending
                 if deadline is not None and now >= deadline:
@@ -288,7 +305,7 @@ class Shards:
         if shard.removed:
             return shard.client is not None and (not shard.lent or shard.pending > 0)
         # Of who is at its address instead, somebody should hear.
-        return not shard.connected and (shard.over or shard.trouble is not None)
+        return shard.over or (not shard.connected and not shard.closed and bool(shard.trouble))
 
     def _mend(self) -> None:
         with self._lock:
@@ -371,7 +388,7 @@ class Shards:
             self._wind_up(shard)
         elif shard.over:
             self._join(shard, _RETRY)
-        elif not shard.connected and (trouble := shard.trouble) is not None:
+        elif not shard.connected and not shard.closed and (trouble := shard.trouble) is not None:
             self._complain(f"{shard} can't be used: {trouble}")
 
     def _wind_up(self, shard: Shard) -> None:

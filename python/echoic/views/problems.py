@@ -250,6 +250,7 @@ def _of_doors(doors: DoorsReading) -> Iterator[Problem]:
         "VERSION": "they run another release",
         "STREAM": "they ask for a stream or tables that the server does not have",
         "PROTOCOL": "they sent bytes that make no sense",
+        "CLOSED": "they work with tables that are closed",
         "CLOSING": "the server was closing",
         "STALE": "a later start of the same producer has been there",
     }

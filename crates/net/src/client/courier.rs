@@ -14,7 +14,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use tracing::{debug, error, warn};
 
 use super::Failure;
-use super::line::{Ear, LAST_BACKOFF, Line, State, on_death};
+use super::line::{Ear, Line, Patience, State, on_death};
 use super::link::{LinkError, Opening, timespec};
 use crate::address::Address;
 use crate::transport::Link;
@@ -27,6 +27,10 @@ const READ_BYTES: usize = 64 << 10;
 
 /// How long a server that is left for another place may take to acknowledge what it was sent.
 const FAREWELL: Duration = Duration::from_secs(3);
+
+/// A server that still says something so long after a connection has come to stand serves it, though nothing may be
+/// acknowledged: a table may keep its clients waiting for hours.
+const FIRM: Duration = Duration::from_secs(1);
 
 /// What goes over a connection.
 pub(super) trait Cargo: Send + 'static {
@@ -44,6 +48,9 @@ pub(super) trait Cargo: Send + 'static {
 
     /// Whether everything is delivered, now that nothing more is taken.
     fn is_delivered(&self) -> bool;
+
+    /// How much the server has acknowledged or answered in the client's life.
+    fn acknowledged(&self) -> u64;
 
     /// Whether the server has answered to all that it was sent, as far as it would be sent again elsewhere.
     fn is_settled(&self) -> bool {
@@ -114,6 +121,11 @@ struct Standing {
     /// Bytes of frames that every cargo has, to be sent between others.
     control: Vec<u8>,
     heartbeat: Duration,
+    /// Since when it stands, and how much was acknowledged before.
+    since: Instant,
+    acknowledged: u64,
+    /// What the server refused before may be refused again.
+    in_doubt: bool,
     last_heard: Instant,
     last_spoke: Instant,
     /// The socket took no more.
@@ -143,10 +155,11 @@ fn given_up(line: &Line, failure: Failure) -> State {
 impl<C: Cargo> Courier<C> {
     /// Carries until the client is closed or gives up; returns what was not delivered.
     fn run(mut self, end: impl FnOnce(&mut C)) -> C {
+        let mut patience = Patience::default();
         let state = loop {
             let line = Arc::clone(&self.line);
             let (cargo, ear) = (&mut self.cargo, &self.ear);
-            let connected = line.connect(ear, |deadline| {
+            let connected = line.connect(ear, &mut patience, |deadline| {
                 if line.is_closing() && cargo.is_delivered() {
                     return Ok(None);
                 }
@@ -170,9 +183,16 @@ impl<C: Cargo> Courier<C> {
                     }
                     line.note_trouble(&error);
                     line.set_state(State::Away);
-                    if !error.is_temporary() {
-                        // What is sent again may end the same way: not as fast as connections can be made.
-                        self.ear.listen(LAST_BACKOFF);
+                    let served = standing.leaving.is_some() || standing.has_served(&self.cargo);
+                    if served {
+                        patience = Patience::default();
+                    }
+                    // What is sent again may end the same way: not as fast as connections can be made.
+                    let in_vain = line.returns() > 0 && !served;
+                    if (in_vain || !error.is_temporary())
+                        && let Err(failure) = line.rest(&self.ear, &mut patience, error)
+                    {
+                        break given_up(&line, failure);
                     }
                 }
                 Err(error) => {
@@ -194,6 +214,10 @@ impl<C: Cargo> Courier<C> {
         loop {
             let now = Instant::now();
             standing.look_after(&self.cargo, now)?;
+            if standing.in_doubt && self.cargo.acknowledged() > standing.acknowledged {
+                standing.in_doubt = false;
+                self.line.note_served();
+            }
             let done = self.line.is_closing() && self.cargo.is_delivered();
             if !done && let Some(error) = self.line.quits() {
                 return Err(error);
@@ -309,6 +333,7 @@ fn attempt<C: Cargo>(line: &Line, cargo: &mut C, deadline: Instant) -> Result<St
     let open = cargo.open(&address);
     let (mut opening, welcome) = Opening::new(&*dial, token, open, deadline)?;
     let heartbeat = Duration::from_millis(welcome.heartbeat_ms.clamp(10, 600_000).into());
+    let acknowledged = cargo.acknowledged();
     cargo.resume(welcome)?;
     cargo.receive(&mut opening)?;
     line.note_reached(moves);
@@ -319,6 +344,9 @@ fn attempt<C: Cargo>(line: &Line, cargo: &mut C, deadline: Instant) -> Result<St
         buffer: vec![0; READ_BYTES],
         control: Vec::new(),
         heartbeat,
+        since: now,
+        acknowledged,
+        in_doubt: line.trouble().is_some(),
         last_heard: now,
         last_spoke: now,
         jammed: false,
@@ -346,6 +374,11 @@ impl Standing {
             Control::Goodbye { text: String::new() }.write(&mut self.control);
         }
         Ok(())
+    }
+
+    /// Whether there was any use in it.
+    fn has_served(&self, cargo: &impl Cargo) -> bool {
+        cargo.acknowledged() > self.acknowledged || self.last_heard >= self.since + FIRM
     }
 
     /// Whether the server is to be sent more than what is begun.

@@ -19,7 +19,7 @@ use crate::wire::handshake::{Open, ProducerId, Purpose};
 
 /// The first pause after a failed attempt to connect, and the longest.
 const FIRST_BACKOFF: Duration = Duration::from_millis(20);
-pub(super) const LAST_BACKOFF: Duration = Duration::from_secs(1);
+const LAST_BACKOFF: Duration = Duration::from_secs(1);
 /// How long one attempt to connect may take.
 const ATTEMPT: Duration = Duration::from_secs(10);
 
@@ -33,6 +33,30 @@ pub(super) enum State {
     Closed,
     /// The client gave up.
     Failed(Failure),
+}
+
+/// What a client has spent on one place of a server since it was last served there. It goes on from one connection to the
+/// next: one that is made and ends before anything is acknowledged is an attempt like those that fail.
+#[derive(Debug)]
+pub(super) struct Patience {
+    /// How often the server had moved.
+    moves: u64,
+    /// Time without a connection.
+    spent: Duration,
+    attempts: u32,
+    pause: Duration,
+}
+
+impl Patience {
+    fn at(moves: u64) -> Self {
+        Self { moves, spent: Duration::ZERO, attempts: 0, pause: FIRST_BACKOFF }
+    }
+}
+
+impl Default for Patience {
+    fn default() -> Self {
+        Self::at(0)
+    }
 }
 
 /// See the [module](self).
@@ -228,6 +252,11 @@ impl Line {
         Some(self.ending().unwrap_or(ClientError::Closed))
     }
 
+    /// The server has acknowledged something, so nothing of what it refused before is left.
+    pub(super) fn note_served(&self) {
+        *lock(&self.trouble) = None;
+    }
+
     /// That the client gives up because of an error.
     pub(super) fn failure(&self, error: LinkError, attempts: u32) -> Failure {
         Failure { address: self.address(), error, attempts }
@@ -251,30 +280,29 @@ impl Line {
     pub(super) fn connect<T>(
         &self,
         ear: &Ear,
+        patience: &mut Patience,
         mut attempt: impl FnMut(Instant) -> Result<Option<T>, LinkError>,
     ) -> Result<Option<T>, Failure> {
-        let mut since = Instant::now();
-        let (mut attempts, mut pause) = (0, FIRST_BACKOFF);
         let returning = self.connections.load(Ordering::Relaxed) > 0;
-        let first = Some(self.options.connect_timeout);
-        let patience = if returning { self.options.deadline } else { first };
-        let mut known = self.moves();
         loop {
             if let Some(error) = self.quits() {
-                return Err(self.failure(error, attempts));
+                return Err(self.failure(error, patience.attempts));
             }
             let moves = self.moves();
-            if std::mem::replace(&mut known, moves) != moves {
+            if patience.moves != moves {
                 // Another place deserves all the patience.
-                (since, attempts, pause) = (Instant::now(), 0, FIRST_BACKOFF);
+                *patience = Patience::at(moves);
             }
-            let left = patience.map(|patience| patience.saturating_sub(since.elapsed()));
-            let deadline = Instant::now() + left.map_or(ATTEMPT, |left| left.min(ATTEMPT));
-            let error = match attempt(deadline) {
+            let began = Instant::now();
+            let left = self.limit().map(|limit| limit.saturating_sub(patience.spent));
+            let attempted = attempt(began + left.map_or(ATTEMPT, |left| left.min(ATTEMPT)));
+            patience.spent += began.elapsed();
+            let error = match attempted {
                 Ok(None) => return Ok(None),
                 Ok(connection) => {
                     self.connections.fetch_add(1, Ordering::Relaxed);
-                    *lock(&self.trouble) = None;
+                    // That something is closed was found out by sending to it, and is true until that is taken.
+                    lock(&self.trouble).take_if(|trouble| !trouble.is_closed());
                     self.set_state(State::Standing);
                     return Ok(connection);
                 }
@@ -283,22 +311,50 @@ impl Line {
             if self.moves() != moves {
                 continue;
             }
-            attempts += 1;
-            let tired = patience.is_some_and(|patience| since.elapsed() + pause >= patience)
-                || self.options.max_retry.is_some_and(|most| attempts > most);
             let borne = error.is_temporary() || (returning && self.bears(&error));
-            if tired || !borne {
-                return Err(self.failure(error, attempts));
+            if !borne {
+                return Err(self.failure(error, patience.attempts + 1));
             }
-            self.note_trouble(&error);
-            if !error.is_temporary() {
-                // Whoever is there now is not who was; to ask often would only annoy.
-                pause = LAST_BACKOFF;
-            }
-            // Not all at the same moment, when a thousand clients lose one server.
-            ear.listen(jittered(pause));
-            pause = (pause * 2).min(LAST_BACKOFF);
+            self.rest(ear, patience, error)?;
         }
+    }
+
+    /// How long to try to come to the server, or to come back.
+    fn limit(&self) -> Option<Duration> {
+        match self.connections.load(Ordering::Relaxed) {
+            0 => Some(self.options.connect_timeout),
+            _ => self.options.deadline,
+        }
+    }
+
+    /// Takes note of an attempt that came to nothing, and rests before the next one.
+    ///
+    /// # Errors
+    ///
+    /// [`Failure`] when there is to be none.
+    pub(super) fn rest(
+        &self,
+        ear: &Ear,
+        patience: &mut Patience,
+        error: LinkError,
+    ) -> Result<(), Failure> {
+        patience.attempts += 1;
+        let tired = self.limit().is_some_and(|limit| patience.spent + patience.pause >= limit)
+            || self.options.max_retry.is_some_and(|most| patience.attempts > most);
+        if tired {
+            return Err(self.failure(error, patience.attempts));
+        }
+        self.note_trouble(&error);
+        if !error.is_temporary() {
+            // Whoever is there now is not who was; to ask often would only annoy.
+            patience.pause = LAST_BACKOFF;
+        }
+        let began = Instant::now();
+        // Not all at the same moment, when a thousand clients lose one server.
+        ear.listen(jittered(patience.pause));
+        patience.spent += began.elapsed();
+        patience.pause = (patience.pause * 2).min(LAST_BACKOFF);
+        Ok(())
     }
 }
 

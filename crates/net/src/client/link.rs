@@ -49,6 +49,11 @@ impl LinkError {
             Self::Wire(_) | Self::Impostor(_) | Self::Memory(_) | Self::Unsafe(_) => false,
         }
     }
+
+    /// Whether the server is there, and what the client works with is closed for good.
+    pub fn is_closed(&self) -> bool {
+        matches!(self, Self::Refused(refused) if refused.code == RefusalCode::Closed)
+    }
 }
 
 impl From<io::Error> for LinkError {

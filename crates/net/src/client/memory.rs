@@ -21,7 +21,7 @@ use echoic_replay::Spec;
 use echoic_replay::stream::{Wait, WaitOver};
 use rustix::event::{PollFd, PollFlags, poll};
 
-use super::line::{Ear, Line, State, on_death};
+use super::line::{Ear, Line, Patience, State, on_death};
 use super::link::{LinkError, Opening, timespec};
 use super::{ClientError, ClientInfo, Options, Waiting, lock};
 use crate::address::Address;
@@ -322,7 +322,7 @@ impl Shared {
                 true => Ok(None),
                 false => self.attempt(deadline).map(Some),
             };
-            let mut link = match self.line.connect(ear, attempt) {
+            let mut link = match self.line.connect(ear, &mut Patience::default(), attempt) {
                 Ok(Some(link)) => link,
                 Ok(None) => break State::Closed,
                 Err(failure) => break State::Failed(failure),

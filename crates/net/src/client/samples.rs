@@ -114,6 +114,10 @@ impl Cargo for Samples {
         self.shared.is_delivered()
     }
 
+    fn acknowledged(&self) -> u64 {
+        self.shared.window.released()
+    }
+
     fn is_due(&mut self, now: Instant) -> bool {
         let samples = self.reader.finished().min(self.limit).saturating_sub(self.sent);
         let shared = &self.shared;

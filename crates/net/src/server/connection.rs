@@ -558,9 +558,6 @@ impl Connection {
                             self.wanted = end;
                             return Ok((used, Some(Outcome::Held { table, stall })));
                         }
-                        Err(Hold::Closed) => {
-                            return Ok((used, Some(Outcome::Ended(Ending::Gone))));
-                        }
                         Err(Hold::Malformed(error)) => return Err(error.into()),
                         Err(Hold::Refused(code, text)) => return Err(Fault::Refused(code, text)),
                     }

@@ -368,9 +368,20 @@ impl Worker {
         self.listener = None;
         self.accept_again = None;
         self.deadline = Some(deadline);
+        let rollouts = &self.shared.rollouts;
+        let is_ended = !rollouts.is_empty() && rollouts.iter().all(|table| table.is_closed());
+        if is_ended {
+            // Whoever waits is told so, and what was changed is kept by now: these answers come first.
+            (0..self.connections.len()).for_each(|index| self.enlist(index));
+            self.lobby.stir();
+            self.serve_lobby();
+        }
         for index in 0..self.connections.len() {
             let Some(connection) = &mut self.connections[index] else { continue };
-            if connection.is_at_work() {
+            let of_rollouts = connection.desk().is_some_and(|(desk, _)| desk.counter.is_used());
+            if is_ended && of_rollouts {
+                connection.refuse(RefusalCode::Closed, "the server's rollout tables are closed");
+            } else if connection.is_at_work() {
                 let text = "the server is closing".to_owned();
                 connection.say(|out| Control::Goodbye { text }.write(out));
             } else if !connection.is_leaving() {
@@ -870,12 +881,6 @@ impl Worker {
             }
             if let Some(old) = resumed.replaced {
                 self.end_id(old);
-            }
-            let tables = self.shared.tables.all();
-            if of_tables && resumed.again && tables.iter().all(|table| table.is_closed()) {
-                // What it has to insert would end the connection at once, again and again, and its deadline would
-                // never come.
-                return self.turn_away(index, RefusalCode::Closing, "its tables are closed");
             }
             next = resumed.next;
             limit = next.saturating_add(self.shared.credit());

@@ -60,10 +60,12 @@ pub enum RefusalCode {
     Table,
     /// What is inserted would not survive a crash: the table's journal has failed.
     Journal,
+    /// What the client works with is closed, and does not come back.
+    Closed,
 }
 
 /// Every code with its number on the wire and its name.
-const CODES: [(RefusalCode, u16, &str); 11] = [
+const CODES: [(RefusalCode, u16, &str); 12] = [
     (RefusalCode::Protocol, 1, "PROTOCOL"),
     (RefusalCode::Version, 2, "VERSION"),
     (RefusalCode::Auth, 3, "AUTH"),
@@ -75,6 +77,7 @@ const CODES: [(RefusalCode, u16, &str); 11] = [
     (RefusalCode::Memory, 9, "MEMORY"),
     (RefusalCode::Table, 10, "TABLE"),
     (RefusalCode::Journal, 11, "JOURNAL"),
+    (RefusalCode::Closed, 12, "CLOSED"),
 ];
 
 impl RefusalCode {

@@ -256,14 +256,14 @@ class StreamServer(Server):
         except (RayError, GetTimeoutError, ValueError) as error:
             _log.warning("the roster of the stream %r does not answer: %s", self._name, error)
 
-    def close(self, drain: float = 1.0) -> None:
+    def close(self, drain: float = 1.0, restart: bool | None = None) -> None:
         """End intake as :meth:`Server.close` does; producers go to another rank if there is one."""
         if not self._ended.is_set():
             self._ended.set()
             if self._teller is not None:
                 self._teller.join(_PATIENCE)
             self._leave()
-        super().close(drain)
+        super().close(drain, restart)
 
     def __repr__(self) -> str:
         """Name it."""

@@ -131,6 +131,8 @@ struct Pending {
 #[derive(Debug, Default)]
 struct State {
     ids: u64,
+    /// How many answers came.
+    answered: u64,
     /// By number.
     pending: BTreeMap<u64, Pending>,
     /// Those that the server may have wait: samples, first of all.
@@ -254,6 +256,7 @@ impl Board {
     fn answer(&self, id: u64, reply: Result<Reply, TablesError>) -> Result<(), WireError> {
         let state = &mut *lock(&self.state);
         state.check_sent(id)?;
+        state.answered += 1;
         state.abandoned.remove(&id);
         // Nobody waits for the answer to what was given up.
         let Some(pending) = state.pending.remove(&id) else { return Ok(()) };
@@ -658,6 +661,10 @@ impl Cargo for Errands {
     fn is_delivered(&self) -> bool {
         // Whoever closes does not wait for answers.
         true
+    }
+
+    fn acknowledged(&self) -> u64 {
+        lock(&self.board.state).answered
     }
 
     fn is_settled(&self) -> bool {

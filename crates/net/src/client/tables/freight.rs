@@ -225,6 +225,10 @@ impl Cargo for Freight {
         queue.acked == queue.next
     }
 
+    fn acknowledged(&self) -> u64 {
+        lock(&self.shared.queue).acked
+    }
+
     fn is_settled(&self) -> bool {
         lock(&self.shared.queue).acked == self.next
     }

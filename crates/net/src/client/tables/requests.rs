@@ -517,8 +517,18 @@ impl Requests {
         count: usize,
         wait: Wait<'_, Waiting>,
     ) -> Result<bool, TablesError> {
+        self.start_can_sample(table, count)?.wait(wait).map(|may| may != 0)
+    }
+
+    /// Asks whether `count` items may be sampled now: 1 if so, else 0. Of a table that is closed the answer is
+    /// [`FailureCode::Closed`](super::FailureCode::Closed).
+    ///
+    /// # Errors
+    ///
+    /// [`TablesError`] when it can't be asked.
+    pub fn start_can_sample(&self, table: u32, count: usize) -> Result<Ticket<u64>, TablesError> {
         let count = check_count("number of items", MAX_ITEMS, count)?;
-        self.ask_for::<u64>(table, Operation::CanSample { count })?.wait(wait).map(|may| may != 0)
+        self.ask_for(table, Operation::CanSample { count })
     }
 
     /// Whether `count` items may be inserted now.

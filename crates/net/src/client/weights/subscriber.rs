@@ -19,7 +19,7 @@ use echoic_replay::weights::{Publication, WeightStore, WeightsConfig, WeightsErr
 
 use super::talk::Talk;
 use crate::address::Address;
-use crate::client::line::{Ear, Line, State, on_death};
+use crate::client::line::{Ear, Line, Patience, State, on_death};
 use crate::client::link::{LinkError, Opening};
 use crate::client::{ClientError, Options, Waiting, lock};
 use crate::transport::Dial;
@@ -199,11 +199,12 @@ fn follow(shared: &Arc<Shared>, ear: &Ear) {
             true => Ok(None),
             false => attempt(shared, deadline).map(Some),
         };
-        let (opening, server, heartbeat) = match shared.line.connect(ear, attempt) {
-            Ok(Some(found)) => found,
-            Ok(None) => break State::Closed,
-            Err(failure) => break State::Failed(failure),
-        };
+        let (opening, server, heartbeat) =
+            match shared.line.connect(ear, &mut Patience::default(), attempt) {
+                Ok(Some(found)) => found,
+                Ok(None) => break State::Closed,
+                Err(failure) => break State::Failed(failure),
+            };
         if instance.replace(server) != Some(server) {
             after = 0;
         }

@@ -20,6 +20,8 @@ use crate::wire::tables::{Answer, FailureCode, MAX_WAITING, Operation};
 /// See the [module](self).
 #[derive(Debug, Default)]
 pub(crate) struct Counter {
+    /// The client has asked which rollout tables there are.
+    is_used: bool,
     /// Those that the event loop has not taken to its lobby yet.
     arrivals: Vec<Guest>,
     /// Requests that the client gives up, and that may be in the lobby.
@@ -46,6 +48,7 @@ impl Counter {
         out: &mut Outbox,
     ) -> Result<(), WireError> {
         if operation == Operation::RolloutList {
+            self.is_used = true;
             out.say(|out| {
                 frame(out, kind::ROLLOUT_TABLES, |out| {
                     out.extend_from_slice(&id.to_le_bytes());
@@ -159,6 +162,11 @@ impl Counter {
             timeout_ms == Some(0),
         ));
         Ok(())
+    }
+
+    /// Whether the client works with rollout tables.
+    pub(crate) fn is_used(&self) -> bool {
+        self.is_used
     }
 
     /// Those that came since the last call.

@@ -228,6 +228,7 @@ impl Desk {
             // Whoever takes turns by asking would otherwise wait for what can never be.
             Operation::CanSample { count } => match table.can_sample(count as usize) {
                 true => Ok(1),
+                false if table.is_closed() => Err(TableError::Closed),
                 false => table.check_batch(count as usize).map(|()| 0),
             },
             Operation::CanInsert { count } => Ok(table.can_insert(count as usize).into()),

@@ -66,8 +66,6 @@ struct Checked {
 pub(crate) enum Hold {
     /// The table does not take more now.
     Blocked { table: usize, stall: Stall },
-    /// The table is closed: what was not inserted stays with the client.
-    Closed,
     /// It makes no sense.
     Malformed(WireError),
     /// It makes sense, but the table does not want it.
@@ -337,7 +335,7 @@ impl Scribe {
             return Ok(0);
         }
         let reached = table.reached(&self.producer, self.epoch);
-        let reached = reached.map_err(|error| held(number, error.into()))?;
+        let reached = reached.map_err(|error| held(number, table, error.into()))?;
         let passed = reached.min(end).saturating_sub(self.next);
         if passed == 0 {
             self.asked.insert(number);
@@ -379,7 +377,7 @@ impl Scribe {
             }
             let mut insertion = match table.try_reserve(count - done) {
                 Ok(insertion) => insertion,
-                Err(obstacle) => return Err(held(head.table, obstacle)),
+                Err(obstacle) => return Err(held(head.table, table, obstacle)),
             };
             let taken = insertion.len();
             for index in 0..taken {
@@ -387,7 +385,7 @@ impl Scribe {
             }
             let (priorities, origin) = (&priorities[done..done + taken], self.origin());
             let committed = insertion.commit_from(priorities, head.version, Some(&origin));
-            if committed.map_err(|error| held(head.table, error.into()))?.is_none() {
+            if committed.map_err(|error| held(head.table, table, error.into()))?.is_none() {
                 // They came through another door just now.
                 self.asked.remove(&head.table);
                 continue;
@@ -425,11 +423,11 @@ impl Scribe {
         });
         let columns = columns.collect::<Result<_, _>>()?;
         let trajectory = Trajectory::new(Arc::clone(signature), columns)
-            .map_err(|error| held(item.table, TableError::from(error).into()))?;
+            .map_err(|error| held(item.table, table, TableError::from(error).into()))?;
         let (trajectory, origin) = (Arc::new(trajectory), self.origin());
         let inserted =
             table.try_insert_from(&trajectory, item.priority, item.version, Some(&origin));
-        if inserted.map_err(|obstacle| held(item.table, obstacle))?.is_none() {
+        if inserted.map_err(|obstacle| held(item.table, table, obstacle))?.is_none() {
             // It came through another door just now.
             self.passed += 1;
             self.duplicates += 1;
@@ -538,10 +536,14 @@ fn check_priorities(priorities: &[f64]) -> Result<(), Hold> {
     }
 }
 
-fn held(table: u32, obstacle: Obstacle) -> Hold {
+fn held(number: u32, table: &Table, obstacle: Obstacle) -> Hold {
     match obstacle {
-        Obstacle::Blocked(reason) => Hold::Blocked { table: table as usize, stall: reason.into() },
-        Obstacle::Failed(TableError::Closed) => Hold::Closed,
+        Obstacle::Blocked(reason) => Hold::Blocked { table: number as usize, stall: reason.into() },
+        // What was not inserted stays with the client.
+        Obstacle::Failed(TableError::Closed) => Hold::Refused(
+            RefusalCode::Closed,
+            format!("the table {:?} is closed", table.config().name),
+        ),
         Obstacle::Failed(error @ TableError::Spec(_)) => {
             Hold::Refused(RefusalCode::Spec, error.to_string())
         }

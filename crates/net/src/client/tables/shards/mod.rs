@@ -38,6 +38,8 @@ use crate::client::lock;
 pub const FRESH: Duration = Duration::from_millis(50);
 /// How often shards are looked at while none of them has what is asked for.
 const LOOK: Duration = Duration::from_millis(10);
+/// How often they are asked meanwhile whether their tables are closed.
+const CLOSED: Duration = Duration::from_millis(250);
 /// How long a server that must say why a sample timed out is waited for, beyond the timeout itself.
 const GRACE: Duration = Duration::from_secs(1);
 /// How long a shard may take whose items are used up by draws: others may have used up what was there,
@@ -417,6 +419,7 @@ impl Shards {
         count: usize,
         wait: &mut Wait<'_, Waiting>,
     ) -> Result<(Whole, Vec<u64>), ShardsError> {
+        let mut checked: Option<Instant> = None;
         loop {
             self.ask_around(shards, wait)?;
             let heard: Vec<Option<Heard>> = {
@@ -435,6 +438,10 @@ impl Shards {
                 let lives = heard.iter().map(|heard| heard.map_or(0, |heard| heard.life));
                 return Ok((whole, lives.collect()));
             }
+            if checked.is_none_or(|checked| checked.elapsed() >= CLOSED) {
+                Self::check_open(shards, wait)?;
+                checked = Some(Instant::now());
+            }
             let heard = || heard.iter().flatten();
             let paused = heard().any(|heard| heard.part.is_paused());
             let reason = if paused { Reason::Paused } else { Reason::MinSize };
@@ -450,6 +457,29 @@ impl Shards {
             std::thread::sleep(left.map_or(LOOK, |left| left.min(LOOK)));
             self.forget();
         }
+    }
+
+    /// Refuses to wait for shards whose tables are all closed: they will never have more.
+    fn check_open(
+        shards: &[Option<Shard<'_>>],
+        wait: &mut Wait<'_, Waiting>,
+    ) -> Result<(), ShardsError> {
+        let there = |(number, shard): (usize, &Option<Shard<'_>>)| {
+            let shard = shard.as_ref().filter(|_| life(shards, number).is_some())?;
+            Some((number, shard.requests.start_can_sample(shard.table, 1)))
+        };
+        let asked: Vec<_> = shards.iter().enumerate().filter_map(there).collect();
+        let mut closed = Ok(());
+        for (number, ticket) in asked {
+            match ticket.and_then(|mut ticket| answer(&mut ticket, wait)) {
+                Err(error @ TablesError::Refused { code: FailureCode::Closed, .. }) => {
+                    closed = Err(at(number)(error));
+                }
+                // There may be more, or what is wrong is said where it matters.
+                _ => return Ok(()),
+            }
+        }
+        closed
     }
 
     /// Has all shards asked again before the next batch.
