@@ -628,7 +628,8 @@ fn a_group_that_was_left_comes_with_what_is_there_of_it() {
         assert_eq!(one(&first, Change::Suspend { holds: vec![hold] }), Ok(Outcome::Count(1)));
         let outcome = soon(|wait| waits.wait(wait)).unwrap().pop().unwrap();
         let Ok(Outcome::Resumed(permit, items)) = outcome else { panic!("not resumed") };
-        assert_eq!((permit.hold, permit.ttl_ms), (Hold { attempt: 1, ..hold }, 5000));
+        let next = Hold { attempt: hold.attempt + 1, ..hold };
+        assert_eq!((permit.hold, permit.ttl_ms), (next, 5000));
         // As it is in the table.
         table.apply(&Change::Suspend { holds: vec![permit.hold] }).unwrap();
         let Ok(Outcome::Resumed(_, ours)) = table.apply(&resume) else { panic!("not resumed") };
@@ -705,6 +706,24 @@ fn what_was_not_answered_is_asked_of_a_server_that_was_started_anew() {
         assert_eq!((client.reconnects(), client.lives()), (1, 1));
         drop(server);
     }
+}
+
+#[test]
+fn permits_of_a_table_without_a_directory_end_with_its_server() {
+    let mut server = open_at("tcp://127.0.0.1:0", &table(config()), 1);
+    let address = server.address().to_string();
+    let old = connect(&server);
+    let hold = permits(soon(|wait| old.call(0, &[admit(1)], wait)).unwrap())[0].hold;
+    server.close(Instant::now() + PATIENCE);
+    drop(server);
+    // The next one has come as far.
+    let after = table(config());
+    let server = open_at(&address, &after, 1);
+    let new = connect(&server);
+    let permit = permits(soon(|wait| new.call(0, &[admit(1)], wait)).unwrap()).remove(0);
+    assert_eq!(permit.hold.group, hold.group);
+    assert_eq!(one(&old, item(hold, 0, 3)), Ok(Outcome::Appended(Fate::Expired)));
+    assert_eq!(one(&new, item(permit.hold, 0, 3)), Ok(Outcome::Appended(Fate::Running)));
 }
 
 #[test]
@@ -896,14 +915,16 @@ fn whoever_is_told_of_a_change_finds_it_kept() {
         let (_dir, table, server) = open_kept(durability);
         let client = connect(&server);
         let is_kept = || table.is_kept(table.receipt().unwrap()).unwrap();
-        for _ in 0..20 {
+        // Every other share is laid out elsewhere: it has many bytes.
+        let wide = Form::Padded { width: 1 << 18, left: false };
+        for form in [Form::Flat, wide].into_iter().cycle().take(20) {
             let holds = permits(soon(|wait| client.call(0, &[admit(2)], wait)).unwrap());
             assert!(is_kept(), "an admit, {durability:?}");
             let items: Vec<_> =
                 holds.iter().flat_map(|permit| group(permit.hold, 20_000)).collect();
             soon(|wait| client.call(0, &items, wait)).unwrap();
             assert!(is_kept(), "appends, {durability:?}");
-            let delivered = sample(&client, want(2));
+            let delivered = soon(|wait| client.sample(0, want(2), form, wait)).unwrap();
             assert!(is_kept(), "a sample, {durability:?}");
             assert_eq!(one(&client, Change::Ack(delivered.head().lease)), Ok(Outcome::Count(2)));
             assert!(is_kept(), "an ack, {durability:?}");

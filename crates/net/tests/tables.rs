@@ -6,21 +6,35 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use echoic_net::Address;
+use echoic_net::client::rollouts::Rollouts;
 use echoic_net::client::tables::{
     Batch, FailureCode, Layout, Requests, TableWriter, TablesError, Waiting,
 };
 use echoic_net::client::{Client, ClientError, LinkError, Options as ClientOptions, Watcher};
 use echoic_net::server::{Observer, Options, Served, Server};
 use echoic_net::transport::{Dial, TlsFiles, dial_to, listen_at};
+use echoic_net::wire::handshake::Purpose;
+use echoic_net::wire::tables::RowsHead;
 use echoic_replay::chunk::{Chunk, ColumnKind, Slice};
 use echoic_replay::encoding::{Encoding, Policy};
 use echoic_replay::limiter::{ErrorBuffer, Limiter, Reason};
+use echoic_replay::rollouts::batch::{FIELDS, Form as RolloutForm};
+use echoic_replay::rollouts::item::{Finish, Run, Segment};
+use echoic_replay::rollouts::ledger::{Admit, Append, Balance, Change, Outcome, Size, Want};
+use echoic_replay::rollouts::{RolloutConfig, RolloutTable};
 use echoic_replay::selectors::SelectorKind;
 use echoic_replay::stream::Wait;
 use echoic_replay::table::saved::Keeper;
 use echoic_replay::table::{Durability, Form, Table, TableConfig, Tables, recover};
 use echoic_replay::trajectory::{Column, Signature, Trajectory};
 use echoic_replay::{Dtype, Leaf, Spec, Stream, StreamConfig};
+
+#[path = "../../replay/tests/settings/mod.rs"]
+mod settings;
+#[path = "common/stranger.rs"]
+mod stranger;
+
+use stranger::{frame, told};
 
 /// Longer than anything takes that works.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -808,12 +822,18 @@ fn assert_answered_during(
 #[test]
 fn what_takes_long_for_one_client_keeps_no_other_waiting() {
     let any = config("any", Form::Trajectories(None));
-    let tables = Arc::new(Tables::new(vec![Arc::new(Table::new(any).unwrap())]).unwrap());
+    let tables = tables(vec![any, TableConfig { max_size: 1 << 16, ..rows("rows", 64) }]);
+    let rollouts = rollouts();
     // There the answer is no longer than what is told of the items: what takes time is to decode them.
     let address = format!("shm://heavy-{}", std::process::id());
     let listen = listen_at(&address.parse().unwrap(), &TlsFiles::default()).unwrap();
     let options = Options { threads: 1, ..Options::default() };
-    let server = Server::open(&*listen, Arc::clone(&tables), options).unwrap();
+    let served = Served {
+        tables: Arc::clone(&tables),
+        rollouts: Arc::new(vec![Arc::clone(&rollouts)]),
+        ..Served::default()
+    };
+    let server = Server::open(&*listen, served, options).unwrap();
     let (client, writer, other) = (requests(&server), writer(&server), requests(&server));
     let ask = || {
         let since = Instant::now();
@@ -845,6 +865,60 @@ fn what_takes_long_for_one_client_keeps_no_other_waiting() {
             assert_eq!((batch.column(0).len(), batch.column(0)[bytes - 1]), (bytes, 7));
         });
     }
+
+    // As many rows as a frame may have.
+    let (count, row) = (1 << 16, 72);
+    let said = frame(|out| {
+        let head = RowsHead { first: 0, table: 1, count, version: None };
+        head.write(out, &vec![1.0; count as usize], row).unwrap();
+        out.extend((0..count as usize * row).map(|at| (at / row) as u8));
+    });
+    assert_answered_during(alone[25], &ask, || {
+        assert_eq!(told(&server, Purpose::Insert, &said), None);
+    });
+    let filled = tables.all()[1].get(&tables.all()[1].items().keys);
+    let (mut numbers, mut filling) = (vec![0; 8 << 16], vec![0; 64 << 16]);
+    filled.gather(&mut [&mut numbers, &mut filling]);
+    let mut rows = numbers.chunks_exact(8).zip(filling.chunks_exact(64)).enumerate();
+    assert!(rows.all(|(at, (number, filling))| {
+        number.iter().chain(filling).all(|byte| *byte == at as u8)
+    }));
+
+    // Two items of three tokens, in rows that are nearly all padding.
+    let consumer =
+        soon(|wait| Rollouts::connect(dial(server.address()), ClientOptions::default(), wait));
+    let consumer = consumer.unwrap();
+    let width = 8 << 20;
+    for is_shared in [false, true] {
+        let (rank, ranks, lease_ms) = (0, 1, None);
+        let want = Want { size: Size::Groups(1), rank, ranks, balance: Balance::Count, lease_ms };
+        assert_answered_during(alone[25], &ask, || {
+            let form = RolloutForm::Padded { width, left: false };
+            let share = soon(|wait| consumer.sample(0, want, form, wait)).unwrap();
+            assert_eq!((share.is_shared(), share.head().shape.rows), (is_shared, 2));
+            let arrays = share.head().shape.arrays(rollouts.config()).unwrap();
+            let ids = &share.bytes()[arrays.all[FIELDS + 1].start..];
+            assert_eq!(&ids[..16], [[5; 12].as_slice(), &[0; 4]].concat());
+        });
+    }
+}
+
+/// Two groups of two items, of three tokens each.
+fn rollouts() -> Arc<RolloutTable> {
+    let table = RolloutTable::new(RolloutConfig { min_group_size: 2, ..settings::plain() });
+    let table = Arc::new(table.unwrap());
+    let admit = Change::Admit(Admit { count: 2, ..Admit::default() });
+    let Ok(Outcome::Admitted(permits)) = table.apply(&admit) else { panic!("not admitted") };
+    for (permit, item) in permits.iter().flat_map(|permit| [(permit, 0), (permit, 1)]) {
+        let runs = [Run { version: 0, tokens: 3 }].into_iter().collect();
+        let bytes = [[5; 12].as_slice(), &[1; 3]].concat();
+        let segment = Arc::new(Segment { runs, tokens: 3, bytes });
+        let finish = Some(Arc::new(Finish { fields: vec![0; 8], blobs: Vec::new() }));
+        let hold = permit.hold;
+        let append = Append { hold, item, sequence: 0, segment, finish, priority: 1.0 };
+        table.apply(&Change::Append(append)).unwrap();
+    }
+    table
 }
 
 #[test]

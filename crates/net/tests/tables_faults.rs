@@ -1,12 +1,13 @@
 //! Tables and clients whose connections break anywhere, and strangers who say anything.
 
 use std::io::{Read, Write};
-use std::ops::ControlFlow;
-use std::sync::Arc;
+use std::ops::{ControlFlow, Range};
+use std::sync::{Arc, Condvar, Mutex};
+use std::task::{Wake, Waker};
 use std::time::{Duration, Instant};
 
 use echoic_net::client::Options as ClientOptions;
-use echoic_net::client::tables::{Requests, TableWriter, TablesError};
+use echoic_net::client::tables::{Batch, FailureCode, Requests, TableWriter, TablesError};
 use echoic_net::server::{Options, Server};
 use echoic_net::transport::{TlsFiles, dial_to, listen_at};
 use echoic_net::wire::frame::{Control, Header, kind};
@@ -21,7 +22,7 @@ use echoic_replay::limiter::Limiter;
 use echoic_replay::selectors::SelectorKind;
 use echoic_replay::spec::ANY_LENGTH;
 use echoic_replay::stream::Wait;
-use echoic_replay::table::{Durability, Form, Table, TableConfig, Tables, recover};
+use echoic_replay::table::{Durability, Form, Obstacle, Table, TableConfig, Tables, recover};
 use echoic_replay::trajectory::{Column, Signature, Trajectory};
 use echoic_replay::{Dtype, Leaf, Spec};
 use tempfile::TempDir;
@@ -125,6 +126,196 @@ fn more_changes_than_may_be_unkept_wait_until_some_are_kept() {
         assert_eq!(soon(|wait| ticket.wait(wait)).unwrap(), 1);
     }
     assert_eq!((client.reconnects(), server.info().malformed), (0, 0));
+}
+
+/// A disk that stalls: the thread that writes a table's journal tells what is kept, and is held there.
+struct Stall {
+    table: Arc<Table>,
+    /// Whether it has begun, and whether it is over.
+    state: Mutex<(bool, bool)>,
+    changed: Condvar,
+}
+
+impl Stall {
+    /// Begins, in a table that has no such version yet.
+    fn begin(table: &Arc<Table>, version: u64) -> Arc<Self> {
+        let (state, changed) = (Mutex::default(), Condvar::new());
+        let stall = Arc::new(Self { table: Arc::clone(table), state, changed });
+        table.wake_on_kept(&Waker::from(Arc::clone(&stall)));
+        // Something to write.
+        table.advance(version);
+        stall.wait(|(begun, _)| *begun);
+        stall
+    }
+
+    fn end(&self) {
+        self.state.lock().unwrap().1 = true;
+        self.changed.notify_all();
+    }
+
+    fn wait(&self, is_so: impl Fn(&(bool, bool)) -> bool) {
+        let state = self.state.lock().unwrap();
+        let waited = self.changed.wait_timeout_while(state, PATIENCE, |state| !is_so(state));
+        assert!(!waited.unwrap().1.timed_out());
+    }
+}
+
+impl Wake for Stall {
+    fn wake(self: Arc<Self>) {
+        if std::thread::current().name() != Some("echoic-journal") {
+            // Somebody gave room back.
+            let table = Arc::clone(&self.table);
+            return table.wake_on_kept(&Waker::from(self));
+        }
+        self.state.lock().unwrap().0 = true;
+        self.changed.notify_all();
+        self.wait(|(_, over)| *over);
+    }
+}
+
+/// From this size on a batch of one row is gathered by the pool.
+const LARGE: usize = 5 << 20;
+
+/// Queues of large rows, with journals; what is drawn is handed on when that is on disk.
+fn large_queues(names: &[&str]) -> (Vec<Arc<Table>>, TempDir) {
+    let leaves =
+        vec![leaf("number", Dtype::UInt(8), &[]), leaf("filling", Dtype::UInt(1), &[LARGE])];
+    let form = Form::Rows(Spec::new(leaves).unwrap());
+    let open = |name: &&str| Arc::new(empty_queue(name, form.clone()).durable(Durability::Sync));
+    let (tables, dir) = (names.iter().map(open).collect::<Vec<_>>(), TempDir::new().unwrap());
+    recover(&Tables::new(tables.clone()).unwrap(), dir.path(), None).unwrap();
+    (tables, dir)
+}
+
+fn insert_large(table: &Arc<Table>, numbers: Range<u64>) {
+    for number in numbers {
+        let mut insertion = soon(|wait| table.reserve(1, wait)).unwrap();
+        let (key, filling) = insertion.row_mut(0).split_at_mut(8);
+        key.copy_from_slice(&number.to_le_bytes());
+        filling.fill(number as u8);
+        insertion.commit(&[1.0], None).unwrap();
+    }
+    soon(|wait| table.keep(wait)).unwrap();
+}
+
+fn large_number(batch: &Batch) -> u64 {
+    let (number, filling) = (number(batch.column(0)), batch.column(1));
+    assert_eq!((batch.len(), filling.len()), (1, LARGE));
+    assert!(filling.iter().all(|byte| *byte == number as u8), "{number}");
+    number
+}
+
+fn connect(server: &Server) -> Requests {
+    let dial = dial_to(server.address(), &TlsFiles::default()).unwrap();
+    soon(|wait| Requests::connect(dial, ClientOptions::default(), wait)).unwrap()
+}
+
+fn until(what: &str, is_so: impl Fn() -> bool) {
+    let due = Instant::now() + PATIENCE;
+    while !is_so() {
+        assert!(Instant::now() < due, "{what}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+#[test]
+fn large_batches_that_wait_for_the_disk_arrive_once_though_a_client_goes_and_the_table_is_closed() {
+    let (tables, _dir) = large_queues(&["queue"]);
+    let table = &tables[0];
+    insert_large(table, 0..4);
+    let server = serve(table);
+    let (stays, goes) = (connect(&server), connect(&server));
+    let drawn = |count| {
+        until("nothing is drawn", || table.info().counts.samples == count);
+    };
+    let stall = Stall::begin(table, 1);
+    let first: Vec<_> = (0..2).map(|_| stays.start_sample(0, 1, None).unwrap()).collect();
+    drawn(2);
+    let lost = goes.start_sample(0, 1, None).unwrap();
+    drawn(3);
+    drop((lost, goes));
+    until("a client is gone and still there", || server.connections().len() == 1);
+    assert!(soon(|wait| stays.can_insert(0, 1, wait)).unwrap());
+    assert!(first.iter().all(|ticket| !ticket.is_ready()), "draws are not kept yet");
+    stall.end();
+    for (expected, mut ticket) in (0..).zip(first) {
+        assert_eq!(large_number(&soon(|wait| ticket.wait(wait)).unwrap()), expected);
+    }
+    // The third is used up.
+    assert_eq!(large_number(&soon(|wait| stays.sample(0, 1, wait)).unwrap()), 3);
+    assert_eq!(table.info().size, 0);
+
+    insert_large(table, 4..6);
+    let stall = Stall::begin(table, 2);
+    let last: Vec<_> = (0..2).map(|_| stays.start_sample(0, 1, None).unwrap()).collect();
+    let mut nothing = stays.start_sample(0, 1, None).unwrap();
+    drawn(6);
+    std::thread::scope(|scope| {
+        scope.spawn(|| table.close());
+        until("a table is not closed", || table.is_closed());
+        stall.end();
+    });
+    for (expected, mut ticket) in (4..).zip(last) {
+        assert_eq!(large_number(&soon(|wait| ticket.wait(wait)).unwrap()), expected);
+    }
+    for ended in [soon(|wait| nothing.wait(wait)), soon(|wait| stays.sample(0, 1, wait))] {
+        let code = match ended {
+            Err(TablesError::Refused { code, .. }) => code,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(code, FailureCode::Closed);
+    }
+    assert_eq!((stays.reconnects(), server.info().panics), (0, 0));
+}
+
+#[test]
+fn a_change_that_waits_for_a_stalled_disk_is_made_once_and_keeps_nobody_else_waiting() {
+    let (tables, _dir) = large_queues(&["changed", "sampled"]);
+    let [changed, sampled] = &*tables else { unreachable!() };
+    insert_large(changed, 0..1);
+    insert_large(sampled, 0..4);
+    let all = Arc::new(Tables::new(tables.clone()).unwrap());
+    let listen = listen_at(&"tcp://127.0.0.1:0".parse().unwrap(), &TlsFiles::default()).unwrap();
+    let heartbeat = Duration::from_millis(400);
+    let options = Options { threads: 1, heartbeat, ..Options::default() };
+    let server = Server::open(&*listen, all, options).unwrap();
+    let (client, other) = (connect(&server), connect(&server));
+
+    let (key, last) = (changed.items().keys, sampled.items().keys[3..].to_vec());
+    let stalls = [Stall::begin(changed, 1), Stall::begin(sampled, 1)];
+    loop {
+        match changed.try_reserve(1) {
+            Ok(insertion) => insertion.commit(&[1.0], None).unwrap(),
+            Err(Obstacle::Blocked(_)) => break,
+            Err(error) => panic!("{error:?}"),
+        };
+    }
+    // What is too little for a row is used up, too.
+    while changed.check_room().is_ok() {
+        changed.update_priorities(&[key[0]; 1 << 16], &[2.0; 1 << 16]).unwrap();
+    }
+    let batches: Vec<_> = (0..3).map(|_| client.start_sample(1, 1, None).unwrap()).collect();
+    until("nothing is drawn", || sampled.info().counts.samples == 3);
+    let mut update = client.start_update(0, &key, &[9.0]).unwrap();
+    until("an update does not wait", || {
+        server.connections().iter().any(|connection| connection.blocked_by == "CAPACITY")
+    });
+    // What it has drawn from another table is not held up by that.
+    stalls[1].end();
+    for (expected, mut ticket) in (0..).zip(batches) {
+        assert_eq!(large_number(&soon(|wait| ticket.wait(wait)).unwrap()), expected);
+    }
+    // Longer than a client has patience with a server that says nothing.
+    let since = Instant::now();
+    while since.elapsed() < 4 * heartbeat {
+        assert_eq!(soon(|wait| other.update_priorities(1, &last, &[3.0], wait)).unwrap(), 1);
+        assert!(!soon(|wait| other.can_sample(0, 50, wait)).unwrap());
+    }
+    assert!(!update.is_ready());
+    stalls[0].end();
+    assert_eq!(soon(|wait| update.wait(wait)).unwrap(), 1);
+    assert_eq!(changed.items().priorities[0], 9.0);
+    assert_eq!((client.reconnects(), other.reconnects()), (0, 0));
 }
 
 fn deliver_rows(table: &Arc<Table>) {

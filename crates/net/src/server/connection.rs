@@ -297,7 +297,7 @@ impl Connection {
             && !scribe.is_busy()
         {
             let (input, end) = (std::mem::take(&mut self.input), std::mem::take(&mut self.wanted));
-            scribe.check(input, end, context);
+            scribe.work(input, end, context);
         }
         self.note_stall(&outcome);
         outcome
@@ -307,17 +307,22 @@ impl Connection {
     pub(crate) fn finish_work(&mut self, context: &Context<'_>) -> Result<bool, Outcome> {
         match &mut self.phase {
             Phase::Requesting(desk) => {
-                desk.finish(&mut self.outbox);
+                desk.finish(context, &mut self.outbox);
                 Ok(!desk.is_busy())
             }
-            Phase::Inserting { scribe, .. } => match scribe.finish(context) {
-                Ok(None) => Ok(!scribe.is_busy()),
-                Ok(Some(input)) => {
-                    self.input = input;
-                    Ok(true)
+            Phase::Inserting { scribe, .. } => {
+                let before = scribe.next;
+                let finished = scribe.finish(context);
+                self.meter.samples.fetch_add(scribe.next - before, Ordering::Relaxed);
+                match finished {
+                    Ok(None) => Ok(!scribe.is_busy()),
+                    Ok(Some(input)) => {
+                        self.input = input;
+                        Ok(true)
+                    }
+                    Err(hold) => Err(stop(hold).unwrap_or_else(|fault| self.fail(fault))),
                 }
-                Err(error) => Err(self.fail(error.into())),
-            },
+            }
             _ => Ok(true),
         }
     }
@@ -552,14 +557,9 @@ impl Connection {
                     let dropped = scribe.duplicates - before.1;
                     self.meter.samples.fetch_add(stored, Ordering::Relaxed);
                     self.meter.duplicates.fetch_add(dropped, Ordering::Relaxed);
-                    match taken {
-                        Ok(()) => {}
-                        Err(Hold::Blocked { table, stall }) => {
-                            self.wanted = end;
-                            return Ok((used, Some(Outcome::Held { table, stall })));
-                        }
-                        Err(Hold::Malformed(error)) => return Err(error.into()),
-                        Err(Hold::Refused(code, text)) => return Err(Fault::Refused(code, text)),
+                    if let Err(hold) = taken {
+                        self.wanted = end;
+                        return stop(hold).map(|stop| (used, Some(stop)));
                     }
                 }
                 _ => {
@@ -951,6 +951,19 @@ impl Connection {
         self.outbox.say(|out| Control::Ack { next, limit, stall }.write(out));
     }
 
+    /// Says that we are there to a client that we do not hear now, and why that is.
+    pub(crate) fn reassure(&mut self, stall: Stall) {
+        match self.phase {
+            Phase::Requesting(_) => self.outbox.say(|out| Control::Ping(0).write(out)),
+            _ => self.acknowledge_as(stall, None),
+        }
+    }
+
+    /// Whether nothing is read from it though it has read all that it may be sent: the rest is not kept yet.
+    pub(crate) fn is_kept_waiting(&self) -> bool {
+        self.choked && !self.outbox.has_unsent()
+    }
+
     /// What its next frame waits for, if it does.
     pub(crate) fn stall(&self) -> Stall {
         self.meter.stall()
@@ -1073,6 +1086,16 @@ fn check_len(header: Header, limit: u32) -> Result<(), WireError> {
         return Err(WireError::TooLarge { field: "length of a frame", limit, got });
     }
     Ok(())
+}
+
+/// What a frame that is not used now keeps a connection from.
+fn stop(hold: Hold) -> Result<Outcome, Fault> {
+    match hold {
+        Hold::Heavy => Ok(Outcome::Busy),
+        Hold::Blocked { table, stall } => Ok(Outcome::Held { table, stall }),
+        Hold::Malformed(error) => Err(error.into()),
+        Hold::Refused(code, text) => Err(Fault::Refused(code, text)),
+    }
 }
 
 fn obstructed(obstacle: Obstacle) -> Outcome {

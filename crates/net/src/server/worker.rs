@@ -97,8 +97,8 @@ pub(crate) struct Worker {
     /// Connections for which nothing is done until that is, or until enough is kept of what they have changed. Nothing is
     /// read from them.
     busy: Vec<usize>,
-    /// Connections whose batch, kept by now, is gathered elsewhere: it was drawn before, so they may be read from or wait
-    /// for something else meanwhile.
+    /// Connections whose batch is gathered elsewhere though they did not just ask for it: it had to be kept, or they had
+    /// to wait for it. So they may be in another row meanwhile.
     gathering: Vec<usize>,
     /// Connections that can be sent more.
     writing: Vec<usize>,
@@ -512,7 +512,12 @@ impl Worker {
         if !connection.write() || connection.is_flooded(MAX_BACKLOG) {
             self.end(index, &Ending::Gone);
         } else if connection.is_relieved(self.shared.credit_bytes()) {
+            // One that waits for something else is not read from now, and yet told what is kept.
+            let waits = self.queued[index];
             self.enqueue(index);
+            if waits && self.settle(index) && !self.writing.contains(&index) {
+                self.writing.push(index);
+            }
         }
         let Some(connection) = self.connections.get_mut(index).and_then(Option::as_mut) else {
             return;
@@ -526,6 +531,7 @@ impl Worker {
         }
         if connection.backlog() < self.shared.credit_bytes()
             && let Some((desk, _)) = connection.desk()
+            && !desk.is_gathering()
             && desk.counter.was_passed_over()
         {
             self.lobby.stir();
@@ -630,8 +636,14 @@ impl Worker {
             self.serving.set(Some(index));
             let connection = self.connections[index].as_mut();
             let Some((desk, out)) = connection.and_then(Connection::desk) else { continue };
-            desk.finish(out);
+            let context = self.shared.context(
+                &self.bells,
+                [&self.saved.waker, &self.worked.waker],
+                &self.serving,
+            );
+            desk.finish(&context, out);
             if self.settle(index) {
+                self.enlist(index);
                 self.write(index);
             }
         }
@@ -698,11 +710,7 @@ impl Worker {
                 unkept => break unkept,
             }
         };
-        if connection.desk().is_some_and(|(desk, _)| desk.is_gathering())
-            && !self.gathering.contains(&index)
-        {
-            self.gathering.push(index);
-        }
+        self.note_gathering(index);
         match unkept {
             Ok(Some(table)) if !self.rows[table].keeping.contains(&index) => {
                 self.rows[table].keeping.push(index);
@@ -715,6 +723,16 @@ impl Worker {
             Err(_) => return false,
         }
         true
+    }
+
+    /// Takes note of a batch that is gathered elsewhere for a connection, if one is.
+    fn note_gathering(&mut self, index: usize) {
+        let connection = self.connections[index].as_mut();
+        if connection.and_then(Connection::desk).is_some_and(|(desk, _)| desk.is_gathering())
+            && !self.gathering.contains(&index)
+        {
+            self.gathering.push(index);
+        }
     }
 
     /// Takes note of what a client of tables waits for.
@@ -749,6 +767,7 @@ impl Worker {
         told.sort_unstable();
         told.dedup();
         for index in told {
+            self.note_gathering(index);
             self.write(index);
         }
     }
@@ -1096,7 +1115,9 @@ impl Worker {
         }
         self.last_sweep = now;
         let heartbeat = self.shared.options.heartbeat;
-        let held = !self.busy.is_empty() || self.rows.iter().any(|row| !row.inserting.is_empty());
+        let held = !self.busy.is_empty()
+            || self.rows.iter().any(|row| !row.inserting.is_empty())
+            || self.connections.iter().flatten().any(Connection::is_kept_waiting);
         let speak =
             (self.full.is_some() || held) && now.duration_since(self.last_excuse) >= heartbeat;
         if speak {
@@ -1105,25 +1126,26 @@ impl Worker {
         for index in 0..self.connections.len() {
             let Some(connection) = &mut self.connections[index] else { continue };
             self.serving.set(Some(index));
-            if speak && (self.queued[index] || connection.fills_stream()) {
+            let waits = self.queued[index] || connection.is_kept_waiting();
+            if speak && (waits || connection.fills_stream()) {
                 // We do not hear them now, so we tell them that we are there.
                 let stall = match self.full {
                     Some(stall) if connection.fills_stream() => stall,
                     _ => connection.stall(),
                 };
-                connection.acknowledge_as(stall, None);
+                connection.reassure(stall);
             }
-            if self.full.is_some() || self.queued[index] {
+            if self.full.is_some() || waits {
                 connection.excuse(now);
             }
             connection.rest(now);
-            let waits = connection.waits_to_publish();
+            let publishes = connection.waits_to_publish();
             if let Some(ending) = connection.overdue(now, heartbeat * 3) {
                 self.end(index, &ending);
             } else if speak {
                 self.write(index);
             }
-            if waits {
+            if publishes {
                 // It may have waited for long enough.
                 self.enqueue(index);
             }

@@ -152,7 +152,9 @@ impl RolloutTable {
     ///
     /// [`ConfigError`].
     pub fn new(config: RolloutConfig) -> Result<Self, ConfigError> {
-        Ok(Self::of(Ledger::new(Arc::new(config))?, 0))
+        let mut ledger = Ledger::new(Arc::new(config))?;
+        ledger.begin_alone(kept::unix_ms());
+        Ok(Self::of(ledger, 0))
     }
 
     /// A table of a ledger, at a time.

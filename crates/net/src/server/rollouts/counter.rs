@@ -28,7 +28,7 @@ pub(crate) struct Counter {
     cancels: Vec<u64>,
     /// How many are there and in the lobby.
     guests: usize,
-    /// One in the lobby was passed over, since the client has to read answers first.
+    /// One in the lobby was passed over, since the client has to read answers first, or one of its batches is gathered.
     passed_over: bool,
     /// The bulk of the next changes of a table, as far as it came in parts: no more than an item may have.
     parts: Option<(u32, Vec<u8>)>,
@@ -191,7 +191,7 @@ impl Counter {
         self.guests = self.guests.saturating_sub(1);
     }
 
-    /// One in the lobby has to be looked at again when the client has read more.
+    /// One in the lobby has to be looked at again when the client has read more, or when a batch for it is gathered.
     pub(crate) fn pass_over(&mut self) {
         self.passed_over = true;
     }

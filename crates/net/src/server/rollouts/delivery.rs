@@ -1,63 +1,101 @@
 //! A share of a batch, laid out in the area that is for it, if it fits there, or else in a frame.
 //!
-//! The area is the question's until it is answered, so it is filled at once, also where the answer has to wait.
+//! The area is the question's until it is answered, so it is filled before the answer may have to wait.
 
 use std::sync::Arc;
 
 use echoic_memory::arena::Arena;
 use echoic_replay::rollouts::RolloutTable;
 use echoic_replay::rollouts::batch::{Layout, LayoutError};
-use echoic_replay::rollouts::ledger::{Change, Share};
+use echoic_replay::rollouts::ledger::{Change, Lease, Share};
 
-use super::fail;
-use super::holding::{Frame, Holding};
+use super::holding::Frame;
+use super::{Counter, fail};
 use crate::server::outbox::Outbox;
-use crate::server::tables::Context;
+use crate::server::tables::{Context, Desk, HEAVY};
+use crate::spare::Spare;
 use crate::wire::frame::{HEADER_BYTES, Header, frame, kind};
 use crate::wire::rollouts::{DeliveryHead, Wish};
 use crate::wire::tables::{Area, FailureCode};
 
-/// Answers a wish.
+/// A share that is laid out, or why it can't be.
+#[derive(Debug)]
+pub(crate) struct Delivery {
+    id: u64,
+    /// The number of the table.
+    table: usize,
+    lease: Lease,
+    lease_ms: Option<u64>,
+    answer: Result<Frame, (FailureCode, String)>,
+}
+
+/// Answers a wish: now, or when the share is laid out elsewhere, if that takes long.
 pub(super) fn deliver(
     (id, number): (u64, usize),
-    table: &RolloutTable,
+    table: &Arc<RolloutTable>,
     wish: &Wish,
-    share: &Share,
-    (arena, holding): (Option<&Arc<Arena>>, &mut Holding),
+    share: Share,
+    desk: &mut Desk,
     context: &Context<'_>,
     out: &mut Outbox,
 ) {
-    let layout = match Layout::new(share, table.config(), wish.form) {
+    let Share { lease, lease_ms, .. } = share;
+    let delivery = move |answer| Delivery { id, table: number, lease, lease_ms, answer };
+    let form = wish.form;
+    let layout = match Layout::new(&share, table.config(), form) {
         Ok(layout) => layout,
         Err(error) => {
-            let code = match error {
-                LayoutError::TooLarge => FailureCode::TooLarge,
-                _ => FailureCode::Value,
-            };
-            return give_back(id, table, share, code, &error.to_string(), out);
+            return delivery(Err(refusal(&error))).send(&mut desk.counter, context, out);
         }
     };
+    let area = wish.area.zip(desk.arena.as_ref());
+    if layout.bytes() < HEAVY {
+        let answer = lay_out(id, &layout, area, context.spare);
+        return delivery(answer).send(&mut desk.counter, context, out);
+    }
+    let area = area.map(|(area, arena)| (area, Arc::clone(arena)));
+    let (table, spare) = (Arc::clone(table), Arc::clone(context.spare));
+    desk.lay_out_elsewhere(context, move || {
+        let layout = Layout::new(&share, table.config(), form);
+        let answer = layout.map_err(|error| refusal(&error)).and_then(|layout| {
+            let area = area.as_ref().map(|(area, arena)| (*area, arena));
+            lay_out(id, &layout, area, &spare)
+        });
+        delivery(answer)
+    });
+}
+
+/// Why a share is not delivered in this form.
+fn refusal(error: &LayoutError) -> (FailureCode, String) {
+    let code = match error {
+        LayoutError::TooLarge => FailureCode::TooLarge,
+        _ => FailureCode::Value,
+    };
+    (code, error.to_string())
+}
+
+/// Writes a share to where it belongs.
+fn lay_out(
+    id: u64,
+    layout: &Layout<'_>,
+    area: Option<(Area, &Arc<Arena>)>,
+    spare: &Arc<Spare>,
+) -> Result<Frame, (FailureCode, String)> {
     let mut head = Vec::with_capacity(256);
     DeliveryHead::write(&mut head, id, &layout.head());
     let bytes = layout.bytes();
-    if let Some((Area { start, len }, arena)) = wish.area.zip(arena)
+    if let Some((Area { start, len }, arena)) = area
         && bytes as u64 <= len
         && let Some(mut claim) = arena.claim(start as usize..start as usize + bytes)
     {
         layout.write(claim.bytes_mut());
-        let answer = Frame::of(|out| {
+        return Ok(Frame::of(|out| {
             frame(out, kind::ROLLOUT_PLACED, |out| out.extend_from_slice(&head));
-        });
-        return holding.answer(id, number, table, answer, out);
+        }));
     }
-    let (start, end) = match DeliveryHead::place(head.len(), bytes) {
-        Ok(place) => place,
-        Err(error) => {
-            let text = error.to_string();
-            return give_back(id, table, share, FailureCode::TooLarge, &text, out);
-        }
-    };
-    let mut lent = context.spare.take(HEADER_BYTES + end);
+    let (start, end) = DeliveryHead::place(head.len(), bytes)
+        .map_err(|error| (FailureCode::TooLarge, error.to_string()))?;
+    let mut lent = spare.take(HEADER_BYTES + end);
     let (header, payload) = lent.split_at_mut(HEADER_BYTES);
     header.copy_from_slice(&Header { len: end as u32, kind: kind::ROLLOUT_BATCH }.bytes());
     let (told, arrays) = payload.split_at_mut(start);
@@ -65,22 +103,23 @@ pub(super) fn deliver(
     told.copy_from_slice(&head);
     gap.fill(0);
     layout.write(arrays);
-    holding.answer(id, number, table, Frame::Large(lent), out);
+    Ok(Frame::Large(lent))
 }
 
-/// Says that a share can't be delivered in this form. Who had a lease may ask for it in another.
-fn give_back(
-    id: u64,
-    table: &RolloutTable,
-    share: &Share,
-    code: FailureCode,
-    text: &str,
-    out: &mut Outbox,
-) {
-    let text = match share.lease_ms {
-        // It is ours for a moment still; if not, it is another consumer's already.
-        Some(_) if table.apply(&Change::Nack(share.lease)).is_ok() => text.to_owned(),
-        _ => format!("{text}; its groups are used up, as it was sampled without a lease"),
-    };
-    fail(id, code, &text, out);
+impl Delivery {
+    /// Answers. A share that can't be delivered in this form is given back: who had a lease may ask for it in another.
+    pub(crate) fn send(self, counter: &mut Counter, context: &Context<'_>, out: &mut Outbox) {
+        let Self { id, table: number, lease, lease_ms, answer } = self;
+        let Some(table) = context.rollouts.get(number) else { return };
+        let (code, text) = match answer {
+            Ok(frame) => return counter.holding.answer(id, number, table, frame, out),
+            Err(refusal) => refusal,
+        };
+        let text = match lease_ms {
+            // It is ours for a moment still; if not, it is another consumer's already.
+            Some(_) if table.apply(&Change::Nack(lease)).is_ok() => text,
+            _ => format!("{text}; its groups are used up, as it was sampled without a lease"),
+        };
+        fail(id, code, &text, out);
+    }
 }

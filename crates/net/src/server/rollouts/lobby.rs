@@ -391,7 +391,7 @@ impl Room {
         self.guests.retain_mut(|guest| {
             let Some((desk, out)) = reach(connections, guest.connection) else { return false };
             context.serving.set(Some(guest.connection));
-            if out.backlog() >= context.most_unsent {
+            if desk.is_gathering() || out.backlog() >= context.most_unsent {
                 desk.counter.pass_over();
                 return true;
             }
@@ -495,9 +495,7 @@ fn attempt(
         Matter::Sample(wish) => {
             let (change, width) = (Change::Sample(wish.want), wish.form.width());
             if let Outcome::Delivered(share) = table.apply_within(&change, width)? {
-                let Desk { arena, counter, .. } = desk;
-                let place = (arena.as_ref(), &mut counter.holding);
-                deliver((id, number), table, wish, &share, place, context, out);
+                deliver((id, number), table, wish, share, desk, context, out);
             }
         }
     }

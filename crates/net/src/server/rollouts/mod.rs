@@ -11,6 +11,7 @@ mod holding;
 mod lobby;
 
 pub(crate) use self::counter::Counter;
+pub(crate) use self::delivery::Delivery;
 pub(crate) use self::lobby::Lobby;
 
 use echoic_replay::rollouts::table::CallError;

@@ -16,7 +16,7 @@ use super::{Context, HEAVY};
 use crate::server::Observer;
 use crate::server::outbox::Outbox;
 use crate::server::pool::Task;
-use crate::server::rollouts::Counter;
+use crate::server::rollouts::{Counter, Delivery};
 use crate::spare::Lent;
 use crate::wire::WireError;
 use crate::wire::frame::{HEADER_BYTES, Header, Stall, frame, kind};
@@ -99,8 +99,8 @@ pub(crate) struct Desk {
     listed: BTreeSet<usize>,
     /// Checkpoints that are being written, by the requests for them.
     saving: Vec<(u64, Saved)>,
-    /// A batch that is gathered elsewhere. Nothing else is done meanwhile, so batches are sent in the order in which they
-    /// were drawn, and there is one at a time.
+    /// A batch that is gathered elsewhere, or a share of one of rollouts. Nothing else is done meanwhile, so batches are
+    /// sent in the order in which they were drawn, and there is one at a time.
     gathering: Option<Task<Gathered>>,
     /// Where batches may be written to for the client to find them.
     pub(crate) arena: Option<Arc<Arena>>,
@@ -126,11 +126,14 @@ impl Desk {
     }
 
     /// Goes on with a batch that is gathered, if it is.
-    pub(crate) fn finish(&mut self, out: &mut Outbox) {
+    pub(crate) fn finish(&mut self, context: &Context<'_>, out: &mut Outbox) {
         let Some(gathered) = self.gathering.as_ref().and_then(Task::take) else { return };
         self.gathering = None;
         // A panic there is one of this connection.
-        gathered.unwrap_or_else(|panic| resume_unwind(panic)).send(out);
+        match gathered.unwrap_or_else(|panic| resume_unwind(panic)) {
+            Gathered::Items(items) => items.send(out),
+            Gathered::Share(share) => share.send(&mut self.counter, context, out),
+        }
     }
 
     /// The table in whose journal there is no room for what is asked, if so. Its room rings once there is.
@@ -401,7 +404,18 @@ impl Desk {
         if gathering.sampled.gather_cost() < HEAVY {
             return gathering.finish().send(out);
         }
-        self.gathering = Some(context.pool.run(context.worked, || gathering.finish()));
+        let gather = || Gathered::Items(gathering.finish());
+        self.gathering = Some(context.pool.run(context.worked, gather));
+    }
+
+    /// Has a share of a batch of rollouts laid out elsewhere, and sends it when that is done.
+    pub(crate) fn lay_out_elsewhere(
+        &mut self,
+        context: &Context<'_>,
+        lay_out: impl FnOnce() -> Delivery + Send + 'static,
+    ) {
+        let gather = || Gathered::Share(lay_out());
+        self.gathering = Some(context.pool.run(context.worked, gather));
     }
 
     /// Has parked samples of a table tried again at the next turn, and rung for after it.
@@ -602,21 +616,28 @@ fn answer(
     Some(Gathering { sampled, head, columns, target: Target::Frame(frame) })
 }
 
-/// A batch as it is sent.
+/// What was gathered elsewhere.
 #[derive(Debug)]
 enum Gathered {
+    Items(Items),
+    Share(Delivery),
+}
+
+/// A batch of items as it is sent.
+#[derive(Debug)]
+enum Items {
     /// What is told of one that lies in the arena.
     Placed(Vec<u8>),
     Frame(Lent),
 }
 
 impl Gathering {
-    fn finish(self) -> Gathered {
+    fn finish(self) -> Items {
         let Self { sampled, head, columns, target } = self;
         match target {
             Target::Area(mut claim) => {
                 sampled.gather(&mut cut(claim.bytes_mut(), 0, &columns));
-                Gathered::Placed(head)
+                Items::Placed(head)
             }
             Target::Frame(mut frame) => {
                 let (header, payload) = frame.split_at_mut(HEADER_BYTES);
@@ -625,13 +646,13 @@ impl Gathering {
                 let (start, rest) = payload.split_at_mut(head.len());
                 start.copy_from_slice(&head);
                 sampled.gather(&mut cut(rest, head.len(), &columns));
-                Gathered::Frame(frame)
+                Items::Frame(frame)
             }
         }
     }
 }
 
-impl Gathered {
+impl Items {
     fn send(self, out: &mut Outbox) {
         match self {
             Self::Placed(head) => {

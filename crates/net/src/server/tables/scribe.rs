@@ -1,8 +1,9 @@
 //! A connection for inserts: what it sends is inserted once each, in order, and when a table does not
 //! take more, nothing more is read from it.
 //!
-//! A frame stays where it is until all of it is inserted; the scribe knows how far it got. What went into a
-//! table with a journal is acknowledged when it is kept, and more is taken meanwhile.
+//! A frame stays where it is until all of it is inserted; the scribe knows how far it got. One that takes long to use is
+//! used elsewhere, and comes back when that is done. What went into a table with a journal is acknowledged when it is
+//! kept, and more is taken meanwhile.
 //!
 //! Where the session went on is known to the event loop only as long as it lives, and at this door. What was done
 //! before that, or at another door, is known to the tables, which are asked before the first operation for
@@ -14,7 +15,9 @@ use std::panic::resume_unwind;
 use std::sync::Arc;
 
 use echoic_replay::chunk::{Chunk, ColumnKind, Slice};
-use echoic_replay::table::{Call, Form, Obstacle, Origin, Receipt, Table, TableError, Waiting};
+use echoic_replay::table::{
+    Call, Form, Insertion, Obstacle, Origin, Receipt, Table, TableError, Waiting,
+};
 use echoic_replay::trajectory::{Signature, Trajectory};
 
 use super::{Context, HEAVY};
@@ -52,18 +55,50 @@ struct Mark {
 /// The kinds that chunks share.
 type Kinds = HashSet<Arc<ColumnKind>>;
 
-/// A chunk that was read elsewhere, and what was given away for it.
+/// A frame that was used elsewhere: the first in `input`, which ends at `end`.
 #[derive(Debug)]
-struct Checked {
+struct Used {
     input: Vec<u8>,
     end: usize,
-    kinds: Kinds,
-    chunk: Result<Chunk, WireError>,
+    of: Work,
+}
+
+/// What came of it.
+#[derive(Debug)]
+enum Work {
+    /// A chunk that was read, and what was given away for it.
+    Chunk(Result<Chunk, WireError>, Kinds),
+    /// How many rows were inserted into a table of this number, and whether they are all.
+    Rows(u32, usize, Result<Filled, Obstacle>),
+}
+
+/// Rows of a frame that are to be inserted, some of them into room that is reserved.
+#[derive(Debug)]
+struct Filling {
+    number: u32,
+    table: Arc<Table>,
+    insertion: Insertion,
+    version: Option<u64>,
+    priorities: Vec<f64>,
+    /// Where the first of them begins in the payload of their frame.
+    start: usize,
+    origin: Origin,
+}
+
+/// What became of rows for which there was room.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Filled {
+    /// They are in.
+    All,
+    /// Some came through another door just now.
+    Elsewhere,
 }
 
 /// Why a frame was not used.
 #[derive(Debug)]
 pub(crate) enum Hold {
+    /// It takes long: see [`Scribe::work`].
+    Heavy,
     /// The table does not take more now.
     Blocked { table: usize, stall: Stall },
     /// It makes no sense.
@@ -110,8 +145,11 @@ pub(crate) struct Scribe {
     signatures: HashMap<u32, Arc<Signature>>,
     /// So that chunks of one kind share it.
     kinds: Kinds,
-    /// A chunk that is read elsewhere. Nothing else is done meanwhile: what comes next may name it.
-    checking: Option<Task<Checked>>,
+    /// Rows that are to be inserted elsewhere.
+    filling: Option<Filling>,
+    /// A frame that is used elsewhere. Nothing else is done meanwhile: operations keep their order, and what comes next
+    /// may name the chunk.
+    working: Option<Task<Used>>,
 }
 
 impl Scribe {
@@ -141,7 +179,8 @@ impl Scribe {
             chunk_bytes: 0,
             signatures: HashMap::new(),
             kinds: Kinds::new(),
-            checking: None,
+            filling: None,
+            working: None,
         };
         if kept < next {
             for (number, table) in context.tables.all().iter().enumerate() {
@@ -205,35 +244,65 @@ impl Scribe {
             && payload.get(8..).is_some_and(|bytes| Chunk::read_cost(bytes) >= HEAVY)
     }
 
-    /// Whether it does nothing more for now, because a chunk is being read.
+    /// Whether it does nothing more for now, because a frame is used elsewhere.
     pub(crate) fn is_busy(&self) -> bool {
-        self.checking.is_some()
+        self.working.is_some()
     }
 
-    /// Has the chunk read elsewhere whose frame is the first in `input` and ends at `end`.
-    pub(crate) fn check(&mut self, input: Vec<u8>, end: usize, context: &Context<'_>) {
-        let mut kinds = std::mem::take(&mut self.kinds);
-        let check = move || {
-            let bytes = input.get(HEADER_BYTES + 8..end).unwrap_or_default();
-            let chunk = read_chunk(bytes, &mut kinds);
-            Checked { input, end, kinds, chunk }
-        };
-        self.checking = Some(context.pool.run(context.worked, check));
+    /// Has the heavy frame used elsewhere that is the first in `input` and ends at `end`.
+    pub(crate) fn work(&mut self, input: Vec<u8>, end: usize, context: &Context<'_>) {
+        let payload = HEADER_BYTES..end;
+        self.working = Some(match self.filling.take() {
+            Some(filling) => context.pool.run(context.worked, move || {
+                let rows = input.get(payload).and_then(|payload| payload.get(filling.start..));
+                let (number, rows) = (filling.number, rows.unwrap_or_default());
+                let (count, filled) = filling.run(rows);
+                Used { input, end, of: Work::Rows(number, count, filled) }
+            }),
+            None => {
+                let mut kinds = std::mem::take(&mut self.kinds);
+                context.pool.run(context.worked, move || {
+                    let bytes = input.get(payload).and_then(|payload| payload.get(8..));
+                    let chunk = read_chunk(bytes.unwrap_or_default(), &mut kinds);
+                    Used { input, end, of: Work::Chunk(chunk, kinds) }
+                })
+            }
+        });
     }
 
-    /// Goes on with a chunk that is read, if it is: the rest of the input.
-    pub(crate) fn finish(&mut self, context: &Context<'_>) -> Result<Option<Vec<u8>>, WireError> {
-        let Some(checked) = self.checking.as_ref().and_then(Task::take) else { return Ok(None) };
-        self.checking = None;
+    /// Goes on with a frame that was used elsewhere, if it was: the rest of the input, with the frame if not all of it is
+    /// inserted.
+    pub(crate) fn finish(&mut self, context: &Context<'_>) -> Result<Option<Vec<u8>>, Hold> {
+        let Some(used) = self.working.as_ref().and_then(Task::take) else { return Ok(None) };
+        self.working = None;
         // A panic there is one of this connection.
-        let checked = checked.unwrap_or_else(|panic| resume_unwind(panic));
-        let Checked { mut input, end, kinds, chunk } = checked;
-        self.kinds = kinds;
-        let id = self.begin_chunk(input.get(HEADER_BYTES..end).unwrap_or_default())?.0;
-        self.put_chunk(id, chunk?, context)?;
+        let Used { mut input, end, of } = used.unwrap_or_else(|panic| resume_unwind(panic));
+        match of {
+            Work::Chunk(chunk, kinds) => {
+                self.kinds = kinds;
+                let id = self.begin_chunk(input.get(HEADER_BYTES..end).unwrap_or_default())?.0;
+                self.put_chunk(id, chunk?, context)?;
+            }
+            Work::Rows(number, count, filled) => {
+                self.note_filled(number, count, context)?;
+                match filled {
+                    Ok(Filled::All) => self.resumed = false,
+                    Ok(Filled::Elsewhere) | Err(Obstacle::Blocked(_)) => {
+                        self.asked.remove(&number);
+                        self.resumed = true;
+                        return Ok(Some(input));
+                    }
+                    Err(obstacle) => return Err(held(number, find(context, number)?, obstacle)),
+                }
+            }
+        }
         self.unspoken += end - HEADER_BYTES;
-        input.drain(..end);
-        Ok(Some(input))
+        let rest = input.split_off(end);
+        if input.capacity() >= HEAVY {
+            // To give it back to the system takes a while. Nobody waits for it.
+            drop(context.pool.run(context.worked, || drop(input)));
+        }
+        Ok(Some(rest))
     }
 
     /// The largest payload of a frame of a kind; `None` for kinds that may not come.
@@ -375,24 +444,40 @@ impl Scribe {
                 done += passed as usize;
                 continue;
             }
-            let mut insertion = match table.try_reserve(count - done) {
+            let insertion = match table.try_reserve(count - done) {
                 Ok(insertion) => insertion,
                 Err(obstacle) => return Err(held(head.table, table, obstacle)),
             };
-            let taken = insertion.len();
-            for index in 0..taken {
-                insertion.row_mut(index).copy_from_slice(&rows[(done + index) * row..][..row]);
+            let rest = &rows[done * row..];
+            let (number, version, origin) = (head.table, head.version, self.origin());
+            if rest.len() >= HEAVY {
+                let (table, priorities) = (Arc::clone(table), priorities[done..].to_vec());
+                let start = payload.len() - rest.len();
+                self.filling =
+                    Some(Filling { number, table, insertion, version, priorities, start, origin });
+                return Err(Hold::Heavy);
             }
-            let (priorities, origin) = (&priorities[done..done + taken], self.origin());
-            let committed = insertion.commit_from(priorities, head.version, Some(&origin));
-            if committed.map_err(|error| held(head.table, table, error.into()))?.is_none() {
-                // They came through another door just now.
-                self.asked.remove(&head.table);
-                continue;
-            }
+            let (taken, filled) =
+                fill(table, insertion, (&priorities[done..], version, origin), rest);
             done += taken;
-            self.mark(self.next, head.table, table);
-            self.next += taken as u64;
+            self.note_filled(number, taken, context)?;
+            if filled.map_err(|obstacle| held(number, table, obstacle))? == Filled::Elsewhere {
+                self.asked.remove(&number);
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes note that so many more rows are in a table.
+    fn note_filled(
+        &mut self,
+        number: u32,
+        count: usize,
+        context: &Context<'_>,
+    ) -> Result<(), WireError> {
+        if count > 0 {
+            self.mark(self.next, number, find(context, number)?);
+            self.next += count as u64;
         }
         Ok(())
     }
@@ -492,6 +577,46 @@ impl Scribe {
                 Ok(())
             }
         }
+    }
+}
+
+impl Filling {
+    fn run(self, rows: &[u8]) -> (usize, Result<Filled, Obstacle>) {
+        let Self { table, insertion, version, priorities, origin, .. } = self;
+        fill(&table, insertion, (&priorities, version, origin), rows)
+    }
+}
+
+/// Inserts rows, the first of them into room that is reserved, as far as there is more: how many, and what of the rest.
+fn fill(
+    table: &Arc<Table>,
+    mut insertion: Insertion,
+    (mut priorities, version, mut origin): (&[f64], Option<u64>, Origin),
+    mut rows: &[u8],
+) -> (usize, Result<Filled, Obstacle>) {
+    let row = rows.len() / priorities.len();
+    let mut done = 0;
+    loop {
+        let taken = insertion.len();
+        let (here, behind) = rows.split_at(taken * row);
+        for (index, bytes) in here.chunks_exact(row.max(1)).enumerate() {
+            insertion.row_mut(index).copy_from_slice(bytes);
+        }
+        match insertion.commit_from(&priorities[..taken], version, Some(&origin)) {
+            Ok(Some(_)) => {}
+            Ok(None) => return (done, Ok(Filled::Elsewhere)),
+            Err(error) => return (done, Err(error.into())),
+        }
+        done += taken;
+        (priorities, rows) = (&priorities[taken..], behind);
+        origin.number += taken as u64;
+        if priorities.is_empty() {
+            return (done, Ok(Filled::All));
+        }
+        insertion = match table.try_reserve(priorities.len()) {
+            Ok(insertion) => insertion,
+            Err(obstacle) => return (done, Err(obstacle)),
+        };
     }
 }
 

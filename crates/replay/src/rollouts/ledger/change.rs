@@ -208,7 +208,8 @@ pub struct Progress {
 pub struct Hold {
     /// The number of the group.
     pub group: u64,
-    /// How often it changed hands; more, if it was admitted before a checkpoint from which the table went on.
+    /// How often it changed hands; more, if it was admitted before a checkpoint from which the table went on, or in a
+    /// table that no directory has.
     pub attempt: u32,
 }
 

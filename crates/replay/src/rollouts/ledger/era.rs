@@ -14,6 +14,10 @@
 //! is counted would not do: of two tables that go on from one checkpoint, one after the other, each would be in the
 //! next one.
 //!
+//! A table without a directory begins with nothing, as the one did that its server had before it was started anew. Its
+//! groups and batches count from the beginning, as people like to see them. What tells a permit from one of before is its
+//! attempt, of which nobody sees anything.
+//!
 //! # Invariants
 //!
 //! 1. Numbers from `groups`, or `batches`, up to `first` are nobody's: they were given after the checkpoint, or never.
@@ -25,7 +29,8 @@
 //! # Limitations
 //!
 //! Only the last gap in the numbers is known. Who comes from before an older one is told that its group is over, not
-//! that the table has forgotten it.
+//! that the table has forgotten it. A lease of a table without a directory is not told from the same one of a table
+//! before: a consumer that survives its server may be done with another's batch.
 
 use super::Ledger;
 
@@ -37,6 +42,8 @@ const LEAST: u64 = 1 << 20;
 const LAST: u64 = 1 << 59;
 /// No era's attempts begin above this.
 const LAST_ATTEMPT: u64 = 3 << 30;
+/// Multiplied with this, numbers that are near each other come to be far apart: 2^64 over the golden ratio.
+const SPREAD: u64 = 0x9E37_79B9_7F4A_7C15;
 
 /// See the [module](self). All zero in the first era.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -89,6 +96,13 @@ impl Era {
 }
 
 impl Ledger {
+    /// Begins anew, `unix_ms` milliseconds after 1970, where another that had this name and is no more may have given
+    /// permits that are still around.
+    pub(in crate::rollouts) fn begin_alone(&mut self, unix_ms: u64) {
+        // 30 bits: those of eras, seconds since 1970, are above them.
+        self.first_attempt = (unix_ms.wrapping_mul(SPREAD) >> 34) as u32;
+    }
+
     /// Goes on from a checkpoint after which others may have been given numbers, `unix_ms` milliseconds after 1970.
     /// `replaced` is a ledger of this process that is known to have given some.
     pub(in crate::rollouts) fn begin_era(&mut self, unix_ms: u64, replaced: &Self) {
@@ -182,6 +196,28 @@ mod tests {
         match ledger.apply(0, &Change::Append(append)).unwrap() {
             Outcome::Appended(fate) => fate,
             other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn permits_of_a_table_that_is_no_more_are_worth_nothing_in_the_next_one() {
+        let config = Arc::new(RolloutConfig { on_expiry: OnExpiry::Suspend, ..config() });
+        let mut given = Vec::new();
+        // However soon it was started anew.
+        for unix_ms in [1_763_000_000_000, 1_763_000_000_001, 1_763_000_000_002, 1_763_000_060_000]
+        {
+            let mut ledger = Ledger::new(Arc::clone(&config)).unwrap();
+            ledger.begin_alone(unix_ms);
+            let first = admit(&mut ledger);
+            assert_eq!(first.group, 0);
+            for hold in &given {
+                assert_eq!(fate(&mut ledger, *hold), Fate::Expired, "{hold:?}");
+            }
+            let second = hand_on(&mut ledger, first);
+            assert_eq!(fate(&mut ledger, second), Fate::Running);
+            given.extend([first, second]);
+            let again = load(&(Arc::clone(&config), bytes(&ledger)));
+            assert_eq!(again.recount(), Ok(()));
         }
     }
 

@@ -121,6 +121,8 @@ pub struct Ledger {
     next_group: u64,
     next_place: u64,
     next_batch: u64,
+    /// The attempt that new groups begin with. It is not saved: a table that goes on has numbers of its own.
+    first_attempt: u32,
     era: Era,
     rng: Rng,
     counts: Counts,
@@ -197,6 +199,7 @@ impl Ledger {
             next_group: 0,
             next_place: 0,
             next_batch: 1,
+            first_attempt: 0,
             era: Era::default(),
             rng: Rng::new(config.seed),
             counts: Counts::default(),

@@ -199,7 +199,7 @@ impl Ledger {
             oldest: None,
             items: Vec::new(),
             finished: 0,
-            attempt: 0,
+            attempt: self.first_attempt,
             ttl_ms,
             expires: Some(expires),
             looked_at: expires,
