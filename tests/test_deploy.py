@@ -303,7 +303,7 @@ def test_a_script_is_one_that_bash_and_shellcheck_take(script: Path) -> None:
 def lint(program: str, path: Path) -> None:
     """Run a linter of a package, which is beside the interpreter."""
     found = shutil.which(program, path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
-    assert found is not None, f"{program} is not installed, which requirements/test.txt has"
+    assert found is not None, f"{program} is not installed, which the dependency group test has"
     done = subprocess.run(
         [found, str(path)], capture_output=True, text=True, timeout=PATIENCE, check=False
     )

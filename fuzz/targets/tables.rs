@@ -57,8 +57,9 @@ fn opening(purpose: Purpose) -> Vec<u8> {
     producer[..8].copy_from_slice(&PRODUCERS.fetch_add(1, Ordering::Relaxed).to_le_bytes());
     let mut bytes = preface(VERSION).to_vec();
     Hello { nonce: [7; 32] }.write(&mut bytes);
-    let (stream, spec) = (String::new(), None);
-    Open { proof: [0; 32], purpose, producer, epoch: 1, first: 0, stream, spec }.write(&mut bytes);
+    let (stream, spec, name) = (String::new(), None, String::new());
+    let proof = [0; 32];
+    Open { proof, purpose, producer, epoch: 1, first: 0, stream, spec, name }.write(&mut bytes);
     bytes
 }
 
