@@ -93,8 +93,9 @@ def test_every_round_allocates_as_little_as_the_first(
     table = make_table(spec, sampler=selector, remover=selector, max_size=50)
     rounds(table, ITEM, 200)
     first = rounds(table, ITEM, 300)
-    # A vector may grow once more; what grew with the number of rounds would show a hundredfold.
-    assert rounds(table, ITEM, 300) <= first + 10
+    # A vector may grow once more, and a thread that an earlier test has left may allocate meanwhile;
+    # what grew with the number of rounds would show a hundredfold, in each of them.
+    assert min(rounds(table, ITEM, 300) for _ in range(3)) <= first + 10
 
 
 def test_inserting_into_a_full_table_hardly_allocates(make_table: MakeTable) -> None:
