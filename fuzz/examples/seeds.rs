@@ -432,7 +432,13 @@ fn ledger_changes() -> Vec<Vec<u8>> {
         Change::Publish { version: 1 },
         Change::Deepen { depth: 1 },
         Change::Shed,
-        Change::Recall(Want { size: Size::Groups(1), rank: 0, ranks: 1, balance: Balance::Count, lease_ms: None }),
+        Change::Recall(Want {
+            size: Size::Groups(1),
+            rank: 0,
+            ranks: 1,
+            balance: Balance::Count,
+            lease_ms: None,
+        }),
         Change::Restore { version: 0 },
         Change::Tick,
     ];
