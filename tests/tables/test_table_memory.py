@@ -93,8 +93,8 @@ def test_every_round_allocates_as_little_as_the_first(
     table = make_table(spec, sampler=selector, remover=selector, max_size=50)
     rounds(table, ITEM, 200)
     first = rounds(table, ITEM, 300)
-    # A vector may grow once more, and a thread that an earlier test has left may allocate. What grew
-    # with the number of rounds would show a hundredfold, in each of them.
+    # A vector may grow once more, and a thread that an earlier test has left may allocate. What
+    # grew with the number of rounds would show a hundredfold, in each of them.
     assert min(rounds(table, ITEM, 300) for _ in range(3)) <= first + 10
 
 
