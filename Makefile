@@ -258,19 +258,40 @@ FUZZ_SECONDS := 10
 FUZZ_TARGETS := $(basename $(notdir $(wildcard fuzz/targets/*.rs)))
 FUZZ_FLAGS := -Cpasses=sancov-module $(addprefix -Cllvm-args=-sanitizer-coverage-,\
 	level=4 inline-8bit-counters pc-table trace-compares)
-fuzz: ## Fuzz parsers, a server and a client (FUZZ_SECONDS each)
+fuzz: fuzz-build ## Fuzz parsers, a server and a client (FUZZ_SECONDS each)
 	$(call say,Fuzzing $(FUZZ_TARGETS))
-	@RUSTFLAGS="$(FUZZ_FLAGS)" cargo build --release --manifest-path fuzz/Cargo.toml --bins \
-		--target $(HOST) --target-dir target/fuzz
 	@for target in $(FUZZ_TARGETS); do \
 		mkdir -p target/fuzz/corpus/$$target; \
-		echo "$$target, from $$(ls fuzz/corpus/$$target | wc -l) inputs"; \
+		echo "$$target, from $$(ls target/fuzz/start/$$target | wc -l) inputs"; \
 		target/fuzz/$(HOST)/release/$$target -max_total_time=$(FUZZ_SECONDS) -timeout=20 \
 			-rss_limit_mb=2048 -max_len=9000 -artifact_prefix=target/fuzz/$$target- \
-			target/fuzz/corpus/$$target fuzz/corpus/$$target > target/fuzz/$$target.log 2>&1 \
+			target/fuzz/corpus/$$target target/fuzz/start/$$target > target/fuzz/$$target.log 2>&1 \
 			|| { grep -v -e NEW -e REDUCE -e pulse target/fuzz/$$target.log; exit 1; }; \
 		tail -n 1 target/fuzz/$$target.log; \
 	done
+
+.PHONY: fuzz-build
+# Build the fuzzers, and unpack the inputs that they start from.
+fuzz-build:
+	@RUSTFLAGS="$(FUZZ_FLAGS)" cargo build --release --manifest-path fuzz/Cargo.toml --bins \
+		--target $(HOST) --target-dir target/fuzz
+	@rm -rf target/fuzz/start
+	@for target in $(FUZZ_TARGETS); do \
+		mkdir -p target/fuzz/start/$$target; \
+		tar -xzf fuzz/corpus/$$target.tar.gz -C target/fuzz/start/$$target; \
+	done
+
+.PHONY: fuzz-corpus
+# Pack the inputs that fuzzing starts from: those of now, and what of the seeds and of the finds of
+# `make fuzz` reaches more. It needs GNU tar.
+fuzz-corpus: fuzz-build
+	@cargo run --manifest-path fuzz/Cargo.toml --target-dir target/fuzz --example seeds target/fuzz/seeds
+	@for target in $(FUZZ_TARGETS); do \
+		mkdir -p target/fuzz/corpus/$$target target/fuzz/seeds/$$target; \
+		target/fuzz/$(HOST)/release/$$target -merge=1 -max_len=9000 target/fuzz/start/$$target \
+			target/fuzz/seeds/$$target target/fuzz/corpus/$$target; \
+	done
+	@fuzz/pack target/fuzz/start
 
 .PHONY: miri
 # Run the unsafe code in miri, which needs nightly with the miri component.

@@ -1,7 +1,6 @@
-//! Writes inputs made of real frames into `corpus/`, for fuzzing to start from. Run it after the
-//! protocol has changed, in this folder: `cargo run --example seeds`, then `make fuzz` for a good
-//! while. What is worth keeping of both is found by each target itself, into an empty folder:
-//! `server -set_cover_merge=1 kept corpus/server ../target/fuzz/corpus/server`.
+//! Writes inputs made of real frames into the folder that is given, for fuzzing to start from. After the
+//! protocol has changed, and after `make fuzz` for a good while, `make fuzz-corpus` runs it, and packs what
+//! is worth keeping of both.
 
 use std::io;
 use std::path::Path;
@@ -453,7 +452,8 @@ fn ledger_changes() -> Vec<Vec<u8>> {
 }
 
 fn save(target: &str, inputs: &[Vec<u8>]) -> io::Result<()> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus").join(target);
+    let into = std::env::args_os().nth(1).ok_or_else(|| io::Error::other("Give a folder."))?;
+    let folder = Path::new(&into).join(target);
     std::fs::create_dir_all(&folder)?;
     for (number, input) in inputs.iter().enumerate() {
         std::fs::write(folder.join(format!("seed-{number:03}")), input)?;
