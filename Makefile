@@ -29,6 +29,12 @@ NEXTEST := $(shell command -v cargo-nextest 2>/dev/null)
 HOST := $(shell rustc -vV 2>/dev/null | sed -n 's/^host: //p')
 # The folders with Python code of ours.
 OURS := python tests examples benchmarks experiments conftest.py
+# The native module is the same for every Python, by the stable ABI. PyO3 reads so in a file, instead of asking an
+# interpreter: it would be compiled anew whenever maturin and clippy take turns, since maturin names one. A
+# free-threaded Python has no stable ABI.
+ifeq ($(filter %t,$(PYTHON)),)
+STABLE_ABI := PYO3_CONFIG_FILE="$(CURDIR)/crates/python/stable-abi.txt" PYO3_BUILD_EXTENSION_MODULE=1
+endif
 
 say = @printf '\n\033[1m==> %s\033[0m\n' "$(1)"
 
@@ -92,7 +98,7 @@ lint: .venv/.installed-dev ## Check formatting and lints of Rust and Python code
 	@ruff format --check $(OURS)
 	$(call say,Checking lints)
 	@ruff check $(OURS)
-	@cargo clippy --workspace --all-targets -- -D warnings
+	@$(STABLE_ABI) cargo clippy --workspace --all-targets -- -D warnings
 	@cargo clippy --manifest-path benchmarks/limits/Cargo.toml --target-dir target/limits -- -D warnings
 
 .PHONY: types
@@ -102,14 +108,17 @@ types: build .venv/.installed-test ## Check the Python types, and the stub again
 	@python -m mypy.stubtest echoic._native
 
 .PHONY: build
-build: .venv/.installed-dev ## Build the native module (release) and install the package into .venv
+# The profile of Cargo.toml. What is measured is the profile of the wheels.
+PROFILE := dev
+bench bench-check experiments: PROFILE := release
+build: .venv/.installed-dev ## Build the native module (PROFILE=release: as for a wheel) and install the package into .venv
 	$(call say,Building echoic. The first time takes a few minutes; later only what changed is built)
-	@maturin develop --release --uv
+	@$(STABLE_ABI) maturin develop --profile $(PROFILE) --uv
 
 .PHONY: rustdoc
 rustdoc: .venv/.made ## Build the documentation of the Rust crates, warnings denied
 	$(call say,Building the Rust documentation)
-	@RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps
+	@$(STABLE_ABI) RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps
 
 .PHONY: test-rust
 test-rust: .venv/.made ## Run the Rust tests and doctests
