@@ -29,6 +29,12 @@ NEXTEST := $(shell command -v cargo-nextest 2>/dev/null)
 HOST := $(shell rustc -vV 2>/dev/null | sed -n 's/^host: //p')
 # The folders with Python code of ours.
 OURS := python tests examples benchmarks experiments conftest.py
+# The native module is the same for every Python, by the stable ABI. PyO3 reads so in a file, instead of asking an
+# interpreter: it would be compiled anew whenever maturin and clippy take turns, since maturin names one. A
+# free-threaded Python has no stable ABI.
+ifeq ($(filter %t,$(PYTHON)),)
+STABLE_ABI := PYO3_CONFIG_FILE="$(CURDIR)/crates/python/stable-abi.txt" PYO3_BUILD_EXTENSION_MODULE=1
+endif
 
 # What the Python tests need, and how they run: a file in either process.
 PYTHON_TESTS := $(addprefix .venv/.installed-,test demo agents ray smollm2)
@@ -139,7 +145,7 @@ lint: .venv/.installed-dev ## Check formatting and lints
 	@uv lock --check --quiet $(INDEX)
 	$(call say,Checking lints)
 	@ruff check $(OURS)
-	@cargo clippy --workspace --all-targets -- -D warnings
+	@$(STABLE_ABI) cargo clippy --workspace --all-targets -- -D warnings
 	@cargo clippy --manifest-path benchmarks/limits/Cargo.toml --target-dir target/limits -- -D warnings
 
 .PHONY: types
@@ -149,15 +155,18 @@ types: build .venv/.installed-test ## Check Python types, and the stub against t
 	@python -m mypy.stubtest echoic._native
 
 .PHONY: build
+# The profile of Cargo.toml. What is measured is the profile of the wheels.
+PROFILE := dev
+bench bench-check experiments: PROFILE := release
 build: .venv/.installed-dev ## Build the native module, install the package into .venv
 	$(call say,Building echoic. The first time takes a few minutes; later only what changed is built)
-	@maturin develop --release --uv
+	@$(STABLE_ABI) maturin develop --profile $(PROFILE) --uv
 
 .PHONY: rustdoc
 # Build the documentation of the Rust crates, warnings denied.
 rustdoc: .venv/.made
 	$(call say,Building the Rust documentation)
-	@RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps
+	@$(STABLE_ABI) RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps
 
 .PHONY: test-rust
 test-rust: .venv/.made ## Run the Rust tests and doctests
