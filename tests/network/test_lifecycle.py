@@ -195,11 +195,13 @@ def test_what_was_acknowledged_before_sigterm_is_taken_after_it(
 
 
 def test_a_close_with_clients_that_can_not_finish_ends_after_its_deadline(
-    socket_door: Any, connect: Any
+    socket_door: Any, connect: Any, eventually: Any
 ) -> None:
     server = socket_door.open(batch_size=2, num_buffers=2)
     client = connect(server)
     client.send_batch(rows(0, 0, 1_000, SMALL))
+    # A client that has not begun to send when the server says goodbye sends nothing.
+    eventually(lambda: server.info.inserted_total == 4)
     start = time.monotonic()
     server.close(0.5)
     assert time.monotonic() - start < 10
