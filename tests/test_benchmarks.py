@@ -40,8 +40,16 @@ ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
 
 
-# Memory is that of a process; those of other suites start too many to wait for.
-@pytest.mark.parametrize("suite", [suite for suite in SUITES if suite != "memory"])
+# Memory is that of a process; those of other suites start too many to wait for. One is built for its
+# run, and one has many doors.
+@pytest.mark.parametrize(
+    "suite",
+    [
+        pytest.param(suite, marks=pytest.mark.nightly) if suite in {"limits", "net"} else suite
+        for suite in SUITES
+        if suite != "memory"
+    ],
+)
 def test_quick_run_writes_a_complete_record_of_every_workload(tmp_path: Path, suite: str) -> None:
     if suite == "limits" and not limits_are_built():
         pytest.skip("the program of the limits cannot be built here")

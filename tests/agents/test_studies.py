@@ -47,6 +47,7 @@ STUDIES: dict[str, Callable[[list[Row]], None]] = {
 }
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", STUDIES)
 def test_a_quick_study_comes_to_its_end_and_does_nothing_twice(name: str, tmp_path: Path) -> None:
     studies.main([name, "--quick", "--out", str(tmp_path)])
@@ -57,6 +58,7 @@ def test_a_quick_study_comes_to_its_end_and_does_nothing_twice(name: str, tmp_pa
 
 
 # Fourteen trainings: half a minute of a processor.
+@pytest.mark.nightly
 @pytest.mark.timeout(300)
 def test_methods_are_trained_evaluated_and_reported(tmp_path: Path) -> None:
     from experiments import trained_methods  # noqa: PLC0415 - needs minigrid

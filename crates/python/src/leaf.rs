@@ -9,6 +9,7 @@ use pyo3::sync::PyOnceLock;
 use pyo3::types::{
     PyBool, PyBytes, PyComplex, PyComplexMethods, PyDict, PyFloat, PyInt, PyList, PyTuple, PyType,
 };
+use smallvec::SmallVec;
 
 use crate::array::{Header, copy, scalar_bytes};
 use crate::dtype;
@@ -430,10 +431,10 @@ impl LeafRule {
         {
             return Ok(self.array_source(index, header, array.as_any()));
         }
-        let shape = array.shape().to_vec();
+        let shape = SmallVec::<[usize; 8]>::from_slice(array.shape());
         let array = contiguous(&array, descr)?;
         match Header::of(array.as_any()) {
-            Some(header) if header.shape() == shape && header.has_dtype(descr) => {
+            Some(header) if header.shape() == &*shape && header.has_dtype(descr) => {
                 Ok(self.array_source(index, header, array.as_any()))
             }
             _ => Err(changed(py, self)),
