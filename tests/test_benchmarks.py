@@ -40,8 +40,8 @@ ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
 
 
-# Memory is that of a process; those of other suites start too many to wait for. One is built for its
-# run, and one has many doors.
+# Memory is that of a process; those of other suites start too many to wait for. The limits are
+# compiled for it, and the network has many doors.
 @pytest.mark.parametrize(
     "suite",
     [
