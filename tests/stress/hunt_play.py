@@ -433,7 +433,11 @@ class Play:
             _assert_each_at_most(given, plan.max_times, "given out")
         queue = plan.sampler in ("queue", "stack") and not killed
         if queue and not plan.deletes and self._all_told():
-            self._assert_there(np.concatenate([there, given]), sent, "the table, or given out")
+            # A call that waits for one server has what another gave, as has a client whose call
+            # timed out.
+            in_hand = plan.batch * len(plan.samplers) if plan.reach == "sharded" else 0
+            found = np.concatenate([there, given])
+            self._assert_there(found, sent, "the table, or given out", missing=in_hand)
         deleted = _joined([part for log in self.logs for part in log.deleted])
         kept = plan.keeps_all and sum(one.last - one.first + 1 for one in sent) < plan.max_size
         if kept:
@@ -446,9 +450,18 @@ class Play:
         return "sampler" not in self.plan.samplers and not self.plan.victims
 
     def _assert_there(
-        self, numbers: np.ndarray, sent: list[Sent], where: str, before: float = float("inf")
+        self,
+        numbers: np.ndarray,
+        sent: list[Sent],
+        where: str,
+        before: float = float("inf"),
+        *,
+        missing: int = 0,
     ) -> None:
-        """Look for what was acknowledged before a moment, as far as a kill may not take it."""
+        """Look for what was acknowledged before a moment, as far as a kill may not take it.
+
+        So many may be missing.
+        """
         kept = self.plan.durability != "none" or before != float("inf")
         since = 0.0 if kept else self.restarted
         there = [
@@ -456,7 +469,7 @@ class Play:
         ]
         expected = _joined([np.arange(one.first, one.last + 1) for one in there])
         lost = expected[~np.isin(expected, numbers)]
-        if len(lost):
+        if len(lost) > missing:
             calls = [one for one in there if one.first <= lost[0] <= one.last]
             raise AssertionError(
                 f"acknowledged, but not in {where}: {len(lost)} numbers, as {lost[:5]} of {calls}"
