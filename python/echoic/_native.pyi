@@ -1641,6 +1641,10 @@ class RolloutTable:
         """Write a checkpoint to its directory."""
 
     @property
+    def dropped(self) -> tuple[int, str, int] | None:
+        """Bytes dropped at the journal's end, why, and how many changes they may have held."""
+
+    @property
     def name(self) -> str:
         """What it is called."""
 

@@ -53,7 +53,8 @@ class Table(_native.Table, TableMethods):
         remover: Who goes when the table is full.
         limiter: Who must wait.
         max_size: How many items there may be.
-        max_times_sampled: After how many samples an item goes; never, when 0.
+        max_times_sampled: Remove an item after it was sampled this many times. 0 means never.
+            Whether that holds over a crash depends on ``durability``.
         seed: Of all random choices; random when ``None``.
         durability: What an insert, an update or a delete survives once it is acknowledged, which is
             when the call returns in this process, and when ``flush`` does elsewhere.

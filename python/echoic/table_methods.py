@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any, Protocol
 
 from echoic.limiters import Limiter
@@ -47,7 +48,10 @@ class TableMethods:
             workers: How many threads fetch from a table of this process, or of several servers; one
                 server elsewhere needs none.
             timeout: Seconds that ``next`` waits; ``None`` waits for ever.
-            beta: The exponent of the importance weights.
+            beta: The exponent of the importance weights: finite, at least 0.
+
+        Raises:
+            ValueError: ``beta`` is out of range. Nothing is drawn.
 
         Examples:
             >>> import numpy as np
@@ -58,6 +62,9 @@ class TableMethods:
             ...     print(len(next(batches)))
             4
         """
+        # A server elsewhere would draw before the first batch is taken with it.
+        if not (math.isfinite(beta) and beta >= 0):
+            raise ValueError(f"beta must be a finite number of at least 0, got {beta}")
         return Sampler(
             lambda wait: self.sample(batch_size, wait, beta),
             self._batch_requests(batch_size, beta),

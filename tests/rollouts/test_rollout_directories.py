@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 from echoic.cli.app import app
-from echoic.errors import JournalError, LeaseError, RolloutError
+from echoic.errors import JournalError, JournalWarning, LeaseError, RolloutError
 from echoic.rollouts import History, RolloutTable
 from rollout_items import columns, fill
 from typer.testing import CliRunner
@@ -61,6 +61,28 @@ def test_other_settings_are_refused(make: Make, tmp_path: Path) -> None:
     make(directory=tmp_path, group_size=2).close()
     with pytest.raises(RolloutError, match="group_size"):
         make(directory=tmp_path, group_size=3)
+
+
+@pytest.mark.parametrize("damage", ["cut", "changed"])
+def test_an_end_that_was_dropped_is_warned_of(make: Make, tmp_path: Path, damage: str) -> None:
+    table = make(directory=tmp_path)
+    table.admit(key="first")
+    table.admit(key="last")
+    table.close()
+    (segment,) = tmp_path.glob("journal/*.log")
+    found = bytearray(segment.read_bytes())
+    if damage == "cut":
+        del found[-5:]
+    else:
+        found[-5] ^= 0xFF
+    segment.write_bytes(found)
+    # Both were acknowledged, and the file was damaged afterwards.
+    with pytest.warns(JournalWarning, match=r"'math' ends in .* up to \d acknowledged changes"):
+        table = make(directory=tmp_path)
+    assert table.info()["running"] == 1
+    table.close()
+    # It is gone, so the next time there is nothing to warn of.
+    make(directory=tmp_path).close()
 
 
 def test_a_directory_in_use_is_refused(make: Make, tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 import time
 from typing import TYPE_CHECKING, Any
@@ -79,6 +81,53 @@ def test_inserts_into_a_full_table_go_on_while_checkpoints_are_written(
             one.checkpoint()
         inserted()
         assert table.info["inserts"] == 30_000
+
+
+FULL_DISK = """
+import errno, resource, signal, sys
+import echoic, numpy as np
+from echoic.rollouts import RolloutTable
+
+def rollouts(**settings):
+    return RolloutTable(
+        "r", {"tokens": "int32"}, batch_groups=99, group_size=1, max_blob_bytes=50_000, **settings
+    )
+
+def fill(table):
+    for permit in table.admit_many(20):
+        permit.add({"tokens": np.arange(9, dtype=np.int32)}, blobs={"image": bytes(40_000)})
+
+def refused(call):
+    try:
+        call()
+    except OSError as error:
+        print(errno.errorcode.get(error.errno), "File too large" in str(error))
+
+def checkpoint(name, **contents):
+    with echoic.Server(checkpointer=echoic.Checkpointer(sys.argv[1] + name), **contents) as server:
+        server.checkpoint()
+
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+table, here, kept = echoic.Table("t", np.zeros(99_000), max_size=9), rollouts(), rollouts(
+    directory=sys.argv[1] + "/kept", durability="sync"
+)
+table.insert(np.ones(99_000))
+fill(here)
+resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, resource.RLIM_INFINITY))
+refused(lambda: checkpoint("/tables", tables=[table]))
+refused(lambda: checkpoint("/rollouts", rollouts=[here]))
+try:
+    fill(kept)
+except OSError:
+    refused(kept.checkpoint)
+"""
+
+
+def test_a_full_disk_is_told_as_an_error_of_the_system(tmp_path: Path) -> None:
+    """A limit of a file's size stands for the end of the disk."""
+    command = [sys.executable, "-c", FULL_DISK, str(tmp_path)]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert ended.stdout.splitlines() == ["EFBIG True"] * 3, ended.stderr
 
 
 def test_only_the_newest_are_kept(tmp_path: Path) -> None:

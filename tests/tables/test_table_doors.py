@@ -331,6 +331,9 @@ def test_a_sampler_gives_batches_until_the_table_is_closed(open_tables: Any) -> 
     before = client.info()["t"]["samples"]
     with client.sampler("t", 8, prefetch=0) as batches:
         next(batches)
+    for beta in (-1.0, float("nan"), float("inf")):
+        with pytest.raises(ValueError, match=f"beta must be a finite number .* got {beta}"):
+            client.sampler("t", 8, beta=beta)
     assert client.info()["t"]["samples"] == before + 8
     batches = client.sampler("t", 8, prefetch=3, timeout=20)
     next(batches)

@@ -7,11 +7,11 @@ use std::sync::Arc;
 use echoic_replay::checkpoint::{Reader, list};
 use echoic_replay::table::saved::{self, Contents, Keeper, SavedError};
 use echoic_replay::table::{self as core, RecoverError};
-use pyo3::exceptions::{PyOSError, PyValueError};
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-use crate::error::{checkpoint_error, held_error, journal_error, table_error};
+use crate::error::{checkpoint_error, held_error, journal_error, system_error, table_error};
 use crate::table::Table;
 
 /// The exception for a checkpoint that can't be written or read.
@@ -19,7 +19,11 @@ fn saved_error(py: Python<'_>, error: &SavedError) -> PyErr {
     match error {
         SavedError::Engine(error) => table_error(py, error),
         SavedError::Files(error) => files_error(py, error),
-        SavedError::Thread(_) => PyOSError::new_err(error.to_string()),
+        SavedError::Rollouts(error) => match error.file() {
+            Some(file) => system_error(py, error.to_string(), &file.source),
+            None => checkpoint_error(py, error.to_string()),
+        },
+        SavedError::Thread(source) => system_error(py, error.to_string(), source),
         error => checkpoint_error(py, error.to_string()),
     }
 }
@@ -27,7 +31,7 @@ fn saved_error(py: Python<'_>, error: &SavedError) -> PyErr {
 fn files_error(py: Python<'_>, error: &echoic_replay::checkpoint::Error) -> PyErr {
     use echoic_replay::checkpoint::Error;
     match error {
-        Error::File(_) => PyOSError::new_err(error.to_string()),
+        Error::File(file) => system_error(py, error.to_string(), &file.source),
         Error::Locked { .. } => held_error(py, error.to_string()),
         error => checkpoint_error(py, error.to_string()),
     }
@@ -75,9 +79,11 @@ fn recover_error(py: Python<'_>, error: &RecoverError) -> PyErr {
         RecoverError::Checkpoint(error) => saved_error(py, error),
         RecoverError::Table { source, .. } => table_error(py, source),
         RecoverError::Journal { source: Error::Locked { .. }, .. } => held_error(py, text),
-        RecoverError::File(_)
-        | RecoverError::Journal { source: Error::File(_) | Error::Thread(_), .. } => {
-            PyOSError::new_err(text)
+        RecoverError::File(file) | RecoverError::Journal { source: Error::File(file), .. } => {
+            system_error(py, text, &file.source)
+        }
+        RecoverError::Journal { source: Error::Thread(source), .. } => {
+            system_error(py, text, source)
         }
         RecoverError::NotEmpty { .. } | RecoverError::Twice(_) => PyValueError::new_err(text),
         _ => journal_error(py, text),

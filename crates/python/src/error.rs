@@ -1,10 +1,13 @@
 //! Rust errors as the classes of `echoic.errors`, which are defined in Python so that each can also
 //! be the builtin that it resembles.
 
+use std::io;
+
 use echoic_buffers::BufferError;
 use echoic_replay::StreamError;
 use echoic_replay::limiter::Reason;
 use echoic_replay::table::TableError;
+use pyo3::exceptions::PyOSError;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::PyType;
@@ -45,6 +48,15 @@ error_class!(group_not_found_error, "GroupNotFoundError");
 /// The exception for a file or directory that somebody else has: nothing is wrong with it, later it may be free.
 pub fn held_error(py: Python<'_>, message: impl Into<String>) -> PyErr {
     set(py, storage_error(py, message), "errno", libc::EWOULDBLOCK)
+}
+
+/// The exception for what the system refused, with the system's number.
+pub fn system_error(py: Python<'_>, message: impl Into<String>, source: &io::Error) -> PyErr {
+    let error = PyOSError::new_err(message.into());
+    match source.raw_os_error() {
+        Some(number) => set(py, error, "errno", number),
+        None => error,
+    }
 }
 
 /// Whether an error is of the classes of `echoic.errors`.
@@ -160,7 +172,7 @@ pub fn table_error(py: Python<'_>, error: &TableError) -> PyErr {
         TableError::Spec(_) => spec_error(py, text),
         TableError::Trajectory(_) => trajectory_error(py, text),
         TableError::Memory(_) => pyo3::exceptions::PyMemoryError::new_err(text),
-        TableError::Journal(_) => pyo3::exceptions::PyOSError::new_err(text),
+        TableError::Journal(_) => PyOSError::new_err(text),
         TableError::Restore(_) => checkpoint_error(py, text),
         TableError::Interrupted => pyo3::exceptions::PyRuntimeError::new_err(text),
         _ => pyo3::exceptions::PyValueError::new_err(text),

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from echoic import _native
-from echoic.errors import WaitTimeoutError
+from echoic.errors import JournalWarning, WaitTimeoutError
 from echoic.rollouts.batch import RolloutBatch
 from echoic.rollouts.permit import Begun, Permit
 from echoic.rollouts.settings import as_arguments
@@ -74,7 +75,8 @@ class RolloutTable:
         max_groups: How many groups may be there; (``max_lag`` + 1) · B + ``max_running`` when
             ``None``.
         max_tokens: How many tokens an item may have.
-        max_blob_bytes: How many bytes an item's blobs may have together.
+        max_blob_bytes: How many bytes an item's blobs may have together, as they are stored: one
+            more than the bytes or the text, and an array with its header.
         order: Which complete group goes first: the one complete first (``"ready"``), admitted first
             (``"submission"``, which waits for it), the first complete one of the ``window``
             admitted first (``"window"``), of the youngest (``"freshest"``) or oldest (``"oldest"``)
@@ -110,6 +112,10 @@ class RolloutTable:
         SpecError: A dtype can't be stored.
         JournalError: The directory's files are damaged, or belong to something else.
         OSError: They can't be read or written, or another process has them.
+
+    Warns:
+        JournalWarning: The end of the journal was no whole record and was dropped. The message says
+            how many acknowledged changes may be lost.
 
     Examples:
         >>> from echoic.rollouts import RolloutTable
@@ -200,6 +206,16 @@ class RolloutTable:
             "seed": seed,
         }
         self._native = _native.RolloutTable(settings, None, directory, durability, history)
+        if (dropped := self._native.dropped) is not None:
+            count, what, lost = dropped
+            warnings.warn(
+                f"the journal of rollout table {name!r} ends in {count} bytes that are no whole "
+                f"record ({what}), which were dropped. A crash in the middle of a write leaves "
+                "such an end, and then nothing acknowledged is lost. If the disk or the machine "
+                f"failed, up to {lost} acknowledged changes may be lost",
+                JournalWarning,
+                stacklevel=2,
+            )
 
     @classmethod
     def _of(cls, native: _native.RolloutTable) -> Self:

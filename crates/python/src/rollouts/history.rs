@@ -5,14 +5,14 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use echoic_replay::rollouts::batch::Form;
 use echoic_replay::rollouts::kept::{History, KeptError, Point};
-use pyo3::exceptions::{PyOSError, PyValueError};
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
 use super::batch::{self, RolloutBatch};
 use super::settings;
 use crate::arena::Arena;
-use crate::error::{held_error, journal_error, rollout_error};
+use crate::error::{held_error, journal_error, rollout_error, system_error};
 
 /// How many records are gone through before it is looked for signals: some milliseconds.
 const RECORDS: u64 = 1024;
@@ -27,9 +27,11 @@ pub struct RolloutHistory {
 /// The exception for a table that can't be kept or brought back.
 pub fn kept_error(py: Python<'_>, error: &KeptError) -> PyErr {
     let text = error.to_string();
+    if let Some(file) = error.file() {
+        return system_error(py, text, &file.source);
+    }
     match error {
         KeptError::Config(_) | KeptError::Settings { .. } => rollout_error(py, text),
-        KeptError::File(_) => PyOSError::new_err(text),
         KeptError::Locked { .. } => held_error(py, text),
         _ => journal_error(py, text),
     }

@@ -507,6 +507,15 @@ impl RolloutTable {
     }
 
     /// Writes a checkpoint to the table's directory; where it is.
+    /// What was dropped at the end of the journal when the table was opened: how many bytes, why, and how many
+    /// changes can have been in there.
+    #[getter]
+    fn dropped(&self) -> PyResult<Option<(u64, String, u64)>> {
+        let table = self.here("a journal")?;
+        let torn = table.reopened().and_then(|reopened| reopened.torn.as_ref());
+        Ok(torn.map(|torn| (torn.bytes, torn.what.clone(), torn.most_records())))
+    }
+
     fn checkpoint(&self, py: Python<'_>) -> PyResult<PathBuf> {
         let table = self.here("a checkpoint")?;
         py.detach(|| table.checkpoint()).map_err(|error| history::kept_error(py, &error))

@@ -1,6 +1,7 @@
 //! Writing a checkpoint.
 
 use std::collections::HashMap;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::PoisonError;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -14,7 +15,7 @@ use super::pack::{Head, MAX_BLOB, PackWriter};
 use super::reader::Reader;
 use super::root::Root;
 use super::section::{SectionWriter, Sections};
-use crate::files::Dir;
+use crate::files::{Dir, FileError};
 use crate::names::ByName;
 
 /// Of packs that are smaller than a `1 / SMALL` of the wanted size, more than `SMALL` are merged.
@@ -189,6 +190,26 @@ impl Writer {
         let file = layout::section(number);
         let output = self.dir.create(&file)?;
         SectionWriter::begin(output, name, file, number, Sections::clone(&self.sections))
+    }
+
+    /// Writes a whole section.
+    ///
+    /// # Errors
+    ///
+    /// As [`Writer::section`] and [`SectionWriter::finish`], or what `fill` returned.
+    pub fn put_section(
+        &mut self,
+        name: &str,
+        fill: impl FnOnce(&mut SectionWriter) -> io::Result<()>,
+    ) -> Result<(), Error> {
+        let mut section = self.section(name)?;
+        // After a write that went wrong, `finish` knows no more than that.
+        fill(&mut section).map_err(|error| match error.downcast::<Error>() {
+            Ok(error) => error,
+            Err(error) => FileError::new("write", Path::new(name), error).into(),
+        })?;
+        section.finish()?;
+        Ok(())
     }
 
     /// Refers to a blob that this checkpoint or the [base](Writer::base) has. `false` when neither has

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use super::error::Error;
 use super::recovery::{Segment, look};
-use super::segment::{self, Scan, Step};
+use super::segment::{self, HEAD_BYTES, Scan, Step};
 use crate::files::{Dir, Lock};
 
 /// What stands behind the last whole record. A crash in the middle of a write leaves it, and then no record
@@ -24,6 +24,13 @@ pub struct Torn {
     pub sequence: u64,
     /// Why it is no record.
     pub what: String,
+}
+
+impl Torn {
+    /// How many records that were kept can have been in it.
+    pub fn most_records(&self) -> u64 {
+        (self.bytes / HEAD_BYTES as u64).max(1)
+    }
 }
 
 /// The records that a journal had when it was opened, from the first that is needed. All were read and

@@ -118,6 +118,20 @@ pub enum KeptError {
 }
 
 impl KeptError {
+    /// What the system said, if it refused to do something with a file.
+    pub fn file(&self) -> Option<&FileError> {
+        match self {
+            Self::File(file)
+            | Self::Checkpoint(checkpoint::Error::File(file))
+            | Self::Journal(journal::Error::File(file)) => Some(file),
+            Self::Journal(journal::Error::Failed { cause }) => match &**cause {
+                journal::Error::File(file) => Some(file),
+                _ => None,
+            },
+            _ => None,
+        }
+    }
+
     pub(super) fn unfit(path: &Path, what: impl Into<String>) -> Self {
         Self::Unfit { path: path.to_owned(), what: what.into() }
     }

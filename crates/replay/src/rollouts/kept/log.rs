@@ -34,7 +34,7 @@ pub struct Reopened {
     pub checkpoint: Option<u64>,
     /// Records of the journal that were done again.
     pub records: u64,
-    /// What a crash has cut off at the end of the journal: nothing that was kept.
+    /// What was dropped at the end of the journal, as it was no whole record.
     pub torn: Option<Torn>,
 }
 

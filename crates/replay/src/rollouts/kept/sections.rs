@@ -6,7 +6,6 @@
 //! - `rollouts-N.numbers` and `rollouts-N.bulk`: see [`Moment`].
 
 use std::io::{Read, Write};
-use std::path::Path;
 use std::sync::Arc;
 
 use super::super::codec::{Put, Take};
@@ -14,7 +13,6 @@ use super::super::config::RolloutConfig;
 use super::super::ledger::{Ledger, Moment, Rules, StateError};
 use super::error::KeptError;
 use crate::checkpoint::{self, Reader, Writer};
-use crate::files::FileError;
 
 const FORMAT: u32 = 2;
 const FORMAT_OF_FIRST_RULES: u32 = 1;
@@ -77,22 +75,12 @@ pub(crate) fn write(
         head.put_u64(number);
     }
     saved.moment.put(&mut numbers);
-    put(writer, &name(number, "numbers"), [&*numbers])?;
-    put(writer, &name(number, "bulk"), saved.moment.bulk())?;
+    writer.put_section(&name(number, "numbers"), |out| out.write_all(&numbers))?;
+    writer.put_section(&name(number, "bulk"), |out| {
+        saved.moment.bulk().into_iter().try_for_each(|piece| out.write_all(piece))
+    })?;
     // It says that the others are there.
-    put(writer, &name(number, "head"), [&*head])
-}
-
-fn put<'a>(
-    writer: &mut Writer,
-    name: &str,
-    pieces: impl IntoIterator<Item = &'a [u8]>,
-) -> Result<(), checkpoint::Error> {
-    let mut section = writer.section(name)?;
-    // What went wrong with a write, the section knows better; see `finish`.
-    let written = pieces.into_iter().try_for_each(|piece| section.write_all(piece));
-    section.finish()?;
-    written.map_err(|error| FileError::new("write", Path::new(name), error).into())
+    writer.put_section(&name(number, "head"), |out| out.write_all(&head))
 }
 
 /// How many rollout tables a checkpoint has.

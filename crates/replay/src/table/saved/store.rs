@@ -12,8 +12,7 @@ use super::{
     Contents, Head, ITEM_BYTES, SavedError, VERSION, form_text, rollouts as rollout_tables,
     section, signature_text, unread,
 };
-use crate::checkpoint::{self, SectionWriter, Summary, Writer};
-use crate::files::FileError;
+use crate::checkpoint::{Summary, Writer};
 use crate::table::Table;
 use crate::table::core::Payload;
 use crate::table::gate::Gate;
@@ -174,19 +173,19 @@ impl Moment {
     }
 
     fn write(mut self, number: usize, writer: &mut Writer) -> Result<(), SavedError> {
-        put(writer, &section(number, "items"), |out| out.write_all(&self.items))?;
+        writer.put_section(&section(number, "items"), |out| out.write_all(&self.items))?;
         for (name, words) in [("sampler", &self.sampler), ("remover", &self.remover)] {
-            put(writer, &section(number, name), |out| {
+            writer.put_section(&section(number, name), |out| {
                 words.iter().try_for_each(|word| out.write_all(&word.to_le_bytes()))
             })?;
         }
         let sessions = Sessions::write(std::mem::take(&mut self.sessions));
         if !sessions.is_empty() {
-            put(writer, &section(number, "sessions"), |out| out.write_all(&sessions))?;
+            writer.put_section(&section(number, "sessions"), |out| out.write_all(&sessions))?;
         }
         match &mut self.payload {
             Saved::Rows(snapshot) => {
-                put(writer, &section(number, "rows"), |out| {
+                writer.put_section(&section(number, "rows"), |out| {
                     while snapshot.advance(ROWS) {
                         for (index, row) in snapshot.rows().iter().enumerate() {
                             out.write_all(&row.to_le_bytes())?;
@@ -214,7 +213,7 @@ impl Moment {
                     items.extend(taken);
                 }
                 let signatures = &mut Signatures::default();
-                put(writer, &section(number, "trajectories"), |out| {
+                writer.put_section(&section(number, "trajectories"), |out| {
                     items.iter().try_for_each(|(slot, one)| {
                         out.write_all(&slot.to_le_bytes())?;
                         write_trajectory(out, one, signatures)
@@ -225,7 +224,8 @@ impl Moment {
             }
         }
         let head = serde_json::to_vec(&self.head).unwrap_or_default();
-        put(writer, &section(number, "head"), |out| out.write_all(&head))
+        writer.put_section(&section(number, "head"), |out| out.write_all(&head))?;
+        Ok(())
     }
 }
 
@@ -235,21 +235,6 @@ fn touched<T: Copy + Default>(len: usize) -> Vec<T> {
     vector.resize(len, T::default());
     vector.clear();
     vector
-}
-
-/// Writes a section.
-pub(super) fn put(
-    writer: &mut Writer,
-    name: &str,
-    fill: impl FnOnce(&mut SectionWriter) -> std::io::Result<()>,
-) -> Result<(), SavedError> {
-    let mut section = writer.section(name)?;
-    fill(&mut section).map_err(|error| match error.downcast::<checkpoint::Error>() {
-        Ok(error) => error,
-        Err(error) => FileError::new("write", Path::new(name), error).into(),
-    })?;
-    section.finish()?;
-    Ok(())
 }
 
 /// Signatures by number, each once.
@@ -301,8 +286,11 @@ mod tests {
     use std::io::ErrorKind;
 
     use super::*;
+    use crate::checkpoint;
     use crate::files::faults;
     use crate::limiter::Limiter;
+    use crate::rollouts::schema::{Column, Schema};
+    use crate::rollouts::{RolloutConfig, RolloutTable};
     use crate::selectors::SelectorKind;
     use crate::table::{Form, TableConfig, Tables};
     use crate::{Dtype, Leaf, Spec};
@@ -326,10 +314,16 @@ mod tests {
         let insertion = table.try_reserve(20).unwrap();
         insertion.commit(&[1.0; 20], None).unwrap();
         let tables = Tables::new(vec![table]).unwrap();
+        let columns = vec![Column { name: "ids".into(), dtype: Dtype::UInt(1) }];
+        let schema = Schema { columns, fields: vec![], mask: None };
+        let config = RolloutConfig::new("r", schema, 1, 2);
+        let rollouts = RolloutTable::new(config).unwrap().with_metadata(vec![1; 2_000_000]);
+        let rollouts = [Arc::new(rollouts)];
         for steps in 0.. {
             let parent = tempfile::tempdir().unwrap();
             let _armed = faults::arm(parent.path(), steps, ErrorKind::StorageFull);
-            match save(&tables, parent.path().join("root"), &[]) {
+            let contents = Contents { tables: &tables, stream: None, rollouts: &rollouts };
+            match save(contents, parent.path().join("root"), &[]) {
                 Ok(_) => {
                     assert!(steps > 20, "the disk was full too seldom: {steps}");
                     break;

@@ -4,7 +4,6 @@ use std::io::{Read, Write};
 
 use serde::{Deserialize, Serialize};
 
-use super::store::put;
 use super::{LeafText, SavedError, VERSION, spec_text};
 use crate::checkpoint::{Reader, Writer};
 use crate::stream::{Stream, Unread};
@@ -34,10 +33,11 @@ pub(super) fn write(
 ) -> Result<(), SavedError> {
     let samples = unread.samples;
     writer.describe("unread samples", samples.to_string());
-    put(writer, SAMPLES, |out| out.write_all(&unread.bytes))?;
+    writer.put_section(SAMPLES, |out| out.write_all(&unread.bytes))?;
     let head = Head { version: VERSION, spec: spec_text(stream.spec()), samples };
     let head = serde_json::to_vec(&head).unwrap_or_default();
-    put(writer, HEAD, |out| out.write_all(&head))
+    writer.put_section(HEAD, |out| out.write_all(&head))?;
+    Ok(())
 }
 
 /// The samples of a checkpoint, checked against the stream that is to have them; `None` when it has none.
