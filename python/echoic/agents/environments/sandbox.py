@@ -293,7 +293,9 @@ def _end(init: int | None) -> None:
     try:
         with contextlib.suppress(ProcessLookupError):
             signal.pidfd_send_signal(init, signal.SIGKILL)
-        select.select([init], [], [])
+        gone = select.poll()
+        gone.register(init, select.POLLIN)
+        gone.poll()
     finally:
         os.close(init)
 
