@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import inspect
 import os
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -55,6 +56,28 @@ def test_importing_warns_about_nothing(run_script: Any) -> None:
 def test_it_tells_its_version() -> None:
     manifest = Path(__file__).parent.parent / "Cargo.toml"
     assert f'\nversion = "{echoic.__version__}"\n' in manifest.read_text(encoding="utf-8")
+
+
+def test_the_parts_that_read_pickles_are_those_that_the_security_policy_names() -> None:
+    package = Path(echoic.__file__).parent
+    words = re.compile(r"\b(pickle|cloudpickle|marshal|shelve|multiprocessing|torch\.load)\b")
+    parts = set()
+    for file in package.rglob("*.py"):
+        tree = ast.parse(file.read_text(encoding="utf-8"))
+        for node in ast.walk(tree):
+            if isinstance(node, (ast.Import, ast.ImportFrom, ast.Attribute)) and words.search(
+                ast.unparse(node)
+            ):
+                parts.add(file.relative_to(package).parts[0])
+    named = {
+        "collectors": "GymnasiumCollector",
+        "cli": "echoic bench",
+        "demo": "echoic demo",
+        "integrations": "echoic.integrations.ray",
+    }
+    assert parts == set(named)
+    policy = (package.parents[1] / "SECURITY.md").read_text(encoding="utf-8")
+    assert [name for name in named.values() if f"`{name}`" not in policy] == []
 
 
 @pytest.mark.parametrize("name", echoic.__all__)

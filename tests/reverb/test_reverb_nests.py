@@ -94,6 +94,8 @@ def test_functions_are_mapped_over_leaves(nest):
 @example([1, 2], [1, [2]], False)
 @example(Pair(1, 2), (1, 2), True)
 @example({"a": 1}, collections.OrderedDict(a=1), True)
+@example([()], [[], None], True)
+@example([()], [(), None], True)
 @settings(deadline=None)
 def test_structures_are_compared_alike(a, b, check_types):
     def outcome(compare):

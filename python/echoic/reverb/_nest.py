@@ -206,10 +206,11 @@ def _compare(a: Any, b: Any, check_types: bool, whole: tuple[Any, Any]) -> None:
         if not mappings and not same_name:
             raise TypeError(differ(f"types {type(a)} and {type(b)} are different"))
     ours, theirs = dict(_children(a)), dict(_children(b))
-    if len(ours) != len(theirs):
-        raise ValueError(differ(f"{len(ours)} elements, and {len(theirs)} elements"))
     both = isinstance(a, Mapping) and isinstance(b, Mapping)
     if check_types and both and ours.keys() != theirs.keys():
         raise ValueError(differ(f"keys {list(ours)} and {list(theirs)}"))
-    for left, right in zip(ours.values(), theirs.values(), strict=True):
+    # As upstream does, what both have is compared before how much each has.
+    for left, right in zip(ours.values(), theirs.values(), strict=False):
         _compare(left, right, check_types, whole)
+    if len(ours) != len(theirs):
+        raise ValueError(differ(f"{len(ours)} elements, and {len(theirs)} elements"))

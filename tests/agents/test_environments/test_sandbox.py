@@ -1,9 +1,12 @@
 """Code in a process of its own: what it may do, and what it may not."""
 
+import contextlib
 import os
+import platform
 import threading
 import time
 import uuid
+from pathlib import Path
 
 import pytest
 from echoic.agents.environments import sandbox
@@ -70,6 +73,8 @@ def test_code_that_ran_is_never_called_refused(box, said):
         "import ctypes; made = ctypes.CDLL(None).msgget(0, 0o1600)",
         "import ctypes; made = ctypes.CDLL(None).semget(0, 1, 0o1600)",
         "import ctypes; made = ctypes.CDLL(None).mq_open(b'/left', 0o102, 0o600, None)",
+        # KEYCTL_GET_PERSISTENT: a keyring of the user, which the kernel keeps for days.
+        "import ctypes; made = ctypes.CDLL(None).syscall(KEYCTL, 22, -1, -2)",
         "import ctypes; made = ctypes.CDLL(None).creat(PATH.encode(), 0o600)",
         "made = os.open(PATH, os.O_CREAT | os.O_WRONLY)",
         "made = os.open(PATH, os.O_CREAT | os.O_WRONLY, dir_fd=os.open('/', os.O_RDONLY))",
@@ -82,7 +87,8 @@ def test_code_that_ran_is_never_called_refused(box, said):
 )
 def test_nothing_that_code_creates_outlives_it(box, create):
     path = f"/dev/shm/echoic-{uuid.uuid4().hex}"
-    ran = box.run(f"import os\nPATH = {path!r}\n{create}", "made")
+    keyctl = {"x86_64": 250, "aarch64": 219}[platform.machine()]
+    ran = box.run(f"import os\nPATH = {path!r}\nKEYCTL = {keyctl}\n{create}", "made")
     assert not os.path.lexists(path)
     assert ran == Ran("ok", "-1") or "Error" in ran.output
 
@@ -118,6 +124,26 @@ def test_what_takes_too_long_is_ended(box):
         assert time.monotonic() - began < 30
 
 
+def test_nothing_of_it_runs_when_a_call_returns(box, monkeypatch):
+    mark = uuid.uuid4().hex
+    monkeypatch.setattr(sandbox, "_CHILD", f"{sandbox._CHILD}# {mark}")
+    box = Sandbox(box.isolation, seconds=0.2)
+    # Much memory takes long to give back.
+    for code in ("x = bytearray(300 << 20)\nwhile True: pass", "x = bytearray(300 << 20)"):
+        box.run(code)
+        running = []
+        for one in Path("/proc").glob("[0-9]*/cmdline"):
+            with contextlib.suppress(OSError):  # of one that ended meanwhile
+                running += [one] if mark in one.read_text() else []
+        assert not running
+
+
+def test_code_gets_no_rights_of_root_in_a_user_namespace(box):
+    # CLONE_NEWUSER
+    code = "import ctypes, os\nmade = ctypes.CDLL(None).unshare(0x10000000)"
+    assert box.run(code, "made, os.geteuid() > 0") == Ran("ok", "(-1, True)")
+
+
 def test_sets_print_in_the_same_order_each_time(box):
     assert len({box.run("print({'a', 'b', 'c', 'd'})").output for _ in range(3)}) == 1
 
@@ -141,6 +167,8 @@ def test_it_runs_from_several_threads(box):
     [
         ("import os; os.fork()", "BlockingIOError"),
         ("import socket; socket.create_connection(('192.0.2.1', 9), 1)", "OSError"),
+        # From a virtual machine to its host.
+        ("import socket; socket.socket(40, socket.SOCK_STREAM)", "PermissionError"),
         ("open('/etc/passwd')", "FileNotFoundError"),
         ("open('/proc/1/environ')", "FileNotFoundError"),
         ("open('/usr/here', 'w')", "OSError"),

@@ -5,12 +5,12 @@ Two kinds of isolation, for two kinds of code:
 - ``"limits"``: an interpreter without site packages, with an empty environment and a session of its
   own, that gives itself limits of time, memory, files and processes before it runs the code, and a
   filter of system calls that refuses to create files, System V memory and other objects that would
-  outlive it. That stops what runs wild. It stops nobody who means harm: such code acts as the user
-  who runs it. It may read and delete that user's files, use the network, read the environment of
-  other processes of the user and end them, the one that started it included. (Where root starts it,
-  it acts as nobody.)
-- ``"bubblewrap"``: the same, within bubblewrap: no network, no processes but its own, no files but
-  Python's, read-only. For code that a model wrote.
+  outlive it, and user namespaces, in which it would have rights of root. That stops what runs wild.
+  It stops nobody who means harm: such code acts as the user who runs it. It may read and delete
+  that user's files, use the network, read the environment of other processes of the user and end
+  them, the one that started it included. (Where root starts it, it acts as nobody.)
+- ``"bubblewrap"``: the same, within bubblewrap: no network nor any other socket, no processes but
+  its own, no files but Python's, read-only. For code that a model wrote.
 
 Root is exempt from the limit of processes, and what it starts could outlive its session: as root,
 both kinds become nobody first. Where nobody may not read the interpreter, as below a closed home of
@@ -39,6 +39,7 @@ import json
 import math
 import os
 import platform
+import select
 import selectors
 import shutil
 import signal
@@ -65,12 +66,19 @@ _PART = 64 * 1024
 _LOOK = 0.1
 
 # The system calls that create what outlives a process: System V memory, semaphores and queues,
-# POSIX queues, keys, folders, nodes, links and sockets with a path. `creat` and the ways to open
-# files that a filter can't look into are among them. With `open` and `openat` the flag decides.
+# POSIX queues, keys and keyrings, folders, nodes, links and sockets with a path. `creat` and the
+# ways to open files that a filter can't look into are among them. With `open` and `openat` the flag
+# decides. `unshare` makes a user namespace, whose rights open most of the kernel to attacks.
 _CREATING = {
-    "x86_64": (29, 49, 64, 68, 83, 85, 86, 88, 133, 240, 248, 249, 258, 259, 265, 266, 425, 437),
-    "aarch64": (33, 34, 36, 37, 180, 186, 190, 194, 200, 217, 218, 425, 437),
+    "x86_64": (
+        *(29, 49, 64, 68, 83, 85, 86, 88, 133, 240, 248, 249, 250, 258, 259, 265, 266, 272),
+        *(425, 437),
+    ),
+    "aarch64": (33, 34, 36, 37, 97, 180, 186, 190, 194, 200, 217, 218, 219, 425, 437),
 }
+# `socket`. A network namespace keeps only IP and Unix sockets in: over AF_VSOCK a virtual machine
+# talks to its host.
+_SOCKET = {"x86_64": 41, "aarch64": 198}
 # Number of the call, and which of its arguments has the flags.
 _OPENING = {"x86_64": ((2, 1), (257, 2)), "aarch64": ((56, 2),)}
 _ARCHITECTURE = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
@@ -199,13 +207,17 @@ class Sandbox:
         return self._run(code, expression, wrapped=wrapped)
 
     def _run(self, code: str, expression: str | None, *, wrapped: bool) -> Ran:
-        rules = _filter()
+        rules = _filter(sockets=not wrapped)
         if rules is None:
             return Ran("refused", f"no filter of system calls is known for {platform.machine()}")
         status, status_of_child = os.pipe()
+        info, info_of_bubblewrap = os.pipe()
         with (
             os.fdopen(status, "rb", 0) as status_pipe,
             os.fdopen(status_of_child, "wb", 0) as pipe_of_child,
+            os.fdopen(info, "rb") as info_pipe,
+            os.fdopen(info_of_bubblewrap, "wb", 0) as pipe_of_bubblewrap,
+            contextlib.ExitStack() as ended,
             tempfile.TemporaryFile() as told,
         ):
             job = {
@@ -221,18 +233,23 @@ class Sandbox:
             told.write(json.dumps(job).encode("utf-8", "backslashreplace"))
             told.seek(0)
             with subprocess.Popen(  # noqa: S603 - the command is ours; the code is its input
-                [*(_bubblewrap() if wrapped else ()), _python(), "-s", "-S", "-c", _CHILD],
+                [
+                    *(_bubblewrap(info_of_bubblewrap) if wrapped else ()),
+                    *(_python(), "-s", "-S", "-c", _CHILD),
+                ],
                 stdin=told,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 bufsize=0,
-                pass_fds=(status_of_child,),
+                pass_fds=(status_of_child, *((info_of_bubblewrap,) if wrapped else ())),
                 env={"PYTHONHASHSEED": "0"},
                 cwd="/",
                 start_new_session=True,
             ) as process:
                 try:
                     pipe_of_child.close()
+                    pipe_of_bubblewrap.close()
+                    ended.callback(_end, _init(info_pipe.read()))
                     said = _Bounded(process.stdout, self._output)
                     complained = _Bounded(process.stderr, self._output)
                     reported = _Bounded(status_pipe, _STATUS_BYTES)
@@ -242,6 +259,7 @@ class Sandbox:
                     with contextlib.suppress(ProcessLookupError):
                         os.killpg(process.pid, signal.SIGKILL)
                     process.wait()
+                    ended.close()
         output = said.text()
         if stopped == "timeout" or process.returncode in (-signal.SIGXCPU, 128 + signal.SIGXCPU):
             return Ran("timeout", output)
@@ -254,6 +272,32 @@ class Sandbox:
         if process.returncode or word not in ("ok", "error", "memory"):
             return Ran("killed", output)
         return Ran(word, output)
+
+
+def _init(info: bytes) -> int | None:
+    """A descriptor of the first process of bubblewrap's process namespace, if there is one."""
+    if not info:
+        return None
+    with contextlib.suppress(ProcessLookupError):
+        return os.pidfd_open(json.loads(info)["child-pid"])
+    return None
+
+
+def _end(init: int | None) -> None:
+    """End a process namespace, and wait until all its processes are gone.
+
+    Bubblewrap's own process ends before them. The first process of a namespace ends last.
+    """
+    if init is None:
+        return
+    try:
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(init, signal.SIGKILL)
+        gone = select.poll()
+        gone.register(init, select.POLLIN)
+        gone.poll()
+    finally:
+        os.close(init)
 
 
 class _Bounded:
@@ -311,8 +355,8 @@ def _read(
     return "output" if any(one.is_over() for one in streams) else None
 
 
-@functools.lru_cache(maxsize=1)
-def _filter() -> bytes | None:
+@functools.lru_cache(maxsize=2)
+def _filter(*, sockets: bool) -> bytes | None:
     """The filter's program as the kernel reads it, or None for a machine of unknown calls."""
     machine = platform.machine()
     if machine not in _CREATING:
@@ -324,7 +368,7 @@ def _filter() -> bytes | None:
     rules = [(load, 0, 0, 4), (equal, 1, 0, _ARCHITECTURE[machine]), refuse, (load, 0, 0, 0)]
     # Calls from here on are those of another architecture's numbers.
     rules += [(at_least, 0, 1, 0x40000000), refuse]
-    for number in _CREATING[machine]:
+    for number in (*_CREATING[machine], *(() if sockets else (_SOCKET[machine],))):
         rules += [(equal, 0, 1, number), refuse]
     for number, flags in _OPENING[machine]:
         rules += [(equal, 0, 4, number), (load, 0, 0, 16 + 8 * flags)]
@@ -375,7 +419,7 @@ def _nobody_reads_python() -> bool:
     )
 
 
-def _bubblewrap() -> list[str]:
+def _bubblewrap(info: int) -> list[str]:
     folders = {"/usr", "/lib", "/lib64", sys.base_prefix, sys.base_exec_prefix}
     here = sorted(one for one in folders if Path(one).exists())
     binds = [part for one in here for part in ("--ro-bind", one, one)]
@@ -394,6 +438,7 @@ def _bubblewrap() -> list[str]:
         shutil.which("bwrap") or "bwrap",
         *("--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts"),
         *("--unshare-cgroup-try", "--die-with-parent", "--new-session", "--clearenv"),
+        *("--info-fd", str(info)),
         *("--setenv", "PYTHONHASHSEED", "0"),
         *("--cap-drop", "ALL", *users),
         *folders_above,
