@@ -69,7 +69,7 @@ def dashboard(  # noqa: PLR0913 - one argument for each option
         with Lookout(watch, interval) as lookout:
             items = Items(address, options)
             with open_page(lookout, items, host, port, insecure) as page:
-                # First what is said to a person: a program that reads the address may end this at once.
+                # The address last: a program that reads it may end this at once.
                 say("Ctrl-C ends it")
                 typer.echo(page.url)
                 if open_:
