@@ -2,7 +2,7 @@
 
 use super::codec::{CodecError, Put, Take};
 use super::config::{Delivery, OnExpiry, OnStale, Order, RolloutConfig};
-use super::filter::Expression;
+use super::filter::Filter;
 use super::schema::{Column, MAX_COLUMNS, Schema};
 use crate::limiter::Parameters;
 use crate::spec::Dtype;
@@ -176,7 +176,7 @@ impl RolloutConfig {
             "" => None,
             text => {
                 let wrong = CodecError::Value { field: "filter", got: len as u64 };
-                let filter = Expression::parse(text).map_err(|_| wrong.clone())?;
+                let filter = Filter::parse(text).map_err(|_| wrong.clone())?;
                 if filter.to_string() != text {
                     return Err(wrong);
                 }

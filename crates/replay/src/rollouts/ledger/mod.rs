@@ -58,7 +58,7 @@ use self::open::Open;
 use self::queue::{Place, Queue};
 use super::codec::MAX_NAMED;
 use super::config::{ConfigError, OnStale, Order, RolloutConfig};
-use super::filter::Bound;
+use super::filter::BoundFilter;
 use super::item::{Group, Item};
 use crate::limiter::{self, Limiter};
 use crate::rng::Rng;
@@ -102,7 +102,7 @@ impl Ready {
 #[derive(Debug)]
 pub struct Ledger {
     config: Arc<RolloutConfig>,
-    filter: Option<Bound>,
+    filter: Option<BoundFilter>,
     limiter: Option<Limiter>,
     /// V.
     version: i64,
