@@ -46,10 +46,6 @@ pub struct Claim {
 
 impl Arena {
     /// An arena of `len` bytes, rounded up to whole pages.
-    ///
-    /// # Errors
-    ///
-    /// [`AllocError`].
     pub fn new(len: usize) -> Result<Self, AllocError> {
         let len = len.max(1).checked_next_multiple_of(PAGE);
         let len = len.ok_or(AllocError::Refused { bytes: usize::MAX })?;

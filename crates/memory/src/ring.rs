@@ -788,19 +788,11 @@ pub struct Peer(Producer);
 #[cfg(any(test, loom))]
 impl Peer {
     /// As [`Ring::try_reserve`].
-    ///
-    /// # Errors
-    ///
-    /// As there.
     pub fn try_reserve(&self, len: usize) -> Result<Run<'_>, Refusal> {
         self.0.try_reserve(len)
     }
 
     /// As [`Ring::wait_for_room`].
-    ///
-    /// # Errors
-    ///
-    /// As there.
     pub fn wait_for_room(&self, deadline: Option<Instant>) -> Result<(), Refusal> {
         self.0.wait_for_room(deadline)
     }

@@ -142,10 +142,6 @@ impl Slab {
 
     /// As [`Slab::new`], with the signal on which callers wait until [`Slab::try_reserve`] may lend more.
     /// Several slabs may share it.
-    ///
-    /// # Errors
-    ///
-    /// As [`Slab::new`].
     pub fn with_room(rows: u32, row_bytes: usize, room: Arc<Signal>) -> Result<Self, AllocError> {
         let bytes = (rows as usize).checked_mul(row_bytes).ok_or_else(|| AllocError::Overflow {
             what: format!("a table of {rows} rows of {row_bytes} bytes"),

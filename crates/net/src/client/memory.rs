@@ -55,10 +55,6 @@ pub struct MemoryClient {
 impl MemoryClient {
     /// A client of the server that `dial` reaches. It connects in the background: see
     /// [`MemoryClient::wait_until_connected`].
-    ///
-    /// # Errors
-    ///
-    /// [`ClientError`].
     pub fn new(dial: Box<dyn Dial>, spec: Spec, options: Options) -> Result<Self, ClientError> {
         let system = |error: io::Error| ClientError::System(error.to_string());
         crate::wire::spec::check(&spec).map_err(ClientError::Spec)?;
@@ -104,10 +100,6 @@ impl MemoryClient {
     }
 
     /// Waits until the server has accepted this client.
-    ///
-    /// # Errors
-    ///
-    /// [`ClientError`].
     pub fn wait_until_connected(&self, wait: Wait<'_>) -> Result<(), ClientError> {
         let shared = &self.shared;
         shared.wait(wait, || shared.line.stands().then_some(()))
@@ -115,10 +107,6 @@ impl MemoryClient {
 
     /// Stores samples until `pushed` is `samples` or the next would have to wait; whether all are
     /// stored. `fill` writes those from a number on into the room that there is for them.
-    ///
-    /// # Errors
-    ///
-    /// [`ClientError::Closed`] or [`ClientError::Failed`].
     #[inline]
     pub fn push(
         &self,
@@ -147,10 +135,6 @@ impl MemoryClient {
     }
 
     /// Waits until a push may succeed. Another producer may be faster, so try in a loop.
-    ///
-    /// # Errors
-    ///
-    /// [`ClientError`].
     pub fn wait_for_room(&self, mut wait: Wait<'_>) -> Result<(), ClientError> {
         let shared = &self.shared;
         let since = Instant::now();
@@ -182,10 +166,6 @@ impl MemoryClient {
     }
 
     /// What was pushed is stored already; an error says that the client has given up since.
-    ///
-    /// # Errors
-    ///
-    /// [`ClientError::Failed`].
     pub fn flush(&self) -> Result<(), ClientError> {
         // The server's numbers are to be up to date as well.
         self.shared.line.ring();

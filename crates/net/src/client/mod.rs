@@ -349,10 +349,6 @@ impl Client {
     }
 
     /// Waits until the server has accepted this client.
-    ///
-    /// # Errors
-    ///
-    /// [`ClientError`].
     pub fn wait_until_connected(&self, wait: Wait<'_>) -> Result<(), ClientError> {
         let shared = &self.shared;
         shared.wait(wait, || shared.line.stands().then_some(()))
@@ -360,10 +356,6 @@ impl Client {
 
     /// Claims room for up to `samples` samples without waiting; fewer where there is less. `None` when
     /// there is none. Write them, then [`Client::commit`].
-    ///
-    /// # Errors
-    ///
-    /// [`ClientError::Closed`] or [`ClientError::Failed`].
     #[inline]
     pub fn try_claim(&self, samples: usize) -> Result<Option<Rows<'_>>, ClientError> {
         if let Some(refusal) = self.shared.line.refusal() {
@@ -380,10 +372,6 @@ impl Client {
     }
 
     /// Waits until a claim may succeed. Another thread may be faster, so try in a loop.
-    ///
-    /// # Errors
-    ///
-    /// [`ClientError`].
     pub fn wait_for_room(&self, wait: Wait<'_>) -> Result<(), ClientError> {
         let shared = &self.shared;
         let since = Instant::now();
@@ -400,10 +388,6 @@ impl Client {
     }
 
     /// Waits until everything that was sent before is stored.
-    ///
-    /// # Errors
-    ///
-    /// [`ClientError`].
     pub fn flush(&self, wait: Wait<'_>) -> Result<(), ClientError> {
         let shared = &self.shared;
         let target = shared.window.claimed();

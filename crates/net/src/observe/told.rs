@@ -33,10 +33,6 @@ pub struct Told(Mutex<BTreeMap<String, f64>>);
 
 impl Told {
     /// Replaces numbers by name; those without a value are forgotten.
-    ///
-    /// # Errors
-    ///
-    /// [`ToldError`].
     pub fn tell(&self, numbers: Vec<(String, Option<f64>)>) -> Result<(), ToldError> {
         for (name, _) in &numbers {
             if name.is_empty() || name.len() > MAX_TOLD_NAME {

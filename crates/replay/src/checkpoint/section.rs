@@ -113,10 +113,6 @@ impl SectionReader {
     }
 
     /// The next bytes, which are none at the end.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Damaged`] or [`Error::File`].
     pub fn next_bytes(&mut self) -> Result<&[u8], Error> {
         match self.progress {
             Progress::Failed => return Err(Error::Failed),

@@ -101,10 +101,6 @@ impl Writer {
     }
 
     /// Like [`Writer::begin`], with options.
-    ///
-    /// # Errors
-    ///
-    /// As [`Writer::begin`].
     pub fn begin_with(root: impl AsRef<Path>, options: Options) -> Result<Self, Error> {
         let root = Root::lock(root.as_ref(), true)?;
         for number in root.numbers(State::Partial)? {
@@ -174,10 +170,6 @@ impl Writer {
     }
 
     /// Begins a section. Several may be written at the same time.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Duplicate`] or [`Error::File`].
     pub fn section(&mut self, name: &str) -> Result<SectionWriter, Error> {
         let mut sections = self.sections.lock().unwrap_or_else(PoisonError::into_inner);
         if sections.values().any(|(known, _)| known == name) {
@@ -193,10 +185,6 @@ impl Writer {
 
     /// Refers to a blob that this checkpoint or the [base](Writer::base) has. `false` when neither has
     /// it, so that it must be given by [`Writer::blob`].
-    ///
-    /// # Errors
-    ///
-    /// [`Error::File`] or [`Error::Failed`].
     pub fn refer(&mut self, id: u128) -> Result<bool, Error> {
         self.check()?;
         if self.blobs.contains_key(&id) {

@@ -111,10 +111,6 @@ impl Journal {
 
     /// Sets room in the queue aside for records that come later, if there is as much: what bounds the
     /// memory of those who must not wait when they [push](Journal::push).
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Failed`] or [`Error::Closed`].
     pub fn try_room(&self, bytes: usize) -> Result<Option<Room>, Error> {
         let fits = self.queue.take_room(bytes)?;
         Ok(fits.then(|| Room { queue: Arc::clone(&self.queue), bytes }))
@@ -153,10 +149,6 @@ impl Journal {
     }
 
     /// Whether more is taken.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Failed`] or [`Error::Closed`].
     pub fn check(&self) -> Result<(), Error> {
         self.queue.check()
     }
@@ -172,10 +164,6 @@ impl Journal {
     }
 
     /// Waits until all records so far survive a failure of the machine, whatever the durability.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::TimedOut`] or [`Error::Failed`].
     pub fn sync(&self, deadline: Option<Instant>) -> Result<(), Error> {
         let position = self.queue.position();
         match position.next.checked_sub(1) {
@@ -202,10 +190,6 @@ impl Journal {
 
     /// Removes segments of which all records are before `sequence`. A checkpoint covers them. Returns
     /// how many.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::File`] or [`Error::Closed`].
     pub fn truncate_before(&self, sequence: u64) -> Result<usize, Error> {
         let mut removed = 0;
         let lock = self.lock.lock().unwrap_or_else(PoisonError::into_inner);

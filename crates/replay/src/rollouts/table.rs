@@ -147,10 +147,6 @@ impl std::fmt::Debug for RolloutTable {
 
 impl RolloutTable {
     /// An empty table.
-    ///
-    /// # Errors
-    ///
-    /// [`ConfigError`].
     pub fn new(config: RolloutConfig) -> Result<Self, ConfigError> {
         let mut ledger = Ledger::new(Arc::new(config))?;
         ledger.begin_alone(kept::unix_ms());
@@ -218,10 +214,6 @@ impl RolloutTable {
 
     /// As [`RolloutTable::apply`], where a share is refused in which an item has more tokens than a row, [if that is
     /// told](super::batch::Form::width). Nothing is used up by that.
-    ///
-    /// # Errors
-    ///
-    /// As [`RolloutTable::apply`].
     pub fn apply_within(&self, change: &Change, width: Option<u32>) -> Result<Outcome, CallError> {
         let prepared = self.log.as_ref().map(|log| log.prepare(change)).transpose();
         if prepared.is_err() {
@@ -398,19 +390,11 @@ impl RolloutTable {
 
     /// Waits until something can happen, has it happen, and waits until that is kept. For the latter it has no
     /// deadline: that the change was made can't be taken back.
-    ///
-    /// # Errors
-    ///
-    /// [`CallError`].
     pub fn call(&self, change: &Change, wait: Wait<'_, Blocked>) -> Result<Outcome, CallError> {
         self.call_within(change, None, wait)
     }
 
     /// As [`RolloutTable::call`], for rows as in [`RolloutTable::apply_within`].
-    ///
-    /// # Errors
-    ///
-    /// [`CallError`].
     pub fn call_within(
         &self,
         change: &Change,
@@ -531,10 +515,6 @@ impl RolloutTable {
 
     /// Writes the table as it is now to its directory, so that it is brought back in little time and, unless the
     /// history is kept, the journal becomes short; where the checkpoint is.
-    ///
-    /// # Errors
-    ///
-    /// [`KeptError`].
     pub fn checkpoint(&self) -> Result<PathBuf, KeptError> {
         let log = self.log.as_ref().ok_or(KeptError::NoDirectory)?;
         let _writing = log.begin_checkpoint();

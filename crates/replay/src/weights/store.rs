@@ -165,10 +165,6 @@ impl Default for WeightStore {
 
 impl WeightStore {
     /// An empty store.
-    ///
-    /// # Errors
-    ///
-    /// [`WeightsError::TooFew`].
     pub fn new(config: WeightsConfig) -> Result<Self, WeightsError> {
         // One to look at, and one to write.
         if config.most < 2 {
@@ -188,10 +184,6 @@ impl WeightStore {
     }
 
     /// Says that a version is to be published, as soon as there is a place.
-    ///
-    /// # Errors
-    ///
-    /// [`WeightsError::Stale`] or [`WeightsError::Closed`].
     pub fn claim(&self, version: u64) -> Result<Claim, WeightsError> {
         let mut state = self.shelf.lock();
         self.shelf.check(&state, version)?;
@@ -206,10 +198,6 @@ impl WeightStore {
     }
 
     /// A draft of a version, waiting for a place where all are held.
-    ///
-    /// # Errors
-    ///
-    /// [`WeightsError`].
     pub fn draft(
         &self,
         version: u64,
@@ -237,19 +225,11 @@ impl WeightStore {
     }
 
     /// Publishes a version alone.
-    ///
-    /// # Errors
-    ///
-    /// [`WeightsError::Stale`] or [`WeightsError::Closed`].
     pub fn publish_version(&self, version: u64) -> Result<Arc<Publication>, WeightsError> {
         self.shelf.install(version, None)
     }
 
     /// Publishes bytes that are another's.
-    ///
-    /// # Errors
-    ///
-    /// [`WeightsError::Stale`] or [`WeightsError::Closed`].
     pub fn publish_lent(
         &self,
         version: u64,
@@ -260,10 +240,6 @@ impl WeightStore {
 
     /// Waits until `look` finds something, given the latest publication. It looks once more when the store is
     /// closed.
-    ///
-    /// # Errors
-    ///
-    /// [`WeightsError`].
     pub fn wait<T>(
         &self,
         wait: Wait<'_>,
@@ -274,10 +250,6 @@ impl WeightStore {
 
     /// As [`WeightStore::wait`], for what need not be a publication: `look` is given the latest one, if there
     /// is one.
-    ///
-    /// # Errors
-    ///
-    /// [`WeightsError`].
     pub fn wait_for<T>(
         &self,
         mut wait: Wait<'_>,

@@ -268,10 +268,6 @@ impl Board {
     }
 
     /// Where an answer was written that somebody waits for.
-    ///
-    /// # Errors
-    ///
-    /// As [`Board::answer`].
     fn place_of(&self, id: u64) -> Result<Option<Place>, WireError> {
         let state = &mut *lock(&self.state);
         state.check_sent(id)?;

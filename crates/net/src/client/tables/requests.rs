@@ -180,10 +180,6 @@ impl<T: FromReply> Ticket<T> {
     }
 
     /// Waits for the answer. May be called again after the wait timed out or was interrupted.
-    ///
-    /// # Errors
-    ///
-    /// [`TablesError`].
     pub fn wait(&mut self, wait: Wait<'_, Waiting>) -> Result<T, TablesError> {
         let board = Arc::clone(&self.board);
         self.wait_unless(wait, |line| board.impatient.load(Ordering::Relaxed) && !line.stands())
@@ -233,10 +229,6 @@ impl<T> Drop for Ticket<T> {
 
 impl Requests {
     /// Connects, and learns which tables there are.
-    ///
-    /// # Errors
-    ///
-    /// [`TablesError`].
     pub fn connect(
         dial: Box<dyn Dial>,
         options: Options,
@@ -423,10 +415,6 @@ impl Requests {
     }
 
     /// Changes priorities, all or none; how many of the items were there.
-    ///
-    /// # Errors
-    ///
-    /// [`TablesError`].
     pub fn update_priorities(
         &self,
         table: u32,
@@ -438,10 +426,6 @@ impl Requests {
     }
 
     /// Removes items; how many of them were there.
-    ///
-    /// # Errors
-    ///
-    /// [`TablesError`].
     pub fn delete(
         &self,
         table: u32,
@@ -452,28 +436,16 @@ impl Requests {
     }
 
     /// Removes all items, and counts from zero.
-    ///
-    /// # Errors
-    ///
-    /// [`TablesError`].
     pub fn reset(&self, table: u32, wait: Wait<'_, Waiting>) -> Result<(), TablesError> {
         self.ask_for::<u64>(table, Operation::Reset)?.wait(wait).map(drop)
     }
 
     /// Lets nothing be inserted or sampled until [`Requests::resume`].
-    ///
-    /// # Errors
-    ///
-    /// [`TablesError`].
     pub fn pause(&self, table: u32, wait: Wait<'_, Waiting>) -> Result<(), TablesError> {
         self.ask_for::<u64>(table, Operation::Pause)?.wait(wait).map(drop)
     }
 
     /// Ends a pause.
-    ///
-    /// # Errors
-    ///
-    /// [`TablesError`].
     pub fn resume(&self, table: u32, wait: Wait<'_, Waiting>) -> Result<(), TablesError> {
         self.ask_for::<u64>(table, Operation::Resume)?.wait(wait).map(drop)
     }
@@ -493,10 +465,6 @@ impl Requests {
     }
 
     /// Tells the policy version of the learner. It never falls.
-    ///
-    /// # Errors
-    ///
-    /// [`TablesError`].
     pub fn advance(
         &self,
         table: u32,
@@ -507,10 +475,6 @@ impl Requests {
     }
 
     /// Whether `count` items may be sampled now.
-    ///
-    /// # Errors
-    ///
-    /// [`TablesError`].
     pub fn can_sample(
         &self,
         table: u32,
@@ -532,10 +496,6 @@ impl Requests {
     }
 
     /// Whether `count` items may be inserted now.
-    ///
-    /// # Errors
-    ///
-    /// [`TablesError`].
     pub fn can_insert(
         &self,
         table: u32,
@@ -547,10 +507,6 @@ impl Requests {
     }
 
     /// The numbers of a table, or of all.
-    ///
-    /// # Errors
-    ///
-    /// [`TablesError`].
     pub fn info(
         &self,
         table: Option<u32>,
@@ -573,10 +529,6 @@ impl Requests {
     }
 
     /// What is known about items, from a place on: 0 for the first ones, or what [`Listed`] says.
-    ///
-    /// # Errors
-    ///
-    /// [`TablesError`].
     pub fn list(
         &self,
         table: u32,

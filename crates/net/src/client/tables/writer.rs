@@ -138,10 +138,6 @@ impl Drop for Held<'_> {
 
 impl TableWriter {
     /// Connects, and learns which tables there are.
-    ///
-    /// # Errors
-    ///
-    /// [`TablesError`].
     pub fn connect(
         dial: Box<dyn Dial>,
         options: Options,
@@ -319,10 +315,6 @@ impl TableWriter {
     }
 
     /// Waits until it would be. Another thread may be faster, so try in a loop.
-    ///
-    /// # Errors
-    ///
-    /// [`TablesError`].
     pub fn wait_for_room(&self, bytes: usize, wait: Wait<'_, Waiting>) -> Result<(), TablesError> {
         let (shared, since) = (&self.shared, Instant::now());
         let waited = shared.wait(wait, || self.has_room(bytes));
@@ -407,10 +399,6 @@ impl TableWriter {
     }
 
     /// Waits until everything that was taken before is in its table.
-    ///
-    /// # Errors
-    ///
-    /// [`TablesError`].
     pub fn flush(&self, wait: Wait<'_, Waiting>) -> Result<(), TablesError> {
         let shared = &self.shared;
         let target = {
@@ -425,10 +413,6 @@ impl TableWriter {
     }
 
     /// Waits until at most `count` rows and items are not in their tables.
-    ///
-    /// # Errors
-    ///
-    /// [`TablesError`].
     pub fn flush_to(&self, count: u64, wait: Wait<'_, Waiting>) -> Result<(), TablesError> {
         let shared = &self.shared;
         {

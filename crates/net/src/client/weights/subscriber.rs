@@ -87,10 +87,6 @@ pub struct WeightSubscriber {
 impl WeightSubscriber {
     /// Follows the weights of the server that `dial` reaches, with at most `most` publications in memory of our
     /// own. It connects in the background: see [`WeightSubscriber::wait_until_connected`].
-    ///
-    /// # Errors
-    ///
-    /// [`ClientError`].
     pub fn new(dial: Box<dyn Dial>, options: Options, most: usize) -> Result<Self, ClientError> {
         let system = |error: std::io::Error| ClientError::System(error.to_string());
         let config = WeightsConfig { most, shared: false, follows: true };
@@ -143,10 +139,6 @@ impl WeightSubscriber {
     }
 
     /// Waits until the server has accepted this client.
-    ///
-    /// # Errors
-    ///
-    /// [`ClientError`].
     pub fn wait_until_connected(&self, wait: Wait<'_>) -> Result<(), ClientError> {
         let line = &self.shared.line;
         let waited = self.shared.store.wait_for(wait, |_| line.stands().then_some(()));
@@ -154,10 +146,6 @@ impl WeightSubscriber {
     }
 
     /// Waits until `look` finds something, given the latest publication, if one has come.
-    ///
-    /// # Errors
-    ///
-    /// [`ClientError`].
     pub fn wait_for<T>(
         &self,
         wait: Wait<'_>,

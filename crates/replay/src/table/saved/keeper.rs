@@ -124,10 +124,6 @@ impl Keeper {
     }
 
     /// Loads a checkpoint: the newest of a root, or the one of this path.
-    ///
-    /// # Errors
-    ///
-    /// As [`load`].
     pub fn load(&self, path: &Path) -> Result<Loaded, SavedError> {
         load(self.contents(), path)
     }

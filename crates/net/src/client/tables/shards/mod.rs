@@ -561,10 +561,6 @@ impl Shards {
 
     /// Changes priorities, each on the shard that has the item. All values are checked before the first
     /// shard is asked; each shard then changes all of its own at one moment.
-    ///
-    /// # Errors
-    ///
-    /// [`ShardsError`].
     pub fn update_priorities(
         &self,
         shards: &[Option<Shard<'_>>],
@@ -598,10 +594,6 @@ impl Shards {
     }
 
     /// Removes items.
-    ///
-    /// # Errors
-    ///
-    /// [`ShardsError`].
     pub fn delete(
         &self,
         shards: &[Option<Shard<'_>>],
