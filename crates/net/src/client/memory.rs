@@ -12,10 +12,11 @@
 use std::io;
 use std::ops::ControlFlow;
 use std::os::fd::AsFd;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
+use echoic_memory::sync::{Condvar, Mutex, RwLock};
 use echoic_memory::{Blocked, Layout, Refusal, RemoteStore, Writer};
 use echoic_replay::Spec;
 use echoic_replay::stream::{Wait, WaitOver};
@@ -23,7 +24,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 
 use super::line::{Ear, Line, Patience, State, on_death};
 use super::link::{LinkError, Opening, timespec};
-use super::{ClientError, ClientInfo, Options, Waiting, lock};
+use super::{ClientError, ClientInfo, Options, Waiting};
 use crate::address::Address;
 use crate::transport::{Dial, Link};
 use crate::wire::WireError;
@@ -61,7 +62,7 @@ impl MemoryClient {
         let turn = Arc::new((Mutex::new(0), Condvar::new()));
         let changed = Arc::clone(&turn);
         let changed = move || {
-            *lock(&changed.0) += 1;
+            *changed.0.lock() += 1;
             changed.1.notify_all();
         };
         let (line, ear) = Line::new(dial, options, changed).map_err(system)?;
@@ -229,12 +230,12 @@ impl Drop for MemoryClient {
 impl Shared {
     #[inline]
     fn store(&self) -> Option<Arc<RemoteStore>> {
-        self.store.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.store.read().clone()
     }
 
     /// Writes no more into this ring.
     fn abandon(&self, store: &Arc<RemoteStore>) {
-        let mut current = self.store.write().unwrap_or_else(PoisonError::into_inner);
+        let mut current = self.store.write();
         if current.as_ref().is_some_and(|current| Arc::ptr_eq(current, store)) {
             *current = None;
             drop(current);
@@ -245,7 +246,7 @@ impl Shared {
     /// Waits for room, but not for long.
     fn room(&self, pause: Duration) -> Result<(), Waiting> {
         let Some(store) = self.store() else {
-            let turn = lock(&self.turn.0);
+            let turn = self.turn.0.lock();
             // A change that comes before this sleep is seen after it.
             drop(self.turn.1.wait_timeout(turn, pause));
             return Err(Waiting::Away);
@@ -268,7 +269,7 @@ impl Shared {
         mut poll: impl FnMut() -> Option<T>,
     ) -> Result<T, ClientError> {
         let waited = wait.until(|until| {
-            let mut turn = lock(&self.turn.0);
+            let mut turn = self.turn.0.lock();
             loop {
                 if let Some(found) = poll() {
                     return ControlFlow::Break(Ok(found));
@@ -279,12 +280,9 @@ impl Shared {
                 }
                 let left = until.map(|until| until.saturating_duration_since(Instant::now()));
                 turn = match left {
-                    None => self.turn.1.wait(turn).unwrap_or_else(PoisonError::into_inner),
+                    None => self.turn.1.wait(turn),
                     Some(Duration::ZERO) => return ControlFlow::Continue(Blocked::Capacity),
-                    Some(left) => {
-                        let waited = self.turn.1.wait_timeout(turn, left);
-                        waited.unwrap_or_else(PoisonError::into_inner).0
-                    }
+                    Some(left) => self.turn.1.wait_timeout(turn, left),
                 };
             }
         });
@@ -334,14 +332,14 @@ impl Shared {
         let layout = Layout::from_words(layout);
         let store = RemoteStore::attach(file, &layout, self.spec.leaf_bytes(), owner)
             .map_err(|error| LinkError::Memory(error.to_string()))?;
-        let mut current = self.store.write().unwrap_or_else(PoisonError::into_inner);
+        let mut current = self.store.write();
         *current = Some(Arc::new(store));
         Ok(opening.link)
     }
 
     /// Takes the ring away from whoever pushes, and waits until the last of them is done with it.
     fn let_go(&self) {
-        let store = self.store.write().unwrap_or_else(PoisonError::into_inner).take();
+        let store = self.store.write().take();
         let Some(mut store) = store else { return };
         loop {
             match Arc::try_unwrap(store) {

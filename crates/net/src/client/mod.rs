@@ -23,11 +23,12 @@ mod watch;
 pub mod weights;
 
 use std::ops::ControlFlow;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering, fence};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use echoic_memory::sync::Mutex;
 use echoic_memory::window::{Reader, Rows, Window};
 use echoic_memory::{AllocError, Blocked};
 use echoic_replay::Spec;
@@ -217,10 +218,6 @@ pub struct Client {
     courier: Mutex<Option<JoinHandle<Samples>>>,
     /// The window's reading end, once the courier has ended.
     remains: Mutex<Option<Reader>>,
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Shared {
@@ -440,10 +437,10 @@ impl Client {
         if !self.shared.line.is_over() {
             return;
         }
-        if let Some(courier) = lock(&self.courier).take()
+        if let Some(courier) = self.courier.lock().take()
             && let Ok(samples) = courier.join()
         {
-            *lock(&self.remains) = Some(samples.into_reader());
+            *self.remains.lock() = Some(samples.into_reader());
         }
     }
 
@@ -451,7 +448,7 @@ impl Client {
     /// `None` while it has not.
     pub fn undelivered(&self) -> Option<(usize, Vec<u8>)> {
         self.collect();
-        let mut remains = lock(&self.remains);
+        let mut remains = self.remains.lock();
         let reader = remains.as_mut()?;
         // Whoever had claimed rows before the end may still be writing them.
         let (claimed, began) = (self.shared.window.claimed(), Instant::now());

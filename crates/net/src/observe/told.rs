@@ -8,7 +8,8 @@
 //! 2. What is told at once is seen at once, or not at all.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use echoic_memory::sync::Mutex;
 
 /// How many numbers there may be.
 pub const MAX_TOLD: usize = 256;
@@ -39,7 +40,7 @@ impl Told {
                 return Err(ToldError::Name(name.clone()));
             }
         }
-        let mut known = self.lock();
+        let mut known = self.0.lock();
         let mut changed = known.clone();
         for (name, value) in numbers {
             match value {
@@ -56,11 +57,7 @@ impl Told {
 
     /// All of them, by name.
     pub fn all(&self) -> BTreeMap<String, f64> {
-        self.lock().clone()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, f64>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock().clone()
     }
 }
 

@@ -2,7 +2,6 @@
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
-use std::sync::PoisonError;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::blocks::BlockWriter;
@@ -171,7 +170,7 @@ impl Writer {
 
     /// Begins a section. Several may be written at the same time.
     pub fn section(&mut self, name: &str) -> Result<SectionWriter, Error> {
-        let mut sections = self.sections.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut sections = self.sections.lock();
         if sections.values().any(|(known, _)| known == name) {
             return Err(Error::Duplicate { name: name.into() });
         }
@@ -283,8 +282,7 @@ impl Writer {
     /// no checkpoint, except when only the last step failed, to make its name durable.
     pub fn commit(mut self) -> Result<Summary, Error> {
         self.check()?;
-        let sections =
-            std::mem::take(&mut *self.sections.lock().unwrap_or_else(PoisonError::into_inner));
+        let sections = std::mem::take(&mut *self.sections.lock());
         for (name, entry) in sections.into_values() {
             let entry = entry.ok_or(Error::Unfinished { name })?;
             self.written_bytes += entry.file.bytes;

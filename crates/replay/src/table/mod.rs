@@ -38,11 +38,12 @@ mod sessions;
 pub mod spread;
 
 use std::ops::ControlFlow;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::task::Waker;
 use std::time::Instant;
 
 use echoic_memory::signal::Signal;
+use echoic_memory::sync::Mutex;
 
 pub use self::config::{Form, MAX_METADATA, MAX_NAME, TableConfig};
 pub use self::core::Infos;
@@ -211,8 +212,7 @@ impl Table {
     }
 
     fn lock(&self) -> Locked<'_> {
-        // A panic in a section is a bug of ours; to refuse all further work would not mend it.
-        Locked::new(self, self.core.lock().unwrap_or_else(PoisonError::into_inner))
+        Locked::new(self, self.core.lock())
     }
 
     /// Runs `change` under the lock, and drops outside of it what was removed. It gets the table's journal,

@@ -2,12 +2,13 @@
 
 use std::marker::PhantomData;
 use std::ops::ControlFlow;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use echoic_memory::event::Event;
+use echoic_memory::sync::Mutex;
 use echoic_replay::limiter::Parameters;
 use echoic_replay::rollouts::table::RolloutInfo;
 use echoic_replay::stream::{Wait, WaitOver};
@@ -19,7 +20,7 @@ use crate::address::Address;
 use crate::client::line::Line;
 use crate::client::link::LinkError;
 use crate::client::rollouts::Delivered;
-use crate::client::{Options, courier, lock};
+use crate::client::{Options, courier};
 use crate::transport::Dial;
 use crate::wire::WireError;
 use crate::wire::rollouts::Outcomes;
@@ -582,7 +583,7 @@ impl Requests {
     pub fn close(&self, wait: Wait<'_, Waiting>) -> Result<(), TablesError> {
         self.line.close();
         wait_for(&self.board.changed, &self.line, wait, || self.line.is_over().then_some(Ok(())))?;
-        if let Some(courier) = lock(&self.courier).take() {
+        if let Some(courier) = self.courier.lock().take() {
             // A courier that panicked has printed why, and carries nothing any more.
             let _ = courier.join();
         }
