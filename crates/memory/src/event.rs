@@ -15,7 +15,8 @@
 
 use std::time::{Duration, Instant};
 
-use crate::padded::Padded;
+use crossbeam_utils::CachePadded;
+
 use crate::sync::{AtomicU32, Ordering, fence};
 use parking::Parking;
 
@@ -50,13 +51,13 @@ const NOTIFIED: u32 = 2;
 #[derive(Debug)]
 #[repr(C)]
 pub struct Event {
-    word: Padded<AtomicU32>,
+    word: CachePadded<AtomicU32>,
     parking: Parking,
 }
 
 impl Default for Event {
     fn default() -> Self {
-        Self { word: Padded::new(AtomicU32::new(0)), parking: Parking::new() }
+        Self { word: CachePadded::new(AtomicU32::new(0)), parking: Parking::new() }
     }
 }
 

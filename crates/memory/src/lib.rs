@@ -33,7 +33,6 @@ pub mod death;
 pub mod event;
 #[cfg(target_os = "linux")]
 mod mapping;
-mod padded;
 mod prefetch;
 mod producer;
 mod region;
