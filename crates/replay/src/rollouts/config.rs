@@ -262,10 +262,6 @@ impl RolloutConfig {
     }
 
     /// Whether it can work.
-    ///
-    /// # Errors
-    ///
-    /// [`ConfigError`].
     pub fn check(&self) -> Result<(), ConfigError> {
         if self.name.is_empty() || self.name.len() > MAX_NAME {
             return Err(ConfigError::Name(self.name.len()));

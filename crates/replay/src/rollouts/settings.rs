@@ -119,10 +119,6 @@ impl RolloutConfig {
     }
 
     /// Reads it. Whether it can work is for [`RolloutConfig::check`] to say.
-    ///
-    /// # Errors
-    ///
-    /// [`CodecError`].
     pub fn take(take: &mut Take<'_>) -> Result<Self, CodecError> {
         let name = take.text("name of a table")?;
         let (columns, fields) = (take_columns(take)?, take_columns(take)?);
