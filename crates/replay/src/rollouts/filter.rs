@@ -37,6 +37,7 @@
     deny(clippy::indexing_slicing, clippy::unwrap_used, clippy::expect_used, clippy::panic)
 )]
 
+use std::cmp::Ordering;
 use std::fmt;
 
 /// Bytes that a filter may have, as it is given and as it is written out.
@@ -236,7 +237,7 @@ impl Comparison {
             Self::GreaterEqual => left >= right,
             Self::Equal => left == right,
             // False for NaN, unlike `!=`.
-            Self::NotEqual => left < right || left > right,
+            Self::NotEqual => left.partial_cmp(&right).is_some_and(Ordering::is_ne),
         }
     }
 }
