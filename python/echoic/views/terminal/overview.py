@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from echoic.views.history import History
     from echoic.views.reading import Reading, TableReading
     from echoic.views.rollout_reading import RolloutReading
-    from echoic.views.terminal.moment import Moment
+    from echoic.views.terminal.looker import Moment
     from echoic.watch import Connection
 
 __all__ = ["Overview"]
