@@ -1,18 +1,49 @@
-"""What the threads of a process have used of the processors, by their names.
+"""What a process, or a thread of it, has used of the machine.
 
 Seconds on a processor do not depend on what else the machine does, as those on the clock do: so
-they are what the model is made of.
+they are what the model of costs is made of.
 """
 
 from __future__ import annotations
 
 import os
+import resource
 import time
 from pathlib import Path
 
 import numpy as np
 
 from benchmarks.timing import UnavailableError
+
+
+def cpu_seconds() -> float:
+    """Return the processor time of all threads of this process, in it and in the kernel."""
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return used.ru_utime + used.ru_stime
+
+
+def peak_mib() -> float:
+    """Return the most memory that this process has had resident."""
+    try:
+        status = Path("/proc/self/status").read_text()
+        return int(status.split("VmHWM:")[1].split()[0]) / 1024
+    except (OSError, IndexError, ValueError):
+        # Less good: on Linux this counts what the process was before it became this program.
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def resident_bytes() -> int:
+    """Return the memory that this process has resident now.
+
+    Raises:
+        UnavailableError: the system does not tell.
+    """
+    try:
+        status = Path("/proc/self/status").read_text()
+        return int(status.split("VmRSS:")[1].split()[0]) * 1024
+    except (OSError, IndexError, ValueError) as error:
+        raise UnavailableError(f"the system does not tell resident memory: {error}") from error
+
 
 # As the native core names them; the thread that calls into it is Python's.
 CALL = "call"
