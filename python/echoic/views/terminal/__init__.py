@@ -4,8 +4,8 @@
 - :mod:`~echoic.views.terminal.looker`: the thread in which it looks, and what there is to show;
 - :mod:`~echoic.views.terminal.overview`, :mod:`~echoic.views.terminal.table_screen`,
   :mod:`~echoic.views.terminal.help`: the screens;
-- :mod:`~echoic.views.terminal.sections`, :mod:`~echoic.views.terminal.grid`,
-  :mod:`~echoic.views.terminal.charts`: what they are made of.
+- :mod:`~echoic.views.terminal.sections`, :mod:`~echoic.views.terminal.charts`: what they are made
+  of.
 
 It needs textual (``pip install 'echoic[top]'``).
 """
