@@ -12,11 +12,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from benchmarks import record as recording
 from benchmarks import report
 from benchmarks.child import ChildError
 from benchmarks.content import ContentError
-from benchmarks.lines import Lines
+from benchmarks.lines import BOUND, ECHOIC, LIMIT, Lines, headline, record
 from benchmarks.machine import machine, versions
 from benchmarks.peers import PEERS
 from benchmarks.peers.environment import is_wanting
@@ -124,7 +123,7 @@ def measure(asked: Run, progress: Progress) -> int:
             continue
         if line is not None:
             lines.put(line)
-            progress.say(recording.headline(line))
+            progress.say(headline(line))
     return status
 
 
@@ -139,10 +138,10 @@ def measured(asked: Run, suite: str, workload: Workload, progress: Progress) -> 
         ours = partial(process.session, workload.name)
     subjects: dict[str, OpenSubject] = {}
     if workload.bound is not None:
-        subjects[recording.BOUND] = partial(workload.bound, engine)
+        subjects[BOUND] = partial(workload.bound, engine)
     if workload.limit is not None:
-        subjects[recording.LIMIT] = partial(workload.limit, engine)
-    subjects[recording.OURS] = ours
+        subjects[LIMIT] = partial(workload.limit, engine)
+    subjects[ECHOIC] = ours
     about: dict[str, Record] = {}
     for peer in asked.peers_of(workload):
         if is_wanting(peer):
@@ -151,12 +150,12 @@ def measured(asked: Run, suite: str, workload: Workload, progress: Progress) -> 
         subjects[peer.name] = partial(process.session, workload.name)
         about[peer.name] = {"version": peer.version}
     rounds = interleave(subjects, asked.rounds(suite), after_round=progress.advance)
-    if recording.OURS in rounds.unavailable:
-        progress.say(f"{workload.name}: {rounds.unavailable[recording.OURS]}")
+    if ECHOIC in rounds.unavailable:
+        progress.say(f"{workload.name}: {rounds.unavailable[ECHOIC]}")
         return None
-    for name in {recording.BOUND, recording.LIMIT} & rounds.unavailable.keys():
+    for name in {BOUND, LIMIT} & rounds.unavailable.keys():
         progress.say(f"{workload.name}: no {name}: {rounds.unavailable[name]}")
-    line = recording.record(workload, rounds, about)
+    line = record(workload, rounds, about)
     return {**line, "quick": asked.quick, "machine": machine(), "versions": versions()}
 
 

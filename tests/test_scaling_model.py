@@ -15,7 +15,7 @@ from benchmarks.scaling_model import fleet, parts, setups, simulation, tables
 from benchmarks.scaling_model.costs import COMMITTED, Costs, Line, about
 from benchmarks.scaling_model.predict import Job, Setup, busiest, loads, rate
 from benchmarks.scaling_model.simulation import Flow, broadcast, herd
-from benchmarks.scaling_model.threads import CALL, busy_seconds, spent, thread_seconds
+from benchmarks.usage import CALL, busy_seconds, spent, thread_seconds
 
 MACHINES = fleet.Machines()
 # How many of the committed comparisons may be off.

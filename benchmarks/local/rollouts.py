@@ -11,7 +11,7 @@ import numpy as np
 
 from benchmarks.content import ContentError
 from benchmarks.local import cartpole
-from benchmarks.local.cases import GAMMA, LAMBDA
+from benchmarks.local.calls import GAMMA, LAMBDA
 from benchmarks.timing import Measurement
 
 if TYPE_CHECKING:

@@ -18,8 +18,8 @@ import numpy as np
 from benchmarks.content import ContentError
 from benchmarks.local.draws import Draws, PrioritizedDraws, checked
 from benchmarks.local.items import Rows
-from benchmarks.net.usage import resident_bytes
 from benchmarks.timing import Measurement, UnavailableError
+from benchmarks.usage import resident_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

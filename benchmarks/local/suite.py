@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.limits import suite as limits
-from benchmarks.local import calls, cases, probes, rollouts, stores
+from benchmarks.local import calls, probes, rollouts, stores
 from benchmarks.local.engine import Case, Plan
 from benchmarks.local.items import Rows
 from benchmarks.workload import Session, Target, Workload, any_engine
@@ -156,7 +156,7 @@ def _gae_single(seconds: float) -> Workload:
     return _call(
         "gae_2048_f64",
         "advantages of one sequence of 2048 steps in float64",
-        partial(cases.gae, 2048),
+        partial(calls.gae, 2048),
         5 * 8 * 2048,
         seconds,
         Target("value", at_most=6.1),
@@ -169,7 +169,7 @@ def _gae_batched(suffix: str, count: int, seconds: float, *targets: Target) -> l
         _call(
             f"gae_f32{layout}{suffix}",
             f"advantages of {count} sequences of 2048 steps in float32, {words}",
-            partial(cases.gae_batched, count, 2048, time_major=time_major),
+            partial(calls.gae_batched, count, 2048, time_major=time_major),
             5 * 4 * count * 2048,
             seconds,
             *targets,
@@ -183,7 +183,7 @@ def _vtrace(seconds: float) -> Workload:
     return _call(
         "vtrace_2048_f32",
         "V-trace of one sequence of 2048 steps in float32",
-        partial(cases.vtrace, 2048),
+        partial(calls.vtrace, 2048),
         6 * 4 * 2048,
         seconds,
         Target("value", at_most=14.2),
@@ -194,7 +194,7 @@ def _token_kl(name: str, function: str, seconds: float) -> Workload:
     return _call(
         f"{name}_f64",
         f"`{function}` of 256 sequences of 512 tokens in float64",
-        partial(cases.token_kl, function, 256, 512),
+        partial(calls.token_kl, function, 256, 512),
         2 * 8 * 256 * 512,
         seconds,
         Target("value", at_most=100.0),
@@ -205,25 +205,25 @@ def _groups(groups: int, size: int, seconds: float) -> Workload:
     return _call(
         f"group_advantages_{groups}x{size}",
         f"advantages of {groups} groups of {size} in float64",
-        partial(cases.group_advantages, groups, size),
+        partial(calls.group_advantages, groups, size),
         2 * 8 * groups * size,
         seconds,
     )
 
 
 def _packing(count: int, seconds: float) -> Workload:
-    make = partial(cases.packing, count)
+    make = partial(calls.packing, count)
     tokens = sum(len(each) for each in make().arguments[0])
     return Workload(
         name="pack_sequences",
         kind="local",
-        what=f"{count} sequences of up to {cases.LONGEST} tokens in bins of {cases.BIN}, with "
+        what=f"{count} sequences of up to {calls.LONGEST} tokens in bins of {calls.BIN}, with "
         "masks and positions",
         unit="us",
         better="lower",
         # First fit needs 1.7 times the bins of the best packing at worst; here it is close to it.
         session=partial(
-            calls.packings, make=make, bins=round(tokens / cases.BIN * 1.1) + 1, seconds=seconds
+            calls.packings, make=make, bins=round(tokens / calls.BIN * 1.1) + 1, seconds=seconds
         ),
         bound_name="numpy copy of as many bytes as the tokens have, with masks and positions",
         bound=_copy(3 * 4 * tokens, seconds),

@@ -14,15 +14,17 @@ import importlib
 import itertools
 import sys
 import time
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from benchmarks import payload
 from benchmarks.child import Child, Message, answer_requests
-from benchmarks.net.load import Load
-from benchmarks.net.usage import cpu_seconds, peak_mib
+from benchmarks.content import Crowd
+from benchmarks.payload import Pool
 from benchmarks.timing import UnavailableError
+from benchmarks.usage import cpu_seconds, peak_mib
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -30,6 +32,39 @@ if TYPE_CHECKING:
 
     from benchmarks.net.engine import Learner, NetEngine, Sender
     from benchmarks.payload import Tree
+
+
+@dataclass(frozen=True)
+class Load:
+    """A kind of sample, and how many of them a call sends.
+
+    ``kind`` is the name of a function of `benchmarks.payload` that makes an example.
+    """
+
+    kind: str
+    entries: int
+    rows: int = 1
+
+    @property
+    def example(self) -> Tree:
+        """An example sample."""
+        example: Tree = getattr(payload, self.kind)()
+        return example
+
+    @property
+    def sample_bytes(self) -> int:
+        """Bytes of one sample."""
+        return payload.sample_bytes(self.example)
+
+    def pool(self, client: int = 0) -> Pool:
+        """Return the samples that a client sends in turn."""
+        if self.kind == "numbered":
+            return Crowd.pool(client)
+        # Stamps are made when a sample is sent; what is known before is the rest.
+        example = {name: leaf for name, leaf in self.example.items() if name != "sent"}
+        if self.rows == 1:
+            return Pool.of_samples(example, self.entries)
+        return Pool.of_blocks(example, self.entries, self.rows)
 
 
 class ClientProcess(Child):

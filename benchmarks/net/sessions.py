@@ -27,15 +27,15 @@ import numpy as np
 
 from benchmarks.content import CHECKED_ROUNDS, ContentError, Crowd, Receiver
 from benchmarks.net.client import ClientProcess
-from benchmarks.net.usage import cpu_seconds, peak_mib
 from benchmarks.timing import Measurement
+from benchmarks.usage import cpu_seconds, peak_mib
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from benchmarks.child import Message
+    from benchmarks.net.client import Load
     from benchmarks.net.engine import Learner, NetEngine
-    from benchmarks.net.load import Load
     from benchmarks.timing import Measure
     from benchmarks.workload import Check, Ring
 

@@ -13,7 +13,7 @@ from benchmarks import probes
 from benchmarks.limits import suite as limits
 from benchmarks.net import probes as net_probes
 from benchmarks.net import sessions
-from benchmarks.net.load import Load
+from benchmarks.net.client import Load
 from benchmarks.workload import COPY_NAME, Ring, Session, Target, Workload, any_engine
 
 DOORS = ("tcp", "unix", "shm")

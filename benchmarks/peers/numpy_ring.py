@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from benchmarks.local import oracles
+from benchmarks.local.calls import GAMMA, LAMBDA
 from benchmarks.local.cartpole import CartPoles
-from benchmarks.local.cases import GAMMA, LAMBDA
 from benchmarks.local.engine import ALPHA, BETA, Case, Engine, Plan
 from benchmarks.local.items import NAMES, Rows
 

@@ -13,9 +13,9 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.child import Child, ChildError, Message, answer_requests
-from benchmarks.net.usage import cpu_seconds
 from benchmarks.rollouts.engine import Plan
 from benchmarks.rollouts.groups import Groups
+from benchmarks.usage import cpu_seconds
 
 if TYPE_CHECKING:
     from types import TracebackType

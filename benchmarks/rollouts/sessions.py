@@ -24,10 +24,10 @@ import numpy as np
 
 from benchmarks.child import ChildError
 from benchmarks.content import ContentError
-from benchmarks.net.usage import cpu_seconds
 from benchmarks.rollouts.groups import SERIALS, Groups, Tally
 from benchmarks.rollouts.processes import producing, send, serving
 from benchmarks.timing import Measurement
+from benchmarks.usage import cpu_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from benchmarks.scaling_model.simulation import broadcast
-from benchmarks.scaling_model.threads import CALL
+from benchmarks.usage import CALL
 
 if TYPE_CHECKING:
     from benchmarks.scaling_model.costs import Costs

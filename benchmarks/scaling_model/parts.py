@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from benchmarks.scaling_model.costs import Costs, Line
 from benchmarks.scaling_model.program import Process
-from benchmarks.scaling_model.threads import CALL, work_seconds
+from benchmarks.usage import CALL, work_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

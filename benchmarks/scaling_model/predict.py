@@ -11,7 +11,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from benchmarks.scaling_model.threads import CALL
+from benchmarks.usage import CALL
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

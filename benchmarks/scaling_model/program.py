@@ -18,8 +18,7 @@ import numpy as np
 
 from benchmarks.child import Child, Message, answer_requests
 from benchmarks.content import ContentError
-from benchmarks.net.usage import resident_bytes
-from benchmarks.scaling_model.threads import spent, thread_seconds, work_seconds
+from benchmarks.usage import resident_bytes, spent, thread_seconds, work_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

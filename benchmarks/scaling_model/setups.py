@@ -18,8 +18,8 @@ from benchmarks.scaling_model import parts
 from benchmarks.scaling_model.costs import Costs
 from benchmarks.scaling_model.predict import Job, Setup, loads, rate
 from benchmarks.scaling_model.program import Process
-from benchmarks.scaling_model.threads import busy_seconds, work_seconds
 from benchmarks.timing import Measurement
+from benchmarks.usage import busy_seconds, work_seconds
 from benchmarks.workload import Target, Workload, any_engine
 
 if TYPE_CHECKING:

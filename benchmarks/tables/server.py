@@ -11,8 +11,8 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from benchmarks.child import Child, Message, answer_requests
-from benchmarks.net.usage import cpu_seconds, peak_mib, resident_bytes
 from benchmarks.tables.engine import Plan
+from benchmarks.usage import cpu_seconds, peak_mib, resident_bytes
 
 if TYPE_CHECKING:
     from benchmarks.tables.engine import TableEngine, TableServer

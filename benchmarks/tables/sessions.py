@@ -27,12 +27,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from benchmarks.content import ContentError
-from benchmarks.net.usage import cpu_seconds, peak_mib, resident_bytes
 from benchmarks.tables.draws import Draws
 from benchmarks.tables.engine import TABLE, Plan
 from benchmarks.tables.items import Items
 from benchmarks.tables.server import ServerProcess
 from benchmarks.timing import Measurement, UnavailableError
+from benchmarks.usage import cpu_seconds, peak_mib, resident_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

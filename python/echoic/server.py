@@ -232,7 +232,7 @@ class Server(_native.Server):
         Raises:
             RolloutError: The server has no rollout tables.
         """
-        from echoic.rollouts.versions import common_version  # noqa: PLC0415 - see _rollout_tables
+        from echoic.rollouts.table import common_version  # noqa: PLC0415 - see _rollout_tables
 
         return common_version(self._rollouts)
 
@@ -242,7 +242,7 @@ class Server(_native.Server):
         Raises:
             RolloutError: It is below that of one of them, and none was told; or there are none.
         """
-        from echoic.rollouts.versions import publish_everywhere  # noqa: PLC0415 - as above
+        from echoic.rollouts.table import publish_everywhere  # noqa: PLC0415 - as above
 
         publish_everywhere(self._rollouts, version)
 

@@ -27,7 +27,8 @@ from tiers import size
 
 ray = pytest.importorskip("ray")
 
-from echoic.integrations.ray import Client, ReplayCluster  # noqa: E402 - they need Ray
+from echoic.integrations.ray import Client, ReplayCluster, moving  # noqa: E402 - they need Ray
+from echoic.integrations.ray.doors import Doors  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -592,3 +593,26 @@ def test_without_ray_the_error_says_what_to_install(run_script: Callable[..., An
 def test_importing_echoic_imports_no_ray(run_script: Callable[..., Any]) -> None:
     source = "import sys, echoic, echoic.integrations.ray; print('ray' in sys.modules)"
     assert run_script(source).stdout.strip() == "False"
+
+
+def test_a_second_call_moves_what_the_first_has_left_and_nothing_twice(monkeypatch):
+    here, there = (echoic.Table.queue("queue", np.int64(0), max_size=2000) for _ in range(2))
+    here.insert_batch(np.arange(1000), np.ones(1000))
+    copy, left = moving._copy, [2]
+
+    def copy_twice(*arguments):
+        if not left[0]:
+            raise WaitTimeoutError("timed out")
+        left[0] -= 1
+        return copy(*arguments)
+
+    door = echoic.TcpTransport(port=0, token="secret")
+    with echoic.Server(tables=[there], transport=door) as server:
+        others, done = [Doors("another host", server.addresses[0])], {}
+        monkeypatch.setattr(moving, "_copy", copy_twice)
+        with pytest.raises(WaitTimeoutError):
+            moving.move_rest([here], others, "secret", 30.0, done)
+        assert len(there) == done["queue"] == 512
+        monkeypatch.undo()
+        assert moving.move_rest([here], others, "secret", 30.0, done) == {"queue": 1000}
+        assert there.sample(1000).data.tolist() == list(range(1000))

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+from reverb_under_test import UPSTREAM
 
 from examples.reverb import dqn, quickstart, tutorial
 from examples.reverb.environment import Catch
@@ -101,3 +103,20 @@ def test_command_line(name: str) -> None:
     )
     assert found.returncode == 0, found.stderr
     assert found.stdout
+
+
+@pytest.mark.skipif(UPSTREAM, reason="the benchmark runs it on upstream")
+@pytest.mark.parametrize("place", ["here", "elsewhere"])
+def test_the_timed_program_gives_a_rate_for_each_workload(place):
+    command = [
+        sys.executable,
+        str(ROOT / "benchmarks" / "migration" / "program.py"),
+        "echoic.reverb",
+        place,
+        "40",
+    ]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    assert ran.stderr == ""
+    rates = json.loads(ran.stdout)
+    assert len(rates) == 7
+    assert all(rate > 0 for rate in rates.values())

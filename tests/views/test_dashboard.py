@@ -30,8 +30,7 @@ import pytest
 from echoic import limiters
 from echoic.cli.app import app
 from echoic.views.buckets import buckets, filled
-from echoic.views.web.images import frames, png
-from echoic.views.web.items import Items, leaf
+from echoic.views.web.items import Items, frames, leaf, png
 from echoic.views.web.lookout import Lookout
 from echoic.views.web.server import WebServer
 from typer.testing import CliRunner

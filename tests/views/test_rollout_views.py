@@ -25,7 +25,7 @@ from echoic.views.reading import Reading, read
 from echoic.views.rollout_problems import of_rollouts
 from echoic.views.rollout_reading import RolloutReading, SourceReading, Waits
 from echoic.views.terminal import Top
-from echoic.views.terminal.grid import LiveGrid
+from echoic.views.terminal.overview import LiveGrid
 from echoic.views.web.items import Items
 from echoic.views.web.lookout import Lookout
 from echoic.views.web.server import WebServer

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use crate::exp::Real;
-use crate::prefetch::prefetch;
+use crate::simd::prefetch;
 
 /// Flags of steps: whatever is not zero is set, NaN included.
 #[derive(Clone, Copy, Debug)]

@@ -4,9 +4,9 @@ use std::ops::Range;
 
 use crate::error::Error;
 use crate::exp::Real;
-use crate::prefetch::prefetch;
 use crate::recursion::{Ahead, Recursion, run};
 use crate::rollout::Rollout;
+use crate::simd::prefetch;
 
 /// Advantages by GAE, and the λ-returns that they amount to (Schulman et al. 2016, arXiv:1506.02438):
 ///

@@ -5,7 +5,7 @@
 //!
 //! - [`rollout`], [`layout`], [`flags`]: rewards, values and ends of episodes, and how they lie in memory.
 //! - [`recursion`]: running backwards through time, the one loop that most functions here share.
-//! - [`gae`], [`vtrace`], [`retrace`], [`upgo`], [`sums`], [`nstep`]: what is run.
+//! - [`gae`], [`corrections`], [`returns`], [`nstep`]: what is run.
 //! - [`exp`]: floating-point numbers, and an exponential that becomes vector instructions.
 //! - [`kl`], [`groups`], [`weights`], [`packing`], [`stats`]: answers of language models, and what is known of
 //!   numbers that went by. [`plans`], [`bandwidth`], [`prefixes`], [`draws`]: agents that plan, share what
@@ -14,6 +14,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod corrections;
 pub mod error;
 pub mod exp;
 pub mod flags;
@@ -21,12 +22,9 @@ pub mod gae;
 pub mod layout;
 pub mod nstep;
 pub mod recursion;
-pub mod retrace;
+pub mod returns;
 pub mod rollout;
 pub mod simd;
-pub mod sums;
-pub mod upgo;
-pub mod vtrace;
 
 pub mod bandwidth;
 mod blocks;
@@ -35,7 +33,6 @@ pub mod groups;
 pub mod kl;
 pub mod packing;
 pub mod plans;
-mod prefetch;
 pub mod prefixes;
 pub mod stats;
 pub mod weights;

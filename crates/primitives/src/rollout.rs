@@ -18,7 +18,7 @@ use crate::error::Error;
 use crate::exp::Real;
 use crate::flags::Flags;
 use crate::layout::Layout;
-use crate::prefetch::prefetch;
+use crate::simd::prefetch;
 use crate::simd::vectorized;
 
 /// Episodes that were cut off.

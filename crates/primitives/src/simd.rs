@@ -1,10 +1,13 @@
-//! Ordinary loops, compiled once for each set of vector instructions.
+//! Ordinary loops, compiled once for each set of vector instructions, and memory asked for before it is needed.
 //!
 //! The compiler turns the loops of this crate into vector instructions by itself, but may use only those
 //! that every processor has unless it is told more. What runs here is compiled for AVX2 too (and the
 //! like elsewhere), and the processor decides at run time.
 
 use pulp::Arch;
+
+/// The bytes that the processor fetches at once.
+const LINE: usize = 64;
 
 /// Runs `work` with the widest vector instructions that there are.
 ///
@@ -26,4 +29,10 @@ use pulp::Arch;
 #[inline]
 pub fn vectorized<T>(work: impl FnOnce() -> T) -> T {
     Arch::new().dispatch(work)
+}
+
+/// Has the processor fetch a slice.
+#[inline]
+pub(crate) fn prefetch<T>(slice: &[T]) {
+    slice.iter().step_by(LINE / size_of::<T>()).for_each(echoic_memory::prefetch);
 }

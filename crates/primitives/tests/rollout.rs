@@ -1,12 +1,10 @@
 //! Every function on rollouts gives the same in each layout, and refuses slices that do not fit.
 
+use echoic_primitives::corrections::{Clips, retrace, vtrace};
 use echoic_primitives::gae::gae;
 use echoic_primitives::nstep::nstep_returns;
-use echoic_primitives::retrace::retrace;
+use echoic_primitives::returns::{discounted_sums, upgo};
 use echoic_primitives::rollout::Truncation;
-use echoic_primitives::sums::discounted_sums;
-use echoic_primitives::upgo::upgo;
-use echoic_primitives::vtrace::{Clips, vtrace};
 use echoic_primitives::{Error, Flags, Layout, Rollout};
 use proptest::prelude::*;
 

@@ -8,21 +8,22 @@ is used.
 from __future__ import annotations
 
 import json
+import os
+import secrets
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from echoic.buffers import _files
 from echoic.errors import ReplayError
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Mapping
 
     from echoic import _native
 
 FORMAT = 1
+ABOUT = "about"
 OPTIONAL = ("weights", "largest", "envs", "ends")
 
 
@@ -76,14 +77,14 @@ def save(buffer: _native.ReplayBuffer, path: str | os.PathLike[str]) -> None:
     arrays |= {
         name: np.asarray(state[name]) for name in ("rng", "first", *OPTIONAL) if name in state
     }
-    _files.write(path, about, arrays)
+    write(path, about, arrays)
 
 
 def read(path: str | os.PathLike[str]) -> dict[str, Any]:
     """The state in a file that :func:`save` wrote."""
     try:
         with Path(path).open("rb") as opened, np.load(opened, allow_pickle=False) as file:
-            about = json.loads(bytes(file[_files.ABOUT]))
+            about = json.loads(bytes(file[ABOUT]))
             state: dict[str, Any] = {"format": about["format"], "leaves": about["leaves"]}
             state["rows"] = {
                 name.removeprefix("rows/"): file[name] for name in file if name.startswith("rows/")
@@ -99,3 +100,22 @@ def read(path: str | os.PathLike[str]) -> dict[str, Any]:
     except Exception as error:  # a damaged archive fails in as many ways as it has parts
         raise ReplayError(f"{path} is not a buffer that was saved: {error}") from error
     return state
+
+
+def write(
+    path: str | os.PathLike[str],
+    about: Mapping[str, Any],
+    arrays: Mapping[str, np.ndarray[Any, Any]],
+) -> None:
+    """Writes arrays to an ``.npz`` archive, and beside them a description in JSON."""
+    told = np.frombuffer(json.dumps(about).encode(), np.uint8)
+    path = Path(path)
+    draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    try:
+        with draft.open("wb") as file:
+            np.savez(file, allow_pickle=False, **{**arrays, ABOUT: told})
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(path)
+    finally:
+        draft.unlink(missing_ok=True)

@@ -11,13 +11,12 @@ import numpy as np
 
 from echoic import _native, _trees
 from echoic.buffers import _columns
+from echoic.buffers._sources.episodes import read_minari
 from echoic.buffers._sources.folder import read_folder
 from echoic.buffers._sources.hdf5 import read_hdf5
-from echoic.buffers._sources.minari import read_minari
-from echoic.buffers._sources.names import arrange
+from echoic.buffers._sources.names import arrange, with_successors
 from echoic.buffers._sources.npy import advise_random, read_npz
 from echoic.buffers._sources.parquet import read_parquet
-from echoic.buffers._sources.successors import with_successors
 from echoic.errors import ReplayError, SpecError
 
 if TYPE_CHECKING:

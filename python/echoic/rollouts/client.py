@@ -9,8 +9,7 @@ from echoic import _native
 from echoic.errors import TableNotFoundError
 from echoic.links import LinkOptions, link_options
 from echoic.rendezvous import address_for, options_for
-from echoic.rollouts.table import RolloutTable
-from echoic.rollouts.versions import common_version, publish_everywhere
+from echoic.rollouts.table import RolloutTable, common_version, publish_everywhere
 
 if TYPE_CHECKING:
     from typing_extensions import Self, Unpack

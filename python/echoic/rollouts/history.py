@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from echoic import _native
 from echoic.rollouts.batch import RolloutBatch
-from echoic.rollouts.settings import as_arguments
+from echoic.rollouts.table import as_arguments
 
 if TYPE_CHECKING:
     import os

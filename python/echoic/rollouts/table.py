@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from echoic import _native
-from echoic.errors import JournalWarning, WaitTimeoutError
+from echoic.errors import JournalWarning, RolloutError, WaitTimeoutError
+from echoic.limiters import RateLimiter
 from echoic.rollouts.batch import RolloutBatch
 from echoic.rollouts.permit import Begun, Permit
-from echoic.rollouts.settings import as_arguments
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Collection, Iterable, Iterator, Mapping
     from pathlib import Path
     from types import TracebackType
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from echoic.limiters import Limiter
 
-__all__ = ["RolloutTable"]
+__all__ = ["RolloutTable", "as_arguments", "common_version", "publish_everywhere"]
 
 Order = Literal["ready", "submission", "window", "freshest", "oldest", "weighted"]
 OnStale = Literal["drop", "wait", "keep", "mask"]
@@ -518,3 +518,41 @@ class RolloutTable:
     def __repr__(self) -> str:
         """Name it."""
         return f"RolloutTable({self.name!r})"
+
+
+def as_arguments(settings: dict[str, Any]) -> dict[str, Any]:
+    """Return what the core was told as arguments of :class:`~echoic.rollouts.RolloutTable`."""
+    limiter = settings["limiter"]
+    if limiter is not None:
+        # Whatever it was made as, the core knows it by its four numbers.
+        _, (min_size, *ratio) = limiter
+        limiter = RateLimiter(int(min_size), *ratio)
+    return {
+        **settings,
+        "columns": dict(settings["columns"]),
+        "fields": dict(settings["fields"]),
+        "limiter": limiter,
+    }
+
+
+def _some(tables: Collection[RolloutTable]) -> Collection[RolloutTable]:
+    if not tables:
+        raise RolloutError("the server has no rollout tables, so there is no version of them")
+    return tables
+
+
+def publish_everywhere(tables: Collection[RolloutTable], version: int) -> None:
+    """Publish a version in all tables; in none, if one of them has a later one."""
+    for table in _some(tables):
+        if table.version > version:
+            raise RolloutError(
+                f"version must be at least that of every table, got {version}: "
+                f"{table.name!r} has {table.version}"
+            )
+    for table in tables:
+        table.publish_version(version)
+
+
+def common_version(tables: Collection[RolloutTable]) -> int:
+    """Return the version that all tables have reached."""
+    return min(table.version for table in _some(tables))

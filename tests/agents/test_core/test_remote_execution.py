@@ -19,7 +19,7 @@ from echoic.agents.remote_execution import (
     RemoteEngine,
     Replica,
 )
-from echoic.agents.remote_execution.prometheus import total
+from echoic.agents.remote_execution.replica import counter_total
 from echoic.errors import ArgumentError, ClosedError, WaitTimeoutError
 
 PROMPT = list(range(40))
@@ -497,8 +497,8 @@ def test_counters_are_read_whatever_labels_say() -> None:
     page = (
         'x_total{a="} 7"} 1\nx_total{b="c"} 2.5 1700000000\nx_totals 9\n# x_total 4\nx_total nan?'
     )
-    assert total(page, "x_total") == 3.5
-    assert total(page, "y_total") is None
+    assert counter_total(page, "x_total") == 3.5
+    assert counter_total(page, "y_total") is None
 
 
 @pytest.mark.parametrize(

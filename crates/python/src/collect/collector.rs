@@ -8,7 +8,7 @@ use numpy::{IntoPyArray, PyArray1, PyArray2, PyReadonlyArray1, PyReadonlyArray2}
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-use super::error::raised;
+use super::raised;
 use super::rollout::as_dict;
 use crate::fork::Process;
 use crate::wait::{deadline, detached};

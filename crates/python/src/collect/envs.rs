@@ -7,7 +7,7 @@ use numpy::ndarray::Array2;
 use numpy::{IntoPyArray, PyArray1, PyArray2, PyReadonlyArrayDyn};
 use pyo3::prelude::*;
 
-use super::error::raised;
+use super::raised;
 use crate::error::spec_error;
 
 /// Above so many environments a step takes longer than it takes to give the GIL away and get it back.

@@ -2,17 +2,29 @@
 //!
 //! - `envs`: many copies of one environment. `collector`: a thread that collects rollouts.
 //! - `rollout`: a rollout as arrays over its own memory.
-//! - `error`: what the core refuses, as the classes of `echoic.errors`.
 
 mod collector;
 mod envs;
-mod error;
 mod rollout;
 
+use echoic_collect::Error;
 use pyo3::prelude::*;
+
+use crate::error::{closed_error, set, spec_error, timeout_error};
 
 /// Adds them to the module.
 pub fn add(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<collector::Collector>()?;
     module.add_class::<envs::Environments>()
+}
+
+/// What the core refuses, as an exception.
+fn raised(py: Python<'_>, error: &Error) -> PyErr {
+    let text = error.to_string();
+    match error {
+        Error::Stopped | Error::Thread(_) | Error::ResetNeeded(_) => closed_error(py, text),
+        Error::TimedOut => set(py, timeout_error(py, text), "reason", "EMPTY"),
+        Error::Memory(_) => pyo3::exceptions::PyMemoryError::new_err(text),
+        _ => spec_error(py, text),
+    }
 }

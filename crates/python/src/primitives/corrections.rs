@@ -1,7 +1,6 @@
 //! Values of one policy from the steps of another.
 
-use echoic_primitives::retrace::retrace;
-use echoic_primitives::vtrace::{Clips, vtrace};
+use echoic_primitives::corrections::{Clips, retrace, vtrace};
 use pyo3::prelude::*;
 
 use super::input::{Input, Number, finite, in_precision};

@@ -2,8 +2,7 @@
 
 use echoic_primitives::gae::gae;
 use echoic_primitives::nstep::nstep_returns;
-use echoic_primitives::sums::discounted_sums;
-use echoic_primitives::upgo::upgo;
+use echoic_primitives::returns::{discounted_sums, upgo};
 use pyo3::prelude::*;
 
 use super::input::{Number, finite, in_precision};

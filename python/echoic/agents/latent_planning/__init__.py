@@ -8,8 +8,12 @@ from echoic.agents.latent_planning.divergence import PlanDivergence
 from echoic.agents.latent_planning.embeddings import PlanEmbeddings, PlannedInputs
 from echoic.agents.latent_planning.encoder import PlanPosterior, TrajectoryEncoder
 from echoic.agents.latent_planning.optimizer import LatentPlanningOptimizer
-from echoic.agents.latent_planning.policy import PolicyNetwork, SoftPrefixAdapter
-from echoic.agents.latent_planning.prior import PlannedAction, TrajectoryPrior
+from echoic.agents.latent_planning.policy import (
+    PlannedAction,
+    PolicyNetwork,
+    SoftPrefixAdapter,
+    TrajectoryPrior,
+)
 from echoic.agents.latent_planning.windows import PlanWindows, windows_of
 
 __all__ = [

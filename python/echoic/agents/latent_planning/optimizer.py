@@ -24,8 +24,7 @@ from echoic.agents.devices import resolve
 from echoic.agents.kernels import EMAPlanTracker
 from echoic.agents.latent_planning.divergence import PlanDivergence
 from echoic.agents.latent_planning.encoder import PlanPosterior, TrajectoryEncoder
-from echoic.agents.latent_planning.policy import PolicyNetwork
-from echoic.agents.latent_planning.prior import PlannedAction, TrajectoryPrior
+from echoic.agents.latent_planning.policy import PlannedAction, PolicyNetwork, TrajectoryPrior
 from echoic.agents.latent_planning.windows import PlanWindows
 from echoic.agents.learners import checkpoint, gradients
 from echoic.errors import ArgumentError

@@ -10,10 +10,8 @@ if TYPE_CHECKING:
     from echoic.agents.monitoring.collector import (
         MetricsCollector,
     )
-    from echoic.agents.monitoring.logger import (
-        MetricsLogger,
-    )
     from echoic.agents.monitoring.metrics import (
+        MetricsLogger,
         PerformanceMetrics,
     )
     from echoic.agents.monitoring.monitor import (
@@ -33,8 +31,7 @@ __all__ = [
 
 _MODULES = {
     "collector": ("MetricsCollector",),
-    "logger": ("MetricsLogger",),
-    "metrics": ("PerformanceMetrics",),
+    "metrics": ("MetricsLogger", "PerformanceMetrics"),
     "monitor": ("PerformanceMonitor",),
     "system": ("SystemMonitor",),
 }

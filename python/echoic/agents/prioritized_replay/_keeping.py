@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from echoic.buffers import _files
+from echoic.buffers._keeping import ABOUT, write
 from echoic.errors import ReplayError
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def save(buffer: PrioritizedReplayBuffer, path: str | os.PathLike[str]) -> None:
         columns = zip(leaves, state.pop("rows"), strict=True)
         arrays |= {f"rows/{name}": array for (name, _, _), array in columns}
         arrays |= {name: np.asarray(value) for name, value in state.items()}
-    _files.write(path, about, arrays)
+    write(path, about, arrays)
 
 
 def load(buffer: PrioritizedReplayBuffer, path: str | os.PathLike[str]) -> None:
@@ -108,7 +108,7 @@ def _read(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, Any]]
     try:
         with Path(path).open("rb") as opened, np.load(opened, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file}
-        about = json.loads(bytes(arrays.pop(_files.ABOUT)))
+        about = json.loads(bytes(arrays.pop(ABOUT)))
         missing = {"format", "latent_dim", "rules", "adapted", "leaves"} - about.keys()
         if missing or set(RULES) - about["rules"].keys():
             raise ValueError("it does not say what it has")  # noqa: TRY301 - one place for all

@@ -11,14 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 import httpx
 
-from echoic.agents.remote_execution import prometheus
 from echoic.agents.remote_execution.dialects import Dialect, dialect_of
 from echoic.errors import ArgumentError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 
-__all__ = ["Fault", "Piece", "Replica", "Usage"]
+__all__ = ["Fault", "Piece", "Replica", "Usage", "counter_total"]
 
 # An event of a stream has one token's text and its numbers; this is a thousand times as much.
 MAX_LINE = 1 << 20
@@ -179,8 +178,8 @@ class Replica:
             return None
         if answer.status_code != httpx.codes.OK:
             return None
-        queried = prometheus.total(answer.text, self.dialect.queried)
-        reused = prometheus.total(answer.text, self.dialect.reused)
+        queried = counter_total(answer.text, self.dialect.queried)
+        reused = counter_total(answer.text, self.dialect.reused)
         # A counter that has not counted yet may be missing.
         return None if queried is None else (queried, reused or 0.0)
 
@@ -275,3 +274,27 @@ def _usage(said: Any) -> Usage | None:
         made=int(said.get("completion_tokens") or 0),
         cached=None if cached is None else int(cached),
     )
+
+
+def counter_total(page: str, name: str) -> float | None:
+    r"""The sum of a Prometheus counter over its labels; None if the page has none of this name.
+
+    Lines that can't be read are left out: the page is not ours.
+
+    >>> page = 'hits_total{source="device"} 3\nhits_total{source="host"} 4.0\nhits_created 9'
+    >>> counter_total(page, "hits_total")
+    7.0
+    """
+    found: float | None = None
+    for line in page.splitlines():
+        rest = line.strip().removeprefix(name)
+        if line.startswith("#") or rest == line.strip() or not rest.startswith(("{", " ")):
+            continue
+        # A label's value may contain anything; the number follows the last brace.
+        words = rest.rpartition("}")[2].split()
+        try:
+            number = float(words[0])
+        except (IndexError, ValueError):
+            continue
+        found = number if found is None else found + number
+    return found

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 from echoic.agents._lazy import lazily
 
 if TYPE_CHECKING:
+    from echoic.agents.training.acting import (
+        TrainedPolicy,
+    )
     from echoic.agents.training.config import (
         TrainingConfig,
     )
     from echoic.agents.training.metrics import (
         TrainingMetrics,
-    )
-    from echoic.agents.training.policy import (
-        TrainedPolicy,
     )
     from echoic.agents.training.rewards import (
         PreferenceReward,
@@ -37,9 +37,9 @@ __all__ = [
 ]
 
 _MODULES = {
+    "acting": ("TrainedPolicy",),
     "config": ("TrainingConfig",),
     "metrics": ("TrainingMetrics",),
-    "policy": ("TrainedPolicy",),
     "rewards": (
         "PreferenceReward",
         "RewardModel",

@@ -25,8 +25,7 @@ import torch
 
 from echoic.agents.environments.processes import environment_of
 from echoic.agents.latent_planning.windows import PlanWindows
-from echoic.agents.training.acting import ActingNetworks
-from echoic.agents.training.policy import allowed_of
+from echoic.agents.training.acting import ActingNetworks, allowed_of
 from echoic.agents.training.segments import shown
 from echoic.errors import CollectorError
 

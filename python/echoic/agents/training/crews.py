@@ -258,7 +258,7 @@ class RayCrew:
     @property
     def restarts(self) -> int:
         """How often Ray started one again."""
-        from echoic.integrations.ray.lives import restarts_of  # noqa: PLC0415 - needs Ray
+        from echoic.integrations.ray.roster import restarts_of  # noqa: PLC0415 - needs Ray
 
         return sum(map(restarts_of, self._actors))
 
@@ -340,7 +340,7 @@ class _RayActor:
 
         from echoic.agents.training.worker import act  # noqa: PLC0415
         from echoic.integrations.ray.doors import nearest  # noqa: PLC0415
-        from echoic.integrations.ray.lives import own_restarts  # noqa: PLC0415
+        from echoic.integrations.ray.roster import own_restarts  # noqa: PLC0415
 
         torch.set_num_threads(1)
         for module in task["config"]["worker_imports"]:

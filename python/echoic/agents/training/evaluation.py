@@ -10,8 +10,8 @@ import numpy as np
 import torch
 
 from echoic.agents.latent_planning.windows import PlanWindows
+from echoic.agents.training.acting import allowed_of
 from echoic.agents.training.actors import HELD_OUT, checked_environment, close_environment
-from echoic.agents.training.policy import allowed_of
 from echoic.agents.training.segments import shown
 
 if TYPE_CHECKING:

@@ -39,13 +39,12 @@ from echoic import Server, Table, UnixTransport
 from echoic.agents.bandwidth import BandwidthEfficiencyTracker
 from echoic.agents.learners import checkpoint
 from echoic.agents.prioritized_replay import PrioritizedReplayBuffer, SurpriseCalculator
-from echoic.agents.training.acting import ActingNetworks, published
+from echoic.agents.training.acting import ActingNetworks, TrainedPolicy, published
 from echoic.agents.training.config import TrainingConfig
 from echoic.agents.training.crews import ProcessCrew, RayCrew, ThreadCrew
 from echoic.agents.training.evaluation import Evaluator
 from echoic.agents.training.learner import learner_of
 from echoic.agents.training.metrics import TrainingMetrics
-from echoic.agents.training.policy import TrainedPolicy
 from echoic.agents.training.records import Records, memory_mib
 from echoic.agents.training.segments import batch_of, example_of
 from echoic.agents.training.shards import ProcessShards, ThreadShards

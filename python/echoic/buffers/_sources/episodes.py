@@ -1,4 +1,4 @@
-"""Episodes one after the other, as Minari has them, as blocks of rows."""
+"""Data sets of the Minari package, or whatever has episodes like one, as blocks of rows."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from echoic import _trees
+from echoic.buffers._sources.folder import collect, shown
 from echoic.errors import SpecError
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Iterable, Iterator
 
-__all__ = ["blocks_of"]
+__all__ = ["blocks_of", "read_minari"]
 
 
 def blocks_of(episodes: Iterable[tuple[str, dict[str, Any]]]) -> Iterator[dict[str, Any]]:
@@ -48,3 +50,21 @@ def blocks_of(episodes: Iterable[tuple[str, dict[str, Any]]]) -> Iterator[dict[s
                     raise SpecError(f"{name}: `{where}`: expected {count} rows, got shape {got}")
                 block[where] = array[rows] if key == "observations" else array
         yield block
+
+
+def read_minari(dataset: Any, cache_dir: str | os.PathLike[str] | None) -> dict[str, Any]:
+    """The arrays of a data set, or of the local one of this name."""
+    if isinstance(dataset, str):
+        import minari  # noqa: PLC0415 - only who reads such data needs it
+
+        dataset = minari.load_dataset(dataset)
+
+    def episodes() -> Iterator[tuple[str, dict[str, Any]]]:
+        total = getattr(dataset, "total_episodes", None)
+        for number, episode in enumerate(shown(dataset.iterate_episodes(), total, "episodes")):
+            keys = ("observations", "actions", "rewards", "terminations", "truncations")
+            yield f"episode {number}", {key: getattr(episode, key) for key in keys}
+
+    name = getattr(getattr(dataset, "spec", None), "dataset_id", type(dataset).__name__)
+    source = f"Minari's {name} of {getattr(dataset, 'total_steps', '?')} steps"
+    return collect(lambda: blocks_of(episodes()), cache_dir, source)

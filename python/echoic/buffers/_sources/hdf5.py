@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from echoic.buffers._sources.episodes import blocks_of
-from echoic.buffers._sources.folder import collect
-from echoic.buffers._sources.progress import shown
+from echoic.buffers._sources.folder import collect, shown
 from echoic.errors import SpecError
 
 if TYPE_CHECKING:

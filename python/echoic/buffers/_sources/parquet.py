@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from echoic.buffers._sources import names as usual
-from echoic.buffers._sources.folder import collect
-from echoic.buffers._sources.progress import shown
+from echoic.buffers._sources.folder import collect, shown
 from echoic.errors import SpecError
 
 if TYPE_CHECKING:

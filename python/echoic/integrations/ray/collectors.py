@@ -14,7 +14,7 @@ from echoic.client import _options as link_options
 from echoic.collectors._gymnasium_process import by_value
 from echoic.errors import ArgumentError, ClosedError, CollectorError, WaitTimeoutError
 from echoic.integrations.ray.envs import transitions
-from echoic.integrations.ray.lives import restarts_of
+from echoic.integrations.ray.roster import restarts_of
 from echoic.integrations.ray.stream_client import StreamClient
 from echoic.integrations.ray.worker import Task, Worker
 

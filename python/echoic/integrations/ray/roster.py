@@ -13,12 +13,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import ray
+from ray._private.state import actors as told_of_actors
 from ray.exceptions import RayError
 
 if TYPE_CHECKING:
     from echoic.integrations.ray.doors import Doors
 
-__all__ = ["MAX_SHARDS", "Entry", "Roster", "Sheet", "shard_name"]
+__all__ = ["MAX_SHARDS", "Entry", "Roster", "Sheet", "own_restarts", "restarts_of", "shard_name"]
 
 # The limit of a sharded client: a key has eight bits for its shard.
 MAX_SHARDS = 256
@@ -146,3 +147,20 @@ class Roster:
         self._removed.add(number)
         self._draining.discard(number)
         self._doors.pop(number, None)
+
+
+def restarts_of(actor: Any) -> int:
+    """Return how often an actor was started anew, given its handle."""
+    return _restarts(actor._actor_id.hex())  # noqa: SLF001 - a handle has no public id
+
+
+def own_restarts() -> int:
+    """Return how often the actor that calls this was started anew."""
+    return _restarts(ray.get_runtime_context().get_actor_id())
+
+
+def _restarts(actor_id: str) -> int:
+    # Ray shows this number in its dashboard, which need not run. There is no public way to it
+    # without that: this reads what Ray's `was_current_actor_reconstructed` reads.
+    told = told_of_actors(actor_id=actor_id)
+    return int(told["NumRestarts"]) if told else 0

@@ -26,7 +26,7 @@ from echoic.client import connect
 from echoic.collectors._gymnasium_worker import Envs, Setup
 from echoic.errors import ClosedError, DisconnectedError, WaitTimeoutError
 from echoic.integrations.ray.envs import VectorSteps
-from echoic.integrations.ray.lives import own_restarts
+from echoic.integrations.ray.roster import own_restarts
 from echoic.weights import WeightClient
 
 if TYPE_CHECKING:

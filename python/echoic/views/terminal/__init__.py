@@ -1,12 +1,11 @@
 """What a person sees of a server in a terminal: ``echoic top``.
 
 - :mod:`~echoic.views.terminal.app`: the application, which looks and shows;
-- :mod:`~echoic.views.terminal.looker`: the thread in which it looks;
-- :mod:`~echoic.views.terminal.moment`: what there is to show;
-- :mod:`~echoic.views.terminal.overview`, :mod:`~echoic.views.terminal.detail`,
+- :mod:`~echoic.views.terminal.looker`: the thread in which it looks, and what there is to show;
+- :mod:`~echoic.views.terminal.overview`, :mod:`~echoic.views.terminal.table_screen`,
   :mod:`~echoic.views.terminal.help`: the screens;
-- :mod:`~echoic.views.terminal.sections`, :mod:`~echoic.views.terminal.grid`,
-  :mod:`~echoic.views.terminal.charts`: what they are made of.
+- :mod:`~echoic.views.terminal.sections`, :mod:`~echoic.views.terminal.charts`: what they are made
+  of.
 
 It needs textual (``pip install 'echoic[top]'``).
 """

@@ -8,12 +8,10 @@ from typing import TYPE_CHECKING, ClassVar
 from textual.app import App
 from textual.message import Message
 
-from echoic.views.terminal.detail import Detail
 from echoic.views.terminal.help import Help
-from echoic.views.terminal.looker import Looker
-from echoic.views.terminal.moment import Away, Moment
+from echoic.views.terminal.looker import Away, Looker, Moment
 from echoic.views.terminal.overview import Overview, Rollouts, Tables
-from echoic.views.terminal.rollout_detail import RolloutDetail
+from echoic.views.terminal.table_screen import Detail, RolloutDetail
 
 if TYPE_CHECKING:
     from textual.binding import BindingType

@@ -1,10 +1,13 @@
-"""Looking at a server again and again, in a thread of its own."""
+"""Looking at a server again and again, in a thread of its own, and what screens show of it."""
 
 from __future__ import annotations
 
 import threading
+import time
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from echoic.views.history import History
 from echoic.views.reading import read
 
 if TYPE_CHECKING:
@@ -13,7 +16,46 @@ if TYPE_CHECKING:
     from echoic.views.reading import Reading
     from echoic.watch import Watch
 
-__all__ = ["Looker"]
+__all__ = ["Away", "Looker", "Moment"]
+
+
+@dataclass(frozen=True)
+class Away:
+    """That a server does not answer.
+
+    Attributes:
+        why: What the last look said.
+        clock: The time of day since which.
+        since: The same on the monotonic clock.
+    """
+
+    why: str
+    clock: str = field(default_factory=lambda: time.strftime("%H:%M:%S"))
+    since: float = field(default_factory=time.monotonic)
+
+    @property
+    def seconds(self) -> float:
+        """For how long."""
+        return time.monotonic() - self.since
+
+
+@dataclass
+class Moment:
+    """What there is to show now.
+
+    Attributes:
+        address: Of the server.
+        interval: Seconds between two looks.
+        history: Readings so far.
+        away: Whether the server is not there, and why.
+        paused: Whether somebody wants to read in peace.
+    """
+
+    address: str
+    interval: float
+    history: History = field(default_factory=History)
+    away: Away | None = None
+    paused: bool = False
 
 
 class Looker:

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, TypeAlias
 
 from rich.text import Text
 from textual.containers import VerticalScroll
 from textual.screen import Screen
-from textual.widgets import Footer, Static
+from textual.widgets import DataTable, Footer, Static
 
 from echoic.cli.text import amount, size
 from echoic.views import flows
 from echoic.views.terminal import rollout_sections, sections
 from echoic.views.terminal.charts import sparkline
-from echoic.views.terminal.grid import Column, LiveGrid, Row
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from textual.app import ComposeResult
     from textual.binding import BindingType
@@ -25,10 +24,51 @@ if TYPE_CHECKING:
     from echoic.views.history import History
     from echoic.views.reading import Reading, TableReading
     from echoic.views.rollout_reading import RolloutReading
-    from echoic.views.terminal.moment import Moment
+    from echoic.views.terminal.looker import Moment
     from echoic.watch import Connection
 
-__all__ = ["Overview"]
+__all__ = ["Column", "LiveGrid", "Overview", "Row"]
+
+Column: TypeAlias = tuple[str, int]
+Row: TypeAlias = tuple[str, "Sequence[Text | str]"]
+
+
+class LiveGrid(DataTable["Text | str"]):
+    """Rows with a cursor that stays with its row."""
+
+    def __init__(self, *, lines: int, name: str) -> None:
+        """Make it empty; every row will have so many lines."""
+        super().__init__(cursor_type="row", id=name)
+        self._lines = lines
+        self._columns: list[Column] = []
+
+    @property
+    def chosen(self) -> str | None:
+        """The key of the row with the cursor."""
+        if not self.row_count:
+            return None
+        return self.coordinate_to_cell_key(self.cursor_coordinate).row_key.value
+
+    def show(self, columns: list[Column], rows: Sequence[Row]) -> None:
+        """Show these rows; each has a key of its own and a cell for each column."""
+        shown = [row.key.value for row in self.ordered_rows]
+        if columns == self._columns and shown == [key for key, _ in rows]:
+            for key, cells in rows:
+                for (title, _), cell in zip(columns, cells, strict=True):
+                    self.update_cell(key, title, cell)
+            return
+        chosen, scrolled = self.chosen, self.scroll_y
+        self.clear(columns=True)
+        self._columns = columns
+        for title, width in columns:
+            self.add_column(title, width=width, key=title)
+        for key, cells in rows:
+            self.add_row(*cells, key=key, height=self._lines)
+        for index, (key, _) in enumerate(rows):
+            if key == chosen:
+                self.move_cursor(row=index, scroll=False)
+        self.scroll_to(y=scrolled, animate=False)
+
 
 # More connections than anybody reads would only make the terminal slow.
 MOST_CONNECTIONS = 100

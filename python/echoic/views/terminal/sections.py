@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from echoic.views.history import History
     from echoic.views.reading import Reading, Side, TableReading
-    from echoic.views.terminal.moment import Away, Moment
+    from echoic.views.terminal.looker import Away, Moment
 
 __all__ = [
     "age",

@@ -1,4 +1,4 @@
-"""What the screens of one table of any kind share: a header, parts in a page that scrolls."""
+"""The screens of one table: of one with items, and of one with rollouts."""
 
 from __future__ import annotations
 
@@ -10,15 +10,18 @@ from textual.markup import escape
 from textual.screen import Screen
 from textual.widgets import Footer, Static
 
-from echoic.views.terminal import sections
+from echoic.views import flows
+from echoic.views.reading import TableReading
+from echoic.views.rollout_reading import RolloutReading
+from echoic.views.terminal import rollout_sections, sections
 
 if TYPE_CHECKING:
     from textual.app import ComposeResult
     from textual.binding import BindingType
 
-    from echoic.views.terminal.moment import Moment
+    from echoic.views.terminal.looker import Moment
 
-__all__ = ["CHART_LINES", "TableScreen"]
+__all__ = ["CHART_LINES", "Detail", "RolloutDetail", "TableScreen"]
 
 CHART_LINES = 3
 
@@ -90,3 +93,71 @@ class TableScreen(Screen[None], Generic[_Table]):
             return
         self._problems.update(sections.problem_list(self._moment, self._called))
         self.fill(table, max(self.size.width - 4, 20))
+
+
+class Detail(TableScreen[TableReading]):
+    """All that is known of a table."""
+
+    KIND: ClassVar[str] = "table"
+
+    def __init__(self, moment: Moment, table: str) -> None:
+        """Show the table of this name."""
+        span = sections.age(moment.interval * moment.history.length)
+        parts = {
+            "inserts": f"inserts of the last {span}",
+            "samples": f"samples of the last {span}",
+            "numbers": "numbers",
+            "histograms": "histograms",
+        }
+        super().__init__(moment, table, parts)
+
+    def find(self) -> TableReading | None:
+        """The table, if the server has it still."""
+        last = self._moment.history.last
+        return last.table(self._table) if last else None
+
+    def fill(self, table: TableReading, width: int) -> None:
+        """Show the table in the parts."""
+        history = self._moment.history
+        self.show(
+            "inserts", sections.table_flow(history, table.name, "inserts", width, CHART_LINES)
+        )
+        self.show(
+            "samples", sections.table_flow(history, table.name, "samples", width, CHART_LINES)
+        )
+        self.show("numbers", sections.numbers(table))
+        counted = bool(table.times_sampled or table.priorities or table.lags)
+        self.show("histograms", sections.histograms(table, width), counted)
+
+
+class RolloutDetail(TableScreen[RolloutReading]):
+    """All that is known of a rollout table."""
+
+    KIND: ClassVar[str] = "rollout table"
+
+    def __init__(self, moment: Moment, table: str) -> None:
+        """Show the rollout table of this name."""
+        span = sections.age(moment.interval * moment.history.length)
+        parts = {
+            "tokens": f"tokens that came, of the last {span}",
+            "delivered": f"tokens delivered, of the last {span}",
+            "numbers": "numbers",
+            "sources": "sources",
+        }
+        super().__init__(moment, table, parts)
+
+    def find(self) -> RolloutReading | None:
+        """The table, if the server has it still."""
+        last = self._moment.history.last
+        return last.rollout(self._table) if last else None
+
+    def fill(self, table: RolloutReading, width: int) -> None:
+        """Show the table in the parts."""
+        history = self._moment.history
+        come = flows.rollouts(table.name, "tokens")
+        go = flows.rollouts(table.name, "delivered_tokens")
+        for part, counter in (("tokens", come), ("delivered", go)):
+            self.show(part, sections.flow_chart(history, counter, "tokens", width, CHART_LINES))
+        flow = flows.rollout(table.name, history)
+        self.show("numbers", rollout_sections.numbers(table, flow))
+        self.show("sources", rollout_sections.sources(table), bool(table.sources))

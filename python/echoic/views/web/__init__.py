@@ -2,7 +2,7 @@
 
 - :mod:`.lookout` looks at the server now and then, however many browsers there are;
 - :mod:`.account` says what it saw in JSON;
-- :mod:`.items` reads single items of tables, and :mod:`.images` makes pictures of their leaves;
+- :mod:`.items` reads single items of tables, and makes pictures of their leaves;
 - :mod:`.server` answers browsers; ``page`` is what runs in them.
 
 The server is the standard library's and the page is written by hand. NiceGUI was tried and left:
