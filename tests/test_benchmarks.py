@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from benchmarks import check, lines, payload, probes, report, runner, stream, table
+from benchmarks import check, lines, payload, probes, report, runner, stream
 from benchmarks.child import ChildError
 from benchmarks.content import ContentError, Crowd, Receiver
 from benchmarks.engine import Echoic
@@ -534,7 +534,7 @@ def test_summary_gives_median_quartiles_and_range() -> None:
 )
 def test_tables_show_the_committed_results(suite: str, peers: str) -> None:
     records = read(RESULTS / f"{suite}.jsonl")
-    lines = list(table.tables(records))
+    lines = list(report.tables(records))
     limit = "speed / limit | " if any(record.get("limit") for record in records) else ""
     assert lines[0] == f"| workload | Echoic | bound | speed / bound | {limit}speed / {peers} |"
     first = lines[2 : lines.index("") if "" in lines else None]
@@ -554,7 +554,7 @@ def test_table_of_a_curve_has_every_number_of_connections() -> None:
         "peers": {"other": {"unavailable": "stalled"}},
         "parameters": {"connections": [1, 64]},
     }
-    assert list(table.tables([record]))[2:] == [
+    assert list(report.tables([record]))[2:] == [
         "| `curve` | 64 M samples/s | 12.3 k samples/s | - | 2 |",
         "",
         "| samples/s in total over so many connections | system | 1 | 64 |",

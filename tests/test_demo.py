@@ -37,8 +37,7 @@ from echoic.demo.__main__ import (
 from echoic.demo.crew import DOORS, SPAWN, ProcessCrew, ThreadCrew, transport_of
 from echoic.demo.learner import Lesson, evaluate
 from echoic.demo.policy import Actor, ActorCritic, Array, Network
-from echoic.demo.progress import EPISODES, Progress
-from echoic.demo.traffic import Flow, Traffic
+from echoic.demo.progress import EPISODES, Flow, Progress, Traffic
 from echoic.demo.view import CONNECTIONS, LiveView, duration, sparkline
 from echoic.demo.weights import SharedWeights, Version, WeightsBlock
 from matplotlib.image import imread

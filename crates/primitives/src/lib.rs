@@ -3,9 +3,9 @@
 //! Every function works on memory that the caller owns, allocates nothing that grows with its input but for
 //! what [`packing`] returns and [`draws`] remembers, starts no thread, and knows neither buffers nor Python.
 //!
-//! - [`rollout`], [`layout`], [`flags`]: rewards, values and ends of episodes, and how they lie in memory.
+//! - [`rollout`]: rewards, values and ends of episodes, and how they lie in memory.
 //! - [`recursion`]: running backwards through time, the one loop that most functions here share.
-//! - [`gae`], [`corrections`], [`returns`], [`nstep`]: what is run.
+//! - [`gae`], [`corrections`], [`returns`]: what is run.
 //! - [`exp`]: floating-point numbers, and an exponential that becomes vector instructions.
 //! - [`kl`], [`groups`], [`weights`], [`packing`], [`stats`]: answers of language models, and what is known of
 //!   numbers that went by. [`plans`], [`bandwidth`], [`prefixes`], [`draws`]: agents that plan, share what
@@ -17,10 +17,7 @@
 pub mod corrections;
 pub mod error;
 pub mod exp;
-pub mod flags;
 pub mod gae;
-pub mod layout;
-pub mod nstep;
 pub mod recursion;
 pub mod returns;
 pub mod rollout;
@@ -39,6 +36,4 @@ pub mod weights;
 
 pub use error::Error;
 pub use exp::Real;
-pub use flags::Flags;
-pub use layout::Layout;
-pub use rollout::{Rollout, Truncation};
+pub use rollout::{Flags, Layout, Rollout, Truncation};

@@ -15,7 +15,7 @@ use std::ops::Range;
 
 use crate::error::Error;
 use crate::exp::Real;
-use crate::layout::Layout;
+use crate::rollout::Layout;
 use crate::rollout::Rollout;
 use crate::simd::vectorized;
 

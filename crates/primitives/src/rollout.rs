@@ -1,4 +1,4 @@
-//! Rewards, values and ends of episodes.
+//! Rewards, values and ends of episodes, and how they lie in memory.
 //!
 //! Step `t` is: observation `s_t`, then an action, then `rewards[t]`, and what came next. What the rest
 //! of the episode is worth after step `t`, the *next value*, is
@@ -16,10 +16,140 @@ use std::ops::Range;
 
 use crate::error::Error;
 use crate::exp::Real;
-use crate::flags::Flags;
-use crate::layout::Layout;
-use crate::simd::prefetch;
-use crate::simd::vectorized;
+use crate::simd::{prefetch, vectorized};
+
+/// How the steps of several sequences lie in one slice: where step `t` of sequence `n` is.
+#[derive(Clone, Copy, Debug)]
+pub enum Layout<'a> {
+    /// `(steps, sequences)` in C order: at `t * sequences + n`.
+    TimeMajor {
+        /// Steps of each.
+        steps: usize,
+        /// How many sequences.
+        sequences: usize,
+    },
+    /// `(sequences, steps)` in C order: at `n * steps + t`. One sequence is one of these.
+    SequenceMajor {
+        /// How many sequences.
+        sequences: usize,
+        /// Steps of each.
+        steps: usize,
+    },
+    /// Sequences of different lengths, one after the other: at `offsets[n] + t`.
+    Ragged {
+        /// Where each sequence begins, and where the last one ends.
+        offsets: &'a [usize],
+    },
+}
+
+impl Layout<'_> {
+    /// One sequence.
+    pub fn one(steps: usize) -> Self {
+        Self::SequenceMajor { sequences: 1, steps }
+    }
+
+    /// How many steps all sequences have.
+    pub fn len(&self) -> usize {
+        match *self {
+            Self::TimeMajor { steps, sequences } | Self::SequenceMajor { sequences, steps } => {
+                steps * sequences
+            }
+            Self::Ragged { offsets } => offsets.last().copied().unwrap_or(0),
+        }
+    }
+
+    /// Whether there is no step.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// How many sequences there are.
+    pub fn sequences(&self) -> usize {
+        match *self {
+            Self::TimeMajor { sequences, .. } | Self::SequenceMajor { sequences, .. } => sequences,
+            Self::Ragged { offsets } => offsets.len().saturating_sub(1),
+        }
+    }
+
+    /// An error if the offsets are none.
+    pub fn check(&self) -> Result<(), Error> {
+        let Self::Ragged { offsets } = self else { return Ok(()) };
+        match offsets.first() {
+            Some(0) => {}
+            Some(&offset) => return Err(Error::Offsets { index: 0, offset }),
+            None => return Err(Error::Length { name: "offsets", len: 0, expected: 1 }),
+        }
+        match offsets.windows(2).position(|pair| pair[1] < pair[0]) {
+            Some(at) => Err(Error::Offsets { index: at + 1, offset: offsets[at + 1] }),
+            None => Ok(()),
+        }
+    }
+}
+
+/// One flag per step, in whatever form the caller has it: whatever is not zero is set, NaN included.
+#[derive(Clone, Copy, Debug)]
+pub enum Flags<'a> {
+    /// None is set.
+    None,
+    /// Booleans.
+    Bools(&'a [bool]),
+    /// Bytes.
+    Bytes(&'a [u8]),
+    /// Numbers of 32 bits.
+    Single(&'a [f32]),
+    /// Numbers of 64 bits.
+    Double(&'a [f64]),
+}
+
+impl Flags<'_> {
+    /// How many there are, if that is said.
+    pub fn len(&self) -> Option<usize> {
+        match self {
+            Self::None => None,
+            Self::Bools(flags) => Some(flags.len()),
+            Self::Bytes(flags) => Some(flags.len()),
+            Self::Single(flags) => Some(flags.len()),
+            Self::Double(flags) => Some(flags.len()),
+        }
+    }
+
+    /// Whether it is said that there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == Some(0)
+    }
+
+    /// Has the processor fetch some of them.
+    pub(crate) fn prefetch(&self, at: Range<usize>) {
+        match self {
+            Self::None => {}
+            Self::Bools(flags) => prefetch(&flags[at]),
+            Self::Bytes(flags) => prefetch(&flags[at]),
+            Self::Single(flags) => prefetch(&flags[at]),
+            Self::Double(flags) => prefetch(&flags[at]),
+        }
+    }
+
+    /// Writes zero where a flag is set, and one elsewhere.
+    #[inline(always)]
+    pub(crate) fn unset<R: Real>(&self, at: Range<usize>, marks: &mut [R]) {
+        match self {
+            Self::None => marks.fill(R::ONE),
+            Self::Bools(flags) => unset(marks, &flags[at]),
+            Self::Bytes(flags) => unset(marks, &flags[at]),
+            Self::Single(flags) => unset(marks, &flags[at]),
+            Self::Double(flags) => unset(marks, &flags[at]),
+        }
+    }
+}
+
+#[inline(always)]
+fn unset<T: Copy + Default + PartialEq, R: Real>(marks: &mut [R], flags: &[T]) {
+    let len = marks.len();
+    let (zero, flags) = (T::default(), &flags[..len]);
+    for i in 0..len {
+        marks[i] = if flags[i] == zero { R::ONE } else { R::ZERO };
+    }
+}
 
 /// Episodes that were cut off.
 #[derive(Clone, Copy, Debug)]

@@ -2,8 +2,7 @@
 
 use echoic_primitives::corrections::{Clips, retrace, vtrace};
 use echoic_primitives::gae::gae;
-use echoic_primitives::nstep::nstep_returns;
-use echoic_primitives::returns::{discounted_sums, upgo};
+use echoic_primitives::returns::{discounted_sums, nstep_returns, upgo};
 use echoic_primitives::rollout::Truncation;
 use echoic_primitives::{Error, Flags, Layout, Rollout};
 use proptest::prelude::*;

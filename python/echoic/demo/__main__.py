@@ -17,8 +17,7 @@ from echoic.demo.crew import DOORS, SPAWN, Crew, ProcessCrew, ThreadCrew, transp
 from echoic.demo.learner import Learner, evaluate
 from echoic.demo.plot import save_plot
 from echoic.demo.policy import ActorCritic
-from echoic.demo.progress import EPISODES, Progress
-from echoic.demo.traffic import Traffic
+from echoic.demo.progress import EPISODES, Progress, Traffic
 from echoic.demo.view import choose_view
 from echoic.demo.weights import SharedWeights, Weights, WeightsBlock
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     import echoic
-    from echoic.demo.traffic import Flow
+    from echoic.demo.progress import Flow
 
 HIGHEST_RETURN = 500.0
 BLOCKS = "▁▂▃▄▅▆▇█"

@@ -1,8 +1,7 @@
 //! Returns: what came of each step.
 
 use echoic_primitives::gae::gae;
-use echoic_primitives::nstep::nstep_returns;
-use echoic_primitives::returns::{discounted_sums, upgo};
+use echoic_primitives::returns::{discounted_sums, nstep_returns, upgo};
 use pyo3::prelude::*;
 
 use super::input::{Number, finite, in_precision};

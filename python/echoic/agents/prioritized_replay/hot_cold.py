@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from echoic.agents.prioritized_replay._arrays import ORDER
-from echoic.agents.prioritized_replay._store import Store, experiences_of
+from echoic.agents.prioritized_replay._store import ORDER, Store, experiences_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

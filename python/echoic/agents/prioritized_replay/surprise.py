@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from echoic.agents.kernels import EMAPlanTracker, plan_surprise_batch
-from echoic.agents.prioritized_replay._arrays import plain
+from echoic.agents.prioritized_replay._store import plain
 from echoic.errors import ArgumentError
 
 if TYPE_CHECKING:

@@ -40,7 +40,6 @@ _FILES = {
     "/page.js": ("page.js", "text/javascript; charset=utf-8"),
     "/charts.js": ("charts.js", "text/javascript; charset=utf-8"),
     "/items.js": ("items.js", "text/javascript; charset=utf-8"),
-    "/parts.js": ("parts.js", "text/javascript; charset=utf-8"),
     "/rollouts.js": ("rollouts.js", "text/javascript; charset=utf-8"),
     "/words.js": ("words.js", "text/javascript; charset=utf-8"),
     "/icon.svg": ("icon.svg", "image/svg+xml"),

@@ -2,9 +2,8 @@
 
 import { BarChart, LineChart } from "./charts.js";
 import { ItemBrowser } from "./items.js";
-import { fill, numbers, recent } from "./parts.js";
 import { RolloutCard } from "./rollouts.js";
-import { amount, duration, make, percent, size, whole } from "./words.js";
+import { amount, duration, fill, make, numbers, percent, recent, size, whole } from "./words.js";
 
 const place = (id) => document.getElementById(id);
 const MOMENTS = 600;

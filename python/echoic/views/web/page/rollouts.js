@@ -1,8 +1,7 @@
 // The card of a rollout table.
 
 import { BarChart, LineChart } from "./charts.js";
-import { fill, numbers, recent } from "./parts.js";
-import { amount, duration, make, whole } from "./words.js";
+import { amount, duration, fill, make, numbers, recent, whole } from "./words.js";
 
 const SIDES = ["producers", "consumers"];
 

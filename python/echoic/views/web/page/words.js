@@ -1,5 +1,5 @@
-// How numbers are written, and how elements are made. All that came from the server becomes text of
-// an element here, never HTML.
+// How numbers are written, and how elements and parts of cards are made. All that came from the server
+// becomes text of an element here, never HTML.
 
 export function make(tag, properties = {}, ...children) {
   const element = document.createElement(tag);
@@ -44,4 +44,28 @@ export function duration(seconds) {
   if (minutes < 60) return `${minutes} min ${Math.floor(seconds % 60)} s`;
   const hours = Math.floor(minutes / 60);
   return hours < 48 ? `${hours} h ${minutes % 60} min` : `${Math.floor(hours / 24)} d ${hours % 24} h`;
+}
+
+// A rate as a person reads it: of the last three seconds, since single moments jump.
+export function recent(ages, values) {
+  const last = values.filter((value, at) => value !== null && ages[at] > ages.at(-1) - 3);
+  return last.length ? last.reduce((sum, value) => sum + value) / last.length : 0;
+}
+
+export function numbers() {
+  const list = make("dl", { className: "numbers" });
+  return {
+    list,
+    update(pairs) {
+      list.replaceChildren(...pairs.map(([name, value, more]) => make(
+        "div", {}, make("dt", { textContent: name }),
+        make("dd", {}, value, ...(more ? [" ", make("small", { textContent: more })] : [])),
+      )));
+    },
+  };
+}
+
+export function fill() {
+  const inner = make("div");
+  return { element: make("div", { className: "fill" }, inner), update: (share) => { inner.style.width = percent(share).replace(" ", ""); } };
 }
