@@ -218,33 +218,32 @@ impl Slab {
 
     /// Publishes just these rows of a slab that was never used and that nobody else has, as they were in
     /// another one of which `order` was told; [`Slab::place`] fills them. Whether they can be like that: if
-    /// not, the slab is of no use any more.
+    /// not, nothing has changed.
     pub fn adopt(&mut self, rows: impl Iterator<Item = u32>, order: &Order) -> bool {
         let state = self.state.get_mut();
         if state.fresh != 0 || order.used > self.rows {
             return false;
         }
-        // All that were told so far, each once.
-        let mut known = vec![0; (order.used as usize).div_ceil(64)];
-        let mut note = |row: u32, published: Option<&mut Vec<u64>>| {
+        // All that came so far, each once.
+        let mut known = vec![0; state.published.len()];
+        let note = |known: &mut Vec<u64>, row: u32| {
             let (word, bit) = bit(row);
             if row >= order.used || known[word] & bit != 0 {
                 return false;
             }
             known[word] |= bit;
-            if let Some(published) = published {
-                published[word] |= bit;
-            }
             true
         };
         for row in rows {
-            if !note(row, Some(&mut state.published)) {
+            if !note(&mut known, row) {
                 return false;
             }
         }
-        if !order.free.iter().chain(&order.freed).all(|row| note(*row, None)) {
+        let published = known.clone();
+        if !order.free.iter().chain(&order.freed).all(|row| note(&mut known, *row)) {
             return false;
         }
+        state.published = published;
         state.free = order.free.clone();
         state.freed = order.freed.clone();
         // Those that somebody was about to fill.
@@ -267,20 +266,21 @@ impl Slab {
     }
 
     /// Publishes just these rows of a slab that nobody else has; all others are free, and those from `used`
-    /// on were never used. Whether there are such rows: if not, the slab is of no use any more.
+    /// on were never used. Whether there are such rows: if not, nothing has changed.
     pub fn settle(&mut self, published: impl Iterator<Item = u32>, used: u32) -> bool {
         if used > self.rows {
             return false;
         }
         let state = self.state.get_mut();
-        state.published.fill(0);
+        let mut bits = vec![0; state.published.len()];
         for row in published {
             if row >= used {
                 return false;
             }
             let (word, bit) = bit(row);
-            state.published[word] |= bit;
+            bits[word] |= bit;
         }
+        state.published = bits;
         let is_free = |row: &u32| {
             let (word, bit) = bit(*row);
             state.published[word] & bit == 0
@@ -729,6 +729,23 @@ mod tests {
         assert_eq!(value(&slab.pin(vec![2, 0]), 0), u64::from_ne_bytes([7; 8]));
         assert_eq!(slab.try_reserve(9).rows(), [1, 5, 4, 3]);
         assert!(!adopt(&mut slab, &[], 0, &[], &[]), "it is in use");
+    }
+
+    #[test]
+    #[should_panic(expected = "row 1 is not published")]
+    fn a_refused_adoption_publishes_nothing() {
+        let mut slab = slab(6);
+        let order = Order { used: 3, free: [].into(), freed: [].into() };
+        assert!(!Arc::get_mut(&mut slab).unwrap().adopt([1, 1].into_iter(), &order));
+        slab.free(1);
+    }
+
+    #[test]
+    #[should_panic(expected = "row 1 is not published")]
+    fn a_refused_settling_publishes_nothing() {
+        let mut slab = slab(6);
+        assert!(!Arc::get_mut(&mut slab).unwrap().settle([1, 9].into_iter(), 6));
+        slab.free(1);
     }
 
     #[test]
