@@ -382,7 +382,7 @@ fn who_wants_less_goes_past_who_wants_more_and_keeps_its_order_among_its_like() 
         let start = |client: &Rollouts, want| client.start_sample(0, want, Form::Flat, None);
         let mut waiting = [(&patient, 3), (&first, 1), (&second, 1)].map(|(client, count)| {
             let ticket = start(client, want(count)).unwrap();
-            // It is in the lobby when a later question is answered.
+            // It is in the wait queue when a later question is answered.
             soon(|wait| client.info(0, wait)).unwrap();
             ticket
         });

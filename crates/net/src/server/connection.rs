@@ -14,11 +14,11 @@ use echoic_memory::arena::Arena;
 use echoic_replay::table::Waiting;
 use echoic_replay::{Blocked, Stream};
 
-use super::intake::{Intake, Obstacle};
-use super::kiosk::{Attention, Kiosk};
 use super::meter::ConnectionMeter;
 use super::outbox::Outbox;
-use super::tables::{Context, Desk, Hold, Scribe};
+use super::stream_session::{Obstacle, StreamSession};
+use super::tables::{Context, Hold, InsertSession, RequestSession};
+use super::weights_session::{Attention, WeightsSession};
 use crate::auth::{Side, Token};
 use crate::spare::Lent;
 use crate::transport::Link;
@@ -99,14 +99,14 @@ enum Phase {
     Producing {
         producer: ProducerId,
         stream: Arc<Stream>,
-        intake: Intake,
+        session: StreamSession,
     },
-    Requesting(Desk),
+    Requesting(RequestSession),
     Inserting {
         producer: ProducerId,
-        scribe: Box<Scribe>,
+        session: Box<InsertSession>,
     },
-    Weights(Box<Kiosk>),
+    Weights(Box<WeightsSession>),
     /// A probe, or a client that writes into the ring's memory.
     Listening,
     /// Was told why not; its bytes are thrown away until it goes.
@@ -227,11 +227,11 @@ impl Connection {
     /// The producer that it serves, and how far that is.
     pub(crate) fn progress(&self) -> Option<Progress> {
         match &self.phase {
-            Phase::Producing { producer, intake, .. } => {
-                Some(Progress { producer: *producer, next: intake.next, of_tables: false })
+            Phase::Producing { producer, session, .. } => {
+                Some(Progress { producer: *producer, next: session.next, of_tables: false })
             }
-            Phase::Inserting { producer, scribe } => {
-                Some(Progress { producer: *producer, next: scribe.next, of_tables: true })
+            Phase::Inserting { producer, session } => {
+                Some(Progress { producer: *producer, next: session.next, of_tables: true })
             }
             _ => None,
         }
@@ -243,9 +243,9 @@ impl Connection {
     }
 
     /// What it asks of tables.
-    pub(crate) fn desk(&mut self) -> Option<(&mut Desk, &mut Outbox)> {
+    pub(crate) fn request_session(&mut self) -> Option<(&mut RequestSession, &mut Outbox)> {
         match &mut self.phase {
-            Phase::Requesting(desk) => Some((desk, &mut self.outbox)),
+            Phase::Requesting(session) => Some((session, &mut self.outbox)),
             _ => None,
         }
     }
@@ -254,13 +254,13 @@ impl Connection {
     /// the connection because nothing more is kept.
     pub(crate) fn settle(&mut self, context: &Context<'_>) -> Result<Option<usize>, Outcome> {
         match &mut self.phase {
-            Phase::Requesting(desk) => {
-                let unkept = desk.settle(context, &mut self.outbox);
+            Phase::Requesting(session) => {
+                let unkept = session.settle(context, &mut self.outbox);
                 // What is kept and has no room goes on when more is sent.
                 self.choked |= self.outbox.backlog() >= context.most_unsent;
                 Ok(unkept)
             }
-            Phase::Inserting { scribe, .. } => scribe.settle(context).map_err(|error| {
+            Phase::Inserting { session, .. } => session.settle(context).map_err(|error| {
                 self.fail(Fault::Refused(RefusalCode::Journal, error.to_string()))
             }),
             _ => Ok(None),
@@ -293,11 +293,11 @@ impl Connection {
             self.try_read(buffer, chunk, token)
         };
         let outcome = read.unwrap_or_else(|fault| self.fail(fault));
-        if let (Outcome::Busy, Phase::Inserting { scribe, .. }) = (&outcome, &mut self.phase)
-            && !scribe.is_busy()
+        if let (Outcome::Busy, Phase::Inserting { session, .. }) = (&outcome, &mut self.phase)
+            && !session.is_busy()
         {
             let (input, end) = (std::mem::take(&mut self.input), std::mem::take(&mut self.wanted));
-            scribe.work(input, end, context);
+            session.work(input, end, context);
         }
         self.note_stall(&outcome);
         outcome
@@ -306,16 +306,16 @@ impl Connection {
     /// Goes on with what was done elsewhere or waited for: whether it may be read from again.
     pub(crate) fn finish_work(&mut self, context: &Context<'_>) -> Result<bool, Outcome> {
         match &mut self.phase {
-            Phase::Requesting(desk) => {
-                desk.finish(context, &mut self.outbox);
-                Ok(!desk.is_busy())
+            Phase::Requesting(session) => {
+                session.finish(context, &mut self.outbox);
+                Ok(!session.is_busy())
             }
-            Phase::Inserting { scribe, .. } => {
-                let before = scribe.next;
-                let finished = scribe.finish(context);
-                self.meter.samples.fetch_add(scribe.next - before, Ordering::Relaxed);
+            Phase::Inserting { session, .. } => {
+                let before = session.next;
+                let finished = session.finish(context);
+                self.meter.samples.fetch_add(session.next - before, Ordering::Relaxed);
                 match finished {
-                    Ok(None) => Ok(!scribe.is_busy()),
+                    Ok(None) => Ok(!session.is_busy()),
                     Ok(Some(input)) => {
                         self.input = input;
                         Ok(true)
@@ -349,10 +349,10 @@ impl Connection {
             }
         }
         let direct = match &mut self.phase {
-            Phase::Producing { intake, stream, .. } if filled == 0 => {
-                let before = intake.next;
-                let direct = intake.read_direct(stream, &mut *self.link, &mut buffer[..chunk]);
-                self.meter.samples.fetch_add(intake.next - before, Ordering::Relaxed);
+            Phase::Producing { session, stream, .. } if filled == 0 => {
+                let before = session.next;
+                let direct = session.read_direct(stream, &mut *self.link, &mut buffer[..chunk]);
+                self.meter.samples.fetch_add(session.next - before, Ordering::Relaxed);
                 direct
             }
             _ => None,
@@ -403,19 +403,19 @@ impl Connection {
         chunk: usize,
         token: Option<&Token>,
     ) -> Result<Outcome, Fault> {
-        if let Phase::Requesting(desk) = &mut self.phase {
-            if !desk.is_busy() {
-                desk.retry(context, &mut self.outbox);
+        if let Phase::Requesting(session) = &mut self.phase {
+            if !session.is_busy() {
+                session.retry(context, &mut self.outbox);
             }
-            if desk.is_busy() {
+            if session.is_busy() {
                 return Ok(Outcome::Busy);
             }
-            if desk.is_recalled() || self.outbox.backlog() >= context.most_unsent {
+            if session.is_recalled() || self.outbox.backlog() >= context.most_unsent {
                 self.choked = true;
                 return Ok(Outcome::Choked);
             }
         }
-        if matches!(&self.phase, Phase::Inserting { scribe, .. } if scribe.is_busy()) {
+        if matches!(&self.phase, Phase::Inserting { session, .. } if session.is_busy()) {
             return Ok(Outcome::Busy);
         }
         if let Some(outcome) = self.attend(context)? {
@@ -464,8 +464,8 @@ impl Connection {
     /// Goes on with weights; what keeps it from reading more, if something does.
     fn attend(&mut self, context: &Context<'_>) -> Result<Option<Outcome>, Fault> {
         loop {
-            let Phase::Weights(kiosk) = &mut self.phase else { return Ok(None) };
-            let attention = kiosk.attend(&mut self.outbox, context.spare, context.most_unsent)?;
+            let Phase::Weights(session) = &mut self.phase else { return Ok(None) };
+            let attention = session.attend(&mut self.outbox, context.spare, context.most_unsent)?;
             let publication = match attention {
                 Attention::Idle => return Ok(None),
                 Attention::Busy => return Ok(Some(Outcome::More)),
@@ -485,11 +485,11 @@ impl Connection {
             }
             let content = publication.content();
             let handed = content.and_then(|content| {
-                let (region, (.., file)) = (Kiosk::region(content)?, content.file()?);
+                let (region, (.., file)) = (WeightsSession::region(content)?, content.file()?);
                 self.hand_region(region, file).then_some(region.id)
             });
             match (&mut self.phase, handed) {
-                (Phase::Weights(kiosk), Some(region)) => kiosk.handed(region),
+                (Phase::Weights(session), Some(region)) => session.handed(region),
                 _ => return Ok(Some(Outcome::Ended(Ending::Gone))),
             }
         }
@@ -521,7 +521,9 @@ impl Connection {
             let Some(header) = Header::read(rest)? else { return Ok((used, None)) };
             let limit = match &self.phase {
                 Phase::Requesting(_) if header.kind == kind::REQUEST => MAX_REQUEST,
-                Phase::Inserting { .. } => Scribe::most(header.kind).unwrap_or(frame::MAX_CONTROL),
+                Phase::Inserting { .. } => {
+                    InsertSession::most(header.kind).unwrap_or(frame::MAX_CONTROL)
+                }
                 Phase::Weights(_) => weights::most(header.kind).unwrap_or(frame::MAX_CONTROL),
                 _ => frame::MAX_CONTROL,
             };
@@ -532,29 +534,29 @@ impl Connection {
                 return Ok((used, None));
             };
             match &mut self.phase {
-                Phase::Requesting(desk) if header.kind == kind::REQUEST => {
+                Phase::Requesting(session) if header.kind == kind::REQUEST => {
                     let request = Request::read(payload)?;
-                    if let Some(table) = desk.lacks_room(&request, context) {
+                    if let Some(table) = session.lacks_room(&request, context) {
                         self.wanted = end;
                         return Ok((used, Some(Outcome::Held { table, stall: Stall::Capacity })));
                     }
-                    desk.take(request, context, &mut self.outbox)?;
-                    if desk.is_busy() {
+                    session.take(request, context, &mut self.outbox)?;
+                    if session.is_busy() {
                         return Ok((used + end, Some(Outcome::Busy)));
                     }
                 }
-                Phase::Weights(kiosk) if weights::most(header.kind).is_some() => {
-                    kiosk.take(header.kind, payload, &mut self.outbox)?;
+                Phase::Weights(session) if weights::most(header.kind).is_some() => {
+                    session.take(header.kind, payload, &mut self.outbox)?;
                 }
-                Phase::Inserting { .. } if Scribe::is_heavy(header.kind, payload) => {
+                Phase::Inserting { .. } if InsertSession::is_heavy(header.kind, payload) => {
                     self.wanted = end;
                     return Ok((used, Some(Outcome::Busy)));
                 }
-                Phase::Inserting { scribe, .. } if Scribe::most(header.kind).is_some() => {
-                    let before = (scribe.next - scribe.passed, scribe.duplicates);
-                    let taken = scribe.take(header, payload, context);
-                    let stored = scribe.next - scribe.passed - before.0;
-                    let dropped = scribe.duplicates - before.1;
+                Phase::Inserting { session, .. } if InsertSession::most(header.kind).is_some() => {
+                    let before = (session.next - session.passed, session.duplicates);
+                    let taken = session.take(header, payload, context);
+                    let stored = session.next - session.passed - before.0;
+                    let dropped = session.duplicates - before.1;
                     self.meter.samples.fetch_add(stored, Ordering::Relaxed);
                     self.meter.duplicates.fetch_add(dropped, Ordering::Relaxed);
                     if let Err(hold) = taken {
@@ -580,7 +582,7 @@ impl Connection {
     /// Whether a complete sample waits for room.
     fn has_waiting_sample(&self) -> bool {
         match &self.phase {
-            Phase::Producing { intake, stream, .. } => intake.is_complete(stream),
+            Phase::Producing { session, stream, .. } => session.is_complete(stream),
             _ => false,
         }
     }
@@ -594,19 +596,19 @@ impl Connection {
         let mut used = 0;
         loop {
             let rest = &bytes[used..];
-            if let Phase::Producing { intake, stream, .. } = &mut self.phase
-                && intake.in_frame()
+            if let Phase::Producing { session, stream, .. } = &mut self.phase
+                && session.in_frame()
             {
-                let before = (intake.next, intake.duplicates);
-                let fed = intake.feed(stream, rest);
-                let (stored, dropped) = (intake.next - before.0, intake.duplicates - before.1);
+                let before = (session.next, session.duplicates);
+                let fed = session.feed(stream, rest);
+                let (stored, dropped) = (session.next - before.0, session.duplicates - before.1);
                 self.meter.samples.fetch_add(stored, Ordering::Relaxed);
                 self.meter.duplicates.fetch_add(dropped, Ordering::Relaxed);
                 used += fed.used;
                 if let Some(obstacle) = fed.obstacle {
                     return Ok((used, Some(obstructed(obstacle))));
                 }
-                if intake.in_frame() {
+                if session.in_frame() {
                     return Ok((used, None));
                 }
                 continue;
@@ -643,11 +645,11 @@ impl Connection {
     ) -> Result<(usize, Option<Outcome>), Fault> {
         let Some(header) = Header::read(bytes)? else { return Ok((0, None)) };
         let body = &bytes[HEADER_BYTES..];
-        if let (Phase::Producing { intake, stream, .. }, kind::DATA) =
+        if let (Phase::Producing { session, stream, .. }, kind::DATA) =
             (&mut self.phase, header.kind)
         {
             let Some(head) = body.get(..DATA_BYTES) else { return Ok((0, None)) };
-            intake.begin(DataHead::read(header, head, stream.spec().nbytes())?)?;
+            session.begin(DataHead::read(header, head, stream.spec().nbytes())?)?;
             return Ok((HEADER_BYTES + DATA_BYTES, None));
         }
         let limit = match self.phase {
@@ -758,22 +760,22 @@ impl Connection {
         next: u64,
         limit: u64,
     ) {
-        let mut intake = Intake::new(next);
-        intake.limit = limit;
+        let mut session = StreamSession::new(next);
+        session.limit = limit;
         self.acknowledged = next;
-        self.phase = Phase::Producing { producer, stream, intake };
+        self.phase = Phase::Producing { producer, stream, session };
         self.deadline = None;
     }
 
     /// Lets a client stay that asks things of tables.
     pub(crate) fn serve(&mut self) {
-        self.phase = Phase::Requesting(Desk::default());
+        self.phase = Phase::Requesting(RequestSession::default());
         self.deadline = None;
     }
 
     /// Lets a client stay that is told of weights or publishes them.
-    pub(crate) fn offer_weights(&mut self, kiosk: Kiosk) {
-        self.phase = Phase::Weights(Box::new(kiosk));
+    pub(crate) fn offer_weights(&mut self, session: WeightsSession) {
+        self.phase = Phase::Weights(Box::new(session));
         self.deadline = None;
     }
 
@@ -784,7 +786,7 @@ impl Connection {
 
     /// Whether it waits for a place for what it publishes.
     pub(crate) fn waits_to_publish(&self) -> bool {
-        matches!(&self.phase, Phase::Weights(kiosk) if kiosk.is_waiting())
+        matches!(&self.phase, Phase::Weights(session) if session.is_waiting())
     }
 
     /// As [`Connection::serve`], for a client that is to have this arena. `false` when it could not be
@@ -792,7 +794,7 @@ impl Connection {
     pub(crate) fn serve_with(&mut self, arena: Arena) -> bool {
         let layout = [arena.bytes() as u64, 0, 0, 0];
         let handed = arena.file().is_some_and(|file| self.hand_over(0, layout, file));
-        self.phase = Phase::Requesting(Desk::with_arena(arena));
+        self.phase = Phase::Requesting(RequestSession::with_arena(arena));
         handed
     }
 
@@ -805,10 +807,10 @@ impl Connection {
         kept: u64,
         context: &Context<'_>,
     ) -> u64 {
-        let scribe = Box::new(Scribe::new((producer, epoch), next, kept, context));
-        let limit = scribe.limit;
+        let session = Box::new(InsertSession::new((producer, epoch), next, kept, context));
+        let limit = session.limit;
         self.acknowledged = kept;
-        self.phase = Phase::Inserting { producer, scribe };
+        self.phase = Phase::Inserting { producer, session };
         self.deadline = None;
         limit
     }
@@ -919,10 +921,10 @@ impl Connection {
     /// samples may be on their way.
     pub(crate) fn acknowledge(&mut self, credit: u64, drained: bool) {
         let (next, due) = match &self.phase {
-            Phase::Producing { intake, .. } => {
-                (intake.next, intake.next - self.acknowledged >= credit / 4)
+            Phase::Producing { session, .. } => {
+                (session.next, session.next - self.acknowledged >= credit / 4)
             }
-            Phase::Inserting { scribe, .. } => (scribe.kept, scribe.is_due(self.acknowledged)),
+            Phase::Inserting { session, .. } => (session.kept, session.is_due(self.acknowledged)),
             _ => return,
         };
         // More may be kept of what was inserted before the connection had to wait.
@@ -935,15 +937,15 @@ impl Connection {
     /// Queues an acknowledgement that also says why nothing is stored.
     pub(crate) fn acknowledge_as(&mut self, stall: Stall, credit: Option<u64>) {
         let (next, limit) = match &mut self.phase {
-            Phase::Producing { intake, .. } => {
+            Phase::Producing { session, .. } => {
                 // What is on its way stays within what was granted: a limit never falls.
-                let limit = credit.map_or(0, |credit| intake.next.saturating_add(credit));
-                intake.limit = intake.limit.max(limit);
-                (intake.next, intake.limit)
+                let limit = credit.map_or(0, |credit| session.next.saturating_add(credit));
+                session.limit = session.limit.max(limit);
+                (session.next, session.limit)
             }
-            Phase::Inserting { scribe, .. } => {
-                scribe.grant();
-                (scribe.kept, scribe.limit)
+            Phase::Inserting { session, .. } => {
+                session.grant();
+                (session.kept, session.limit)
             }
             _ => return,
         };
@@ -1040,12 +1042,12 @@ impl Connection {
         if self.deadline.is_some_and(|deadline| deadline <= now) {
             return Some(if self.is_leaving() { Ending::Gone } else { Ending::Silent });
         }
-        if matches!(&self.phase, Phase::Weights(kiosk) if kiosk.is_stuck(now, patience)) {
+        if matches!(&self.phase, Phase::Weights(session) if session.is_stuck(now, patience)) {
             return Some(Ending::Silent);
         }
         let quiet = match &self.phase {
             Phase::Listening => true,
-            Phase::Weights(kiosk) => kiosk.is_quiet(),
+            Phase::Weights(session) => session.is_quiet(),
             _ => self.blocked,
         };
         (!quiet && now.duration_since(self.last_heard) > patience).then_some(Ending::Silent)
@@ -1060,8 +1062,8 @@ impl Connection {
         self.rests = true;
         self.outbox.rest();
         match &mut self.phase {
-            Phase::Producing { intake, .. } => intake.rest(),
-            Phase::Inserting { scribe, .. } => scribe.rest(),
+            Phase::Producing { session, .. } => session.rest(),
+            Phase::Inserting { session, .. } => session.rest(),
             _ => {}
         }
     }
@@ -1074,8 +1076,8 @@ impl Connection {
     /// Starts the client's patience anew, after a time in which we did not listen.
     pub(crate) fn excuse(&mut self, now: Instant) {
         self.last_heard = now;
-        if let Phase::Weights(kiosk) = &mut self.phase {
-            kiosk.excuse(now);
+        if let Phase::Weights(session) = &mut self.phase {
+            session.excuse(now);
         }
     }
 }

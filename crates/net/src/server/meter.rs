@@ -235,7 +235,7 @@ impl Meter {
         let mut flow = *gone;
         let connections = self.connections.lock();
         connections.values().for_each(|connection| flow.add(connection.flow()));
-        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let read = |rollouts: &AtomicU64| rollouts.load(Ordering::Relaxed);
         DoorInfo {
             connections: connections.len() as u64,
             accepted: read(&self.accepted),

@@ -2,23 +2,23 @@
 //!
 //! - `worker`: the event loops, of which there is a fixed number whatever the number of clients.
 //! - `connection`: one client, from its first byte on.
-//! - `intake`: from data frames into the ring.
+//! - `stream_session`: from data frames into the ring.
 //! - `tables`: requests and inserts. `rollouts`: requests about rollout tables, and who waits for them.
-//!   `kiosk`: weights.
+//!   `weights_session`: weights.
 //! - `bells`: what wakes an event loop. `outbox`: what it has to send. `pool`: who does what takes long.
 //! - `sessions`: what each producer has delivered, so that nothing is stored twice.
 //! - `meter`: the numbers.
 
 mod bells;
 mod connection;
-mod intake;
-mod kiosk;
 mod meter;
 mod outbox;
 mod pool;
 mod rollouts;
 mod sessions;
+mod stream_session;
 mod tables;
+mod weights_session;
 mod worker;
 
 use std::cell::Cell;

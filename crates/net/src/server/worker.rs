@@ -29,9 +29,9 @@ use tracing::{debug, error, info, warn};
 
 use super::bells::{Bell, Rope, TableBells};
 use super::connection::{BUFFER, Connection, Decision, Ending, Outcome, Place};
-use super::kiosk::Kiosk;
-use super::rollouts::Lobby;
+use super::rollouts::WaitQueue;
 use super::sessions::Sessions;
+use super::weights_session::WeightsSession;
 use super::{Message, Shared};
 use crate::auth::Side;
 use crate::transport::{Link, Listener};
@@ -104,7 +104,7 @@ pub(crate) struct Worker {
     writing: Vec<usize>,
     rows: Vec<Row>,
     /// Those who wait for rollout tables.
-    lobby: Lobby,
+    wait_queue: WaitQueue,
     /// When the first of the parked samples has waited for as long as it may, or before.
     due: Option<Instant>,
     /// Of those who fill the stream, and of those who insert into tables.
@@ -135,7 +135,7 @@ impl Worker {
         let room = Bell::new(&waker);
         let bells: Vec<_> = shared.tables.all().iter().map(|_| TableBells::new(&waker)).collect();
         let rows = bells.iter().map(|_| Row::default()).collect();
-        let lobby = Lobby::new(&shared.rollouts, &waker);
+        let wait_queue = WaitQueue::new(&shared.rollouts, &waker);
         let now = Instant::now();
         let weights = Rope::new(&waker);
         if let Some(store) = &shared.weights {
@@ -164,7 +164,7 @@ impl Worker {
             gathering: Vec::new(),
             writing: Vec::new(),
             rows,
-            lobby,
+            wait_queue,
             due: None,
             sessions: Sessions::default(),
             table_sessions: Sessions::default(),
@@ -243,7 +243,7 @@ impl Worker {
                 self.take_turn(index);
             }
         }
-        self.serve_lobby();
+        self.serve_wait_queue();
         self.expire();
         self.sweep();
         if self.deadline.is_some_and(|deadline| deadline <= Instant::now()) {
@@ -284,14 +284,14 @@ impl Worker {
             &self.serving,
         );
         for connection in self.connections.iter_mut().flatten() {
-            let Some((desk, _)) = connection.desk() else { continue };
-            (0..self.bells.len()).for_each(|table| desk.recall(table, &context));
+            let Some((session, _)) = connection.request_session() else { continue };
+            (0..self.bells.len()).for_each(|table| session.recall(table, &context));
         }
         self.writing = (0..self.connections.len()).collect();
         (0..self.connections.len()).for_each(|index| self.enqueue(index));
         self.saved.bell.ring();
         self.weights.bell.ring();
-        self.lobby.begin_anew();
+        self.wait_queue.begin_anew();
         self.due = Some(Instant::now());
     }
 
@@ -341,8 +341,8 @@ impl Worker {
         let now = Instant::now();
         let ends = self.deadline.map(|deadline| [deadline, deadline + FAREWELL]);
         let deadline = ends.into_iter().flatten().find(|end| *end > now);
-        let lobby = self.lobby.next(now);
-        let times = [sweep, self.accept_again, deadline, self.due, lobby];
+        let wait_queue = self.wait_queue.next(now);
+        let times = [sweep, self.accept_again, deadline, self.due, wait_queue];
         let next = times.into_iter().flatten().min()?;
         Some(next.saturating_duration_since(now))
     }
@@ -373,12 +373,13 @@ impl Worker {
         if is_ended {
             // Whoever waits is told so, and what was changed is kept by now: these answers come first.
             (0..self.connections.len()).for_each(|index| self.enlist(index));
-            self.lobby.stir();
-            self.serve_lobby();
+            self.wait_queue.stir();
+            self.serve_wait_queue();
         }
         for index in 0..self.connections.len() {
             let Some(connection) = &mut self.connections[index] else { continue };
-            let of_rollouts = connection.desk().is_some_and(|(desk, _)| desk.counter.is_used());
+            let of_rollouts =
+                connection.request_session().is_some_and(|(session, _)| session.rollouts.is_used());
             if is_ended && of_rollouts {
                 connection.refuse(RefusalCode::Closed, "the server's rollout tables are closed");
             } else if connection.is_at_work() {
@@ -481,12 +482,12 @@ impl Worker {
         }
         self.rows.iter_mut().for_each(|row| row.keeping.retain(|other| *other != index));
         self.gathering.retain(|other| *other != index);
-        if let Some((desk, _)) = connection.desk() {
-            for table in desk.listed() {
+        if let Some((session, _)) = connection.request_session() {
+            for table in session.listed() {
                 self.rows[table].sampling.retain(|other| *other != index);
             }
         }
-        self.lobby.forget(index);
+        self.wait_queue.forget(index);
         self.writing.retain(|other| *other != index);
         self.free.push(index);
         Some(connection)
@@ -530,11 +531,11 @@ impl Worker {
             self.writing.push(index);
         }
         if connection.backlog() < self.shared.credit_bytes()
-            && let Some((desk, _)) = connection.desk()
-            && !desk.is_gathering()
-            && desk.counter.was_passed_over()
+            && let Some((session, _)) = connection.request_session()
+            && !session.is_gathering()
+            && session.rollouts.was_passed_over()
         {
-            self.lobby.stir();
+            self.wait_queue.stir();
         }
     }
 
@@ -582,9 +583,9 @@ impl Worker {
                 let row = &mut self.rows[table];
                 for index in row.sampling.drain(..) {
                     let connection = self.connections[index].as_mut();
-                    if let Some((desk, _)) = connection.and_then(Connection::desk) {
+                    if let Some((session, _)) = connection.and_then(Connection::request_session) {
                         self.serving.set(Some(index));
-                        desk.recall(table, &context);
+                        session.recall(table, &context);
                         if !self.queued[index] {
                             self.queued[index] = true;
                             self.ready.push_back(index);
@@ -621,9 +622,9 @@ impl Worker {
         }
         for index in 0..self.connections.len() {
             let Some(connection) = &mut self.connections[index] else { continue };
-            let Some((desk, out)) = connection.desk() else { continue };
+            let Some((session, out)) = connection.request_session() else { continue };
             self.serving.set(Some(index));
-            desk.tell_saved(out);
+            session.tell_saved(out);
             self.write(index);
         }
     }
@@ -635,13 +636,15 @@ impl Worker {
         for index in std::mem::take(&mut self.gathering) {
             self.serving.set(Some(index));
             let connection = self.connections[index].as_mut();
-            let Some((desk, out)) = connection.and_then(Connection::desk) else { continue };
+            let Some((session, out)) = connection.and_then(Connection::request_session) else {
+                continue;
+            };
             let context = self.shared.context(
                 &self.bells,
                 [&self.saved.waker, &self.worked.waker],
                 &self.serving,
             );
-            desk.finish(&context, out);
+            session.finish(&context, out);
             if self.settle(index) {
                 self.enlist(index);
                 self.write(index);
@@ -728,7 +731,9 @@ impl Worker {
     /// Takes note of a batch that is gathered elsewhere for a connection, if one is.
     fn note_gathering(&mut self, index: usize) {
         let connection = self.connections[index].as_mut();
-        if connection.and_then(Connection::desk).is_some_and(|(desk, _)| desk.is_gathering())
+        if connection
+            .and_then(Connection::request_session)
+            .is_some_and(|(session, _)| session.is_gathering())
             && !self.gathering.contains(&index)
         {
             self.gathering.push(index);
@@ -738,24 +743,24 @@ impl Worker {
     /// Takes note of what a client of tables waits for.
     fn enlist(&mut self, index: usize) {
         let Some(connection) = &mut self.connections[index] else { return };
-        let Some((desk, out)) = connection.desk() else { return };
+        let Some((session, out)) = connection.request_session() else { return };
         self.serving.set(Some(index));
         let context = self.shared.context(
             &self.bells,
             [&self.saved.waker, &self.worked.waker],
             &self.serving,
         );
-        self.lobby.receive(index, desk, &context, out);
-        for table in desk.enlist() {
+        self.wait_queue.receive(index, session, &context, out);
+        for table in session.enlist() {
             self.rows[table].sampling.push(index);
         }
-        if let Some(deadline) = desk.deadline() {
+        if let Some(deadline) = session.deadline() {
             self.due = Some(self.due.map_or(deadline, |due| due.min(deadline)));
         }
     }
 
     /// Serves those who wait for rollout tables, if something has changed for them.
-    fn serve_lobby(&mut self) {
+    fn serve_wait_queue(&mut self) {
         self.serving.set(None);
         let context = self.shared.context(
             &self.bells,
@@ -763,7 +768,7 @@ impl Worker {
             &self.serving,
         );
         let mut told = Vec::new();
-        self.lobby.serve(&mut self.connections, &context, &mut told);
+        self.wait_queue.serve(&mut self.connections, &context, &mut told);
         told.sort_unstable();
         told.dedup();
         for index in told {
@@ -781,10 +786,10 @@ impl Worker {
         self.due = None;
         for index in 0..self.connections.len() {
             let Some(connection) = &mut self.connections[index] else { continue };
-            let Some((desk, out)) = connection.desk() else { continue };
+            let Some((session, out)) = connection.request_session() else { continue };
             self.serving.set(Some(index));
-            if desk.deadline().is_some_and(|deadline| deadline <= now) {
-                desk.expire(now, out);
+            if session.deadline().is_some_and(|deadline| deadline <= now) {
+                session.expire(now, out);
                 self.write(index);
             }
             self.enlist(index);
@@ -924,8 +929,8 @@ impl Worker {
             (Purpose::Request | Purpose::Gather | Purpose::Watch, _) => connection.serve(),
             (Purpose::Weights, _) => {
                 if let Some(store) = &self.shared.weights {
-                    let kiosk = Kiosk::new(Arc::clone(store), self.shared.hands_over);
-                    connection.offer_weights(kiosk);
+                    let session = WeightsSession::new(Arc::clone(store), self.shared.hands_over);
+                    connection.offer_weights(session);
                 }
             }
             _ => connection.listen(),

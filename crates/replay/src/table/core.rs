@@ -85,7 +85,7 @@ pub(super) enum Drawn {
 }
 
 /// Trajectories to be dropped when the lock is no longer held: freeing memory may take a system call.
-pub(super) type Graveyard = Vec<Arc<Trajectory>>;
+pub(super) type DeferredDrops = Vec<Arc<Trajectory>>;
 
 #[derive(Debug)]
 pub(super) struct Core {
@@ -199,10 +199,10 @@ impl Core {
         slot: Slot,
         priority: f64,
         version: Option<u64>,
-        graveyard: &mut Graveyard,
+        deferred: &mut DeferredDrops,
     ) -> Key {
         self.gate.reserved -= 1;
-        self.enter(slot, priority, version, graveyard)
+        self.enter(slot, priority, version, deferred)
     }
 
     /// Makes an item of a trajectory.
@@ -211,7 +211,7 @@ impl Core {
         trajectory: Arc<Trajectory>,
         priority: f64,
         version: Option<u64>,
-        graveyard: &mut Graveyard,
+        deferred: &mut DeferredDrops,
     ) -> Result<Key, Obstacle> {
         self.gate.insertable(1)?;
         let Payload::Trajectories { slots, free } = &mut self.payload else {
@@ -223,7 +223,7 @@ impl Core {
         });
         self.episodes.enter(&trajectory);
         slots[slot as usize] = Some(trajectory);
-        Ok(self.enter(slot, priority, version, graveyard))
+        Ok(self.enter(slot, priority, version, deferred))
     }
 
     /// Counts an item in, and another out when there are too many: as in Reverb the newest is there
@@ -233,7 +233,7 @@ impl Core {
         slot: Slot,
         priority: f64,
         version: Option<u64>,
-        graveyard: &mut Graveyard,
+        deferred: &mut DeferredDrops,
     ) -> Key {
         let version = version.unwrap_or(self.version);
         let key = self.items.insert(slot, priority, version);
@@ -247,7 +247,7 @@ impl Core {
             self.remover.pick(1, &mut self.rng, &mut self.picks);
             if let Some(pick) = self.picks.first() {
                 gone = self.trace.is_some().then(|| self.items.key(pick.slot));
-                self.remove(pick.slot, graveyard);
+                self.remove(pick.slot, deferred);
             }
         }
         if let Some(trace) = &mut self.trace {
@@ -257,9 +257,9 @@ impl Core {
     }
 
     /// Removes the item in a slot that has one.
-    pub(super) fn remove(&mut self, slot: Slot, graveyard: &mut Graveyard) {
+    pub(super) fn remove(&mut self, slot: Slot, deferred: &mut DeferredDrops) {
         self.forget(slot);
-        self.free(slot, graveyard);
+        self.free(slot, deferred);
     }
 
     /// Removes an item from everything but its payload.
@@ -270,7 +270,7 @@ impl Core {
         self.gate.counts.deletions += 1;
     }
 
-    fn free(&mut self, slot: Slot, graveyard: &mut Graveyard) {
+    fn free(&mut self, slot: Slot, deferred: &mut DeferredDrops) {
         match &mut self.payload {
             Payload::Rows(slab) => slab.free(slot),
             Payload::Trajectories { slots, free } => {
@@ -278,7 +278,7 @@ impl Core {
                 if let Some(left) = &left {
                     self.episodes.leave(left);
                 }
-                graveyard.extend(left.and_then(|one| match &mut self.keeping {
+                deferred.extend(left.and_then(|one| match &mut self.keeping {
                     Some(keeping) => keeping.leave(slot, one),
                     None => Some(one),
                 }));
@@ -294,7 +294,7 @@ impl Core {
     }
 
     /// Draws items; [`Gate::check_sample`] has allowed it.
-    pub(super) fn draw(&mut self, count: usize, graveyard: &mut Graveyard) -> (Infos, Drawn) {
+    pub(super) fn draw(&mut self, count: usize, deferred: &mut DeferredDrops) -> (Infos, Drawn) {
         let mut infos = self.infos();
         infos.keys.reserve_exact(count);
         infos.probabilities.reserve_exact(count);
@@ -336,7 +336,7 @@ impl Core {
         self.lags.note(self.version, &infos.versions);
         let drawn = self.pin(picks.iter().map(|pick| pick.slot).collect());
         for slot in exhausted {
-            self.free(slot, graveyard);
+            self.free(slot, deferred);
         }
         self.picks = picks;
         (infos, drawn)
@@ -425,13 +425,13 @@ impl Core {
     }
 
     /// Removes everything, and counts from zero. What was inserted once is not to come again.
-    pub(super) fn reset(&mut self, graveyard: &mut Graveyard) {
+    pub(super) fn reset(&mut self, deferred: &mut DeferredDrops) {
         let live: Vec<Slot> = self.items.live().collect();
         self.sampler.clear();
         self.remover.clear();
         for slot in live {
             self.items.remove(slot);
-            self.free(slot, graveyard);
+            self.free(slot, deferred);
         }
         self.gate.counts = Counts::default();
         self.unique_samples = 0;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use echoic_memory::slab::RowWriter;
 use smallvec::SmallVec;
 
-use super::core::Graveyard;
+use super::core::DeferredDrops;
 use super::error::{TableError, check_priorities};
 use super::journalled::Log;
 use super::sessions::Origin;
@@ -101,7 +101,7 @@ impl Insertion {
         if keys != values {
             return Err(TableError::Lengths { keys, values });
         }
-        let mut graveyard = Graveyard::new();
+        let mut deferred = DeferredDrops::new();
         let mut keys = SmallVec::new();
         let mut kept = Ok(());
         if let Some(mut writer) = self.writer.take() {
@@ -125,7 +125,7 @@ impl Insertion {
                 return Err(TableError::Closed);
             }
             for (row, priority) in writer.publish().into_iter().zip(priorities) {
-                keys.push(core.insert_row(row, *priority, version, &mut graveyard));
+                keys.push(core.insert_row(row, *priority, version, &mut deferred));
             }
             let sent = origin.map(|origin| (origin, keys.len()));
             match (record, self.table.log()) {

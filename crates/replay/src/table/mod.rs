@@ -47,7 +47,7 @@ use echoic_memory::sync::Mutex;
 
 pub use self::config::{Form, MAX_METADATA, MAX_NAME, TableConfig};
 pub use self::core::Infos;
-use self::core::{Core, Graveyard, Payload};
+use self::core::{Core, DeferredDrops, Payload};
 pub use self::error::check_priorities;
 pub use self::error::{Obstacle, TableError};
 use self::gate::Locked;
@@ -220,9 +220,9 @@ impl Table {
     fn change<P, T>(
         &self,
         mut prepare: impl FnMut() -> P,
-        change: impl FnOnce(&mut Core, &mut Graveyard, Option<(&Log, P)>) -> T,
+        change: impl FnOnce(&mut Core, &mut DeferredDrops, Option<(&Log, P)>) -> T,
     ) -> T {
-        let mut graveyard = Graveyard::new();
+        let mut deferred = DeferredDrops::new();
         loop {
             let log = self.log();
             let prepared = log.map(|log| (log, prepare()));
@@ -232,7 +232,7 @@ impl Table {
                     // The table got its journal in between.
                     continue;
                 }
-                change(core, &mut graveyard, prepared)
+                change(core, &mut deferred, prepared)
             };
             if let Some(log) = log {
                 // Not under the lock: it is a system call.
@@ -316,7 +316,7 @@ impl Table {
             if let Some(log) = self.log() {
                 return log.try_insert(self, trajectory, priority, version, origin);
             }
-            let mut graveyard = Graveyard::new();
+            let mut deferred = DeferredDrops::new();
             let core = &mut *self.lock();
             // With a trace, the table got its journal in between.
             if core.trace.is_none() {
@@ -324,7 +324,7 @@ impl Table {
                     return Ok(None);
                 }
                 let trajectory = Arc::clone(trajectory);
-                let key = core.insert_trajectory(trajectory, priority, version, &mut graveyard)?;
+                let key = core.insert_trajectory(trajectory, priority, version, &mut deferred)?;
                 core.take_note(origin.map(|origin| (origin, 1)));
                 return Ok(Some(key));
             }
@@ -371,12 +371,12 @@ impl Table {
         }
         let (infos, drawn, receipt) = self.change(
             || (),
-            |core, graveyard, log| {
+            |core, deferred, log| {
                 if let Some((log, ())) = log.as_ref().filter(|_| is_kept) {
                     log.journal().check().map_err(TableError::from)?;
                 }
                 core.gate.check_sample(count as u64)?;
-                let (infos, drawn) = core.draw(count, graveyard);
+                let (infos, drawn) = core.draw(count, deferred);
                 let mut receipt = None;
                 if let Some((log, ())) = log {
                     let taken = log.sampled(&infos, max_times);
@@ -532,11 +532,11 @@ impl Table {
     pub fn delete(&self, keys: &[u64]) -> usize {
         self.change(
             || Log::removed(keys),
-            |core, graveyard, log| {
+            |core, deferred, log| {
                 let mut deleted = 0;
                 for key in keys {
                     if let Some(slot) = core.items.find(Key::from_number(*key)) {
-                        core.remove(slot, graveyard);
+                        core.remove(slot, deferred);
                         deleted += 1;
                     }
                 }
@@ -553,8 +553,8 @@ impl Table {
     pub fn reset(&self) {
         self.change(
             || (),
-            |core, graveyard, log| {
-                core.reset(graveyard);
+            |core, deferred, log| {
+                core.reset(deferred);
                 self.inserts.reset();
                 self.samples.reset();
                 if let Some((log, ())) = log {

@@ -10,9 +10,9 @@ use echoic_replay::rollouts::batch::{Layout, LayoutError};
 use echoic_replay::rollouts::ledger::{Change, Lease, Share};
 
 use super::holding::Frame;
-use super::{Counter, fail};
+use super::{RolloutSession, fail};
 use crate::server::outbox::Outbox;
-use crate::server::tables::{Context, Desk, HEAVY};
+use crate::server::tables::{Context, HEAVY, RequestSession};
 use crate::spare::Spare;
 use crate::wire::frame::{HEADER_BYTES, Header, frame, kind};
 use crate::wire::rollouts::{DeliveryHead, Wish};
@@ -35,7 +35,7 @@ pub(super) fn deliver(
     table: &Arc<RolloutTable>,
     wish: &Wish,
     share: Share,
-    desk: &mut Desk,
+    session: &mut RequestSession,
     context: &Context<'_>,
     out: &mut Outbox,
 ) {
@@ -45,17 +45,17 @@ pub(super) fn deliver(
     let layout = match Layout::new(&share, table.config(), form) {
         Ok(layout) => layout,
         Err(error) => {
-            return delivery(Err(refusal(&error))).send(&mut desk.counter, context, out);
+            return delivery(Err(refusal(&error))).send(&mut session.rollouts, context, out);
         }
     };
-    let area = wish.area.zip(desk.arena.as_ref());
+    let area = wish.area.zip(session.arena.as_ref());
     if layout.bytes() < HEAVY {
         let answer = lay_out(id, &layout, area, context.spare);
-        return delivery(answer).send(&mut desk.counter, context, out);
+        return delivery(answer).send(&mut session.rollouts, context, out);
     }
     let area = area.map(|(area, arena)| (area, Arc::clone(arena)));
     let (table, spare) = (Arc::clone(table), Arc::clone(context.spare));
-    desk.lay_out_elsewhere(context, move || {
+    session.lay_out_elsewhere(context, move || {
         let layout = Layout::new(&share, table.config(), form);
         let answer = layout.map_err(|error| refusal(&error)).and_then(|layout| {
             let area = area.as_ref().map(|(area, arena)| (*area, arena));
@@ -108,11 +108,16 @@ fn lay_out(
 
 impl Delivery {
     /// Answers. A share that can't be delivered in this form is given back: who had a lease may ask for it in another.
-    pub(crate) fn send(self, counter: &mut Counter, context: &Context<'_>, out: &mut Outbox) {
+    pub(crate) fn send(
+        self,
+        rollouts: &mut RolloutSession,
+        context: &Context<'_>,
+        out: &mut Outbox,
+    ) {
         let Self { id, table: number, lease, lease_ms, answer } = self;
         let Some(table) = context.rollouts.get(number) else { return };
         let (code, text) = match answer {
-            Ok(frame) => return counter.holding.answer(id, number, table, frame, out),
+            Ok(frame) => return rollouts.holding.answer(id, number, table, frame, out),
             Err(refusal) => refusal,
         };
         let text = match lease_ms {

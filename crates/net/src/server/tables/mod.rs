@@ -1,10 +1,10 @@
 //! Connections that are about tables.
 //!
-//! - `desk`: a connection for requests.
-//! - `scribe`: a connection for inserts.
+//! - `request_session`: a connection for requests.
+//! - `insert_session`: a connection for inserts.
 
-mod desk;
-mod scribe;
+mod insert_session;
+mod request_session;
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -15,8 +15,8 @@ use echoic_replay::rollouts::RolloutTable;
 use echoic_replay::table::saved::Keeper;
 use echoic_replay::table::{Table, Tables};
 
-pub(crate) use self::desk::{Desk, check_area};
-pub(crate) use self::scribe::{Hold, Scribe};
+pub(crate) use self::insert_session::{Hold, InsertSession};
+pub(crate) use self::request_session::{RequestSession, check_area};
 use super::Observer;
 use super::bells::TableBells;
 use super::pool::Pool;

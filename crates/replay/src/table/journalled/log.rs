@@ -10,7 +10,7 @@ use std::time::Instant;
 use echoic_memory::slab::RowWriter;
 use echoic_memory::sync::Mutex;
 
-use super::super::core::{Core, Graveyard};
+use super::super::core::{Core, DeferredDrops};
 use super::super::error::{Obstacle, TableError};
 use super::super::key::Key;
 use super::super::{Infos, Table};
@@ -254,7 +254,7 @@ impl Log {
         let mut room = self.room(table, bytes)?;
         let records = plan.records(trajectory);
         let item = entry::item(origin.is_some(), plan.form, priority, trajectory);
-        let mut graveyard = Graveyard::new();
+        let mut deferred = DeferredDrops::new();
         let core = &mut *table.lock();
         let known = &mut *self.known.lock();
         if known.epoch != plan.epoch {
@@ -264,7 +264,7 @@ impl Log {
             return Ok(ControlFlow::Break(None));
         }
         let key =
-            core.insert_trajectory(Arc::clone(trajectory), priority, version, &mut graveyard)?;
+            core.insert_trajectory(Arc::clone(trajectory), priority, version, &mut deferred)?;
         let mut taken = true;
         for record in records {
             taken &= self.journal.push(record, Some(&mut room));

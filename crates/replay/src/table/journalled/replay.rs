@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use echoic_memory::slab::Slab;
 
-use super::super::core::{Core, Graveyard, Payload, rows};
+use super::super::core::{Core, DeferredDrops, Payload, rows};
 use super::super::key::Key;
 use super::super::{Form, TableConfig};
 use super::entry::{Effect, Entry, Sent, SliceOf};
@@ -34,7 +34,7 @@ pub(super) struct Replayer<'a, 'b> {
     most_slots: u32,
     /// Slots that there were.
     used: u32,
-    graveyard: Graveyard,
+    deferred: DeferredDrops,
 }
 
 impl<'a, 'b> Replayer<'a, 'b> {
@@ -55,7 +55,7 @@ impl<'a, 'b> Replayer<'a, 'b> {
             next_form: 0,
             most_slots: rows(config.max_size),
             used,
-            graveyard: Graveyard::new(),
+            deferred: DeferredDrops::new(),
         }
     }
 
@@ -146,7 +146,7 @@ impl<'a, 'b> Replayer<'a, 'b> {
             }
         }
         // Nobody holds a lock here.
-        self.graveyard.clear();
+        self.deferred.clear();
         Ok(())
     }
 
@@ -277,7 +277,7 @@ impl<'a, 'b> Replayer<'a, 'b> {
             if let Some(left) = &left {
                 self.core.episodes.leave(left);
             }
-            self.graveyard.extend(left);
+            self.deferred.extend(left);
         }
     }
 

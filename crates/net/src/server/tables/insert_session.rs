@@ -1,7 +1,7 @@
 //! A connection for inserts: what it sends is inserted once each, in order, and when a table does not
 //! take more, nothing more is read from it.
 //!
-//! A frame stays where it is until all of it is inserted; the scribe knows how far it got. One that takes long to use is
+//! A frame stays where it is until all of it is inserted; the session knows how far it got. One that takes long to use is
 //! used elsewhere, and comes back when that is done. What went into a table with a journal is acknowledged when it is
 //! kept, and more is taken meanwhile.
 //!
@@ -97,7 +97,7 @@ enum Filled {
 /// Why a frame was not used.
 #[derive(Debug)]
 pub(crate) enum Hold {
-    /// It takes long: see [`Scribe::work`].
+    /// It takes long: see [`InsertSession::work`].
     Heavy,
     /// The table does not take more now.
     Blocked { table: usize, stall: Stall },
@@ -115,7 +115,7 @@ impl From<WireError> for Hold {
 
 /// See the [module](self).
 #[derive(Debug)]
-pub(crate) struct Scribe {
+pub(crate) struct InsertSession {
     producer: ProducerId,
     epoch: u64,
     /// Tables that were asked how far they have come, and had none of what comes now.
@@ -152,7 +152,7 @@ pub(crate) struct Scribe {
     working: Option<Task<Used>>,
 }
 
-impl Scribe {
+impl InsertSession {
     /// Goes on with operation `next` of a life of a producer. Those from `kept` on are in their tables and
     /// perhaps not kept.
     pub(crate) fn new(
@@ -161,7 +161,7 @@ impl Scribe {
         kept: u64,
         context: &Context<'_>,
     ) -> Self {
-        let mut scribe = Self {
+        let mut session = Self {
             producer,
             epoch,
             asked: HashSet::new(),
@@ -185,10 +185,10 @@ impl Scribe {
         if kept < next {
             for (number, table) in context.tables.all().iter().enumerate() {
                 let mark = |receipt| Mark { first: kept, table: number, receipt };
-                scribe.marks.extend(table.receipt().map(mark));
+                session.marks.extend(table.receipt().map(mark));
             }
         }
-        scribe
+        session
     }
 
     /// Takes note of what is kept. Of what is not, the table to wait for.

@@ -1,7 +1,7 @@
 //! From the bytes of data frames into the ring.
 //!
 //! Samples lie in a frame one after the other, their leaves in the order of the columns. An
-//! [`Intake`] takes bytes as they come, whole samples or not, and stores every sample as soon as it is
+//! [`StreamSession`] takes bytes as they come, whole samples or not, and stores every sample as soon as it is
 //! complete. It reserves slots only for samples whose bytes are all there, so a client that stops in
 //! the middle of one keeps nobody waiting.
 
@@ -30,7 +30,7 @@ pub(crate) enum Obstacle {
 
 /// The samples of one connection.
 #[derive(Debug)]
-pub(crate) struct Intake {
+pub(crate) struct StreamSession {
     /// Sequence number of the first sample that is not stored.
     pub(crate) next: u64,
     /// Sequence number of the first sample that may not come yet.
@@ -55,7 +55,7 @@ pub(crate) struct Fed {
     pub(crate) obstacle: Option<Obstacle>,
 }
 
-impl Intake {
+impl StreamSession {
     pub(crate) fn new(next: u64) -> Self {
         let (partial, duplicates) = (Vec::new(), 0);
         Self { next, limit: next, left: 0, skip: 0, partial, partial_len: 0, duplicates }

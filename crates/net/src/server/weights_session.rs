@@ -30,7 +30,7 @@ use crate::wire::weights::{
 /// How many chunks are looked at in one turn: a few milliseconds.
 const TURN: usize = 64;
 
-/// What is to become of a connection after its kiosk was attended to.
+/// What is to become of a connection after its session was attended to.
 #[derive(Debug)]
 pub(crate) enum Attention {
     /// There is nothing to do until something comes.
@@ -39,7 +39,7 @@ pub(crate) enum Attention {
     Busy,
     /// It goes on when enough is sent.
     Full,
-    /// Hand over the memory of this publication, then call [`Kiosk::handed`].
+    /// Hand over the memory of this publication, then call [`WeightsSession::handed`].
     Hand(Arc<Publication>),
 }
 
@@ -81,7 +81,7 @@ enum Upload {
 }
 
 /// See the [module](self).
-pub(crate) struct Kiosk {
+pub(crate) struct WeightsSession {
     store: Arc<WeightStore>,
     /// Whether memory may be handed over.
     lends: bool,
@@ -96,7 +96,7 @@ pub(crate) struct Kiosk {
     regions: VecDeque<u64>,
 }
 
-impl Kiosk {
+impl WeightsSession {
     pub(crate) fn new(store: Arc<WeightStore>, lends: bool) -> Self {
         Self {
             store,
@@ -405,7 +405,7 @@ impl Kiosk {
     }
 }
 
-impl Drop for Kiosk {
+impl Drop for WeightsSession {
     fn drop(&mut self) {
         let lent = self.lent.values().filter_map(|publication| publication.content());
         lent.for_each(Content::spoil);

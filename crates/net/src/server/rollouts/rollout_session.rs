@@ -8,7 +8,7 @@ use echoic_replay::rollouts::ledger::Change;
 use echoic_replay::rollouts::table::CallError;
 
 use super::holding::{Frame, Holding};
-use super::lobby::{Guest, Matter};
+use super::wait_queue::{Waiter, WaitingRequest};
 use super::{fail, refuse};
 use crate::server::outbox::Outbox;
 use crate::server::tables::{Context, check_area};
@@ -19,16 +19,16 @@ use crate::wire::tables::{Answer, FailureCode, MAX_WAITING, Operation};
 
 /// See the [module](self).
 #[derive(Debug, Default)]
-pub(crate) struct Counter {
+pub(crate) struct RolloutSession {
     /// The client has asked which rollout tables there are.
     is_used: bool,
-    /// Those that the event loop has not taken to its lobby yet.
-    arrivals: Vec<Guest>,
-    /// Requests that the client gives up, and that may be in the lobby.
+    /// Those that the event loop has not taken to its wait queue yet.
+    arrivals: Vec<Waiter>,
+    /// Requests that the client gives up, and that may be in the wait queue.
     cancels: Vec<u64>,
-    /// How many are there and in the lobby.
-    guests: usize,
-    /// One in the lobby was passed over, since the client has to read answers first, or one of its batches is gathered.
+    /// How many are there and in the wait queue.
+    waiters: usize,
+    /// One in the wait queue was passed over, since the client has to read answers first, or one of its batches is gathered.
     passed_over: bool,
     /// The bulk of the next changes of a table, as far as it came in parts: no more than an item may have.
     parts: Option<(u32, Vec<u8>)>,
@@ -36,8 +36,8 @@ pub(crate) struct Counter {
     pub(super) holding: Holding,
 }
 
-impl Counter {
-    /// Does what is asked, or keeps it for the lobby.
+impl RolloutSession {
+    /// Does what is asked, or keeps it for the wait queue.
     pub(crate) fn take(
         &mut self,
         id: u64,
@@ -93,7 +93,12 @@ impl Counter {
                 let mut decoded = decode(&changes, arena, context)?;
                 if let Some(change) = decoded.pop_if(|change| change.side().is_some()) {
                     // It is alone, as `decode` has seen.
-                    return self.admit(id, number, Matter::Change(change), changes.timeout_ms);
+                    return self.admit(
+                        id,
+                        number,
+                        WaitingRequest::Change(change),
+                        changes.timeout_ms,
+                    );
                 }
                 let mut outcomes = Outcomes::with_capacity(decoded.len());
                 for change in &decoded {
@@ -119,10 +124,10 @@ impl Counter {
                 if let Some(area) = wish.area {
                     check_area(area, arena)?;
                 }
-                self.admit(id, number, Matter::Sample(wish), wish.timeout_ms)
+                self.admit(id, number, WaitingRequest::Sample(wish), wish.timeout_ms)
             }
             Operation::RolloutVersion { above, timeout_ms } => {
-                self.admit(id, number, Matter::Version { above }, timeout_ms)
+                self.admit(id, number, WaitingRequest::Version { above }, timeout_ms)
             }
             Operation::RolloutInfo => {
                 let info = Box::new(table.info());
@@ -138,26 +143,26 @@ impl Counter {
         }
     }
 
-    /// Keeps something for the lobby.
+    /// Keeps something for the wait queue.
     fn admit(
         &mut self,
         id: u64,
         number: u32,
-        matter: Matter,
+        request: WaitingRequest,
         timeout_ms: Option<u64>,
     ) -> Result<(), WireError> {
-        if self.guests >= MAX_WAITING {
-            let (limit, got) = (MAX_WAITING as u64, self.guests as u64 + 1);
+        if self.waiters >= MAX_WAITING {
+            let (limit, got) = (MAX_WAITING as u64, self.waiters as u64 + 1);
             return Err(WireError::TooLarge { field: "requests that wait", limit, got });
         }
-        self.guests += 1;
+        self.waiters += 1;
         // Longer than a clock can hold is for ever.
         let deadline =
             timeout_ms.and_then(|ms| Instant::now().checked_add(Duration::from_millis(ms)));
-        self.arrivals.push(Guest::new(
+        self.arrivals.push(Waiter::new(
             id,
             number as usize,
-            matter,
+            request,
             deadline,
             timeout_ms == Some(0),
         ));
@@ -170,13 +175,13 @@ impl Counter {
     }
 
     /// Those that came since the last call.
-    pub(crate) fn take_arrivals(&mut self) -> Vec<Guest> {
+    pub(crate) fn take_arrivals(&mut self) -> Vec<Waiter> {
         std::mem::take(&mut self.arrivals)
     }
 
     /// Notes that a request is given up.
     pub(crate) fn cancel(&mut self, id: u64) {
-        if self.guests > 0 {
+        if self.waiters > 0 {
             self.cancels.push(id);
         }
     }
@@ -186,12 +191,12 @@ impl Counter {
         std::mem::take(&mut self.cancels)
     }
 
-    /// One left the lobby.
+    /// One left the wait queue.
     pub(crate) fn see_off(&mut self) {
-        self.guests = self.guests.saturating_sub(1);
+        self.waiters = self.waiters.saturating_sub(1);
     }
 
-    /// One in the lobby has to be looked at again when the client has read more, or when a batch for it is gathered.
+    /// One in the wait queue has to be looked at again when the client has read more, or when a batch for it is gathered.
     pub(crate) fn pass_over(&mut self) {
         self.passed_over = true;
     }

@@ -1,14 +1,14 @@
 //! Those who wait for rollout tables, of all connections of an event loop.
 //!
-//! Each table has a room, where guests are looked at in the order in which they came. Once one is kept waiting, no
+//! Each table has a room, where waiters are looked at in the order in which they came. Once one is kept waiting, no
 //! later one that wants just the same is served before it: of admits and resumes that is any other; of samples, one
 //! for the same rank of batches of the same size. Guests with other wants are tried each time: a batch that was given
 //! back may be what only they can have. So who wants large batches may wait for as long as others take small ones.
 //!
 //! # Invariants
 //!
-//! 1. A guest is here until it is answered, given up, or its connection is gone.
-//! 2. Where guests wait, what could help them rings, or the time at which it happens is known.
+//! 1. A waiter is here until it is answered, given up, or its connection is gone.
+//! 2. Where waiters wait, what could help them rings, or the time at which it happens is known.
 //! 3. Nobody is told a reason before it was looked at: a client that does not read is answered when it does.
 
 use std::collections::{HashMap, VecDeque};
@@ -25,14 +25,14 @@ use super::{fail, refuse};
 use crate::server::bells::Rope;
 use crate::server::connection::Connection;
 use crate::server::outbox::Outbox;
-use crate::server::tables::{Context, Desk};
+use crate::server::tables::{Context, RequestSession};
 use crate::wire::frame::{HEADER_BYTES, MAX_CONTROL};
 use crate::wire::rollouts::Wish;
 use crate::wire::tables::{Answer, FailureCode, MAX_BATCH};
 
-/// What a guest has come for.
+/// What a waiter has come for.
 #[derive(Debug)]
-pub(super) enum Matter {
+pub(super) enum WaitingRequest {
     /// An admit or a resume.
     Change(Change),
     /// A share of a batch.
@@ -41,7 +41,7 @@ pub(super) enum Matter {
     Version { above: i64 },
 }
 
-impl Matter {
+impl WaitingRequest {
     /// Which of the bells rings for it.
     fn bell(&self) -> usize {
         match self.side() {
@@ -62,12 +62,12 @@ impl Matter {
 
 /// A request that waits.
 #[derive(Debug)]
-pub(crate) struct Guest {
+pub(crate) struct Waiter {
     id: u64,
     table: usize,
     /// Its place among the event loop's.
     connection: usize,
-    matter: Matter,
+    request: WaitingRequest,
     deadline: Option<Instant>,
     /// It goes if it can't be served at once.
     is_hasty: bool,
@@ -77,28 +77,28 @@ pub(crate) struct Guest {
     idling: Option<Waiting>,
 }
 
-impl Guest {
+impl Waiter {
     pub(super) fn new(
         id: u64,
         table: usize,
-        matter: Matter,
+        request: WaitingRequest,
         deadline: Option<Instant>,
         is_hasty: bool,
     ) -> Self {
         let (connection, blocked, idling) = (usize::MAX, None, None);
-        Self { id, table, connection, matter, deadline, is_hasty, blocked, idling }
+        Self { id, table, connection, request, deadline, is_hasty, blocked, idling }
     }
 
     /// Counts how long it waits, and for what.
     fn note(&mut self, blocked: Blocked, table: &RolloutTable) {
         self.blocked = Some(blocked);
         // Who has no time does not wait.
-        let Some(side) = self.matter.side().filter(|_| !self.is_hasty) else { return };
+        let Some(side) = self.request.side().filter(|_| !self.is_hasty) else { return };
         match &mut self.idling {
             Some(idling) => idling.because(blocked.reason()),
             None => {
-                let applicant = match &self.matter {
-                    Matter::Change(change) => change.applicant(),
+                let applicant = match &self.request {
+                    WaitingRequest::Change(change) => change.applicant(),
                     _ => None,
                 };
                 self.idling = Some(table.begin_wait(side, applicant, blocked.reason()));
@@ -113,35 +113,35 @@ impl Guest {
     }
 }
 
-/// What those before a guest wait for.
+/// What those before a waiter wait for.
 #[derive(Debug, Default)]
-struct Line {
+struct Ahead {
     admit: Option<Blocked>,
     resume: Option<Blocked>,
     /// By the size of the batch, the rank, and how many share it.
     samples: HashMap<(Size, u32, u32), Blocked>,
 }
 
-impl Line {
-    /// Why a guest is not even tried: what the first of those who want the same waits for.
-    fn before(&self, matter: &Matter) -> Option<Blocked> {
-        match matter {
-            Matter::Change(Change::Admit(_)) => self.admit,
-            Matter::Change(_) => self.resume,
-            Matter::Sample(wish) => self.samples.get(&place(&wish.want)).copied(),
-            Matter::Version { .. } => None,
+impl Ahead {
+    /// Why a waiter is not even tried: what the first of those who want the same waits for.
+    fn before(&self, request: &WaitingRequest) -> Option<Blocked> {
+        match request {
+            WaitingRequest::Change(Change::Admit(_)) => self.admit,
+            WaitingRequest::Change(_) => self.resume,
+            WaitingRequest::Sample(wish) => self.samples.get(&place(&wish.want)).copied(),
+            WaitingRequest::Version { .. } => None,
         }
     }
 
-    /// A guest has to wait for this.
-    fn join(&mut self, matter: &Matter, blocked: Blocked) {
-        match matter {
-            Matter::Change(Change::Admit(_)) => self.admit = self.admit.or(Some(blocked)),
-            Matter::Change(_) => self.resume = self.resume.or(Some(blocked)),
-            Matter::Sample(wish) => {
+    /// A waiter has to wait for this.
+    fn join(&mut self, request: &WaitingRequest, blocked: Blocked) {
+        match request {
+            WaitingRequest::Change(Change::Admit(_)) => self.admit = self.admit.or(Some(blocked)),
+            WaitingRequest::Change(_) => self.resume = self.resume.or(Some(blocked)),
+            WaitingRequest::Sample(wish) => {
                 self.samples.entry(place(&wish.want)).or_insert(blocked);
             }
-            Matter::Version { .. } => {}
+            WaitingRequest::Version { .. } => {}
         }
     }
 }
@@ -151,7 +151,7 @@ fn place(want: &Want) -> (Size, u32, u32) {
     (want.size, want.rank, want.ranks)
 }
 
-/// A table's guests.
+/// A table's waiters.
 #[derive(Debug)]
 struct Room {
     table: Arc<RolloutTable>,
@@ -164,7 +164,7 @@ struct Room {
     /// Connections with answers that wait for that.
     keeping: Vec<usize>,
     /// In the order in which they came.
-    guests: VecDeque<Guest>,
+    waiters: VecDeque<Waiter>,
     /// They are to be looked at.
     is_stirred: bool,
     /// When the first of them has waited for as long as it may.
@@ -173,13 +173,13 @@ struct Room {
 
 /// See the [module](self).
 #[derive(Debug)]
-pub(crate) struct Lobby {
+pub(crate) struct WaitQueue {
     rooms: Vec<Room>,
     /// When time may next change something.
     due: Option<Instant>,
 }
 
-impl Lobby {
+impl WaitQueue {
     pub(crate) fn new(tables: &[Arc<RolloutTable>], waker: &Arc<mio::Waker>) -> Self {
         let room = |table: &Arc<RolloutTable>| Room {
             table: Arc::clone(table),
@@ -187,7 +187,7 @@ impl Lobby {
             is_listening: [false; 3],
             kept: Rope::new(waker),
             keeping: Vec::new(),
-            guests: VecDeque::new(),
+            waiters: VecDeque::new(),
             is_stirred: false,
             deadline: None,
         };
@@ -198,26 +198,26 @@ impl Lobby {
     pub(crate) fn receive(
         &mut self,
         index: usize,
-        desk: &mut Desk,
+        session: &mut RequestSession,
         context: &Context<'_>,
         out: &mut Outbox,
     ) {
-        self.settle(index, desk, context, out);
-        for mut guest in desk.counter.take_arrivals() {
-            guest.connection = index;
-            if let Some(room) = self.rooms.get_mut(guest.table) {
+        self.settle(index, session, context, out);
+        for mut waiter in session.rollouts.take_arrivals() {
+            waiter.connection = index;
+            if let Some(room) = self.rooms.get_mut(waiter.table) {
                 room.is_stirred = true;
-                room.guests.push_back(guest);
+                room.waiters.push_back(waiter);
             }
         }
-        for id in desk.counter.take_cancels() {
+        for id in session.rollouts.take_cancels() {
             for room in &mut self.rooms {
-                let is_it = |guest: &Guest| guest.connection == index && guest.id == id;
-                if let Some(found) = room.guests.iter().position(is_it) {
-                    room.guests.remove(found);
+                let is_it = |waiter: &Waiter| waiter.connection == index && waiter.id == id;
+                if let Some(found) = room.waiters.iter().position(is_it) {
+                    room.waiters.remove(found);
                     // It may have kept others waiting.
                     room.is_stirred = true;
-                    desk.counter.see_off();
+                    session.rollouts.see_off();
                     fail(id, FailureCode::Cancelled, "the client gave it up", out);
                 }
             }
@@ -225,9 +225,15 @@ impl Lobby {
     }
 
     /// Sends the answers that tell of what is kept, and sees to it that a bell rings for the others.
-    fn settle(&mut self, index: usize, desk: &mut Desk, context: &Context<'_>, out: &mut Outbox) {
+    fn settle(
+        &mut self,
+        index: usize,
+        session: &mut RequestSession,
+        context: &Context<'_>,
+        out: &mut Outbox,
+    ) {
         let mut listened = None;
-        while let Some(number) = desk.counter.holding.settle(context.rollouts, out) {
+        while let Some(number) = session.rollouts.holding.settle(context.rollouts, out) {
             if listened == Some(number) {
                 return;
             }
@@ -245,18 +251,18 @@ impl Lobby {
     pub(crate) fn forget(&mut self, index: usize) {
         for room in &mut self.rooms {
             room.keeping.retain(|other| *other != index);
-            let before = room.guests.len();
-            room.guests.retain(|guest| guest.connection != index);
-            room.is_stirred |= room.guests.len() < before;
+            let before = room.waiters.len();
+            room.waiters.retain(|waiter| waiter.connection != index);
+            room.is_stirred |= room.waiters.len() < before;
         }
     }
 
     /// Has all be looked at again.
     pub(crate) fn stir(&mut self) {
-        self.rooms.iter_mut().for_each(|room| room.is_stirred |= !room.guests.is_empty());
+        self.rooms.iter_mut().for_each(|room| room.is_stirred |= !room.waiters.is_empty());
     }
 
-    /// As [`Lobby::stir`], also where a pass was not finished: it may have begun to listen and told nobody.
+    /// As [`WaitQueue::stir`], also where a pass was not finished: it may have begun to listen and told nobody.
     pub(crate) fn begin_anew(&mut self) {
         for room in &mut self.rooms {
             room.is_listening = [false; 3];
@@ -271,7 +277,8 @@ impl Lobby {
             return Some(now);
         }
         let waits = |room: &&Room| {
-            room.guests.iter().any(|guest| guest.matter.side().is_some()) && !room.table.is_closed()
+            room.waiters.iter().any(|waiter| waiter.request.side().is_some())
+                && !room.table.is_closed()
         };
         self.due = self.rooms.iter().filter(waits).filter_map(|room| room.table.next_due()).min();
         let deadlines = self.rooms.iter().filter_map(|room| room.deadline);
@@ -294,7 +301,7 @@ impl Lobby {
                     // It rings if that has changed something, or never will again.
                     let _ = room.table.apply(&Change::Tick);
                 }
-                room.is_stirred |= !room.guests.is_empty() && failure(&room.table).is_some();
+                room.is_stirred |= !room.waiters.is_empty() && failure(&room.table).is_some();
             }
             self.due = None;
         }
@@ -302,7 +309,7 @@ impl Lobby {
         for room in &mut self.rooms {
             if room.kept.bell.heard() {
                 told.append(&mut room.keeping);
-                room.is_stirred |= !room.guests.is_empty() && failure(&room.table).is_some();
+                room.is_stirred |= !room.waiters.is_empty() && failure(&room.table).is_some();
             }
             room.hear();
             let is_late = room.deadline.is_some_and(|deadline| deadline <= Instant::now());
@@ -311,8 +318,8 @@ impl Lobby {
             }
         }
         for index in told.get(first_told..).unwrap_or_default() {
-            if let Some((desk, out)) = reach(connections, *index) {
-                self.settle(*index, desk, context, out);
+            if let Some((session, out)) = reach(connections, *index) {
+                self.settle(*index, session, context, out);
             }
         }
     }
@@ -323,7 +330,7 @@ impl Room {
         for (rope, is_listening) in self.ropes.iter().zip(&mut self.is_listening) {
             if rope.bell.heard() {
                 *is_listening = false;
-                self.is_stirred |= !self.guests.is_empty();
+                self.is_stirred |= !self.waiters.is_empty();
             }
         }
     }
@@ -347,60 +354,60 @@ impl Room {
             }
         }
         let now = Instant::now();
-        self.guests.retain(|guest| {
-            let Some(blocked) = guest.vain(now) else { return true };
-            if let Some((desk, out)) = reach(connections, guest.connection) {
-                desk.counter.see_off();
-                refuse(guest.id, CallError::TimedOut(blocked), out);
-                told.push(guest.connection);
+        self.waiters.retain(|waiter| {
+            let Some(blocked) = waiter.vain(now) else { return true };
+            if let Some((session, out)) = reach(connections, waiter.connection) {
+                session.rollouts.see_off();
+                refuse(waiter.id, CallError::TimedOut(blocked), out);
+                told.push(waiter.connection);
             }
             // Others may no longer have to wait for it.
             self.is_stirred = true;
             false
         });
-        self.is_stirred &= !self.guests.is_empty();
+        self.is_stirred &= !self.waiters.is_empty();
         // Those that were not looked at are when their clients have read more.
-        let seen = self.guests.iter().filter(|guest| guest.blocked.is_some());
-        self.deadline = seen.filter_map(|guest| guest.deadline).min();
+        let seen = self.waiters.iter().filter(|waiter| waiter.blocked.is_some());
+        self.deadline = seen.filter_map(|waiter| waiter.deadline).min();
     }
 
-    /// Tells all guests that the table has ended for them.
+    /// Tells all waiters that the table has ended for them.
     fn dismiss(
         &mut self,
         error: &CallError,
         connections: &mut [Option<Connection>],
         told: &mut Vec<usize>,
     ) {
-        for guest in self.guests.drain(..) {
-            if let Some((desk, out)) = reach(connections, guest.connection) {
-                desk.counter.see_off();
-                refuse(guest.id, error.clone(), out);
-                told.push(guest.connection);
+        for waiter in self.waiters.drain(..) {
+            if let Some((session, out)) = reach(connections, waiter.connection) {
+                session.rollouts.see_off();
+                refuse(waiter.id, error.clone(), out);
+                told.push(waiter.connection);
             }
         }
     }
 
-    /// Looks at each guest once, in order. Why nothing is done for anybody any more, if so.
+    /// Looks at each waiter once, in order. Why nothing is done for anybody any more, if so.
     fn pass(
         &mut self,
         connections: &mut [Option<Connection>],
         context: &Context<'_>,
         told: &mut Vec<usize>,
     ) -> Option<CallError> {
-        let (mut line, mut ended, table) = (Line::default(), None, &self.table);
-        self.guests.retain_mut(|guest| {
-            let Some((desk, out)) = reach(connections, guest.connection) else { return false };
-            context.serving.set(Some(guest.connection));
-            if desk.is_gathering() || out.backlog() >= context.most_unsent {
-                desk.counter.pass_over();
+        let (mut ahead, mut ended, table) = (Ahead::default(), None, &self.table);
+        self.waiters.retain_mut(|waiter| {
+            let Some((session, out)) = reach(connections, waiter.connection) else { return false };
+            context.serving.set(Some(waiter.connection));
+            if session.is_gathering() || out.backlog() >= context.most_unsent {
+                session.rollouts.pass_over();
                 return true;
             }
             if ended.is_some() {
                 return true;
             }
-            let tried = match line.before(&guest.matter) {
+            let tried = match ahead.before(&waiter.request) {
                 Some(blocked) => Err(CallError::Refused(blocked.into())),
-                None => attempt(guest, table, desk, context, out),
+                None => attempt(waiter, table, session, context, out),
             };
             let blocked = match tried {
                 Err(CallError::Refused(Refusal::Blocked(blocked))) => blocked,
@@ -410,25 +417,25 @@ impl Room {
                 }
                 answered => {
                     if let Err(error) = answered {
-                        refuse(guest.id, error, out);
+                        refuse(waiter.id, error, out);
                     }
-                    desk.counter.see_off();
-                    told.push(guest.connection);
+                    session.rollouts.see_off();
+                    told.push(waiter.connection);
                     return false;
                 }
             };
-            line.join(&guest.matter, blocked);
-            guest.note(blocked, table);
+            ahead.join(&waiter.request, blocked);
+            waiter.note(blocked, table);
             true
         });
         ended
     }
 
-    /// Has those bells ring that guests wait for; whether some would not have rung before.
+    /// Has those bells ring that waiters wait for; whether some would not have rung before.
     fn listen(&mut self) -> bool {
         let mut is_new = false;
-        for guest in self.guests.iter().filter(|guest| !guest.is_hasty) {
-            let bell = guest.matter.bell();
+        for waiter in self.waiters.iter().filter(|waiter| !waiter.is_hasty) {
+            let bell = waiter.request.bell();
             let (Some(rope), Some(is_listening)) =
                 (self.ropes.get(bell), self.is_listening.get_mut(bell))
             else {
@@ -438,7 +445,7 @@ impl Room {
                 continue;
             }
             is_new = true;
-            match guest.matter.side() {
+            match waiter.request.side() {
                 Some(side) => self.table.wake_later(side, &rope.waker),
                 None => self.table.wake_at_version(&rope.waker),
             }
@@ -447,8 +454,11 @@ impl Room {
     }
 }
 
-fn reach(connections: &mut [Option<Connection>], index: usize) -> Option<(&mut Desk, &mut Outbox)> {
-    connections.get_mut(index)?.as_mut()?.desk()
+fn reach(
+    connections: &mut [Option<Connection>],
+    index: usize,
+) -> Option<(&mut RequestSession, &mut Outbox)> {
+    connections.get_mut(index)?.as_mut()?.request_session()
 }
 
 /// Why a table with a directory writes nothing more, if so.
@@ -456,17 +466,17 @@ fn failure(table: &RolloutTable) -> Option<CallError> {
     table.is_kept(table.receipt()?).err()
 }
 
-/// Serves a guest, if that is possible now.
+/// Serves a waiter, if that is possible now.
 fn attempt(
-    guest: &Guest,
+    waiter: &Waiter,
     table: &Arc<RolloutTable>,
-    desk: &mut Desk,
+    session: &mut RequestSession,
     context: &Context<'_>,
     out: &mut Outbox,
 ) -> Result<(), CallError> {
-    let (id, number) = (guest.id, guest.table);
-    match &guest.matter {
-        Matter::Version { above } => {
+    let (id, number) = (waiter.id, waiter.table);
+    match &waiter.request {
+        WaitingRequest::Version { above } => {
             let version = table.version();
             if version > *above {
                 out.say(|out| Answer::Done { id, count: version as u64 }.write(out));
@@ -478,9 +488,9 @@ fn attempt(
             let blocked = Blocked::Shipping { version, needed: above.saturating_add(1) };
             return Err(CallError::Refused(blocked.into()));
         }
-        Matter::Change(change) => match table.apply(change) {
+        WaitingRequest::Change(change) => match table.apply(change) {
             Ok(outcome) => match tale(id, outcome) {
-                Some(frame) => desk.counter.holding.answer(id, number, table, frame, out),
+                Some(frame) => session.rollouts.holding.answer(id, number, table, frame, out),
                 None => {
                     let text = "what is there of the group has more bytes than an answer may have";
                     fail(id, FailureCode::TooLarge, text, out);
@@ -492,10 +502,10 @@ fn attempt(
             }
             Err(error) => return Err(error),
         },
-        Matter::Sample(wish) => {
+        WaitingRequest::Sample(wish) => {
             let (change, width) = (Change::Sample(wish.want), wish.form.width());
             if let Outcome::Delivered(share) = table.apply_within(&change, width)? {
-                deliver((id, number), table, wish, share, desk, context, out);
+                deliver((id, number), table, wish, share, session, context, out);
             }
         }
     }

@@ -17,7 +17,7 @@ use super::{Context, HEAVY};
 use crate::server::Observer;
 use crate::server::outbox::Outbox;
 use crate::server::pool::Task;
-use crate::server::rollouts::{Counter, Delivery};
+use crate::server::rollouts::{Delivery, RolloutSession};
 use crate::spare::Lent;
 use crate::wire::WireError;
 use crate::wire::frame::{HEADER_BYTES, Header, Stall, frame, kind};
@@ -89,7 +89,7 @@ enum Target {
 
 /// See the [module](self).
 #[derive(Debug, Default)]
-pub(crate) struct Desk {
+pub(crate) struct RequestSession {
     /// In the order in which they were made.
     unkept: VecDeque<Unkept>,
     /// In the order in which they came.
@@ -106,11 +106,11 @@ pub(crate) struct Desk {
     /// Where batches may be written to for the client to find them.
     pub(crate) arena: Option<Arc<Arena>>,
     /// What is asked of rollout tables.
-    pub(crate) counter: Counter,
+    pub(crate) rollouts: RolloutSession,
 }
 
-impl Desk {
-    /// A desk of a client that has this arena too.
+impl RequestSession {
+    /// A session of a client that has this arena too.
     pub(crate) fn with_arena(arena: Arena) -> Self {
         Self { arena: Some(Arc::new(arena)), ..Self::default() }
     }
@@ -133,7 +133,7 @@ impl Desk {
         // A panic there is one of this connection.
         match gathered.unwrap_or_else(|panic| resume_unwind(panic)) {
             Gathered::Items(items) => items.send(out),
-            Gathered::Share(share) => share.send(&mut self.counter, context, out),
+            Gathered::Share(share) => share.send(&mut self.rollouts, context, out),
         }
     }
 
@@ -184,7 +184,7 @@ impl Desk {
         }
         if operation.is_of_rollouts() {
             let arena = self.arena.as_ref();
-            return self.counter.take(id, number, operation, arena, context, out);
+            return self.rollouts.take(id, number, operation, arena, context, out);
         }
         let Some(table) = context.tables.all().get(number as usize) else {
             unknown(id, number, out);
@@ -467,7 +467,7 @@ impl Desk {
         } else if let Some(index) = self.saving.iter().position(|(saving, _)| *saving == id) {
             self.saving.remove(index);
         } else {
-            return self.counter.cancel(id);
+            return self.rollouts.cancel(id);
         }
         refuse(id, FailureCode::Cancelled, Stall::None, "the client gave it up", out);
     }
