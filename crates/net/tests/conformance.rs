@@ -114,7 +114,7 @@ struct MemoryDoor {
     memory: Memory,
     links: Receiver<UnixStream>,
     /// Has a byte for each link that waits.
-    bell: UnixStream,
+    wakes: UnixStream,
 }
 
 struct MemoryLink {
@@ -159,10 +159,10 @@ impl Memory {
 impl Listen for Memory {
     fn listen(&self) -> io::Result<Box<dyn Listener>> {
         let (sender, links) = channel();
-        let (ringer, bell) = UnixStream::pair()?;
-        bell.set_nonblocking(true)?;
-        doors().insert(self.name.clone(), (sender, ringer));
-        Ok(Box::new(MemoryDoor { memory: self.clone(), links, bell }))
+        let (waker, wakes) = UnixStream::pair()?;
+        wakes.set_nonblocking(true)?;
+        doors().insert(self.name.clone(), (sender, waker));
+        Ok(Box::new(MemoryDoor { memory: self.clone(), links, wakes }))
     }
 
     fn is_public(&self) -> bool {
@@ -174,9 +174,9 @@ impl Dial for Memory {
     fn dial(&self, _timeout: Duration) -> io::Result<Box<dyn Link>> {
         let (here, there) = UnixStream::pair()?;
         let mut doors = doors();
-        let (sender, ringer) = doors.get_mut(&self.name).ok_or(io::ErrorKind::NotFound)?;
+        let (sender, waker) = doors.get_mut(&self.name).ok_or(io::ErrorKind::NotFound)?;
         sender.send(there).map_err(|_| io::ErrorKind::ConnectionRefused)?;
-        ringer.write_all(&[1])?;
+        waker.write_all(&[1])?;
         self.link(here)
     }
 
@@ -188,7 +188,7 @@ impl Dial for Memory {
 
 impl Listener for MemoryDoor {
     fn accept(&mut self) -> io::Result<Box<dyn Link>> {
-        match (&self.bell).read(&mut [0]) {
+        match (&self.wakes).read(&mut [0]) {
             Err(_) if self.memory.has(Fault::AcceptFails) => Err(io::ErrorKind::NotFound.into()),
             Err(error) => Err(error),
             Ok(_) => self.memory.link(self.links.recv().map_err(io::Error::other)?),
@@ -206,7 +206,7 @@ impl Drop for MemoryDoor {
             // The receiver goes on living, so that nobody who dials is refused.
             let (_, links) = channel();
             std::mem::forget(std::mem::replace(&mut self.links, links));
-            std::mem::forget(self.bell.try_clone());
+            std::mem::forget(self.wakes.try_clone());
         } else {
             doors().remove(&self.memory.name);
         }
@@ -215,7 +215,7 @@ impl Drop for MemoryDoor {
 
 impl AsFd for MemoryDoor {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.bell.as_fd()
+        self.wakes.as_fd()
     }
 }
 

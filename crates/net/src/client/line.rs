@@ -83,7 +83,7 @@ pub(super) struct Line {
     connections: AtomicU64,
     /// Why the last attempt failed, if that will not pass by itself.
     trouble: Mutex<Option<LinkError>>,
-    bell: UnixStream,
+    waker: UnixStream,
 }
 
 impl std::fmt::Debug for Line {
@@ -92,18 +92,18 @@ impl std::fmt::Debug for Line {
     }
 }
 
-/// Where the thread hears the bell.
-pub(super) struct Ear(UnixStream);
+/// Where the thread is woken.
+pub(super) struct WakeReceiver(UnixStream);
 
 impl Line {
     pub(super) fn new(
         dial: Box<dyn Dial>,
         options: Options,
         changed: impl Fn() + Send + Sync + 'static,
-    ) -> io::Result<(Self, Ear)> {
-        let (bell, ear) = UnixStream::pair()?;
-        bell.set_nonblocking(true)?;
-        ear.set_nonblocking(true)?;
+    ) -> io::Result<(Self, WakeReceiver)> {
+        let (waker, wakes) = UnixStream::pair()?;
+        waker.set_nonblocking(true)?;
+        wakes.set_nonblocking(true)?;
         let producer = options.producer.map_or_else(random, Ok)?;
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let line = Self {
@@ -120,9 +120,9 @@ impl Line {
             over: AtomicBool::new(false),
             connections: AtomicU64::new(0),
             trouble: Mutex::new(None),
-            bell,
+            waker,
         };
-        Ok((line, Ear(ear)))
+        Ok((line, WakeReceiver(wakes)))
     }
 
     /// How to reach the server.
@@ -229,8 +229,8 @@ impl Line {
 
     /// Wakes the thread.
     pub(super) fn ring(&self) {
-        // A bell that is full rings already, and one that is broken has nobody to hear it.
-        let _ = (&self.bell).write(&[1]);
+        // A full socket wakes already, and one that is broken has nobody to hear it.
+        let _ = (&self.waker).write(&[1]);
     }
 
     /// Why nothing can be awaited any more, if so.
@@ -280,7 +280,7 @@ impl Line {
     /// Connects, again and again; `None` when an attempt finds that it need not.
     pub(super) fn connect<T>(
         &self,
-        ear: &Ear,
+        wakes: &WakeReceiver,
         patience: &mut Patience,
         mut attempt: impl FnMut(Instant) -> Result<Option<T>, LinkError>,
     ) -> Result<Option<T>, Failure> {
@@ -316,7 +316,7 @@ impl Line {
             if !borne {
                 return Err(self.failure(error, patience.attempts + 1));
             }
-            self.rest(ear, patience, error)?;
+            self.rest(wakes, patience, error)?;
         }
     }
 
@@ -335,7 +335,7 @@ impl Line {
     /// [`Failure`] when there is to be none.
     pub(super) fn rest(
         &self,
-        ear: &Ear,
+        wakes: &WakeReceiver,
         patience: &mut Patience,
         error: LinkError,
     ) -> Result<(), Failure> {
@@ -352,30 +352,30 @@ impl Line {
         }
         let began = Instant::now();
         // Not all at the same moment, when a thousand clients lose one server.
-        ear.listen(jittered(patience.pause));
+        wakes.listen(jittered(patience.pause));
         patience.spent += began.elapsed();
         patience.pause = (patience.pause * 2).min(LAST_BACKOFF);
         Ok(())
     }
 }
 
-impl Ear {
-    /// Sleeps for a while, or until the bell rings.
+impl WakeReceiver {
+    /// Sleeps for a while, or until it is woken.
     pub(super) fn listen(&self, pause: Duration) {
         let mut fds = [PollFd::new(self, PollFlags::IN)];
         // An interrupted pause is a shorter one.
         let _ = poll(&mut fds, Some(&timespec(pause)));
-        self.hush();
+        self.drain();
     }
 
-    /// Takes the rings that were heard out of the bell.
-    pub(super) fn hush(&self) {
+    /// Takes the rings that were heard out of the waker.
+    pub(super) fn drain(&self) {
         let mut rings = [0; 64];
         while matches!((&self.0).read(&mut rings), Ok(read) if read == rings.len()) {}
     }
 }
 
-impl AsFd for Ear {
+impl AsFd for WakeReceiver {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }

@@ -22,7 +22,7 @@ use echoic_replay::Spec;
 use echoic_replay::stream::{Wait, WaitOver};
 use rustix::event::{PollFd, PollFlags, poll};
 
-use super::line::{Ear, Line, Patience, State, on_death};
+use super::line::{Line, Patience, State, WakeReceiver, on_death};
 use super::link::{LinkError, Opening, timespec};
 use super::{ClientError, ClientInfo, Options, Waiting};
 use crate::address::Address;
@@ -65,7 +65,7 @@ impl MemoryClient {
             *changed.0.lock() += 1;
             changed.1.notify_all();
         };
-        let (line, ear) = Line::new(dial, options, changed).map_err(system)?;
+        let (line, wakes) = Line::new(dial, options, changed).map_err(system)?;
         let shared = Arc::new(Shared {
             spec,
             line,
@@ -79,7 +79,7 @@ impl MemoryClient {
         let thread = std::thread::Builder::new().name("echoic-watcher".into());
         let watch = move || {
             let _mourned = on_death(&watcher.line);
-            watcher.watch(&ear);
+            watcher.watch(&wakes);
         };
         thread.spawn(watch).map_err(system)?;
         Ok(Self { shared })
@@ -294,18 +294,18 @@ impl Shared {
     }
 
     /// The watcher's life.
-    fn watch(&self, ear: &Ear) {
+    fn watch(&self, wakes: &WakeReceiver) {
         let state = loop {
             let attempt = |deadline| match self.line.is_closing() {
                 true => Ok(None),
                 false => self.attempt(deadline).map(Some),
             };
-            let mut link = match self.line.connect(ear, &mut Patience::default(), attempt) {
+            let mut link = match self.line.connect(wakes, &mut Patience::default(), attempt) {
                 Ok(Some(link)) => link,
                 Ok(None) => break State::Closed,
                 Err(failure) => break State::Failed(failure),
             };
-            let kept = self.keep(&mut *link, ear);
+            let kept = self.keep(&mut *link, wakes);
             self.let_go();
             // Nobody writes any more, so the server may take back what is unfinished.
             drop(link);
@@ -351,7 +351,7 @@ impl Shared {
     }
 
     /// Keeps a connection until the client is closed, or it is lost.
-    fn keep(&self, link: &mut dyn Link, ear: &Ear) -> Result<(), LinkError> {
+    fn keep(&self, link: &mut dyn Link, wakes: &WakeReceiver) -> Result<(), LinkError> {
         let mut input = Vec::new();
         let mut reported = (0, 0);
         loop {
@@ -364,13 +364,13 @@ impl Shared {
             }
             let fd = link.as_fd();
             let mut fds =
-                [PollFd::from_borrowed_fd(fd, PollFlags::IN), PollFd::new(ear, PollFlags::IN)];
+                [PollFd::from_borrowed_fd(fd, PollFlags::IN), PollFd::new(wakes, PollFlags::IN)];
             match poll(&mut fds, Some(&timespec(REPORT))) {
                 Ok(_) | Err(rustix::io::Errno::INTR) => {}
                 Err(error) => return Err(io::Error::from(error).into()),
             }
             if !fds[1].revents().is_empty() {
-                ear.hush();
+                wakes.drain();
             }
             listen(link, &mut input)?;
         }

@@ -1,7 +1,7 @@
 //! The client's end of a door: from samples to a connection, each delivered exactly once.
 //!
 //! A [`Client`] copies samples into a bounded [`Window`] and returns. A thread of its own, the
-//! `courier`, carries them to the server and keeps each until the server has acknowledged it. When
+//! `io_thread`, carries them to the server and keeps each until the server has acknowledged it. When
 //! the connection breaks, it comes back and goes on where the server says.
 //!
 //! # Invariants
@@ -10,7 +10,7 @@
 //!    the client lives; what could not be delivered can be had back.
 //! 2. Whoever waits is woken by an acknowledgement, a failure or a close, and can say what for.
 
-mod courier;
+mod io_thread;
 mod line;
 mod link;
 #[cfg(target_os = "linux")]
@@ -179,9 +179,9 @@ pub struct ClientInfo {
     pub connected: bool,
 }
 
-/// When whoever sends has to wake the courier.
+/// When whoever sends has to wake the I/O thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Alarm {
+enum WakePolicy {
     /// It is awake, or waits for something else.
     Off,
     /// When there is enough to be worth a system call.
@@ -198,12 +198,12 @@ struct Stats {
     blocked_nanos: AtomicU64,
 }
 
-/// What a client and its courier share.
+/// What a client and its I/O thread share.
 struct Shared {
     spec: Spec,
     line: Arc<Line>,
     window: Arc<Window>,
-    alarm: AtomicU8,
+    wake_policy: AtomicU8,
     stall: AtomicU8,
     /// Samples before this have been sent.
     sent: AtomicU64,
@@ -215,8 +215,8 @@ struct Shared {
 /// See the [module](self).
 pub struct Client {
     shared: Arc<Shared>,
-    courier: Mutex<Option<JoinHandle<Samples>>>,
-    /// The window's reading end, once the courier has ended.
+    io_thread: Mutex<Option<JoinHandle<Samples>>>,
+    /// The window's reading end, once the I/O thread has ended.
     remains: Mutex<Option<Reader>>,
 }
 
@@ -226,10 +226,10 @@ impl Shared {
         self.window.claimed() == self.window.released()
     }
 
-    fn set_alarm(&self, alarm: Alarm) {
-        self.alarm.store(alarm as u8, Ordering::Relaxed);
-        if alarm != Alarm::Off {
-            // Pairs with the fence in `announce`: either the sender sees the alarm, or the courier
+    fn set_wake_policy(&self, wake_policy: WakePolicy) {
+        self.wake_policy.store(wake_policy as u8, Ordering::Relaxed);
+        if wake_policy != WakePolicy::Off {
+            // Pairs with the fence in `announce`: either the sender sees the wake_policy, or the I/O thread
             // sees the sample.
             fence(Ordering::SeqCst);
         }
@@ -239,19 +239,20 @@ impl Shared {
         self.stall.store(stall as u8, Ordering::Relaxed);
     }
 
-    /// Tells the courier about a sample, if it wants to know.
+    /// Tells the I/O thread about a sample, if it wants to know.
     fn announce(&self) {
         fence(Ordering::SeqCst);
-        let alarm = self.alarm.load(Ordering::Relaxed);
-        if alarm == Alarm::Off as u8 {
+        let wake_policy = self.wake_policy.load(Ordering::Relaxed);
+        if wake_policy == WakePolicy::Off as u8 {
             return;
         }
         let enough = || {
             let waiting = self.window.claimed().saturating_sub(self.sent.load(Ordering::Relaxed));
             waiting.saturating_mul(self.spec.nbytes() as u64) >= ENOUGH_BYTES as u64
         };
-        if (alarm == Alarm::AtOnce as u8 || enough())
-            && self.alarm.swap(Alarm::Off as u8, Ordering::Relaxed) != Alarm::Off as u8
+        if (wake_policy == WakePolicy::AtOnce as u8 || enough())
+            && self.wake_policy.swap(WakePolicy::Off as u8, Ordering::Relaxed)
+                != WakePolicy::Off as u8
         {
             self.line.ring();
         }
@@ -268,7 +269,7 @@ impl Shared {
         }
     }
 
-    /// Waits until `poll` has a result, or the courier has ended, which is an error here.
+    /// Waits until `poll` has a result, or the I/O thread has ended, which is an error here.
     fn wait<T>(
         &self,
         mut wait: Wait<'_>,
@@ -313,21 +314,21 @@ impl Client {
         // their marks may reasonably weigh.
         let (window, reader) = Window::new(rows.clamp(2, 1 << 20), sample)?;
         let changed = Arc::clone(&window);
-        let (line, ear) = Line::new(dial, options, move || changed.notify()).map_err(system)?;
+        let (line, wakes) = Line::new(dial, options, move || changed.notify()).map_err(system)?;
         let shared = Arc::new(Shared {
             spec,
             line: Arc::new(line),
             window,
-            alarm: AtomicU8::new(Alarm::Off as u8),
+            wake_policy: AtomicU8::new(WakePolicy::Off as u8),
             stall: AtomicU8::new(Stall::None as u8),
             sent: AtomicU64::new(0),
             urgent: AtomicU64::new(0),
             stats: Stats::default(),
         });
         let samples = Samples::new(Arc::clone(&shared), reader);
-        let courier = courier::spawn(&shared.line, ear, samples, Samples::settle);
-        let courier = courier.map_err(system)?;
-        Ok(Self { shared, courier: Mutex::new(Some(courier)), remains: Mutex::new(None) })
+        let io_thread = io_thread::spawn(&shared.line, wakes, samples, Samples::settle);
+        let io_thread = io_thread.map_err(system)?;
+        Ok(Self { shared, io_thread: Mutex::new(Some(io_thread)), remains: Mutex::new(None) })
     }
 
     /// What samples look like.
@@ -432,13 +433,13 @@ impl Client {
         self.shared.window.claimed().saturating_sub(acked)
     }
 
-    /// Takes back the window from a courier that has ended.
+    /// Takes back the window from a I/O thread that has ended.
     fn collect(&self) {
         if !self.shared.line.is_over() {
             return;
         }
-        if let Some(courier) = self.courier.lock().take()
-            && let Ok(samples) = courier.join()
+        if let Some(io_thread) = self.io_thread.lock().take()
+            && let Ok(samples) = io_thread.join()
         {
             *self.remains.lock() = Some(samples.into_reader());
         }
@@ -490,7 +491,7 @@ impl Client {
 }
 
 impl Drop for Client {
-    /// Without a close, the courier goes on in the background until everything is delivered, it gives
+    /// Without a close, the I/O thread goes on in the background until everything is delivered, it gives
     /// up, or the process ends.
     fn drop(&mut self) {
         self.shared.line.close();

@@ -1,4 +1,4 @@
-//! What a client's courier carries to a stream: the samples of its window.
+//! What a client's I/O thread carries to a stream: the samples of its window.
 //!
 //! A sample that comes after a pause goes out at once; samples that come close together wait for each
 //! other for at most the `linger` time, so that many of them share a system call, and so that whoever
@@ -11,9 +11,9 @@ use std::time::Instant;
 
 use echoic_memory::window::Reader;
 
-use super::courier::Cargo;
+use super::io_thread::OutboundQueue;
 use super::link::LinkError;
-use super::{Alarm, Shared};
+use super::{Shared, WakePolicy};
 use crate::address::Address;
 use crate::wire::WireError;
 use crate::wire::frame::{
@@ -91,7 +91,7 @@ impl Samples {
     }
 }
 
-impl Cargo for Samples {
+impl OutboundQueue for Samples {
     fn open(&mut self, _address: &Address) -> Open {
         let first = self.shared.window.released();
         self.shared.line.open(Purpose::Produce, first, Some(&self.shared.spec))
@@ -139,13 +139,13 @@ impl Cargo for Samples {
         }
         let linger = self.shared.line.options.linger;
         let since = self.last_carried.filter(|carried| now.duration_since(*carried) < linger);
-        let alarm = if since.is_some() { Alarm::AtEnough } else { Alarm::AtOnce };
-        self.shared.set_alarm(alarm);
+        let wake_policy = if since.is_some() { WakePolicy::AtEnough } else { WakePolicy::AtOnce };
+        self.shared.set_wake_policy(wake_policy);
         since?.checked_add(linger)
     }
 
     fn stop_ringing(&mut self) {
-        self.shared.set_alarm(Alarm::Off);
+        self.shared.set_wake_policy(WakePolicy::Off);
     }
 
     fn load(&mut self) {

@@ -63,14 +63,14 @@ pub struct Endpoint {
     /// The process that has the threads: a forked child has none, and would wait for them for ever.
     process: u32,
     /// Its end tells the threads to end.
-    bell: Option<UnixStream>,
+    stop: Option<UnixStream>,
     threads: Vec<JoinHandle<()>>,
 }
 
 /// What all threads share.
 struct Answering<F> {
     listener: TcpListener,
-    ear: UnixStream,
+    stopped: UnixStream,
     token: Option<Token>,
     numbers: F,
 }
@@ -93,10 +93,10 @@ impl Endpoint {
         let listener = TcpListener::bind(at).map_err(refused)?;
         listener.set_nonblocking(true).map_err(refused)?;
         let address = listener.local_addr().map_err(refused)?;
-        let (bell, ear) = UnixStream::pair().map_err(refused)?;
-        let answering = Arc::new(Answering { listener, ear, token, numbers });
+        let (stop, stopped) = UnixStream::pair().map_err(refused)?;
+        let answering = Arc::new(Answering { listener, stopped, token, numbers });
         let process = std::process::id();
-        let mut endpoint = Self { address, process, bell: Some(bell), threads: Vec::new() };
+        let mut endpoint = Self { address, process, stop: Some(stop), threads: Vec::new() };
         for _ in 0..THREADS {
             let answering = Arc::clone(&answering);
             let thread = std::thread::Builder::new().name("echoic-metrics".into());
@@ -119,8 +119,8 @@ impl Drop for Endpoint {
             return;
         }
         // Not only dropped: children that were forked meanwhile have copies.
-        if let Some(bell) = self.bell.take() {
-            let _ = bell.shutdown(Shutdown::Both);
+        if let Some(stop) = self.stop.take() {
+            let _ = stop.shutdown(Shutdown::Both);
         }
         let current = std::thread::current().id();
         // One of them may be the last to have known of what it answers for.
@@ -133,7 +133,7 @@ impl Drop for Endpoint {
 
 impl<F> Drop for Answering<F> {
     fn drop(&mut self) {
-        // As the bell: copies in other processes would keep the port.
+        // As the sockets for stopping: copies in other processes would keep the port.
         let _ = rustix::net::shutdown(&self.listener, rustix::net::Shutdown::Both);
     }
 }
@@ -141,8 +141,10 @@ impl<F> Drop for Answering<F> {
 impl<F: Fn() -> Numbers> Answering<F> {
     fn run(&self) {
         loop {
-            let mut ends =
-                [PollFd::new(&self.listener, PollFlags::IN), PollFd::new(&self.ear, PollFlags::IN)];
+            let mut ends = [
+                PollFd::new(&self.listener, PollFlags::IN),
+                PollFd::new(&self.stopped, PollFlags::IN),
+            ];
             match poll(&mut ends, None) {
                 Ok(_) | Err(rustix::io::Errno::INTR) => {}
                 Err(_) => return,
@@ -196,8 +198,10 @@ impl<F: Fn() -> Numbers> Answering<F> {
         loop {
             let end = if head.is_empty() { begin } else { deadline };
             let left = end.saturating_duration_since(Instant::now());
-            let mut ends =
-                [PollFd::new(&*connection, PollFlags::IN), PollFd::new(&self.ear, PollFlags::IN)];
+            let mut ends = [
+                PollFd::new(&*connection, PollFlags::IN),
+                PollFd::new(&self.stopped, PollFlags::IN),
+            ];
             // Longer than two seconds it never is.
             let timeout = left.try_into().unwrap_or_default();
             match poll(&mut ends, Some(&timeout)) {

@@ -5,12 +5,12 @@
 //! - `stream_session`: from data frames into the ring.
 //! - `tables`: requests and inserts. `rollouts`: requests about rollout tables, and who waits for them.
 //!   `weights_session`: weights.
-//! - `bells`: what wakes an event loop. `outbox`: what it has to send. `pool`: who does what takes long.
+//! - `loop_wakers`: what wakes an event loop. `outbox`: what it has to send. `pool`: who does what takes long.
 //! - `sessions`: what each producer has delivered, so that nothing is stored twice.
 //! - `meter`: the numbers.
 
-mod bells;
 mod connection;
+mod loop_wakers;
 mod meter;
 mod outbox;
 mod pool;
@@ -41,8 +41,8 @@ use tracing::info;
 
 pub use meter::{DoorInfo, Flow};
 
-use self::bells::TableBells;
 use self::connection::{CHUNK, Connection};
+use self::loop_wakers::TableWakers;
 use self::meter::Meter;
 use self::pool::Pool;
 use self::tables::Context;
@@ -276,7 +276,7 @@ impl Shared {
     /// What connections that are about tables work with.
     fn context<'a>(
         &'a self,
-        bells: &'a [TableBells],
+        wakers: &'a [TableWakers],
         [saved, worked]: [&'a Waker; 2],
         serving: &'a Cell<Option<usize>>,
     ) -> Context<'a> {
@@ -284,7 +284,7 @@ impl Shared {
             tables: &self.tables,
             rollouts: &self.rollouts,
             rollout_entries: &self.rollout_entries,
-            bells,
+            wakers,
             keeper: self.keeper.as_ref(),
             saved,
             serving,

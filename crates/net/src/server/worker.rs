@@ -27,8 +27,8 @@ use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Token as Key};
 use tracing::{debug, error, info, warn};
 
-use super::bells::{Bell, Rope, TableBells};
 use super::connection::{BUFFER, Connection, Decision, Ending, Outcome, Place};
+use super::loop_wakers::{LoopWaker, TableWakers, WakerPair};
 use super::rollouts::WaitQueue;
 use super::sessions::Sessions;
 use super::weights_session::WeightsSession;
@@ -84,16 +84,16 @@ pub(crate) struct Worker {
     waiting: VecDeque<usize>,
     queued: Vec<bool>,
     full: Option<Stall>,
-    room: Arc<Bell>,
+    room: Arc<LoopWaker>,
     room_waker: Waker,
     /// Of each table.
-    bells: Vec<TableBells>,
+    wakers: Vec<TableWakers>,
     /// A checkpoint is written.
-    saved: Rope,
+    saved: WakerPair,
     /// Something has happened to the weights.
-    weights: Rope,
+    weights: WakerPair,
     /// Something is done that took long.
-    worked: Rope,
+    worked: WakerPair,
     /// Connections for which nothing is done until that is, or until enough is kept of what they have changed. Nothing is
     /// read from them.
     busy: Vec<usize>,
@@ -132,12 +132,12 @@ impl Worker {
             let fd = listener.as_fd().as_raw_fd();
             poll.registry().register(&mut SourceFd(&fd), LISTENER, Interest::READABLE)?;
         }
-        let room = Bell::new(&waker);
-        let bells: Vec<_> = shared.tables.all().iter().map(|_| TableBells::new(&waker)).collect();
-        let rows = bells.iter().map(|_| Row::default()).collect();
+        let room = LoopWaker::new(&waker);
+        let wakers: Vec<_> = shared.tables.all().iter().map(|_| TableWakers::new(&waker)).collect();
+        let rows = wakers.iter().map(|_| Row::default()).collect();
         let wait_queue = WaitQueue::new(&shared.rollouts, &waker);
         let now = Instant::now();
-        let weights = Rope::new(&waker);
+        let weights = WakerPair::new(&waker);
         if let Some(store) = &shared.weights {
             store.wake_later(&weights.waker);
         }
@@ -156,10 +156,10 @@ impl Worker {
             full: None,
             room_waker: Waker::from(Arc::clone(&room)),
             room,
-            bells,
-            saved: Rope::new(&waker),
+            wakers,
+            saved: WakerPair::new(&waker),
             weights,
-            worked: Rope::new(&waker),
+            worked: WakerPair::new(&waker),
             busy: Vec::new(),
             gathering: Vec::new(),
             writing: Vec::new(),
@@ -230,7 +230,7 @@ impl Worker {
             self.write(index);
         }
         self.take_messages();
-        if self.room.heard() {
+        if self.room.take() {
             self.open_up();
         }
         self.hear_tables();
@@ -279,18 +279,18 @@ impl Worker {
         self.rows.fill_with(Row::default);
         self.queued.fill(false);
         let context = self.shared.context(
-            &self.bells,
+            &self.wakers,
             [&self.saved.waker, &self.worked.waker],
             &self.serving,
         );
         for connection in self.connections.iter_mut().flatten() {
             let Some((session, _)) = connection.request_session() else { continue };
-            (0..self.bells.len()).for_each(|table| session.recall(table, &context));
+            (0..self.wakers.len()).for_each(|table| session.recall(table, &context));
         }
         self.writing = (0..self.connections.len()).collect();
         (0..self.connections.len()).for_each(|index| self.enqueue(index));
-        self.saved.bell.ring();
-        self.weights.bell.ring();
+        self.saved.source.set();
+        self.weights.source.set();
         self.wait_queue.begin_anew();
         self.due = Some(Instant::now());
     }
@@ -551,7 +551,7 @@ impl Worker {
         let (shared, buffer) = (&self.shared, &mut self.buffer);
         let (token, chunk) = (shared.options.token.as_ref(), shared.chunk());
         let context =
-            shared.context(&self.bells, [&self.saved.waker, &self.worked.waker], &self.serving);
+            shared.context(&self.wakers, [&self.saved.waker, &self.worked.waker], &self.serving);
         let mut outcome = connection.read(&context, buffer, chunk, token);
         if matches!(outcome, Outcome::Blocked(_))
             && let Some(stream) = &shared.stream
@@ -571,12 +571,12 @@ impl Worker {
         if of_tables { &mut self.table_sessions } else { &mut self.sessions }
     }
 
-    /// Lets those who wait for tables try again whose bells rang.
+    /// Lets those who wait for tables try again whose wakers rang.
     fn hear_tables(&mut self) {
-        for table in 0..self.bells.len() {
-            if self.bells[table].items.heard() {
+        for table in 0..self.wakers.len() {
+            if self.wakers[table].items.take() {
                 let context = self.shared.context(
-                    &self.bells,
+                    &self.wakers,
                     [&self.saved.waker, &self.worked.waker],
                     &self.serving,
                 );
@@ -593,7 +593,7 @@ impl Worker {
                     }
                 }
             }
-            if self.bells[table].kept.heard() {
+            if self.wakers[table].kept.take() {
                 for index in std::mem::take(&mut self.rows[table].keeping) {
                     if self.settle(index) {
                         let credit = self.shared.credit();
@@ -604,7 +604,7 @@ impl Worker {
                     }
                 }
             }
-            if self.bells[table].room.heard() {
+            if self.wakers[table].room.take() {
                 // Last comes whoever took the room before, or nobody else would ever have a turn.
                 let row = &mut self.rows[table].inserting;
                 if !row.is_empty() {
@@ -617,7 +617,7 @@ impl Worker {
 
     /// Tells those who asked for a checkpoint that is written now.
     fn hear_keeper(&mut self) {
-        if !self.saved.bell.heard() {
+        if !self.saved.source.take() {
             return;
         }
         for index in 0..self.connections.len() {
@@ -632,7 +632,7 @@ impl Worker {
     /// Lets those go on for whom nothing more is to be awaited.
     fn resume(&mut self) {
         // What rings from here on has the loop come by again.
-        self.worked.bell.heard();
+        self.worked.source.take();
         for index in std::mem::take(&mut self.gathering) {
             self.serving.set(Some(index));
             let connection = self.connections[index].as_mut();
@@ -640,7 +640,7 @@ impl Worker {
                 continue;
             };
             let context = self.shared.context(
-                &self.bells,
+                &self.wakers,
                 [&self.saved.waker, &self.worked.waker],
                 &self.serving,
             );
@@ -654,7 +654,7 @@ impl Worker {
             let Some(connection) = &mut self.connections[index] else { continue };
             self.serving.set(Some(index));
             let context = self.shared.context(
-                &self.bells,
+                &self.wakers,
                 [&self.saved.waker, &self.worked.waker],
                 &self.serving,
             );
@@ -678,7 +678,7 @@ impl Worker {
 
     /// Lets those go on who are told of weights or publish them.
     fn hear_weights(&mut self) {
-        if !self.weights.bell.heard() {
+        if !self.weights.source.take() {
             return;
         }
         // What happens from here on rings; what happened before is found by those who are let go on.
@@ -698,7 +698,7 @@ impl Worker {
         let Some(connection) = &mut self.connections[index] else { return false };
         self.serving.set(Some(index));
         let context = self.shared.context(
-            &self.bells,
+            &self.wakers,
             [&self.saved.waker, &self.worked.waker],
             &self.serving,
         );
@@ -707,7 +707,7 @@ impl Worker {
             match connection.settle(&context) {
                 // What is kept from here on rings; what was kept before is found by one more look.
                 Ok(Some(table)) if listened != Some(table) => {
-                    context.tables.all()[table].wake_on_kept(&self.bells[table].kept_waker);
+                    context.tables.all()[table].wake_on_kept(&self.wakers[table].kept_waker);
                     listened = Some(table);
                 }
                 unkept => break unkept,
@@ -746,7 +746,7 @@ impl Worker {
         let Some((session, out)) = connection.request_session() else { return };
         self.serving.set(Some(index));
         let context = self.shared.context(
-            &self.bells,
+            &self.wakers,
             [&self.saved.waker, &self.worked.waker],
             &self.serving,
         );
@@ -763,7 +763,7 @@ impl Worker {
     fn serve_wait_queue(&mut self) {
         self.serving.set(None);
         let context = self.shared.context(
-            &self.bells,
+            &self.wakers,
             [&self.saved.waker, &self.worked.waker],
             &self.serving,
         );
@@ -917,7 +917,7 @@ impl Worker {
             }
             (Purpose::Insert, _) => {
                 let context = self.shared.context(
-                    &self.bells,
+                    &self.wakers,
                     [&self.saved.waker, &self.worked.waker],
                     &self.serving,
                 );

@@ -16,8 +16,8 @@ use echoic_replay::weights::{
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 
-use super::desk::Desk;
 use super::form::{LastForm, fill};
+use super::shared_publisher::SharedPublisher;
 use super::store::weights_error;
 use super::subscription::{Source, Subscription};
 use crate::client::client_error;
@@ -37,7 +37,7 @@ pub struct WeightClient {
     forms: Arc<LastForm>,
     /// What is published, while it is on its way: so the learner's arrays may change meanwhile.
     outgoing: CoreStore,
-    desk: Desk,
+    publisher: SharedPublisher,
     subscriber: Mutex<Subscribed>,
     process: Process,
 }
@@ -91,7 +91,7 @@ impl WeightClient {
         let outgoing = CoreStore::new(config).map_err(|error| weights_error(py, &error))?;
         // What can't be an address is found out now.
         let dial = dial(py, &address, &files)?;
-        let desk = Desk::new(
+        let publisher = SharedPublisher::new(
             WeightPublisher::new(dial, options.token.clone()).with_name(options.name.clone()),
         );
         Ok(Self {
@@ -101,7 +101,7 @@ impl WeightClient {
             most,
             forms: Arc::default(),
             outgoing,
-            desk,
+            publisher,
             subscriber: Mutex::default(),
             process: Process::current(),
         })
@@ -188,7 +188,7 @@ impl WeightClient {
                 subscriber.close();
             }
             self.outgoing.close();
-            self.desk.close();
+            self.publisher.close();
         });
     }
 
@@ -218,9 +218,9 @@ impl WeightClient {
         deadline: Option<Instant>,
     ) -> PyResult<()> {
         let sent = wait::detached(py, deadline, None, |wait: Wait<'_>| {
-            self.desk.publish(publication, wait)
+            self.publisher.publish(publication, wait)
         });
-        if self.desk.is_closed() && matches!(sent, Err(wait::Stopped::Failed(_))) {
+        if self.publisher.is_closed() && matches!(sent, Err(wait::Stopped::Failed(_))) {
             return Err(closed_error(py, "the client is closed"));
         }
         sent.map_err(|stopped| {

@@ -32,7 +32,7 @@ use echoic_replay::table::TableError;
 
 pub use self::delivered::Delivered;
 use super::Options;
-use super::tables::board::{PLACE_BYTES, Question};
+use super::tables::pending_requests::{PLACE_BYTES, Question};
 use super::tables::requests::{FromReply, Requests};
 use super::tables::{TablesError, Ticket, Waiting};
 use crate::address::Address;
@@ -131,7 +131,7 @@ impl Rollouts {
 
     /// The rollout tables of the server; calls name them by their places here.
     pub fn tables(&self) -> &[Entry] {
-        self.0.board.rollouts.get().map(Vec::as_slice).unwrap_or_default()
+        self.0.pending.rollouts.get().map(Vec::as_slice).unwrap_or_default()
     }
 
     /// The place of the table with a name.
@@ -340,7 +340,7 @@ impl Rollouts {
         may_linger: bool,
         fill: impl FnOnce(&mut [u8]),
     ) -> Result<Ticket<Outcomes>, TablesError> {
-        let place = || if len < PLACE_BYTES { None } else { self.0.board.take_place(len) };
+        let place = || if len < PLACE_BYTES { None } else { self.0.pending.take_place(len) };
         if let Some(mut place) = place() {
             fill(&mut place[..len]);
             let head = head.to_vec();

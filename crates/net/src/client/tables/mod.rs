@@ -8,9 +8,9 @@
 //! Each has a connection of its own, so an insert that has to wait keeps no request waiting.
 
 mod batch;
-pub(super) mod board;
-mod freight;
+mod insert_frames;
 mod outgoing;
+pub(super) mod pending_requests;
 mod queue;
 pub(super) mod requests;
 pub mod shards;

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use echoic_replay::trajectory::{Signature, Trajectory};
 
-use crate::client::Alarm;
+use crate::client::WakePolicy;
 use crate::spare::{Lent, Spare};
 use crate::wire::frame::Stall;
 use crate::wire::tables::MAX_ROWS;
@@ -68,7 +68,7 @@ pub(super) struct Queue {
     pub(super) next: u64,
     pub(super) acked: u64,
     pub(super) held: usize,
-    /// Bytes that ever came, and that were ever given to the courier.
+    /// Bytes that ever came, and that were ever given to the I/O thread.
     came: u64,
     went: u64,
     /// Chunks that items have named and that were not released.
@@ -76,7 +76,7 @@ pub(super) struct Queue {
     signatures: HashSet<Arc<Signature>>,
     /// The signature of the last item: most have the same.
     signature: Option<Arc<Signature>>,
-    pub(super) alarm: Alarm,
+    pub(super) wake_policy: WakePolicy,
     /// Operations before this are to be sent at once.
     pub(super) urgent: u64,
     pub(super) stall: Stall,
@@ -121,7 +121,7 @@ impl Queue {
             known: HashSet::new(),
             signatures: HashSet::new(),
             signature: None,
-            alarm: Alarm::Off,
+            wake_policy: WakePolicy::Off,
             urgent: 0,
             stall: Stall::None,
             spare,
@@ -230,7 +230,7 @@ impl Queue {
         self.signatures.len()
     }
 
-    /// So many bytes were given to the courier.
+    /// So many bytes were given to the I/O thread.
     pub(super) fn note_gone(&mut self, weight: usize) {
         self.went = self.came.min(self.went + weight as u64);
     }
@@ -258,17 +258,17 @@ impl Queue {
         }
     }
 
-    /// Whether the courier is to be woken because of what was added; then it is not again.
+    /// Whether the I/O thread is to be woken because of what was added; then it is not again.
     pub(super) fn is_alarmed(&mut self) -> bool {
-        let alarmed = match self.alarm {
-            Alarm::Off => false,
-            Alarm::AtEnough => self.has_enough(),
-            Alarm::AtOnce => true,
+        let wakes = match self.wake_policy {
+            WakePolicy::Off => false,
+            WakePolicy::AtEnough => self.has_enough(),
+            WakePolicy::AtOnce => true,
         };
-        if alarmed {
-            self.alarm = Alarm::Off;
+        if wakes {
+            self.wake_policy = WakePolicy::Off;
         }
-        alarmed
+        wakes
     }
 
     /// Whether it is not worth waiting for more before sending.

@@ -14,13 +14,13 @@ use echoic_replay::rollouts::table::RolloutInfo;
 use echoic_replay::stream::{Wait, WaitOver};
 use echoic_replay::table::{Infos, TableError};
 
-use super::board::{Board, Errands, Question, Reply, Slot};
+use super::pending_requests::{PendingRequests, Question, Reply, RequestFrames, Slot};
 use super::{Batch, Numbers, TableEntry, TablesError, Waiting, check_priorities, entry, number};
 use crate::address::Address;
 use crate::client::line::Line;
 use crate::client::link::LinkError;
 use crate::client::rollouts::Delivered;
-use crate::client::{Options, courier};
+use crate::client::{Options, io_thread};
 use crate::transport::Dial;
 use crate::wire::WireError;
 use crate::wire::rollouts::Outcomes;
@@ -46,19 +46,19 @@ pub struct Listed {
 /// a `reset` also removes what came in between; there may be a checkpoint more. All others are the same
 /// done twice.
 pub struct Requests {
-    pub(in crate::client) board: Arc<Board>,
+    pub(in crate::client) pending: Arc<PendingRequests>,
     line: Arc<Line>,
-    courier: Mutex<Option<JoinHandle<Errands>>>,
+    io_thread: Mutex<Option<JoinHandle<RequestFrames>>>,
 }
 
 /// Something that was asked for and may not be there yet. Dropped, it is given up: a sample that waits on
 /// the server is cancelled; what was drawn already is lost, but counts as sampled.
 pub struct Ticket<T> {
-    board: Arc<Board>,
+    pending: Arc<PendingRequests>,
     line: Arc<Line>,
     id: u64,
     slot: Arc<Slot>,
-    /// Whether it may not be sent yet though the courier has nothing to do.
+    /// Whether it may not be sent yet though the I/O thread has nothing to do.
     may_linger: bool,
     answer: PhantomData<fn() -> T>,
 }
@@ -182,8 +182,8 @@ impl<T: FromReply> Ticket<T> {
 
     /// Waits for the answer. May be called again after the wait timed out or was interrupted.
     pub fn wait(&mut self, wait: Wait<'_, Waiting>) -> Result<T, TablesError> {
-        let board = Arc::clone(&self.board);
-        self.wait_unless(wait, |line| board.impatient.load(Ordering::Relaxed) && !line.stands())
+        let pending = Arc::clone(&self.pending);
+        self.wait_unless(wait, |line| pending.impatient.load(Ordering::Relaxed) && !line.stands())
     }
 
     /// As [`Ticket::wait`], but only for as long as there is a connection.
@@ -201,7 +201,7 @@ impl<T: FromReply> Ticket<T> {
         gone: impl Fn(&Line) -> bool,
     ) -> Result<T, TablesError> {
         if self.may_linger && !self.slot.is_filled() {
-            self.board.hurry(&self.line, self.id);
+            self.pending.hurry(&self.line, self.id);
         }
         let reply = wait_for(&self.slot.answered, &self.line, wait, || {
             // Once more after the end was seen: it may have brought the answer.
@@ -224,7 +224,7 @@ impl<T> Ticket<T> {
 
 impl<T> Drop for Ticket<T> {
     fn drop(&mut self) {
-        self.board.give_up(&self.line, self.id);
+        self.pending.give_up(&self.line, self.id);
     }
 }
 
@@ -245,14 +245,14 @@ impl Requests {
         wants_rollouts: bool,
         wait: Wait<'_, Waiting>,
     ) -> Result<Self, TablesError> {
-        let board = Arc::<Board>::default();
-        let noted = Arc::clone(&board);
-        let (line, ear) = Line::new(dial, options, move || noted.note_change())?;
+        let pending = Arc::<PendingRequests>::default();
+        let noted = Arc::clone(&pending);
+        let (line, wakes) = Line::new(dial, options, move || noted.note_change())?;
         let line = Arc::new(line);
-        let errands = Errands::new(Arc::clone(&board), Arc::clone(&line), wants_rollouts);
-        let courier = courier::spawn(&line, ear, errands, |_| {})?;
-        let this = Self { board, line, courier: Mutex::new(Some(courier)) };
-        wait_for(&this.board.changed, &this.line, wait, || {
+        let frames = RequestFrames::new(Arc::clone(&pending), Arc::clone(&line), wants_rollouts);
+        let io_thread = io_thread::spawn(&line, wakes, frames, |_| {})?;
+        let this = Self { pending, line, io_thread: Mutex::new(Some(io_thread)) };
+        wait_for(&this.pending.changed, &this.line, wait, || {
             let ending = || this.line.ending().map(|ending| Err(ending.into()));
             if this.line.stands() { Some(Ok(())) } else { ending() }
         })?;
@@ -261,7 +261,7 @@ impl Requests {
 
     /// The tables of the server; requests name them by their places here.
     pub fn tables(&self) -> &[TableEntry] {
-        self.board.tables.get().map(Vec::as_slice).unwrap_or_default()
+        self.pending.tables.get().map(Vec::as_slice).unwrap_or_default()
     }
 
     /// The place of the table with a name.
@@ -294,7 +294,7 @@ impl Requests {
     /// From now on, waits for answers end while there is no connection, as if they had timed out because
     /// of that, and what has no answer then is not asked again: for who has other servers to ask.
     pub fn wait_only_while_connected(&self) {
-        self.board.impatient.store(true, Ordering::Relaxed);
+        self.pending.impatient.store(true, Ordering::Relaxed);
     }
 
     /// Whether a connection stands to where it was [redirected](Self::redirect) last.
@@ -314,7 +314,7 @@ impl Requests {
 
     /// How often the server that it came back to was another than before: started anew.
     pub fn lives(&self) -> u64 {
-        self.board.lives.load(Ordering::Acquire)
+        self.pending.lives.load(Ordering::Acquire)
     }
 
     /// How often it came back.
@@ -324,7 +324,7 @@ impl Requests {
 
     /// Requests that have no answer.
     pub fn waiting(&self) -> usize {
-        self.board.waiting()
+        self.pending.waiting()
     }
 
     pub(in crate::client) fn ask<T>(
@@ -344,9 +344,9 @@ impl Requests {
         if let Some(refusal) = self.line.refusal() {
             return Err(refusal.into());
         }
-        let (id, slot) = self.board.ask(&self.line, may_linger, make);
-        let (board, line) = (Arc::clone(&self.board), Arc::clone(&self.line));
-        Ok(Ticket { board, line, id, slot, may_linger, answer: PhantomData })
+        let (id, slot) = self.pending.ask(&self.line, may_linger, make);
+        let (pending, line) = (Arc::clone(&self.pending), Arc::clone(&self.line));
+        Ok(Ticket { pending, line, id, slot, may_linger, answer: PhantomData })
     }
 
     fn ask_for<T>(&self, table: u32, operation: Operation<'_>) -> Result<Ticket<T>, TablesError> {
@@ -582,10 +582,12 @@ impl Requests {
     /// [`TablesError`] when it has not ended in time; it will.
     pub fn close(&self, wait: Wait<'_, Waiting>) -> Result<(), TablesError> {
         self.line.close();
-        wait_for(&self.board.changed, &self.line, wait, || self.line.is_over().then_some(Ok(())))?;
-        if let Some(courier) = self.courier.lock().take() {
-            // A courier that panicked has printed why, and carries nothing any more.
-            let _ = courier.join();
+        wait_for(&self.pending.changed, &self.line, wait, || {
+            self.line.is_over().then_some(Ok(()))
+        })?;
+        if let Some(io_thread) = self.io_thread.lock().take() {
+            // A I/O thread that panicked has printed why, and carries nothing any more.
+            let _ = io_thread.join();
         }
         Ok(())
     }

@@ -11,14 +11,14 @@ use echoic_replay::stream::Wait;
 use echoic_replay::table::{Form, TableError};
 use echoic_replay::trajectory::Trajectory;
 
-use super::freight::Freight;
+use super::insert_frames::InsertFrames;
 use super::queue::Queue;
 use super::requests::wait_for;
 use super::{TableEntry, TablesError, Waiting, check_priorities, entry, number, row_bytes};
 use crate::address::Address;
 use crate::client::line::Line;
 use crate::client::link::LinkError;
-use crate::client::{Options, courier};
+use crate::client::{Options, io_thread};
 use crate::spare::Spare;
 use crate::transport::Dial;
 use crate::wire::WireError;
@@ -31,7 +31,7 @@ const SMALL_BYTES: usize = 16 << 10;
 /// The most bytes of buffers that are kept for the next rows.
 const SPARE_BYTES: usize = 16 << 20;
 
-/// What a writer and its courier share.
+/// What a writer and its I/O thread share.
 #[derive(Debug)]
 pub(super) struct Shared {
     pub(super) line: Arc<Line>,
@@ -57,7 +57,7 @@ pub(super) struct Shared {
 #[derive(Debug)]
 pub struct TableWriter {
     shared: Arc<Shared>,
-    courier: Mutex<Option<JoinHandle<Freight>>>,
+    io_thread: Mutex<Option<JoinHandle<InsertFrames>>>,
 }
 
 /// What a writer can tell about itself.
@@ -89,11 +89,11 @@ impl Shared {
         self.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
     }
 
-    /// Wakes the courier if it wants to know of what was added; lets go of the queue first.
+    /// Wakes the I/O thread if it wants to know of what was added; lets go of the queue first.
     fn announce(&self, mut queue: MutexGuard<'_, Queue>) {
-        let alarmed = queue.is_alarmed();
+        let wakes = queue.is_alarmed();
         drop(queue);
-        if alarmed {
+        if wakes {
             self.line.ring();
         }
     }
@@ -146,7 +146,7 @@ impl TableWriter {
     ) -> Result<Self, TablesError> {
         let changed = Arc::<Event>::default();
         let noted = Arc::clone(&changed);
-        let (line, ear) = Line::new(dial, options, move || noted.notify())?;
+        let (line, wakes) = Line::new(dial, options, move || noted.notify())?;
         let line = Arc::new(line);
         let spare = Spare::new(SPARE_BYTES);
         let shared = Arc::new(Shared {
@@ -160,8 +160,9 @@ impl TableWriter {
             blocked: AtomicU64::new(0),
             blocked_nanos: AtomicU64::new(0),
         });
-        let courier = courier::spawn(&line, ear, Freight::new(Arc::clone(&shared)), |_| {})?;
-        let this = Self { shared, courier: Mutex::new(Some(courier)) };
+        let io_thread =
+            io_thread::spawn(&line, wakes, InsertFrames::new(Arc::clone(&shared)), |_| {})?;
+        let this = Self { shared, io_thread: Mutex::new(Some(io_thread)) };
         this.shared.wait(wait, || line.stands())?;
         Ok(this)
     }
@@ -434,9 +435,9 @@ impl TableWriter {
         let shared = &self.shared;
         shared.line.close();
         shared.wait(wait, || shared.line.is_over())?;
-        if let Some(courier) = self.courier.lock().take() {
-            // A courier that panicked has printed why, and carries nothing any more.
-            let _ = courier.join();
+        if let Some(io_thread) = self.io_thread.lock().take() {
+            // A I/O thread that panicked has printed why, and carries nothing any more.
+            let _ = io_thread.join();
         }
         match shared.line.ending() {
             Some(ending) if self.unacknowledged() > 0 => Err(ending.into()),

@@ -20,7 +20,7 @@ use echoic_replay::weights::{Publication, WeightStore, WeightsConfig, WeightsErr
 
 use super::talk::Talk;
 use crate::address::Address;
-use crate::client::line::{Ear, Line, Patience, State, on_death};
+use crate::client::line::{Line, Patience, State, WakeReceiver, on_death};
 use crate::client::link::{LinkError, Opening};
 use crate::client::{ClientError, Options, Waiting};
 use crate::transport::Dial;
@@ -95,7 +95,7 @@ impl WeightSubscriber {
         let store = store.map_err(|error| ClientError::System(error.to_string()))?;
         let store = Arc::new(store);
         let told = Arc::clone(&store);
-        let (line, ear) = Line::new(dial, options, move || told.nudge()).map_err(system)?;
+        let (line, wakes) = Line::new(dial, options, move || told.nudge()).map_err(system)?;
         let shared = Arc::new(Shared {
             line,
             store,
@@ -107,7 +107,7 @@ impl WeightSubscriber {
         let thread = std::thread::Builder::new().name("echoic-weights".into());
         let follow = move || {
             let _mourned = on_death(&follower.line);
-            follow(&follower, &ear);
+            follow(&follower, &wakes);
             follower.store.close();
         };
         thread.spawn(follow).map_err(system)?;
@@ -179,7 +179,7 @@ impl Drop for WeightSubscriber {
 }
 
 /// The thread's life.
-fn follow(shared: &Arc<Shared>, ear: &Ear) {
+fn follow(shared: &Arc<Shared>, wakes: &WakeReceiver) {
     let waker = Waker::from(Arc::new(Ring(Arc::downgrade(shared))));
     // What the server has told, and which server that was.
     let (mut after, mut instance) = (0, None);
@@ -189,7 +189,7 @@ fn follow(shared: &Arc<Shared>, ear: &Ear) {
             false => attempt(shared, deadline).map(Some),
         };
         let (opening, server, heartbeat) =
-            match shared.line.connect(ear, &mut Patience::default(), attempt) {
+            match shared.line.connect(wakes, &mut Patience::default(), attempt) {
                 Ok(Some(found)) => found,
                 Ok(None) => break State::Closed,
                 Err(failure) => break State::Failed(failure),
@@ -199,7 +199,7 @@ fn follow(shared: &Arc<Shared>, ear: &Ear) {
         }
         shared.connection.fetch_add(1, Ordering::Relaxed);
         let talk = Talk::new(Arc::clone(shared), opening, heartbeat, after);
-        let (ended, last) = talk.run(ear, &waker);
+        let (ended, last) = talk.run(wakes, &waker);
         after = last;
         match ended {
             Ok(()) => break State::Closed,

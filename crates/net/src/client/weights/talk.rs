@@ -13,7 +13,7 @@ use echoic_replay::weights::{Claim, Content, Draft, MAX_BYTES, Plan, Publication
 use rustix::event::{PollFd, PollFlags, poll};
 
 use super::subscriber::{Loan, Shared};
-use crate::client::line::Ear;
+use crate::client::line::WakeReceiver;
 use crate::client::link::{LinkError, Opening, timespec};
 use crate::transport::Link;
 use crate::wire::WireError;
@@ -87,12 +87,16 @@ impl Talk {
     }
 
     /// Talks until the client is closed or the connection is lost; why, and the last publication that came.
-    pub(super) fn run(mut self, ear: &Ear, waker: &Waker) -> (Result<(), LinkError>, u64) {
-        let ended = self.talk(ear, waker);
+    pub(super) fn run(
+        mut self,
+        wakes: &WakeReceiver,
+        waker: &Waker,
+    ) -> (Result<(), LinkError>, u64) {
+        let ended = self.talk(wakes, waker);
         (ended, self.after)
     }
 
-    fn talk(&mut self, ear: &Ear, waker: &Waker) -> Result<(), LinkError> {
+    fn talk(&mut self, wakes: &WakeReceiver, waker: &Waker) -> Result<(), LinkError> {
         self.use_frames()?;
         loop {
             if self.shared.line.is_closing() {
@@ -113,7 +117,7 @@ impl Talk {
                 return Err(LinkError::Lost("the server did not answer in time".into()));
             }
             self.send()?;
-            self.wait(ear)?;
+            self.wait(wakes)?;
             self.read()?;
         }
     }
@@ -163,18 +167,18 @@ impl Talk {
         }
     }
 
-    /// Waits for the link or for a bell.
-    fn wait(&self, ear: &Ear) -> Result<(), LinkError> {
+    /// Waits for the link or for a waker.
+    fn wait(&self, wakes: &WakeReceiver) -> Result<(), LinkError> {
         let unsent = !self.output.is_empty() || self.link.has_unflushed();
         let flags = if unsent { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN };
         let mut fds =
-            [PollFd::from_borrowed_fd(self.link.as_fd(), flags), PollFd::new(ear, PollFlags::IN)];
+            [PollFd::from_borrowed_fd(self.link.as_fd(), flags), PollFd::new(wakes, PollFlags::IN)];
         match poll(&mut fds, Some(&timespec(self.heartbeat / 2))) {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(error) => return Err(io::Error::from(error).into()),
         }
         if !fds[1].revents().is_empty() {
-            ear.hush();
+            wakes.drain();
         }
         Ok(())
     }

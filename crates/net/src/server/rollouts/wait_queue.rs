@@ -22,8 +22,8 @@ use echoic_replay::rollouts::table::{CallError, Side, Waiting};
 use super::delivery::deliver;
 use super::holding::Frame;
 use super::{fail, refuse};
-use crate::server::bells::Rope;
 use crate::server::connection::Connection;
+use crate::server::loop_wakers::WakerPair;
 use crate::server::outbox::Outbox;
 use crate::server::tables::{Context, RequestSession};
 use crate::wire::frame::{HEADER_BYTES, MAX_CONTROL};
@@ -42,8 +42,8 @@ pub(super) enum WaitingRequest {
 }
 
 impl WaitingRequest {
-    /// Which of the bells rings for it.
-    fn bell(&self) -> usize {
+    /// Which of the wakers rings for it.
+    fn waker(&self) -> usize {
         match self.side() {
             Some(Side::Producers) => 0,
             Some(Side::Consumers) => 1,
@@ -156,11 +156,11 @@ fn place(want: &Want) -> (Size, u32, u32) {
 struct Room {
     table: Arc<RolloutTable>,
     /// For producers, for consumers, for versions.
-    ropes: [Rope; 3],
+    pairs: [WakerPair; 3],
     /// Which of them will ring.
     is_listening: [bool; 3],
     /// Rings when more of what has changed is kept.
-    kept: Rope,
+    kept: WakerPair,
     /// Connections with answers that wait for that.
     keeping: Vec<usize>,
     /// In the order in which they came.
@@ -183,9 +183,9 @@ impl WaitQueue {
     pub(crate) fn new(tables: &[Arc<RolloutTable>], waker: &Arc<mio::Waker>) -> Self {
         let room = |table: &Arc<RolloutTable>| Room {
             table: Arc::clone(table),
-            ropes: std::array::from_fn(|_| Rope::new(waker)),
+            pairs: std::array::from_fn(|_| WakerPair::new(waker)),
             is_listening: [false; 3],
-            kept: Rope::new(waker),
+            kept: WakerPair::new(waker),
             keeping: Vec::new(),
             waiters: VecDeque::new(),
             is_stirred: false,
@@ -224,7 +224,7 @@ impl WaitQueue {
         }
     }
 
-    /// Sends the answers that tell of what is kept, and sees to it that a bell rings for the others.
+    /// Sends the answers that tell of what is kept, and sees to it that a waker is called for the others.
     fn settle(
         &mut self,
         index: usize,
@@ -266,7 +266,7 @@ impl WaitQueue {
     pub(crate) fn begin_anew(&mut self) {
         for room in &mut self.rooms {
             room.is_listening = [false; 3];
-            room.kept.bell.ring();
+            room.kept.source.set();
         }
         self.stir();
     }
@@ -307,7 +307,7 @@ impl WaitQueue {
         }
         let first_told = told.len();
         for room in &mut self.rooms {
-            if room.kept.bell.heard() {
+            if room.kept.source.take() {
                 told.append(&mut room.keeping);
                 room.is_stirred |= !room.waiters.is_empty() && failure(&room.table).is_some();
             }
@@ -327,8 +327,8 @@ impl WaitQueue {
 
 impl Room {
     fn hear(&mut self) {
-        for (rope, is_listening) in self.ropes.iter().zip(&mut self.is_listening) {
-            if rope.bell.heard() {
+        for (pair, is_listening) in self.pairs.iter().zip(&mut self.is_listening) {
+            if pair.source.take() {
                 *is_listening = false;
                 self.is_stirred |= !self.waiters.is_empty();
             }
@@ -431,13 +431,13 @@ impl Room {
         ended
     }
 
-    /// Has those bells ring that waiters wait for; whether some would not have rung before.
+    /// Has those wakers ring that waiters wait for; whether some would not have is_set before.
     fn listen(&mut self) -> bool {
         let mut is_new = false;
         for waiter in self.waiters.iter().filter(|waiter| !waiter.is_hasty) {
-            let bell = waiter.request.bell();
-            let (Some(rope), Some(is_listening)) =
-                (self.ropes.get(bell), self.is_listening.get_mut(bell))
+            let source = waiter.request.waker();
+            let (Some(pair), Some(is_listening)) =
+                (self.pairs.get(source), self.is_listening.get_mut(source))
             else {
                 continue;
             };
@@ -446,8 +446,8 @@ impl Room {
             }
             is_new = true;
             match waiter.request.side() {
-                Some(side) => self.table.wake_later(side, &rope.waker),
-                None => self.table.wake_at_version(&rope.waker),
+                Some(side) => self.table.wake_later(side, &pair.waker),
+                None => self.table.wake_at_version(&pair.waker),
             }
         }
         is_new

@@ -326,7 +326,7 @@ impl InsertSession {
             && let Some(table) = context.tables.all().get(number)
         {
             // Room that comes from here on rings; room that came before is found by one more try.
-            table.wake_on_room(&context.bells[number].room_waker);
+            table.wake_on_room(&context.wakers[number].room_waker);
             self.resumed = true;
             used = self.use_frame(header, payload, context);
         }

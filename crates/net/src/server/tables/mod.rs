@@ -18,7 +18,7 @@ use echoic_replay::table::{Table, Tables};
 pub(crate) use self::insert_session::{Hold, InsertSession};
 pub(crate) use self::request_session::{RequestSession, check_area};
 use super::Observer;
-use super::bells::TableBells;
+use super::loop_wakers::TableWakers;
 use super::pool::Pool;
 use crate::spare::Spare;
 use crate::wire::rollouts::Entry;
@@ -34,7 +34,7 @@ pub(crate) struct Context<'a> {
     pub(crate) rollouts: &'a [Arc<RolloutTable>],
     pub(crate) rollout_entries: &'a [Entry],
     /// Of each table.
-    pub(crate) bells: &'a [TableBells],
+    pub(crate) wakers: &'a [TableWakers],
     /// Who writes checkpoints, and what to ring when one is written.
     pub(crate) keeper: Option<&'a Arc<Keeper>>,
     pub(crate) saved: &'a Waker,

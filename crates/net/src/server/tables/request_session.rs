@@ -149,7 +149,7 @@ impl RequestSession {
         let number = request.table as usize;
         let table = context.tables.all().get(number).filter(|_| is_told)?;
         table.check_room().err()?;
-        table.wake_on_room(&context.bells[number].room_waker);
+        table.wake_on_room(&context.wakers[number].room_waker);
         // Room that came before that is found by one more look.
         table.check_room().err().map(|_| number)
     }
@@ -365,14 +365,14 @@ impl RequestSession {
     }
 
     fn listen(&self, number: usize, context: &Context<'_>) {
-        if let (Some(table), Some(bells)) =
-            (context.tables.all().get(number), context.bells.get(number))
+        if let (Some(table), Some(wakers)) =
+            (context.tables.all().get(number), context.wakers.get(number))
         {
-            table.wake_on_items(&bells.items_waker);
+            table.wake_on_items(&wakers.items_waker);
         }
     }
 
-    /// Tries again what is parked, if something has rung.
+    /// Tries again what is parked, if something has is_set.
     pub(crate) fn retry(&mut self, context: &Context<'_>, out: &mut Outbox) {
         if !std::mem::take(&mut self.recalled) {
             return;
@@ -419,7 +419,7 @@ impl RequestSession {
         self.gathering = Some(context.pool.run(context.worked, gather));
     }
 
-    /// Has parked samples of a table tried again at the next turn, and rung for after it.
+    /// Has parked samples of a table tried again at the next turn, and is_set for after it.
     pub(crate) fn recall(&mut self, table: usize, context: &Context<'_>) {
         self.listed.remove(&table);
         if self.parked.iter().any(|one| one.table == table) {

@@ -55,9 +55,9 @@ pub(in crate::rollouts) struct Log {
 }
 
 /// Rings for those who wait for room in a journal.
-struct Bell(Arc<Signal>);
+struct DurableWaker(Arc<Signal>);
 
-impl Wake for Bell {
+impl Wake for DurableWaker {
     fn wake(self: Arc<Self>) {
         self.0.notify();
     }
@@ -79,7 +79,7 @@ impl Log {
         producers: &Arc<Signal>,
     ) -> Self {
         let (writing, lock) = (Mutex::default(), Mutex::new(Some(lock)));
-        let waker = Waker::from(Arc::new(Bell(Arc::clone(producers))));
+        let waker = Waker::from(Arc::new(DurableWaker(Arc::clone(producers))));
         Self { journal, checkpoints, keeping, reopened, writing, lock, waker }
     }
 
@@ -116,7 +116,7 @@ impl Log {
             return true;
         }
         self.journal.wake_on_progress(&self.waker);
-        // Room that came before the bell was there is found by one more try.
+        // Room that came before the waker was there is found by one more try.
         has_room()
     }
 

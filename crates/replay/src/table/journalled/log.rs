@@ -67,9 +67,9 @@ struct Plan {
 }
 
 /// Rings a table for those who wait for room in its journal, to insert, to sample or to change.
-struct Bell(std::sync::Weak<Table>);
+struct DurableWaker(std::sync::Weak<Table>);
 
-impl Wake for Bell {
+impl Wake for DurableWaker {
     fn wake(self: Arc<Self>) {
         if let Some(table) = self.0.upgrade() {
             table.room.notify();
@@ -113,13 +113,13 @@ impl Log {
             return Ok(room);
         }
         self.ring_for_room(table);
-        // Room that came before the bell was there is found by one more try.
+        // Room that came before the waker was there is found by one more try.
         room()?.ok_or_else(|| Reason::Capacity.into())
     }
 
     fn ring_for_room(&self, table: &Arc<Table>) {
-        let bell = || Waker::from(Arc::new(Bell(Arc::downgrade(table))));
-        self.journal.wake_on_progress(self.waker.get_or_init(bell));
+        let waker = || Waker::from(Arc::new(DurableWaker(Arc::downgrade(table))));
+        self.journal.wake_on_progress(self.waker.get_or_init(waker));
     }
 
     /// Whether entries may come for which no room is set aside: of changes that are made while there is some,

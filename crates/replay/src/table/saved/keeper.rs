@@ -27,7 +27,7 @@ pub struct Keeper {
     release: &'static str,
     /// Held while files are written.
     writing: Mutex<()>,
-    errands: Mutex<Errands>,
+    requests: Mutex<CheckpointRequests>,
     past: Mutex<Past>,
 }
 
@@ -50,7 +50,7 @@ pub struct Past {
 
 /// Who asked for a checkpoint that has not begun, and whether a thread sees to them.
 #[derive(Default)]
-struct Errands {
+struct CheckpointRequests {
     asked: Vec<Told>,
     running: bool,
 }
@@ -64,9 +64,9 @@ impl Keeper {
         keep: usize,
         release: &'static str,
     ) -> Self {
-        let (writing, errands, past) = (Mutex::default(), Mutex::default(), Mutex::default());
+        let (writing, requests, past) = (Mutex::default(), Mutex::default(), Mutex::default());
         let rollouts = Arc::default();
-        Self { tables, stream, rollouts, root, keep, release, writing, errands, past }
+        Self { tables, stream, rollouts, root, keep, release, writing, requests, past }
     }
 
     /// One that has rollout tables in its checkpoints, too.
@@ -128,20 +128,20 @@ impl Keeper {
     /// Has a checkpoint written by another thread, which calls `told` then. All who ask before it begins
     /// share it.
     pub fn ask(self: &Arc<Self>, told: impl FnOnce(&Result<PathBuf, SavedError>) + Send + 'static) {
-        let mut errands = self.errands.lock();
-        errands.asked.push(Box::new(told));
-        if errands.running {
+        let mut requests = self.requests.lock();
+        requests.asked.push(Box::new(told));
+        if requests.running {
             return;
         }
-        errands.running = true;
-        drop(errands);
+        requests.running = true;
+        drop(requests);
         let own = Arc::clone(self);
         let thread = thread::Builder::new().name("echoic-checkpoint".into());
         if let Err(error) = thread.spawn(move || while own.run() {}) {
-            let mut errands = self.errands.lock();
-            errands.running = false;
-            let asked = std::mem::take(&mut errands.asked);
-            drop(errands);
+            let mut requests = self.requests.lock();
+            requests.running = false;
+            let asked = std::mem::take(&mut requests.asked);
+            drop(requests);
             let failed = Err(SavedError::Thread(error));
             asked.into_iter().for_each(|told| told(&failed));
         }
@@ -149,10 +149,10 @@ impl Keeper {
 
     /// Writes one checkpoint for all who have asked; `false` when nobody has.
     fn run(&self) -> bool {
-        let mut errands = self.errands.lock();
-        let asked = std::mem::take(&mut errands.asked);
-        errands.running = !asked.is_empty();
-        drop(errands);
+        let mut requests = self.requests.lock();
+        let asked = std::mem::take(&mut requests.asked);
+        requests.running = !asked.is_empty();
+        drop(requests);
         if asked.is_empty() {
             return false;
         }

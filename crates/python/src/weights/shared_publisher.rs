@@ -27,13 +27,13 @@ enum State {
 }
 
 /// See the [module](self).
-pub struct Desk {
+pub struct SharedPublisher {
     state: Mutex<State>,
-    /// The publisher came back, or the desk was closed.
+    /// The publisher came back, or it was closed.
     changed: Signal,
 }
 
-impl Desk {
+impl SharedPublisher {
     pub fn new(publisher: WeightPublisher) -> Self {
         let state = Mutex::new(State::Free(Box::new(publisher)));
         Self { state, changed: Signal::default() }
@@ -55,7 +55,7 @@ impl Desk {
             Err(WaitOver::Interrupted) => return Err(PublishError::Interrupted),
         };
         // Given back whatever happens, also when it unwinds.
-        let mut turn = Turn { desk: self, publisher: Some(publisher) };
+        let mut turn = Turn { shared: self, publisher: Some(publisher) };
         let Some(publisher) = &mut turn.publisher else { return Err(PublishError::Closed) };
         let mut on_tick = |reason| {
             if self.is_closed() {
@@ -95,18 +95,18 @@ impl Desk {
 
 /// Somebody's time with the publisher.
 struct Turn<'a> {
-    desk: &'a Desk,
+    shared: &'a SharedPublisher,
     publisher: Option<Box<WeightPublisher>>,
 }
 
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
         let Some(publisher) = self.publisher.take() else { return };
-        let mut state = self.desk.state.lock();
+        let mut state = self.shared.state.lock();
         if let State::Taken = &*state {
             *state = State::Free(publisher);
         }
         drop(state);
-        self.desk.changed.notify();
+        self.shared.changed.notify();
     }
 }

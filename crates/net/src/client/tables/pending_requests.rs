@@ -1,9 +1,9 @@
-//! Requests that have no answer yet, and the courier's way with them.
+//! Requests that have no answer yet, and the I/O thread's way with them.
 //!
 //! # Invariants
 //!
-//! 1. A request is on the board from when it was made until it is answered or given up.
-//! 2. One that is on the board is in a queue or was sent on the connection that stands.
+//! 1. A request is on the pending requests from when it was made until it is answered or given up.
+//! 2. One that is on the pending requests is in a queue or was sent on the connection that stands.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::io::IoSlice;
@@ -25,7 +25,7 @@ use super::batch::{Batch, Incoming};
 use super::outgoing::Outgoing;
 use super::{Listed, TableEntry, TablesError, Waiting, check_same};
 use crate::address::Address;
-use crate::client::courier::Cargo;
+use crate::client::io_thread::OutboundQueue;
 use crate::client::line::Line;
 use crate::client::link::{LinkError, Opening, not_that};
 use crate::client::rollouts::Delivered;
@@ -42,7 +42,7 @@ use crate::wire::tables::{
 
 /// How many samples may be under way: well below what a server has places for.
 const MAX_SAMPLES: usize = MAX_WAITING / 2;
-/// How many requests may wait for the courier to come by. More ring: the server should not have to wait for them.
+/// How many requests may wait for the I/O thread to come by. More ring: the server should not have to wait for them.
 const MOST_LINGERING: usize = 4;
 /// How many bytes of requests one system call is given.
 const LOAD_BYTES: usize = 256 << 10;
@@ -150,7 +150,7 @@ struct State {
 
 /// See the [module](self).
 #[derive(Debug, Default)]
-pub(in crate::client) struct Board {
+pub(in crate::client) struct PendingRequests {
     state: Mutex<State>,
     pub(super) tables: OnceLock<Vec<TableEntry>>,
     pub(in crate::client) rollouts: OnceLock<Vec<Entry>>,
@@ -159,21 +159,21 @@ pub(in crate::client) struct Board {
     /// The connection came, went, or ended.
     pub(super) changed: Event,
     /// Whoever brings something is to ring.
-    alarm: AtomicBool,
+    wake_policy: AtomicBool,
     /// Nobody waits for an answer while there is no connection, and nothing is asked again.
     pub(super) impatient: AtomicBool,
     /// How often the server was another than before.
     pub(super) lives: AtomicU64,
 }
 
-impl Board {
+impl PendingRequests {
     /// Wakes everyone, because the state of the connection has changed.
     pub(super) fn note_change(&self) {
         self.changed.notify();
         self.state.lock().pending.values().for_each(|pending| pending.slot.answered.notify());
     }
 
-    /// Brings a request. One that `may_linger` is sent with others, if the courier comes by anyway: when there is an
+    /// Brings a request. One that `may_linger` is sent with others, if the I/O thread comes by anyway: when there is an
     /// answer to what was sent before.
     pub(super) fn ask(
         &self,
@@ -218,7 +218,9 @@ impl Board {
     fn ring(&self, line: &Line) {
         // Pairs with the fence in `await_ring`.
         fence(Ordering::SeqCst);
-        if self.alarm.load(Ordering::Relaxed) && self.alarm.swap(false, Ordering::Relaxed) {
+        if self.wake_policy.load(Ordering::Relaxed)
+            && self.wake_policy.swap(false, Ordering::Relaxed)
+        {
             line.ring();
         }
     }
@@ -479,9 +481,9 @@ impl Expected {
     }
 }
 
-/// What the courier carries.
-pub(super) struct Errands {
-    board: Arc<Board>,
+/// What the I/O thread carries.
+pub(super) struct RequestFrames {
+    pending: Arc<PendingRequests>,
     line: Arc<Line>,
     spare: Arc<Spare>,
     out: Outgoing,
@@ -499,12 +501,12 @@ pub(super) struct Errands {
     wants_rollouts: bool,
 }
 
-impl Errands {
+impl RequestFrames {
     fn receive_arena(&mut self, opening: &mut Opening) -> Result<(), LinkError> {
         if !self.wants_arena {
             // A server that was on this machine may have moved to another.
             self.arena = None;
-            *self.board.arena.lock() = None;
+            *self.pending.arena.lock() = None;
             return Ok(());
         }
         let (header, payload) = opening.frame()?;
@@ -516,14 +518,18 @@ impl Errands {
         let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
         let arena = ArenaView::attach(file, bytes);
         let arena = arena.map_err(|error| LinkError::Memory(error.to_string()))?;
-        *self.board.arena.lock() = Some(Arc::clone(&arena));
+        *self.pending.arena.lock() = Some(Arc::clone(&arena));
         self.arena = Some(arena);
         Ok(())
     }
 
-    pub(super) fn new(board: Arc<Board>, line: Arc<Line>, wants_rollouts: bool) -> Self {
+    pub(super) fn new(
+        pending: Arc<PendingRequests>,
+        line: Arc<Line>,
+        wants_rollouts: bool,
+    ) -> Self {
         Self {
-            board,
+            pending,
             line,
             spare: Spare::new(SPARE_BYTES),
             out: Outgoing::default(),
@@ -538,12 +544,12 @@ impl Errands {
 
     /// The table that a batch was asked of, if it was asked.
     fn table_of(&self, id: u64) -> Option<(usize, Option<&Spec>)> {
-        let number = match self.board.state.lock().pending.get(&id)?.question {
+        let number = match self.pending.state.lock().pending.get(&id)?.question {
             Question::Sample { table, .. } => table,
             Question::Other { batch_of, .. } => batch_of?,
             _ => return None,
         };
-        let table = self.board.tables.get()?.get(number as usize)?;
+        let table = self.pending.tables.get()?.get(number as usize)?;
         Some(match &table.form {
             Form::Rows(spec) => (number as usize, Some(spec)),
             Form::Trajectories(_) => (number as usize, None),
@@ -552,11 +558,11 @@ impl Errands {
 
     /// The rollout table that a share was asked of, if it was asked.
     fn rollouts_of(&self, id: u64) -> Option<(usize, &RolloutConfig)> {
-        let number = match self.board.state.lock().pending.get(&id)?.question {
+        let number = match self.pending.state.lock().pending.get(&id)?.question {
             Question::Rollouts { table, .. } => table as usize,
             _ => return None,
         };
-        Some((number, &self.board.rollouts.get()?.get(number)?.config))
+        Some((number, &self.pending.rollouts.get()?.get(number)?.config))
     }
 
     /// Hands over a share, and learns from it how large the next one may be.
@@ -567,7 +573,7 @@ impl Errands {
             }
             self.share_bytes[table].learn(delivered.bytes().len());
         }
-        self.board.answer(id, Ok(Reply::Delivered(Box::new(delivered))))
+        self.pending.answer(id, Ok(Reply::Delivered(Box::new(delivered))))
     }
 
     /// Learns which rollout tables there are. They must be those that there were.
@@ -587,7 +593,7 @@ impl Errands {
                 _ => return Err(not_that(header, &payload, "ROLLOUT_TABLES")),
             }
         };
-        if *self.board.rollouts.get_or_init(|| entries.clone()) == entries {
+        if *self.pending.rollouts.get_or_init(|| entries.clone()) == entries {
             return Ok(());
         }
         let text = "the server's rollout tables are not those that it had before; connect anew";
@@ -627,7 +633,7 @@ fn place(
     if bytes < PLACE_BYTES { None } else { arena.take(bytes) }
 }
 
-impl Cargo for Errands {
+impl OutboundQueue for RequestFrames {
     fn open(&mut self, address: &Address) -> Open {
         self.wants_arena = matches!(address, Address::Shm { .. });
         if self.wants_arena {
@@ -641,11 +647,11 @@ impl Cargo for Errands {
         let Offer::Tables(tables) = welcome.offer else {
             return Err(WireError::Spec("the server did not list its tables".into()).into());
         };
-        let known = self.board.tables.get_or_init(|| tables.clone());
+        let known = self.pending.tables.get_or_init(|| tables.clone());
         check_same(known, &tables)?;
         self.out.clear();
         self.incoming = None;
-        self.board.resume(welcome.instance);
+        self.pending.resume(welcome.instance);
         Ok(())
     }
 
@@ -660,37 +666,37 @@ impl Cargo for Errands {
     }
 
     fn acknowledged(&self) -> u64 {
-        self.board.state.lock().answered
+        self.pending.state.lock().answered
     }
 
     fn is_settled(&self) -> bool {
-        !self.board.state.lock().is_any_sent()
+        !self.pending.state.lock().is_any_sent()
     }
 
     fn is_due(&mut self, _now: Instant) -> bool {
-        self.board.state.lock().is_due()
+        self.pending.state.lock().is_due()
     }
 
     fn await_ring(&mut self, _now: Instant) -> Option<Instant> {
-        self.board.alarm.store(true, Ordering::Relaxed);
-        // Pairs with the fence in `ring`: either who brings something sees the alarm, or we see that.
+        self.pending.wake_policy.store(true, Ordering::Relaxed);
+        // Pairs with the fence in `ring`: either who brings something sees the wake_policy, or we see that.
         fence(Ordering::SeqCst);
         None
     }
 
     fn stop_ringing(&mut self) {
-        self.board.alarm.store(false, Ordering::Relaxed);
+        self.pending.wake_policy.store(false, Ordering::Relaxed);
     }
 
     fn load(&mut self) {
         if !self.is_loaded() {
             let room = Room {
                 arena: self.arena.as_ref(),
-                tables: self.board.tables.get().map(Vec::as_slice).unwrap_or_default(),
+                tables: self.pending.tables.get().map(Vec::as_slice).unwrap_or_default(),
                 item_bytes: &self.item_bytes,
                 share_bytes: &self.share_bytes,
             };
-            self.board.state.lock().write(&mut self.out, Instant::now(), &room);
+            self.pending.state.lock().write(&mut self.out, Instant::now(), &room);
         }
     }
 
@@ -726,17 +732,17 @@ impl Cargo for Errands {
                 let extra = payload.len() - used;
                 return Err(WireError::Trailing { frame: "PLACED", extra }.into());
             }
-            let Some(place) = self.board.place_of(head.id)? else { return Ok(()) };
+            let Some(place) = self.pending.place_of(head.id)? else { return Ok(()) };
             let Some((_, spec)) = self.table_of(head.id) else { return Ok(()) };
             let id = head.id;
             let batch = Batch::placed(head, place, spec)?;
             self.learn(id, &batch);
-            self.board.answer(id, Ok(Reply::Batch(Box::new(batch))))?;
+            self.pending.answer(id, Ok(Reply::Batch(Box::new(batch))))?;
             return Ok(());
         }
         if header.kind == kind::ROLLOUT_PLACED {
             let id = Reader::new(payload).u64("number of a request")?;
-            let Some(place) = self.board.place_of(id)? else { return Ok(()) };
+            let Some(place) = self.pending.place_of(id)? else { return Ok(()) };
             let Some((_, config)) = self.rollouts_of(id) else { return Ok(()) };
             let (told, used) = DeliveryHead::read(payload, place.len())?;
             if used != payload.len() {
@@ -767,7 +773,7 @@ impl Cargo for Errands {
                 code => TablesError::Refused { code, text },
             }),
         };
-        Ok(self.board.answer(id, reply)?)
+        Ok(self.pending.answer(id, reply)?)
     }
 
     fn begin_large(&mut self, header: Header) -> bool {
@@ -800,7 +806,7 @@ impl Cargo for Errands {
         }
         if let Some((id, batch)) = incoming.finish(|id| Some(self.table_of(id)?.1))? {
             self.learn(id, &batch);
-            self.board.answer(id, Ok(Reply::Batch(Box::new(batch))))?;
+            self.pending.answer(id, Ok(Reply::Batch(Box::new(batch))))?;
         }
         Ok(())
     }
@@ -811,7 +817,7 @@ mod tests {
     use std::sync::Arc;
     use std::sync::atomic::Ordering;
 
-    use super::{Board, Expected, Question, Reply};
+    use super::{Expected, PendingRequests, Question, Reply};
     use crate::client::{Line, Options};
     use crate::transport::{TlsFiles, dial_to};
 
@@ -819,18 +825,18 @@ mod tests {
     fn who_waits_for_a_request_that_lingers_has_it_sent() {
         let nobody = dial_to(&"tcp://127.0.0.1:1".parse().unwrap(), &TlsFiles::default()).unwrap();
         let (line, _ear) = Line::new(nobody, Options::default(), || {}).unwrap();
-        let board = Board::default();
+        let pending = PendingRequests::default();
         let question = |_| Question::Other { frame: Arc::default(), batch_of: None };
-        let is_rung = || !board.alarm.load(Ordering::Relaxed);
-        let (slow, _slot) = board.ask(&line, false, question);
-        board.state.lock().pending.get_mut(&slow).unwrap().sent = true;
-        board.state.lock().others.clear();
-        board.alarm.store(true, Ordering::Relaxed);
-        let (late, _slot) = board.ask(&line, true, question);
+        let is_rung = || !pending.wake_policy.load(Ordering::Relaxed);
+        let (slow, _slot) = pending.ask(&line, false, question);
+        pending.state.lock().pending.get_mut(&slow).unwrap().sent = true;
+        pending.state.lock().others.clear();
+        pending.wake_policy.store(true, Ordering::Relaxed);
+        let (late, _slot) = pending.ask(&line, true, question);
         assert!(!is_rung(), "it lingers behind the other");
-        board.hurry(&line, slow);
+        pending.hurry(&line, slow);
         assert!(!is_rung(), "that one is sent already");
-        board.hurry(&line, late);
+        pending.hurry(&line, late);
         assert!(is_rung());
     }
 
@@ -838,23 +844,23 @@ mod tests {
     fn an_answer_to_what_was_not_asked_is_refused_and_counts_for_nothing() {
         let nobody = dial_to(&"tcp://127.0.0.1:1".parse().unwrap(), &TlsFiles::default()).unwrap();
         let (line, _ear) = Line::new(nobody, Options::default(), || {}).unwrap();
-        let board = Board::default();
+        let pending = PendingRequests::default();
         let sample = |_| Question::Sample { table: 0, count: 1, deadline: None };
-        let (id, slot) = board.ask(&line, false, sample);
+        let (id, slot) = pending.ask(&line, false, sample);
         for stranger in [0, id, id + 1] {
-            assert!(board.answer(stranger, Ok(Reply::Count(1))).is_err(), "{stranger}");
-            assert!(board.place_of(stranger).is_err(), "{stranger}");
+            assert!(pending.answer(stranger, Ok(Reply::Count(1))).is_err(), "{stranger}");
+            assert!(pending.place_of(stranger).is_err(), "{stranger}");
         }
         {
-            let state = &mut *board.state.lock();
+            let state = &mut *pending.state.lock();
             state.pending.get_mut(&id).unwrap().sent = true;
             state.sampling = 1;
         }
-        board.answer(id, Ok(Reply::Count(1))).unwrap();
+        pending.answer(id, Ok(Reply::Count(1))).unwrap();
         assert!(slot.is_filled());
-        assert_eq!(board.state.lock().sampling, 0);
+        assert_eq!(pending.state.lock().sampling, 0);
         // Of one that was given up, the answer may still come.
-        board.answer(id, Ok(Reply::Count(1))).unwrap();
+        pending.answer(id, Ok(Reply::Count(1))).unwrap();
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! What a courier carries for a writer.
+//! What a I/O thread carries for a writer.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::io::IoSlice;
@@ -12,8 +12,8 @@ use super::check_same;
 use super::queue::{Block, Item, Op};
 use super::writer::Shared;
 use crate::address::Address;
-use crate::client::Alarm;
-use crate::client::courier::Cargo;
+use crate::client::WakePolicy;
+use crate::client::io_thread::OutboundQueue;
 use crate::client::link::LinkError;
 use crate::wire::WireError;
 use crate::wire::frame::{Control, Header, kind};
@@ -41,7 +41,7 @@ enum Segment {
 
 /// See the [module](self).
 #[derive(Debug)]
-pub(super) struct Freight {
+pub(super) struct InsertFrames {
     shared: Arc<Shared>,
     /// The place of the operation that is next in the queue, and how many of its rows are loaded.
     place: u64,
@@ -63,7 +63,7 @@ pub(super) struct Freight {
     signature: Option<(Arc<Signature>, u32)>,
 }
 
-impl Freight {
+impl InsertFrames {
     pub(super) fn new(shared: Arc<Shared>) -> Self {
         Self {
             shared,
@@ -192,7 +192,7 @@ impl Freight {
     }
 }
 
-impl Cargo for Freight {
+impl OutboundQueue for InsertFrames {
     fn open(&mut self, _address: &Address) -> Open {
         let first = self.shared.queue.lock().acked;
         self.shared.line.open(Purpose::Insert, first, None)
@@ -254,13 +254,13 @@ impl Cargo for Freight {
         }
         let linger = self.shared.line.options.linger;
         let since = self.last_carried.filter(|carried| now.duration_since(*carried) < linger);
-        let alarm = if since.is_some() { Alarm::AtEnough } else { Alarm::AtOnce };
-        self.shared.queue.lock().alarm = alarm;
+        let wake_policy = if since.is_some() { WakePolicy::AtEnough } else { WakePolicy::AtOnce };
+        self.shared.queue.lock().wake_policy = wake_policy;
         since?.checked_add(linger)
     }
 
     fn stop_ringing(&mut self) {
-        self.shared.queue.lock().alarm = Alarm::Off;
+        self.shared.queue.lock().wake_policy = WakePolicy::Off;
     }
 
     fn load(&mut self) {

@@ -1,7 +1,7 @@
 //! The thread that keeps a client's connection, and carries over it what the client has.
 //!
 //! It sleeps until there is something to carry, and then carries what there is with one system call. When
-//! the connection breaks it comes back, and goes on where the server says. What it carries is a [`Cargo`]:
+//! the connection breaks it comes back, and goes on where the server says. What it carries is a [`OutboundQueue`]:
 //! samples, items, or requests and their answers.
 
 use std::io::{self, IoSlice, IoSliceMut};
@@ -14,7 +14,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use tracing::{debug, error, warn};
 
 use super::Failure;
-use super::line::{Ear, Line, Patience, State, on_death};
+use super::line::{Line, Patience, State, WakeReceiver, on_death};
 use super::link::{LinkError, Opening, timespec};
 use crate::address::Address;
 use crate::transport::Link;
@@ -33,7 +33,7 @@ const FAREWELL: Duration = Duration::from_secs(3);
 const FIRM: Duration = Duration::from_secs(1);
 
 /// What goes over a connection.
-pub(super) trait Cargo: Send + 'static {
+pub(super) trait OutboundQueue: Send + 'static {
     /// How to introduce ourselves to who is there.
     fn open(&mut self, address: &Address) -> Open;
 
@@ -82,13 +82,13 @@ pub(super) trait Cargo: Send + 'static {
     /// One system call took so many bytes of the pieces.
     fn sent(&mut self, bytes: usize, now: Instant);
 
-    /// The largest payload of a frame that the server may send, beside those that every cargo has.
+    /// The largest payload of a frame that the server may send, beside those that every outbound queue has.
     fn limit(&self, kind: u8) -> Option<u32>;
 
-    /// Uses a frame of the server, unless it is one that every cargo has.
+    /// Uses a frame of the server, unless it is one that every outbound queue has.
     fn take(&mut self, header: Header, payload: &[u8]) -> Result<(), LinkError>;
 
-    /// Whether the payload of this frame is to be read where [`Cargo::place`] says.
+    /// Whether the payload of this frame is to be read where [`OutboundQueue::place`] says.
     fn begin_large(&mut self, header: Header) -> bool {
         let _ = header;
         false
@@ -107,10 +107,10 @@ pub(super) trait Cargo: Send + 'static {
 }
 
 /// See the [module](self).
-struct Courier<C> {
+struct IoThread<C> {
     line: Arc<Line>,
-    ear: Ear,
-    cargo: C,
+    wakes: WakeReceiver,
+    outbound: C,
 }
 
 /// A connection that stands.
@@ -118,7 +118,7 @@ struct Standing {
     link: Box<dyn Link>,
     input: Vec<u8>,
     buffer: Vec<u8>,
-    /// Bytes of frames that every cargo has, to be sent between others.
+    /// Bytes of frames that every outbound queue has, to be sent between others.
     control: Vec<u8>,
     heartbeat: Duration,
     /// Since when it stands, and how much was acknowledged before.
@@ -152,18 +152,18 @@ fn given_up(line: &Line, failure: Failure) -> State {
     State::Failed(failure)
 }
 
-impl<C: Cargo> Courier<C> {
+impl<C: OutboundQueue> IoThread<C> {
     /// Carries until the client is closed or gives up; returns what was not delivered.
     fn run(mut self, end: impl FnOnce(&mut C)) -> C {
         let mut patience = Patience::default();
         let state = loop {
             let line = Arc::clone(&self.line);
-            let (cargo, ear) = (&mut self.cargo, &self.ear);
-            let connected = line.connect(ear, &mut patience, |deadline| {
-                if line.is_closing() && cargo.is_delivered() {
+            let (outbound, wakes) = (&mut self.outbound, &self.wakes);
+            let connected = line.connect(wakes, &mut patience, |deadline| {
+                if line.is_closing() && outbound.is_delivered() {
                     return Ok(None);
                 }
-                attempt(&line, cargo, deadline).map(Some)
+                attempt(&line, outbound, deadline).map(Some)
             });
             let mut standing = match connected {
                 Ok(Some(standing)) => standing,
@@ -183,14 +183,14 @@ impl<C: Cargo> Courier<C> {
                     }
                     line.note_trouble(&error);
                     line.set_state(State::Away);
-                    let served = standing.leaving.is_some() || standing.has_served(&self.cargo);
+                    let served = standing.leaving.is_some() || standing.has_served(&self.outbound);
                     if served {
                         patience = Patience::default();
                     }
                     // What is sent again may end the same way: not as fast as connections can be made.
                     let in_vain = line.returns() > 0 && !served;
                     if (in_vain || !error.is_temporary())
-                        && let Err(failure) = line.rest(&self.ear, &mut patience, error)
+                        && let Err(failure) = line.rest(&self.wakes, &mut patience, error)
                     {
                         break given_up(&line, failure);
                     }
@@ -201,33 +201,33 @@ impl<C: Cargo> Courier<C> {
                 }
             }
         };
-        end(&mut self.cargo);
+        end(&mut self.outbound);
         self.line.set_state(state);
-        self.cargo
+        self.outbound
     }
 
     /// Carries over a connection until everything is delivered and the client is closed.
     fn carry(&mut self, standing: &mut Standing) -> Result<(), LinkError> {
-        standing.use_input(&mut self.cargo)?;
+        standing.use_input(&mut self.outbound)?;
         // What came with the handshake may lie in the link already, where no poll sees it.
-        standing.read(&mut self.cargo)?;
+        standing.read(&mut self.outbound)?;
         loop {
             let now = Instant::now();
-            standing.look_after(&self.cargo, now)?;
-            if standing.in_doubt && self.cargo.acknowledged() > standing.acknowledged {
+            standing.look_after(&self.outbound, now)?;
+            if standing.in_doubt && self.outbound.acknowledged() > standing.acknowledged {
                 standing.in_doubt = false;
                 self.line.note_served();
             }
-            let done = self.line.is_closing() && self.cargo.is_delivered();
+            let done = self.line.is_closing() && self.outbound.is_delivered();
             if !done && let Some(error) = self.line.quits() {
                 return Err(error);
             }
             self.leave_if_moved(standing, now)?;
-            while !standing.jammed && standing.has_to_write(&mut self.cargo, now) {
-                standing.write(&mut self.cargo)?;
+            while !standing.jammed && standing.has_to_write(&mut self.outbound, now) {
+                standing.write(&mut self.outbound)?;
             }
-            let done = self.line.is_closing() && self.cargo.is_delivered();
-            if done && !self.cargo.is_loaded() && !standing.dismissed {
+            let done = self.line.is_closing() && self.outbound.is_delivered();
+            if done && !self.outbound.is_loaded() && !standing.dismissed {
                 return self.say_goodbye(standing);
             }
             self.sleep(standing)?;
@@ -241,7 +241,7 @@ impl<C: Cargo> Courier<C> {
             return Ok(());
         }
         let until = *standing.leaving.get_or_insert(now + FAREWELL);
-        let settled = !self.cargo.is_loaded() && self.cargo.is_settled();
+        let settled = !self.outbound.is_loaded() && self.outbound.is_settled();
         if settled || now >= until {
             return Err(LinkError::Lost("the server has moved".into()));
         }
@@ -253,7 +253,7 @@ impl<C: Cargo> Courier<C> {
         Control::Goodbye { text: String::new() }.write(&mut standing.control);
         standing.finished = true;
         // Everything is stored, so it does not matter whether the server hears it.
-        let _ = standing.write(&mut self.cargo);
+        let _ = standing.write(&mut self.outbound);
         let _ = standing.link.finish();
         Ok(())
     }
@@ -271,9 +271,9 @@ impl<C: Cargo> Courier<C> {
         if standing.takes_more() && !standing.jammed {
             // Who brings something rings from here on; what was brought before is found by the look
             // behind it.
-            let look = self.cargo.await_ring(now);
-            if standing.has_to_write(&mut self.cargo, now) {
-                self.cargo.stop_ringing();
+            let look = self.outbound.await_ring(now);
+            if standing.has_to_write(&mut self.outbound, now) {
+                self.outbound.stop_ringing();
                 return Ok(());
             }
             until = look.map_or(until, |look| look.min(until));
@@ -285,16 +285,16 @@ impl<C: Cargo> Courier<C> {
         }
         let link = standing.link.as_fd();
         let mut fds =
-            [PollFd::from_borrowed_fd(link, flags), PollFd::new(&self.ear, PollFlags::IN)];
+            [PollFd::from_borrowed_fd(link, flags), PollFd::new(&self.wakes, PollFlags::IN)];
         let polled = poll(&mut fds, Some(&timespec(timeout)));
         let (at_link, at_bell) = (fds[0].revents(), fds[1].revents());
-        self.cargo.stop_ringing();
+        self.outbound.stop_ringing();
         match polled {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(error) => return Err(io::Error::from(error).into()),
         }
         if !at_bell.is_empty() {
-            self.ear.hush();
+            self.wakes.drain();
         }
         if at_link.contains(PollFlags::OUT) {
             standing.jammed = false;
@@ -304,38 +304,42 @@ impl<C: Cargo> Courier<C> {
             }
         }
         if at_link.intersects(PollFlags::IN | PollFlags::HUP | PollFlags::ERR) {
-            standing.read(&mut self.cargo)?;
+            standing.read(&mut self.outbound)?;
         }
         Ok(())
     }
 }
 
 /// Begins the thread. `end` is called when nothing more will be carried, before anyone is told.
-pub(super) fn spawn<C: Cargo>(
+pub(super) fn spawn<C: OutboundQueue>(
     line: &Arc<Line>,
-    ear: Ear,
-    cargo: C,
+    wakes: WakeReceiver,
+    outbound: C,
     end: impl FnOnce(&mut C) + Send + 'static,
 ) -> io::Result<JoinHandle<C>> {
-    let courier = Courier { line: Arc::clone(line), ear, cargo };
+    let io_thread = IoThread { line: Arc::clone(line), wakes, outbound };
     let mourner = Arc::clone(line);
-    std::thread::Builder::new().name("echoic-courier".into()).spawn(move || {
+    std::thread::Builder::new().name("echoic-io_thread".into()).spawn(move || {
         let _mourned = on_death(&mourner);
-        courier.run(end)
+        io_thread.run(end)
     })
 }
 
 /// Connects once.
-fn attempt<C: Cargo>(line: &Line, cargo: &mut C, deadline: Instant) -> Result<Standing, LinkError> {
+fn attempt<C: OutboundQueue>(
+    line: &Line,
+    outbound: &mut C,
+    deadline: Instant,
+) -> Result<Standing, LinkError> {
     let token = line.options.token.as_ref();
     let (moves, dial) = (line.moves(), line.dial());
     let address = dial.address();
-    let open = cargo.open(&address);
+    let open = outbound.open(&address);
     let (mut opening, welcome) = Opening::new(&*dial, token, open, deadline)?;
     let heartbeat = Duration::from_millis(welcome.heartbeat_ms.clamp(10, 600_000).into());
-    let acknowledged = cargo.acknowledged();
-    cargo.resume(welcome)?;
-    cargo.receive(&mut opening)?;
+    let acknowledged = outbound.acknowledged();
+    outbound.resume(welcome)?;
+    outbound.receive(&mut opening)?;
     line.note_reached(moves);
     let now = Instant::now();
     Ok(Standing {
@@ -360,7 +364,7 @@ fn attempt<C: Cargo>(line: &Line, cargo: &mut C, deadline: Instant) -> Result<St
 
 impl Standing {
     /// Says that we are there, and notices that the server is not.
-    fn look_after(&mut self, cargo: &impl Cargo, now: Instant) -> Result<(), LinkError> {
+    fn look_after(&mut self, outbound: &impl OutboundQueue, now: Instant) -> Result<(), LinkError> {
         if now.duration_since(self.last_heard) > self.heartbeat * 3 {
             return Err(LinkError::Lost("the server has been silent for too long".into()));
         }
@@ -369,7 +373,7 @@ impl Standing {
             Control::Ping(0).write(&mut self.control);
             self.last_spoke = now;
         }
-        if self.dismissed && !cargo.is_loaded() && !self.finished {
+        if self.dismissed && !outbound.is_loaded() && !self.finished {
             self.finished = true;
             Control::Goodbye { text: String::new() }.write(&mut self.control);
         }
@@ -377,8 +381,8 @@ impl Standing {
     }
 
     /// Whether there was any use in it.
-    fn has_served(&self, cargo: &impl Cargo) -> bool {
-        cargo.acknowledged() > self.acknowledged || self.last_heard >= self.since + FIRM
+    fn has_served(&self, outbound: &impl OutboundQueue) -> bool {
+        outbound.acknowledged() > self.acknowledged || self.last_heard >= self.since + FIRM
     }
 
     /// Whether the server is to be sent more than what is begun.
@@ -386,23 +390,23 @@ impl Standing {
         !self.dismissed && !self.finished && self.leaving.is_none()
     }
 
-    fn has_to_write(&self, cargo: &mut impl Cargo, now: Instant) -> bool {
-        let begun = cargo.is_loaded() || !self.control.is_empty();
-        begun || (self.takes_more() && cargo.is_due(now))
+    fn has_to_write(&self, outbound: &mut impl OutboundQueue, now: Instant) -> bool {
+        let begun = outbound.is_loaded() || !self.control.is_empty();
+        begun || (self.takes_more() && outbound.is_due(now))
     }
 
     /// Writes what is due, with one system call.
-    fn write(&mut self, cargo: &mut impl Cargo) -> Result<(), LinkError> {
+    fn write(&mut self, outbound: &mut impl OutboundQueue) -> Result<(), LinkError> {
         if self.takes_more() {
-            cargo.load();
+            outbound.load();
         }
         let mut pieces = Vec::new();
         // Between frames only: whatever is in the middle of one would be read as a part of it.
-        let between = !cargo.is_inside_frame();
+        let between = !outbound.is_inside_frame();
         if between && !self.control.is_empty() {
             pieces.push(IoSlice::new(&self.control));
         }
-        cargo.pieces(&mut pieces);
+        outbound.pieces(&mut pieces);
         if pieces.iter().all(|piece| piece.is_empty()) {
             return Ok(());
         }
@@ -420,14 +424,14 @@ impl Standing {
         self.last_spoke = now;
         let control = if between { written.min(self.control.len()) } else { 0 };
         self.control.drain(..control);
-        cargo.sent(written - control, now);
+        outbound.sent(written - control, now);
         Ok(())
     }
 
     /// Reads all that there is.
-    fn read(&mut self, cargo: &mut impl Cargo) -> Result<(), LinkError> {
+    fn read(&mut self, outbound: &mut impl OutboundQueue) -> Result<(), LinkError> {
         loop {
-            let place = cargo.place();
+            let place = outbound.place();
             let awaited = place.len();
             let read = if place.is_empty() {
                 self.link.read(&mut self.buffer)
@@ -447,11 +451,11 @@ impl Standing {
                 Ok(read) => {
                     self.last_heard = Instant::now();
                     if awaited > 0 {
-                        cargo.placed(read.min(awaited))?;
+                        outbound.placed(read.min(awaited))?;
                     }
                     let fresh = read.saturating_sub(awaited);
                     self.input.extend_from_slice(&self.buffer[..fresh]);
-                    self.use_input(cargo)?;
+                    self.use_input(outbound)?;
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -461,21 +465,21 @@ impl Standing {
     }
 
     /// Uses whole frames of what came.
-    fn use_input(&mut self, cargo: &mut impl Cargo) -> Result<(), LinkError> {
+    fn use_input(&mut self, outbound: &mut impl OutboundQueue) -> Result<(), LinkError> {
         let mut used = 0;
         while let Some(header) = Header::read(&self.input[used..])? {
-            let limit = cargo.limit(header.kind).unwrap_or(MAX_CONTROL);
+            let limit = outbound.limit(header.kind).unwrap_or(MAX_CONTROL);
             if header.len > limit {
                 let (limit, got) = (limit.into(), header.len.into());
                 return Err(WireError::TooLarge { field: "length of a frame", limit, got }.into());
             }
             let start = used + HEADER_BYTES;
-            if cargo.begin_large(header) {
+            if outbound.begin_large(header) {
                 let rest = &self.input[start..];
-                let place = cargo.place();
+                let place = outbound.place();
                 let there = rest.len().min(place.len());
                 place[..there].copy_from_slice(&rest[..there]);
-                cargo.placed(there)?;
+                outbound.placed(there)?;
                 used = start + there;
                 continue;
             }
@@ -491,7 +495,7 @@ impl Standing {
                     Control::Goodbye { .. } => self.dismissed = true,
                     _ => {}
                 },
-                _ => cargo.take(header, payload)?,
+                _ => outbound.take(header, payload)?,
             }
         }
         self.input.drain(..used);

@@ -1,0 +1,70 @@
+//! What wakes an event loop for the sake of connections that wait for a stream or for tables.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Wake, Waker};
+
+/// Wakes an event loop, which then finds which of its wakers rang.
+#[derive(Debug)]
+pub(crate) struct LoopWaker {
+    waker: Arc<mio::Waker>,
+    is_set: AtomicBool,
+}
+
+impl LoopWaker {
+    pub(crate) fn new(waker: &Arc<mio::Waker>) -> Arc<Self> {
+        Arc::new(Self { waker: Arc::clone(waker), is_set: AtomicBool::new(false) })
+    }
+
+    /// Has it heard in the next round of the loop that asks.
+    pub(crate) fn set(&self) {
+        self.is_set.store(true, Ordering::Release);
+    }
+
+    /// Whether it rang since it was last asked.
+    pub(crate) fn take(&self) -> bool {
+        self.is_set.load(Ordering::Relaxed) && self.is_set.swap(false, Ordering::AcqRel)
+    }
+}
+
+impl Wake for LoopWaker {
+    fn wake(self: Arc<Self>) {
+        self.set();
+        // An event loop that is gone needs no waking.
+        let _ = self.waker.wake();
+    }
+}
+
+/// A waker, and the waker that rings it.
+#[derive(Debug)]
+pub(crate) struct WakerPair {
+    pub(crate) source: Arc<LoopWaker>,
+    pub(crate) waker: Waker,
+}
+
+impl WakerPair {
+    pub(crate) fn new(waker: &Arc<mio::Waker>) -> Self {
+        let source = LoopWaker::new(waker);
+        Self { waker: Waker::from(Arc::clone(&source)), source }
+    }
+}
+
+/// The wakers of one table: more may be sampled, more may be inserted, more is kept.
+#[derive(Debug)]
+pub(crate) struct TableWakers {
+    pub(crate) items: Arc<LoopWaker>,
+    pub(crate) room: Arc<LoopWaker>,
+    pub(crate) kept: Arc<LoopWaker>,
+    pub(crate) items_waker: Waker,
+    pub(crate) room_waker: Waker,
+    pub(crate) kept_waker: Waker,
+}
+
+impl TableWakers {
+    pub(crate) fn new(waker: &Arc<mio::Waker>) -> Self {
+        let [items, room, kept] = std::array::from_fn(|_| LoopWaker::new(waker));
+        let [items_waker, room_waker, kept_waker] =
+            [&items, &room, &kept].map(|source| Waker::from(Arc::clone(source)));
+        Self { items, room, kept, items_waker, room_waker, kept_waker }
+    }
+}
