@@ -387,8 +387,8 @@ fn table_frames() -> Vec<Vec<u8>> {
 fn filters() -> Vec<Vec<u8>> {
     [
         "spread(reward) > 0 and mean(length) < 2048",
-        "not any(abs(reward - mean(reward)) > 2 * std(reward) + 1e-3) or count() != 4",
-        "count(reward % 2 == 0) >= max(1, .5 * sum(\"scores/exact match\")) and all(length <= -7)",
+        "min(reward)>=-.5 and std(length)!=1e-3 and count() == 4",
+        "max(\"scores/exact match\") > 0 and sum(reward) <= 7",
     ]
     .map(|text| [text.as_bytes(), &[0, 0, 1, 2, 3, 4, 0xF0, 7]].concat())
     .to_vec()

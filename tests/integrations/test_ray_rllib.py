@@ -380,7 +380,8 @@ def test_buffers_of_several_drivers_have_one_table_which_is_there_when_they_are_
         assert len(table) == 10
         assert set(table.items().priority.tolist()) == {1.0, 7.0}
         table.reset()
-        third = EchoicEpisodeReplayBuffer(**settings | {"timeout": 0.05})
+        # Of the close too, which waits for an answer.
+        third = EchoicEpisodeReplayBuffer(**settings | {"timeout": 1.0})
         with pytest.raises(WaitTimeoutError):
             third.sample(num_items=1)
         third.close()

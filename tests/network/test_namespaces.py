@@ -116,8 +116,9 @@ def assert_all_there_once(worker: Process, shards: list[Process], tmp_path: Path
     assert_exactly(np.sort(by_producer(read)[0]), sent)
 
 
-# TCP doubles its pauses while nothing arrives, so an outage of half a second is silence for one second, and
-# for two or four if a retransmission is lost too. A host that counted as away after 1.5 s would be left.
+# TCP doubles its pauses while nothing arrives, so an outage of half a second is silence for one
+# second, and for two or four if a retransmission is lost too. A host that counted as away after
+# 1.5 s would be left.
 @pytest.mark.parametrize("heartbeat", [3.0], indirect=True)
 def test_latency_loss_and_a_moment_without_a_network_are_only_slow(
     network: Network, shards: Any, work: Any, tmp_path: Path

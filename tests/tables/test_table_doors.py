@@ -331,9 +331,6 @@ def test_a_sampler_gives_batches_until_the_table_is_closed(open_tables: Any) -> 
     before = client.info()["t"]["samples"]
     with client.sampler("t", 8, prefetch=0) as batches:
         next(batches)
-    for beta in (-1.0, float("nan"), float("inf")):
-        with pytest.raises(ValueError, match=f"beta must be a finite number .* got {beta}"):
-            client.sampler("t", 8, beta=beta)
     assert client.info()["t"]["samples"] == before + 8
     batches = client.sampler("t", 8, prefetch=3, timeout=20)
     next(batches)
@@ -368,11 +365,10 @@ def test_an_exponent_that_is_none_is_refused_before_anything_is_drawn(
     _, client = open_tables(Table("t", np.int64(0), max_size=10))
     client.insert_batch(np.arange(5), "t")
     client.flush()
-    with pytest.raises(ValueError, match="beta must be a finite number of at least 0, got"):
-        client.sample("t", 2, beta=beta)
+    for call in (client.sample, client.sampler):
+        with pytest.raises(ValueError, match="beta must be a finite number of at least 0, got"):
+            call("t", 2, beta=beta)
     assert client.info()["t"]["samples"] == 0
-    with client.sampler("t", 2, beta=beta) as batches, pytest.raises(ValueError, match="beta"):
-        next(batches)
 
 
 def test_a_learner_tells_its_version(open_tables: Any) -> None:

@@ -9,11 +9,12 @@
 #![expect(clippy::print_stdout, reason = "it is what an example is for")]
 
 use std::error::Error;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Instant;
 
 use echoic_buffers::RowLayout;
 use echoic_buffers::surprise::{Ask, Mode, ScoreRule, Sizes, SurpriseReplay, SurpriseSettings};
+use echoic_memory::sync::Mutex;
 use echoic_primitives::plans::AveragePlan;
 use echoic_replay::rng::Rng;
 use echoic_replay::{Dtype, Leaf};

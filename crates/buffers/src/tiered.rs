@@ -18,9 +18,9 @@
 //!    there is no room.
 
 use std::ops::Range;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use echoic_memory::belt::{Belt, Reader, Stretch};
+use echoic_memory::sync::{Mutex, MutexGuard};
 use echoic_replay::rng::Rng;
 
 use crate::cold::{ColdError, ColdFile, Geometry, Pieces, Reading, Wanted};
@@ -178,7 +178,7 @@ impl Tiered {
 
     /// How many rows can be drawn.
     pub fn len(&self) -> u64 {
-        let first = lock(&self.first);
+        let first = self.first.lock();
         let window = self.window(*first, self.belt.window().end);
         window.end - window.start
     }
@@ -190,10 +190,10 @@ impl Tiered {
 
     /// How many of the rows are in the file.
     pub fn written(&self) -> u64 {
-        let first = lock(&self.first);
+        let first = self.first.lock();
         let window = self.window(*first, self.belt.window().end);
         drop(first);
-        lock(&self.gate).written.min(window.end).saturating_sub(window.start)
+        self.gate.lock().written.min(window.end).saturating_sub(window.start)
     }
 
     /// What can be drawn, given the end of the belt's window.
@@ -209,7 +209,7 @@ impl Tiered {
     #[inline]
     pub fn try_place(&self, rows: u64) -> Option<Place<'_>> {
         assert!(rows <= self.most_at_once());
-        let mut gate = lock(&self.gate);
+        let mut gate = self.gate.lock();
         if gate.promised + rows > gate.written + self.belt.kept() {
             return None;
         }
@@ -225,8 +225,8 @@ impl Tiered {
     ///
     /// When the file can't be written, and there is no room: nothing was lost, and the next try may do.
     pub fn make_room(&self, rows: u64) -> Result<(), ColdError> {
-        let spilling = lock(&self.spilling);
-        let gate = lock(&self.gate);
+        let spilling = self.spilling.lock();
+        let gate = self.gate.lock();
         let full = gate.promised + rows > gate.written + self.belt.kept();
         drop(gate);
         if full {
@@ -245,9 +245,9 @@ impl Tiered {
     /// Writes what is in memory only, unless somebody does so already. A disk that refuses is no error yet:
     /// there is room left.
     pub fn spill_some(&self) {
-        let Ok(spilling) = self.spilling.try_lock() else { return };
+        let Some(spilling) = self.spilling.try_lock() else { return };
         if self.spill(&spilling).is_err() {
-            let mut gate = lock(&self.gate);
+            let mut gate = self.gate.lock();
             gate.quiet = gate.promised + self.block;
         }
     }
@@ -256,14 +256,14 @@ impl Tiered {
         loop {
             // A new reader for each block: those who put on rows wait for the oldest.
             let reader = self.belt.read();
-            let begin = lock(&self.gate).written;
+            let begin = self.gate.lock().written;
             let end = reader.window().end.min(begin + self.block);
             if begin >= end {
                 return Ok(());
             }
             let done = self.cold.append((begin..end).map(|position| reader.row(position)));
             drop(reader);
-            lock(&self.gate).written = self.cold.end();
+            self.gate.lock().written = self.cold.end();
             done?;
         }
     }
@@ -274,7 +274,7 @@ impl Tiered {
     ///
     /// When the file can't be written.
     pub fn flush(&self) -> Result<(), ColdError> {
-        self.spill(&lock(&self.spilling))?;
+        self.spill(&self.spilling.lock())?;
         self.cold.flush()
     }
 
@@ -284,8 +284,8 @@ impl Tiered {
     ///
     /// When that can't be noted in the file, from which they could come back when it is opened again.
     pub fn clear(&self) -> Result<(), ColdError> {
-        let _spilling = lock(&self.spilling);
-        let mut first = lock(&self.first);
+        let _spilling = self.spilling.lock();
+        let mut first = self.first.lock();
         self.belt.clear();
         // By invariant 1, and as nobody writes, no more has been put on since than is kept: the window
         // begins where it was cleared.
@@ -293,7 +293,7 @@ impl Tiered {
         let cleared = *first;
         drop(first);
         let noted = self.cold.clear(cleared);
-        let mut gate = lock(&self.gate);
+        let mut gate = self.gate.lock();
         gate.written = gate.written.max(cleared);
         noted
     }
@@ -304,7 +304,7 @@ impl Tiered {
     ///
     /// When it can't be removed. When it is to be kept and rows can't be written, it stays open.
     pub fn close(&self, keep: bool) -> Result<(), ColdError> {
-        let spilling = lock(&self.spilling);
+        let spilling = self.spilling.lock();
         if keep {
             self.spill(&spilling)?;
         }
@@ -342,7 +342,7 @@ impl Tiered {
         };
         match seed {
             Some(seed) => draw(&mut Rng::new(seed)),
-            None => draw(&mut lock(&self.rng)),
+            None => draw(&mut self.rng.lock()),
         }
         Ok(held)
     }
@@ -352,7 +352,7 @@ impl Tiered {
         // In this order: what the file has overwritten was out of the window before, so it is out of one
         // that is looked at later.
         let reading = self.cold.reading();
-        let first = lock(&self.first);
+        let first = self.first.lock();
         let reader = self.belt.read();
         let window = self.window(*first, reader.window().end);
         drop(first);
@@ -425,10 +425,4 @@ fn cut<'a>(left: &mut &'a mut [u8], bytes: usize) -> &'a mut [u8] {
     let (part, rest) = std::mem::take(left).split_at_mut(bytes);
     *left = rest;
     part
-}
-
-#[inline]
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Every section leaves what it guards whole before anything in it can panic.
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

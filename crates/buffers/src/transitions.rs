@@ -7,10 +7,11 @@
 //! 2. Only numbers are changed or looked up under that lock; no row is copied.
 
 use std::ops::Range;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use echoic_memory::belt::{Belt, Reader, Stretch};
 use echoic_memory::slab::{Field, Pinned, Slab};
+use echoic_memory::sync::Mutex;
 use echoic_replay::rng::Rng;
 
 use crate::episodes::Episodes;
@@ -168,12 +169,12 @@ impl Transitions {
 
     /// The state of the buffer's own draws.
     pub fn rng_state(&self) -> [u64; 4] {
-        lock(&self.rng).state()
+        self.rng.lock().state()
     }
 
     /// Makes the buffer's own draws go on from a state.
     pub fn set_rng_state(&self, state: [u64; 4]) {
-        *lock(&self.rng) = Rng::from_state(state);
+        *self.rng.lock() = Rng::from_state(state);
     }
 
     /// Lets everybody read the rows of a stretch, which have been written.
@@ -196,7 +197,7 @@ impl Transitions {
             let ends = |row: &[u8]| self.ends.iter().any(|field| row[field.offset] != 0);
             notes.ended = (0..rows).map(|row| ends(stretch.row_mut(row as u64))).collect();
         }
-        let mut index = lock(index);
+        let mut index = index.lock();
         let now = stretch.publish();
         let begin = self.belt.window().start;
         if now == own {
@@ -222,7 +223,7 @@ impl Transitions {
     pub fn clear(&self) {
         match &self.index {
             None => self.belt.clear(),
-            Some(index) => lock(index).clear(&self.belt),
+            Some(index) => index.lock().clear(&self.belt),
         }
     }
 
@@ -230,7 +231,7 @@ impl Transitions {
     pub fn restart(&self, position: u64) {
         // One lock for both steps: a row that is published between them would be known at a position that
         // is then no longer its own.
-        let mut index = self.index.as_ref().map(lock);
+        let mut index = self.index.as_ref().map(Mutex::lock);
         match &mut index {
             None => self.belt.clear(),
             Some(index) => index.clear(&self.belt),
@@ -248,7 +249,7 @@ impl Transitions {
     ///
     /// [`BufferError::NoEpisodes`] when the buffer does not know of episodes.
     pub fn end_episode(&self, env: u32) -> Result<(), BufferError> {
-        let mut index = self.index.as_ref().map(lock);
+        let mut index = self.index.as_ref().map(Mutex::lock);
         let episodes = index.as_mut().and_then(|index| index.episodes.as_mut());
         episodes.ok_or(BufferError::NoEpisodes { what: "end_episode" })?.end(env);
         Ok(())
@@ -256,7 +257,7 @@ impl Transitions {
 
     /// How many episodes have rows here, if the buffer knows.
     pub fn episode_count(&self) -> Option<usize> {
-        let index = self.index.as_ref().map(lock)?;
+        let index = self.index.as_ref().map(Mutex::lock)?;
         index.episodes.as_ref().map(Episodes::len)
     }
 
@@ -286,11 +287,11 @@ impl Transitions {
                 &mut seeded
             }
             None => {
-                own = lock(&self.rng);
+                own = self.rng.lock();
                 &mut *own
             }
         };
-        let index = self.index.as_ref().map(lock);
+        let index = self.index.as_ref().map(Mutex::lock);
         let reader = self.belt.read();
         let window = reader.window();
         if window.is_empty() {
@@ -347,7 +348,7 @@ impl Transitions {
         for (at, priority) in priorities.iter().enumerate() {
             Priorities::check(*priority, at)?;
         }
-        let mut index = self.index.as_ref().map(lock).ok_or(BufferError::NoPriorities)?;
+        let mut index = self.index.as_ref().map(Mutex::lock).ok_or(BufferError::NoPriorities)?;
         let window = self.belt.window();
         let mut updates = Vec::with_capacity(positions.len());
         for (at, (got, priority)) in positions.iter().zip(priorities).enumerate() {
@@ -365,7 +366,7 @@ impl Transitions {
 
     /// All that can be drawn, and what `look` finds in the index about it at the same moment.
     pub fn all<T>(&self, look: impl FnOnce(Range<u64>, Known<'_>) -> T) -> (Reader<'_>, T) {
-        let index = self.index.as_ref().map(lock);
+        let index = self.index.as_ref().map(Mutex::lock);
         let reader = self.belt.read();
         let known = index.as_ref().map(|index| index.known()).unwrap_or_default();
         let found = look(reader.window(), known);
@@ -379,20 +380,20 @@ impl Transitions {
 
     /// The slab of the frames, and how many an observation has, in a buffer that stores them once.
     pub fn frames(&self) -> Option<(Arc<Slab>, usize)> {
-        let index = self.index.as_ref().map(lock)?;
+        let index = self.index.as_ref().map(Mutex::lock)?;
         index.frames.as_ref().map(|frames| (Arc::clone(frames.slab()), frames.stack()))
     }
 
     /// The frames of an environment's latest observation, which must come back with the notes of its next
     /// row, or to [`Transitions::release_frames`].
     pub fn latest_frames(&self, env: u32) -> Option<(Vec<u32>, Pinned)> {
-        let mut index = self.index.as_ref().map(lock)?;
+        let mut index = self.index.as_ref().map(Mutex::lock)?;
         index.frames.as_mut()?.take(env)
     }
 
     /// Lets go of frames that were taken.
     pub fn release_frames(&self, numbers: &[u32]) {
-        let mut index = self.index.as_ref().map(lock);
+        let mut index = self.index.as_ref().map(Mutex::lock);
         if let Some(frames) = index.as_mut().and_then(|index| index.frames.as_mut()) {
             frames.release(numbers);
         }
@@ -400,7 +401,7 @@ impl Transitions {
 
     /// Forgets the latest observations of all environments, to make room for others; whether there were any.
     pub fn forget_latest_frames(&self) -> bool {
-        let mut index = self.index.as_ref().map(lock);
+        let mut index = self.index.as_ref().map(Mutex::lock);
         let frames = index.as_mut().and_then(|index| index.frames.as_mut());
         frames.is_some_and(Frames::forget_latest)
     }
@@ -408,7 +409,7 @@ impl Transitions {
     /// Drops the oldest rows, to make room for frames; how many that were.
     pub fn drop_oldest(&self, rows: u64) -> u64 {
         let Some(index) = &self.index else { return self.belt.drop_oldest(rows) };
-        let mut index = lock(index);
+        let mut index = index.lock();
         let dropped = self.belt.drop_oldest(rows);
         let begin = self.belt.window().start;
         index.evict(&self.belt, begin);
@@ -417,14 +418,14 @@ impl Transitions {
 
     /// Looks at the priorities, and at the window that they are of.
     pub fn with_priorities<T>(&self, look: impl FnOnce(&Priorities, Range<u64>) -> T) -> Option<T> {
-        let index = self.index.as_ref().map(lock)?;
+        let index = self.index.as_ref().map(Mutex::lock)?;
         let priorities = index.priorities.as_ref()?;
         Some(look(priorities, self.belt.window()))
     }
 
     /// Gives rows the powers of priorities that were saved. Positions must be in the window.
     pub fn restore_priorities(&self, weights: &[(u64, f64)], largest: f64) {
-        let Some(mut index) = self.index.as_ref().map(lock) else { return };
+        let Some(mut index) = self.index.as_ref().map(Mutex::lock) else { return };
         let window = self.belt.window();
         let slots = self.belt.slots();
         if let Some(priorities) = &mut index.priorities {
@@ -506,12 +507,6 @@ impl Index {
         }
         self.begin = begin;
     }
-}
-
-#[inline]
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Every section leaves what it guards whole before anything in it can panic.
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

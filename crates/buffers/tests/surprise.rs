@@ -1,10 +1,11 @@
 //! What callers of experiences in two strata may rely on.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use echoic_buffers::RowLayout;
 use echoic_buffers::surprise::replay::MOST_AT_ONCE;
 use echoic_buffers::surprise::{Ask, Mode, ScoreRule, Sizes, SurpriseReplay, SurpriseSettings};
+use echoic_memory::sync::Mutex;
 use echoic_primitives::plans::AveragePlan;
 use echoic_replay::{Dtype, Leaf};
 use proptest::prelude::*;

@@ -13,11 +13,12 @@
 
 use std::collections::VecDeque;
 use std::ops::{ControlFlow, Deref, DerefMut};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Instant;
 
+use echoic_memory::sync::{Condvar, Mutex};
 use echoic_replay::stream::{Wait, WaitOver};
 
 use crate::error::Error;
@@ -71,13 +72,6 @@ struct State {
     ended: Option<Error>,
 }
 
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
-        // No code that can panic runs under the lock in between two changes that belong together.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
 /// A rollout that was taken; dropping it gives its memory back.
 pub struct Taken {
     rollout: Option<Rollout>,
@@ -104,7 +98,7 @@ impl Drop for Taken {
         if let Some(rollout) = self.rollout.take()
             && !self.shared.stopping.load(Ordering::Relaxed)
         {
-            let mut state = self.shared.lock();
+            let mut state = self.shared.state.lock();
             // One is filled while others wait to be taken.
             if state.free.len() <= state.capacity {
                 state.free.push(rollout);
@@ -155,7 +149,7 @@ impl Collector {
     /// [`Error::TimedOut`], [`Error::Interrupted`], [`Error::Stopped`], or why the thread ended; and
     /// when there never was such a version.
     pub fn receive(&self, least: u64, mut wait: Wait<'_, ()>) -> Result<Taken, Error> {
-        let mut state = self.shared.lock();
+        let mut state = self.shared.state.lock();
         if least > state.version {
             let (expected, got) = (format!("at most {}", state.version), least.to_string());
             return Err(Error::Shape { what: "the version of weights", expected, got });
@@ -171,7 +165,7 @@ impl Collector {
             Err(WaitOver::TimedOut(())) => Error::TimedOut,
             Err(WaitOver::Interrupted) => Error::Interrupted,
         };
-        self.shared.lock().waiting -= 1;
+        self.shared.state.lock().waiting -= 1;
         Err(over)
     }
 
@@ -182,7 +176,7 @@ impl Collector {
         least: u64,
         until: Option<Instant>,
     ) -> ControlFlow<Result<Rollout, Error>, ()> {
-        let mut state = self.shared.lock();
+        let mut state = self.shared.state.lock();
         loop {
             let stopping = self.shared.stopping.load(Ordering::Relaxed);
             let over = stopping.then_some(&Error::Stopped);
@@ -202,12 +196,9 @@ impl Collector {
             }
             let left = until.map(|until| until.saturating_duration_since(Instant::now()));
             state = match left {
-                None => self.shared.changed.wait(state).unwrap_or_else(PoisonError::into_inner),
+                None => self.shared.changed.wait(state),
                 Some(left) if left.is_zero() => return ControlFlow::Continue(()),
-                Some(left) => {
-                    let waited = self.shared.changed.wait_timeout(state, left);
-                    waited.unwrap_or_else(PoisonError::into_inner).0
-                }
+                Some(left) => self.shared.changed.wait_timeout(state, left),
             };
         }
     }
@@ -220,7 +211,7 @@ impl Collector {
     pub fn sync(&self, weights: Vec<f32>) -> Result<u64, Error> {
         self.layout.check(&weights)?;
         let weights = weights.into();
-        let mut state = self.shared.lock();
+        let mut state = self.shared.state.lock();
         if let Some(error) = &state.ended {
             return Err(error.clone());
         }
@@ -234,7 +225,7 @@ impl Collector {
 
     /// The weights that came last.
     pub fn weights(&self) -> Arc<[f32]> {
-        self.shared.lock().weights.clone()
+        self.shared.state.lock().weights.clone()
     }
 
     /// Where each parameter is among the weights.
@@ -253,7 +244,7 @@ impl Collector {
 
     /// Whether it was stopped, or its thread has ended by itself.
     pub fn is_stopped(&self) -> bool {
-        self.shared.stopping.load(Ordering::Relaxed) || self.shared.lock().ended.is_some()
+        self.shared.stopping.load(Ordering::Relaxed) || self.shared.state.lock().ended.is_some()
     }
 
     /// Ends the thread and waits for that. Rollouts that were not taken are dropped; those that were
@@ -261,15 +252,15 @@ impl Collector {
     pub fn stop(&self) {
         {
             // Under the lock, so that nobody goes to sleep between a look at it and this.
-            let _state = self.shared.lock();
+            let _state = self.shared.state.lock();
             self.shared.stopping.store(true, Ordering::Relaxed);
             self.shared.changed.notify_all();
         }
-        let mut thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut thread = self.thread.lock();
         if let Some(thread) = thread.take() {
             // A panic is in `ended` already.
             let _ended = thread.join();
-            let mut state = self.shared.lock();
+            let mut state = self.shared.state.lock();
             state.ready.clear();
             state.free.clear();
         }
@@ -300,7 +291,7 @@ impl Work {
         impl Drop for End<'_> {
             fn drop(&mut self) {
                 let error = std::mem::replace(&mut self.1, Error::Stopped);
-                self.0.lock().ended = Some(error);
+                self.0.state.lock().ended = Some(error);
                 self.0.changed.notify_all();
             }
         }
@@ -317,12 +308,12 @@ impl Work {
         let Self { shared, worker } = self;
         let mut loaded = 0;
         loop {
-            let mut state = shared.lock();
+            let mut state = shared.state.lock();
             while state.ready.len() >= state.capacity.max(state.waiting) {
                 if shared.stopping.load(Ordering::Relaxed) {
                     return Ok(());
                 }
-                state = shared.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+                state = shared.changed.wait(state);
             }
             let (version, free) = (state.version, state.free.pop());
             let weights = (version != loaded).then(|| state.weights.clone());
@@ -336,7 +327,7 @@ impl Work {
             if !worker.collect(&mut rollout, &shared.stopping)? {
                 return Ok(());
             }
-            let mut state = shared.lock();
+            let mut state = shared.state.lock();
             state.ready.push_back(rollout);
             shared.changed.notify_all();
         }
@@ -377,7 +368,7 @@ mod tests {
     #[test]
     fn a_collector_that_nobody_takes_from_waits_and_stops() {
         let collector = start(1, 2);
-        let filled = || collector.shared.lock().ready.len() == 2;
+        let filled = || collector.shared.state.lock().ready.len() == 2;
         while !filled() {
             thread::yield_now();
         }
@@ -396,7 +387,7 @@ mod tests {
         let collector = start(1 << 18, 1);
         thread::scope(|scope| {
             let waiting = scope.spawn(|| receive(&collector, 0, 60).err());
-            while collector.shared.lock().waiting == 0 {
+            while collector.shared.state.lock().waiting == 0 {
                 thread::yield_now();
             }
             collector.stop();
@@ -445,7 +436,7 @@ mod tests {
     fn a_thread_that_fails_says_so_to_who_waits() {
         let collector = start(8, 0);
         // A rollout of another shape makes the worker panic.
-        let mut state = collector.shared.lock();
+        let mut state = collector.shared.state.lock();
         state.free.iter_mut().for_each(|rollout| rollout.rewards.clear());
         drop(state);
         let error = receive(&collector, 0, 20).err();

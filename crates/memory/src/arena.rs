@@ -21,10 +21,11 @@ use std::io;
 use std::ops::{Deref, DerefMut, Range};
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use crate::block::AllocError;
 use crate::region::Region;
+use crate::sync::Mutex;
 
 /// Places begin at multiples of this, and have whole ones.
 const PAGE: usize = 4096;
@@ -46,10 +47,6 @@ pub struct Claim {
 
 impl Arena {
     /// An arena of `len` bytes, rounded up to whole pages.
-    ///
-    /// # Errors
-    ///
-    /// [`AllocError`].
     pub fn new(len: usize) -> Result<Self, AllocError> {
         let len = len.max(1).checked_next_multiple_of(PAGE);
         let len = len.ok_or(AllocError::Refused { bytes: usize::MAX })?;
@@ -71,17 +68,13 @@ impl Arena {
         if range.start > range.end || range.end > self.bytes() {
             return None;
         }
-        let mut claimed = self.claimed();
+        let mut claimed = self.claimed.lock();
         if claimed.iter().any(|other| other.start < range.end && range.start < other.end) {
             return None;
         }
         claimed.push(range.clone());
         drop(claimed);
         Some(Claim { arena: Arc::clone(self), range })
-    }
-
-    fn claimed(&self) -> MutexGuard<'_, Vec<Range<usize>>> {
-        self.claimed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -109,7 +102,7 @@ impl Claim {
 
 impl Drop for Claim {
     fn drop(&mut self) {
-        let mut claimed = self.arena.claimed();
+        let mut claimed = self.arena.claimed.lock();
         if let Some(ours) = claimed.iter().position(|range| *range == self.range) {
             claimed.swap_remove(ours);
         }
@@ -144,15 +137,11 @@ impl ArenaView {
         Ok(Arc::new(Self { region, free }))
     }
 
-    fn free(&self) -> MutexGuard<'_, BTreeMap<usize, usize>> {
-        self.free.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// A place for `len` bytes, the first that is large enough, so that few pages are used; `None` when
     /// there is none.
     pub fn take(self: &Arc<Self>, len: usize) -> Option<Place> {
         let len = len.max(1).checked_next_multiple_of(PAGE)?;
-        let mut free = self.free();
+        let mut free = self.free.lock();
         let (start, room) =
             free.iter().map(|(start, room)| (*start, *room)).find(|(_, room)| *room >= len)?;
         free.remove(&start);
@@ -199,7 +188,7 @@ impl DerefMut for Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        let mut free = self.arena.free();
+        let mut free = self.arena.free.lock();
         let (mut start, mut room) = (self.start, self.len);
         if let Some(behind) = free.remove(&(start + room)) {
             room += behind;

@@ -22,13 +22,13 @@
 
 use std::ops::Range;
 use std::ptr::NonNull;
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 use smallvec::SmallVec;
 
 use crate::block::{AllocError, Untouched};
 use crate::prefetch::prefetch_at;
 use crate::slab::Field;
+use crate::sync::{Condvar, Mutex};
 
 /// How many rows are copied together.
 const BLOCK: usize = 8;
@@ -58,6 +58,7 @@ pub struct Belt {
     row_bytes: usize,
     kept: u64,
     slots: u64,
+    /// Each section leaves it whole before anything can panic: see [`crate::sync`].
     state: Mutex<State>,
     /// Told when a stretch is published or a reader goes.
     moved: Condvar,
@@ -148,13 +149,13 @@ impl Belt {
 
     /// Bytes of the rows that were ever used: the system has given these.
     pub fn used_bytes(&self) -> usize {
-        let used = self.lock().reserved.min(self.slots);
+        let used = self.state.lock().reserved.min(self.slots);
         used as usize * self.row_bytes
     }
 
     /// Which positions can be read now.
     pub fn window(&self) -> Range<u64> {
-        self.lock().window(self.kept)
+        self.state.lock().window(self.kept)
     }
 
     /// Positions for so many rows; none while readers or other writers are in the way.
@@ -164,7 +165,7 @@ impl Belt {
     /// When it is more than the slack, for which there is never room.
     #[inline]
     pub fn try_reserve(&self, rows: u64) -> Option<Stretch<'_>> {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         if !self.has_room(&state, rows) {
             return None;
         }
@@ -193,10 +194,10 @@ impl Belt {
     ///
     /// As [`Belt::try_reserve`].
     pub fn wait_for_room(&self, rows: u64) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         while !self.has_room(&state, rows) {
             state.waiting += 1;
-            state = self.moved.wait(state).unwrap_or_else(PoisonError::into_inner);
+            state = self.moved.wait(state);
             state.waiting -= 1;
         }
     }
@@ -213,7 +214,7 @@ impl Belt {
     /// Everything in the window, to be read.
     #[inline]
     pub fn read(&self) -> Reader<'_> {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let window = state.window(self.kept);
         state.floors.push(window.start);
         drop(state);
@@ -222,13 +223,13 @@ impl Belt {
 
     /// Empties the window. Rows that are being written now will be in it.
     pub fn clear(&self) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         state.cleared = state.published;
     }
 
     /// Drops the oldest rows from the window, before they would fall off; how many that were.
     pub fn drop_oldest(&self, rows: u64) -> u64 {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let window = state.window(self.kept);
         state.cleared = window.start + rows.min(window.end - window.start);
         state.cleared - window.start
@@ -237,7 +238,7 @@ impl Belt {
     /// Empties the window and has the next row get this position; whether it could, which takes that nobody
     /// reads or writes.
     pub fn restart(&self, position: u64) -> bool {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let quiet = state.reserved == state.published && state.floors.is_empty();
         // Far enough from the end of all numbers that none is ever reached.
         if quiet && position < 1 << 62 {
@@ -245,12 +246,6 @@ impl Belt {
             return true;
         }
         false
-    }
-
-    #[inline]
-    fn lock(&self) -> MutexGuard<'_, State> {
-        // Every section leaves the state whole before anything in it can panic.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Where the row in a slot starts.
@@ -264,7 +259,7 @@ impl Belt {
     /// Publishes these positions, and says which are now below `published` that were not.
     #[inline]
     fn publish(&self, positions: Range<u64>) -> Range<u64> {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let before = state.published;
         if positions.start == before {
             state.published = positions.end;
@@ -462,7 +457,7 @@ fn copy_few<const BYTES: usize>(rows: &[&[u8]], field: Field, column: &mut [u8])
 impl Drop for Reader<'_> {
     #[inline]
     fn drop(&mut self) {
-        let mut state = self.belt.lock();
+        let mut state = self.belt.state.lock();
         // Readers with one floor are alike.
         if let Some(at) = state.floors.iter().position(|floor| *floor == self.window.start) {
             state.floors.swap_remove(at);

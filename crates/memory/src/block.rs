@@ -9,11 +9,16 @@
 use std::alloc::{Layout, alloc, alloc_zeroed, dealloc};
 use std::ptr::NonNull;
 
+use crossbeam_utils::CachePadded;
+
 /// Alignment of every batch in a block: a cache line, and what XLA and AVX-512 want.
 pub const ALIGNMENT: usize = 64;
 
-/// Alignment of every block: two lines, which is what [`crate::padded::Padded`] asks for.
+/// Alignment of every block: two lines, which is what [`CachePadded`] asks for at most.
 pub(crate) const BLOCK_ALIGNMENT: usize = 128;
+
+// The ring's words are put at multiples of it. Some processors have longer lines, s390x for one: raise it for them.
+const _: () = assert!(align_of::<CachePadded<u64>>() <= BLOCK_ALIGNMENT);
 
 /// From this size on the block is aligned to huge pages and the kernel is asked to use them.
 const HUGE_PAGE: usize = 2 << 20;

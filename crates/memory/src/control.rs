@@ -24,10 +24,11 @@
 use std::ptr::NonNull;
 use std::sync::Arc;
 
+use crossbeam_utils::CachePadded;
+
 use crate::bitmap;
 use crate::block::{AllocError, BLOCK_ALIGNMENT};
 use crate::event::Event;
-use crate::padded::Padded;
 use crate::region::Region;
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 
@@ -89,13 +90,13 @@ pub(crate) struct Header {
     buffers: AtomicU32,
     batch_size: AtomicU32,
     /// The [`Turn`] of the batch to reserve from.
-    pub(crate) current: Padded<AtomicU64>,
+    pub(crate) current: CachePadded<AtomicU64>,
     /// Grows when there are new holes: a look at this and `holes_gone` tells that there are none.
-    pub(crate) holes_made: Padded<AtomicU64>,
+    pub(crate) holes_made: CachePadded<AtomicU64>,
     /// What `holes_made` was when a search found none.
     pub(crate) holes_gone: AtomicU64,
     /// How many batches were taken, and [`HELD`].
-    pub(crate) taken: Padded<AtomicU64>,
+    pub(crate) taken: CachePadded<AtomicU64>,
     /// How many batches were given back.
     pub(crate) released: AtomicU64,
     /// Batches that consumers hold.
@@ -112,10 +113,10 @@ pub(crate) struct Header {
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct Buffer {
-    pub(crate) reserving: Padded<Reserving>,
+    pub(crate) reserving: CachePadded<Reserving>,
     /// A [`Tally`].
-    pub(crate) tally: Padded<AtomicU64>,
-    pub(crate) done: Padded<Done>,
+    pub(crate) tally: CachePadded<AtomicU64>,
+    pub(crate) done: CachePadded<Done>,
 }
 
 /// What a reservation reads and writes.
@@ -445,10 +446,10 @@ impl Header {
         Self {
             buffers: AtomicU32::new(shape.buffers as u32),
             batch_size: AtomicU32::new(shape.batch_size as u32),
-            current: Padded::new(word()),
-            holes_made: Padded::new(word()),
+            current: CachePadded::new(word()),
+            holes_made: CachePadded::new(word()),
             holes_gone: word(),
-            taken: Padded::new(word()),
+            taken: CachePadded::new(word()),
             released: word(),
             leased: word(),
             contention: word(),
@@ -476,12 +477,12 @@ impl Buffer {
     fn new() -> Self {
         let word = || AtomicU64::new(0);
         Self {
-            reserving: Padded::new(Reserving {
+            reserving: CachePadded::new(Reserving {
                 cursor: AtomicU64::new(Cursor::free(0).0),
                 generation: word(),
             }),
-            tally: Padded::new(word()),
-            done: Padded::new(Done { published: word(), stamp: word(), search: word() }),
+            tally: CachePadded::new(word()),
+            done: CachePadded::new(Done { published: word(), stamp: word(), search: word() }),
         }
     }
 }
@@ -489,6 +490,35 @@ impl Buffer {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
+
+    /// Another process may be built of another commit, and of other versions of what this crate depends on.
+    #[test]
+    #[cfg(all(target_os = "linux", not(miri)))]
+    #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+    fn the_words_lie_where_version_1_has_them() {
+        use std::mem::offset_of;
+
+        assert_eq!(crate::store::Layout::VERSION, 1, "these are the offsets of version 1");
+        let header = [
+            offset_of!(Header, buffers),
+            offset_of!(Header, batch_size),
+            offset_of!(Header, current),
+            offset_of!(Header, holes_made),
+            offset_of!(Header, holes_gone),
+            offset_of!(Header, taken),
+            offset_of!(Header, released),
+            offset_of!(Header, leased),
+            offset_of!(Header, contention),
+            offset_of!(Header, aborted),
+            offset_of!(Header, space),
+            offset_of!(Header, ready),
+        ];
+        let places = [0, 4, 128, 256, 384, 512, 640, 648, 656, 664, 768, 896];
+        assert_eq!((header, size_of::<Header>()), (places, 1024));
+        let buffer =
+            [offset_of!(Buffer, reserving), offset_of!(Buffer, tally), offset_of!(Buffer, done)];
+        assert_eq!((buffer, size_of::<Buffer>()), ([0, 128, 256], 384));
+    }
 
     #[test]
     fn words_give_back_what_they_were_made_of() {

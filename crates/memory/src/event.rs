@@ -15,7 +15,8 @@
 
 use std::time::{Duration, Instant};
 
-use crate::padded::Padded;
+use crossbeam_utils::CachePadded;
+
 use crate::sync::{AtomicU32, Ordering, fence};
 use parking::Parking;
 
@@ -50,13 +51,13 @@ const NOTIFIED: u32 = 2;
 #[derive(Debug)]
 #[repr(C)]
 pub struct Event {
-    word: Padded<AtomicU32>,
+    word: CachePadded<AtomicU32>,
     parking: Parking,
 }
 
 impl Default for Event {
     fn default() -> Self {
-        Self { word: Padded::new(AtomicU32::new(0)), parking: Parking::new() }
+        Self { word: CachePadded::new(AtomicU32::new(0)), parking: Parking::new() }
     }
 }
 
@@ -156,15 +157,9 @@ mod parking {
 /// Parking on a condition variable, for threads of one process.
 #[cfg(not(all(target_os = "linux", not(loom), not(miri))))]
 mod parking {
-    use std::sync::PoisonError;
     use std::time::{Duration, Instant};
 
-    #[cfg(loom)]
-    use loom::sync::Condvar;
-    #[cfg(not(loom))]
-    use std::sync::Condvar;
-
-    use crate::sync::{AtomicU32, Mutex, Ordering};
+    use crate::sync::{AtomicU32, Condvar, Mutex, Ordering};
 
     #[derive(Debug)]
     pub(super) struct Parking {
@@ -182,17 +177,16 @@ mod parking {
         /// Sleeps while `word` is `seen`, at most for `pause`.
         pub(super) fn park(&self, word: &AtomicU32, seen: u32, pause: Option<Duration>) {
             let end = pause.and_then(|pause| Instant::now().checked_add(pause));
-            let mut lock = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut lock = self.lock.lock();
             while word.load(Ordering::Acquire) == seen {
                 lock = match end {
-                    None => self.changed.wait(lock).unwrap_or_else(PoisonError::into_inner),
+                    None => self.changed.wait(lock),
                     Some(end) => {
                         let left = end.saturating_duration_since(Instant::now());
                         if left.is_zero() {
                             return;
                         }
-                        let woken = self.changed.wait_timeout(lock, left);
-                        woken.unwrap_or_else(PoisonError::into_inner).0
+                        self.changed.wait_timeout(lock, left)
                     }
                 };
             }
@@ -200,7 +194,7 @@ mod parking {
 
         /// Wakes all who sleep. Call it after `word` was changed.
         pub(super) fn wake(&self, _word: &AtomicU32) {
-            drop(self.lock.lock().unwrap_or_else(PoisonError::into_inner));
+            drop(self.lock.lock());
             self.changed.notify_all();
         }
     }

@@ -12,6 +12,7 @@
 //!   and others read.
 //! - [`window`]: rows kept until they are known to have arrived.
 //! - [`event`]: parking and waking without lost wake-ups, across processes; [`signal`]: for tasks too.
+//! - [`sync`]: locks that go on after a panic.
 //!
 //! All `unsafe` code about memory lives in `advice`, `arena`, `belt`, `block`, `mapping`, `control`, `event` (the system
 //! call), `prefetch`, `sheet`, `slab`, `store` and `window`; the ring's algorithm is safe code and runs under loom (`crates/memory/tests/loom.rs`).
@@ -32,7 +33,6 @@ pub mod death;
 pub mod event;
 #[cfg(target_os = "linux")]
 mod mapping;
-mod padded;
 mod prefetch;
 mod producer;
 mod region;
@@ -42,7 +42,7 @@ pub mod sheet;
 pub mod signal;
 pub mod slab;
 pub mod store;
-mod sync;
+pub mod sync;
 mod wakers;
 pub mod window;
 

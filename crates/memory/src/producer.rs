@@ -26,7 +26,6 @@
 //! 3. `order` has the turn of a generation before its buffer is opened, and the buffer is open before
 //!    `current` is that turn. A turn is noted only while `current` is the one before.
 
-use std::sync::PoisonError;
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
@@ -566,8 +565,7 @@ impl Run<'_> {
         }
         // If the peer that was counted last died, `reclaim` can't tell whether it or we completed
         // the batch.
-        let publishing = self.producer.publishing.lock();
-        let _publishing = publishing.unwrap_or_else(PoisonError::into_inner);
+        let _publishing = self.producer.publishing.lock();
         if buffer.done.published.load(Ordering::Relaxed) < self.generation {
             self.producer.publish(buffer, self.generation, stamp());
         }

@@ -50,7 +50,7 @@
 
 use std::collections::HashSet;
 use std::ops::Range;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
@@ -404,7 +404,7 @@ impl Ring {
     /// When the ring is not closed.
     pub fn settle(&self, mut move_row: impl FnMut(Place, Place)) -> bool {
         assert!(self.is_closed(), "only a closed ring settles");
-        let mut settled = self.settled.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut settled = self.settled.lock();
         if matches!(*settled, Settled::Remainder(_)) {
             return true;
         }
@@ -527,7 +527,7 @@ impl Ring {
     /// The rows of a settled ring that do not fill a batch; `None` when there are none, when the
     /// ring has not settled, and from the second call on.
     pub fn take_remainder(&self) -> Option<Claim> {
-        match &mut *self.settled.lock().unwrap_or_else(PoisonError::into_inner) {
+        match &mut *self.settled.lock() {
             Settled::NotYet => None,
             Settled::Remainder(claim) => {
                 let claim = claim.take()?;
@@ -540,7 +540,7 @@ impl Ring {
 
     /// Admits a peer: a free owner id from 1 on; `None` when all are in use.
     pub fn admit(&self) -> Option<u16> {
-        let mut owners = self.owners.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut owners = self.owners.lock();
         let id = (1..=u16::MAX).find(|id| {
             let word = owners.get(usize::from(id / 64)).copied().unwrap_or_default();
             word >> (id % 64) & 1 == 0
@@ -563,7 +563,6 @@ impl Ring {
     pub fn reclaim(&self, owner: u16) -> u64 {
         assert!(owner != SERVER, "this process is alive");
         let publishing = self.producer.publishing.lock();
-        let publishing = publishing.unwrap_or_else(PoisonError::into_inner);
         let mut given_back = 0;
         for (generation, index, buffer) in self.producer.incomplete(self.opened()) {
             given_back += self.reclaim_batch(owner, generation, index, buffer);
@@ -575,7 +574,7 @@ impl Ring {
         header.space.rouse();
         header.ready.rouse();
         self.producer.announce_room();
-        let mut owners = self.owners.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut owners = self.owners.lock();
         if let Some(word) = owners.get_mut(usize::from(owner / 64)) {
             *word &= !(1 << (owner % 64));
         }
@@ -647,7 +646,7 @@ impl Ring {
     /// Producers go on.
     pub fn hold(&self) -> Hold<'_> {
         // This lock keeps rows from being moved, and others from holding.
-        let settled = self.settled.lock().unwrap_or_else(PoisonError::into_inner);
+        let settled = self.settled.lock();
         self.control().header().taken.fetch_or(HELD, Ordering::AcqRel);
         Hold { ring: self, settled }
     }
@@ -788,19 +787,11 @@ pub struct Peer(Producer);
 #[cfg(any(test, loom))]
 impl Peer {
     /// As [`Ring::try_reserve`].
-    ///
-    /// # Errors
-    ///
-    /// As there.
     pub fn try_reserve(&self, len: usize) -> Result<Run<'_>, Refusal> {
         self.0.try_reserve(len)
     }
 
     /// As [`Ring::wait_for_room`].
-    ///
-    /// # Errors
-    ///
-    /// As there.
     pub fn wait_for_room(&self, deadline: Option<Instant>) -> Result<(), Refusal> {
         self.0.wait_for_room(deadline)
     }

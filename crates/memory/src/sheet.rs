@@ -49,19 +49,11 @@ pub struct Sheet {
 
 impl Sheet {
     /// At least `len` bytes for this process.
-    ///
-    /// # Errors
-    ///
-    /// [`AllocError`].
     pub fn new(len: usize) -> Result<Self, AllocError> {
         Region::own(len).map(Self::of)
     }
 
     /// At least `len` bytes that other processes can map.
-    ///
-    /// # Errors
-    ///
-    /// [`AllocError`].
     pub fn shared(len: usize) -> Result<Self, AllocError> {
         let len = len.max(1).checked_next_multiple_of(PAGE);
         let len = len.ok_or(AllocError::Refused { bytes: usize::MAX })?;

@@ -22,14 +22,14 @@
 use std::collections::VecDeque;
 use std::ops::{Deref, Range};
 use std::ptr::NonNull;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
 use smallvec::SmallVec;
 
 use crate::block::{AllocError, Untouched};
 use crate::prefetch::prefetch_at;
 use crate::signal::Signal;
-use crate::sync::{Mutex, MutexGuard, RefCounted};
+use crate::sync::{Mutex, RefCounted};
 
 /// Numbers of rows, of which a few need no allocation.
 pub type RowNumbers = SmallVec<[u32; 8]>;
@@ -43,6 +43,7 @@ pub struct Slab {
     memory: Untouched,
     row_bytes: usize,
     rows: u32,
+    /// Each section leaves it whole before anything can panic: see [`crate::sync`].
     state: Mutex<State>,
     room: Arc<Signal>,
 }
@@ -142,10 +143,6 @@ impl Slab {
 
     /// As [`Slab::new`], with the signal on which callers wait until [`Slab::try_reserve`] may lend more.
     /// Several slabs may share it.
-    ///
-    /// # Errors
-    ///
-    /// As [`Slab::new`].
     pub fn with_room(rows: u32, row_bytes: usize, room: Arc<Signal>) -> Result<Self, AllocError> {
         let bytes = (rows as usize).checked_mul(row_bytes).ok_or_else(|| AllocError::Overflow {
             what: format!("a table of {rows} rows of {row_bytes} bytes"),
@@ -180,18 +177,18 @@ impl Slab {
 
     /// How many rows were ever used.
     pub fn used(&self) -> u32 {
-        self.lock().fresh
+        self.state.lock().fresh
     }
 
     /// Bytes of the rows that were ever used.
     pub fn used_bytes(&self) -> usize {
-        self.lock().fresh as usize * self.row_bytes
+        self.state.lock().fresh as usize * self.row_bytes
     }
 
     /// Lends up to `count` rows: fewer, perhaps none, when the others are published or still pinned.
     pub fn try_reserve(self: &Arc<Self>, count: usize) -> RowWriter {
         let mut rows = RowNumbers::new();
-        let state = &mut *self.lock();
+        let state = &mut *self.state.lock();
         while rows.len() < count {
             if let Some(row) = state.free.pop() {
                 rows.push(row);
@@ -207,13 +204,13 @@ impl Slab {
 
     /// Whether [`Slab::try_reserve`] would lend a row.
     pub fn has_room(&self) -> bool {
-        let state = &mut *self.lock();
+        let state = &mut *self.state.lock();
         !state.free.is_empty() || state.fresh < self.rows || state.recover()
     }
 
     /// Whether rows that were freed will be free once their readers are gone.
     pub fn waits_for_readers(&self) -> bool {
-        let state = &mut *self.lock();
+        let state = &mut *self.state.lock();
         let recovered = state.recover();
         let pending = !state.freed.is_empty() || !state.older.is_empty();
         pending && !recovered
@@ -221,33 +218,32 @@ impl Slab {
 
     /// Publishes just these rows of a slab that was never used and that nobody else has, as they were in
     /// another one of which `order` was told; [`Slab::place`] fills them. Whether they can be like that: if
-    /// not, the slab is of no use any more.
+    /// not, nothing has changed.
     pub fn adopt(&mut self, rows: impl Iterator<Item = u32>, order: &Order) -> bool {
-        let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let state = self.state.get_mut();
         if state.fresh != 0 || order.used > self.rows {
             return false;
         }
-        // All that were told so far, each once.
-        let mut known = vec![0; (order.used as usize).div_ceil(64)];
-        let mut note = |row: u32, published: Option<&mut Vec<u64>>| {
+        // All that came so far, each once.
+        let mut known = vec![0; state.published.len()];
+        let note = |known: &mut Vec<u64>, row: u32| {
             let (word, bit) = bit(row);
             if row >= order.used || known[word] & bit != 0 {
                 return false;
             }
             known[word] |= bit;
-            if let Some(published) = published {
-                published[word] |= bit;
-            }
             true
         };
         for row in rows {
-            if !note(row, Some(&mut state.published)) {
+            if !note(&mut known, row) {
                 return false;
             }
         }
-        if !order.free.iter().chain(&order.freed).all(|row| note(*row, None)) {
+        let published = known.clone();
+        if !order.free.iter().chain(&order.freed).all(|row| note(&mut known, *row)) {
             return false;
         }
+        state.published = published;
         state.free = order.free.clone();
         state.freed = order.freed.clone();
         // Those that somebody was about to fill.
@@ -270,20 +266,21 @@ impl Slab {
     }
 
     /// Publishes just these rows of a slab that nobody else has; all others are free, and those from `used`
-    /// on were never used. Whether there are such rows: if not, the slab is of no use any more.
+    /// on were never used. Whether there are such rows: if not, nothing has changed.
     pub fn settle(&mut self, published: impl Iterator<Item = u32>, used: u32) -> bool {
         if used > self.rows {
             return false;
         }
-        let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
-        state.published.fill(0);
+        let state = self.state.get_mut();
+        let mut bits = vec![0; state.published.len()];
         for row in published {
             if row >= used {
                 return false;
             }
             let (word, bit) = bit(row);
-            state.published[word] |= bit;
+            bits[word] |= bit;
         }
+        state.published = bits;
         let is_free = |row: &u32| {
             let (word, bit) = bit(*row);
             state.published[word] & bit == 0
@@ -312,7 +309,7 @@ impl Slab {
     ///
     /// When a row is not published.
     pub fn free_many(&self, rows: impl IntoIterator<Item = u32>) {
-        let state = &mut *self.lock();
+        let state = &mut *self.state.lock();
         for row in rows {
             let (word, bit) = bit(row);
             assert!(state.published[word] & bit != 0, "row {row} is not published");
@@ -327,7 +324,7 @@ impl Slab {
     /// Keeps all rows that are published now as they are, until they have been read: none when there is
     /// a snapshot already.
     pub fn snapshot(self: &Arc<Self>) -> Option<Snapshot> {
-        let state = &mut *self.lock();
+        let state = &mut *self.state.lock();
         if state.snapshot.is_some() {
             return None;
         }
@@ -348,7 +345,7 @@ impl Slab {
     ///
     /// When a row is not published.
     pub fn pin(self: &Arc<Self>, rows: Vec<u32>) -> Pinned {
-        let state = self.lock();
+        let state = self.state.lock();
         for row in &rows {
             let (word, bit) = bit(*row);
             assert!(state.published[word] & bit != 0, "row {row} is not published");
@@ -369,11 +366,6 @@ impl Slab {
             prefetch_at(start.wrapping_add(line));
         }
         prefetch_at(start.wrapping_add(last));
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        // Every section leaves the state whole before anything in it can panic.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Where a row starts.
@@ -426,7 +418,7 @@ impl Snapshot {
     /// Turns to up to `count` rows that have not been read; whether there were any.
     pub fn advance(&mut self, count: usize) -> bool {
         let slab = Arc::clone(&self.slab);
-        let more = self.turn(&mut slab.lock(), count);
+        let more = self.turn(&mut slab.state.lock(), count);
         // The rows that were turned to before may be lent again.
         slab.room.notify();
         more
@@ -509,7 +501,7 @@ impl Snapshot {
 impl Drop for Snapshot {
     fn drop(&mut self) {
         let slab = Arc::clone(&self.slab);
-        let mut state = slab.lock();
+        let mut state = slab.state.lock();
         self.release(&mut state);
         if let Some(keeping) = state.snapshot.take() {
             state.freed.extend(keeping.freed);
@@ -559,7 +551,7 @@ impl RowWriter {
     /// Lets everybody read the rows.
     pub fn publish(mut self) -> RowNumbers {
         let rows = std::mem::take(&mut self.rows);
-        let mut state = self.slab.lock();
+        let mut state = self.slab.state.lock();
         for row in &rows {
             let (word, bit) = bit(*row);
             state.published[word] |= bit;
@@ -571,7 +563,7 @@ impl RowWriter {
 impl Drop for RowWriter {
     fn drop(&mut self) {
         if !self.rows.is_empty() {
-            self.slab.lock().free.extend_from_slice(&self.rows);
+            self.slab.state.lock().free.extend_from_slice(&self.rows);
             self.slab.room.notify();
         }
     }
@@ -740,6 +732,23 @@ mod tests {
     }
 
     #[test]
+    #[should_panic(expected = "row 1 is not published")]
+    fn a_refused_adoption_publishes_nothing() {
+        let mut slab = slab(6);
+        let order = Order { used: 3, free: [].into(), freed: [].into() };
+        assert!(!Arc::get_mut(&mut slab).unwrap().adopt([1, 1].into_iter(), &order));
+        slab.free(1);
+    }
+
+    #[test]
+    #[should_panic(expected = "row 1 is not published")]
+    fn a_refused_settling_publishes_nothing() {
+        let mut slab = slab(6);
+        assert!(!Arc::get_mut(&mut slab).unwrap().settle([1, 9].into_iter(), 6));
+        slab.free(1);
+    }
+
+    #[test]
     #[should_panic(expected = "not published")]
     fn a_row_that_is_being_written_cannot_be_pinned() {
         let slab = slab(1);
@@ -852,7 +861,7 @@ mod tests {
                             continue;
                         }
                         row.row_mut(0).fill((round % 100) as u8 * 2 + writer);
-                        let mut published = published.lock().unwrap();
+                        let mut published = published.lock();
                         published.extend(row.publish());
                         if published.len() > 20 {
                             let oldest = published.remove(0);
@@ -864,7 +873,7 @@ mod tests {
             for _ in 0..2 {
                 scope.spawn(|| {
                     for _ in 0..rounds {
-                        let known = published.lock().unwrap();
+                        let known = published.lock();
                         let pinned = slab.pin(known.clone());
                         drop(known);
                         for index in 0..pinned.len() {

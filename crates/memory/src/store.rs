@@ -309,10 +309,6 @@ impl BatchStore {
     }
 
     /// Takes the next batch, waiting for it until `deadline`.
-    ///
-    /// # Errors
-    ///
-    /// As [`Ring::take`].
     pub fn take(self: &Arc<Self>, deadline: Option<Instant>) -> Result<Lease, Refusal> {
         self.ring
             .take(deadline, |from, to| self.columns.move_row(from, to))

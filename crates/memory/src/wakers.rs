@@ -1,6 +1,5 @@
 //! Tasks of this process that wait for room without a thread of their own.
 
-use std::sync::PoisonError;
 use std::task::Waker;
 
 use crate::sync::{AtomicU32, Mutex, Ordering, fence};
@@ -23,7 +22,7 @@ impl Wakers {
     /// Registers `waker` for the next [`Wakers::wake`]. What was changed before that call is either
     /// seen by who looks after this one, or wakes.
     pub(crate) fn add(&self, waker: &Waker) {
-        let mut list = self.list.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut list = self.list.lock();
         if !list.iter().any(|known| known.will_wake(waker)) {
             list.push(waker.clone());
         }
@@ -40,7 +39,7 @@ impl Wakers {
         if self.any.load(Ordering::Relaxed) == 0 {
             return;
         }
-        let mut list = self.list.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut list = self.list.lock();
         self.any.store(0, Ordering::Relaxed);
         let woken = std::mem::take(&mut *list);
         drop(list);

@@ -15,9 +15,10 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use crossbeam_utils::CachePadded;
+
 use crate::block::{AllocError, Block, check_available};
 use crate::event::Event;
-use crate::padded::Padded;
 use crate::sync::{AtomicU64, Ordering};
 
 /// See the [module](self).
@@ -26,8 +27,8 @@ pub struct Window {
     block: Block,
     row_bytes: usize,
     capacity: u64,
-    claimed: Padded<AtomicU64>,
-    released: Padded<AtomicU64>,
+    claimed: CachePadded<AtomicU64>,
+    released: CachePadded<AtomicU64>,
     /// `number + 1` of the row that was last finished in this place.
     ready: Box<[AtomicU64]>,
     room: Event,
@@ -71,8 +72,8 @@ impl Window {
             block: Block::new(bytes)?,
             row_bytes,
             capacity: capacity as u64,
-            claimed: Padded::new(AtomicU64::new(0)),
-            released: Padded::new(AtomicU64::new(0)),
+            claimed: CachePadded::new(AtomicU64::new(0)),
+            released: CachePadded::new(AtomicU64::new(0)),
             ready: (0..capacity).map(|_| AtomicU64::new(0)).collect(),
             room: Event::default(),
         });

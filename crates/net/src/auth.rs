@@ -40,10 +40,6 @@ impl std::fmt::Debug for Token {
 
 impl Token {
     /// A token of any bytes that do not end with a zero.
-    ///
-    /// # Errors
-    ///
-    /// [`TokenError`].
     pub fn new(secret: &[u8]) -> Result<Self, TokenError> {
         match secret {
             [] => Err(TokenError::Empty),

@@ -2,7 +2,9 @@
 //! zeroed, would cost as much as to fill them.
 
 use std::ops::{Deref, DerefMut};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
+
+use echoic_memory::sync::Mutex;
 
 /// Buffers that nobody uses now.
 #[derive(Debug)]
@@ -32,13 +34,9 @@ impl Spare {
         Arc::new(Self { most, shelf: Mutex::default() })
     }
 
-    fn lock(&self) -> MutexGuard<'_, Shelf> {
-        self.shelf.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// A buffer of `len` bytes.
     pub(crate) fn take(self: &Arc<Self>, len: usize) -> Lent {
-        let mut shelf = self.lock();
+        let mut shelf = self.shelf.lock();
         // One that is far too large is left for who needs it.
         let fits = |buffer: &Vec<u8>| buffer.len() >= len && buffer.len() / 4 <= len;
         let bytes = shelf.buffers.iter().rposition(fits).map(|found| shelf.buffers.remove(found));
@@ -71,7 +69,7 @@ impl Drop for Lent {
         }
         // What has to go is freed when the lock is no longer held.
         let mut gone = Vec::new();
-        let shelf = &mut *self.home.lock();
+        let shelf = &mut *self.home.shelf.lock();
         while shelf.bytes + bytes.len() > self.home.most && !shelf.buffers.is_empty() {
             let oldest = shelf.buffers.remove(0);
             shelf.bytes -= oldest.len();
@@ -101,7 +99,7 @@ mod tests {
         let spare = Spare::new(1000);
         let lent = [spare.take(400), spare.take(400), spare.take(400), spare.take(2000)];
         drop(lent);
-        let shelf = spare.lock();
+        let shelf = spare.shelf.lock();
         assert_eq!((shelf.bytes, shelf.buffers.len()), (800, 2));
     }
 }

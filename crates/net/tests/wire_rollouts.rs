@@ -13,7 +13,7 @@ use echoic_net::wire::tables::{ALIGNMENT, Answer, Area, Operation, Request};
 use echoic_replay::Dtype;
 use echoic_replay::limiter::{Parameters, Reason};
 use echoic_replay::rollouts::batch::{Form, Head, Shape};
-use echoic_replay::rollouts::filter::Expression;
+use echoic_replay::rollouts::filter::Filter;
 use echoic_replay::rollouts::idle::Sides;
 use echoic_replay::rollouts::item::{Finish, Item, Run, Segment};
 use echoic_replay::rollouts::ledger::{
@@ -259,7 +259,7 @@ fn config(name: &str) -> RolloutConfig {
         delivery: Delivery::AtMostOnce,
         permit_ttl_ms: 1234,
         on_expiry: OnExpiry::Suspend,
-        filter: Some(Expression::parse("std(reward) > 0").unwrap()),
+        filter: Some(Filter::parse("std(reward) > 0").unwrap()),
         limiter: Some(Parameters {
             min_size: 1,
             samples_per_insert: 2.0,

@@ -1,7 +1,6 @@
 //! Memory for batches, used again once nobody looks at it.
 
-use std::sync::{Mutex, PoisonError};
-
+use echoic_memory::sync::Mutex;
 use pyo3::prelude::*;
 
 use crate::array::is_shared;
@@ -19,7 +18,7 @@ pub struct Arena(Mutex<Vec<Py<Memory>>>);
 impl Arena {
     /// Memory of at least this size that nobody else has, and is not zeroed.
     pub fn take(&self, py: Python<'_>, bytes: usize) -> PyResult<Py<Memory>> {
-        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut kept = self.0.lock();
         let fits = |memory: &Py<Memory>| {
             let len = memory.get().len();
             // Memory that is far too large is for larger batches.
@@ -36,7 +35,7 @@ impl Arena {
 
     /// Keeps memory for another batch, whoever still looks at it now.
     pub fn give_back(&self, memory: Py<Memory>) {
-        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut kept = self.0.lock();
         if kept.len() == KEPT {
             kept.remove(0);
         }

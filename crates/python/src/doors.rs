@@ -1,9 +1,9 @@
 //! The doors of a server to other processes, and what Python says about them.
 
 use std::path::PathBuf;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use echoic_memory::sync::Mutex;
 use echoic_net::auth::TokenError;
 use echoic_net::client::{LinkError, probe as probe_at};
 use echoic_net::observe::{Endpoint, EndpointError, Numbers};
@@ -116,15 +116,7 @@ pub fn endpoint_error(error: &EndpointError) -> PyErr {
     }
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl Doors {
-    fn lock(&self) -> MutexGuard<'_, Vec<Server>> {
-        lock(&self.servers)
-    }
-
     /// Opens a door; where it is in fact.
     pub fn open(
         &self,
@@ -135,33 +127,33 @@ impl Doors {
     ) -> Result<String, DoorError> {
         let listen = listen_at(address, files)?;
         // One after the other, but without the lock of all doors, which event loops take to look at them.
-        let _opening = lock(&self.opening);
+        let _opening = self.opening.lock();
         // A client that goes to another door is still at the same server.
-        let instance = self.lock().first().map(Server::instance);
+        let instance = self.servers.lock().first().map(Server::instance);
         let served = Served { instance, ..served };
         let door = Server::open(&*listen, served, options).map_err(DoorError::Open)?;
         let address = door.address().to_string();
-        self.lock().push(door);
+        self.servers.lock().push(door);
         Ok(address)
     }
 
     /// Closes all doors at once. Clients have this long to finish what they are sending.
     pub fn close(&self, drain: Duration) {
         // First: doors that close have no numbers.
-        let endpoints = lock(&self.endpoints).take();
+        let endpoints = self.endpoints.lock().take();
         drop(endpoints);
         let deadline = Instant::now() + drain;
-        let mut doors = std::mem::take(&mut *self.lock());
+        let mut doors = std::mem::take(&mut *self.servers.lock());
         std::thread::scope(|scope| {
             for door in &mut doors {
                 scope.spawn(|| door.close(deadline));
             }
         });
-        self.lock().append(&mut doors);
+        self.servers.lock().append(&mut doors);
     }
 
     pub fn addresses(&self) -> Vec<String> {
-        self.lock().iter().map(|door| door.address().to_string()).collect()
+        self.servers.lock().iter().map(|door| door.address().to_string()).collect()
     }
 
     /// Answers those who ask for numbers over HTTP, until the doors are closed; where, unless they are.
@@ -174,7 +166,7 @@ impl Doors {
     ) -> Result<Option<String>, EndpointError> {
         let endpoint = Endpoint::open(address, token, insecure, numbers)?;
         let url = format!("http://{}/metrics", endpoint.address());
-        let mut endpoints = lock(&self.endpoints);
+        let mut endpoints = self.endpoints.lock();
         Ok(endpoints.as_mut().map(|open| {
             open.push(endpoint);
             url
@@ -183,13 +175,13 @@ impl Doors {
 
     /// What each connection tells of itself.
     pub fn all_connections(&self) -> Vec<Connected> {
-        self.lock().iter().flat_map(Server::connections).collect()
+        self.servers.lock().iter().flat_map(Server::connections).collect()
     }
 
     /// The sum over all doors.
     pub fn info(&self) -> DoorInfo {
         let mut sum = DoorInfo::default();
-        self.lock().iter().for_each(|door| sum.add(&door.info()));
+        self.servers.lock().iter().for_each(|door| sum.add(&door.info()));
         sum
     }
 

@@ -5,9 +5,10 @@
 
 use std::collections::VecDeque;
 use std::fmt::{self, Write as _};
+use std::sync::Once;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
-use std::sync::{Condvar, Mutex, MutexGuard, Once, PoisonError, TryLockError};
 
+use echoic_memory::sync::{Condvar, Mutex, MutexGuard};
 use pyo3::prelude::*;
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record as SpanRecord};
@@ -36,9 +37,8 @@ type Record = (u8, String, String);
 fn queue() -> Option<MutexGuard<'static, VecDeque<Record>>> {
     for _ in 0..PATIENCE {
         match QUEUE.try_lock() {
-            Ok(queue) => return Some(queue),
-            Err(TryLockError::Poisoned(poisoned)) => return Some(poisoned.into_inner()),
-            Err(TryLockError::WouldBlock) => std::thread::yield_now(),
+            Some(queue) => return Some(queue),
+            None => std::thread::yield_now(),
         }
     }
     None
@@ -149,8 +149,7 @@ pub fn take_logs(py: Python<'_>, timeout: f64) -> PyResult<(Vec<Record>, u64)> {
         let mut records = Vec::new();
         if let Some(mut queue) = queue() {
             if queue.is_empty() && LEVEL.load(Ordering::Relaxed) > 0 {
-                let waited = MORE.wait_timeout(queue, timeout);
-                queue = waited.unwrap_or_else(PoisonError::into_inner).0;
+                queue = MORE.wait_timeout(queue, timeout);
             }
             records.extend(queue.drain(..));
         } else {

@@ -1,7 +1,6 @@
 //! A batch that a server was asked for, and that may not be there yet.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
-
+use echoic_memory::sync::Mutex;
 use echoic_net::client::tables::{Batch as RemoteBatch, TablesError, Ticket, Waiting};
 use echoic_replay::stream::Wait;
 use pyo3::exceptions::PyRuntimeError;
@@ -23,10 +22,6 @@ impl PendingBatch {
     pub fn new(table: Py<RemoteTable>, ticket: Ticket<RemoteBatch>) -> Self {
         Self { table, ticket: Mutex::new(Some(ticket)) }
     }
-
-    fn lock(&self) -> MutexGuard<'_, Option<Ticket<RemoteBatch>>> {
-        self.ticket.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 #[pymethods]
@@ -35,7 +30,7 @@ impl PendingBatch {
     fn take(&self, py: Python<'_>, timeout: Option<f64>, beta: f64) -> PyResult<Batch> {
         check_beta(beta)?;
         let deadline = wait::deadline(timeout)?;
-        let ticket = self.lock().take();
+        let ticket = self.ticket.lock().take();
         let mut ticket = ticket.ok_or_else(|| {
             PyRuntimeError::new_err("the batch was taken, or another thread waits for it")
         })?;
@@ -48,7 +43,7 @@ impl PendingBatch {
                     Stopped::Raised(_)
                         | Stopped::Failed(TablesError::TimedOut(_) | TablesError::Interrupted)
                 ) {
-                    *self.lock() = Some(ticket);
+                    *self.ticket.lock() = Some(ticket);
                 }
                 Err(stopped.raise(py, tables_error))
             }

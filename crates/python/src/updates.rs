@@ -2,10 +2,10 @@
 
 use std::collections::VecDeque;
 use std::ops::ControlFlow;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use echoic_memory::event::Event;
+use echoic_memory::sync::Mutex;
 use echoic_net::client::tables::{TablesError, Ticket, Waiting};
 use echoic_replay::stream::{Wait, WaitOver};
 use pyo3::prelude::*;
@@ -37,10 +37,6 @@ impl State {
 }
 
 impl Updates {
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Waits until there is room for one more, and takes note of the answers that came meanwhile: the
     /// error of one that failed.
     pub fn make_room(&self, py: Python<'_>) -> Result<(), Stopped<TablesError>> {
@@ -49,7 +45,7 @@ impl Updates {
 
     /// Takes note of one that was asked for.
     pub fn push(&self, update: Ticket<u64>) {
-        self.lock().updates.push_back(update);
+        self.state.lock().updates.push_back(update);
     }
 
     /// Waits until all have their answers, also those that other threads wait for; the error of one that
@@ -69,7 +65,7 @@ impl Updates {
         most: usize,
     ) -> Result<(), Stopped<TablesError>> {
         loop {
-            let mut state = self.lock();
+            let mut state = self.state.lock();
             let over = state.unsettled() > most;
             if !over && !state.updates.front().is_some_and(Ticket::is_ready) {
                 return Ok(());
@@ -88,7 +84,7 @@ impl Updates {
                     Err(Stopped::Failed(TablesError::TimedOut(_) | TablesError::Interrupted)
                         | Stopped::Raised(_))
                 );
-            let mut state = self.lock();
+            let mut state = self.state.lock();
             state.awaited -= 1;
             if is_on_its_way {
                 state.updates.push_front(update);
@@ -107,7 +103,7 @@ impl Updates {
         most: usize,
     ) -> Result<(), Stopped<TablesError>> {
         let poll = || {
-            let state = self.lock();
+            let state = self.state.lock();
             (!state.updates.is_empty() || state.unsettled() <= most).then_some(())
         };
         detached(py, deadline, None, |mut wait: Wait<'_, Waiting>| {

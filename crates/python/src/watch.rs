@@ -1,9 +1,9 @@
 //! Looking at a server from elsewhere.
 
 use std::path::PathBuf;
-use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
+use echoic_memory::sync::Mutex;
 use echoic_net::client::Watcher as NetWatcher;
 use echoic_net::transport::{TlsFiles, dial_to};
 use echoic_net::wire::observed::{Connected, Family, Number, Observation};
@@ -58,7 +58,7 @@ impl Watcher {
     /// Which release the server is.
     #[getter]
     fn release(&self) -> String {
-        self.watcher.lock().unwrap_or_else(PoisonError::into_inner).release().to_owned()
+        self.watcher.lock().release().to_owned()
     }
 
     /// Which server it is, how long it has been there, its numbers by family, and its connections.
@@ -69,7 +69,7 @@ impl Watcher {
     ) -> PyResult<(u64, f64, Bound<'py, PyList>, Bound<'py, PyList>)> {
         let deadline = deadline(timeout)?;
         let seen = py
-            .detach(|| self.watcher.lock().unwrap_or_else(PoisonError::into_inner).look(deadline))
+            .detach(|| self.watcher.lock().look(deadline))
             .map_err(|error| link_error(py, &error, format!("{}: {error}", self.address)))?;
         told(py, seen)
     }

@@ -214,10 +214,6 @@ pub struct Chunk {
 
 impl Chunk {
     /// A chunk of these bytes.
-    ///
-    /// # Errors
-    ///
-    /// [`ChunkError`].
     pub fn raw(kind: Arc<ColumnKind>, len: u32, data: Box<[u8]>) -> Result<Self, ChunkError> {
         Self::check_len(&kind, len, data.len())?;
         Ok(Self::of(kind, data, len, Encoding::Raw))
@@ -225,10 +221,6 @@ impl Chunk {
 
     /// A chunk of these bytes, encoded by a policy. A [`Chooser`] does it for many chunks of a
     /// column.
-    ///
-    /// # Errors
-    ///
-    /// [`ChunkError`].
     pub fn encode(
         kind: Arc<ColumnKind>,
         len: u32,
@@ -240,10 +232,6 @@ impl Chunk {
 
     /// A chunk of bytes that are encoded already, from wherever they come: they are decoded once to
     /// see whether they can be.
-    ///
-    /// # Errors
-    ///
-    /// [`ChunkError`].
     pub fn from_encoded(
         kind: Arc<ColumnKind>,
         len: u32,

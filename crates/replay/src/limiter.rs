@@ -216,10 +216,6 @@ pub struct Limiter(Parameters);
 impl Limiter {
     /// The four numbers as they are. Only what no table could live with is refused here; what a
     /// table makes of them is for [`Limiter::check_table`].
-    ///
-    /// # Errors
-    ///
-    /// [`LimiterError`].
     pub fn raw(parameters: Parameters) -> Result<Self, LimiterError> {
         let Parameters { min_size, samples_per_insert, min_diff, max_diff } = parameters;
         if min_size == 0 {
@@ -240,10 +236,6 @@ impl Limiter {
     }
 
     /// Samples wait until there are `min_size` items; inserts never wait.
-    ///
-    /// # Errors
-    ///
-    /// [`LimiterError::MinSize`].
     pub fn min_size(min_size: u64) -> Result<Self, LimiterError> {
         let (min_diff, max_diff) = (f64::NEG_INFINITY, f64::INFINITY);
         Self::raw(Parameters { min_size, samples_per_insert: 1.0, min_diff, max_diff })
@@ -255,10 +247,6 @@ impl Limiter {
     /// narrower one may or may not, depending on which multiples of the ratio fall between the
     /// bounds, so the way that single inserts and samples must then take is followed, and refused
     /// when it ends. It is the way in a table that keeps its items, however often they are sampled.
-    ///
-    /// # Errors
-    ///
-    /// [`LimiterError`].
     pub fn sample_to_insert_ratio(
         samples_per_insert: f64,
         min_size: u64,
@@ -280,10 +268,6 @@ impl Limiter {
 
     /// For a table whose items go when they have been sampled once: inserts wait while `size` items
     /// are there, samples while none is. With fifo selectors it is a queue.
-    ///
-    /// # Errors
-    ///
-    /// [`LimiterError::QueueSize`].
     pub fn queue(size: u64) -> Result<Self, LimiterError> {
         if size == 0 {
             return Err(LimiterError::QueueSize);
@@ -293,10 +277,6 @@ impl Limiter {
     }
 
     /// As [`Limiter::queue`]: lifo selectors make the stack.
-    ///
-    /// # Errors
-    ///
-    /// [`LimiterError::QueueSize`].
     pub fn stack(size: u64) -> Result<Self, LimiterError> {
         Self::queue(size)
     }

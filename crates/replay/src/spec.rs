@@ -183,10 +183,6 @@ impl Spec {
 
     /// As [`Spec::new`], where the first axis of a leaf may be [`ANY_LENGTH`]. Of such leaves one step
     /// counts as their bytes.
-    ///
-    /// # Errors
-    ///
-    /// As there.
     pub fn of_trajectories(leaves: Vec<Leaf>) -> Result<Self, SpecError> {
         if leaves.is_empty() {
             return Err(SpecError::Empty);

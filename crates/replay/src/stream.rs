@@ -87,10 +87,6 @@ pub enum WaitOver<R = Blocked> {
 
 impl<R: Copy> Wait<'_, R> {
     /// Calls `attempt` with deadlines a tick apart until it breaks with a result or the wait is over.
-    ///
-    /// # Errors
-    ///
-    /// [`WaitOver`].
     pub fn until<T>(
         &mut self,
         mut attempt: impl FnMut(Option<Instant>) -> ControlFlow<T, R>,
@@ -181,19 +177,11 @@ pub struct Batch {
 
 impl Stream {
     /// Allocates the batches of a stream.
-    ///
-    /// # Errors
-    ///
-    /// [`StreamError::TooSmall`] or [`StreamError::Memory`].
     pub fn new(spec: Spec, config: StreamConfig) -> Result<Self, StreamError> {
         Self::with(spec, config, BatchStore::new)
     }
 
     /// Like [`Stream::new`], in memory that other processes can map: see [`Stream::share`].
-    ///
-    /// # Errors
-    ///
-    /// As [`Stream::new`].
     pub fn new_shared(spec: Spec, config: StreamConfig) -> Result<Self, StreamError> {
         Self::with(spec, config, BatchStore::new_shared)
     }

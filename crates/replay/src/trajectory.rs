@@ -123,10 +123,6 @@ pub enum TrajectoryError {
 
 impl Trajectory {
     /// Checks slices, given for each column, against the signature.
-    ///
-    /// # Errors
-    ///
-    /// [`TrajectoryError`].
     pub fn new(
         signature: Arc<Signature>,
         columns: Vec<Vec<Slice>>,

@@ -2,8 +2,10 @@
 //!
 //! Nothing is counted, and no clock is read, for a call that need not wait.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
+
+use echoic_memory::sync::Mutex;
 
 use crate::limiter::Reason;
 
@@ -66,7 +68,7 @@ impl Default for Tally {
 impl Tally {
     /// A call waits from now on.
     pub(crate) fn begin(self: &Arc<Self>) -> Waiting {
-        let mut counts = self.lock();
+        let mut counts = self.counts.lock();
         let since = self.epoch.elapsed().as_nanos();
         counts.waiting += 1;
         counts.began += since;
@@ -76,13 +78,13 @@ impl Tally {
 
     /// A call waited for so long elsewhere, and is counted now.
     pub(crate) fn add(&self, time: Duration) {
-        let mut counts = self.lock();
+        let mut counts = self.counts.lock();
         counts.limited += 1;
         counts.nanos = counts.nanos.saturating_add(narrow(time.as_nanos()));
     }
 
     pub(crate) fn read(&self) -> Waits {
-        let counts = self.lock();
+        let counts = self.counts.lock();
         // Under the lock, so that no wait began after this moment.
         let now = self.epoch.elapsed().as_nanos();
         let Counts { waiting, limited, nanos, began, reason } = *counts;
@@ -92,12 +94,8 @@ impl Tally {
 
     /// Counts from zero; those that wait go on.
     pub(crate) fn reset(&self) {
-        let mut counts = self.lock();
+        let mut counts = self.counts.lock();
         (counts.limited, counts.nanos) = (0, 0);
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Counts> {
-        self.counts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -116,13 +114,13 @@ pub struct Waiting {
 impl Waiting {
     /// Says what it waits for now.
     pub fn because(&self, reason: Reason) {
-        self.tally.lock().reason = Some(reason);
+        self.tally.counts.lock().reason = Some(reason);
     }
 }
 
 impl Drop for Waiting {
     fn drop(&mut self) {
-        let mut counts = self.tally.lock();
+        let mut counts = self.tally.counts.lock();
         let now = self.tally.epoch.elapsed().as_nanos();
         counts.waiting -= 1;
         counts.limited += 1;

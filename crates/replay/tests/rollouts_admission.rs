@@ -3,7 +3,7 @@
 mod rollouts;
 
 use echoic_replay::limiter::{Parameters, Reason};
-use echoic_replay::rollouts::filter::Expression;
+use echoic_replay::rollouts::filter::Filter;
 use echoic_replay::rollouts::ledger::{Admit, Blocked, Change, Fate, MAX_VERSION, Refusal};
 use echoic_replay::rollouts::{ConfigError, OnExpiry, Order, RolloutConfig};
 use rollouts::{Table, blocked, config, unpaced, whole};
@@ -95,7 +95,7 @@ fn what_is_given_up_may_be_made_again() {
 
 #[test]
 fn what_the_filter_rejects_may_be_made_again() {
-    let filter = Some(Expression::parse("mean(reward) > 0").expect("an expression"));
+    let filter = Some(Filter::parse("mean(reward) > 0").expect("a filter"));
     let mut table = Table::new(RolloutConfig { filter, ..config() });
     table.group(0);
     assert_eq!((table.capacity(), table.ledger.counts().filtered), (4, 1));

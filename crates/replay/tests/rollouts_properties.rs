@@ -7,7 +7,7 @@ mod rollouts;
 
 use std::collections::{HashMap, HashSet};
 
-use echoic_replay::rollouts::filter::Expression;
+use echoic_replay::rollouts::filter::Filter;
 use echoic_replay::rollouts::ledger::{
     Admit, Balance, Blocked, Change, Fate, Hold, Lease, Outcome, Refusal, Share, Size, Want,
 };
@@ -152,7 +152,7 @@ fn table() -> impl Strategy<Value = (RolloutConfig, Want)> {
             max_uses: if order == Order::Weighted { uses } else { 1 },
             delivery: if once { Delivery::AtMostOnce } else { Delivery::AtLeastOnce },
             on_expiry: if suspends { OnExpiry::Suspend } else { OnExpiry::Reject },
-            filter: filters.then(|| Expression::parse("any(reward > 0)").expect("an expression")),
+            filter: filters.then(|| Filter::parse("max(reward) > 0").expect("a filter")),
             ..config()
         };
         let balance = [Balance::Count, Balance::Tokens, Balance::Squares][usize::from(balance)];

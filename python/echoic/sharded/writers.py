@@ -61,20 +61,21 @@ class _Episodes(Generic[_W]):
         Raises:
             WaitTimeoutError: There was none in time.
         """
-        shard = self._shard
-        while shard is None:
-            self._shards.wait_for_any(deadline, to_insert=True)
-            shard = self._shard = next(iter(self._shards.candidates(self._key)), None)
-        client = shard.client
-        made = self._made.get(shard.number)
-        if client is not None and (made is None or made[0] is not client):
-            shard.lent = True
-            made = self._made[shard.number] = (client, self._make(client))
-            self._begin(made[1])
-        if made is None:
+        while True:
+            shard = self._shard
+            while shard is None:
+                self._shards.wait_for_any(deadline, to_insert=True)
+                shard = self._shard = next(iter(self._shards.candidates(self._key)), None)
+            client = shard.client
+            made = self._made.get(shard.number)
+            if client is not None and (made is None or made[0] is not client):
+                shard.lent = True
+                made = self._made[shard.number] = (client, self._make(client))
+                self._begin(made[1])
+            if made is not None:
+                break
             # It was there a moment ago, and has moved since.
             self._shard = None
-            return self._current(deadline)
         if self._closed:
             made[1].close()
         return shard, made[1]

@@ -4,7 +4,8 @@ use std::hash::{BuildHasher as _, Hasher as _};
 use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use echoic_memory::sync::{Mutex, MutexGuard};
 
 use super::error::ColdError;
 use super::format::{HEADER_BYTES, Header, STATE_BYTES, State};
@@ -54,7 +55,8 @@ pub struct ColdFile {
     first: AtomicU64,
     /// The position after the newest record.
     pub(super) end: AtomicU64,
-    /// Who has this may write. Readers do not ask for it.
+    /// Its holder may write; readers do not take it. What a panic leaves half written does not count, and is written
+    /// again.
     writing: Mutex<Writing>,
 }
 
@@ -172,7 +174,7 @@ impl ColdFile {
         };
         let cold = Self::new(file, header, state, oldest, end);
         // From now on it is one that was not closed.
-        let mut writing = cold.writing();
+        let mut writing = cold.writing.lock();
         cold.write_state(&mut writing, None)?;
         cold.sync()?;
         drop(writing);
@@ -286,7 +288,7 @@ impl ColdFile {
     ///
     /// When the file can't be written, or removed. It is closed in any case.
     pub fn close(&self, keep: bool) -> Result<(), ColdError> {
-        let mut writing = self.writing();
+        let mut writing = self.writing.lock();
         if std::mem::replace(&mut writing.closed, true) || !self.file.is_ours() {
             return Ok(());
         }
@@ -305,16 +307,11 @@ impl ColdFile {
 
     /// Whether the file was closed.
     pub fn is_closed(&self) -> bool {
-        self.writing().closed
-    }
-
-    pub(super) fn writing(&self) -> MutexGuard<'_, Writing> {
-        // What was half done by a thread that panicked is done anew: nothing counts before its end.
-        self.writing.lock().unwrap_or_else(PoisonError::into_inner)
+        self.writing.lock().closed
     }
 
     pub(super) fn open_writing(&self) -> Result<MutexGuard<'_, Writing>, ColdError> {
-        let writing = self.writing();
+        let writing = self.writing.lock();
         // A forked child would write over the records of its parent.
         if writing.closed || !self.file.is_ours() { Err(ColdError::Closed) } else { Ok(writing) }
     }

@@ -1,6 +1,6 @@
 //! Who reads records that could be overwritten.
 
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use echoic_memory::sync::{Condvar, Mutex};
 
 /// The readers of a file, and the oldest record that is whole.
 #[derive(Debug, Default)]
@@ -18,14 +18,9 @@ struct State {
 }
 
 impl Readers {
-    fn lock(&self) -> MutexGuard<'_, State> {
-        // Nothing panics with the lock.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// A reader, from whose `oldest` on nothing is overwritten while it is there.
     pub(super) fn enter(&self) -> Reading<'_> {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let oldest = state.floor;
         state.readers.push(oldest);
         Reading { readers: self, oldest }
@@ -33,16 +28,16 @@ impl Readers {
 
     /// The oldest record that is whole.
     pub(super) fn floor(&self) -> u64 {
-        self.lock().floor
+        self.state.lock().floor
     }
 
     /// Raises the floor, and waits for those who may read what is below it.
     pub(super) fn raise(&self, floor: u64) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         state.floor = state.floor.max(floor);
         // Who enters from now on does not read below the floor, and a read ends by itself.
         while state.readers.iter().any(|oldest| *oldest < floor) {
-            state = self.left.wait(state).unwrap_or_else(PoisonError::into_inner);
+            state = self.left.wait(state);
         }
     }
 }
@@ -65,7 +60,7 @@ impl Reading<'_> {
 
 impl Drop for Reading<'_> {
     fn drop(&mut self) {
-        let mut state = self.readers.lock();
+        let mut state = self.readers.state.lock();
         if let Some(at) = state.readers.iter().position(|oldest| *oldest == self.oldest) {
             state.readers.swap_remove(at);
         }

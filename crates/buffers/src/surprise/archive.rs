@@ -14,6 +14,7 @@
 use std::path::Path;
 
 use echoic_memory::slab::Field;
+use echoic_memory::sync::Mutex;
 
 use super::rows::scatter;
 use crate::cold::{ColdError, ColdFile, Geometry, Reading, Wanted};
@@ -26,7 +27,7 @@ pub(super) const BLOCK: u64 = 256;
 pub(super) struct Archive {
     file: ColdFile,
     row_bytes: usize,
-    state: std::sync::Mutex<State>,
+    state: Mutex<State>,
 }
 
 #[derive(Debug, Default)]
@@ -53,11 +54,7 @@ impl Archive {
         } else {
             ColdFile::create(path, &geometry)?
         };
-        Ok(Self { file, row_bytes, state: std::sync::Mutex::default() })
-    }
-
-    fn state(&self) -> std::sync::MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+        Ok(Self { file, row_bytes, state: Mutex::default() })
     }
 
     /// Appends at most a [`BLOCK`] of rows, of these slots, and says where the first is.
@@ -69,7 +66,7 @@ impl Archive {
         debug_assert!(slots.len() as u64 <= BLOCK);
         let first = self.file.end();
         let appended = self.file.append(rows);
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let end = self.file.end();
         for (position, slot) in (first..end).zip(slots) {
             let at = (position % self.file.slots()) as usize;
@@ -84,7 +81,7 @@ impl Archive {
     /// Up to a block of records that must be written anew before more is appended: their positions and the
     /// slots that they were written for, of which `is_there` says whether they still mean anything.
     pub(super) fn in_the_way(&self, is_there: impl Fn(u32, u64) -> bool) -> Vec<(u32, u64)> {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let end = (self.file.end() + 2 * BLOCK).saturating_sub(self.file.slots());
         let mut found = Vec::new();
         while state.clean < end && (found.len() as u64) < BLOCK {
@@ -101,7 +98,7 @@ impl Archive {
 
     /// Records from this one on were in the way, and still are.
     pub(super) fn take_back(&self, position: u64) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         state.clean = state.clean.min(position);
     }
 

@@ -1,10 +1,11 @@
 //! Experiences in two strata, with their bytes: see the [module above](super).
 
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use echoic_memory::slab::Field;
+use echoic_memory::sync::{Mutex, MutexGuard};
 use echoic_primitives::plans::AveragePlan;
 use echoic_replay::rng::Rng;
 
@@ -204,29 +205,29 @@ impl SurpriseReplay {
 
     /// Hot and cold experiences.
     pub fn lens(&self) -> [usize; 2] {
-        let index = lock(&self.index);
+        let index = self.index.lock();
         [index.len(HOT), index.len(COLD)]
     }
 
     /// What has happened so far.
     pub fn counts(&self) -> Counts {
-        lock(&self.index).counts
+        self.index.lock().counts
     }
 
     /// Updates of the learner so far.
     pub fn updates(&self) -> u64 {
-        lock(&self.index).now()
+        self.index.lock().now()
     }
 
     /// Mean and standard deviation of all scores.
     pub fn score_moments(&self) -> (f64, f64) {
-        let moments = lock(&self.index).moments();
+        let moments = self.index.lock().moments();
         (moments.mean, moments.spread())
     }
 
     /// Bytes of a row, of what is known of it besides, of all rows in memory, and of the file.
     pub fn bytes(&self) -> (usize, f64, usize, u64) {
-        let known = lock(&self.index).bytes_per_slot();
+        let known = self.index.lock().bytes_per_slot();
         let archived = self.archive.as_ref().map_or(0, Archive::bytes);
         (self.layout.row_bytes(), known, self.rows.used_bytes(), archived)
     }
@@ -281,7 +282,7 @@ impl SurpriseReplay {
             (Some(given), _) => scores.extend_from_slice(given),
             (None, None) => scores.resize(draft.len(), 0.0),
             (None, Some(rule)) => {
-                let mut mean = lock(&self.mean);
+                let mut mean = self.mean.lock();
                 let (dims, mut plan) = (mean.dim(), Vec::new());
                 draft.fill(|_, row| {
                     read(part(row, self.field(self.settings.plan)), &mut plan);
@@ -296,7 +297,7 @@ impl SurpriseReplay {
         }
         assert_eq!(scores.len(), draft.len(), "a score for each");
         let rows = draft.publish();
-        let mut index = lock(&self.index);
+        let mut index = self.index.lock();
         for (row, score) in rows.into_iter().zip(scores) {
             keys.push(index.insert(row, score, given.is_some()));
         }
@@ -338,12 +339,12 @@ impl SurpriseReplay {
                 &mut seeded
             }
             None => {
-                own = lock(&self.rng);
+                own = self.rng.lock();
                 &mut *own
             }
         };
         let mut picked: Vec<Picked> = Vec::with_capacity(ask.count);
-        let mut index = lock(&self.index);
+        let mut index = self.index.lock();
         let hot = index.draw(ask.count, ask.temperature, ask.hot_share, rng, &mut picked)?;
         let len = index.total_len() as f64;
         let (mut numbers, mut to, mut records) = (Vec::new(), Vec::new(), Vec::new());
@@ -387,7 +388,7 @@ impl SurpriseReplay {
     pub fn rescore(&self, keys: &[u64], plans: &[u8], rewards: &[u8]) -> Option<Vec<f64>> {
         let rule = self.settings.rule?;
         let width = self.field(self.settings.plan).bytes.max(1);
-        let mean = lock(&self.mean);
+        let mean = self.mean.lock();
         let both = plans.chunks_exact(width).zip(rewards.chunks_exact(4));
         let (dims, mut plan) = (mean.dim(), Vec::new());
         let scores: Vec<f64> = both
@@ -397,7 +398,7 @@ impl SurpriseReplay {
             })
             .collect();
         drop(mean);
-        let mut index = lock(&self.index);
+        let mut index = self.index.lock();
         set_computed(&mut index, keys.iter().zip(&scores));
         Some(scores)
     }
@@ -420,7 +421,7 @@ impl SurpriseReplay {
         for (at, priority) in priorities.iter().enumerate() {
             crate::Priorities::check(*priority, at)?;
         }
-        let mut index = lock(&self.index);
+        let mut index = self.index.lock();
         for (at, got) in keys.iter().enumerate() {
             if !u64::try_from(*got).is_ok_and(|key| index.was_given(key)) {
                 return Err(BufferError::Index { got: *got, at, next: index.slots() as u64 });
@@ -442,8 +443,8 @@ impl SurpriseReplay {
     ///
     /// When the file can't be written: then those that could not be moved stay hot until the next time.
     pub fn tick(&self, updates: u64) -> Result<Ticked, TieredError> {
-        let moving = lock(&self.moving);
-        let mut index = lock(&self.index);
+        let moving = self.moving.lock();
+        let mut index = self.index.lock();
         index.advance(updates);
         let expired = index.expire();
         self.free(index);
@@ -454,7 +455,7 @@ impl SurpriseReplay {
 
     fn migrate(&self, moving: &MutexGuard<'_, ()>) -> Result<usize, TieredError> {
         let Some(archive) = &self.archive else {
-            let mut index = lock(&self.index);
+            let mut index = self.index.lock();
             let due = index.due(usize::MAX);
             for slot in &due {
                 // One of them may have gone to make room for another.
@@ -469,7 +470,7 @@ impl SurpriseReplay {
         let mut migrated = 0;
         loop {
             self.make_room(archive, moving)?;
-            let index = lock(&self.index);
+            let index = self.index.lock();
             let due = index.due(BLOCK as usize);
             let entries: Vec<_> = due.iter().map(|slot| *index.entry(*slot)).collect();
             let rows: Vec<u32> = entries
@@ -488,7 +489,7 @@ impl SurpriseReplay {
                 .append(&due, (0..held.len()).map(|at| held.row(at)))
                 .map_err(TieredError::Cold)?;
             drop(held);
-            let mut index = lock(&self.index);
+            let mut index = self.index.lock();
             for ((slot, entry), position) in due.iter().zip(&entries).zip(first..) {
                 let now = index.entry(*slot);
                 if now.stratum == Some(HOT as u8) && now.generation == entry.generation {
@@ -507,7 +508,7 @@ impl SurpriseReplay {
         _moving: &MutexGuard<'_, ()>,
     ) -> Result<(), TieredError> {
         loop {
-            let index = lock(&self.index);
+            let index = self.index.lock();
             let is_there =
                 |slot: u32, position: u64| index.place(slot) == Some(Place::Archived(position));
             let in_the_way = archive.in_the_way(is_there);
@@ -525,7 +526,7 @@ impl SurpriseReplay {
                 archive.take_back(*oldest);
                 TieredError::Cold(error)
             })?;
-            let mut index = lock(&self.index);
+            let mut index = self.index.lock();
             for ((slot, position), new) in in_the_way.iter().zip(first..) {
                 // By their position: a slot may have another experience by now.
                 if index.place(*slot) == Some(Place::Archived(*position)) {
@@ -538,12 +539,12 @@ impl SurpriseReplay {
     /// Computes some scores anew, of those in memory, in turns.
     fn refresh(&self, count: usize) -> usize {
         let Some(rule) = self.settings.rule.filter(|_| count > 0) else { return 0 };
-        let mut index = lock(&self.index);
+        let mut index = self.index.lock();
         let chosen = index.next_to_refresh(count);
         let rows: Vec<u32> = chosen.iter().map(|(_, row)| *row).collect();
         let held = self.rows.hold(&rows);
         drop(index);
-        let mean = lock(&self.mean);
+        let mean = self.mean.lock();
         let (dims, mut plan) = (mean.dim(), Vec::new());
         let scores: Vec<f64> = (0..held.len())
             .map(|at| {
@@ -553,7 +554,7 @@ impl SurpriseReplay {
             })
             .collect();
         drop((mean, held));
-        let mut index = lock(&self.index);
+        let mut index = self.index.lock();
         set_computed(&mut index, chosen.iter().map(|(key, _)| key).zip(&scores));
         scores.len()
     }
@@ -569,13 +570,13 @@ impl SurpriseReplay {
         hot_share: f64,
     ) -> Result<(f64, [f64; 2]), BufferError> {
         check(temperature, hot_share)?;
-        Ok(lock(&self.index).effective_sizes(temperature, hot_share))
+        Ok(self.index.lock().effective_sizes(temperature, hot_share))
     }
 
     /// Forgets all experiences. The mean of plans, updates and draws go on.
     pub fn clear(&self) {
-        let _moving = lock(&self.moving);
-        let mut index = lock(&self.index);
+        let _moving = self.moving.lock();
+        let mut index = self.index.lock();
         index.clear();
         self.free(index);
     }
@@ -588,10 +589,10 @@ impl SurpriseReplay {
     /// When the file can't be read, or what `gather` says.
     pub fn save<T>(&self, gather: impl FnOnce(usize, &Copying<'_>) -> T) -> (Saved, T) {
         // Nothing moves meanwhile, and nothing is added: the mean belongs to what is there.
-        let _moving = lock(&self.moving);
-        let rng = lock(&self.rng).state();
-        let mean = lock(&self.mean);
-        let index = lock(&self.index);
+        let _moving = self.moving.lock();
+        let rng = self.rng.lock().state();
+        let mean = self.mean.lock();
+        let index = self.index.lock();
         let (entries, free, numbers, reals) = index.save();
         let (mut rows, mut to, mut records) = (Vec::new(), Vec::new(), Vec::new());
         let mut count = 0;
@@ -664,11 +665,11 @@ impl SurpriseReplay {
         let known = |kind: &u8| matches!(kind, 0 | 1 | 2 | 5 | 6);
         if lens.iter().any(|len| *len != slots)
             || !saved.kinds.iter().all(known)
-            || saved.mean.len() != lock(&self.mean).dim()
+            || saved.mean.len() != self.mean.lock().dim()
         {
             return Ok(false);
         }
-        let decay = lock(&self.mean).decay();
+        let decay = self.mean.lock().decay();
         let mean = AveragePlan::from_parts(decay, saved.mean_count, saved.mean.clone());
         let Some(mean) = mean else { return Ok(false) };
         let entries: Vec<SavedEntry> = (0..slots)
@@ -681,11 +682,11 @@ impl SurpriseReplay {
                 given: saved.kinds[at] & 4 != 0,
             })
             .collect();
-        let moving = lock(&self.moving);
-        if !lock(&self.index).could_be(&entries, &saved.free, saved.numbers) {
+        let moving = self.moving.lock();
+        if !self.index.lock().could_be(&entries, &saved.free, saved.numbers) {
             return Ok(false);
         }
-        let mut index = lock(&self.index);
+        let mut index = self.index.lock();
         index.clear();
         self.free(index);
         let mut places: Vec<Place> = Vec::new();
@@ -694,11 +695,11 @@ impl SurpriseReplay {
             places.into_iter().for_each(|place| self.forget(place));
             return Err(error);
         }
-        *lock(&self.rng) = Rng::from_state(saved.rng);
+        *self.rng.lock() = Rng::from_state(saved.rng);
         if self.settings.moves_mean {
-            *lock(&self.mean) = mean;
+            *self.mean.lock() = mean;
         }
-        let mut index = lock(&self.index);
+        let mut index = self.index.lock();
         // What was added meanwhile.
         index.clear();
         index.restore(&entries, &saved.free, saved.numbers, saved.reals, &places);
@@ -754,7 +755,7 @@ impl SurpriseReplay {
             let mut draft = self.reserve_within(count - done, AWHILE)?;
             if draft.is_empty() {
                 // What others add meanwhile goes in the end anyway.
-                let mut index = lock(&self.index);
+                let mut index = self.index.lock();
                 index.clear();
                 self.free(index);
                 continue;
@@ -844,9 +845,4 @@ fn read(bytes: &[u8], floats: &mut Vec<f32>) {
 
 fn float(bytes: &[u8]) -> f64 {
     bytes.first_chunk().map_or(0.0, |bytes| f64::from(f32::from_ne_bytes(*bytes)))
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Every section leaves what it guards whole before anything in it can panic.
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -2,10 +2,11 @@
 //!
 //! Rows lie in slabs, each as large as all before it together. The number of a row says which slab has it.
 
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 
 use echoic_memory::AllocError;
 use echoic_memory::slab::{Field, Pinned, RowWriter, Slab};
+use echoic_memory::sync::RwLock;
 
 /// Rows of the first slab, unless fewer are wanted.
 const FIRST: u32 = 1 << 16;
@@ -60,7 +61,7 @@ impl Rows {
     }
 
     fn slabs(&self) -> Vec<Arc<Slab>> {
-        self.slabs.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.slabs.read().clone()
     }
 
     /// Lends up to `count` rows; at least one, unless all are in use or being read.
@@ -90,10 +91,10 @@ impl Rows {
 
     /// The slab of this number, made now if need be; `None` behind the last one.
     fn slab(&self, at: usize) -> Result<Option<Arc<Slab>>, AllocError> {
-        if let Some(slab) = self.slabs.read().unwrap_or_else(PoisonError::into_inner).get(at) {
+        if let Some(slab) = self.slabs.read().get(at) {
             return Ok(Some(Arc::clone(slab)));
         }
-        let mut slabs = self.slabs.write().unwrap_or_else(PoisonError::into_inner);
+        let mut slabs = self.slabs.write();
         while slabs.len() <= at {
             let start = start_of(slabs.len());
             if start >= self.most || slabs.len() > 16 {
@@ -111,7 +112,7 @@ impl Rows {
         if rows.is_empty() {
             return;
         }
-        let slabs = self.slabs.read().unwrap_or_else(PoisonError::into_inner);
+        let slabs = self.slabs.read();
         for (at, slab) in slabs.iter().enumerate() {
             let own = rows.iter().filter(|row| slab_of(**row) == at);
             slab.free_many(own.map(|row| row - start_of(at)));
@@ -120,7 +121,7 @@ impl Rows {
 
     /// Keeps rows readable, in this order.
     pub fn hold(&self, rows: &[u32]) -> Held {
-        let slabs = self.slabs.read().unwrap_or_else(PoisonError::into_inner);
+        let slabs = self.slabs.read();
         let mut numbers: Vec<Vec<u32>> = vec![Vec::new(); slabs.len()];
         let mut places = Vec::with_capacity(rows.len());
         for row in rows {

@@ -3,15 +3,16 @@
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use echoic_memory::sync::Mutex;
 use echoic_replay::Spec;
 use rustix::event::{PollFd, PollFlags, poll};
 
 use super::link::{LinkError, timespec};
-use super::{ClientError, Failure, Options, lock, own_name};
+use super::{ClientError, Failure, Options, own_name};
 use crate::address::Address;
 use crate::auth::random;
 use crate::transport::Dial;
@@ -126,19 +127,19 @@ impl Line {
 
     /// How to reach the server.
     pub(super) fn dial(&self) -> Arc<dyn Dial> {
-        Arc::clone(&lock(&self.dial))
+        Arc::clone(&self.dial.lock())
     }
 
     /// Where it is.
     pub(super) fn address(&self) -> Address {
-        lock(&self.dial).address()
+        self.dial.lock().address()
     }
 
     /// From now on the server is to be found there: a connection that stands is left, and what it has not
     /// delivered goes over the next one.
     pub(super) fn redirect(&self, dial: Box<dyn Dial>) {
         {
-            let current = &mut *lock(&self.dial);
+            let current = &mut *self.dial.lock();
             if current.address() == dial.address() {
                 return;
             }
@@ -173,17 +174,17 @@ impl Line {
 
     /// Why there is no connection, if that will not pass by itself.
     pub(super) fn trouble(&self) -> Option<LinkError> {
-        lock(&self.trouble).clone()
+        self.trouble.lock().clone()
     }
 
     /// Takes note of an error that is borne.
     pub(super) fn note_trouble(&self, error: &LinkError) {
-        *lock(&self.trouble) = (!error.is_temporary()).then(|| error.clone());
+        *self.trouble.lock() = (!error.is_temporary()).then(|| error.clone());
     }
 
     pub(super) fn set_state(&self, state: State) {
         let over = matches!(state, State::Closed | State::Failed(_));
-        *lock(&self.state) = state;
+        *self.state.lock() = state;
         if over {
             self.over.store(true, Ordering::Release);
         }
@@ -191,7 +192,7 @@ impl Line {
     }
 
     pub(super) fn stands(&self) -> bool {
-        matches!(*lock(&self.state), State::Standing)
+        matches!(*self.state.lock(), State::Standing)
     }
 
     /// Takes no more samples, and lets the thread finish.
@@ -237,7 +238,7 @@ impl Line {
         if !self.is_over() {
             return None;
         }
-        match &*lock(&self.state) {
+        match &*self.state.lock() {
             State::Failed(failure) => Some(ClientError::Failed(failure.clone())),
             _ => Some(ClientError::Closed),
         }
@@ -254,7 +255,7 @@ impl Line {
 
     /// The server has acknowledged something, so nothing of what it refused before is left.
     pub(super) fn note_served(&self) {
-        *lock(&self.trouble) = None;
+        *self.trouble.lock() = None;
     }
 
     /// That the client gives up because of an error.
@@ -302,7 +303,7 @@ impl Line {
                 Ok(connection) => {
                     self.connections.fetch_add(1, Ordering::Relaxed);
                     // That something is closed was found out by sending to it, and is true until that is taken.
-                    lock(&self.trouble).take_if(|trouble| !trouble.is_closed());
+                    self.trouble.lock().take_if(|trouble| !trouble.is_closed());
                     self.set_state(State::Standing);
                     return Ok(connection);
                 }

@@ -12,10 +12,11 @@
 use std::io;
 use std::ops::ControlFlow;
 use std::os::fd::AsFd;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
+use echoic_memory::sync::{Condvar, Mutex, RwLock};
 use echoic_memory::{Blocked, Layout, Refusal, RemoteStore, Writer};
 use echoic_replay::Spec;
 use echoic_replay::stream::{Wait, WaitOver};
@@ -23,7 +24,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 
 use super::line::{Ear, Line, Patience, State, on_death};
 use super::link::{LinkError, Opening, timespec};
-use super::{ClientError, ClientInfo, Options, Waiting, lock};
+use super::{ClientError, ClientInfo, Options, Waiting};
 use crate::address::Address;
 use crate::transport::{Dial, Link};
 use crate::wire::WireError;
@@ -55,17 +56,13 @@ pub struct MemoryClient {
 impl MemoryClient {
     /// A client of the server that `dial` reaches. It connects in the background: see
     /// [`MemoryClient::wait_until_connected`].
-    ///
-    /// # Errors
-    ///
-    /// [`ClientError`].
     pub fn new(dial: Box<dyn Dial>, spec: Spec, options: Options) -> Result<Self, ClientError> {
         let system = |error: io::Error| ClientError::System(error.to_string());
         crate::wire::spec::check(&spec).map_err(ClientError::Spec)?;
         let turn = Arc::new((Mutex::new(0), Condvar::new()));
         let changed = Arc::clone(&turn);
         let changed = move || {
-            *lock(&changed.0) += 1;
+            *changed.0.lock() += 1;
             changed.1.notify_all();
         };
         let (line, ear) = Line::new(dial, options, changed).map_err(system)?;
@@ -104,10 +101,6 @@ impl MemoryClient {
     }
 
     /// Waits until the server has accepted this client.
-    ///
-    /// # Errors
-    ///
-    /// [`ClientError`].
     pub fn wait_until_connected(&self, wait: Wait<'_>) -> Result<(), ClientError> {
         let shared = &self.shared;
         shared.wait(wait, || shared.line.stands().then_some(()))
@@ -115,10 +108,6 @@ impl MemoryClient {
 
     /// Stores samples until `pushed` is `samples` or the next would have to wait; whether all are
     /// stored. `fill` writes those from a number on into the room that there is for them.
-    ///
-    /// # Errors
-    ///
-    /// [`ClientError::Closed`] or [`ClientError::Failed`].
     #[inline]
     pub fn push(
         &self,
@@ -147,10 +136,6 @@ impl MemoryClient {
     }
 
     /// Waits until a push may succeed. Another producer may be faster, so try in a loop.
-    ///
-    /// # Errors
-    ///
-    /// [`ClientError`].
     pub fn wait_for_room(&self, mut wait: Wait<'_>) -> Result<(), ClientError> {
         let shared = &self.shared;
         let since = Instant::now();
@@ -182,10 +167,6 @@ impl MemoryClient {
     }
 
     /// What was pushed is stored already; an error says that the client has given up since.
-    ///
-    /// # Errors
-    ///
-    /// [`ClientError::Failed`].
     pub fn flush(&self) -> Result<(), ClientError> {
         // The server's numbers are to be up to date as well.
         self.shared.line.ring();
@@ -249,12 +230,12 @@ impl Drop for MemoryClient {
 impl Shared {
     #[inline]
     fn store(&self) -> Option<Arc<RemoteStore>> {
-        self.store.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.store.read().clone()
     }
 
     /// Writes no more into this ring.
     fn abandon(&self, store: &Arc<RemoteStore>) {
-        let mut current = self.store.write().unwrap_or_else(PoisonError::into_inner);
+        let mut current = self.store.write();
         if current.as_ref().is_some_and(|current| Arc::ptr_eq(current, store)) {
             *current = None;
             drop(current);
@@ -265,7 +246,7 @@ impl Shared {
     /// Waits for room, but not for long.
     fn room(&self, pause: Duration) -> Result<(), Waiting> {
         let Some(store) = self.store() else {
-            let turn = lock(&self.turn.0);
+            let turn = self.turn.0.lock();
             // A change that comes before this sleep is seen after it.
             drop(self.turn.1.wait_timeout(turn, pause));
             return Err(Waiting::Away);
@@ -288,7 +269,7 @@ impl Shared {
         mut poll: impl FnMut() -> Option<T>,
     ) -> Result<T, ClientError> {
         let waited = wait.until(|until| {
-            let mut turn = lock(&self.turn.0);
+            let mut turn = self.turn.0.lock();
             loop {
                 if let Some(found) = poll() {
                     return ControlFlow::Break(Ok(found));
@@ -299,12 +280,9 @@ impl Shared {
                 }
                 let left = until.map(|until| until.saturating_duration_since(Instant::now()));
                 turn = match left {
-                    None => self.turn.1.wait(turn).unwrap_or_else(PoisonError::into_inner),
+                    None => self.turn.1.wait(turn),
                     Some(Duration::ZERO) => return ControlFlow::Continue(Blocked::Capacity),
-                    Some(left) => {
-                        let waited = self.turn.1.wait_timeout(turn, left);
-                        waited.unwrap_or_else(PoisonError::into_inner).0
-                    }
+                    Some(left) => self.turn.1.wait_timeout(turn, left),
                 };
             }
         });
@@ -354,14 +332,14 @@ impl Shared {
         let layout = Layout::from_words(layout);
         let store = RemoteStore::attach(file, &layout, self.spec.leaf_bytes(), owner)
             .map_err(|error| LinkError::Memory(error.to_string()))?;
-        let mut current = self.store.write().unwrap_or_else(PoisonError::into_inner);
+        let mut current = self.store.write();
         *current = Some(Arc::new(store));
         Ok(opening.link)
     }
 
     /// Takes the ring away from whoever pushes, and waits until the last of them is done with it.
     fn let_go(&self) {
-        let store = self.store.write().unwrap_or_else(PoisonError::into_inner).take();
+        let store = self.store.write().take();
         let Some(mut store) = store else { return };
         loop {
             match Arc::try_unwrap(store) {

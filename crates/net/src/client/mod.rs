@@ -23,11 +23,12 @@ mod watch;
 pub mod weights;
 
 use std::ops::ControlFlow;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering, fence};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use echoic_memory::sync::Mutex;
 use echoic_memory::window::{Reader, Rows, Window};
 use echoic_memory::{AllocError, Blocked};
 use echoic_replay::Spec;
@@ -219,10 +220,6 @@ pub struct Client {
     remains: Mutex<Option<Reader>>,
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl Shared {
     /// Whether everything that was claimed is acknowledged.
     fn is_delivered(&self) -> bool {
@@ -349,10 +346,6 @@ impl Client {
     }
 
     /// Waits until the server has accepted this client.
-    ///
-    /// # Errors
-    ///
-    /// [`ClientError`].
     pub fn wait_until_connected(&self, wait: Wait<'_>) -> Result<(), ClientError> {
         let shared = &self.shared;
         shared.wait(wait, || shared.line.stands().then_some(()))
@@ -360,10 +353,6 @@ impl Client {
 
     /// Claims room for up to `samples` samples without waiting; fewer where there is less. `None` when
     /// there is none. Write them, then [`Client::commit`].
-    ///
-    /// # Errors
-    ///
-    /// [`ClientError::Closed`] or [`ClientError::Failed`].
     #[inline]
     pub fn try_claim(&self, samples: usize) -> Result<Option<Rows<'_>>, ClientError> {
         if let Some(refusal) = self.shared.line.refusal() {
@@ -380,10 +369,6 @@ impl Client {
     }
 
     /// Waits until a claim may succeed. Another thread may be faster, so try in a loop.
-    ///
-    /// # Errors
-    ///
-    /// [`ClientError`].
     pub fn wait_for_room(&self, wait: Wait<'_>) -> Result<(), ClientError> {
         let shared = &self.shared;
         let since = Instant::now();
@@ -400,10 +385,6 @@ impl Client {
     }
 
     /// Waits until everything that was sent before is stored.
-    ///
-    /// # Errors
-    ///
-    /// [`ClientError`].
     pub fn flush(&self, wait: Wait<'_>) -> Result<(), ClientError> {
         let shared = &self.shared;
         let target = shared.window.claimed();
@@ -456,10 +437,10 @@ impl Client {
         if !self.shared.line.is_over() {
             return;
         }
-        if let Some(courier) = lock(&self.courier).take()
+        if let Some(courier) = self.courier.lock().take()
             && let Ok(samples) = courier.join()
         {
-            *lock(&self.remains) = Some(samples.into_reader());
+            *self.remains.lock() = Some(samples.into_reader());
         }
     }
 
@@ -467,7 +448,7 @@ impl Client {
     /// `None` while it has not.
     pub fn undelivered(&self) -> Option<(usize, Vec<u8>)> {
         self.collect();
-        let mut remains = lock(&self.remains);
+        let mut remains = self.remains.lock();
         let reader = remains.as_mut()?;
         // Whoever had claimed rows before the end may still be writing them.
         let (claimed, began) = (self.shared.window.claimed(), Instant::now());

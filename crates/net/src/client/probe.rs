@@ -28,10 +28,6 @@ pub struct Probed {
 }
 
 /// Connects, asks, and pings `pings` times.
-///
-/// # Errors
-///
-/// [`LinkError`].
 pub fn probe(
     dial: &dyn Dial,
     token: Option<&Token>,

@@ -25,10 +25,6 @@ pub struct Watcher {
 
 impl Watcher {
     /// Connects; `name` is what people know it by, host and process when `None`.
-    ///
-    /// # Errors
-    ///
-    /// [`LinkError`].
     pub fn connect(
         dial: &dyn Dial,
         token: Option<&Token>,
@@ -55,10 +51,6 @@ impl Watcher {
     }
 
     /// Looks. After an error this connection is of no use any more.
-    ///
-    /// # Errors
-    ///
-    /// [`LinkError`].
     pub fn look(&mut self, deadline: Instant) -> Result<Observation, LinkError> {
         self.opening.set_deadline(deadline);
         self.last += 1;

@@ -77,10 +77,6 @@ struct Answering<F> {
 
 impl Endpoint {
     /// Answers at `host:port`; port 0 is any free one.
-    ///
-    /// # Errors
-    ///
-    /// [`EndpointError`].
     pub fn open(
         address: &str,
         token: Option<Token>,

@@ -8,7 +8,8 @@
 //! 2. What is told at once is seen at once, or not at all.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use echoic_memory::sync::Mutex;
 
 /// How many numbers there may be.
 pub const MAX_TOLD: usize = 256;
@@ -33,17 +34,13 @@ pub struct Told(Mutex<BTreeMap<String, f64>>);
 
 impl Told {
     /// Replaces numbers by name; those without a value are forgotten.
-    ///
-    /// # Errors
-    ///
-    /// [`ToldError`].
     pub fn tell(&self, numbers: Vec<(String, Option<f64>)>) -> Result<(), ToldError> {
         for (name, _) in &numbers {
             if name.is_empty() || name.len() > MAX_TOLD_NAME {
                 return Err(ToldError::Name(name.clone()));
             }
         }
-        let mut known = self.lock();
+        let mut known = self.0.lock();
         let mut changed = known.clone();
         for (name, value) in numbers {
             match value {
@@ -60,11 +57,7 @@ impl Told {
 
     /// All of them, by name.
     pub fn all(&self) -> BTreeMap<String, f64> {
-        self.lock().clone()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, f64>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock().clone()
     }
 }
 

@@ -2,9 +2,10 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
+use echoic_memory::sync::Mutex;
 use echoic_replay::chunk::ChunkMeter;
 
 use crate::wire::frame::Stall;
@@ -138,14 +139,14 @@ impl ConnectionMeter {
 
     /// Its samples wait from now on, or do so no more.
     pub(crate) fn set_blocked(&self, blocked: bool) {
-        let mut time = lock(&self.blocked);
+        let mut time = self.blocked.lock();
         time.past = time.time();
         time.since = blocked.then(Instant::now);
     }
 
     /// Says how long its samples waited, as the client itself has counted.
     pub(crate) fn set_blocked_time(&self, time: Duration) {
-        lock(&self.blocked).past = time;
+        self.blocked.lock().past = time;
     }
 
     /// What it waits for now.
@@ -159,7 +160,7 @@ impl ConnectionMeter {
             bytes: self.bytes.load(Ordering::Relaxed),
             reads: self.reads.load(Ordering::Relaxed),
             duplicates: self.duplicates.load(Ordering::Relaxed),
-            blocked_time: lock(&self.blocked).time().as_secs_f64(),
+            blocked_time: self.blocked.lock().time().as_secs_f64(),
         }
     }
 
@@ -211,32 +212,28 @@ impl Flow {
     }
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl Meter {
     pub(crate) fn enter(&self, id: u64, connection: &Arc<ConnectionMeter>) {
         self.accepted.fetch_add(1, Ordering::Relaxed);
-        lock(&self.connections).insert(id, Arc::clone(connection));
+        self.connections.lock().insert(id, Arc::clone(connection));
     }
 
     pub(crate) fn leave(&self, id: u64) {
         // Both locks, so that no snapshot counts a connection twice or not at all.
-        let mut gone = lock(&self.gone);
-        if let Some(connection) = lock(&self.connections).remove(&id) {
+        let mut gone = self.gone.lock();
+        if let Some(connection) = self.connections.lock().remove(&id) {
             gone.add(connection.flow());
         }
     }
 
     pub(crate) fn refuse(&self, code: RefusalCode) {
-        *lock(&self.refused).entry(code.name()).or_default() += 1;
+        *self.refused.lock().entry(code.name()).or_default() += 1;
     }
 
     pub(crate) fn info(&self) -> DoorInfo {
-        let gone = lock(&self.gone);
+        let gone = self.gone.lock();
         let mut flow = *gone;
-        let connections = lock(&self.connections);
+        let connections = self.connections.lock();
         connections.values().for_each(|connection| flow.add(connection.flow()));
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         DoorInfo {
@@ -247,7 +244,7 @@ impl Meter {
             malformed: read(&self.malformed),
             accept_errors: read(&self.accept_errors),
             panics: read(&self.panics),
-            refused: lock(&self.refused).clone(),
+            refused: self.refused.lock().clone(),
             flow,
             chunks: self.chunks.chunks(),
             chunk_bytes: self.chunks.bytes(),
@@ -255,6 +252,6 @@ impl Meter {
     }
 
     pub(crate) fn connections(&self, door: &str) -> Vec<Connected> {
-        lock(&self.connections).iter().map(|(id, meter)| meter.info(*id, door)).collect()
+        self.connections.lock().iter().map(|(id, meter)| meter.info(*id, door)).collect()
     }
 }

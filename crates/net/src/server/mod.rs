@@ -307,10 +307,6 @@ pub struct Server {
 
 impl Server {
     /// Listens, and lets clients use what is `served`.
-    ///
-    /// # Errors
-    ///
-    /// [`OpenError`].
     pub fn open(
         listen: &dyn Listen,
         served: impl Into<Served>,

@@ -7,9 +7,11 @@
 use std::collections::VecDeque;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::task::Waker;
 use std::thread::{self, JoinHandle};
+
+use echoic_memory::sync::{Condvar, Mutex};
 
 /// See the [module](self).
 pub(crate) struct Pool {
@@ -34,7 +36,7 @@ pub(crate) struct Task<T>(Arc<Mutex<Option<thread::Result<T>>>>);
 impl<T> Task<T> {
     /// The result, once it is there; what a task panicked with is an error.
     pub(crate) fn take(&self) -> Option<thread::Result<T>> {
-        lock(&self.0).take()
+        self.0.lock().take()
     }
 }
 
@@ -60,10 +62,10 @@ impl Pool {
         let (place, waker) = (Arc::clone(&result), waker.clone());
         let task = Box::new(move || {
             let done = catch_unwind(AssertUnwindSafe(work));
-            *lock(&place) = Some(done);
+            *place.lock() = Some(done);
             waker.wake();
         });
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         state.waiting.push_back(task);
         if state.idle < state.waiting.len() && state.threads.len() < self.most {
             let pool = Arc::clone(self);
@@ -87,17 +89,17 @@ impl Pool {
     }
 
     fn work(&self) {
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         loop {
             if let Some(task) = state.waiting.pop_front() {
                 drop(state);
                 task();
-                state = lock(&self.state);
+                state = self.state.lock();
             } else if state.is_closed {
                 return;
             } else {
                 state.idle += 1;
-                state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+                state = self.changed.wait(state);
                 state.idle -= 1;
             }
         }
@@ -105,7 +107,7 @@ impl Pool {
 
     /// Begins nothing more; the threads, to be waited for.
     pub(crate) fn close(&self) -> Vec<JoinHandle<()>> {
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         state.is_closed = true;
         let waiting = std::mem::take(&mut state.waiting);
         let threads = std::mem::take(&mut state.threads);
@@ -114,8 +116,4 @@ impl Pool {
         drop(waiting);
         threads
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -191,10 +191,6 @@ fn missing(address: &Address, what: &'static str) -> UseError {
 }
 
 /// The server's end of an address.
-///
-/// # Errors
-///
-/// [`UseError`].
 pub fn listen_at(address: &Address, files: &TlsFiles) -> Result<Box<dyn Listen>, UseError> {
     if !matches!(address, Address::Tls { .. }) {
         files.refuse_for(address)?;
@@ -213,10 +209,6 @@ pub fn listen_at(address: &Address, files: &TlsFiles) -> Result<Box<dyn Listen>,
 }
 
 /// The client's end of an address.
-///
-/// # Errors
-///
-/// [`UseError`].
 pub fn dial_to(address: &Address, files: &TlsFiles) -> Result<Box<dyn Dial>, UseError> {
     if !matches!(address, Address::Tls { .. }) {
         files.refuse_for(address)?;

@@ -126,10 +126,6 @@ impl Identity<'_> {
 
 impl TlsListen {
     /// Listens with this certificate; with `client_ca`, only to clients with a certificate of it.
-    ///
-    /// # Errors
-    ///
-    /// [`TlsError`].
     pub fn new(
         tcp: Tcp,
         identity: Identity<'_>,
@@ -155,10 +151,6 @@ impl TlsListen {
 impl TlsDial {
     /// Connects to a server with a certificate of `ca` for `name` (the host's unless given), and
     /// shows `identity` to servers that ask.
-    ///
-    /// # Errors
-    ///
-    /// [`TlsError`].
     pub fn new(
         tcp: Tcp,
         ca: &Path,

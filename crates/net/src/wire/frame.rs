@@ -154,10 +154,6 @@ pub struct DataHead {
 impl DataHead {
     /// Reads the start of a payload and checks that the length in the header is the one that
     /// `count` samples of `sample_bytes` have.
-    ///
-    /// # Errors
-    ///
-    /// Any [`WireError`].
     pub fn read(header: Header, bytes: &[u8], sample_bytes: usize) -> Result<Self, WireError> {
         let mut reader = Reader::new(bytes);
         let first = reader.u64("first sample")?;
@@ -243,10 +239,6 @@ const STALLS: [(Stall, &str); 8] = [
 
 impl Stall {
     /// Reads its number.
-    ///
-    /// # Errors
-    ///
-    /// Any [`WireError`].
     pub fn read(reader: &mut Reader<'_>) -> Result<Self, WireError> {
         let number = reader.u8("stall")?;
         let meaningless = WireError::Meaningless { field: "stall", got: number.into() };
@@ -337,10 +329,6 @@ pub enum Control {
 
 impl Control {
     /// Reads the payload of a frame of this kind.
-    ///
-    /// # Errors
-    ///
-    /// Any [`WireError`].
     pub fn read(header: Header, payload: &[u8]) -> Result<Self, WireError> {
         let mut reader = Reader::new(payload);
         let (name, control) = match header.kind {

@@ -308,10 +308,6 @@ impl Hello {
     }
 
     /// Reads the payload.
-    ///
-    /// # Errors
-    ///
-    /// Any [`WireError`].
     pub fn read(payload: &[u8]) -> Result<Self, WireError> {
         let mut reader = Reader::new(payload);
         let hello = Self { nonce: reader.array("nonce")? };
@@ -330,10 +326,6 @@ impl Challenge {
     }
 
     /// Reads the payload.
-    ///
-    /// # Errors
-    ///
-    /// Any [`WireError`].
     pub fn read(payload: &[u8]) -> Result<Self, WireError> {
         let mut reader = Reader::new(payload);
         let nonce = reader.array("nonce")?;
@@ -377,10 +369,6 @@ impl Open {
     }
 
     /// Reads the payload.
-    ///
-    /// # Errors
-    ///
-    /// Any [`WireError`].
     pub fn read(payload: &[u8]) -> Result<Self, WireError> {
         let mut reader = Reader::new(payload);
         let proof = reader.array("proof")?;
@@ -421,10 +409,6 @@ impl Welcome {
     }
 
     /// Reads the payload.
-    ///
-    /// # Errors
-    ///
-    /// Any [`WireError`].
     pub fn read(payload: &[u8]) -> Result<Self, WireError> {
         let mut reader = Reader::new(payload);
         let proof = reader.array("proof")?;
@@ -449,10 +433,6 @@ impl Refused {
     }
 
     /// Reads the payload.
-    ///
-    /// # Errors
-    ///
-    /// Any [`WireError`].
     pub fn read(payload: &[u8]) -> Result<Self, WireError> {
         let mut reader = Reader::new(payload);
         let number = reader.u16("code of a refusal")?;

@@ -41,64 +41,36 @@ impl<'a> Reader<'a> {
     }
 
     /// A number of one byte.
-    ///
-    /// # Errors
-    ///
-    /// [`WireError::Truncated`].
     pub fn u8(&mut self, field: &'static str) -> Result<u8, WireError> {
         self.array(field).map(u8::from_le_bytes)
     }
 
     /// A number of two bytes.
-    ///
-    /// # Errors
-    ///
-    /// [`WireError::Truncated`].
     pub fn u16(&mut self, field: &'static str) -> Result<u16, WireError> {
         self.array(field).map(u16::from_le_bytes)
     }
 
     /// A number of four bytes.
-    ///
-    /// # Errors
-    ///
-    /// [`WireError::Truncated`].
     pub fn u32(&mut self, field: &'static str) -> Result<u32, WireError> {
         self.array(field).map(u32::from_le_bytes)
     }
 
     /// A number of eight bytes.
-    ///
-    /// # Errors
-    ///
-    /// [`WireError::Truncated`].
     pub fn u64(&mut self, field: &'static str) -> Result<u64, WireError> {
         self.array(field).map(u64::from_le_bytes)
     }
 
     /// A signed number of eight bytes.
-    ///
-    /// # Errors
-    ///
-    /// [`WireError::Truncated`].
     pub fn i64(&mut self, field: &'static str) -> Result<i64, WireError> {
         self.array(field).map(i64::from_le_bytes)
     }
 
     /// A double of eight bytes.
-    ///
-    /// # Errors
-    ///
-    /// [`WireError::Truncated`].
     pub fn f64(&mut self, field: &'static str) -> Result<f64, WireError> {
         self.array(field).map(f64::from_le_bytes)
     }
 
     /// Yes or no: a byte that is 1 or 0.
-    ///
-    /// # Errors
-    ///
-    /// [`WireError::Truncated`] or [`WireError::Meaningless`].
     pub fn flag(&mut self, field: &'static str) -> Result<bool, WireError> {
         match self.u8(field)? {
             0 => Ok(false),
@@ -108,10 +80,6 @@ impl<'a> Reader<'a> {
     }
 
     /// `count` values of `N` bytes each, as `of` makes them. Memory is taken for bytes that are there.
-    ///
-    /// # Errors
-    ///
-    /// [`WireError::Truncated`].
     pub fn values<const N: usize, T>(
         &mut self,
         field: &'static str,
@@ -134,10 +102,6 @@ impl<'a> Reader<'a> {
     }
 
     /// A number of four bytes that is at most `limit`.
-    ///
-    /// # Errors
-    ///
-    /// [`WireError::Truncated`] or [`WireError::TooLarge`].
     pub fn u32_at_most(&mut self, field: &'static str, limit: u32) -> Result<u32, WireError> {
         match self.u32(field)? {
             got if got > limit => {

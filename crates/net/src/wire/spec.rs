@@ -65,19 +65,11 @@ pub fn check(spec: &Spec) -> Result<(), WireError> {
 }
 
 /// Reads a spec.
-///
-/// # Errors
-///
-/// Any [`WireError`].
 pub fn read(reader: &mut Reader<'_>) -> Result<Spec, WireError> {
     Spec::new(read_leaves(reader)?).map_err(|error| WireError::Spec(error.to_string()))
 }
 
 /// Reads a spec of trajectories, whose leaves may have any length.
-///
-/// # Errors
-///
-/// Any [`WireError`].
 pub fn read_of_trajectories(reader: &mut Reader<'_>) -> Result<Spec, WireError> {
     let leaves = read_leaves(reader)?;
     Spec::of_trajectories(leaves).map_err(|error| WireError::Spec(error.to_string()))

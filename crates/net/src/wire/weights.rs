@@ -176,10 +176,6 @@ impl Want {
     }
 
     /// Reads the payload.
-    ///
-    /// # Errors
-    ///
-    /// Any [`WireError`].
     pub fn read(payload: &[u8]) -> Result<Self, WireError> {
         let mut reader = Reader::new(payload);
         let after = reader.u64("publication that the client has")?;
@@ -224,10 +220,6 @@ impl Announcement {
     }
 
     /// Reads the payload.
-    ///
-    /// # Errors
-    ///
-    /// Any [`WireError`].
     pub fn read(payload: &[u8]) -> Result<Self, WireError> {
         let mut reader = Reader::new(payload);
         let serial = reader.u64("number of a publication")?;
@@ -266,10 +258,6 @@ impl<'a> ChunkOf<'a> {
     }
 
     /// Checks that the sum that came, the one that is expected and the one that the bytes have are equal.
-    ///
-    /// # Errors
-    ///
-    /// [`WireError::Sum`].
     pub fn check(&self, expected: u64, found: u64) -> Result<(), WireError> {
         match self.sum == expected && found == expected {
             true => Ok(()),
@@ -278,10 +266,6 @@ impl<'a> ChunkOf<'a> {
     }
 
     /// Reads the payload. Whether the sum is right is for others to look at.
-    ///
-    /// # Errors
-    ///
-    /// Any [`WireError`].
     pub fn read(payload: &'a [u8]) -> Result<Self, WireError> {
         let mut reader = Reader::new(payload);
         let index = reader.u32("number of a chunk")?;
@@ -296,10 +280,6 @@ pub fn write_serial(out: &mut Vec<u8>, kind: u8, serial: u64) {
 }
 
 /// Reads the payload of an END, a CUT or a RELEASE.
-///
-/// # Errors
-///
-/// Any [`WireError`].
 pub fn read_serial(payload: &[u8]) -> Result<u64, WireError> {
     let mut reader = Reader::new(payload);
     let serial = reader.u64("number of a publication")?;
@@ -317,10 +297,6 @@ impl Region {
     }
 
     /// Reads the payload.
-    ///
-    /// # Errors
-    ///
-    /// Any [`WireError`].
     pub fn read(payload: &[u8]) -> Result<Self, WireError> {
         let mut reader = Reader::new(payload);
         let region =
@@ -345,10 +321,6 @@ impl Publish {
     }
 
     /// Reads the payload.
-    ///
-    /// # Errors
-    ///
-    /// Any [`WireError`].
     pub fn read(payload: &[u8]) -> Result<Self, WireError> {
         let mut reader = Reader::new(payload);
         let version = reader.u64("version")?;
@@ -382,10 +354,6 @@ pub fn write_need(out: &mut Vec<u8>, chunks: &[u32]) {
 }
 
 /// Reads the payload of a NEED.
-///
-/// # Errors
-///
-/// Any [`WireError`].
 pub fn read_need(payload: &[u8]) -> Result<Vec<u32>, WireError> {
     let mut reader = Reader::new(payload);
     let count = reader.u32_at_most("number of chunks", MAX_CHUNKS)?;
@@ -413,10 +381,6 @@ impl Receipt {
     }
 
     /// Reads the payload.
-    ///
-    /// # Errors
-    ///
-    /// Any [`WireError`].
     pub fn read(payload: &[u8]) -> Result<Self, WireError> {
         let mut reader = Reader::new(payload);
         let code = reader.u8("what became of it")?;

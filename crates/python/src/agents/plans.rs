@@ -1,7 +1,8 @@
 //! Latent plans: their moving average, and how much one differs from others.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
+use echoic_memory::sync::{Mutex, MutexGuard};
 use echoic_primitives::plans::{AveragePlan, Weights, surprise, temporal_kl as divergence};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -145,12 +146,11 @@ impl EMAPlanTracker {
 
     fn lock(&self, py: Python<'_>) -> MutexGuard<'_, AveragePlan> {
         loop {
-            if let Ok(average) = self.average.try_lock() {
+            if let Some(average) = self.average.try_lock() {
                 return average;
             }
             // Whoever has it holds it for a batch at most, and needs no GIL for that.
-            py.detach(|| drop(self.average.lock().unwrap_or_else(PoisonError::into_inner)));
-            self.average.clear_poison();
+            py.detach(|| drop(self.average.lock()));
         }
     }
 }
@@ -161,10 +161,8 @@ fn extend_in<T: Number>(
     input: &Input<'_>,
 ) -> PyResult<()> {
     let plans = input.numbers::<T>();
-    detached(py, plans.len(), || {
-        tracker.average.lock().unwrap_or_else(PoisonError::into_inner).extend(plans)
-    })
-    .map_err(|error| refused(py, error))
+    detached(py, plans.len(), || tracker.average.lock().extend(plans))
+        .map_err(|error| refused(py, error))
 }
 
 fn array<'py>(py: Python<'py>, numbers: &[f64]) -> PyResult<Bound<'py, PyAny>> {

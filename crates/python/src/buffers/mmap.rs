@@ -2,11 +2,12 @@
 
 use std::cell::RefCell;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
+use std::sync::{Arc, Weak};
 
 use echoic_buffers::BufferError;
 use echoic_buffers::cold::{ColdError, ColdFile, Geometry};
 use echoic_buffers::tiered::{Tiered, TieredError};
+use echoic_memory::sync::{Mutex, RwLock};
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyCFunction, PyDict};
@@ -48,7 +49,7 @@ struct Open {
 
 impl Open {
     fn rows(&self) -> Option<Arc<Tiered>> {
-        self.rows.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.rows.read().clone()
     }
 
     fn close(&self, keep: bool) -> Result<(), ColdError> {
@@ -60,7 +61,7 @@ impl Open {
         };
         if rows.is_closed() {
             // Calls that are under way end with what they have.
-            *self.rows.write().unwrap_or_else(PoisonError::into_inner) = None;
+            *self.rows.write() = None;
         }
         done
     }
@@ -106,7 +107,7 @@ impl MmapReplayBuffer {
         let rows = rows.map_err(|error| tiered_error(py, &error))?;
         let rows = RwLock::new(Some(Arc::new(rows)));
         let open = Arc::new(Open { rows, keep, process: Process::current() });
-        let mut all = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = OPEN.lock();
         all.retain(|other| other.strong_count() > 0);
         all.push(Arc::downgrade(&open));
         drop(all);
@@ -468,7 +469,7 @@ impl MmapReplayBuffer {
 pub fn watch(module: &Bound<'_, PyModule>) -> PyResult<()> {
     let py = module.py();
     let close = PyCFunction::new_closure(py, None, None, |arguments, _| {
-        let open = std::mem::take(&mut *OPEN.lock().unwrap_or_else(PoisonError::into_inner));
+        let open = std::mem::take(&mut *OPEN.lock());
         arguments.py().detach(|| {
             open.iter().filter_map(Weak::upgrade).for_each(|open| open.close_quietly());
         });

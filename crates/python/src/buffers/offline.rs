@@ -1,12 +1,13 @@
 //! Data sets that do not change.
 
 use std::ops::Range;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use echoic_buffers::offline::column::{Axis, Column};
 use echoic_buffers::offline::episodes::{Episodes, Summary};
 use echoic_buffers::offline::normal::{Float, Normal};
 use echoic_buffers::offline::{Dataset, DatasetError, Output, Settings, Value};
+use echoic_memory::sync::Mutex;
 use echoic_replay::Dtype;
 use echoic_replay::rng::Rng;
 use numpy::PyArray1;
@@ -329,7 +330,7 @@ impl OfflineDatasetBuffer {
             })?;
             return Ok(draw(&mut Rng::new(number)));
         }
-        let (process, rng) = &mut *self.own.lock().unwrap_or_else(PoisonError::into_inner);
+        let (process, rng) = &mut *self.own.lock();
         if !process.is_current() {
             // A forked child would otherwise draw what its parent and its siblings draw.
             *rng = Rng::new(rng.next() ^ u64::from(std::process::id()).rotate_left(32));

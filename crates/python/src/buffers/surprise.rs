@@ -2,7 +2,6 @@
 
 use std::cell::RefCell;
 use std::path::PathBuf;
-use std::sync::PoisonError;
 use std::time::Duration;
 
 use echoic_buffers::surprise::{
@@ -168,7 +167,7 @@ impl SurpriseReplay {
     ) -> PyResult<Self> {
         let form = Form::of_example(example, None, Casting::Apart)?;
         let mean = mean.shared();
-        let dims = mean.lock().unwrap_or_else(PoisonError::into_inner).dim();
+        let dims = mean.lock().dim();
         let floats = |name: &str, shape: &[usize]| match form.only_leaf(name) {
             Some((leaf, rule)) if rule.dtype == Dtype::Float(4) && rule.shape == shape => Ok(leaf),
             _ => Err(spec_error(py, format!("`{name}` must be float32 of shape {shape:?}"))),

@@ -1,9 +1,8 @@
 //! Many copies of one environment, stepped together.
 
-use std::sync::{Mutex, PoisonError};
-
 use echoic_collect::env::{Actions, Info, Space};
 use echoic_collect::vector::{Autoreset, Envs, Outcome, open};
+use echoic_memory::sync::Mutex;
 use numpy::ndarray::Array2;
 use numpy::{IntoPyArray, PyArray1, PyArray2, PyReadonlyArrayDyn};
 use pyo3::prelude::*;
@@ -49,8 +48,7 @@ impl Environments {
         run: impl FnOnce(&mut dyn Envs) -> Result<T, echoic_collect::Error> + Send,
     ) -> PyResult<T> {
         let run = || {
-            // A call that failed has changed nothing, so there is nothing half done.
-            let mut envs = self.envs.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut envs = self.envs.lock();
             run(&mut **envs)
         };
         let result = if self.count >= DETACH { py.detach(run) } else { run() };

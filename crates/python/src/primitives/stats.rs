@@ -1,7 +1,6 @@
 //! Running means and variances, of numbers and of arrays.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
-
+use echoic_memory::sync::{Mutex, MutexGuard};
 use echoic_primitives::stats::{Moments, NotFinite};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyFloat, PyInt, PyTuple};
@@ -307,15 +306,12 @@ impl Shared {
     }
 
     fn lock(&self, py: Python<'_>) -> MutexGuard<'_, Moments> {
-        match self.moments.try_lock() {
-            Ok(moments) => moments,
+        loop {
+            if let Some(moments) = self.moments.try_lock() {
+                return moments;
+            }
             // Whoever has it holds it for a batch at most, and needs no GIL for that.
-            Err(_) => loop {
-                py.detach(|| drop(self.moments.lock().unwrap_or_else(PoisonError::into_inner)));
-                if let Ok(moments) = self.moments.try_lock() {
-                    return moments;
-                }
-            },
+            py.detach(|| drop(self.moments.lock()));
         }
     }
 
@@ -412,9 +408,7 @@ impl Shared {
 
 fn extend_in<T: Number>(py: Python<'_>, shared: &Shared, input: &Input<'_>) -> PyResult<()> {
     let values = input.numbers::<T>();
-    let taken = detached(py, values.len(), || {
-        shared.moments.lock().unwrap_or_else(PoisonError::into_inner).extend(values)
-    });
+    let taken = detached(py, values.len(), || shared.moments.lock().extend(values));
     taken.map_err(|NotFinite { index }| {
         let why = match index.and_then(|index| Some((index, values.get(index)?))) {
             Some((index, value)) => format!("has {value} at flat index {index}"),

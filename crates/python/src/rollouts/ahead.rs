@@ -12,11 +12,12 @@
 
 use std::collections::VecDeque;
 use std::ops::ControlFlow;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use echoic_memory::event::Event;
+use echoic_memory::sync::Mutex;
 use echoic_net::client::rollouts::{Calls, Outcomes};
 use echoic_net::client::tables::{TablesError, Waiting};
 use echoic_net::wire::WireError;
@@ -55,10 +56,6 @@ struct Call {
     is_told: AtomicBool,
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// Where the group has come to, by the last of the outcomes, if none is a refusal.
 pub fn answer(outcomes: Outcomes) -> Answer {
     let mut fate = Fate::Running;
@@ -77,7 +74,7 @@ pub fn answer(outcomes: Outcomes) -> Answer {
 impl Call {
     /// The answer, if it is there.
     fn look(&self) -> Option<Answer> {
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         if let State::Asked(calls) = &mut *state
             && calls.is_ready()
         {
@@ -97,7 +94,7 @@ impl Call {
         let Wait { deadline, tick, on_tick } = wait;
         loop {
             let mine = {
-                let mut state = lock(&self.state);
+                let mut state = self.state.lock();
                 match std::mem::replace(&mut *state, State::Awaited) {
                     State::Asked(calls) => Some(calls),
                     State::Awaited => None,
@@ -114,19 +111,19 @@ impl Call {
                 let is_over = waited.is_ok() || calls.is_ready();
                 let result = match waited {
                     Err(error) if !is_over => {
-                        *lock(&self.state) = State::Asked(calls);
+                        *self.state.lock() = State::Asked(calls);
                         Err(error)
                     }
                     waited => {
                         let answer = waited.and_then(answer);
-                        *lock(&self.state) = State::Known(answer.clone());
+                        *self.state.lock() = State::Known(answer.clone());
                         Ok(answer)
                     }
                 };
                 self.changed.notify();
                 return result;
             }
-            let is_free = || !matches!(*lock(&self.state), State::Awaited);
+            let is_free = || !matches!(*self.state.lock(), State::Awaited);
             let free = wait.until(|until| {
                 match self.changed.wait(until, None, || is_free().then_some(())) {
                     Some(()) => ControlFlow::Break(()),
@@ -209,7 +206,7 @@ impl Ahead {
         let state = Mutex::new(State::Asked(calls));
         let (changed, is_told) = (Event::default(), AtomicBool::new(false));
         let call = Arc::new(Call { group, bytes, state, changed, is_told });
-        lock(&self.0).push_back(Arc::clone(&call));
+        self.0.lock().push_back(Arc::clone(&call));
         RolloutCall(call)
     }
 
@@ -220,7 +217,7 @@ impl Ahead {
 
     /// As [`Ahead::finish`], but waits for those behind an error too: for who can't call again.
     pub fn arrive(&self, py: Python<'_>, deadline: Option<Instant>) -> PyResult<()> {
-        let calls: Vec<Arc<Call>> = lock(&self.0).iter().map(Arc::clone).collect();
+        let calls: Vec<Arc<Call>> = self.0.lock().iter().map(Arc::clone).collect();
         for call in calls {
             // Which errors there are is told below.
             let _ = call.answered(py, deadline)?;
@@ -237,7 +234,7 @@ impl Ahead {
     ) -> PyResult<()> {
         loop {
             let (call, may_stay) = {
-                let calls = lock(&self.0);
+                let calls = self.0.lock();
                 let Some(first) = calls.front() else { return Ok(()) };
                 (Arc::clone(first), is_enough(&calls))
             };
@@ -247,7 +244,7 @@ impl Ahead {
                 None => call.answered(py, deadline)?,
             };
             {
-                let mut calls = lock(&self.0);
+                let mut calls = self.0.lock();
                 // Another thread may have taken it away.
                 if calls.front().is_some_and(|first| Arc::ptr_eq(first, &call)) {
                     calls.pop_front();

@@ -1,8 +1,8 @@
 //! What was done with a rollout table, once more.
 
 use std::path::PathBuf;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use echoic_memory::sync::Mutex;
 use echoic_replay::rollouts::batch::Form;
 use echoic_replay::rollouts::kept::{History, KeptError, Point};
 use pyo3::exceptions::PyValueError;
@@ -50,10 +50,6 @@ fn point(what: &str, value: u64) -> PyResult<Point> {
 }
 
 impl RolloutHistory {
-    fn lock(&self) -> MutexGuard<'_, History> {
-        self.history.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Goes on, some records at a time, until `step` has found something. Ctrl-C ends it between two records, from where
     /// it goes on the next time.
     fn go_on<T: Send>(
@@ -62,7 +58,7 @@ impl RolloutHistory {
         step: impl Fn(&mut History) -> Result<Option<T>, KeptError> + Sync,
     ) -> PyResult<T> {
         loop {
-            let found = py.detach(|| step(&mut self.lock()));
+            let found = py.detach(|| step(&mut self.history.lock()));
             if let Some(found) = found.map_err(|error| kept_error(py, &error))? {
                 return Ok(found);
             }
@@ -85,7 +81,7 @@ impl RolloutHistory {
         let this = Self { history: Mutex::new(history), arena: Arena::default() };
         if let Some(at) = at {
             this.go_on(py, |history| history.at_within(at, RECORDS))?;
-            this.lock().check(at).map_err(|error| kept_error(py, &error))?;
+            this.history.lock().check(at).map_err(|error| kept_error(py, &error))?;
         }
         Ok(this)
     }
@@ -114,7 +110,7 @@ impl RolloutHistory {
 
     /// What the table had counted.
     fn info<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let history = self.lock();
+        let history = self.history.lock();
         match history.ledger() {
             Some(ledger) => {
                 let dict = PyDict::new(py);
@@ -128,21 +124,21 @@ impl RolloutHistory {
     /// What the table was told; nothing before the first record.
     #[getter]
     fn settings<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyDict>>> {
-        self.lock().config().map(|config| settings::dict(py, config)).transpose()
+        self.history.lock().config().map(|config| settings::dict(py, config)).transpose()
     }
 
     #[getter]
     fn record(&self) -> u64 {
-        self.lock().record()
+        self.history.lock().record()
     }
 
     #[getter]
     fn end(&self) -> u64 {
-        self.lock().end()
+        self.history.lock().end()
     }
 
     #[getter]
     fn time(&self) -> f64 {
-        self.lock().time() as f64 / 1e3
+        self.history.lock().time() as f64 / 1e3
     }
 }

@@ -1,7 +1,7 @@
 //! What a rollout table is told, from and to a dict.
 
 use echoic_replay::limiter::Parameters;
-use echoic_replay::rollouts::filter::Expression;
+use echoic_replay::rollouts::filter::Filter;
 use echoic_replay::rollouts::kept::Durability;
 use echoic_replay::rollouts::{Column, Delivery, OnExpiry, OnStale, Order, RolloutConfig, Schema};
 use numpy::PyArrayDescr;
@@ -104,7 +104,7 @@ pub fn config(py: Python<'_>, dict: &Bound<'_, PyDict>) -> PyResult<RolloutConfi
     });
     let schema = Schema { mask: mask.transpose()?, ..schema };
     let filter: Option<String> = required(dict, "filter")?;
-    let filter = filter.map(|text| Expression::parse(&text)).transpose();
+    let filter = filter.map(|text| Filter::parse(&text)).transpose();
     let filter = filter.map_err(|error| rollout_error(py, format!("filter: {error}")))?;
     let seconds = |name: &str| -> PyResult<Option<u64>> {
         let value: Option<f64> = required(dict, name)?;

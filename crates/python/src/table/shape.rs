@@ -1,7 +1,8 @@
 //! How items become bytes, and bytes items again.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
+use echoic_memory::sync::Mutex;
 use echoic_replay::Episode;
 use echoic_replay::chunk::{Chunk, ColumnKind, Slice};
 use echoic_replay::table::{Form, check_priorities};
@@ -31,14 +32,14 @@ pub struct Forms(Mutex<Vec<Arc<Known>>>);
 
 impl Forms {
     fn find(&self, is_it: impl Fn(&Known) -> bool) -> Option<Arc<Known>> {
-        let mut forms = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut forms = self.0.lock();
         let at = forms.iter().position(|known| is_it(known))?;
         forms[..=at].rotate_right(1);
         forms.first().cloned()
     }
 
     fn add(&self, known: Arc<Known>) {
-        let mut forms = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut forms = self.0.lock();
         // Another of the same signature has other classes of the same names: the latest counts.
         let old = forms.iter().position(|other| other.signature == known.signature);
         let old = old.or((forms.len() == MAX_FORMS).then_some(MAX_FORMS - 1));

@@ -1,9 +1,10 @@
 //! The store of weights of a server elsewhere.
 
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Instant;
 
+use echoic_memory::sync::Mutex;
 use echoic_net::Address;
 use echoic_net::client::Options;
 use echoic_net::client::weights::{PublishError, WeightPublisher, WeightSubscriber};
@@ -141,7 +142,7 @@ impl WeightClient {
     /// Somebody who is told of what is published there.
     fn subscribe(&self, py: Python<'_>) -> PyResult<Subscription> {
         self.process.check(py)?;
-        let known = match &*lock(&self.subscriber) {
+        let known = match &*self.subscriber.lock() {
             Subscribed::Closed => return Err(closed_error(py, "the client is closed")),
             Subscribed::Since(known) => Some(Arc::clone(known)),
             Subscribed::NotYet => None,
@@ -155,7 +156,7 @@ impl WeightClient {
         let connect = |wait: Wait<'_>| made.wait_until_connected(wait);
         wait::detached(py, None, None, connect)
             .map_err(|stopped| stopped.raise(py, |py, error| client_error(py, error, "", 0)))?;
-        let mut subscriber = lock(&self.subscriber);
+        let mut subscriber = self.subscriber.lock();
         let source = match &*subscriber {
             Subscribed::Closed => None,
             // Another thread was faster.
@@ -181,7 +182,7 @@ impl WeightClient {
         if !self.process.is_current() {
             return;
         }
-        let subscribed = std::mem::replace(&mut *lock(&self.subscriber), Subscribed::Closed);
+        let subscribed = std::mem::replace(&mut *self.subscriber.lock(), Subscribed::Closed);
         py.detach(|| {
             if let Subscribed::Since(subscriber) = subscribed {
                 subscriber.close();
@@ -193,7 +194,7 @@ impl WeightClient {
 
     #[getter]
     fn closed(&self) -> bool {
-        matches!(&*lock(&self.subscriber), Subscribed::Closed)
+        matches!(&*self.subscriber.lock(), Subscribed::Closed)
     }
 }
 
@@ -201,14 +202,10 @@ fn dial(py: Python<'_>, address: &Address, files: &TlsFiles) -> PyResult<Box<dyn
     dial_to(address, files).map_err(|error| DoorError::from(error).raise(py))
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl WeightClient {
     fn check(&self, py: Python<'_>) -> PyResult<()> {
         self.process.check(py)?;
-        match &*lock(&self.subscriber) {
+        match &*self.subscriber.lock() {
             Subscribed::Closed => Err(closed_error(py, "the client is closed")),
             _ => Ok(()),
         }

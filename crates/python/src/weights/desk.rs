@@ -7,10 +7,10 @@
 //!    connect is over.
 
 use std::ops::ControlFlow;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use echoic_memory::signal::Signal;
+use echoic_memory::sync::Mutex;
 use echoic_net::client::weights::{PublishError, WeightPublisher};
 use echoic_replay::Blocked;
 use echoic_replay::stream::{Wait, WaitOver};
@@ -70,22 +70,18 @@ impl Desk {
 
     /// Ends all publishing.
     pub fn close(&self) {
-        let before = std::mem::replace(&mut *self.lock(), State::Closed);
+        let before = std::mem::replace(&mut *self.state.lock(), State::Closed);
         drop(before);
         self.changed.notify();
     }
 
     pub fn is_closed(&self) -> bool {
-        matches!(*self.lock(), State::Closed)
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        matches!(*self.state.lock(), State::Closed)
     }
 
     /// The publisher, if nobody has it.
     fn try_take(&self) -> Result<Option<Box<WeightPublisher>>, PublishError> {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         match std::mem::replace(&mut *state, State::Taken) {
             State::Free(publisher) => Ok(Some(publisher)),
             State::Taken => Ok(None),
@@ -106,7 +102,7 @@ struct Turn<'a> {
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
         let Some(publisher) = self.publisher.take() else { return };
-        let mut state = self.desk.lock();
+        let mut state = self.desk.state.lock();
         if let State::Taken = &*state {
             *state = State::Free(publisher);
         }

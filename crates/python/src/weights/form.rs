@@ -1,7 +1,8 @@
 //! From a tree to the bytes of a draft, and trees from plans.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
+use echoic_memory::sync::Mutex;
 use echoic_net::wire::weights::check;
 use echoic_replay::weights::{Draft, Plan};
 use echoic_replay::{Dtype, Leaf};
@@ -26,11 +27,11 @@ pub struct LastForm(Mutex<Option<Arc<Form>>>);
 
 impl LastForm {
     fn get(&self) -> Option<Arc<Form>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.0.lock().clone()
     }
 
     fn set(&self, form: &Arc<Form>) {
-        let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut last = self.0.lock();
         let before = last.replace(Arc::clone(form));
         drop(last);
         // Without the lock: the end of a Python object may run Python.

@@ -174,6 +174,7 @@ impl<C: Core> Inlet<C> {
 
     /// Takes the lock, without the GIL where that takes a while.
     pub fn lock(&self, py: Python<'_>) -> MutexGuard<'_, State<C>> {
+        // PyO3 has this only for std's mutex. Poisoning is ignored as in `echoic_memory::sync`.
         self.0.lock_py_attached(py).unwrap_or_else(PoisonError::into_inner)
     }
 

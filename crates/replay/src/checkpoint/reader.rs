@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+
+use echoic_memory::sync::Mutex;
 
 use super::error::Error;
 use super::index::{self, Index, Location};
@@ -192,7 +193,7 @@ impl Reader {
     }
 
     fn read_blob(&self, id: u128, at: &Location, bytes: &mut Vec<u8>) -> Result<(), Error> {
-        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut last = self.last.lock();
         let pack = match last.take() {
             Some((number, pack)) if number == at.pack => pack,
             _ => {

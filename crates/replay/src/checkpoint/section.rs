@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, BufReader, Read, Write};
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
+
+use echoic_memory::sync::Mutex;
 
 use super::blocks::{BlockReader, BlockWriter};
 use super::error::Error;
@@ -53,7 +55,7 @@ impl SectionWriter {
         let (data_bytes, bytes, crc) = self.blocks.finish()?;
         let file = FileEntry { file: self.file, bytes, crc32c: Checksum(crc) };
         let entry = SectionEntry { name: self.name.clone(), data_bytes, file };
-        let mut sections = self.sections.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut sections = self.sections.lock();
         sections.insert(self.number, (self.name, Some(entry)));
         Ok(data_bytes)
     }
@@ -113,10 +115,6 @@ impl SectionReader {
     }
 
     /// The next bytes, which are none at the end.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Damaged`] or [`Error::File`].
     pub fn next_bytes(&mut self) -> Result<&[u8], Error> {
         match self.progress {
             Progress::Failed => return Err(Error::Failed),

@@ -3,7 +3,6 @@
 use std::collections::HashMap;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::PoisonError;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::blocks::BlockWriter;
@@ -102,10 +101,6 @@ impl Writer {
     }
 
     /// Like [`Writer::begin`], with options.
-    ///
-    /// # Errors
-    ///
-    /// As [`Writer::begin`].
     pub fn begin_with(root: impl AsRef<Path>, options: Options) -> Result<Self, Error> {
         let root = Root::lock(root.as_ref(), true)?;
         for number in root.numbers(State::Partial)? {
@@ -175,12 +170,8 @@ impl Writer {
     }
 
     /// Begins a section. Several may be written at the same time.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Duplicate`] or [`Error::File`].
     pub fn section(&mut self, name: &str) -> Result<SectionWriter, Error> {
-        let mut sections = self.sections.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut sections = self.sections.lock();
         if sections.values().any(|(known, _)| known == name) {
             return Err(Error::Duplicate { name: name.into() });
         }
@@ -214,10 +205,6 @@ impl Writer {
 
     /// Refers to a blob that this checkpoint or the [base](Writer::base) has. `false` when neither has
     /// it, so that it must be given by [`Writer::blob`].
-    ///
-    /// # Errors
-    ///
-    /// [`Error::File`] or [`Error::Failed`].
     pub fn refer(&mut self, id: u128) -> Result<bool, Error> {
         self.check()?;
         if self.blobs.contains_key(&id) {
@@ -316,8 +303,7 @@ impl Writer {
     /// no checkpoint, except when only the last step failed, to make its name durable.
     pub fn commit(mut self) -> Result<Summary, Error> {
         self.check()?;
-        let sections =
-            std::mem::take(&mut *self.sections.lock().unwrap_or_else(PoisonError::into_inner));
+        let sections = std::mem::take(&mut *self.sections.lock());
         for (name, entry) in sections.into_values() {
             let entry = entry.ok_or(Error::Unfinished { name })?;
             self.written_bytes += entry.file.bytes;

@@ -54,10 +54,6 @@ impl Chunk {
     /// Reads a chunk from the start of `bytes`, and says how many of them it took. Everything is
     /// checked: the numbers before memory is taken, the checksum, and that the encoded bytes can be
     /// decoded.
-    ///
-    /// # Errors
-    ///
-    /// [`ChunkError`].
     pub fn read(bytes: &[u8]) -> Result<(Self, usize), ChunkError> {
         Self::read_as(bytes, Arc::new)
     }
@@ -84,10 +80,6 @@ impl Chunk {
 
     /// As [`Chunk::read`]; `share` may give a kind that it has already, so that chunks share one.
     /// It is called only for chunks whose checksum is right.
-    ///
-    /// # Errors
-    ///
-    /// [`ChunkError`].
     pub fn read_as(
         bytes: &[u8],
         share: impl FnOnce(ColumnKind) -> Arc<ColumnKind>,

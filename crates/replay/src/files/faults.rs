@@ -8,7 +8,8 @@ use std::collections::BTreeMap;
 use std::fs::{self, OpenOptions};
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use echoic_memory::sync::Mutex;
 
 #[derive(Debug)]
 struct Plan {
@@ -31,12 +32,8 @@ enum Name {
 
 static PLANS: Mutex<Vec<(PathBuf, Plan)>> = Mutex::new(Vec::new());
 
-fn plans() -> MutexGuard<'static, Vec<(PathBuf, Plan)>> {
-    PLANS.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 fn with<T>(path: &Path, act: impl FnOnce(&mut Plan) -> T) -> Option<T> {
-    let mut plans = plans();
+    let mut plans = PLANS.lock();
     let found = plans.iter_mut().find(|(root, _)| path.starts_with(root));
     found.map(|(_, plan)| act(plan))
 }
@@ -48,7 +45,7 @@ pub(crate) struct Armed(PathBuf);
 /// Lets `steps` changes below `root` pass.
 pub(crate) fn arm(root: &Path, steps: u64, kind: io::ErrorKind) -> Armed {
     let plan = Plan { left: steps, failed: 0, kind, unsynced: BTreeMap::new(), names: Vec::new() };
-    plans().push((root.to_owned(), plan));
+    PLANS.lock().push((root.to_owned(), plan));
     Armed(root.to_owned())
 }
 
@@ -83,7 +80,7 @@ impl Armed {
 
 impl Drop for Armed {
     fn drop(&mut self) {
-        plans().retain(|(root, _)| *root != self.0);
+        PLANS.lock().retain(|(root, _)| *root != self.0);
     }
 }
 

@@ -1,7 +1,9 @@
 //! The end of a journal that is written: the last segment, and the list of all of them.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
+
+use echoic_memory::sync::Mutex;
 
 use super::error::Error;
 use super::queue::Frame;
@@ -103,7 +105,7 @@ impl Appender {
         self.file.sync()?;
         self.file = begin_segment(&self.dir, first)?;
         self.first = first;
-        self.segments.lock().unwrap_or_else(PoisonError::into_inner).push_back(first);
+        self.segments.lock().push_back(first);
         Ok(())
     }
 }

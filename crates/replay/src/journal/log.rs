@@ -1,10 +1,12 @@
 //! The journal that others append to.
 
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::task::Waker;
 use std::thread::{self, JoinHandle};
 use std::time::Instant;
+
+use echoic_memory::sync::Mutex;
 
 use super::Options;
 use super::appender::{Appender, Segments};
@@ -111,10 +113,6 @@ impl Journal {
 
     /// Sets room in the queue aside for records that come later, if there is as much: what bounds the
     /// memory of those who must not wait when they [push](Journal::push).
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Failed`] or [`Error::Closed`].
     pub fn try_room(&self, bytes: usize) -> Result<Option<Room>, Error> {
         let fits = self.queue.take_room(bytes)?;
         Ok(fits.then(|| Room { queue: Arc::clone(&self.queue), bytes }))
@@ -153,10 +151,6 @@ impl Journal {
     }
 
     /// Whether more is taken.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Failed`] or [`Error::Closed`].
     pub fn check(&self) -> Result<(), Error> {
         self.queue.check()
     }
@@ -172,10 +166,6 @@ impl Journal {
     }
 
     /// Waits until all records so far survive a failure of the machine, whatever the durability.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::TimedOut`] or [`Error::Failed`].
     pub fn sync(&self, deadline: Option<Instant>) -> Result<(), Error> {
         let position = self.queue.position();
         match position.next.checked_sub(1) {
@@ -202,19 +192,15 @@ impl Journal {
 
     /// Removes segments of which all records are before `sequence`. A checkpoint covers them. Returns
     /// how many.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::File`] or [`Error::Closed`].
     pub fn truncate_before(&self, sequence: u64) -> Result<usize, Error> {
         let mut removed = 0;
-        let lock = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
+        let lock = self.lock.lock();
         if lock.is_none() {
             return Err(Error::Closed);
         }
         // Not held while files are removed: who only wants numbers must not wait for the disk. Nobody else
         // takes one out.
-        let segments = || self.segments.lock().unwrap_or_else(PoisonError::into_inner);
+        let segments = || self.segments.lock();
         let oldest = || {
             let segments = segments();
             let (first, second) = (*segments.front()?, *segments.get(1)?);
@@ -234,7 +220,7 @@ impl Journal {
     /// Numbers of now.
     pub fn info(&self) -> Info {
         let position = self.queue.position();
-        let segments = self.segments.lock().unwrap_or_else(PoisonError::into_inner);
+        let segments = self.segments.lock();
         Info {
             next: position.next,
             kept: position.kept,
@@ -258,11 +244,11 @@ impl Journal {
             return Err(Error::Closed);
         }
         self.queue.close();
-        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let thread = self.thread.lock().take();
         // It tells of a panic itself.
         thread.map_or(Ok(()), JoinHandle::join).unwrap_or_default();
         // Others may have it now.
-        drop(self.lock.lock().unwrap_or_else(PoisonError::into_inner).take());
+        drop(self.lock.lock().take());
         match self.queue.failure() {
             Some(cause) => Err(Error::Failed { cause }),
             None => Ok(()),

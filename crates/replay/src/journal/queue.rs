@@ -1,9 +1,11 @@
 //! What was appended and is not written yet, and how far the journal is: the state that appending
 //! threads and the journal's own share.
 
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::task::Waker;
 use std::time::{Duration, Instant};
+
+use echoic_memory::sync::{Condvar, Mutex, MutexGuard};
 
 use super::Durability;
 use super::error::Error;
@@ -120,10 +122,6 @@ impl Queue {
         Self { state: Mutex::new(state), work, progress, durability, limit }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Sleeps until there was progress; `None` when the deadline has passed.
     fn sleep<'a>(
         &self,
@@ -136,11 +134,8 @@ impl Queue {
         }
         state.waiting += 1;
         let mut state = match left {
-            Some(left) => {
-                let slept = self.progress.wait_timeout(state, left);
-                slept.unwrap_or_else(PoisonError::into_inner).0
-            }
-            None => self.progress.wait(state).unwrap_or_else(PoisonError::into_inner),
+            Some(left) => self.progress.wait_timeout(state, left),
+            None => self.progress.wait(state),
         };
         state.waiting -= 1;
         (state, true)
@@ -154,7 +149,7 @@ impl Queue {
         deadline: Option<Instant>,
     ) -> Result<u64, Error> {
         let len = frame.len();
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         loop {
             state.check()?;
             // A record that is as large as the queue alone is taken by an empty one.
@@ -180,7 +175,7 @@ impl Queue {
 
     /// Sets room aside for a record that comes later; whether there was enough.
     pub(super) fn take_room(&self, bytes: usize) -> Result<bool, Error> {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         state.check()?;
         let fits = state.held == 0 || state.held.saturating_add(bytes) <= self.limit;
         if fits {
@@ -191,13 +186,13 @@ impl Queue {
 
     /// Whether less waits to be written than may. One that takes no more has room: whoever writes is told.
     pub(super) fn has_room(&self) -> bool {
-        let state = self.lock();
+        let state = self.state.lock();
         state.held < self.limit || state.check().is_err()
     }
 
     /// Gives back what [`Queue::take_room`] took.
     pub(super) fn give_room(&self, bytes: usize) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         state.held = state.held.saturating_sub(bytes);
         self.tell(state);
     }
@@ -205,7 +200,7 @@ impl Queue {
     /// Takes the record of which `frame` is made at once, though there be no room but the `room` that was
     /// set aside; whether it did. The thread is not woken: see [`Queue::nudge`].
     pub(super) fn push(&self, mut frame: Frame, head: Unnumbered, room: usize) -> bool {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         state.held = state.held.saturating_sub(room);
         if state.check().is_err() {
             return false;
@@ -221,7 +216,7 @@ impl Queue {
 
     /// Wakes the thread if it has something to do.
     pub(super) fn nudge(&self) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         if !state.frames.is_empty() {
             self.wake_thread(&mut state);
         }
@@ -229,7 +224,7 @@ impl Queue {
 
     /// Why nothing more is taken, if so.
     pub(super) fn check(&self) -> Result<(), Error> {
-        self.lock().check()
+        self.state.lock().check()
     }
 
     fn wake_thread(&self, state: &mut State) {
@@ -246,7 +241,7 @@ impl Queue {
         deadline: Option<Instant>,
     ) -> Result<(), Error> {
         let durability = if durable { Durability::Sync } else { self.durability };
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         if sequence >= state.next {
             return Err(Error::Unknown { sequence, next: state.next });
         }
@@ -273,14 +268,14 @@ impl Queue {
 
     /// Has `waker` called once when more is kept, there is more room, or the journal has failed.
     pub(super) fn wake_on_progress(&self, waker: &Waker) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         if !state.wakers.iter().any(|known| known.will_wake(waker)) {
             state.wakers.push(waker.clone());
         }
     }
 
     pub(super) fn position(&self) -> Position {
-        let state = self.lock();
+        let state = self.state.lock();
         let kept = state.kept(self.durability);
         let State { next, synced, held, effort, .. } = *state;
         Position { next, kept, synced, held, effort }
@@ -288,12 +283,12 @@ impl Queue {
 
     /// Why no more is taken, if so.
     pub(super) fn failure(&self) -> Option<Arc<Error>> {
-        self.lock().failure.clone()
+        self.state.lock().failure.clone()
     }
 
     /// Takes no more. What was taken is still written.
     pub(super) fn close(&self) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         state.closing = true;
         self.wake_thread(&mut state);
         self.tell(state);
@@ -301,7 +296,7 @@ impl Queue {
 
     /// For the journal's thread: waits for something to do.
     pub(super) fn work(&self) -> Work {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         loop {
             let wanted = state.wanted > state.synced;
             if !state.frames.is_empty() || wanted || state.closing {
@@ -311,14 +306,14 @@ impl Queue {
                 return Work { frames, first: state.written, sync, last };
             }
             state.idle = true;
-            state = self.work.wait(state).unwrap_or_else(PoisonError::into_inner);
+            state = self.work.wait(state);
             state.idle = false;
         }
     }
 
     /// For the journal's thread: `records` of `bytes` are written, and durable, if so; it took this long.
     pub(super) fn done(&self, records: u64, bytes: usize, synced: bool, took: Duration) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         state.effort.bytes += bytes as u64;
         state.effort.writes += 1;
         state.effort.syncs += u64::from(synced);
@@ -333,7 +328,7 @@ impl Queue {
 
     /// For the journal's thread: what it took, and what comes, will never be written.
     pub(super) fn fail(&self, error: Error) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         state.failure = Some(Arc::new(error));
         state.held = 0;
         state.frames = Vec::new();

@@ -113,10 +113,6 @@ pub const FIELDS: usize = GROUP_ARRAYS.len() + ITEM_ARRAYS.len() + RUN_ARRAYS.le
 
 impl Shape {
     /// Where everything is.
-    ///
-    /// # Errors
-    ///
-    /// [`LayoutError::TooLarge`].
     pub fn arrays(&self, config: &RolloutConfig) -> Result<Arrays, LayoutError> {
         let schema = &config.schema;
         let cells = self.rows.checked_mul(self.width).ok_or(LayoutError::TooLarge)?;
@@ -186,10 +182,6 @@ impl Head {
     }
 
     /// Reads it, of arrays that have at most so many bytes: so no more groups and items are believed than there are.
-    ///
-    /// # Errors
-    ///
-    /// [`CodecError`].
     pub fn take(take: &mut Take<'_>, most: usize) -> Result<Self, CodecError> {
         let (lease, lease_ms, target) =
             (take_lease(take)?, take.maybe("lease")?, take.i64("target")?);
@@ -246,10 +238,6 @@ pub struct Layout<'a> {
 
 impl<'a> Layout<'a> {
     /// Lays out a share.
-    ///
-    /// # Errors
-    ///
-    /// [`LayoutError`].
     pub fn new(
         share: &'a Share,
         config: &'a RolloutConfig,

@@ -105,10 +105,6 @@ impl<'a> Take<'a> {
     }
 
     /// So many bytes.
-    ///
-    /// # Errors
-    ///
-    /// [`CodecError::Truncated`].
     pub fn bytes(&mut self, field: &'static str, len: usize) -> Result<&'a [u8], CodecError> {
         let (taken, left) = self.left.split_at_checked(len).ok_or(CodecError::Truncated(field))?;
         self.left = left;
@@ -122,65 +118,37 @@ impl<'a> Take<'a> {
     }
 
     /// A number of one byte.
-    ///
-    /// # Errors
-    ///
-    /// [`CodecError::Truncated`].
     pub fn u8(&mut self, field: &'static str) -> Result<u8, CodecError> {
         self.array(field).map(u8::from_le_bytes)
     }
 
     /// A number of four bytes.
-    ///
-    /// # Errors
-    ///
-    /// [`CodecError::Truncated`].
     pub fn u32(&mut self, field: &'static str) -> Result<u32, CodecError> {
         self.array(field).map(u32::from_le_bytes)
     }
 
     /// A number of eight bytes.
-    ///
-    /// # Errors
-    ///
-    /// [`CodecError::Truncated`].
     pub fn u64(&mut self, field: &'static str) -> Result<u64, CodecError> {
         self.array(field).map(u64::from_le_bytes)
     }
 
     /// A signed number of eight bytes.
-    ///
-    /// # Errors
-    ///
-    /// [`CodecError::Truncated`].
     pub fn i64(&mut self, field: &'static str) -> Result<i64, CodecError> {
         self.array(field).map(i64::from_le_bytes)
     }
 
     /// A double.
-    ///
-    /// # Errors
-    ///
-    /// [`CodecError::Truncated`].
     pub fn f64(&mut self, field: &'static str) -> Result<f64, CodecError> {
         self.array(field).map(f64::from_le_bytes)
     }
 
     /// What [`Put::put_maybe`] wrote.
-    ///
-    /// # Errors
-    ///
-    /// [`CodecError::Truncated`].
     pub fn maybe(&mut self, field: &'static str) -> Result<Option<u64>, CodecError> {
         self.u64(field).map(|value| (value != u64::MAX).then_some(value))
     }
 
     /// A count of at most `most`, of things that have at least `bytes` bytes each: so memory is taken for what is
     /// there.
-    ///
-    /// # Errors
-    ///
-    /// [`CodecError`].
     pub fn count(
         &mut self,
         field: &'static str,
@@ -198,10 +166,6 @@ impl<'a> Take<'a> {
     }
 
     /// A length and text.
-    ///
-    /// # Errors
-    ///
-    /// [`CodecError`].
     pub fn text(&mut self, field: &'static str) -> Result<String, CodecError> {
         let len = self.count(field, MAX_TEXT as u32, 1)?;
         let bytes = self.bytes(field, len)?;
@@ -210,10 +174,6 @@ impl<'a> Take<'a> {
     }
 
     /// Yes or no.
-    ///
-    /// # Errors
-    ///
-    /// [`CodecError`].
     pub fn flag(&mut self, field: &'static str) -> Result<bool, CodecError> {
         match self.u8(field)? {
             0 => Ok(false),
@@ -223,10 +183,6 @@ impl<'a> Take<'a> {
     }
 
     /// That nothing is left.
-    ///
-    /// # Errors
-    ///
-    /// [`CodecError::Trailing`].
     pub fn end(&self) -> Result<(), CodecError> {
         if self.left.is_empty() { Ok(()) } else { Err(CodecError::Trailing(self.left.len())) }
     }
@@ -268,10 +224,6 @@ pub fn put_lease(out: &mut impl Put, lease: &Lease) {
 }
 
 /// What [`put_lease`] wrote.
-///
-/// # Errors
-///
-/// [`CodecError`].
 pub fn take_lease(take: &mut Take<'_>) -> Result<Lease, CodecError> {
     let (batch, rank) = (take.u64("number of a batch")?, take.u32("rank")?);
     Ok(Lease { batch, rank, attempt: take.u32("attempt")? })
@@ -477,10 +429,6 @@ impl Change {
     }
 
     /// Reads a change whose bulk is the next in `bulk`.
-    ///
-    /// # Errors
-    ///
-    /// [`CodecError`].
     pub fn take(take: &mut Take<'_>, bulk: &mut Take<'_>) -> Result<Self, CodecError> {
         Ok(match take.u8("change")? {
             1 => Self::Admit(Admit {
@@ -543,10 +491,6 @@ impl Want {
     }
 
     /// Reads it.
-    ///
-    /// # Errors
-    ///
-    /// [`CodecError`].
     pub fn take(take: &mut Take<'_>) -> Result<Self, CodecError> {
         let (kind, amount) = (take.u8("kind of a batch")?, take.u64("size of a batch")?);
         let size = match kind {

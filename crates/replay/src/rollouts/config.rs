@@ -2,7 +2,7 @@
 
 use std::num::NonZeroU64;
 
-use super::filter::{Bound, Expression, ExpressionError};
+use super::filter::{BoundFilter, Filter, FilterError};
 use super::schema::Schema;
 use crate::limiter::{Bounds, Counts, Limiter, LimiterError, Parameters};
 
@@ -112,7 +112,7 @@ pub struct RolloutConfig {
     /// What becomes of a group then.
     pub on_expiry: OnExpiry,
     /// Which groups are kept.
-    pub filter: Option<Expression>,
+    pub filter: Option<Filter>,
     /// How often groups are to be delivered on average.
     pub limiter: Option<Parameters>,
     /// Of all random choices.
@@ -203,7 +203,7 @@ pub enum ConfigError {
     Schema(#[from] super::schema::SchemaError),
     /// The filter.
     #[error("filter: {0}")]
-    Filter(#[from] ExpressionError),
+    Filter(#[from] FilterError),
     /// The ratio.
     #[error(transparent)]
     Limiter(#[from] LimiterError),
@@ -232,7 +232,7 @@ impl RolloutConfig {
     }
 
     /// The filter with its names resolved.
-    pub(super) fn bound_filter(&self) -> Result<Option<Bound>, ExpressionError> {
+    pub(super) fn bound_filter(&self) -> Result<Option<BoundFilter>, FilterError> {
         let names = self.schema.filter_names();
         self.filter.as_ref().map(|filter| filter.bind(&names)).transpose()
     }
@@ -262,10 +262,6 @@ impl RolloutConfig {
     }
 
     /// Whether it can work.
-    ///
-    /// # Errors
-    ///
-    /// [`ConfigError`].
     pub fn check(&self) -> Result<(), ConfigError> {
         if self.name.is_empty() || self.name.len() > MAX_NAME {
             return Err(ConfigError::Name(self.name.len()));

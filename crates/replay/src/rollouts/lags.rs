@@ -1,6 +1,6 @@
 //! How old what was delivered last was.
 
-use std::sync::{Mutex, PoisonError};
+use echoic_memory::sync::Mutex;
 
 use super::ledger::Share;
 
@@ -34,10 +34,10 @@ pub(super) struct LastLags(Mutex<Option<Lags>>);
 impl LastLags {
     pub(super) fn note(&self, share: &Share) {
         let lags = Lags::of(share);
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = lags;
+        *self.0.lock() = lags;
     }
 
     pub(super) fn read(&self) -> Option<Lags> {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        *self.0.lock()
     }
 }

@@ -66,10 +66,6 @@ pub enum SchemaError {
 
 impl Schema {
     /// Whether it can work.
-    ///
-    /// # Errors
-    ///
-    /// [`SchemaError`].
     pub fn check(&self) -> Result<(), SchemaError> {
         if self.columns.is_empty() {
             return Err(SchemaError::Empty);

@@ -2,7 +2,7 @@
 
 use super::codec::{CodecError, Put, Take};
 use super::config::{Delivery, OnExpiry, OnStale, Order, RolloutConfig};
-use super::filter::Expression;
+use super::filter::Filter;
 use super::schema::{Column, MAX_COLUMNS, Schema};
 use crate::limiter::Parameters;
 use crate::spec::Dtype;
@@ -119,10 +119,6 @@ impl RolloutConfig {
     }
 
     /// Reads it. Whether it can work is for [`RolloutConfig::check`] to say.
-    ///
-    /// # Errors
-    ///
-    /// [`CodecError`].
     pub fn take(take: &mut Take<'_>) -> Result<Self, CodecError> {
         let name = take.text("name of a table")?;
         let (columns, fields) = (take_columns(take)?, take_columns(take)?);
@@ -176,7 +172,7 @@ impl RolloutConfig {
             "" => None,
             text => {
                 let wrong = CodecError::Value { field: "filter", got: len as u64 };
-                let filter = Expression::parse(text).map_err(|_| wrong.clone())?;
+                let filter = Filter::parse(text).map_err(|_| wrong.clone())?;
                 if filter.to_string() != text {
                     return Err(wrong);
                 }

@@ -8,8 +8,10 @@
 //! 2. As many names are told apart as [the ledger](super::ledger::MAX_SOURCES) tells; all others are one.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
+
+use echoic_memory::sync::Mutex;
 
 use super::ledger::{MAX_SOURCES, OTHERS, Source as Counted};
 
@@ -83,14 +85,10 @@ impl<'a> Admitted<'a> {
 pub(super) struct Starvation(Arc<Mutex<Sources>>);
 
 impl Starvation {
-    fn lock(&self) -> MutexGuard<'_, Sources> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// A producer waits from now on; others than it, and than those that are not told apart, were admitted for so
     /// many groups before.
     pub(super) fn begin(&self, source: &str, [others, of_rest]: [u64; 2]) -> Hungry {
-        let mut sources = self.lock();
+        let mut sources = self.0.lock();
         let is_known = sources.by_name.contains_key(source);
         let is_told_apart = is_known || sources.by_name.len() < MAX_SOURCES;
         let (name, others) = if is_told_apart { (source, others) } else { (OTHERS, of_rest) };
@@ -103,7 +101,7 @@ impl Starvation {
 
     /// All names of which one has ever waited, in their order; so many groups were admitted by now.
     pub(super) fn read(&self, admitted: &Admitted<'_>) -> Vec<Hunger> {
-        let (sources, now) = (self.lock(), Instant::now());
+        let (sources, now) = (self.0.lock(), Instant::now());
         let look = |(name, Source { waits, longest }): (&String, &Source)| {
             let oldest = waits.first_key_value().map(|(_, begun)| *begun);
             let age = oldest.map(|begun| now.saturating_duration_since(begun.at));
@@ -139,7 +137,7 @@ pub(super) struct Hungry {
 
 impl Drop for Hungry {
     fn drop(&mut self) {
-        let mut sources = self.starvation.lock();
+        let mut sources = self.starvation.0.lock();
         let Some(source) = sources.by_name.get_mut(&self.name) else { return };
         if let Some(begun) = source.waits.remove(&self.number) {
             source.longest = source.longest.max(begun.at.elapsed());
@@ -152,7 +150,7 @@ mod tests {
     use super::*;
 
     fn long_ago(starvation: &Starvation, name: &str) {
-        let mut sources = starvation.lock();
+        let mut sources = starvation.0.lock();
         for begun in sources.by_name.get_mut(name).unwrap().waits.values_mut() {
             begun.at = begun.at.checked_sub(STARVES_AFTER * 2).expect("a machine that has run");
         }

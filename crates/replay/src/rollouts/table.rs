@@ -9,11 +9,12 @@
 
 use std::ops::ControlFlow;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
 use echoic_memory::signal::Signal;
+use echoic_memory::sync::Mutex;
 
 use super::config::{ConfigError, RolloutConfig};
 use super::idle::{Idle, Idling, Sides};
@@ -147,10 +148,6 @@ impl std::fmt::Debug for RolloutTable {
 
 impl RolloutTable {
     /// An empty table.
-    ///
-    /// # Errors
-    ///
-    /// [`ConfigError`].
     pub fn new(config: RolloutConfig) -> Result<Self, ConfigError> {
         let mut ledger = Ledger::new(Arc::new(config))?;
         ledger.begin_alone(kept::unix_ms());
@@ -195,11 +192,6 @@ impl RolloutTable {
         &self.config
     }
 
-    fn lock(&self) -> MutexGuard<'_, Core> {
-        // A panic in a section is a bug of ours; to refuse all further work would not mend it.
-        self.core.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// The time by the table's clock, in milliseconds.
     pub fn now(&self) -> u64 {
         let passed = self.epoch.elapsed().as_millis();
@@ -218,10 +210,6 @@ impl RolloutTable {
 
     /// As [`RolloutTable::apply`], where a share is refused in which an item has more tokens than a row, [if that is
     /// told](super::batch::Form::width). Nothing is used up by that.
-    ///
-    /// # Errors
-    ///
-    /// As [`RolloutTable::apply`].
     pub fn apply_within(&self, change: &Change, width: Option<u32>) -> Result<Outcome, CallError> {
         let prepared = self.log.as_ref().map(|log| log.prepare(change)).transpose();
         if prepared.is_err() {
@@ -235,7 +223,7 @@ impl RolloutTable {
         {
             return Err(CallError::Refused(Blocked::Limiter(Reason::Capacity).into()));
         }
-        let mut core = self.lock();
+        let mut core = self.core.lock();
         if core.is_closed {
             return Err(CallError::Closed);
         }
@@ -376,7 +364,7 @@ impl RolloutTable {
         if self.log.as_ref().is_some_and(Log::has_failed) {
             return None;
         }
-        let due = self.lock().ledger.next_due()?;
+        let due = self.core.lock().ledger.next_due()?;
         self.epoch.checked_add(Duration::from_millis(due.saturating_sub(self.began)))
     }
 
@@ -384,7 +372,7 @@ impl RolloutTable {
     /// [name](Change::applicant) of the producer.
     pub fn begin_wait(&self, side: Side, applicant: Option<&str>, reason: Reason) -> Waiting {
         let hungry = applicant.map(|source| {
-            let core = self.lock();
+            let core = self.core.lock();
             let others = [source, OTHERS].map(|name| core.ledger.admitted_others(name));
             drop(core);
             self.starvation.begin(source, others)
@@ -398,19 +386,11 @@ impl RolloutTable {
 
     /// Waits until something can happen, has it happen, and waits until that is kept. For the latter it has no
     /// deadline: that the change was made can't be taken back.
-    ///
-    /// # Errors
-    ///
-    /// [`CallError`].
     pub fn call(&self, change: &Change, wait: Wait<'_, Blocked>) -> Result<Outcome, CallError> {
         self.call_within(change, None, wait)
     }
 
     /// As [`RolloutTable::call`], for rows as in [`RolloutTable::apply_within`].
-    ///
-    /// # Errors
-    ///
-    /// [`CallError`].
     pub fn call_within(
         &self,
         change: &Change,
@@ -531,10 +511,6 @@ impl RolloutTable {
 
     /// Writes the table as it is now to its directory, so that it is brought back in little time and, unless the
     /// history is kept, the journal becomes short; where the checkpoint is.
-    ///
-    /// # Errors
-    ///
-    /// [`KeptError`].
     pub fn checkpoint(&self) -> Result<PathBuf, KeptError> {
         let log = self.log.as_ref().ok_or(KeptError::NoDirectory)?;
         let _writing = log.begin_checkpoint();
@@ -547,7 +523,7 @@ impl RolloutTable {
     /// The table as it is now.
     pub(crate) fn save(&self) -> Saved {
         let (config, metadata) = (Arc::clone(&self.config), self.metadata.clone());
-        let core = self.lock();
+        let core = self.core.lock();
         let (moment, time) = (core.ledger.save(), self.now());
         let next = self.log.as_ref().map_or(u64::MAX, Log::next);
         drop(core);
@@ -560,7 +536,7 @@ impl RolloutTable {
         // It was looked at whether they may be others.
         let _ = ledger.reconfigure(Arc::clone(&self.config));
         ledger.follow(Rules::default());
-        let mut core = self.lock();
+        let mut core = self.core.lock();
         ledger.wake(head.time, self.now());
         ledger.pause(core.ledger.standing().paused);
         // Others may have gone on after the checkpoint, here or in a process that is no more.
@@ -599,7 +575,7 @@ impl RolloutTable {
 
     /// The learner's version.
     pub fn version(&self) -> i64 {
-        self.lock().ledger.standing().version
+        self.core.lock().ledger.standing().version
     }
 
     /// Waits until the learner's version is above one; which it is.
@@ -611,7 +587,7 @@ impl RolloutTable {
         let waited = wait.until(|deadline| {
             let mut version = 0;
             let found = self.versions.wait(deadline, || {
-                let core = self.lock();
+                let core = self.core.lock();
                 version = core.ledger.standing().version;
                 match core.is_closed {
                     true => Some(Err(CallError::Closed)),
@@ -635,14 +611,14 @@ impl RolloutTable {
 
     /// Lets nothing be admitted and sampled, or ends that.
     pub fn pause(&self, paused: bool) {
-        self.lock().ledger.pause(paused);
+        self.core.lock().ledger.pause(paused);
         self.wake_all();
     }
 
     /// Ends it: whoever waits is told, and whoever comes. What was changed is kept, and others may open the
     /// directory.
     pub fn close(&self) {
-        self.lock().is_closed = true;
+        self.core.lock().is_closed = true;
         self.wake_all();
         self.versions.notify();
         if let Some(log) = &self.log {
@@ -655,7 +631,7 @@ impl RolloutTable {
 
     /// Whether it is closed.
     pub fn is_closed(&self) -> bool {
-        self.lock().is_closed
+        self.core.lock().is_closed
     }
 
     /// How old what was delivered last was; `None` before there was anything.
@@ -665,13 +641,13 @@ impl RolloutTable {
 
     /// A snapshot of its numbers, by the time at which it is taken.
     pub fn info(&self) -> RolloutInfo {
-        let is_due = self.lock().ledger.is_due(self.now());
+        let is_due = self.core.lock().ledger.is_due(self.now());
         if is_due {
             // A table that is closed, or can't write that time has passed, stays as it was.
             let _ = self.apply(&Change::Tick);
         }
         let (producers, consumers) = (self.producers_idle.read(), self.consumers_idle.read());
-        let core = self.lock();
+        let core = self.core.lock();
         let (counts, standing) = (core.ledger.counts(), core.ledger.standing());
         let sources = core.ledger.sources().to_vec();
         let time = self.now();

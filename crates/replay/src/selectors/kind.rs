@@ -92,10 +92,6 @@ impl SelectorKind {
     }
 
     /// A selector with no items.
-    ///
-    /// # Errors
-    ///
-    /// See [`SelectorKind::check`].
     pub fn build(&self) -> Result<Box<dyn Selector>, SelectorError> {
         self.check()?;
         Ok(match *self {

@@ -60,10 +60,6 @@ pub enum UnreadError {
 impl Stream {
     /// Copies the samples that nobody took yet, in order. Consumers wait while they are copied; producers
     /// go on.
-    ///
-    /// # Errors
-    ///
-    /// [`UnreadError::Busy`] or [`UnreadError::Memory`].
     pub fn unread(&self) -> Result<Unread, UnreadError> {
         let leaf_bytes = self.spec.leaf_bytes();
         let most = self.room().saturating_mul(self.spec.nbytes());
@@ -88,10 +84,6 @@ impl Stream {
     }
 
     /// Stores samples that [`Stream::unread`] gave, all or none, in a stream that nobody has used.
-    ///
-    /// # Errors
-    ///
-    /// [`UnreadError`].
     pub fn restore(&self, unread: &Unread) -> Result<(), UnreadError> {
         self.check_restore(unread.samples, unread.bytes.len())?;
         let (leaf_bytes, sample_bytes) = (self.spec.leaf_bytes(), self.spec.nbytes());
@@ -115,10 +107,6 @@ impl Stream {
     }
 
     /// Whether [`Stream::restore`] would store so many samples that have so many bytes.
-    ///
-    /// # Errors
-    ///
-    /// [`UnreadError`].
     pub fn check_restore(&self, samples: usize, got: usize) -> Result<(), UnreadError> {
         let sample = self.spec.nbytes();
         if samples.checked_mul(sample) != Some(got) {

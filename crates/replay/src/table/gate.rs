@@ -10,7 +10,8 @@
 //! - the journal calls a waker that notifies both, when it has failed or been closed, too: see `Log::room`.
 
 use std::ops::{Deref, DerefMut};
-use std::sync::MutexGuard;
+
+use echoic_memory::sync::MutexGuard;
 
 use super::core::Core;
 use super::error::{Obstacle, TableError};

@@ -38,11 +38,12 @@ mod sessions;
 pub mod spread;
 
 use std::ops::ControlFlow;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::task::Waker;
 use std::time::Instant;
 
 use echoic_memory::signal::Signal;
+use echoic_memory::sync::Mutex;
 
 pub use self::config::{Form, MAX_METADATA, MAX_NAME, TableConfig};
 pub use self::core::Infos;
@@ -211,8 +212,7 @@ impl Table {
     }
 
     fn lock(&self) -> Locked<'_> {
-        // A panic in a section is a bug of ours; to refuse all further work would not mend it.
-        Locked::new(self, self.core.lock().unwrap_or_else(PoisonError::into_inner))
+        Locked::new(self, self.core.lock())
     }
 
     /// Runs `change` under the lock, and drops outside of it what was removed. It gets the table's journal,
@@ -264,10 +264,6 @@ impl Table {
     }
 
     /// Waits until [`Table::try_reserve`] succeeds.
-    ///
-    /// # Errors
-    ///
-    /// [`TableError`].
     pub fn reserve(
         self: &Arc<Self>,
         count: usize,
@@ -472,19 +468,11 @@ impl Table {
     /// Whether there is room in the journal for changes of priorities, deletes, a reset or a version. They are
     /// made all the same when there is none, so whoever makes many looks before each: otherwise they fill the
     /// memory while the disk is stalled. After [`Table::wake_on_room`], look again.
-    ///
-    /// # Errors
-    ///
-    /// [`Reason::Capacity`].
     pub fn check_room(self: &Arc<Self>) -> Result<(), Obstacle> {
         self.log().map_or(Ok(()), |log| log.check_room(self))
     }
 
     /// Waits until [`Table::check_room`] succeeds.
-    ///
-    /// # Errors
-    ///
-    /// [`TableError::TimedOut`] or [`TableError::Interrupted`].
     pub fn wait_for_room(self: &Arc<Self>, mut wait: Wait<'_, Reason>) -> Result<(), TableError> {
         let poll = || self.check_room().ok();
         let ended = wait.until(|deadline| match self.room.wait(deadline, poll) {
@@ -577,10 +565,6 @@ impl Table {
     }
 
     /// Whether changes can still be written, in a table with a journal.
-    ///
-    /// # Errors
-    ///
-    /// [`TableError::Journal`] or [`TableError::Closed`].
     pub fn check_journal(&self) -> Result<(), TableError> {
         self.log().map_or(Ok(()), |log| Ok(log.journal().check()?))
     }

@@ -47,10 +47,6 @@ impl Tables {
     }
 
     /// A table by its name.
-    ///
-    /// # Errors
-    ///
-    /// As [`Tables::number`].
     pub fn get(&self, name: &str) -> Result<&Arc<Table>, TableError> {
         Ok(&self.tables[self.number(name)?])
     }

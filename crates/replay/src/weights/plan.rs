@@ -46,10 +46,6 @@ pub struct Plan {
 
 impl Plan {
     /// The plan of these leaves, which belong to a tree of this form.
-    ///
-    /// # Errors
-    ///
-    /// [`PlanError`].
     pub fn new(structure: String, leaves: Vec<Leaf>) -> Result<Self, PlanError> {
         let spec = Spec::new(leaves)?;
         let too_large = |got| PlanError::TooLarge { got };

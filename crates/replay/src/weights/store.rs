@@ -2,12 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
 use echoic_memory::sheet::Sheet;
 use echoic_memory::signal::Signal;
+use echoic_memory::sync::Mutex;
 use echoic_memory::{AllocError, Blocked};
 
 use super::draft::{Claim, Draft};
@@ -165,10 +166,6 @@ impl Default for WeightStore {
 
 impl WeightStore {
     /// An empty store.
-    ///
-    /// # Errors
-    ///
-    /// [`WeightsError::TooFew`].
     pub fn new(config: WeightsConfig) -> Result<Self, WeightsError> {
         // One to look at, and one to write.
         if config.most < 2 {
@@ -184,16 +181,12 @@ impl WeightStore {
 
     /// The latest publication.
     pub fn latest(&self) -> Option<Arc<Publication>> {
-        self.shelf.lock().latest.clone()
+        self.shelf.state.lock().latest.clone()
     }
 
     /// Says that a version is to be published, as soon as there is a place.
-    ///
-    /// # Errors
-    ///
-    /// [`WeightsError::Stale`] or [`WeightsError::Closed`].
     pub fn claim(&self, version: u64) -> Result<Claim, WeightsError> {
-        let mut state = self.shelf.lock();
+        let mut state = self.shelf.state.lock();
         self.shelf.check(&state, version)?;
         state.claims += 1;
         let wanted = state.alive >= self.shelf.config.most;
@@ -206,10 +199,6 @@ impl WeightStore {
     }
 
     /// A draft of a version, waiting for a place where all are held.
-    ///
-    /// # Errors
-    ///
-    /// [`WeightsError`].
     pub fn draft(
         &self,
         version: u64,
@@ -231,25 +220,17 @@ impl WeightStore {
 
     /// Counts a publisher that had to wait for so long.
     pub fn count_blocked(&self, time: Duration) {
-        let mut state = self.shelf.lock();
+        let mut state = self.shelf.state.lock();
         state.info.blocked += 1;
         state.info.blocked_time += time;
     }
 
     /// Publishes a version alone.
-    ///
-    /// # Errors
-    ///
-    /// [`WeightsError::Stale`] or [`WeightsError::Closed`].
     pub fn publish_version(&self, version: u64) -> Result<Arc<Publication>, WeightsError> {
         self.shelf.install(version, None)
     }
 
     /// Publishes bytes that are another's.
-    ///
-    /// # Errors
-    ///
-    /// [`WeightsError::Stale`] or [`WeightsError::Closed`].
     pub fn publish_lent(
         &self,
         version: u64,
@@ -260,10 +241,6 @@ impl WeightStore {
 
     /// Waits until `look` finds something, given the latest publication. It looks once more when the store is
     /// closed.
-    ///
-    /// # Errors
-    ///
-    /// [`WeightsError`].
     pub fn wait<T>(
         &self,
         wait: Wait<'_>,
@@ -274,17 +251,13 @@ impl WeightStore {
 
     /// As [`WeightStore::wait`], for what need not be a publication: `look` is given the latest one, if there
     /// is one.
-    ///
-    /// # Errors
-    ///
-    /// [`WeightsError`].
     pub fn wait_for<T>(
         &self,
         mut wait: Wait<'_>,
         mut look: impl FnMut(Option<&Arc<Publication>>) -> Option<T>,
     ) -> Result<T, WeightsError> {
         let mut poll = || {
-            let state = self.shelf.lock();
+            let state = self.shelf.state.lock();
             let (latest, closed) = (state.latest.clone(), state.closed);
             drop(state);
             let found = look(latest.as_ref());
@@ -310,25 +283,25 @@ impl WeightStore {
 
     /// Whether there is a place for a draft.
     pub fn has_room(&self) -> bool {
-        let state = self.shelf.lock();
+        let state = self.shelf.state.lock();
         state.alive < self.shelf.config.most
     }
 
     /// Whether somebody waits for a place, and there is none.
     pub fn is_wanted(&self) -> bool {
-        let state = self.shelf.lock();
+        let state = self.shelf.state.lock();
         state.claims > 0 && state.alive >= self.shelf.config.most
     }
 
     /// Says that a publication is sent to somebody.
     pub fn transfer(&self, publication: Arc<Publication>) -> Transfer {
-        *self.shelf.lock().transfers.entry(publication.serial()).or_default() += 1;
+        *self.shelf.state.lock().transfers.entry(publication.serial()).or_default() += 1;
         Transfer { shelf: Arc::clone(&self.shelf), publication }
     }
 
     /// Counts somebody among those who are told of publications.
     pub fn subscribe(&self) -> Seat {
-        let mut state = self.shelf.lock();
+        let mut state = self.shelf.state.lock();
         let id = state.next_seat;
         state.next_seat += 1;
         let serial = state.latest.as_ref().map_or(0, |latest| latest.serial());
@@ -339,7 +312,7 @@ impl WeightStore {
 
     /// Ends publishing, and wakes everyone. What is published is there for as long as somebody has it.
     pub fn close(&self) {
-        let mut state = self.shelf.lock();
+        let mut state = self.shelf.state.lock();
         state.closed = true;
         let spare = std::mem::take(&mut state.spare);
         drop(state);
@@ -349,12 +322,12 @@ impl WeightStore {
 
     /// Whether it is closed.
     pub fn is_closed(&self) -> bool {
-        self.shelf.lock().closed
+        self.shelf.state.lock().closed
     }
 
     /// A snapshot of its numbers.
     pub fn info(&self) -> WeightsInfo {
-        let state = self.shelf.lock();
+        let state = self.shelf.state.lock();
         let serial = state.latest.as_ref().map_or(0, |latest| latest.serial());
         let last = state.seats.values().min().copied().unwrap_or(serial);
         WeightsInfo {
@@ -383,7 +356,7 @@ pub struct Seat {
 impl Seat {
     /// Takes note of what it was given.
     pub fn see(&self, publication: &Publication) {
-        if let Some(seen) = self.shelf.lock().seats.get_mut(&self.id) {
+        if let Some(seen) = self.shelf.state.lock().seats.get_mut(&self.id) {
             *seen = publication.serial();
         }
     }
@@ -391,7 +364,7 @@ impl Seat {
 
 impl Drop for Seat {
     fn drop(&mut self) {
-        self.shelf.lock().seats.remove(&self.id);
+        self.shelf.state.lock().seats.remove(&self.id);
     }
 }
 
@@ -405,10 +378,6 @@ impl From<WaitOver> for WeightsError {
 }
 
 impl Shelf {
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn check(&self, state: &State, version: u64) -> Result<(), WeightsError> {
         if state.closed {
             return Err(WeightsError::Closed);
@@ -423,7 +392,7 @@ impl Shelf {
 
     /// Memory for a draft, if there is a place for one.
     pub(super) fn place(&self, version: u64, nbytes: usize) -> Result<Option<Sheet>, WeightsError> {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         self.check(&state, version)?;
         if state.alive >= self.config.most {
             return Ok(None);
@@ -448,7 +417,7 @@ impl Shelf {
 
     /// A place is free again, with the memory that was in it if that can be written again.
     pub(super) fn take_back(&self, sheet: Option<Sheet>) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         state.alive -= 1;
         let keep = !state.closed && state.alive + state.spare.len() < self.config.most;
         let gone = match sheet {
@@ -464,7 +433,7 @@ impl Shelf {
     }
 
     pub(super) fn unclaim(&self) {
-        self.lock().claims -= 1;
+        self.state.lock().claims -= 1;
     }
 
     /// Makes it the latest.
@@ -473,7 +442,7 @@ impl Shelf {
         version: u64,
         content: Option<Content>,
     ) -> Result<Arc<Publication>, WeightsError> {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         if let Err(error) = self.check(&state, version) {
             drop(state);
             return Err(error);
@@ -494,7 +463,7 @@ impl Shelf {
     }
 
     pub(super) fn is_cut(&self, serial: u64) -> bool {
-        let state = self.lock();
+        let state = self.state.lock();
         let latest = state.latest.as_ref().is_some_and(|latest| latest.serial() == serial);
         let oldest = state.transfers.keys().next() == Some(&serial);
         let wanted = state.claims > 0 && state.alive >= self.config.most;
@@ -503,7 +472,7 @@ impl Shelf {
     }
 
     pub(super) fn end_transfer(&self, serial: u64) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         if let Some(count) = state.transfers.get_mut(&serial) {
             *count -= 1;
             if *count == 0 {
@@ -513,7 +482,7 @@ impl Shelf {
     }
 
     pub(super) fn count(&self, sent: usize, saved: usize) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         state.info.sent_bytes += sent as u64;
         state.info.saved_bytes += saved as u64;
     }

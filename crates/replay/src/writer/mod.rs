@@ -115,10 +115,6 @@ pub struct TrajectoryWriter {
 
 impl TrajectoryWriter {
     /// A writer without columns.
-    ///
-    /// # Errors
-    ///
-    /// [`WriterError::Config`].
     pub fn new(config: ColumnConfig) -> Result<Self, WriterError> {
         config.check()?;
         Ok(Self {
@@ -141,10 +137,6 @@ impl TrajectoryWriter {
 
     /// Settings of the column of this name, whether it exists or not. A chunk under construction keeps
     /// the length that it was begun with; one that was handed over keeps its encoding.
-    ///
-    /// # Errors
-    ///
-    /// [`WriterError::Config`].
     pub fn configure(&mut self, path: &str, config: ColumnConfig) -> Result<(), WriterError> {
         config.check()?;
         self.configs.insert(path.into(), config);
@@ -324,10 +316,6 @@ impl TrajectoryWriter {
     }
 
     /// The steps of a column that can be named, oldest first, as runs of consecutive ones.
-    ///
-    /// # Errors
-    ///
-    /// [`WriterError::Column`].
     pub fn history(&self, column: u32) -> Result<impl Iterator<Item = Range<u64>>, WriterError> {
         Ok(self.get(column)?.history())
     }

@@ -101,19 +101,11 @@ impl VectorWriter {
     }
 
     /// Settings of a column, as [`TrajectoryWriter::configure`].
-    ///
-    /// # Errors
-    ///
-    /// As there.
     pub fn configure(&mut self, path: &str, config: ColumnConfig) -> Result<(), WriterError> {
         self.writers.iter_mut().try_for_each(|writer| writer.configure(path, config))
     }
 
     /// The number of the column of this name, as [`TrajectoryWriter::column`].
-    ///
-    /// # Errors
-    ///
-    /// As there.
     pub fn column(&mut self, path: &str, kind: &ColumnKind) -> Result<u32, WriterError> {
         let mut number = 0;
         for writer in &mut self.writers {
@@ -233,10 +225,6 @@ impl VectorWriter {
 
     /// Begins another episode in the environments that are marked, or in all, as
     /// [`TrajectoryWriter::end_episode`].
-    ///
-    /// # Errors
-    ///
-    /// [`WriterError::Environments`].
     pub fn end_episode(
         &mut self,
         environments: Option<&[bool]>,

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use echoic_replay::limiter::Parameters;
-use echoic_replay::rollouts::filter::Expression;
+use echoic_replay::rollouts::filter::Filter;
 use echoic_replay::rollouts::item::{Finish, Run, Segment};
 use echoic_replay::rollouts::ledger::{
     Admit, Append, Balance, Change, Hold, Lease, Outcome, Refusal, Size, Want,
@@ -56,7 +56,7 @@ pub fn any_config(choice: u64) -> RolloutConfig {
     config.on_expiry = [OnExpiry::Reject, OnExpiry::Suspend][next(2) as usize];
     config.group_deadline_ms = [None, Some(120)][next(2) as usize];
     config.filter = [None, Some("spread(reward) > 0")][next(2) as usize]
-        .map(|text| Expression::parse(text).unwrap());
+        .map(|text| Filter::parse(text).unwrap());
     config.limiter = [
         None,
         Some(Parameters { min_size: 1, samples_per_insert: 1.0, min_diff: -8.0, max_diff: 8.0 }),

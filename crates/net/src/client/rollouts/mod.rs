@@ -121,10 +121,6 @@ impl Calls {
 
 impl Rollouts {
     /// Connects, and learns which rollout tables there are.
-    ///
-    /// # Errors
-    ///
-    /// [`TablesError`].
     pub fn connect(
         dial: Box<dyn Dial>,
         options: Options,
@@ -264,10 +260,6 @@ impl Rollouts {
     }
 
     /// As [`Rollouts::call`], of changes that are bytes already. They are one request.
-    ///
-    /// # Errors
-    ///
-    /// [`TablesError`].
     pub fn call_encoded(
         &self,
         table: u32,
@@ -418,19 +410,11 @@ impl Rollouts {
     }
 
     /// The numbers of a table.
-    ///
-    /// # Errors
-    ///
-    /// [`TablesError`].
     pub fn info(&self, table: u32, wait: Wait<'_, Waiting>) -> Result<RolloutInfo, TablesError> {
         self.ask_for::<RolloutInfo>(table, Operation::RolloutInfo)?.wait(wait)
     }
 
     /// Has a table admit and deliver nothing, or ends that.
-    ///
-    /// # Errors
-    ///
-    /// [`TablesError`].
     pub fn pause(
         &self,
         table: u32,

@@ -8,11 +8,12 @@
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::io::IoSlice;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use echoic_memory::arena::{ArenaView, Place};
 use echoic_memory::event::Event;
+use echoic_memory::sync::Mutex;
 use echoic_replay::Spec;
 use echoic_replay::rollouts::RolloutConfig;
 use echoic_replay::rollouts::batch::Form as RolloutForm;
@@ -27,7 +28,6 @@ use crate::address::Address;
 use crate::client::courier::Cargo;
 use crate::client::line::Line;
 use crate::client::link::{LinkError, Opening, not_that};
-use crate::client::lock;
 use crate::client::rollouts::Delivered;
 use crate::spare::Spare;
 use crate::wire::WireError;
@@ -71,15 +71,15 @@ pub(super) struct Slot {
 
 impl Slot {
     pub(super) fn take(&self) -> Option<Result<Reply, TablesError>> {
-        lock(&self.reply).take()
+        self.reply.lock().take()
     }
 
     pub(super) fn is_filled(&self) -> bool {
-        lock(&self.reply).is_some()
+        self.reply.lock().is_some()
     }
 
     fn fill(&self, reply: Result<Reply, TablesError>) {
-        *lock(&self.reply) = Some(reply);
+        *self.reply.lock() = Some(reply);
         self.answered.notify();
     }
 }
@@ -170,7 +170,7 @@ impl Board {
     /// Wakes everyone, because the state of the connection has changed.
     pub(super) fn note_change(&self) {
         self.changed.notify();
-        lock(&self.state).pending.values().for_each(|pending| pending.slot.answered.notify());
+        self.state.lock().pending.values().for_each(|pending| pending.slot.answered.notify());
     }
 
     /// Brings a request. One that `may_linger` is sent with others, if the courier comes by anyway: when there is an
@@ -183,14 +183,14 @@ impl Board {
     ) -> (u64, Arc<Slot>) {
         let slot = Arc::<Slot>::default();
         let id = {
-            let state = &mut *lock(&self.state);
+            let state = &mut *self.state.lock();
             state.ids += 1;
             state.ids
         };
         // A large one is copied here, while others go on.
         let question = make(id);
         let lingers = {
-            let state = &mut *lock(&self.state);
+            let state = &mut *self.state.lock();
             let lingers = may_linger && state.others.len() < MOST_LINGERING && state.is_under_way();
             match question.waits() {
                 true => state.samples.push_back(id),
@@ -209,7 +209,7 @@ impl Board {
     /// Somebody begins to wait for the answer to a request. One that lingers is sent now: what it waits behind may take
     /// its time.
     pub(super) fn hurry(&self, line: &Line, id: u64) {
-        let lingers = lock(&self.state).pending.get(&id).is_some_and(|pending| !pending.sent);
+        let lingers = self.state.lock().pending.get(&id).is_some_and(|pending| !pending.sent);
         if lingers {
             self.ring(line);
         }
@@ -226,7 +226,7 @@ impl Board {
     /// Gives up a request.
     pub(super) fn give_up(&self, line: &Line, id: u64) {
         {
-            let state = &mut *lock(&self.state);
+            let state = &mut *self.state.lock();
             let Some(pending) = state.pending.remove(&id) else { return };
             let waits = pending.question.waits();
             if !pending.sent {
@@ -254,7 +254,7 @@ impl Board {
     ///
     /// [`WireError`] when it was not asked.
     fn answer(&self, id: u64, reply: Result<Reply, TablesError>) -> Result<(), WireError> {
-        let state = &mut *lock(&self.state);
+        let state = &mut *self.state.lock();
         state.check_sent(id)?;
         state.answered += 1;
         state.abandoned.remove(&id);
@@ -268,12 +268,8 @@ impl Board {
     }
 
     /// Where an answer was written that somebody waits for.
-    ///
-    /// # Errors
-    ///
-    /// As [`Board::answer`].
     fn place_of(&self, id: u64) -> Result<Option<Place>, WireError> {
-        let state = &mut *lock(&self.state);
+        let state = &mut *self.state.lock();
         state.check_sent(id)?;
         state.abandoned.remove(&id);
         Ok(state.pending.get_mut(&id).and_then(|pending| pending.place.take()))
@@ -281,7 +277,7 @@ impl Board {
 
     /// A connection to a server is about to stand.
     fn resume(&self, instance: [u8; 16]) {
-        let state = &mut *lock(&self.state);
+        let state = &mut *self.state.lock();
         if state.instance.replace(instance).is_some_and(|before| before != instance) {
             self.lives.fetch_add(1, Ordering::Release);
         }
@@ -295,13 +291,13 @@ impl Board {
 
     /// A place for so many bytes in memory that is shared with the server, if there is such memory.
     pub(in crate::client) fn take_place(&self, len: usize) -> Option<Place> {
-        let arena = lock(&self.arena).clone()?;
+        let arena = self.arena.lock().clone()?;
         arena.take(len)
     }
 
     /// How many requests have no answer.
     pub(super) fn waiting(&self) -> usize {
-        lock(&self.state).pending.len()
+        self.state.lock().pending.len()
     }
 }
 
@@ -508,7 +504,7 @@ impl Errands {
         if !self.wants_arena {
             // A server that was on this machine may have moved to another.
             self.arena = None;
-            *lock(&self.board.arena) = None;
+            *self.board.arena.lock() = None;
             return Ok(());
         }
         let (header, payload) = opening.frame()?;
@@ -520,7 +516,7 @@ impl Errands {
         let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
         let arena = ArenaView::attach(file, bytes);
         let arena = arena.map_err(|error| LinkError::Memory(error.to_string()))?;
-        *lock(&self.board.arena) = Some(Arc::clone(&arena));
+        *self.board.arena.lock() = Some(Arc::clone(&arena));
         self.arena = Some(arena);
         Ok(())
     }
@@ -542,7 +538,7 @@ impl Errands {
 
     /// The table that a batch was asked of, if it was asked.
     fn table_of(&self, id: u64) -> Option<(usize, Option<&Spec>)> {
-        let number = match lock(&self.board.state).pending.get(&id)?.question {
+        let number = match self.board.state.lock().pending.get(&id)?.question {
             Question::Sample { table, .. } => table,
             Question::Other { batch_of, .. } => batch_of?,
             _ => return None,
@@ -556,7 +552,7 @@ impl Errands {
 
     /// The rollout table that a share was asked of, if it was asked.
     fn rollouts_of(&self, id: u64) -> Option<(usize, &RolloutConfig)> {
-        let number = match lock(&self.board.state).pending.get(&id)?.question {
+        let number = match self.board.state.lock().pending.get(&id)?.question {
             Question::Rollouts { table, .. } => table as usize,
             _ => return None,
         };
@@ -664,15 +660,15 @@ impl Cargo for Errands {
     }
 
     fn acknowledged(&self) -> u64 {
-        lock(&self.board.state).answered
+        self.board.state.lock().answered
     }
 
     fn is_settled(&self) -> bool {
-        !lock(&self.board.state).is_any_sent()
+        !self.board.state.lock().is_any_sent()
     }
 
     fn is_due(&mut self, _now: Instant) -> bool {
-        lock(&self.board.state).is_due()
+        self.board.state.lock().is_due()
     }
 
     fn await_ring(&mut self, _now: Instant) -> Option<Instant> {
@@ -694,7 +690,7 @@ impl Cargo for Errands {
                 item_bytes: &self.item_bytes,
                 share_bytes: &self.share_bytes,
             };
-            lock(&self.board.state).write(&mut self.out, Instant::now(), &room);
+            self.board.state.lock().write(&mut self.out, Instant::now(), &room);
         }
     }
 
@@ -827,8 +823,8 @@ mod tests {
         let question = |_| Question::Other { frame: Arc::default(), batch_of: None };
         let is_rung = || !board.alarm.load(Ordering::Relaxed);
         let (slow, _slot) = board.ask(&line, false, question);
-        board.state.lock().unwrap().pending.get_mut(&slow).unwrap().sent = true;
-        board.state.lock().unwrap().others.clear();
+        board.state.lock().pending.get_mut(&slow).unwrap().sent = true;
+        board.state.lock().others.clear();
         board.alarm.store(true, Ordering::Relaxed);
         let (late, _slot) = board.ask(&line, true, question);
         assert!(!is_rung(), "it lingers behind the other");
@@ -850,13 +846,13 @@ mod tests {
             assert!(board.place_of(stranger).is_err(), "{stranger}");
         }
         {
-            let state = &mut *board.state.lock().unwrap();
+            let state = &mut *board.state.lock();
             state.pending.get_mut(&id).unwrap().sent = true;
             state.sampling = 1;
         }
         board.answer(id, Ok(Reply::Count(1))).unwrap();
         assert!(slot.is_filled());
-        assert_eq!(board.state.lock().unwrap().sampling, 0);
+        assert_eq!(board.state.lock().sampling, 0);
         // Of one that was given up, the answer may still come.
         board.answer(id, Ok(Reply::Count(1))).unwrap();
     }

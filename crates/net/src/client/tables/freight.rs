@@ -12,9 +12,9 @@ use super::check_same;
 use super::queue::{Block, Item, Op};
 use super::writer::Shared;
 use crate::address::Address;
+use crate::client::Alarm;
 use crate::client::courier::Cargo;
 use crate::client::link::LinkError;
-use crate::client::{Alarm, lock};
 use crate::wire::WireError;
 use crate::wire::frame::{Control, Header, kind};
 use crate::wire::handshake::{Offer, Open, Purpose, Welcome};
@@ -194,7 +194,7 @@ impl Freight {
 
 impl Cargo for Freight {
     fn open(&mut self, _address: &Address) -> Open {
-        let first = lock(&self.shared.queue).acked;
+        let first = self.shared.queue.lock().acked;
         self.shared.line.open(Purpose::Insert, first, None)
     }
 
@@ -204,7 +204,7 @@ impl Cargo for Freight {
         };
         let known = self.shared.tables.get_or_init(|| tables.clone());
         check_same(known, &tables)?;
-        let queue = &mut *lock(&self.shared.queue);
+        let queue = &mut *self.shared.queue.lock();
         if welcome.next < queue.acked || welcome.next > queue.next {
             let (field, expected) = ("next operation of the welcome", queue.next);
             return Err(WireError::Sequence { field, expected, got: welcome.next }.into());
@@ -221,21 +221,21 @@ impl Cargo for Freight {
     }
 
     fn is_delivered(&self) -> bool {
-        let queue = lock(&self.shared.queue);
+        let queue = self.shared.queue.lock();
         queue.acked == queue.next
     }
 
     fn acknowledged(&self) -> u64 {
-        lock(&self.shared.queue).acked
+        self.shared.queue.lock().acked
     }
 
     fn is_settled(&self) -> bool {
-        lock(&self.shared.queue).acked == self.next
+        self.shared.queue.lock().acked == self.next
     }
 
     fn is_due(&mut self, now: Instant) -> bool {
         let shared = &self.shared;
-        let queue = lock(&shared.queue);
+        let queue = shared.queue.lock();
         let waited = || {
             let linger = shared.line.options.linger;
             self.last_carried.is_none_or(|carried| now.duration_since(carried) >= linger)
@@ -255,12 +255,12 @@ impl Cargo for Freight {
         let linger = self.shared.line.options.linger;
         let since = self.last_carried.filter(|carried| now.duration_since(*carried) < linger);
         let alarm = if since.is_some() { Alarm::AtEnough } else { Alarm::AtOnce };
-        lock(&self.shared.queue).alarm = alarm;
+        self.shared.queue.lock().alarm = alarm;
         since?.checked_add(linger)
     }
 
     fn stop_ringing(&mut self) {
-        lock(&self.shared.queue).alarm = Alarm::Off;
+        self.shared.queue.lock().alarm = Alarm::Off;
     }
 
     fn load(&mut self) {
@@ -270,7 +270,7 @@ impl Cargo for Freight {
         self.written.clear();
         (self.out, self.begun) = (0, false);
         // Written without the lock: chunks are large, and those who insert should not wait for that.
-        let ops = lock(&self.shared.queue).from(self.place, LOAD_BYTES);
+        let ops = self.shared.queue.lock().from(self.place, LOAD_BYTES);
         let mut weight = 0;
         for op in &ops {
             let whole = match op {
@@ -286,7 +286,7 @@ impl Cargo for Freight {
             }
             self.place += 1;
         }
-        let queue = &mut *lock(&self.shared.queue);
+        let queue = &mut *self.shared.queue.lock();
         queue.note_gone(weight);
     }
 
@@ -334,7 +334,7 @@ impl Cargo for Freight {
             return Err(WireError::Unexpected { expected, got }.into());
         };
         let gone = {
-            let queue = &mut *lock(&self.shared.queue);
+            let queue = &mut *self.shared.queue.lock();
             // Of what is loaded, some may be stored before all of it is out.
             if next < queue.acked || next > self.next || limit < next {
                 let (field, expected) = ("acknowledged operation", self.next);

@@ -2,12 +2,13 @@
 
 use std::marker::PhantomData;
 use std::ops::ControlFlow;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use echoic_memory::event::Event;
+use echoic_memory::sync::Mutex;
 use echoic_replay::limiter::Parameters;
 use echoic_replay::rollouts::table::RolloutInfo;
 use echoic_replay::stream::{Wait, WaitOver};
@@ -19,7 +20,7 @@ use crate::address::Address;
 use crate::client::line::Line;
 use crate::client::link::LinkError;
 use crate::client::rollouts::Delivered;
-use crate::client::{Options, courier, lock};
+use crate::client::{Options, courier};
 use crate::transport::Dial;
 use crate::wire::WireError;
 use crate::wire::rollouts::Outcomes;
@@ -180,10 +181,6 @@ impl<T: FromReply> Ticket<T> {
     }
 
     /// Waits for the answer. May be called again after the wait timed out or was interrupted.
-    ///
-    /// # Errors
-    ///
-    /// [`TablesError`].
     pub fn wait(&mut self, wait: Wait<'_, Waiting>) -> Result<T, TablesError> {
         let board = Arc::clone(&self.board);
         self.wait_unless(wait, |line| board.impatient.load(Ordering::Relaxed) && !line.stands())
@@ -233,10 +230,6 @@ impl<T> Drop for Ticket<T> {
 
 impl Requests {
     /// Connects, and learns which tables there are.
-    ///
-    /// # Errors
-    ///
-    /// [`TablesError`].
     pub fn connect(
         dial: Box<dyn Dial>,
         options: Options,
@@ -423,10 +416,6 @@ impl Requests {
     }
 
     /// Changes priorities, all or none; how many of the items were there.
-    ///
-    /// # Errors
-    ///
-    /// [`TablesError`].
     pub fn update_priorities(
         &self,
         table: u32,
@@ -438,10 +427,6 @@ impl Requests {
     }
 
     /// Removes items; how many of them were there.
-    ///
-    /// # Errors
-    ///
-    /// [`TablesError`].
     pub fn delete(
         &self,
         table: u32,
@@ -452,28 +437,16 @@ impl Requests {
     }
 
     /// Removes all items, and counts from zero.
-    ///
-    /// # Errors
-    ///
-    /// [`TablesError`].
     pub fn reset(&self, table: u32, wait: Wait<'_, Waiting>) -> Result<(), TablesError> {
         self.ask_for::<u64>(table, Operation::Reset)?.wait(wait).map(drop)
     }
 
     /// Lets nothing be inserted or sampled until [`Requests::resume`].
-    ///
-    /// # Errors
-    ///
-    /// [`TablesError`].
     pub fn pause(&self, table: u32, wait: Wait<'_, Waiting>) -> Result<(), TablesError> {
         self.ask_for::<u64>(table, Operation::Pause)?.wait(wait).map(drop)
     }
 
     /// Ends a pause.
-    ///
-    /// # Errors
-    ///
-    /// [`TablesError`].
     pub fn resume(&self, table: u32, wait: Wait<'_, Waiting>) -> Result<(), TablesError> {
         self.ask_for::<u64>(table, Operation::Resume)?.wait(wait).map(drop)
     }
@@ -493,10 +466,6 @@ impl Requests {
     }
 
     /// Tells the policy version of the learner. It never falls.
-    ///
-    /// # Errors
-    ///
-    /// [`TablesError`].
     pub fn advance(
         &self,
         table: u32,
@@ -507,10 +476,6 @@ impl Requests {
     }
 
     /// Whether `count` items may be sampled now.
-    ///
-    /// # Errors
-    ///
-    /// [`TablesError`].
     pub fn can_sample(
         &self,
         table: u32,
@@ -532,10 +497,6 @@ impl Requests {
     }
 
     /// Whether `count` items may be inserted now.
-    ///
-    /// # Errors
-    ///
-    /// [`TablesError`].
     pub fn can_insert(
         &self,
         table: u32,
@@ -547,10 +508,6 @@ impl Requests {
     }
 
     /// The numbers of a table, or of all.
-    ///
-    /// # Errors
-    ///
-    /// [`TablesError`].
     pub fn info(
         &self,
         table: Option<u32>,
@@ -573,10 +530,6 @@ impl Requests {
     }
 
     /// What is known about items, from a place on: 0 for the first ones, or what [`Listed`] says.
-    ///
-    /// # Errors
-    ///
-    /// [`TablesError`].
     pub fn list(
         &self,
         table: u32,
@@ -630,7 +583,7 @@ impl Requests {
     pub fn close(&self, wait: Wait<'_, Waiting>) -> Result<(), TablesError> {
         self.line.close();
         wait_for(&self.board.changed, &self.line, wait, || self.line.is_over().then_some(Ok(())))?;
-        if let Some(courier) = lock(&self.courier).take() {
+        if let Some(courier) = self.courier.lock().take() {
             // A courier that panicked has printed why, and carries nothing any more.
             let _ = courier.join();
         }

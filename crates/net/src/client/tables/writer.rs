@@ -1,11 +1,12 @@
 //! Sending items to tables.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
 use echoic_memory::event::Event;
+use echoic_memory::sync::{Mutex, MutexGuard};
 use echoic_replay::stream::Wait;
 use echoic_replay::table::{Form, TableError};
 use echoic_replay::trajectory::Trajectory;
@@ -17,7 +18,7 @@ use super::{TableEntry, TablesError, Waiting, check_priorities, entry, number, r
 use crate::address::Address;
 use crate::client::line::Line;
 use crate::client::link::LinkError;
-use crate::client::{Options, courier, lock};
+use crate::client::{Options, courier};
 use crate::spare::Spare;
 use crate::transport::Dial;
 use crate::wire::WireError;
@@ -89,7 +90,7 @@ impl Shared {
     }
 
     /// Wakes the courier if it wants to know of what was added; lets go of the queue first.
-    fn announce(&self, mut queue: std::sync::MutexGuard<'_, Queue>) {
+    fn announce(&self, mut queue: MutexGuard<'_, Queue>) {
         let alarmed = queue.is_alarmed();
         drop(queue);
         if alarmed {
@@ -114,7 +115,7 @@ impl Shared {
         match waited {
             // What the server said last says more.
             Err(TablesError::TimedOut(Waiting::Network)) => {
-                Err(TablesError::TimedOut(Waiting::of(lock(&self.queue).stall)))
+                Err(TablesError::TimedOut(Waiting::of(self.queue.lock().stall)))
             }
             waited => waited,
         }
@@ -130,7 +131,7 @@ struct Held<'a> {
 impl Drop for Held<'_> {
     fn drop(&mut self) {
         if self.weight > 0 {
-            lock(&self.shared.queue).held -= self.weight;
+            self.shared.queue.lock().held -= self.weight;
             self.shared.changed.notify();
         }
     }
@@ -138,10 +139,6 @@ impl Drop for Held<'_> {
 
 impl TableWriter {
     /// Connects, and learns which tables there are.
-    ///
-    /// # Errors
-    ///
-    /// [`TablesError`].
     pub fn connect(
         dial: Box<dyn Dial>,
         options: Options,
@@ -237,7 +234,7 @@ impl TableWriter {
         let bytes = priorities.len().saturating_mul(row);
         let weight = bytes.saturating_add(size_of_val(priorities));
         let shared = &*self.shared;
-        let mut queue = lock(&shared.queue);
+        let mut queue = shared.queue.lock();
         if !queue.has_room(weight, self.window()) {
             return Ok(false);
         }
@@ -251,7 +248,7 @@ impl TableWriter {
         let mut held = Held { shared, weight };
         let mut rows = shared.spare.take(bytes);
         fill(&mut rows);
-        let mut queue = lock(&shared.queue);
+        let mut queue = shared.queue.lock();
         queue.add_block(table, row, priorities.to_vec(), version, rows);
         // From here on the block holds it.
         held.weight = 0;
@@ -315,14 +312,10 @@ impl TableWriter {
 
     /// Whether something of so many bytes would be taken now.
     pub fn has_room(&self, bytes: usize) -> bool {
-        lock(&self.shared.queue).has_room(bytes, self.window())
+        self.shared.queue.lock().has_room(bytes, self.window())
     }
 
     /// Waits until it would be. Another thread may be faster, so try in a loop.
-    ///
-    /// # Errors
-    ///
-    /// [`TablesError`].
     pub fn wait_for_room(&self, bytes: usize, wait: Wait<'_, Waiting>) -> Result<(), TablesError> {
         let (shared, since) = (&self.shared, Instant::now());
         let waited = shared.wait(wait, || self.has_room(bytes));
@@ -365,7 +358,7 @@ impl TableWriter {
             return Err(TableError::Lengths { keys, values }.into());
         }
         too_many("number of slices", MAX_SLICES as usize, keys)?;
-        let mut queue = lock(&self.shared.queue);
+        let mut queue = self.shared.queue.lock();
         let weight = queue.weigh(trajectory, chunks);
         if !queue.has_room(weight, self.window()) {
             return Ok(false);
@@ -395,44 +388,36 @@ impl TableWriter {
         chunks: &[u64],
         wait: Wait<'_, Waiting>,
     ) -> Result<(), TablesError> {
-        let weight = lock(&self.shared.queue).weigh(trajectory, chunks);
+        let weight = self.shared.queue.lock().weigh(trajectory, chunks);
         self.until(weight, wait, || self.try_item(table, priority, version, trajectory, chunks))
     }
 
     /// Says that no later item names these chunks.
     pub fn release(&self, chunks: &[u64]) {
-        let mut queue = lock(&self.shared.queue);
+        let mut queue = self.shared.queue.lock();
         queue.add_release(chunks);
         self.shared.announce(queue);
     }
 
     /// Waits until everything that was taken before is in its table.
-    ///
-    /// # Errors
-    ///
-    /// [`TablesError`].
     pub fn flush(&self, wait: Wait<'_, Waiting>) -> Result<(), TablesError> {
         let shared = &self.shared;
         let target = {
-            let queue = &mut *lock(&shared.queue);
+            let queue = &mut *shared.queue.lock();
             queue.urgent = queue.next;
             queue.next
         };
-        if lock(&shared.queue).acked < target {
+        if shared.queue.lock().acked < target {
             shared.line.ring();
         }
-        shared.wait(wait, || lock(&shared.queue).acked >= target)
+        shared.wait(wait, || shared.queue.lock().acked >= target)
     }
 
     /// Waits until at most `count` rows and items are not in their tables.
-    ///
-    /// # Errors
-    ///
-    /// [`TablesError`].
     pub fn flush_to(&self, count: u64, wait: Wait<'_, Waiting>) -> Result<(), TablesError> {
         let shared = &self.shared;
         {
-            let queue = &mut *lock(&shared.queue);
+            let queue = &mut *shared.queue.lock();
             queue.urgent = queue.next;
         }
         shared.line.ring();
@@ -449,7 +434,7 @@ impl TableWriter {
         let shared = &self.shared;
         shared.line.close();
         shared.wait(wait, || shared.line.is_over())?;
-        if let Some(courier) = lock(&self.courier).take() {
+        if let Some(courier) = self.courier.lock().take() {
             // A courier that panicked has printed why, and carries nothing any more.
             let _ = courier.join();
         }
@@ -476,7 +461,7 @@ impl TableWriter {
 
     /// Rows and items that are not known to be in their tables.
     pub fn unacknowledged(&self) -> u64 {
-        let queue = lock(&self.shared.queue);
+        let queue = self.shared.queue.lock();
         queue.next - queue.acked
     }
 
@@ -485,7 +470,7 @@ impl TableWriter {
         let shared = &self.shared;
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let (taken, acknowledged, held_bytes) = {
-            let queue = lock(&shared.queue);
+            let queue = shared.queue.lock();
             (queue.next, queue.acked, queue.held as u64)
         };
         WriterInfo {

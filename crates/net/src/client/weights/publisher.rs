@@ -108,10 +108,6 @@ impl WeightPublisher {
     }
 
     /// Connects, if that was not done yet.
-    ///
-    /// # Errors
-    ///
-    /// [`LinkError`].
     pub fn connect(&mut self, deadline: Instant) -> Result<(), LinkError> {
         if self.session.is_none() {
             self.session =
@@ -181,10 +177,6 @@ impl WeightPublisher {
     }
 
     /// Publishes it there.
-    ///
-    /// # Errors
-    ///
-    /// [`PublishError`].
     pub fn publish(
         &mut self,
         publication: &Publication,

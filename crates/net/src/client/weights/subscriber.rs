@@ -10,10 +10,11 @@
 //!    that it came by, or not at all.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Weak};
 use std::task::{Wake, Waker};
 use std::time::{Duration, Instant};
 
+use echoic_memory::sync::Mutex;
 use echoic_replay::stream::Wait;
 use echoic_replay::weights::{Publication, WeightStore, WeightsConfig, WeightsError};
 
@@ -21,7 +22,7 @@ use super::talk::Talk;
 use crate::address::Address;
 use crate::client::line::{Ear, Line, Patience, State, on_death};
 use crate::client::link::{LinkError, Opening};
-use crate::client::{ClientError, Options, Waiting, lock};
+use crate::client::{ClientError, Options, Waiting};
 use crate::transport::Dial;
 use crate::wire::handshake::Purpose;
 
@@ -49,7 +50,7 @@ pub(super) struct Loan {
 impl Drop for Loan {
     fn drop(&mut self) {
         let Some(shared) = self.shared.upgrade() else { return };
-        lock(&shared.released).push((self.connection, self.serial));
+        shared.released.lock().push((self.connection, self.serial));
         shared.line.ring();
     }
 }
@@ -69,7 +70,7 @@ impl Shared {
     /// What is to be given back over this connection.
     pub(super) fn releases(&self) -> Vec<u64> {
         let connection = self.connection.load(Ordering::Relaxed);
-        let released = std::mem::take(&mut *lock(&self.released));
+        let released = std::mem::take(&mut *self.released.lock());
         // What came over another connection is not this server's to hear of.
         released.into_iter().filter(|(of, _)| *of == connection).map(|(_, serial)| serial).collect()
     }
@@ -87,10 +88,6 @@ pub struct WeightSubscriber {
 impl WeightSubscriber {
     /// Follows the weights of the server that `dial` reaches, with at most `most` publications in memory of our
     /// own. It connects in the background: see [`WeightSubscriber::wait_until_connected`].
-    ///
-    /// # Errors
-    ///
-    /// [`ClientError`].
     pub fn new(dial: Box<dyn Dial>, options: Options, most: usize) -> Result<Self, ClientError> {
         let system = |error: std::io::Error| ClientError::System(error.to_string());
         let config = WeightsConfig { most, shared: false, follows: true };
@@ -143,10 +140,6 @@ impl WeightSubscriber {
     }
 
     /// Waits until the server has accepted this client.
-    ///
-    /// # Errors
-    ///
-    /// [`ClientError`].
     pub fn wait_until_connected(&self, wait: Wait<'_>) -> Result<(), ClientError> {
         let line = &self.shared.line;
         let waited = self.shared.store.wait_for(wait, |_| line.stands().then_some(()));
@@ -154,10 +147,6 @@ impl WeightSubscriber {
     }
 
     /// Waits until `look` finds something, given the latest publication, if one has come.
-    ///
-    /// # Errors
-    ///
-    /// [`ClientError`].
     pub fn wait_for<T>(
         &self,
         wait: Wait<'_>,

@@ -3,10 +3,11 @@
 use std::collections::{BTreeSet, VecDeque};
 use std::ops::Range;
 use std::panic::resume_unwind;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use echoic_memory::arena::{Arena, Claim};
+use echoic_memory::sync::Mutex;
 use echoic_replay::limiter::Limiter;
 use echoic_replay::table::{
     Call, Form, Obstacle, Receipt, Sampled, Stack, Table, TableError, Waiting,
@@ -344,7 +345,7 @@ impl Desk {
                 Ok(path) => Ok(path.display().to_string()),
                 Err(error) => Err(error.to_string()),
             };
-            *saved.lock().unwrap_or_else(PoisonError::into_inner) = Some(result);
+            *saved.lock() = Some(result);
             waker.wake();
         });
     }
@@ -352,7 +353,7 @@ impl Desk {
     /// Answers requests for checkpoints that are written.
     pub(crate) fn tell_saved(&mut self, out: &mut Outbox) {
         self.saving.retain(|(id, saved)| {
-            let saved = saved.lock().unwrap_or_else(PoisonError::into_inner).take();
+            let saved = saved.lock().take();
             let id = *id;
             match saved {
                 None => return true,

@@ -76,10 +76,6 @@ pub struct Wish {
 
 impl Changes<'_> {
     /// The changes, whose bulk is this. One that may be kept waiting must be alone, and a sample is not among them.
-    ///
-    /// # Errors
-    ///
-    /// Any [`WireError`].
     pub fn decode(&self, bulk: &[u8]) -> Result<Vec<Change>, WireError> {
         let (mut head, mut bulk) = (Take::new(&self.head), Take::new(bulk));
         // Each has a byte at least, so this is memory for what is there.
@@ -112,10 +108,6 @@ pub fn write_form(out: &mut Vec<u8>, form: Form) {
 }
 
 /// What [`write_form`] wrote.
-///
-/// # Errors
-///
-/// Any [`WireError`].
 pub fn read_form(reader: &mut Reader<'_>) -> Result<Form, WireError> {
     let (kind, width) = (reader.u8("form of a batch")?, reader.u32("width of a row")?);
     match (kind, width) {

@@ -28,10 +28,6 @@ impl DeliveryHead {
     }
 
     /// Reads the start of a payload, of arrays that have at most so many bytes; how many bytes it has.
-    ///
-    /// # Errors
-    ///
-    /// Any [`WireError`].
     pub fn read(payload: &[u8], most: usize) -> Result<(Self, usize), WireError> {
         let mut reader = Reader::new(payload);
         let id = reader.u64("number of a request")?;
@@ -59,10 +55,6 @@ impl DeliveryHead {
     }
 
     /// How many bytes the arrays have, in a table that was told this; that is, that the sizes make sense together.
-    ///
-    /// # Errors
-    ///
-    /// Any [`WireError`].
     pub fn bytes(&self, config: &RolloutConfig) -> Result<usize, WireError> {
         let Head { shape, blobs, .. } = &self.head;
         let told = blobs.iter().flatten().map(|(_, len)| u64::from(*len));

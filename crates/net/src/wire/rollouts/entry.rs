@@ -38,10 +38,6 @@ pub fn write_list(out: &mut Vec<u8>, entries: &[Entry]) {
 }
 
 /// Reads a list.
-///
-/// # Errors
-///
-/// Any [`WireError`].
 pub fn read_list(reader: &mut Reader<'_>) -> Result<Vec<Entry>, WireError> {
     let count = reader.u32_at_most("number of rollout tables", MAX_TABLES)?;
     let mut entries = Vec::new();

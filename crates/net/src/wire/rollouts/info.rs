@@ -52,10 +52,6 @@ pub fn write_info(out: &mut Vec<u8>, info: &RolloutInfo) {
 }
 
 /// What [`write_info`] wrote.
-///
-/// # Errors
-///
-/// Any [`WireError`].
 pub fn read_info(reader: &mut Reader<'_>) -> Result<RolloutInfo, WireError> {
     within(reader, |take| {
         let counts = take_counts(take)?;

@@ -76,10 +76,6 @@ pub fn write_outcomes(out: &mut Vec<u8>, outcomes: &[Result<Outcome, Refusal>]) 
 }
 
 /// What [`write_outcomes`] wrote.
-///
-/// # Errors
-///
-/// Any [`WireError`].
 pub fn read_outcomes(reader: &mut Reader<'_>) -> Result<Outcomes, WireError> {
     within(reader, |take| {
         let count = take.count("number of outcomes", MAX_CHANGES, 1)?;
@@ -377,10 +373,6 @@ pub fn write_error(out: &mut Vec<u8>, error: &CallError) {
 }
 
 /// What [`write_error`] wrote.
-///
-/// # Errors
-///
-/// Any [`WireError`].
 pub fn read_error(reader: &mut Reader<'_>) -> Result<CallError, WireError> {
     within(reader, |take| {
         Ok(match take.u8("error of a call")? {

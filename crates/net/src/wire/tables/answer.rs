@@ -352,10 +352,6 @@ impl Answer {
     }
 
     /// Reads the payload of a frame of this kind.
-    ///
-    /// # Errors
-    ///
-    /// Any [`WireError`].
     pub fn read(header: Header, payload: &[u8]) -> Result<Self, WireError> {
         let mut reader = Reader::new(payload);
         let id = reader.u64("number of a request")?;

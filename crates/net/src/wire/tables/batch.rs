@@ -66,10 +66,6 @@ impl BatchHead {
     }
 
     /// Reads the start of a payload; how many bytes it has.
-    ///
-    /// # Errors
-    ///
-    /// Any [`WireError`].
     pub fn read(payload: &[u8]) -> Result<(Self, usize), WireError> {
         let mut reader = Reader::new(payload);
         let id = reader.u64("number of a request")?;

@@ -65,10 +65,6 @@ pub fn write_list(out: &mut Vec<u8>, tables: &[TableEntry]) {
 }
 
 /// Reads a list.
-///
-/// # Errors
-///
-/// Any [`WireError`].
 pub fn read_list(reader: &mut Reader<'_>) -> Result<Vec<TableEntry>, WireError> {
     let count = reader.u32_at_most("number of tables", MAX_TABLES)?;
     let mut tables = Vec::new();

@@ -102,10 +102,6 @@ impl RowsHead {
 
     /// Reads the payload: the head, the priorities, and the bytes of the rows. `row_bytes` says how long
     /// the rows of a table are.
-    ///
-    /// # Errors
-    ///
-    /// Any [`WireError`].
     pub fn read(
         payload: &[u8],
         row_bytes: impl FnOnce(u32) -> Result<usize, WireError>,
@@ -168,10 +164,6 @@ impl ItemHead {
     }
 
     /// Reads the payload.
-    ///
-    /// # Errors
-    ///
-    /// Any [`WireError`].
     pub fn read(payload: &[u8]) -> Result<Self, WireError> {
         let mut reader = Reader::new(payload);
         let sequence = reader.u64("number of an item")?;
@@ -215,10 +207,6 @@ impl SignatureHead {
     }
 
     /// Reads the payload.
-    ///
-    /// # Errors
-    ///
-    /// Any [`WireError`].
     pub fn read(payload: &[u8]) -> Result<Self, WireError> {
         let mut reader = Reader::new(payload);
         let id = reader.u32("number of a signature")?;
@@ -247,10 +235,6 @@ impl Release {
     }
 
     /// Reads the payload.
-    ///
-    /// # Errors
-    ///
-    /// Any [`WireError`].
     pub fn read(payload: &[u8]) -> Result<Self, WireError> {
         let mut reader = Reader::new(payload);
         let count = reader.u32_at_most("number of chunks", MAX_CHUNKS as u32)?;

@@ -273,10 +273,6 @@ fn read_timeout(reader: &mut Reader<'_>) -> Result<Option<u64>, WireError> {
 
 impl<'a> Request<'a> {
     /// Reads the payload.
-    ///
-    /// # Errors
-    ///
-    /// Any [`WireError`].
     pub fn read(payload: &'a [u8]) -> Result<Self, WireError> {
         let mut reader = Reader::new(payload);
         let id = reader.u64("number of a request")?;

@@ -104,10 +104,6 @@ impl History {
     }
 
     /// Opens the past of a directory, at the last checkpoint before a point.
-    ///
-    /// # Errors
-    ///
-    /// As [`History::open`].
     pub fn open_before(dir: impl AsRef<Path>, point: Point) -> Result<Self, KeptError> {
         Self::begin(dir.as_ref(), |base| match point {
             Point::Record(record) => base.next <= record,
@@ -117,10 +113,6 @@ impl History {
     }
 
     /// That it is at a point.
-    ///
-    /// # Errors
-    ///
-    /// [`KeptError::NotThere`].
     pub fn check(&self, point: Point) -> Result<(), KeptError> {
         let is_there = match point {
             Point::Record(record) => self.next == record,
@@ -224,10 +216,6 @@ impl History {
 
     /// Goes on to a point, or to the end if that comes before; whether it is there. What lies before the place
     /// where it is can't be gone to: [open](History::open_at) it there.
-    ///
-    /// # Errors
-    ///
-    /// [`KeptError`].
     pub fn at(&mut self, point: Point) -> Result<bool, KeptError> {
         loop {
             if let Some(is_there) = self.at_within(point, u64::MAX)? {
@@ -238,10 +226,6 @@ impl History {
 
     /// As [`History::at`], for who looks up now and then: at most so many records are gone through; `None` when there
     /// are more before the point.
-    ///
-    /// # Errors
-    ///
-    /// As [`History::at`].
     pub fn at_within(&mut self, point: Point, records: u64) -> Result<Option<bool>, KeptError> {
         for _ in 0..records {
             let is_there = match point {

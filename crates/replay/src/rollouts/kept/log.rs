@@ -1,11 +1,12 @@
 //! The journal of a rollout table that is running.
 
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::task::{Wake, Waker};
 use std::time::Instant;
 
 use echoic_memory::signal::Signal;
+use echoic_memory::sync::{Mutex, MutexGuard};
 
 use super::super::ledger::{Change, Ledger, Outcome, Refusal};
 use super::super::table::CallError;
@@ -200,7 +201,7 @@ impl Log {
 
     /// One checkpoint at a time.
     pub(in crate::rollouts) fn begin_checkpoint(&self) -> MutexGuard<'_, ()> {
-        self.writing.lock().unwrap_or_else(PoisonError::into_inner)
+        self.writing.lock()
     }
 
     /// Writes a checkpoint, and lets go of what it makes superfluous; where it is.
@@ -222,7 +223,7 @@ impl Log {
     /// Writes what it has, and lets others have the directory.
     pub(in crate::rollouts) fn close(&self) -> Result<(), Error> {
         let closed = self.journal.close();
-        drop(self.lock.lock().unwrap_or_else(PoisonError::into_inner).take());
+        drop(self.lock.lock().take());
         closed
     }
 }

@@ -70,10 +70,6 @@ impl RolloutTable {
     /// The table of a directory, which is made if it is not there. A table that was there goes on as it was when
     /// it was closed, or when its process was killed; of its settings, some may be [others](RolloutConfig::goes_on).
     /// The metadata is kept with it, for the layers above.
-    ///
-    /// # Errors
-    ///
-    /// [`KeptError`].
     pub fn open(
         config: RolloutConfig,
         metadata: Vec<u8>,

@@ -58,7 +58,7 @@ use self::open::Open;
 use self::queue::{Place, Queue};
 use super::codec::MAX_NAMED;
 use super::config::{ConfigError, OnStale, Order, RolloutConfig};
-use super::filter::Bound;
+use super::filter::BoundFilter;
 use super::item::{Group, Item};
 use crate::limiter::{self, Limiter};
 use crate::rng::Rng;
@@ -102,7 +102,7 @@ impl Ready {
 #[derive(Debug)]
 pub struct Ledger {
     config: Arc<RolloutConfig>,
-    filter: Option<Bound>,
+    filter: Option<BoundFilter>,
     limiter: Option<Limiter>,
     /// V.
     version: i64,
@@ -177,10 +177,6 @@ pub struct Standing {
 
 impl Ledger {
     /// An empty ledger.
-    ///
-    /// # Errors
-    ///
-    /// [`ConfigError`].
     pub fn new(config: Arc<RolloutConfig>) -> Result<Self, ConfigError> {
         config.check()?;
         let filter = config.bound_filter()?;
@@ -299,20 +295,12 @@ impl Ledger {
     }
 
     /// Has something happen at a time, which never goes back.
-    ///
-    /// # Errors
-    ///
-    /// [`Refusal`].
     pub fn apply(&mut self, now: u64, change: &Change) -> Result<Outcome, Refusal> {
         self.apply_within(now, change, None)
     }
 
     /// As [`Ledger::apply`], where the items of a share may have no more than `width` tokens each, if it is told. It
     /// is for who gives shares in rows: what does not fit stays where it is, lease or not.
-    ///
-    /// # Errors
-    ///
-    /// [`Refusal`].
     pub fn apply_within(
         &mut self,
         now: u64,

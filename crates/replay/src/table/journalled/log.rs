@@ -3,11 +3,12 @@
 use std::collections::{HashMap, HashSet};
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::task::{Wake, Waker};
 use std::time::Instant;
 
 use echoic_memory::slab::RowWriter;
+use echoic_memory::sync::Mutex;
 
 use super::super::core::{Core, Graveyard};
 use super::super::error::{Obstacle, TableError};
@@ -96,14 +97,10 @@ impl Log {
         &self.journal
     }
 
-    fn known(&self) -> MutexGuard<'_, Known> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Which journal it is, and what a checkpoint that is taken now need not have replayed. Under the
     /// table's lock. Later entries name nothing that was told before.
     pub(in crate::table) fn cut(&self) -> (String, u64) {
-        self.known().clear();
+        self.known.lock().clear();
         // The checkpoint has counted them.
         self.untold.store(0, Ordering::Relaxed);
         (self.id.clone(), self.journal.next())
@@ -259,7 +256,7 @@ impl Log {
         let item = entry::item(origin.is_some(), plan.form, priority, trajectory);
         let mut graveyard = Graveyard::new();
         let core = &mut *table.lock();
-        let known = &mut *self.known();
+        let known = &mut *self.known.lock();
         if known.epoch != plan.epoch {
             return Ok(ControlFlow::Continue(()));
         }
@@ -302,14 +299,14 @@ impl Log {
 
     /// Has later entries name nothing that was told before.
     pub(super) fn forget(&self) {
-        self.known().clear();
+        self.known.lock().clear();
         self.journal.push(entry::begin(entry::kind::FORGET, 0), None);
         self.journal.nudge();
     }
 
     fn plan(&self, trajectory: &Trajectory) -> Plan {
         let signature = trajectory.signature();
-        let known = self.known();
+        let known = self.known.lock();
         let mut chunks: Vec<Arc<Chunk>> = Vec::new();
         for slice in trajectory.slices() {
             let key = slice.chunk.key();

@@ -1,10 +1,11 @@
 //! Who writes the checkpoints of a server: one at a time, whoever asks.
 
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use echoic_memory::sync::Mutex;
 use tracing::{error, info};
 
 use super::{Contents, Loaded, SavedError, load, save};
@@ -54,10 +55,6 @@ struct Errands {
     running: bool,
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl Keeper {
     /// A keeper of the `keep` newest checkpoints of a root, who signs them with a release of the program.
     pub fn new(
@@ -81,7 +78,7 @@ impl Keeper {
 
     /// What it did so far.
     pub fn past(&self) -> Past {
-        *lock(&self.past)
+        *self.past.lock()
     }
 
     fn contents(&self) -> Contents<'_> {
@@ -96,10 +93,10 @@ impl Keeper {
     ///
     /// [`SavedError`]; an error of the removal comes when the checkpoint is there.
     pub fn save(&self) -> Result<PathBuf, SavedError> {
-        let _writing = lock(&self.writing);
+        let _writing = self.writing.lock();
         let since = Instant::now();
         let saved = save(self.contents(), &self.root, &[("release", self.release)]);
-        let mut past = lock(&self.past);
+        let mut past = self.past.lock();
         match &saved {
             Ok(summary) => {
                 let now = Instant::now();
@@ -124,10 +121,6 @@ impl Keeper {
     }
 
     /// Loads a checkpoint: the newest of a root, or the one of this path.
-    ///
-    /// # Errors
-    ///
-    /// As [`load`].
     pub fn load(&self, path: &Path) -> Result<Loaded, SavedError> {
         load(self.contents(), path)
     }
@@ -135,7 +128,7 @@ impl Keeper {
     /// Has a checkpoint written by another thread, which calls `told` then. All who ask before it begins
     /// share it.
     pub fn ask(self: &Arc<Self>, told: impl FnOnce(&Result<PathBuf, SavedError>) + Send + 'static) {
-        let mut errands = lock(&self.errands);
+        let mut errands = self.errands.lock();
         errands.asked.push(Box::new(told));
         if errands.running {
             return;
@@ -145,7 +138,7 @@ impl Keeper {
         let own = Arc::clone(self);
         let thread = thread::Builder::new().name("echoic-checkpoint".into());
         if let Err(error) = thread.spawn(move || while own.run() {}) {
-            let mut errands = lock(&self.errands);
+            let mut errands = self.errands.lock();
             errands.running = false;
             let asked = std::mem::take(&mut errands.asked);
             drop(errands);
@@ -156,7 +149,7 @@ impl Keeper {
 
     /// Writes one checkpoint for all who have asked; `false` when nobody has.
     fn run(&self) -> bool {
-        let mut errands = lock(&self.errands);
+        let mut errands = self.errands.lock();
         let asked = std::mem::take(&mut errands.asked);
         errands.running = !asked.is_empty();
         drop(errands);

@@ -107,10 +107,6 @@ pub fn load<'a>(
 }
 
 /// Makes the tables of a checkpoint, without a server that has them: to look at what is in it.
-///
-/// # Errors
-///
-/// [`SavedError`].
 pub fn open(path: impl AsRef<Path>) -> Result<Tables, SavedError> {
     let reader = Reader::open(path)?;
     let mut chunks = Chunks::of(&reader);

@@ -55,10 +55,6 @@ pub(in crate::table) fn read<'a>(
 }
 
 /// Makes the rollout tables of a checkpoint, without a server that has them: to look at what is in it.
-///
-/// # Errors
-///
-/// [`SavedError`].
 pub fn open_rollouts(path: impl AsRef<Path>) -> Result<Vec<RolloutTable>, SavedError> {
     let reader = Reader::open(path)?;
     let open = |number| {

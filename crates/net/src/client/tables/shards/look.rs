@@ -27,10 +27,6 @@ fn ask<T>(
 
 impl Shards {
     /// What is known about items of the shards that are there, `most` at most, one shard after the other.
-    ///
-    /// # Errors
-    ///
-    /// [`ShardsError`].
     pub fn list(
         &self,
         shards: &[Option<Shard<'_>>],
@@ -65,10 +61,6 @@ impl Shards {
 
     /// Reads the items of these names that are there, in the order of the shards; they do not count as
     /// sampled.
-    ///
-    /// # Errors
-    ///
-    /// [`ShardsError`].
     pub fn get(
         &self,
         shards: &[Option<Shard<'_>>],

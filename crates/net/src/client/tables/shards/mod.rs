@@ -18,9 +18,9 @@ mod labels;
 mod look;
 mod whole;
 
-use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
+use echoic_memory::sync::Mutex;
 use echoic_replay::limiter::Reason;
 use echoic_replay::rng::Rng;
 use echoic_replay::stream::Wait;
@@ -31,7 +31,6 @@ pub use self::labels::MAX_SHARDS;
 use self::whole::{Part, Whole};
 use super::requests::FromReply;
 use super::{Batch, FailureCode, Requests, TablesError, Ticket, Waiting, check_priorities};
-use crate::client::lock;
 
 /// For how long what is known of a shard is used without asking. A question takes about as long as a
 /// small sample, so it may cost one in some hundreds of them.
@@ -242,7 +241,7 @@ impl Shards {
     /// When there are more than [`MAX_SHARDS`].
     pub fn grow(&self, shards: usize) {
         assert!(shards <= MAX_SHARDS, "{shards} shards");
-        let state = &mut *self.lock();
+        let state = &mut *self.state.lock();
         if shards > state.heard.len() {
             state.heard.resize(shards, None);
             state.labels = Labels::new(shards);
@@ -250,11 +249,7 @@ impl Shards {
     }
 
     fn labels(&self) -> Labels {
-        self.lock().labels
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        lock(&self.state)
+        self.state.lock().labels
     }
 
     /// Draws a batch from all shards that are there; `None` stands for one that is not.
@@ -270,7 +265,7 @@ impl Shards {
         mut wait: Wait<'_, Waiting>,
     ) -> Result<Gathered, ShardsError> {
         let mut draft = {
-            let drafts = &mut self.lock().drafts;
+            let drafts = &mut self.state.lock().drafts;
             let found = drafts.iter().position(|draft| draft.count == count);
             found.map_or_else(|| Draft::new(count), |found| drafts.remove(found))
         };
@@ -282,7 +277,7 @@ impl Shards {
             Err(error) => {
                 // Also when nothing was given: to choose anew would favour shards that do not wait.
                 if !draft.whole.is_empty() {
-                    let drafts = &mut self.lock().drafts;
+                    let drafts = &mut self.state.lock().drafts;
                     drafts.truncate(MAX_DRAFTS - 1);
                     drafts.insert(0, draft);
                 }
@@ -303,7 +298,7 @@ impl Shards {
             return Ok(());
         }
         self.ask_around(shards, wait)?;
-        let heard: Vec<Option<Heard>> = self.lock().heard.clone();
+        let heard: Vec<Option<Heard>> = self.state.lock().heard.clone();
         for (shard, heard) in heard.iter().enumerate() {
             let owes = draft.owed.get(shard).is_some_and(|owed| *owed > 0);
             if owes && draft.uses_up(shard) {
@@ -337,7 +332,7 @@ impl Shards {
                     let (found, lives) = self.look(shards, unchosen, wait)?;
                     draft.adopt(found, lives);
                 }
-                let counts = draft.choice.split(unchosen, &mut self.lock().rng);
+                let counts = draft.choice.split(unchosen, &mut self.state.lock().rng);
                 draft.owed.iter_mut().zip(counts).for_each(|(owed, count)| *owed += count);
             }
             if draft.owed.iter().all(|owed| *owed == 0) {
@@ -404,7 +399,7 @@ impl Shards {
 
     /// Takes note of what a sample said of its shard.
     fn hear(&self, shard: usize, life: u64, infos: &Infos) {
-        if let Some(Some(heard)) = self.lock().heard.get_mut(shard)
+        if let Some(Some(heard)) = self.state.lock().heard.get_mut(shard)
             && heard.life == life
         {
             heard.part.note(infos);
@@ -423,7 +418,7 @@ impl Shards {
         loop {
             self.ask_around(shards, wait)?;
             let heard: Vec<Option<Heard>> = {
-                let state = self.lock();
+                let state = self.state.lock();
                 let lives = (0..shards.len()).map(|shard| life(shards, shard));
                 let heard = state.heard.iter().zip(lives);
                 heard.map(|(heard, life)| heard.filter(|heard| Some(heard.life) == life)).collect()
@@ -484,7 +479,7 @@ impl Shards {
 
     /// Has all shards asked again before the next batch.
     fn forget(&self) {
-        self.lock().heard.fill(None);
+        self.state.lock().heard.fill(None);
     }
 
     /// Asks those shards of which nothing recent is known.
@@ -495,7 +490,7 @@ impl Shards {
     ) -> Result<(), ShardsError> {
         let now = Instant::now();
         let known: Vec<Option<u64>> = {
-            let state = self.lock();
+            let state = self.state.lock();
             // Of a shard whose items are used up too little would be left to go by.
             let fresh = |heard: &Heard| {
                 !heard.part.uses_up() && now.saturating_duration_since(heard.at) < FRESH
@@ -523,7 +518,7 @@ impl Shards {
             };
             let own = all.iter().find(|numbers| numbers.table == table);
             let heard = own.map(|own| Heard { part: own.into(), at: Instant::now(), life });
-            if let Some(place) = self.lock().heard.get_mut(number) {
+            if let Some(place) = self.state.lock().heard.get_mut(number) {
                 *place = heard;
             }
         }
@@ -561,10 +556,6 @@ impl Shards {
 
     /// Changes priorities, each on the shard that has the item. All values are checked before the first
     /// shard is asked; each shard then changes all of its own at one moment.
-    ///
-    /// # Errors
-    ///
-    /// [`ShardsError`].
     pub fn update_priorities(
         &self,
         shards: &[Option<Shard<'_>>],
@@ -598,10 +589,6 @@ impl Shards {
     }
 
     /// Removes items.
-    ///
-    /// # Errors
-    ///
-    /// [`ShardsError`].
     pub fn delete(
         &self,
         shards: &[Option<Shard<'_>>],
