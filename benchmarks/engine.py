@@ -12,8 +12,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from benchmarks.net.engine import Learner, Sender
-from benchmarks.net.papers import Papers
+from benchmarks.net.engine import Learner, Papers, Sender
 from benchmarks.timing import UnavailableError
 
 if TYPE_CHECKING:

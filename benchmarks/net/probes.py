@@ -21,7 +21,7 @@ import numpy as np
 
 from benchmarks.child import Child, Message, answer_requests
 from benchmarks.content import ContentError
-from benchmarks.net.papers import Papers
+from benchmarks.net.engine import Papers
 from benchmarks.timing import Measure, Measurement
 
 if TYPE_CHECKING:

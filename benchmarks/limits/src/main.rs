@@ -16,7 +16,6 @@ mod copy;
 mod door;
 mod gather;
 mod memory;
-mod message;
 mod other;
 mod ring;
 mod socket;

@@ -10,8 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::memory::{Memory, inherited_file, nameless_file};
-use crate::message::Message;
-use crate::other::{Other, WRITER};
+use crate::other::{Message, Other, WRITER};
 use crate::{Arguments, Numbers, Outcome};
 
 /// Where the two numbers are, apart by more than the cache lines that a processor fetches together.

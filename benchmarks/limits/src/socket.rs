@@ -4,8 +4,7 @@ use std::io::{Read, Write};
 use std::time::{Duration, Instant};
 
 use crate::door::{Door, Link};
-use crate::message::Message;
-use crate::other::{Other, SENDER};
+use crate::other::{Message, Other, SENDER};
 use crate::{Arguments, Numbers, Outcome};
 
 /// As much as the reader asks for at once.

@@ -13,8 +13,7 @@ from echoic.agents.baselines.react import FORM, parse
 from echoic.agents.environments import EchoRLEnvironment, EnvironmentConfig, Outcome
 from echoic.agents.episodes import Usage, run_episode
 from echoic.errors import ArgumentError, BackboneError
-from scripted import Scripted
-from signs import Signs
+from standins import Scripted, Signs
 
 
 def play(

@@ -12,8 +12,7 @@ from echoic.agents.baselines import Cell, method_of
 from echoic.agents.environments import EchoRLEnvironment, EnvironmentConfig, Outcome
 from echoic.agents.episodes import run_episode
 from echoic.errors import ArgumentError, BackboneError
-from scripted import Scripted
-from signs import COLORS, Signs
+from standins import COLORS, Scripted, Signs
 
 if TYPE_CHECKING:
     from echoic.agents.backbones import Message

@@ -1,10 +1,16 @@
-"""A hall with doors and a sign that says which to take: the smallest task that reading solves."""
+"""What stands in for a model and for a world in tests of the loops between them.
+
+A backbone whose answers a test writes, and a hall with doors and a sign that says which to take:
+the smallest task that reading solves.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
+from echoic.agents.backbones import Backbone, Capabilities, Completion, Message, Sampling
 from echoic.agents.environments import EchoRLEnvironment, EnvironmentConfig, Outcome
+from echoic.agents.episodes import Usage
 
 COLORS = ("red", "blue", "green", "yellow", "white", "black")
 
@@ -44,3 +50,22 @@ class Signs(EchoRLEnvironment):
 
     def expert(self) -> str:
         return f"open {self._right} door"
+
+
+class Scripted(Backbone):
+    """Answers with what a function of the chat returns, and keeps the chats."""
+
+    capabilities = Capabilities()
+    name = "standins"
+
+    def __init__(self, reply: Any) -> None:
+        self._reply = reply
+        self.chats: list[list[Message]] = []
+        self.asked: list[Sampling] = []
+
+    async def answer(self, messages: Any, sampling: Sampling) -> Completion:
+        self.chats.append(list(messages))
+        self.asked.append(sampling)
+        text = self._reply(messages)
+        size = sum(len(message.text) for message in messages)
+        return Completion(text, usage=Usage(size, 0, len(text), 0.001, 1))
