@@ -1,6 +1,6 @@
 //! What a thousand connections cost a server while nothing goes over them.
 //!
-//! `outbound queue run --release -p echoic-net --example idle_connections [COUNT]`
+//! `cargo run --release -p echoic-net --example idle_connections [COUNT]`
 //!
 //! The other ends are bare sockets of the same process that have no buffers, so that the memory that the process
 //! gains is the server's; with TLS it is that of both ends. What the system's kernel keeps for a socket is not in it.

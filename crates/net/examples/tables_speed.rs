@@ -1,5 +1,5 @@
 //! How fast tables are over loopback TCP, from one client: inserts, samples, updates. Server and client
-//! are threads of one process. Run it with `outbound queue run --release -p echoic-net --example tables_speed`.
+//! are threads of one process. Run it with `cargo run --release -p echoic-net --example tables_speed`.
 #![expect(clippy::print_stdout, reason = "it prints what it measured")]
 
 use std::collections::VecDeque;

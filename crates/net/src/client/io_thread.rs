@@ -1,7 +1,7 @@
 //! The thread that keeps a client's connection, and carries over it what the client has.
 //!
 //! It sleeps until there is something to carry, and then carries what there is with one system call. When
-//! the connection breaks it comes back, and goes on where the server says. What it carries is a [`OutboundQueue`]:
+//! the connection breaks it comes back, and goes on where the server says. What it carries is an [`OutboundQueue`]:
 //! samples, items, or requests and their answers.
 
 use std::io::{self, IoSlice, IoSliceMut};
@@ -82,10 +82,10 @@ pub(super) trait OutboundQueue: Send + 'static {
     /// One system call took so many bytes of the pieces.
     fn sent(&mut self, bytes: usize, now: Instant);
 
-    /// The largest payload of a frame that the server may send, beside those that every outbound queue has.
+    /// The largest payload of a frame that the server may send, beside those that every queue has.
     fn limit(&self, kind: u8) -> Option<u32>;
 
-    /// Uses a frame of the server, unless it is one that every outbound queue has.
+    /// Uses a frame of the server, unless it is one that every queue has.
     fn take(&mut self, header: Header, payload: &[u8]) -> Result<(), LinkError>;
 
     /// Whether the payload of this frame is to be read where [`OutboundQueue::place`] says.
@@ -118,7 +118,7 @@ struct Standing {
     link: Box<dyn Link>,
     input: Vec<u8>,
     buffer: Vec<u8>,
-    /// Bytes of frames that every outbound queue has, to be sent between others.
+    /// Bytes of frames that every queue has, to be sent between others.
     control: Vec<u8>,
     heartbeat: Duration,
     /// Since when it stands, and how much was acknowledged before.

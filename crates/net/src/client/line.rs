@@ -368,7 +368,7 @@ impl WakeReceiver {
         self.drain();
     }
 
-    /// Takes the rings that were heard out of the waker.
+    /// Takes the wake-ups that came off the socket.
     pub(super) fn drain(&self) {
         let mut rings = [0; 64];
         while matches!((&self.0).read(&mut rings), Ok(read) if read == rings.len()) {}

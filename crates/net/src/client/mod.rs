@@ -229,7 +229,7 @@ impl Shared {
     fn set_wake_policy(&self, wake_policy: WakePolicy) {
         self.wake_policy.store(wake_policy as u8, Ordering::Relaxed);
         if wake_policy != WakePolicy::Off {
-            // Pairs with the fence in `announce`: either the sender sees the wake_policy, or the I/O thread
+            // Pairs with the fence in `announce`: either the sender sees the policy, or the I/O thread
             // sees the sample.
             fence(Ordering::SeqCst);
         }
@@ -433,7 +433,7 @@ impl Client {
         self.shared.window.claimed().saturating_sub(acked)
     }
 
-    /// Takes back the window from a I/O thread that has ended.
+    /// Takes back the window from an I/O thread that has ended.
     fn collect(&self) {
         if !self.shared.line.is_over() {
             return;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Wake, Waker};
 
-/// Wakes an event loop, which then finds which of its wakers rang.
+/// Wakes an event loop, which then finds which of its wakers were called.
 #[derive(Debug)]
 pub(crate) struct LoopWaker {
     waker: Arc<mio::Waker>,
@@ -35,7 +35,7 @@ impl Wake for LoopWaker {
     }
 }
 
-/// A waker, and the waker that rings it.
+/// What an event loop looks at, and the `Waker` that sets it.
 #[derive(Debug)]
 pub(crate) struct WakerPair {
     pub(crate) source: Arc<LoopWaker>,

@@ -571,7 +571,7 @@ impl Worker {
         if of_tables { &mut self.table_sessions } else { &mut self.sessions }
     }
 
-    /// Lets those who wait for tables try again whose wakers rang.
+    /// Lets those who wait for tables try again whose wakers were called.
     fn hear_tables(&mut self) {
         for table in 0..self.wakers.len() {
             if self.wakers[table].items.take() {

@@ -1,4 +1,4 @@
-//! What a I/O thread carries for a writer.
+//! What an I/O thread carries for a writer.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::io::IoSlice;

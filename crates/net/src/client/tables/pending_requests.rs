@@ -2,8 +2,8 @@
 //!
 //! # Invariants
 //!
-//! 1. A request is on the pending requests from when it was made until it is answered or given up.
-//! 2. One that is on the pending requests is in a queue or was sent on the connection that stands.
+//! 1. A request is here from when it was made until it is answered or given up.
+//! 2. It is in a queue or was sent on the connection that stands.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::io::IoSlice;
@@ -679,7 +679,7 @@ impl OutboundQueue for RequestFrames {
 
     fn await_ring(&mut self, _now: Instant) -> Option<Instant> {
         self.pending.wake_policy.store(true, Ordering::Relaxed);
-        // Pairs with the fence in `ring`: either who brings something sees the wake_policy, or we see that.
+        // Pairs with the fence in `ring`: either who brings something sees the policy, or we see that.
         fence(Ordering::SeqCst);
         None
     }

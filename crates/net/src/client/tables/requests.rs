@@ -586,7 +586,7 @@ impl Requests {
             self.line.is_over().then_some(Ok(()))
         })?;
         if let Some(io_thread) = self.io_thread.lock().take() {
-            // A I/O thread that panicked has printed why, and carries nothing any more.
+            // An I/O thread that panicked has printed why, and carries nothing any more.
             let _ = io_thread.join();
         }
         Ok(())

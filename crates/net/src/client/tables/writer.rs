@@ -436,7 +436,7 @@ impl TableWriter {
         shared.line.close();
         shared.wait(wait, || shared.line.is_over())?;
         if let Some(io_thread) = self.io_thread.lock().take() {
-            // A I/O thread that panicked has printed why, and carries nothing any more.
+            // An I/O thread that panicked has printed why, and carries nothing any more.
             let _ = io_thread.join();
         }
         match shared.line.ending() {

@@ -167,7 +167,7 @@ impl Talk {
         }
     }
 
-    /// Waits for the link or for a waker.
+    /// Waits for the link or to be woken.
     fn wait(&self, wakes: &WakeReceiver) -> Result<(), LinkError> {
         let unsent = !self.output.is_empty() || self.link.has_unflushed();
         let flags = if unsent { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN };

@@ -42,7 +42,7 @@ pub(super) enum WaitingRequest {
 }
 
 impl WaitingRequest {
-    /// Which of the wakers rings for it.
+    /// Which of the wakers is called for it.
     fn waker(&self) -> usize {
         match self.side() {
             Some(Side::Producers) => 0,
@@ -431,7 +431,7 @@ impl Room {
         ended
     }
 
-    /// Has those wakers ring that waiters wait for; whether some would not have is_set before.
+    /// Registers the wakers that waiters wait for; whether some would not have been called before.
     fn listen(&mut self) -> bool {
         let mut is_new = false;
         for waiter in self.waiters.iter().filter(|waiter| !waiter.is_hasty) {
