@@ -319,7 +319,7 @@ pub(super) fn spawn<C: OutboundQueue>(
 ) -> io::Result<JoinHandle<C>> {
     let io_thread = IoThread { line: Arc::clone(line), wakes, outbound };
     let mourner = Arc::clone(line);
-    std::thread::Builder::new().name("echoic-io_thread".into()).spawn(move || {
+    std::thread::Builder::new().name("echoic-io".into()).spawn(move || {
         let _mourned = on_death(&mourner);
         io_thread.run(end)
     })
