@@ -1,7 +1,7 @@
 //! The client's end of a door: from samples to a connection, each delivered exactly once.
 //!
 //! A [`Client`] copies samples into a bounded [`Window`] and returns. A thread of its own, the
-//! `io_thread`, carries them to the server and keeps each until the server has acknowledged it. When
+//! I/O thread (`io_thread`), carries them to the server and keeps each until the server has acknowledged it. When
 //! the connection breaks, it comes back and goes on where the server says.
 //!
 //! # Invariants

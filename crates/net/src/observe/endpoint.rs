@@ -133,7 +133,7 @@ impl Drop for Endpoint {
 
 impl<F> Drop for Answering<F> {
     fn drop(&mut self) {
-        // As the sockets for stopping: copies in other processes would keep the port.
+        // A shutdown, as of `stop`: copies in other processes would keep the port.
         let _ = rustix::net::shutdown(&self.listener, rustix::net::Shutdown::Both);
     }
 }

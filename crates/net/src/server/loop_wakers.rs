@@ -16,12 +16,12 @@ impl LoopWaker {
         Arc::new(Self { waker: Arc::clone(waker), is_set: AtomicBool::new(false) })
     }
 
-    /// Has it heard in the next round of the loop that asks.
+    /// Marks it, for the next round of the loop.
     pub(crate) fn set(&self) {
         self.is_set.store(true, Ordering::Release);
     }
 
-    /// Whether it rang since it was last asked.
+    /// Takes the mark off; whether it was there.
     pub(crate) fn take(&self) -> bool {
         self.is_set.load(Ordering::Relaxed) && self.is_set.swap(false, Ordering::AcqRel)
     }

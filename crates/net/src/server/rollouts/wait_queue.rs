@@ -8,7 +8,7 @@
 //! # Invariants
 //!
 //! 1. A waiter is here until it is answered, given up, or its connection is gone.
-//! 2. Where waiters wait, what could help them rings, or the time at which it happens is known.
+//! 2. Where waiters wait, what could help them wakes the loop, or the time at which it happens is known.
 //! 3. Nobody is told a reason before it was looked at: a client that does not read is answered when it does.
 
 use std::collections::{HashMap, VecDeque};

@@ -372,7 +372,7 @@ impl RequestSession {
         }
     }
 
-    /// Tries again what is parked, if something has is_set.
+    /// Tries again what is parked, if it was recalled.
     pub(crate) fn retry(&mut self, context: &Context<'_>, out: &mut Outbox) {
         if !std::mem::take(&mut self.recalled) {
             return;
@@ -419,7 +419,7 @@ impl RequestSession {
         self.gathering = Some(context.pool.run(context.worked, gather));
     }
 
-    /// Has parked samples of a table tried again at the next turn, and is_set for after it.
+    /// Has parked samples of a table tried again at the next turn, and registers the waker for those after it.
     pub(crate) fn recall(&mut self, table: usize, context: &Context<'_>) {
         self.listed.remove(&table);
         if self.parked.iter().any(|one| one.table == table) {
