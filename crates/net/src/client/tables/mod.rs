@@ -9,7 +9,6 @@
 
 mod batch;
 mod insert_frames;
-mod outgoing;
 pub(super) mod pending_requests;
 mod queue;
 pub(super) mod requests;
