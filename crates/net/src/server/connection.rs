@@ -920,7 +920,7 @@ impl Connection {
             _ => return,
         };
         // More may be kept of what was inserted before the connection had to wait.
-        let stall = if self.fills_stream() { Stall::None } else { self.stall() };
+        let stall = if self.fills_stream() { Stall::None } else { self.meter.stall() };
         if next > self.acknowledged && (drained || due) {
             self.acknowledge_as(stall, Some(credit));
         }
@@ -951,11 +951,6 @@ impl Connection {
             Phase::Requesting(_) => self.out.write(|out| Control::Ping(0).write(out)),
             _ => self.acknowledge_as(stall, None),
         }
-    }
-
-    /// What its next frame waits for, if it does.
-    pub(crate) fn stall(&self) -> Stall {
-        self.meter.stall()
     }
 
     /// Sends what is queued. `false` when the connection is broken.

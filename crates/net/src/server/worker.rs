@@ -1098,7 +1098,7 @@ impl Worker {
                 // We do not hear them now, so we tell them that we are there.
                 let stall = match self.full {
                     Some(stall) if connection.fills_stream() => stall,
-                    _ => connection.stall(),
+                    _ => connection.meter.stall(),
                 };
                 connection.reassure(stall);
             }

@@ -9,10 +9,9 @@ use echoic_replay::rollouts::RolloutTable;
 use echoic_replay::rollouts::batch::{Layout, LayoutError};
 use echoic_replay::rollouts::ledger::{Change, Lease, Share};
 
-use super::fail;
 use crate::server::disk_queue::{Held, Receipt};
 use crate::server::services::{HEAVY, Services};
-use crate::server::tables::RequestSession;
+use crate::server::tables::{RequestSession, fail};
 use crate::spare::Spare;
 use crate::wire::frame::{HEADER_BYTES, Header, frame, kind};
 use crate::wire::rollouts::{DeliveryHead, Wish};

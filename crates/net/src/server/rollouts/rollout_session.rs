@@ -7,11 +7,11 @@ use echoic_memory::arena::Arena;
 use echoic_replay::rollouts::ledger::Change;
 use echoic_replay::rollouts::table::CallError;
 
+use super::refuse;
 use super::wait_queue::{Waiter, WaitingRequest};
-use super::{fail, refuse};
 use crate::server::disk_queue::{Held, Receipt};
 use crate::server::services::Services;
-use crate::server::tables::{RequestSession, check_area};
+use crate::server::tables::{RequestSession, check_area, fail};
 use crate::wire::WireError;
 use crate::wire::frame::{frame, kind};
 use crate::wire::rollouts::{Bulk, Changes, Outcomes, write_list};

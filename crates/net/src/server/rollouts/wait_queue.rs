@@ -20,12 +20,12 @@ use echoic_replay::rollouts::ledger::{Blocked, Change, Outcome, Refusal, Size, W
 use echoic_replay::rollouts::table::{CallError, Side, Waiting};
 
 use super::delivery::deliver;
-use super::{fail, refuse};
+use super::refuse;
 use crate::server::connection::Connection;
 use crate::server::disk_queue::{Held, Receipt};
 use crate::server::loop_wakers::WakerPair;
 use crate::server::services::Services;
-use crate::server::tables::RequestSession;
+use crate::server::tables::{RequestSession, fail};
 use crate::wire::frame::{HEADER_BYTES, MAX_CONTROL};
 use crate::wire::rollouts::Wish;
 use crate::wire::tables::{Answer, FailureCode, MAX_BATCH};

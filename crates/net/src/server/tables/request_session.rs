@@ -181,7 +181,7 @@ impl RequestSession {
             Operation::Update { .. } | Operation::Delete { .. } | Operation::Reset
         );
         if is_journalled && let Err(error) = table.check_journal() {
-            fail(id, &error, out);
+            refuse(id, &error, out);
             return Ok(());
         }
         let done = match operation {
@@ -241,7 +241,7 @@ impl RequestSession {
                 let receipt = receipt.map(|receipt| Receipt::Items(number as usize, receipt));
                 self.answer(id, receipt, Held::Count(count), services, out);
             }
-            Err(error) => fail(id, &error, out),
+            Err(error) => refuse(id, &error, out),
         }
         Ok(())
     }
@@ -322,7 +322,7 @@ impl RequestSession {
             Err(stall) => stall,
         };
         if let Err(error) = table.check_batch(count) {
-            fail(id, &error, out);
+            refuse(id, &error, out);
             return Ok(());
         }
         let timeout = timeout_ms.map(Duration::from_millis);
@@ -345,7 +345,7 @@ impl RequestSession {
     fn begin_checkpoint(&mut self, id: u64, services: &Services, out: &mut WriteBuffer) {
         let Some(keeper) = &services.shared.keeper else {
             let text = "the server has no checkpointer";
-            return refuse(id, FailureCode::Checkpoint, Stall::None, text, out);
+            return fail(id, FailureCode::Checkpoint, text, out);
         };
         let saved = Saved::default();
         self.saving.push((id, Arc::clone(&saved)));
@@ -368,7 +368,7 @@ impl RequestSession {
             match saved {
                 None => return true,
                 Some(Ok(path)) => out.write(|out| Answer::Saved { id, path }.write(out)),
-                Some(Err(text)) => refuse(id, FailureCode::Checkpoint, Stall::None, &text, out),
+                Some(Err(text)) => fail(id, FailureCode::Checkpoint, &text, out),
             }
             false
         });
@@ -477,16 +477,18 @@ impl RequestSession {
         } else {
             return self.rollouts.cancel(id);
         }
-        refuse(id, FailureCode::Cancelled, Stall::None, "the client gave it up", out);
+        fail(id, FailureCode::Cancelled, "the client gave it up", out);
     }
 }
 
-fn refuse(id: u64, code: FailureCode, stall: Stall, text: &str, out: &mut WriteBuffer) {
-    let answer = Answer::Failed { id, code, stall, text: text.to_owned() };
+/// Tells a client why the server did not do it.
+pub(crate) fn fail(id: u64, code: FailureCode, text: &str, out: &mut WriteBuffer) {
+    let answer = Answer::Failed { id, code, stall: Stall::None, text: text.to_owned() };
     out.write(|out| answer.write(out));
 }
 
-fn fail(id: u64, error: &TableError, out: &mut WriteBuffer) {
+/// Tells a client why a table did not do it.
+fn refuse(id: u64, error: &TableError, out: &mut WriteBuffer) {
     out.write(|out| failed(id, error).write(out));
 }
 
@@ -503,12 +505,13 @@ pub(crate) fn failed(id: u64, error: &TableError) -> Answer {
 
 fn unknown(id: u64, number: u32, out: &mut WriteBuffer) {
     let text = format!("the server has no table number {number}");
-    refuse(id, FailureCode::Table, Stall::None, &text, out);
+    fail(id, FailureCode::Table, &text, out);
 }
 
 fn time_out(parked: &Parked, out: &mut WriteBuffer) {
-    let text = "the sample waited for as long as it may";
-    refuse(parked.id, FailureCode::TimedOut, parked.stall, text, out);
+    let text = "the sample waited for as long as it may".into();
+    let Parked { id, stall, .. } = *parked;
+    out.write(|out| Answer::Failed { id, code: FailureCode::TimedOut, stall, text }.write(out));
 }
 
 fn info(id: u64, number: u32, services: &Services, out: &mut WriteBuffer) {
@@ -566,7 +569,7 @@ fn sample(
         },
         Err(Obstacle::Blocked(reason)) => Err(reason.into()),
         Err(Obstacle::Failed(error)) => {
-            fail(wanted.id, &error, out);
+            refuse(wanted.id, &error, out);
             Ok(None)
         }
     }
@@ -599,7 +602,7 @@ fn answer(
         Stack::Trajectories { signature, steps } => Layout::Trajectories { signature, steps },
         Stack::Mixed => {
             let text = "the items drawn are trajectories of different forms";
-            refuse(id, FailureCode::Mixed, Stall::None, text, out);
+            fail(id, FailureCode::Mixed, text, out);
             return None;
         }
     };
@@ -622,7 +625,7 @@ fn answer(
         Ok(columns) => columns,
         Err(error) => {
             let text = error.to_string();
-            refuse(id, FailureCode::TooLarge, Stall::None, &text, out);
+            fail(id, FailureCode::TooLarge, &text, out);
             return None;
         }
     };
