@@ -89,7 +89,7 @@ pub(crate) enum Ending {
     Panicked { text: String },
 }
 
-enum Phase {
+pub(crate) enum Phase {
     Preface,
     Hello,
     /// Waits for the client's proof and spec.
@@ -749,31 +749,9 @@ impl Connection {
         self.phase = Phase::Deciding(decision);
     }
 
-    /// Lets a producer stay.
-    pub(crate) fn produce(
-        &mut self,
-        producer: ProducerId,
-        stream: Arc<Stream>,
-        next: u64,
-        limit: u64,
-    ) {
-        let mut session = StreamSession::new(next);
-        session.limit = limit;
-        self.acknowledged = next;
-        self.phase = Phase::Producing { producer, stream, session };
-        self.deadline = None;
-    }
-
-    /// Lets a client stay that asks things of tables.
-    pub(crate) fn serve(&mut self) {
-        self.phase = Phase::Requesting(RequestSession::default());
-        self.deadline = None;
-    }
-
-    /// Lets a client stay that is told of weights or publishes them.
-    pub(crate) fn offer_weights(&mut self, session: WeightsSession) {
-        self.phase = Phase::Weights(Box::new(session));
-        self.deadline = None;
+    /// Lets a client stay. Those of its samples or operations before `next` are acknowledged.
+    pub(crate) fn begin(&mut self, phase: Phase, next: u64) {
+        (self.phase, self.acknowledged, self.deadline) = (phase, next, None);
     }
 
     /// Whether it is about weights.
@@ -786,35 +764,18 @@ impl Connection {
         matches!(&self.phase, Phase::Weights(session) if session.is_waiting())
     }
 
-    /// As [`Connection::serve`], for a client that is to have this arena. `false` when it could not be
-    /// handed over.
-    pub(crate) fn serve_with(&mut self, arena: Arena) -> bool {
+    /// Gives a client that asks things of tables this arena. `false` when it could not be handed over.
+    pub(crate) fn share_arena(&mut self, arena: Arena) -> bool {
         let layout = [arena.bytes() as u64, 0, 0, 0];
         let handed = arena.file().is_some_and(|file| self.hand_over(0, layout, file));
-        self.phase = Phase::Requesting(RequestSession::with_arena(arena));
+        if let Phase::Requesting(session) = &mut self.phase {
+            session.arena = Some(Arc::new(arena));
+        }
         handed
     }
 
-    /// Lets a client stay that inserts into tables, of which the operations from `next` on are not done,
-    /// and those from `kept` on perhaps not kept; up to where it may send.
-    pub(crate) fn insert(
-        &mut self,
-        (producer, epoch): (ProducerId, u64),
-        next: u64,
-        kept: u64,
-        services: &Services,
-    ) -> u64 {
-        let session = Box::new(InsertSession::new((producer, epoch), next, kept, services));
-        let limit = session.limit;
-        self.acknowledged = kept;
-        self.phase = Phase::Inserting { producer, session };
-        self.deadline = None;
-        limit
-    }
-
-    /// Lets a client stay that writes into the ring's memory. `false` when it could not be handed over.
-    pub(crate) fn share(&mut self, place: Place) -> bool {
-        self.listen();
+    /// Lets a client write into the ring's memory. `false` when it could not be handed over.
+    pub(crate) fn share_ring(&mut self, place: Place) -> bool {
         let Some((memory, layout)) = place.stream.share() else { return false };
         let handed = self.hand_over(place.owner, layout.to_words(), memory);
         self.place = Some(place);
@@ -836,12 +797,6 @@ impl Connection {
     /// Whether the client may be writing into the ring's memory.
     pub(crate) fn has_memory(&self) -> bool {
         self.place.is_some()
-    }
-
-    /// Lets a client stay that sends no samples.
-    pub(crate) fn listen(&mut self) {
-        self.phase = Phase::Listening;
-        self.deadline = None;
     }
 
     /// Tells the client why it can't stay.

@@ -56,9 +56,9 @@ pub(crate) struct Fed {
 }
 
 impl StreamSession {
-    pub(crate) fn new(next: u64) -> Self {
+    pub(crate) fn new(next: u64, limit: u64) -> Self {
         let (partial, duplicates) = (Vec::new(), 0);
-        Self { next, limit: next, left: 0, skip: 0, partial, partial_len: 0, duplicates }
+        Self { next, limit, left: 0, skip: 0, partial, partial_len: 0, duplicates }
     }
 
     /// Gives up memory that is only of use while samples come.

@@ -25,11 +25,13 @@ use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Token as Key};
 use tracing::{debug, error, info, warn};
 
-use super::connection::{BUFFER, Connection, Decision, Ending, Outcome, Place};
+use super::connection::{BUFFER, Connection, Decision, Ending, Outcome, Phase, Place};
 use super::loop_wakers::WakerPair;
 use super::rollouts::WaitQueue;
 use super::services::Services;
 use super::sessions::Sessions;
+use super::stream_session::StreamSession;
+use super::tables::{InsertSession, RequestSession};
 use super::weights_session::WeightsSession;
 use super::{Message, Shared};
 use crate::auth::Side;
@@ -880,25 +882,29 @@ impl Worker {
         }
         let Some(connection) = &mut self.connections[index] else { return };
         connection.meter.set_client(open.purpose, open.name.clone());
-        match (open.purpose, &self.shared.stream) {
-            (Purpose::Produce, Some(stream)) => {
-                connection.produce(open.producer, Arc::clone(stream), next, limit);
+        let phase = match (open.purpose, &self.shared.stream, &self.shared.weights) {
+            (Purpose::Produce, Some(stream), _) => {
+                let (producer, stream) = (open.producer, Arc::clone(stream));
+                Phase::Producing { producer, stream, session: StreamSession::new(next, limit) }
             }
-            (Purpose::Insert, _) => {
+            (Purpose::Insert, ..) => {
                 // What is done and perhaps not durable comes again, and is told from what is new.
                 let kept = if self.services.is_all_durable() { next } else { open.first.min(next) };
-                limit = connection.insert((open.producer, open.epoch), next, kept, &self.services);
-                next = kept;
+                let producer = (open.producer, open.epoch);
+                let session = Box::new(InsertSession::new(producer, next, kept, &self.services));
+                (next, limit) = (kept, session.limit);
+                Phase::Inserting { producer: open.producer, session }
             }
-            (Purpose::Request | Purpose::Gather | Purpose::Watch, _) => connection.serve(),
-            (Purpose::Weights, _) => {
-                if let Some(store) = &self.shared.weights {
-                    let session = WeightsSession::new(Arc::clone(store), self.shared.hands_over);
-                    connection.offer_weights(session);
-                }
+            (Purpose::Request | Purpose::Gather | Purpose::Watch, ..) => {
+                Phase::Requesting(RequestSession::default())
             }
-            _ => connection.listen(),
-        }
+            (Purpose::Weights, _, Some(store)) => {
+                let session = WeightsSession::new(Arc::clone(store), self.shared.hands_over);
+                Phase::Weights(Box::new(session))
+            }
+            _ => Phase::Listening,
+        };
+        connection.begin(phase, next);
         let offer = match (open.purpose, &self.shared.stream) {
             (Purpose::Probe, Some(stream)) => Offer::Spec(stream.spec().clone()),
             (Purpose::Request | Purpose::Insert | Purpose::Gather, _) | (Purpose::Probe, None) => {
@@ -921,12 +927,12 @@ impl Worker {
         }
         connection.out.write(|out| welcome.write(out));
         if let Some(place) = place
-            && !connection.share(place)
+            && !connection.share_ring(place)
         {
             return self.end(index, &Ending::Gone);
         }
         if let Some(arena) = arena
-            && !connection.serve_with(arena)
+            && !connection.share_arena(arena)
         {
             return self.end(index, &Ending::Gone);
         }

@@ -95,11 +95,6 @@ pub(crate) struct RequestSession {
 }
 
 impl RequestSession {
-    /// A session of a client that has this arena too.
-    pub(crate) fn with_arena(arena: Arena) -> Self {
-        Self { arena: Some(Arc::new(arena)), ..Self::default() }
-    }
-
     /// Whether it does nothing more for now: a batch is being gathered, or as much as it may remember waits for the disk.
     pub(crate) fn is_busy(&self, services: &Services) -> bool {
         self.gathering.is_some()
