@@ -1003,6 +1003,14 @@ impl Connection {
     }
 }
 
+/// What one of these connections asks of tables.
+pub(crate) fn requesting(
+    connections: &mut [Option<Connection>],
+    index: usize,
+) -> Option<(&mut RequestSession, &mut WriteBuffer)> {
+    connections.get_mut(index)?.as_mut()?.request_session()
+}
+
 fn check_len(header: Header, limit: u32) -> Result<(), WireError> {
     if header.len > limit {
         let (limit, got) = (limit.into(), header.len.into());

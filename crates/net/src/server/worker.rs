@@ -25,7 +25,7 @@ use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Token as Key};
 use tracing::{debug, error, info, warn};
 
-use super::connection::{BUFFER, Connection, Decision, Ending, Outcome, Phase, Place};
+use super::connection::{BUFFER, Connection, Decision, Ending, Outcome, Phase, Place, requesting};
 use super::loop_wakers::WakerPair;
 use super::rollouts::WaitQueue;
 use super::services::Services;
@@ -461,7 +461,7 @@ impl Worker {
     }
 
     fn remove(&mut self, index: usize) -> Option<Connection> {
-        let mut connection = self.connections.get_mut(index)?.take()?;
+        let connection = self.connections.get_mut(index)?.take()?;
         let fd = connection.link.as_fd().as_raw_fd();
         // What can't be deregistered is closed now, which deregisters it too.
         let _ = self.poll.registry().deregister(&mut SourceFd(&fd));
@@ -474,11 +474,7 @@ impl Worker {
         }
         self.unsettled.iter_mut().for_each(|waiting| waiting.retain(|other| *other != index));
         self.gathering.retain(|other| *other != index);
-        if let Some((session, _)) = connection.request_session() {
-            for table in session.listed() {
-                self.rows[table].sampling.retain(|other| *other != index);
-            }
-        }
+        self.rows.iter_mut().for_each(|row| row.sampling.retain(|other| *other != index));
         self.wait_queue.forget(index);
         self.writing.retain(|other| *other != index);
         self.free.push(index);
@@ -565,8 +561,7 @@ impl Worker {
             if self.services.wakers[table].items.source.take() {
                 let row = &mut self.rows[table];
                 for index in row.sampling.drain(..) {
-                    let connection = self.connections[index].as_mut();
-                    if let Some((session, _)) = connection.and_then(Connection::request_session) {
+                    if let Some((session, _)) = requesting(&mut self.connections, index) {
                         self.services.serving.set(Some(index));
                         session.recall(table, &self.services);
                         if !self.queued[index] {
@@ -614,8 +609,7 @@ impl Worker {
             return;
         }
         for index in 0..self.connections.len() {
-            let Some(connection) = &mut self.connections[index] else { continue };
-            let Some((session, out)) = connection.request_session() else { continue };
+            let Some((session, out)) = requesting(&mut self.connections, index) else { continue };
             self.services.serving.set(Some(index));
             session.tell_saved(out);
             self.write(index);
@@ -628,10 +622,7 @@ impl Worker {
         self.services.worked.source.take();
         for index in std::mem::take(&mut self.gathering) {
             self.services.serving.set(Some(index));
-            let connection = self.connections[index].as_mut();
-            let Some((session, out)) = connection.and_then(Connection::request_session) else {
-                continue;
-            };
+            let Some((session, out)) = requesting(&mut self.connections, index) else { continue };
             session.finish(&self.services, out);
             if self.settle(index) {
                 self.enlist(index);
@@ -708,10 +699,8 @@ impl Worker {
 
     /// Takes note of a batch that is gathered elsewhere for a connection, if one is.
     fn note_gathering(&mut self, index: usize) {
-        let connection = self.connections[index].as_mut();
-        if connection
-            .and_then(Connection::request_session)
-            .is_some_and(|(session, _)| session.is_gathering())
+        let session = requesting(&mut self.connections, index);
+        if session.is_some_and(|(session, _)| session.is_gathering())
             && !self.gathering.contains(&index)
         {
             self.gathering.push(index);
@@ -720,8 +709,7 @@ impl Worker {
 
     /// Takes note of what a client of tables waits for.
     fn enlist(&mut self, index: usize) {
-        let Some(connection) = &mut self.connections[index] else { return };
-        let Some((session, out)) = connection.request_session() else { return };
+        let Some((session, out)) = requesting(&mut self.connections, index) else { return };
         self.services.serving.set(Some(index));
         self.wait_queue.receive(index, session, out);
         for table in session.enlist() {
@@ -754,8 +742,7 @@ impl Worker {
         }
         self.due = None;
         for index in 0..self.connections.len() {
-            let Some(connection) = &mut self.connections[index] else { continue };
-            let Some((session, out)) = connection.request_session() else { continue };
+            let Some((session, out)) = requesting(&mut self.connections, index) else { continue };
             self.services.serving.set(Some(index));
             if session.deadline().is_some_and(|deadline| deadline <= now) {
                 session.expire(now, out);

@@ -21,7 +21,7 @@ use echoic_replay::rollouts::table::{CallError, Side, Waiting};
 
 use super::delivery::deliver;
 use super::refuse;
-use crate::server::connection::Connection;
+use crate::server::connection::{Connection, requesting};
 use crate::server::disk_queue::{Held, Receipt};
 use crate::server::loop_wakers::WakerPair;
 use crate::server::services::Services;
@@ -324,7 +324,7 @@ impl Room {
         let now = Instant::now();
         self.waiters.retain(|waiter| {
             let Some(blocked) = waiter.vain(now) else { return true };
-            if let Some((session, out)) = reach(connections, waiter.connection) {
+            if let Some((session, out)) = requesting(connections, waiter.connection) {
                 session.rollouts.see_off();
                 refuse(waiter.id, CallError::TimedOut(blocked), out);
                 told.push(waiter.connection);
@@ -347,7 +347,7 @@ impl Room {
         told: &mut Vec<usize>,
     ) {
         for waiter in self.waiters.drain(..) {
-            if let Some((session, out)) = reach(connections, waiter.connection) {
+            if let Some((session, out)) = requesting(connections, waiter.connection) {
                 session.rollouts.see_off();
                 refuse(waiter.id, error.clone(), out);
                 told.push(waiter.connection);
@@ -364,7 +364,9 @@ impl Room {
     ) -> Option<CallError> {
         let (mut ahead, mut ended, table) = (Ahead::default(), None, &self.table);
         self.waiters.retain_mut(|waiter| {
-            let Some((session, out)) = reach(connections, waiter.connection) else { return false };
+            let Some((session, out)) = requesting(connections, waiter.connection) else {
+                return false;
+            };
             services.serving.set(Some(waiter.connection));
             if session.is_busy(services) || out.is_full(services.most_unsent()) {
                 session.rollouts.pass_over();
@@ -420,13 +422,6 @@ impl Room {
         }
         is_new
     }
-}
-
-fn reach(
-    connections: &mut [Option<Connection>],
-    index: usize,
-) -> Option<(&mut RequestSession, &mut WriteBuffer)> {
-    connections.get_mut(index)?.as_mut()?.request_session()
 }
 
 /// Why a table with a directory writes nothing more, if so.

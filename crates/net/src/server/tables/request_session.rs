@@ -442,11 +442,6 @@ impl RequestSession {
         tables.filter(|table| self.listed.insert(*table)).collect()
     }
 
-    /// Tables on whose lists it is.
-    pub(crate) fn listed(&self) -> impl Iterator<Item = usize> + '_ {
-        self.listed.iter().copied()
-    }
-
     /// When the first parked sample has waited for as long as it may.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         self.parked.iter().filter_map(|one| one.deadline).min()
