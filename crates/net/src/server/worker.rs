@@ -371,7 +371,7 @@ impl Worker {
         for index in 0..self.connections.len() {
             let Some(connection) = &mut self.connections[index] else { continue };
             let of_rollouts =
-                connection.request_session().is_some_and(|(session, _)| session.rollouts.is_used());
+                connection.request_session().is_some_and(|(session, _)| session.rollouts.is_used);
             if is_ended && of_rollouts {
                 connection.refuse(RefusalCode::Closed, "the server's rollout tables are closed");
             } else if connection.is_at_work() {
@@ -521,7 +521,7 @@ impl Worker {
         if !connection.out.is_full(self.shared.credit_bytes())
             && let Some((session, _)) = connection.request_session()
             && !session.is_busy(&self.services)
-            && session.rollouts.was_passed_over()
+            && std::mem::take(&mut session.rollouts.passed_over)
         {
             self.wait_queue.stir();
         }

@@ -22,15 +22,16 @@ use crate::write_buffer::{Piece, WriteBuffer};
 #[derive(Debug, Default)]
 pub(crate) struct RolloutSession {
     /// The client has asked which rollout tables there are.
-    is_used: bool,
+    pub(crate) is_used: bool,
     /// Those that the event loop has not taken to its wait queue yet.
-    arrivals: Vec<Waiter>,
+    pub(super) arrivals: Vec<Waiter>,
     /// Requests that the client gives up, and that may be in the wait queue.
-    cancels: Vec<u64>,
+    pub(super) cancels: Vec<u64>,
     /// How many are there and in the wait queue.
     waiters: usize,
-    /// One in the wait queue was passed over, since the client has to read answers first, or one of its batches is gathered.
-    passed_over: bool,
+    /// One in the wait queue was passed over: it is to be looked at again when the client has read more, or when a batch
+    /// for it is gathered.
+    pub(crate) passed_over: bool,
     /// The bulk of the next changes of a table, as far as it came in parts: no more than an item may have.
     parts: Option<(u32, Vec<u8>)>,
 }
@@ -62,16 +63,6 @@ impl RolloutSession {
         Ok(())
     }
 
-    /// Whether the client works with rollout tables.
-    pub(crate) fn is_used(&self) -> bool {
-        self.is_used
-    }
-
-    /// Those that came since the last call.
-    pub(crate) fn take_arrivals(&mut self) -> Vec<Waiter> {
-        std::mem::take(&mut self.arrivals)
-    }
-
     /// Notes that a request is given up.
     pub(crate) fn cancel(&mut self, id: u64) {
         if self.waiters > 0 {
@@ -79,24 +70,9 @@ impl RolloutSession {
         }
     }
 
-    /// Those that were given up since the last call.
-    pub(crate) fn take_cancels(&mut self) -> Vec<u64> {
-        std::mem::take(&mut self.cancels)
-    }
-
     /// One left the wait queue.
     pub(crate) fn see_off(&mut self) {
         self.waiters = self.waiters.saturating_sub(1);
-    }
-
-    /// One in the wait queue has to be looked at again when the client has read more, or when a batch for it is gathered.
-    pub(crate) fn pass_over(&mut self) {
-        self.passed_over = true;
-    }
-
-    /// Whether one was passed over; asked once.
-    pub(crate) fn was_passed_over(&mut self) -> bool {
-        std::mem::take(&mut self.passed_over)
     }
 }
 

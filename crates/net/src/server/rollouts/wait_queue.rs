@@ -196,14 +196,14 @@ impl WaitQueue {
         session: &mut RequestSession,
         out: &mut WriteBuffer,
     ) {
-        for mut waiter in session.rollouts.take_arrivals() {
+        for mut waiter in session.rollouts.arrivals.drain(..) {
             waiter.connection = index;
             if let Some(room) = self.rooms.get_mut(waiter.table) {
                 room.is_stirred = true;
                 room.waiters.push_back(waiter);
             }
         }
-        for id in session.rollouts.take_cancels() {
+        for id in std::mem::take(&mut session.rollouts.cancels) {
             for room in &mut self.rooms {
                 let is_it = |waiter: &Waiter| waiter.connection == index && waiter.id == id;
                 if let Some(found) = room.waiters.iter().position(is_it) {
@@ -369,7 +369,7 @@ impl Room {
             };
             services.serving.set(Some(waiter.connection));
             if session.is_busy(services) || out.is_full(services.most_unsent()) {
-                session.rollouts.pass_over();
+                session.rollouts.passed_over = true;
                 return true;
             }
             if ended.is_some() {
