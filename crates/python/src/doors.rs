@@ -1,22 +1,18 @@
 //! The doors of a server to other processes, and what Python says about them.
 
-use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use echoic_memory::sync::Mutex;
-use echoic_net::auth::TokenError;
-use echoic_net::client::{LinkError, probe as probe_at};
 use echoic_net::observe::{Endpoint, EndpointError, Numbers};
 use echoic_net::server::{DoorInfo, OpenError, Options, Served, Server};
-use echoic_net::transport::{TlsFiles, UseError, dial_to, listen_at};
-use echoic_net::wire::handshake::{MAX_CLIENT_NAME, check_name};
+use echoic_net::transport::{TlsFiles, UseError, listen_at};
 use echoic_net::wire::observed::Connected;
 use echoic_net::{Address, Token};
 use pyo3::exceptions::{PyOSError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyList};
+use pyo3::types::PyList;
 
-use crate::error::{closed_error, disconnected_error, refused_error, set, spec_error};
+use crate::error::{Raise, spec_error};
 use crate::wait;
 use crate::watch::connection_dict;
 
@@ -68,8 +64,14 @@ impl From<UseError> for DoorError {
     }
 }
 
-impl DoorError {
-    pub fn raise(self, py: Python<'_>) -> PyErr {
+impl Raise for UseError {
+    fn raise(self, py: Python<'_>) -> PyErr {
+        DoorError::from(self).raise(py)
+    }
+}
+
+impl Raise for DoorError {
+    fn raise(self, py: Python<'_>) -> PyErr {
         let system = |error: std::io::Error| {
             let (number, text) = (error.raw_os_error(), error.to_string());
             // With a number, Python makes it the subclass that belongs to it.
@@ -104,15 +106,16 @@ fn errno(kind: std::io::ErrorKind) -> Option<i32> {
     })
 }
 
-/// What Python is told of it.
-pub fn endpoint_error(error: &EndpointError) -> PyErr {
-    let text = error.to_string();
-    match error {
-        EndpointError::System { source, .. } => match source.raw_os_error() {
-            Some(number) => PyOSError::new_err((number, text)),
-            None => PyOSError::new_err(text),
-        },
-        _ => PyValueError::new_err(text),
+impl Raise for EndpointError {
+    fn raise(self, _: Python<'_>) -> PyErr {
+        let text = self.to_string();
+        match self {
+            Self::System { source, .. } => match source.raw_os_error() {
+                Some(number) => PyOSError::new_err((number, text)),
+                None => PyOSError::new_err(text),
+            },
+            _ => PyValueError::new_err(text),
+        }
     }
 }
 
@@ -213,32 +216,6 @@ impl Doors {
     }
 }
 
-/// Reads an address.
-pub fn address(text: &str) -> PyResult<Address> {
-    text.parse().map_err(|error: echoic_net::AddressError| PyValueError::new_err(error.to_string()))
-}
-
-/// Reads a token.
-pub fn token(secret: Option<&[u8]>) -> PyResult<Option<Token>> {
-    let Some(secret) = secret else { return Ok(None) };
-    let token = Token::new(secret).map_err(|error| match error {
-        TokenError::Empty => PyValueError::new_err(format!("{error}; give None for none")),
-        _ => PyValueError::new_err(error.to_string()),
-    });
-    token.map(Some)
-}
-
-/// Reads what people know a client by.
-pub fn name(name: Option<String>) -> PyResult<Option<String>> {
-    let Some(name) = name else { return Ok(None) };
-    check_name(&name).map_err(|_| {
-        PyValueError::new_err(format!(
-            "name must be 1 to {MAX_CLIENT_NAME} bytes of UTF-8 without control characters, got {name:?}"
-        ))
-    })?;
-    Ok(Some(name))
-}
-
 /// Reads the time between signs of life.
 pub fn heartbeat(seconds: f64) -> PyResult<Duration> {
     let time = wait::seconds("heartbeat", seconds)?;
@@ -247,56 +224,4 @@ pub fn heartbeat(seconds: f64) -> PyResult<Duration> {
         return Err(PyValueError::new_err(text));
     }
     Ok(time)
-}
-
-/// The exception for a connection that does not come to stand.
-pub fn link_error(py: Python<'_>, error: &LinkError, text: String) -> PyErr {
-    match error {
-        error if error.is_closed() => closed_error(py, text),
-        LinkError::Refused(refused) if refused.code.name() == "SPEC" => spec_error(py, text),
-        LinkError::Refused(refused) => {
-            set(py, refused_error(py, text), "code", refused.code.name())
-        }
-        LinkError::Impostor(_) => set(py, refused_error(py, text), "code", "AUTH"),
-        _ => disconnected_error(py, text),
-    }
-}
-
-/// Asks a server what it is.
-#[pyfunction]
-#[pyo3(signature = (
-    address, token=None, timeout=5.0, count=4, ca=None, certificate=None, key=None, server_name=None
-))]
-#[expect(clippy::too_many_arguments, reason = "they are keywords in Python")]
-pub fn ping<'py>(
-    py: Python<'py>,
-    address: &str,
-    token: Option<&[u8]>,
-    timeout: f64,
-    count: usize,
-    ca: Option<PathBuf>,
-    certificate: Option<PathBuf>,
-    key: Option<PathBuf>,
-    server_name: Option<String>,
-) -> PyResult<Bound<'py, PyDict>> {
-    let files = TlsFiles { certificate, key, authority: ca, server_name };
-    let (address, token) = (self::address(address)?, self::token(token)?);
-    let dial = dial_to(&address, &files).map_err(|error| DoorError::from(error).raise(py))?;
-    let deadline = Instant::now() + wait::seconds("timeout", timeout)?;
-    let probed = py
-        .detach(|| probe_at(&*dial, token.as_ref(), count, deadline))
-        .map_err(|error| link_error(py, &error, format!("{address}: {error}")))?;
-    let dict = PyDict::new(py);
-    dict.set_item("server_version", probed.release)?;
-    dict.set_item("protocol", probed.protocol)?;
-    let leaves = probed.spec.as_ref().map(|spec| {
-        let leaves = spec.leaves().iter();
-        let leaves = leaves.map(|leaf| (&leaf.path, leaf.dtype.to_string(), leaf.shape.clone()));
-        leaves.collect::<Vec<_>>()
-    });
-    dict.set_item("spec", leaves)?;
-    dict.set_item("tables", probed.tables)?;
-    let times: Vec<f64> = probed.round_trips.iter().map(Duration::as_secs_f64).collect();
-    dict.set_item("rtt", times)?;
-    Ok(dict)
 }

@@ -21,8 +21,9 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyTuple, PyType};
 
 use crate::checkpoints;
+use crate::connect;
 use crate::doors::{self, Doors};
-use crate::error::{Doing, closed_error, is_ours, stream_error, table_error};
+use crate::error::{Doing, OrRaise, closed_error, is_ours, stream_error};
 use crate::fork::Process;
 use crate::leaf::{Many, One, ShapeRule, Source};
 use crate::rollouts::RolloutTable;
@@ -108,7 +109,7 @@ impl Server {
             })
             .transpose()?;
         let tables = tables.iter().map(|table| Arc::clone(table.get().core())).collect();
-        let tables = Tables::new(tables).map_err(|error| table_error(py, &error))?;
+        let tables = Tables::new(tables).or_raise(py)?;
         let (tables, closed) = (Arc::new(tables), AtomicBool::new(false));
         let rollouts = Arc::new(own_rollouts(&rollouts.unwrap_or_default())?);
         let keeper = checkpoints.map(|(root, keep)| {
@@ -179,11 +180,8 @@ impl Server {
         let side = self.side()?;
         let batch = match side.stream.try_take() {
             Some(batch) => batch,
-            None => {
-                let take = |wait: Wait<'_>| side.stream.take(wait);
-                let taken = wait::detached(py, deadline, None, take);
-                taken.map_err(|stopped| Doing::Sample.stopped(py, stopped))?
-            }
+            None => wait::detached(py, deadline, None, |wait: Wait<'_>| side.stream.take(wait))
+                .map_err(|stopped| Doing::Sample.stopped(py, stopped))?,
         };
         Sample::new(py, &side.tree, &side.stream, &self.doors, batch)
     }
@@ -226,7 +224,7 @@ impl Server {
         self.process.check(py)?;
         let files = TlsFiles { certificate, key, authority: client_ca, server_name: None };
         let mut options = Options {
-            token: doors::token(token)?,
+            token: connect::token(token)?,
             insecure,
             max_connections: size("max_connections", max_connections)?,
             heartbeat: doors::heartbeat(heartbeat)?,
@@ -235,7 +233,7 @@ impl Server {
         if let Some(threads) = threads {
             options.threads = size("threads", threads)?;
         }
-        let address = doors::address(address)?;
+        let address = connect::address(address)?;
         let stream = self.stream.as_ref().map(|side| Arc::clone(&side.stream));
         let (tables, keeper) = (Arc::clone(&self.tables), self.keeper.clone());
         let sights = self.sights();
@@ -244,8 +242,7 @@ impl Server {
         let rollouts = Arc::clone(&self.rollouts);
         let instance = None;
         let served = Served { stream, tables, rollouts, weights, keeper, observer, instance };
-        py.detach(|| self.doors.open(&address, &files, served, options))
-            .map_err(|error| error.raise(py))
+        py.detach(|| self.doors.open(&address, &files, served, options)).or_raise(py)
     }
 
     /// Where other processes connect to.
@@ -309,11 +306,11 @@ impl Server {
             let text = "a token for HTTP must be printable ASCII, with no spaces around it";
             return Err(PyValueError::new_err(text));
         }
-        let token = doors::token(token)?;
+        let token = connect::token(token)?;
         let sights = self.sights();
         let numbers = move || sights.numbers();
         py.detach(|| self.doors.observe(address, token, insecure, numbers))
-            .map_err(|error| doors::endpoint_error(&error))?
+            .or_raise(py)?
             .ok_or_else(|| closed_error(py, "the server is closed"))
     }
 

@@ -14,9 +14,8 @@ use pyo3::prelude::*;
 
 use super::form::LastForm;
 use super::publication::Publication;
-use super::store::weights_error;
-use crate::client::client_error;
-use crate::error::{closed_error, set, timeout_error};
+use super::store::nothing_newer;
+use crate::error::{Raise, closed_error};
 use crate::fork::Process;
 use crate::wait;
 
@@ -110,9 +109,7 @@ impl Subscription {
     ) -> PyResult<Publication> {
         self.check(py)?;
         let deadline = wait::deadline(timeout)?;
-        let found =
-            wait::detached(py, deadline, None, |wait: Wait<'_>| self.next(newer_than, wait));
-        let found = found.map_err(|stopped| stopped.raise(py, missing_error))?;
+        let found = wait::until(py, deadline, |wait| self.next(newer_than, wait))?;
         self.give(py, found)
     }
 }
@@ -124,15 +121,14 @@ fn store(source: &Source) -> &CoreStore {
     }
 }
 
-fn missing_error(py: Python<'_>, missing: &Missing) -> PyErr {
-    match missing {
-        Missing::Local(error) => weights_error(py, error),
-        Missing::Remote(ClientError::TimedOut(Waiting::Network)) => {
-            let error = timeout_error(py, "timed out: nothing newer was published");
-            set(py, error, "reason", "EMPTY")
+impl Raise for Missing {
+    fn raise(self, py: Python<'_>) -> PyErr {
+        match self {
+            Self::Local(error) => error.raise(py),
+            Self::Remote(ClientError::TimedOut(Waiting::Network)) => nothing_newer(py),
+            Self::Remote(error) => error.raise(py),
+            Self::Closed => closed_error(py, "the subscription is closed"),
         }
-        Missing::Remote(error) => client_error(py, error, "", 0),
-        Missing::Closed => closed_error(py, "the subscription is closed"),
     }
 }
 

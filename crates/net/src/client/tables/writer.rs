@@ -8,7 +8,7 @@ use std::time::Instant;
 use echoic_memory::event::Event;
 use echoic_memory::sync::{Mutex, MutexGuard};
 use echoic_replay::stream::Wait;
-use echoic_replay::table::{Form, TableError};
+use echoic_replay::table::TableError;
 use echoic_replay::trajectory::Trajectory;
 
 use super::insert_frames::InsertFrames;
@@ -301,12 +301,11 @@ impl TableWriter {
     fn until(
         &self,
         weight: usize,
-        wait: Wait<'_, Waiting>,
+        mut wait: Wait<'_, Waiting>,
         mut attempt: impl FnMut() -> Result<bool, TablesError>,
     ) -> Result<(), TablesError> {
-        let Wait { deadline, tick, on_tick } = wait;
         while !attempt()? {
-            self.wait_for_room(weight, Wait { deadline, tick, on_tick: &mut *on_tick })?;
+            self.wait_for_room(weight, wait.reborrow())?;
         }
         Ok(())
     }
@@ -344,11 +343,8 @@ impl TableWriter {
     ) -> Result<bool, TablesError> {
         self.check_open()?;
         check_priorities(&[priority])?;
-        match &entry(self.tables(), table)?.form {
-            Form::Rows(spec) | Form::Trajectories(Some(spec)) => {
-                trajectory.check(spec).map_err(TableError::Spec)?;
-            }
-            Form::Trajectories(None) => {}
+        if let Some(spec) = entry(self.tables(), table)?.form.spec() {
+            trajectory.check(spec).map_err(TableError::Spec)?;
         }
         let too_many = |field, limit: usize, got: usize| {
             let (limit, got) = (limit as u64, got as u64);
