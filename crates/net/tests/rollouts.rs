@@ -2,12 +2,14 @@
 
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+use std::task::{Wake, Waker};
 use std::time::{Duration, Instant};
 
 use echoic_net::client::Options as ClientOptions;
-use echoic_net::client::rollouts::{Delivered, Encoded, Rollouts};
+use echoic_net::client::rollouts::{AppendError, Delivered, Encoded, PendingAppend, Rollouts};
 use echoic_net::client::tables::{TableWriter, TablesError, Ticket, Waiting};
 use echoic_net::server::{OpenError, Options, Served, Server};
 use echoic_net::transport::{Dial, TlsFiles, dial_to, listen_at};
@@ -966,6 +968,108 @@ fn what_a_journal_could_not_take_is_not_acknowledged_and_all_who_wait_hear_of_it
     }
     let shipped = soon(|wait| version.wait(wait));
     assert!(matches!(failure(shipped), CallError::Journal(_)));
+}
+
+/// Adds an item that nobody waits for.
+fn append(client: &Rollouts, change: Change) -> PendingAppend {
+    let Change::Append(Append { hold, .. }) = &change else { panic!("no append") };
+    let group = hold.group;
+    assert!(client.appends().has_room(0).unwrap());
+    client.appends().push(group, 0, client.start_call(0, &[change], None).unwrap())
+}
+
+#[test]
+fn tokens_that_nobody_waits_for_arrive_and_their_errors_are_told_once() {
+    over_all_doors(&config(), |server, table| {
+        let client = connect(server);
+        let holds = permits(soon(|wait| client.call(0, &[admit(3)], wait)).unwrap());
+        let holds: Vec<Hold> = holds.iter().map(|permit| permit.hold).collect();
+        let first = append(&client, item(holds[0], 0, 5));
+        let last = append(&client, item(holds[0], 1, 5));
+        soon(|wait| client.appends().flush(wait)).unwrap();
+        assert!(first.is_ready() && last.is_ready());
+        assert_eq!(soon(|wait| first.wait(wait)).unwrap(), Fate::Running);
+        // It may be asked again.
+        assert_eq!(soon(|wait| last.wait(wait)).unwrap(), Fate::Complete);
+        assert_eq!(soon(|wait| last.wait(wait)).unwrap(), Fate::Complete);
+
+        let strange = |hold: Hold| append(&client, item(hold, 9, 5));
+        let is_refused = |error: &AppendError, hold: Hold| {
+            error.group == Some(hold.group)
+                && matches!(error.error, TablesError::Rollout(CallError::Refused(_)))
+        };
+        // The one who made it is told always, and the queue is not told again.
+        let told = strange(holds[1]);
+        for _ in 0..2 {
+            let error = soon(|wait| told.wait(wait)).unwrap_err();
+            assert!(is_refused(&error, holds[1]), "{error:?}");
+        }
+        strange(holds[1]).forget();
+        soon(|wait| client.appends().flush(wait)).unwrap();
+        drop(strange(holds[2]));
+        let arrives = append(&client, item(holds[2], 0, 5));
+        let error = soon(|wait| client.close(wait)).unwrap_err();
+        assert!(is_refused(&error, holds[2]), "{error:?}");
+        assert_eq!(
+            soon(|wait| arrives.wait(wait)).unwrap(),
+            Fate::Running,
+            "it came before the end"
+        );
+        assert!(!client.is_connected());
+        assert_eq!(table.info().standing.queued, 1);
+    });
+}
+
+/// Holds up the thread that tells what is kept, for as long as its lock is held.
+struct Gate {
+    table: Arc<RolloutTable>,
+    is_reached: AtomicBool,
+    lock: Mutex<()>,
+}
+
+impl Wake for Gate {
+    fn wake(self: Arc<Self>) {
+        if std::thread::current().name() != Some("echoic-journal") {
+            // Somebody gave room back.
+            let table = Arc::clone(&self.table);
+            return table.wake_on_kept(&Waker::from(self));
+        }
+        self.is_reached.store(true, Ordering::Relaxed);
+        drop(self.lock.lock());
+    }
+}
+
+#[test]
+fn an_append_whose_waiter_panics_is_waited_for_by_others() {
+    let (_dir, table, server) = open_kept(Durability::Sync);
+    let client = connect(&server);
+    let hold = permits(soon(|wait| client.call(0, &[admit(1)], wait)).unwrap())[0].hold;
+    let (is_reached, lock) = (AtomicBool::new(false), Mutex::new(()));
+    let gate = Arc::new(Gate { table: Arc::clone(&table), is_reached, lock });
+    let held = gate.lock.lock();
+    table.wake_on_kept(&Waker::from(Arc::clone(&gate)));
+    table.apply(&admit(1)).unwrap();
+    let due = Instant::now() + PATIENCE;
+    while !gate.is_reached.load(Ordering::Relaxed) {
+        assert!(Instant::now() < due, "nothing is kept");
+        std::thread::yield_now();
+    }
+    let added = append(&client, item(hold, 0, 5));
+    let panicked = catch_unwind(AssertUnwindSafe(|| {
+        let on_tick = &mut |_| panic!("a callback panics");
+        added.wait(Wait { deadline: None, tick: Some(Duration::from_millis(1)), on_tick })
+    }));
+    assert!(panicked.is_err() && !added.is_ready());
+    let late = within(Duration::from_millis(10), |wait| client.appends().flush(wait)).unwrap_err();
+    assert!(late.group.is_none() && matches!(late.error, TablesError::TimedOut(_)), "{late:?}");
+    std::thread::scope(|scope| {
+        let others = [(); 2].map(|()| scope.spawn(|| soon(|wait| added.wait(wait))));
+        drop(held);
+        for other in others {
+            assert_eq!(other.join().unwrap().unwrap(), Fate::Running);
+        }
+    });
+    soon(|wait| client.appends().flush(wait)).unwrap();
 }
 
 #[test]

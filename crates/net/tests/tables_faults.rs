@@ -2,12 +2,16 @@
 
 use std::io::{Read, Write};
 use std::ops::{ControlFlow, Range};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::task::{Wake, Waker};
 use std::time::{Duration, Instant};
 
 use echoic_net::client::Options as ClientOptions;
-use echoic_net::client::tables::{Batch, FailureCode, Requests, TableWriter, TablesError};
+use echoic_net::client::tables::{
+    Batch, FailureCode, PendingUpdates, Requests, TableWriter, TablesError, Waiting,
+};
 use echoic_net::server::{Options, Server};
 use echoic_net::transport::{TlsFiles, dial_to, listen_at};
 use echoic_net::wire::frame::{Control, Header, kind};
@@ -316,6 +320,98 @@ fn a_change_that_waits_for_a_stalled_disk_is_made_once_and_keeps_nobody_else_wai
     assert_eq!(soon(|wait| update.wait(wait)).unwrap(), 1);
     assert_eq!(changed.items().priorities[0], 9.0);
     assert_eq!((client.reconnects(), other.reconnects()), (0, 0));
+}
+
+/// A server of a table with one item, whose disk stalls, and the key of the item.
+fn stalled() -> (TempDir, Server, Arc<Stall>, Vec<u64>) {
+    let (table, dir) = journalled_queue(rows());
+    let mut insertion = table.try_reserve(1).unwrap();
+    insertion.row_mut(0).fill(0);
+    insertion.commit(&[1.0], None).unwrap();
+    soon(|wait| table.keep(wait)).unwrap();
+    let key = table.items().keys;
+    (dir, serve(&table), Stall::begin(&table, 1), key)
+}
+
+/// Calls something whose wait ends after a moment.
+fn briefly<T>(run: impl FnOnce(Wait<'_, Waiting>) -> T) -> T {
+    let deadline = Some(Instant::now() + Duration::from_millis(20));
+    run(Wait { deadline, tick: None, on_tick: &mut |_| ControlFlow::Continue(()) })
+}
+
+#[test]
+fn updates_that_nobody_waits_for_are_bounded_and_made_in_their_order() {
+    let (_dir, server, stall, key) = stalled();
+    let client = connect(&server);
+    let updates = PendingUpdates::default();
+    let start = |priority: u32| updates.try_start(&client, 0, &key, &[f64::from(priority)]);
+    let started = (0..100).take_while(|priority| start(*priority).unwrap()).count();
+    assert_eq!(started, 64);
+    let late = briefly(|wait| updates.start(&client, 0, &key, &[100.0], wait)).unwrap_err();
+    assert!(matches!(late, TablesError::TimedOut(Waiting::Network)), "{late}");
+    assert!(briefly(|wait| updates.flush(wait)).is_err());
+    assert!(!start(100).unwrap(), "those that were waited for in vain still have no answer");
+    stall.end();
+    soon(|wait| updates.start(&client, 0, &key, &[101.0], wait)).unwrap();
+    soon(|wait| updates.flush(wait)).unwrap();
+    assert_eq!(client.waiting(), 0);
+    assert_eq!(stall.table.items().priorities, [101.0]);
+}
+
+#[test]
+fn an_update_whose_waiter_panics_is_waited_for_by_the_next_one() {
+    let (_dir, server, stall, key) = stalled();
+    let client = connect(&server);
+    let updates = PendingUpdates::default();
+    assert!(updates.try_start(&client, 0, &key, &[2.0]).unwrap());
+    let (waits, panics) = (AtomicBool::new(false), AtomicBool::new(false));
+    let mut on_tick = |_| {
+        waits.store(true, Ordering::Relaxed);
+        assert!(!panics.load(Ordering::Relaxed), "a callback panics");
+        ControlFlow::Continue(())
+    };
+    std::thread::scope(|scope| {
+        let first = scope.spawn(|| {
+            let tick = Some(Duration::from_millis(1));
+            let wait = Wait { deadline: None, tick, on_tick: &mut on_tick };
+            catch_unwind(AssertUnwindSafe(|| updates.flush(wait)))
+        });
+        until("nobody waits", || waits.load(Ordering::Relaxed));
+        // The only one is in other hands.
+        let late = briefly(|wait| updates.flush(wait)).unwrap_err();
+        assert!(matches!(late, TablesError::TimedOut(Waiting::Network)), "{late}");
+        let second = scope.spawn(|| soon(|wait| updates.flush(wait)));
+        panics.store(true, Ordering::Relaxed);
+        assert!(first.join().unwrap().is_err());
+        stall.end();
+        second.join().unwrap().unwrap();
+    });
+    assert_eq!(stall.table.items().priorities, [2.0]);
+    soon(|wait| updates.flush(wait)).unwrap();
+}
+
+#[test]
+fn of_updates_that_came_to_nothing_each_is_told_once() {
+    let (_dir, mut server, stall, key) = stalled();
+    let options = ClientOptions { deadline: Some(Duration::ZERO), ..ClientOptions::default() };
+    let dial = dial_to(server.address(), &TlsFiles::default()).unwrap();
+    let client = soon(|wait| Requests::connect(dial, options, wait)).unwrap();
+    let updates = PendingUpdates::default();
+    for _ in 0..3 {
+        assert!(updates.try_start(&client, 0, &key, &[2.0]).unwrap());
+    }
+    std::thread::scope(|scope| {
+        scope.spawn(|| server.close(Instant::now()));
+        until("the client has not given up", || client.is_over());
+        stall.end();
+    });
+    let started = updates.try_start(&client, 0, &key, &[3.0]).unwrap_err();
+    assert!(matches!(started, TablesError::Failed(_)), "{started}");
+    for _ in 1..3 {
+        let flushed = soon(|wait| updates.flush(wait)).unwrap_err();
+        assert!(matches!(flushed, TablesError::Failed(_)), "{flushed}");
+    }
+    soon(|wait| updates.flush(wait)).unwrap();
 }
 
 fn deliver_rows(table: &Arc<Table>) {
