@@ -7,7 +7,7 @@ use std::time::Instant;
 use echoic_memory::sync::Mutex;
 use echoic_net::client::Options;
 use echoic_net::client::weights::{
-    PublishError, SharedPublisher, WeightPublisher, WeightSubscriber,
+    PublishError, SharedPublisher, WeightPublisher, WeightSource, WeightSubscriber,
 };
 use echoic_replay::stream::Wait;
 use echoic_replay::weights::{
@@ -18,7 +18,7 @@ use pyo3::prelude::*;
 
 use super::form::LastForm;
 use super::store::{publish, publish_version};
-use super::subscription::{Source, Subscription};
+use super::subscription::Subscription;
 use crate::connect::{self, Peer, link_error};
 use crate::error::{OrRaise, closed_error, set, spec_error, timeout_error};
 use crate::fork::Process;
@@ -128,7 +128,7 @@ impl WeightClient {
             Subscribed::NotYet => None,
         };
         if let Some(known) = known {
-            return Ok(Subscription::new(Source::Remote(known), &self.forms));
+            return Ok(Subscription::new(WeightSource::Remote(known), &self.forms));
         }
         let made = WeightSubscriber::new(self.peer.dial(py)?, self.options.clone(), self.most);
         let made = Arc::new(made.or_raise(py)?);
@@ -145,7 +145,7 @@ impl WeightClient {
         };
         drop(subscriber);
         let source = source.ok_or_else(|| closed_error(py, "the client is closed"))?;
-        Ok(Subscription::new(Source::Remote(source), &self.forms))
+        Ok(Subscription::new(WeightSource::Remote(source), &self.forms))
     }
 
     #[getter]

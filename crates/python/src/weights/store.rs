@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use echoic_net::client::weights::WeightSource;
 use echoic_replay::Blocked;
 use echoic_replay::weights::{
     Publication as CorePublication, WeightStore as CoreStore, WeightsConfig, WeightsError,
@@ -13,7 +14,7 @@ use pyo3::types::PyDict;
 
 use super::form::{LastForm, fill};
 use super::publication::Publication;
-use super::subscription::{Source, Subscription};
+use super::subscription::Subscription;
 use crate::error::{OrRaise, Raise, closed_error, set, spec_error, timeout_error};
 use crate::fork::Process;
 use crate::server::size;
@@ -125,7 +126,7 @@ impl WeightStore {
     /// Somebody who is told.
     fn subscribe(&self, py: Python<'_>) -> PyResult<Subscription> {
         self.process.check(py)?;
-        Ok(Subscription::new(Source::Local(Arc::clone(&self.store)), &self.forms))
+        Ok(Subscription::new(WeightSource::Local(Arc::clone(&self.store)), &self.forms))
     }
 
     #[getter]
