@@ -88,7 +88,7 @@ check: lint types docs rustdoc test-in-time fuzz nightly-part ## Run all that CI
 
 .PHONY: test-in-time
 # The seconds that `make test` may take from a built tree. Skips fail where tests/skips.py does not list them.
-FAST_TIER_SECONDS := 900
+FAST_TIER_SECONDS := 720
 test-in-time: build test-build $(PYTHON_TESTS)
 	@begun=$$(date +%s); \
 	$(MAKE) --no-print-directory test ARGS=--check-skips; \
