@@ -4,7 +4,7 @@
 //! - `table`: tables in this process, and the batches that they give. `remote`: those of a server.
 //! - `shards`: one table on several servers.
 //! - `writer`: trajectories, step by step. `checkpoints`: tables in files.
-//! - `structure`: the form of a tree as text. `doors`: a server's doors to other processes. `connect`: where a server is.
+//! - `structure`: the form of a tree as text. `listeners`: a server's listeners to other processes. `connect`: where a server is.
 //! - `tree`, `leaf` and `sources`: from a Python tree to checked byte sources and back.
 //! - `rollouts`: groups of token sequences.
 //! - `buffers`, `primitives`, `collect`: local buffers, functions on arrays, and native rollouts.
@@ -26,11 +26,11 @@ mod client;
 mod collect;
 mod columns;
 mod connect;
-mod doors;
 mod dtype;
 mod error;
 mod fork;
 mod leaf;
+mod listeners;
 mod logs;
 mod memory;
 mod numbers;
@@ -40,8 +40,8 @@ mod remote;
 mod rollouts;
 mod sample;
 mod server;
+mod server_metrics;
 mod shards;
-mod sights;
 mod sources;
 mod spec;
 mod structure;

@@ -100,7 +100,7 @@ pub fn told<'py>(
 /// What Python is told of a connection.
 pub fn connection_dict<'py>(py: Python<'py>, info: &Connected) -> PyResult<Bound<'py, PyDict>> {
     let dict = PyDict::new(py);
-    dict.set_item("address", &info.door)?;
+    dict.set_item("address", &info.listener)?;
     dict.set_item("id", info.id)?;
     dict.set_item("peer", &info.peer)?;
     dict.set_item("name", &info.name)?;

@@ -18,8 +18,8 @@ use std::sync::Arc;
 use echoic_net::client::rollouts::{Entry, Rollouts};
 use echoic_replay::rollouts::kept::Keeping;
 use echoic_replay::rollouts::ledger::{
-    Admit, Append, Balance, Change, Counts, Fate, Hold, Lease, Outcome, Permit, Progress, Refusal,
-    Size, Standing, Want,
+    Admit, Append, Balance, Change, Counts, Fate, GroupTotals, Hold, Lease, Outcome, Permit,
+    Progress, Refusal, Size, Want,
 };
 use echoic_replay::rollouts::table::{CallError, RolloutInfo, RolloutTable as Core};
 use pyo3::exceptions::{PyOSError, PyRuntimeError, PyValueError};
@@ -520,27 +520,27 @@ impl RolloutTable {
 }
 
 /// Puts counts, and where the table stands, into a dict.
-fn set_counts(dict: &Bound<'_, PyDict>, counts: &Counts, standing: &Standing) -> PyResult<()> {
+fn set_counts(dict: &Bound<'_, PyDict>, counts: &Counts, totals: &GroupTotals) -> PyResult<()> {
     for (name, value) in counts.named() {
         dict.set_item(name, value)?;
     }
-    dict.set_item("version", standing.version)?;
-    dict.set_item("target", standing.target)?;
-    dict.set_item("pipeline_depth", standing.depth)?;
-    dict.set_item("capacity", standing.capacity)?;
-    dict.set_item("queued", standing.queued)?;
-    dict.set_item("leased", standing.out)?;
-    dict.set_item("suspended", standing.suspended)?;
-    dict.set_item("oldest", standing.oldest)?;
-    dict.set_item("paused", standing.paused)
+    dict.set_item("version", totals.version)?;
+    dict.set_item("target", totals.target)?;
+    dict.set_item("pipeline_depth", totals.depth)?;
+    dict.set_item("capacity", totals.capacity)?;
+    dict.set_item("queued", totals.queued)?;
+    dict.set_item("leased", totals.out)?;
+    dict.set_item("suspended", totals.suspended)?;
+    dict.set_item("oldest", totals.oldest)?;
+    dict.set_item("paused", totals.paused)
 }
 
 /// The numbers of a table, by name.
 pub fn info_dict<'py>(py: Python<'py>, info: &RolloutInfo) -> PyResult<Bound<'py, PyDict>> {
     use echoic_replay::rollouts::idle::REASONS;
     let dict = PyDict::new(py);
-    let RolloutInfo { counts, standing, sources, hunger, time, producers, consumers } = info;
-    set_counts(&dict, counts, standing)?;
+    let RolloutInfo { counts, totals, sources, hunger, time, producers, consumers } = info;
+    set_counts(&dict, counts, totals)?;
     for (name, sides) in [("producer_waits", producers), ("consumer_waits", consumers)] {
         let waits = PyDict::new(py);
         for (reason, one) in REASONS.iter().zip(&sides.0) {
