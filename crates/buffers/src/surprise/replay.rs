@@ -75,14 +75,27 @@ pub struct Ask {
     pub seed: Option<u64>,
 }
 
-/// What was drawn: hot experiences first.
+/// Experiences that were drawn and can be read.
 #[derive(Debug)]
 pub struct Drawn<'a> {
+    /// Which they are.
+    pub found: Found,
+    stored: Stored<'a>,
+}
+
+/// The rows of experiences, in memory and in the file.
+#[derive(Debug)]
+struct Stored<'a> {
     rows: Held,
     /// To which place of a batch each row goes.
     to: Vec<u32>,
     archive: Option<(&'a Archive, Reading<'a>)>,
     records: Vec<(u32, u64)>,
+}
+
+/// What was drawn: hot experiences first.
+#[derive(Debug)]
+pub struct Found {
     /// How many are hot.
     pub hot: usize,
     /// Who they are.
@@ -347,32 +360,14 @@ impl SurpriseReplay {
         let mut index = self.index.lock();
         let hot = index.draw(ask.count, ask.temperature, ask.hot_share, rng, &mut picked)?;
         let len = index.total_len() as f64;
-        let (mut numbers, mut to, mut records) = (Vec::new(), Vec::new(), Vec::new());
-        for (at, one) in (0u32..).zip(&picked) {
-            match one.place {
-                Place::Row(row) => {
-                    numbers.push(row);
-                    to.push(at);
-                }
-                Place::Archived(position) => records.push((at, position)),
-            }
-        }
-        let rows = self.rows.hold(&numbers);
         // Under the lock: from here on nothing that was drawn is overwritten.
-        let archive = match &self.archive {
-            Some(archive) if !records.is_empty() => Some((archive, archive.reading())),
-            _ => None,
-        };
+        let stored = self.stored(picked.iter().map(|one| one.place));
         drop(index);
         let mut weights: Vec<f64> =
             picked.iter().map(|one| (len * one.probability).powf(-ask.beta)).collect();
         let largest = weights.iter().copied().fold(0.0, f64::max);
         weights.iter_mut().for_each(|weight| *weight /= largest);
-        Ok(Drawn {
-            rows,
-            to,
-            archive,
-            records,
+        let found = Found {
             hot,
             keys: picked.iter().map(|one| one.key).collect(),
             probabilities: picked.iter().map(|one| one.probability).collect(),
@@ -380,7 +375,25 @@ impl SurpriseReplay {
             priorities: picked.iter().map(|one| one.score).collect(),
             ages: picked.iter().map(|one| one.age).collect(),
             moments: picked.iter().map(|one| one.moment).collect(),
-        })
+        };
+        Ok(Drawn { found, stored })
+    }
+
+    /// Keeps the rows of experiences readable, given where they are. The index must be locked.
+    fn stored(&self, places: impl Iterator<Item = Place>) -> Stored<'_> {
+        let (mut rows, mut to, mut records) = (Vec::new(), Vec::new(), Vec::new());
+        for (at, place) in (0u32..).zip(places) {
+            match place {
+                Place::Row(row) => {
+                    rows.push(row);
+                    to.push(at);
+                }
+                Place::Archived(position) => records.push((at, position)),
+            }
+        }
+        let archive = self.archive.as_ref().filter(|_| !records.is_empty());
+        let archive = archive.map(|archive| (archive, archive.reading()));
+        Stored { rows: self.rows.hold(&rows), to, archive, records }
     }
 
     /// The scores that experiences have by the mean of plans as it is now, given their plans and rewards one
@@ -594,21 +607,8 @@ impl SurpriseReplay {
         let mean = self.mean.lock();
         let index = self.index.lock();
         let (entries, free, numbers, reals) = index.save();
-        let (mut rows, mut to, mut records) = (Vec::new(), Vec::new(), Vec::new());
-        let mut count = 0;
-        for (_, entry) in index.live() {
-            match entry.place {
-                Place::Row(row) => {
-                    rows.push(row);
-                    to.push(count);
-                }
-                Place::Archived(position) => records.push((count, position)),
-            }
-            count += 1;
-        }
-        let held = self.rows.hold(&rows);
-        let archive = self.archive.as_ref().filter(|_| !records.is_empty());
-        let archive = archive.map(|archive| (archive, archive.reading()));
+        let stored = self.stored(index.live().map(|(_, entry)| entry.place));
+        let count = index.total_len();
         let saved = Saved {
             scores: entries.iter().map(|entry| entry.score).collect(),
             births: entries.iter().map(|entry| entry.born).collect(),
@@ -629,16 +629,8 @@ impl SurpriseReplay {
             mean_count: mean.count(),
         };
         drop((index, mean));
-        let copy = |columns: &mut [&mut [u8]]| {
-            held.gather(&to, self.layout.fields(), columns);
-            match &archive {
-                None => Ok(()),
-                Some((archive, reading)) => archive
-                    .gather(reading, &records, self.layout.fields(), columns)
-                    .map_err(TieredError::Cold),
-            }
-        };
-        let done = gather(count as usize, &copy);
+        let copy = |columns: &mut [&mut [u8]]| stored.gather(self.layout.fields(), columns);
+        let done = gather(count, &copy);
         (saved, done)
     }
 
@@ -778,16 +770,6 @@ impl SurpriseReplay {
 }
 
 impl Drawn<'_> {
-    /// How many there are.
-    pub fn len(&self) -> usize {
-        self.keys.len()
-    }
-
-    /// Whether there are none.
-    pub fn is_empty(&self) -> bool {
-        self.keys.is_empty()
-    }
-
     /// Copies each field of these rows into its column.
     ///
     /// # Errors
@@ -798,6 +780,12 @@ impl Drawn<'_> {
     ///
     /// When a column is not as long as all its values.
     pub fn gather(&self, fields: &[Field], columns: &mut [&mut [u8]]) -> Result<(), TieredError> {
+        self.stored.gather(fields, columns)
+    }
+}
+
+impl Stored<'_> {
+    fn gather(&self, fields: &[Field], columns: &mut [&mut [u8]]) -> Result<(), TieredError> {
         self.rows.gather(&self.to, fields, columns);
         match &self.archive {
             None => Ok(()),

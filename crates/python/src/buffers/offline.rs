@@ -11,13 +11,12 @@ use echoic_memory::sync::Mutex;
 use echoic_replay::Dtype;
 use echoic_replay::rng::Rng;
 use numpy::PyArray1;
-use pyo3::exceptions::PyMemoryError;
+use pyo3::exceptions::{PyMemoryError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyTuple, PyType};
 
-use super::form::check_target;
-use super::lent::Lent;
+use super::form::targets_of;
 use crate::arena::Arena;
 use crate::array::{self, Header};
 use crate::columns::{Plan, filled, view};
@@ -386,13 +385,7 @@ impl OfflineDatasetBuffer {
         axes: &[usize],
         out: &Bound<'py, PyAny>,
     ) -> PyResult<Vec<Bound<'py, PyAny>>> {
-        let mut found: Vec<Option<Bound<'py, PyAny>>> = vec![None; form.outputs.len()];
-        form.tree.visit(out, &mut |leaf, array| {
-            check_target(py, &form.tree.rules[leaf], array, axes)?;
-            found[leaf] = Some(array.clone());
-            Ok(())
-        })?;
-        let targets: Vec<_> = found.into_iter().flatten().collect();
+        let targets = targets_of(&form.tree, out, axes)?;
         array::refuse_overlaps(&targets).map_err(|text| spec_error(py, text))?;
         for target in &targets {
             let Some(header) = Header::of(target) else { continue };
@@ -459,4 +452,47 @@ fn positive(py: Python<'_>, name: &str, value: &Bound<'_, PyAny>) -> PyResult<us
 fn reserve(count: usize) -> PyResult<()> {
     let refused = |_| PyMemoryError::new_err(format!("there is no memory for {count} steps"));
     Vec::<usize>::new().try_reserve_exact(count).map_err(refused)
+}
+
+/// The bytes of a contiguous array, which it keeps.
+struct Lent {
+    data: *const u8,
+    len: usize,
+    _array: Py<PyAny>,
+}
+
+// SAFETY: the bytes are only read, and the array may be let go of in any thread.
+unsafe impl Send for Lent {}
+// SAFETY: as above.
+unsafe impl Sync for Lent {}
+
+impl Lent {
+    /// The bytes of an array.
+    ///
+    /// # Safety
+    ///
+    /// Nobody may write to the array while this is there.
+    unsafe fn of(array: &Bound<'_, PyAny>) -> PyResult<Self> {
+        // A header of our own: the owner of the other may be given other memory by `resize`.
+        let array = array.call_method0("view")?;
+        let bytes = Header::of(&array)
+            .filter(Header::is_c_contiguous)
+            .and_then(|header| Some((header.data().cast_const(), header.nbytes()?)));
+        let Some((data, len)) = bytes else {
+            return Err(PyValueError::new_err("expected an array in C order"));
+        };
+        Ok(Self { data, len, _array: array.unbind() })
+    }
+}
+
+impl AsRef<[u8]> for Lent {
+    fn as_ref(&self) -> &[u8] {
+        if self.len == 0 {
+            return &[];
+        }
+        // SAFETY: a contiguous array has so many bytes, and numpy keeps them while there are references to
+        // an array over them, of which this has one. Nobody else knows this array's header, and nobody writes
+        // to the bytes, as whoever called `of` has promised.
+        unsafe { std::slice::from_raw_parts(self.data, self.len) }
+    }
 }
