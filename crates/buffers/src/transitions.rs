@@ -405,17 +405,7 @@ impl Transitions {
         positions: &[i128],
         priorities: &[f64],
     ) -> Result<usize, BufferError> {
-        if positions.len() != priorities.len() {
-            return Err(BufferError::Lengths {
-                what: "priorities",
-                of: "indices",
-                got: priorities.len(),
-                expected: positions.len(),
-            });
-        }
-        for (at, priority) in priorities.iter().enumerate() {
-            Priorities::check(*priority, at)?;
-        }
+        Priorities::check_updates(positions.len(), priorities)?;
         let mut index = self.index.as_ref().map(Mutex::lock).ok_or(BufferError::NoPriorities)?;
         let window = self.belt.window();
         let mut updates = Vec::with_capacity(positions.len());

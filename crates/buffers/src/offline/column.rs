@@ -3,9 +3,11 @@
 use std::fmt;
 use std::sync::Arc;
 
+use echoic_memory::slab::Field;
+
 use super::episodes::Episodes;
 use super::normal::{Float, Normal};
-use super::part::{Field, Lent, Part};
+use super::part::{Lent, Part};
 use super::{DatasetError, Value};
 
 /// What the rows of a column belong to.

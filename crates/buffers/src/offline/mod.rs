@@ -22,13 +22,14 @@ pub mod part;
 use std::sync::{Arc, OnceLock};
 
 use echoic_memory::AllocError;
+use echoic_memory::slab::Field;
 use echoic_replay::rng::Rng;
 use smallvec::SmallVec;
 
 use column::{Axis, Column};
 use episodes::Episodes;
 use normal::{Float, Normal};
-use part::{Field, NOWHERE, Part};
+use part::{NOWHERE, Part};
 
 /// Longer values are not put side by side with others.
 const LONG: usize = 512;

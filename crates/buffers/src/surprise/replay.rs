@@ -10,12 +10,13 @@ use echoic_primitives::plans::AveragePlan;
 use echoic_replay::rng::Rng;
 
 use super::archive::{Archive, BLOCK};
-use super::index::{COLD, Counts, HOT, Index, Picked, Place, SavedEntry, Sizes};
+use super::index::{COLD, Counts, Entry, HOT, Index, Picked, Place, Sizes};
 use super::rows::{Draft, Held, Rows};
 use super::scale::{Mode, ScoreRule};
 use crate::cold::Reading;
 use crate::error::BufferError;
 use crate::layout::RowLayout;
+use crate::priorities::Priorities;
 use crate::tiered::TieredError;
 
 /// Rows that are filled at once, at most; as many more than may stay have room.
@@ -427,13 +428,7 @@ impl SurpriseReplay {
         keys: &[i128],
         priorities: &[f64],
     ) -> Result<usize, BufferError> {
-        if keys.len() != priorities.len() {
-            let (got, expected) = (priorities.len(), keys.len());
-            return Err(BufferError::Lengths { what: "priorities", of: "indices", got, expected });
-        }
-        for (at, priority) in priorities.iter().enumerate() {
-            crate::Priorities::check(*priority, at)?;
-        }
+        Priorities::check_updates(keys.len(), priorities)?;
         let mut index = self.index.lock();
         for (at, got) in keys.iter().enumerate() {
             if !u64::try_from(*got).is_ok_and(|key| index.was_given(key)) {
@@ -664,11 +659,12 @@ impl SurpriseReplay {
         let decay = self.mean.lock().decay();
         let mean = AveragePlan::from_parts(decay, saved.mean_count, saved.mean.clone());
         let Some(mean) = mean else { return Ok(false) };
-        let entries: Vec<SavedEntry> = (0..slots)
-            .map(|at| SavedEntry {
+        let entries: Vec<Entry> = (0..slots)
+            .map(|at| Entry {
                 score: saved.scores[at],
                 born: saved.births[at],
                 moment: saved.moments[at],
+                place: Place::Row(0),
                 generation: saved.generations[at],
                 stratum: stratum(saved.kinds[at]),
                 given: saved.kinds[at] & 4 != 0,
@@ -709,7 +705,7 @@ impl SurpriseReplay {
     /// where others could not be, too.
     fn put_all(
         &self,
-        entries: &[SavedEntry],
+        entries: &[Entry],
         fill: &mut impl FnMut(usize, &mut [u8]),
         places: &mut Vec<Place>,
         moving: &MutexGuard<'_, ()>,

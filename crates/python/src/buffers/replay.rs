@@ -574,7 +574,7 @@ impl ReplayBuffer {
         let mut cuts = Vec::new();
         if self.prioritized {
             same("weights", weights.len())?;
-            check_priorities(py, &weights)?;
+            Priorities::check_all(&weights).map_err(|error| buffer_error(py, &error))?;
         }
         if self.episodes {
             let envs = envs.map(index_numbers).transpose()?.unwrap_or_else(|| vec![0; count]);
@@ -698,7 +698,8 @@ impl ReplayBuffer {
                 if notes.priorities.len() != rows {
                     return Err(wrong("priorities", notes.priorities.len(), rows));
                 }
-                check_priorities(py, &notes.priorities)?;
+                Priorities::check_all(&notes.priorities)
+                    .map_err(|error| buffer_error(py, &error))?;
             }
             Ok(notes)
         })
@@ -857,14 +858,6 @@ fn reward(py: Python<'_>, form: &Form) -> PyResult<usize> {
             Err(spec_error(py, text))
         }
     }
-}
-
-/// That all of these can be priorities.
-pub(super) fn check_priorities(py: Python<'_>, priorities: &[f64]) -> PyResult<()> {
-    for (at, priority) in priorities.iter().enumerate() {
-        Priorities::check(*priority, at).map_err(|error| buffer_error(py, &error))?;
-    }
-    Ok(())
 }
 
 fn unit(py: Python<'_>, name: &str, value: f64) -> PyResult<()> {

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use echoic_buffers::Priorities;
 use echoic_buffers::surprise::{
     Ask, Mode, Saved, ScoreRule, Sizes, SurpriseReplay as Rows, SurpriseSettings,
 };
@@ -14,7 +15,7 @@ use pyo3::types::PyDict;
 
 use super::form::{Casting, Form, positive};
 use super::mmap::tiered_error;
-use super::replay::{check_priorities, seed_number};
+use super::replay::seed_number;
 use super::written;
 use crate::agents::EMAPlanTracker;
 use crate::arena::Arena;
@@ -191,7 +192,8 @@ impl SurpriseReplay {
         let given: [Option<Bound<'py, PyAny>>; 6] = Default::default();
         let values = self.form.values(py, given, Some(fields))?;
         let scores = scores.map(float_numbers).transpose()?;
-        check_priorities(py, scores.as_deref().unwrap_or_default())?;
+        Priorities::check_all(scores.as_deref().unwrap_or_default())
+            .map_err(|error| buffer_error(py, &error))?;
         let keys = self.form.with_sources(py, &values, many, |sources, count| {
             if let Some(scores) = scores.as_ref().filter(|scores| scores.len() != count) {
                 let text = format!("expected a score for each of {count}, got {}", scores.len());
