@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use echoic_memory::slab::Field;
+use echoic_replay::Dtype;
 
 use super::episodes::Episodes;
 use super::normal::{Float, Normal};
@@ -23,6 +24,8 @@ pub enum Axis {
 pub struct Column {
     /// What it is called in errors.
     pub name: String,
+    /// The type of its elements.
+    pub dtype: Dtype,
     /// Its rows, one after the other.
     pub bytes: Lent,
     /// Bytes of a row.
