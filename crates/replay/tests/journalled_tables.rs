@@ -947,34 +947,6 @@ fn a_later_life_of_a_producer_is_not_confused_with_the_one_before_over_a_crash()
 }
 
 #[test]
-fn entries_of_before_sessions_are_read_as_ever() {
-    let dir = tempdir().unwrap();
-    let config = config(rows());
-    begin(&config, dir.path(), None).unwrap().0.close();
-    let (journal, _) = Journal::open(only_log(dir.path()), Options::default()).unwrap();
-    // As they were written: one row, with its priority, bytes, key, version and nobody who went.
-    let mut record = vec![1, 1, 1, 0, 0, 0, 24, 0, 0, 0];
-    record.extend_from_slice(&2.5_f64.to_le_bytes());
-    record.extend_from_slice(&[9_u64.to_le_bytes(); 3].concat());
-    let key = {
-        let other = tempdir().unwrap();
-        let (tables, _) = begin(&config, other.path(), None).unwrap();
-        put_rows(&tables.all()[0], &[9]);
-        tables.all()[0].items().keys[0]
-    };
-    for number in [key, 6, u64::MAX] {
-        record.extend_from_slice(&number.to_le_bytes());
-    }
-    journal.append(&record).unwrap();
-    journal.close().unwrap();
-    let (tables, recovered) = begin(&config, dir.path(), None).unwrap();
-    assert_eq!((recovered.items, recovered.records), (1, 1));
-    let items = tables.all()[0].items();
-    assert_eq!((&items.priorities[..], &items.versions[..]), (&[2.5][..], &[6][..]));
-    assert_eq!(said(&tables.all()[0]), [9]);
-}
-
-#[test]
 fn a_limiter_stands_after_a_crash_where_it_stood() {
     let dir = tempdir().unwrap();
     // Nobody may be further from two samples for each insert than three samples.

@@ -22,7 +22,7 @@ use super::kept::sections::{Loaded, Saved};
 use super::kept::{self, KeptError, Log, Receipt, Reopened};
 use super::lags::{Lags, LastLags};
 use super::ledger::{
-    Blocked, Change, Counts, Fate, Ledger, OTHERS, Outcome, Refusal, Rules, Source, Standing,
+    Blocked, Change, Counts, Fate, Ledger, OTHERS, Outcome, Refusal, Source, Standing,
 };
 use super::starvation::{Admitted, Hunger, Hungry, Starvation};
 use super::tuner::Tuner;
@@ -535,7 +535,6 @@ impl RolloutTable {
         let Loaded { head, mut ledger } = loaded;
         // It was looked at whether they may be others.
         let _ = ledger.reconfigure(Arc::clone(&self.config));
-        ledger.follow(Rules::default());
         let mut core = self.core.lock();
         ledger.wake(head.time, self.now());
         ledger.pause(core.ledger.standing().paused);

@@ -43,8 +43,7 @@ impl Selector for Uniform {
     fn restore(&mut self, state: &[u64], entries: &dyn Entries) -> Result<(), Damaged> {
         let damaged = Damaged("uniform");
         if !state.is_empty() {
-            // Earlier releases drew from a list and wrote down its order, which must be of these slots.
-            let _ = saved::read_slots(state, entries, damaged)?;
+            return Err(damaged);
         }
         self.slots = SlotSet::of(saved::marks(entries, damaged)?);
         Ok(())

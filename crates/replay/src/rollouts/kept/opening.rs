@@ -6,7 +6,6 @@ use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use super::super::config::RolloutConfig;
-use super::super::ledger::Rules;
 use super::super::table::RolloutTable;
 use super::Keeping;
 use super::entry;
@@ -124,8 +123,7 @@ impl RolloutTable {
         }
         reopened.torn = replay.torn().cloned();
         let (time, unix_ms) = (replayed.time, if again { fresh_unix_ms() } else { unix_ms() });
-        let rules = Rules::default();
-        let opening = Opening { config: Arc::clone(&config), time, unix_ms, again, rules };
+        let opening = Opening { config: Arc::clone(&config), time, unix_ms, again };
         let other = |what| KeptError::Settings { path: path.clone(), what };
         let ledger = opening.of(replayed.ledger).map_err(other)?;
         let most = (journal.max_record() as u64).saturating_sub(entry::MOST_OF_END);

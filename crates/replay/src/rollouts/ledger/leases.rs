@@ -7,9 +7,7 @@
 use std::sync::Arc;
 
 use super::change::value;
-use super::{
-    Blocked, Due, Fate, Lease, Ledger, MAX_RANKS, Outcome, Refusal, Rules, Share, Size, Want,
-};
+use super::{Blocked, Due, Fate, Lease, Ledger, MAX_RANKS, Outcome, Refusal, Share, Size, Want};
 use crate::rollouts::config::{Delivery, OnStale};
 use crate::rollouts::item::{Group, Item};
 
@@ -332,11 +330,8 @@ impl Ledger {
     /// Queues groups that wait for a consumer who asks for another size than this one, and may never come: those of
     /// its own rank, of ranks that there are no more, and of batches of which nobody has anything.
     pub(super) fn recall(&mut self, want: &Want) -> Outcome {
-        let mut others: Vec<u64> = match self.rules {
-            Rules::First => Vec::new(),
-            Rules::Second => self.batches.keys().copied().collect(),
-        };
-        others.retain(|number| self.batches.get(number).is_some_and(|b| !b.want.is_like(want)));
+        let others = self.batches.iter().filter(|(_, batch)| !batch.want.is_like(want));
+        let others: Vec<u64> = others.map(|(number, _)| *number).collect();
         let mut count = 0;
         for number in others {
             let Some(batch) = self.batches.get_mut(&number) else { continue };

@@ -48,7 +48,6 @@ pub use self::change::{
 pub use self::counts::{Counts, MAX_SOURCES, OTHERS, Source};
 pub use self::open::MAX_SUSPENDED;
 pub use self::state::{Moment, StateError};
-pub use self::steps::Rules;
 
 use self::change::{check_version, value};
 use self::counts::Sources;
@@ -108,11 +107,8 @@ pub struct Ledger {
     version: i64,
     /// t.
     target: i64,
-    /// Batches that will update t: only by the [first rules](Rules::First), else none.
-    formed: u32,
     /// Groups that will update t.
     taken: u64,
-    rules: Rules,
     /// d.
     depth: Option<u32>,
     /// What to add to the accepted groups for admission, since the learner went back.
@@ -129,8 +125,6 @@ pub struct Ledger {
     sources: Sources,
     open: BTreeMap<u64, Open>,
     suspended: BTreeSet<u64>,
-    /// Open groups by what their producers call them: only by the [first rules](Rules::First), else none.
-    keys: HashMap<String, u64>,
     /// Open groups that have tokens, by the version of the oldest.
     begun: BTreeSet<(i64, u64)>,
     ready: HashMap<u64, Ready>,
@@ -186,9 +180,7 @@ impl Ledger {
             limiter,
             version: 0,
             target: 0,
-            formed: 0,
             taken: 0,
-            rules: Rules::default(),
             depth: config.first_depth(),
             offset: 0,
             paused: false,
@@ -202,7 +194,6 @@ impl Ledger {
             sources: Sources::default(),
             open: BTreeMap::new(),
             suspended: BTreeSet::new(),
-            keys: HashMap::new(),
             begun: BTreeSet::new(),
             ready: HashMap::new(),
             queue: Queue::new(config.order),
@@ -430,7 +421,7 @@ impl Ledger {
         }
         self.version = version;
         if version > self.target {
-            (self.target, self.formed, self.taken) = (version, 0, 0);
+            (self.target, self.taken) = (version, 0);
             self.sweep();
         }
         self.end_history();
@@ -453,7 +444,7 @@ impl Ledger {
     fn restore(&mut self, version: i64) -> Result<Outcome, Refusal> {
         check_version("version", version)?;
         self.version = version;
-        (self.target, self.formed, self.taken) = (version, 0, 0);
+        (self.target, self.taken) = (version, 0);
         self.take_back_all();
         self.sweep();
         let used = version as u64 * self.config.per_version();

@@ -11,7 +11,7 @@ use std::collections::HashSet;
 
 use echoic_primitives::packing::balance;
 
-use super::{Balance, Blocked, Ledger, Rules, Size, Want};
+use super::{Balance, Blocked, Ledger, Size, Want};
 use crate::rollouts::config::{OnStale, Order};
 
 /// Places that are left for groups with a deadline up to some versions; see the [module](self).
@@ -30,10 +30,7 @@ impl Slack {
         let (per_version, left) = (ledger.config.per_version() as i64, ledger.places_left());
         let batch = count as i64;
         // Places up to the version that comes so many after t. A large batch takes those of later versions, too.
-        let up_to = |after: i64| match ledger.rules {
-            Rules::First => left.max(batch) + after * per_version,
-            Rules::Second => (left + after * per_version).max(batch),
-        };
+        let up_to = |after: i64| (left + after * per_version).max(batch);
         let mut needed = 0;
         let mut places = Vec::with_capacity(ledger.ages.len());
         // What can't be in time any more is not waited for.

@@ -70,8 +70,7 @@ pub struct Moment {
     numbers: Numbers,
     counts: Counts,
     sources: Vec<Source>,
-    /// With whether the group is the one that its key leads to.
-    open: Vec<(u64, Open, bool)>,
+    open: Vec<(u64, Open)>,
     ready: Vec<Ready>,
     arrangement: Arrangement,
     batches: Vec<(u64, Batch)>,
@@ -83,7 +82,6 @@ pub struct Moment {
 struct Numbers {
     version: i64,
     target: i64,
-    formed: u32,
     taken: u64,
     depth: Option<u32>,
     offset: i64,
@@ -183,7 +181,6 @@ impl Moment {
         for number in [numbers.version, numbers.target, numbers.offset] {
             out.put_i64(number);
         }
-        out.put_u32(numbers.formed);
         out.put_u64(numbers.taken);
         out.put_maybe(numbers.depth.map(u64::from));
         for number in [numbers.next_group, numbers.next_place, numbers.next_batch] {
@@ -203,9 +200,8 @@ impl Moment {
             out.put_maybe(source.last_admitted);
         }
         out.put_u32(self.open.len() as u32);
-        for (id, open, is_named) in &self.open {
+        for (id, open) in &self.open {
             out.put_u64(*id);
-            out.put_u8((*is_named).into());
             open.put(out);
         }
         out.put_u32(self.ready.len() as u32);
@@ -232,7 +228,7 @@ impl Moment {
 
     /// Gives the bulk piece by piece.
     pub fn bulk(&self) -> impl Iterator<Item = &[u8]> {
-        let open = self.open.iter().flat_map(|(_, open, _)| &open.items);
+        let open = self.open.iter().flat_map(|(_, open)| &open.items);
         let ready = self.ready.iter().flat_map(|ready| &ready.group.items);
         open.chain(ready).flat_map(|item| {
             let blobs = item.finish.iter().flat_map(|finish| &finish.blobs);
@@ -380,7 +376,6 @@ impl Reading<'_, '_> {
             let (field, got) = ("offset", offset.unsigned_abs());
             return Err(CodecError::Value { field, got }.into());
         }
-        let formed = self.take.u32("batches of a version")?;
         let taken = self.number("groups of a version")?;
         let narrow = |got| {
             let field = "pipeline_depth";
@@ -405,8 +400,9 @@ impl Reading<'_, '_> {
         let config = self.config;
         ensure(target >= version, || format!("version {version} is above the target {target}"))?;
         ensure(next_batch > 0, || "batches are counted from 1".into())?;
-        ensure(formed < config.batches_per_version, || {
-            format!("{formed} batches of a version, which has {}", config.batches_per_version)
+        let per_version = config.per_version();
+        ensure(taken < per_version, || {
+            format!("{taken} groups are taken for a version that has {per_version}")
         })?;
         ensure(depth.is_some() == config.max_lag.is_some() && depth <= config.max_lag, || {
             format!("pipeline_depth is {depth:?}, max_lag {:?}", config.max_lag)
@@ -421,7 +417,6 @@ impl Reading<'_, '_> {
         Ok(Numbers {
             version,
             target,
-            formed,
             taken,
             depth,
             offset,
@@ -600,7 +595,6 @@ impl Ledger {
         let numbers = Numbers {
             version: self.version,
             target: self.target,
-            formed: self.formed,
             taken: self.taken,
             depth: self.depth,
             offset: self.offset,
@@ -611,17 +605,13 @@ impl Ledger {
             era: Era::of(self.era.groups, self.era.batches, self.era.first, self.era.attempts),
             rng: self.rng.state(),
         };
-        let open = self.open.iter().map(|(id, open)| {
-            let is_named = self.keys.get(&open.key) == Some(id);
-            (*id, open.clone(), is_named)
-        });
         let mut ready: Vec<Ready> = self.ready.values().cloned().collect();
         ready.sort_unstable_by_key(|ready| ready.group.id);
         Moment {
             numbers,
             counts: self.counts(),
             sources: self.sources.all().to_vec(),
-            open: open.collect(),
+            open: self.open.iter().map(|(id, open)| (*id, open.clone())).collect(),
             ready,
             arrangement: self.queue.layout(),
             batches: self.batches.iter().map(|(number, batch)| (*number, batch.clone())).collect(),
@@ -646,12 +636,11 @@ impl Ledger {
         ledger.sources = reading.sources()?;
         for _ in 0..reading.take.count("number of open groups", MAX_GROUPS, 80)? {
             let id = reading.number("group")?;
-            let is_named = reading.take.flag("whose key it is")?;
             ensure(ledger.open.last_key_value().is_none_or(|(last, _)| *last < id), || {
                 format!("group {id} is there twice, or not in its place")
             })?;
             let open = reading.open(&ledger, id)?;
-            ledger.enter_open(id, open, is_named)?;
+            ledger.enter_open(id, open)?;
         }
         let mut last = None;
         for _ in 0..reading.take.count("number of complete groups", MAX_GROUPS, 60)? {
@@ -699,7 +688,6 @@ impl Ledger {
     fn set_numbers(&mut self, numbers: Numbers) {
         self.version = numbers.version;
         self.target = numbers.target;
-        self.formed = numbers.formed;
         self.taken = numbers.taken;
         self.depth = numbers.depth;
         self.offset = numbers.offset;
@@ -714,7 +702,7 @@ impl Ledger {
         id < self.next_group && !self.era.has_lost_group(id)
     }
 
-    fn enter_open(&mut self, id: u64, open: Open, is_named: bool) -> Result<(), StateError> {
+    fn enter_open(&mut self, id: u64, open: Open) -> Result<(), StateError> {
         ensure(self.was_admitted(id), || format!("group {id} was never admitted"))?;
         if open.expires.is_some() {
             self.due.insert((open.looked_at, Due::Permit(id)));
@@ -727,13 +715,6 @@ impl Ledger {
         }
         if let Some(oldest) = open.oldest {
             self.begun.insert((oldest, id));
-        }
-        if is_named {
-            let is_right = !open.key.is_empty() && open.expires.is_some();
-            let before = self.keys.insert(open.key.clone(), id);
-            ensure(is_right && before.is_none(), || {
-                format!("key {:?} leads to two groups, or to one that was left", open.key)
-            })?;
         }
         self.open.insert(id, open);
         Ok(())

@@ -298,7 +298,8 @@ fn recover_one<'a>(
 fn check_label(label: &Label, table: &Table) -> Result<(), String> {
     let config = table.config();
     if label.version != VERSION {
-        return Err(format!("it has format {}, this release reads {VERSION}", label.version));
+        let version = label.version;
+        return Err(format!("it has format {version}; this release reads format {VERSION}"));
     }
     if label.table != config.name {
         return Err(format!("it is of table {:?}", label.table));
