@@ -2,7 +2,7 @@
 //!
 //! One of plain vectors takes a way of its own, without conversions and lists.
 
-use echoic_memory::belt::Stretch;
+use echoic_memory::row_ring::Stretch;
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict, PyFloat};
@@ -124,7 +124,7 @@ impl Form {
         (room as usize).min((MOST_BYTES / self.layout.row_bytes()).max(1))
     }
 
-    /// Copies consecutive rows, the first of which has this number, to their places on a belt.
+    /// Copies consecutive rows, the first of which has this number, to their places on a ring.
     ///
     /// # Safety
     ///
