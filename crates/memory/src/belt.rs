@@ -25,8 +25,8 @@ use std::ptr::NonNull;
 
 use smallvec::SmallVec;
 
+use crate::advice::prefetch_at;
 use crate::block::{AllocError, Untouched};
-use crate::prefetch::prefetch_at;
 use crate::slab::Field;
 use crate::sync::{Condvar, Mutex};
 

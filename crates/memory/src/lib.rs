@@ -6,7 +6,7 @@
 //!   [`RemoteStore`] for other processes.
 //! - [`slab`]: rows that come and go one by one, and readers that keep them. [`belt`]: rows that go in the
 //!   order in which they came.
-//! - [`advice`]: telling the system which memory is wanted soon.
+//! - [`advice`]: telling the system and the processor which memory is wanted soon.
 //! - [`block`]: one aligned allocation, touched at start. `mapping`: memory that processes share.
 //! - `arena`: memory for the answers of another process, on Linux. [`sheet`]: memory that one process writes
 //!   and others read.
@@ -15,11 +15,11 @@
 //! - [`sync`]: locks that go on after a panic.
 //!
 //! All `unsafe` code about memory lives in `advice`, `arena`, `belt`, `block`, `mapping`, `control`, `event` (the system
-//! call), `prefetch`, `sheet`, `slab`, `store` and `window`; the ring's algorithm is safe code and runs under loom (`crates/memory/tests/loom.rs`).
+//! call), `sheet`, `slab`, `store` and `window`; the ring's algorithm is safe code and runs under loom
+//! (`crates/memory/tests/loom.rs`).
 //!
 //! What this crate deliberately does not know: what the bytes mean, the network, Python.
 
-#[cfg(not(loom))]
 pub mod advice;
 #[cfg(not(loom))]
 pub mod arena;
@@ -33,7 +33,6 @@ pub mod death;
 pub mod event;
 #[cfg(target_os = "linux")]
 mod mapping;
-mod prefetch;
 mod producer;
 mod region;
 pub mod ring;
@@ -43,11 +42,10 @@ pub mod signal;
 pub mod slab;
 pub mod store;
 pub mod sync;
-mod wakers;
 pub mod window;
 
+pub use advice::prefetch;
 pub use block::{AllocError, roomy};
-pub use prefetch::prefetch;
 pub use ring::{Blocked, Counts, Evicted, Refusal, Ring};
 #[cfg(target_os = "linux")]
 pub use store::RemoteStore;

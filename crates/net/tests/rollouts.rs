@@ -934,6 +934,27 @@ fn whoever_is_told_of_a_change_finds_it_kept() {
 }
 
 #[test]
+fn more_answers_than_may_wait_for_the_disk_come_when_it_has_followed() {
+    let (_dir, _table, server) = open_kept(Durability::Sync);
+    let client = connect(&server);
+    let holds = permits(soon(|wait| client.call(0, &[admit(1500)], wait)).unwrap());
+    // As many callers would who do not wait for each other.
+    let call = |permit: &Permit| client.start_call(0, &group(permit.hold, 3), None).unwrap();
+    let calls: Vec<_> = holds.iter().map(call).collect();
+    for mut call in calls {
+        assert!(soon(|wait| call.wait(wait)).unwrap().iter().all(Result::is_ok));
+    }
+    // Any two of them have more bytes than may wait.
+    let wide = Form::Padded { width: 1 << 18, left: false };
+    let samples: Vec<_> =
+        (0..12).map(|_| client.start_sample(0, want(2), wide, None).unwrap()).collect();
+    for mut sample in samples {
+        assert_eq!(soon(|wait| sample.wait(wait)).unwrap().head().shape.groups, 2);
+    }
+    assert_eq!((client.reconnects(), server.info().malformed), (0, 0));
+}
+
+#[test]
 fn what_a_journal_could_not_take_is_not_acknowledged_and_all_who_wait_hear_of_it() {
     let (dir, table, server) = open_kept(Durability::Async);
     let (producer, consumer) = (connect(&server), connect(&server));

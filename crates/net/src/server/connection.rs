@@ -16,10 +16,11 @@ use echoic_replay::{Blocked, Stream};
 
 use super::meter::ConnectionMeter;
 use super::outbox::Outbox;
+use super::services::Services;
 use super::stream_session::{Obstacle, StreamSession};
-use super::tables::{Context, Hold, InsertSession, RequestSession};
+use super::tables::{Hold, InsertSession, RequestSession};
 use super::weights_session::{Attention, WeightsSession};
-use crate::auth::{Side, Token};
+use crate::auth::Side;
 use crate::spare::Lent;
 use crate::transport::Link;
 use crate::wire::frame::{self, Control, DATA_BYTES, DataHead, HEADER_BYTES, Header, Stall, kind};
@@ -250,17 +251,17 @@ impl Connection {
         }
     }
 
-    /// Tells what is kept of what it has changed. Of what is not, the table to wait for; or what became of
-    /// the connection because nothing more is kept.
-    pub(crate) fn settle(&mut self, context: &Context<'_>) -> Result<Option<usize>, Outcome> {
+    /// Tells what is durable of what it has changed. Of what is not, the place of its table's waker; or what became of
+    /// the connection because nothing more is durable.
+    pub(crate) fn settle(&mut self, services: &Services) -> Result<Option<usize>, Outcome> {
         match &mut self.phase {
             Phase::Requesting(session) => {
-                let unkept = session.settle(context, &mut self.outbox);
-                // What is kept and has no room goes on when more is sent.
-                self.choked |= self.outbox.backlog() >= context.most_unsent;
-                Ok(unkept)
+                let place = session.settle(services, &mut self.outbox);
+                // What is durable and has no room goes on when more is sent.
+                self.choked |= self.outbox.unsent() >= services.most_unsent();
+                Ok(place)
             }
-            Phase::Inserting { session, .. } => session.settle(context).map_err(|error| {
+            Phase::Inserting { session, .. } => session.settle(services).map_err(|error| {
                 self.fail(Fault::Refused(RefusalCode::Journal, error.to_string()))
             }),
             _ => Ok(None),
@@ -275,44 +276,38 @@ impl Connection {
         ) || self.has_memory()
     }
 
-    /// Reads and uses what there is, up to a `chunk`. `token` is what clients must have.
-    pub(crate) fn read(
-        &mut self,
-        context: &Context<'_>,
-        buffer: &mut [u8],
-        chunk: usize,
-        token: Option<&Token>,
-    ) -> Outcome {
+    /// Reads and uses what there is, up to a chunk.
+    pub(crate) fn read(&mut self, services: &Services, buffer: &mut [u8]) -> Outcome {
         let in_frames = matches!(
             self.phase,
             Phase::Requesting(_) | Phase::Inserting { .. } | Phase::Weights(_)
         );
         let read = if in_frames {
-            self.read_tables(context, buffer, chunk, token)
+            self.read_tables(services, buffer)
         } else {
-            self.try_read(buffer, chunk, token)
+            self.try_read(services, buffer)
         };
         let outcome = read.unwrap_or_else(|fault| self.fail(fault));
         if let (Outcome::Busy, Phase::Inserting { session, .. }) = (&outcome, &mut self.phase)
             && !session.is_busy()
         {
             let (input, end) = (std::mem::take(&mut self.input), std::mem::take(&mut self.wanted));
-            session.work(input, end, context);
+            session.work(input, end, services);
         }
         self.note_stall(&outcome);
         outcome
     }
 
     /// Goes on with what was done elsewhere or waited for: whether it may be read from again.
-    pub(crate) fn finish_work(&mut self, context: &Context<'_>) -> Result<bool, Outcome> {
+    pub(crate) fn finish_work(&mut self, services: &Services) -> Result<bool, Outcome> {
         match &mut self.phase {
             Phase::Requesting(session) => {
-                session.finish(context, &mut self.outbox);
-                Ok(!session.is_busy())
+                session.finish(services, &mut self.outbox);
+                Ok(!session.is_busy(services))
             }
             Phase::Inserting { session, .. } => {
                 let before = session.next;
-                let finished = session.finish(context);
+                let finished = session.finish(services);
                 self.meter.samples.fetch_add(session.next - before, Ordering::Relaxed);
                 match finished {
                     Ok(None) => Ok(!session.is_busy()),
@@ -327,12 +322,17 @@ impl Connection {
         }
     }
 
-    fn try_read(
-        &mut self,
-        buffer: &mut [u8],
-        chunk: usize,
-        token: Option<&Token>,
-    ) -> Result<Outcome, Fault> {
+    /// Whether nothing more is done for now: see [`Outcome::Busy`].
+    pub(crate) fn is_busy(&self, services: &Services) -> bool {
+        match &self.phase {
+            Phase::Requesting(session) => session.is_busy(services),
+            Phase::Inserting { session, .. } => session.is_busy(),
+            _ => false,
+        }
+    }
+
+    fn try_read(&mut self, services: &Services, buffer: &mut [u8]) -> Result<Outcome, Fault> {
+        let chunk = services.shared.chunk();
         // What was left over last time goes first.
         let mut filled = self.input.len();
         buffer[..filled].copy_from_slice(&self.input);
@@ -340,7 +340,7 @@ impl Connection {
         // While nothing is under way, a connection keeps no memory.
         self.input.shrink_to(KEPT);
         if filled > 0 || self.has_waiting_sample() {
-            let (used, stop) = self.consume(&buffer[..filled], token)?;
+            let (used, stop) = self.consume(&buffer[..filled], services)?;
             buffer.copy_within(used..filled, 0);
             filled -= used;
             if let Some(stop) = stop {
@@ -373,7 +373,7 @@ impl Connection {
             }
         };
         filled += fresh;
-        let (used, stop) = self.consume(&buffer[..filled], token)?;
+        let (used, stop) = self.consume(&buffer[..filled], services)?;
         self.keep(&buffer[used..filled]);
         Ok(stop.unwrap_or(Outcome::More))
     }
@@ -396,34 +396,28 @@ impl Connection {
     }
 
     /// As [`Connection::try_read`], when it is about tables or weights: whole frames are used where they lie.
-    fn read_tables(
-        &mut self,
-        context: &Context<'_>,
-        buffer: &mut [u8],
-        chunk: usize,
-        token: Option<&Token>,
-    ) -> Result<Outcome, Fault> {
-        if let Phase::Requesting(session) = &mut self.phase {
-            if !session.is_busy() {
-                session.retry(context, &mut self.outbox);
-            }
-            if session.is_busy() {
-                return Ok(Outcome::Busy);
-            }
-            if session.is_recalled() || self.outbox.backlog() >= context.most_unsent {
-                self.choked = true;
-                return Ok(Outcome::Choked);
-            }
+    fn read_tables(&mut self, services: &Services, buffer: &mut [u8]) -> Result<Outcome, Fault> {
+        let chunk = services.shared.chunk();
+        if let Phase::Requesting(session) = &mut self.phase
+            && !session.is_busy(services)
+        {
+            session.retry(services, &mut self.outbox);
         }
-        if matches!(&self.phase, Phase::Inserting { session, .. } if session.is_busy()) {
+        if self.is_busy(services) {
             return Ok(Outcome::Busy);
         }
-        if let Some(outcome) = self.attend(context)? {
+        if let Phase::Requesting(session) = &self.phase
+            && (session.is_recalled() || self.outbox.unsent() >= services.most_unsent())
+        {
+            self.choked = true;
+            return Ok(Outcome::Choked);
+        }
+        if let Some(outcome) = self.attend(services)? {
             return Ok(outcome);
         }
         if self.input.len() >= self.wanted && (self.wanted > 0 || !self.input.is_empty()) {
             let mut input = std::mem::take(&mut self.input);
-            let (used, stop) = self.consume_tables(&input, context, token)?;
+            let (used, stop) = self.consume_tables(&input, services)?;
             input.drain(..used);
             if !matches!(self.phase, Phase::Leaving) {
                 self.input = input;
@@ -453,7 +447,7 @@ impl Connection {
         };
         self.input.clear();
         let bytes = &buffer[..filled + fresh];
-        let (used, stop) = self.consume_tables(bytes, context, token)?;
+        let (used, stop) = self.consume_tables(bytes, services)?;
         if !matches!(self.phase, Phase::Leaving) {
             self.input.reserve(self.wanted.min(chunk));
             self.input.extend_from_slice(&bytes[used..]);
@@ -462,10 +456,11 @@ impl Connection {
     }
 
     /// Goes on with weights; what keeps it from reading more, if something does.
-    fn attend(&mut self, context: &Context<'_>) -> Result<Option<Outcome>, Fault> {
+    fn attend(&mut self, services: &Services) -> Result<Option<Outcome>, Fault> {
         loop {
             let Phase::Weights(session) = &mut self.phase else { return Ok(None) };
-            let attention = session.attend(&mut self.outbox, context.spare, context.most_unsent)?;
+            let (spare, most) = (&services.shared.spare, services.most_unsent());
+            let attention = session.attend(&mut self.outbox, spare, most)?;
             let publication = match attention {
                 Attention::Idle => return Ok(None),
                 Attention::Busy => return Ok(Some(Outcome::More)),
@@ -479,7 +474,7 @@ impl Connection {
             if !self.write() {
                 return Ok(Some(Outcome::Ended(Ending::Gone)));
             }
-            if self.backlog() > 0 {
+            if self.outbox.unsent() > 0 {
                 (self.choked, self.wants_empty) = (true, true);
                 return Ok(Some(Outcome::Choked));
             }
@@ -507,13 +502,12 @@ impl Connection {
     fn consume_tables(
         &mut self,
         bytes: &[u8],
-        context: &Context<'_>,
-        token: Option<&Token>,
+        services: &Services,
     ) -> Result<(usize, Option<Outcome>), Fault> {
-        let mut used = 0;
+        let (mut used, most_unsent) = (0, services.most_unsent());
         self.wanted = 0;
         loop {
-            if self.outbox.backlog() >= context.most_unsent {
+            if self.outbox.unsent() >= most_unsent {
                 self.choked = true;
                 return Ok((used, Some(Outcome::Choked)));
             }
@@ -536,12 +530,12 @@ impl Connection {
             match &mut self.phase {
                 Phase::Requesting(session) if header.kind == kind::REQUEST => {
                     let request = Request::read(payload)?;
-                    if let Some(table) = session.lacks_room(&request, context) {
+                    if let Some(table) = session.lacks_room(&request, services) {
                         self.wanted = end;
                         return Ok((used, Some(Outcome::Held { table, stall: Stall::Capacity })));
                     }
-                    session.take(request, context, &mut self.outbox)?;
-                    if session.is_busy() {
+                    session.take(request, services, &mut self.outbox)?;
+                    if session.is_busy(services) {
                         return Ok((used + end, Some(Outcome::Busy)));
                     }
                 }
@@ -554,7 +548,7 @@ impl Connection {
                 }
                 Phase::Inserting { session, .. } if InsertSession::most(header.kind).is_some() => {
                     let before = (session.next - session.passed, session.duplicates);
-                    let taken = session.take(header, payload, context);
+                    let taken = session.take(header, payload, services);
                     let stored = session.next - session.passed - before.0;
                     let dropped = session.duplicates - before.1;
                     self.meter.samples.fetch_add(stored, Ordering::Relaxed);
@@ -565,7 +559,7 @@ impl Connection {
                     }
                 }
                 _ => {
-                    let stop = self.take_frame(header, payload, token)?;
+                    let stop = self.take_frame(header, payload, services)?;
                     if stop.is_some() {
                         return Ok((used + end, stop));
                     }
@@ -591,7 +585,7 @@ impl Connection {
     fn consume(
         &mut self,
         bytes: &[u8],
-        token: Option<&Token>,
+        services: &Services,
     ) -> Result<(usize, Option<Outcome>), Fault> {
         let mut used = 0;
         loop {
@@ -616,7 +610,7 @@ impl Connection {
             let (step, stop) = match &self.phase {
                 Phase::Preface => (self.read_preface(rest)?, None),
                 Phase::Leaving => (rest.len(), None),
-                _ => self.read_frame(rest, token)?,
+                _ => self.read_frame(rest, services)?,
             };
             used += step;
             if step == 0 || stop.is_some() {
@@ -641,7 +635,7 @@ impl Connection {
     fn read_frame(
         &mut self,
         bytes: &[u8],
-        token: Option<&Token>,
+        services: &Services,
     ) -> Result<(usize, Option<Outcome>), Fault> {
         let Some(header) = Header::read(bytes)? else { return Ok((0, None)) };
         let body = &bytes[HEADER_BYTES..];
@@ -660,7 +654,7 @@ impl Connection {
         check_len(header, limit)?;
         let Some(payload) = body.get(..header.len as usize) else { return Ok((0, None)) };
         let used = HEADER_BYTES + payload.len();
-        let stop = self.take_frame(header, payload, token)?;
+        let stop = self.take_frame(header, payload, services)?;
         Ok((used, stop))
     }
 
@@ -668,8 +662,9 @@ impl Connection {
         &mut self,
         header: Header,
         payload: &[u8],
-        token: Option<&Token>,
+        services: &Services,
     ) -> Result<Option<Outcome>, WireError> {
+        let token = services.shared.options.token.as_ref();
         match (&mut self.phase, header.kind) {
             (Phase::Hello, kind::HELLO) => {
                 let hello = Hello::read(payload)?;
@@ -805,9 +800,9 @@ impl Connection {
         (producer, epoch): (ProducerId, u64),
         next: u64,
         kept: u64,
-        context: &Context<'_>,
+        services: &Services,
     ) -> u64 {
-        let session = Box::new(InsertSession::new((producer, epoch), next, kept, context));
+        let session = Box::new(InsertSession::new((producer, epoch), next, kept, services));
         let limit = session.limit;
         self.acknowledged = kept;
         self.phase = Phase::Inserting { producer, session };
@@ -826,7 +821,7 @@ impl Connection {
 
     fn hand_over(&mut self, owner: u16, layout: [u64; 4], memory: BorrowedFd<'_>) -> bool {
         // What was said before goes first: the descriptor comes with the bytes it belongs to.
-        if !self.write() || self.backlog() > 0 {
+        if !self.write() || self.outbox.unsent() > 0 {
             return false;
         }
         let mut frame = Vec::new();
@@ -961,11 +956,6 @@ impl Connection {
         }
     }
 
-    /// Whether nothing is read from it though it has read all that it may be sent: the rest is not kept yet.
-    pub(crate) fn is_kept_waiting(&self) -> bool {
-        self.choked && !self.outbox.has_unsent()
-    }
-
     /// What its next frame waits for, if it does.
     pub(crate) fn stall(&self) -> Stall {
         self.meter.stall()
@@ -983,7 +973,7 @@ impl Connection {
             }
             Err(_) => return false,
         }
-        if self.outbox.has_unsent() {
+        if self.outbox.unsent() > 0 {
             return true;
         }
         match self.link.flush() {
@@ -1016,7 +1006,7 @@ impl Connection {
     /// Whether it may be read from again because more of its answers are sent; asked once.
     pub(crate) fn is_relieved(&mut self, most_unsent: usize) -> bool {
         let enough = if self.wants_empty { 1 } else { most_unsent };
-        let relieved = self.choked && self.outbox.backlog() < enough;
+        let relieved = self.choked && self.outbox.unsent() < enough;
         self.choked &= !relieved;
         self.wants_empty &= !relieved;
         relieved
@@ -1026,12 +1016,12 @@ impl Connection {
     pub(crate) fn is_flooded(&self, most: usize) -> bool {
         // Of who asks things of tables or is sent weights, no more is read meanwhile.
         !matches!(self.phase, Phase::Requesting(_) | Phase::Weights(_))
-            && self.outbox.backlog() > most
+            && self.outbox.unsent() > most
     }
 
     /// How many bytes wait to be sent. A client that reads nothing is not worth memory.
-    pub(crate) fn backlog(&self) -> usize {
-        self.outbox.backlog()
+    pub(crate) fn unsent(&self) -> usize {
+        self.outbox.unsent()
     }
 
     /// Why the connection should be closed now, if so.

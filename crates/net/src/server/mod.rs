@@ -6,29 +6,30 @@
 //! - `tables`: requests and inserts. `rollouts`: requests about rollout tables, and who waits for them.
 //!   `weights_session`: weights.
 //! - `loop_wakers`: what wakes an event loop. `outbox`: what it has to send. `pool`: who does what takes long.
+//! - `services`: what the sessions of an event loop work with. `disk_queue`: answers that wait for the disk.
 //! - `sessions`: what each producer has delivered, so that nothing is stored twice.
 //! - `meter`: the numbers.
 
 mod connection;
+mod disk_queue;
 mod loop_wakers;
 mod meter;
 mod outbox;
 mod pool;
 mod rollouts;
+mod services;
 mod sessions;
 mod stream_session;
 mod tables;
 mod weights_session;
 mod worker;
 
-use std::cell::Cell;
 use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Sender, channel};
-use std::task::Waker;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -42,10 +43,8 @@ use tracing::info;
 pub use meter::{DoorInfo, Flow};
 
 use self::connection::{CHUNK, Connection};
-use self::loop_wakers::TableWakers;
 use self::meter::Meter;
 use self::pool::Pool;
-use self::tables::Context;
 use self::worker::Worker;
 use crate::address::Address;
 use crate::auth::{Token, random};
@@ -271,30 +270,6 @@ impl Shared {
         let sample = self.stream.as_ref().map_or(0, |stream| stream.spec().nbytes());
         let samples = self.credit_bytes().checked_div(sample).unwrap_or(1 << 16);
         samples.max(2) as u64
-    }
-
-    /// What connections that are about tables work with.
-    fn context<'a>(
-        &'a self,
-        wakers: &'a [TableWakers],
-        [saved, worked]: [&'a Waker; 2],
-        serving: &'a Cell<Option<usize>>,
-    ) -> Context<'a> {
-        Context {
-            tables: &self.tables,
-            rollouts: &self.rollouts,
-            rollout_entries: &self.rollout_entries,
-            wakers,
-            keeper: self.keeper.as_ref(),
-            saved,
-            serving,
-            pool: &self.pool,
-            worked,
-            observer: self.observer.as_ref(),
-            chunks: &self.meter.chunks,
-            spare: &self.spare,
-            most_unsent: self.credit_bytes(),
-        }
     }
 }
 

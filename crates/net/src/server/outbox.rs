@@ -39,8 +39,6 @@ pub(crate) struct Outbox {
     sent: usize,
     /// How many bytes are not.
     unsent: usize,
-    /// How many more there will be, of answers that exist and may not be sent yet.
-    held: usize,
     /// Large buffers that are sent.
     spent: Vec<Lent>,
 }
@@ -64,24 +62,9 @@ impl Outbox {
         self.pieces.push_back(Piece::Large(frame));
     }
 
-    /// Counts bytes that are kept elsewhere until they may be sent.
-    pub(crate) fn hold(&mut self, bytes: usize) {
-        self.held += bytes;
-    }
-
-    /// Counts them no longer.
-    pub(crate) fn release(&mut self, bytes: usize) {
-        self.held = self.held.saturating_sub(bytes);
-    }
-
-    /// How many bytes wait to be sent, or to be allowed to.
-    pub(crate) fn backlog(&self) -> usize {
-        self.unsent + self.held
-    }
-
-    /// Whether a link could send something.
-    pub(crate) fn has_unsent(&self) -> bool {
-        self.unsent > 0
+    /// How many bytes are not sent.
+    pub(crate) fn unsent(&self) -> usize {
+        self.unsent
     }
 
     /// Gives up memory that is only of use while much is sent.

@@ -252,7 +252,7 @@ impl WeightsSession {
         let (mut sent, mut saved) = (0, 0);
         let mut attention = Attention::Busy;
         for _ in 0..TURN {
-            if out.backlog() >= most {
+            if out.unsent() >= most {
                 attention = Attention::Full;
                 break;
             }

@@ -9,10 +9,11 @@ use echoic_replay::rollouts::RolloutTable;
 use echoic_replay::rollouts::batch::{Layout, LayoutError};
 use echoic_replay::rollouts::ledger::{Change, Lease, Share};
 
-use super::holding::Frame;
-use super::{RolloutSession, fail};
+use super::fail;
+use crate::server::disk_queue::{Frame, Held, Receipt};
 use crate::server::outbox::Outbox;
-use crate::server::tables::{Context, HEAVY, RequestSession};
+use crate::server::services::{HEAVY, Services};
+use crate::server::tables::RequestSession;
 use crate::spare::Spare;
 use crate::wire::frame::{HEADER_BYTES, Header, frame, kind};
 use crate::wire::rollouts::{DeliveryHead, Wish};
@@ -36,7 +37,7 @@ pub(super) fn deliver(
     wish: &Wish,
     share: Share,
     session: &mut RequestSession,
-    context: &Context<'_>,
+    services: &Services,
     out: &mut Outbox,
 ) {
     let Share { lease, lease_ms, .. } = share;
@@ -45,17 +46,17 @@ pub(super) fn deliver(
     let layout = match Layout::new(&share, table.config(), form) {
         Ok(layout) => layout,
         Err(error) => {
-            return delivery(Err(refusal(&error))).send(&mut session.rollouts, context, out);
+            return delivery(Err(refusal(&error))).send(session, services, out);
         }
     };
     let area = wish.area.zip(session.arena.as_ref());
     if layout.bytes() < HEAVY {
-        let answer = lay_out(id, &layout, area, context.spare);
-        return delivery(answer).send(&mut session.rollouts, context, out);
+        let answer = lay_out(id, &layout, area, &services.shared.spare);
+        return delivery(answer).send(session, services, out);
     }
     let area = area.map(|(area, arena)| (area, Arc::clone(arena)));
-    let (table, spare) = (Arc::clone(table), Arc::clone(context.spare));
-    session.lay_out_elsewhere(context, move || {
+    let (table, spare) = (Arc::clone(table), Arc::clone(&services.shared.spare));
+    session.lay_out_elsewhere(services, move || {
         let layout = Layout::new(&share, table.config(), form);
         let answer = layout.map_err(|error| refusal(&error)).and_then(|layout| {
             let area = area.as_ref().map(|(area, arena)| (*area, arena));
@@ -108,16 +109,14 @@ fn lay_out(
 
 impl Delivery {
     /// Answers. A share that can't be delivered in this form is given back: who had a lease may ask for it in another.
-    pub(crate) fn send(
-        self,
-        rollouts: &mut RolloutSession,
-        context: &Context<'_>,
-        out: &mut Outbox,
-    ) {
+    pub(crate) fn send(self, session: &mut RequestSession, services: &Services, out: &mut Outbox) {
         let Self { id, table: number, lease, lease_ms, answer } = self;
-        let Some(table) = context.rollouts.get(number) else { return };
+        let Some(table) = services.rollout_table(number) else { return };
         let (code, text) = match answer {
-            Ok(frame) => return rollouts.holding.answer(id, number, table, frame, out),
+            Ok(frame) => {
+                let receipt = Receipt::of_rollouts(number, table);
+                return session.answer(id, receipt, Held::Frame(frame), services, out);
+            }
             Err(refusal) => refusal,
         };
         let text = match lease_ms {
