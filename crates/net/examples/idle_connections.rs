@@ -61,12 +61,12 @@ fn open(address: &str, files: &TlsFiles) -> Server {
         weights: Some(Arc::new(weights)),
         ..Served::default()
     };
-    let listen = listen_at(&address.parse().expect("an address"), files).expect("a door");
+    let listen = listen_at(&address.parse().expect("an address"), files).expect("a listener");
     // These clients say nothing, and are not to be taken for dead.
     let heartbeat = Duration::from_secs(600);
     let options =
         Options { heartbeat, threads: 1, max_connections: usize::MAX / 2, ..Options::default() };
-    Server::open(&*listen, served, options).expect("an open door")
+    Server::open(&*listen, served, options).expect("an open listener")
 }
 
 fn request(link: &mut dyn Link, operation: Operation<'_>) {
@@ -79,8 +79,8 @@ fn main() {
     let count = std::env::args().nth(1).map_or(1000, |word| word.parse().expect("a number"));
     allow_files();
     let authority = common::Authority::new();
-    let papers = authority.sign("localhost");
-    let tls = (common::files(Some(&papers), None), common::files(None, Some(&authority)));
+    let identity = authority.sign("localhost");
+    let tls = (common::files(Some(&identity), None), common::files(None, Some(&authority)));
     println!("bytes of the server for each of {count} connections");
     // None is dropped before the end: the next ones would use its memory.
     let (mut links, mut servers) = (Vec::new(), Vec::new());

@@ -94,8 +94,8 @@ fn addresses() -> [String; 3] {
     ]
 }
 
-/// Runs something with a new table behind each kind of door.
-fn over_all_doors(config: &RolloutConfig, run: impl Fn(&Server, &Arc<RolloutTable>)) {
+/// Runs something with a new table behind each kind of listener.
+fn over_all_transports(config: &RolloutConfig, run: impl Fn(&Server, &Arc<RolloutTable>)) {
     for address in addresses() {
         let table = table(config.clone());
         run(&open_at(&address, &table, 1), &table);
@@ -197,7 +197,7 @@ fn failure<T>(result: Result<T, TablesError>) -> CallError {
 
 #[test]
 fn groups_are_admitted_completed_and_delivered_whole() {
-    over_all_doors(&config(), |server, table| {
+    over_all_transports(&config(), |server, table| {
         let client = connect(server);
         let entry = &client.tables()[0];
         assert_eq!((&entry.config, &*entry.metadata), (&config(), &[1u8, 2, 3][..]));
@@ -218,7 +218,7 @@ fn groups_are_admitted_completed_and_delivered_whole() {
         let here = table.info();
         assert!(info.time <= here.time, "time never goes back");
         assert_eq!(info, RolloutInfo { time: info.time, ..here });
-        assert_eq!((info.counts.acked, info.counts.accepted, info.standing.out), (8, 8, 0));
+        assert_eq!((info.counts.acked, info.counts.accepted, info.totals.out), (8, 8, 0));
         assert_eq!(info.sources[0].name, "tests");
     });
 }
@@ -231,7 +231,7 @@ fn what_is_delivered_is_what_a_caller_in_the_same_process_gets() {
         Form::Padded { width: 50, left: false },
         Form::Packed { width: 90 },
     ];
-    over_all_doors(&config(), |server, table| {
+    over_all_transports(&config(), |server, table| {
         let client = connect(server);
         for form in forms {
             make(&client, 2, 41);
@@ -255,7 +255,7 @@ fn what_is_delivered_is_what_a_caller_in_the_same_process_gets() {
 #[test]
 fn an_admit_that_waits_is_served_at_the_next_version() {
     let config = RolloutConfig { max_lag: Some(0), ..config() };
-    over_all_doors(&config, |server, table| {
+    over_all_transports(&config, |server, table| {
         let (producer, learner) = (connect(server), connect(server));
         assert_eq!(permits(soon(|wait| producer.call(0, &[admit(9)], wait)).unwrap()).len(), 2);
         let mut waits = producer.start_call(0, &[admit(9)], None).unwrap();
@@ -277,7 +277,7 @@ fn an_admit_that_waits_is_served_at_the_next_version() {
 #[test]
 fn what_has_waited_for_as_long_as_it_may_is_told_why() {
     let config = RolloutConfig { max_lag: Some(0), ..config() };
-    over_all_doors(&config, |server, table| {
+    over_all_transports(&config, |server, table| {
         let client = connect(server);
         make(&client, 1, 3);
         assert_eq!(permits(soon(|wait| client.call(0, &[admit(9)], wait)).unwrap()).len(), 1);
@@ -312,7 +312,7 @@ fn what_has_waited_for_as_long_as_it_may_is_told_why() {
 
 #[test]
 fn a_share_whose_lease_is_over_goes_to_who_waits() {
-    over_all_doors(&config(), |server, _| {
+    over_all_transports(&config(), |server, _| {
         let (first, second) = (connect(server), connect(server));
         make(&first, 2, 5);
         let lost = sample(&first, Want { lease_ms: Some(100), ..want(2) });
@@ -329,7 +329,7 @@ fn a_share_whose_lease_is_over_goes_to_who_waits() {
 
 #[test]
 fn refusals_are_those_that_a_caller_in_the_same_process_gets() {
-    over_all_doors(&config(), |server, table| {
+    over_all_transports(&config(), |server, table| {
         let client = connect(server);
         let hold = permits(soon(|wait| client.call(0, &[admit(1)], wait)).unwrap())[0].hold;
         let cut = Change::Append(Append {
@@ -377,7 +377,7 @@ fn refusals_are_those_that_a_caller_in_the_same_process_gets() {
 
 #[test]
 fn who_wants_less_goes_past_who_wants_more_and_keeps_its_order_among_its_like() {
-    over_all_doors(&config(), |server, _| {
+    over_all_transports(&config(), |server, _| {
         let [producer, patient, first, second] = [(); 4].map(|()| connect(server));
         let start = |client: &Rollouts, want| client.start_sample(0, want, Form::Flat, None);
         let mut waiting = [(&patient, 3), (&first, 1), (&second, 1)].map(|(client, count)| {
@@ -399,7 +399,7 @@ fn who_wants_less_goes_past_who_wants_more_and_keeps_its_order_among_its_like() 
 
 #[test]
 fn ranks_of_one_batch_do_not_wait_for_each_other() {
-    over_all_doors(&config(), |server, _| {
+    over_all_transports(&config(), |server, _| {
         let clients = [(); 2].map(|()| connect(server));
         let wants = [0, 1].map(|rank| Want { rank, ranks: 2, ..want(2) });
         // Rank 1 has its share of the first batch; rank 0 asks for its share of two.
@@ -421,7 +421,7 @@ fn ranks_of_one_batch_do_not_wait_for_each_other() {
 
 #[test]
 fn a_request_that_is_given_up_waits_no_more() {
-    over_all_doors(&config(), |server, table| {
+    over_all_transports(&config(), |server, table| {
         let client = connect(server);
         let waiting = || {
             let info = table.info();
@@ -453,10 +453,10 @@ fn a_request_that_is_given_up_waits_no_more() {
 
 #[test]
 fn a_pause_from_elsewhere_holds_up_producers_and_consumers_until_it_ends() {
-    over_all_doors(&config(), |server, table| {
+    over_all_transports(&config(), |server, table| {
         let client = connect(server);
         soon(|wait| client.pause(0, true, wait)).unwrap();
-        assert!(table.info().standing.paused);
+        assert!(table.info().totals.paused);
         // What is asked for twice is done once.
         soon(|wait| client.pause(0, true, wait)).unwrap();
         let paused = CallError::TimedOut(Blocked::Paused);
@@ -473,7 +473,7 @@ fn a_pause_from_elsewhere_holds_up_producers_and_consumers_until_it_ends() {
 
 #[test]
 fn who_waits_for_a_table_that_is_closed_is_told() {
-    over_all_doors(&config(), |server, table| {
+    over_all_transports(&config(), |server, table| {
         let client = connect(server);
         let mut sample = client.start_sample(0, want(2), Form::Flat, None).unwrap();
         let mut version = client.start_version(0, 0, None).unwrap();
@@ -516,7 +516,7 @@ fn a_client_whose_tables_are_closed_with_the_server_does_not_wait_for_another() 
 
 #[test]
 fn a_share_that_does_not_fit_its_rows_is_refused_and_nothing_is_used_up() {
-    over_all_doors(&config(), |server, table| {
+    over_all_transports(&config(), |server, table| {
         let client = connect(server);
         let made = make(&client, 2, 10);
         let narrow = Form::Padded { width: 9, left: false };
@@ -527,13 +527,13 @@ fn a_share_that_does_not_fit_its_rows_is_refused_and_nothing_is_used_up() {
         make(&client, 2, 10);
         let refused = soon(|wait| client.sample(0, once, narrow, wait)).unwrap_err();
         assert!(refused.to_string().contains("more than a row's 9"), "{refused}");
-        assert_eq!(table.info().standing.queued, 2, "nothing was used up");
+        assert_eq!(table.info().totals.queued, 2, "nothing was used up");
     });
 }
 
 #[test]
 fn changes_that_are_bytes_already_are_copied_from_their_pieces() {
-    over_all_doors(&config(), |server, _| {
+    over_all_transports(&config(), |server, _| {
         let client = connect(server);
         for tokens in [2u32, 30_000] {
             let hold = permits(soon(|wait| client.call(0, &[admit(1)], wait)).unwrap())[0].hold;
@@ -564,7 +564,7 @@ fn changes_that_are_bytes_already_are_copied_from_their_pieces() {
 #[test]
 fn more_than_a_request_may_have_is_sent_in_several() {
     let config = RolloutConfig { max_tokens: 1 << 22, ..config() };
-    over_all_doors(&config, |server, table| {
+    over_all_transports(&config, |server, table| {
         let client = connect(server);
         let holds = permits(soon(|wait| client.call(0, &[admit(3)], wait)).unwrap());
         // Six items of 5 MB, or of 10 MB together with their head.
@@ -589,7 +589,7 @@ fn more_than_a_request_may_have_is_sent_in_several() {
 fn blobs_come_in_parts_up_to_their_limit() {
     let limit = 18 << 20;
     let one_item = RolloutConfig { group_size: 1, min_group_size: 1, redundancy: 0, ..config() };
-    over_all_doors(&RolloutConfig { max_blob_bytes: limit, ..one_item }, |server, table| {
+    over_all_transports(&RolloutConfig { max_blob_bytes: limit, ..one_item }, |server, table| {
         let client = connect(server);
         let hold = permits(soon(|wait| client.call(0, &[admit(1)], wait)).unwrap())[0].hold;
         let with_blob = |bytes: Vec<u8>| {
@@ -619,7 +619,7 @@ fn blobs_come_in_parts_up_to_their_limit() {
 
 #[test]
 fn a_group_that_was_left_comes_with_what_is_there_of_it() {
-    over_all_doors(&config(), |server, table| {
+    over_all_transports(&config(), |server, table| {
         let (first, second) = (connect(server), connect(server));
         let hold = permits(soon(|wait| first.call(0, &[admit(1)], wait)).unwrap())[0].hold;
         one(&first, item(hold, 1, 30_000)).unwrap();
@@ -898,7 +898,7 @@ fn a_server_of_rollout_tables_alone_takes_no_inserts() {
     assert!(error.to_string().contains("two rollout tables named \"rollouts\""), "{error}");
 }
 
-/// A table in a new directory, behind a door.
+/// A table in a new directory, behind a listener.
 fn open_kept(durability: Durability) -> (tempfile::TempDir, Arc<RolloutTable>, Server) {
     let dir = tempfile::TempDir::new().unwrap();
     let keeping = Keeping { durability, history: false };
@@ -991,7 +991,7 @@ fn what_a_journal_could_not_take_is_not_acknowledged_and_all_who_wait_hear_of_it
 
 #[test]
 fn a_batch_that_was_given_back_goes_past_who_wants_another_size() {
-    over_all_doors(&config(), |server, _| {
+    over_all_transports(&config(), |server, _| {
         let (first, large, small) = (connect(server), connect(server), connect(server));
         make(&first, 2, 3);
         let taken = sample(&first, want(2));
@@ -1022,7 +1022,7 @@ fn deadline(patience: Duration) -> Option<Instant> {
 
 #[test]
 fn a_name_that_is_too_long_is_refused_and_the_connection_goes_on() {
-    over_all_doors(&config(), |server, _| {
+    over_all_transports(&config(), |server, _| {
         let client = connect(server);
         let hold = permits(soon(|wait| client.call(0, &[admit(1)], wait)).unwrap())[0].hold;
         for len in [256, 1025, 100_000] {

@@ -273,7 +273,7 @@ fn a_panic_ends_the_connection_that_it_was_about_and_no_other() {
         let looked = watcher.look(far);
         assert!(matches!(looked, Err(LinkError::Lost(_))), "{looked:?}");
     }
-    let names = ["echoic-door-0", "echoic-door-1"].map(str::to_owned);
+    let names = ["echoic-listen-0", "echoic-listen-1"].map(str::to_owned);
     assert_eq!(*panicked.lock().unwrap(), BTreeSet::from(names));
     assert_eq!(server.info().panics, 4);
     // The listener is there still, and so is whatever loop a producer belongs to.

@@ -586,30 +586,31 @@ fn numbers(table: &Arc<Table>) -> Vec<u64> {
 }
 
 #[test]
-fn what_comes_again_through_another_door_of_a_server_is_in_once() {
+fn what_comes_again_through_another_listener_of_a_server_is_in_once() {
     let table = queue(rows());
-    let doors = [serve(&table), serve(&table)];
+    let listeners = [serve(&table), serve(&table)];
     let (purpose, life) = (Purpose::Insert, ([9; 16], 5));
-    assert_eq!(told_as(life, &doors[0], purpose, &numbered(0, 4)), None);
+    assert_eq!(told_as(life, &listeners[0], purpose, &numbered(0, 4)), None);
     // Some of a frame is new, and what is behind it is.
     let more = [numbered(0, 6), numbered(6, 1)].concat();
-    assert_eq!(told_as(life, &doors[1], purpose, &more), None);
-    assert_eq!(told_as(life, &doors[0], purpose, &numbered(0, 7)), None);
+    assert_eq!(told_as(life, &listeners[1], purpose, &more), None);
+    assert_eq!(told_as(life, &listeners[0], purpose, &numbered(0, 7)), None);
     assert_eq!(numbers(&table), (0..7).collect::<Vec<_>>());
-    let dropped: u64 = doors.iter().map(|door| door.info().flow.duplicates).sum();
+    let dropped: u64 = listeners.iter().map(|listener| listener.info().flow.duplicates).sum();
     assert_eq!(dropped, 4 + 7);
-    // A later life begins with its own numbers, whatever door it takes, and ends the one before.
-    assert_eq!(told_as(([9; 16], 6), &doors[1], purpose, &numbered(0, 1)), None);
+    // A later life begins with its own numbers, whatever listener it takes, and ends the one before.
+    assert_eq!(told_as(([9; 16], 6), &listeners[1], purpose, &numbered(0, 1)), None);
     assert_eq!(table.info().size, 8);
-    let refused = told_as(life, &doors[0], purpose, &numbered(0, 8)).unwrap();
+    let refused = told_as(life, &listeners[0], purpose, &numbered(0, 8)).unwrap();
     assert_eq!(refused.code, RefusalCode::Stale, "{}", refused.text);
 }
 
 #[test]
-fn what_comes_through_two_doors_at_once_is_in_once() {
+fn what_comes_through_two_listeners_at_once_is_in_once() {
     let table = queue(rows());
-    let doors = [serve(&table), serve(&table)];
-    let mut open = doors.iter().map(|door| Stranger::open(([9; 16], 5), 0, door, Purpose::Insert));
+    let listeners = [serve(&table), serve(&table)];
+    let mut open =
+        listeners.iter().map(|listener| Stranger::open(([9; 16], 5), 0, listener, Purpose::Insert));
     let (mut one, mut other) = (open.next().unwrap(), open.next().unwrap());
     assert_eq!(one.says(&numbered(0, 4)), None);
     assert_eq!(other.says(&numbered(0, 8)), None);
@@ -617,7 +618,7 @@ fn what_comes_through_two_doors_at_once_is_in_once() {
     assert_eq!(one.says(&numbered(4, 6)), None);
     assert_eq!(other.says(&[numbered(8, 1), numbered(9, 3)].concat()), None);
     assert_eq!(numbers(&table), (0..12).collect::<Vec<_>>());
-    let flows = doors.each_ref().map(|door| door.info().flow);
+    let flows = listeners.each_ref().map(|listener| listener.info().flow);
     assert_eq!(flows.each_ref().map(|flow| flow.duplicates), [4, 4 + 2]);
     assert_eq!(flows.each_ref().map(|flow| flow.samples), [4 + 2, 4 + 2]);
 }

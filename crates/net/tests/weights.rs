@@ -250,10 +250,10 @@ fn what_is_published_again_needs_no_chunk() {
 #[test]
 fn weights_go_over_tls_in_both_directions() {
     let authority = common::Authority::new();
-    let papers = authority.sign("localhost");
+    let identity = authority.sign("localhost");
     let store = Arc::new(WeightStore::default());
     let address: Address = "tls://localhost:0".parse().unwrap();
-    let listen = listen_at(&address, &common::files(Some(&papers), None)).unwrap();
+    let listen = listen_at(&address, &common::files(Some(&identity), None)).unwrap();
     let token = Token::new(b"secret").ok();
     let options = Options { token: token.clone(), threads: 1, ..Options::default() };
     let server = Server::open(&*listen, Arc::clone(&store), options).unwrap();

@@ -13,10 +13,10 @@ use pyo3::exceptions::{PyMemoryError, PyOSError, PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyTuple};
 
-use crate::doors::{self, DoorError, link_error};
 use crate::error::{closed_error, set, spec_error, timeout_error};
 use crate::fork::Process;
 use crate::leaf::{Many, One, Source};
+use crate::listeners::{self, ListenError, link_error};
 use crate::server::size;
 use crate::sources::{DETACH_BYTES, recheck, with_sources};
 use crate::spec::{Spec, core_spec};
@@ -158,7 +158,7 @@ impl Client {
         server_name: Option<String>,
         name: Option<String>,
     ) -> PyResult<Self> {
-        let address = doors::address(address)?;
+        let address = listeners::address(address)?;
         let files = TlsFiles { certificate, key, authority: ca, server_name };
         let producer = producer.map(|id| {
             <[u8; 16]>::try_from(id).map_err(|_| {
@@ -166,19 +166,19 @@ impl Client {
             })
         });
         let options = Options {
-            token: doors::token(token)?,
+            token: listeners::token(token)?,
             window_bytes: size("window_bytes", window_bytes)?,
             linger: wait::seconds("linger", linger)?,
             deadline: deadline.map(|value| wait::seconds("deadline", value)).transpose()?,
             max_retry,
             connect_timeout: wait::seconds("connect_timeout", connect_timeout)?,
             producer: producer.transpose()?,
-            name: doors::name(name)?,
+            name: listeners::name(name)?,
             steadfast: false,
         };
         let tree = Tree::compile(example, "")?;
         let spec = core_spec(py, &tree)?;
-        let dial = dial_to(&address, &files).map_err(|error| DoorError::from(error).raise(py))?;
+        let dial = dial_to(&address, &files).map_err(|error| ListenError::from(error).raise(py))?;
         let carrier = Carrier::new(dial, spec, options);
         let carrier = carrier.map_err(|error| client_error(py, &error, "", 0))?;
         let this = Self { tree, carrier, process: Process::current() };

@@ -4,7 +4,7 @@
 //! - `table`: tables in this process, and the batches that they give. `remote`: those of a server.
 //! - `shards`: one table on several servers.
 //! - `writer`: trajectories, step by step. `checkpoints`: tables in files.
-//! - `structure`: the form of a tree as text. `doors`: a server's doors to other processes.
+//! - `structure`: the form of a tree as text. `listeners`: a server's listeners to other processes.
 //! - `tree`, `leaf` and `sources`: from a Python tree to checked byte sources and back.
 //! - `rollouts`: groups of token sequences.
 //! - `buffers`, `primitives`, `collect`: local buffers, functions on arrays, and native rollouts.
@@ -25,11 +25,11 @@ mod checkpoints;
 mod client;
 mod collect;
 mod columns;
-mod doors;
 mod dtype;
 mod error;
 mod fork;
 mod leaf;
+mod listeners;
 mod logs;
 mod memory;
 mod numbers;
@@ -39,8 +39,8 @@ mod remote;
 mod rollouts;
 mod sample;
 mod server;
+mod server_metrics;
 mod shards;
-mod sights;
 mod sources;
 mod spec;
 mod structure;
@@ -64,7 +64,7 @@ mod _native {
     #[pymodule_export]
     use super::client::Client;
     #[pymodule_export]
-    use super::doors::ping;
+    use super::listeners::ping;
     #[pymodule_export]
     use super::logs::{set_log_level, take_logs};
     #[pymodule_export]

@@ -17,12 +17,12 @@ use pyo3::exceptions::{PyIndexError, PyOSError, PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-use crate::doors::{self, DoorError, link_error};
 use crate::error::{
     checkpoint_error, closed_error, limiter_error, set, spec_error, table_error,
     table_not_found_error, timeout_error,
 };
 use crate::fork::Process;
+use crate::listeners::{self, ListenError, link_error};
 use crate::numbers::{float_numbers, key_numbers};
 use crate::pending::PendingBatch;
 use crate::server::size;
@@ -87,17 +87,17 @@ pub fn connect_tables(
     steadfast: bool,
 ) -> PyResult<Tables> {
     let files = TlsFiles { certificate, key, authority: ca, server_name };
-    let address = doors::address(address)?;
-    let dial = || dial_to(&address, &files).map_err(|error| DoorError::from(error).raise(py));
+    let address = listeners::address(address)?;
+    let dial = || dial_to(&address, &files).map_err(|error| ListenError::from(error).raise(py));
     let options = Options {
-        token: doors::token(token)?,
+        token: listeners::token(token)?,
         window_bytes: size("window_bytes", window_bytes)?,
         linger: wait::seconds("linger", linger)?,
         deadline: deadline.map(|value| wait::seconds("deadline", value)).transpose()?,
         max_retry,
         connect_timeout: wait::seconds("connect_timeout", connect_timeout)?,
         producer,
-        name: doors::name(name)?,
+        name: listeners::name(name)?,
         steadfast,
     };
     let dials = (dial()?, dial()?);
@@ -181,9 +181,9 @@ impl Tables {
     /// From now on the server is to be found there: what it has not acknowledged goes to there.
     fn redirect(&self, py: Python<'_>, address: &str) -> PyResult<()> {
         self.process.check(py)?;
-        let address = doors::address(address)?;
+        let address = listeners::address(address)?;
         let dial =
-            || dial_to(&address, &self.files).map_err(|error| DoorError::from(error).raise(py));
+            || dial_to(&address, &self.files).map_err(|error| ListenError::from(error).raise(py));
         let Connection { requests, writer, .. } = &*self.connection;
         let dials = (dial()?, dial()?);
         requests.redirect(dials.0);

@@ -10,7 +10,7 @@ use echoic_net::wire::observed::{Connected, Family, Number, Observation};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 
-use crate::doors::{self, DoorError, link_error};
+use crate::listeners::{self, ListenError, link_error};
 use crate::wait;
 
 /// A connection that looks at a server.
@@ -45,9 +45,9 @@ impl Watcher {
         name: Option<String>,
     ) -> PyResult<Self> {
         let files = TlsFiles { certificate, key, authority: ca, server_name };
-        let (address, token) = (doors::address(address)?, doors::token(token)?);
-        let name = doors::name(name)?;
-        let dial = dial_to(&address, &files).map_err(|error| DoorError::from(error).raise(py))?;
+        let (address, token) = (listeners::address(address)?, listeners::token(token)?);
+        let name = listeners::name(name)?;
+        let dial = dial_to(&address, &files).map_err(|error| ListenError::from(error).raise(py))?;
         let deadline = deadline(timeout)?;
         let watcher = py
             .detach(|| NetWatcher::connect(&*dial, token.as_ref(), name, deadline))
@@ -102,7 +102,7 @@ pub fn told<'py>(
 /// What Python is told of a connection.
 pub fn connection_dict<'py>(py: Python<'py>, info: &Connected) -> PyResult<Bound<'py, PyDict>> {
     let dict = PyDict::new(py);
-    dict.set_item("address", &info.door)?;
+    dict.set_item("address", &info.listener)?;
     dict.set_item("id", info.id)?;
     dict.set_item("peer", &info.peer)?;
     dict.set_item("name", &info.name)?;

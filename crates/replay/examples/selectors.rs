@@ -10,7 +10,7 @@
 use std::time::{Duration, Instant};
 
 use echoic_replay::rng::Rng;
-use echoic_replay::selectors::{Entry, Pick, Selector, SelectorKind, Slot};
+use echoic_replay::selectors::{DrawnItem, Entry, Selector, SelectorKind, Slot};
 
 const ITEMS: u32 = 1 << 20;
 const BATCH: usize = 256;
@@ -47,14 +47,14 @@ fn entry(rng: &mut Rng) -> Entry {
 
 fn measure(selector: &mut dyn Selector, rng: &mut Rng) {
     let (mut picking, mut updating, mut replacing) = (Vec::new(), Vec::new(), Vec::new());
-    let mut picks: Vec<Pick> = Vec::with_capacity(BATCH);
+    let mut draws: Vec<DrawnItem> = Vec::with_capacity(BATCH);
     for _ in 0..ROUNDS {
-        picks.clear();
-        picking.push(timed(|| selector.pick(BATCH, rng, &mut picks)));
-        assert_eq!(picks.len(), BATCH, "as many as were asked for");
-        assert!(picks.iter().all(|pick| pick.slot < ITEMS && pick.probability > 0.0));
+        draws.clear();
+        picking.push(timed(|| selector.pick(BATCH, rng, &mut draws)));
+        assert_eq!(draws.len(), BATCH, "as many as were asked for");
+        assert!(draws.iter().all(|pick| pick.slot < ITEMS && pick.probability > 0.0));
         let updates: Vec<(Slot, f64)> =
-            picks.iter().map(|pick| (pick.slot, 0.1 + rng.unit())).collect();
+            draws.iter().map(|pick| (pick.slot, 0.1 + rng.unit())).collect();
         updating.push(timed(|| selector.update_many(&updates)));
         let slot = rng.below(u64::from(ITEMS)) as Slot;
         let new = entry(rng);

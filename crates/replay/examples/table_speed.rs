@@ -142,10 +142,10 @@ fn measure(sampler: SelectorKind, items: usize, row_bytes: usize, other: usize) 
     let mut times: [Times; 5] = Default::default();
     for _ in 0..ROUNDS {
         let [gathering, sampling, drawing, updating, both] = &mut times;
-        let picks: Vec<usize> = (0..BATCH).map(|_| rng.below(items as u64) as usize).collect();
+        let draws: Vec<usize> = (0..BATCH).map(|_| rng.below(items as u64) as usize).collect();
         sweep();
         gathering.add(|| {
-            for (pick, target) in picks.iter().zip(bare.chunks_exact_mut(row_bytes)) {
+            for (pick, target) in draws.iter().zip(bare.chunks_exact_mut(row_bytes)) {
                 target.copy_from_slice(&rows[pick * row_bytes..(pick + 1) * row_bytes]);
             }
             black_box(&mut bare);

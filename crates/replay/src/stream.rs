@@ -346,7 +346,7 @@ impl Stream {
         self.store.is_closed()
     }
 
-    /// Counts a sample that was refused at the door.
+    /// Counts a sample that was refused at the listener.
     pub fn note_refused(&self) {
         self.meter.refused.fetch_add(1, Ordering::Relaxed);
     }

@@ -107,7 +107,7 @@ fn simulate(config: RolloutConfig) -> Figures {
         drop(ledger.take_dead());
     }
     ledger.recount().expect("all lists agree");
-    let there = ledger.standing().queued * SHORT as u64;
+    let there = ledger.totals().queued * SHORT as u64;
     Figures {
         rate: delivered as f64 * 1000.0 / now as f64,
         wasted: (worked.saturating_sub(useful + there)) as f64 / worked as f64,

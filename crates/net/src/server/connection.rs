@@ -21,7 +21,7 @@ use super::stream_session::{Obstacle, StreamSession};
 use super::tables::{Hold, InsertSession, RequestSession};
 use super::weights_session::{Attention, WeightsSession};
 use crate::auth::Side;
-use crate::spare::Lent;
+use crate::buffer_pool::PooledBuffer;
 use crate::transport::Link;
 use crate::wire::frame::{self, Control, DATA_BYTES, DataHead, HEADER_BYTES, Header, Stall, kind};
 use crate::wire::handshake::{
@@ -459,8 +459,8 @@ impl Connection {
     fn attend(&mut self, services: &Services) -> Result<Option<Outcome>, Fault> {
         loop {
             let Phase::Weights(session) = &mut self.phase else { return Ok(None) };
-            let (spare, most) = (&services.shared.spare, services.most_unsent());
-            let attention = session.attend(&mut self.outbox, spare, most)?;
+            let (buffer_pool, most) = (&services.shared.buffer_pool, services.most_unsent());
+            let attention = session.attend(&mut self.outbox, buffer_pool, most)?;
             let publication = match attention {
                 Attention::Idle => return Ok(None),
                 Attention::Busy => return Ok(Some(Outcome::More)),
@@ -999,7 +999,7 @@ impl Connection {
     }
 
     /// Large buffers that are sent.
-    pub(crate) fn take_spent(&mut self) -> Vec<Lent> {
+    pub(crate) fn take_spent(&mut self) -> Vec<PooledBuffer> {
         self.outbox.take_spent()
     }
 

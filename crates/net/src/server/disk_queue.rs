@@ -12,7 +12,7 @@ use echoic_replay::table::{self, Sampled};
 use super::outbox::Outbox;
 use super::services::Services;
 use super::tables::failed;
-use crate::spare::Lent;
+use crate::buffer_pool::PooledBuffer;
 use crate::wire::tables::{Answer, Area, MAX_WAITING};
 
 /// What was changed up to a moment in a table of items or of rollouts, which has this number.
@@ -56,7 +56,7 @@ impl Receipt {
 #[derive(Debug)]
 pub(crate) enum Frame {
     Small(Vec<u8>),
-    Large(Lent),
+    Large(PooledBuffer),
 }
 
 impl Frame {

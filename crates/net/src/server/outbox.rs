@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
 
-use crate::spare::Lent;
+use crate::buffer_pool::PooledBuffer;
 use crate::transport::Link;
 
 /// From this size on, small frames go to the next piece.
@@ -19,7 +19,7 @@ const PIECES: usize = 16;
 #[derive(Debug)]
 enum Piece {
     Small(Vec<u8>),
-    Large(Lent),
+    Large(PooledBuffer),
 }
 
 impl Piece {
@@ -40,7 +40,7 @@ pub(crate) struct Outbox {
     /// How many bytes are not.
     unsent: usize,
     /// Large buffers that are sent.
-    spent: Vec<Lent>,
+    spent: Vec<PooledBuffer>,
 }
 
 impl Outbox {
@@ -57,7 +57,7 @@ impl Outbox {
     }
 
     /// Queues a buffer.
-    pub(crate) fn push(&mut self, frame: Lent) {
+    pub(crate) fn push(&mut self, frame: PooledBuffer) {
         self.unsent += frame.len();
         self.pieces.push_back(Piece::Large(frame));
     }
@@ -75,7 +75,7 @@ impl Outbox {
     }
 
     /// Large buffers that are sent, to be let go of by somebody who has the time.
-    pub(crate) fn take_spent(&mut self) -> Vec<Lent> {
+    pub(crate) fn take_spent(&mut self) -> Vec<PooledBuffer> {
         std::mem::take(&mut self.spent)
     }
 

@@ -19,7 +19,7 @@ use echoic_replay::weights::{
 };
 
 use super::outbox::Outbox;
-use crate::spare::Spare;
+use crate::buffer_pool::BufferPool;
 use crate::wire::WireError;
 use crate::wire::frame::kind;
 use crate::wire::weights::{
@@ -171,11 +171,11 @@ impl WeightsSession {
     pub(crate) fn attend(
         &mut self,
         out: &mut Outbox,
-        spare: &Arc<Spare>,
+        buffer_pool: &Arc<BufferPool>,
         most: usize,
     ) -> Result<Attention, WireError> {
         let comparing = self.attend_upload(out);
-        let sending = self.attend_sending(out, spare, most);
+        let sending = self.attend_sending(out, buffer_pool, most);
         if let Attention::Idle = sending {
             let asked = self.attend_want(out)?;
             if !matches!(asked, Attention::Idle) {
@@ -240,7 +240,12 @@ impl WeightsSession {
     }
 
     /// Sends chunks that the client lacks.
-    fn attend_sending(&mut self, out: &mut Outbox, spare: &Arc<Spare>, most: usize) -> Attention {
+    fn attend_sending(
+        &mut self,
+        out: &mut Outbox,
+        buffer_pool: &Arc<BufferPool>,
+        most: usize,
+    ) -> Attention {
         let Some(sending) = &mut self.sending else { return Attention::Idle };
         let publication = Arc::clone(sending.transfer.publication());
         let serial = publication.serial();
@@ -274,7 +279,7 @@ impl WeightsSession {
             }
             sent += bytes.len();
             let head = ChunkOf { index: index as u32, sum, bytes }.head();
-            let mut frame = spare.take(head.len() + bytes.len());
+            let mut frame = buffer_pool.take(head.len() + bytes.len());
             frame[..head.len()].copy_from_slice(&head);
             frame[head.len()..].copy_from_slice(bytes);
             out.push(frame);

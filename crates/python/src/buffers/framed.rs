@@ -65,7 +65,7 @@ impl ReplayBuffer {
             if let Some(short) = short {
                 py.detach(|| {
                     if matches!(short, Short::OfPlaces) {
-                        return self.rows.belt().wait_for_room(1);
+                        return self.rows.ring().wait_for_room(1);
                     }
                     let readers = match self.rows.frames() {
                         Some((slab, _)) => slab.waits_for_readers(),
@@ -121,7 +121,7 @@ impl ReplayBuffer {
             let mut writer = slab.try_reserve(fresh.len());
             // The position comes last: frames that were reserved can be given back, a position can't.
             let stretch = if writer.len() == fresh.len() {
-                self.rows.belt().try_reserve(1).ok_or(Short::OfPlaces)
+                self.rows.ring().try_reserve(1).ok_or(Short::OfPlaces)
             } else {
                 Err(Short::OfFrames)
             };

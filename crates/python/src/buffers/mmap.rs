@@ -121,7 +121,7 @@ impl MmapReplayBuffer {
         let Some(plain) = self.form.plain(values) else { return Ok(false) };
         let Some(mut place) = rows.try_place(1) else { return Ok(false) };
         // SAFETY: the form has just said that it is one.
-        unsafe { self.form.write_plain(&plain, place.stretch.row_mut(0)) };
+        unsafe { self.form.write_plain(&plain, place.reservation.row_mut(0)) };
         if place.publish() {
             py.detach(|| rows.spill_some());
         }
@@ -169,7 +169,7 @@ impl MmapReplayBuffer {
                 self.form.recheck(py, sources)?;
             };
             let mut copy = || {
-                let (first, second) = place.stretch.rows_mut();
+                let (first, second) = place.reservation.rows_mut();
                 let before = first.len() / row_bytes;
                 // SAFETY: the form has accepted the sources, as values of `total` rows, and no Python code
                 // has run in this thread since they were checked again.

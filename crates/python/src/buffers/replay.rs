@@ -7,9 +7,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use echoic_buffers::frames::Pins;
 use echoic_buffers::priorities::Draw;
 use echoic_buffers::steps::{Goal, Runs, goals};
-use echoic_buffers::transitions::{Known, Notes, Picks, Request, Settings};
+use echoic_buffers::transitions::{DrawnRows, Known, Notes, Request, Settings};
 use echoic_buffers::{BufferError, Transitions};
-use echoic_memory::belt::Reader;
+use echoic_memory::row_ring::Reader;
 use echoic_replay::Dtype;
 use echoic_replay::rng::Rng;
 use numpy::{PyArray1, PyArrayDescr};
@@ -30,7 +30,7 @@ use crate::sources::DETACH_BYTES;
 thread_local! {
     /// Reused by every call of a thread, so that few allocate.
     static SOURCES: RefCell<Vec<Source>> = const { RefCell::new(Vec::new()) };
-    static PICKS: RefCell<Picks> = RefCell::new(Picks::default());
+    static DRAWN: RefCell<DrawnRows> = RefCell::new(DrawnRows::default());
 }
 
 /// A column of a batch that is no leaf of the transitions.
@@ -179,7 +179,7 @@ impl ReplayBuffer {
     #[inline]
     fn push_plain(&self, values: [&Bound<'_, PyAny>; 6], notes: &mut Notes) -> bool {
         let Some(plain) = self.form.plain(values) else { return false };
-        let Some(mut stretch) = self.rows.belt().try_reserve(1) else { return false };
+        let Some(mut stretch) = self.rows.ring().try_reserve(1) else { return false };
         // SAFETY: the form has just said that it is one.
         unsafe { self.form.write_plain(&plain, stretch.row_mut(0)) };
         self.rows.publish(stretch, std::mem::take(notes));
@@ -219,17 +219,17 @@ impl ReplayBuffer {
         if let Some(form) = &self.form.frames {
             return self.write_framed(py, form, sources, rows, notes);
         }
-        let belt = self.rows.belt();
+        let ring = self.rows.ring();
         let row_bytes = self.form.layout.row_bytes();
-        let most = (belt.slack() as usize).min(((8 << 20) / row_bytes).max(1));
+        let most = (ring.slack() as usize).min(((8 << 20) / row_bytes).max(1));
         let mut done = rows.start;
         while done < rows.end {
             let count = (rows.end - done).min(most);
             let mut stretch = loop {
-                if let Some(stretch) = belt.try_reserve(count as u64) {
+                if let Some(stretch) = ring.try_reserve(count as u64) {
                     break stretch;
                 }
-                py.detach(|| belt.wait_for_room(count as u64));
+                py.detach(|| ring.wait_for_room(count as u64));
                 // Nothing is reserved meanwhile, so that a source that was changed leaves no hole.
                 self.form.recheck(py, sources)?;
             };
@@ -261,7 +261,7 @@ impl ReplayBuffer {
         ask: &Ask<'_, 'py>,
         axes: impl Fn(usize) -> Vec<usize>,
         also: impl FnOnce(&[u64], Known<'_>, &mut Rng) -> (Chosen, T),
-        finish: impl Fn(&Reader<'_>, &Picks, &T, &mut [&mut [u8]]) + Sync,
+        finish: impl Fn(&Reader<'_>, &DrawnRows, &T, &mut [&mut [u8]]) + Sync,
     ) -> PyResult<(Bound<'py, PyDict>, T)> {
         let count = usize::try_from(ask.batch_size).unwrap_or(0);
         let request =
@@ -282,7 +282,7 @@ impl ReplayBuffer {
         bytes.extend(extras.iter().map(|extra| extra.bytes * count));
         let plan = Plan::new(bytes)?;
         let large = plan.total >= DETACH_BYTES;
-        let mut picks = PICKS.take();
+        let mut draws = DRAWN.take();
         let mut also = Some(also);
         let mut run = |columns: &mut [&mut [u8]]| -> Result<T, BufferError> {
             let also = also.take().ok_or(BufferError::Empty)?;
@@ -292,12 +292,12 @@ impl ReplayBuffer {
                 let pins = known.frames.map(|frames| frames.pin(early, late));
                 (chosen, pins, found)
             };
-            let (reader, (chosen, pins, found)) = self.rows.draw(request, &mut picks, look)?;
+            let (reader, (chosen, pins, found)) = self.rows.draw(request, &mut draws, look)?;
             let mut write = || {
-                let (early, late) = chosen.rows(&picks.positions);
+                let (early, late) = chosen.rows(&draws.positions);
                 let own = &mut columns[..self.form.leaf_count()];
                 self.copy_leaves(&reader, early, late, pins.as_ref(), own);
-                finish(&reader, &picks, &found, columns);
+                finish(&reader, &draws, &found, columns);
             };
             if large {
                 py.detach(write);
@@ -336,7 +336,7 @@ impl ReplayBuffer {
             self.arena.give_back(memory);
             batch?
         };
-        PICKS.set(picks);
+        DRAWN.set(draws);
         Ok((batch, found))
     }
 
@@ -380,14 +380,14 @@ impl ReplayBuffer {
     /// A batch of single transitions.
     fn singles<'py>(&self, py: Python<'py>, ask: &Ask<'_, 'py>) -> PyResult<Bound<'py, PyDict>> {
         let leaves = self.form.leaf_count();
-        let beside = |picks: &Picks, columns: &mut [&mut [u8]]| {
+        let beside = |draws: &DrawnRows, columns: &mut [&mut [u8]]| {
             if let [.., weights, indices] = columns
                 && self.prioritized
             {
-                for (to, weight) in weights.chunks_exact_mut(4).zip(&picks.weights) {
+                for (to, weight) in weights.chunks_exact_mut(4).zip(&draws.weights) {
                     to.copy_from_slice(&(*weight as f32).to_ne_bytes());
                 }
-                for (to, position) in indices.chunks_exact_mut(8).zip(&picks.positions) {
+                for (to, position) in indices.chunks_exact_mut(8).zip(&draws.positions) {
                     to.copy_from_slice(&position.to_ne_bytes());
                 }
             }
@@ -395,8 +395,8 @@ impl ReplayBuffer {
         let axes = |count| vec![count];
         if self.n_step == 1 {
             let also = |_: &[u64], _: Known<'_>, _: &mut Rng| (Chosen::default(), ());
-            let (batch, ()) = self.batch(py, ask, axes, also, |_, picks, (), columns| {
-                beside(picks, &mut columns[leaves..]);
+            let (batch, ()) = self.batch(py, ask, axes, also, |_, draws, (), columns| {
+                beside(draws, &mut columns[leaves..]);
             })?;
             return Ok(batch);
         }
@@ -406,12 +406,12 @@ impl ReplayBuffer {
             let runs = runs.unwrap_or_default();
             (Chosen { early: None, late: Some(runs.last()) }, runs)
         };
-        let (batch, _) = self.batch(py, ask, axes, also, |reader, picks, runs, columns| {
+        let (batch, _) = self.batch(py, ask, axes, also, |reader, draws, runs, columns| {
             let (own, extras) = columns.split_at_mut(leaves);
             if let Some((discounts, rest)) = extras.split_first_mut() {
                 let place = self.form.layout.fields()[reward];
                 runs.returns(reader, place, self.gamma, own[reward], discounts);
-                beside(picks, rest);
+                beside(draws, rest);
             }
         })?;
         Ok(batch)
@@ -619,7 +619,7 @@ impl ReplayBuffer {
 
     #[getter]
     fn capacity(&self) -> u64 {
-        self.rows.belt().kept()
+        self.rows.ring().kept()
     }
 
     #[getter]
@@ -630,13 +630,13 @@ impl ReplayBuffer {
     #[getter]
     fn nbytes(&self) -> usize {
         let frames = self.rows.frames().map_or(0, |(slab, _)| slab.used_bytes());
-        self.rows.belt().used_bytes() + frames
+        self.rows.ring().used_bytes() + frames
     }
 
     fn __repr__(&self) -> String {
         let name = if self.prioritized { "PrioritizedReplayBuffer" } else { "ReplayBuffer" };
         let fields: Vec<&str> = self.form.fields.iter().map(|field| &*field.text).collect();
-        let (len, capacity) = (self.rows.len(), self.rows.belt().kept());
+        let (len, capacity) = (self.rows.len(), self.rows.ring().kept());
         format!("{name}(len={len}, capacity={capacity}, fields=[{}])", fields.join(", "))
     }
 }

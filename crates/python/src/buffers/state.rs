@@ -150,7 +150,7 @@ impl ReplayBuffer {
         }
         self.form.recheck(py, &sources)?;
         self.rows.restart(first);
-        let first = self.rows.belt().window().end;
+        let first = self.rows.ring().window().end;
         let mut done = 0;
         // An episode can end without a row that says so.
         for cut in cuts {

@@ -1,4 +1,4 @@
-//! Experiences in two strata, drawn by how much they surprise.
+//! Experiences in two tiers, drawn by how much they surprise.
 
 use std::cell::RefCell;
 use std::path::PathBuf;
@@ -39,7 +39,7 @@ thread_local! {
     static SOURCES: RefCell<Vec<Source>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Experiences in two strata.
+/// Experiences in two tiers.
 #[pyclass(frozen, module = "echoic._native")]
 pub struct SurpriseReplay {
     form: Form,

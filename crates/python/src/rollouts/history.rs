@@ -114,7 +114,7 @@ impl RolloutHistory {
         match history.ledger() {
             Some(ledger) => {
                 let dict = PyDict::new(py);
-                super::set_counts(&dict, &ledger.counts(), &ledger.standing())?;
+                super::set_counts(&dict, &ledger.counts(), &ledger.totals())?;
                 Ok(dict)
             }
             None => Ok(PyDict::new(py)),

@@ -22,8 +22,8 @@ use echoic_net::transport::{TlsFiles, dial_to};
 use echoic_replay::rollouts::kept::Keeping;
 
 use echoic_replay::rollouts::ledger::{
-    Admit, Append, Balance, Blocked, Change, Counts, Fate, Hold, Lease, Outcome, Permit, Progress,
-    Refusal, Size, Standing, Want,
+    Admit, Append, Balance, Blocked, Change, Counts, Fate, GroupTotals, Hold, Lease, Outcome,
+    Permit, Progress, Refusal, Size, Want,
 };
 use echoic_replay::rollouts::table::{CallError, RolloutInfo, RolloutTable as Core};
 use echoic_replay::stream::Wait;
@@ -38,11 +38,11 @@ pub use self::history::RolloutHistory;
 use self::items::Columns;
 use self::reach::Reach;
 use crate::arena::Arena;
-use crate::doors::{self, DoorError};
 use crate::error::{
     closed_error, group_not_found_error, lease_error, rollout_error, set, timeout_error,
 };
 use crate::fork::Process;
+use crate::listeners::{self, ListenError};
 use crate::remote::tables_error;
 use crate::wait;
 
@@ -230,13 +230,13 @@ pub fn connect_rollouts(
     name: Option<String>,
 ) -> PyResult<RolloutLink> {
     let files = TlsFiles { certificate, key, authority: ca, server_name };
-    let address = doors::address(address)?;
-    let dial = dial_to(&address, &files).map_err(|error| DoorError::from(error).raise(py))?;
+    let address = listeners::address(address)?;
+    let dial = dial_to(&address, &files).map_err(|error| ListenError::from(error).raise(py))?;
     let options = Options {
-        token: doors::token(token)?,
+        token: listeners::token(token)?,
         deadline: deadline.map(|value| wait::seconds("deadline", value)).transpose()?,
         max_retry,
-        name: doors::name(name)?,
+        name: listeners::name(name)?,
         connect_timeout: wait::seconds("connect_timeout", connect_timeout)?,
         ..Options::default()
     };
@@ -551,27 +551,27 @@ impl RolloutTable {
 }
 
 /// Puts counts, and where the table stands, into a dict.
-fn set_counts(dict: &Bound<'_, PyDict>, counts: &Counts, standing: &Standing) -> PyResult<()> {
+fn set_counts(dict: &Bound<'_, PyDict>, counts: &Counts, totals: &GroupTotals) -> PyResult<()> {
     for (name, value) in counts.named() {
         dict.set_item(name, value)?;
     }
-    dict.set_item("version", standing.version)?;
-    dict.set_item("target", standing.target)?;
-    dict.set_item("pipeline_depth", standing.depth)?;
-    dict.set_item("capacity", standing.capacity)?;
-    dict.set_item("queued", standing.queued)?;
-    dict.set_item("leased", standing.out)?;
-    dict.set_item("suspended", standing.suspended)?;
-    dict.set_item("oldest", standing.oldest)?;
-    dict.set_item("paused", standing.paused)
+    dict.set_item("version", totals.version)?;
+    dict.set_item("target", totals.target)?;
+    dict.set_item("pipeline_depth", totals.depth)?;
+    dict.set_item("capacity", totals.capacity)?;
+    dict.set_item("queued", totals.queued)?;
+    dict.set_item("leased", totals.out)?;
+    dict.set_item("suspended", totals.suspended)?;
+    dict.set_item("oldest", totals.oldest)?;
+    dict.set_item("paused", totals.paused)
 }
 
 /// The numbers of a table, by name.
 pub fn info_dict<'py>(py: Python<'py>, info: &RolloutInfo) -> PyResult<Bound<'py, PyDict>> {
     use echoic_replay::rollouts::idle::REASONS;
     let dict = PyDict::new(py);
-    let RolloutInfo { counts, standing, sources, hunger, time, producers, consumers } = info;
-    set_counts(&dict, counts, standing)?;
+    let RolloutInfo { counts, totals, sources, hunger, time, producers, consumers } = info;
+    set_counts(&dict, counts, totals)?;
     for (name, sides) in [("producer_waits", producers), ("consumer_waits", consumers)] {
         let waits = PyDict::new(py);
         for (reason, one) in REASONS.iter().zip(&sides.0) {

@@ -21,9 +21,9 @@ use super::shared_publisher::SharedPublisher;
 use super::store::weights_error;
 use super::subscription::{Source, Subscription};
 use crate::client::client_error;
-use crate::doors::{self, DoorError, link_error};
 use crate::error::{closed_error, set, spec_error, timeout_error};
 use crate::fork::Process;
+use crate::listeners::{self, ListenError, link_error};
 use crate::server::size;
 use crate::wait;
 
@@ -72,13 +72,13 @@ impl WeightClient {
         server_name: Option<String>,
         name: Option<String>,
     ) -> PyResult<Self> {
-        let address = doors::address(address)?;
+        let address = listeners::address(address)?;
         let files = TlsFiles { certificate, key, authority: ca, server_name };
         let options = Options {
-            token: doors::token(token)?,
+            token: listeners::token(token)?,
             deadline: deadline.map(|value| wait::seconds("deadline", value)).transpose()?,
             max_retry,
-            name: doors::name(name)?,
+            name: listeners::name(name)?,
             connect_timeout: wait::seconds("connect_timeout", connect_timeout)?,
             ..Options::default()
         };
@@ -199,7 +199,7 @@ impl WeightClient {
 }
 
 fn dial(py: Python<'_>, address: &Address, files: &TlsFiles) -> PyResult<Box<dyn Dial>> {
-    dial_to(address, files).map_err(|error| DoorError::from(error).raise(py))
+    dial_to(address, files).map_err(|error| ListenError::from(error).raise(py))
 }
 
 impl WeightClient {

@@ -258,11 +258,11 @@ impl Table {
             }
             _ => (None, count),
         };
-        let (writer, era) = {
+        let (writer, generation) = {
             let mut core = self.lock();
-            (core.reserve(count as u64)?, core.gate.era)
+            (core.reserve(count as u64)?, core.gate.generation)
         };
-        Ok(Insertion::new(Arc::clone(self), writer, era, room))
+        Ok(Insertion::new(Arc::clone(self), writer, generation, room))
     }
 
     /// Waits until [`Table::try_reserve`] succeeds.

@@ -16,10 +16,10 @@ use super::queue::Queue;
 use super::requests::wait_for;
 use super::{TableEntry, TablesError, Waiting, check_priorities, entry, number, row_bytes};
 use crate::address::Address;
+use crate::buffer_pool::BufferPool;
 use crate::client::line::Line;
 use crate::client::link::LinkError;
 use crate::client::{Options, io_thread};
-use crate::spare::Spare;
 use crate::transport::Dial;
 use crate::wire::WireError;
 use crate::wire::handshake::ProducerId;
@@ -29,7 +29,7 @@ use crate::wire::tables::{MAX_CHUNKS, MAX_SIGNATURES, MAX_SLICES, SignatureHead,
 /// would cost more than the copy.
 const SMALL_BYTES: usize = 16 << 10;
 /// The most bytes of buffers that are kept for the next rows.
-const SPARE_BYTES: usize = 16 << 20;
+const POOL_BYTES: usize = 16 << 20;
 
 /// What a writer and its I/O thread share.
 #[derive(Debug)]
@@ -39,7 +39,7 @@ pub(super) struct Shared {
     pub(super) tables: OnceLock<Vec<TableEntry>>,
     /// Something was acknowledged, or the connection came, went, or ended.
     pub(super) changed: Arc<Event>,
-    spare: Arc<Spare>,
+    buffer_pool: Arc<BufferPool>,
     writes: AtomicU64,
     bytes: AtomicU64,
     blocked: AtomicU64,
@@ -148,13 +148,13 @@ impl TableWriter {
         let noted = Arc::clone(&changed);
         let (line, wakes) = Line::new(dial, options, move || noted.notify())?;
         let line = Arc::new(line);
-        let spare = Spare::new(SPARE_BYTES);
+        let buffer_pool = BufferPool::new(POOL_BYTES);
         let shared = Arc::new(Shared {
             line: Arc::clone(&line),
-            queue: Mutex::new(Queue::new(Arc::clone(&spare))),
+            queue: Mutex::new(Queue::new(Arc::clone(&buffer_pool))),
             tables: OnceLock::new(),
             changed,
-            spare,
+            buffer_pool,
             writes: AtomicU64::new(0),
             bytes: AtomicU64::new(0),
             blocked: AtomicU64::new(0),
@@ -247,7 +247,7 @@ impl TableWriter {
         queue.held += weight;
         drop(queue);
         let mut held = Held { shared, weight };
-        let mut rows = shared.spare.take(bytes);
+        let mut rows = shared.buffer_pool.take(bytes);
         fill(&mut rows);
         let mut queue = shared.queue.lock();
         queue.add_block(table, row, priorities.to_vec(), version, rows);

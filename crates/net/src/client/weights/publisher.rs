@@ -19,7 +19,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 
 use crate::address::Address;
 use crate::auth::{Token, random};
-use crate::client::link::{LinkError, Opening, timespec};
+use crate::client::link::{ClientHandshake, LinkError, timespec};
 use crate::client::own_name;
 use crate::transport::Dial;
 use crate::wire::WireError;
@@ -68,7 +68,7 @@ pub enum PublishError {
 
 /// A connection over which something is published.
 struct Session {
-    opening: Opening,
+    handshake: ClientHandshake,
     /// Chunks that the server lacks.
     need: VecDeque<u32>,
     output: Vec<u8>,
@@ -258,10 +258,10 @@ impl Session {
             spec: None,
             name: name.unwrap_or_else(own_name),
         };
-        let (opening, welcome) = Opening::new(dial, token, open, deadline)?;
+        let (handshake, welcome) = ClientHandshake::new(dial, token, open, deadline)?;
         let heartbeat = Duration::from_millis(welcome.heartbeat_ms.clamp(10, 600_000).into());
         let (need, output, said) = (VecDeque::new(), Vec::new(), Instant::now());
-        Ok(Self { opening, need, output, sent: 0, heartbeat, said })
+        Ok(Self { handshake, need, output, sent: 0, heartbeat, said })
     }
 
     /// Says what is to be published.
@@ -304,7 +304,7 @@ impl Session {
             }
             let ping = silent.map(|silent| self.heartbeat.saturating_sub(silent));
             let left = left.into_iter().chain(ping).min();
-            let link = &self.opening.link;
+            let link = &self.handshake.link;
             let unsent = !self.output.is_empty() || link.has_unflushed();
             let flags = if unsent { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN };
             let mut fds = [PollFd::from_borrowed_fd(link.as_fd(), flags)];
@@ -330,7 +330,7 @@ impl Session {
 
     fn send(&mut self) -> Result<(), LinkError> {
         while self.sent < self.output.len() {
-            match self.opening.link.write(&self.output[self.sent..]) {
+            match self.handshake.link.write(&self.output[self.sent..]) {
                 Ok(sent) => self.sent += sent,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -344,7 +344,7 @@ impl Session {
         }
         self.output.clear();
         self.sent = 0;
-        match self.opening.link.flush() {
+        match self.handshake.link.flush() {
             Err(error) if error.kind() != io::ErrorKind::WouldBlock => Err(error.into()),
             _ => Ok(()),
         }
@@ -357,9 +357,9 @@ impl Session {
             if let Some(receipt) = self.use_frames()? {
                 return Ok(Some(receipt));
             }
-            match self.opening.link.read(&mut bytes) {
+            match self.handshake.link.read(&mut bytes) {
                 Ok(0) => return Err(LinkError::Lost("the server closed the connection".into())),
-                Ok(read) => self.opening.input.extend_from_slice(&bytes[..read]),
+                Ok(read) => self.handshake.input.extend_from_slice(&bytes[..read]),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Err(error.into()),
@@ -368,7 +368,7 @@ impl Session {
     }
 
     fn use_frames(&mut self) -> Result<Option<Receipt>, LinkError> {
-        let input = &mut self.opening.input;
+        let input = &mut self.handshake.input;
         while let Some(header) = Header::read(input)? {
             let limit = weights::most(header.kind).unwrap_or(MAX_CONTROL);
             if header.len > limit {

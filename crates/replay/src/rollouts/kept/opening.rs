@@ -56,7 +56,7 @@ pub(in crate::rollouts) fn unix_ms() -> u64 {
 
 /// As [`unix_ms`], in a millisecond that begins after the call. Whoever holds the lock of a directory is told no
 /// millisecond that who held it before was told: two openings take less than one when nothing has to reach a disk, and
-/// would begin one [era](super::super::ledger) twice.
+/// would begin one [generation](super::super::ledger) twice.
 fn fresh_unix_ms() -> u64 {
     let called = unix_ms();
     // A clock that is put back meanwhile is not waited for.

@@ -1,4 +1,4 @@
-//! The doors of a server to other processes, and what Python says about them.
+//! The listeners of a server to other processes, and what Python says about them.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -7,7 +7,7 @@ use echoic_memory::sync::Mutex;
 use echoic_net::auth::TokenError;
 use echoic_net::client::{LinkError, probe as probe_at};
 use echoic_net::observe::{Endpoint, EndpointError, Numbers};
-use echoic_net::server::{DoorInfo, OpenError, Options, Served, Server};
+use echoic_net::server::{ListenerStats, OpenError, Options, Served, Server};
 use echoic_net::transport::{TlsFiles, UseError, dial_to, listen_at};
 use echoic_net::wire::handshake::{MAX_CLIENT_NAME, check_name};
 use echoic_net::wire::observed::Connected;
@@ -20,8 +20,8 @@ use crate::error::{closed_error, disconnected_error, refused_error, set, spec_er
 use crate::wait;
 use crate::watch::connection_dict;
 
-/// All doors of one server.
-pub struct Doors {
+/// All listeners of one server.
+pub struct Listeners {
     servers: Mutex<Vec<Server>>,
     /// Held by who opens one.
     opening: Mutex<()>,
@@ -29,7 +29,7 @@ pub struct Doors {
     endpoints: Mutex<Option<Vec<Endpoint>>>,
 }
 
-impl Default for Doors {
+impl Default for Listeners {
     fn default() -> Self {
         Self {
             servers: Mutex::default(),
@@ -39,8 +39,8 @@ impl Default for Doors {
     }
 }
 
-/// The numbers of all doors together.
-pub struct DoorNumbers {
+/// The numbers of all listeners together.
+pub struct ListenerNumbers {
     pub connections: u64,
     pub connections_accepted: u64,
     pub connections_refused: u64,
@@ -56,19 +56,19 @@ pub struct DoorNumbers {
     pub connections_blocked_time: f64,
 }
 
-/// Why a door can't be opened, or an address not be used.
-pub enum DoorError {
+/// Why a listener can't be opened, or an address not be used.
+pub enum ListenError {
     Open(OpenError),
     Use(UseError),
 }
 
-impl From<UseError> for DoorError {
+impl From<UseError> for ListenError {
     fn from(error: UseError) -> Self {
         Self::Use(error)
     }
 }
 
-impl DoorError {
+impl ListenError {
     pub fn raise(self, py: Python<'_>) -> PyErr {
         let system = |error: std::io::Error| {
             let (number, text) = (error.raw_os_error(), error.to_string());
@@ -116,47 +116,47 @@ pub fn endpoint_error(error: &EndpointError) -> PyErr {
     }
 }
 
-impl Doors {
-    /// Opens a door; where it is in fact.
+impl Listeners {
+    /// Opens a listener; where it is in fact.
     pub fn open(
         &self,
         address: &Address,
         files: &TlsFiles,
         served: Served,
         options: Options,
-    ) -> Result<String, DoorError> {
+    ) -> Result<String, ListenError> {
         let listen = listen_at(address, files)?;
-        // One after the other, but without the lock of all doors, which event loops take to look at them.
+        // One after the other, but without the lock of all listeners, which event loops take to look at them.
         let _opening = self.opening.lock();
-        // A client that goes to another door is still at the same server.
+        // A client that goes to another listener is still at the same server.
         let instance = self.servers.lock().first().map(Server::instance);
         let served = Served { instance, ..served };
-        let door = Server::open(&*listen, served, options).map_err(DoorError::Open)?;
-        let address = door.address().to_string();
-        self.servers.lock().push(door);
+        let listener = Server::open(&*listen, served, options).map_err(ListenError::Open)?;
+        let address = listener.address().to_string();
+        self.servers.lock().push(listener);
         Ok(address)
     }
 
-    /// Closes all doors at once. Clients have this long to finish what they are sending.
+    /// Closes all listeners at once. Clients have this long to finish what they are sending.
     pub fn close(&self, drain: Duration) {
-        // First: doors that close have no numbers.
+        // First: listeners that close have no numbers.
         let endpoints = self.endpoints.lock().take();
         drop(endpoints);
         let deadline = Instant::now() + drain;
-        let mut doors = std::mem::take(&mut *self.servers.lock());
+        let mut listeners = std::mem::take(&mut *self.servers.lock());
         std::thread::scope(|scope| {
-            for door in &mut doors {
-                scope.spawn(|| door.close(deadline));
+            for listener in &mut listeners {
+                scope.spawn(|| listener.close(deadline));
             }
         });
-        self.servers.lock().append(&mut doors);
+        self.servers.lock().append(&mut listeners);
     }
 
     pub fn addresses(&self) -> Vec<String> {
-        self.servers.lock().iter().map(|door| door.address().to_string()).collect()
+        self.servers.lock().iter().map(|listener| listener.address().to_string()).collect()
     }
 
-    /// Answers those who ask for numbers over HTTP, until the doors are closed; where, unless they are.
+    /// Answers those who ask for numbers over HTTP, until the listeners are closed; where, unless they are.
     pub fn observe(
         &self,
         address: &str,
@@ -178,16 +178,16 @@ impl Doors {
         self.servers.lock().iter().flat_map(Server::connections).collect()
     }
 
-    /// The sum over all doors.
-    pub fn info(&self) -> DoorInfo {
-        let mut sum = DoorInfo::default();
-        self.servers.lock().iter().for_each(|door| sum.add(&door.info()));
+    /// The sum over all listeners.
+    pub fn info(&self) -> ListenerStats {
+        let mut sum = ListenerStats::default();
+        self.servers.lock().iter().for_each(|listener| sum.add(&listener.info()));
         sum
     }
 
-    pub fn numbers(&self) -> DoorNumbers {
+    pub fn numbers(&self) -> ListenerNumbers {
         let info = self.info();
-        DoorNumbers {
+        ListenerNumbers {
             connections: info.connections,
             connections_accepted: info.accepted,
             connections_refused: info.refused.values().sum(),
@@ -281,7 +281,7 @@ pub fn ping<'py>(
 ) -> PyResult<Bound<'py, PyDict>> {
     let files = TlsFiles { certificate, key, authority: ca, server_name };
     let (address, token) = (self::address(address)?, self::token(token)?);
-    let dial = dial_to(&address, &files).map_err(|error| DoorError::from(error).raise(py))?;
+    let dial = dial_to(&address, &files).map_err(|error| ListenError::from(error).raise(py))?;
     let deadline = Instant::now() + wait::seconds("timeout", timeout)?;
     let probed = py
         .detach(|| probe_at(&*dial, token.as_ref(), count, deadline))

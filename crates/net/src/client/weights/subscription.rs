@@ -8,13 +8,13 @@ use std::sync::atomic::Ordering;
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
-use echoic_memory::sheet::SheetView;
+use echoic_memory::shared_buffer::SharedBufferView;
 use echoic_replay::weights::{Claim, Content, Draft, MAX_BYTES, Plan, Publication, sum};
 use rustix::event::{PollFd, PollFlags, poll};
 
 use super::subscriber::{Loan, Shared};
 use crate::client::line::WakeReceiver;
-use crate::client::link::{LinkError, Opening, timespec};
+use crate::client::link::{ClientHandshake, LinkError, timespec};
 use crate::transport::Link;
 use crate::wire::WireError;
 use crate::wire::frame::{Control, HEADER_BYTES, Header, MAX_CONTROL, kind};
@@ -38,7 +38,7 @@ enum Question {
 }
 
 /// See the [module](self).
-pub(super) struct Talk {
+pub(super) struct Subscription {
     shared: Arc<Shared>,
     link: Box<dyn Link>,
     heartbeat: Duration,
@@ -46,7 +46,7 @@ pub(super) struct Talk {
     after: u64,
     question: Question,
     /// The server's memory, by region; the last one last.
-    regions: VecDeque<(u64, Arc<SheetView>)>,
+    regions: VecDeque<(u64, Arc<SharedBufferView>)>,
     files: VecDeque<OwnedFd>,
     input: Vec<u8>,
     /// How much of it is there.
@@ -57,14 +57,14 @@ pub(super) struct Talk {
     heard: Instant,
 }
 
-impl Talk {
+impl Subscription {
     pub(super) fn new(
         shared: Arc<Shared>,
-        opening: Opening,
+        handshake: ClientHandshake,
         heartbeat: Duration,
         after: u64,
     ) -> Self {
-        let Opening { link, input: began, memory, .. } = opening;
+        let ClientHandshake { link, input: began, memory, .. } = handshake;
         let mut input = vec![0; BUFFER.max(began.len())];
         let filled = began.len();
         input[..filled].copy_from_slice(&began);
@@ -92,11 +92,11 @@ impl Talk {
         wakes: &WakeReceiver,
         waker: &Waker,
     ) -> (Result<(), LinkError>, u64) {
-        let ended = self.talk(wakes, waker);
+        let ended = self.follow(wakes, waker);
         (ended, self.after)
     }
 
-    fn talk(&mut self, wakes: &WakeReceiver, waker: &Waker) -> Result<(), LinkError> {
+    fn follow(&mut self, wakes: &WakeReceiver, waker: &Waker) -> Result<(), LinkError> {
         self.use_frames()?;
         loop {
             if self.shared.line.is_closing() {
@@ -275,7 +275,7 @@ impl Talk {
         let limit = 8 * MAX_BYTES as u64;
         let field = "bytes of a region";
         let len = len.ok_or(WireError::TooLarge { field, limit, got: region.len })?;
-        let view = SheetView::attach(file, len);
+        let view = SharedBufferView::attach(file, len);
         let view = view.map_err(|error| LinkError::Memory(error.to_string()))?;
         self.regions.push_back((region.id, Arc::new(view)));
         if self.regions.len() > MAX_REGIONS {
