@@ -317,7 +317,7 @@ fn samples_in_advance_come_as_they_were_asked_for() {
 #[test]
 fn batches_of_a_durable_queue_are_sent_when_their_draws_are_on_disk() {
     let dir = tempfile::tempdir().unwrap();
-    let table = Table::new(queue("durable", 700, 1000)).unwrap().durable(Durability::Sync);
+    let table = Table::new(queue("durable", 700, 1000)).unwrap().durable(Some(Durability::Sync));
     let tables = Arc::new(Tables::new(vec![Arc::new(table)]).unwrap());
     recover(&*tables, dir.path(), None).unwrap();
     let table = &tables.all()[0];
