@@ -18,7 +18,7 @@ use echoic_memory::sync::Mutex;
 use echoic_replay::stream::Wait;
 use echoic_replay::weights::{Publication, WeightStore, WeightsConfig, WeightsError};
 
-use super::subscription::Subscription;
+use super::feed::Feed;
 use crate::address::Address;
 use crate::client::line::{Line, Patience, State, WakeReceiver, on_death};
 use crate::client::link::{ClientHandshake, LinkError};
@@ -198,8 +198,8 @@ fn follow(shared: &Arc<Shared>, wakes: &WakeReceiver) {
             after = 0;
         }
         shared.connection.fetch_add(1, Ordering::Relaxed);
-        let subscription = Subscription::new(Arc::clone(shared), handshake, heartbeat, after);
-        let (ended, last) = subscription.run(wakes, &waker);
+        let feed = Feed::new(Arc::clone(shared), handshake, heartbeat, after);
+        let (ended, last) = feed.run(wakes, &waker);
         after = last;
         match ended {
             Ok(()) => break State::Closed,

@@ -39,7 +39,7 @@ enum Question {
 }
 
 /// See the [module](self).
-pub(super) struct Subscription {
+pub(super) struct Feed {
     shared: Arc<Shared>,
     link: Box<dyn Link>,
     heartbeat: Duration,
@@ -57,7 +57,7 @@ pub(super) struct Subscription {
     heard: Instant,
 }
 
-impl Subscription {
+impl Feed {
     pub(super) fn new(
         shared: Arc<Shared>,
         handshake: ClientHandshake,
