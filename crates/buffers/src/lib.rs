@@ -3,7 +3,7 @@
 //! - [`layout`]: where the leaves of a transition lie in a row.
 //! - [`transitions`]: the rows, written in order and drawn at random.
 //! - [`priorities`]: draws in proportion to a power of a priority.
-//! - [`frames`]: observations that are stored once.
+//! - [`frames`]: observations that are stored once. `observations`: which frames of a transition are new.
 //! - [`episodes`]: which transitions follow each other.
 //! - [`steps`]: n-step returns, windows and goals.
 //! - [`offline`]: data sets that do not change.
@@ -21,6 +21,7 @@ pub mod episodes;
 pub mod error;
 pub mod frames;
 pub mod layout;
+mod observations;
 pub mod offline;
 pub mod priorities;
 pub mod steps;

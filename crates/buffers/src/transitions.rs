@@ -8,17 +8,22 @@
 
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::Duration;
 
 use echoic_memory::row_ring::{Reader, RowReservation, RowRing};
 use echoic_memory::slab::{Field, Pinned, Slab};
 use echoic_memory::sync::Mutex;
 use echoic_replay::rng::Rng;
 
-use crate::episodes::Episodes;
+use crate::episodes::{Episodes, Steps};
 use crate::error::BufferError;
-use crate::frames::Frames;
+use crate::frames::{Frames, Pins};
 use crate::layout::RowLayout;
+use crate::observations::Observations;
 use crate::priorities::{Draw, Drawn, Priorities};
+
+/// How many transitions go at once when there is no room for a frame.
+const DROPPED: u64 = 16;
 
 /// What a buffer knows of its rows besides their bytes.
 #[derive(Debug, Clone, Default)]
@@ -28,10 +33,34 @@ pub struct Settings {
     /// Whether it knows which rows follow each other: then these leaves of a row, one byte each, say whether
     /// an episode ends with it.
     pub ends: Option<Vec<usize>>,
-    /// Whether observations are stored once: of how many frames each is, and how many bytes a frame has.
-    pub frames: Option<(usize, usize)>,
+    /// Whether observations are stored once: of how many frames each is, and where its leaves lie in a frame.
+    pub frames: Option<(usize, RowLayout)>,
+    /// Which part of a transition each leaf is; [`Part::Step`] if nothing is said.
+    pub parts: Vec<Part>,
     /// The seed of its own draws.
     pub seed: u64,
+}
+
+/// Which part of a transition a leaf is. A batch of several steps together has the outcome of the last one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Part {
+    /// What the step began with, or did.
+    Step,
+    /// What it led to.
+    Outcome,
+    /// Of the observation before the step.
+    Obs,
+    /// Of the one after it, which is an outcome, too.
+    NextObs,
+}
+
+/// What there was no room for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NoRoom {
+    /// A frame.
+    Frames,
+    /// A row: readers keep the places of the next ones.
+    Rows,
 }
 
 /// See the [module](self).
@@ -39,10 +68,20 @@ pub struct Settings {
 pub struct Transitions {
     ring: RowRing,
     layout: RowLayout,
+    parts: Vec<Part>,
+    frames: Option<FrameStore>,
     index: Option<Mutex<Index>>,
     /// Which bytes of a row say that an episode ends.
     ends: Vec<Field>,
     rng: Mutex<Rng>,
+}
+
+/// Where the frames of observations are that are stored once.
+#[derive(Debug)]
+struct FrameStore {
+    slab: Arc<Slab>,
+    stack: usize,
+    layout: RowLayout,
 }
 
 #[derive(Debug)]
@@ -64,9 +103,9 @@ pub struct Notes {
     /// Whose step each is: one number for all, or one for each.
     pub envs: Vec<u32>,
     /// The frames of each row's two observations, in a buffer that stores those once.
-    pub frames: Vec<u32>,
-    /// What [`Transitions::latest_frames`] gave for the one row.
-    pub taken: Option<Vec<u32>>,
+    frames: Vec<u32>,
+    /// What `latest_frames` gave for the one row.
+    taken: Option<Vec<u32>>,
     /// Whether an episode ends with each.
     ended: Vec<bool>,
 }
@@ -80,6 +119,19 @@ pub struct Known<'a> {
     pub episodes: Option<&'a Episodes>,
     /// Where their observations are.
     pub frames: Option<&'a Frames>,
+}
+
+/// What is known of rows that are taken out, in their order.
+#[derive(Debug, Clone, Default)]
+pub struct SavedNotes {
+    /// The powers of their priorities.
+    pub weights: Vec<f64>,
+    /// The largest priority that ever was.
+    pub largest: f64,
+    /// Whose step each is.
+    pub envs: Vec<u32>,
+    /// Whether a row is the last of an episode that ended.
+    pub ends: Vec<bool>,
 }
 
 impl Notes {
@@ -135,15 +187,25 @@ impl Transitions {
         let episodes = settings.ends.as_ref().map(|_| Episodes::new(ring.slots()));
         let frames = settings
             .frames
-            .map(|(stack, bytes)| Frames::new(capacity, ring.slots(), stack, bytes))
-            .transpose()?;
+            .as_ref()
+            .map(|(stack, layout)| Frames::new(capacity, ring.slots(), *stack, layout.row_bytes()));
+        let frames = frames.transpose()?;
+        let store = frames.as_ref().zip(settings.frames.as_ref());
+        let store = store.map(|(frames, (stack, layout))| FrameStore {
+            slab: Arc::clone(frames.slab()),
+            stack: *stack,
+            layout: layout.clone(),
+        });
         let needed = priorities.is_some() || episodes.is_some() || frames.is_some();
         let index = needed.then(|| {
             Mutex::new(Index { priorities, episodes, frames, begin: 0, waiting: Vec::new() })
         });
         let leaves = settings.ends.iter().flatten();
         let ends = leaves.map(|leaf| layout.fields()[*leaf]).collect();
-        Ok(Self { ring, layout, index, ends, rng: Mutex::new(Rng::new(settings.seed)) })
+        let mut parts = settings.parts.clone();
+        parts.resize(layout.fields().len(), Part::Step);
+        let rng = Mutex::new(Rng::new(settings.seed));
+        Ok(Self { ring, layout, parts, frames: store, index, ends, rng })
     }
 
     /// Where leaves lie in a row.
@@ -154,6 +216,12 @@ impl Transitions {
     /// The rows themselves.
     pub fn ring(&self) -> &RowRing {
         &self.ring
+    }
+
+    /// Bytes of the rows and frames that were ever used.
+    pub fn used_bytes(&self) -> usize {
+        let frames = self.frames.as_ref().map_or(0, |frames| frames.slab.used_bytes());
+        self.ring.used_bytes() + frames
     }
 
     /// How many rows can be drawn.
@@ -337,17 +405,7 @@ impl Transitions {
         positions: &[i128],
         priorities: &[f64],
     ) -> Result<usize, BufferError> {
-        if positions.len() != priorities.len() {
-            return Err(BufferError::Lengths {
-                what: "priorities",
-                of: "indices",
-                got: priorities.len(),
-                expected: positions.len(),
-            });
-        }
-        for (at, priority) in priorities.iter().enumerate() {
-            Priorities::check(*priority, at)?;
-        }
+        Priorities::check_updates(positions.len(), priorities)?;
         let mut index = self.index.as_ref().map(Mutex::lock).ok_or(BufferError::NoPriorities)?;
         let window = self.ring.window();
         let mut updates = Vec::with_capacity(positions.len());
@@ -364,35 +422,136 @@ impl Transitions {
         Ok(updates.len())
     }
 
-    /// All that can be drawn, and what `look` finds in the index about it at the same moment.
-    pub fn all<T>(&self, look: impl FnOnce(Range<u64>, Known<'_>) -> T) -> (Reader<'_>, T) {
+    /// Copies all leaves of some rows into their columns: of `late` rows the outcome of a step, of `early` ones the
+    /// rest, and observations that are stored once from `pins`.
+    ///
+    /// # Panics
+    ///
+    /// As [`Reader::gather`].
+    pub fn gather(
+        &self,
+        reader: &Reader<'_>,
+        early: &[u64],
+        late: &[u64],
+        pins: Option<&Pins>,
+        columns: &mut [&mut [u8]],
+    ) {
+        let fields = self.layout.fields();
+        if pins.is_none() && std::ptr::eq(early, late) {
+            return reader.gather(early, fields, columns);
+        }
+        assert_eq!(fields.len(), columns.len(), "a column for each leaf");
+        let mut parts: [(Vec<Field>, Vec<&mut [u8]>); 4] = Default::default();
+        for ((part, field), column) in self.parts.iter().zip(fields).zip(columns) {
+            let (own, targets) = &mut parts[match part {
+                Part::Obs if pins.is_some() => 2,
+                Part::NextObs if pins.is_some() => 3,
+                Part::Step | Part::Obs => 0,
+                Part::Outcome | Part::NextObs => 1,
+            }];
+            own.push(*field);
+            targets.push(column);
+        }
+        let [before, after, obs, next_obs] = &mut parts;
+        reader.gather(early, &before.0, &mut before.1);
+        reader.gather(late, &after.0, &mut after.1);
+        if let (Some(pins), Some(frames)) = (pins, &self.frames) {
+            // Leaves of frames come in their order, so the places in a frame are those of its layout.
+            pins.obs.gather(frames.layout.fields(), &mut obs.1);
+            pins.next_obs.gather(frames.layout.fields(), &mut next_obs.1);
+        }
+    }
+
+    /// Up to `most` of the rows that can be drawn now, the oldest first: to read them, their positions, their
+    /// observations, and what is known of them.
+    pub fn save(&self, most: usize) -> (Reader<'_>, Vec<u64>, Option<Pins>, SavedNotes) {
         let index = self.index.as_ref().map(Mutex::lock);
         let reader = self.ring.read();
         let known = index.as_ref().map(|index| index.known()).unwrap_or_default();
-        let found = look(reader.window(), known);
-        (reader, found)
+        let positions: Vec<u64> = reader.window().take(most).collect();
+        let mut saved = SavedNotes::default();
+        if let Some(priorities) = known.priorities {
+            let weight = |at: &u64| priorities.weight_of((at % self.ring.slots()) as u32);
+            saved.weights = positions.iter().map(weight).collect();
+            saved.largest = priorities.largest();
+        }
+        for steps in known.episodes.iter().flat_map(|all| positions.iter().map(|at| all.of(*at))) {
+            let last = |steps: &Steps<'_>| steps.ended() && steps.at() + 1 == steps.len();
+            saved.envs.push(steps.map_or(0, |steps| steps.env()));
+            saved.ends.push(steps.as_ref().is_some_and(last));
+        }
+        let pins = known.frames.map(|frames| frames.pin(&positions, &positions));
+        (reader, positions, pins, saved)
     }
 
-    /// In which slot the row of a position is.
-    pub fn slot(&self, position: u64) -> u32 {
-        (position % self.ring.slots()) as u32
+    /// Puts on one transition of many, in a buffer that stores observations once, if there is room for it and for
+    /// those of its frames that are new. The observations before and after the steps are given as the bytes of each
+    /// leaf, of all transitions one after the other. `fill` writes all that is not in frames.
+    ///
+    /// # Errors
+    ///
+    /// What there is no room for: see [`Transitions::make_room`].
+    pub fn put_observed(
+        &self,
+        sides: [&[&[u8]]; 2],
+        number: usize,
+        mut notes: Notes,
+        fill: impl FnOnce(&mut [u8]),
+    ) -> Result<(), NoRoom> {
+        let Some(FrameStore { slab, stack, layout }) = &self.frames else { return Ok(()) };
+        let observations = Observations { layout, stack: *stack, sides, number };
+        let env = notes.envs.first().copied().unwrap_or(0);
+        let latest = self.latest_frames(env);
+        let (numbers, fresh) = observations.find(latest.as_ref());
+        notes.taken = latest.map(|(numbers, _)| numbers);
+        let mut writer = slab.try_reserve(fresh.len());
+        // The position comes last: frames that were reserved can be given back, a position can't.
+        let reservation = if writer.len() == fresh.len() {
+            self.ring.try_reserve(1).ok_or(NoRoom::Rows)
+        } else {
+            Err(NoRoom::Frames)
+        };
+        let mut reservation = match reservation {
+            Ok(reservation) => reservation,
+            Err(short) => {
+                if let Some(numbers) = &notes.taken {
+                    self.release_frames(numbers);
+                }
+                return Err(short);
+            }
+        };
+        for (at, frame) in fresh.iter().enumerate() {
+            observations.write(*frame, writer.row_mut(at));
+        }
+        let published = writer.publish();
+        notes.frames = numbers.iter().map(|number| number.settled(&published)).collect();
+        fill(reservation.row_mut(0));
+        self.publish(reservation, notes);
+        Ok(())
     }
 
-    /// The slab of the frames, and how many an observation has, in a buffer that stores them once.
-    pub fn frames(&self) -> Option<(Arc<Slab>, usize)> {
-        let index = self.index.as_ref().map(Mutex::lock)?;
-        index.frames.as_ref().map(|frames| (Arc::clone(frames.slab()), frames.stack()))
+    /// Waits until there may be room for a transition, or lets the oldest ones go.
+    pub fn make_room(&self, short: NoRoom) {
+        let Some(frames) = self.frames.as_ref().filter(|_| short == NoRoom::Frames) else {
+            return self.ring.wait_for_room(1);
+        };
+        if frames.slab.waits_for_readers()
+            || (self.drop_oldest(DROPPED) == 0 && !self.forget_latest_frames())
+        {
+            // A reader stays no longer than a copy takes.
+            std::thread::sleep(Duration::from_micros(50));
+        }
     }
 
     /// The frames of an environment's latest observation, which must come back with the notes of its next
-    /// row, or to [`Transitions::release_frames`].
-    pub fn latest_frames(&self, env: u32) -> Option<(Vec<u32>, Pinned)> {
+    /// row, or to `release_frames`.
+    fn latest_frames(&self, env: u32) -> Option<(Vec<u32>, Pinned)> {
         let mut index = self.index.as_ref().map(Mutex::lock)?;
         index.frames.as_mut()?.take(env)
     }
 
     /// Lets go of frames that were taken.
-    pub fn release_frames(&self, numbers: &[u32]) {
+    fn release_frames(&self, numbers: &[u32]) {
         let mut index = self.index.as_ref().map(Mutex::lock);
         if let Some(frames) = index.as_mut().and_then(|index| index.frames.as_mut()) {
             frames.release(numbers);
@@ -400,14 +559,14 @@ impl Transitions {
     }
 
     /// Forgets the latest observations of all environments, to make room for others; whether there were any.
-    pub fn forget_latest_frames(&self) -> bool {
+    fn forget_latest_frames(&self) -> bool {
         let mut index = self.index.as_ref().map(Mutex::lock);
         let frames = index.as_mut().and_then(|index| index.frames.as_mut());
         frames.is_some_and(Frames::forget_latest)
     }
 
     /// Drops the oldest rows, to make room for frames; how many that were.
-    pub fn drop_oldest(&self, rows: u64) -> u64 {
+    fn drop_oldest(&self, rows: u64) -> u64 {
         let Some(index) = &self.index else { return self.ring.drop_oldest(rows) };
         let mut index = index.lock();
         let dropped = self.ring.drop_oldest(rows);

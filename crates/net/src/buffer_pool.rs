@@ -45,6 +45,15 @@ impl BufferPool {
         let bytes = bytes.unwrap_or_else(|| vec![0; len]);
         PooledBuffer { bytes, len, home: Arc::clone(self) }
     }
+
+    /// A buffer that has these bytes, one part behind the other.
+    pub(crate) fn take_with(self: &Arc<Self>, head: &[u8], rest: &[u8]) -> PooledBuffer {
+        let mut buffer = self.take(head.len() + rest.len());
+        let (start, end) = buffer.split_at_mut(head.len());
+        start.copy_from_slice(head);
+        end.copy_from_slice(rest);
+        buffer
+    }
 }
 
 impl Deref for PooledBuffer {

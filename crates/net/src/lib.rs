@@ -19,6 +19,7 @@ pub mod observe;
 pub mod server;
 pub mod transport;
 pub mod wire;
+mod write_buffer;
 
 pub use address::{Address, AddressError};
 pub use auth::Token;

@@ -217,36 +217,6 @@ fn rows_go_both_ways_at_an_address_of_shared_memory() {
 }
 
 #[test]
-fn every_row_arrives_once_and_in_order() {
-    let tables = tables(vec![queue("queue", 40, 1000)]);
-    let server = open(&tables);
-    let (requests, writer) = (requests(&server), writer(&server));
-    let taken = std::thread::scope(|scope| {
-        scope.spawn(|| insert(&writer, 0, 0..20_000));
-        let mut taken = Vec::new();
-        while taken.len() < 20_000 {
-            let batch = soon(|wait| requests.sample(0, 100, wait)).unwrap();
-            taken.extend(numbers(&batch));
-        }
-        taken
-    });
-    assert_eq!(taken, (0..20_000).collect::<Vec<_>>());
-}
-
-#[test]
-fn a_sample_that_waits_is_woken_by_an_insert() {
-    let tables = tables(vec![rows("replay", 0)]);
-    let server = open(&tables);
-    let (requests, writer) = (requests(&server), writer(&server));
-    let mut ticket = requests.start_sample(0, 3, None).unwrap();
-    // What is asked later is answered before.
-    assert!(!soon(|wait| requests.can_sample(0, 1, wait)).unwrap());
-    assert!(!ticket.is_ready());
-    insert(&writer, 0, 9..10);
-    assert_eq!(numbers(&soon(|wait| ticket.wait(wait)).unwrap()), [9, 9, 9]);
-}
-
-#[test]
 fn a_panic_ends_the_connection_that_it_was_about_and_no_other() {
     let tables = tables(vec![rows("replay", 0)]);
     let panicked = Arc::<Mutex<BTreeSet<String>>>::default();
@@ -349,7 +319,7 @@ fn samples_in_advance_come_as_they_were_asked_for() {
 #[test]
 fn batches_of_a_durable_queue_are_sent_when_their_draws_are_on_disk() {
     let dir = tempfile::tempdir().unwrap();
-    let table = Table::new(queue("durable", 700, 1000)).unwrap().durable(Durability::Sync);
+    let table = Table::new(queue("durable", 700, 1000)).unwrap().durable(Some(Durability::Sync));
     let tables = Arc::new(Tables::new(vec![Arc::new(table)]).unwrap());
     recover(&*tables, dir.path(), None).unwrap();
     let table = &tables.all()[0];
@@ -704,19 +674,6 @@ fn an_item_that_is_not_as_the_table_says_is_refused_before_it_is_sent() {
 }
 
 #[test]
-fn a_trajectory_fills_a_row_of_a_table_of_rows() {
-    let leaves = vec![leaf("number", Dtype::UInt(8), &[2]), leaf("reward", Dtype::Float(4), &[])];
-    let tables = tables(vec![config("rows", Form::Rows(Spec::new(leaves).unwrap()))]);
-    let server = open(&tables);
-    let (requests, writer) = (requests(&server), writer(&server));
-    let item = steps(&signature(), &episode(7), 3, 2);
-    soon(|wait| writer.item(0, 2.0, None, &item, &[0, 1], wait)).unwrap();
-    let batch = soon(|wait| requests.sample(0, 1, wait)).unwrap();
-    assert_eq!(batch.column(0), [10u64.to_le_bytes(), 11u64.to_le_bytes()].concat());
-    assert_eq!(batch.column(1), 5.5f32.to_le_bytes());
-}
-
-#[test]
 fn who_asks_for_what_a_server_does_not_have_is_told_what_it_has() {
     let config = StreamConfig { batch_size: 2, num_buffers: 2 };
     let stream = Arc::new(Stream::new(spec(0), config).unwrap());
@@ -750,38 +707,6 @@ fn who_asks_for_what_a_server_does_not_have_is_told_what_it_has() {
     let client = Client::new(dial(both.address()), spec(0), options()).unwrap();
     soon(|wait| client.wait_until_connected(wait)).unwrap();
     assert_eq!(requests(&both).tables().len(), 1);
-}
-
-#[test]
-fn clients_come_back_to_a_server_that_was_restarted() {
-    let tables = tables(vec![queue("queue", 20, 100_000)]);
-    let mut server = open(&tables);
-    let (requests, writer) = (requests(&server), writer(&server));
-    insert(&writer, 0, 0..100);
-    soon(|wait| writer.flush(wait)).unwrap();
-    let mut waiting = requests.start_sample(0, 500, None).unwrap();
-    let address = server.address().to_string();
-    server.close(Instant::now() + Duration::from_secs(5));
-    insert(&writer, 0, 100..500);
-    let _again = open_at(&address, &tables);
-    soon(|wait| writer.flush(wait)).unwrap();
-    let taken = numbers(&soon(|wait| waiting.wait(wait)).unwrap());
-    assert_eq!(taken, (0..500).collect::<Vec<_>>());
-    assert!(writer.info().reconnects >= 1 && requests.reconnects() >= 1);
-}
-
-#[test]
-fn a_writer_that_gives_up_says_how_much_it_could_not_deliver() {
-    let mut server = open(&tables(vec![rows("replay", 20)]));
-    let deadline = Some(Duration::from_millis(200));
-    let writer = writer_with(&server, ClientOptions { deadline, ..ClientOptions::default() });
-    insert(&writer, 0, 0..10);
-    soon(|wait| writer.flush(wait)).unwrap();
-    server.close(Instant::now() + Duration::from_secs(5));
-    insert(&writer, 0, 10..13);
-    let error = soon(|wait| writer.close(wait)).unwrap_err();
-    assert!(matches!(error, TablesError::Failed(_)), "{error}");
-    assert_eq!(writer.unacknowledged(), 3);
 }
 
 #[test]

@@ -81,8 +81,10 @@ fn empty_queue(name: &str, form: Form) -> Table {
 
 /// As [`queue`], with a journal; what goes in is acknowledged later than it can come out.
 fn journalled_queue(form: Form) -> (Arc<Table>, TempDir) {
-    let (table, dir) =
-        (Arc::new(empty_queue("queue", form).durable(Durability::Async)), TempDir::new().unwrap());
+    let (table, dir) = (
+        Arc::new(empty_queue("queue", form).durable(Some(Durability::Async))),
+        TempDir::new().unwrap(),
+    );
     recover(&Tables::new(vec![Arc::clone(&table)]).unwrap(), dir.path(), None).unwrap();
     (table, dir)
 }
@@ -185,7 +187,8 @@ fn large_queues(names: &[&str]) -> (Vec<Arc<Table>>, TempDir) {
     let leaves =
         vec![leaf("number", Dtype::UInt(8), &[]), leaf("filling", Dtype::UInt(1), &[LARGE])];
     let form = Form::Rows(Spec::new(leaves).unwrap());
-    let open = |name: &&str| Arc::new(empty_queue(name, form.clone()).durable(Durability::Sync));
+    let open =
+        |name: &&str| Arc::new(empty_queue(name, form.clone()).durable(Some(Durability::Sync)));
     let (tables, dir) = (names.iter().map(open).collect::<Vec<_>>(), TempDir::new().unwrap());
     recover(&Tables::new(tables.clone()).unwrap(), dir.path(), None).unwrap();
     (tables, dir)
@@ -732,7 +735,7 @@ fn what_comes_again_to_a_server_that_was_started_anew_is_in_once() {
     let dir = TempDir::new().unwrap();
     let (purpose, life) = (Purpose::Insert, ([9; 16], 5));
     for start in 0..3_u64 {
-        let table = Arc::new(empty_queue("queue", rows()).durable(Durability::Async));
+        let table = Arc::new(empty_queue("queue", rows()).durable(Some(Durability::Async)));
         recover(&Tables::new(vec![Arc::clone(&table)]).unwrap(), dir.path(), None).unwrap();
         let server = serve(&table);
         // From the beginning, as if nothing had been acknowledged, and in other pieces than before.

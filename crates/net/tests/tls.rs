@@ -199,20 +199,6 @@ fn a_connection_that_was_damaged_is_made_anew_and_loses_nothing() {
 }
 
 #[test]
-fn a_token_is_proven_inside_the_encryption() {
-    let (authority, stream) = (Authority::new(), stream());
-    let options = Options { token: Token::new(b"secret").ok(), ..Options::default() };
-    let server = serve(&stream, &authority.sign("localhost"), None, options);
-    let client = files(None, Some(&authority));
-    for wrong in [None, Some(&b"public"[..])] {
-        let refused = send(server.address(), &client, wrong, 1).unwrap_err();
-        assert!(refused.contains("AUTH"), "{refused}");
-    }
-    send(server.address(), &client, Some(b"secret"), 2).unwrap();
-    assert_eq!(receive(&stream), 2);
-}
-
-#[test]
 fn one_connection_too_many_is_told_so_although_it_has_not_shaken_hands() {
     let (authority, stream) = (Authority::new(), stream());
     let options = Options { max_connections: 1, ..Options::default() };

@@ -102,15 +102,6 @@ fn a_share_is_delivered_again_when_its_lease_is_over() {
 }
 
 #[test]
-fn a_late_ack_is_refused_though_nobody_has_the_share_yet() {
-    let mut table = two();
-    let share = table.take(2).expect("a batch");
-    table.pass(LEASE);
-    assert!(fenced(table.apply(Change::Ack(share.lease))));
-    assert_eq!(table.taken(2), ids(&share));
-}
-
-#[test]
 fn a_lease_is_extended_from_now_on() {
     let mut table = two();
     let share = table.take(2).expect("a batch");
@@ -240,21 +231,6 @@ fn shares(table: &mut Table, count: u32, ranks: u32, balance: Balance) -> Vec<Sh
 }
 
 #[test]
-fn ranks_get_disjoint_shares_of_equal_counts() {
-    for balance in [Balance::Count, Balance::Tokens, Balance::Squares] {
-        let mut table = Table::new(unpaced());
-        for length in 1..=12 {
-            let hold = table.open();
-            table.append(whole(hold, 0, 0, length));
-        }
-        let shares = shares(&mut table, 12, 4, balance);
-        assert!(shares.iter().all(|share| share.lease.batch == 1 && share.groups.len() == 3));
-        let all: HashSet<u64> = shares.iter().flat_map(ids).collect();
-        assert_eq!(all.len(), 12);
-    }
-}
-
-#[test]
 fn balance_makes_the_sums_of_ranks_alike() {
     let of = |balance| {
         let mut table = Table::new(unpaced());
@@ -274,23 +250,6 @@ fn balance_makes_the_sums_of_ranks_alike() {
     assert_eq!(of(Balance::Count).0, 200);
     assert_eq!(of(Balance::Tokens).0, 0);
     assert!(of(Balance::Squares).1 <= 2_000);
-}
-
-#[test]
-fn a_rank_that_died_finds_its_share_as_it_was() {
-    let mut table = Table::new(unpaced());
-    for length in [9, 8, 7, 6, 5, 4] {
-        let hold = table.open();
-        table.append(whole(hold, 0, 0, length));
-    }
-    let before = shares(&mut table, 6, 3, Balance::Tokens);
-    table.apply(Change::Nack(before[1].lease)).expect("given back");
-    let want = Want { balance: Balance::Tokens, ..rank(6, 1, 3) };
-    let again = table.sample(want).expect("a share");
-    assert_eq!((ids(&again), again.lease.attempt), (ids(&before[1]), 2));
-    table.ack(before[0].lease);
-    table.ack(before[2].lease);
-    table.ack(again.lease);
 }
 
 #[test]

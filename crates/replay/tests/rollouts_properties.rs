@@ -72,7 +72,7 @@ fn step() -> impl Strategy<Value = Step> {
         1 => Just(Step::Resume),
         1 => which().prop_map(Step::Renew),
         4 => (0u8..3).prop_map(Step::Publish),
-        8 => (0u32..2, any::<bool>(), prop::option::weighted(0.3, 1u32..4)).prop_map(
+        8 => (0u32..4, any::<bool>(), prop::option::weighted(0.3, 1u32..4)).prop_map(
             |(rank, leased, part)| Step::Sample { rank, leased, part }
         ),
         4 => which().prop_map(Step::Ack),
@@ -121,7 +121,7 @@ fn table() -> impl Strategy<Value = (RolloutConfig, Want)> {
         prop::option::of(0u32..2),
         prop::option::weighted(0.3, 0u8..4),
     );
-    let want = (1u32..3, 0u8..3, any::<bool>(), any::<bool>());
+    let want = (1u32..5, 0u8..3, any::<bool>(), any::<bool>());
     (group, batch, policy, want).prop_map(|(group, batch, policy, want)| {
         let (group_size, redundancy, group_deadline_ms, filters, suspends) = group;
         let (half, batches_per_version, max_lag, depth, spare) = batch;
@@ -194,8 +194,8 @@ struct World {
     shares: HashMap<(u64, u32), Vec<u64>>,
     /// The number of groups in each batch, and the sum of their lags.
     sums: HashMap<u64, (i64, f64)>,
-    /// What came of everything, to be compared.
-    log: Vec<String>,
+    /// How many changes there were.
+    changes: usize,
     /// Whether it is looked whether refusals change something.
     is_compared: bool,
 }
@@ -222,7 +222,7 @@ impl World {
             state: HashMap::new(),
             shares: HashMap::new(),
             sums: HashMap::new(),
-            log: vec![],
+            changes: 0,
             is_compared: true,
         }
     }
@@ -231,7 +231,7 @@ impl World {
     fn apply(&mut self, change: Change) -> Result<Outcome, Refusal> {
         // What time does comes first, and is no refusal's.
         self.table.apply(Change::Tick).expect("time passes");
-        let before = (self.is_compared && self.log.len().is_multiple_of(4))
+        let before = (self.is_compared && self.changes.is_multiple_of(4))
             .then(|| format!("{:?}", self.table.ledger));
         let (capacity, counts) = (self.table.capacity(), self.table.ledger.counts());
         let outcome = self.table.apply(change.clone());
@@ -242,7 +242,7 @@ impl World {
                 assert_eq!(format!("{:?}", self.table.ledger), before, "{change:?} was refused");
             }
         }
-        self.log.push(format!("{outcome:?}"));
+        self.changes += 1;
         self.admission_is_as_defined();
         outcome
     }
@@ -769,14 +769,6 @@ proptest! {
         let is_zero = |step: &Step| matches!(step, Step::Reprioritize(..));
         let steps = case.steps.into_iter().filter(|step| !is_zero(step)).collect();
         run(&Case { config, steps, ..case }).goes_on();
-    }
-
-    #[test]
-    fn the_same_changes_at_the_same_times_give_the_same_outcomes(case in case()) {
-        let (one, other) = (run(&case), run(&case));
-        prop_assert_eq!(one.log, other.log);
-        prop_assert_eq!(one.table.ledger.counts(), other.table.ledger.counts());
-        prop_assert_eq!(one.table.ledger.totals(), other.table.ledger.totals());
     }
 
     #[test]

@@ -3,9 +3,12 @@
 use std::fmt;
 use std::sync::Arc;
 
+use echoic_memory::slab::Field;
+use echoic_replay::Dtype;
+
 use super::episodes::Episodes;
 use super::normal::{Float, Normal};
-use super::part::{Field, Lent, Part};
+use super::part::{Lent, Part};
 use super::{DatasetError, Value};
 
 /// What the rows of a column belong to.
@@ -21,6 +24,8 @@ pub enum Axis {
 pub struct Column {
     /// What it is called in errors.
     pub name: String,
+    /// The type of its elements.
+    pub dtype: Dtype,
     /// Its rows, one after the other.
     pub bytes: Lent,
     /// Bytes of a row.

@@ -6,6 +6,7 @@
 
 use std::fmt;
 
+use echoic_memory::slab::Field;
 use echoic_memory::{AllocError, advice, prefetch, roomy};
 
 /// Bytes that somebody keeps for as long as this lives, and does not change.
@@ -25,15 +26,6 @@ const LINE: usize = 64;
 
 /// From so many bytes on it pays to tell the system which parts of a file come.
 const ANNOUNCED: usize = 64 << 10;
-
-/// A range of bytes of each row.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Field {
-    /// Where it starts in the row.
-    pub offset: usize,
-    /// How many bytes it has.
-    pub bytes: usize,
-}
 
 /// See the [module](self).
 pub struct Part {

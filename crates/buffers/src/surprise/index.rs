@@ -79,17 +79,6 @@ impl Entry {
     }
 }
 
-/// What is known of a slot when it is taken out and put back.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct SavedEntry {
-    pub(super) score: f64,
-    pub(super) born: u64,
-    pub(super) moment: u64,
-    pub(super) generation: u32,
-    pub(super) tier: Option<u8>,
-    pub(super) given: bool,
-}
-
 /// One that was drawn.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Picked {
@@ -555,15 +544,7 @@ impl Index {
     }
 
     /// What makes another index do what this one will do.
-    pub(super) fn save(&self) -> (Vec<SavedEntry>, Vec<u32>, [u64; 8], [f64; 9]) {
-        let entries = self.entries.iter().map(|entry| SavedEntry {
-            score: entry.score,
-            born: entry.born,
-            moment: entry.moment,
-            generation: entry.generation,
-            tier: entry.tier,
-            given: entry.given,
-        });
+    pub(super) fn save(&self) -> (&[Entry], Vec<u32>, [u64; 8], [f64; 9]) {
         let counts = self.counts;
         let numbers = [
             self.now,
@@ -581,17 +562,17 @@ impl Index {
         });
         let [has, temperature, scale_mean, spread, hot, cold] = scale;
         let reals = [count, mean, squares, has, temperature, scale_mean, spread, hot, cold];
-        (entries.collect(), self.free.clone(), numbers, reals)
+        (&self.entries, self.free.clone(), numbers, reals)
     }
 
     /// Whether this can become what another index was.
     pub(super) fn could_be(
         &self,
-        saved: &[SavedEntry],
+        saved: &[Entry],
         free: &[u32],
         [now, _, added, ..]: [u64; 8],
     ) -> bool {
-        let live: Vec<&SavedEntry> = saved.iter().filter(|entry| entry.tier.is_some()).collect();
+        let live: Vec<&Entry> = saved.iter().filter(|entry| entry.tier.is_some()).collect();
         let mut unused = vec![false; saved.len()];
         for slot in free {
             let Some(unused) = unused.get_mut(*slot as usize) else { return false };
@@ -620,7 +601,7 @@ impl Index {
     /// for each entry that is there, in their order.
     pub(super) fn restore(
         &mut self,
-        saved: &[SavedEntry],
+        saved: &[Entry],
         free: &[u32],
         numbers: [u64; 8],
         reals: [f64; 9],
@@ -630,19 +611,9 @@ impl Index {
         let (sizes, threshold, max_age, mode) =
             (self.sizes, self.threshold, self.max_age, self.mode);
         let mut fresh = Self::new(sizes, threshold, max_age, mode);
-        let mut places = places.iter();
-        for entry in saved {
-            let place = entry.tier.and_then(|_| places.next().copied());
-            fresh.entries.push(Entry {
-                score: entry.score,
-                born: entry.born,
-                moment: entry.moment,
-                place: place.unwrap_or(Place::Row(0)),
-                generation: entry.generation,
-                tier: entry.tier,
-                given: entry.given,
-            });
-        }
+        fresh.entries = saved.to_vec();
+        let live = fresh.entries.iter_mut().filter(|entry| entry.tier.is_some());
+        live.zip(places).for_each(|(entry, place)| entry.place = *place);
         let mut order: Vec<u32> = fresh.live().map(|(slot, _)| slot).collect();
         order.sort_unstable_by_key(|slot| fresh.entries[*slot as usize].moment);
         for slot in order {

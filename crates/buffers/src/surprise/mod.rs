@@ -33,5 +33,5 @@ pub mod scale;
 mod tier;
 
 pub use index::{Counts, Sizes};
-pub use replay::{Ask, Copying, Drawn, Saved, SurpriseReplay, SurpriseSettings, Ticked};
+pub use replay::{Ask, Copying, Drawn, Found, Saved, SurpriseReplay, SurpriseSettings, Ticked};
 pub use scale::{Mode, ScoreRule};

@@ -13,6 +13,7 @@ use crate::wire::handshake::{self, Challenge, Hello, Open, RefusalCode, Refused,
 use crate::wire::observed::MAX_OBSERVED;
 use crate::wire::tables::MAX_REQUEST;
 use crate::wire::{PREFACE_BYTES, VERSION, WireError, preface, read_preface};
+use crate::write_buffer::WriteBuffer;
 
 /// Why no connection came to stand.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -77,6 +78,26 @@ pub(crate) fn wait(link: &dyn Link, write: bool, deadline: Instant) -> Result<()
     match poll(&mut fds, Some(&timespec(left))) {
         Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
         Err(error) => Err(io::Error::from(error).into()),
+    }
+}
+
+/// Sends what the link takes; whether that was anything.
+pub(super) fn send(link: &mut dyn Link, out: &mut WriteBuffer) -> Result<bool, LinkError> {
+    let any = match out.send(link, usize::MAX) {
+        Ok(sent) => sent > 0,
+        // The server may have said why it is gone.
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {
+            out.clear();
+            false
+        }
+        Err(error) => return Err(error.into()),
+    };
+    if !out.is_empty() {
+        return Ok(any);
+    }
+    match link.flush() {
+        Err(error) if error.kind() != io::ErrorKind::WouldBlock => Err(error.into()),
+        _ => Ok(any),
     }
 }
 

@@ -5,7 +5,7 @@
 //! - `stream_session`: from data frames into the ring.
 //! - `tables`: requests and inserts. `rollouts`: requests about rollout tables, and who waits for them.
 //!   `weights_session`: weights.
-//! - `loop_wakers`: what wakes an event loop. `outbox`: what it has to send. `pool`: who does what takes long.
+//! - `loop_wakers`: what wakes an event loop. `pool`: who does what takes long.
 //! - `services`: what the sessions of an event loop work with. `disk_queue`: answers that wait for the disk.
 //! - `sessions`: what each producer has delivered, so that nothing is stored twice.
 //! - `meter`: the numbers.
@@ -14,7 +14,6 @@ mod connection;
 mod disk_queue;
 mod loop_wakers;
 mod meter;
-mod outbox;
 mod pool;
 mod rollouts;
 mod services;

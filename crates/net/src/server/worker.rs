@@ -374,7 +374,7 @@ impl Worker {
                 connection.refuse(RefusalCode::Closed, "the server's rollout tables are closed");
             } else if connection.is_at_work() {
                 let text = "the server is closing".to_owned();
-                connection.say(|out| Control::Goodbye { text }.write(out));
+                connection.out.write(|out| Control::Goodbye { text }.write(out));
             } else if !connection.is_leaving() {
                 connection.refuse(RefusalCode::Closing, "the server is closing");
             }
@@ -513,14 +513,14 @@ impl Worker {
         let Some(connection) = self.connections.get_mut(index).and_then(Option::as_mut) else {
             return;
         };
-        for buffer in connection.take_spent() {
+        for buffer in connection.out.take_spent() {
             // Nobody waits for it.
             drop(self.services.run(|| drop(buffer)));
         }
-        if connection.sends_on() && !self.writing.contains(&index) {
+        if connection.sends_on && !self.writing.contains(&index) {
             self.writing.push(index);
         }
-        if connection.unsent() < self.shared.credit_bytes()
+        if !connection.out.is_full(self.shared.credit_bytes())
             && let Some((session, _)) = connection.request_session()
             && !session.is_busy(&self.services)
             && session.rollouts.was_passed_over()
@@ -919,7 +919,7 @@ impl Worker {
             let (client, server) = (&decision.client, &decision.server);
             welcome.proof = token.prove(Side::Server, client, server, &welcome.signed());
         }
-        connection.say(|out| welcome.write(out));
+        connection.out.write(|out| welcome.write(out));
         if let Some(place) = place
             && !connection.share(place)
         {
@@ -1022,7 +1022,7 @@ impl Worker {
             Ending::Goodbye if !connection.is_leaving() => {
                 connection.acknowledge_as(Stall::None, None);
                 let text = String::new();
-                connection.say(|out| Control::Goodbye { text }.write(out));
+                connection.out.write(|out| Control::Goodbye { text }.write(out));
                 connection.leave();
             }
             Ending::Malformed => {
@@ -1098,7 +1098,7 @@ impl Worker {
                 // We do not hear them now, so we tell them that we are there.
                 let stall = match self.full {
                     Some(stall) if connection.fills_stream() => stall,
-                    _ => connection.stall(),
+                    _ => connection.meter.stall(),
                 };
                 connection.reassure(stall);
             }

@@ -14,7 +14,6 @@ mod connection;
 mod destination;
 mod insert_frames;
 mod item_queue;
-mod outgoing;
 pub(super) mod pending_requests;
 mod pending_updates;
 mod queue;

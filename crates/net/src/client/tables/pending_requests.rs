@@ -22,7 +22,6 @@ use echoic_replay::rollouts::table::RolloutInfo;
 use echoic_replay::table::Form;
 
 use super::batch::{Batch, Incoming};
-use super::outgoing::Outgoing;
 use super::{Listed, TableEntry, TablesError, Waiting, check_same};
 use crate::address::Address;
 use crate::buffer_pool::BufferPool;
@@ -39,6 +38,7 @@ use crate::wire::tables::{
     ALIGNMENT, Answer, Area, BatchHead, FailureCode, Layout, MAX_ARENA, MAX_BATCH, MAX_PLACED,
     MAX_WAITING, Numbers, Operation, Request,
 };
+use crate::write_buffer::{Piece, WriteBuffer};
 
 /// How many samples may be under way: well below what a server has places for.
 const MAX_SAMPLES: usize = MAX_WAITING / 2;
@@ -351,11 +351,11 @@ impl State {
     }
 
     /// Writes requests that wait to be sent.
-    fn write(&mut self, out: &mut Outgoing, now: Instant, room: &Room<'_>) {
+    fn write(&mut self, out: &mut WriteBuffer, now: Instant, room: &Room<'_>) {
         for id in self.cancels.drain(..) {
-            out.say(|out| Request { id, table: 0, operation: Operation::Cancel }.write(out));
+            out.write(|out| Request { id, table: 0, operation: Operation::Cancel }.write(out));
         }
-        while out.unsent() < LOAD_BYTES {
+        while !out.is_full(LOAD_BYTES) {
             let id = match self.others.pop_front() {
                 None if self.sampling < MAX_SAMPLES => match self.samples.pop_front() {
                     None => return,
@@ -373,7 +373,7 @@ impl State {
             };
             let (table, operation) = match &mut pending.question {
                 Question::Other { frame, .. } => {
-                    out.push(frame);
+                    out.push(Piece::Shared(Arc::clone(frame)));
                     continue;
                 }
                 Question::Sample { table, count, deadline } => {
@@ -401,7 +401,7 @@ impl State {
                     let is_there = room.keep(place, *len);
                     if !is_there {
                         let (table, bulk) = (*table, &place[..*len]);
-                        out.say(|out| write_changes(out, (id, table), (*count, head), bulk));
+                        out.write(|out| write_changes(out, (id, table), (*count, head), bulk));
                         continue;
                     }
                     let bulk = Bulk::Area(Area { start: place.start() as u64, len: *len as u64 });
@@ -410,7 +410,7 @@ impl State {
                     (*table, Operation::RolloutChanges(changes))
                 }
             };
-            out.say(|out| Request { id, table, operation }.write(out));
+            out.write(|out| Request { id, table, operation }.write(out));
         }
     }
 }
@@ -486,7 +486,7 @@ pub(super) struct RequestFrames {
     pending: Arc<PendingRequests>,
     line: Arc<Line>,
     buffer_pool: Arc<BufferPool>,
-    out: Outgoing,
+    out: WriteBuffer,
     /// A payload that is read, and the type of its frame.
     incoming: Option<(u8, Incoming)>,
     /// Whether the server is to hand over an arena.
@@ -532,7 +532,7 @@ impl RequestFrames {
             pending,
             line,
             buffer_pool: BufferPool::new(POOL_BYTES),
-            out: Outgoing::default(),
+            out: WriteBuffer::default(),
             incoming: None,
             wants_arena: false,
             arena: None,
@@ -701,20 +701,19 @@ impl OutboundQueue for RequestFrames {
     }
 
     fn is_loaded(&self) -> bool {
-        self.out.unsent() > 0
+        !self.out.is_empty()
     }
 
     fn is_inside_frame(&self) -> bool {
-        // It may be between two frames; what waits for that waits for a moment longer.
-        self.out.is_inside()
+        self.out.is_inside_frame()
     }
 
     fn pieces<'a>(&'a self, pieces: &mut Vec<IoSlice<'a>>) {
-        self.out.slices(pieces);
+        pieces.extend(self.out.slices(usize::MAX));
     }
 
     fn sent(&mut self, bytes: usize, _now: Instant) {
-        self.out.forget(bytes);
+        self.out.wrote(bytes);
     }
 
     fn limit(&self, kind: u8) -> Option<u32> {

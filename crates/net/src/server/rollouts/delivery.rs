@@ -9,15 +9,14 @@ use echoic_replay::rollouts::RolloutTable;
 use echoic_replay::rollouts::batch::{Layout, LayoutError};
 use echoic_replay::rollouts::ledger::{Change, Lease, Share};
 
-use super::fail;
 use crate::buffer_pool::BufferPool;
-use crate::server::disk_queue::{Frame, Held, Receipt};
-use crate::server::outbox::Outbox;
+use crate::server::disk_queue::{Held, Receipt};
 use crate::server::services::{HEAVY, Services};
-use crate::server::tables::RequestSession;
+use crate::server::tables::{RequestSession, fail};
 use crate::wire::frame::{HEADER_BYTES, Header, frame, kind};
 use crate::wire::rollouts::{DeliveryHead, Wish};
 use crate::wire::tables::{Area, FailureCode};
+use crate::write_buffer::{Piece, WriteBuffer};
 
 /// A share that is laid out, or why it can't be.
 #[derive(Debug)]
@@ -27,7 +26,7 @@ pub(crate) struct Delivery {
     table: usize,
     lease: Lease,
     lease_ms: Option<u64>,
-    answer: Result<Frame, (FailureCode, String)>,
+    answer: Result<Piece, (FailureCode, String)>,
 }
 
 /// Answers a wish: now, or when the share is laid out elsewhere, if that takes long.
@@ -38,7 +37,7 @@ pub(super) fn deliver(
     share: Share,
     session: &mut RequestSession,
     services: &Services,
-    out: &mut Outbox,
+    out: &mut WriteBuffer,
 ) {
     let Share { lease, lease_ms, .. } = share;
     let delivery = move |answer| Delivery { id, table: number, lease, lease_ms, answer };
@@ -81,7 +80,7 @@ fn lay_out(
     layout: &Layout<'_>,
     area: Option<(Area, &Arc<Arena>)>,
     buffer_pool: &Arc<BufferPool>,
-) -> Result<Frame, (FailureCode, String)> {
+) -> Result<Piece, (FailureCode, String)> {
     let mut head = Vec::with_capacity(256);
     DeliveryHead::write(&mut head, id, &layout.head());
     let bytes = layout.bytes();
@@ -90,7 +89,7 @@ fn lay_out(
         && let Some(mut claim) = arena.claim(start as usize..start as usize + bytes)
     {
         layout.write(claim.bytes_mut());
-        return Ok(Frame::of(|out| {
+        return Ok(Piece::of(|out| {
             frame(out, kind::ROLLOUT_PLACED, |out| out.extend_from_slice(&head));
         }));
     }
@@ -104,12 +103,17 @@ fn lay_out(
     told.copy_from_slice(&head);
     gap.fill(0);
     layout.write(arrays);
-    Ok(Frame::Large(pooled))
+    Ok(Piece::Pooled(pooled))
 }
 
 impl Delivery {
     /// Answers. A share that can't be delivered in this form is given back: who had a lease may ask for it in another.
-    pub(crate) fn send(self, session: &mut RequestSession, services: &Services, out: &mut Outbox) {
+    pub(crate) fn send(
+        self,
+        session: &mut RequestSession,
+        services: &Services,
+        out: &mut WriteBuffer,
+    ) {
         let Self { id, table: number, lease, lease_ms, answer } = self;
         let Some(table) = services.rollout_table(number) else { return };
         let (code, text) = match answer {

@@ -22,7 +22,7 @@ enum Step {
     Clear,
 }
 
-const KINDS: [SelectorKind; 11] = [
+const KINDS: [SelectorKind; 13] = [
     SelectorKind::Uniform,
     SelectorKind::Prioritized { exponent: 0.0 },
     SelectorKind::Prioritized { exponent: 0.6 },
@@ -33,7 +33,9 @@ const KINDS: [SelectorKind; 11] = [
     SelectorKind::MinHeap,
     SelectorKind::MaxHeap,
     SelectorKind::Epoch,
+    SelectorKind::HotCold { age_threshold: 3, hot_fraction: 0.0, exponent: 0.6 },
     SelectorKind::HotCold { age_threshold: 3, hot_fraction: 0.7, exponent: 0.6 },
+    SelectorKind::HotCold { age_threshold: 3, hot_fraction: 1.0, exponent: 0.6 },
 ];
 
 fn a_kind() -> impl Strategy<Value = SelectorKind> {
@@ -119,6 +121,8 @@ fn take(
 }
 
 proptest! {
+    #![proptest_config(ProptestConfig::with_cases(1024))]
+
     #[test]
     fn picks_what_a_plain_list_allows_with_the_probability_it_says(
         kind in a_kind(), steps in steps(), seed: u64
