@@ -156,7 +156,7 @@ impl MmapReplayBuffer {
             };
             // SAFETY: the form has accepted the sources, as values of `total` rows, and no Python code has run in
             // this thread since they were checked again.
-            unsafe { self.form.copy_to_belt(py, sources, done, &mut place.reservation) };
+            unsafe { self.form.copy_to_ring(py, sources, done, &mut place.reservation) };
             if place.publish() {
                 py.detach(|| rows.spill_some());
             }

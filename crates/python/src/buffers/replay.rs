@@ -153,10 +153,10 @@ impl ReplayBuffer {
     #[inline]
     fn push_plain(&self, values: [&Bound<'_, PyAny>; 6], notes: &mut Notes) -> bool {
         let Some(plain) = self.form.plain(values) else { return false };
-        let Some(mut stretch) = self.rows.ring().try_reserve(1) else { return false };
+        let Some(mut reservation) = self.rows.ring().try_reserve(1) else { return false };
         // SAFETY: the form has just said that it is one.
-        unsafe { self.form.write_plain(&plain, stretch.row_mut(0)) };
-        self.rows.publish(stretch, std::mem::take(notes));
+        unsafe { self.form.write_plain(&plain, reservation.row_mut(0)) };
+        self.rows.publish(reservation, std::mem::take(notes));
         true
     }
 
@@ -193,9 +193,9 @@ impl ReplayBuffer {
         let mut done = rows.start;
         while done < rows.end {
             let count = (rows.end - done).min(most);
-            let mut stretch = loop {
-                if let Some(stretch) = ring.try_reserve(count as u64) {
-                    break stretch;
+            let mut reservation = loop {
+                if let Some(reservation) = ring.try_reserve(count as u64) {
+                    break reservation;
                 }
                 py.detach(|| ring.wait_for_room(count as u64));
                 // Nothing is reserved meanwhile, so that a source that was changed leaves no hole.
@@ -203,8 +203,8 @@ impl ReplayBuffer {
             };
             // SAFETY: the form has accepted the sources, as values of at least so many rows, and they were
             // checked again after Python code could last run in this thread.
-            unsafe { self.form.copy_to_belt(py, sources, done, &mut stretch) };
-            self.rows.publish(stretch, notes.part(done..done + count));
+            unsafe { self.form.copy_to_ring(py, sources, done, &mut reservation) };
+            self.rows.publish(reservation, notes.part(done..done + count));
             done += count;
         }
         Ok(())

@@ -2,7 +2,7 @@
 //!
 //! One of plain vectors takes a way of its own, without conversions and lists.
 
-use echoic_memory::row_ring::Stretch;
+use echoic_memory::row_ring::RowReservation;
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict, PyFloat};
@@ -129,15 +129,15 @@ impl Form {
     /// # Safety
     ///
     /// As [`Form::copy_rows`].
-    pub unsafe fn copy_to_belt(
+    pub unsafe fn copy_to_ring(
         &self,
         py: Python<'_>,
         sources: &[Source],
         first: usize,
-        stretch: &mut Stretch<'_>,
+        reservation: &mut RowReservation<'_>,
     ) {
         let row_bytes = self.layout.row_bytes();
-        let (rows, wrapped) = stretch.rows_mut();
+        let (rows, wrapped) = reservation.rows_mut();
         let large = rows.len() + wrapped.len() >= DETACH_BYTES;
         let mut copy = || {
             let before = rows.len() / row_bytes;
