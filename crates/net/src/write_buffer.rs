@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use std::io::{self, IoSlice, Write};
 use std::sync::Arc;
 
-use crate::spare::Lent;
+use crate::buffer_pool::PooledBuffer;
 use crate::wire::frame::{Control, MAX_CONTROL};
 
 /// From this size on, a frame is sent from where it is.
@@ -24,7 +24,7 @@ const PIECES: usize = 64;
 #[derive(Debug)]
 pub(crate) enum Piece {
     Small(Vec<u8>),
-    Pooled(Lent),
+    Pooled(PooledBuffer),
     Shared(Arc<Vec<u8>>),
 }
 
@@ -54,7 +54,7 @@ pub(crate) struct WriteBuffer {
     /// How many bytes are not.
     unsent: usize,
     /// Huge buffers that are sent.
-    spent: Vec<Lent>,
+    spent: Vec<PooledBuffer>,
 }
 
 impl WriteBuffer {
@@ -120,7 +120,7 @@ impl WriteBuffer {
     }
 
     /// Huge buffers that are sent, to be let go of by somebody who has the time.
-    pub(crate) fn take_spent(&mut self) -> Vec<Lent> {
+    pub(crate) fn take_spent(&mut self) -> Vec<PooledBuffer> {
         std::mem::take(&mut self.spent)
     }
 
@@ -186,7 +186,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::spare::Spare;
+    use crate::buffer_pool::BufferPool;
 
     /// Takes as many bytes as is said for this turn, if any.
     struct Link {
@@ -221,7 +221,7 @@ mod tests {
             // A link that never takes anything would keep us for ever.
             turns.push(Some(1000));
             let mut link = Link { turns: turns.into_iter().cycle(), got: Vec::new() };
-            let (pool, mut out) = (Spare::new(1 << 20), WriteBuffer::default());
+            let (pool, mut out) = (BufferPool::new(1 << 20), WriteBuffer::default());
             let mut all = Vec::new();
             for (byte, (form, len, sends)) in (0..).zip(frames) {
                 let frame = vec![byte; len];

@@ -109,7 +109,7 @@ pub(crate) fn timespec(duration: Duration) -> Timespec {
 }
 
 /// A link on which the handshake is under way.
-pub(crate) struct Opening {
+pub(crate) struct ClientHandshake {
     pub(crate) link: Box<dyn Link>,
     /// What came and is not used yet.
     pub(crate) input: Vec<u8>,
@@ -118,7 +118,7 @@ pub(crate) struct Opening {
     deadline: Instant,
 }
 
-impl Opening {
+impl ClientHandshake {
     /// Connects and shakes hands. `open` is sent with the proof that `token` gives.
     pub(crate) fn new(
         dial: &dyn Dial,

@@ -461,8 +461,8 @@ impl Connection {
     fn attend(&mut self, services: &Services) -> Result<Option<Outcome>, Fault> {
         loop {
             let Phase::Weights(session) = &mut self.phase else { return Ok(None) };
-            let (spare, most) = (&services.shared.spare, services.most_unsent());
-            let attention = session.attend(&mut self.out, spare, most)?;
+            let (buffer_pool, most) = (&services.shared.buffer_pool, services.most_unsent());
+            let attention = session.attend(&mut self.out, buffer_pool, most)?;
             let publication = match attention {
                 Attention::Idle => return Ok(None),
                 Attention::Busy => return Ok(Some(Outcome::More)),

@@ -18,7 +18,7 @@ use echoic_replay::weights::{
     Claim, Content, Draft, Plan, Publication, Seat, Transfer, WeightStore, WeightsError, sum,
 };
 
-use crate::spare::Spare;
+use crate::buffer_pool::BufferPool;
 use crate::wire::WireError;
 use crate::wire::frame::kind;
 use crate::wire::weights::{
@@ -171,11 +171,11 @@ impl WeightsSession {
     pub(crate) fn attend(
         &mut self,
         out: &mut WriteBuffer,
-        spare: &Arc<Spare>,
+        buffer_pool: &Arc<BufferPool>,
         most: usize,
     ) -> Result<Attention, WireError> {
         let comparing = self.attend_upload(out);
-        let sending = self.attend_sending(out, spare, most);
+        let sending = self.attend_sending(out, buffer_pool, most);
         if let Attention::Idle = sending {
             let asked = self.attend_want(out)?;
             if !matches!(asked, Attention::Idle) {
@@ -243,7 +243,7 @@ impl WeightsSession {
     fn attend_sending(
         &mut self,
         out: &mut WriteBuffer,
-        spare: &Arc<Spare>,
+        buffer_pool: &Arc<BufferPool>,
         most: usize,
     ) -> Attention {
         let Some(sending) = &mut self.sending else { return Attention::Idle };
@@ -279,7 +279,7 @@ impl WeightsSession {
             }
             sent += bytes.len();
             let head = ChunkOf { index: index as u32, sum, bytes }.head();
-            out.push(Piece::Pooled(spare.take_with(&head, bytes)));
+            out.push(Piece::Pooled(buffer_pool.take_with(&head, bytes)));
         }
         sending.transfer.count(sent, saved);
         attention

@@ -420,18 +420,18 @@ impl Worker {
 
     fn admit(&mut self, link: Box<dyn Link>) {
         let limit = self.shared.options.max_connections;
-        let standing = self.shared.standing.fetch_add(1, Ordering::Relaxed);
-        if standing >= limit + MAX_LEAVING {
+        let connected = self.shared.connected.fetch_add(1, Ordering::Relaxed);
+        if connected >= limit + MAX_LEAVING {
             // Not even time to say why.
             self.shared.meter.refuse(RefusalCode::Limit);
-            self.shared.standing.fetch_sub(1, Ordering::Relaxed);
+            self.shared.connected.fetch_sub(1, Ordering::Relaxed);
             return;
         }
         let id = self.shared.ids.fetch_add(1, Ordering::Relaxed) + 1;
         let mut connection = Connection::new(id, link);
         self.shared.meter.enter(id, &connection.meter);
         debug!(id, peer = connection.meter.peer, "accepted a connection");
-        if standing >= limit {
+        if connected >= limit {
             self.shared.meter.refuse(RefusalCode::Limit);
             let text = format!("the server has its {limit} connections; raise max_connections");
             connection.refuse(RefusalCode::Limit, &text);
@@ -483,7 +483,7 @@ impl Worker {
 
     fn forget(&self, connection: &Connection) {
         self.shared.meter.leave(connection.id);
-        self.shared.standing.fetch_sub(1, Ordering::Relaxed);
+        self.shared.connected.fetch_sub(1, Ordering::Relaxed);
     }
 
     fn enqueue(&mut self, index: usize) {

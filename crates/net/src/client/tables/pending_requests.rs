@@ -24,11 +24,11 @@ use echoic_replay::table::Form;
 use super::batch::{Batch, Incoming};
 use super::{Listed, TableEntry, TablesError, Waiting, check_same};
 use crate::address::Address;
+use crate::buffer_pool::BufferPool;
 use crate::client::io_thread::OutboundQueue;
 use crate::client::line::Line;
-use crate::client::link::{LinkError, Opening, not_that};
+use crate::client::link::{ClientHandshake, LinkError, not_that};
 use crate::client::rollouts::Delivered;
-use crate::spare::Spare;
 use crate::wire::WireError;
 use crate::wire::frame::{Control, Header, kind};
 use crate::wire::handshake::{Offer, Open, Purpose, Welcome};
@@ -47,7 +47,7 @@ const MOST_LINGERING: usize = 4;
 /// How many bytes of requests one system call is given.
 const LOAD_BYTES: usize = 256 << 10;
 /// The most bytes of buffers that are kept for the next batches.
-const SPARE_BYTES: usize = 64 << 20;
+const POOL_BYTES: usize = 64 << 20;
 
 /// What came of a request.
 #[derive(Debug)]
@@ -485,7 +485,7 @@ impl Expected {
 pub(super) struct RequestFrames {
     pending: Arc<PendingRequests>,
     line: Arc<Line>,
-    spare: Arc<Spare>,
+    buffer_pool: Arc<BufferPool>,
     out: WriteBuffer,
     /// A payload that is read, and the type of its frame.
     incoming: Option<(u8, Incoming)>,
@@ -502,19 +502,19 @@ pub(super) struct RequestFrames {
 }
 
 impl RequestFrames {
-    fn receive_arena(&mut self, opening: &mut Opening) -> Result<(), LinkError> {
+    fn receive_arena(&mut self, handshake: &mut ClientHandshake) -> Result<(), LinkError> {
         if !self.wants_arena {
             // A server that was on this machine may have moved to another.
             self.arena = None;
             *self.pending.arena.lock() = None;
             return Ok(());
         }
-        let (header, payload) = opening.frame()?;
+        let (header, payload) = handshake.frame()?;
         let Control::Memory { layout: [bytes, ..], .. } = Control::read(header, &payload)? else {
             return Err(WireError::Unexpected { expected: "MEMORY", got: header.kind }.into());
         };
         let missing = || LinkError::Lost("the server sent no memory".into());
-        let file = opening.memory.take().ok_or_else(missing)?;
+        let file = handshake.memory.take().ok_or_else(missing)?;
         let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
         let arena = ArenaView::attach(file, bytes);
         let arena = arena.map_err(|error| LinkError::Memory(error.to_string()))?;
@@ -531,7 +531,7 @@ impl RequestFrames {
         Self {
             pending,
             line,
-            spare: Spare::new(SPARE_BYTES),
+            buffer_pool: BufferPool::new(POOL_BYTES),
             out: WriteBuffer::default(),
             incoming: None,
             wants_arena: false,
@@ -577,12 +577,12 @@ impl RequestFrames {
     }
 
     /// Learns which rollout tables there are. They must be those that there were.
-    fn ask_for_rollouts(&self, opening: &mut Opening) -> Result<(), LinkError> {
+    fn ask_for_rollouts(&self, handshake: &mut ClientHandshake) -> Result<(), LinkError> {
         let mut ask = Vec::new();
         Request { id: 0, table: 0, operation: Operation::RolloutList }.write(&mut ask);
-        opening.send(&ask)?;
+        handshake.send(&ask)?;
         let entries = loop {
-            let (header, payload) = opening.frame()?;
+            let (header, payload) = handshake.frame()?;
             match header.kind {
                 kind::PING | kind::PONG => {}
                 kind::ROLLOUT_TABLES => match Answer::read(header, &payload)? {
@@ -655,9 +655,9 @@ impl OutboundQueue for RequestFrames {
         Ok(())
     }
 
-    fn receive(&mut self, opening: &mut Opening) -> Result<(), LinkError> {
-        self.receive_arena(opening)?;
-        if self.wants_rollouts { self.ask_for_rollouts(opening) } else { Ok(()) }
+    fn receive(&mut self, handshake: &mut ClientHandshake) -> Result<(), LinkError> {
+        self.receive_arena(handshake)?;
+        if self.wants_rollouts { self.ask_for_rollouts(handshake) } else { Ok(()) }
     }
 
     fn is_delivered(&self) -> bool {
@@ -779,7 +779,7 @@ impl OutboundQueue for RequestFrames {
         if !matches!(header.kind, kind::BATCH | kind::ROLLOUT_BATCH) {
             return false;
         }
-        let bytes = self.spare.take(header.len as usize + ALIGNMENT);
+        let bytes = self.buffer_pool.take(header.len as usize + ALIGNMENT);
         self.incoming = Some((header.kind, Incoming::new(bytes)));
         true
     }
@@ -796,9 +796,9 @@ impl OutboundQueue for RequestFrames {
         }
         let Some((kind, incoming)) = self.incoming.take() else { return Ok(()) };
         if kind == kind::ROLLOUT_BATCH {
-            let (lent, start, end) = incoming.into_parts();
+            let (pooled, start, end) = incoming.into_parts();
             let config = |id| self.rollouts_of(id).map(|(_, config)| config);
-            if let Some((id, delivered)) = Delivered::read(lent, start, end, config)? {
+            if let Some((id, delivered)) = Delivered::read(pooled, start, end, config)? {
                 self.deliver(id, delivered)?;
             }
             return Ok(());

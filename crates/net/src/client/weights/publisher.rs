@@ -19,9 +19,9 @@ use rustix::event::{PollFd, PollFlags, poll};
 
 use crate::address::Address;
 use crate::auth::{Token, random};
-use crate::client::link::{self, LinkError, Opening, timespec};
+use crate::buffer_pool::BufferPool;
+use crate::client::link::{self, ClientHandshake, LinkError, timespec};
 use crate::client::own_name;
-use crate::spare::Spare;
 use crate::transport::Dial;
 use crate::wire::WireError;
 use crate::wire::frame::{Control, HEADER_BYTES, Header, MAX_CONTROL, kind};
@@ -70,12 +70,12 @@ pub enum PublishError {
 
 /// A connection over which something is published.
 struct Session {
-    opening: Opening,
+    handshake: ClientHandshake,
     /// Chunks that the server lacks.
     need: VecDeque<u32>,
     out: WriteBuffer,
     /// For chunks on their way out.
-    spare: Arc<Spare>,
+    buffer_pool: Arc<BufferPool>,
     /// How long the server is not left without a word.
     heartbeat: Duration,
     /// When all that there was to say was last said.
@@ -261,13 +261,13 @@ impl Session {
             spec: None,
             name: name.unwrap_or_else(own_name),
         };
-        let (opening, welcome) = Opening::new(dial, token, open, deadline)?;
+        let (handshake, welcome) = ClientHandshake::new(dial, token, open, deadline)?;
         let heartbeat = Duration::from_millis(welcome.heartbeat_ms.clamp(10, 600_000).into());
         Ok(Self {
-            opening,
+            handshake,
             need: VecDeque::new(),
             out: WriteBuffer::default(),
-            spare: Spare::new(2 * AHEAD),
+            buffer_pool: BufferPool::new(2 * AHEAD),
             heartbeat,
             said: Instant::now(),
         })
@@ -293,7 +293,7 @@ impl Session {
     ) -> Result<Option<Receipt>, LinkError> {
         loop {
             self.load(content);
-            if link::send(&mut *self.opening.link, &mut self.out)? && self.out.is_empty() {
+            if link::send(&mut *self.handshake.link, &mut self.out)? && self.out.is_empty() {
                 self.said = Instant::now();
             }
             if let Some(receipt) = self.read()? {
@@ -315,7 +315,7 @@ impl Session {
             }
             let ping = silent.map(|silent| self.heartbeat.saturating_sub(silent));
             let left = left.into_iter().chain(ping).min();
-            let link = &self.opening.link;
+            let link = &self.handshake.link;
             let unsent = !self.out.is_empty() || link.has_unflushed();
             let flags = if unsent { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN };
             let mut fds = [PollFd::from_borrowed_fd(link.as_fd(), flags)];
@@ -336,7 +336,7 @@ impl Session {
             // What the server needs that there is not is its mistake, which it finds out itself.
             let Some((bytes, sum)) = chunk else { continue };
             let head = ChunkOf { index, sum, bytes }.head();
-            self.out.push(Piece::Pooled(self.spare.take_with(&head, bytes)));
+            self.out.push(Piece::Pooled(self.buffer_pool.take_with(&head, bytes)));
         }
     }
 
@@ -347,9 +347,9 @@ impl Session {
             if let Some(receipt) = self.use_frames()? {
                 return Ok(Some(receipt));
             }
-            match self.opening.link.read(&mut bytes) {
+            match self.handshake.link.read(&mut bytes) {
                 Ok(0) => return Err(LinkError::Lost("the server closed the connection".into())),
-                Ok(read) => self.opening.input.extend_from_slice(&bytes[..read]),
+                Ok(read) => self.handshake.input.extend_from_slice(&bytes[..read]),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Err(error.into()),
@@ -358,7 +358,7 @@ impl Session {
     }
 
     fn use_frames(&mut self) -> Result<Option<Receipt>, LinkError> {
-        let input = &mut self.opening.input;
+        let input = &mut self.handshake.input;
         while let Some(header) = Header::read(input)? {
             let limit = weights::most(header.kind).unwrap_or(MAX_CONTROL);
             if header.len > limit {

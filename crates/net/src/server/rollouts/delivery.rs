@@ -9,10 +9,10 @@ use echoic_replay::rollouts::RolloutTable;
 use echoic_replay::rollouts::batch::{Layout, LayoutError};
 use echoic_replay::rollouts::ledger::{Change, Lease, Share};
 
+use crate::buffer_pool::BufferPool;
 use crate::server::disk_queue::{Held, Receipt};
 use crate::server::services::{HEAVY, Services};
 use crate::server::tables::{RequestSession, fail};
-use crate::spare::Spare;
 use crate::wire::frame::{HEADER_BYTES, Header, frame, kind};
 use crate::wire::rollouts::{DeliveryHead, Wish};
 use crate::wire::tables::{Area, FailureCode};
@@ -50,16 +50,16 @@ pub(super) fn deliver(
     };
     let area = wish.area.zip(session.arena.as_ref());
     if layout.bytes() < HEAVY {
-        let answer = lay_out(id, &layout, area, &services.shared.spare);
+        let answer = lay_out(id, &layout, area, &services.shared.buffer_pool);
         return delivery(answer).send(session, services, out);
     }
     let area = area.map(|(area, arena)| (area, Arc::clone(arena)));
-    let (table, spare) = (Arc::clone(table), Arc::clone(&services.shared.spare));
+    let (table, buffer_pool) = (Arc::clone(table), Arc::clone(&services.shared.buffer_pool));
     session.lay_out_elsewhere(services, move || {
         let layout = Layout::new(&share, table.config(), form);
         let answer = layout.map_err(|error| refusal(&error)).and_then(|layout| {
             let area = area.as_ref().map(|(area, arena)| (*area, arena));
-            lay_out(id, &layout, area, &spare)
+            lay_out(id, &layout, area, &buffer_pool)
         });
         delivery(answer)
     });
@@ -79,7 +79,7 @@ fn lay_out(
     id: u64,
     layout: &Layout<'_>,
     area: Option<(Area, &Arc<Arena>)>,
-    spare: &Arc<Spare>,
+    buffer_pool: &Arc<BufferPool>,
 ) -> Result<Piece, (FailureCode, String)> {
     let mut head = Vec::with_capacity(256);
     DeliveryHead::write(&mut head, id, &layout.head());
@@ -95,15 +95,15 @@ fn lay_out(
     }
     let (start, end) = DeliveryHead::place(head.len(), bytes)
         .map_err(|error| (FailureCode::TooLarge, error.to_string()))?;
-    let mut lent = spare.take(HEADER_BYTES + end);
-    let (header, payload) = lent.split_at_mut(HEADER_BYTES);
+    let mut pooled = buffer_pool.take(HEADER_BYTES + end);
+    let (header, payload) = pooled.split_at_mut(HEADER_BYTES);
     header.copy_from_slice(&Header { len: end as u32, kind: kind::ROLLOUT_BATCH }.bytes());
     let (told, arrays) = payload.split_at_mut(start);
     let (told, gap) = told.split_at_mut(head.len());
     told.copy_from_slice(&head);
     gap.fill(0);
     layout.write(arrays);
-    Ok(Piece::Pooled(lent))
+    Ok(Piece::Pooled(pooled))
 }
 
 impl Delivery {

@@ -1,4 +1,4 @@
-//! Rollout tables behind a door.
+//! Rollout tables behind a listener.
 //!
 //! - `rollout_session`: one connection's requests: what is answered at once, and what may have to wait.
 //! - `wait_queue`: those who wait, of all connections of an event loop.

@@ -196,7 +196,7 @@ fn decode(
         return Err(WireError::Meaningless { field, got: area.start });
     };
     // The client can still write there, and could change what was checked.
-    let mut bytes = services.shared.spare.take(area.len as usize);
+    let mut bytes = services.shared.buffer_pool.take(area.len as usize);
     claim.copy_to(&mut bytes);
     changes.decode(&bytes)
 }

@@ -13,12 +13,12 @@ use echoic_replay::table::{
     Call, Form, Obstacle, Sampled, Stack, Table, TableError, Waiting as WaitStart,
 };
 
+use crate::buffer_pool::PooledBuffer;
 use crate::server::Observer;
 use crate::server::disk_queue::{DiskQueue, Held, Receipt, Waiting};
 use crate::server::pool::Task;
 use crate::server::rollouts::{self, Delivery, RolloutSession};
 use crate::server::services::{HEAVY, Services};
-use crate::spare::Lent;
 use crate::wire::WireError;
 use crate::wire::frame::{HEADER_BYTES, Header, Stall, frame, kind};
 use crate::wire::observed::WITH_NAMES;
@@ -69,7 +69,7 @@ struct Gathering {
 #[derive(Debug)]
 enum Target {
     Area(Claim),
-    Frame(Lent),
+    Frame(PooledBuffer),
 }
 
 /// See the [module](self).
@@ -620,7 +620,7 @@ fn answer(
         }
     };
     let len = columns.last().map_or(head.len(), |last| last.end);
-    let frame = services.shared.spare.take(HEADER_BYTES + len);
+    let frame = services.shared.buffer_pool.take(HEADER_BYTES + len);
     Some(Gathering { sampled, head, columns, target: Target::Frame(frame) })
 }
 
@@ -636,7 +636,7 @@ enum Gathered {
 enum Items {
     /// What is told of one that lies in the arena.
     Placed(Vec<u8>),
-    Frame(Lent),
+    Frame(PooledBuffer),
 }
 
 impl Gathering {
