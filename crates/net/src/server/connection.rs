@@ -14,10 +14,11 @@ use echoic_memory::arena::Arena;
 use echoic_replay::table::Waiting;
 use echoic_replay::{Blocked, Stream};
 
+use super::insert_session::{Hold, InsertSession};
 use super::meter::ConnectionMeter;
+use super::request_session::RequestSession;
 use super::services::Services;
 use super::stream_session::{Obstacle, StreamSession};
-use super::tables::{Hold, InsertSession, RequestSession};
 use super::weights_session::{Attention, WeightsSession};
 use crate::auth::Side;
 use crate::transport::Link;

@@ -9,8 +9,8 @@ use std::collections::VecDeque;
 use echoic_replay::rollouts::{RolloutTable, kept};
 use echoic_replay::table::{self, Sampled};
 
+use super::request_session::failed;
 use super::services::Services;
-use super::tables::failed;
 use crate::wire::tables::{Answer, Area, MAX_WAITING};
 use crate::write_buffer::Piece;
 

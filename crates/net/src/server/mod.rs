@@ -3,8 +3,8 @@
 //! - `worker`: the event loops, of which there is a fixed number whatever the number of clients.
 //! - `connection`: one client, from its first byte on.
 //! - `stream_session`: from data frames into the ring.
-//! - `tables`: requests and inserts. `rollouts`: requests about rollout tables, and who waits for them.
-//!   `weights_session`: weights.
+//! - `request_session`: requests. `rollouts`: those about rollout tables, and who waits for them. `insert_session`:
+//!   inserts. `weights_session`: weights.
 //! - `loop_wakers`: what wakes an event loop. `pool`: who does what takes long.
 //! - `services`: what the sessions of an event loop work with. `disk_queue`: answers that wait for the disk.
 //! - `sessions`: what each producer has delivered, so that nothing is stored twice.
@@ -12,14 +12,15 @@
 
 mod connection;
 mod disk_queue;
+mod insert_session;
 mod loop_wakers;
 mod meter;
 mod pool;
+mod request_session;
 mod rollouts;
 mod services;
 mod sessions;
 mod stream_session;
-mod tables;
 mod weights_session;
 mod worker;
 

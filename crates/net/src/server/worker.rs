@@ -26,12 +26,13 @@ use mio::{Events, Interest, Poll, Token as Key};
 use tracing::{debug, error, info, warn};
 
 use super::connection::{BUFFER, Connection, Decision, Ending, Outcome, Phase, Place, requesting};
+use super::insert_session::InsertSession;
 use super::loop_wakers::WakerPair;
+use super::request_session::RequestSession;
 use super::rollouts::WaitQueue;
 use super::services::Services;
 use super::sessions::Sessions;
 use super::stream_session::StreamSession;
-use super::tables::{InsertSession, RequestSession};
 use super::weights_session::WeightsSession;
 use super::{Message, Shared};
 use crate::auth::Side;

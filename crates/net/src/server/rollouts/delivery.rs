@@ -11,8 +11,8 @@ use echoic_replay::rollouts::ledger::{Change, Lease, Share};
 
 use crate::buffer_pool::BufferPool;
 use crate::server::disk_queue::{Held, Receipt};
+use crate::server::request_session::{RequestSession, fail};
 use crate::server::services::{HEAVY, Services};
-use crate::server::tables::{RequestSession, fail};
 use crate::wire::frame::{HEADER_BYTES, Header, frame, kind};
 use crate::wire::rollouts::{DeliveryHead, Wish};
 use crate::wire::tables::{Area, FailureCode};
