@@ -7,7 +7,7 @@ use echoic_replay::rollouts::RolloutTable;
 use echoic_replay::table::Table;
 
 use super::Shared;
-use super::loop_wakers::{TableWakers, WakerPair};
+use super::loop_wakers::{LoopWaker, TableWakers};
 use super::pool::Task;
 
 /// From how many bytes on, copied or as good as that, something is not done by the event loop: about a millisecond. Less
@@ -22,11 +22,11 @@ pub(crate) struct Services {
     pub(crate) wakers: Vec<TableWakers>,
     /// Of each table of items, and behind them of each rollout table: more of what was changed is durable, or nothing
     /// more will be.
-    pub(crate) durable: Vec<WakerPair>,
+    pub(crate) durable: Vec<LoopWaker>,
     /// A checkpoint is written.
-    pub(crate) saved: WakerPair,
+    pub(crate) saved: LoopWaker,
     /// The pool has done something.
-    pub(crate) worked: WakerPair,
+    pub(crate) worked: LoopWaker,
     /// The connection that is being served: the one to close if that panics.
     pub(crate) serving: Cell<Option<usize>>,
 }
@@ -34,12 +34,12 @@ pub(crate) struct Services {
 impl Services {
     pub(crate) fn new(shared: Arc<Shared>, waker: &Arc<mio::Waker>) -> Self {
         let tables = shared.tables.all().len();
-        let pairs = |count| (0..count).map(|_| WakerPair::new(waker)).collect();
+        let wakers = |count| (0..count).map(|_| LoopWaker::new(waker)).collect();
         Self {
             wakers: (0..tables).map(|_| TableWakers::new(waker)).collect(),
-            durable: pairs(tables + shared.rollouts.len()),
-            saved: WakerPair::new(waker),
-            worked: WakerPair::new(waker),
+            durable: wakers(tables + shared.rollouts.len()),
+            saved: LoopWaker::new(waker),
+            worked: LoopWaker::new(waker),
             serving: Cell::new(None),
             shared,
         }

@@ -27,7 +27,7 @@ use tracing::{debug, error, info, warn};
 
 use super::connection::{BUFFER, Connection, Decision, Ending, Outcome, Phase, Place, requesting};
 use super::insert_session::InsertSession;
-use super::loop_wakers::WakerPair;
+use super::loop_wakers::LoopWaker;
 use super::request_session::RequestSession;
 use super::rollouts::WaitQueue;
 use super::services::Services;
@@ -86,9 +86,9 @@ pub(crate) struct Worker {
     queued: Vec<bool>,
     full: Option<Stall>,
     /// The ring has room.
-    room: WakerPair,
+    room: LoopWaker,
     /// Something has happened to the weights.
-    weights: WakerPair,
+    weights: LoopWaker,
     /// Connections for which nothing is done until the pool has done something, or until enough is durable of what they
     /// have changed. Nothing is read from them.
     busy: Vec<usize>,
@@ -131,7 +131,7 @@ impl Worker {
         let services = Services::new(Arc::clone(&shared), &waker);
         let wait_queue = WaitQueue::new(&shared.rollouts, &waker);
         let now = Instant::now();
-        let weights = WakerPair::new(&waker);
+        let weights = LoopWaker::new(&waker);
         if let Some(store) = &shared.weights {
             store.wake_later(&weights.waker);
         }
@@ -151,7 +151,7 @@ impl Worker {
             waiting: VecDeque::new(),
             queued: Vec::new(),
             full: None,
-            room: WakerPair::new(&waker),
+            room: LoopWaker::new(&waker),
             weights,
             busy: Vec::new(),
             gathering: Vec::new(),
@@ -221,7 +221,7 @@ impl Worker {
             self.write(index);
         }
         self.take_messages();
-        if self.room.source.take() {
+        if self.room.take() {
             self.open_up();
         }
         self.hear_tables();
@@ -278,8 +278,8 @@ impl Worker {
         }
         self.writing = (0..self.connections.len()).collect();
         (0..self.connections.len()).for_each(|index| self.enqueue(index));
-        self.services.saved.source.set();
-        self.weights.source.set();
+        self.services.saved.set();
+        self.weights.set();
         self.wait_queue.begin_anew();
         self.due = Some(Instant::now());
     }
@@ -559,7 +559,7 @@ impl Worker {
     /// Lets those who wait for tables try again whose wakers were called.
     fn hear_tables(&mut self) {
         for table in 0..self.rows.len() {
-            if self.services.wakers[table].items.source.take() {
+            if self.services.wakers[table].items.take() {
                 let row = &mut self.rows[table];
                 for index in row.sampling.drain(..) {
                     if let Some((session, _)) = requesting(&mut self.connections, index) {
@@ -572,7 +572,7 @@ impl Worker {
                     }
                 }
             }
-            if self.services.wakers[table].room.source.take() {
+            if self.services.wakers[table].room.take() {
                 // Last comes whoever took the room before, or nobody else would ever have a turn.
                 let row = &mut self.rows[table].inserting;
                 if !row.is_empty() {
@@ -586,7 +586,7 @@ impl Worker {
     /// Tells those what is durable who wait for that.
     fn hear_disk(&mut self) {
         for place in 0..self.unsettled.len() {
-            if !self.services.durable[place].source.take() {
+            if !self.services.durable[place].take() {
                 continue;
             }
             for index in std::mem::take(&mut self.unsettled[place]) {
@@ -606,7 +606,7 @@ impl Worker {
 
     /// Tells those who asked for a checkpoint that is written now.
     fn hear_keeper(&mut self) {
-        if !self.services.saved.source.take() {
+        if !self.services.saved.take() {
             return;
         }
         for index in 0..self.connections.len() {
@@ -620,7 +620,7 @@ impl Worker {
     /// Lets those go on for whom nothing more is to be awaited.
     fn resume(&mut self) {
         // What rings from here on has the loop come by again.
-        self.services.worked.source.take();
+        self.services.worked.take();
         for index in std::mem::take(&mut self.gathering) {
             self.services.serving.set(Some(index));
             let Some((session, out)) = requesting(&mut self.connections, index) else { continue };
@@ -653,7 +653,7 @@ impl Worker {
 
     /// Lets those go on who are told of weights or publish them.
     fn hear_weights(&mut self) {
-        if !self.weights.source.take() {
+        if !self.weights.take() {
             return;
         }
         // What happens from here on rings; what happened before is found by those who are let go on.

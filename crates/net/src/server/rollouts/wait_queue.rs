@@ -23,7 +23,7 @@ use super::delivery::deliver;
 use super::refuse;
 use crate::server::connection::{Connection, requesting};
 use crate::server::disk_queue::{Held, Receipt};
-use crate::server::loop_wakers::WakerPair;
+use crate::server::loop_wakers::LoopWaker;
 use crate::server::request_session::{RequestSession, fail};
 use crate::server::services::Services;
 use crate::wire::frame::{HEADER_BYTES, MAX_CONTROL};
@@ -157,7 +157,7 @@ fn place(want: &Want) -> (Size, u32, u32) {
 struct Room {
     table: Arc<RolloutTable>,
     /// For producers, for consumers, for versions.
-    pairs: [WakerPair; 3],
+    wakers: [LoopWaker; 3],
     /// Which of them will ring.
     is_listening: [bool; 3],
     /// In the order in which they came.
@@ -180,7 +180,7 @@ impl WaitQueue {
     pub(crate) fn new(tables: &[Arc<RolloutTable>], waker: &Arc<mio::Waker>) -> Self {
         let room = |table: &Arc<RolloutTable>| Room {
             table: Arc::clone(table),
-            pairs: std::array::from_fn(|_| WakerPair::new(waker)),
+            wakers: std::array::from_fn(|_| LoopWaker::new(waker)),
             is_listening: [false; 3],
             waiters: VecDeque::new(),
             is_stirred: false,
@@ -295,8 +295,8 @@ impl Room {
     }
 
     fn hear(&mut self) {
-        for (pair, is_listening) in self.pairs.iter().zip(&mut self.is_listening) {
-            if pair.source.take() {
+        for (waker, is_listening) in self.wakers.iter().zip(&mut self.is_listening) {
+            if waker.take() {
                 *is_listening = false;
                 self.is_stirred |= !self.waiters.is_empty();
             }
@@ -406,8 +406,8 @@ impl Room {
         let mut is_new = false;
         for waiter in self.waiters.iter().filter(|waiter| !waiter.is_hasty) {
             let source = waiter.request.waker();
-            let (Some(pair), Some(is_listening)) =
-                (self.pairs.get(source), self.is_listening.get_mut(source))
+            let (Some(waker), Some(is_listening)) =
+                (self.wakers.get(source), self.is_listening.get_mut(source))
             else {
                 continue;
             };
@@ -416,8 +416,8 @@ impl Room {
             }
             is_new = true;
             match waiter.request.side() {
-                Some(side) => self.table.wake_later(side, &pair.waker),
-                None => self.table.wake_at_version(&pair.waker),
+                Some(side) => self.table.wake_later(side, &waker.waker),
+                None => self.table.wake_at_version(&waker.waker),
             }
         }
         is_new
