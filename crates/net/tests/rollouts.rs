@@ -1018,6 +1018,24 @@ fn tokens_that_nobody_waits_for_arrive_and_their_errors_are_told_once() {
     });
 }
 
+#[test]
+fn an_append_that_is_refused_while_somebody_waits_for_it_has_its_answer() {
+    over_all_doors(&config(), |server, table| {
+        let client = connect(server);
+        let hold = permits(soon(|wait| client.call(0, &[admit(1)], wait)).unwrap())[0].hold;
+        table.close();
+        let added = append(&client, item(hold, 0, 5));
+        for _ in 0..2 {
+            let error = soon(|wait| added.wait(wait)).unwrap_err();
+            assert_eq!(error.group, Some(hold.group));
+            assert!(matches!(error.error, TablesError::Rollout(CallError::Closed)), "{error:?}");
+        }
+        // Nothing waits for another answer.
+        soon(|wait| client.appends().flush(wait)).unwrap();
+        soon(|wait| client.close(wait)).unwrap();
+    });
+}
+
 /// Holds up the thread that tells what is kept, for as long as its lock is held.
 struct Gate {
     table: Arc<RolloutTable>,
