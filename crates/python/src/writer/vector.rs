@@ -17,7 +17,7 @@ use smallvec::SmallVec;
 
 use super::forms::RecentForms;
 use super::inlet::{Core, Inlet, MAX_WAITING, Refusal, StepForm, compile_many};
-use super::structured::{count, steps};
+use super::structured::steps;
 use super::{AnyTable, changed, check_item, config, destinations, signature, table_number};
 use crate::error::{OrRaise, trajectory_error};
 use crate::leaf::{LeafRule, Many, Source};
@@ -172,7 +172,7 @@ impl VectorWriter {
         let (form, takes) = self.item_form(trajectory)?;
         let mut state = self.inlet.open(py)?;
         let signature = &form.signature;
-        let steps = takes.iter().map(|(_, take)| count(*take));
+        let steps = takes.iter().map(|(_, take)| take.steps());
         let checked = check_item(&self.inlet.tables[number], signature, steps);
         let created = checked.and_then(|()| {
             let (table, marked) = (number as u32, marked.as_deref());
@@ -267,7 +267,7 @@ impl VectorWriter {
             let walked = form.tree.visit(trajectory, &mut |leaf, value| {
                 let column = &form.signature.columns[leaf];
                 let (source, take) = steps(&column.path, value)?;
-                fits &= column.squeezed == matches!(take, Take::One(_));
+                fits &= column.squeezed == take.is_one();
                 fits &= form.columns[leaf].1 == source;
                 takes[leaf] = Some((form.columns[leaf].0, take));
                 Ok(())
@@ -297,7 +297,7 @@ impl VectorWriter {
             let ColumnKind { dtype, shape } = (*kinds[number].1).clone();
             LeafRule::from_leaf(py, Leaf { path, dtype, shape })
         })?;
-        let squeezed = takes.iter().map(|(_, take)| matches!(take, Take::One(_)));
+        let squeezed = takes.iter().map(|(_, take)| take.is_one());
         let signature = signature(py, &tree, squeezed)?;
         let form = Arc::new(ItemForm { tree, signature, columns });
         let dropped = self.inlet.open(py)?.core.items.add(&form);
