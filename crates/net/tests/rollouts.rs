@@ -993,10 +993,8 @@ fn what_a_journal_could_not_take_is_not_acknowledged_and_all_who_wait_hear_of_it
 
 /// Adds an item that nobody waits for.
 fn append(client: &Rollouts, change: Change) -> PendingAppend {
-    let Change::Append(Append { hold, .. }) = &change else { panic!("no append") };
-    let group = hold.group;
-    assert!(client.appends().has_room(0).unwrap());
-    client.appends().push(group, 0, client.start_call(0, &[change], None).unwrap())
+    let Change::Append(append) = change else { panic!("no append") };
+    soon(|wait| client.start_append(0, append, wait)).unwrap()
 }
 
 #[test]
@@ -1027,8 +1025,8 @@ fn tokens_that_nobody_waits_for_arrive_and_their_errors_are_told_once() {
         }
         strange(holds[1]).forget();
         soon(|wait| client.appends().flush(wait)).unwrap();
-        drop(strange(holds[2]));
         let arrives = append(&client, item(holds[2], 0, 5));
+        drop(strange(holds[2]));
         let error = soon(|wait| client.close(wait)).unwrap_err();
         assert!(is_refused(&error, holds[2]), "{error:?}");
         assert_eq!(
@@ -1038,6 +1036,24 @@ fn tokens_that_nobody_waits_for_arrive_and_their_errors_are_told_once() {
         );
         assert!(!client.is_connected());
         assert_eq!(table.info().totals.queued, 1);
+    });
+}
+
+#[test]
+fn an_append_that_is_refused_while_somebody_waits_for_it_has_its_answer() {
+    over_all_doors(&config(), |server, table| {
+        let client = connect(server);
+        let hold = permits(soon(|wait| client.call(0, &[admit(1)], wait)).unwrap())[0].hold;
+        table.close();
+        let added = append(&client, item(hold, 0, 5));
+        for _ in 0..2 {
+            let error = soon(|wait| added.wait(wait)).unwrap_err();
+            assert_eq!(error.group, Some(hold.group));
+            assert!(matches!(error.error, TablesError::Rollout(CallError::Closed)), "{error:?}");
+        }
+        // Nothing waits for another answer.
+        soon(|wait| client.appends().flush(wait)).unwrap();
+        soon(|wait| client.close(wait)).unwrap();
     });
 }
 
@@ -1076,6 +1092,14 @@ fn an_append_whose_waiter_panics_is_waited_for_by_others() {
         std::thread::yield_now();
     }
     let added = append(&client, item(hold, 0, 5));
+    let others: Vec<_> = (1..32).map(|place| append(&client, item(hold, place, 5))).collect();
+    let Change::Append(one_more) = item(hold, 32, 5) else { unreachable!() };
+    let late = within(Duration::from_millis(10), |wait| client.start_append(0, one_more, wait));
+    let Err(AppendError { group: None, error: TablesError::TimedOut(_) }) = late else {
+        panic!("there was room for one more")
+    };
+    assert!(!client.appends().has_room(5).unwrap());
+    others.iter().for_each(PendingAppend::forget);
     let panicked = catch_unwind(AssertUnwindSafe(|| {
         let on_tick = &mut |_| panic!("a callback panics");
         added.wait(Wait { deadline: None, tick: Some(Duration::from_millis(1)), on_tick })

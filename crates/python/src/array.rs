@@ -6,6 +6,21 @@ use std::mem::size_of;
 use numpy::npyffi::{self, PY_ARRAY_API, PyArrayObject, flags, npy_intp};
 use numpy::{PyArrayDescr, PyArrayDescrMethods, PyUntypedArray, PyUntypedArrayMethods};
 use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyTuple};
+
+/// An array of its own with these bytes, which are as many as its dtype and shape say.
+pub fn owned<'py>(
+    bytes: &[u8],
+    descr: &Bound<'py, PyArrayDescr>,
+    shape: &Bound<'py, PyTuple>,
+) -> PyResult<Bound<'py, PyAny>> {
+    let numpy = descr.py().import("numpy")?;
+    if bytes.is_empty() {
+        return numpy.call_method1("empty", (shape, descr));
+    }
+    let flat = numpy.call_method1("frombuffer", (PyBytes::new(descr.py(), bytes), descr))?;
+    flat.call_method1("reshape", (shape,))?.call_method0("copy")
+}
 
 /// A numpy array whose header this file reads without going through Python.
 #[derive(Clone, Copy)]

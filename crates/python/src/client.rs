@@ -11,8 +11,9 @@ use echoic_replay::Spec as CoreSpec;
 use echoic_replay::stream::Wait;
 use pyo3::exceptions::{PyMemoryError, PyOSError, PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyDict, PyTuple};
+use pyo3::types::{PyDict, PyTuple};
 
+use crate::array;
 use crate::connect::{self, Peer, link_error};
 use crate::error::{OrRaise, Raise, closed_error, set, spec_error, timeout_error};
 use crate::fork::Process;
@@ -20,6 +21,7 @@ use crate::leaf::{Many, One, Source};
 use crate::server::size;
 use crate::sources::{DETACH_BYTES, recheck, with_sources};
 use crate::spec::{Spec, core_spec};
+use crate::table::offsets;
 use crate::tree::Tree;
 use crate::wait;
 
@@ -36,7 +38,7 @@ enum Carrier {
     /// Through a window and a connection.
     Window {
         client: WindowClient,
-        /// Where each leaf starts in a row of the window.
+        /// Where each leaf starts in a row of the window, and where the row ends.
         offsets: Vec<usize>,
     },
     /// Written into the ring itself.
@@ -58,12 +60,7 @@ impl Carrier {
         if matches!(dial.address(), Address::Shm { .. }) {
             return MemoryClient::new(dial, spec, options).map(Self::Memory);
         }
-        let mut end = 0;
-        let starts = spec.leaf_bytes().iter().map(|bytes| {
-            end += bytes;
-            end - bytes
-        });
-        let offsets = starts.collect();
+        let offsets = offsets(&spec);
         WindowClient::new(dial, spec, options).map(|client| Self::Window { client, offsets })
     }
 
@@ -309,14 +306,7 @@ impl Client {
             for row in rows.chunks_exact(sample.max(1)) {
                 column.extend_from_slice(&row[offset..offset + bytes]);
             }
-            let numpy = py.import("numpy")?;
-            let shape = PyTuple::new(py, shape)?;
-            if column.is_empty() {
-                return numpy.call_method1("zeros", (shape, rule.descr.bind(py)));
-            }
-            let bytes = PyBytes::new(py, &column);
-            let flat = numpy.call_method1("frombuffer", (bytes, rule.descr.bind(py)))?;
-            flat.call_method1("reshape", (shape,))?.call_method0("copy")
+            array::owned(&column, rule.descr.bind(py), &PyTuple::new(py, shape)?)
         })?;
         Ok(Some(batch))
     }

@@ -2,14 +2,15 @@
 
 use std::sync::Arc;
 
-use echoic_replay::Dtype;
 use echoic_replay::chunk::{Chunk, ColumnKind};
 use echoic_replay::encoding::Policy;
+use echoic_replay::spec::ANY_LENGTH;
 use echoic_replay::writer::structured::{
     Condition, Pattern, PatternLeaf, Priority, Reduce, Scalar, StructuredError, StructuredWriter,
     Take, Term, Test,
 };
 use echoic_replay::writer::{ChunkId, ChunkLength, OutgoingItem, Sink, WriterError};
+use echoic_replay::{Dtype, Leaf, Spec};
 use proptest::prelude::*;
 
 /// Table, priority, and the values of each column.
@@ -55,6 +56,38 @@ fn one(source: &str, index: i64) -> PatternLeaf {
 fn pattern(leaves: Vec<PatternLeaf>, conditions: Vec<Condition>) -> Pattern {
     let (structure, priority) = (String::new(), Priority::Constant(1.0));
     Pattern { table: 0, structure, leaves, conditions, priority }
+}
+
+/// A spec of one leaf named "out".
+fn spec(dtype: Dtype, shape: &[usize]) -> Spec {
+    Spec::of_trajectories(vec![Leaf { path: "out".into(), dtype, shape: shape.into() }]).unwrap()
+}
+
+#[test]
+fn a_pattern_is_compared_with_a_spec_before_there_are_steps_and_with_the_first() {
+    let last = pattern(vec![slice("a", -5, 0, 2)], vec![]);
+    assert_eq!(last.leaves[0].take.steps(), 3);
+    assert_eq!(last.columns().collect::<Vec<_>>(), ["a"]);
+    for shape in [&[3][..], &[ANY_LENGTH]] {
+        last.check_leaves(&spec(Dtype::Int(2), shape)).unwrap();
+    }
+    let refused = last.check_leaves(&spec(Dtype::Int(2), &[4])).unwrap_err();
+    assert!(refused.contains("got one of 3 steps"), "{refused}");
+    let refused = last.check_leaves(&spec(Dtype::Int(2), &[])).unwrap_err();
+    assert!(refused.contains("got one of 3 steps"), "{refused}");
+    let two = pattern(vec![one("a", -1), one("b", -1)], vec![]);
+    let refused = two.check_leaves(&spec(Dtype::Int(2), &[])).unwrap_err();
+    assert!(refused.contains("1 leaves, got 2"), "{refused}");
+    let mut elsewhere = pattern(vec![one("a", -1)], vec![]);
+    elsewhere.leaves[0].path = String::new();
+    let refused = elsewhere.check_leaves(&spec(Dtype::Int(2), &[])).unwrap_err();
+    assert!(refused.contains("`(root)`"), "{refused}");
+    // What its values are is known with the first step.
+    let kind = short();
+    last.check_items(&spec(Dtype::Float(4), &[3]), |_| None).unwrap();
+    last.check_items(&spec(Dtype::Int(2), &[3]), |name| (name == "a").then_some(&kind)).unwrap();
+    let refused = last.check_items(&spec(Dtype::Float(4), &[3]), |_| Some(&kind)).unwrap_err();
+    assert!(refused.contains("expected the leaf"), "{refused}");
 }
 
 fn compare(term: Term, modulo: Option<u32>, test: Test, value: i128) -> Condition {

@@ -8,10 +8,10 @@ use echoic_replay::rollouts::item::{Finish, Item, Run, Segment};
 use echoic_replay::rollouts::ledger::Hold;
 use numpy::PyArrayDescr;
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyDict, PyString};
+use pyo3::types::{PyBytes, PyDict, PyString, PyTuple};
 use smallvec::SmallVec;
 
-use crate::array::{Header, copy, scalar_bytes};
+use crate::array::{self, Header, copy, scalar_bytes};
 use crate::dtype;
 use crate::error::spec_error;
 use crate::numbers::index_numbers;
@@ -459,8 +459,8 @@ impl Columns {
 
     /// What is there of an item: its tokens by column, and their versions.
     pub fn of_item<'py>(&self, py: Python<'py>, item: &Item) -> PyResult<Bound<'py, PyDict>> {
-        let numpy = py.import("numpy")?;
         let dict = PyDict::new(py);
+        let shape = PyTuple::new(py, [item.tokens()])?;
         let mut before = 0;
         for named in &self.columns {
             let mut bytes = Vec::with_capacity(item.tokens() as usize * named.size);
@@ -470,9 +470,8 @@ impl Columns {
                 bytes.extend_from_slice(segment.bytes.get(column).unwrap_or_default());
             }
             before += named.size;
-            let bytes = PyBytes::new(py, &bytes);
-            let array = numpy.call_method1("frombuffer", (bytes, named.descr.bind(py)))?;
-            dict.set_item(named.name.bind(py), array.call_method0("copy")?)?;
+            let array = array::owned(&bytes, named.descr.bind(py), &shape)?;
+            dict.set_item(named.name.bind(py), array)?;
         }
         let versions: Vec<i64> = item
             .runs()

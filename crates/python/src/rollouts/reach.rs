@@ -86,7 +86,7 @@ impl Reach {
         let Self::There { link, number, .. } = self else {
             return added(self.call(py, Change::Append(append), None)?);
         };
-        let (group, bytes) = (append.hold.group, weight(&append));
+        let (group, bytes) = (append.hold.group, append.bytes());
         if !wait {
             make_room(py, link, bytes)?;
         }
@@ -229,12 +229,6 @@ fn added(outcome: Outcome) -> PyResult<Added> {
         Outcome::Appended(fate) => Ok(Added::Known(fate.name())),
         other => Err(super::unexpected(&other)),
     }
-}
-
-/// How many bytes there are of tokens and blobs.
-fn weight(append: &Append) -> usize {
-    let blobs = append.finish.iter().flat_map(|finish| &finish.blobs);
-    append.segment.bytes.len() + blobs.map(|(_, bytes)| bytes.len()).sum::<usize>()
 }
 
 /// Waits until there is room for tokens that nobody waits for.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use echoic_net::client::weights::WeightSource;
+use echoic_net::client::weights::{Subscription as Core, WeightSource};
 use echoic_replay::Blocked;
 use echoic_replay::weights::{
     Publication as CorePublication, WeightStore as CoreStore, WeightsConfig, WeightsError,
@@ -126,7 +126,8 @@ impl WeightStore {
     /// Somebody who is told.
     fn subscribe(&self, py: Python<'_>) -> PyResult<Subscription> {
         self.process.check(py)?;
-        Ok(Subscription::new(WeightSource::Local(Arc::clone(&self.store)), &self.forms))
+        let core = Core::new(WeightSource::Local(Arc::clone(&self.store)));
+        Ok(Subscription::new(core, &self.forms))
     }
 
     #[getter]

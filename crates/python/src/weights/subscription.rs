@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use echoic_net::client::weights::{Subscription as Core, SubscriptionError, WeightSource};
+use echoic_net::client::weights::{Subscription as Core, SubscriptionError};
 use echoic_net::client::{ClientError, Waiting};
 use pyo3::exceptions::PyStopIteration;
 use pyo3::prelude::*;
@@ -23,9 +23,8 @@ pub struct Subscription {
 }
 
 impl Subscription {
-    pub fn new(source: WeightSource, forms: &Arc<LastForm>) -> Self {
-        let (core, forms) = (Core::new(source), Arc::clone(forms));
-        Self { core, forms, process: Process::current() }
+    pub fn new(core: Core, forms: &Arc<LastForm>) -> Self {
+        Self { core, forms: Arc::clone(forms), process: Process::current() }
     }
 
     fn check(&self, py: Python<'_>) -> PyResult<()> {

@@ -194,10 +194,7 @@ impl Steps {
     /// The values, copied.
     fn numpy<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let bytes = self.writer.get().read(py, &self.kind, &self.spans)?;
-        let flat = py
-            .import("numpy")?
-            .call_method1("frombuffer", (pyo3::types::PyBytes::new(py, &bytes), self.dtype(py)?))?;
-        flat.call_method1("reshape", (self.shape(py)?,))?.call_method0("copy")
+        crate::array::owned(&bytes, self.dtype(py)?.bind(py), &self.shape(py)?)
     }
 
     fn __repr__(&self, py: Python<'_>) -> PyResult<String> {

@@ -22,6 +22,7 @@ use pyo3::sync::MutexExt;
 use pyo3::types::PyDict;
 use smallvec::SmallVec;
 
+use super::forms::RecentForms;
 use crate::error::{
     OrRaise, Raise, closed_error, is_ours, priority_error, spec_error, trajectory_error,
 };
@@ -32,8 +33,6 @@ use crate::wait;
 
 /// How many items may wait for their tables before an append waits for them.
 pub const MAX_WAITING: usize = 1024;
-/// How many forms of steps and of items a writer knows at a time.
-const MAX_FORMS: usize = 32;
 
 /// What becomes of steps.
 pub trait Core: Send {
@@ -135,8 +134,7 @@ pub struct StepForm {
 pub struct State<C> {
     pub core: C,
     pub queue: ItemQueue,
-    /// The form used last comes first.
-    forms: Vec<Arc<StepForm>>,
+    forms: RecentForms<StepForm>,
     closed: bool,
 }
 
@@ -180,7 +178,10 @@ impl<C: Core> Inlet<C> {
     pub fn new(core: C, tables: Vec<Destination>) -> Self {
         let queue = ItemQueue::new(tables);
         let tables = Arc::clone(queue.tables());
-        Self { state: Mutex::new(State { core, queue, forms: Vec::new(), closed: false }), tables }
+        Self {
+            state: Mutex::new(State { core, queue, forms: RecentForms::default(), closed: false }),
+            tables,
+        }
     }
 
     /// Takes the lock, without the GIL where that takes a while.
@@ -201,12 +202,12 @@ impl<C: Core> Inlet<C> {
 
     /// The form of the last step.
     pub fn last_form(&self, py: Python<'_>) -> Option<Arc<StepForm>> {
-        self.lock(py).forms.first().cloned()
+        self.lock(py).forms.first()
     }
 
     /// The forms that steps had, the last one first.
     pub fn forms(&self, py: Python<'_>) -> SmallVec<[Arc<StepForm>; 4]> {
-        self.lock(py).forms.iter().cloned().collect()
+        self.lock(py).forms.all()
     }
 
     /// Hands over all items, and waits until at most `left` are not in their tables.
@@ -278,7 +279,7 @@ impl<C: Core> Inlet<C> {
         store: impl FnOnce(&StepForm, &[Source], &S) -> PyResult<()>,
     ) -> PyResult<()> {
         let py = step.py();
-        let last = self.lock(py).forms.first().cloned();
+        let last = self.lock(py).forms.first();
         let mut store = Some(store);
         if let Some(form) = last {
             // Most steps are like the last one, so they are not compared with its form before.
@@ -311,8 +312,7 @@ impl<C: Core> Inlet<C> {
         let py = step.py();
         for form in self.forms(py) {
             if form.tree.visit(step, &mut |_, _| Ok(())).is_ok() {
-                let mut state = self.lock(py);
-                touch(&mut state.forms, &form);
+                self.lock(py).forms.touch(&form);
                 return Ok(form);
             }
         }
@@ -320,9 +320,7 @@ impl<C: Core> Inlet<C> {
         let columns = self.open(py)?.columns(&tree.rules);
         let columns = columns.or_raise(py)?;
         let form = Arc::new(StepForm { tree, columns });
-        let mut state = self.lock(py);
-        let dropped = remember(&mut state.forms, &form);
-        drop(state);
+        let dropped = self.lock(py).forms.add(&form);
         drop(dropped);
         Ok(form)
     }
@@ -408,20 +406,6 @@ impl<C: Single> Inlet<C> {
         let state = self.lock(py);
         let writer = state.core.writer();
         writer.steps() - writer.episode_start()
-    }
-}
-
-/// Puts a form before the others, and returns the one for which there is no room any more.
-pub fn remember<F>(forms: &mut Vec<Arc<F>>, form: &Arc<F>) -> Option<Arc<F>> {
-    let dropped = if forms.len() == MAX_FORMS { forms.pop() } else { None };
-    forms.insert(0, Arc::clone(form));
-    dropped
-}
-
-/// Puts a form that is known before the others.
-pub fn touch<F>(forms: &mut [Arc<F>], form: &Arc<F>) {
-    if let Some(at) = forms.iter().position(|other| Arc::ptr_eq(other, form)) {
-        forms[..=at].rotate_right(1);
     }
 }
 

@@ -3,6 +3,7 @@
 //! [`TrajectoryWriter`] is here; [`StructuredWriter`] makes its items by itself, and [`VectorWriter`] takes
 //! the steps of many environments. What they have in common is in `inlet`.
 
+mod forms;
 mod history;
 mod inlet;
 mod structured;
@@ -26,8 +27,9 @@ use pyo3::pybacked::PyBackedStr;
 use pyo3::types::{PyDict, PyList};
 use smallvec::SmallVec;
 
+use self::forms::RecentForms;
 pub use self::history::{ColumnHistory, Steps};
-use self::inlet::{Core, Inlet, Refusal, Single, State, remember, touch};
+use self::inlet::{Core, Inlet, Refusal, Single, State};
 pub use self::structured::StructuredWriter;
 pub use self::vector::VectorWriter;
 use crate::error::{OrRaise, table_not_found_error, trajectory_error};
@@ -68,8 +70,7 @@ type ItemColumns = SmallVec<[SmallVec<[Span; 1]>; 8]>;
 /// Steps of which items are made one by one.
 struct Free {
     writer: Writer,
-    /// The form used last comes first.
-    items: Vec<Arc<ItemForm>>,
+    items: RecentForms<ItemForm>,
     /// Of items that have the last steps of every column, and of those that have the last step.
     whole: [Option<Whole>; 2],
     /// Used again by each item.
@@ -150,8 +151,12 @@ impl TrajectoryWriter {
     ) -> PyResult<Self> {
         let config = config(keep_alive, chunk_length, encoding)?;
         let writer = Writer::new(config).or_raise(py)?;
-        let core =
-            Free { writer, items: Vec::new(), whole: [None, None], spans: ItemSteps::default() };
+        let core = Free {
+            writer,
+            items: RecentForms::default(),
+            whole: [None, None],
+            spans: ItemSteps::default(),
+        };
         Ok(Self { inlet: Inlet::new(core, destinations(py, tables)?), config })
     }
 
@@ -403,8 +408,7 @@ impl TrajectoryWriter {
         trajectory: &Bound<'_, PyAny>,
     ) -> PyResult<(Arc<ItemForm>, ItemColumns)> {
         let py = slf.py();
-        let known: SmallVec<[Arc<ItemForm>; 4]> =
-            self.inlet.lock(py).core.items.iter().cloned().collect();
+        let known = self.inlet.lock(py).core.items.all();
         let mut columns = ItemColumns::new();
         for (index, form) in known.iter().enumerate() {
             let mut fits = true;
@@ -419,8 +423,7 @@ impl TrajectoryWriter {
             });
             if walked.is_ok() && fits {
                 if index > 0 {
-                    let mut state = self.inlet.lock(py);
-                    touch(&mut state.core.items, form);
+                    self.inlet.lock(py).core.items.touch(form);
                 }
                 return Ok((Arc::clone(form), columns));
             }
@@ -436,9 +439,7 @@ impl TrajectoryWriter {
         })?;
         let signature = signature(py, &tree, squeezed.into_iter())?;
         let form = Arc::new(ItemForm { tree, signature });
-        let mut state = self.inlet.open(py)?;
-        let dropped = remember(&mut state.core.items, &form);
-        drop(state);
+        let dropped = self.inlet.open(py)?.core.items.add(&form);
         drop(dropped);
         Ok((form, columns))
     }

@@ -3,8 +3,6 @@
 use echoic_net::client::tables::{Destination, ItemQueue};
 use echoic_replay::Leaf;
 use echoic_replay::chunk::ColumnKind;
-use echoic_replay::spec::ANY_LENGTH;
-use echoic_replay::trajectory::{Column, Signature};
 use echoic_replay::writer::structured::{
     Condition, Pattern, PatternLeaf, Priority, Reduce, Scalar, StructuredError,
     StructuredWriter as Writer, Take, Term, Test,
@@ -45,11 +43,13 @@ impl Core for Patterned {
     /// A pattern whose items no table would take is refused with the first step that shows it.
     fn check(&self, tables: &[Destination], new: &[(&str, ColumnKind)]) -> Result<(), Refusal> {
         for pattern in &self.specified {
-            let Some(signature) = signature(pattern, self.writer.writer(), new) else { continue };
             let table = &tables[pattern.table as usize];
             let Some(spec) = table.spec() else { continue };
-            let steps: Vec<u64> = pattern.leaves.iter().map(|leaf| count(leaf.take)).collect();
-            let checked = signature.check(spec, &steps);
+            let new = new.iter().map(|(path, kind)| (*path, kind));
+            let known = self.writer.writer().columns().map(|(path, kind)| (path, &**kind));
+            let all: Vec<(&str, &ColumnKind)> = new.chain(known).collect();
+            let kind = |name: &str| Some(all.iter().find(|(path, _)| *path == name)?.1);
+            let checked = pattern.check_items(spec, kind);
             checked.map_err(|text| Refusal::Spec(for_table("a pattern", table, &text)))?;
         }
         Ok(())
@@ -118,11 +118,13 @@ impl StructuredWriter {
         let patterns: Vec<Pattern> = patterns.collect::<PyResult<_>>()?;
         let length = chunk_length.map_or(Ok(ChunkLength::Auto), self::chunk_length)?;
         let writer = Writer::new(length, encoding, patterns.clone()).or_raise(py)?;
-        let named = patterns.iter().flat_map(named).map(str::to_owned).collect();
+        let named = patterns.iter().flat_map(Pattern::columns).map(str::to_owned).collect();
         let mut specified = patterns;
         specified.retain(|pattern| tables[pattern.table as usize].spec().is_some());
         for pattern in &specified {
-            check_form(py, pattern, &tables[pattern.table as usize])?;
+            let table = &tables[pattern.table as usize];
+            let checked = table.spec().map_or(Ok(()), |spec| pattern.check_leaves(spec));
+            checked.map_err(|text| spec_error(py, for_table("a pattern", table, &text)))?;
         }
         Ok(Self { inlet: Inlet::new(Patterned { writer, specified }, tables), named })
     }
@@ -183,65 +185,6 @@ impl StructuredWriter {
         }
         missing.into_iter().collect()
     }
-}
-
-/// The columns that a pattern names.
-fn named(pattern: &Pattern) -> impl Iterator<Item = &str> {
-    let data = pattern.conditions.iter().filter_map(|condition| match condition {
-        Condition::Compare { term: Term::Data(path), .. } => Some(path.as_str()),
-        _ => None,
-    });
-    pattern.leaves.iter().map(|leaf| leaf.source.as_str()).chain(data)
-}
-
-/// How many steps these are.
-pub fn count(take: Take) -> u64 {
-    match take {
-        Take::One(_) => 1,
-        Take::Slice { start, stop, step } => stop.abs_diff(start).div_ceil(u64::from(step).max(1)),
-    }
-}
-
-/// The form of a pattern's items, if all its columns exist or are `new`.
-fn signature(
-    pattern: &Pattern,
-    writer: &TrajectoryWriter,
-    new: &[(&str, ColumnKind)],
-) -> Option<Signature> {
-    let columns = pattern.leaves.iter().map(|leaf| {
-        let new = new.iter().map(|(path, kind)| (*path, kind));
-        let known = writer.columns().map(|(path, kind)| (path, &**kind));
-        let (_, kind) = new.chain(known).find(|(path, _)| *path == leaf.source)?;
-        let squeezed = matches!(leaf.take, Take::One(_));
-        Some(Column { path: leaf.path.clone(), kind: kind.clone(), squeezed })
-    });
-    let columns = columns.collect::<Option<_>>()?;
-    Some(Signature { structure: pattern.structure.clone(), columns })
-}
-
-/// Compares a pattern with its table's spec, as far as that goes before there is a step.
-fn check_form(py: Python<'_>, pattern: &Pattern, table: &Destination) -> PyResult<()> {
-    let Some(spec) = table.spec() else { return Ok(()) };
-    let refused = |text: &str| Err(spec_error(py, for_table("a pattern", table, text)));
-    let (expected, got) = (spec.leaves(), &pattern.leaves);
-    if expected.len() != got.len() {
-        let (expected, got) = (expected.len(), got.len());
-        return refused(&format!("expected an item of {expected} leaves, got {got}"));
-    }
-    for (expected, got) in expected.iter().zip(got) {
-        if expected.path != got.path {
-            let path = display(&got.path);
-            return refused(&format!(
-                "expected the leaf `{expected}`, got one of the path `{path}`"
-            ));
-        }
-        let steps = count(got.take);
-        let fits = |axis: &usize| *axis == ANY_LENGTH || *axis as u64 == steps;
-        if !matches!(got.take, Take::One(_)) && !expected.shape.first().is_some_and(fits) {
-            return refused(&format!("expected the leaf `{expected}`, got one of {steps} steps"));
-        }
-    }
-    Ok(())
 }
 
 /// A pattern from its settings.

@@ -15,8 +15,9 @@ use pyo3::sync::PyOnceLock;
 use pyo3::types::PyType;
 use smallvec::SmallVec;
 
-use super::inlet::{Core, Inlet, MAX_WAITING, Refusal, StepForm, compile_many, remember, touch};
-use super::structured::{count, steps};
+use super::forms::RecentForms;
+use super::inlet::{Core, Inlet, MAX_WAITING, Refusal, StepForm, compile_many};
+use super::structured::steps;
 use super::{AnyTable, changed, check_item, config, destinations, signature, table_number};
 use crate::error::{OrRaise, trajectory_error};
 use crate::leaf::{LeafRule, Many, Source};
@@ -39,8 +40,7 @@ type Takes = SmallVec<[(u32, Take); 8]>;
 /// Steps of many environments.
 struct Vector {
     writer: Writer,
-    /// The form used last comes first.
-    items: Vec<Arc<ItemForm>>,
+    items: RecentForms<ItemForm>,
 }
 
 impl Core for Vector {
@@ -87,7 +87,7 @@ impl VectorWriter {
     ) -> PyResult<Self> {
         let config = config(keep_alive, chunk_length, encoding)?;
         let writer = Writer::new(num_envs, config).or_raise(py)?;
-        let core = Vector { writer, items: Vec::new() };
+        let core = Vector { writer, items: RecentForms::default() };
         let inlet = Inlet::new(core, destinations(py, tables)?);
         Ok(Self { inlet, config, environments: num_envs })
     }
@@ -172,7 +172,7 @@ impl VectorWriter {
         let (form, takes) = self.item_form(trajectory)?;
         let mut state = self.inlet.open(py)?;
         let signature = &form.signature;
-        let steps = takes.iter().map(|(_, take)| count(*take));
+        let steps = takes.iter().map(|(_, take)| take.steps());
         let checked = check_item(&self.inlet.tables[number], signature, steps);
         let created = checked.and_then(|()| {
             let (table, marked) = (number as u32, marked.as_deref());
@@ -259,8 +259,7 @@ impl VectorWriter {
     /// The form of items, and the steps of each column.
     fn item_form(&self, trajectory: &Bound<'_, PyAny>) -> PyResult<(Arc<ItemForm>, Takes)> {
         let py = trajectory.py();
-        let known: SmallVec<[Arc<ItemForm>; 4]> =
-            self.inlet.lock(py).core.items.iter().cloned().collect();
+        let known = self.inlet.lock(py).core.items.all();
         for (index, form) in known.iter().enumerate() {
             let mut fits = true;
             let mut takes: SmallVec<[Option<(u32, Take)>; 8]> = SmallVec::new();
@@ -268,14 +267,14 @@ impl VectorWriter {
             let walked = form.tree.visit(trajectory, &mut |leaf, value| {
                 let column = &form.signature.columns[leaf];
                 let (source, take) = steps(&column.path, value)?;
-                fits &= column.squeezed == matches!(take, Take::One(_));
+                fits &= column.squeezed == take.is_one();
                 fits &= form.columns[leaf].1 == source;
                 takes[leaf] = Some((form.columns[leaf].0, take));
                 Ok(())
             });
             if walked.is_ok() && fits {
                 if index > 0 {
-                    touch(&mut self.inlet.lock(py).core.items, form);
+                    self.inlet.lock(py).core.items.touch(form);
                 }
                 return Ok((Arc::clone(form), takes.into_iter().flatten().collect()));
             }
@@ -298,12 +297,10 @@ impl VectorWriter {
             let ColumnKind { dtype, shape } = (*kinds[number].1).clone();
             LeafRule::from_leaf(py, Leaf { path, dtype, shape })
         })?;
-        let squeezed = takes.iter().map(|(_, take)| matches!(take, Take::One(_)));
+        let squeezed = takes.iter().map(|(_, take)| take.is_one());
         let signature = signature(py, &tree, squeezed)?;
         let form = Arc::new(ItemForm { tree, signature, columns });
-        let mut state = self.inlet.open(py)?;
-        let dropped = remember(&mut state.core.items, &form);
-        drop(state);
+        let dropped = self.inlet.open(py)?.core.items.add(&form);
         drop(dropped);
         Ok((form, takes))
     }

@@ -26,7 +26,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use echoic_replay::rollouts::batch::Form;
-use echoic_replay::rollouts::ledger::{Change, Fate, Outcome, Refusal, Want};
+use echoic_replay::rollouts::ledger::{Append, Change, Fate, Outcome, Refusal, Want};
 use echoic_replay::rollouts::table::{CallError, RolloutInfo};
 use echoic_replay::stream::Wait;
 use echoic_replay::table::TableError;
@@ -499,7 +499,24 @@ impl Rollouts {
         self.requests.ask(|_| Question::Version { table, above, deadline })
     }
 
-    /// Tokens whose answers nobody waits for.
+    /// Asks for an append whose answer nobody waits for; waits while too many are on their way.
+    ///
+    /// # Errors
+    ///
+    /// [`AppendError`], of this one or of an earlier one; then this one is not asked for.
+    pub fn start_append(
+        &self,
+        table: u32,
+        append: Append,
+        wait: Wait<'_, Waiting>,
+    ) -> Result<PendingAppend, AppendError> {
+        let (group, bytes) = (append.hold.group, append.bytes());
+        self.appends.make_room(bytes, wait)?;
+        let calls = self.start_call(table, &[Change::Append(append)], None)?;
+        Ok(self.appends.push(group, bytes, calls))
+    }
+
+    /// Those on their way.
     pub fn appends(&self) -> &PendingAppends {
         &self.appends
     }

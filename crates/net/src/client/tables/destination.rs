@@ -9,7 +9,7 @@ use echoic_replay::trajectory::Trajectory;
 
 use super::{TableConnection, TablesError, Waiting, entry};
 
-/// See the [module](self).
+/// A table that takes items of a writer, here or elsewhere.
 pub enum Destination {
     /// Of this process.
     Local(Arc<Table>),

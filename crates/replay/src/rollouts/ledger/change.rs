@@ -128,6 +128,14 @@ pub struct Append {
     pub priority: f64,
 }
 
+impl Append {
+    /// How many bytes it has of tokens and blobs.
+    pub fn bytes(&self) -> usize {
+        let blobs = self.finish.iter().flat_map(|finish| &finish.blobs);
+        self.segment.bytes.len() + blobs.map(|(_, bytes)| bytes.len()).sum::<usize>()
+    }
+}
+
 /// How large a batch is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Size {

@@ -3,6 +3,9 @@
 use super::condition::{Condition, Term};
 use super::error::StructuredError;
 use super::priority::Priority;
+use crate::chunk::ColumnKind;
+use crate::spec::{ANY_LENGTH, Spec};
+use crate::trajectory::{Column, Signature};
 
 /// Items that are made by themselves: whenever all conditions hold and all steps exist.
 #[derive(Debug, Clone, PartialEq)]
@@ -55,6 +58,21 @@ impl Take {
         }
     }
 
+    /// How many steps these are.
+    pub fn steps(self) -> u64 {
+        match self {
+            Self::One(_) => 1,
+            Self::Slice { start, stop, step } => {
+                stop.abs_diff(start).div_ceil(u64::from(step).max(1))
+            }
+        }
+    }
+
+    /// Whether it is a step without a time axis.
+    pub fn is_one(self) -> bool {
+        matches!(self, Self::One(_))
+    }
+
     /// Whether there are such steps: some, of the past, in the order of time.
     pub(in crate::writer) fn is_possible(self) -> bool {
         let (start, stop, step) = self.range();
@@ -68,6 +86,51 @@ impl Take {
 }
 
 impl Pattern {
+    /// Names of the writer's columns that it needs; one may come several times.
+    pub fn columns(&self) -> impl Iterator<Item = &str> {
+        self.sources().map(|(path, _)| path)
+    }
+
+    /// Compares its items with what a table says of them, as far as that goes before there is a step: `Err` with how
+    /// they differ.
+    pub fn check_leaves(&self, spec: &Spec) -> Result<(), String> {
+        let (expected, got) = (spec.leaves(), &self.leaves);
+        if expected.len() != got.len() {
+            let (expected, got) = (expected.len(), got.len());
+            return Err(format!("expected an item of {expected} leaves, got {got}"));
+        }
+        for (expected, got) in expected.iter().zip(got) {
+            if expected.path != got.path {
+                let path = if got.path.is_empty() { "(root)" } else { &got.path };
+                return Err(format!(
+                    "expected the leaf `{expected}`, got one of the path `{path}`"
+                ));
+            }
+            let steps = got.take.steps();
+            let fits = |axis: &usize| *axis == ANY_LENGTH || *axis as u64 == steps;
+            if !got.take.is_one() && !expected.shape.first().is_some_and(fits) {
+                return Err(format!("expected the leaf `{expected}`, got one of {steps} steps"));
+            }
+        }
+        Ok(())
+    }
+
+    /// The same, once it is known of what kind its columns are; before, nothing is refused.
+    pub fn check_items<'a>(
+        &self,
+        spec: &Spec,
+        kind: impl Fn(&str) -> Option<&'a ColumnKind>,
+    ) -> Result<(), String> {
+        let column = |leaf: &PatternLeaf| {
+            let (path, kind) = (leaf.path.clone(), kind(&leaf.source)?.clone());
+            Some(Column { path, kind, squeezed: leaf.take.is_one() })
+        };
+        let Some(columns) = self.leaves.iter().map(column).collect() else { return Ok(()) };
+        let signature = Signature { structure: self.structure.clone(), columns };
+        let steps: Vec<u64> = self.leaves.iter().map(|leaf| leaf.take.steps()).collect();
+        signature.check(spec, &steps)
+    }
+
     /// Refuses what can't be applied.
     pub(super) fn check(&self) -> Result<(), StructuredError> {
         if self.leaves.is_empty() {
