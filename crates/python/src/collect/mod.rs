@@ -8,6 +8,7 @@ mod envs;
 mod rollout;
 
 use echoic_collect::Error;
+use numpy::{Element, PyArray1, PyArray2, PyArrayMethods};
 use pyo3::prelude::*;
 
 use crate::error::{closed_error, set, spec_error, timeout_error};
@@ -27,4 +28,14 @@ fn raised(py: Python<'_>, error: &Error) -> PyErr {
         Error::Memory(_) => pyo3::exceptions::PyMemoryError::new_err(text),
         _ => spec_error(py, text),
     }
+}
+
+/// Numbers as rows of this width.
+fn rows<T: Element>(
+    py: Python<'_>,
+    numbers: Vec<T>,
+    width: usize,
+) -> PyResult<Bound<'_, PyArray2<T>>> {
+    let count = numbers.len() / width;
+    PyArray1::from_vec(py, numbers).reshape([count, width])
 }
