@@ -18,7 +18,7 @@ use super::mmap::tiered_error;
 use super::replay::seed_number;
 use super::rows::detached;
 use super::written;
-use crate::agents::EMAPlanTracker;
+use crate::agents::plans::EMAPlanTracker;
 use crate::arena::Arena;
 use crate::error::{argument_error, buffer_error, replay_error, spec_error};
 use crate::fork::Process;

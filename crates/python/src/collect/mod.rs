@@ -3,8 +3,8 @@
 //! - `envs`: many copies of one environment. `collector`: a thread that collects rollouts.
 //! - `rollout`: a rollout as arrays over its own memory.
 
-mod collector;
-mod envs;
+pub mod collector;
+pub mod envs;
 mod rollout;
 
 use echoic_collect::Error;
@@ -12,12 +12,6 @@ use numpy::{Element, PyArray1, PyArray2, PyArrayMethods};
 use pyo3::prelude::*;
 
 use crate::error::{closed_error, set, spec_error, timeout_error};
-
-/// Adds them to the module.
-pub fn add(module: &Bound<'_, PyModule>) -> PyResult<()> {
-    module.add_class::<collector::Collector>()?;
-    module.add_class::<envs::Environments>()
-}
 
 /// What the core refuses, as an exception.
 fn raised(py: Python<'_>, error: &Error) -> PyErr {
