@@ -147,11 +147,6 @@ impl Tiered {
         })
     }
 
-    /// Where leaves lie in a row.
-    pub fn layout(&self) -> &RowLayout {
-        &self.layout
-    }
-
     /// The file.
     pub fn cold(&self) -> &ColdFile {
         &self.cold

@@ -207,16 +207,6 @@ impl SurpriseReplay {
         })
     }
 
-    /// Where leaves lie in a row.
-    pub fn layout(&self) -> &RowLayout {
-        &self.layout
-    }
-
-    /// What it was made for.
-    pub fn settings(&self) -> &SurpriseSettings {
-        &self.settings
-    }
-
     /// Hot and cold experiences.
     pub fn lens(&self) -> [usize; 2] {
         let index = self.index.lock();
