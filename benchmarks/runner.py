@@ -54,7 +54,7 @@ class Run:
 
     ``repeats`` is how many rounds, if not as many as the suite says. ``engines`` may be given by
     kind, in place of Echoic's. Unless ``apart``, no session has a process of its own, whose start
-    takes longer than a quick workload does.
+    takes longer than a quick workload does. Unless ``warm_up``, the first round counts too.
     """
 
     suites: Sequence[str]
@@ -67,6 +67,7 @@ class Run:
     fresh: bool = False
     engines: Mapping[str, Any] = field(default_factory=dict)
     apart: bool = True
+    warm_up: bool = True
 
     def rounds(self, suite: str) -> int:
         """In how many rounds the workloads of a suite are measured."""
@@ -106,7 +107,7 @@ def measure(asked: Run, progress: Progress) -> int:
                 todo.append((suite, workload, lines))
     if there:
         progress.say(f"{there} workloads are there already; --fresh measures them anew")
-    progress.expect(sum(asked.rounds(suite) + 1 for suite, _, _ in todo))
+    progress.expect(sum(asked.rounds(suite) + asked.warm_up for suite, _, _ in todo))
     status = 0
     for suite, workload, lines in todo:
         progress.begin(f"{suite}: {workload.name}")
@@ -149,7 +150,9 @@ def measured(asked: Run, suite: str, workload: Workload, progress: Progress) -> 
         process = PeerProcess(peer, suite=suite, quick=asked.quick)
         subjects[peer.name] = partial(process.session, workload.name)
         about[peer.name] = {"version": peer.version}
-    rounds = interleave(subjects, asked.rounds(suite), after_round=progress.advance)
+    rounds = interleave(
+        subjects, asked.rounds(suite), after_round=progress.advance, warm_up=asked.warm_up
+    )
     if ECHOIC in rounds.unavailable:
         progress.say(f"{workload.name}: {rounds.unavailable[ECHOIC]}")
         return None

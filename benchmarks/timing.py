@@ -93,8 +93,10 @@ def interleave(
     subjects: Mapping[str, OpenSubject],
     repeats: int,
     after_round: Callable[[], None] = lambda: None,
+    *,
+    warm_up: bool = True,
 ) -> Rounds:
-    """Measure every subject ``repeats`` times in turn, after one warm-up round.
+    """Measure every subject ``repeats`` times in turn, after one round to warm up.
 
     The cyclic garbage collector is off meanwhile, as in ``timeit``: a collection that
     happens to fall on one subject would say nothing about it.
@@ -109,7 +111,7 @@ def interleave(
                 measures[name] = stack.enter_context(open_subject())
             except UnavailableError as reason:  # noqa: PERF203 - off the clock
                 unavailable[name] = str(reason)
-        for repeat in range(-1, repeats):
+        for repeat in range(-int(warm_up), repeats):
             for name, measure in list(measures.items()):
                 try:
                     measurement = measure()

@@ -40,7 +40,7 @@ def test_64_clients_of_8_processes_that_connect_at_once(door: Any, processes: An
         assert_exactly(steps[producer], EACH)
 
 
-@pytest.mark.parametrize("kind", ["tcp", "unix", "shm"])
+@pytest.mark.parametrize("kind", ["tcp", pytest.param("unix", marks=pytest.mark.nightly), "shm"])
 def test_2000_connections_of_one_process_and_why_there_is_no_more(
     folder: Any, processes: Any, kind: str
 ) -> None:

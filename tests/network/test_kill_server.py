@@ -82,6 +82,7 @@ def lives(door: Any, processes: Any, folder: Path, eventually: Any) -> Lives:
     return Lives(door, processes, folder, eventually)
 
 
+@pytest.mark.parametrize("door", ["tcp", "unix", "shm"], indirect=True)
 def test_clients_come_back_to_a_killed_server_and_repeat_nothing(lives: Lives) -> None:
     random_number = random.Random(1)
     for _ in range(LIVES - 1):

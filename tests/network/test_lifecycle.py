@@ -34,6 +34,7 @@ def test_port_0_is_any_free_port(tcp: Any, connect: Any) -> None:
         assert server.addresses == (address,)
 
 
+@pytest.mark.parametrize("door", ["tcp", "unix", "shm"], indirect=True)
 def test_an_address_in_use_is_refused_by_name(door: Any, make_server: Any) -> None:
     address = door.open().addresses[0]
     second = make_server(example(SMALL), transport=transport(address))
@@ -42,6 +43,7 @@ def test_an_address_in_use_is_refused_by_name(door: Any, make_server: Any) -> No
     assert address.split("://")[1] in str(caught.value)
 
 
+@pytest.mark.parametrize("door", ["tcp", "unix", "shm"], indirect=True)
 def test_a_server_at_the_address_of_one_that_was_closed(
     door: Any, make_server: Any, connect: Any
 ) -> None:
@@ -467,6 +469,7 @@ def test_a_send_that_waits_ends_when_the_client_gives_up(
         many()
 
 
+@pytest.mark.parametrize("door", ["tcp", "unix", "shm"], indirect=True)
 def test_nobody_at_the_address(door: Any) -> None:
     address = door.address().replace(":0", ":1")
     start = time.monotonic()

@@ -60,7 +60,7 @@ def check_steps(data: Any) -> None:
         assert (np.diff(numbers, axis=1) == 1).all()
 
 
-@pytest.mark.parametrize("door", ["tcp", "unix", "shm"])
+@pytest.mark.parametrize("door", ["tcp", pytest.param("unix", marks=pytest.mark.nightly), "shm"])
 def test_a_killed_client_leaves_whole_items_and_disturbs_nobody(door: str, tmp_path: Path) -> None:
     transport: Any = {
         "tcp": lambda: echoic.TcpTransport(port=0),

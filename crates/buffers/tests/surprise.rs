@@ -1,4 +1,4 @@
-//! What callers of experiences in two strata may rely on.
+//! What callers of experiences in two tiers may rely on.
 
 use std::sync::Arc;
 

@@ -1,7 +1,7 @@
-//! Telling the system which memory is wanted soon.
+//! Telling the system and the processor which memory is wanted soon. Only speed depends on it.
 
 /// Has the system read these bytes, if they are of a file that is mapped and not in memory yet, without
-/// waiting for it. Only speed depends on it.
+/// waiting for it.
 pub fn will_need(bytes: &[u8]) {
     #[cfg(all(target_os = "linux", not(miri)))]
     {
@@ -19,6 +19,26 @@ pub fn will_need(bytes: &[u8]) {
     }
     #[cfg(not(all(target_os = "linux", not(miri))))]
     let _ = bytes;
+}
+
+/// Has the processor fetch the cache line of a value, so that many reads from all over the place wait
+/// together and not one after the other.
+#[inline]
+pub fn prefetch<T>(value: &T) {
+    prefetch_at(std::ptr::from_ref(value).cast());
+}
+
+/// Has the processor fetch the cache line at an address, which need not be valid.
+#[inline]
+pub(crate) fn prefetch_at(address: *const u8) {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    // SAFETY: a hint, which reads nothing and faults on no address.
+    unsafe {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        _mm_prefetch::<_MM_HINT_T0>(address.cast());
+    }
+    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+    let _ = address;
 }
 
 /// The size of a page where it matters most.

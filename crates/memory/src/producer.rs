@@ -32,8 +32,8 @@ use std::time::{Duration, Instant};
 use crate::bitmap;
 use crate::control::{Buffer, Control, Cursor, Entry, State, Tally, Turn};
 use crate::ring::{Blocked, Refusal};
+use crate::signal::Wakers;
 use crate::sync::{AtomicU64, Mutex, Ordering, pause};
-use crate::wakers::Wakers;
 
 /// The owner of what the server's own threads reserve.
 pub(crate) const SERVER: u16 = 0;

@@ -26,8 +26,8 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
+use crate::advice::prefetch_at;
 use crate::block::{AllocError, Untouched};
-use crate::prefetch::prefetch_at;
 use crate::signal::Signal;
 use crate::sync::{Mutex, RefCounted};
 

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use common::{Authority, Papers, files};
+use common::{Authority, TlsIdentity, files};
 use echoic_net::client::{Client, Options as ClientOptions};
 use echoic_net::server::{Options, Server};
 use echoic_net::transport::{TlsFiles, dial_to, listen_at};
@@ -30,7 +30,7 @@ fn within<T>(seconds: u64, run: impl FnOnce(Wait<'_>) -> T) -> T {
 
 fn serve(
     stream: &Arc<Stream>,
-    own: &Papers,
+    own: &TlsIdentity,
     clients: Option<&Authority>,
     options: Options,
 ) -> Server {
@@ -88,7 +88,7 @@ fn assert_refused(
 #[test]
 fn a_server_of_another_authority_is_not_believed() {
     let (ours, other) = (Authority::new(), Authority::new());
-    let wrong = |good| TlsFiles { authority: Some(other.papers.certificate.clone()), ..good };
+    let wrong = |good| TlsFiles { authority: Some(other.identity.certificate.clone()), ..good };
     assert_refused(None, &ours, wrong, "does not come from the authority that was given");
 }
 
@@ -196,20 +196,6 @@ fn a_connection_that_was_damaged_is_made_anew_and_loses_nothing() {
     }
     assert_eq!(client.info().reconnects, 2);
     within(20, |wait| client.close(wait)).unwrap();
-}
-
-#[test]
-fn a_token_is_proven_inside_the_encryption() {
-    let (authority, stream) = (Authority::new(), stream());
-    let options = Options { token: Token::new(b"secret").ok(), ..Options::default() };
-    let server = serve(&stream, &authority.sign("localhost"), None, options);
-    let client = files(None, Some(&authority));
-    for wrong in [None, Some(&b"public"[..])] {
-        let refused = send(server.address(), &client, wrong, 1).unwrap_err();
-        assert!(refused.contains("AUTH"), "{refused}");
-    }
-    send(server.address(), &client, Some(b"secret"), 2).unwrap();
-    assert_eq!(receive(&stream), 2);
 }
 
 #[test]

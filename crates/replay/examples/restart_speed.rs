@@ -81,7 +81,7 @@ fn tables(bytes: usize, items: usize, files: Files) -> Tables {
         max_times_sampled: 0,
         seed: 1,
     });
-    let durability = if files.journal { Durability::Async } else { Durability::None };
+    let durability = files.journal.then_some(Durability::Async);
     Tables::new(vec![Arc::new(table.expect("a table").durable(durability))]).expect("one table")
 }
 

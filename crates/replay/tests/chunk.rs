@@ -1,12 +1,10 @@
-//! What callers of chunks may rely on: policies, the serial form, and that they are freed when the
-//! last item that names them has gone.
+//! What callers of chunks may rely on: policies, the serial form, and what meters count.
 
 use std::sync::Arc;
 
-use echoic_replay::chunk::{Chunk, ChunkError, ChunkMeter, ColumnKind, MAX_BYTES, Slice};
+use echoic_replay::chunk::{Chunk, ChunkError, ChunkMeter, ColumnKind, MAX_BYTES};
 use echoic_replay::encoding::{Chooser, Encoding, Policy};
 use echoic_replay::rng::Rng;
-use echoic_replay::trajectory::{Column, Signature, Trajectory};
 use echoic_replay::{Dtype, Episode};
 use proptest::prelude::*;
 
@@ -289,34 +287,6 @@ proptest! {
             prop_assert_eq!(written(&chunk), &bytes[..used]);
         }
     }
-}
-
-#[test]
-fn a_chunk_lives_until_the_last_item_that_names_it_has_gone() {
-    let meter = Arc::new(ChunkMeter::default());
-    let chunk = |len: u32| {
-        let raw = vec![0; 4 * len as usize].into();
-        let chunk = Chunk::raw(kind(Dtype::Int(4), &[]), len, raw).unwrap();
-        Arc::new(chunk.metered(&meter))
-    };
-    let (first, second) = (chunk(10), chunk(20));
-    let each = first.memory_bytes() as u64 - 40;
-    assert_eq!((meter.chunks(), meter.bytes()), (2, 2 * each + 40 + 80));
-    let column =
-        Column { path: "x".into(), kind: ColumnKind::clone(first.kind()), squeezed: false };
-    let signature = Arc::new(Signature { structure: String::new(), columns: vec![column] });
-    let item = |chunks: &[&Arc<Chunk>]| {
-        let slice = |chunk: &&Arc<Chunk>| Slice { chunk: Arc::clone(chunk), offset: 1, len: 2 };
-        let slices = vec![chunks.iter().map(slice).collect()];
-        Trajectory::new(Arc::clone(&signature), slices).unwrap()
-    };
-    let (one, both) = (item(&[&first]), item(&[&first, &second]));
-    drop((first, second));
-    assert_eq!(meter.chunks(), 2);
-    drop(both);
-    assert_eq!((meter.chunks(), meter.bytes()), (1, each + 40), "the second has gone");
-    drop(one);
-    assert_eq!((meter.chunks(), meter.bytes()), (0, 0));
 }
 
 #[test]

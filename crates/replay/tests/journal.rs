@@ -130,7 +130,7 @@ fn a_wrong_bit_before_the_last_segment_is_an_error_that_says_where() {
                     assert_eq!(found, *path);
                     assert!(offset <= byte as u64);
                 }
-                Error::Newer { got, .. } => assert!(got > 1 && (8..12).contains(&byte)),
+                Error::Format { got, .. } => assert!(got != 1 && (8..12).contains(&byte)),
                 error => panic!("{error}"),
             }
         }
@@ -303,13 +303,17 @@ fn a_journal_is_open_once_and_only_in_a_directory_of_its_own() {
 }
 
 #[test]
-fn a_segment_of_a_later_format_is_told_apart_from_damage() {
+fn a_segment_of_another_format_is_told_apart_from_damage() {
     let dir = tempdir().unwrap();
     written(dir.path(), Options::default(), 2);
     let [path] = &segments(dir.path())[..] else { panic!("one segment") };
-    OpenOptions::new().write(true).open(path).unwrap().write_all_at(&[2], 8).unwrap();
-    let error = reopen(dir.path(), Options::default()).unwrap_err();
-    assert!(matches!(error, Error::Newer { ours: 1, got: 2, .. }), "{error}");
+    for other in [0, 2] {
+        OpenOptions::new().write(true).open(path).unwrap().write_all_at(&[other], 8).unwrap();
+        let error = reopen(dir.path(), Options::default()).unwrap_err();
+        assert!(matches!(error, Error::Format { .. }), "{error}");
+        let what = format!(".log has format {other}; this release reads format 1");
+        assert!(error.to_string().ends_with(&what), "{error}");
+    }
 }
 
 proptest! {

@@ -342,22 +342,6 @@ fn a_batch_that_can_never_come_is_refused_with_its_arithmetic() {
 }
 
 #[test]
-fn a_queue_holds_its_size_and_gives_each_item_once() {
-    let queue = Limiter::queue(2).unwrap();
-    let once = Bounds { max_size: 2, max_times_sampled: NonZeroU64::new(1) };
-    assert_eq!(queue.check_table(once), Ok(()));
-    let mut counts = Counts::default();
-    assert_eq!(queue.can_sample(&counts, 1), Err(Reason::MinSize));
-    counts.inserts = 2;
-    assert_eq!(queue.can_insert(&counts, 1), Err(Reason::Ratio));
-    assert_eq!(queue.can_sample(&counts, 2), Ok(()));
-    assert_eq!(queue.can_sample(&counts, 3), Err(Reason::Ratio));
-    counts = Counts { inserts: 2, samples: 1, deletions: 1 };
-    assert_eq!(queue.can_insert(&counts, 1), Ok(()));
-    assert!(queue.check_batch(&counts, 3, once).is_err(), "of two items");
-}
-
-#[test]
 fn reasons_have_the_names_that_users_see() {
     let names = [
         (Reason::MinSize, "MIN_SIZE"),

@@ -185,10 +185,10 @@ impl Chooser {
             let total: f64 = weights.iter().sum();
             weights.iter().map(|weight| weight / total).collect()
         };
-        let by_priority = |exponent: f64, stratum: &dyn Fn(&Item) -> bool| -> Vec<f64> {
+        let by_priority = |exponent: f64, tier: &dyn Fn(&Item) -> bool| -> Vec<f64> {
             let power = |priority: f64| if priority > 0.0 { priority.powf(exponent) } else { 0.0 };
-            let some = items.iter().any(|item| stratum(item) && item.priority > 0.0);
-            let weight = |item: &Item| match (stratum(item), some) {
+            let some = items.iter().any(|item| tier(item) && item.priority > 0.0);
+            let weight = |item: &Item| match (tier(item), some) {
                 (false, _) => 0.0,
                 (true, false) => 1.0,
                 (true, true) => power(item.priority),
@@ -714,68 +714,7 @@ fn a_table_of_chunks_behaves_like_a_list() {
     behaves_like_a_list(&Form::Trajectories(None), if cfg!(debug_assertions) { 8 } else { 80 });
 }
 
-// Chances. All seeds are fixed, so these either pass always or never. A bound of six standard
-// deviations would be crossed by one right generator of 5 * 10^8, for each count that is looked at.
-
-/// Whether counts of `trials` draws are as likely as they should be.
-fn assert_odds(counts: &[u32], odds: &[f64], trials: u32) {
-    for (at, (count, odds)) in counts.iter().zip(odds).enumerate() {
-        let expected = f64::from(trials) * odds;
-        let six_deviations = 6.0 * (expected * (1.0 - odds)).sqrt();
-        let off = (f64::from(*count) - expected).abs();
-        assert!(
-            if *odds > 0.0 { off <= six_deviations } else { *count == 0 },
-            "item {at}: {count} of {trials}, expected {expected} ± {six_deviations}"
-        );
-    }
-}
-
-const PRIORITIES: [f64; 8] = [0.0, 0.1, 0.5, 1.0, 1.0, 2.0, 5.0, 20.0];
-
-/// The odds of items with these priorities, all of them of version 0, in a batch of one.
-fn odds(kind: SelectorKind) -> Vec<f64> {
-    let item = |(key, priority): (usize, &f64)| {
-        let (key, moment) = (key as u64, key as u64);
-        Item { key, id: key, priority: *priority, version: 0, times_sampled: 0, moment }
-    };
-    let items: Vec<Item> = PRIORITIES.iter().enumerate().map(item).collect();
-    let mut chooser = Chooser::new(kind);
-    chooser.begin(&items, 0, 1);
-    chooser.odds(&items, 0, 0, 1)
-}
-
-#[test]
-fn items_are_sampled_as_often_as_they_should_be() {
-    for kind in KINDS {
-        let table = table(config(rows(), kind, SelectorKind::Fifo, 8));
-        let keys: Vec<u64> = (0..8).map(|id| put(&table, id, PRIORITIES[id as usize])).collect();
-        let mut counts = [0; 8];
-        // Batches of 7 and of 8: neither whole epochs nor always the same part of one.
-        for batch in 0..8000 {
-            let sampled = table.try_sample(7 + batch % 2).unwrap();
-            for key in &sampled.infos().keys {
-                counts[keys.iter().position(|other| other == key).unwrap()] += 1;
-            }
-        }
-        assert_odds(&counts, &odds(kind), 60_000);
-    }
-}
-
-#[test]
-fn items_are_removed_as_often_as_they_should_be() {
-    for kind in KINDS {
-        let mut counts = [0; 8];
-        for seed in 0..3000 {
-            let config = config(rows(), SelectorKind::Uniform, kind, 7);
-            let table = table(TableConfig { seed, ..config });
-            let keys: Vec<u64> =
-                (0..8).map(|id| put(&table, id, PRIORITIES[id as usize])).collect();
-            let gone = |key: &u64| table.update_priorities(&[*key], &[1.0]).unwrap() == 0;
-            counts[keys.iter().position(gone).unwrap()] += 1;
-        }
-        assert_odds(&counts, &odds(kind), 3000);
-    }
-}
+// Small things, by example.
 
 #[test]
 fn a_seed_gives_the_same_draws_again_and_another_seed_others() {
@@ -788,31 +727,6 @@ fn a_seed_gives_the_same_draws_again_and_another_seed_others() {
         assert_eq!(draws(kind, 5), draws(kind, 5), "{kind}");
         assert_eq!(draws(kind, 5) == draws(kind, 6), kind.is_deterministic(), "{kind}");
     }
-}
-
-// Small things, by example.
-
-#[test]
-fn the_newcomer_is_there_before_somebody_goes_and_may_be_who_goes() {
-    let table = table(config(rows(), SelectorKind::Fifo, SelectorKind::MinHeap, 2));
-    put(&table, 0, 2.0);
-    put(&table, 1, 3.0);
-    let lowest = put(&table, 2, 1.0);
-    assert_eq!(table.update_priorities(&[lowest], &[9.0]), Ok(0));
-    assert_eq!(ids(&table.try_sample(1).unwrap()), [0]);
-    assert_eq!(table.info().counts, Counts { inserts: 3, samples: 1, deletions: 1 });
-}
-
-#[test]
-fn an_item_goes_in_the_draw_that_uses_it_up_and_the_batch_has_it_still() {
-    let config = config(rows(), SelectorKind::Fifo, SelectorKind::Fifo, 5);
-    let table = table(TableConfig { max_times_sampled: 2, ..config });
-    (0..5).for_each(|id| _ = put(&table, id, 1.0));
-    let sampled = table.try_sample(5).unwrap();
-    assert_eq!(table.info().size, 3);
-    (5..8).for_each(|id| _ = put(&table, id, 1.0));
-    assert_eq!(ids(&sampled), [0, 0, 1, 1, 2]);
-    assert_eq!(sampled.infos().times_sampled, [1, 2, 1, 2, 1]);
 }
 
 /// The inequality asks for `min_size` items and nothing more, and each draw uses up one at most.
@@ -876,19 +790,6 @@ fn rows_that_are_still_read_are_not_written() {
     assert_eq!(table.blocked().insert, None);
     put(&table, 99, 1.0);
     assert_eq!(ids(&table.try_sample(1).unwrap()), [99]);
-}
-
-#[test]
-fn a_pause_is_the_first_reason_and_keeps_changes_allowed() {
-    let table = uniform(2);
-    let key = put(&table, 0, 1.0);
-    table.pause();
-    assert_eq!(blocked(table.try_reserve(1)), Some(Reason::Paused));
-    assert_eq!(blocked(table.try_sample(1)), Some(Reason::Paused));
-    assert_eq!(table.update_priorities(&[key], &[2.0]), Ok(1));
-    assert_eq!(table.delete(&[key]), 1);
-    table.resume();
-    assert_eq!(blocked(table.try_sample(1)), Some(Reason::MinSize));
 }
 
 #[test]
@@ -1014,28 +915,6 @@ fn slices(signature: &Arc<Signature>, parts: &[(&Arc<Chunk>, u32, u32)]) -> Arc<
 
 fn chunks(max_size: u32) -> Arc<Table> {
     table(config(Form::Trajectories(None), SelectorKind::Fifo, SelectorKind::Fifo, max_size))
-}
-
-#[test]
-fn trajectories_share_chunks_and_keep_their_own_steps() {
-    let signature = signature("x", false);
-    let (first, second) = (chunk(&signature, &[0, 1, 2, 3]), chunk(&signature, &[4, 5, 6, 7]));
-    let table = chunks(10);
-    for start in 0..6u32 {
-        let parts: &[_] = match start {
-            0 | 1 => &[(&first, start, 3)],
-            2 | 3 => &[(&first, start, 4 - start), (&second, 0, start - 1)],
-            _ => &[(&second, start - 4, 3)],
-        };
-        table.try_insert(&slices(&signature, parts), 1.0, None).unwrap();
-    }
-    for start in 0..6u8 {
-        let sampled = table.try_sample(1).unwrap();
-        let mut steps = [0; 3];
-        sampled.gather(&mut [&mut steps]);
-        assert_eq!(steps, [start, start + 1, start + 2]);
-        assert_eq!(table.delete(&sampled.infos().keys), 1);
-    }
 }
 
 #[test]

@@ -127,24 +127,13 @@ fn an_append_that_does_not_fit_changes_nothing() {
     assert_eq!(writer.append_with(&[1, 0, 1], false, |_, _| ()), Err(twice("b")));
     let batch = WriterError::Length { path: "a".into(), steps: 3, expected: 3, got: 2 };
     assert_eq!(writer.append_batch(3, &[Some(&[1, 2])]), Err(batch));
+    let room = WriterError::Length { path: "a".into(), steps: 1, expected: 1, got: 2 };
+    assert_eq!(writer.read(StepRef { column: 0, step: 0 }, &mut [0, 0]), Err(room));
     assert_eq!((writer.steps(), writer.step_is_open()), (1, false));
     assert_eq!(writer.history(0).unwrap().flatten().collect::<Vec<_>>(), [0]);
-}
-
-#[test]
-fn a_partial_step_is_completed_by_other_columns_only() {
-    let mut writer = writer(config(8, 4));
-    assert_eq!(writer.append(&[Some(&[1])], true), Ok(0));
-    create(&mut writer, &[&[span(0, 0, 1)]], true).expect("a step can be named while it is open");
-    let twice = WriterError::Twice { path: "a".into(), step: 0 };
-    assert_eq!(writer.append(&[Some(&[2]), Some(&[2])], false), Err(twice.clone()));
-    assert_eq!(writer.append_with(&[0], false, |_, _| ()), Err(twice));
-    let batch = writer.append_batch(1, &[None, Some(&[2])]);
-    assert_eq!(batch, Err(WriterError::StepOpen { step: 0 }));
-    assert_eq!(writer.append(&[None, Some(&[2])], false), Ok(0));
-    assert_eq!(writer.append(&[Some(&[3])], true), Ok(1));
-    writer.end_episode(false);
-    assert_eq!((writer.steps(), writer.step_is_open()), (2, false), "the end completes the step");
+    writer.append(&[Some(&[1])], true).unwrap();
+    let open = WriterError::StepOpen { step: 1 };
+    assert_eq!(writer.append_batch(1, &[None, Some(&[2])]), Err(open));
 }
 
 #[test]
@@ -163,47 +152,6 @@ fn a_fill_that_panics_leaves_an_open_step_without_the_value() {
     let mut sink = Kept::default();
     writer.flush(&mut sink);
     assert_eq!((bytes(&sink.items[0], 0), bytes(&sink.items[0], 1)), (vec![5, 7], vec![6, 107]));
-}
-
-#[test]
-fn any_steps_in_any_order_make_an_item() {
-    let mut writer = writer(config(20, 4));
-    append(&mut writer, 0..10);
-    let reversed: Vec<_> = (2..8).rev().map(|step| span(0, step, 1)).collect();
-    let repeated = [span(0, 5, 2), span(0, 5, 2), span(1, 5, 1)];
-    create(&mut writer, &[&reversed, &repeated, &[span(1, 3, 6)]], false).unwrap();
-    let mut sink = Kept::default();
-    assert_eq!(writer.flush(&mut sink), 1);
-    let item = &sink.items[0];
-    assert_eq!(bytes(item, 0), [7, 6, 5, 4, 3, 2]);
-    assert_eq!(bytes(item, 1), [5, 6, 5, 6, 105]);
-    assert_eq!(bytes(item, 2), [103, 104, 105, 106, 107, 108]);
-    assert_eq!(item.column(2).len(), 3, "steps of one chunk are one slice");
-    // Steps given one by one are joined where they are neighbours in a chunk.
-    let single: Vec<_> = (0..8).map(|step| span(0, step, 1)).collect();
-    create(&mut writer, &[&single], false).unwrap();
-    writer.flush(&mut sink);
-    assert_eq!(sink.items[1].column(0).len(), 2);
-    // The places within their chunks are neighbours, but not the steps.
-    create(&mut writer, &[&[span(0, 0, 1), span(0, 5, 1)]], false).unwrap();
-    writer.flush(&mut sink);
-    assert_eq!(bytes(&sink.items[2], 0), [0, 5]);
-}
-
-#[test]
-fn steps_with_gaps_are_neighbours_in_the_column() {
-    let mut writer = writer(config(8, 4));
-    for step in 0..8u8 {
-        let b = [step];
-        writer.append(&[Some(&[step]), (step % 2 == 1).then_some(&b[..])], false).unwrap();
-    }
-    let absent = WriterError::Absent { path: "b".into(), step: 4 };
-    assert_eq!(create(&mut writer, &[&[span(1, 3, 3)]], false), Err(absent));
-    assert_eq!(writer.history(1).unwrap().collect::<Vec<_>>(), [1..2, 3..4, 5..6, 7..8]);
-    create(&mut writer, &[&[1, 3, 5, 7].map(|step| span(1, step, 1))], false).unwrap();
-    let mut sink = Kept::default();
-    writer.flush(&mut sink);
-    assert_eq!((bytes(&sink.items[0], 0), sink.items[0].column(0).len()), (vec![1, 3, 5, 7], 1));
 }
 
 #[test]
@@ -250,34 +198,6 @@ fn an_item_that_can_not_be_is_refused_and_the_writer_lives_on() {
     let mut sink = Kept::default();
     assert_eq!(writer.flush(&mut sink), 1);
     assert_eq!(bytes(&sink.items[0], 0), [6, 7, 8, 9]);
-}
-
-#[test]
-fn a_step_of_an_earlier_episode_does_not_come_to_mean_another() {
-    let mut writer = writer(config(8, 4));
-    append(&mut writer, 0..3);
-    writer.end_episode(true);
-    append(&mut writer, 3..6);
-    assert_eq!((writer.episode(), writer.episode_start()), (1, 3));
-    let gone = WriterError::Gone { path: "a".into(), step: 2, keep_alive: 8 };
-    assert_eq!(create(&mut writer, &[&[span(0, 2, 1)]], false), Err(gone.clone()));
-    assert_eq!(writer.read(StepRef { column: 0, step: 2 }, &mut [0]), Err(gone));
-    writer.end_episode(false);
-    append(&mut writer, 6..7);
-    create(&mut writer, &[&[span(0, 3, 4)]], false).expect("the history goes on without a clear");
-}
-
-#[test]
-fn values_can_be_read_before_and_after_the_cut() {
-    let mut writer = writer(config(8, 4));
-    append(&mut writer, 0..6);
-    for step in 0..6 {
-        let mut byte = [0];
-        writer.read(StepRef { column: 1, step }, &mut byte).unwrap();
-        assert_eq!(u64::from(byte[0]), step + 100);
-    }
-    let length = WriterError::Length { path: "b".into(), steps: 1, expected: 1, got: 2 };
-    assert_eq!(writer.read(StepRef { column: 1, step: 5 }, &mut [0, 0]), Err(length));
 }
 
 #[test]
@@ -350,31 +270,6 @@ fn chunks_live_as_long_as_the_window_or_an_item() {
     assert_eq!(sink.chunks[0].strong_count(), 1, "the other item has it");
     sink.items.pop();
     assert_eq!(sink.chunks[0].strong_count(), 0);
-}
-
-#[test]
-fn an_item_in_the_queue_keeps_its_chunks_beyond_the_window() {
-    struct Full;
-    impl Sink for Full {
-        fn has_room(&mut self) -> bool {
-            false
-        }
-        fn chunk(&mut self, _: ChunkId, _: &Arc<Chunk>) {
-            panic!("it has no room");
-        }
-        fn item(&mut self, _: OutgoingItem<'_>) {
-            panic!("it has no room");
-        }
-    }
-    let mut writer = writer(config(4, 2));
-    append(&mut writer, 0..4);
-    create(&mut writer, &[&[span(0, 1, 2)]], false).unwrap();
-    append(&mut writer, 4..100);
-    assert_eq!((writer.emit(&mut Full), writer.flush(&mut Full), writer.pending()), (0, 0, 1));
-    writer.end_episode(true);
-    let mut sink = Kept::default();
-    assert_eq!(writer.emit(&mut sink), 1);
-    assert_eq!((bytes(&sink.items[0], 0), sink.released), (vec![1, 2], vec![0, 1]));
 }
 
 /// The most items that ever waited among the first 32, the most later, and the last lengths of chunks of
@@ -468,6 +363,7 @@ fn chunks_know_their_episode_and_none_has_steps_of_two() {
     writer.append(&[Some(&[8])], true).unwrap();
     create(&mut writer, &[&[span(0, 8, 1)]], true).unwrap();
     writer.end_episode(true);
+    assert_eq!((writer.episode(), writer.episode_start()), (2, 9));
     append(&mut writer, 9..10);
     create(&mut writer, &[&[span(0, 9, 1)], &[span(1, 9, 1)]], true).unwrap();
     writer.flush(&mut sink);

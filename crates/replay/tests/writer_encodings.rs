@@ -56,55 +56,12 @@ fn column(kind: &ColumnKind) -> Column {
     Column { path: "x".into(), kind: kind.clone(), squeezed: false }
 }
 
-/// The chunks of ten steps of a column, each appended by itself.
-fn chunks(encoding: Policy, kind: &ColumnKind, value: impl Fn(u64, usize) -> u8) -> Kept {
-    let mut writer = TrajectoryWriter::new(config(10, 5, encoding)).unwrap();
-    writer.column("x", kind).unwrap();
-    let bytes = kind.step_bytes().unwrap();
-    for step in 0..10 {
-        let step: Vec<u8> = (0..bytes).map(|at| value(step, at)).collect();
-        writer.append(&[Some(&step)], false).unwrap();
-    }
-    let mut steps = ItemSteps::default();
-    steps.column([Span { column: 0, first: 0, len: 10 }]);
-    writer.create_item(0, 1.0, &signature(vec![column(kind)]), &steps).unwrap();
-    let mut kept = Kept::default();
-    assert_eq!(writer.flush(&mut kept), 1);
-    assert_eq!(kept.chunks.len(), 2);
-    kept
-}
-
 /// Bytes that no encoding makes smaller.
 fn noise(step: u64, at: usize) -> u8 {
     let mut state = (step << 32 | at as u64).wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     state = (state ^ state >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     state = (state ^ state >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
     (state >> 56) as u8
-}
-
-#[test]
-fn constant_frames_shrink_and_noise_stays_as_it_is() {
-    for policy in POLICIES {
-        let constant = chunks(policy, &frame(), |_, _| 7);
-        let noise = chunks(policy, &frame(), noise);
-        for chunk in &noise.chunks {
-            assert_eq!(chunk.encoding(), Encoding::Raw, "{policy:?}");
-        }
-        for chunk in &constant.chunks {
-            let (encoding, bytes) = (chunk.encoding(), chunk.memory_bytes());
-            assert_eq!(encoding == Encoding::Raw, policy == Policy::Never, "{policy:?}");
-            assert!(policy == Policy::Never || bytes < 250, "{policy:?}: {bytes} of 2000");
-        }
-    }
-}
-
-#[test]
-fn differences_are_used_where_steps_resemble_each_other() {
-    // Each step is noise, but the next one is the same noise and one more.
-    let kept = chunks(Policy::Auto, &frame(), |step, at| noise(0, at).wrapping_add(step as u8));
-    for chunk in &kept.chunks {
-        assert!(matches!(chunk.encoding(), Encoding::DeltaLz4 | Encoding::DeltaZstd));
-    }
 }
 
 #[test]

@@ -8,8 +8,8 @@ use echoic_replay::chunk::{Chunk, ColumnKind};
 use echoic_replay::encoding::{Encoding, Policy};
 use echoic_replay::trajectory::{Column, Signature};
 use echoic_replay::writer::{
-    ChunkId, ChunkLength, ColumnConfig, ItemSteps, ItemTicket, OutgoingItem, Sink, Span,
-    TrajectoryWriter,
+    ChunkId, ChunkLength, ColumnConfig, ItemSteps, ItemTicket, OutgoingItem, Sink, Span, StepRef,
+    TrajectoryWriter, WriterError,
 };
 use proptest::prelude::*;
 
@@ -35,7 +35,7 @@ enum Op {
     Batch { given: [bool; COLUMNS], steps: usize },
     Item(Vec<ItemColumn>),
     Emit { room: usize },
-    Flush,
+    Flush { room: usize },
     EndEpisode { clear: bool },
     Configure { column: usize, config: ColumnConfig },
 }
@@ -77,7 +77,7 @@ fn op() -> impl Strategy<Value = Op> {
         2 => (given(), 0..12usize).prop_map(|(given, steps)| Op::Batch { given, steps }),
         8 => prop::collection::vec(column, 1..3).prop_map(Op::Item),
         2 => (0..3usize).prop_map(|room| Op::Emit { room }),
-        1 => Just(Op::Flush),
+        1 => prop::sample::select(vec![0, 1, usize::MAX]).prop_map(|room| Op::Flush { room }),
         1 => any::<bool>().prop_map(|clear| Op::EndEpisode { clear }),
         1 => (0..COLUMNS, config()).prop_map(|(column, config)| Op::Configure { column, config }),
     ]
@@ -120,6 +120,7 @@ impl Sink for Checker {
     fn chunk(&mut self, id: ChunkId, chunk: &Arc<Chunk>) {
         assert_eq!(id.0, self.chunks.len() as u64, "chunks are numbered as they come");
         assert!(!chunk.is_empty());
+        assert!(self.room > 0, "{id:?} came to a sink without room");
         self.chunks.push(Arc::clone(chunk));
         self.fresh.insert(id);
     }
@@ -136,8 +137,14 @@ impl Sink for Checker {
         }
         assert!(self.fresh.is_empty(), "chunks that no item names: {:?}", self.fresh);
         for (column, expected) in expected.iter().enumerate() {
+            let slices = item.trajectory.column(column);
+            let joined = slices.windows(2).all(|pair| {
+                let [left, right] = pair else { return true };
+                !Arc::ptr_eq(&left.chunk, &right.chunk) || left.offset + left.len != right.offset
+            });
+            assert!(joined, "neighbours in a chunk are one slice: {slices:?}");
             let mut got = Vec::new();
-            for slice in item.trajectory.column(column) {
+            for slice in slices {
                 let start = got.len();
                 let bytes = slice.chunk.kind().step_bytes().unwrap() * slice.len as usize;
                 got.resize(start + bytes, 0);
@@ -289,10 +296,11 @@ impl Pair {
                 let emitted = self.writer.emit(&mut self.sink);
                 assert_eq!(self.sink.room, room - emitted);
             }
-            Op::Flush => {
-                self.sink.room = usize::MAX;
-                self.writer.flush(&mut self.sink);
-                assert_eq!((self.writer.pending(), self.sink.expected.len()), (0, 0));
+            Op::Flush { room } => {
+                self.sink.room = *room;
+                let emitted = self.writer.flush(&mut self.sink);
+                assert_eq!(self.sink.room, room - emitted);
+                assert!(*room < usize::MAX || self.writer.pending() == 0);
             }
             Op::EndEpisode { clear } => {
                 self.writer.end_episode(*clear);
@@ -321,6 +329,21 @@ impl Pair {
             let history: Vec<u64> = self.writer.history(column as u32).unwrap().flatten().collect();
             let window: Vec<u64> = model.window().iter().map(|(step, _)| *step).collect();
             assert_eq!(history, window, "history of column {column}");
+            let mut got = vec![0; kind(column).step_bytes().unwrap()];
+            let mut read = |step| {
+                let step = StepRef { column: column as u32, step };
+                self.writer.read(step, &mut got).map(|()| got.clone())
+            };
+            let below = model.values.len() - window.len();
+            if let Some((step, _)) = below.checked_sub(1).map(|last| &model.values[last]) {
+                let gone = read(*step);
+                let is_refused =
+                    matches!(gone, Err(WriterError::Gone { .. } | WriterError::Absent { .. }));
+                assert!(is_refused, "step {step} of column {column}: {gone:?}");
+            }
+            if let Some((step, value)) = model.window().last() {
+                assert_eq!(read(*step).as_ref(), Ok(value), "step {step} of column {column}");
+            }
         }
     }
 }
@@ -336,7 +359,7 @@ proptest! {
         let mut pair = Pair::new(config);
         ops.iter().for_each(|op| pair.run(op));
         pair.run(&Op::EndEpisode { clear: true });
-        pair.run(&Op::Flush);
+        pair.run(&Op::Flush { room: usize::MAX });
         let Checker { chunks, released, .. } = &pair.sink;
         prop_assert_eq!(chunks.len(), released.len(), "all is released in the end");
         // The writer holds none of them any more.

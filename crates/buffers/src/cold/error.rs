@@ -41,14 +41,14 @@ pub enum ColdError {
         /// What it has in the place of what one of ours has.
         found: String,
     },
-    /// Read it with the release that wrote it, or a later one.
-    #[error("{} has format version {got}; this release reads up to {ours}", path.display())]
-    Newer {
+    /// Read it with the release that wrote it.
+    #[error("{} has format {got}; this release reads format {expected}", path.display())]
+    Format {
         /// The file.
         path: PathBuf,
-        /// The newest version that this release reads.
-        ours: u32,
-        /// Its version.
+        /// The format that this release reads.
+        expected: u32,
+        /// Its own.
         got: u32,
     },
     /// The file was made for something else; give what it was made for, or another path.

@@ -103,7 +103,7 @@ impl ColdFile {
         if file.len()? > 0 {
             match read_header(&file) {
                 // One of ours, whatever its state.
-                Ok(_) | Err(ColdError::Damaged { .. } | ColdError::Newer { .. }) => {}
+                Ok(_) | Err(ColdError::Damaged { .. } | ColdError::Format { .. }) => {}
                 Err(error) => return Err(error),
             }
         }
@@ -156,7 +156,7 @@ impl ColdFile {
     ///
     /// # Errors
     ///
-    /// [`ColdError::Foreign`], [`ColdError::Newer`] or [`ColdError::Damaged`] when it is no file that can
+    /// [`ColdError::Foreign`], [`ColdError::Format`] or [`ColdError::Damaged`] when it is no file that can
     /// be opened, which then stays as it is; [`ColdError::Locked`] when it is in use; or what the system
     /// says.
     pub fn open(path: &Path) -> Result<Self, ColdError> {

@@ -8,7 +8,7 @@ use super::error::ColdError;
 
 /// What states and long slots are aligned to.
 pub(super) const PAGE: u64 = 4096;
-/// The format version that this release writes, and the newest that it reads.
+/// The format that this release writes and reads.
 pub(super) const VERSION: u32 = 1;
 /// Bytes of the header before the text.
 pub(super) const HEADER_BYTES: usize = 64;
@@ -139,8 +139,9 @@ impl Header {
             )));
         }
         let version = fields_left.u32();
-        if version > VERSION {
-            return Err(ColdError::Newer { path: path.to_owned(), ours: VERSION, got: version });
+        if version != VERSION {
+            let (path, got) = (path.to_owned(), version);
+            return Err(ColdError::Format { path, expected: VERSION, got });
         }
         let damaged = |what: String| ColdError::damaged(path, 0, what);
         let text_bytes = fields_left.u32() as usize;
@@ -293,10 +294,14 @@ mod tests {
     }
 
     #[test]
-    fn a_header_of_a_later_release_says_so() {
-        let mut bytes = header().write();
-        bytes[8] = 2;
-        assert!(matches!(read(&bytes), Err(ColdError::Newer { ours: 1, got: 2, .. })));
+    fn a_header_of_another_format_says_so() {
+        for other in [0, 2] {
+            let mut bytes = header().write();
+            bytes[8] = other;
+            let error = read(&bytes).unwrap_err();
+            let what = format!("cold has format {other}; this release reads format 1");
+            assert!(matches!(error, ColdError::Format { .. }) && error.to_string() == what);
+        }
     }
 
     #[test]

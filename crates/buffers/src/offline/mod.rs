@@ -196,7 +196,7 @@ impl Dataset {
         let (parts, places) = if settings.copied {
             copied(&episodes, &columns, values, &settings.pairs)?
         } else {
-            lent(&episodes, columns, values)?
+            borrowed(&episodes, columns, values)?
         };
         let (rewards, gamma) = (settings.rewards, settings.gamma);
         let mut dataset = Self {
@@ -381,7 +381,7 @@ impl Dataset {
         steps.iter().map(row).collect()
     }
 
-    /// Values of lent columns are normalised when they are read.
+    /// Values of borrowed columns are normalised when they are read.
     fn normalise(&self, value: usize, steps: &[usize], column: &mut [u8]) {
         let Place { field, normal: Some(normal), .. } = &self.places[value] else { return };
         if field.bytes > 0 {
@@ -433,7 +433,7 @@ fn copy_numbers<const BYTES: usize>(all: &[u8], steps: &[usize], column: &mut [u
 }
 
 /// Columns that stay where they are.
-fn lent(
+fn borrowed(
     episodes: &Episodes,
     columns: Vec<Column>,
     values: &[Value],

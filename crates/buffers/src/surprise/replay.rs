@@ -1,4 +1,4 @@
-//! Experiences in two strata, with their bytes: see the [module above](super).
+//! Experiences in two tiers, with their bytes: see the [module above](super).
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -465,7 +465,7 @@ impl SurpriseReplay {
             for slot in &due {
                 // One of them may have gone to make room for another.
                 let entry = *index.entry(*slot);
-                if entry.stratum == Some(HOT as u8) {
+                if entry.tier == Some(HOT as u8) {
                     index.migrate(*slot, entry.place);
                 }
             }
@@ -497,7 +497,7 @@ impl SurpriseReplay {
             let mut index = self.index.lock();
             for ((slot, entry), position) in due.iter().zip(&entries).zip(first..) {
                 let now = index.entry(*slot);
-                if now.stratum == Some(HOT as u8) && now.generation == entry.generation {
+                if now.tier == Some(HOT as u8) && now.generation == entry.generation {
                     index.migrate(*slot, Place::Archived(position));
                     migrated += 1;
                 }
@@ -558,7 +558,7 @@ impl SurpriseReplay {
         scores.len()
     }
 
-    /// As how many equally likely experiences a draw is, over all and within each stratum.
+    /// As how many equally likely experiences a draw is, over all and within each tier.
     ///
     /// # Errors
     ///
@@ -602,9 +602,9 @@ impl SurpriseReplay {
             generations: entries.iter().map(|entry| entry.generation).collect(),
             kinds: entries
                 .iter()
-                .map(|entry| match entry.stratum {
+                .map(|entry| match entry.tier {
                     None => 0,
-                    Some(stratum) => stratum + 1 + 4 * u8::from(entry.given),
+                    Some(tier) => tier + 1 + 4 * u8::from(entry.given),
                 })
                 .collect(),
             free,
@@ -635,7 +635,7 @@ impl SurpriseReplay {
         let slots = saved.scores.len();
         let lens =
             [saved.births.len(), saved.moments.len(), saved.generations.len(), saved.kinds.len()];
-        let stratum = |kind: u8| match kind & 3 {
+        let tier = |kind: u8| match kind & 3 {
             1 => Some(HOT as u8),
             2 => Some(COLD as u8),
             _ => None,
@@ -657,7 +657,7 @@ impl SurpriseReplay {
                 moment: saved.moments[at],
                 place: Place::Row(0),
                 generation: saved.generations[at],
-                stratum: stratum(saved.kinds[at]),
+                tier: tier(saved.kinds[at]),
                 given: saved.kinds[at] & 4 != 0,
             })
             .collect();
@@ -701,13 +701,13 @@ impl SurpriseReplay {
         places: &mut Vec<Place>,
         moving: &MutexGuard<'_, ()>,
     ) -> Result<(), TieredError> {
-        let live = || (0u32..).zip(entries).filter(|(_, entry)| entry.stratum.is_some());
+        let live = || (0u32..).zip(entries).filter(|(_, entry)| entry.tier.is_some());
         let Some(archive) = &self.archive else {
             return Ok(self.put(live().count(), fill, places)?);
         };
         let mut block = Vec::new();
         for (at, (slot, entry)) in live().enumerate() {
-            if entry.stratum == Some(HOT as u8) {
+            if entry.tier == Some(HOT as u8) {
                 self.put(1, |_, row| fill(at, row), places)?;
                 continue;
             }

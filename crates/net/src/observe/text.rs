@@ -50,7 +50,7 @@ mod tests {
     use echoic_replay::table::{Form, Table, TableConfig};
 
     use super::*;
-    use crate::server::DoorInfo;
+    use crate::server::ListenerStats;
     use crate::wire::observed::Kind;
 
     #[test]
@@ -68,7 +68,7 @@ mod tests {
         };
         let mut numbers = Numbers::default();
         numbers.add_table(&Table::new(config).unwrap());
-        numbers.add_doors(&DoorInfo::default(), &[]);
+        numbers.add_listeners(&ListenerStats::default(), &[]);
         let text = write(&numbers);
         let table = r#"table="a \"b\"\\\n""#;
         for line in [

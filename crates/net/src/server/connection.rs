@@ -15,12 +15,11 @@ use echoic_replay::table::Waiting;
 use echoic_replay::{Blocked, Stream};
 
 use super::meter::ConnectionMeter;
-use super::outbox::Outbox;
+use super::services::Services;
 use super::stream_session::{Obstacle, StreamSession};
-use super::tables::{Context, Hold, InsertSession, RequestSession};
+use super::tables::{Hold, InsertSession, RequestSession};
 use super::weights_session::{Attention, WeightsSession};
-use crate::auth::{Side, Token};
-use crate::spare::Lent;
+use crate::auth::Side;
 use crate::transport::Link;
 use crate::wire::frame::{self, Control, DATA_BYTES, DataHead, HEADER_BYTES, Header, Stall, kind};
 use crate::wire::handshake::{
@@ -29,6 +28,7 @@ use crate::wire::handshake::{
 use crate::wire::tables::{MAX_REQUEST, Request};
 use crate::wire::weights;
 use crate::wire::{PREFACE_BYTES, VERSION, WireError, preface, read_preface};
+use crate::write_buffer::WriteBuffer;
 
 /// How much is read at once: much for one system call, and little enough to stay in the cache until it
 /// is copied on.
@@ -40,6 +40,9 @@ pub(crate) const BUFFER: usize = HEADER_BYTES + handshake::MAX_PAYLOAD as usize 
 
 /// From how many bytes on the rest of a frame is read to where its start is, not to the shared buffer.
 const LARGE: usize = 16 << 10;
+
+/// How much is sent before others have their turn: a client that reads as fast as we write would never end it.
+const TURN: usize = 2 << 20;
 
 /// How long a client may take to say who it is.
 const HANDSHAKE: Duration = Duration::from_secs(10);
@@ -152,13 +155,13 @@ pub(crate) struct Connection {
     input: Vec<u8>,
     /// How many bytes the frame has that they begin, once that is known.
     wanted: usize,
-    outbox: Outbox,
-    /// Nothing is read until more of the outbox is sent.
+    pub(crate) out: WriteBuffer,
+    /// Nothing is read until more is sent.
     choked: bool,
     /// Until all of it is.
     wants_empty: bool,
-    /// The link may take more than it was given in one turn.
-    sends_on: bool,
+    /// It is to be written to again though nothing says that it can be: a turn was used up.
+    pub(crate) sends_on: bool,
     deadline: Option<Instant>,
     last_heard: Instant,
     /// Gave up memory, and heard nothing since.
@@ -208,7 +211,7 @@ impl Connection {
             phase: Phase::Preface,
             input: Vec::new(),
             wanted: 0,
-            outbox: Outbox::default(),
+            out: WriteBuffer::default(),
             choked: false,
             wants_empty: false,
             sends_on: false,
@@ -243,24 +246,24 @@ impl Connection {
     }
 
     /// What it asks of tables.
-    pub(crate) fn request_session(&mut self) -> Option<(&mut RequestSession, &mut Outbox)> {
+    pub(crate) fn request_session(&mut self) -> Option<(&mut RequestSession, &mut WriteBuffer)> {
         match &mut self.phase {
-            Phase::Requesting(session) => Some((session, &mut self.outbox)),
+            Phase::Requesting(session) => Some((session, &mut self.out)),
             _ => None,
         }
     }
 
-    /// Tells what is kept of what it has changed. Of what is not, the table to wait for; or what became of
-    /// the connection because nothing more is kept.
-    pub(crate) fn settle(&mut self, context: &Context<'_>) -> Result<Option<usize>, Outcome> {
+    /// Tells what is durable of what it has changed. Of what is not, the place of its table's waker; or what became of
+    /// the connection because nothing more is durable.
+    pub(crate) fn settle(&mut self, services: &Services) -> Result<Option<usize>, Outcome> {
         match &mut self.phase {
             Phase::Requesting(session) => {
-                let unkept = session.settle(context, &mut self.outbox);
-                // What is kept and has no room goes on when more is sent.
-                self.choked |= self.outbox.backlog() >= context.most_unsent;
-                Ok(unkept)
+                let place = session.settle(services, &mut self.out);
+                // What is durable and has no room goes on when more is sent.
+                self.choked |= self.out.is_full(services.most_unsent());
+                Ok(place)
             }
-            Phase::Inserting { session, .. } => session.settle(context).map_err(|error| {
+            Phase::Inserting { session, .. } => session.settle(services).map_err(|error| {
                 self.fail(Fault::Refused(RefusalCode::Journal, error.to_string()))
             }),
             _ => Ok(None),
@@ -275,44 +278,38 @@ impl Connection {
         ) || self.has_memory()
     }
 
-    /// Reads and uses what there is, up to a `chunk`. `token` is what clients must have.
-    pub(crate) fn read(
-        &mut self,
-        context: &Context<'_>,
-        buffer: &mut [u8],
-        chunk: usize,
-        token: Option<&Token>,
-    ) -> Outcome {
+    /// Reads and uses what there is, up to a chunk.
+    pub(crate) fn read(&mut self, services: &Services, buffer: &mut [u8]) -> Outcome {
         let in_frames = matches!(
             self.phase,
             Phase::Requesting(_) | Phase::Inserting { .. } | Phase::Weights(_)
         );
         let read = if in_frames {
-            self.read_tables(context, buffer, chunk, token)
+            self.read_tables(services, buffer)
         } else {
-            self.try_read(buffer, chunk, token)
+            self.try_read(services, buffer)
         };
         let outcome = read.unwrap_or_else(|fault| self.fail(fault));
         if let (Outcome::Busy, Phase::Inserting { session, .. }) = (&outcome, &mut self.phase)
             && !session.is_busy()
         {
             let (input, end) = (std::mem::take(&mut self.input), std::mem::take(&mut self.wanted));
-            session.work(input, end, context);
+            session.work(input, end, services);
         }
         self.note_stall(&outcome);
         outcome
     }
 
     /// Goes on with what was done elsewhere or waited for: whether it may be read from again.
-    pub(crate) fn finish_work(&mut self, context: &Context<'_>) -> Result<bool, Outcome> {
+    pub(crate) fn finish_work(&mut self, services: &Services) -> Result<bool, Outcome> {
         match &mut self.phase {
             Phase::Requesting(session) => {
-                session.finish(context, &mut self.outbox);
-                Ok(!session.is_busy())
+                session.finish(services, &mut self.out);
+                Ok(!session.is_busy(services))
             }
             Phase::Inserting { session, .. } => {
                 let before = session.next;
-                let finished = session.finish(context);
+                let finished = session.finish(services);
                 self.meter.samples.fetch_add(session.next - before, Ordering::Relaxed);
                 match finished {
                     Ok(None) => Ok(!session.is_busy()),
@@ -327,12 +324,17 @@ impl Connection {
         }
     }
 
-    fn try_read(
-        &mut self,
-        buffer: &mut [u8],
-        chunk: usize,
-        token: Option<&Token>,
-    ) -> Result<Outcome, Fault> {
+    /// Whether nothing more is done for now: see [`Outcome::Busy`].
+    pub(crate) fn is_busy(&self, services: &Services) -> bool {
+        match &self.phase {
+            Phase::Requesting(session) => session.is_busy(services),
+            Phase::Inserting { session, .. } => session.is_busy(),
+            _ => false,
+        }
+    }
+
+    fn try_read(&mut self, services: &Services, buffer: &mut [u8]) -> Result<Outcome, Fault> {
+        let chunk = services.shared.chunk();
         // What was left over last time goes first.
         let mut filled = self.input.len();
         buffer[..filled].copy_from_slice(&self.input);
@@ -340,7 +342,7 @@ impl Connection {
         // While nothing is under way, a connection keeps no memory.
         self.input.shrink_to(KEPT);
         if filled > 0 || self.has_waiting_sample() {
-            let (used, stop) = self.consume(&buffer[..filled], token)?;
+            let (used, stop) = self.consume(&buffer[..filled], services)?;
             buffer.copy_within(used..filled, 0);
             filled -= used;
             if let Some(stop) = stop {
@@ -373,7 +375,7 @@ impl Connection {
             }
         };
         filled += fresh;
-        let (used, stop) = self.consume(&buffer[..filled], token)?;
+        let (used, stop) = self.consume(&buffer[..filled], services)?;
         self.keep(&buffer[used..filled]);
         Ok(stop.unwrap_or(Outcome::More))
     }
@@ -396,34 +398,28 @@ impl Connection {
     }
 
     /// As [`Connection::try_read`], when it is about tables or weights: whole frames are used where they lie.
-    fn read_tables(
-        &mut self,
-        context: &Context<'_>,
-        buffer: &mut [u8],
-        chunk: usize,
-        token: Option<&Token>,
-    ) -> Result<Outcome, Fault> {
-        if let Phase::Requesting(session) = &mut self.phase {
-            if !session.is_busy() {
-                session.retry(context, &mut self.outbox);
-            }
-            if session.is_busy() {
-                return Ok(Outcome::Busy);
-            }
-            if session.is_recalled() || self.outbox.backlog() >= context.most_unsent {
-                self.choked = true;
-                return Ok(Outcome::Choked);
-            }
+    fn read_tables(&mut self, services: &Services, buffer: &mut [u8]) -> Result<Outcome, Fault> {
+        let chunk = services.shared.chunk();
+        if let Phase::Requesting(session) = &mut self.phase
+            && !session.is_busy(services)
+        {
+            session.retry(services, &mut self.out);
         }
-        if matches!(&self.phase, Phase::Inserting { session, .. } if session.is_busy()) {
+        if self.is_busy(services) {
             return Ok(Outcome::Busy);
         }
-        if let Some(outcome) = self.attend(context)? {
+        if let Phase::Requesting(session) = &self.phase
+            && (session.is_recalled() || self.out.is_full(services.most_unsent()))
+        {
+            self.choked = true;
+            return Ok(Outcome::Choked);
+        }
+        if let Some(outcome) = self.attend(services)? {
             return Ok(outcome);
         }
         if self.input.len() >= self.wanted && (self.wanted > 0 || !self.input.is_empty()) {
             let mut input = std::mem::take(&mut self.input);
-            let (used, stop) = self.consume_tables(&input, context, token)?;
+            let (used, stop) = self.consume_tables(&input, services)?;
             input.drain(..used);
             if !matches!(self.phase, Phase::Leaving) {
                 self.input = input;
@@ -453,7 +449,7 @@ impl Connection {
         };
         self.input.clear();
         let bytes = &buffer[..filled + fresh];
-        let (used, stop) = self.consume_tables(bytes, context, token)?;
+        let (used, stop) = self.consume_tables(bytes, services)?;
         if !matches!(self.phase, Phase::Leaving) {
             self.input.reserve(self.wanted.min(chunk));
             self.input.extend_from_slice(&bytes[used..]);
@@ -462,10 +458,11 @@ impl Connection {
     }
 
     /// Goes on with weights; what keeps it from reading more, if something does.
-    fn attend(&mut self, context: &Context<'_>) -> Result<Option<Outcome>, Fault> {
+    fn attend(&mut self, services: &Services) -> Result<Option<Outcome>, Fault> {
         loop {
             let Phase::Weights(session) = &mut self.phase else { return Ok(None) };
-            let attention = session.attend(&mut self.outbox, context.spare, context.most_unsent)?;
+            let (buffer_pool, most) = (&services.shared.buffer_pool, services.most_unsent());
+            let attention = session.attend(&mut self.out, buffer_pool, most)?;
             let publication = match attention {
                 Attention::Idle => return Ok(None),
                 Attention::Busy => return Ok(Some(Outcome::More)),
@@ -479,7 +476,7 @@ impl Connection {
             if !self.write() {
                 return Ok(Some(Outcome::Ended(Ending::Gone)));
             }
-            if self.backlog() > 0 {
+            if !self.out.is_empty() {
                 (self.choked, self.wants_empty) = (true, true);
                 return Ok(Some(Outcome::Choked));
             }
@@ -507,13 +504,12 @@ impl Connection {
     fn consume_tables(
         &mut self,
         bytes: &[u8],
-        context: &Context<'_>,
-        token: Option<&Token>,
+        services: &Services,
     ) -> Result<(usize, Option<Outcome>), Fault> {
-        let mut used = 0;
+        let (mut used, most_unsent) = (0, services.most_unsent());
         self.wanted = 0;
         loop {
-            if self.outbox.backlog() >= context.most_unsent {
+            if self.out.is_full(most_unsent) {
                 self.choked = true;
                 return Ok((used, Some(Outcome::Choked)));
             }
@@ -536,17 +532,17 @@ impl Connection {
             match &mut self.phase {
                 Phase::Requesting(session) if header.kind == kind::REQUEST => {
                     let request = Request::read(payload)?;
-                    if let Some(table) = session.lacks_room(&request, context) {
+                    if let Some(table) = session.lacks_room(&request, services) {
                         self.wanted = end;
                         return Ok((used, Some(Outcome::Held { table, stall: Stall::Capacity })));
                     }
-                    session.take(request, context, &mut self.outbox)?;
-                    if session.is_busy() {
+                    session.take(request, services, &mut self.out)?;
+                    if session.is_busy(services) {
                         return Ok((used + end, Some(Outcome::Busy)));
                     }
                 }
                 Phase::Weights(session) if weights::most(header.kind).is_some() => {
-                    session.take(header.kind, payload, &mut self.outbox)?;
+                    session.take(header.kind, payload, &mut self.out)?;
                 }
                 Phase::Inserting { .. } if InsertSession::is_heavy(header.kind, payload) => {
                     self.wanted = end;
@@ -554,7 +550,7 @@ impl Connection {
                 }
                 Phase::Inserting { session, .. } if InsertSession::most(header.kind).is_some() => {
                     let before = (session.next - session.passed, session.duplicates);
-                    let taken = session.take(header, payload, context);
+                    let taken = session.take(header, payload, services);
                     let stored = session.next - session.passed - before.0;
                     let dropped = session.duplicates - before.1;
                     self.meter.samples.fetch_add(stored, Ordering::Relaxed);
@@ -565,7 +561,7 @@ impl Connection {
                     }
                 }
                 _ => {
-                    let stop = self.take_frame(header, payload, token)?;
+                    let stop = self.take_frame(header, payload, services)?;
                     if stop.is_some() {
                         return Ok((used + end, stop));
                     }
@@ -591,7 +587,7 @@ impl Connection {
     fn consume(
         &mut self,
         bytes: &[u8],
-        token: Option<&Token>,
+        services: &Services,
     ) -> Result<(usize, Option<Outcome>), Fault> {
         let mut used = 0;
         loop {
@@ -616,7 +612,7 @@ impl Connection {
             let (step, stop) = match &self.phase {
                 Phase::Preface => (self.read_preface(rest)?, None),
                 Phase::Leaving => (rest.len(), None),
-                _ => self.read_frame(rest, token)?,
+                _ => self.read_frame(rest, services)?,
             };
             used += step;
             if step == 0 || stop.is_some() {
@@ -629,7 +625,7 @@ impl Connection {
         match read_preface(bytes)? {
             None => Ok(0),
             Some(VERSION) => {
-                self.outbox.say(|out| out.extend_from_slice(&preface(VERSION)));
+                self.out.write(|out| out.extend_from_slice(&preface(VERSION)));
                 self.phase = Phase::Hello;
                 Ok(PREFACE_BYTES)
             }
@@ -641,7 +637,7 @@ impl Connection {
     fn read_frame(
         &mut self,
         bytes: &[u8],
-        token: Option<&Token>,
+        services: &Services,
     ) -> Result<(usize, Option<Outcome>), Fault> {
         let Some(header) = Header::read(bytes)? else { return Ok((0, None)) };
         let body = &bytes[HEADER_BYTES..];
@@ -660,7 +656,7 @@ impl Connection {
         check_len(header, limit)?;
         let Some(payload) = body.get(..header.len as usize) else { return Ok((0, None)) };
         let used = HEADER_BYTES + payload.len();
-        let stop = self.take_frame(header, payload, token)?;
+        let stop = self.take_frame(header, payload, services)?;
         Ok((used, stop))
     }
 
@@ -668,8 +664,9 @@ impl Connection {
         &mut self,
         header: Header,
         payload: &[u8],
-        token: Option<&Token>,
+        services: &Services,
     ) -> Result<Option<Outcome>, WireError> {
+        let token = services.shared.options.token.as_ref();
         match (&mut self.phase, header.kind) {
             (Phase::Hello, kind::HELLO) => {
                 let hello = Hello::read(payload)?;
@@ -677,7 +674,7 @@ impl Connection {
                     return Ok(Some(Outcome::Ended(Ending::Gone)));
                 };
                 let wants_proof = token.is_some();
-                self.outbox.say(|out| Challenge { nonce: server, wants_proof }.write(out));
+                self.out.write(|out| Challenge { nonce: server, wants_proof }.write(out));
                 self.phase = Phase::Challenged { client: hello.nonce, server };
             }
             (Phase::Challenged { client, server }, kind::OPEN) => {
@@ -715,7 +712,7 @@ impl Connection {
                         place.stream.note_wait(waited.saturating_sub(before));
                     }
                     Control::Ping(number) => {
-                        self.outbox.say(|out| Control::Pong(number).write(out));
+                        self.out.write(|out| Control::Pong(number).write(out));
                     }
                     Control::Goodbye { .. } => {
                         return Ok(Some(Outcome::Ended(Ending::Goodbye)));
@@ -805,9 +802,9 @@ impl Connection {
         (producer, epoch): (ProducerId, u64),
         next: u64,
         kept: u64,
-        context: &Context<'_>,
+        services: &Services,
     ) -> u64 {
-        let session = Box::new(InsertSession::new((producer, epoch), next, kept, context));
+        let session = Box::new(InsertSession::new((producer, epoch), next, kept, services));
         let limit = session.limit;
         self.acknowledged = kept;
         self.phase = Phase::Inserting { producer, session };
@@ -826,7 +823,7 @@ impl Connection {
 
     fn hand_over(&mut self, owner: u16, layout: [u64; 4], memory: BorrowedFd<'_>) -> bool {
         // What was said before goes first: the descriptor comes with the bytes it belongs to.
-        if !self.write() || self.backlog() > 0 {
+        if !self.write() || !self.out.is_empty() {
             return false;
         }
         let mut frame = Vec::new();
@@ -847,17 +844,12 @@ impl Connection {
         self.deadline = None;
     }
 
-    /// Queues bytes for the client.
-    pub(crate) fn say(&mut self, write: impl FnOnce(&mut Vec<u8>)) {
-        self.outbox.say(write);
-    }
-
     /// Tells the client why it can't stay.
     pub(crate) fn refuse(&mut self, code: RefusalCode, text: &str) {
         if matches!(self.phase, Phase::Preface) {
-            self.outbox.say(|out| out.extend_from_slice(&preface(VERSION)));
+            self.out.write(|out| out.extend_from_slice(&preface(VERSION)));
         }
-        self.outbox.say(|out| Refused { code, text: text.to_owned() }.write(out));
+        self.out.write(|out| Refused { code, text: text.to_owned() }.write(out));
         self.leave();
     }
 
@@ -928,7 +920,7 @@ impl Connection {
             _ => return,
         };
         // More may be kept of what was inserted before the connection had to wait.
-        let stall = if self.fills_stream() { Stall::None } else { self.stall() };
+        let stall = if self.fills_stream() { Stall::None } else { self.meter.stall() };
         if next > self.acknowledged && (drained || due) {
             self.acknowledge_as(stall, Some(credit));
         }
@@ -950,40 +942,30 @@ impl Connection {
             _ => return,
         };
         self.acknowledged = next;
-        self.outbox.say(|out| Control::Ack { next, limit, stall }.write(out));
+        self.out.write(|out| Control::Ack { next, limit, stall }.write(out));
     }
 
     /// Says that we are there to a client that we do not hear now, and why that is.
     pub(crate) fn reassure(&mut self, stall: Stall) {
         match self.phase {
-            Phase::Requesting(_) => self.outbox.say(|out| Control::Ping(0).write(out)),
+            Phase::Requesting(_) => self.out.write(|out| Control::Ping(0).write(out)),
             _ => self.acknowledge_as(stall, None),
         }
     }
 
-    /// Whether nothing is read from it though it has read all that it may be sent: the rest is not kept yet.
-    pub(crate) fn is_kept_waiting(&self) -> bool {
-        self.choked && !self.outbox.has_unsent()
-    }
-
-    /// What its next frame waits for, if it does.
-    pub(crate) fn stall(&self) -> Stall {
-        self.meter.stall()
-    }
-
     /// Sends what is queued. `false` when the connection is broken.
     pub(crate) fn write(&mut self) -> bool {
-        match self.outbox.send(&mut *self.link) {
-            Ok((any, more)) => {
-                self.sends_on = more;
+        match self.out.send(&mut *self.link, TURN) {
+            Ok(sent) => {
+                self.sends_on = sent >= TURN && !self.out.is_empty();
                 // Who takes large answers, however slowly, is there.
-                if any && self.choked {
+                if sent > 0 && self.choked {
                     self.last_heard = Instant::now();
                 }
             }
             Err(_) => return false,
         }
-        if self.outbox.has_unsent() {
+        if !self.out.is_empty() {
             return true;
         }
         match self.link.flush() {
@@ -1003,20 +985,10 @@ impl Connection {
         true
     }
 
-    /// Whether it is to be written to again though nothing says that it can be.
-    pub(crate) fn sends_on(&self) -> bool {
-        self.sends_on
-    }
-
-    /// Large buffers that are sent.
-    pub(crate) fn take_spent(&mut self) -> Vec<Lent> {
-        self.outbox.take_spent()
-    }
-
     /// Whether it may be read from again because more of its answers are sent; asked once.
     pub(crate) fn is_relieved(&mut self, most_unsent: usize) -> bool {
         let enough = if self.wants_empty { 1 } else { most_unsent };
-        let relieved = self.choked && self.outbox.backlog() < enough;
+        let relieved = self.choked && !self.out.is_full(enough);
         self.choked &= !relieved;
         self.wants_empty &= !relieved;
         relieved
@@ -1025,13 +997,7 @@ impl Connection {
     /// Whether it reads nothing of what it is sent, and that is too much to keep.
     pub(crate) fn is_flooded(&self, most: usize) -> bool {
         // Of who asks things of tables or is sent weights, no more is read meanwhile.
-        !matches!(self.phase, Phase::Requesting(_) | Phase::Weights(_))
-            && self.outbox.backlog() > most
-    }
-
-    /// How many bytes wait to be sent. A client that reads nothing is not worth memory.
-    pub(crate) fn backlog(&self) -> usize {
-        self.outbox.backlog()
+        !matches!(self.phase, Phase::Requesting(_) | Phase::Weights(_)) && self.out.unsent() > most
     }
 
     /// Why the connection should be closed now, if so.
@@ -1060,7 +1026,7 @@ impl Connection {
             return;
         }
         self.rests = true;
-        self.outbox.rest();
+        self.out.rest();
         match &mut self.phase {
             Phase::Producing { session, .. } => session.rest(),
             Phase::Inserting { session, .. } => session.rest(),

@@ -49,22 +49,15 @@ impl WakerPair {
     }
 }
 
-/// The wakers of one table: more may be sampled, more may be inserted, more is kept.
+/// The wakers of one table of items: more may be sampled, more may be inserted.
 #[derive(Debug)]
 pub(crate) struct TableWakers {
-    pub(crate) items: Arc<LoopWaker>,
-    pub(crate) room: Arc<LoopWaker>,
-    pub(crate) kept: Arc<LoopWaker>,
-    pub(crate) items_waker: Waker,
-    pub(crate) room_waker: Waker,
-    pub(crate) kept_waker: Waker,
+    pub(crate) items: WakerPair,
+    pub(crate) room: WakerPair,
 }
 
 impl TableWakers {
     pub(crate) fn new(waker: &Arc<mio::Waker>) -> Self {
-        let [items, room, kept] = std::array::from_fn(|_| LoopWaker::new(waker));
-        let [items_waker, room_waker, kept_waker] =
-            [&items, &room, &kept].map(|source| Waker::from(Arc::clone(source)));
-        Self { items, room, kept, items_waker, room_waker, kept_waker }
+        Self { items: WakerPair::new(waker), room: WakerPair::new(waker) }
     }
 }

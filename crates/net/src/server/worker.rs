@@ -9,7 +9,6 @@
 //! sessions, and looks at everybody again.
 
 use std::any::Any;
-use std::cell::Cell;
 use std::collections::VecDeque;
 use std::io;
 use std::ops::ControlFlow;
@@ -18,7 +17,6 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::Receiver;
-use std::task::Waker;
 use std::time::{Duration, Instant};
 
 use echoic_memory::arena::Arena;
@@ -28,8 +26,9 @@ use mio::{Events, Interest, Poll, Token as Key};
 use tracing::{debug, error, info, warn};
 
 use super::connection::{BUFFER, Connection, Decision, Ending, Outcome, Place};
-use super::loop_wakers::{LoopWaker, TableWakers, WakerPair};
+use super::loop_wakers::WakerPair;
 use super::rollouts::WaitQueue;
+use super::services::Services;
 use super::sessions::Sessions;
 use super::weights_session::WeightsSession;
 use super::{Message, Shared};
@@ -63,14 +62,13 @@ struct Row {
     sampling: Vec<usize>,
     /// For room. Nothing is read from them.
     inserting: VecDeque<usize>,
-    /// For what they have changed to be kept; each once, though it may be in the rows of several tables.
-    keeping: Vec<usize>,
 }
 
 /// See the [module](self).
 pub(crate) struct Worker {
     index: usize,
     shared: Arc<Shared>,
+    services: Services,
     poll: Poll,
     inbox: Receiver<Message>,
     listener: Option<Box<dyn Listener>>,
@@ -84,25 +82,22 @@ pub(crate) struct Worker {
     waiting: VecDeque<usize>,
     queued: Vec<bool>,
     full: Option<Stall>,
-    room: Arc<LoopWaker>,
-    room_waker: Waker,
-    /// Of each table.
-    wakers: Vec<TableWakers>,
-    /// A checkpoint is written.
-    saved: WakerPair,
+    /// The ring has room.
+    room: WakerPair,
     /// Something has happened to the weights.
     weights: WakerPair,
-    /// Something is done that took long.
-    worked: WakerPair,
-    /// Connections for which nothing is done until that is, or until enough is kept of what they have changed. Nothing is
-    /// read from them.
+    /// Connections for which nothing is done until the pool has done something, or until enough is durable of what they
+    /// have changed. Nothing is read from them.
     busy: Vec<usize>,
-    /// Connections whose batch is gathered elsewhere though they did not just ask for it: it had to be kept, or they had
-    /// to wait for it. So they may be in another row meanwhile.
+    /// Connections whose batch is gathered elsewhere though they did not just ask for it: it had to be durable, or they
+    /// had to wait for it. So they may be in another row meanwhile.
     gathering: Vec<usize>,
     /// Connections that can be sent more.
     writing: Vec<usize>,
     rows: Vec<Row>,
+    /// Connections that wait for what they have changed to be durable, as in [`Services::durable`]: each once, though it
+    /// may wait for several tables.
+    unsettled: Vec<Vec<usize>>,
     /// Those who wait for rollout tables.
     wait_queue: WaitQueue,
     /// When the first of the parked samples has waited for as long as it may, or before.
@@ -115,8 +110,6 @@ pub(crate) struct Worker {
     last_excuse: Instant,
     /// When to stop, once closing.
     deadline: Option<Instant>,
-    /// The connection that is being served: the one to close if that panics.
-    serving: Cell<Option<usize>>,
 }
 
 impl Worker {
@@ -132,9 +125,7 @@ impl Worker {
             let fd = listener.as_fd().as_raw_fd();
             poll.registry().register(&mut SourceFd(&fd), LISTENER, Interest::READABLE)?;
         }
-        let room = LoopWaker::new(&waker);
-        let wakers: Vec<_> = shared.tables.all().iter().map(|_| TableWakers::new(&waker)).collect();
-        let rows = wakers.iter().map(|_| Row::default()).collect();
+        let services = Services::new(Arc::clone(&shared), &waker);
         let wait_queue = WaitQueue::new(&shared.rollouts, &waker);
         let now = Instant::now();
         let weights = WakerPair::new(&waker);
@@ -143,6 +134,9 @@ impl Worker {
         }
         Ok(Self {
             index,
+            rows: services.wakers.iter().map(|_| Row::default()).collect(),
+            unsettled: vec![Vec::new(); services.durable.len()],
+            services,
             shared,
             poll,
             inbox,
@@ -154,16 +148,11 @@ impl Worker {
             waiting: VecDeque::new(),
             queued: Vec::new(),
             full: None,
-            room_waker: Waker::from(Arc::clone(&room)),
-            room,
-            wakers,
-            saved: WakerPair::new(&waker),
+            room: WakerPair::new(&waker),
             weights,
-            worked: WakerPair::new(&waker),
             busy: Vec::new(),
             gathering: Vec::new(),
             writing: Vec::new(),
-            rows,
             wait_queue,
             due: None,
             sessions: Sessions::default(),
@@ -172,7 +161,6 @@ impl Worker {
             last_sweep: now,
             last_excuse: now,
             deadline: None,
-            serving: Cell::new(None),
         })
     }
 
@@ -230,10 +218,11 @@ impl Worker {
             self.write(index);
         }
         self.take_messages();
-        if self.room.take() {
+        if self.room.source.take() {
             self.open_up();
         }
         self.hear_tables();
+        self.hear_disk();
         self.hear_keeper();
         self.hear_weights();
         self.resume();
@@ -249,7 +238,7 @@ impl Worker {
         if self.deadline.is_some_and(|deadline| deadline <= Instant::now()) {
             self.dismiss();
         }
-        self.serving.set(None);
+        self.services.serving.set(None);
         Ok(())
     }
 
@@ -261,6 +250,7 @@ impl Worker {
         let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
         let panic = text.unwrap_or("a value that is no text");
         let served = self
+            .services
             .serving
             .take()
             .filter(|index| self.connections.get(*index).is_some_and(Option::is_some));
@@ -277,19 +267,15 @@ impl Worker {
         self.busy.clear();
         self.gathering.clear();
         self.rows.fill_with(Row::default);
+        self.unsettled.fill(Vec::new());
         self.queued.fill(false);
-        let context = self.shared.context(
-            &self.wakers,
-            [&self.saved.waker, &self.worked.waker],
-            &self.serving,
-        );
         for connection in self.connections.iter_mut().flatten() {
             let Some((session, _)) = connection.request_session() else { continue };
-            (0..self.wakers.len()).for_each(|table| session.recall(table, &context));
+            (0..self.rows.len()).for_each(|table| session.recall(table, &self.services));
         }
         self.writing = (0..self.connections.len()).collect();
         (0..self.connections.len()).for_each(|index| self.enqueue(index));
-        self.saved.source.set();
+        self.services.saved.source.set();
         self.weights.source.set();
         self.wait_queue.begin_anew();
         self.due = Some(Instant::now());
@@ -348,7 +334,7 @@ impl Worker {
     }
 
     fn take_messages(&mut self) {
-        self.serving.set(None);
+        self.services.serving.set(None);
         while let Ok(message) = self.inbox.try_recv() {
             match message {
                 Message::Link(link) => self.admit(link),
@@ -371,8 +357,12 @@ impl Worker {
         let rollouts = &self.shared.rollouts;
         let is_ended = !rollouts.is_empty() && rollouts.iter().all(|table| table.is_closed());
         if is_ended {
-            // Whoever waits is told so, and what was changed is kept by now: these answers come first.
-            (0..self.connections.len()).for_each(|index| self.enlist(index));
+            // Whoever waits is told so, and what was changed is durable by now: these answers come first.
+            for index in 0..self.connections.len() {
+                if self.settle(index) {
+                    self.enlist(index);
+                }
+            }
             self.wait_queue.stir();
             self.serve_wait_queue();
         }
@@ -384,7 +374,7 @@ impl Worker {
                 connection.refuse(RefusalCode::Closed, "the server's rollout tables are closed");
             } else if connection.is_at_work() {
                 let text = "the server is closing".to_owned();
-                connection.say(|out| Control::Goodbye { text }.write(out));
+                connection.out.write(|out| Control::Goodbye { text }.write(out));
             } else if !connection.is_leaving() {
                 connection.refuse(RefusalCode::Closing, "the server is closing");
             }
@@ -393,7 +383,7 @@ impl Worker {
     }
 
     fn accept(&mut self) {
-        self.serving.set(None);
+        self.services.serving.set(None);
         self.accept_again = None;
         while let Some(listener) = &mut self.listener {
             match listener.accept() {
@@ -428,18 +418,18 @@ impl Worker {
 
     fn admit(&mut self, link: Box<dyn Link>) {
         let limit = self.shared.options.max_connections;
-        let standing = self.shared.standing.fetch_add(1, Ordering::Relaxed);
-        if standing >= limit + MAX_LEAVING {
+        let connected = self.shared.connected.fetch_add(1, Ordering::Relaxed);
+        if connected >= limit + MAX_LEAVING {
             // Not even time to say why.
             self.shared.meter.refuse(RefusalCode::Limit);
-            self.shared.standing.fetch_sub(1, Ordering::Relaxed);
+            self.shared.connected.fetch_sub(1, Ordering::Relaxed);
             return;
         }
         let id = self.shared.ids.fetch_add(1, Ordering::Relaxed) + 1;
         let mut connection = Connection::new(id, link);
         self.shared.meter.enter(id, &connection.meter);
         debug!(id, peer = connection.meter.peer, "accepted a connection");
-        if standing >= limit {
+        if connected >= limit {
             self.shared.meter.refuse(RefusalCode::Limit);
             let text = format!("the server has its {limit} connections; raise max_connections");
             connection.refuse(RefusalCode::Limit, &text);
@@ -480,7 +470,7 @@ impl Worker {
             self.rows.iter_mut().for_each(|row| row.inserting.retain(|other| *other != index));
             self.busy.retain(|other| *other != index);
         }
-        self.rows.iter_mut().for_each(|row| row.keeping.retain(|other| *other != index));
+        self.unsettled.iter_mut().for_each(|waiting| waiting.retain(|other| *other != index));
         self.gathering.retain(|other| *other != index);
         if let Some((session, _)) = connection.request_session() {
             for table in session.listed() {
@@ -495,7 +485,7 @@ impl Worker {
 
     fn forget(&self, connection: &Connection) {
         self.shared.meter.leave(connection.id);
-        self.shared.standing.fetch_sub(1, Ordering::Relaxed);
+        self.shared.connected.fetch_sub(1, Ordering::Relaxed);
     }
 
     fn enqueue(&mut self, index: usize) {
@@ -509,11 +499,11 @@ impl Worker {
         let Some(connection) = self.connections.get_mut(index).and_then(Option::as_mut) else {
             return;
         };
-        self.serving.set(Some(index));
+        self.services.serving.set(Some(index));
         if !connection.write() || connection.is_flooded(MAX_BACKLOG) {
             self.end(index, &Ending::Gone);
         } else if connection.is_relieved(self.shared.credit_bytes()) {
-            // One that waits for something else is not read from now, and yet told what is kept.
+            // One that waits for something else is not read from now, and yet told what is durable.
             let waits = self.queued[index];
             self.enqueue(index);
             if waits && self.settle(index) && !self.writing.contains(&index) {
@@ -523,16 +513,16 @@ impl Worker {
         let Some(connection) = self.connections.get_mut(index).and_then(Option::as_mut) else {
             return;
         };
-        for buffer in connection.take_spent() {
+        for buffer in connection.out.take_spent() {
             // Nobody waits for it.
-            drop(self.shared.pool.run(&self.worked.waker, || drop(buffer)));
+            drop(self.services.run(|| drop(buffer)));
         }
-        if connection.sends_on() && !self.writing.contains(&index) {
+        if connection.sends_on && !self.writing.contains(&index) {
             self.writing.push(index);
         }
-        if connection.backlog() < self.shared.credit_bytes()
+        if !connection.out.is_full(self.shared.credit_bytes())
             && let Some((session, _)) = connection.request_session()
-            && !session.is_gathering()
+            && !session.is_busy(&self.services)
             && session.rollouts.was_passed_over()
         {
             self.wait_queue.stir();
@@ -542,23 +532,19 @@ impl Worker {
     /// One pass over one connection.
     fn take_turn(&mut self, index: usize) {
         let Some(connection) = &mut self.connections[index] else { return };
-        self.serving.set(Some(index));
+        self.services.serving.set(Some(index));
         if self.full.is_some() && connection.fills_stream() {
             self.queued[index] = true;
             self.waiting.push_back(index);
             return;
         }
-        let (shared, buffer) = (&self.shared, &mut self.buffer);
-        let (token, chunk) = (shared.options.token.as_ref(), shared.chunk());
-        let context =
-            shared.context(&self.wakers, [&self.saved.waker, &self.worked.waker], &self.serving);
-        let mut outcome = connection.read(&context, buffer, chunk, token);
+        let mut outcome = connection.read(&self.services, &mut self.buffer);
         if matches!(outcome, Outcome::Blocked(_))
-            && let Some(stream) = &shared.stream
+            && let Some(stream) = &self.shared.stream
         {
             // Room that comes from here on rings; room that came before is found by one more try.
-            stream.wake_on_room(&self.room_waker);
-            outcome = connection.read(&context, buffer, chunk, token);
+            stream.wake_on_room(&self.room.waker);
+            outcome = connection.read(&self.services, &mut self.buffer);
         }
         if let Some(progress) = connection.progress() {
             let id = connection.id;
@@ -573,19 +559,14 @@ impl Worker {
 
     /// Lets those who wait for tables try again whose wakers were called.
     fn hear_tables(&mut self) {
-        for table in 0..self.wakers.len() {
-            if self.wakers[table].items.take() {
-                let context = self.shared.context(
-                    &self.wakers,
-                    [&self.saved.waker, &self.worked.waker],
-                    &self.serving,
-                );
+        for table in 0..self.rows.len() {
+            if self.services.wakers[table].items.source.take() {
                 let row = &mut self.rows[table];
                 for index in row.sampling.drain(..) {
                     let connection = self.connections[index].as_mut();
                     if let Some((session, _)) = connection.and_then(Connection::request_session) {
-                        self.serving.set(Some(index));
-                        session.recall(table, &context);
+                        self.services.serving.set(Some(index));
+                        session.recall(table, &self.services);
                         if !self.queued[index] {
                             self.queued[index] = true;
                             self.ready.push_back(index);
@@ -593,18 +574,7 @@ impl Worker {
                     }
                 }
             }
-            if self.wakers[table].kept.take() {
-                for index in std::mem::take(&mut self.rows[table].keeping) {
-                    if self.settle(index) {
-                        let credit = self.shared.credit();
-                        if let Some(connection) = &mut self.connections[index] {
-                            connection.acknowledge(credit, true);
-                        }
-                        self.write(index);
-                    }
-                }
-            }
-            if self.wakers[table].room.take() {
+            if self.services.wakers[table].room.source.take() {
                 // Last comes whoever took the room before, or nobody else would ever have a turn.
                 let row = &mut self.rows[table].inserting;
                 if !row.is_empty() {
@@ -615,15 +585,36 @@ impl Worker {
         }
     }
 
+    /// Tells those what is durable who wait for that.
+    fn hear_disk(&mut self) {
+        for place in 0..self.unsettled.len() {
+            if !self.services.durable[place].source.take() {
+                continue;
+            }
+            for index in std::mem::take(&mut self.unsettled[place]) {
+                if self.settle(index) {
+                    let credit = self.shared.credit();
+                    if let Some(connection) = &mut self.connections[index] {
+                        connection.acknowledge(credit, true);
+                    }
+                    self.write(index);
+                }
+            }
+            if let Some(number) = place.checked_sub(self.rows.len()) {
+                self.wait_queue.note_durable(number);
+            }
+        }
+    }
+
     /// Tells those who asked for a checkpoint that is written now.
     fn hear_keeper(&mut self) {
-        if !self.saved.source.take() {
+        if !self.services.saved.source.take() {
             return;
         }
         for index in 0..self.connections.len() {
             let Some(connection) = &mut self.connections[index] else { continue };
             let Some((session, out)) = connection.request_session() else { continue };
-            self.serving.set(Some(index));
+            self.services.serving.set(Some(index));
             session.tell_saved(out);
             self.write(index);
         }
@@ -632,19 +623,14 @@ impl Worker {
     /// Lets those go on for whom nothing more is to be awaited.
     fn resume(&mut self) {
         // What rings from here on has the loop come by again.
-        self.worked.source.take();
+        self.services.worked.source.take();
         for index in std::mem::take(&mut self.gathering) {
-            self.serving.set(Some(index));
+            self.services.serving.set(Some(index));
             let connection = self.connections[index].as_mut();
             let Some((session, out)) = connection.and_then(Connection::request_session) else {
                 continue;
             };
-            let context = self.shared.context(
-                &self.wakers,
-                [&self.saved.waker, &self.worked.waker],
-                &self.serving,
-            );
-            session.finish(&context, out);
+            session.finish(&self.services, out);
             if self.settle(index) {
                 self.enlist(index);
                 self.write(index);
@@ -652,17 +638,12 @@ impl Worker {
         }
         for index in std::mem::take(&mut self.busy) {
             let Some(connection) = &mut self.connections[index] else { continue };
-            self.serving.set(Some(index));
-            let context = self.shared.context(
-                &self.wakers,
-                [&self.saved.waker, &self.worked.waker],
-                &self.serving,
-            );
-            match connection.finish_work(&context) {
+            self.services.serving.set(Some(index));
+            match connection.finish_work(&self.services) {
                 Ok(false) => self.busy.push(index),
                 Ok(true) => {
                     self.queued[index] = false;
-                    // What was kept meanwhile is told now.
+                    // What became durable meanwhile is told now.
                     if self.settle(index) {
                         self.enqueue(index);
                         self.write(index);
@@ -692,31 +673,26 @@ impl Worker {
         }
     }
 
-    /// Takes note of what is kept of what a client of tables has changed, and sees to it that the loop is
-    /// woken when more is. `false` when the connection is over, because nothing more is kept.
+    /// Takes note of what is durable of what a client of tables has changed, and sees to it that the loop is
+    /// woken when more is. `false` when the connection is over, because nothing more will be.
     fn settle(&mut self, index: usize) -> bool {
         let Some(connection) = &mut self.connections[index] else { return false };
-        self.serving.set(Some(index));
-        let context = self.shared.context(
-            &self.wakers,
-            [&self.saved.waker, &self.worked.waker],
-            &self.serving,
-        );
+        self.services.serving.set(Some(index));
         let mut listened = None;
-        let unkept = loop {
-            match connection.settle(&context) {
-                // What is kept from here on rings; what was kept before is found by one more look.
-                Ok(Some(table)) if listened != Some(table) => {
-                    context.tables.all()[table].wake_on_kept(&self.wakers[table].kept_waker);
-                    listened = Some(table);
+        let settled = loop {
+            match connection.settle(&self.services) {
+                // What is durable from here on wakes the loop; what was before is found by one more look.
+                Ok(Some(place)) if listened != Some(place) => {
+                    self.services.wake_on_durable(place);
+                    listened = Some(place);
                 }
-                unkept => break unkept,
+                settled => break settled,
             }
         };
         self.note_gathering(index);
-        match unkept {
-            Ok(Some(table)) if !self.rows[table].keeping.contains(&index) => {
-                self.rows[table].keeping.push(index);
+        match settled {
+            Ok(Some(place)) if !self.unsettled[place].contains(&index) => {
+                self.unsettled[place].push(index);
             }
             Ok(_) => {}
             Err(Outcome::Ended(ending)) => {
@@ -744,13 +720,8 @@ impl Worker {
     fn enlist(&mut self, index: usize) {
         let Some(connection) = &mut self.connections[index] else { return };
         let Some((session, out)) = connection.request_session() else { return };
-        self.serving.set(Some(index));
-        let context = self.shared.context(
-            &self.wakers,
-            [&self.saved.waker, &self.worked.waker],
-            &self.serving,
-        );
-        self.wait_queue.receive(index, session, &context, out);
+        self.services.serving.set(Some(index));
+        self.wait_queue.receive(index, session, out);
         for table in session.enlist() {
             self.rows[table].sampling.push(index);
         }
@@ -761,19 +732,15 @@ impl Worker {
 
     /// Serves those who wait for rollout tables, if something has changed for them.
     fn serve_wait_queue(&mut self) {
-        self.serving.set(None);
-        let context = self.shared.context(
-            &self.wakers,
-            [&self.saved.waker, &self.worked.waker],
-            &self.serving,
-        );
+        self.services.serving.set(None);
         let mut told = Vec::new();
-        self.wait_queue.serve(&mut self.connections, &context, &mut told);
+        self.wait_queue.serve(&mut self.connections, &self.services, &mut told);
         told.sort_unstable();
         told.dedup();
         for index in told {
-            self.note_gathering(index);
-            self.write(index);
+            if self.settle(index) {
+                self.write(index);
+            }
         }
     }
 
@@ -787,7 +754,7 @@ impl Worker {
         for index in 0..self.connections.len() {
             let Some(connection) = &mut self.connections[index] else { continue };
             let Some((session, out)) = connection.request_session() else { continue };
-            self.serving.set(Some(index));
+            self.services.serving.set(Some(index));
             if session.deadline().is_some_and(|deadline| deadline <= now) {
                 session.expire(now, out);
                 self.write(index);
@@ -827,6 +794,8 @@ impl Worker {
             }
             // It goes on when enough is sent.
             Outcome::Choked => {}
+            // The disk has followed meanwhile, so nothing more would have the loop come by.
+            Outcome::Busy if !connection.is_busy(&self.services) => self.enqueue(index),
             Outcome::Busy => {
                 self.queued[index] = true;
                 self.busy.push(index);
@@ -916,14 +885,9 @@ impl Worker {
                 connection.produce(open.producer, Arc::clone(stream), next, limit);
             }
             (Purpose::Insert, _) => {
-                let context = self.shared.context(
-                    &self.wakers,
-                    [&self.saved.waker, &self.worked.waker],
-                    &self.serving,
-                );
-                // What is done and perhaps not kept comes again, and is told from what is new.
-                let kept = if context.is_all_kept() { next } else { open.first.min(next) };
-                limit = connection.insert((open.producer, open.epoch), next, kept, &context);
+                // What is done and perhaps not durable comes again, and is told from what is new.
+                let kept = if self.services.is_all_durable() { next } else { open.first.min(next) };
+                limit = connection.insert((open.producer, open.epoch), next, kept, &self.services);
                 next = kept;
             }
             (Purpose::Request | Purpose::Gather | Purpose::Watch, _) => connection.serve(),
@@ -955,7 +919,7 @@ impl Worker {
             let (client, server) = (&decision.client, &decision.server);
             welcome.proof = token.prove(Side::Server, client, server, &welcome.signed());
         }
-        connection.say(|out| welcome.write(out));
+        connection.out.write(|out| welcome.write(out));
         if let Some(place) = place
             && !connection.share(place)
         {
@@ -1058,7 +1022,7 @@ impl Worker {
             Ending::Goodbye if !connection.is_leaving() => {
                 connection.acknowledge_as(Stall::None, None);
                 let text = String::new();
-                connection.say(|out| Control::Goodbye { text }.write(out));
+                connection.out.write(|out| Control::Goodbye { text }.write(out));
                 connection.leave();
             }
             Ending::Malformed => {
@@ -1120,9 +1084,7 @@ impl Worker {
         }
         self.last_sweep = now;
         let heartbeat = self.shared.options.heartbeat;
-        let held = !self.busy.is_empty()
-            || self.rows.iter().any(|row| !row.inserting.is_empty())
-            || self.connections.iter().flatten().any(Connection::is_kept_waiting);
+        let held = !self.busy.is_empty() || self.rows.iter().any(|row| !row.inserting.is_empty());
         let speak =
             (self.full.is_some() || held) && now.duration_since(self.last_excuse) >= heartbeat;
         if speak {
@@ -1130,13 +1092,13 @@ impl Worker {
         }
         for index in 0..self.connections.len() {
             let Some(connection) = &mut self.connections[index] else { continue };
-            self.serving.set(Some(index));
-            let waits = self.queued[index] || connection.is_kept_waiting();
+            self.services.serving.set(Some(index));
+            let waits = self.queued[index];
             if speak && (waits || connection.fills_stream()) {
                 // We do not hear them now, so we tell them that we are there.
                 let stall = match self.full {
                     Some(stall) if connection.fills_stream() => stall,
-                    _ => connection.stall(),
+                    _ => connection.meter.stall(),
                 };
                 connection.reassure(stall);
             }

@@ -115,7 +115,7 @@ impl MmapReplayBuffer {
         let Some(plain) = self.form.plain(values) else { return Ok(false) };
         let Some(mut place) = rows.try_place(1) else { return Ok(false) };
         // SAFETY: the form has just said that it is one.
-        unsafe { self.form.write_plain(&plain, place.stretch.row_mut(0)) };
+        unsafe { self.form.write_plain(&plain, place.reservation.row_mut(0)) };
         if place.publish() {
             py.detach(|| rows.spill_some());
         }
@@ -156,7 +156,7 @@ impl MmapReplayBuffer {
             };
             // SAFETY: the form has accepted the sources, as values of `total` rows, and no Python code has run in
             // this thread since they were checked again.
-            unsafe { self.form.copy_to_belt(py, sources, done, &mut place.stretch) };
+            unsafe { self.form.copy_to_ring(py, sources, done, &mut place.reservation) };
             if place.publish() {
                 py.detach(|| rows.spill_some());
             }

@@ -35,7 +35,7 @@ pub struct OfflineDatasetBuffer {
     observation: Tree,
     on_disk: bool,
     /// The addresses of columns that are not copied, which nobody may write to.
-    lent: Vec<Range<usize>>,
+    borrowed: Vec<Range<usize>>,
     arena: Arena,
     own: Mutex<(Process, Rng)>,
 }
@@ -82,11 +82,11 @@ impl OfflineDatasetBuffer {
             let row_bytes = rule.leaf.nbytes().unwrap_or(usize::MAX);
             // SAFETY: arrays that were copied for this are known to nobody else; of others, and of files that are
             // mapped, the class demands of its users that they are not changed while it is there.
-            let lent = unsafe { Lent::of(leaf) }?;
+            let borrowed = unsafe { Borrowed::of(leaf) }?;
             columns.push(Column {
                 name: rule.leaf.path.clone(),
                 dtype: rule.leaf.dtype,
-                bytes: Box::new(lent),
+                bytes: Box::new(borrowed),
                 row_bytes,
                 axis: Axis::Steps,
                 on_disk: !copied && leaf.is_instance(mapped)?,
@@ -103,7 +103,7 @@ impl OfflineDatasetBuffer {
         };
         let (steps, windows) = (form(step)?, form(window)?);
         let on_disk = given.on_disk();
-        let lent = if copied { Vec::new() } else { given.addresses() };
+        let borrowed = if copied { Vec::new() } else { given.addresses() };
         let observation = Tree::compile(&step.get_item("obs")?, "obs")?;
         let dataset = py.detach(|| given.dataset(copied, normalize, gamma));
         let dataset = dataset.map_err(|error| dataset_error(py, &error))?;
@@ -113,7 +113,7 @@ impl OfflineDatasetBuffer {
             windows,
             observation,
             on_disk,
-            lent,
+            borrowed,
             arena: Arena::default(),
             own: Mutex::new((Process::current(), Rng::new(seed))),
         })
@@ -292,7 +292,7 @@ impl OfflineDatasetBuffer {
             let Some(header) = Header::of(target) else { continue };
             let start = header.data() as usize;
             let end = start + header.nbytes().unwrap_or(usize::MAX - start);
-            if self.lent.iter().any(|lent| lent.start < end && start < lent.end) {
+            if self.borrowed.iter().any(|borrowed| borrowed.start < end && start < borrowed.end) {
                 let text = "out has an array over the memory of the data set, which is not copied";
                 return Err(spec_error(py, text));
             }
@@ -316,18 +316,18 @@ fn reserve(count: usize) -> PyResult<()> {
 }
 
 /// The bytes of a contiguous array, which it keeps.
-struct Lent {
+struct Borrowed {
     data: *const u8,
     len: usize,
     _array: Py<PyAny>,
 }
 
 // SAFETY: the bytes are only read, and the array may be let go of in any thread.
-unsafe impl Send for Lent {}
+unsafe impl Send for Borrowed {}
 // SAFETY: as above.
-unsafe impl Sync for Lent {}
+unsafe impl Sync for Borrowed {}
 
-impl Lent {
+impl Borrowed {
     /// The bytes of an array.
     ///
     /// # Safety
@@ -346,7 +346,7 @@ impl Lent {
     }
 }
 
-impl AsRef<[u8]> for Lent {
+impl AsRef<[u8]> for Borrowed {
     fn as_ref(&self) -> &[u8] {
         if self.len == 0 {
             return &[];

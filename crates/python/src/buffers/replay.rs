@@ -6,9 +6,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use echoic_buffers::priorities::Draw;
 use echoic_buffers::steps::{Goal, Runs, goals};
-use echoic_buffers::transitions::{Known, Notes, Picks, Request, SavedNotes, Settings};
+use echoic_buffers::transitions::{DrawnRows, Known, Notes, Request, SavedNotes, Settings};
 use echoic_buffers::{BufferError, Priorities, Transitions};
-use echoic_memory::belt::Reader;
+use echoic_memory::row_ring::Reader;
 use echoic_replay::Dtype;
 use echoic_replay::rng::Rng;
 use numpy::{PyArray1, PyArrayMethods};
@@ -24,7 +24,7 @@ use crate::numbers::{float_numbers, index_numbers, marks};
 
 thread_local! {
     /// Used again by every draw of a thread, so that few allocate.
-    static PICKS: RefCell<Picks> = RefCell::new(Picks::default());
+    static DRAWN: RefCell<DrawnRows> = RefCell::new(DrawnRows::default());
 }
 
 /// Of which rows a batch is made: the drawn ones, where nothing else is said.
@@ -152,10 +152,10 @@ impl ReplayBuffer {
     #[inline]
     fn push_plain(&self, values: [&Bound<'_, PyAny>; 6], notes: &mut Notes) -> bool {
         let Some(plain) = self.form.plain(values) else { return false };
-        let Some(mut stretch) = self.rows.belt().try_reserve(1) else { return false };
+        let Some(mut reservation) = self.rows.ring().try_reserve(1) else { return false };
         // SAFETY: the form has just said that it is one.
-        unsafe { self.form.write_plain(&plain, stretch.row_mut(0)) };
-        self.rows.publish(stretch, std::mem::take(notes));
+        unsafe { self.form.write_plain(&plain, reservation.row_mut(0)) };
+        self.rows.publish(reservation, std::mem::take(notes));
         true
     }
 
@@ -187,23 +187,23 @@ impl ReplayBuffer {
         if let Some(form) = &self.form.frames {
             return self.write_observed(py, form, sources, rows, notes);
         }
-        let belt = self.rows.belt();
-        let most = self.form.rows_at_once(belt.slack());
+        let ring = self.rows.ring();
+        let most = self.form.rows_at_once(ring.slack());
         let mut done = rows.start;
         while done < rows.end {
             let count = (rows.end - done).min(most);
-            let mut stretch = loop {
-                if let Some(stretch) = belt.try_reserve(count as u64) {
-                    break stretch;
+            let mut reservation = loop {
+                if let Some(reservation) = ring.try_reserve(count as u64) {
+                    break reservation;
                 }
-                py.detach(|| belt.wait_for_room(count as u64));
+                py.detach(|| ring.wait_for_room(count as u64));
                 // Nothing is reserved meanwhile, so that a source that was changed leaves no hole.
                 self.form.recheck(py, sources)?;
             };
             // SAFETY: the form has accepted the sources, as values of at least so many rows, and they were
             // checked again after Python code could last run in this thread.
-            unsafe { self.form.copy_to_belt(py, sources, done, &mut stretch) };
-            self.rows.publish(stretch, notes.part(done..done + count));
+            unsafe { self.form.copy_to_ring(py, sources, done, &mut reservation) };
+            self.rows.publish(reservation, notes.part(done..done + count));
             done += count;
         }
         Ok(())
@@ -260,7 +260,7 @@ impl ReplayBuffer {
         ask: &Ask<'_, 'py>,
         axes: impl Fn(usize) -> Vec<usize>,
         also: impl FnOnce(&[u64], Known<'_>, &mut Rng) -> (Chosen, T),
-        finish: impl Fn(&Reader<'_>, &Picks, &T, &mut [&mut [u8]]) + Sync,
+        finish: impl Fn(&Reader<'_>, &DrawnRows, &T, &mut [&mut [u8]]) + Sync,
     ) -> PyResult<(Bound<'py, PyDict>, T)> {
         let count = usize::try_from(ask.batch_size).unwrap_or(0);
         let request =
@@ -276,7 +276,7 @@ impl ReplayBuffer {
         let axes = axes(count);
         // Only plain batches have these.
         let extras = if axes.len() == 1 { &self.extras[..] } else { &[] };
-        let mut picks = PICKS.take();
+        let mut draws = DRAWN.take();
         let batch = self.form.batch(py, &self.arena, &axes, extras, ask.out, |columns| {
             let look = |positions: &[u64], known: Known<'_>, rng: &mut Rng| {
                 let (chosen, found) = also(positions, known, rng);
@@ -284,31 +284,31 @@ impl ReplayBuffer {
                 let pins = known.frames.map(|frames| frames.pin(early, late));
                 (chosen, pins, found)
             };
-            let drawn = self.rows.draw(request, &mut picks, look).map_err(refuse)?;
+            let drawn = self.rows.draw(request, &mut draws, look).map_err(refuse)?;
             let (reader, (chosen, pins, found)) = drawn;
             detached(py, bytes_in(columns), || {
-                let (early, late) = chosen.rows(&picks.positions);
+                let (early, late) = chosen.rows(&draws.positions);
                 let own = &mut columns[..self.form.leaf_count()];
                 self.rows.gather(&reader, early, late, pins.as_ref(), own);
-                finish(&reader, &picks, &found, columns);
+                finish(&reader, &draws, &found, columns);
             });
             Ok(found)
         });
-        PICKS.set(picks);
+        DRAWN.set(draws);
         batch
     }
 
     /// A batch of single transitions.
     fn singles<'py>(&self, py: Python<'py>, ask: &Ask<'_, 'py>) -> PyResult<Bound<'py, PyDict>> {
         let leaves = self.form.leaf_count();
-        let beside = |picks: &Picks, columns: &mut [&mut [u8]]| {
+        let beside = |draws: &DrawnRows, columns: &mut [&mut [u8]]| {
             if let [.., weights, indices] = columns
                 && self.prioritized
             {
-                for (to, weight) in weights.chunks_exact_mut(4).zip(&picks.weights) {
+                for (to, weight) in weights.chunks_exact_mut(4).zip(&draws.weights) {
                     to.copy_from_slice(&(*weight as f32).to_ne_bytes());
                 }
-                for (to, position) in indices.chunks_exact_mut(8).zip(&picks.positions) {
+                for (to, position) in indices.chunks_exact_mut(8).zip(&draws.positions) {
                     to.copy_from_slice(&position.to_ne_bytes());
                 }
             }
@@ -316,8 +316,8 @@ impl ReplayBuffer {
         let axes = |count| vec![count];
         if self.n_step == 1 {
             let also = |_: &[u64], _: Known<'_>, _: &mut Rng| (Chosen::default(), ());
-            let (batch, ()) = self.batch(py, ask, axes, also, |_, picks, (), columns| {
-                beside(picks, &mut columns[leaves..]);
+            let (batch, ()) = self.batch(py, ask, axes, also, |_, draws, (), columns| {
+                beside(draws, &mut columns[leaves..]);
             })?;
             return Ok(batch);
         }
@@ -327,12 +327,12 @@ impl ReplayBuffer {
             let runs = runs.unwrap_or_default();
             (Chosen { early: None, late: Some(runs.last()) }, runs)
         };
-        let (batch, _) = self.batch(py, ask, axes, also, |reader, picks, runs, columns| {
+        let (batch, _) = self.batch(py, ask, axes, also, |reader, draws, runs, columns| {
             let (own, extras) = columns.split_at_mut(leaves);
             if let Some((discounts, rest)) = extras.split_first_mut() {
                 let place = self.form.layout.fields()[reward];
                 runs.returns(reader, place, self.gamma, own[reward], discounts);
-                beside(picks, rest);
+                beside(draws, rest);
             }
         })?;
         Ok(batch)
@@ -576,7 +576,7 @@ impl ReplayBuffer {
         }
         self.form.recheck(py, &sources)?;
         self.rows.restart(first);
-        let first = self.rows.belt().window().end;
+        let first = self.rows.ring().window().end;
         let mut done = 0;
         // An episode can end without a row that says so.
         for cut in cuts {
@@ -607,7 +607,7 @@ impl ReplayBuffer {
 
     #[getter]
     fn capacity(&self) -> u64 {
-        self.rows.belt().kept()
+        self.rows.ring().kept()
     }
 
     #[getter]
@@ -623,7 +623,7 @@ impl ReplayBuffer {
     fn __repr__(&self) -> String {
         let name = if self.prioritized { "PrioritizedReplayBuffer" } else { "ReplayBuffer" };
         let fields: Vec<&str> = self.form.fields.iter().map(|field| &*field.text).collect();
-        let (len, capacity) = (self.rows.len(), self.rows.belt().kept());
+        let (len, capacity) = (self.rows.len(), self.rows.ring().kept());
         format!("{name}(len={len}, capacity={capacity}, fields=[{}])", fields.join(", "))
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! One of plain vectors takes a way of its own, without conversions and lists.
 
-use echoic_memory::belt::Stretch;
+use echoic_memory::row_ring::RowReservation;
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict, PyFloat};
@@ -135,20 +135,20 @@ impl Form {
         (room as usize).min((MOST_BYTES / self.layout.row_bytes()).max(1))
     }
 
-    /// Copies consecutive rows, the first of which has this number, to their places on a belt.
+    /// Copies consecutive rows, the first of which has this number, to their places on a ring.
     ///
     /// # Safety
     ///
     /// As [`Form::copy_rows`].
-    pub unsafe fn copy_to_belt(
+    pub unsafe fn copy_to_ring(
         &self,
         py: Python<'_>,
         sources: &[Source],
         first: usize,
-        stretch: &mut Stretch<'_>,
+        reservation: &mut RowReservation<'_>,
     ) {
         let row_bytes = self.layout.row_bytes();
-        let (rows, wrapped) = stretch.rows_mut();
+        let (rows, wrapped) = reservation.rows_mut();
         detached(py, rows.len() + wrapped.len(), || {
             let before = rows.len() / row_bytes;
             // SAFETY: the caller's promise; where the GIL is released, who resizes an array that is being read

@@ -1,4 +1,4 @@
-//! Experiences in two strata, drawn by how much they surprise.
+//! Experiences in two tiers, drawn by how much they surprise.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -32,7 +32,7 @@ const REWARD: &str = "reward";
 /// How long a wait is before signals are looked for.
 const TICK: Duration = Duration::from_millis(50);
 
-/// Experiences in two strata.
+/// Experiences in two tiers.
 #[pyclass(frozen, module = "echoic._native")]
 pub struct SurpriseReplay {
     form: Form,

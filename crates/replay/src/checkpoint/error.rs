@@ -34,20 +34,15 @@ pub enum Error {
         /// The directory.
         root: PathBuf,
     },
-    /// Read it with the release that wrote it, or a later one.
-    #[error(
-        "{} has format version {got}, written by release {release}; this release reads up to {ours}",
-        path.display()
-    )]
-    Newer {
+    /// Read it with the release that wrote it, which the manifest names.
+    #[error("{} has format {got}; this release reads format {expected}", path.display())]
+    Format {
         /// The manifest.
         path: PathBuf,
-        /// The newest version that this release reads.
-        ours: u32,
-        /// Its version.
+        /// The format that this release reads.
+        expected: u32,
+        /// Its own.
         got: u32,
-        /// The release that wrote it, as it says.
-        release: String,
     },
     /// Use an older checkpoint, or bring the file back.
     #[error("{} is missing: the manifest names it", path.display())]

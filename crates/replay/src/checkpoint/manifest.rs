@@ -13,7 +13,7 @@ use serde_json::value::RawValue;
 use super::error::Error;
 use super::layout;
 
-/// The format version that this release writes, and the newest that it reads.
+/// The format that this release writes and reads.
 pub const VERSION: u32 = 1;
 /// Bytes of the longest manifest.
 pub const MAX_BYTES: u64 = 64 << 20;
@@ -100,8 +100,6 @@ pub struct Manifest {
 struct Any {
     format: String,
     version: u32,
-    #[serde(default)]
-    release: String,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -153,7 +151,7 @@ impl Manifest {
     ///
     /// # Errors
     ///
-    /// [`Error::Foreign`], [`Error::Newer`] or [`Error::Damaged`].
+    /// [`Error::Foreign`], [`Error::Format`] or [`Error::Damaged`].
     pub fn read(bytes: &[u8], path: &Path) -> Result<Self, Error> {
         let text =
             std::str::from_utf8(bytes).map_err(|error| wrong(path, "text of a manifest", error))?;
@@ -173,9 +171,9 @@ impl Manifest {
                 format!("{:?}", any.format),
             ));
         }
-        if any.version > VERSION {
-            let (path, got, release) = (path.to_owned(), any.version, any.release);
-            return Err(Error::Newer { path, ours: VERSION, got, release });
+        if any.version != VERSION {
+            let (path, got) = (path.to_owned(), any.version);
+            return Err(Error::Format { path, expected: VERSION, got });
         }
         let manifest: Self = serde_json::from_str(inner)
             .map_err(|error| wrong(path, "the fields of a manifest", error))?;

@@ -180,21 +180,4 @@ mod tests {
         let split = planes(Dtype::Float(4), 8, &raw);
         assert!(split.chunks(4).all(|plane| plane[2..] == [0, 0]), "{split:?}");
     }
-
-    #[test]
-    fn the_first_steps_alone_can_be_joined() {
-        let raw: Vec<u8> = (0..96u8).map(|byte| byte.wrapping_mul(37)).collect();
-        for dtype in
-            [Dtype::Int(8), Dtype::Float(4), Dtype::Complex(16), Dtype::Bytes(3), Dtype::Bool]
-        {
-            for step in [8, 16, 24, 48] {
-                let split = planes(dtype, step, &raw);
-                for steps in 0..=raw.len() / step {
-                    let mut joined = vec![0; steps * step];
-                    Elements::of(dtype).join(step, &split, &mut joined);
-                    assert_eq!(joined, raw[..steps * step], "{dtype} in steps of {step}");
-                }
-            }
-        }
-    }
 }

@@ -28,14 +28,14 @@ pub enum Error {
         /// What this one has.
         found: String,
     },
-    /// Read it with the release that wrote it, or a later one.
-    #[error("{} has format version {got}; this release reads up to {ours}", path.display())]
-    Newer {
+    /// Read it with the release that wrote it.
+    #[error("{} has format {got}; this release reads format {expected}", path.display())]
+    Format {
         /// The segment.
         path: PathBuf,
-        /// The newest version that this release reads.
-        ours: u32,
-        /// Its version.
+        /// The format that this release reads.
+        expected: u32,
+        /// Its own.
         got: u32,
     },
     /// Bring the missing segment back, or start from a later checkpoint.

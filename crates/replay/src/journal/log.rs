@@ -62,7 +62,7 @@ impl Journal {
     ///
     /// # Errors
     ///
-    /// [`Error::Locked`], [`Error::Foreign`], [`Error::Newer`], [`Error::Gap`], [`Error::Damaged`],
+    /// [`Error::Locked`], [`Error::Foreign`], [`Error::Format`], [`Error::Gap`], [`Error::Damaged`],
     /// [`Error::Thread`] or [`Error::File`].
     pub fn open(dir: impl AsRef<Path>, options: Options) -> Result<(Self, Replay), Error> {
         let Recovered { dir, lock, segments, last, next, replay } =

@@ -53,7 +53,7 @@ impl Replay {
     ///
     /// # Errors
     ///
-    /// [`Error::Locked`], [`Error::Foreign`], [`Error::Newer`], [`Error::Gap`], [`Error::Damaged`] or
+    /// [`Error::Locked`], [`Error::Foreign`], [`Error::Format`], [`Error::Gap`], [`Error::Damaged`] or
     /// [`Error::File`].
     pub fn open(dir: impl AsRef<Path>, from: Option<u64>) -> Result<Self, Error> {
         let (replay, held) = look(dir.as_ref(), from)?;

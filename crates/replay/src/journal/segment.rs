@@ -20,7 +20,7 @@ use crc32c::{crc32c, crc32c_append};
 use super::error::Error;
 use crate::files::FileError;
 
-/// The format version that this release writes, and the newest that it reads.
+/// The format that this release writes and reads.
 pub(super) const VERSION: u32 = 1;
 /// Bytes of a segment's header.
 pub(super) const HEADER_BYTES: usize = 24;
@@ -73,8 +73,8 @@ fn check_header(found: &[u8; HEADER_BYTES], first: u64, path: &Path) -> Result<(
     }
     let version = found.get(8..12).and_then(|bytes| bytes.try_into().ok());
     let version = version.map_or(0, u32::from_le_bytes);
-    if found.starts_with(&MAGIC) && version > VERSION {
-        return Err(Error::Newer { path: path.to_owned(), ours: VERSION, got: version });
+    if found.starts_with(&MAGIC) && version != VERSION {
+        return Err(Error::Format { path: path.to_owned(), expected: VERSION, got: version });
     }
     let show = |bytes: &[u8; HEADER_BYTES]| bytes.escape_ascii().to_string();
     let what = format!("the header should be {}, and is {}", show(&expected), show(found));

@@ -37,6 +37,14 @@ pub enum CodecError {
     /// It is no UTF-8.
     #[error("{0} is not text")]
     NotText(&'static str),
+    /// Read it with the release that wrote it.
+    #[error("it has format {got}; this release reads format {expected}")]
+    Format {
+        /// The format that this release reads.
+        expected: u32,
+        /// Its own.
+        got: u32,
+    },
 }
 
 /// Bytes that are written.

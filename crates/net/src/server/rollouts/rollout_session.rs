@@ -7,15 +7,16 @@ use echoic_memory::arena::Arena;
 use echoic_replay::rollouts::ledger::Change;
 use echoic_replay::rollouts::table::CallError;
 
-use super::holding::{Frame, Holding};
+use super::refuse;
 use super::wait_queue::{Waiter, WaitingRequest};
-use super::{fail, refuse};
-use crate::server::outbox::Outbox;
-use crate::server::tables::{Context, check_area};
+use crate::server::disk_queue::{Held, Receipt};
+use crate::server::services::Services;
+use crate::server::tables::{RequestSession, check_area, fail};
 use crate::wire::WireError;
 use crate::wire::frame::{frame, kind};
 use crate::wire::rollouts::{Bulk, Changes, Outcomes, write_list};
 use crate::wire::tables::{Answer, FailureCode, MAX_WAITING, Operation};
+use crate::write_buffer::{Piece, WriteBuffer};
 
 /// See the [module](self).
 #[derive(Debug, Default)]
@@ -32,117 +33,9 @@ pub(crate) struct RolloutSession {
     passed_over: bool,
     /// The bulk of the next changes of a table, as far as it came in parts: no more than an item may have.
     parts: Option<(u32, Vec<u8>)>,
-    /// Answers that tell of what is not kept yet.
-    pub(super) holding: Holding,
 }
 
 impl RolloutSession {
-    /// Does what is asked, or keeps it for the wait queue.
-    pub(crate) fn take(
-        &mut self,
-        id: u64,
-        number: u32,
-        operation: Operation<'_>,
-        arena: Option<&Arc<Arena>>,
-        context: &Context<'_>,
-        out: &mut Outbox,
-    ) -> Result<(), WireError> {
-        if operation == Operation::RolloutList {
-            self.is_used = true;
-            out.say(|out| {
-                frame(out, kind::ROLLOUT_TABLES, |out| {
-                    out.extend_from_slice(&id.to_le_bytes());
-                    write_list(out, context.rollout_entries);
-                });
-            });
-            return Ok(());
-        }
-        let Some(table) = context.rollouts.get(number as usize) else {
-            let text = format!("the server has no rollout table number {number}");
-            fail(id, FailureCode::Table, &text, out);
-            return Ok(());
-        };
-        match operation {
-            Operation::RolloutPart(bytes) => {
-                let (of, parts) = self.parts.get_or_insert_with(|| (number, Vec::new()));
-                if *of != number {
-                    let (field, got) = ("table of a part", number.into());
-                    return Err(WireError::Meaningless { field, got });
-                }
-                let (limit, got) =
-                    (table.config().most_item_bytes(), (parts.len() + bytes.len()) as u64);
-                if got > limit {
-                    return Err(WireError::TooLarge { field: "bytes of an item", limit, got });
-                }
-                parts.extend_from_slice(&bytes);
-                Ok(())
-            }
-            Operation::RolloutChanges(mut changes) => {
-                if let Some((of, mut parts)) = self.parts.take() {
-                    match &mut changes.bulk {
-                        Bulk::Inline(rest) if of == number => {
-                            parts.extend_from_slice(rest);
-                            *rest = parts.into();
-                        }
-                        _ => {
-                            let (field, got) = ("table of a part", of.into());
-                            return Err(WireError::Meaningless { field, got });
-                        }
-                    }
-                }
-                let mut decoded = decode(&changes, arena, context)?;
-                if let Some(change) = decoded.pop_if(|change| change.side().is_some()) {
-                    // It is alone, as `decode` has seen.
-                    return self.admit(
-                        id,
-                        number,
-                        WaitingRequest::Change(change),
-                        changes.timeout_ms,
-                    );
-                }
-                let mut outcomes = Outcomes::with_capacity(decoded.len());
-                for change in &decoded {
-                    outcomes.push(match table.apply(change) {
-                        Ok(outcome) => Ok(outcome),
-                        Err(CallError::Refused(refusal)) => Err(refusal),
-                        Err(error) => {
-                            refuse(id, error, out);
-                            return Ok(());
-                        }
-                    });
-                }
-                // What was refused has changed nothing that anybody relies on.
-                let is_changed = outcomes.iter().any(Result::is_ok);
-                let answer = Frame::of(|out| Answer::RolloutOutcomes { id, outcomes }.write(out));
-                match is_changed {
-                    true => self.holding.answer(id, number as usize, table, answer, out),
-                    false => answer.send(out),
-                }
-                Ok(())
-            }
-            Operation::RolloutSample(wish) => {
-                if let Some(area) = wish.area {
-                    check_area(area, arena)?;
-                }
-                self.admit(id, number, WaitingRequest::Sample(wish), wish.timeout_ms)
-            }
-            Operation::RolloutVersion { above, timeout_ms } => {
-                self.admit(id, number, WaitingRequest::Version { above }, timeout_ms)
-            }
-            Operation::RolloutInfo => {
-                let info = Box::new(table.info());
-                out.say(|out| Answer::RolloutNumbers { id, info }.write(out));
-                Ok(())
-            }
-            Operation::RolloutPause { paused } => {
-                table.pause(paused);
-                out.say(|out| Answer::Done { id, count: 0 }.write(out));
-                Ok(())
-            }
-            _ => Ok(()),
-        }
-    }
-
     /// Keeps something for the wait queue.
     fn admit(
         &mut self,
@@ -207,11 +100,114 @@ impl RolloutSession {
     }
 }
 
+/// Does what is asked, or keeps it for the wait queue.
+pub(crate) fn take(
+    session: &mut RequestSession,
+    id: u64,
+    number: u32,
+    operation: Operation<'_>,
+    services: &Services,
+    out: &mut WriteBuffer,
+) -> Result<(), WireError> {
+    if operation == Operation::RolloutList {
+        session.rollouts.is_used = true;
+        out.write(|out| {
+            frame(out, kind::ROLLOUT_TABLES, |out| {
+                out.extend_from_slice(&id.to_le_bytes());
+                write_list(out, &services.shared.rollout_entries);
+            });
+        });
+        return Ok(());
+    }
+    let Some(table) = services.rollout_table(number as usize) else {
+        let text = format!("the server has no rollout table number {number}");
+        fail(id, FailureCode::Table, &text, out);
+        return Ok(());
+    };
+    match operation {
+        Operation::RolloutPart(bytes) => {
+            let (of, parts) = session.rollouts.parts.get_or_insert_with(|| (number, Vec::new()));
+            if *of != number {
+                let (field, got) = ("table of a part", number.into());
+                return Err(WireError::Meaningless { field, got });
+            }
+            let (limit, got) =
+                (table.config().most_item_bytes(), (parts.len() + bytes.len()) as u64);
+            if got > limit {
+                return Err(WireError::TooLarge { field: "bytes of an item", limit, got });
+            }
+            parts.extend_from_slice(&bytes);
+            Ok(())
+        }
+        Operation::RolloutChanges(mut changes) => {
+            if let Some((of, mut parts)) = session.rollouts.parts.take() {
+                match &mut changes.bulk {
+                    Bulk::Inline(rest) if of == number => {
+                        parts.extend_from_slice(rest);
+                        *rest = parts.into();
+                    }
+                    _ => {
+                        let (field, got) = ("table of a part", of.into());
+                        return Err(WireError::Meaningless { field, got });
+                    }
+                }
+            }
+            let mut decoded = decode(&changes, session.arena.as_ref(), services)?;
+            if let Some(change) = decoded.pop_if(|change| change.side().is_some()) {
+                // It is alone, as `decode` has seen.
+                return session.rollouts.admit(
+                    id,
+                    number,
+                    WaitingRequest::Change(change),
+                    changes.timeout_ms,
+                );
+            }
+            let mut outcomes = Outcomes::with_capacity(decoded.len());
+            for change in &decoded {
+                outcomes.push(match table.apply(change) {
+                    Ok(outcome) => Ok(outcome),
+                    Err(CallError::Refused(refusal)) => Err(refusal),
+                    Err(error) => {
+                        refuse(id, error, out);
+                        return Ok(());
+                    }
+                });
+            }
+            // What was refused has changed nothing that anybody relies on.
+            let is_changed = outcomes.iter().any(Result::is_ok);
+            let answer = Piece::of(|out| Answer::RolloutOutcomes { id, outcomes }.write(out));
+            let receipt = Receipt::of_rollouts(number as usize, table).filter(|_| is_changed);
+            session.answer(id, receipt, Held::Frame(answer), services, out);
+            Ok(())
+        }
+        Operation::RolloutSample(wish) => {
+            if let Some(area) = wish.area {
+                check_area(area, session.arena.as_ref())?;
+            }
+            session.rollouts.admit(id, number, WaitingRequest::Sample(wish), wish.timeout_ms)
+        }
+        Operation::RolloutVersion { above, timeout_ms } => {
+            session.rollouts.admit(id, number, WaitingRequest::Version { above }, timeout_ms)
+        }
+        Operation::RolloutInfo => {
+            let info = Box::new(table.info());
+            out.write(|out| Answer::RolloutNumbers { id, info }.write(out));
+            Ok(())
+        }
+        Operation::RolloutPause { paused } => {
+            table.pause(paused);
+            out.write(|out| Answer::Done { id, count: 0 }.write(out));
+            Ok(())
+        }
+        _ => Ok(()),
+    }
+}
+
 /// The changes of a request, with their own memory.
 fn decode(
     changes: &Changes<'_>,
     arena: Option<&Arc<Arena>>,
-    context: &Context<'_>,
+    services: &Services,
 ) -> Result<Vec<Change>, WireError> {
     let area = match &changes.bulk {
         Bulk::Inline(bytes) => return changes.decode(bytes),
@@ -224,7 +220,7 @@ fn decode(
         return Err(WireError::Meaningless { field, got: area.start });
     };
     // The client can still write there, and could change what was checked.
-    let mut bytes = context.spare.take(area.len as usize);
+    let mut bytes = services.shared.buffer_pool.take(area.len as usize);
     claim.copy_to(&mut bytes);
     changes.decode(&bytes)
 }

@@ -20,15 +20,16 @@ use echoic_replay::rollouts::ledger::{Blocked, Change, Outcome, Refusal, Size, W
 use echoic_replay::rollouts::table::{CallError, Side, Waiting};
 
 use super::delivery::deliver;
-use super::holding::Frame;
-use super::{fail, refuse};
+use super::refuse;
 use crate::server::connection::Connection;
+use crate::server::disk_queue::{Held, Receipt};
 use crate::server::loop_wakers::WakerPair;
-use crate::server::outbox::Outbox;
-use crate::server::tables::{Context, RequestSession};
+use crate::server::services::Services;
+use crate::server::tables::{RequestSession, fail};
 use crate::wire::frame::{HEADER_BYTES, MAX_CONTROL};
 use crate::wire::rollouts::Wish;
 use crate::wire::tables::{Answer, FailureCode, MAX_BATCH};
+use crate::write_buffer::{Piece, WriteBuffer};
 
 /// What a waiter has come for.
 #[derive(Debug)]
@@ -159,10 +160,6 @@ struct Room {
     pairs: [WakerPair; 3],
     /// Which of them will ring.
     is_listening: [bool; 3],
-    /// Rings when more of what has changed is kept.
-    kept: WakerPair,
-    /// Connections with answers that wait for that.
-    keeping: Vec<usize>,
     /// In the order in which they came.
     waiters: VecDeque<Waiter>,
     /// They are to be looked at.
@@ -185,8 +182,6 @@ impl WaitQueue {
             table: Arc::clone(table),
             pairs: std::array::from_fn(|_| WakerPair::new(waker)),
             is_listening: [false; 3],
-            kept: WakerPair::new(waker),
-            keeping: Vec::new(),
             waiters: VecDeque::new(),
             is_stirred: false,
             deadline: None,
@@ -194,15 +189,13 @@ impl WaitQueue {
         Self { rooms: tables.iter().map(room).collect(), due: None }
     }
 
-    /// Takes those that have come to a connection, lets those go that are given up, and answers what is kept.
+    /// Takes those that have come to a connection, and lets those go that are given up.
     pub(crate) fn receive(
         &mut self,
         index: usize,
         session: &mut RequestSession,
-        context: &Context<'_>,
-        out: &mut Outbox,
+        out: &mut WriteBuffer,
     ) {
-        self.settle(index, session, context, out);
         for mut waiter in session.rollouts.take_arrivals() {
             waiter.connection = index;
             if let Some(room) = self.rooms.get_mut(waiter.table) {
@@ -224,33 +217,14 @@ impl WaitQueue {
         }
     }
 
-    /// Sends the answers that tell of what is kept, and sees to it that a waker is called for the others.
-    fn settle(
-        &mut self,
-        index: usize,
-        session: &mut RequestSession,
-        context: &Context<'_>,
-        out: &mut Outbox,
-    ) {
-        let mut listened = None;
-        while let Some(number) = session.rollouts.holding.settle(context.rollouts, out) {
-            if listened == Some(number) {
-                return;
-            }
-            listened = Some(number);
-            let Some(room) = self.rooms.get_mut(number) else { return };
-            if !room.keeping.contains(&index) {
-                room.keeping.push(index);
-            }
-            // What is kept from here on rings; what was kept before is found by one more look.
-            room.table.wake_on_kept(&room.kept.waker);
-        }
+    /// More is durable in the table of this number, or nothing more will be.
+    pub(crate) fn note_durable(&mut self, number: usize) {
+        self.rooms[number].stir_if_failed();
     }
 
     /// A connection is gone.
     pub(crate) fn forget(&mut self, index: usize) {
         for room in &mut self.rooms {
-            room.keeping.retain(|other| *other != index);
             let before = room.waiters.len();
             room.waiters.retain(|waiter| waiter.connection != index);
             room.is_stirred |= room.waiters.len() < before;
@@ -266,7 +240,6 @@ impl WaitQueue {
     pub(crate) fn begin_anew(&mut self) {
         for room in &mut self.rooms {
             room.is_listening = [false; 3];
-            room.kept.source.set();
         }
         self.stir();
     }
@@ -289,7 +262,7 @@ impl WaitQueue {
     pub(crate) fn serve(
         &mut self,
         connections: &mut [Option<Connection>],
-        context: &Context<'_>,
+        services: &Services,
         told: &mut Vec<usize>,
     ) {
         if self.rooms.is_empty() {
@@ -301,31 +274,26 @@ impl WaitQueue {
                     // It rings if that has changed something, or never will again.
                     let _ = room.table.apply(&Change::Tick);
                 }
-                room.is_stirred |= !room.waiters.is_empty() && failure(&room.table).is_some();
+                room.stir_if_failed();
             }
             self.due = None;
         }
-        let first_told = told.len();
         for room in &mut self.rooms {
-            if room.kept.source.take() {
-                told.append(&mut room.keeping);
-                room.is_stirred |= !room.waiters.is_empty() && failure(&room.table).is_some();
-            }
             room.hear();
             let is_late = room.deadline.is_some_and(|deadline| deadline <= Instant::now());
             if room.is_stirred || is_late {
-                room.serve(connections, context, told);
-            }
-        }
-        for index in told.get(first_told..).unwrap_or_default() {
-            if let Some((session, out)) = reach(connections, *index) {
-                self.settle(*index, session, context, out);
+                room.serve(connections, services, told);
             }
         }
     }
 }
 
 impl Room {
+    /// Has waiters looked at who are to be told that the table writes nothing more.
+    fn stir_if_failed(&mut self) {
+        self.is_stirred |= !self.waiters.is_empty() && failure(&self.table).is_some();
+    }
+
     fn hear(&mut self) {
         for (pair, is_listening) in self.pairs.iter().zip(&mut self.is_listening) {
             if pair.source.take() {
@@ -338,12 +306,12 @@ impl Room {
     fn serve(
         &mut self,
         connections: &mut [Option<Connection>],
-        context: &Context<'_>,
+        services: &Services,
         told: &mut Vec<usize>,
     ) {
         self.is_stirred = false;
         loop {
-            let ended = self.pass(connections, context, told);
+            let ended = self.pass(connections, services, told);
             if let Some(error) = ended.or_else(|| failure(&self.table)) {
                 self.dismiss(&error, connections, told);
                 break;
@@ -391,14 +359,14 @@ impl Room {
     fn pass(
         &mut self,
         connections: &mut [Option<Connection>],
-        context: &Context<'_>,
+        services: &Services,
         told: &mut Vec<usize>,
     ) -> Option<CallError> {
         let (mut ahead, mut ended, table) = (Ahead::default(), None, &self.table);
         self.waiters.retain_mut(|waiter| {
             let Some((session, out)) = reach(connections, waiter.connection) else { return false };
-            context.serving.set(Some(waiter.connection));
-            if session.is_gathering() || out.backlog() >= context.most_unsent {
+            services.serving.set(Some(waiter.connection));
+            if session.is_busy(services) || out.is_full(services.most_unsent()) {
                 session.rollouts.pass_over();
                 return true;
             }
@@ -407,7 +375,7 @@ impl Room {
             }
             let tried = match ahead.before(&waiter.request) {
                 Some(blocked) => Err(CallError::Refused(blocked.into())),
-                None => attempt(waiter, table, session, context, out),
+                None => attempt(waiter, table, session, services, out),
             };
             let blocked = match tried {
                 Err(CallError::Refused(Refusal::Blocked(blocked))) => blocked,
@@ -457,7 +425,7 @@ impl Room {
 fn reach(
     connections: &mut [Option<Connection>],
     index: usize,
-) -> Option<(&mut RequestSession, &mut Outbox)> {
+) -> Option<(&mut RequestSession, &mut WriteBuffer)> {
     connections.get_mut(index)?.as_mut()?.request_session()
 }
 
@@ -471,15 +439,15 @@ fn attempt(
     waiter: &Waiter,
     table: &Arc<RolloutTable>,
     session: &mut RequestSession,
-    context: &Context<'_>,
-    out: &mut Outbox,
+    services: &Services,
+    out: &mut WriteBuffer,
 ) -> Result<(), CallError> {
     let (id, number) = (waiter.id, waiter.table);
     match &waiter.request {
         WaitingRequest::Version { above } => {
             let version = table.version();
             if version > *above {
-                out.say(|out| Answer::Done { id, count: version as u64 }.write(out));
+                out.write(|out| Answer::Done { id, count: version as u64 }.write(out));
                 return Ok(());
             }
             if table.is_closed() {
@@ -490,7 +458,10 @@ fn attempt(
         }
         WaitingRequest::Change(change) => match table.apply(change) {
             Ok(outcome) => match tale(id, outcome) {
-                Some(frame) => session.rollouts.holding.answer(id, number, table, frame, out),
+                Some(frame) => {
+                    let receipt = Receipt::of_rollouts(number, table);
+                    session.answer(id, receipt, Held::Frame(frame), services, out);
+                }
                 None => {
                     let text = "what is there of the group has more bytes than an answer may have";
                     fail(id, FailureCode::TooLarge, text, out);
@@ -498,14 +469,14 @@ fn attempt(
             },
             Err(CallError::Refused(refusal)) if !matches!(refusal, Refusal::Blocked(_)) => {
                 let outcomes = vec![Err(refusal)];
-                out.say(|out| Answer::RolloutOutcomes { id, outcomes }.write(out));
+                out.write(|out| Answer::RolloutOutcomes { id, outcomes }.write(out));
             }
             Err(error) => return Err(error),
         },
         WaitingRequest::Sample(wish) => {
             let (change, width) = (Change::Sample(wish.want), wish.form.width());
             if let Outcome::Delivered(share) = table.apply_within(&change, width)? {
-                deliver((id, number), table, wish, share, session, context, out);
+                deliver((id, number), table, wish, share, session, services, out);
             }
         }
     }
@@ -513,9 +484,9 @@ fn attempt(
 }
 
 /// The outcome of a change that was alone; `None`, if it is too large to be told.
-fn tale(id: u64, outcome: Outcome) -> Option<Frame> {
+fn tale(id: u64, outcome: Outcome) -> Option<Piece> {
     let mut frame = Vec::new();
     Answer::RolloutOutcomes { id, outcomes: vec![Ok(outcome)] }.write(&mut frame);
     let limit = MAX_BATCH as usize + HEADER_BYTES - MAX_CONTROL as usize;
-    (frame.len() <= limit).then_some(Frame::Small(frame))
+    (frame.len() <= limit).then_some(Piece::Small(frame))
 }

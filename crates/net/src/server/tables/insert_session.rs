@@ -5,8 +5,8 @@
 //! used elsewhere, and comes back when that is done. What went into a table with a journal is acknowledged when it is
 //! kept, and more is taken meanwhile.
 //!
-//! Where the session went on is known to the event loop only as long as it lives, and at this door. What was done
-//! before that, or at another door, is known to the tables, which are asked before the first operation for
+//! Where the session went on is known to the event loop only as long as it lives, and at this listener. What was done
+//! before that, or at another listener, is known to the tables, which are asked before the first operation for
 //! each, and once more when it is done.
 
 use std::collections::hash_map::Entry;
@@ -20,8 +20,8 @@ use echoic_replay::table::{
 };
 use echoic_replay::trajectory::{Signature, Trajectory};
 
-use super::{Context, HEAVY};
 use crate::server::pool::Task;
+use crate::server::services::{HEAVY, Services};
 use crate::wire::WireError;
 use crate::wire::frame::{HEADER_BYTES, Header, Stall, kind};
 use crate::wire::handshake::{ProducerId, RefusalCode};
@@ -90,7 +90,7 @@ struct Filling {
 enum Filled {
     /// They are in.
     All,
-    /// Some came through another door just now.
+    /// Some came through another listener just now.
     Elsewhere,
 }
 
@@ -120,7 +120,7 @@ pub(crate) struct InsertSession {
     epoch: u64,
     /// Tables that were asked how far they have come, and had none of what comes now.
     asked: HashSet<u32>,
-    /// Operations that were in their tables before they came through this door.
+    /// Operations that were in their tables before they came through this listener.
     pub(crate) passed: u64,
     /// Number of the first operation that is not done.
     pub(crate) next: u64,
@@ -159,7 +159,7 @@ impl InsertSession {
         (producer, epoch): (ProducerId, u64),
         next: u64,
         kept: u64,
-        context: &Context<'_>,
+        services: &Services,
     ) -> Self {
         let mut session = Self {
             producer,
@@ -183,7 +183,7 @@ impl InsertSession {
             working: None,
         };
         if kept < next {
-            for (number, table) in context.tables.all().iter().enumerate() {
+            for (number, table) in services.shared.tables.all().iter().enumerate() {
                 let mark = |receipt| Mark { first: kept, table: number, receipt };
                 session.marks.extend(table.receipt().map(mark));
             }
@@ -192,9 +192,9 @@ impl InsertSession {
     }
 
     /// Takes note of what is kept. Of what is not, the table to wait for.
-    pub(crate) fn settle(&mut self, context: &Context<'_>) -> Result<Option<usize>, TableError> {
+    pub(crate) fn settle(&mut self, services: &Services) -> Result<Option<usize>, TableError> {
         while let Some(Mark { first, table: number, receipt }) = self.marks.front() {
-            let table = context.tables.all().get(*number);
+            let table = services.table(*number);
             if !table.map_or(Ok(true), |table| table.is_kept(*receipt))? {
                 self.kept = self.seen.min(*first);
                 return Ok(Some(*number));
@@ -250,10 +250,10 @@ impl InsertSession {
     }
 
     /// Has the heavy frame used elsewhere that is the first in `input` and ends at `end`.
-    pub(crate) fn work(&mut self, input: Vec<u8>, end: usize, context: &Context<'_>) {
+    pub(crate) fn work(&mut self, input: Vec<u8>, end: usize, services: &Services) {
         let payload = HEADER_BYTES..end;
         self.working = Some(match self.filling.take() {
-            Some(filling) => context.pool.run(context.worked, move || {
+            Some(filling) => services.run(move || {
                 let rows = input.get(payload).and_then(|payload| payload.get(filling.start..));
                 let (number, rows) = (filling.number, rows.unwrap_or_default());
                 let (count, filled) = filling.run(rows);
@@ -261,7 +261,7 @@ impl InsertSession {
             }),
             None => {
                 let mut kinds = std::mem::take(&mut self.kinds);
-                context.pool.run(context.worked, move || {
+                services.run(move || {
                     let bytes = input.get(payload).and_then(|payload| payload.get(8..));
                     let chunk = read_chunk(bytes.unwrap_or_default(), &mut kinds);
                     Used { input, end, of: Work::Chunk(chunk, kinds) }
@@ -272,7 +272,7 @@ impl InsertSession {
 
     /// Goes on with a frame that was used elsewhere, if it was: the rest of the input, with the frame if not all of it is
     /// inserted.
-    pub(crate) fn finish(&mut self, context: &Context<'_>) -> Result<Option<Vec<u8>>, Hold> {
+    pub(crate) fn finish(&mut self, services: &Services) -> Result<Option<Vec<u8>>, Hold> {
         let Some(used) = self.working.as_ref().and_then(Task::take) else { return Ok(None) };
         self.working = None;
         // A panic there is one of this connection.
@@ -281,10 +281,10 @@ impl InsertSession {
             Work::Chunk(chunk, kinds) => {
                 self.kinds = kinds;
                 let id = self.begin_chunk(input.get(HEADER_BYTES..end).unwrap_or_default())?.0;
-                self.put_chunk(id, chunk?, context)?;
+                self.put_chunk(id, chunk?, services)?;
             }
             Work::Rows(number, count, filled) => {
-                self.note_filled(number, count, context)?;
+                self.note_filled(number, count, services)?;
                 match filled {
                     Ok(Filled::All) => self.resumed = false,
                     Ok(Filled::Elsewhere) | Err(Obstacle::Blocked(_)) => {
@@ -292,7 +292,7 @@ impl InsertSession {
                         self.resumed = true;
                         return Ok(Some(input));
                     }
-                    Err(obstacle) => return Err(held(number, find(context, number)?, obstacle)),
+                    Err(obstacle) => return Err(held(number, find(services, number)?, obstacle)),
                 }
             }
         }
@@ -300,7 +300,7 @@ impl InsertSession {
         let rest = input.split_off(end);
         if input.capacity() >= HEAVY {
             // To give it back to the system takes a while. Nobody waits for it.
-            drop(context.pool.run(context.worked, || drop(input)));
+            drop(services.run(|| drop(input)));
         }
         Ok(Some(rest))
     }
@@ -319,22 +319,22 @@ impl InsertSession {
         &mut self,
         header: Header,
         payload: &[u8],
-        context: &Context<'_>,
+        services: &Services,
     ) -> Result<(), Hold> {
-        let mut used = self.use_frame(header, payload, context);
+        let mut used = self.use_frame(header, payload, services);
         if let Err(Hold::Blocked { table: number, .. }) = used
-            && let Some(table) = context.tables.all().get(number)
+            && let Some(table) = services.table(number)
         {
             // Room that comes from here on rings; room that came before is found by one more try.
-            table.wake_on_room(&context.wakers[number].room_waker);
+            table.wake_on_room(&services.wakers[number].room.waker);
             self.resumed = true;
-            used = self.use_frame(header, payload, context);
+            used = self.use_frame(header, payload, services);
         }
         // An operation that is done waits no more, also when the one behind it now does.
         self.waiting.take_if(|(number, _)| *number != self.next);
         match used {
             Err(Hold::Blocked { table: number, .. }) if self.waiting.is_none() => {
-                let table = context.tables.all().get(number);
+                let table = services.table(number);
                 self.waiting = table.map(|table| (self.next, table.begin_wait(Call::Insert)));
             }
             Err(Hold::Blocked { .. }) => {}
@@ -342,7 +342,7 @@ impl InsertSession {
         }
         // What a table without a journal has is kept at once. What never will be is told when the connection
         // is looked at next.
-        let _ = self.settle(context);
+        let _ = self.settle(services);
         if used.is_ok() {
             self.resumed = false;
             self.unspoken += payload.len();
@@ -354,12 +354,12 @@ impl InsertSession {
         &mut self,
         header: Header,
         payload: &[u8],
-        context: &Context<'_>,
+        services: &Services,
     ) -> Result<(), Hold> {
         match header.kind {
-            kind::ROWS => self.take_rows(payload, context)?,
-            kind::ITEM => self.take_item(payload, context)?,
-            kind::CHUNK => self.take_chunk(payload, context)?,
+            kind::ROWS => self.take_rows(payload, services)?,
+            kind::ITEM => self.take_item(payload, services)?,
+            kind::CHUNK => self.take_chunk(payload, services)?,
             kind::SIGNATURE => self.take_signature(payload)?,
             kind::RELEASE => {
                 for id in Release::read(payload)?.chunks {
@@ -418,8 +418,8 @@ impl InsertSession {
         Ok(passed)
     }
 
-    fn take_rows(&mut self, payload: &[u8], context: &Context<'_>) -> Result<(), Hold> {
-        let row_bytes = |number| match context.tables.all().get(number as usize) {
+    fn take_rows(&mut self, payload: &[u8], services: &Services) -> Result<(), Hold> {
+        let row_bytes = |number| match services.table(number as usize) {
             Some(table) => match &table.config().form {
                 Form::Rows(spec) => Ok(spec.nbytes()),
                 Form::Trajectories(_) => Err(no_table("number of a table with rows", number)),
@@ -431,7 +431,7 @@ impl InsertSession {
         // What a table refuses is refused as a whole, before the first row is in.
         check_priorities(&priorities)?;
         let again = self.check_sequence(head.first, end)?;
-        let table = find(context, head.table)?;
+        let table = find(services, head.table)?;
         let row = rows.len() / head.count as usize;
         if !self.resumed {
             self.duplicates += again;
@@ -460,7 +460,7 @@ impl InsertSession {
             let (taken, filled) =
                 fill(table, insertion, (&priorities[done..], version, origin), rest);
             done += taken;
-            self.note_filled(number, taken, context)?;
+            self.note_filled(number, taken, services)?;
             if filled.map_err(|obstacle| held(number, table, obstacle))? == Filled::Elsewhere {
                 self.asked.remove(&number);
             }
@@ -473,23 +473,23 @@ impl InsertSession {
         &mut self,
         number: u32,
         count: usize,
-        context: &Context<'_>,
+        services: &Services,
     ) -> Result<(), WireError> {
         if count > 0 {
-            self.mark(self.next, number, find(context, number)?);
+            self.mark(self.next, number, find(services, number)?);
             self.next += count as u64;
         }
         Ok(())
     }
 
-    fn take_item(&mut self, payload: &[u8], context: &Context<'_>) -> Result<(), Hold> {
+    fn take_item(&mut self, payload: &[u8], services: &Services) -> Result<(), Hold> {
         let item = ItemHead::read(payload)?;
         let again = self.check_sequence(item.sequence, item.sequence.saturating_add(1))?;
         if again > 0 {
             self.duplicates += 1;
             return Ok(());
         }
-        let table = find(context, item.table)?;
+        let table = find(services, item.table)?;
         if self.pass(item.table, table, item.sequence.saturating_add(1))? > 0 {
             return Ok(());
         }
@@ -513,7 +513,7 @@ impl InsertSession {
         let inserted =
             table.try_insert_from(&trajectory, item.priority, item.version, Some(&origin));
         if inserted.map_err(|obstacle| held(item.table, table, obstacle))?.is_none() {
-            // It came through another door just now.
+            // It came through another listener just now.
             self.passed += 1;
             self.duplicates += 1;
         }
@@ -522,10 +522,10 @@ impl InsertSession {
         Ok(())
     }
 
-    fn take_chunk(&mut self, payload: &[u8], context: &Context<'_>) -> Result<(), WireError> {
+    fn take_chunk(&mut self, payload: &[u8], services: &Services) -> Result<(), WireError> {
         let (id, bytes) = self.begin_chunk(payload)?;
         let chunk = read_chunk(bytes, &mut self.kinds)?;
-        self.put_chunk(id, chunk, context)
+        self.put_chunk(id, chunk, services)
     }
 
     /// The number and the serial form of a chunk for which there is room.
@@ -548,14 +548,14 @@ impl InsertSession {
         Ok((id, bytes))
     }
 
-    fn put_chunk(&mut self, id: u64, chunk: Chunk, context: &Context<'_>) -> Result<(), WireError> {
+    fn put_chunk(&mut self, id: u64, chunk: Chunk, services: &Services) -> Result<(), WireError> {
         match self.chunks.entry(id) {
             Entry::Occupied(_) => {
                 Err(WireError::Meaningless { field: "number of a new chunk", got: id })
             }
             Entry::Vacant(place) => {
                 self.chunk_bytes += chunk.memory_bytes();
-                place.insert(Arc::new(chunk.metered(context.chunks)));
+                place.insert(Arc::new(chunk.metered(&services.shared.meter.chunks)));
                 Ok(())
             }
         }
@@ -646,8 +646,8 @@ fn no_table(field: &'static str, number: u32) -> WireError {
     WireError::Meaningless { field, got: number.into() }
 }
 
-fn find<'a>(context: &Context<'a>, number: u32) -> Result<&'a Arc<Table>, WireError> {
-    let found = context.tables.all().get(number as usize);
+fn find(services: &Services, number: u32) -> Result<&Arc<Table>, WireError> {
+    let found = services.table(number as usize);
     found.ok_or_else(|| no_table("number of a table", number))
 }
 

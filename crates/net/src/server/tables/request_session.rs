@@ -1,6 +1,6 @@
 //! A connection for requests: each is answered, at once or when the table allows it.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::BTreeSet;
 use std::ops::Range;
 use std::panic::resume_unwind;
 use std::sync::Arc;
@@ -10,15 +10,15 @@ use echoic_memory::arena::{Arena, Claim};
 use echoic_memory::sync::Mutex;
 use echoic_replay::limiter::Limiter;
 use echoic_replay::table::{
-    Call, Form, Obstacle, Receipt, Sampled, Stack, Table, TableError, Waiting,
+    Call, Form, Obstacle, Sampled, Stack, Table, TableError, Waiting as WaitStart,
 };
 
-use super::{Context, HEAVY};
+use crate::buffer_pool::PooledBuffer;
 use crate::server::Observer;
-use crate::server::outbox::Outbox;
+use crate::server::disk_queue::{DiskQueue, Held, Receipt, Waiting};
 use crate::server::pool::Task;
-use crate::server::rollouts::{Delivery, RolloutSession};
-use crate::spare::Lent;
+use crate::server::rollouts::{self, Delivery, RolloutSession};
+use crate::server::services::{HEAVY, Services};
 use crate::wire::WireError;
 use crate::wire::frame::{HEADER_BYTES, Header, Stall, frame, kind};
 use crate::wire::observed::WITH_NAMES;
@@ -26,6 +26,7 @@ use crate::wire::tables::{
     ALL_TABLES, Answer, Area, BatchHead, FailureCode, Layout, MAX_WAITING, Numbers, Operation,
     Request,
 };
+use crate::write_buffer::{Piece, WriteBuffer};
 
 /// A sample that has to wait.
 #[derive(Debug)]
@@ -38,7 +39,7 @@ struct Parked {
     /// What for, when it was last tried.
     stall: Stall,
     /// Counts it among those that wait.
-    waiting: Option<Waiting>,
+    waiting: Option<WaitStart>,
 }
 
 impl Parked {
@@ -52,22 +53,6 @@ impl Parked {
 
 /// Where a checkpoint is, or why there is none; once that is known.
 type Saved = Arc<Mutex<Option<Result<String, String>>>>;
-
-/// A change that is made, or a batch that is drawn, and answered when that is kept.
-#[derive(Debug)]
-struct Unkept {
-    id: u64,
-    table: usize,
-    receipt: Receipt,
-    done: Done,
-}
-
-/// What the answer is.
-#[derive(Debug)]
-enum Done {
-    Count(u64),
-    Batch(Box<Sampled>, Option<Area>),
-}
 
 /// A batch that is drawn, and not gathered yet.
 #[derive(Debug)]
@@ -84,14 +69,14 @@ struct Gathering {
 #[derive(Debug)]
 enum Target {
     Area(Claim),
-    Frame(Lent),
+    Frame(PooledBuffer),
 }
 
 /// See the [module](self).
 #[derive(Debug, Default)]
 pub(crate) struct RequestSession {
-    /// In the order in which they were made.
-    unkept: VecDeque<Unkept>,
+    /// Answers that tell of what is not durable yet.
+    disk: DiskQueue,
     /// In the order in which they came.
     parked: Vec<Parked>,
     /// One of them may have a better chance now.
@@ -115,10 +100,11 @@ impl RequestSession {
         Self { arena: Some(Arc::new(arena)), ..Self::default() }
     }
 
-    /// Whether it does nothing more for now: a batch is being gathered, or as much as it may remember is not kept yet.
-    pub(crate) fn is_busy(&self) -> bool {
-        let most = self.unkept.len().max(self.saving.len());
-        self.gathering.is_some() || most >= MAX_WAITING
+    /// Whether it does nothing more for now: a batch is being gathered, or as much as it may remember waits for the disk.
+    pub(crate) fn is_busy(&self, services: &Services) -> bool {
+        self.gathering.is_some()
+            || self.saving.len() >= MAX_WAITING
+            || self.disk.is_full(services.most_unsent())
     }
 
     /// Whether a batch is gathered elsewhere.
@@ -127,18 +113,18 @@ impl RequestSession {
     }
 
     /// Goes on with a batch that is gathered, if it is.
-    pub(crate) fn finish(&mut self, context: &Context<'_>, out: &mut Outbox) {
+    pub(crate) fn finish(&mut self, services: &Services, out: &mut WriteBuffer) {
         let Some(gathered) = self.gathering.as_ref().and_then(Task::take) else { return };
         self.gathering = None;
         // A panic there is one of this connection.
         match gathered.unwrap_or_else(|panic| resume_unwind(panic)) {
             Gathered::Items(items) => items.send(out),
-            Gathered::Share(share) => share.send(&mut self.rollouts, context, out),
+            Gathered::Share(share) => share.send(self, services, out),
         }
     }
 
     /// The table in whose journal there is no room for what is asked, if so. Its room rings once there is.
-    pub(crate) fn lacks_room(&self, request: &Request<'_>, context: &Context<'_>) -> Option<usize> {
+    pub(crate) fn lacks_room(&self, request: &Request<'_>, services: &Services) -> Option<usize> {
         let is_told = matches!(
             request.operation,
             Operation::Update { .. }
@@ -147,9 +133,9 @@ impl RequestSession {
                 | Operation::Advance { .. }
         );
         let number = request.table as usize;
-        let table = context.tables.all().get(number).filter(|_| is_told)?;
+        let table = services.table(number).filter(|_| is_told)?;
         table.check_room().err()?;
-        table.wake_on_room(&context.wakers[number].room_waker);
+        table.wake_on_room(&services.wakers[number].room.waker);
         // Room that came before that is found by one more look.
         table.check_room().err().map(|_| number)
     }
@@ -158,8 +144,8 @@ impl RequestSession {
     pub(crate) fn take(
         &mut self,
         request: Request<'_>,
-        context: &Context<'_>,
-        out: &mut Outbox,
+        services: &Services,
+        out: &mut WriteBuffer,
     ) -> Result<(), WireError> {
         let Request { id, table: number, operation } = request;
         if operation == Operation::Cancel {
@@ -167,35 +153,35 @@ impl RequestSession {
             return Ok(());
         }
         if operation == Operation::Info {
-            info(id, number, context, out);
+            info(id, number, services, out);
             return Ok(());
         }
         if operation == Operation::Observe {
-            let mut observation = context.observer.map(Observer::look).unwrap_or_default();
+            let observer = services.shared.observer.as_ref();
+            let mut observation = observer.map(Observer::look).unwrap_or_default();
             if number != WITH_NAMES {
                 observation.connections.iter_mut().for_each(|connection| connection.name.clear());
             }
-            out.say(|out| Answer::Observed { id, observation }.write(out));
+            out.write(|out| Answer::Observed { id, observation }.write(out));
             return Ok(());
         }
         if operation == Operation::Checkpoint {
-            self.begin_checkpoint(id, context, out);
+            self.begin_checkpoint(id, services, out);
             return Ok(());
         }
         if operation.is_of_rollouts() {
-            let arena = self.arena.as_ref();
-            return self.rollouts.take(id, number, operation, arena, context, out);
+            return rollouts::take(self, id, number, operation, services, out);
         }
-        let Some(table) = context.tables.all().get(number as usize) else {
+        let Some(table) = services.table(number as usize) else {
             unknown(id, number, out);
             return Ok(());
         };
-        let is_kept = matches!(
+        let is_journalled = matches!(
             operation,
             Operation::Update { .. } | Operation::Delete { .. } | Operation::Reset
         );
-        if is_kept && let Err(error) = table.check_journal() {
-            fail(id, &error, out);
+        if is_journalled && let Err(error) = table.check_journal() {
+            refuse(id, &error, out);
             return Ok(());
         }
         let done = match operation {
@@ -203,7 +189,7 @@ impl RequestSession {
                 let (count, table) = (count as usize, number as usize);
                 let (deadline, stall, waiting) = (None, Stall::None, None);
                 let wanted = Parked { id, table, count, area, deadline, stall, waiting };
-                return self.begin_sample(wanted, timeout_ms, context, out);
+                return self.begin_sample(wanted, timeout_ms, services, out);
             }
             Operation::Update { keys, priorities } => {
                 table.update_priorities(&keys, &priorities).map(|updated| updated as u64)
@@ -238,71 +224,95 @@ impl RequestSession {
             Operation::CanInsert { count } => Ok(table.can_insert(count as usize).into()),
             Operation::List { place, most } => {
                 let (infos, next) = table.items_from(place, most as usize);
-                out.say(|out| Answer::Listed { id, next, infos }.write(out));
+                out.write(|out| Answer::Listed { id, next, infos }.write(out));
                 return Ok(());
             }
             Operation::Get { keys } => {
-                let drawn = answer(id, table, table.get(&keys), None, context, out);
-                self.gather(drawn, context, out);
+                let drawn = answer(id, table, table.get(&keys), None, services, out);
+                self.gather(drawn, services, out);
                 return Ok(());
             }
             // They are done already.
             _ => Ok(0),
         };
-        match (done, table.receipt().filter(|_| is_kept)) {
-            (Ok(count), Some(receipt)) => {
-                let (table, done) = (number as usize, Done::Count(count));
-                self.unkept.push_back(Unkept { id, table, receipt, done });
+        match done {
+            Ok(count) => {
+                let receipt = table.receipt().filter(|_| is_journalled);
+                let receipt = receipt.map(|receipt| Receipt::Items(number as usize, receipt));
+                self.answer(id, receipt, Held::Count(count), services, out);
             }
-            (Ok(count), None) => out.say(|out| Answer::Done { id, count }.write(out)),
-            (Err(error), _) => fail(id, &error, out),
+            Err(error) => refuse(id, &error, out),
         }
         Ok(())
     }
 
-    /// Answers what is kept, as far as there is room for it. Of what is not, the table to wait for.
-    pub(crate) fn settle(&mut self, context: &Context<'_>, out: &mut Outbox) -> Option<usize> {
-        while let Some(Unkept { table: number, receipt, .. }) = self.unkept.front() {
-            if self.gathering.is_some() || out.backlog() >= context.most_unsent {
+    /// Answers when that is durable which the receipt stands for: now, if it is already or there is none.
+    pub(crate) fn answer(
+        &mut self,
+        id: u64,
+        receipt: Option<Receipt>,
+        held: Held,
+        services: &Services,
+        out: &mut WriteBuffer,
+    ) {
+        let Some(receipt) = receipt else { return self.send(id, held, services, out) };
+        match receipt.is_durable(id, services) {
+            Ok(true) => self.send(id, held, services, out),
+            Ok(false) => self.disk.push(Waiting { id, receipt, held }),
+            Err(answer) => out.write(|out| answer.write(out)),
+        }
+    }
+
+    /// Answers what is durable, as far as there is room for it. Of what is not, the place of its table's waker.
+    pub(crate) fn settle(&mut self, services: &Services, out: &mut WriteBuffer) -> Option<usize> {
+        while let Some(Waiting { id, receipt, held }) = self.disk.first() {
+            // There is one batch at a time.
+            let follows = self.gathering.is_some() && matches!(held, Held::Batch { .. });
+            if follows || out.is_full(services.most_unsent()) {
                 return None;
             }
-            let table = context.tables.all().get(*number)?;
-            let kept = table.is_kept(*receipt);
-            if kept == Ok(false) {
-                return Some(*number);
+            let durable = receipt.is_durable(*id, services);
+            if let Ok(false) = durable {
+                return Some(receipt.place(services));
             }
-            let Unkept { id, done, .. } = self.unkept.pop_front()?;
-            match (kept, done) {
-                (Err(error), _) => fail(id, &error, out),
-                (Ok(_), Done::Count(count)) => {
-                    out.say(|out| Answer::Done { id, count }.write(out));
-                }
-                (Ok(_), Done::Batch(sampled, area)) => {
-                    let area = area.zip(self.arena.as_ref());
-                    let drawn = answer(id, table, *sampled, area, context, out);
-                    self.gather(drawn, context, out);
-                }
+            let Waiting { id, held, .. } = self.disk.pop()?;
+            match durable {
+                Ok(_) => self.send(id, held, services, out),
+                Err(answer) => out.write(|out| answer.write(out)),
             }
         }
         None
+    }
+
+    fn send(&mut self, id: u64, held: Held, services: &Services, out: &mut WriteBuffer) {
+        match held {
+            Held::Count(count) => out.write(|out| Answer::Done { id, count }.write(out)),
+            Held::Frame(frame) => out.push(frame),
+            Held::Batch { table, sampled, area } => {
+                let Some(table) = services.table(table) else { return };
+                let area = area.zip(self.arena.as_ref());
+                let drawn = answer(id, table, *sampled, area, services, out);
+                self.gather(drawn, services, out);
+            }
+        }
     }
 
     fn begin_sample(
         &mut self,
         mut wanted: Parked,
         timeout_ms: Option<u64>,
-        context: &Context<'_>,
-        out: &mut Outbox,
+        services: &Services,
+        out: &mut WriteBuffer,
     ) -> Result<(), WireError> {
         let Parked { id, table: number, count, area, .. } = wanted;
         if let Some(area) = area {
             check_area(area, self.arena.as_ref())?;
         }
-        let Some(table) = context.tables.all().get(number) else { return Ok(()) };
-        let (arena, unkept) = (self.arena.as_ref(), &mut self.unkept);
-        wanted.stall = match sample(&wanted, table, arena, unkept, context, out) {
+        let Some(table) = services.table(number) else { return Ok(()) };
+        let (arena, disk) = (self.arena.as_ref(), &mut self.disk);
+        wanted.stall = match sample(&wanted, table, arena, disk, services, out) {
             Ok(drawn) => {
-                self.gather(drawn, context, out);
+                self.gather(drawn, services, out);
                 return Ok(());
             }
             Err(_) if timeout_ms != Some(0) && self.parked.len() >= MAX_WAITING => {
@@ -312,7 +322,7 @@ impl RequestSession {
             Err(stall) => stall,
         };
         if let Err(error) = table.check_batch(count) {
-            fail(id, &error, out);
+            refuse(id, &error, out);
             return Ok(());
         }
         let timeout = timeout_ms.map(Duration::from_millis);
@@ -326,20 +336,20 @@ impl RequestSession {
         wanted.say_why();
         self.parked.push(wanted);
         // Items that come from here on ring; those that came before are found by one more try.
-        self.listen(number, context);
+        self.listen(number, services);
         self.recalled = true;
-        self.retry(context, out);
+        self.retry(services, out);
         Ok(())
     }
 
-    fn begin_checkpoint(&mut self, id: u64, context: &Context<'_>, out: &mut Outbox) {
-        let Some(keeper) = context.keeper else {
+    fn begin_checkpoint(&mut self, id: u64, services: &Services, out: &mut WriteBuffer) {
+        let Some(keeper) = &services.shared.keeper else {
             let text = "the server has no checkpointer";
-            return refuse(id, FailureCode::Checkpoint, Stall::None, text, out);
+            return fail(id, FailureCode::Checkpoint, text, out);
         };
         let saved = Saved::default();
         self.saving.push((id, Arc::clone(&saved)));
-        let waker = context.saved.clone();
+        let waker = services.saved.waker.clone();
         keeper.ask(move |result| {
             let result = match result {
                 Ok(path) => Ok(path.display().to_string()),
@@ -351,44 +361,42 @@ impl RequestSession {
     }
 
     /// Answers requests for checkpoints that are written.
-    pub(crate) fn tell_saved(&mut self, out: &mut Outbox) {
+    pub(crate) fn tell_saved(&mut self, out: &mut WriteBuffer) {
         self.saving.retain(|(id, saved)| {
             let saved = saved.lock().take();
             let id = *id;
             match saved {
                 None => return true,
-                Some(Ok(path)) => out.say(|out| Answer::Saved { id, path }.write(out)),
-                Some(Err(text)) => refuse(id, FailureCode::Checkpoint, Stall::None, &text, out),
+                Some(Ok(path)) => out.write(|out| Answer::Saved { id, path }.write(out)),
+                Some(Err(text)) => fail(id, FailureCode::Checkpoint, &text, out),
             }
             false
         });
     }
 
-    fn listen(&self, number: usize, context: &Context<'_>) {
-        if let (Some(table), Some(wakers)) =
-            (context.tables.all().get(number), context.wakers.get(number))
-        {
-            table.wake_on_items(&wakers.items_waker);
+    fn listen(&self, number: usize, services: &Services) {
+        if let Some(table) = services.table(number) {
+            table.wake_on_items(&services.wakers[number].items.waker);
         }
     }
 
     /// Tries again what is parked, if it was recalled.
-    pub(crate) fn retry(&mut self, context: &Context<'_>, out: &mut Outbox) {
+    pub(crate) fn retry(&mut self, services: &Services, out: &mut WriteBuffer) {
         if !std::mem::take(&mut self.recalled) {
             return;
         }
         let mut index = 0;
         while let Some(one) = self.parked.get_mut(index) {
-            if self.gathering.is_some() || out.backlog() >= context.most_unsent {
+            if self.gathering.is_some() || out.is_full(services.most_unsent()) {
                 self.recalled = true;
                 return;
             }
-            let Some(table) = context.tables.all().get(one.table) else { return };
-            let (arena, unkept) = (self.arena.as_ref(), &mut self.unkept);
-            match sample(one, table, arena, unkept, context, out) {
+            let Some(table) = services.table(one.table) else { return };
+            let (arena, disk) = (self.arena.as_ref(), &mut self.disk);
+            match sample(one, table, arena, disk, services, out) {
                 Ok(drawn) => {
                     self.parked.remove(index);
-                    self.gather(drawn, context, out);
+                    self.gather(drawn, services, out);
                 }
                 Err(stall) => {
                     one.stall = stall;
@@ -400,30 +408,30 @@ impl RequestSession {
     }
 
     /// Gathers a batch and sends it: now, or when that is done elsewhere, if it takes long.
-    fn gather(&mut self, drawn: Option<Gathering>, context: &Context<'_>, out: &mut Outbox) {
+    fn gather(&mut self, drawn: Option<Gathering>, services: &Services, out: &mut WriteBuffer) {
         let Some(gathering) = drawn else { return };
         if gathering.sampled.gather_cost() < HEAVY {
             return gathering.finish().send(out);
         }
         let gather = || Gathered::Items(gathering.finish());
-        self.gathering = Some(context.pool.run(context.worked, gather));
+        self.gathering = Some(services.run(gather));
     }
 
     /// Has a share of a batch of rollouts laid out elsewhere, and sends it when that is done.
     pub(crate) fn lay_out_elsewhere(
         &mut self,
-        context: &Context<'_>,
+        services: &Services,
         lay_out: impl FnOnce() -> Delivery + Send + 'static,
     ) {
         let gather = || Gathered::Share(lay_out());
-        self.gathering = Some(context.pool.run(context.worked, gather));
+        self.gathering = Some(services.run(gather));
     }
 
     /// Has parked samples of a table tried again at the next turn, and registers the waker for those after it.
-    pub(crate) fn recall(&mut self, table: usize, context: &Context<'_>) {
+    pub(crate) fn recall(&mut self, table: usize, services: &Services) {
         self.listed.remove(&table);
         if self.parked.iter().any(|one| one.table == table) {
-            self.listen(table, context);
+            self.listen(table, services);
             self.recalled = true;
         }
     }
@@ -450,7 +458,7 @@ impl RequestSession {
     }
 
     /// Answers those that have waited for as long as they may.
-    pub(crate) fn expire(&mut self, now: Instant, out: &mut Outbox) {
+    pub(crate) fn expire(&mut self, now: Instant, out: &mut WriteBuffer) {
         self.parked.retain(|one| {
             let over = one.deadline.is_some_and(|deadline| deadline <= now);
             if over {
@@ -460,7 +468,7 @@ impl RequestSession {
         });
     }
 
-    fn cancel(&mut self, id: u64, out: &mut Outbox) {
+    fn cancel(&mut self, id: u64, out: &mut WriteBuffer) {
         // One that is answered already is neither parked nor being saved.
         if let Some(index) = self.parked.iter().position(|one| one.id == id) {
             self.parked.remove(index);
@@ -469,43 +477,51 @@ impl RequestSession {
         } else {
             return self.rollouts.cancel(id);
         }
-        refuse(id, FailureCode::Cancelled, Stall::None, "the client gave it up", out);
+        fail(id, FailureCode::Cancelled, "the client gave it up", out);
     }
 }
 
-fn refuse(id: u64, code: FailureCode, stall: Stall, text: &str, out: &mut Outbox) {
-    let answer = Answer::Failed { id, code, stall, text: text.to_owned() };
-    out.say(|out| answer.write(out));
+/// Tells a client why the server did not do it.
+pub(crate) fn fail(id: u64, code: FailureCode, text: &str, out: &mut WriteBuffer) {
+    let answer = Answer::Failed { id, code, stall: Stall::None, text: text.to_owned() };
+    out.write(|out| answer.write(out));
 }
 
-fn fail(id: u64, error: &TableError, out: &mut Outbox) {
+/// Tells a client why a table did not do it.
+fn refuse(id: u64, error: &TableError, out: &mut WriteBuffer) {
+    out.write(|out| failed(id, error).write(out));
+}
+
+/// What to answer when a table did not do it.
+pub(crate) fn failed(id: u64, error: &TableError) -> Answer {
     let code = match error {
         TableError::Closed => FailureCode::Closed,
         TableError::Limiter(_) => FailureCode::Limiter,
         TableError::Journal(_) => FailureCode::Journal,
         _ => FailureCode::Value,
     };
-    refuse(id, code, Stall::None, &error.to_string(), out);
+    Answer::Failed { id, code, stall: Stall::None, text: error.to_string() }
 }
 
-fn unknown(id: u64, number: u32, out: &mut Outbox) {
+fn unknown(id: u64, number: u32, out: &mut WriteBuffer) {
     let text = format!("the server has no table number {number}");
-    refuse(id, FailureCode::Table, Stall::None, &text, out);
+    fail(id, FailureCode::Table, &text, out);
 }
 
-fn time_out(parked: &Parked, out: &mut Outbox) {
-    let text = "the sample waited for as long as it may";
-    refuse(parked.id, FailureCode::TimedOut, parked.stall, text, out);
+fn time_out(parked: &Parked, out: &mut WriteBuffer) {
+    let text = "the sample waited for as long as it may".into();
+    let Parked { id, stall, .. } = *parked;
+    out.write(|out| Answer::Failed { id, code: FailureCode::TimedOut, stall, text }.write(out));
 }
 
-fn info(id: u64, number: u32, context: &Context<'_>, out: &mut Outbox) {
-    let all = context.tables.all().iter().zip(0..);
+fn info(id: u64, number: u32, services: &Services, out: &mut WriteBuffer) {
+    let all = services.shared.tables.all().iter().zip(0..);
     let asked = all.filter(|(_, table)| number == ALL_TABLES || number == *table);
     let numbers: Vec<Numbers> = asked.map(|(table, number)| numbers(table, number)).collect();
     if numbers.is_empty() && number != ALL_TABLES {
         return unknown(id, number, out);
     }
-    out.say(|out| Answer::Numbers { id, numbers }.write(out));
+    out.write(|out| Answer::Numbers { id, numbers }.write(out));
 }
 
 fn numbers(table: &Table, number: u32) -> Numbers {
@@ -534,25 +550,26 @@ fn sample(
     wanted: &Parked,
     table: &Arc<Table>,
     arena: Option<&Arc<Arena>>,
-    unkept: &mut VecDeque<Unkept>,
-    context: &Context<'_>,
-    out: &mut Outbox,
+    disk: &mut DiskQueue,
+    services: &Services,
+    out: &mut WriteBuffer,
 ) -> Result<Option<Gathering>, Stall> {
     match table.try_sample(wanted.count) {
         Ok(sampled) => match sampled.receipt() {
             Some(receipt) if table.is_kept(receipt) != Ok(true) => {
-                let done = Done::Batch(Box::new(sampled), wanted.area);
-                unkept.push_back(Unkept { id: wanted.id, table: wanted.table, receipt, done });
+                let Parked { id, table, area, .. } = *wanted;
+                let held = Held::Batch { table, sampled: Box::new(sampled), area };
+                disk.push(Waiting { id, receipt: Receipt::Items(table, receipt), held });
                 Ok(None)
             }
             _ => {
                 let area = wanted.area.zip(arena);
-                Ok(answer(wanted.id, table, sampled, area, context, out))
+                Ok(answer(wanted.id, table, sampled, area, services, out))
             }
         },
         Err(Obstacle::Blocked(reason)) => Err(reason.into()),
         Err(Obstacle::Failed(error)) => {
-            fail(wanted.id, &error, out);
+            refuse(wanted.id, &error, out);
             Ok(None)
         }
     }
@@ -577,15 +594,15 @@ fn answer(
     table: &Arc<Table>,
     sampled: Sampled,
     area: Option<(Area, &Arc<Arena>)>,
-    context: &Context<'_>,
-    out: &mut Outbox,
+    services: &Services,
+    out: &mut WriteBuffer,
 ) -> Option<Gathering> {
     let layout = match sampled.stack() {
         Stack::Rows => Layout::Rows,
         Stack::Trajectories { signature, steps } => Layout::Trajectories { signature, steps },
         Stack::Mixed => {
             let text = "the items drawn are trajectories of different forms";
-            refuse(id, FailureCode::Mixed, Stall::None, text, out);
+            fail(id, FailureCode::Mixed, text, out);
             return None;
         }
     };
@@ -608,12 +625,12 @@ fn answer(
         Ok(columns) => columns,
         Err(error) => {
             let text = error.to_string();
-            refuse(id, FailureCode::TooLarge, Stall::None, &text, out);
+            fail(id, FailureCode::TooLarge, &text, out);
             return None;
         }
     };
     let len = columns.last().map_or(head.len(), |last| last.end);
-    let frame = context.spare.take(HEADER_BYTES + len);
+    let frame = services.shared.buffer_pool.take(HEADER_BYTES + len);
     Some(Gathering { sampled, head, columns, target: Target::Frame(frame) })
 }
 
@@ -629,7 +646,7 @@ enum Gathered {
 enum Items {
     /// What is told of one that lies in the arena.
     Placed(Vec<u8>),
-    Frame(Lent),
+    Frame(PooledBuffer),
 }
 
 impl Gathering {
@@ -654,12 +671,12 @@ impl Gathering {
 }
 
 impl Items {
-    fn send(self, out: &mut Outbox) {
+    fn send(self, out: &mut WriteBuffer) {
         match self {
             Self::Placed(head) => {
-                out.say(|out| frame(out, kind::PLACED, |out| out.extend_from_slice(&head)));
+                out.write(|out| frame(out, kind::PLACED, |out| out.extend_from_slice(&head)));
             }
-            Self::Frame(frame) => out.push(frame),
+            Self::Frame(frame) => out.push(Piece::Pooled(frame)),
         }
     }
 }

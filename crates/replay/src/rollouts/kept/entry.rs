@@ -2,18 +2,15 @@
 //!
 //! | kind | then |
 //! |---|---|
-//! | 4 made | the settings and the metadata, with their lengths: u32 each; milliseconds since 1970: u64; the time: u64 |
-//! | 5 opened again | the same |
-//! | 1 made, 3 opened again | the same, by an earlier release |
+//! | 1 made | the settings and the metadata, with their lengths: u32 each; milliseconds since 1970: u64; the time: u64 |
 //! | 2 change | length of the head: u32, the head, the bulk; what came of it; the time: u64 |
+//! | 3 opened again | as 1 |
 //!
-//! Every entry begins with its format, 1, and its kind, a byte each, and ends with the table's time in milliseconds.
+//! Every entry begins with its format, 2, and its kind, a byte each, and ends with the table's time in milliseconds.
 //! Numbers are little-endian. What came of a change is a byte: 0 something that is not told, 1 a share, with the
 //! number of the batch: u64, the rank, the attempt and the [digest](digest) of the groups: u32 each; 2 it was
 //! refused, and counted. *Made* or *opened again* is the first entry of every opening. Where a table was opened again,
-//! an era of its numbers [begins](super::super::ledger) at the milliseconds of the entry. The first releases began none, and wrote *made*
-//! for every opening. What follows a *made* or *opened again* of an earlier release was decided by its [rules](Rules),
-//! and is done again by them: the second ones begin with the first opening of kind 4 or 5.
+//! a generation of its numbers [begins](super::super::ledger) at the milliseconds of the entry.
 //!
 //! Bytes from a file are parsed here without trust; whether they fit the table is for `replayed`.
 #![cfg_attr(not(test), deny(clippy::indexing_slicing))]
@@ -22,17 +19,14 @@ use crc32c::crc32c_append;
 
 use super::super::codec::{CodecError, Put, Take, put_lease, take_lease};
 use super::super::config::RolloutConfig;
-use super::super::ledger::{Change, Lease, Outcome, Refusal, Rules, Share};
+use super::super::ledger::{Change, Lease, Outcome, Refusal, Share};
 use super::super::schema::{MAX_BLOBS, MAX_COLUMN_NAME};
 use crate::journal::Record;
 
-const FORMAT: u8 = 1;
-/// Of an opening, by the rules that hold from there on.
-const MADE_BY_FIRST: u8 = 1;
+const FORMAT: u8 = 2;
+const MADE: u8 = 1;
 const CHANGE: u8 = 2;
-const OPENED_AGAIN_BY_FIRST: u8 = 3;
-const MADE: u8 = 4;
-const OPENED_AGAIN: u8 = 5;
+const OPENED_AGAIN: u8 = 3;
 
 /// Bytes that are added when it is known what came of a change, at most.
 pub(super) const TAIL_BYTES: usize = 29;
@@ -49,10 +43,8 @@ pub(super) enum Entry {
         metadata: Vec<u8>,
         /// By the clock of the machine.
         unix_ms: u64,
-        /// Whether an era begins with it.
+        /// Whether a generation begins with it.
         again: bool,
-        /// By which it is decided from here on.
-        rules: Rules,
     },
     /// Something happened.
     Change(Change, Came),
@@ -181,10 +173,10 @@ impl Entry {
         let mut take = Take::new(record);
         let (format, kind) = (take.u8("format")?, take.u8("kind of an entry")?);
         if format != FORMAT {
-            return Err(CodecError::Value { field: "format", got: format.into() });
+            return Err(CodecError::Format { expected: FORMAT.into(), got: format.into() });
         }
         let entry = match kind {
-            MADE_BY_FIRST | OPENED_AGAIN_BY_FIRST | MADE | OPENED_AGAIN => {
+            MADE | OPENED_AGAIN => {
                 let len = take.count("bytes of settings", u32::MAX, 1)?;
                 let mut settings = Take::new(take.bytes("settings", len)?);
                 let config = Box::new(RolloutConfig::take(&mut settings)?);
@@ -192,10 +184,7 @@ impl Entry {
                 let len = take.count("bytes of metadata", u32::MAX, 1)?;
                 let metadata = take.bytes("metadata", len)?.to_vec();
                 let unix_ms = take.u64("time of the machine")?;
-                let again = matches!(kind, OPENED_AGAIN_BY_FIRST | OPENED_AGAIN);
-                let is_first = matches!(kind, MADE_BY_FIRST | OPENED_AGAIN_BY_FIRST);
-                let rules = if is_first { Rules::First } else { Rules::Second };
-                Self::Opened { config, metadata, unix_ms, again, rules }
+                Self::Opened { config, metadata, unix_ms, again: kind == OPENED_AGAIN }
             }
             CHANGE => {
                 let len = take.count("bytes of a change", u32::MAX, 1)?;

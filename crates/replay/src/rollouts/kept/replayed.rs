@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::super::config::RolloutConfig;
-use super::super::ledger::{Ledger, Outcome, Refusal, Rules, Share};
+use super::super::ledger::{Ledger, Outcome, Refusal, Share};
 use super::entry::{Came, Entry};
 use super::error::KeptError;
 
@@ -47,9 +47,9 @@ impl Replayed {
         let entry = Entry::read(record).map_err(|error| nonsense(error.to_string()))?;
         self.time = time;
         match (entry, &mut self.ledger) {
-            (Entry::Opened { config, metadata, unix_ms, again, rules }, before) => {
+            (Entry::Opened { config, metadata, unix_ms, again }, before) => {
                 let config = Arc::new(*config);
-                let opening = Opening { config, time, unix_ms, again, rules };
+                let opening = Opening { config, time, unix_ms, again };
                 self.ledger = Some(opening.of(before.take()).map_err(nonsense)?);
                 (self.metadata, self.clock) = (metadata, (time, unix_ms));
                 Ok(None)
@@ -87,14 +87,12 @@ pub(super) struct Opening {
     pub(super) unix_ms: u64,
     /// Whether others may have been given numbers that the ledger knows nothing of.
     pub(super) again: bool,
-    /// By which it is decided from there on.
-    pub(super) rules: Rules,
 }
 
 impl Opening {
     /// Goes on with a ledger, with settings that are the same but for those that may change; or with a new one.
     pub(super) fn of(self, before: Option<Ledger>) -> Result<Ledger, String> {
-        let Self { config, time, unix_ms, again, rules } = self;
+        let Self { config, time, unix_ms, again } = self;
         let mut ledger = match before {
             Some(mut ledger) => {
                 config.goes_on(ledger.config())?;
@@ -104,9 +102,8 @@ impl Opening {
             }
             None => Ledger::new(config).map_err(|error| error.to_string())?,
         };
-        ledger.follow(rules);
         if again {
-            ledger.begin_era_of_journal(unix_ms);
+            ledger.begin_generation_of_journal(unix_ms);
         }
         Ok(ledger)
     }

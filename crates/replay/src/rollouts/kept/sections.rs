@@ -1,21 +1,20 @@
 //! A rollout table in a checkpoint: its own, or one of a server.
 //!
-//! - `rollouts-N.head`: format: u32, 2, or 1 where it was decided by the [first rules](Rules); the settings and the metadata, with their lengths: u32 each; the time,
-//!   and that of the machine in milliseconds since 1970: u64 each; the first record of the table's journal that is
-//!   not in here, 2^64 - 1 without one: u64; the number of the last batch, 0 before the first: u64.
+//! - `rollouts-N.head`: format: u32, 3; the settings and the metadata, with their lengths: u32 each; the time, and
+//!   that of the machine in milliseconds since 1970: u64 each; the first record of the table's journal that is not in
+//!   here, 2^64 - 1 without one: u64; the number of the last batch, 0 before the first: u64.
 //! - `rollouts-N.numbers` and `rollouts-N.bulk`: see [`Moment`].
 
 use std::io::{Read, Write};
 use std::sync::Arc;
 
-use super::super::codec::{Put, Take};
+use super::super::codec::{CodecError, Put, Take};
 use super::super::config::RolloutConfig;
-use super::super::ledger::{Ledger, Moment, Rules, StateError};
+use super::super::ledger::{Ledger, Moment, StateError};
 use super::error::KeptError;
 use crate::checkpoint::{self, Reader, Writer};
 
-const FORMAT: u32 = 2;
-const FORMAT_OF_FIRST_RULES: u32 = 1;
+const FORMAT: u32 = 3;
 /// The most bytes of a head: more than any table of ours has.
 const MAX_HEAD: u64 = 64 << 20;
 
@@ -50,8 +49,6 @@ pub(crate) struct Head {
     pub(crate) next: u64,
     /// The number of the last batch that was made; 0 before the first.
     pub(crate) last_batch: u64,
-    /// By which it was decided.
-    pub(crate) rules: Rules,
 }
 
 fn name(number: usize, part: &str) -> String {
@@ -98,8 +95,7 @@ pub(crate) fn read(reader: &Reader, number: usize) -> Result<Loaded, KeptError> 
     let mut section = reader.section(&name(number, "numbers"))?;
     section.read_to_end(&mut numbers).map_err(|error| state(error.into()))?;
     let mut bulk = reader.section(&name(number, "bulk"))?;
-    let mut ledger = Ledger::load(Arc::clone(&head.config), &numbers, &mut bulk).map_err(state)?;
-    ledger.follow(head.rules);
+    let ledger = Ledger::load(Arc::clone(&head.config), &numbers, &mut bulk).map_err(state)?;
     // The checksum of the whole section is looked at where it ends.
     if bulk.read(&mut [0]).map_err(|error| state(error.into()))? > 0 {
         return Err(KeptError::unfit(path, "there are tokens that nobody has"));
@@ -124,15 +120,9 @@ pub(crate) fn read_head(reader: &Reader, number: usize) -> Result<Head, KeptErro
 fn take_head(bytes: &[u8]) -> Result<Head, StateError> {
     let mut take = Take::new(bytes);
     let format = take.u32("format")?;
-    let rules = match format {
-        FORMAT_OF_FIRST_RULES => Rules::First,
-        FORMAT => Rules::Second,
-        _ => {
-            let known = format!("{FORMAT_OF_FIRST_RULES} and {FORMAT}");
-            let what = format!("it has format {format}, this release reads {known}");
-            return Err(StateError::Wrong(what));
-        }
-    };
+    if format != FORMAT {
+        return Err(CodecError::Format { expected: FORMAT, got: format }.into());
+    }
     let len = take.count("bytes of settings", u32::MAX, 1)?;
     let mut settings = Take::new(take.bytes("settings", len)?);
     let config = Arc::new(RolloutConfig::take(&mut settings)?);
@@ -142,5 +132,18 @@ fn take_head(bytes: &[u8]) -> Result<Head, StateError> {
     let (time, unix_ms) = (take.u64("time")?, take.u64("time of the machine")?);
     let (next, last_batch) = (take.u64("number of a record")?, take.u64("number of a batch")?);
     take.end()?;
-    Ok(Head { config, metadata, time, unix_ms, next, last_batch, rules })
+    Ok(Head { config, metadata, time, unix_ms, next, last_batch })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_head_of_another_format_says_so() {
+        for other in [2_u32, 4] {
+            let refused = take_head(&other.to_le_bytes()).unwrap_err().to_string();
+            assert_eq!(refused, format!("it has format {other}; this release reads format 3"));
+        }
+    }
 }

@@ -103,13 +103,20 @@ fn a_change_that_is_larger_than_a_record_is_refused_and_not_made() {
     assert_eq!(kept, Ok(Outcome::Appended(Fate::Complete)));
 }
 
+/// An opening, as it is written.
+fn opening(again: bool) -> Vec<u8> {
+    let mut record = entry::opened(&config(), b"", 1_700_000_000_000, again, 0);
+    let (len, mut bytes) = (record.len(), Vec::new());
+    record.put_with(|frame| bytes.extend_from_slice(&frame[frame.len() - len..]));
+    bytes
+}
+
 #[test]
-fn an_opening_of_an_earlier_release_begins_no_era() {
+fn an_generation_begins_where_a_directory_is_opened_again() {
     for again in [false, true] {
         let mut replayed = Replayed::new("t".into());
         for (at, again) in [(0, false), (2, again)] {
-            let kind = if again { 5 } else { 4 };
-            replayed.apply(at, &opening(&config(), Some(kind))).unwrap();
+            replayed.apply(at, &opening(again)).unwrap();
             let ledger = replayed.ledger.as_mut().unwrap();
             ledger.apply(0, &admit()).unwrap();
         }
@@ -119,46 +126,14 @@ fn an_opening_of_an_earlier_release_begins_no_era() {
     }
 }
 
-/// An opening as this release writes it, or of another kind.
-fn opening(config: &RolloutConfig, kind: Option<u8>) -> Vec<u8> {
-    let mut record = entry::opened(config, b"", 1_700_000_000_000, false, 0);
-    let (len, mut bytes) = (record.len(), Vec::new());
-    record.put_with(|frame| bytes.extend_from_slice(&frame[frame.len() - len..]));
-    bytes[1] = kind.unwrap_or(bytes[1]);
-    bytes
-}
-
 #[test]
-fn what_an_earlier_release_recorded_is_done_again_by_its_rules() {
-    let config = RolloutConfig { batch_groups: 8, max_lag: Some(1), ..config() };
-    let keyed = Change::Admit(Admit { count: 1, key: "q".into(), ..Admit::default() });
-    for (kind, targets, same) in [(Some(1), [0, 1, 2], true), (None, [0, 0, 0], false)] {
-        let mut replayed = Replayed::new("t".into());
-        replayed.apply(0, &opening(&config, kind)).unwrap();
-        let ledger = replayed.ledger.as_mut().unwrap();
-        for _ in 0..14 {
-            let Ok(Outcome::Admitted(permits)) = ledger.apply(0, &admit()) else { panic!() };
-            ledger.apply(0, &item(permits[0].hold, 1)).unwrap();
-        }
-        for target in targets {
-            let taken = ledger.apply(0, &sample(2));
-            let found = match &taken {
-                Ok(Outcome::Delivered(share)) => share.target,
-                // By the first rules two small batches have made all that are left too old.
-                _ => ledger.standing().target,
-            };
-            assert_eq!(found, target, "{kind:?}: {taken:?}");
-        }
-        let counts = ledger.counts();
-        assert_eq!((counts.stale, counts.delivered), if same { (10, 4) } else { (0, 6) });
-        ledger.apply(0, &Change::Publish { version: 2 }).unwrap();
-        let twice = [0, 1].map(|_| ledger.apply(0, &keyed).unwrap());
-        assert_eq!(twice[0] == twice[1], same);
-        // From the next opening on there is one set of rules.
-        replayed.apply(1, &opening(&config, None)).unwrap();
-        let ledger = replayed.ledger.as_mut().unwrap();
-        assert_ne!(ledger.apply(0, &keyed).unwrap(), twice[1]);
-        assert_eq!(ledger.recount(), Ok(()));
+fn an_entry_of_another_format_says_so() {
+    for other in [1, 3] {
+        let mut record = opening(false);
+        record[0] = other;
+        let refused = Replayed::new("t".into()).apply(7, &record).unwrap_err().to_string();
+        let what = format!("record 7 makes no sense: it has format {other}; this release reads");
+        assert!(refused.ends_with(&format!("{what} format 2")), "{refused}");
     }
 }
 

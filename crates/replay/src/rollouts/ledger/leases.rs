@@ -7,9 +7,7 @@
 use std::sync::Arc;
 
 use super::change::value;
-use super::{
-    Blocked, Due, Fate, Lease, Ledger, MAX_RANKS, Outcome, Refusal, Rules, Share, Size, Want,
-};
+use super::{Blocked, Due, Fate, Lease, Ledger, MAX_RANKS, Outcome, Refusal, Share, Size, Want};
 use crate::rollouts::config::{Delivery, OnStale};
 use crate::rollouts::item::{Group, Item};
 
@@ -215,7 +213,7 @@ impl Ledger {
         share.target = batch.target;
         let Some(part) = batch.shares.get_mut(rank as usize) else { return share };
         let is_again = part.attempt > 0;
-        part.attempt = self.era.attempt_after(number, part.attempt);
+        part.attempt = self.generation.attempt_after(number, part.attempt);
         share.lease.attempt = part.attempt;
         self.counts.redelivered += u64::from(is_again);
         let known = part.groups.iter().filter_map(|id| self.ready.get(id));
@@ -244,7 +242,7 @@ impl Ledger {
             let expected = "one of those that were made";
             return Err(value("number of a batch", expected, batch));
         }
-        let is_lost = self.era.has_lost_batch(batch);
+        let is_lost = self.generation.has_lost_batch(batch);
         let part = self.batches.get_mut(&batch).and_then(|b| b.shares.get_mut(rank as usize));
         let why = match &part {
             None if is_lost => "the table went on from a moment that is older than the batch",
@@ -332,11 +330,8 @@ impl Ledger {
     /// Queues groups that wait for a consumer who asks for another size than this one, and may never come: those of
     /// its own rank, of ranks that there are no more, and of batches of which nobody has anything.
     pub(super) fn recall(&mut self, want: &Want) -> Outcome {
-        let mut others: Vec<u64> = match self.rules {
-            Rules::First => Vec::new(),
-            Rules::Second => self.batches.keys().copied().collect(),
-        };
-        others.retain(|number| self.batches.get(number).is_some_and(|b| !b.want.is_like(want)));
+        let others = self.batches.iter().filter(|(_, batch)| !batch.want.is_like(want));
+        let others: Vec<u64> = others.map(|(number, _)| *number).collect();
         let mut count = 0;
         for number in others {
             let Some(batch) = self.batches.get_mut(&number) else { continue };

@@ -24,15 +24,15 @@
 //! 3. A refusal changes nothing but what time itself has changed, which [`Ledger::is_due`] tells before.
 //!
 //! - `change`: what happens, what comes of it, why not. `counts`: what is counted.
-//! - `open`: groups that are made. `queue`: complete ones, in order. `picks`: which of them make a batch.
-//!   `leases`: batches that are out. `steps`: which version the next batch updates. `era`: numbers that nothing else had. `state`: all of it as bytes, and back. `recount`: whether all lists agree.
+//! - `open`: groups that are made. `queue`: complete ones, in order. `draws`: which of them make a batch.
+//!   `leases`: batches that are out. `steps`: which version the next batch updates. `generation`: numbers that nothing else had. `state`: all of it as bytes, and back. `recount`: whether all lists agree.
 
 mod change;
 mod counts;
-mod era;
+mod draws;
+mod generation;
 mod leases;
 mod open;
-mod picks;
 mod queue;
 mod recount;
 mod state;
@@ -48,11 +48,10 @@ pub use self::change::{
 pub use self::counts::{Counts, MAX_SOURCES, OTHERS, Source};
 pub use self::open::MAX_SUSPENDED;
 pub use self::state::{Moment, StateError};
-pub use self::steps::Rules;
 
 use self::change::{check_version, value};
 use self::counts::Sources;
-use self::era::Era;
+use self::generation::Generation;
 use self::leases::Batch;
 use self::open::Open;
 use self::queue::{Place, Queue};
@@ -108,11 +107,8 @@ pub struct Ledger {
     version: i64,
     /// t.
     target: i64,
-    /// Batches that will update t: only by the [first rules](Rules::First), else none.
-    formed: u32,
     /// Groups that will update t.
     taken: u64,
-    rules: Rules,
     /// d.
     depth: Option<u32>,
     /// What to add to the accepted groups for admission, since the learner went back.
@@ -123,14 +119,12 @@ pub struct Ledger {
     next_batch: u64,
     /// The attempt that new groups begin with. It is not saved: a table that goes on has numbers of its own.
     first_attempt: u32,
-    era: Era,
+    generation: Generation,
     rng: Rng,
     counts: Counts,
     sources: Sources,
     open: BTreeMap<u64, Open>,
     suspended: BTreeSet<u64>,
-    /// Open groups by what their producers call them: only by the [first rules](Rules::First), else none.
-    keys: HashMap<String, u64>,
     /// Open groups that have tokens, by the version of the oldest.
     begun: BTreeSet<(i64, u64)>,
     ready: HashMap<u64, Ready>,
@@ -154,7 +148,7 @@ pub struct Dead {
 
 /// Where a ledger stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Standing {
+pub struct GroupTotals {
     /// V.
     pub version: i64,
     /// t.
@@ -186,9 +180,7 @@ impl Ledger {
             limiter,
             version: 0,
             target: 0,
-            formed: 0,
             taken: 0,
-            rules: Rules::default(),
             depth: config.first_depth(),
             offset: 0,
             paused: false,
@@ -196,13 +188,12 @@ impl Ledger {
             next_place: 0,
             next_batch: 1,
             first_attempt: 0,
-            era: Era::default(),
+            generation: Generation::default(),
             rng: Rng::new(config.seed),
             counts: Counts::default(),
             sources: Sources::default(),
             open: BTreeMap::new(),
             suspended: BTreeSet::new(),
-            keys: HashMap::new(),
             begun: BTreeSet::new(),
             ready: HashMap::new(),
             queue: Queue::new(config.order),
@@ -252,9 +243,9 @@ impl Ledger {
     }
 
     /// Where it stands.
-    pub fn standing(&self) -> Standing {
+    pub fn totals(&self) -> GroupTotals {
         let oldest = self.queue.oldest().and_then(|id| self.ready.get(&id));
-        Standing {
+        GroupTotals {
             version: self.version,
             target: self.target,
             depth: self.depth,
@@ -430,7 +421,7 @@ impl Ledger {
         }
         self.version = version;
         if version > self.target {
-            (self.target, self.formed, self.taken) = (version, 0, 0);
+            (self.target, self.taken) = (version, 0);
             self.sweep();
         }
         self.end_history();
@@ -453,7 +444,7 @@ impl Ledger {
     fn restore(&mut self, version: i64) -> Result<Outcome, Refusal> {
         check_version("version", version)?;
         self.version = version;
-        (self.target, self.formed, self.taken) = (version, 0, 0);
+        (self.target, self.taken) = (version, 0);
         self.take_back_all();
         self.sweep();
         let used = version as u64 * self.config.per_version();
@@ -557,7 +548,7 @@ impl Ledger {
         if self.ready.contains_key(&id) {
             return Fate::Complete;
         }
-        if self.era.has_lost_group(id) {
+        if self.generation.has_lost_group(id) {
             // Its producer has the permit of a table that is no more.
             return Fate::Expired;
         }

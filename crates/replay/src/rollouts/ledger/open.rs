@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::change::{check_version, value};
 use super::{
     Admit, Append, Blocked, Due, Fate, Hold, Ledger, MAX_ADMITTED, MAX_KEY, Outcome, Permit,
-    Progress, Ready, Refusal, Rules, check_priority,
+    Progress, Ready, Refusal, check_priority,
 };
 use crate::rollouts::config::{OnExpiry, Order};
 use crate::rollouts::item::{Group, Item};
@@ -155,14 +155,6 @@ impl Ledger {
             check_version("version", *version)?;
         }
         let ttl = self.ttl(*ttl_ms)?;
-        if self.rules == Rules::First
-            && let Some(id) = self.keys.get(key).copied().filter(|_| !key.is_empty())
-            && let Some(open) = self.open.get(&id)
-        {
-            let permit = open.permit(id, version.unwrap_or(self.version));
-            self.touch(now, id);
-            return Ok(Outcome::Admitted(vec![permit]));
-        }
         let mut permits = Vec::new();
         for _ in 0..*count {
             let room = match self.room() {
@@ -211,9 +203,6 @@ impl Ledger {
         if let Some(deadline) = deadline {
             self.due.insert((deadline, Due::Deadline(id)));
         }
-        if self.rules == Rules::First && !key.is_empty() {
-            self.keys.insert(key.into(), id);
-        }
         *self.ages.entry(open.age()).or_default() += 1;
         self.counts.submitted += 1;
         self.sources.count(source, |source| {
@@ -247,7 +236,7 @@ impl Ledger {
             return Err(Refusal::Unknown(id));
         }
         let Some(open) = self.open.get_mut(&id) else {
-            if self.era.has_lost_group(id) {
+            if self.generation.has_lost_group(id) {
                 self.counts.fenced += 1;
             }
             return Ok(Outcome::Appended(self.fate(id)));
@@ -338,9 +327,6 @@ impl Ledger {
         self.due.remove(&(open.looked_at, Due::Permit(id)));
         if let Some(deadline) = open.deadline {
             self.due.remove(&(deadline, Due::Deadline(id)));
-        }
-        if self.keys.get(&open.key) == Some(&id) {
-            self.keys.remove(&open.key);
         }
         if let Some(oldest) = open.oldest {
             self.begun.remove(&(oldest, id));
@@ -463,12 +449,9 @@ impl Ledger {
     fn leave(&mut self, id: u64) {
         let Some(open) = self.open.get_mut(&id) else { return };
         // Whoever had it and wakes up is told from whoever goes on with it.
-        open.attempt = self.era.attempt_after(id, open.attempt);
+        open.attempt = self.generation.attempt_after(id, open.attempt);
         open.expires = None;
         self.due.remove(&(open.looked_at, Due::Permit(id)));
-        if self.keys.get(&open.key) == Some(&id) {
-            self.keys.remove(&open.key);
-        }
         let age = open.age();
         self.suspended.insert(id);
         // Nobody promises it any more, so no batch waits for it.
@@ -493,10 +476,6 @@ impl Ledger {
         let Some(open) = self.open.get_mut(&id) else { return Err(Refusal::Unknown(id)) };
         (open.ttl_ms, open.expires, open.looked_at) = (ttl_ms, Some(expires), expires);
         let before = std::mem::replace(&mut open.source, source.into());
-        if self.rules == Rules::First && !open.key.is_empty() {
-            // Another group may have the name by now; then it is that one's.
-            self.keys.entry(open.key.clone()).or_insert(id);
-        }
         let (permit, items) = (open.permit(id, self.version), open.items.clone());
         *self.ages.entry(open.age()).or_default() += 1;
         self.due.insert((expires, Due::Permit(id)));

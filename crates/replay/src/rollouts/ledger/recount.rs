@@ -2,10 +2,10 @@
 //!
 //! It takes time in proportion to everything that is there.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::leases::State;
-use super::{Due, Ledger, Standing};
+use super::{Due, GroupTotals, Ledger};
 use crate::rollouts::config::OnExpiry;
 
 impl Ledger {
@@ -38,13 +38,13 @@ impl Ledger {
         most("groups that are there", self.live(), self.config.max_groups.into())?;
         most("groups that run", counts.running, self.config.max_running.into())?;
         most("the learner's version", self.version as u64, self.target as u64)?;
-        let Standing { queued, out, .. } = self.standing();
+        most("taken for the target, and one", self.taken + 1, self.config.per_version())?;
+        let GroupTotals { queued, out, .. } = self.totals();
         same("queued and out", &(queued + out), &(self.ready.len() as u64))
     }
 
     fn recount_open(&self) -> Result<(), String> {
-        let (mut begun, mut suspended, mut keys) =
-            (BTreeSet::new(), BTreeSet::new(), HashMap::new());
+        let (mut begun, mut suspended) = (BTreeSet::new(), BTreeSet::new());
         for (id, open) in &self.open {
             let tokens = open.items.iter().filter_map(super::Item::oldest).min();
             same("oldest of an open group", &open.oldest, &tokens)?;
@@ -55,13 +55,10 @@ impl Ledger {
             begun.extend(open.oldest.map(|oldest| (oldest, *id)));
             if open.expires.is_none() {
                 suspended.insert(*id);
-            } else if !open.key.is_empty() && self.keys.get(&open.key) == Some(id) {
-                keys.insert(open.key.clone(), *id);
             }
         }
         same("begun", &self.begun, &begun)?;
-        same("suspended", &self.suspended, &suspended)?;
-        same("keys", &self.keys, &keys)
+        same("suspended", &self.suspended, &suspended)
     }
 
     fn recount_ready(&self) -> Result<(), String> {

@@ -20,7 +20,7 @@ use smallvec::SmallVec;
 
 use super::change::{Append, Fate, Hold, MAX_RANKS, MAX_VERSION, Want};
 use super::counts::{Counts, MAX_SOURCES, Source, Sources};
-use super::era::Era;
+use super::generation::Generation;
 use super::leases::{Batch, Part, State};
 use super::open::{Open, check_name};
 use super::{Due, FATES, Ledger, Ready, check_priority};
@@ -70,8 +70,7 @@ pub struct Moment {
     numbers: Numbers,
     counts: Counts,
     sources: Vec<Source>,
-    /// With whether the group is the one that its key leads to.
-    open: Vec<(u64, Open, bool)>,
+    open: Vec<(u64, Open)>,
     ready: Vec<Ready>,
     arrangement: Arrangement,
     batches: Vec<(u64, Batch)>,
@@ -83,14 +82,13 @@ pub struct Moment {
 struct Numbers {
     version: i64,
     target: i64,
-    formed: u32,
     taken: u64,
     depth: Option<u32>,
     offset: i64,
     next_group: u64,
     next_place: u64,
     next_batch: u64,
-    era: Era,
+    generation: Generation,
     rng: [u64; 4],
 }
 
@@ -183,17 +181,16 @@ impl Moment {
         for number in [numbers.version, numbers.target, numbers.offset] {
             out.put_i64(number);
         }
-        out.put_u32(numbers.formed);
         out.put_u64(numbers.taken);
         out.put_maybe(numbers.depth.map(u64::from));
         for number in [numbers.next_group, numbers.next_place, numbers.next_batch] {
             out.put_u64(number);
         }
-        let era = numbers.era;
-        for number in [era.groups, era.batches, era.first] {
+        let generation = numbers.generation;
+        for number in [generation.groups, generation.batches, generation.first] {
             out.put_u64(number);
         }
-        out.put_u32(era.attempts);
+        out.put_u32(generation.attempts);
         numbers.rng.iter().for_each(|word| out.put_u64(*word));
         self.counts.words().iter().for_each(|count| out.put_u64(*count));
         out.put_u32(self.sources.len() as u32);
@@ -203,9 +200,8 @@ impl Moment {
             out.put_maybe(source.last_admitted);
         }
         out.put_u32(self.open.len() as u32);
-        for (id, open, is_named) in &self.open {
+        for (id, open) in &self.open {
             out.put_u64(*id);
-            out.put_u8((*is_named).into());
             open.put(out);
         }
         out.put_u32(self.ready.len() as u32);
@@ -232,7 +228,7 @@ impl Moment {
 
     /// Gives the bulk piece by piece.
     pub fn bulk(&self) -> impl Iterator<Item = &[u8]> {
-        let open = self.open.iter().flat_map(|(_, open, _)| &open.items);
+        let open = self.open.iter().flat_map(|(_, open)| &open.items);
         let ready = self.ready.iter().flat_map(|ready| &ready.group.items);
         open.chain(ready).flat_map(|item| {
             let blobs = item.finish.iter().flat_map(|finish| &finish.blobs);
@@ -243,7 +239,7 @@ impl Moment {
 
     /// The number of the last batch that was made; 0 before the first.
     pub fn last_batch(&self) -> u64 {
-        self.numbers.era.last_batch(self.numbers.next_batch)
+        self.numbers.generation.last_batch(self.numbers.next_batch)
     }
 }
 
@@ -380,7 +376,6 @@ impl Reading<'_, '_> {
             let (field, got) = ("offset", offset.unsigned_abs());
             return Err(CodecError::Value { field, got }.into());
         }
-        let formed = self.take.u32("batches of a version")?;
         let taken = self.number("groups of a version")?;
         let narrow = |got| {
             let field = "pipeline_depth";
@@ -390,12 +385,13 @@ impl Reading<'_, '_> {
         let next_group = self.number("number of the next group")?;
         let next_place = self.number("place of the next group")?;
         let next_batch = self.number("number of the next batch")?;
-        let mut era = [0; 3];
-        for number in &mut era {
-            *number = self.number("beginning of an era")?;
+        let mut generation = [0; 3];
+        for number in &mut generation {
+            *number = self.number("beginning of a generation")?;
         }
-        let [groups, batches, first] = era;
-        let era = Era::of(groups, batches, first, self.take.u32("first attempt of an era")?);
+        let [groups, batches, first] = generation;
+        let generation =
+            Generation::of(groups, batches, first, self.take.u32("first attempt of a generation")?);
         let mut rng = [0; 4];
         for word in &mut rng {
             *word = self.take.u64("state of the generator")?;
@@ -405,14 +401,15 @@ impl Reading<'_, '_> {
         let config = self.config;
         ensure(target >= version, || format!("version {version} is above the target {target}"))?;
         ensure(next_batch > 0, || "batches are counted from 1".into())?;
-        ensure(formed < config.batches_per_version, || {
-            format!("{formed} batches of a version, which has {}", config.batches_per_version)
+        let per_version = config.per_version();
+        ensure(taken < per_version, || {
+            format!("{taken} groups are taken for a version that has {per_version}")
         })?;
         ensure(depth.is_some() == config.max_lag.is_some() && depth <= config.max_lag, || {
             format!("pipeline_depth is {depth:?}, max_lag {:?}", config.max_lag)
         })?;
-        let is_first = era == Era::default();
-        let is_right = groups <= first && (1..=first).contains(&batches) && era.attempts > 0;
+        let is_first = generation == Generation::default();
+        let is_right = groups <= first && (1..=first).contains(&batches) && generation.attempts > 0;
         ensure(is_first || (is_right && first <= next_group.min(next_batch)), || {
             format!(
                 "numbers from {groups} and {batches} up to {first} are nobody's, and were given"
@@ -421,14 +418,13 @@ impl Reading<'_, '_> {
         Ok(Numbers {
             version,
             target,
-            formed,
             taken,
             depth,
             offset,
             next_group,
             next_place,
             next_batch,
-            era,
+            generation,
             rng,
         })
     }
@@ -600,7 +596,6 @@ impl Ledger {
         let numbers = Numbers {
             version: self.version,
             target: self.target,
-            formed: self.formed,
             taken: self.taken,
             depth: self.depth,
             offset: self.offset,
@@ -608,20 +603,21 @@ impl Ledger {
             next_place: self.next_place,
             next_batch: self.next_batch,
             // What was given last is nothing to go on from.
-            era: Era::of(self.era.groups, self.era.batches, self.era.first, self.era.attempts),
+            generation: Generation::of(
+                self.generation.groups,
+                self.generation.batches,
+                self.generation.first,
+                self.generation.attempts,
+            ),
             rng: self.rng.state(),
         };
-        let open = self.open.iter().map(|(id, open)| {
-            let is_named = self.keys.get(&open.key) == Some(id);
-            (*id, open.clone(), is_named)
-        });
         let mut ready: Vec<Ready> = self.ready.values().cloned().collect();
         ready.sort_unstable_by_key(|ready| ready.group.id);
         Moment {
             numbers,
             counts: self.counts(),
             sources: self.sources.all().to_vec(),
-            open: open.collect(),
+            open: self.open.iter().map(|(id, open)| (*id, open.clone())).collect(),
             ready,
             arrangement: self.queue.layout(),
             batches: self.batches.iter().map(|(number, batch)| (*number, batch.clone())).collect(),
@@ -646,12 +642,11 @@ impl Ledger {
         ledger.sources = reading.sources()?;
         for _ in 0..reading.take.count("number of open groups", MAX_GROUPS, 80)? {
             let id = reading.number("group")?;
-            let is_named = reading.take.flag("whose key it is")?;
             ensure(ledger.open.last_key_value().is_none_or(|(last, _)| *last < id), || {
                 format!("group {id} is there twice, or not in its place")
             })?;
             let open = reading.open(&ledger, id)?;
-            ledger.enter_open(id, open, is_named)?;
+            ledger.enter_open(id, open)?;
         }
         let mut last = None;
         for _ in 0..reading.take.count("number of complete groups", MAX_GROUPS, 60)? {
@@ -699,22 +694,21 @@ impl Ledger {
     fn set_numbers(&mut self, numbers: Numbers) {
         self.version = numbers.version;
         self.target = numbers.target;
-        self.formed = numbers.formed;
         self.taken = numbers.taken;
         self.depth = numbers.depth;
         self.offset = numbers.offset;
         self.next_group = numbers.next_group;
         self.next_place = numbers.next_place;
         self.next_batch = numbers.next_batch;
-        self.era = numbers.era;
+        self.generation = numbers.generation;
         self.rng = Rng::from_state(numbers.rng);
     }
 
     fn was_admitted(&self, id: u64) -> bool {
-        id < self.next_group && !self.era.has_lost_group(id)
+        id < self.next_group && !self.generation.has_lost_group(id)
     }
 
-    fn enter_open(&mut self, id: u64, open: Open, is_named: bool) -> Result<(), StateError> {
+    fn enter_open(&mut self, id: u64, open: Open) -> Result<(), StateError> {
         ensure(self.was_admitted(id), || format!("group {id} was never admitted"))?;
         if open.expires.is_some() {
             self.due.insert((open.looked_at, Due::Permit(id)));
@@ -728,19 +722,12 @@ impl Ledger {
         if let Some(oldest) = open.oldest {
             self.begun.insert((oldest, id));
         }
-        if is_named {
-            let is_right = !open.key.is_empty() && open.expires.is_some();
-            let before = self.keys.insert(open.key.clone(), id);
-            ensure(is_right && before.is_none(), || {
-                format!("key {:?} leads to two groups, or to one that was left", open.key)
-            })?;
-        }
         self.open.insert(id, open);
         Ok(())
     }
 
     fn enter_batch(&mut self, number: u64, batch: Batch) -> Result<(), StateError> {
-        let is_lost = self.era.has_lost_batch(number);
+        let is_lost = self.generation.has_lost_batch(number);
         ensure(number > 0 && number < self.next_batch && !is_lost, || {
             format!("batch {number} was never made")
         })?;
@@ -770,8 +757,8 @@ impl Ledger {
         ensure(counts.running == running && counts.submitted == sum, || {
             format!("{} groups were admitted, and {sum} are told of", counts.submitted)
         })?;
-        let most = self.era.most_groups(self.next_group);
-        let is_first = self.era == Era::default();
+        let most = self.generation.most_groups(self.next_group);
+        let is_first = self.generation == Generation::default();
         ensure(counts.submitted == most || (!is_first && counts.submitted < most), || {
             format!("{} groups were admitted, the next is {}", counts.submitted, self.next_group)
         })?;

@@ -17,12 +17,12 @@ enum Step {
     Insert(Slot, Entry),
     Update(Vec<(Slot, f64)>),
     Remove(Slot),
-    Pick(usize),
+    DrawnItem(usize),
     Advance(u64),
     Clear,
 }
 
-const KINDS: [SelectorKind; 11] = [
+const KINDS: [SelectorKind; 13] = [
     SelectorKind::Uniform,
     SelectorKind::Prioritized { exponent: 0.0 },
     SelectorKind::Prioritized { exponent: 0.6 },
@@ -33,7 +33,9 @@ const KINDS: [SelectorKind; 11] = [
     SelectorKind::MinHeap,
     SelectorKind::MaxHeap,
     SelectorKind::Epoch,
+    SelectorKind::HotCold { age_threshold: 3, hot_fraction: 0.0, exponent: 0.6 },
     SelectorKind::HotCold { age_threshold: 3, hot_fraction: 0.7, exponent: 0.6 },
+    SelectorKind::HotCold { age_threshold: 3, hot_fraction: 1.0, exponent: 0.6 },
 ];
 
 fn a_kind() -> impl Strategy<Value = SelectorKind> {
@@ -63,7 +65,7 @@ fn a_step() -> impl Strategy<Value = Step> {
         8 => (a_slot(), an_entry()).prop_map(|(slot, entry)| Step::Insert(slot, entry)),
         4 => prop::collection::vec((a_slot(), a_priority()), 0..6).prop_map(Step::Update),
         4 => a_slot().prop_map(Step::Remove),
-        8 => (0usize..40).prop_map(Step::Pick),
+        8 => (0usize..40).prop_map(Step::DrawnItem),
         2 => (0u64..20).prop_map(Step::Advance),
         1 => Just(Step::Clear),
     ]
@@ -77,9 +79,14 @@ fn build(kind: SelectorKind) -> Box<dyn Selector> {
     kind.build().expect("the kind is valid")
 }
 
-/// Takes a step on both, as a table would: whatever makes no sense is left out. Returns the picks.
-fn take(step: &Step, selector: &mut dyn Selector, model: &mut Model, rng: &mut Rng) -> Vec<Pick> {
-    let mut picks = Vec::new();
+/// Takes a step on both, as a table would: whatever makes no sense is left out. Returns the draws.
+fn take(
+    step: &Step,
+    selector: &mut dyn Selector,
+    model: &mut Model,
+    rng: &mut Rng,
+) -> Vec<DrawnItem> {
+    let mut draws = Vec::new();
     match step {
         Step::Insert(slot, entry) if model.has(*slot) => {
             selector.update(*slot, entry.priority);
@@ -100,7 +107,7 @@ fn take(step: &Step, selector: &mut dyn Selector, model: &mut Model, rng: &mut R
             model.remove(*slot);
         }
         Step::Remove(_) => {}
-        Step::Pick(count) => selector.pick(*count, rng, &mut picks),
+        Step::DrawnItem(count) => selector.pick(*count, rng, &mut draws),
         Step::Advance(version) => {
             selector.advance(*version);
             model.advance(*version);
@@ -110,20 +117,22 @@ fn take(step: &Step, selector: &mut dyn Selector, model: &mut Model, rng: &mut R
             model.clear();
         }
     }
-    picks
+    draws
 }
 
 proptest! {
+    #![proptest_config(ProptestConfig::with_cases(1024))]
+
     #[test]
     fn picks_what_a_plain_list_allows_with_the_probability_it_says(
         kind in a_kind(), steps in steps(), seed: u64
     ) {
         let (mut selector, mut model, mut rng) = (build(kind), Model::new(kind), Rng::new(seed));
         for step in &steps {
-            let picks = take(step, selector.as_mut(), &mut model, &mut rng);
+            let draws = take(step, selector.as_mut(), &mut model, &mut rng);
             prop_assert_eq!(selector.len(), model.len());
-            if let Step::Pick(count) = step {
-                model.check(*count, &picks);
+            if let Step::DrawnItem(count) = step {
+                model.check(*count, &draws);
             }
         }
     }
@@ -135,14 +144,14 @@ proptest! {
         let (mut whole, mut model, mut rng) = (build(kind), Model::new(kind), Rng::new(seed));
         let (mut single, mut other, mut copy) = (build(kind), Model::new(kind), Rng::new(seed));
         for step in &steps {
-            let picks = take(step, whole.as_mut(), &mut model, &mut rng);
-            let each = if let Step::Pick(count) = step { vec![Step::Pick(1); *count] }
+            let draws = take(step, whole.as_mut(), &mut model, &mut rng);
+            let each = if let Step::DrawnItem(count) = step { vec![Step::DrawnItem(1); *count] }
                 else { vec![step.clone()] };
-            let singles: Vec<Pick> = each
+            let singles: Vec<DrawnItem> = each
                 .iter()
                 .flat_map(|step| take(step, single.as_mut(), &mut other, &mut copy))
                 .collect();
-            prop_assert_eq!(picks, singles);
+            prop_assert_eq!(draws, singles);
         }
         prop_assert_eq!(rng, copy);
     }

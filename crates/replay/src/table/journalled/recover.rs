@@ -130,7 +130,7 @@ struct Pending<'a> {
 ///     seed: 7,
 /// };
 /// let begin = || -> Result<Arc<Table>, Box<dyn std::error::Error>> {
-///     let table = Arc::new(Table::new(config.clone())?.durable(Durability::Async));
+///     let table = Arc::new(Table::new(config.clone())?.durable(Some(Durability::Async)));
 ///     recover(&Tables::new(vec![Arc::clone(&table)])?, &dir, None)?;
 ///     Ok(table)
 /// };
@@ -156,7 +156,7 @@ pub fn recover<'a>(
     checkpoint: Option<&Path>,
 ) -> Result<Vec<Recovered>, RecoverError> {
     let Contents { tables, stream, rollouts } = contents.into();
-    for table in tables.all().iter().filter(|table| table.durability() != Durability::None) {
+    for table in tables.all().iter().filter(|table| table.durability().is_some()) {
         if table.log().is_some() {
             return Err(RecoverError::Twice(table.config().name.clone()));
         }
@@ -182,8 +182,8 @@ pub fn recover<'a>(
         let name = &table.config().name;
         let base = read.iter().position(|one| one.head.name == *name);
         let base = base.map(|index| read.swap_remove(index));
-        if table.durability() != Durability::None {
-            pending.push(recover_one(table, &root, base, &mut shared)?);
+        if let Some(durability) = table.durability() {
+            pending.push(recover_one(table, durability, &root, base, &mut shared)?);
         } else if let Some(SavedTable { head, core, .. }) = base {
             let (table_name, items) = (name.clone(), head.items);
             let recovered =
@@ -207,6 +207,7 @@ pub fn recover<'a>(
 
 fn recover_one<'a>(
     table: &'a Arc<Table>,
+    durability: Durability,
     root: &Dir,
     base: Option<SavedTable>,
     shared: &mut Shared<'_>,
@@ -245,14 +246,7 @@ fn recover_one<'a>(
             )));
         }
     };
-    let options = Options {
-        durability: match table.durability() {
-            Durability::Sync => journal::Durability::Sync,
-            _ => journal::Durability::Async,
-        },
-        from,
-        ..Options::default()
-    };
+    let options = Options { durability, from, ..Options::default() };
     let failed = |source| RecoverError::Journal { table: name(), source };
     let (journal, mut replay) = Journal::open(dir.at(&label.log()), options).map_err(failed)?;
     check_room(table, &journal).map_err(failed)?;
@@ -298,7 +292,8 @@ fn recover_one<'a>(
 fn check_label(label: &Label, table: &Table) -> Result<(), String> {
     let config = table.config();
     if label.version != VERSION {
-        return Err(format!("it has format {}, this release reads {VERSION}", label.version));
+        let version = label.version;
+        return Err(format!("it has format {version}; this release reads format {VERSION}"));
     }
     if label.table != config.name {
         return Err(format!("it is of table {:?}", label.table));

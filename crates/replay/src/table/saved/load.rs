@@ -143,7 +143,8 @@ fn read_head_and_digest(reader: &Reader, number: usize) -> Result<(Head, u32), S
         serde_json::from_slice(&bytes).map_err(|error| source.wrong(error.to_string()))?;
     if head.version != VERSION {
         let version = head.version;
-        return Err(source.wrong(format!("format {version}, this release reads {VERSION}")));
+        let what = format!("it has format {version}; this release reads format {VERSION}");
+        return Err(source.wrong(what));
     }
     Ok((head, crc32c::crc32c(&bytes)))
 }
@@ -371,10 +372,9 @@ fn read_core(
             free.clone_from(&head.order.1);
         }
     }
-    // A checkpoint of before does not say how many of those that went were sampled.
     let [never, ..] = *items.times().counts();
     let sampled = u64::from(items.len()) - never;
-    core.unique_samples = head.unique_samples.unwrap_or(sampled);
+    core.unique_samples = head.unique_samples;
     core.items = items;
     let [inserts, samples, deletions] = head.counts;
     if inserts.checked_sub(deletions) != Some(head.items.into()) {

@@ -45,7 +45,7 @@ pub use store::save;
 pub(super) use unread::read as read_unread;
 
 /// The version of the sections described above.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
 /// Bytes of what is known about a slot: priority, version, times sampled, state.
 const ITEM_BYTES: usize = 24;
@@ -115,7 +115,6 @@ pub struct LeafText {
     /// Shape; in trajectories that of one step.
     pub shape: Vec<usize>,
     /// Whether it has no axis of time; of no meaning in rows.
-    #[serde(default)]
     pub squeezed: bool,
 }
 
@@ -164,11 +163,9 @@ pub struct Head {
     pub max_times_sampled: u32,
     /// Inserts, samples, deletions.
     pub counts: [u64; 3],
-    /// How many items were ever sampled; not there in checkpoints of before.
-    #[serde(default)]
-    pub unique_samples: Option<u64>,
+    /// How many items were ever sampled.
+    pub unique_samples: u64,
     /// How many episodes had items that are all gone.
-    #[serde(default)]
     pub deleted_episodes: u64,
     /// State of the generator.
     pub rng: [u64; 4],
@@ -184,7 +181,6 @@ pub struct Head {
     /// The forms of its trajectories.
     pub signatures: Vec<SignatureText>,
     /// Of a table with a journal: which, and the number of its first record that is not in here.
-    #[serde(default)]
     pub journal: Option<(String, u64)>,
 }
 

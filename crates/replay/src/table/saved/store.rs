@@ -158,7 +158,7 @@ impl Moment {
             max_size: config.max_size,
             max_times_sampled: config.max_times_sampled,
             counts: [counts.inserts, counts.samples, counts.deletions],
-            unique_samples: Some(core.unique_samples),
+            unique_samples: core.unique_samples,
             deleted_episodes: core.episodes.deleted,
             rng: core.rng.state(),
             policy_version: core.version,

@@ -58,7 +58,7 @@ pub(in crate::table) fn read(
     let head: Head = serde_json::from_slice(&bytes).map_err(wrong)?;
     if head.version != VERSION {
         let version = head.version;
-        return Err(wrong(format!("format {version}, this release reads {VERSION}")));
+        return Err(wrong(format!("it has format {version}; this release reads format {VERSION}")));
     }
     let spec = spec_text(stream.spec());
     if spec != head.spec {

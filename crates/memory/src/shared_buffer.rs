@@ -1,0 +1,166 @@
+//! Memory that one process writes and others read.
+//!
+//! A [`SharedBuffer`] is written through `&mut` and read through `&`. One that was made [shared](SharedBuffer::shared) has a
+//! file, which other processes map as a [`SharedBufferView`]: to read, and never to write.
+//!
+//! # Invariants
+//!
+//! 1. Within a process the bytes of a shared buffer change through `&mut` only.
+//! 2. A view gives its address and nothing else: who reads through it knows from whoever wrote the buffer that
+//!    its bytes stay as they are for so long.
+//!
+//! # Limitations
+//!
+//! A shared buffer may be written again while others have views of it. They are trusted to look only while they were
+//! told that they may, which is their own concern: nobody else sees what they see.
+
+use std::io;
+use std::ops::{Deref, DerefMut};
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::block::AllocError;
+#[cfg(target_os = "linux")]
+use crate::mapping::Mapping;
+use crate::region::Region;
+
+/// Shared buffers of other processes have whole pages.
+const PAGE: usize = 4096;
+
+/// What tells the shared buffers of a process apart.
+static BUFFERS: AtomicU64 = AtomicU64::new(0);
+
+/// The side that writes.
+///
+/// ```
+/// use echoic_memory::shared_buffer::SharedBuffer;
+///
+/// let mut buffer = SharedBuffer::new(3)?;
+/// buffer[..3].copy_from_slice(&[1, 2, 3]);
+/// assert_eq!(&buffer[..3], [1, 2, 3]);
+/// # Ok::<(), echoic_memory::AllocError>(())
+/// ```
+#[derive(Debug)]
+pub struct SharedBuffer {
+    region: Region,
+    id: u64,
+}
+
+impl SharedBuffer {
+    /// At least `len` bytes for this process.
+    pub fn new(len: usize) -> Result<Self, AllocError> {
+        Region::own(len).map(Self::of)
+    }
+
+    /// At least `len` bytes that other processes can map.
+    pub fn shared(len: usize) -> Result<Self, AllocError> {
+        let len = len.max(1).checked_next_multiple_of(PAGE);
+        let len = len.ok_or(AllocError::Refused { bytes: usize::MAX })?;
+        Region::guarded(len).map(Self::of)
+    }
+
+    fn of(region: Region) -> Self {
+        Self { region, id: BUFFERS.fetch_add(1, Ordering::Relaxed) }
+    }
+
+    /// Which buffer of this process it is.
+    pub fn id(&self) -> u64 {
+        self.id
+    }
+
+    /// What to hand to other processes, if they can map it.
+    pub fn file(&self) -> Option<BorrowedFd<'_>> {
+        self.region.file()
+    }
+}
+
+impl Deref for SharedBuffer {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        // SAFETY: a region has so many initialised bytes, and they change through `&mut` only.
+        unsafe { std::slice::from_raw_parts(self.region.pointer().as_ptr(), self.region.len()) }
+    }
+}
+
+impl DerefMut for SharedBuffer {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as in `deref`; nobody else in this process has them, and no other process can write them.
+        unsafe { std::slice::from_raw_parts_mut(self.region.pointer().as_ptr(), self.region.len()) }
+    }
+}
+
+/// The side that reads.
+#[derive(Debug)]
+pub struct SharedBufferView {
+    #[cfg(target_os = "linux")]
+    mapping: Mapping,
+}
+
+impl SharedBufferView {
+    /// Maps the buffer that another process made.
+    ///
+    /// # Errors
+    ///
+    /// An [`io::Error`] when it can't be mapped, could change its size, or has another one.
+    #[cfg(target_os = "linux")]
+    pub fn attach(file: OwnedFd, len: usize) -> io::Result<Self> {
+        Mapping::open_to_read(file, len).map(|mapping| Self { mapping })
+    }
+
+    /// Maps the buffer that another process made.
+    ///
+    /// # Errors
+    ///
+    /// Always: this needs Linux.
+    #[cfg(not(target_os = "linux"))]
+    pub fn attach(_file: OwnedFd, _len: usize) -> io::Result<Self> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    /// Where the bytes start.
+    pub fn pointer(&self) -> NonNull<u8> {
+        #[cfg(target_os = "linux")]
+        return self.mapping.pointer();
+        #[cfg(not(target_os = "linux"))]
+        NonNull::dangling()
+    }
+
+    /// How many bytes there are.
+    pub fn len(&self) -> usize {
+        #[cfg(target_os = "linux")]
+        return self.mapping.len();
+        #[cfg(not(target_os = "linux"))]
+        0
+    }
+
+    /// Never true: the smallest buffer is one page.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+#[cfg(all(test, not(miri), target_os = "linux"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_view_shows_what_is_written() {
+        let mut buffer = SharedBuffer::shared(5000).unwrap();
+        let file = buffer.file().unwrap().try_clone_to_owned().unwrap();
+        let view = SharedBufferView::attach(file, buffer.len()).unwrap();
+        buffer[4999] = 7;
+        // SAFETY: inside the view.
+        let last = unsafe { view.pointer().add(4999) };
+        // SAFETY: nobody writes now.
+        assert_eq!((unsafe { last.read() }, view.len()), (7, 8192));
+    }
+
+    #[test]
+    fn sheets_have_different_names_and_those_of_one_process_no_file() {
+        let (one, other) = (SharedBuffer::new(1).unwrap(), SharedBuffer::new(1).unwrap());
+        assert!(one.id() != other.id() && one.file().is_none());
+        assert!(SharedBuffer::shared(usize::MAX).is_err());
+    }
+}

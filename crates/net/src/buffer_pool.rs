@@ -1,0 +1,119 @@
+//! Large buffers that are used again: to take their memory from the system each time, and to have it
+//! zeroed, would cost as much as to fill them.
+
+use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
+
+use echoic_memory::sync::Mutex;
+
+/// Buffers that nobody uses now.
+#[derive(Debug)]
+pub(crate) struct BufferPool {
+    most: usize,
+    shelf: Mutex<Shelf>,
+}
+
+#[derive(Debug, Default)]
+struct Shelf {
+    /// The longest unused first.
+    buffers: Vec<Vec<u8>>,
+    bytes: usize,
+}
+
+/// A buffer, given back when dropped. Its bytes are whatever they were before, until they are written.
+#[derive(Debug)]
+pub(crate) struct PooledBuffer {
+    bytes: Vec<u8>,
+    len: usize,
+    home: Arc<BufferPool>,
+}
+
+impl BufferPool {
+    /// Keeps up to `most` bytes.
+    pub(crate) fn new(most: usize) -> Arc<Self> {
+        Arc::new(Self { most, shelf: Mutex::default() })
+    }
+
+    /// A buffer of `len` bytes.
+    pub(crate) fn take(self: &Arc<Self>, len: usize) -> PooledBuffer {
+        let mut shelf = self.shelf.lock();
+        // One that is far too large is left for who needs it.
+        let fits = |buffer: &Vec<u8>| buffer.len() >= len && buffer.len() / 4 <= len;
+        let bytes = shelf.buffers.iter().rposition(fits).map(|found| shelf.buffers.remove(found));
+        shelf.bytes -= bytes.as_ref().map_or(0, Vec::len);
+        drop(shelf);
+        let bytes = bytes.unwrap_or_else(|| vec![0; len]);
+        PooledBuffer { bytes, len, home: Arc::clone(self) }
+    }
+
+    /// A buffer that has these bytes, one part behind the other.
+    pub(crate) fn take_with(self: &Arc<Self>, head: &[u8], rest: &[u8]) -> PooledBuffer {
+        let mut buffer = self.take(head.len() + rest.len());
+        let (start, end) = buffer.split_at_mut(head.len());
+        start.copy_from_slice(head);
+        end.copy_from_slice(rest);
+        buffer
+    }
+}
+
+impl Deref for PooledBuffer {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.bytes[..self.len]
+    }
+}
+
+impl DerefMut for PooledBuffer {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        &mut self.bytes[..self.len]
+    }
+}
+
+impl Drop for PooledBuffer {
+    fn drop(&mut self) {
+        let bytes = std::mem::take(&mut self.bytes);
+        if bytes.is_empty() || bytes.len() > self.home.most {
+            return;
+        }
+        // What has to go is freed when the lock is no longer held.
+        let mut gone = Vec::new();
+        let shelf = &mut *self.home.shelf.lock();
+        while shelf.bytes + bytes.len() > self.home.most && !shelf.buffers.is_empty() {
+            let oldest = shelf.buffers.remove(0);
+            shelf.bytes -= oldest.len();
+            gone.push(oldest);
+        }
+        shelf.bytes += bytes.len();
+        shelf.buffers.push(bytes);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_buffer_is_used_again_by_who_needs_about_as_much() {
+        let buffer_pool = BufferPool::new(1000);
+        let mut first = buffer_pool.take(400);
+        first.fill(7);
+        drop(first);
+        assert_eq!(buffer_pool.take(50).as_ref(), [0; 50], "it is far too large for that");
+        assert_eq!(buffer_pool.take(300).as_ref(), [7; 300]);
+    }
+
+    #[test]
+    fn no_more_is_kept_than_allowed() {
+        let buffer_pool = BufferPool::new(1000);
+        let pooled = [
+            buffer_pool.take(400),
+            buffer_pool.take(400),
+            buffer_pool.take(400),
+            buffer_pool.take(2000),
+        ];
+        drop(pooled);
+        let shelf = buffer_pool.shelf.lock();
+        assert_eq!((shelf.bytes, shelf.buffers.len()), (800, 2));
+    }
+}

@@ -1,0 +1,251 @@
+//! Numbers that nothing else ever had, though a table goes on from an old checkpoint, or from a journal whose end
+//! is lost.
+//!
+//! Groups are admitted and batches made after a checkpoint, too. A table that goes on from it knows nothing of them,
+//! but producers and consumers do. If it gave their numbers to others, whoever comes back would bring its tokens to
+//! another's group, or be done with another's batch. So a *generation* begins there: groups and batches go on at a number
+//! far above all that may have been given, and what the checkpoint has gets an attempt that none had before when it
+//! changes hands. Until then it is its producer's and its consumer's, who go on.
+//!
+//! The same holds for a journal: unless it is synced at every record, a failure of the machine takes its last ones.
+//! So a generation begins whenever a directory is opened again, also where nothing was lost: who can tell?
+//!
+//! The numbers come from the time of the day, in milliseconds; a directory is opened at most once in each. A generation that
+//! is counted would not do: of two tables that go on from one checkpoint, one after the other, each would be in the
+//! next one.
+//!
+//! A table without a directory begins with nothing, as the one did that its server had before it was started anew. Its
+//! groups and batches count from the beginning, as people like to see them. What tells a permit from one of before is its
+//! attempt, of which nobody sees anything.
+//!
+//! # Invariants
+//!
+//! 1. Numbers from `groups`, or `batches`, up to `first` are nobody's: they were given after the checkpoint, or never.
+//! 2. Outside the first generation, no attempt is given that another generation has given, while fewer than a million groups or
+//!    batches a second are made, none of them changes hands once a second, and the clock does not go back.
+//! 3. Which numbers a generation of a journal has follows from what is saved of the ledger and from the time that is told,
+//!    so a recording comes to the same.
+//!
+//! # Limitations
+//!
+//! Only the last gap in the numbers is known. Who comes from before an older one is told that its group is over, not
+//! that the table has forgotten it. A lease of a table without a directory is not told from the same one of a table
+//! before: a consumer that survives its server may be done with another's batch.
+
+use super::Ledger;
+
+/// How many numbers there are for each millisecond.
+const PER_MS: u64 = 1 << 10;
+/// What is left out should the clock be of no use.
+const LEAST: u64 = 1 << 20;
+/// No generation begins above this, whatever the clock says, so that numbers remain.
+const LAST: u64 = 1 << 59;
+/// No generation's attempts begin above this.
+const LAST_ATTEMPT: u64 = 3 << 30;
+/// Multiplied with this, numbers that are near each other come to be far apart: 2^64 over the golden ratio.
+const SPREAD: u64 = 0x9E37_79B9_7F4A_7C15;
+
+/// See the [module](self). All zero in the first generation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Generation {
+    /// The next group at the checkpoint.
+    pub(super) groups: u64,
+    /// The next batch at the checkpoint.
+    pub(super) batches: u64,
+    /// Where both went on.
+    pub(super) first: u64,
+    /// The lowest attempt of what was there at the checkpoint and changes hands.
+    pub(super) attempts: u32,
+    /// The highest that was given. It is not saved: who goes on from a checkpoint has a later clock.
+    highest: u32,
+}
+
+impl Generation {
+    pub(super) fn of(groups: u64, batches: u64, first: u64, attempts: u32) -> Self {
+        Self { groups, batches, first, attempts, highest: 0 }
+    }
+
+    /// Whether a group is unknown since it came after the checkpoint.
+    pub(super) fn has_lost_group(&self, id: u64) -> bool {
+        (self.groups..self.first).contains(&id)
+    }
+
+    /// Whether a batch is unknown since it came after the checkpoint.
+    pub(super) fn has_lost_batch(&self, number: u64) -> bool {
+        (self.batches..self.first).contains(&number)
+    }
+
+    /// The attempt of a group or batch that changes hands, after this one.
+    pub(super) fn attempt_after(&mut self, number: u64, attempt: u32) -> u32 {
+        let next = attempt.saturating_add(1);
+        // What has a number of this generation never was in another one.
+        let next = if number < self.first { next.max(self.attempts) } else { next };
+        self.highest = self.highest.max(next);
+        next
+    }
+
+    /// The number of the last batch that was made, if `next` is the next; 0 before the first.
+    pub(super) fn last_batch(&self, next: u64) -> u64 {
+        (if next > self.first { next } else { self.batches }).saturating_sub(1)
+    }
+
+    /// How many groups were admitted at the most, if `next` is the next.
+    pub(super) fn most_groups(&self, next: u64) -> u64 {
+        self.groups.saturating_add(next.saturating_sub(self.first))
+    }
+}
+
+impl Ledger {
+    /// Begins anew, `unix_ms` milliseconds after 1970, where another that had this name and is no more may have given
+    /// permits that are still around.
+    pub(in crate::rollouts) fn begin_alone(&mut self, unix_ms: u64) {
+        // 30 bits: those of generations, seconds since 1970, are above them.
+        self.first_attempt = (unix_ms.wrapping_mul(SPREAD) >> 34) as u32;
+    }
+
+    /// Goes on from a checkpoint after which others may have been given numbers, `unix_ms` milliseconds after 1970.
+    /// `replaced` is a ledger of this process that is known to have given some.
+    pub(in crate::rollouts) fn begin_generation(&mut self, unix_ms: u64, replaced: &Self) {
+        let next = replaced.next_group.max(replaced.next_batch);
+        self.go_on_after(
+            unix_ms,
+            next,
+            replaced.generation.attempts.max(replaced.generation.highest),
+        );
+    }
+
+    /// Goes on from a journal after whose end others may have been given numbers.
+    pub(in crate::rollouts) fn begin_generation_of_journal(&mut self, unix_ms: u64) {
+        // Which attempt was given last is not looked at: who comes from a checkpoint does not know it.
+        self.go_on_after(unix_ms, 0, 0);
+    }
+
+    /// Goes on at numbers that are not below `next`, and at attempts that are above `highest`.
+    fn go_on_after(&mut self, unix_ms: u64, next: u64, highest: u32) {
+        let (groups, batches, generation) = (self.next_group, self.next_batch, self.generation);
+        let next = next.max(groups).max(batches);
+        let first = match unix_ms.saturating_mul(PER_MS).min(LAST) {
+            // It is not raised: else two that begin here within a second would be in the same generation.
+            told if told > next => told,
+            _ => next.saturating_add(LEAST),
+        };
+        let clock = (unix_ms / 1000).min(LAST_ATTEMPT) as u32;
+        let attempts = clock.max(generation.attempts.max(highest).saturating_add(1));
+        // Of a generation that gave nothing the gap goes on.
+        let begin = |next, before| if next == generation.first { before } else { next };
+        let (begun, made) = (begin(groups, generation.groups), begin(batches, generation.batches));
+        self.generation = Generation::of(begun, made, first, attempts);
+        (self.next_group, self.next_batch) = (first, first);
+    }
+
+    /// Whether a group is one that the ledger does not know, since it came after the moment that it went on from.
+    pub(in crate::rollouts) fn has_lost(&self, group: u64) -> bool {
+        self.generation.has_lost_group(group)
+    }
+
+    /// The number of the last batch that was made; 0 before the first.
+    pub(in crate::rollouts) fn last_batch(&self) -> u64 {
+        self.generation.last_batch(self.next_batch)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::super::{Admit, Append, Change, Fate, Hold, Outcome};
+    use super::*;
+    use crate::rollouts::config::{OnExpiry, RolloutConfig};
+    use crate::rollouts::item::Segment;
+    use crate::rollouts::kept::tests::config;
+
+    /// A ledger with a group that is open, as a checkpoint has it.
+    fn saved() -> (Arc<RolloutConfig>, Vec<u8>) {
+        let config = Arc::new(RolloutConfig { on_expiry: OnExpiry::Suspend, ..config() });
+        let mut ledger = Ledger::new(Arc::clone(&config)).unwrap();
+        admit(&mut ledger);
+        (config, bytes(&ledger))
+    }
+
+    fn bytes(ledger: &Ledger) -> Vec<u8> {
+        let mut numbers = Vec::new();
+        ledger.save().put(&mut numbers);
+        numbers
+    }
+
+    fn load((config, numbers): &(Arc<RolloutConfig>, Vec<u8>)) -> Ledger {
+        Ledger::load(Arc::clone(config), numbers, &mut &[][..]).unwrap()
+    }
+
+    fn admit(ledger: &mut Ledger) -> Hold {
+        let admit = Change::Admit(Admit { count: 1, ..Admit::default() });
+        match ledger.apply(0, &admit).unwrap() {
+            Outcome::Admitted(permits) => permits[0].hold,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Has the group that the checkpoint has go to another producer.
+    fn hand_on(ledger: &mut Ledger, hold: Hold) -> Hold {
+        ledger.apply(0, &Change::Suspend { holds: vec![hold] }).unwrap();
+        match ledger.apply(0, &Change::Resume { source: String::new(), ttl_ms: None }).unwrap() {
+            Outcome::Resumed(permit, _) => permit.hold,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn fate(ledger: &mut Ledger, hold: Hold) -> Fate {
+        let segment = Arc::new(Segment::default());
+        let append = Append { hold, item: 0, sequence: 0, segment, finish: None, priority: 1.0 };
+        match ledger.apply(0, &Change::Append(append)).unwrap() {
+            Outcome::Appended(fate) => fate,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn permits_of_a_table_that_is_no_more_are_worth_nothing_in_the_next_one() {
+        let config = Arc::new(RolloutConfig { on_expiry: OnExpiry::Suspend, ..config() });
+        let mut given = Vec::new();
+        // However soon it was started anew.
+        for unix_ms in [1_763_000_000_000, 1_763_000_000_001, 1_763_000_000_002, 1_763_000_060_000]
+        {
+            let mut ledger = Ledger::new(Arc::clone(&config)).unwrap();
+            ledger.begin_alone(unix_ms);
+            let first = admit(&mut ledger);
+            assert_eq!(first.group, 0);
+            for hold in &given {
+                assert_eq!(fate(&mut ledger, *hold), Fate::Expired, "{hold:?}");
+            }
+            let second = hand_on(&mut ledger, first);
+            assert_eq!(fate(&mut ledger, second), Fate::Running);
+            given.extend([first, second]);
+            let again = load(&(Arc::clone(&config), bytes(&ledger)));
+            assert_eq!(again.recount(), Ok(()));
+        }
+    }
+
+    #[test]
+    fn no_two_tables_that_go_on_from_one_checkpoint_give_the_same_permits() {
+        let saved = saved();
+        let first = Hold { group: 0, attempt: 0 };
+        let mut before = load(&saved);
+        let mut given = vec![admit(&mut before), hand_on(&mut before, first)];
+        let mut last = before;
+        let fresh = Ledger::new(Arc::clone(&saved.0)).unwrap();
+        // Another process, and then the same one twice at the same time.
+        for (unix_ms, is_same) in [(5_000, false), (7_000, false), (7_000, true), (7_000, true)] {
+            let mut ledger = load(&saved);
+            ledger.begin_generation(unix_ms, if is_same { &last } else { &fresh });
+            for hold in &given {
+                assert_eq!(fate(&mut ledger, *hold), Fate::Expired, "{hold:?}");
+            }
+            assert_eq!(fate(&mut ledger, first), Fate::Running, "its permit stands");
+            let here = [admit(&mut ledger), hand_on(&mut ledger, first)];
+            assert!(here.iter().all(|hold| !given.contains(hold)), "{here:?} of {given:?}");
+            given.extend(here);
+            assert_eq!(ledger.recount(), Ok(()));
+            last = ledger;
+        }
+    }
+}
