@@ -167,6 +167,14 @@ def test_tokens_and_lengths_are_whole_numbers() -> None:
         pack_sequences(np.ones((2, 2), np.int64), 4)
 
 
+def test_lengths_may_lie_anywhere() -> None:
+    odd = np.zeros(33, np.uint8)[1:].view(np.int64)
+    odd[:] = [3, 2, 1, 2]
+    assert not odd.flags.aligned
+    for lengths in (odd, odd.astype(np.longlong), odd.astype(">i8"), odd.astype(np.uint64)):
+        np.testing.assert_array_equal(plan_packing(lengths, 4)[0], [0, 1, 0, 1])
+
+
 @settings(max_examples=60, deadline=None)
 @given(
     lengths=st.lists(st.integers(0, 4000), max_size=120),

@@ -4,7 +4,7 @@ use echoic_memory::row_ring::Reader;
 use echoic_memory::slab::Field;
 use echoic_replay::rng::Rng;
 
-use crate::episodes::Episodes;
+use crate::episodes::{Episodes, Steps};
 
 /// Runs of steps, each of one episode.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -30,27 +30,27 @@ pub enum Goal {
 impl Runs {
     /// Each step with up to `count - 1` that follow it.
     pub fn following(positions: &[u64], episodes: &Episodes, count: usize) -> Self {
-        let mut runs = Self::default();
-        for position in positions {
-            match episodes.of(*position) {
-                Some(steps) => runs.positions.extend(steps.range(steps.at(), count)),
-                None => runs.positions.push(*position),
-            }
-            runs.ends.push(runs.positions.len());
-        }
-        runs
+        Self::of(positions, episodes, count, |steps| steps.at())
     }
 
     /// Windows of up to `length` steps: from each step on, or from so much earlier that the window is full,
     /// or has the whole episode.
     pub fn windows(positions: &[u64], episodes: &Episodes, length: usize) -> Self {
+        let first = |steps: &Steps<'_>| steps.at().min(steps.len().saturating_sub(length));
+        Self::of(positions, episodes, length, first)
+    }
+
+    /// For each position up to `count` steps of its episode, from the one on that `first` says.
+    fn of(
+        positions: &[u64],
+        episodes: &Episodes,
+        count: usize,
+        first: impl Fn(&Steps<'_>) -> usize,
+    ) -> Self {
         let mut runs = Self::default();
         for position in positions {
             match episodes.of(*position) {
-                Some(steps) => {
-                    let first = steps.at().min(steps.len().saturating_sub(length));
-                    runs.positions.extend(steps.range(first, length));
-                }
+                Some(steps) => runs.positions.extend(steps.range(first(&steps), count)),
                 None => runs.positions.push(*position),
             }
             runs.ends.push(runs.positions.len());

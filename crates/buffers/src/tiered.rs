@@ -123,10 +123,6 @@ impl Tiered {
         let cold = open()?;
         let text = cold.text().to_owned();
         cold.check(&Geometry { row_bytes: layout.row_bytes(), slots: total, text })?;
-        Ok(Self::join(ring, layout, cold, seed))
-    }
-
-    fn join(ring: RowRing, layout: RowLayout, cold: ColdFile, seed: u64) -> Self {
         let fields = layout.fields();
         let mut order: Vec<usize> = (0..fields.len()).collect();
         order.sort_by_key(|field| (fields[*field].offset, fields[*field].bytes));
@@ -137,7 +133,7 @@ impl Tiered {
         let (first, end) = (cold.first(), cold.end());
         assert!(ring.restart(end), "nobody reads or writes a new ring");
         let gate = Gate { promised: end, written: end, quiet: 0 };
-        Self {
+        Ok(Self {
             ring,
             cold,
             layout,
@@ -148,12 +144,7 @@ impl Tiered {
             first: Mutex::new(first),
             spilling: Mutex::new(()),
             rng: Mutex::new(Rng::new(seed)),
-        }
-    }
-
-    /// Where leaves lie in a row.
-    pub fn layout(&self) -> &RowLayout {
-        &self.layout
+        })
     }
 
     /// The file.

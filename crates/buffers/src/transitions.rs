@@ -208,11 +208,6 @@ impl Transitions {
         Ok(Self { ring, layout, parts, frames: store, index, ends, rng })
     }
 
-    /// Where leaves lie in a row.
-    pub fn layout(&self) -> &RowLayout {
-        &self.layout
-    }
-
     /// The rows themselves.
     pub fn ring(&self) -> &RowRing {
         &self.ring
@@ -486,7 +481,8 @@ impl Transitions {
 
     /// Puts on one transition of many, in a buffer that stores observations once, if there is room for it and for
     /// those of its frames that are new. The observations before and after the steps are given as the bytes of each
-    /// leaf, of all transitions one after the other. `fill` writes all that is not in frames.
+    /// leaf, of all transitions one after the other. `fill` writes all that is not in frames. Where observations are
+    /// not stored once, nothing is put on.
     ///
     /// # Errors
     ///

@@ -58,17 +58,66 @@ mod _native {
     #[pymodule_export]
     use super::accumulator::TrajectoryAccumulator;
     #[pymodule_export]
+    use super::agents::bandwidth::{
+        attention_bandwidth_cost, attention_bandwidth_cost_batch, bandwidth_aware_priorities,
+        bandwidth_efficiency, effective_bandwidth_cost, effective_bandwidth_cost_batch,
+        schedule_priorities,
+    };
+    #[pymodule_export]
+    use super::agents::draws::priority_sample;
+    #[pymodule_export]
+    use super::agents::plans::{
+        EMAPlanTracker, plan_surprise, plan_surprise_batch, temporal_kl, temporal_kl_batch,
+    };
+    #[pymodule_export]
+    use super::agents::prefixes::{prefix_match, prefix_match_batch, state_hash, state_hash_batch};
+    #[pymodule_export]
     use super::allocations::allocation_count;
+    #[pymodule_export]
+    use super::buffers::mmap::MmapReplayBuffer;
+    #[pymodule_export]
+    use super::buffers::offline::OfflineDatasetBuffer;
+    #[pymodule_export]
+    use super::buffers::replay::{PrioritizedReplayBuffer, ReplayBuffer};
+    #[pymodule_export]
+    use super::buffers::surprise::SurpriseReplay;
     #[pymodule_export]
     use super::checkpoints::{list_checkpoints, open_checkpoint, verify_checkpoint};
     #[pymodule_export]
     use super::client::Client;
+    #[pymodule_export]
+    use super::collect::collector::Collector;
+    #[pymodule_export]
+    use super::collect::envs::Environments;
     #[pymodule_export]
     use super::connect::ping;
     #[pymodule_export]
     use super::logs::{set_log_level, take_logs};
     #[pymodule_export]
     use super::pending::PendingBatch;
+    #[pymodule_export]
+    use super::primitives::corrections::{compute_retrace, compute_vtrace};
+    #[pymodule_export]
+    use super::primitives::gae::{compute_gae, compute_gae_batched, compute_gae_batched_f32};
+    #[pymodule_export]
+    use super::primitives::groups::{compute_batch_group_advantages, compute_group_advantages};
+    #[pymodule_export]
+    use super::primitives::kl::{
+        compute_batch_token_kl, compute_batch_token_kl_schulman, compute_categorical_kl,
+        compute_token_kl, compute_token_kl_schulman,
+    };
+    #[pymodule_export]
+    use super::primitives::packing::{
+        balance_sequences, pack_sequences, plan_micro_batches, plan_packing,
+    };
+    #[pymodule_export]
+    use super::primitives::returns::{
+        compute_discounted_sums, compute_lambda_returns, compute_n_step_returns, compute_upgo,
+    };
+    #[pymodule_export]
+    use super::primitives::stats::{RunningStats, RunningStatsVec};
+    #[pymodule_export]
+    use super::primitives::weights::{compute_effective_sample_size, compute_importance_weights};
     #[pymodule_export]
     use super::remote::{RemoteTable, Tables, connect_tables};
     #[pymodule_export]
@@ -95,10 +144,7 @@ mod _native {
     #[pymodule_init]
     fn init(module: &pyo3::Bound<'_, pyo3::types::PyModule>) -> pyo3::PyResult<()> {
         pyo3::types::PyModuleMethods::add(module, "__version__", env!("CARGO_PKG_VERSION"))?;
-        super::agents::add(module)?;
-        super::buffers::add(module)?;
-        super::collect::add(module)?;
-        super::primitives::add(module)?;
+        super::buffers::mmap::watch(module)?;
         super::fork::watch(module)
     }
 }

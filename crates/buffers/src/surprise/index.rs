@@ -257,28 +257,25 @@ impl Index {
             let most = if tier == HOT { self.sizes.hot } else { self.sizes.cold };
             while self.tiers[tier].len() > most {
                 let Some(lowest) = self.lowest_of(tier) else { break };
-                self.look_ahead(tier);
-                self.remove(lowest.slot);
-                self.counts.evicted += 1;
+                self.evict_one(tier, lowest.slot);
             }
         }
         while self.total_len() > self.sizes.total {
             let lowest = match (self.lowest_of(HOT), self.lowest_of(COLD)) {
-                (Some(hot), Some(cold)) => {
-                    if cold.is_before(&hot) {
-                        cold
-                    } else {
-                        hot
-                    }
-                }
+                (Some(hot), Some(cold)) if cold.is_before(&hot) => cold,
+                (Some(hot), Some(_)) => hot,
                 (Some(one), None) | (None, Some(one)) => one,
                 (None, None) => break,
             };
             let tier = self.entries[lowest.slot as usize].tier.map_or(HOT, usize::from);
-            self.look_ahead(tier);
-            self.remove(lowest.slot);
-            self.counts.evicted += 1;
+            self.evict_one(tier, lowest.slot);
         }
+    }
+
+    fn evict_one(&mut self, tier: usize, slot: u32) {
+        self.look_ahead(tier);
+        self.remove(slot);
+        self.counts.evicted += 1;
     }
 
     fn lowest_of(&mut self, tier: usize) -> Option<Ranked> {

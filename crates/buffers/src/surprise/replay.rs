@@ -207,16 +207,6 @@ impl SurpriseReplay {
         })
     }
 
-    /// Where leaves lie in a row.
-    pub fn layout(&self) -> &RowLayout {
-        &self.layout
-    }
-
-    /// What it was made for.
-    pub fn settings(&self) -> &SurpriseSettings {
-        &self.settings
-    }
-
     /// Hot and cold experiences.
     pub fn lens(&self) -> [usize; 2] {
         let index = self.index.lock();
@@ -397,21 +387,28 @@ impl SurpriseReplay {
         Stored { rows: self.rows.hold(&rows), to, archive, records }
     }
 
+    /// The scores of plans and rewards by the mean of plans as it is now.
+    fn scores<'a>(
+        &self,
+        rule: ScoreRule,
+        experiences: impl Iterator<Item = (&'a [u8], f64)>,
+    ) -> Vec<f64> {
+        let mean = self.mean.lock();
+        let (dims, mut plan) = (mean.dim(), Vec::new());
+        let score = |(bytes, reward): (&[u8], f64)| {
+            read(bytes, &mut plan);
+            rule.score(mean.distance(&plan), dims, reward)
+        };
+        experiences.map(score).collect()
+    }
+
     /// The scores that experiences have by the mean of plans as it is now, given their plans and rewards one
     /// after the other. Their keys get them, unless theirs were given; `None` where all are.
     pub fn rescore(&self, keys: &[u64], plans: &[u8], rewards: &[u8]) -> Option<Vec<f64>> {
         let rule = self.settings.rule?;
         let width = self.field(self.settings.plan).bytes.max(1);
-        let mean = self.mean.lock();
         let both = plans.chunks_exact(width).zip(rewards.chunks_exact(4));
-        let (dims, mut plan) = (mean.dim(), Vec::new());
-        let scores: Vec<f64> = both
-            .map(|(bytes, reward)| {
-                read(bytes, &mut plan);
-                rule.score(mean.distance(&plan), dims, float(reward))
-            })
-            .collect();
-        drop(mean);
+        let scores = self.scores(rule, both.map(|(plan, reward)| (plan, float(reward))));
         let mut index = self.index.lock();
         set_computed(&mut index, keys.iter().zip(&scores));
         Some(scores)
@@ -552,16 +549,10 @@ impl SurpriseReplay {
         let rows: Vec<u32> = chosen.iter().map(|(_, row)| *row).collect();
         let held = self.rows.hold(&rows);
         drop(index);
-        let mean = self.mean.lock();
-        let (dims, mut plan) = (mean.dim(), Vec::new());
-        let scores: Vec<f64> = (0..held.len())
-            .map(|at| {
-                let row = held.row(at);
-                read(part(row, self.field(self.settings.plan)), &mut plan);
-                rule.score(mean.distance(&plan), dims, self.reward(row))
-            })
-            .collect();
-        drop((mean, held));
+        let rows = (0..held.len()).map(|at| held.row(at));
+        let plan = self.field(self.settings.plan);
+        let scores = self.scores(rule, rows.map(|row| (part(row, plan), self.reward(row))));
+        drop(held);
         let mut index = self.index.lock();
         set_computed(&mut index, chosen.iter().map(|(key, _)| key).zip(&scores));
         scores.len()

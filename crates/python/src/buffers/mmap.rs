@@ -14,6 +14,7 @@ use pyo3::types::{PyCFunction, PyDict};
 
 use super::form::{Casting, Form, no_form, positive};
 use super::replay::seed_number;
+use super::rows::{bytes_in, detached};
 use super::written;
 use crate::arena::Arena;
 use crate::error::{
@@ -21,7 +22,6 @@ use crate::error::{
 };
 use crate::fork::Process;
 use crate::leaf::Source;
-use crate::sources::DETACH_BYTES;
 
 /// How many transitions are in memory where neither the caller nor the file says so.
 const HOT_CAPACITY: usize = 10_000;
@@ -174,19 +174,18 @@ impl MmapReplayBuffer {
         seed: Option<u64>,
         columns: &mut [&mut [u8]],
     ) -> Result<(), TieredError> {
-        let large = columns.iter().map(|column| column.len()).sum::<usize>() >= DETACH_BYTES;
         let mut positions = POSITIONS.take();
         let held = rows.draw(count, seed, &mut positions);
         let done = held.map_err(TieredError::from).and_then(|held| {
-            let detach = large || !held.are_hot(&positions);
+            // For rows in the file a disk may be waited for.
+            let bytes = if held.are_hot(&positions) { bytes_in(columns) } else { usize::MAX };
             // Nobody who puts on rows is to wait until this thread has the GIL again.
             let gather = || {
                 let done = held.gather(&positions, columns);
                 drop(held);
                 done
             };
-            let done = if detach { py.detach(gather) } else { gather() };
-            done.map_err(TieredError::from)
+            detached(py, bytes, gather).map_err(TieredError::from)
         });
         POSITIONS.set(positions);
         done

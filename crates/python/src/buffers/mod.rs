@@ -3,22 +3,9 @@
 //! `surprise` has experiences in two tiers. `offline` has data sets that do not change.
 
 mod form;
-mod mmap;
-mod offline;
-mod replay;
+pub mod mmap;
+pub mod offline;
+pub mod replay;
 mod rows;
-mod surprise;
+pub mod surprise;
 mod written;
-
-use pyo3::prelude::*;
-
-/// Adds them to the module.
-pub fn add(module: &Bound<'_, PyModule>) -> PyResult<()> {
-    module.add_class::<replay::ReplayBuffer>()?;
-    module.add_class::<replay::PrioritizedReplayBuffer>()?;
-    module.add_class::<offline::OfflineDatasetBuffer>()?;
-    module.add_class::<mmap::MmapReplayBuffer>()?;
-    module.add_class::<surprise::SurpriseReplay>()?;
-    mmap::watch(module)?;
-    Ok(())
-}

@@ -16,13 +16,13 @@ use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyTuple, PyType};
 
 use super::form::targets_of;
+use super::rows::detached;
 use crate::arena::Arena;
 use crate::array::{self, Header};
 use crate::columns::{Plan, filled, view};
 use crate::error::{replay_error, spec_error};
 use crate::fork::Process;
 use crate::leaf::LeafRule;
-use crate::sources::DETACH_BYTES;
 use crate::tree::Tree;
 
 /// The native part of `echoic.OfflineDatasetBuffer`.
@@ -274,11 +274,7 @@ impl OfflineDatasetBuffer {
         // are kept by `targets`, and who reads them in another thread while they are written breaks
         // numpy's own rules.
         let mut columns = unsafe { array::bytes_mut(&mut targets) };
-        if slow || plan.total >= DETACH_BYTES {
-            py.detach(|| gather(&mut columns));
-        } else {
-            gather(&mut columns);
-        }
+        detached(py, if slow { usize::MAX } else { plan.total }, || gather(&mut columns));
         Ok(out.clone())
     }
 

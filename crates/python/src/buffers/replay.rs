@@ -16,12 +16,11 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 
 use super::form::{Casting, Field, Form, FrameForm, OBSERVATIONS, no_form, positive};
-use super::rows::MOST_BYTES;
+use super::rows::{MOST_BYTES, bytes_in, detached};
 use crate::arena::Arena;
 use crate::error::{buffer_error, priority_error, replay_error, spec_error};
 use crate::leaf::Source;
 use crate::numbers::{float_numbers, index_numbers, marks};
-use crate::sources::DETACH_BYTES;
 
 thread_local! {
     /// Used again by every draw of a thread, so that few allocate.
@@ -225,14 +224,10 @@ impl ReplayBuffer {
             // Some at a time, so that memory which was changed is noticed between them.
             let part = done..rows.end.min(done + (MOST_BYTES / row_bytes.max(1)).max(1));
             let sides = OBSERVATIONS.map(|name| -> Vec<&[u8]> {
-                let source_of = |leaf| sources.iter().find(|source| source.leaf == leaf);
-                let bytes_of = |leaf| {
-                    let bytes = rows.end * self.form.leaf_bytes(leaf);
-                    // SAFETY: the form has accepted the sources as values of at least so many rows, and they
-                    // were checked again after Python code could last run in this thread.
-                    source_of(leaf).map(|source| unsafe { source.bytes(bytes) })
-                };
-                self.form.leaves_of(name).filter_map(bytes_of).collect()
+                // SAFETY: the form has accepted the sources as values of at least so many rows, and they were
+                // checked again after Python code could last run in this thread.
+                let bytes = |leaf| unsafe { self.form.bytes_of(sources, leaf, rows.end) };
+                self.form.leaves_of(name).map(bytes).collect()
             });
             let write = || {
                 for row in part.clone() {
@@ -247,9 +242,8 @@ impl ReplayBuffer {
                 }
                 (part.end, None)
             };
-            let large = part.len() * row_bytes >= DETACH_BYTES;
             let short;
-            (done, short) = if large { py.detach(write) } else { write() };
+            (done, short) = detached(py, part.len() * row_bytes, write);
             if let Some(short) = short {
                 py.detach(|| self.rows.make_room(short));
                 self.form.recheck(py, sources)?;
@@ -292,18 +286,12 @@ impl ReplayBuffer {
             };
             let drawn = self.rows.draw(request, &mut draws, look).map_err(refuse)?;
             let (reader, (chosen, pins, found)) = drawn;
-            let large = columns.iter().map(|column| column.len()).sum::<usize>() >= DETACH_BYTES;
-            let mut write = || {
+            detached(py, bytes_in(columns), || {
                 let (early, late) = chosen.rows(&draws.positions);
                 let own = &mut columns[..self.form.leaf_count()];
                 self.rows.gather(&reader, early, late, pins.as_ref(), own);
                 finish(&reader, &draws, &found, columns);
-            };
-            if large {
-                py.detach(write);
-            } else {
-                write();
-            }
+            });
             Ok(found)
         });
         DRAWN.set(draws);

@@ -17,6 +17,17 @@ const BLOCK_BYTES: usize = 16 << 10;
 /// How many bytes are written at once, at most: so that memory which was changed is noticed between them.
 pub const MOST_BYTES: usize = 8 << 20;
 
+/// Runs work on so many bytes, without the GIL where that pays.
+#[inline]
+pub fn detached<T: Send>(py: Python<'_>, bytes: usize, work: impl FnOnce() -> T + Send) -> T {
+    if bytes < DETACH_BYTES { work() } else { py.detach(work) }
+}
+
+/// How many bytes columns have.
+pub fn bytes_in(columns: &[&mut [u8]]) -> usize {
+    columns.iter().map(|column| column.len()).sum()
+}
+
 /// A transition of vectors, looked at and found to be just what the form says.
 pub struct Plain<'a, 'py> {
     /// Observation, action and next observation.
@@ -138,16 +149,25 @@ impl Form {
     ) {
         let row_bytes = self.layout.row_bytes();
         let (rows, wrapped) = reservation.rows_mut();
-        let large = rows.len() + wrapped.len() >= DETACH_BYTES;
-        let mut copy = || {
+        detached(py, rows.len() + wrapped.len(), || {
             let before = rows.len() / row_bytes;
             // SAFETY: the caller's promise; where the GIL is released, who resizes an array that is being read
             // breaks numpy's own rules.
             unsafe { self.copy_rows(sources, first, rows) };
             // SAFETY: as above.
             unsafe { self.copy_rows(sources, first + before, wrapped) };
-        };
-        if large { py.detach(copy) } else { copy() }
+        });
+    }
+
+    /// The bytes of a leaf in so many rows; none where it has no source.
+    ///
+    /// # Safety
+    ///
+    /// As [`Source::bytes`].
+    pub unsafe fn bytes_of<'a>(&self, sources: &'a [Source], leaf: usize, rows: usize) -> &'a [u8] {
+        let found = sources.iter().find(|source| source.leaf == leaf);
+        // SAFETY: the caller's promise.
+        found.map_or(&[], |source| unsafe { source.bytes(rows * self.leaf_bytes(leaf)) })
     }
 
     /// Copies consecutive rows, the first of which has this number, into their places.

@@ -16,14 +16,14 @@ use pyo3::types::PyDict;
 use super::form::{Casting, Form, positive};
 use super::mmap::tiered_error;
 use super::replay::seed_number;
+use super::rows::detached;
 use super::written;
-use crate::agents::EMAPlanTracker;
+use crate::agents::plans::EMAPlanTracker;
 use crate::arena::Arena;
 use crate::error::{argument_error, buffer_error, replay_error, spec_error};
 use crate::fork::Process;
 use crate::leaf::Source;
 use crate::numbers::{float_numbers, index_numbers};
-use crate::sources::DETACH_BYTES;
 
 /// The fields that are looked at.
 const PLAN: &str = "latent_plan";
@@ -45,17 +45,6 @@ pub struct SurpriseReplay {
 }
 
 impl SurpriseReplay {
-    /// The bytes of a leaf of `count` rows.
-    ///
-    /// # Safety
-    ///
-    /// As [`Source::bytes`].
-    unsafe fn leaf_bytes<'a>(&self, sources: &'a [Source], leaf: usize, count: usize) -> &'a [u8] {
-        let found = sources.iter().find(|source| source.leaf == leaf);
-        // SAFETY: the caller's promise.
-        found.map_or(&[], |source| unsafe { source.bytes(count * self.form.leaf_bytes(leaf)) })
-    }
-
     fn store(
         &self,
         py: Python<'_>,
@@ -66,7 +55,7 @@ impl SurpriseReplay {
         for (leaf, name) in [(self.plan, PLAN), (self.reward, REWARD)] {
             // SAFETY: the form has accepted the sources, as values of so many rows, and no Python code has
             // run since they were checked again.
-            let bytes = unsafe { self.leaf_bytes(sources, leaf, count) };
+            let bytes = unsafe { self.form.bytes_of(sources, leaf, count) };
             if !are_finite(bytes) {
                 let text = format!("`{name}` has finite numbers, got NaN or an infinity");
                 return Err(spec_error(py, text));
@@ -87,21 +76,15 @@ impl SurpriseReplay {
             let part = done..done + draft.len();
             done = part.end;
             let own = scores.map(|scores| &scores[part.clone()]);
-            let large = part.len() * row_bytes >= DETACH_BYTES;
             let keys = &mut keys;
-            let work = move || {
+            detached(py, part.len() * row_bytes, move || {
                 draft.fill(|at, row| {
                     // SAFETY: as above; where the GIL is released, who resizes an array that is being read
                     // breaks numpy's own rules.
                     unsafe { self.form.copy_rows(sources, part.start + at, row) };
                 });
                 self.rows.add(draft, own, keys);
-            };
-            if large {
-                py.detach(work);
-            } else {
-                work();
-            }
+            });
         }
         Ok(keys)
     }

@@ -3,12 +3,12 @@
 use echoic_collect::collector::Collector as Core;
 use echoic_collect::policy::Policy;
 use echoic_collect::rollout::{Plan, Worker};
-use numpy::ndarray::Array2;
-use numpy::{IntoPyArray, PyArray1, PyArray2, PyReadonlyArray1, PyReadonlyArray2};
+use numpy::{PyArray1, PyArray2, PyReadonlyArray1, PyReadonlyArray2};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
 use super::rollout::as_dict;
+use super::rows;
 use crate::error::OrRaise;
 use crate::fork::Process;
 use crate::wait::{deadline, until};
@@ -119,9 +119,7 @@ impl Collector {
                 .map(|mut policy| policy.evaluate(&observations, &mut outputs, &mut values))
         })
         .or_raise(py)?;
-        let outputs = Array2::from_shape_vec((count, layout.outputs), outputs);
-        let outputs = outputs.expect("rows are whole").into_pyarray(py);
-        Ok((outputs, PyArray1::from_vec(py, values)))
+        Ok((rows(py, outputs, layout.outputs)?, PyArray1::from_vec(py, values)))
     }
 
     /// Whether actions are numbers with a fraction.

@@ -3,10 +3,10 @@
 use echoic_collect::env::{Actions, Info, Space};
 use echoic_collect::vector::{Autoreset, Envs, Outcome, open};
 use echoic_memory::sync::Mutex;
-use numpy::ndarray::Array2;
-use numpy::{IntoPyArray, PyArray1, PyArray2, PyReadonlyArrayDyn};
+use numpy::{PyArray1, PyArray2, PyReadonlyArrayDyn};
 use pyo3::prelude::*;
 
+use super::rows;
 use crate::error::OrRaise;
 use crate::error::spec_error;
 
@@ -32,15 +32,6 @@ type Stepped<'py> = (
     Option<Bound<'py, PyArray2<f32>>>,
 );
 
-/// What a step fills.
-struct Room {
-    observations: Vec<f32>,
-    rewards: Vec<f64>,
-    terminated: Vec<bool>,
-    truncated: Vec<bool>,
-    finals: Vec<f32>,
-}
-
 impl Environments {
     fn with<T: Send>(
         &self,
@@ -53,13 +44,6 @@ impl Environments {
         };
         let result = if self.count >= DETACH { py.detach(run) } else { run() };
         result.or_raise(py)
-    }
-
-    fn rows<'py>(&self, py: Python<'py>, numbers: Vec<f32>) -> Bound<'py, PyArray2<f32>> {
-        let width = self.info.observation.len();
-        let shape = (numbers.len() / width, width);
-        let rows = Array2::from_shape_vec(shape, numbers);
-        rows.expect("rows are whole").into_pyarray(py)
     }
 }
 
@@ -171,24 +155,21 @@ impl Environments {
             }
             envs.observe(&mut observations)
         })?;
-        Ok(self.rows(py, observations))
+        rows(py, observations, self.info.observation.len())
     }
 
     /// Goes on by a step.
     fn step<'py>(&self, py: Python<'py>, actions: &Bound<'py, PyAny>) -> PyResult<Stepped<'py>> {
-        let mut room = Room {
-            observations: vec![0.0; self.count * self.info.observation.len()],
-            rewards: vec![0.0; self.count],
-            terminated: vec![false; self.count],
-            truncated: vec![false; self.count],
-            finals: Vec::new(),
-        };
+        let (count, width) = (self.count, self.info.observation.len());
+        let (mut observations, mut finals) = (vec![0.0; count * width], Vec::new());
+        let (mut rewards, mut terminated, mut truncated) =
+            (vec![0.0; count], vec![false; count], vec![false; count]);
         let outcome = Outcome {
-            observations: &mut room.observations,
-            rewards: &mut room.rewards,
-            terminated: &mut room.terminated,
-            truncated: &mut room.truncated,
-            finals: &mut room.finals,
+            observations: &mut observations,
+            rewards: &mut rewards,
+            terminated: &mut terminated,
+            truncated: &mut truncated,
+            finals: &mut finals,
         };
         match self.info.actions {
             Space::Discrete(_) => {
@@ -200,12 +181,12 @@ impl Environments {
                 self.with(py, |envs| envs.step(Actions::Continuous(&actions), outcome))?;
             }
         }
-        let finals = (!room.finals.is_empty()).then(|| self.rows(py, room.finals));
+        let finals = (!finals.is_empty()).then(|| rows(py, finals, width)).transpose()?;
         Ok((
-            self.rows(py, room.observations),
-            PyArray1::from_vec(py, room.rewards),
-            PyArray1::from_vec(py, room.terminated),
-            PyArray1::from_vec(py, room.truncated),
+            rows(py, observations, width)?,
+            PyArray1::from_vec(py, rewards),
+            PyArray1::from_vec(py, terminated),
+            PyArray1::from_vec(py, truncated),
             finals,
         ))
     }
@@ -213,7 +194,6 @@ impl Environments {
     /// The states, a row for each environment.
     fn states<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyArray2<f64>>> {
         let states = self.with(py, |envs| Ok(envs.states()))?;
-        let shape = (self.count, self.info.start.len());
-        Ok(Array2::from_shape_vec(shape, states).expect("rows are whole").into_pyarray(py))
+        rows(py, states, self.info.start.len())
     }
 }

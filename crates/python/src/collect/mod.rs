@@ -3,20 +3,15 @@
 //! - `envs`: many copies of one environment. `collector`: a thread that collects rollouts.
 //! - `rollout`: a rollout as arrays over its own memory.
 
-mod collector;
-mod envs;
+pub mod collector;
+pub mod envs;
 mod rollout;
 
 use echoic_collect::Error;
+use numpy::{Element, PyArray1, PyArray2, PyArrayMethods};
 use pyo3::prelude::*;
 
 use crate::error::{Raise, closed_error, set, spec_error, timeout_error};
-
-/// Adds them to the module.
-pub fn add(module: &Bound<'_, PyModule>) -> PyResult<()> {
-    module.add_class::<collector::Collector>()?;
-    module.add_class::<envs::Environments>()
-}
 
 impl Raise for Error {
     fn raise(self, py: Python<'_>) -> PyErr {
@@ -28,4 +23,14 @@ impl Raise for Error {
             _ => spec_error(py, text),
         }
     }
+}
+
+/// Numbers as rows of this width.
+fn rows<T: Element>(
+    py: Python<'_>,
+    numbers: Vec<T>,
+    width: usize,
+) -> PyResult<Bound<'_, PyArray2<T>>> {
+    let count = numbers.len() / width;
+    PyArray1::from_vec(py, numbers).reshape([count, width])
 }

@@ -11,7 +11,7 @@
 
 use echoic_collect::collector::Taken;
 use echoic_collect::rollout;
-use numpy::{Element, PyArray1};
+use numpy::{Element, PyArray1, PyArrayDescr};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
@@ -36,79 +36,62 @@ impl Drop for RolloutMemory {
     }
 }
 
-/// Where a vector's elements are, and how many.
-struct Place<T> {
-    start: *mut T,
+/// Where a vector's elements are, how many, and of which dtype.
+struct Place<'py> {
+    start: *mut u8,
     len: usize,
+    descr: Bound<'py, PyArrayDescr>,
 }
 
-impl<T: Element> Place<T> {
-    fn of(elements: &mut [T]) -> Self {
-        Self { start: elements.as_mut_ptr(), len: elements.len() }
+impl<'py> Place<'py> {
+    fn of<T: Element>(py: Python<'py>, elements: &mut [T]) -> Self {
+        let (start, len) = (elements.as_mut_ptr().cast(), elements.len());
+        Self { start, len, descr: T::get_dtype(py) }
     }
 
     /// An array over all of them.
-    fn array<'py>(
+    fn array(
         self,
         owner: &Bound<'py, RolloutMemory>,
         shape: &[usize],
     ) -> PyResult<Bound<'py, PyAny>> {
-        let (py, start) = (owner.py(), self.start.cast());
         assert_eq!(shape.iter().product::<usize>(), self.len, "the shape of a rollout");
         // SAFETY: the elements are as many as the shape has. By invariants 1 and 2 they are valid until
         // the owner is dropped, and nobody else reads or writes them.
-        unsafe { array::view(py, &T::get_dtype(py), shape, start, owner.as_any()) }
+        unsafe { array::view(owner.py(), &self.descr, shape, self.start, owner.as_any()) }
     }
 }
 
 /// The rollout as a dict. Arrays have an axis for steps and one for environments, or one for both.
 pub fn as_dict<'py>(py: Python<'py>, mut taken: Taken, flat: bool) -> PyResult<Bound<'py, PyDict>> {
-    enum Actions {
-        Discrete(Place<i64>),
-        Continuous(Place<f32>),
-    }
     let (steps, envs, version) = (taken.steps, taken.envs, taken.version);
-    let batch = PyDict::new(py);
     let episode_returns = PyArray1::from_slice(py, &taken.episode_returns);
     let episode_lengths = PyArray1::from_slice(py, &taken.episode_lengths);
-    let observations = Place::of(&mut taken.observations);
-    let actions = match &mut taken.actions {
-        rollout::Taken::Discrete(actions) => Actions::Discrete(Place::of(actions)),
-        rollout::Taken::Continuous(actions) => Actions::Continuous(Place::of(actions)),
+    let (actions, are_rows) = match &mut taken.actions {
+        rollout::Taken::Discrete(actions) => (Place::of(py, actions), false),
+        rollout::Taken::Continuous(actions) => (Place::of(py, actions), true),
     };
-    let numbers = [
-        ("rewards", Place::of(&mut taken.rewards)),
-        ("dones", Place::of(&mut taken.dones)),
-        ("log_probs", Place::of(&mut taken.log_probs)),
-        ("values", Place::of(&mut taken.values)),
-        ("advantages", Place::of(&mut taken.advantages)),
-        ("returns", Place::of(&mut taken.returns)),
+    // What there is for each step, and whether that is a row of numbers.
+    let columns = [
+        ("observations", Place::of(py, &mut taken.observations), true),
+        ("actions", actions, are_rows),
+        ("rewards", Place::of(py, &mut taken.rewards), false),
+        ("dones", Place::of(py, &mut taken.dones), false),
+        ("log_probs", Place::of(py, &mut taken.log_probs), false),
+        ("values", Place::of(py, &mut taken.values), false),
+        ("advantages", Place::of(py, &mut taken.advantages), false),
+        ("returns", Place::of(py, &mut taken.returns), false),
+        ("terminated", Place::of(py, &mut taken.terminated), false),
+        ("truncated", Place::of(py, &mut taken.truncated), false),
     ];
-    let flags = [
-        ("terminated", Place::of(&mut taken.terminated)),
-        ("truncated", Place::of(&mut taken.truncated)),
-    ];
-    let last_values = Place::of(&mut taken.last_values);
+    let last_values = Place::of(py, &mut taken.last_values);
     let memory = RolloutMemory { taken: Some(taken), process: Process::current() };
     let owner = &Bound::new(py, memory)?;
-
-    let lead = if flat { vec![steps * envs] } else { vec![steps, envs] };
-    let rows = |len: usize| [&lead[..], &[len / (steps * envs)]].concat();
-    let shape = rows(observations.len);
-    batch.set_item("observations", observations.array(owner, &shape)?)?;
-    let actions = match actions {
-        Actions::Discrete(actions) => actions.array(owner, &lead)?,
-        Actions::Continuous(actions) => {
-            let shape = rows(actions.len);
-            actions.array(owner, &shape)?
-        }
-    };
-    batch.set_item("actions", actions)?;
-    for (name, elements) in numbers {
-        batch.set_item(name, elements.array(owner, &lead)?)?;
-    }
-    for (name, elements) in flags {
-        batch.set_item(name, elements.array(owner, &lead)?)?;
+    let batch = PyDict::new(py);
+    for (name, elements, are_rows) in columns {
+        let mut shape = if flat { vec![steps * envs] } else { vec![steps, envs] };
+        shape.extend(are_rows.then_some(elements.len / (steps * envs)));
+        batch.set_item(name, elements.array(owner, &shape)?)?;
     }
     batch.set_item("last_values", last_values.array(owner, &[envs])?)?;
     batch.set_item("episode_returns", episode_returns)?;

@@ -33,22 +33,12 @@ use super::steps::{Options, Pair, Steps};
 ///     c_bar: The largest weight with which later errors count.
 ///     lam: With which weights of later errors are multiplied.
 ///     pg_rho_bar: The largest weight of an advantage, if not ``rho_bar``.
-///     truncated: Which steps truncated an episode: cut it off with a time limit, say. Needs
-///         ``final_values``.
-///     final_values: What the observation after each truncated step is worth, in an array like
-///         ``rewards``; unused, and not looked at, where ``truncated`` is not set.
-///     time_axis: For 2-D arrays, which axis is time: 0 for ``(T, N)``, 1 for ``(N, T)``.
-///     offsets: For sequences of different lengths one after the other in 1-D arrays: where each
-///         begins, and where the last one ends.
-///
+#[doc = include_str!("step_options.txt")]
 /// Returns:
 ///     Targets ``vs`` and advantages, shaped like ``rewards``, in its dtype and of its kind.
 ///
 /// Raises:
-///     ArgumentError: Shapes differ, a 2-D array without ``time_axis``, ``truncated`` without
-///         ``final_values``, or a number out of range. Nothing was computed.
-///     DtypeError: Something is no array of real numbers, requires a gradient, or is on a GPU.
-///
+#[doc = include_str!("step_errors.txt")]
 /// Example:
 ///     >>> from echoic.primitives import compute_vtrace
 ///     >>> compute_vtrace([0.0, 0.0], [1.0, 1.0], [0.5, 0.25], [False, True], 4.0, 0.5, 1.0, 1.0)
@@ -118,22 +108,12 @@ pub fn compute_vtrace<'py>(
 ///     last_value: The expected value after the last step: a number, or one for each sequence.
 ///     gamma: The discount.
 ///     lam: With which weights of later errors are multiplied.
-///     truncated: Which steps truncated an episode: cut it off with a time limit, say. Needs
-///         ``final_values``.
-///     final_values: What the observation after each truncated step is worth, in an array like
-///         ``rewards``; unused, and not looked at, where ``truncated`` is not set.
-///     time_axis: For 2-D arrays, which axis is time: 0 for ``(T, N)``, 1 for ``(N, T)``.
-///     offsets: For sequences of different lengths one after the other in 1-D arrays: where each
-///         begins, and where the last one ends.
-///
+#[doc = include_str!("step_options.txt")]
 /// Returns:
 ///     Targets for ``q_values``, shaped like ``rewards``, in its dtype and of its kind.
 ///
 /// Raises:
-///     ArgumentError: Shapes differ, a 2-D array without ``time_axis``, ``truncated`` without
-///         ``final_values``, or a number out of range. Nothing was computed.
-///     DtypeError: Something is no array of real numbers, requires a gradient, or is on a GPU.
-///
+#[doc = include_str!("step_errors.txt")]
 /// Example:
 ///     >>> from echoic.primitives import compute_retrace
 ///     >>> compute_retrace([0.0, 0.0], [1.0, 1.0], [0.0, 0.5], [0.0, 0.5], None, 2.0, 0.5)

@@ -25,23 +25,13 @@ use super::steps::{Options, Pair, Steps};
 ///         sequence.
 ///     gamma: The discount.
 ///     lam: 0 for one-step errors, 1 for whole returns.
-///     truncated: Which steps truncated an episode: cut it off with a time limit, say. Needs
-///         ``final_values``.
-///     final_values: What the observation after each truncated step is worth, in an array like
-///         ``rewards``; unused, and not looked at, where ``truncated`` is not set.
-///     time_axis: For 2-D arrays, which axis is time: 0 for ``(T, N)``, 1 for ``(N, T)``.
-///     offsets: For sequences of different lengths one after the other in 1-D arrays: where each
-///         begins, and where the last one ends.
-///
+#[doc = include_str!("step_options.txt")]
 /// Returns:
 ///     Advantages and returns, shaped like ``rewards``, in its dtype and of its kind: numpy,
 ///     PyTorch or JAX.
 ///
 /// Raises:
-///     ArgumentError: Shapes differ, a 2-D array without ``time_axis``, ``truncated`` without
-///         ``final_values``, or a number out of range. Nothing was computed.
-///     DtypeError: Something is no array of real numbers, requires a gradient, or is on a GPU.
-///
+#[doc = include_str!("step_errors.txt")]
 /// Example:
 ///     >>> from echoic.primitives import compute_gae
 ///     >>> advantages, returns = compute_gae([1.0, 1.0], [0.5, 0.25], [0, 1], 4.0, 1.0, 0.5)

@@ -20,22 +20,12 @@ use super::steps::{Options, Pair, Steps};
 ///     gamma: The discount.
 ///     last_value: What comes after the last step is worth: a number, or one for each sequence.
 ///         Nothing if left out.
-///     truncated: Which steps truncated an episode: cut it off with a time limit, say. Needs
-///         ``final_values``.
-///     final_values: What the observation after each truncated step is worth, in an array like
-///         ``rewards``; unused, and not looked at, where ``truncated`` is not set.
-///     time_axis: For 2-D arrays, which axis is time: 0 for ``(T, N)``, 1 for ``(N, T)``.
-///     offsets: For sequences of different lengths one after the other in 1-D arrays: where each
-///         begins, and where the last one ends.
-///
+#[doc = include_str!("step_options.txt")]
 /// Returns:
 ///     Sums, shaped like ``rewards``, in its dtype and of its kind.
 ///
 /// Raises:
-///     ArgumentError: Shapes differ, a 2-D array without ``time_axis``, ``truncated`` without
-///         ``final_values``, or a number out of range. Nothing was computed.
-///     DtypeError: Something is no array of real numbers, requires a gradient, or is on a GPU.
-///
+#[doc = include_str!("step_errors.txt")]
 /// Example:
 ///     >>> from echoic.primitives import compute_discounted_sums
 ///     >>> compute_discounted_sums([1.0, 1.0, 1.0], [False, True, False], 0.5)
@@ -84,23 +74,13 @@ pub fn compute_discounted_sums<'py>(
 ///         sequence.
 ///     gamma: The discount.
 ///     lam: 0 for one-step returns, 1 for whole ones.
-///     truncated: Which steps truncated an episode: cut it off with a time limit, say. Needs
-///         ``final_values``.
-///     final_values: What the observation after each truncated step is worth, in an array like
-///         ``rewards``; unused, and not looked at, where ``truncated`` is not set.
-///     time_axis: For 2-D arrays, which axis is time: 0 for ``(T, N)``, 1 for ``(N, T)``.
-///     offsets: For sequences of different lengths one after the other in 1-D arrays: where each
-///         begins, and where the last one ends.
-///
+#[doc = include_str!("step_options.txt")]
 /// Returns:
 ///     Returns, shaped like ``rewards``, in its dtype and of its kind. They are the second result
 ///     of :func:`compute_gae`.
 ///
 /// Raises:
-///     ArgumentError: Shapes differ, a 2-D array without ``time_axis``, ``truncated`` without
-///         ``final_values``, or a number out of range. Nothing was computed.
-///     DtypeError: Something is no array of real numbers, requires a gradient, or is on a GPU.
-///
+#[doc = include_str!("step_errors.txt")]
 /// Example:
 ///     >>> from echoic.primitives import compute_lambda_returns
 ///     >>> compute_lambda_returns([1.0, 1.0], [0.5, 0.25], [False, True], 4.0, 1.0, 0.5)
@@ -153,22 +133,12 @@ pub fn compute_lambda_returns<'py>(
 ///     n: How many steps, at least 1. Time grows with it; for whole returns
 ///         :func:`compute_lambda_returns` with ``lam=1`` takes none of that.
 ///     gamma: The discount.
-///     truncated: Which steps truncated an episode: cut it off with a time limit, say. Needs
-///         ``final_values``.
-///     final_values: What the observation after each truncated step is worth, in an array like
-///         ``rewards``; unused, and not looked at, where ``truncated`` is not set.
-///     time_axis: For 2-D arrays, which axis is time: 0 for ``(T, N)``, 1 for ``(N, T)``.
-///     offsets: For sequences of different lengths one after the other in 1-D arrays: where each
-///         begins, and where the last one ends.
-///
+#[doc = include_str!("step_options.txt")]
 /// Returns:
 ///     Returns, shaped like ``rewards``, in its dtype and of its kind.
 ///
 /// Raises:
-///     ArgumentError: Shapes differ, a 2-D array without ``time_axis``, ``truncated`` without
-///         ``final_values``, or a number out of range. Nothing was computed.
-///     DtypeError: Something is no array of real numbers, requires a gradient, or is on a GPU.
-///
+#[doc = include_str!("step_errors.txt")]
 /// Example:
 ///     >>> from echoic.primitives import compute_n_step_returns
 ///     >>> compute_n_step_returns([1.0, 1.0, 1.0], [0.0, 4.0, 8.0], None, 16.0, 2, 0.5)
@@ -219,23 +189,13 @@ pub fn compute_n_step_returns<'py>(
 ///     last_value: The value of the observation after the last step: a number, or one for each
 ///         sequence.
 ///     gamma: The discount.
-///     truncated: Which steps truncated an episode: cut it off with a time limit, say. Needs
-///         ``final_values``.
-///     final_values: What the observation after each truncated step is worth, in an array like
-///         ``rewards``; unused, and not looked at, where ``truncated`` is not set.
-///     time_axis: For 2-D arrays, which axis is time: 0 for ``(T, N)``, 1 for ``(N, T)``.
-///     offsets: For sequences of different lengths one after the other in 1-D arrays: where each
-///         begins, and where the last one ends.
-///
+#[doc = include_str!("step_options.txt")]
 /// Returns:
 ///     Returns and advantages, in this order, shaped like ``rewards``, in its dtype and of its
 ///     kind.
 ///
 /// Raises:
-///     ArgumentError: Shapes differ, a 2-D array without ``time_axis``, ``truncated`` without
-///         ``final_values``, or a number out of range. Nothing was computed.
-///     DtypeError: Something is no array of real numbers, requires a gradient, or is on a GPU.
-///
+#[doc = include_str!("step_errors.txt")]
 /// Example:
 ///     >>> from echoic.primitives import compute_upgo
 ///     >>> compute_upgo([0.0, 1.0, 0.0], [0.0, 1.0, 2.0], None, 0.0, 1.0)
