@@ -57,8 +57,8 @@ def test_records_have_logger_level_and_what_it_is_about(
     # What was said before the end still comes.
     echoic.logs.disable()
     said = [(record.name, record.levelname, record.getMessage()) for record in caplog.records]
-    assert ("echoic.net", "INFO", f"opened a door address={address}") in said
-    assert ("echoic.net", "INFO", f"closing a door address={address}") in said
+    assert ("echoic.net", "INFO", f"opened a listener address={address}") in said
+    assert ("echoic.net", "INFO", f"closing a listener address={address}") in said
     refusal = [(name, level, text) for name, level, text in said if 'code="AUTH"' in text]
     assert [(name, level) for name, level, _ in refusal] == [("echoic.net", "WARNING")]
     assert "peer=" in refusal[0][2]
@@ -102,7 +102,7 @@ def test_a_filter_that_fails_does_not_end_the_logs(
         logger.removeFilter(fail_once)
         threading.excepthook = hook
     assert [type(one.exc_value) for one in told] == [ValueError]
-    assert any("closing a door" in record.getMessage() for record in caplog.records)
+    assert any("closing a listener" in record.getMessage() for record in caplog.records)
 
 
 def test_a_forked_child_listens_anew(tmp_path: Path) -> None:
@@ -128,7 +128,7 @@ def test_a_forked_child_listens_anew(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     said = [line.split(" ", 2) for line in done.stderr.splitlines()]
-    opened = [own == parent for parent, own, text in said if text.startswith("opened a door")]
+    opened = [own == parent for parent, own, text in said if text.startswith("opened a listener")]
     # One of the parent's, and of the child's only what it said after it began to listen.
     assert sorted(opened) == [False, True]
 
@@ -162,4 +162,4 @@ def test_a_program_that_listens_ends() -> None:
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
     )
     assert done.returncode == 0
-    assert "echoic.net opened a door" in done.stderr
+    assert "echoic.net opened a listener" in done.stderr

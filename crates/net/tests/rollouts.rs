@@ -1041,7 +1041,7 @@ fn tokens_that_nobody_waits_for_arrive_and_their_errors_are_told_once() {
 
 #[test]
 fn an_append_that_is_refused_while_somebody_waits_for_it_has_its_answer() {
-    over_all_doors(&config(), |server, table| {
+    over_all_transports(&config(), |server, table| {
         let client = connect(server);
         let hold = permits(soon(|wait| client.call(0, &[admit(1)], wait)).unwrap())[0].hold;
         table.close();
