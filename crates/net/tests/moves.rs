@@ -1,6 +1,6 @@
 //! Clients of tables that are told another address: they go on there, and nothing is lost or comes twice.
 
-use std::ops::{ControlFlow, Range};
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -12,13 +12,15 @@ use echoic_net::transport::{Dial, TlsFiles, dial_to, listen_at};
 use echoic_replay::chunk::{Chunk, ColumnKind, Slice};
 use echoic_replay::limiter::Limiter;
 use echoic_replay::selectors::SelectorKind;
-use echoic_replay::stream::Wait;
 use echoic_replay::table::{Form, Table, TableConfig, Tables};
 use echoic_replay::trajectory::{Column, Signature, Trajectory};
 use echoic_replay::{Dtype, Leaf, Spec};
 
-/// Longer than anything takes that works.
-const PATIENCE: Duration = Duration::from_secs(30);
+#[path = "../../replay/tests/common/waiting.rs"]
+mod waiting;
+
+use waiting::{PATIENCE, soon, until};
+
 /// Bytes of a row.
 const ROW: usize = 40;
 
@@ -29,15 +31,10 @@ fn tables() -> Arc<Tables> {
     let rows = Form::Rows(Spec::new(vec![number, filling]).unwrap());
     let queue = |(name, form): (&str, Form)| {
         let config = TableConfig {
-            name: name.into(),
-            form,
-            structure: String::new(),
             sampler: SelectorKind::Fifo,
-            remover: SelectorKind::Fifo,
             limiter: Limiter::queue(100_000).unwrap(),
-            max_size: 100_000,
             max_times_sampled: 1,
-            seed: 7,
+            ..TableConfig::new(name, form, 100_000)
         };
         Arc::new(Table::new(config).unwrap())
     };
@@ -64,19 +61,6 @@ fn open(at: &str, served: impl Into<Served>) -> Server {
 
 fn dial(server: &Server) -> Box<dyn Dial> {
     dial_to(server.address(), &TlsFiles::default()).unwrap()
-}
-
-fn soon<T, R: Copy>(run: impl FnOnce(Wait<'_, R>) -> T) -> T {
-    let deadline = Some(Instant::now() + PATIENCE);
-    run(Wait { deadline, tick: None, on_tick: &mut |_| ControlFlow::Continue(()) })
-}
-
-fn until(what: &str, mut condition: impl FnMut() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
-    while !condition() {
-        assert!(Instant::now() < deadline, "it did not happen: {what}");
-        std::thread::sleep(Duration::from_millis(1));
-    }
 }
 
 /// As a client of many shards has them.

@@ -1,7 +1,6 @@
 //! Rollout tables over a network: what clients may rely on, over each kind of socket and over shared memory.
 
 use std::collections::BTreeSet;
-use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
@@ -27,7 +26,6 @@ use echoic_replay::rollouts::ledger::{
 };
 use echoic_replay::rollouts::table::{CallError, RolloutInfo};
 use echoic_replay::rollouts::{RolloutConfig, RolloutTable};
-use echoic_replay::stream::Wait;
 
 #[path = "common/fragile.rs"]
 mod fragile;
@@ -35,13 +33,13 @@ mod fragile;
 mod settings;
 #[path = "common/stranger.rs"]
 mod stranger;
+#[path = "../../replay/tests/common/waiting.rs"]
+mod waiting;
 
 use fragile::Fragile;
 use settings::{plain, schema};
 use stranger::{frame, told};
-
-/// Longer than anything takes that works.
-const PATIENCE: Duration = Duration::from_secs(20);
+use waiting::{PATIENCE, soon, until, within};
 
 /// Groups of two items, in batches of two.
 fn config() -> RolloutConfig {
@@ -66,15 +64,6 @@ fn open_at(address: &str, table: &Arc<RolloutTable>, threads: usize) -> Server {
 
 fn dial(server: &Server) -> Box<dyn Dial> {
     dial_to(server.address(), &TlsFiles::default()).unwrap()
-}
-
-fn soon<T, R: Copy>(run: impl FnOnce(Wait<'_, R>) -> T) -> T {
-    within(PATIENCE, run)
-}
-
-fn within<T, R: Copy>(patience: Duration, run: impl FnOnce(Wait<'_, R>) -> T) -> T {
-    let deadline = Some(Instant::now() + patience);
-    run(Wait { deadline, tick: None, on_tick: &mut |_| ControlFlow::Continue(()) })
 }
 
 fn connect(server: &Server) -> Rollouts {
@@ -428,13 +417,7 @@ fn a_request_that_is_given_up_waits_no_more() {
             let sides = info.producers.0.iter().chain(&info.consumers.0);
             sides.map(|waits| waits.waiting).sum::<u64>()
         };
-        let until = |wanted| {
-            let due = Instant::now() + PATIENCE;
-            while waiting() != wanted {
-                assert!(Instant::now() < due, "{} wait, not {wanted}", waiting());
-                std::thread::yield_now();
-            }
-        };
+        let until = |wanted| until(&format!("{wanted} wait"), || waiting() == wanted);
         let resume = Change::Resume { source: String::new(), ttl_ms: None };
         let sample = client.start_sample(0, want(2), Form::Flat, None).unwrap();
         let other = client.start_sample(0, want(2), Form::Flat, None).unwrap();

@@ -33,11 +33,11 @@ use echoic_replay::{Dtype, Leaf, Spec, Stream, StreamConfig};
 mod settings;
 #[path = "common/stranger.rs"]
 mod stranger;
+#[path = "../../replay/tests/common/waiting.rs"]
+mod waiting;
 
 use stranger::{frame, told};
-
-/// Longer than anything takes that works.
-const PATIENCE: Duration = Duration::from_secs(20);
+use waiting::{PATIENCE, soon, until, within};
 
 fn leaf(path: &str, dtype: Dtype, shape: &[usize]) -> Leaf {
     Leaf { path: path.into(), dtype, shape: shape.into() }
@@ -51,17 +51,8 @@ fn spec(filling: usize) -> Spec {
 }
 
 fn config(name: &str, form: Form) -> TableConfig {
-    TableConfig {
-        name: name.into(),
-        form,
-        structure: format!("the tree of {name}"),
-        sampler: SelectorKind::Uniform,
-        remover: SelectorKind::Fifo,
-        limiter: Limiter::min_size(1).unwrap(),
-        max_size: 100_000,
-        max_times_sampled: 0,
-        seed: 7,
-    }
+    let structure = format!("the tree of {name}");
+    TableConfig { structure, ..TableConfig::new(name, form, 100_000) }
 }
 
 fn rows(name: &str, filling: usize) -> TableConfig {
@@ -95,15 +86,6 @@ fn open(tables: &Arc<Tables>) -> Server {
 
 fn dial(address: &Address) -> Box<dyn Dial> {
     dial_to(address, &TlsFiles::default()).unwrap()
-}
-
-fn within<T, R: Copy>(patience: Duration, run: impl FnOnce(Wait<'_, R>) -> T) -> T {
-    let deadline = Some(Instant::now() + patience);
-    run(Wait { deadline, tick: None, on_tick: &mut |_| ControlFlow::Continue(()) })
-}
-
-fn soon<T, R: Copy>(run: impl FnOnce(Wait<'_, R>) -> T) -> T {
-    within(PATIENCE, run)
 }
 
 fn requests(server: &Server) -> Requests {
@@ -355,11 +337,9 @@ fn a_writer_that_waits_keeps_nobody_else_waiting() {
     let requests = requests(&server);
     std::thread::scope(|scope| {
         let inserting = scope.spawn(|| insert(&blocked, 0, 0..200));
-        let due = Instant::now() + PATIENCE;
-        while !server.connections().iter().any(|one| one.blocked_by == "RATIO") {
-            assert!(Instant::now() < due, "no connection ever said that it is blocked");
-            std::thread::sleep(Duration::from_millis(2));
-        }
+        until("a connection says that it is blocked", || {
+            server.connections().iter().any(|one| one.blocked_by == "RATIO")
+        });
         assert!(!inserting.is_finished());
         insert(&free, 1, 0..100);
         soon(|wait| free.flush(wait)).unwrap();
@@ -525,19 +505,12 @@ fn trajectories_share_chunks_that_are_sent_once_and_freed_with_the_last_item() {
     assert_eq!(server.info().chunks, 2, "nobody names the first any more");
     soon(|wait| writer.close(wait)).unwrap();
     tables.all().iter().for_each(|table| table.reset());
-    let due = Instant::now() + PATIENCE;
-    while server.info().chunks > 0 {
-        assert!(Instant::now() < due, "chunks of a writer that has gone are kept");
-        std::thread::sleep(Duration::from_millis(1));
-    }
+    until("chunks of a writer that has gone are gone", || server.info().chunks == 0);
 }
 
 #[test]
 fn trajectories_of_different_forms_make_no_batch() {
-    let tables = tables(vec![TableConfig {
-        sampler: SelectorKind::Uniform,
-        ..config("any", Form::Trajectories(None))
-    }]);
+    let tables = tables(vec![config("any", Form::Trajectories(None))]);
     let server = open(&tables);
     let (requests, writer) = (requests(&server), writer(&server));
     let mut other = (*signature()).clone();

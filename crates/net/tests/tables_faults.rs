@@ -1,7 +1,7 @@
 //! Tables and clients whose connections break anywhere, and strangers who say anything.
 
 use std::io::{Read, Write};
-use std::ops::{ControlFlow, Range};
+use std::ops::Range;
 use std::sync::{Arc, Condvar, Mutex};
 use std::task::{Wake, Waker};
 use std::time::{Duration, Instant};
@@ -21,7 +21,6 @@ use echoic_replay::encoding::{Encoding, Policy};
 use echoic_replay::limiter::Limiter;
 use echoic_replay::selectors::SelectorKind;
 use echoic_replay::spec::ANY_LENGTH;
-use echoic_replay::stream::Wait;
 use echoic_replay::table::{Durability, Form, Obstacle, Table, TableConfig, Tables, recover};
 use echoic_replay::trajectory::{Column, Signature, Trajectory};
 use echoic_replay::{Dtype, Leaf, Spec};
@@ -31,16 +30,12 @@ use tempfile::TempDir;
 mod fragile;
 #[path = "common/stranger.rs"]
 mod stranger;
+#[path = "../../replay/tests/common/waiting.rs"]
+mod waiting;
 
 use fragile::Fragile;
 use stranger::{Stranger, frame, told, told_as};
-
-const PATIENCE: Duration = Duration::from_secs(30);
-
-fn soon<T, R: Copy>(run: impl FnOnce(Wait<'_, R>) -> T) -> T {
-    let deadline = Some(Instant::now() + PATIENCE);
-    run(Wait { deadline, tick: None, on_tick: &mut |_| ControlFlow::Continue(()) })
-}
+use waiting::{PATIENCE, soon, until};
 
 fn leaf(path: &str, dtype: Dtype, shape: &[usize]) -> Leaf {
     Leaf { path: path.into(), dtype, shape: shape.into() }
@@ -62,15 +57,10 @@ fn named(name: &str, form: Form) -> Arc<Table> {
 
 fn empty_queue(name: &str, form: Form) -> Table {
     let config = TableConfig {
-        name: name.into(),
-        form,
-        structure: String::new(),
         sampler: SelectorKind::Fifo,
-        remover: SelectorKind::Fifo,
         limiter: Limiter::queue(500).unwrap(),
-        max_size: 500,
         max_times_sampled: 1,
-        seed: 3,
+        ..TableConfig::new(name, form, 500)
     };
     Table::new(config).unwrap()
 }
@@ -210,14 +200,6 @@ fn connect(server: &Server) -> Requests {
     soon(|wait| Requests::connect(dial, ClientOptions::default(), wait)).unwrap()
 }
 
-fn until(what: &str, is_so: impl Fn() -> bool) {
-    let due = Instant::now() + PATIENCE;
-    while !is_so() {
-        assert!(Instant::now() < due, "{what}");
-        std::thread::sleep(Duration::from_millis(1));
-    }
-}
-
 #[test]
 fn large_batches_that_wait_for_the_disk_arrive_once_though_a_client_goes_and_the_table_is_closed() {
     let (tables, _dir) = large_queues(&["queue"]);
@@ -226,7 +208,7 @@ fn large_batches_that_wait_for_the_disk_arrive_once_though_a_client_goes_and_the
     let server = serve(table);
     let (stays, goes) = (connect(&server), connect(&server));
     let drawn = |count| {
-        until("nothing is drawn", || table.info().counts.samples == count);
+        until("as many are drawn", || table.info().counts.samples == count);
     };
     let stall = Stall::begin(table, 1);
     let first: Vec<_> = (0..2).map(|_| stays.start_sample(0, 1, None).unwrap()).collect();
@@ -234,7 +216,7 @@ fn large_batches_that_wait_for_the_disk_arrive_once_though_a_client_goes_and_the
     let lost = goes.start_sample(0, 1, None).unwrap();
     drawn(3);
     drop((lost, goes));
-    until("a client is gone and still there", || server.connections().len() == 1);
+    until("the client is gone", || server.connections().len() == 1);
     assert!(soon(|wait| stays.can_insert(0, 1, wait)).unwrap());
     assert!(first.iter().all(|ticket| !ticket.is_ready()), "draws are not kept yet");
     stall.end();
@@ -252,7 +234,7 @@ fn large_batches_that_wait_for_the_disk_arrive_once_though_a_client_goes_and_the
     drawn(6);
     std::thread::scope(|scope| {
         scope.spawn(|| table.close());
-        until("a table is not closed", || table.is_closed());
+        until("the table is closed", || table.is_closed());
         stall.end();
     });
     for (expected, mut ticket) in (4..).zip(last) {
@@ -295,9 +277,9 @@ fn a_change_that_waits_for_a_stalled_disk_is_made_once_and_keeps_nobody_else_wai
         changed.update_priorities(&[key[0]; 1 << 16], &[2.0; 1 << 16]).unwrap();
     }
     let batches: Vec<_> = (0..3).map(|_| client.start_sample(1, 1, None).unwrap()).collect();
-    until("nothing is drawn", || sampled.info().counts.samples == 3);
+    until("as many are drawn", || sampled.info().counts.samples == 3);
     let mut update = client.start_update(0, &key, &[9.0]).unwrap();
-    until("an update does not wait", || {
+    until("the update waits", || {
         server.connections().iter().any(|connection| connection.blocked_by == "CAPACITY")
     });
     // What it has drawn from another table is not held up by that.
@@ -418,11 +400,7 @@ fn deliver_items(table: &Arc<Table>) {
     });
     assert!(writer.info().reconnects > 20, "{:?}", writer.info());
     drop(writer);
-    let due = Instant::now() + PATIENCE;
-    while server.info().chunks > 0 {
-        assert!(Instant::now() < due, "chunks that no item names are kept");
-        std::thread::sleep(Duration::from_millis(1));
-    }
+    until("chunks that no item names are gone", || server.info().chunks == 0);
 }
 
 #[test]
@@ -480,13 +458,7 @@ fn a_writer_whose_connections_end_before_anything_is_acknowledged_gives_up_at_it
 
 #[test]
 fn requests_whose_connections_break_are_asked_again() {
-    let config = TableConfig {
-        sampler: SelectorKind::Uniform,
-        limiter: Limiter::min_size(1).unwrap(),
-        max_times_sampled: 0,
-        ..queue(rows()).config().clone()
-    };
-    let table = Arc::new(Table::new(config).unwrap());
+    let table = Arc::new(Table::new(TableConfig::new("uniform", rows(), 500)).unwrap());
     let server = serve(&table);
     table.try_reserve(100).unwrap().commit(&[1.0; 100], None).unwrap();
     let dial = Fragile::new(server.address(), 60_000);
@@ -733,14 +705,7 @@ fn hostile_requests_are_refused_or_fail_alone() {
 
 #[test]
 fn a_client_that_reads_nothing_is_given_no_more_batches() {
-    let table = queue(rows());
-    let config = TableConfig {
-        sampler: SelectorKind::Uniform,
-        limiter: Limiter::min_size(1).unwrap(),
-        max_times_sampled: 0,
-        ..table.config().clone()
-    };
-    let table = Arc::new(Table::new(config).unwrap());
+    let table = Arc::new(Table::new(TableConfig::new("uniform", rows(), 500)).unwrap());
     let server = serve(&table);
     table.try_reserve(1).unwrap().commit(&[1.0], None).unwrap();
     let dial = dial_to(server.address(), &TlsFiles::default()).unwrap();
@@ -759,18 +724,14 @@ fn a_client_that_reads_nothing_is_given_no_more_batches() {
     }
     assert_eq!(link.write(&out).unwrap(), out.len());
     let sampled = || table.info().counts.samples / 10_000;
-    let due = Instant::now() + PATIENCE;
-    while sampled() < 3 {
-        assert!(Instant::now() < due, "a server answers nobody");
-        std::thread::sleep(Duration::from_millis(1));
-    }
+    until("some are answered", || sampled() >= 3);
     std::thread::sleep(Duration::from_millis(100));
     assert!(sampled() < 50, "{} batches wait for a client that reads nothing", sampled());
     let mut bytes = vec![0; 1 << 20];
-    while sampled() < 100 {
-        assert!(Instant::now() < due, "{} batches, and no more", sampled());
+    until("all are answered", || {
         let _ = link.read(&mut bytes);
-    }
+        sampled() >= 100
+    });
 }
 
 #[test]

@@ -23,19 +23,18 @@ use echoic_replay::weights::{CHUNK_BYTES, Plan, Publication, WeightStore, Weight
 use echoic_replay::{Dtype, Leaf};
 
 mod common;
+#[path = "../../replay/tests/common/waiting.rs"]
+mod waiting;
+
+use waiting::{soon, until};
 
 fn plan(bytes: usize) -> Arc<Plan> {
     let leaf = Leaf { path: "w".into(), dtype: Dtype::UInt(1), shape: vec![bytes] };
     Arc::new(Plan::new("0".into(), vec![leaf]).unwrap())
 }
 
-fn within<T>(attempt: impl FnOnce(Wait<'_>) -> T) -> T {
-    let deadline = Some(Instant::now() + Duration::from_secs(20));
-    attempt(Wait { deadline, tick: None, on_tick: &mut |_| ControlFlow::Continue(()) })
-}
-
 fn publish(store: &WeightStore, version: u64, plan: &Arc<Plan>) -> Arc<Publication> {
-    let mut draft = within(|wait| store.draft(version, plan, wait)).unwrap();
+    let mut draft = soon(|wait| store.draft(version, plan, wait)).unwrap();
     draft.leaf_mut(0).fill(version as u8);
     draft.publish().unwrap()
 }
@@ -156,12 +155,8 @@ fn a_chunk_that_was_changed_on_its_way_is_refused_and_nothing_is_published() {
     assert!(text.contains("chunk 0 of the weights: expected the sum"), "{text}");
     assert!(store.latest().is_none());
     // The place is free again as soon as the server has forgotten the connection.
-    let deadline = Instant::now() + Duration::from_secs(20);
     drop(peer);
-    while store.info().alive > 0 {
-        assert!(Instant::now() < deadline);
-        std::thread::sleep(Duration::from_millis(1));
-    }
+    until("the place is free", || store.info().alive == 0);
 }
 
 #[test]
@@ -186,7 +181,7 @@ fn a_subscriber_refuses_a_chunk_that_was_changed_and_keeps_what_it_has() {
     let two = |latest: Option<&Arc<Publication>>| {
         latest.filter(|latest| latest.version() == 2).map(|_| ())
     };
-    let failed = within(|wait| subscriber.wait_for(wait, two)).unwrap_err();
+    let failed = soon(|wait| subscriber.wait_for(wait, two)).unwrap_err();
     assert!(matches!(failed, ClientError::Failed(_)), "{failed}");
     assert!(failed.to_string().contains("chunk 0 of the weights"), "{failed}");
     let latest = subscriber.store().latest().unwrap();
@@ -264,15 +259,15 @@ fn weights_go_over_tls_in_both_directions() {
     let subscriber = WeightSubscriber::new(dial(), options, 3).unwrap();
     for version in 1..4 {
         let publication = publish(&learner, version, &plan);
-        within(|wait| publisher.publish(&publication, wait)).unwrap();
+        soon(|wait| publisher.publish(&publication, wait)).unwrap();
         let new = |latest: Option<&Arc<Publication>>| {
             latest.filter(|latest| latest.version() == version).cloned()
         };
-        let got = within(|wait| subscriber.wait_for(wait, new)).unwrap();
+        let got = soon(|wait| subscriber.wait_for(wait, new)).unwrap();
         assert_eq!(got.content().unwrap().bytes().unwrap(), vec![version as u8; 1_000_000]);
     }
     let old = publish(&WeightStore::default(), 2, &plan);
-    let refused = within(|wait| publisher.publish(&old, wait)).unwrap_err();
+    let refused = soon(|wait| publisher.publish(&old, wait)).unwrap_err();
     assert!(matches!(refused, PublishError::Stale { version: 2, latest: 3 }), "{refused}");
 }
 
@@ -291,7 +286,7 @@ fn a_learner_elsewhere_that_waits_for_a_place_is_not_taken_for_dead() {
     let mut publisher = WeightPublisher::new(dial, None);
     publisher.connect(Instant::now() + Duration::from_secs(20)).unwrap();
     std::thread::scope(|scope| {
-        let published = scope.spawn(|| within(|wait| publisher.publish(&publication, wait)));
+        let published = scope.spawn(|| soon(|wait| publisher.publish(&publication, wait)));
         // Longer than a client may be silent.
         std::thread::sleep(heartbeat * 8);
         assert!(!published.is_finished());
@@ -346,7 +341,7 @@ fn an_attempt_to_connect_that_nobody_waited_for_is_no_answer_to_a_later_call() {
     while attempts.load(Ordering::Acquire) == 0 {
         std::thread::sleep(Duration::from_millis(1));
     }
-    within(|wait| publisher.publish(&publication, wait)).unwrap();
+    soon(|wait| publisher.publish(&publication, wait)).unwrap();
     assert_eq!(store.latest().unwrap().version(), 1);
 }
 
@@ -374,7 +369,7 @@ fn an_upload_that_stands_still_gives_its_place_to_who_waits_for_it() {
         });
         std::thread::sleep(heartbeat * 8);
         let before = server.info();
-        let draft = within(|wait| store.draft(2, &plan, wait));
+        let draft = soon(|wait| store.draft(2, &plan, wait));
         // Its threads end before anything may fail.
         let _ = peer.stream.shutdown(std::net::Shutdown::Both);
         assert_eq!((before.connections, before.silent), (1, 0), "nobody waited for its place yet");
@@ -423,7 +418,7 @@ fn heard_after_a_loss(receipt: Receipt) -> Result<(), PublishError> {
             second.say(|out| receipt.write(out));
         });
         publisher.connect(Instant::now() + Duration::from_secs(20)).unwrap();
-        within(|wait| publisher.publish(&publication, wait))
+        soon(|wait| publisher.publish(&publication, wait))
     })
 }
 

@@ -8,8 +8,7 @@ use echoic_net::wire::frame::{Control, HEADER_BYTES, Header, kind};
 use echoic_net::wire::handshake::{Hello, Open, ProducerId, Purpose, Refused};
 use echoic_net::wire::{PREFACE_BYTES, VERSION, preface};
 
-/// Longer than anything takes that works.
-const PATIENCE: Duration = Duration::from_secs(30);
+use super::waiting::PATIENCE;
 
 /// What a server says to bytes that follow a good handshake: how it refuses them, if it does.
 pub fn told(server: &Server, purpose: Purpose, said: &[u8]) -> Option<Refused> {
