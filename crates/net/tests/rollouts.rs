@@ -2,14 +2,13 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use echoic_net::client::Options as ClientOptions;
 use echoic_net::client::rollouts::{Delivered, Encoded, Rollouts};
 use echoic_net::client::tables::{TableWriter, TablesError, Ticket, Waiting};
 use echoic_net::server::{OpenError, Options, Served, Server};
-use echoic_net::transport::{Dial, TlsFiles, dial_to, listen_at};
+use echoic_net::transport::{Dial, TlsFiles, listen_at};
 use echoic_net::wire::frame::{Header, kind};
 use echoic_net::wire::handshake::Purpose;
 use echoic_net::wire::rollouts::{Bulk, Changes, Wish};
@@ -29,6 +28,8 @@ use echoic_replay::rollouts::{RolloutConfig, RolloutTable};
 
 #[path = "common/fragile.rs"]
 mod fragile;
+#[path = "common/serving.rs"]
+mod serving;
 #[path = "../../replay/tests/settings/mod.rs"]
 mod settings;
 #[path = "common/stranger.rs"]
@@ -37,6 +38,7 @@ mod stranger;
 mod waiting;
 
 use fragile::Fragile;
+use serving::{TCP, addresses, dial, open, open_with};
 use settings::{plain, schema};
 use stranger::{frame, told};
 use waiting::{PATIENCE, soon, until, within};
@@ -58,29 +60,12 @@ fn table(config: RolloutConfig) -> Arc<RolloutTable> {
 }
 
 fn open_at(address: &str, table: &Arc<RolloutTable>, threads: usize) -> Server {
-    let listen = listen_at(&address.parse().unwrap(), &TlsFiles::default()).unwrap();
-    Server::open(&*listen, Arc::clone(table), Options { threads, ..Options::default() }).unwrap()
-}
-
-fn dial(server: &Server) -> Box<dyn Dial> {
-    dial_to(server.address(), &TlsFiles::default()).unwrap()
+    open_with(address, Arc::clone(table), Options { threads, ..Options::default() })
 }
 
 fn connect(server: &Server) -> Rollouts {
     let options = ClientOptions::default();
     soon(|wait| Rollouts::connect(dial(server), options, wait)).unwrap()
-}
-
-/// Addresses of each kind that nobody has used.
-fn addresses() -> [String; 3] {
-    static COUNT: AtomicU32 = AtomicU32::new(0);
-    let name = format!("{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
-    let path = std::env::temp_dir().join(format!("echoic-rollouts-{name}.sock"));
-    [
-        "tcp://127.0.0.1:0".into(),
-        format!("unix://{}", path.display()),
-        format!("shm://rollouts-{name}"),
-    ]
 }
 
 /// Runs something with a new table behind each kind of door.
@@ -474,16 +459,14 @@ fn a_client_whose_tables_are_closed_with_the_server_does_not_wait_for_another() 
         let tables =
             ["one", "two"].map(|name| table(RolloutConfig { name: name.into(), ..config() }));
         let served = Served { rollouts: Arc::new(tables.to_vec()), ..Served::default() };
-        let listen = listen_at(&address.parse().unwrap(), &TlsFiles::default()).unwrap();
-        let mut server = Server::open(&*listen, served.clone(), Options::default()).unwrap();
+        let mut server = open(&address, served.clone());
         let at = server.address().to_string();
         let client = connect(&server);
         soon(|wait| client.info(0, wait)).unwrap();
         // One that is not closed may come back.
         tables[0].close();
         server.close(Instant::now() + PATIENCE);
-        let listen = listen_at(&at.parse().unwrap(), &TlsFiles::default()).unwrap();
-        let mut server = Server::open(&*listen, served, Options::default()).unwrap();
+        let mut server = open(&at, served);
         assert_eq!(permits(soon(|wait| client.call(1, &[admit(1)], wait)).unwrap()).len(), 1);
         assert_eq!(client.reconnects(), 1);
         let mut waits = client.start_sample(1, want(2), Form::Flat, None).unwrap();
@@ -660,7 +643,7 @@ fn survives(server: &Server, table: &RolloutTable, dial: impl Fn() -> Box<dyn Di
 #[test]
 fn nothing_is_lost_or_made_twice_when_connections_break() {
     let table = table(config());
-    let server = open_at("tcp://127.0.0.1:0", &table, 2);
+    let server = open_at(TCP, &table, 2);
     let reconnects = survives(&server, &table, || Fragile::new(server.address(), 40_000));
     assert!(reconnects > 20, "{reconnects}");
     let counts = table.info().counts;
@@ -693,7 +676,7 @@ fn what_was_not_answered_is_asked_of_a_server_that_was_started_anew() {
 
 #[test]
 fn permits_of_a_table_without_a_directory_end_with_its_server() {
-    let mut server = open_at("tcp://127.0.0.1:0", &table(config()), 1);
+    let mut server = open_at(TCP, &table(config()), 1);
     let address = server.address().to_string();
     let old = connect(&server);
     let hold = permits(soon(|wait| old.call(0, &[admit(1)], wait)).unwrap())[0].hold;
@@ -711,7 +694,7 @@ fn permits_of_a_table_without_a_directory_end_with_its_server() {
 
 #[test]
 fn a_client_gives_up_on_a_server_with_other_tables() {
-    let mut server = open_at("tcp://127.0.0.1:0", &table(config()), 1);
+    let mut server = open_at(TCP, &table(config()), 1);
     let address = server.address().to_string();
     let client = connect(&server);
     server.close(Instant::now() + PATIENCE);
@@ -723,7 +706,7 @@ fn a_client_gives_up_on_a_server_with_other_tables() {
 
 #[test]
 fn a_server_without_a_server_says_that_it_is_away() {
-    let mut server = open_at("tcp://127.0.0.1:0", &table(config()), 1);
+    let mut server = open_at(TCP, &table(config()), 1);
     let client = connect(&server);
     server.close(Instant::now() + PATIENCE);
     let patience = Duration::from_millis(50);
@@ -869,11 +852,11 @@ fn hostile_requests_are_refused_with_the_reason_and_harm_nothing() {
 #[test]
 fn a_server_of_rollout_tables_alone_takes_no_inserts() {
     let table = table(config());
-    let server = open_at("tcp://127.0.0.1:0", &table, 1);
+    let server = open_at(TCP, &table, 1);
     let options = ClientOptions::default();
     let error = soon(|wait| TableWriter::connect(dial(&server), options, wait)).err().unwrap();
     assert!(error.to_string().contains("only rollout tables"), "{error}");
-    let listen = listen_at(&"tcp://127.0.0.1:0".parse().unwrap(), &TlsFiles::default()).unwrap();
+    let listen = listen_at(&TCP.parse().unwrap(), &TlsFiles::default()).unwrap();
     let rollouts = Arc::new(vec![Arc::clone(&table), table]);
     let twice =
         Server::open(&*listen, Served { rollouts, ..Served::default() }, Options::default());
@@ -888,7 +871,7 @@ fn open_kept(durability: Durability) -> (tempfile::TempDir, Arc<RolloutTable>, S
     let config = RolloutConfig { max_tokens: 1 << 24, ..config() };
     let path = dir.path().join("table");
     let table = Arc::new(RolloutTable::open(config, Vec::new(), path, keeping).unwrap());
-    let server = open_at("tcp://127.0.0.1:0", &table, 1);
+    let server = open_at(TCP, &table, 1);
     (dir, table, server)
 }
 

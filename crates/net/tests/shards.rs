@@ -6,16 +6,18 @@ use std::time::{Duration, Instant};
 use echoic_net::client::Options as ClientOptions;
 use echoic_net::client::tables::shards::{Changed, Gathered, Shard, Shards, ShardsError};
 use echoic_net::client::tables::{FailureCode, Requests, TablesError, Waiting};
-use echoic_net::server::{Options, Server};
-use echoic_net::transport::{TlsFiles, dial_to, listen_at};
+use echoic_net::server::Server;
 use echoic_replay::limiter::Reason;
 use echoic_replay::selectors::SelectorKind;
 use echoic_replay::table::{Form, Table, TableConfig, Tables};
 use echoic_replay::{Dtype, Leaf, Spec};
 
+#[path = "common/serving.rs"]
+mod serving;
 #[path = "../../replay/tests/common/waiting.rs"]
 mod waiting;
 
+use serving::{TCP, dial, open};
 use waiting::{PATIENCE, soon, within};
 
 /// A server with one table, and a connection to it.
@@ -31,12 +33,9 @@ impl Place {
         let config = TableConfig::new("replay", Form::Rows(Spec::new(vec![number]).unwrap()), 1000);
         let table = Arc::new(Table::new(TableConfig { sampler, ..config }).unwrap());
         let tables = Arc::new(Tables::new(vec![Arc::clone(&table)]).unwrap());
-        let files = TlsFiles::default();
-        let listen = listen_at(&"tcp://127.0.0.1:0".parse().unwrap(), &files).unwrap();
-        let server = Server::open(&*listen, tables, Options::default()).unwrap();
-        let dial = dial_to(server.address(), &files).unwrap();
+        let server = open(TCP, tables);
         let requests =
-            soon(|wait| Requests::connect(dial, ClientOptions::default(), wait).unwrap());
+            soon(|wait| Requests::connect(dial(&server), ClientOptions::default(), wait).unwrap());
         Self { table, server: Some(server), requests }
     }
 

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use echoic_net::client::Options as ClientOptions;
 use echoic_net::client::tables::{Batch, FailureCode, Requests, TableWriter, TablesError};
 use echoic_net::server::{Options, Server};
-use echoic_net::transport::{TlsFiles, dial_to, listen_at};
+use echoic_net::transport::{TlsFiles, dial_to};
 use echoic_net::wire::frame::{Control, Header, kind};
 use echoic_net::wire::handshake::{Hello, Open, Purpose, RefusalCode};
 use echoic_net::wire::tables::{
@@ -28,12 +28,15 @@ use tempfile::TempDir;
 
 #[path = "common/fragile.rs"]
 mod fragile;
+#[path = "common/serving.rs"]
+mod serving;
 #[path = "common/stranger.rs"]
 mod stranger;
 #[path = "../../replay/tests/common/waiting.rs"]
 mod waiting;
 
 use fragile::Fragile;
+use serving::{TCP, addresses, dial, open_with};
 use stranger::{Stranger, frame, told, told_as};
 use waiting::{PATIENCE, soon, until};
 
@@ -75,9 +78,8 @@ fn journalled_queue(form: Form) -> (Arc<Table>, TempDir) {
 
 fn serve(table: &Arc<Table>) -> Server {
     let tables = Arc::new(Tables::new(vec![Arc::clone(table)]).unwrap());
-    let listen = listen_at(&"tcp://127.0.0.1:0".parse().unwrap(), &TlsFiles::default()).unwrap();
     // Several event loops: a writer that comes back may first be met by another than its own.
-    Server::open(&*listen, tables, Options { threads: 3, ..Options::default() }).unwrap()
+    open_with(TCP, tables, Options { threads: 3, ..Options::default() })
 }
 
 fn number(bytes: &[u8]) -> u64 {
@@ -104,8 +106,7 @@ fn more_changes_than_may_be_unkept_wait_until_some_are_kept() {
     insertion.row_mut(0).fill(0);
     insertion.commit(&[1.0], None).unwrap();
     let server = serve(&table);
-    let dial = dial_to(server.address(), &TlsFiles::default()).unwrap();
-    let client = soon(|wait| Requests::connect(dial, ClientOptions::default(), wait)).unwrap();
+    let client = connect(&server);
     let listed = soon(|wait| client.list(0, 0, 1, wait)).unwrap();
     let key = listed.infos.keys;
     // As many callers would who do not wait for each other.
@@ -196,8 +197,7 @@ fn large_number(batch: &Batch) -> u64 {
 }
 
 fn connect(server: &Server) -> Requests {
-    let dial = dial_to(server.address(), &TlsFiles::default()).unwrap();
-    soon(|wait| Requests::connect(dial, ClientOptions::default(), wait)).unwrap()
+    soon(|wait| Requests::connect(dial(server), ClientOptions::default(), wait)).unwrap()
 }
 
 #[test]
@@ -257,10 +257,9 @@ fn a_change_that_waits_for_a_stalled_disk_is_made_once_and_keeps_nobody_else_wai
     insert_large(changed, 0..1);
     insert_large(sampled, 0..4);
     let all = Arc::new(Tables::new(tables.clone()).unwrap());
-    let listen = listen_at(&"tcp://127.0.0.1:0".parse().unwrap(), &TlsFiles::default()).unwrap();
     let heartbeat = Duration::from_millis(400);
     let options = Options { threads: 1, heartbeat, ..Options::default() };
-    let server = Server::open(&*listen, all, options).unwrap();
+    let server = open_with(TCP, all, options);
     let (client, other) = (connect(&server), connect(&server));
 
     let (key, last) = (changed.items().keys, sampled.items().keys[3..].to_vec());
@@ -407,11 +406,7 @@ fn deliver_items(table: &Arc<Table>) {
 fn a_writer_to_a_closed_table_is_told_at_once_and_writers_to_others_go_on() {
     let (closed, open) = (queue(rows()), named("open", rows()));
     let tables = Arc::new(Tables::new(vec![Arc::clone(&closed), Arc::clone(&open)]).unwrap());
-    let serve = |address: &str| {
-        let listen = listen_at(&address.parse().unwrap(), &TlsFiles::default()).unwrap();
-        Server::open(&*listen, Arc::clone(&tables), Options::default()).unwrap()
-    };
-    let mut server = serve("tcp://127.0.0.1:0");
+    let mut server = serving::open(TCP, Arc::clone(&tables));
     let address = server.address().to_string();
     let connect = || {
         let dial = dial_to(&address.parse().unwrap(), &TlsFiles::default()).unwrap();
@@ -432,7 +427,7 @@ fn a_writer_to_a_closed_table_is_told_at_once_and_writers_to_others_go_on() {
     insert(&other, 1).unwrap();
     // A server that serves it again changes nothing.
     server.close(Instant::now() + PATIENCE);
-    let server = serve(&address);
+    let server = serving::open(&address, Arc::clone(&tables));
     let error = insert(&connect(), 0).unwrap_err();
     assert!(error.to_string().contains(told), "{error}");
     insert(&other, 1).unwrap();
@@ -708,8 +703,7 @@ fn a_client_that_reads_nothing_is_given_no_more_batches() {
     let table = Arc::new(Table::new(TableConfig::new("uniform", rows(), 500)).unwrap());
     let server = serve(&table);
     table.try_reserve(1).unwrap().commit(&[1.0], None).unwrap();
-    let dial = dial_to(server.address(), &TlsFiles::default()).unwrap();
-    let mut link = dial.dial(PATIENCE).unwrap();
+    let mut link = dial(&server).dial(PATIENCE).unwrap();
     let mut out = preface(VERSION).to_vec();
     Hello { nonce: [1; 32] }.write(&mut out);
     let (producer, stream) = ([9; 16], String::new());
@@ -738,9 +732,7 @@ fn a_client_that_reads_nothing_is_given_no_more_batches() {
 fn an_area_outside_of_the_arena_ends_the_connection_and_nothing_else() {
     let table = queue(rows());
     let tables = Arc::new(Tables::new(vec![Arc::clone(&table)]).unwrap());
-    let address = format!("shm://areas-{}", std::process::id()).parse().unwrap();
-    let listen = listen_at(&address, &TlsFiles::default()).unwrap();
-    let server = Server::open(&*listen, tables, Options::default()).unwrap();
+    let server = serving::open(&addresses()[2], tables);
     // The clients here ask for an arena of no bytes, which has a page.
     for (start, len, fits) in [
         (0, 4096, true),

@@ -23,9 +23,12 @@ use echoic_replay::weights::{CHUNK_BYTES, Plan, Publication, WeightStore, Weight
 use echoic_replay::{Dtype, Leaf};
 
 mod common;
+#[path = "common/serving.rs"]
+mod serving;
 #[path = "../../replay/tests/common/waiting.rs"]
 mod waiting;
 
+use serving::{TCP, dial};
 use waiting::{soon, until};
 
 fn plan(bytes: usize) -> Arc<Plan> {
@@ -44,10 +47,8 @@ fn open(store: &Arc<WeightStore>) -> Server {
 }
 
 fn open_with(store: &Arc<WeightStore>, heartbeat: Duration) -> Server {
-    let address: Address = "tcp://127.0.0.1:0".parse().unwrap();
-    let listen = listen_at(&address, &TlsFiles::default()).unwrap();
     let options = Options { threads: 1, heartbeat, ..Options::default() };
-    Server::open(&*listen, Arc::clone(store), options).unwrap()
+    serving::open_with(TCP, Arc::clone(store), options)
 }
 
 /// A peer that says whatever a test wants.
@@ -282,8 +283,7 @@ fn a_learner_elsewhere_that_waits_for_a_place_is_not_taken_for_dead() {
     let held = publish(&store, 1, &plan);
     publish(&store, 2, &plan);
     let publication = publish(&learner, 3, &plan);
-    let dial = dial_to(server.address(), &TlsFiles::default()).unwrap();
-    let mut publisher = WeightPublisher::new(dial, None);
+    let mut publisher = WeightPublisher::new(dial(&server), None);
     publisher.connect(Instant::now() + Duration::from_secs(20)).unwrap();
     std::thread::scope(|scope| {
         let published = scope.spawn(|| soon(|wait| publisher.publish(&publication, wait)));
